@@ -1,0 +1,105 @@
+#include "multihead/autograd/tape.h"
+
+#include <algorithm>
+
+#include "multihead/core/error.h"
+#include "multihead/kernels/accumulate.h"
+
+namespace multihead {
+namespace {
+
+thread_local Tape* active = nullptr;
+
+// slot += gradient. The first gradient is shared, not copied; a sum gets memory of its own unless the slot is
+// the only holder.
+void accumulate(GradientSlot& slot, Tensor gradient) {
+  if (!slot.gradient.defined()) {
+    slot.gradient = std::move(gradient);
+    return;
+  }
+  MH_CHECK(slot.gradient.shape() == gradient.shape(), ShapeError, "backward: gradients of shape ",
+           slot.gradient.shape(), " and ", gradient.shape(), " meet at one tensor");
+  gradient = gradient.contiguous();
+  if (!slot.gradient.is_unique() || !slot.gradient.is_contiguous()) {
+    if (gradient.is_unique()) {
+      std::swap(slot.gradient, gradient);
+      gradient = gradient.contiguous();
+    } else {
+      slot.gradient = slot.gradient.clone();
+    }
+  }
+  if (gradient.dtype() == Dtype::f64) {
+    kernels::accumulate(slot.gradient.data<double>(), gradient.data<double>(), gradient.numel());
+  } else {
+    kernels::accumulate(slot.gradient.data<float>(), gradient.data<float>(), gradient.numel());
+  }
+}
+
+}  // namespace
+
+Tape::Tape() : outer_(active) { active = this; }
+Tape::~Tape() { active = outer_; }
+Tape* Tape::current() { return active; }
+
+NoTape::NoTape() : hidden_(active) { active = nullptr; }
+NoTape::~NoTape() { active = hidden_; }
+
+void Tape::add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tensor> outputs,
+               Backward backward) {
+  Node node{std::move(inputs), {}, std::move(backward)};
+  for (Tensor& output : outputs) {
+    // An op that returns its input's own handle would put its result into the input's slot.
+    if (output.requires_grad()) output = output.detach();
+    node.outputs.push_back(std::make_shared<GradientSlot>());
+    output.set_gradient_slot(node.outputs.back());
+  }
+  nodes_.push_back(std::move(node));
+}
+
+void Tape::backward(const Tensor& loss, Tensor seed) {
+  MH_CHECK(
+      loss.requires_grad(), ValueError,
+      "backward: the loss depends on no tensor that requires a gradient, or was not computed under a tape");
+  if (!seed.defined()) {
+    MH_CHECK(loss.numel() == 1, ShapeError, "backward: a loss of shape ", loss.shape(), " needs a seed");
+    seed = Tensor::ones(loss.shape(), loss.dtype());
+  }
+  MH_CHECK(seed.shape() == loss.shape(), ShapeError, "backward: seed must be ", loss.shape(), ", got ",
+           seed.shape());
+  const NoTape silent;
+  accumulate(*loss.gradient_slot(), seed.contiguous());
+  seed = Tensor();
+  for (; !nodes_.empty(); nodes_.pop_back()) {
+    Node& node = nodes_.back();
+    std::vector<Tensor> d_outputs;
+    bool reached = false;
+    for (const auto& slot : node.outputs) {
+      d_outputs.push_back(std::move(slot->gradient));
+      slot->gradient = Tensor();
+      reached = reached || d_outputs.back().defined();
+    }
+    if (!reached) continue;
+    Gradients gradients = node.backward(std::move(d_outputs));
+    MH_CHECK(gradients.size() == node.inputs.size(), ValueError, "backward: an op with ", node.inputs.size(),
+             " inputs returned ", gradients.size(), " gradients");
+    node.backward = nullptr;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (node.inputs[i] != nullptr && gradients[i].defined()) {
+        accumulate(*node.inputs[i], std::move(gradients[i]));
+      }
+    }
+  }
+}
+
+bool is_recording(std::initializer_list<Tensor> inputs) {
+  return active != nullptr && std::any_of(inputs.begin(), inputs.end(),
+                                          [](const Tensor& x) { return x.defined() && x.requires_grad(); });
+}
+
+std::vector<std::shared_ptr<GradientSlot>> detail::gradient_slots(std::initializer_list<Tensor> inputs) {
+  std::vector<std::shared_ptr<GradientSlot>> slots;
+  for (const Tensor& x : inputs) slots.push_back(x.defined() ? x.gradient_slot() : nullptr);
+  return slots;
+}
+
+}  // namespace multihead

@@ -1,0 +1,69 @@
+#include "multihead/autograd/tape.h"
+
+#include <gtest/gtest.h>
+
+#include "multihead/core/error.h"
+
+namespace multihead {
+namespace {
+
+Tensor leaf(double value) { return Tensor::full({1}, value, Dtype::f64).set_requires_grad(); }
+
+// Two ops that suffice to test the tape.
+Tensor multiply(const Tensor& a, const Tensor& b) {
+  const Tensor y = Tensor::full({1}, a.item() * b.item(), Dtype::f64);
+  return record({a, b}, y, [a = a.detach(), b = b.detach()](const Tensor& dy) -> Gradients {
+    return {Tensor::full({1}, dy.item() * b.item(), Dtype::f64),
+            Tensor::full({1}, dy.item() * a.item(), Dtype::f64)};
+  });
+}
+
+Tensor add(const Tensor& a, const Tensor& b) {
+  const Tensor y = Tensor::full({1}, a.item() + b.item(), Dtype::f64);
+  return record({a, b}, y, [](const Tensor& dy) -> Gradients { return {dy, dy}; });
+}
+
+TEST(TapeTest, SharedInputsSumTheirGradients) {
+  const Tensor x = leaf(3), y = leaf(5);
+  Tape tape;
+  const Tensor z = add(multiply(x, x), add(multiply(x, y), x));  // x² + xy + x
+  tape.backward(z);
+  EXPECT_EQ(x.grad().item(), 2 * 3 + 5 + 1);
+  EXPECT_EQ(y.grad().item(), 3);
+  EXPECT_EQ(tape.size(), 0u);
+}
+
+TEST(TapeTest, SharingADyNeverMixesGradients) {
+  const Tensor x = leaf(2), y = leaf(7);
+  Tape tape;
+  const Tensor s = add(x, y);
+  tape.backward(add(s, multiply(x, x)));
+  EXPECT_EQ(x.grad().item(), 1 + 4);
+  EXPECT_EQ(y.grad().item(), 1);
+}
+
+TEST(TapeTest, GradientsAccumulateOverBackwards) {
+  const Tensor x = leaf(3);
+  for (int i = 0; i < 2; ++i) {
+    Tape tape;
+    tape.backward(multiply(x, x));
+  }
+  EXPECT_EQ(x.grad().item(), 12);
+}
+
+TEST(TapeTest, NothingIsRecordedWithoutTapeOrGradient) {
+  const Tensor x = leaf(3), constant = Tensor::full({1}, 2.0, Dtype::f64);
+  EXPECT_FALSE(multiply(x, x).requires_grad());
+  Tape tape;
+  EXPECT_FALSE(multiply(constant, constant).requires_grad());
+  {
+    const NoTape hidden;
+    EXPECT_FALSE(multiply(x, x).requires_grad());
+  }
+  EXPECT_TRUE(multiply(x, constant).requires_grad());
+  EXPECT_EQ(tape.size(), 1u);
+  EXPECT_THROW(tape.backward(constant), ValueError);
+}
+
+}  // namespace
+}  // namespace multihead

@@ -1,0 +1,109 @@
+#include "multihead/core/parallel.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "multihead/core/error.h"
+
+namespace multihead {
+namespace {
+
+struct ThreadCount {
+  explicit ThreadCount(int n) : before(num_threads()) { set_num_threads(n); }
+  ~ThreadCount() { set_num_threads(before); }
+  int before;
+};
+
+TEST(ParallelTest, EveryIndexRunsOnceAtAnyThreadCount) {
+  for (const int threads : {1, 2, 3, 8}) {
+    const ThreadCount scope(threads);
+    for (const int64_t count : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      parallel_for(count, [&](int64_t i, int worker) {
+        ASSERT_GE(worker, 0);
+        ASSERT_LT(worker, threads);
+        ++seen[static_cast<size_t>(i)];
+      });
+      for (const auto& n : seen) EXPECT_EQ(n, 1);
+    }
+  }
+}
+
+TEST(ParallelTest, RangesCoverWithoutOverlap) {
+  const ThreadCount scope(3);
+  for (const int64_t count : {0, 1, 10, 97, 1000}) {
+    std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+    parallel_ranges(count, 13, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+    });
+    for (const auto& n : seen) EXPECT_EQ(n, 1);
+  }
+}
+
+TEST(ParallelTest, AnExceptionReachesTheCallerAndThePoolLives) {
+  const ThreadCount scope(3);
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_THROW(parallel_for(50,
+                              [](int64_t i, int) {
+                                if (i == 17) throw std::runtime_error("seventeen");
+                              }),
+                 std::runtime_error);
+    std::atomic<int64_t> sum = 0;
+    parallel_for(50, [&](int64_t i, int) { sum += i; });
+    EXPECT_EQ(sum, 49 * 25);
+  }
+}
+
+TEST(ParallelTest, NestedCallsRunOnTheirThread) {
+  const ThreadCount scope(2);
+  std::atomic<int> total = 0;
+  parallel_for(4, [&](int64_t, int outer) {
+    parallel_for(5, [&](int64_t, int inner) {
+      EXPECT_EQ(inner, outer);
+      ++total;
+    });
+  });
+  EXPECT_EQ(total, 20);
+}
+
+TEST(ParallelTest, ManyUserThreadsAtOnce) {
+  const ThreadCount scope(2);
+  std::vector<std::thread> users;
+  std::atomic<int64_t> total = 0;
+  for (int u = 0; u < 8; ++u) {
+    users.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) parallel_for(10, [&](int64_t i, int) { total += i; });
+    });
+  }
+  for (std::thread& user : users) user.join();
+  EXPECT_EQ(total, 8 * 200 * 45);
+}
+
+TEST(ParallelTest, AForkedChildMakesItsOwnWorkers) {
+  const ThreadCount scope(2);
+  parallel_for(4, [](int64_t, int) {});
+  const pid_t child = fork();
+  if (child == 0) {
+    std::atomic<int64_t> sum = 0;
+    parallel_for(100, [&](int64_t i, int) { sum += i; });
+    _exit(sum == 4950 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(ParallelTest, ThreadCountIsChecked) {
+  EXPECT_THROW(set_num_threads(0), ValueError);
+  EXPECT_THROW(set_num_threads(1000000), ValueError);
+}
+
+}  // namespace
+}  // namespace multihead

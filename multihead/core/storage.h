@@ -1,0 +1,45 @@
+// Reference-counted, 64-byte aligned memory behind tensors, recycled through a process-wide cache so that a
+// training step asks the system for nothing after the first.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace multihead {
+
+class Storage {
+ public:
+  /// Uninitialised bytes. Throws ValueError if `bytes` is beyond the address space, std::bad_alloc when out
+  /// of memory.
+  explicit Storage(size_t bytes);
+  /// Borrowed memory, kept alive by `owner`.
+  Storage(void* data, size_t bytes, std::shared_ptr<void> owner);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_;
+  size_t bytes_;
+  size_t capacity_;  // 0: borrowed
+  std::shared_ptr<void> owner_;
+};
+
+struct MemoryStats {
+  int64_t live_bytes = 0;          ///< held by tensors now
+  int64_t peak_bytes = 0;          ///< most that tensors held at once
+  int64_t cached_bytes = 0;        ///< free, kept for the next tensor
+  int64_t system_allocations = 0;  ///< requests that the cache could not serve
+};
+
+MemoryStats memory_stats();
+/// Sets peak_bytes to live_bytes.
+void reset_peak_memory();
+/// Returns cached memory to the system.
+void release_cached_memory();
+
+}  // namespace multihead

@@ -1,0 +1,26 @@
+// Which instruction set the kernels dispatch to.
+#pragma once
+
+#include <string_view>
+
+namespace multihead::kernels {
+
+/// Ordered: each level includes the ones before. `baseline` is what the compiler's target promises (SSE2).
+enum class Isa { baseline, avx2, avx512 };
+
+/// The best level that this CPU has and MULTIHEAD_ISA / set_isa() allow.
+Isa current_isa();
+/// The best level of this CPU.
+Isa best_isa();
+/// Caps dispatch for every later kernel call of the process. Throws ValueError if the CPU lacks `isa`.
+/// Not to be called while kernels run.
+void set_isa(Isa isa);
+
+std::string_view isa_name(Isa isa);
+/// "baseline", "avx2" or "avx512"; throws ValueError otherwise.
+Isa parse_isa(std::string_view name);
+
+/// The CPU's own name, e.g. "AMD EPYC".
+std::string_view cpu_name();
+
+}  // namespace multihead::kernels
