@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <string>
 
+#include "multihead/core/dtype.h"
 #include "multihead/kernels/isa.h"
 
 namespace multihead::kernels {
@@ -96,7 +97,7 @@ struct AttentionProblem {
   MaskFunction mask_function;
 
   double dropout_p = 0.0;    ///< in [0, 1]; survivors are divided by 1 - p
-  uint64_t dropout_key = 0;  ///< see attention_dropout_keep
+  uint64_t dropout_key = 0;  ///< see attention_dropout_keep; e.g. two words of a RandomStream's first block
   EmptyRow empty_row = EmptyRow::zero;
 
   int64_t group() const { return kv_heads ? heads / kv_heads : 0; }
@@ -182,23 +183,20 @@ struct AttentionGradient {
       false;  ///< add to d_bias, d_relative_bias and d_alibi_slopes instead of zeroing them first
 };
 
-/// A brain float as its bits.
-enum class Bf16 : uint16_t {};
-
 // The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32.
 // f64: the plain specification of attention_reference.h, parallel over batch and heads.
 void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
                        const AttentionOutput<float>&);
-void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<Bf16>&,
-                       const AttentionOutput<Bf16, float>&);
+void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<BFloat16>&,
+                       const AttentionOutput<BFloat16, float>&);
 void attention_forward(const AttentionProblem&, const ScoreTerms<double>&, const AttentionInput<double>&,
                        const AttentionOutput<double>&);
 
 /// Deterministic; parallel also when batch · heads is 1.
 void attention_backward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
                         const AttentionGradient<float>&);
-void attention_backward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<Bf16>&,
-                        const AttentionGradient<Bf16, float>&);
+void attention_backward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<BFloat16>&,
+                        const AttentionGradient<BFloat16, float>&);
 void attention_backward(const AttentionProblem&, const ScoreTerms<double>&, const AttentionInput<double>&,
                         const AttentionGradient<double>&);
 

@@ -1,0 +1,272 @@
+// The specification of attention as plain loops over a number type: what the fused kernels are tested against
+// and what runs in f64. One row of scores at a time; memory O(Tk) per thread.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/attention.h"
+
+namespace multihead::kernels {
+
+/// Buffers for one row of scores.
+template <class T>
+struct ReferenceRow {
+  std::vector<T> score, derivative, d_probability;
+  std::vector<uint8_t> keep;
+
+  void resize(int64_t keys) {
+    const auto n = static_cast<size_t>(std::max<int64_t>(keys, 1));
+    score.resize(n);
+    derivative.resize(n);
+    d_probability.resize(n);
+    keep.resize(n);
+  }
+};
+
+/// Whether the analytic masks and the dense one let query i see key j (everything but the mask function).
+inline bool attention_allows(const AttentionProblem& p, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (p.key_lengths && j >= p.key_lengths[b]) return false;
+  if (p.query_lengths && i >= p.query_lengths[b]) return false;
+  const int64_t interval = b * p.interval_stride + i;
+  if (p.key_begin && j < p.key_begin[interval]) return false;
+  if (p.key_end && j >= p.key_end[interval]) return false;
+  const int64_t distance = j - i - p.diagonal_of(b);
+  if (p.causal && distance > 0) return false;
+  if (p.window_left >= 0 && distance < -p.window_left) return false;
+  if (p.window_right >= 0 && distance > p.window_right) return false;
+  const Strides4& s = p.keep_strides;
+  return !p.keep || p.keep[b * s.batch + h * s.head + i * s.query + j * s.key];
+}
+
+template <class T>
+const T* row_of(const T* base, const Strides3& s, int64_t b, int64_t h, int64_t token) {
+  return base + b * s.batch + h * s.head + token * s.token;
+}
+template <class T>
+T* row_of(T* base, const Strides3& s, int64_t b, int64_t h, int64_t token) {
+  return base + b * s.batch + h * s.head + token * s.token;
+}
+
+template <class T>
+T dot(const T* a, const T* b, int64_t n) {
+  T sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+/// Index into a relative bias table.
+inline int64_t relative_index(int64_t distance, int64_t center, int64_t span) {
+  return std::clamp<int64_t>(distance + center, 0, span - 1);
+}
+
+/// row.score[j] = final score of (b, h, i, j), -inf where excluded; row.derivative[j] = its derivative by
+/// scale · ⟨query, key⟩ if asked for. Returns the number of keys.
+template <class T>
+int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
+                         int64_t b, int64_t h, int64_t i, bool derivative, ReferenceRow<T>& row) {
+  const int64_t n = p.key_count(b), kv = h / p.group();
+  row.resize(n);
+  const T* q = row_of(in.query, in.query_strides, b, h, p.query_begin(b) + i);
+  T* s = row.score.data();
+  for (int64_t j = 0; j < n; ++j) {
+    row.keep[j] = attention_allows(p, b, h, i, j);
+    const T* k = row_of(in.key, in.key_strides, b, kv, p.key_begin_row(b) + j);
+    s[j] = row.keep[j] ? static_cast<T>(p.scale) * dot(q, k, p.head_dim) : T{0};
+    row.derivative[j] = 1;
+  }
+  if (p.mask_function && n > 0) {
+    std::vector<uint8_t> keep(static_cast<size_t>(n));
+    p.mask_function.fill(p.mask_function.context, {keep.data(), 1, b, h, i, 1, 0, n});
+    for (int64_t j = 0; j < n; ++j) row.keep[j] &= keep[j];
+  }
+  if (t.score_function && n > 0) {
+    const ScoreTile<T> tile{s, 1, b, h, i, 1, 0, n};
+    if (derivative) {
+      t.score_function.apply_with_derivative(t.score_function.context, tile, row.derivative.data());
+    } else {
+      t.score_function.apply(t.score_function.context, tile);
+    }
+  }
+  const Strides4& bs = t.bias_strides;
+  for (int64_t j = 0; j < n; ++j) {
+    if (!row.keep[j]) {
+      s[j] = -std::numeric_limits<T>::infinity();
+      continue;
+    }
+    if (t.softcap > 0) {
+      const T cap = static_cast<T>(t.softcap), th = std::tanh(s[j] / cap);
+      s[j] = cap * th;
+      row.derivative[j] *= 1 - th * th;
+    }
+    const int64_t distance = j - i - p.diagonal_of(b);
+    if (t.bias) s[j] += t.bias[b * bs.batch + h * bs.head + i * bs.query + j * bs.key];
+    if (t.relative_bias) {
+      s[j] += t.relative_bias[h * t.relative_stride +
+                              relative_index(distance, t.relative_center, t.relative_span)];
+    }
+    if (t.alibi_slopes) s[j] -= t.alibi_slopes[h * t.alibi_stride] * static_cast<T>(std::abs(distance));
+  }
+  return n;
+}
+
+template <class T>
+void reference_forward_row(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
+                           const AttentionOutput<T>& out, int64_t b, int64_t h, int64_t i,
+                           ReferenceRow<T>& row) {
+  constexpr T kInf = std::numeric_limits<T>::infinity();
+  const int64_t n = reference_scores(p, t, in, b, h, i, false, row), kv = h / p.group();
+  T* o = row_of(out.out, out.out_strides, b, h, p.query_begin(b) + i);
+  T* lse = out.lse ? row_of(out.lse, out.lse_strides, b, h, 0) + (p.query_begin(b) + i) : nullptr;
+  std::fill(o, o + p.value_dim, T{0});
+
+  T max = -kInf, sum = 0;
+  bool empty = true;
+  for (int64_t j = 0; j < n; ++j) {
+    max = std::max(max, row.score[j]);
+    empty = empty && row.score[j] == -kInf;
+  }
+  const T keep_scale = static_cast<T>(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0);
+  for (int64_t j = 0; j < n && (!empty || p.empty_row == EmptyRow::uniform); ++j) {
+    if (!empty && !row.keep[j]) continue;
+    T weight = empty ? T{1} : std::exp(row.score[j] - max);
+    sum += weight;
+    if (p.dropout_p > 0 && !attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p)) continue;
+    if (p.dropout_p > 0) weight *= keep_scale;
+    const T* v = row_of(in.value, in.value_strides, b, kv, p.key_begin_row(b) + j);
+    for (int64_t c = 0; c < p.value_dim; ++c) o[c] += weight * v[c];
+  }
+  if (lse) *lse = empty ? -kInf : max + std::log(sum);
+  for (int64_t c = 0; c < p.value_dim; ++c) {
+    if (!empty || sum > 0) o[c] /= sum;
+    if (empty && p.empty_row == EmptyRow::nan) o[c] = std::numeric_limits<T>::quiet_NaN();
+  }
+}
+
+template <class T>
+void reference_attention_forward(const AttentionProblem& p, const ScoreTerms<T>& t,
+                                 const AttentionInput<T>& in, const AttentionOutput<T>& out) {
+  parallel_for(p.batch * p.heads, [&](int64_t task, int) {
+    ReferenceRow<T> row;
+    const int64_t b = task / p.heads, h = task % p.heads;
+    for (int64_t i = 0; i < p.query_count(b); ++i) reference_forward_row(p, t, in, out, b, h, i, row);
+  });
+}
+
+/// Adds one row's share to every gradient.
+template <class T>
+void reference_backward_row(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
+                            const AttentionGradient<T>& g, int64_t b, int64_t h, int64_t i,
+                            ReferenceRow<T>& row) {
+  const int64_t n = p.key_count(b), kv = h / p.group(), qi = p.query_begin(b) + i;
+  const T lse = row_of(g.lse, g.lse_strides, b, h, 0)[qi];
+  const T* d_out = row_of(g.d_out, g.d_out_strides, b, h, qi);
+  const T* q = row_of(in.query, in.query_strides, b, h, qi);
+  T* d_query = g.d_query ? row_of(g.d_query, g.d_query_strides, b, h, qi) : nullptr;
+  const T keep_scale = static_cast<T>(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0);
+  const auto dropped = [&](int64_t j) {  // factor of the probability: 0 or 1 / (1 - p)
+    if (p.dropout_p <= 0) return T{1};
+    return attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p) ? keep_scale : T{0};
+  };
+  const auto add_d_value = [&](int64_t j, T weight) {
+    if (!g.d_value) return;
+    T* d_value = row_of(g.d_value, g.d_value_strides, b, kv, p.key_begin_row(b) + j);
+    for (int64_t c = 0; c < p.value_dim; ++c) d_value[c] += weight * d_out[c];
+  };
+  if (lse == -std::numeric_limits<T>::infinity()) {
+    if (p.empty_row != EmptyRow::uniform) return;
+    for (int64_t j = 0; j < n; ++j) add_d_value(j, dropped(j) / static_cast<T>(n));
+    return;
+  }
+  reference_scores(p, t, in, b, h, i, true, row);
+  T delta = 0;  // Σ_j p_j · dp_j = ⟨out, d_out⟩
+  for (int64_t j = 0; j < n; ++j) {
+    if (!row.keep[j]) continue;
+    row.score[j] = std::exp(row.score[j] - lse);
+    const T* v = row_of(in.value, in.value_strides, b, kv, p.key_begin_row(b) + j);
+    const T factor = dropped(j);
+    row.d_probability[j] = factor == 0 ? T{0} : factor * dot(d_out, v, p.value_dim);
+    delta += row.score[j] * row.d_probability[j];
+    if (factor != 0) add_d_value(j, row.score[j] * factor);
+  }
+  const Strides4& bs = t.bias_strides;
+  for (int64_t j = 0; j < n; ++j) {
+    if (!row.keep[j]) continue;
+    const T d_score = row.score[j] * (row.d_probability[j] - delta);
+    const int64_t distance = j - i - p.diagonal_of(b);
+    if (g.d_bias) g.d_bias[b * bs.batch + h * bs.head + i * bs.query + j * bs.key] += d_score;
+    if (g.d_relative_bias) {
+      g.d_relative_bias[h * t.relative_stride +
+                        relative_index(distance, t.relative_center, t.relative_span)] += d_score;
+    }
+    if (g.d_alibi_slopes) {
+      g.d_alibi_slopes[h * t.alibi_stride] -= d_score * static_cast<T>(std::abs(distance));
+    }
+    const T d_dot = static_cast<T>(p.scale) * (d_score * row.derivative[j]);
+    const T* k = row_of(in.key, in.key_strides, b, kv, p.key_begin_row(b) + j);
+    T* d_key = g.d_key ? row_of(g.d_key, g.d_key_strides, b, kv, p.key_begin_row(b) + j) : nullptr;
+    for (int64_t c = 0; c < p.head_dim; ++c) {
+      if (d_query) d_query[c] += d_dot * k[c];
+      if (d_key) d_key[c] += d_dot * q[c];
+    }
+  }
+}
+
+/// Zeroes rows of [B, H, T, D]; in a ragged batch the rows of every sequence.
+template <class T>
+void zero_rows(T* base, const Strides3& s, const AttentionProblem& p, bool keys, int64_t heads, int64_t dim) {
+  for (int64_t b = 0; base && b < p.batch; ++b) {
+    const int64_t begin = keys ? p.key_begin_row(b) : p.query_begin(b);
+    const int64_t count = keys ? p.key_count(b) : p.query_count(b);
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t r = 0; r < count; ++r) std::fill_n(row_of(base, s, b, h, begin + r), dim, T{0});
+    }
+  }
+}
+
+/// Zeroes d_bias (its distinct elements), d_relative_bias and d_alibi_slopes unless they accumulate.
+template <class T>
+void zero_score_gradients(const AttentionProblem& p, const ScoreTerms<T>& t, T* d_bias, T* d_relative_bias,
+                          T* d_alibi_slopes) {
+  const Strides4& s = t.bias_strides;
+  const auto extent = [](int64_t n, int64_t stride) { return stride == 0 ? std::min<int64_t>(n, 1) : n; };
+  for (int64_t b = 0; d_bias && b < extent(p.batch, s.batch); ++b) {
+    for (int64_t h = 0; h < extent(p.heads, s.head); ++h) {
+      for (int64_t i = 0; i < extent(p.queries, s.query); ++i) {
+        T* row = d_bias + b * s.batch + h * s.head + i * s.query;
+        for (int64_t j = 0; j < extent(p.keys, s.key); ++j) row[j * s.key] = 0;
+      }
+    }
+  }
+  for (int64_t h = 0; h < p.heads; ++h) {
+    if (d_relative_bias) std::fill_n(d_relative_bias + h * t.relative_stride, t.relative_span, T{0});
+    if (d_alibi_slopes) d_alibi_slopes[h * t.alibi_stride] = 0;
+  }
+}
+
+template <class T>
+void reference_attention_backward(const AttentionProblem& p, const ScoreTerms<T>& t,
+                                  const AttentionInput<T>& in, const AttentionGradient<T>& g) {
+  zero_rows(g.d_query, g.d_query_strides, p, false, p.heads, p.head_dim);
+  zero_rows(g.d_key, g.d_key_strides, p, true, p.kv_heads, p.head_dim);
+  zero_rows(g.d_value, g.d_value_strides, p, true, p.kv_heads, p.value_dim);
+  if (!g.accumulate) zero_score_gradients(p, t, g.d_bias, g.d_relative_bias, g.d_alibi_slopes);
+  const auto task = [&](int64_t index, int) {
+    ReferenceRow<T> row;
+    const int64_t b = index / p.kv_heads, kv = index % p.kv_heads;
+    for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
+      for (int64_t i = 0; i < p.query_count(b); ++i) reference_backward_row(p, t, in, g, b, h, i, row);
+    }
+  };
+  if (g.d_bias || g.d_relative_bias || g.d_alibi_slopes) {  // shared by tasks: one order, one thread
+    for (int64_t index = 0; index < p.batch * p.kv_heads; ++index) task(index, 0);
+  } else {
+    parallel_for(p.batch * p.kv_heads, task);
+  }
+}
+
+}  // namespace multihead::kernels
