@@ -1,0 +1,18 @@
+// The version of the library. This file is its only source: CMake and the Python package read it from here.
+#pragma once
+
+#include <string_view>
+
+#define MULTIHEAD_VERSION_MAJOR 0
+#define MULTIHEAD_VERSION_MINOR 1
+#define MULTIHEAD_VERSION_PATCH 0
+
+namespace multihead {
+
+/// Version of the library that is linked, "major.minor.patch". The macros say what was compiled against.
+std::string_view version();
+
+/// Short hash of the commit the library was configured from; empty outside a git checkout.
+std::string_view git_hash();
+
+}  // namespace multihead
