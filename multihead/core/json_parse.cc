@@ -1,0 +1,168 @@
+// Json::parse: nlohmann's tokenizer drives a builder that is stricter than it.
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "multihead/core/error.h"
+#include "multihead/core/json.h"
+
+namespace multihead {
+namespace {
+
+// Tells the builder how far the tokenizer has come.
+class Cursor {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  Cursor(const char* at, const char** progress) : at_(at), progress_(progress) {}
+  reference operator*() const { return *at_; }
+  Cursor& operator++() {
+    *progress_ = ++at_;
+    return *this;
+  }
+  Cursor operator++(int) {
+    Cursor old = *this;
+    ++*this;
+    return old;
+  }
+  bool operator==(const Cursor& other) const { return at_ == other.at_; }
+  bool operator!=(const Cursor& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** progress_;
+};
+
+std::string place(std::string_view text, size_t byte) {
+  byte = std::min(byte, text.size());
+  const std::string_view before = text.substr(0, byte);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t line_start = before.rfind('\n') + 1;  // npos + 1 == 0
+  return concat("line ", line, ", column ", byte - line_start + 1, " (byte ", byte, ")");
+}
+
+// The tokenizer's words without its prefix and without the input it quotes raw.
+std::string reason(const std::string& what) {
+  size_t begin = what.find("] ");
+  begin = begin == std::string::npos ? 0 : begin + 2;
+  if (const size_t syntax = what.find("syntax error ", begin); syntax != std::string::npos) begin = syntax;
+  std::string text = what.substr(begin, what.find("; last read", begin) - begin);
+  if (text.find("out_of_range") != std::string::npos || what.find("number overflow") != std::string::npos)
+    text = "number is too large";
+  return text;
+}
+
+}  // namespace
+
+/// Receives the tokenizer's events; returns false to stop it, with the problem in `problem`.
+class JsonBuilder {
+ public:
+  JsonBuilder(const JsonLimits& limits, Json* root) : limits_(limits), root_(root) {}
+
+  bool null() { return put(Json()); }
+  bool boolean(bool value) { return put(Json(value)); }
+  bool number_unsigned(uint64_t value) {
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      return put(Json(static_cast<double>(value)));
+    return put(Json(static_cast<int64_t>(value)));
+  }
+  // The tokenizer sends only literals with a minus here, so 0 was -0.
+  bool number_integer(int64_t value) { return put(value == 0 ? Json(-0.0) : Json(value)); }
+  // From the digits, because strtod obeys the locale.
+  bool number_float(double value, const std::string& digits) {
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error == std::errc::result_out_of_range && std::abs(value) > 1) return fail("number is too large");
+    return put(Json(value));
+  }
+  bool string(std::string& value) { return put(Json(std::move(value))); }
+  bool binary(std::vector<uint8_t>&) { return fail("binary value"); }
+
+  bool start_object(size_t) { return open(Json::object()); }
+  bool start_array(size_t) { return open(Json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool key(std::string& value) {
+    member_ = std::get<JsonObject>(open_.back()->value_).insert(value);
+    return member_ != nullptr || fail("duplicate key " + quote(value));
+  }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) {
+    error_byte = position > 0 ? position - 1 : 0;
+    return fail(reason(error.what()));
+  }
+
+  std::string problem;
+  std::optional<size_t> error_byte;
+
+ private:
+  bool fail(std::string text) {
+    problem = std::move(text);
+    return false;
+  }
+
+  Json* place_value(Json&& value) {
+    if (open_.empty()) {
+      *root_ = std::move(value);
+      return root_;
+    }
+    if (open_.back()->is_array()) return &open_.back()->items().emplace_back(std::move(value));
+    *member_ = std::move(value);
+    return member_;
+  }
+
+  bool put(Json&& value) {
+    if (++values_ > limits_.values) return fail(concat("more than ", limits_.values, " values"));
+    place_value(std::move(value));
+    return true;
+  }
+
+  // Addresses stay valid: a container grows only while it is the innermost open one.
+  bool open(Json&& value) {
+    if (++values_ > limits_.values) return fail(concat("more than ", limits_.values, " values"));
+    if (static_cast<int>(open_.size()) >= limits_.depth)
+      return fail(concat("nested deeper than ", limits_.depth));
+    open_.push_back(place_value(std::move(value)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  JsonLimits limits_;
+  Json* root_;
+  Json* member_ = nullptr;
+  std::vector<Json*> open_;
+  size_t values_ = 0;
+};
+
+Json Json::parse(std::string_view text, std::string_view where, const JsonLimits& limits) {
+  MH_CHECK(text.size() <= limits.bytes, FormatError, where, ": ", text.size(),
+           " bytes of JSON, the limit is ", limits.bytes);
+  MH_CHECK(!text.starts_with("\xef\xbb\xbf"), FormatError, where, ": starts with a byte order mark");
+  // The tokenizer takes a NUL for the end of input and would not see what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
+    throw FormatError(concat(where, ": ", place(text, nul), ": NUL byte"));
+
+  Json root;
+  JsonBuilder builder(limits, &root);
+  const char* progress = text.data();
+  const char* end = text.data() + text.size();
+  const bool good =
+      nlohmann::json::sax_parse(Cursor(text.data(), &progress), Cursor(end, &progress), &builder);
+  if (!good) {
+    const size_t byte = builder.error_byte.value_or(static_cast<size_t>(progress - text.data()));
+    throw FormatError(concat(where, ": ", place(text, byte), ": ", builder.problem));
+  }
+  return root;
+}
+
+}  // namespace multihead
