@@ -1,0 +1,61 @@
+// Checkpoints of a training run: folder/checkpoint-<step>, complete or absent.
+//
+//   checkpoint-250/
+//     model.safetensors      optimizer.safetensors      trainer_state.json      …      manifest.json
+//
+// What goes into the files is the trainer's business. The functions that change the folder expect the caller
+// to hold its FolderLock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/io/safetensors.h"
+
+namespace multihead::io {
+
+struct CheckpointContents {
+  std::map<std::string, TensorMap> tensors;  ///< by file name: "model.safetensors"
+  std::map<std::string, std::string> files;  ///< by file name: "trainer_state.json"
+};
+
+struct CheckpointInfo {
+  int64_t step = 0;
+  std::string path;
+};
+
+/// "folder/checkpoint-<step>"
+std::string checkpoint_path(const std::string& folder, int64_t step);
+
+/// Writes checkpoint-<step>, replacing one of the same step. Returns its path.
+/// Throws    ValueError, IoError (disk full, read-only …); older checkpoints are untouched then
+std::string save_checkpoint(const std::string& folder, int64_t step, const CheckpointContents& contents);
+
+/// Complete checkpoints by ascending step; leftovers of killed runs and foreign folders are passed over.
+/// Empty if there is no such folder. Reads manifests and sizes only: see verify_checkpoint().
+std::vector<CheckpointInfo> list_checkpoints(const std::string& folder);
+
+enum class Verify {
+  sizes,     ///< the newest complete one; damage inside shows when it is loaded
+  checksums  ///< the newest whose every byte is right: falls back past damaged ones
+};
+std::optional<CheckpointInfo> newest_checkpoint(const std::string& folder, Verify verify = Verify::sizes);
+
+/// Reads every byte. Throws FormatError naming the damaged file, IoError.
+void verify_checkpoint(const std::string& path);
+
+/// Verifies, then loads. *.safetensors become tensors, all else bytes. Throws FormatError, IoError.
+CheckpointContents load_checkpoint(const std::string& path);
+
+struct PruneOptions {
+  int64_t keep_newest = 2;     ///< at least 1
+  std::vector<int64_t> steps;  ///< kept besides, such as the best
+};
+/// Deletes the other complete checkpoints, oldest first; never anything this library did not write.
+/// Returns the deleted steps. Throws ValueError, IoError.
+std::vector<int64_t> prune_checkpoints(const std::string& folder, const PruneOptions& options);
+
+}  // namespace multihead::io

@@ -1,0 +1,24 @@
+// CRC-64 (ECMA-182, as in xz): finds any flipped bit and any burst up to 64 bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace multihead::io {
+
+class Checksum {
+ public:
+  void update(const void* data, size_t bytes);
+  uint64_t value() const { return ~state_; }
+
+ private:
+  uint64_t state_ = ~uint64_t{0};
+};
+
+uint64_t checksum(std::string_view bytes);
+/// Sixteen hexadecimal digits.
+std::string checksum_text(uint64_t value);
+
+}  // namespace multihead::io

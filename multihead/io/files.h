@@ -1,0 +1,98 @@
+// Files that are whole or absent: checked reads, atomic writes, folder locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "multihead/io/checksum.h"
+
+namespace multihead::io {
+
+/// A regular file open for reading at any offset. The same bytes stay readable when the path is replaced.
+class FileReader {
+ public:
+  /// Throws IoError: missing, unreadable, a directory, a pipe or a device.
+  explicit FileReader(std::string path);
+  ~FileReader();
+  FileReader(FileReader&& other) noexcept;
+  FileReader& operator=(FileReader&& other) noexcept;
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  /// Fills `bytes` bytes from `offset`; throws IoError, also when the file has become shorter.
+  void read(uint64_t offset, void* data, size_t bytes) const;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  uint64_t size_ = 0;
+};
+
+/// The whole content. Throws IoError, or FormatError if the file is larger than `limit` bytes.
+std::string read_file(const std::string& path, uint64_t limit = uint64_t{1} << 32);
+
+/// Writes a new file front to back. Every call is checked; a file that was not finished is removed.
+class FileWriter {
+ public:
+  /// Creates the file; throws IoError if there is one.
+  explicit FileWriter(std::string path, uint32_t mode = 0666);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Bytes on the disk, descriptor closed. Throws IoError.
+  void finish();
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  /// Of what was written so far.
+  uint64_t checksum() const { return checksum_.value(); }
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  bool finished_ = false;
+  uint64_t size_ = 0;
+  Checksum checksum_;
+};
+
+using FillFile = std::function<void(FileWriter&)>;
+
+/// Replaces or creates `path`: a temporary file beside it is filled, flushed and renamed. After a failure or
+/// a crash at any point `path` holds the old content or the new, never a mixture. A symbolic link keeps
+/// pointing where it did.
+/// Throws    IoError with path and the system's reason; what `fill` throws
+void write_file_atomically(const std::string& path, const FillFile& fill);
+void write_file_atomically(const std::string& path, std::string_view content);
+
+/// Creates a folder and its parents. Throws IoError.
+void make_folder(const std::string& path);
+/// Forces the entries of a folder to disk. Throws IoError.
+void flush_folder(const std::string& path);
+/// Removes what killed writers left in a folder: `*.tmp` folders of atomic directories and temporary files of
+/// atomic writes. Call it while holding the folder's lock. Returns the names.
+std::vector<std::string> remove_leftovers(const std::string& folder);
+
+/// Holds a folder for one process; released by the destructor and by any kind of death.
+class FolderLock {
+ public:
+  /// Creates the folder if needed. Throws IoError "… is in use by process 1234".
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+}  // namespace multihead::io

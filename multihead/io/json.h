@@ -1,0 +1,17 @@
+// JSON files.
+#pragma once
+
+#include <string>
+
+#include "multihead/core/json.h"
+
+namespace multihead::io {
+
+/// Reads and parses a file. Throws IoError (cannot read), FormatError (too large, not JSON; with line and
+/// byte).
+Json load_json(const std::string& path, const JsonLimits& limits = {});
+/// Writes a file atomically, indented by two spaces, with a final newline. Throws IoError; nothing changed
+/// then.
+void save_json(const std::string& path, const Json& json);
+
+}  // namespace multihead::io
