@@ -1,0 +1,52 @@
+// Matrix product with the epilogues a Transformer needs.
+#pragma once
+
+#include <cstdint>
+
+namespace multihead::kernels {
+
+enum class Transpose { no, yes };
+enum class Activation { none, relu, gelu, gelu_tanh, silu };
+
+/// Operands of one product; every matrix is row-major and its leading dimension is the distance between rows.
+template <class T>
+struct GemmArgs {
+  const T* a = nullptr;  ///< [m, k], or [k, m] if transposed
+  int64_t lda = 0;
+  Transpose ta = Transpose::no;
+  const T* b = nullptr;  ///< [k, n], or [n, k] if transposed
+  int64_t ldb = 0;
+  Transpose tb = Transpose::no;
+  T* c = nullptr;  ///< [m, n]
+  int64_t ldc = 0;
+  int64_t m = 0, n = 0, k = 0;
+
+  bool accumulate = false;      ///< the sum over k starts from c instead of zero
+  const T* bias = nullptr;      ///< [n]
+  T* pre_activation = nullptr;  ///< [m, n] with rows ldc apart: what the activation is applied to
+  Activation activation = Activation::none;
+  const T* residual = nullptr;  ///< [m, n] with rows ldc apart
+};
+
+/// c = activation(op(a)·op(b) [+ c] + bias) + residual, on up to num_threads() threads.
+///
+/// Each element is one chain of fused multiply-adds over k in increasing order. In f32 its bits therefore
+/// depend on its own row of a and column of b alone: not on m, n, the leading dimensions, the threads, nor
+/// on the instruction set among those with FMA (AVX2, AVX-512). f64 is plain code for gradient checks.
+///
+/// Memory   thread-local packing buffers of at most a few MiB, which only ever grow
+/// Aliases  c overlaps none of the others (to add onto c itself, accumulate)
+void gemm(const GemmArgs<float>& args);
+void gemm(const GemmArgs<double>& args);
+
+/// `count` products whose operands lie at a fixed distance from each other; 0 shares an operand.
+struct GemmBatch {
+  int64_t count = 1;
+  int64_t stride_a = 0, stride_b = 0, stride_c = 0;
+};
+
+/// The products of a batch, each as gemm() computes it. pre_activation and residual move with stride_c.
+void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch);
+void gemm_batched(const GemmArgs<double>& args, const GemmBatch& batch);
+
+}  // namespace multihead::kernels

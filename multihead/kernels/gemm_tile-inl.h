@@ -1,0 +1,124 @@
+// Register tile of the matrix product: C[MR x NV·lanes] += A[MR x k] · B[k x NV·lanes], columns in lanes.
+//
+// Every element of C is one chain of FMAs in order of k; a tile called for the next block of k loads C and
+// goes on with the same chain. B is a row of vectors per k, A is broadcast element by element.
+//
+// Tiles are as large as the registers allow (32 on AVX-512, 16 else): MR·NV accumulators, NV vectors of B and
+// a broadcast. 6x4 vectors need 10 loads for 24 FMAs.
+
+// Toggles per target: this file is included once for each by foreach_target.h.
+#if defined(MULTIHEAD_KERNELS_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_GEMM_TILE_INL_H_
+#undef MULTIHEAD_KERNELS_GEMM_TILE_INL_H_
+#else
+#define MULTIHEAD_KERNELS_GEMM_TILE_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using TileFloats = hn::ScalableTag<float>;
+using TileVec = hn::Vec<TileFloats>;
+inline constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(TileFloats()));
+
+#if HWY_TARGET == HWY_AVX3
+inline constexpr int kMaxVectors = 4;
+// Rows of a full tile whose widest panel has 1, 2, 3, 4 vectors.
+inline constexpr int kTileRows[5] = {0, 12, 12, 8, 6};
+#else
+inline constexpr int kMaxVectors = 2;
+inline constexpr int kTileRows[5] = {0, 8, 6, 0, 0};
+#endif
+
+struct TileArgs {
+  const float* a;
+  int64_t a_stride;  // between rows if A is row-major, between columns (steps of k) if not
+  const float* b;
+  int64_t b_stride;
+  float* c;
+  int64_t c_stride;
+  int64_t k;
+  int64_t last_lanes;  // of the last vector, those that are columns of C
+  bool load_c;         // continue the chain in C, else start from zero
+};
+
+template <int MR, int NV>
+HWY_INLINE void LoadTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+    const float* row = t.c + i * t.c_stride;
+#pragma GCC unroll 4
+    for (int j = 0; j + 1 < NV; ++j) acc[i][j] = hn::LoadU(d, row + j * kLanes);
+    const float* last = row + (NV - 1) * kLanes;
+    acc[i][NV - 1] = t.last_lanes == kLanes ? hn::LoadU(d, last) : hn::MaskedLoad(mask, d, last);
+  }
+}
+
+template <int MR, int NV>
+HWY_INLINE void StoreTile(const TileArgs& t, const TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+  if (t.last_lanes == kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) hn::StoreU(acc[i][j], d, t.c + i * t.c_stride + j * kLanes);
+    }
+    return;
+  }
+  const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+    float* row = t.c + i * t.c_stride;
+#pragma GCC unroll 4
+    for (int j = 0; j + 1 < NV; ++j) hn::StoreU(acc[i][j], d, row + j * kLanes);
+    hn::BlendedStore(acc[i][NV - 1], mask, d, row + (NV - 1) * kLanes);
+  }
+}
+
+template <bool kRowMajorA, int MR, int NV>
+HWY_NOINLINE void Tile(const TileArgs& t) {
+  const TileFloats d;
+  TileVec acc[MR][NV];
+  if (t.load_c) {
+    LoadTile<MR, NV>(t, acc);
+  } else {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = hn::Zero(d);
+    }
+  }
+
+  const float* HWY_RESTRICT a = t.a;
+  const float* HWY_RESTRICT b = t.b;
+  const int64_t a_row = kRowMajorA ? t.a_stride : 1;
+  const int64_t a_step = kRowMajorA ? 1 : t.a_stride;
+  for (int64_t k = 0; k < t.k; ++k) {
+    TileVec vb[NV];
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) vb[j] = hn::LoadU(d, b + j * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+      const TileVec va = hn::Set(d, a[i * a_row]);
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = hn::MulAdd(va, vb[j], acc[i][j]);
+    }
+    a += a_step;
+    b += t.b_stride;
+  }
+
+  StoreTile<MR, NV>(t, acc);
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle
