@@ -1,0 +1,31 @@
+// Activation functions and their gated forms.
+//
+// Shapes    any; the result is contiguous
+// Dtypes    f32, f64
+// Gradient  all tensor arguments, recomputed from the input
+// Throws    DtypeError, ShapeError
+#pragma once
+
+#include "multihead/core/tensor.h"
+#include "multihead/kernels/gemm.h"
+
+namespace multihead {
+
+using kernels::Activation;
+
+Tensor activate(const Tensor& x, Activation activation);
+inline Tensor relu(const Tensor& x) { return activate(x, Activation::relu); }
+/// x · Φ(x), Φ the normal distribution function.
+inline Tensor gelu(const Tensor& x) { return activate(x, Activation::gelu); }
+/// x · ½(1 + tanh(√(2/π)(x + 0.044715 x³))).
+inline Tensor gelu_tanh(const Tensor& x) { return activate(x, Activation::gelu_tanh); }
+/// x · sigmoid(x).
+inline Tensor silu(const Tensor& x) { return activate(x, Activation::silu); }
+
+/// activation(gate) · up, both of one shape: SwiGLU with silu, GEGLU with gelu, ReGLU with relu.
+/// Source: Shazeer 2020, "GLU variants improve Transformer".
+Tensor gated(const Tensor& gate, const Tensor& up, Activation activation);
+/// The same on one projection [..., 2F] -> [..., F]: the gate is the first half of the last axis.
+Tensor glu(const Tensor& x, Activation activation);
+
+}  // namespace multihead

@@ -1,0 +1,16 @@
+// Rows of a table by number.
+#pragma once
+
+#include "multihead/core/tensor.h"
+
+namespace multihead {
+
+/// out[..., :] = weight[ids[...], :].
+///
+/// Shapes    weight [V, E], ids [...] -> [..., E]
+/// Dtypes    weight any, ids i64 or i32
+/// Gradient  weight (f32, f64): rows are added in the order of ids, the same bits at any thread count
+/// Throws    ShapeError, DtypeError, ValueError (an id outside [0, V), before anything is computed)
+Tensor embedding(const Tensor& weight, const Tensor& ids);
+
+}  // namespace multihead

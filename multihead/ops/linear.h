@@ -1,0 +1,33 @@
+// Matrix products.
+#pragma once
+
+#include "multihead/core/tensor.h"
+#include "multihead/ops/activation.h"
+
+namespace multihead {
+
+/// a · b over the last two axes; the axes before them broadcast.
+///
+/// Shapes    a [..., m, k], b [..., k, n] -> [..., m, n]
+/// Dtypes    f32, f64
+/// Strides   a matrix whose rows or columns are contiguous is read in place, others are copied
+/// Gradient  a, b
+/// Throws    ShapeError, DtypeError
+Tensor matmul(const Tensor& a, const Tensor& b);
+
+struct LinearOptions {
+  Activation activation = Activation::none;
+  Tensor residual = {};  ///< [..., out], added after the activation
+};
+
+/// activation(x · weightᵀ + bias) + residual, in one pass over the result.
+///
+/// Shapes    x [..., in], weight [out, in], bias [out] or undefined -> [..., out]
+/// Dtypes    f32, f64
+/// Gradient  x, weight, bias, residual; only those somebody needs are computed
+/// Memory    with an activation under a tape, also the [..., out] it is applied to
+/// Throws    ShapeError, DtypeError
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const LinearOptions& options = {});
+
+}  // namespace multihead
