@@ -1,0 +1,229 @@
+#include "multihead/models/language_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/ops/dropout.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/loss.h"
+
+namespace multihead::models {
+namespace {
+
+void check_positive(const char* field, int64_t value) {
+  MH_CHECK(value > 0, ValueError, "config: ", field, " must be positive, got ", value);
+}
+
+void check_probability(const char* field, double value) {
+  MH_CHECK(value >= 0 && value < 1, ValueError, "config: ", field, " must be in [0, 1), got ", value);
+}
+
+int64_t rotary_dim(const LanguageModelConfig& c) {
+  return static_cast<int64_t>(std::lround(c.rotary_fraction * static_cast<double>(c.head_dim))) / 2 * 2;
+}
+
+nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c) {
+  nn::TransformerLayerOptions o;
+  o.attention = {.embed_dim = c.embed_dim,
+                 .num_heads = c.num_heads,
+                 .num_kv_heads = c.num_kv_heads,
+                 .head_dim = c.head_dim,
+                 .query_bias = c.attention_bias,
+                 .key_bias = c.attention_bias,
+                 .value_bias = c.attention_bias,
+                 .out_bias = c.out_bias,
+                 .dropout_p = c.attention_dropout_p};
+  o.feed_forward = {.embed_dim = c.embed_dim,
+                    .hidden_dim = c.ffn_dim,
+                    .activation = c.activation,
+                    .gated = c.gated,
+                    .bias = c.ffn_bias,
+                    .dropout_p = c.ffn_dropout_p};
+  o.norm = {.kind = c.norm, .eps = c.norm_eps};
+  o.norm_first = c.norm_first;
+  o.dropout_p = c.dropout_p;
+  return o;
+}
+
+}  // namespace
+
+LanguageModelConfig resolved(LanguageModelConfig c) {
+  check_positive("vocab_size", c.vocab_size);
+  check_positive("context", c.context);
+  check_positive("num_layers", c.num_layers);
+  check_positive("num_heads", c.num_heads);
+  check_positive("embed_dim", c.embed_dim);
+  MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
+           " is not divisible by num_heads ", c.num_heads, "; choose other sizes or give head_dim");
+  if (c.head_dim == 0) c.head_dim = c.embed_dim / c.num_heads;
+  if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
+  if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
+  check_positive("head_dim", c.head_dim);
+  check_positive("num_kv_heads", c.num_kv_heads);
+  check_positive("ffn_dim", c.ffn_dim);
+  MH_CHECK(c.num_heads % c.num_kv_heads == 0, ValueError, "config: num_heads ", c.num_heads,
+           " is not a multiple of num_kv_heads ", c.num_kv_heads);
+  check_probability("dropout_p", c.dropout_p);
+  check_probability("attention_dropout_p", c.attention_dropout_p);
+  check_probability("ffn_dropout_p", c.ffn_dropout_p);
+  MH_CHECK(c.norm_eps > 0 && std::isfinite(c.norm_eps), ValueError, "config: norm_eps must be positive, got ",
+           c.norm_eps);
+  MH_CHECK(c.init_std > 0 && std::isfinite(c.init_std), ValueError, "config: init_std must be positive, got ",
+           c.init_std);
+  if (c.positions == Positions::rotary) {
+    MH_CHECK(c.rotary_fraction > 0 && c.rotary_fraction <= 1 && rotary_dim(c) >= 2, ValueError,
+             "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
+             c.rotary_fraction);
+    rotary_frequencies(rotary_dim(c), c.rotary_base);  // throws where the base makes no sense
+  }
+  // The parameter count must be a number before memory is asked for.
+  checked_multiply(checked_multiply(c.vocab_size, c.embed_dim, "config"), 8, "config");
+  const int64_t rows = checked_multiply(c.num_heads + 2 * c.num_kv_heads, c.head_dim, "config");
+  checked_multiply(checked_multiply(rows + 3 * c.ffn_dim, c.embed_dim, "config"), 8 * c.num_layers, "config");
+  return c;
+}
+
+LanguageModelConfig language_model_preset(const std::string& name) {
+  LanguageModelConfig c;
+  if (name == "tiny") {
+    c.num_layers = 4, c.num_heads = 4, c.embed_dim = 128, c.context = 64;
+  } else if (name == "small") {
+    c.num_layers = 6, c.num_heads = 8, c.embed_dim = 256, c.context = 256;
+  } else if (name == "tutorial") {
+    c.num_layers = 6, c.num_heads = 16, c.embed_dim = 256, c.ffn_dim = 1024, c.context = 512;
+    c.positions = Positions::sinusoidal;
+    c.activation = Activation::relu;
+    c.tie_embeddings = false, c.scale_embeddings = true, c.head_bias = true;
+    c.dropout_p = c.attention_dropout_p = c.ffn_dropout_p = 0.1;
+    c.default_linear_init = true, c.scaled_residual_init = false;
+  } else {
+    throw ValueError(concat("preset: expected tiny, small or tutorial, got \"", name, "\""));
+  }
+  return c;
+}
+
+LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : config_(resolved(config)) {
+  const LanguageModelConfig& c = config_;
+  token_embedding = nn::Embedding(c.vocab_size, c.embed_dim, rng);
+  if (c.positions == Positions::learned) position_embedding = nn::Embedding(c.context, c.embed_dim, rng);
+  if (c.positions == Positions::alibi) alibi_slopes_ = nn::alibi_slopes(c.num_heads);
+  for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_options(c), rng);
+  if (c.final_norm) final_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
+  const double bound = 1 / std::sqrt(static_cast<double>(c.embed_dim));
+  head_weight = c.tie_embeddings ? token_embedding.weight
+                                 : nn::uniform_parameter({c.vocab_size, c.embed_dim}, bound, rng);
+  if (c.head_bias) head_bias = nn::constant_parameter({c.vocab_size}, 0);
+  initialize(rng);
+}
+
+// GPT-2's rule: matrices N(0, std), the two projections that write to the residual stream smaller, biases 0.
+void LanguageModel::initialize(Rng& rng) {
+  if (config_.default_linear_init) return;
+  const double residual_scale =
+      config_.scaled_residual_init ? 1 / std::sqrt(2.0 * static_cast<double>(config_.num_layers)) : 1;
+  for (auto& [name, tensor] : nn::named_parameters(*this)) {
+    if (tensor.rank() == 2) {
+      const bool residual = name.ends_with("out_proj.weight") || name.ends_with("linear2.weight");
+      fill_normal(tensor, 0, config_.init_std * (residual ? residual_scale : 1), rng.next());
+    } else if (name.ends_with("bias")) {
+      tensor.fill(0);
+    }
+  }
+}
+
+void LanguageModel::visit(nn::Visitor& visitor) {
+  visitor("token_embedding", token_embedding);
+  visitor("position_embedding", position_embedding);
+  visitor("layers", layers);
+  if (config_.final_norm) visitor("final_norm", final_norm);
+  visitor("head.weight", config_.tie_embeddings ? token_embedding.weight : head_weight);
+  visitor("head.bias", head_bias);
+  if (config_.tie_embeddings) head_weight = token_embedding.weight;
+}
+
+Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const {
+  Tensor x = token_embedding(tokens);
+  if (config_.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(config_.embed_dim)));
+  if (config_.positions == Positions::sinusoidal) {
+    return nn::SinusoidalPositionalEncoding(config_.embed_dim, config_.dropout_p)(x, starts, rng);
+  }
+  if (config_.positions == Positions::learned) {
+    // Padding behind the end of a row may count past the context; its outputs mean nothing.
+    const int64_t rows = static_cast<int64_t>(starts.size());
+    x = add(x, position_embedding(nn::position_ids(rows, tokens.size(1), starts, config_.context - 1)));
+  }
+  return dropout(x, config_.dropout_p, rng);
+}
+
+nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call, const RotaryTable* rotary) const {
+  nn::LayerCall layer;
+  layer.rng = call.rng;
+  layer.attention.mask = call.mask;
+  if (call.state == nullptr) layer.attention.mask &= causal();
+  layer.attention.rotary = rotary;
+  layer.attention.alibi_slopes = alibi_slopes_;
+  return layer;
+}
+
+Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& call) const {
+  MH_CHECK(tokens.rank() == 2, ShapeError, "LanguageModel: tokens must be [B, T], got ", tokens.shape());
+  const int64_t batch = tokens.size(0), length = tokens.size(1);
+  nn::DecodeState* state = call.state;
+  std::vector<int64_t> starts = {0}, counts = call.counts;
+  if (state != nullptr) {
+    MH_CHECK(state->batch() == batch && static_cast<int64_t>(state->layers.size()) == config_.num_layers,
+             ShapeError, "LanguageModel: the state has ", state->batch(), " rows and ", state->layers.size(),
+             " layers, expected ", batch, " and ", config_.num_layers);
+    if (counts.empty()) counts.assign(static_cast<size_t>(batch), length);
+    MH_CHECK(static_cast<int64_t>(counts.size()) == batch, ShapeError, "LanguageModel: counts must have ",
+             batch, " entries, got ", counts.size());
+    starts = state->lengths;
+    for (size_t b = 0; b < starts.size(); ++b) {
+      MH_CHECK(starts[b] + counts[b] <= config_.context, ValueError, "LanguageModel: row ", b,
+               " would reach ", starts[b] + counts[b], " tokens, the context is ", config_.context);
+    }
+  }
+  MH_CHECK(length <= config_.context, ValueError, "LanguageModel: ", length, " tokens, the context is ",
+           config_.context);
+  RotaryTable table;
+  const bool rotated = config_.positions == Positions::rotary;
+  if (rotated) {
+    table = rotary_table(length, starts, rotary_frequencies(rotary_dim(config_), config_.rotary_base),
+                         config_.rotary_layout);
+  }
+  nn::LayerCall layer = layer_call(call, rotated ? &table : nullptr);
+  Tensor x = embed(tokens, starts, call.rng);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (state != nullptr) layer.update = {&state->layers[i], state->lengths, counts};
+    layer.attention.capture = call.capture != nullptr ? &call.capture->at(i) : nullptr;
+    x = layers[i](x, layer);
+  }
+  if (state != nullptr) {
+    for (size_t b = 0; b < counts.size(); ++b) state->lengths[b] += counts[b];
+  }
+  return config_.final_norm ? final_norm(x) : x;
+}
+
+Tensor LanguageModel::operator()(const Tensor& tokens, const LanguageModelCall& call) const {
+  return linear(features(tokens, call), head_weight, head_bias);
+}
+
+Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call,
+                           double label_smoothing) const {
+  return cross_entropy((*this)(tokens, call), targets, {.label_smoothing = label_smoothing});
+}
+
+nn::DecodeState LanguageModel::make_state(int64_t batch, int64_t capacity) const {
+  return nn::make_decode_state(
+      {.num_layers = config_.num_layers,
+       .batch = batch,
+       .num_kv_heads = config_.num_kv_heads,
+       .head_dim = config_.head_dim,
+       .value_head_dim = config_.head_dim,
+       .capacity = capacity > 0 ? std::min(capacity, config_.context) : config_.context,
+       .dtype = token_embedding.weight.dtype()});
+}
+
+}  // namespace multihead::models

@@ -1,0 +1,108 @@
+// A decoder-only Transformer: tokens -> logits of the next token.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "multihead/nn/embedding.h"
+#include "multihead/nn/positions.h"
+#include "multihead/nn/state.h"
+#include "multihead/nn/transformer.h"
+
+namespace multihead::models {
+
+enum class Positions { none, learned, sinusoidal, rotary, alibi };
+
+/// A superset of the GPT-2 and Llama families of Hugging Face and of the founding tutorial's model.
+struct LanguageModelConfig {
+  int64_t vocab_size = 0;
+  int64_t context = 256;  ///< longest sequence
+  int64_t num_layers = 4;
+  int64_t num_heads = 4;
+  int64_t num_kv_heads = 0;  ///< 0: num_heads
+  int64_t head_dim = 0;      ///< 0: embed_dim / num_heads
+  int64_t embed_dim = 128;
+  int64_t ffn_dim = 0;  ///< 0: 4·embed_dim
+
+  Positions positions = Positions::learned;
+  double rotary_base = 10000;
+  double rotary_fraction = 1;  ///< share of head_dim that is rotated
+  RotaryLayout rotary_layout = RotaryLayout::halves;
+
+  nn::NormKind norm = nn::NormKind::layer;
+  double norm_eps = 1e-5;
+  bool norm_first = true;
+  bool final_norm = true;
+  Activation activation = Activation::gelu_tanh;
+  bool gated = false;
+  bool attention_bias = true;  ///< of queries, keys and values
+  bool out_bias = true;        ///< of the attention's output projection
+  bool ffn_bias = true;
+  bool head_bias = false;
+  bool tie_embeddings = true;
+  bool scale_embeddings = false;  ///< embeddings · sqrt(embed_dim)
+
+  double dropout_p = 0;            ///< embeddings, sub-layer outputs
+  double attention_dropout_p = 0;  ///< attention weights
+  double ffn_dropout_p = 0;        ///< inside the feed-forward network
+
+  double init_std = 0.02;
+  /// Projections into the residual stream start smaller by sqrt(2·num_layers), as in GPT-2.
+  bool scaled_residual_init = true;
+  /// Linear layers keep PyTorch's uniform initialisation (the founding tutorial) instead of N(0, init_std).
+  bool default_linear_init = false;
+
+  bool operator==(const LanguageModelConfig&) const = default;
+};
+
+/// Fills the fields that are 0 by their rule and throws ValueError naming the first one that makes no sense.
+LanguageModelConfig resolved(LanguageModelConfig config);
+
+/// Presets of the family's sizes: "tiny", "small", "tutorial". Throws ValueError for other names.
+LanguageModelConfig language_model_preset(const std::string& name);
+
+struct LanguageModelCall {
+  Rng* rng = nullptr;                ///< dropout acts exactly when given
+  nn::DecodeState* state = nullptr;  ///< cached decoding: attends to what the state holds, then joins it
+  std::vector<int64_t> counts = {};  ///< with a state: new tokens per row (default: all T)
+  Mask mask = {};                    ///< on top of causal()
+  std::vector<AttentionCapture>* capture = nullptr;  ///< one per layer
+};
+
+/// logits = head(norm(layers(embedding(tokens) + positions))).
+///
+/// Shapes    tokens [B, T] i64 or i32, T <= context -> [B, T, vocab_size]
+/// Throws    ShapeError, ValueError (token outside the vocabulary, T beyond the context)
+class LanguageModel {
+ public:
+  LanguageModel() = default;
+  LanguageModel(const LanguageModelConfig& config, Rng& rng);
+
+  Tensor operator()(const Tensor& tokens, const LanguageModelCall& call = {}) const;
+  /// The last hidden states [B, T, embed_dim], before the output layer.
+  Tensor features(const Tensor& tokens, const LanguageModelCall& call = {}) const;
+  /// Mean cross-entropy of the next token in nats. Shapes: tokens, targets [B, T]; targets -100 are ignored.
+  Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
+              double label_smoothing = 0) const;
+
+  nn::DecodeState make_state(int64_t batch, int64_t capacity = 0) const;
+
+  const LanguageModelConfig& config() const { return config_; }
+  void visit(nn::Visitor& visitor);
+
+  nn::Embedding token_embedding, position_embedding;
+  std::vector<nn::TransformerLayer> layers;
+  nn::Norm final_norm;
+  Tensor head_weight, head_bias;  ///< [vocab_size, embed_dim] (the token embedding's if tied), [vocab_size]
+
+ private:
+  Tensor embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
+  nn::LayerCall layer_call(const LanguageModelCall& call, const RotaryTable* rotary) const;
+  void initialize(Rng& rng);
+
+  LanguageModelConfig config_;
+  Tensor alibi_slopes_;
+};
+
+}  // namespace multihead::models

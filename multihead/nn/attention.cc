@@ -1,0 +1,210 @@
+#include "multihead/nn/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::nn {
+namespace {
+
+MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
+  MH_CHECK(o.embed_dim > 0 && o.num_heads > 0, ValueError,
+           "MultiHeadAttention: embed_dim and num_heads must be positive, got ", o.embed_dim, " and ",
+           o.num_heads);
+  if (o.head_dim == 0) {
+    MH_CHECK(o.embed_dim % o.num_heads == 0, ValueError, "MultiHeadAttention: embed_dim ", o.embed_dim,
+             " is not divisible by num_heads ", o.num_heads, "; choose other sizes or give head_dim");
+    o.head_dim = o.embed_dim / o.num_heads;
+  }
+  const auto default_to = [](int64_t& field, int64_t value) { field = field == 0 ? value : field; };
+  default_to(o.num_kv_heads, o.num_heads);
+  default_to(o.value_head_dim, o.head_dim);
+  default_to(o.query_dim, o.embed_dim);
+  default_to(o.key_dim, o.embed_dim);
+  default_to(o.value_dim, o.embed_dim);
+  MH_CHECK(o.num_kv_heads > 0 && o.num_heads % o.num_kv_heads == 0, ValueError,
+           "MultiHeadAttention: num_heads ", o.num_heads, " is not a multiple of num_kv_heads ",
+           o.num_kv_heads);
+  for (const int64_t size : {o.head_dim, o.value_head_dim, o.query_dim, o.key_dim, o.value_dim}) {
+    MH_CHECK(size > 0, ValueError, "MultiHeadAttention: sizes must be positive, got ", size);
+  }
+  MH_CHECK(o.dropout_p >= 0 && o.dropout_p <= 1, ValueError,
+           "MultiHeadAttention: dropout_p must be in [0, 1], got ", o.dropout_p);
+  return o;
+}
+
+bool is_packed(const MultiHeadAttentionOptions& o) {
+  return o.query_dim == o.key_dim && o.key_dim == o.value_dim && o.query_bias == o.key_bias &&
+         o.key_bias == o.value_bias;
+}
+
+// [B, T, heads * D] -> [B, T, heads, D]
+Tensor split_heads(const Tensor& x, int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, -1}); }
+
+Tensor merge_heads(const Tensor& x) { return reshape(x, {x.size(0), x.size(1), -1}); }
+
+// Cached keys [B, Hkv, capacity, D] as [B, length, Hkv, D], without a copy.
+Tensor cached_tokens(const Tensor& cache, int64_t length) {
+  const Shape& s = cache.strides();
+  return cache.as_strided({cache.size(0), length, cache.size(1), cache.size(3)}, {s[0], s[2], s[1], s[3]});
+}
+
+void check_input(const char* name, const Tensor& x, int64_t features) {
+  MH_CHECK(x.rank() == 3 && x.size(2) == features, ShapeError, "MultiHeadAttention: ", name,
+           " must be [B, T, ", features, "], got ", x.shape());
+}
+
+}  // namespace
+
+MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options, Rng& rng)
+    : options_(resolved(options)) {
+  const MultiHeadAttentionOptions& o = options_;
+  if (is_packed(o)) {
+    // Xavier over the whole matrix, as torch.nn.MultiheadAttention does.
+    const int64_t rows = query_rows() + key_rows() + value_rows();
+    in_proj_weight =
+        uniform_parameter({rows, o.query_dim}, std::sqrt(6.0 / static_cast<double>(rows + o.query_dim)), rng);
+    if (o.query_bias) in_proj_bias = constant_parameter({rows}, 0);
+  } else {
+    q_proj = Linear(o.query_dim, query_rows(), rng, {.bias = o.query_bias});
+    k_proj = Linear(o.key_dim, key_rows(), rng, {.bias = o.key_bias});
+    v_proj = Linear(o.value_dim, value_rows(), rng, {.bias = o.value_bias});
+  }
+  out_proj = Linear(o.num_heads * o.value_head_dim, o.embed_dim, rng, {.bias = o.out_bias});
+}
+
+void MultiHeadAttention::visit(Visitor& visitor) {
+  visitor("in_proj_weight", in_proj_weight);
+  visitor("in_proj_bias", in_proj_bias);
+  if (!in_proj_weight.defined()) {
+    visitor("q_proj", q_proj);
+    visitor("k_proj", k_proj);
+    visitor("v_proj", v_proj);
+  }
+  visitor("out_proj", out_proj);
+}
+
+Tensor MultiHeadAttention::project_rows(const Tensor& x, int64_t begin, int64_t end) const {
+  const Tensor bias = in_proj_bias.defined() ? slice(in_proj_bias, 0, begin, end) : Tensor();
+  return linear(x, slice(in_proj_weight, 0, begin, end), bias);
+}
+
+Tensor MultiHeadAttention::project_queries(const Tensor& query) const {
+  check_input("query", query, options_.query_dim);
+  return split_heads(in_proj_weight.defined() ? project_rows(query, 0, query_rows()) : q_proj(query),
+                     options_.num_heads);
+}
+
+MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const Tensor& key,
+                                                                          const Tensor& value) const {
+  check_input("key", key, options_.key_dim);
+  check_input("value", value, options_.value_dim);
+  MH_CHECK(key.size(0) == value.size(0) && key.size(1) == value.size(1), ShapeError,
+           "MultiHeadAttention: key and value must agree in batch and length, got ", key.shape(), " and ",
+           value.shape());
+  const int64_t first = query_rows(), middle = first + key_rows(), last = middle + value_rows();
+  Tensor k, v;
+  if (!in_proj_weight.defined()) {
+    k = k_proj(key);
+    v = v_proj(value);
+  } else if (key.is_same(value)) {
+    const Tensor both = project_rows(key, first, last);
+    k = slice(both, -1, 0, key_rows());
+    v = slice(both, -1, key_rows(), key_rows() + value_rows());
+  } else {
+    k = project_rows(key, first, middle);
+    v = project_rows(value, middle, last);
+  }
+  return {{}, split_heads(k, options_.num_kv_heads), split_heads(v, options_.num_kv_heads)};
+}
+
+MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, const Tensor& key,
+                                                          const Tensor& value,
+                                                          const RotaryTable* table) const {
+  Projected heads = project_keys_and_values(key, value);
+  heads.query = project_queries(query);
+  MH_CHECK(heads.query.size(0) == heads.key.size(0), ShapeError,
+           "MultiHeadAttention: query and key must agree in batch, got ", query.shape(), " and ",
+           key.shape());
+  if (table != nullptr) {
+    heads.query = rotary(heads.query, *table);
+    heads.key = rotary(heads.key, *table);
+  }
+  return heads;
+}
+
+AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call) const {
+  AttentionOptions options;
+  options.mask = call.mask;
+  options.scale = options_.scale;
+  options.softcap = call.softcap;
+  options.bias = call.bias;
+  options.alibi_slopes = call.alibi_slopes;
+  options.relative_bias = call.relative_bias;
+  options.dropout_p = static_cast<float>(options_.dropout_p);
+  options.rng = call.rng;
+  options.empty_row = call.empty_row;
+  options.layout = Layout::bthd;
+  options.capture = call.capture;
+  return options;
+}
+
+Tensor MultiHeadAttention::attend_heads(const Projected& heads, const AttentionCall& call) const {
+  const Tensor out = attention(heads.query, heads.key, heads.value, attention_options(call), call.score_mod);
+  return out_proj(merge_heads(out), {.residual = call.residual});
+}
+
+Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const AttentionCall& call) const {
+  const bool self = query.is_same(key) && key.is_same(value);
+  if (!self || !in_proj_weight.defined() || options_.head_dim != options_.value_head_dim) {
+    return attend_heads(project(query, key, value, call.rotary), call);
+  }
+  // One product for queries, keys and values, attended to where they lie.
+  check_input("query", query, options_.query_dim);
+  Tensor qkv = linear(query, in_proj_weight, in_proj_bias);
+  if (call.rotary != nullptr) {
+    const Tensor heads = split_heads(qkv, options_.num_heads + 2 * options_.num_kv_heads);
+    qkv = merge_heads(rotary(heads, *call.rotary, options_.num_heads + options_.num_kv_heads));
+  }
+  const Tensor out =
+      attention_packed(qkv, {.num_heads = options_.num_heads, .num_kv_heads = options_.num_kv_heads},
+                       attention_options(call), call.score_mod);
+  return out_proj(out, {.residual = call.residual});
+}
+
+Tensor MultiHeadAttention::decode(const Tensor& x, const CacheUpdate& update,
+                                  const AttentionCall& call) const {
+  const NoTape silent;
+  const Projected heads = project(x, x, x, call.rotary);
+  append(*update.cache, transpose(heads.key, 1, 2), transpose(heads.value, 1, 2), update.lengths,
+         update.counts);
+  std::vector<int64_t> totals;
+  for (size_t b = 0; b < update.lengths.size(); ++b) totals.push_back(update.lengths[b] + update.counts[b]);
+  const int64_t longest = *std::max_element(totals.begin(), totals.end());
+  const int64_t batch = x.size(0);
+  AttentionCall masked = call;
+  masked.mask &= causal_offset(Tensor::of<int64_t>({batch}, update.lengths));
+  masked.mask &= lengths(Tensor::of<int64_t>({batch}, totals));
+  return attend_heads(
+      {heads.query, cached_tokens(update.cache->key, longest), cached_tokens(update.cache->value, longest)},
+      masked);
+}
+
+KvCache MultiHeadAttention::project_memory(const Tensor& key, const Tensor& value) const {
+  const Projected heads = project_keys_and_values(key, value);
+  return {transpose(heads.key, 1, 2), transpose(heads.value, 1, 2)};
+}
+
+Tensor MultiHeadAttention::attend(const Tensor& query, const KvCache& memory,
+                                  const AttentionCall& call) const {
+  MH_CHECK(memory.key.size(0) == query.size(0), ShapeError, "MultiHeadAttention: the memory has ",
+           memory.key.size(0), " rows, the queries ", query.size(0));
+  return attend_heads({project_queries(query), transpose(memory.key, 1, 2), transpose(memory.value, 1, 2)},
+                      call);
+}
+
+}  // namespace multihead::nn

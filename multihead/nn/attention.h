@@ -1,0 +1,98 @@
+// Multi-head attention: project, attend per head, concatenate, project (Vaswani et al. 2017, §3.2.2).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "multihead/nn/linear.h"
+#include "multihead/nn/state.h"
+#include "multihead/ops/attention.h"
+#include "multihead/ops/rotary.h"
+
+namespace multihead::nn {
+
+struct MultiHeadAttentionOptions {
+  int64_t embed_dim = 0;  ///< features of the output, and of the inputs unless given below
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;    ///< 0: num_heads; fewer: heads share keys and values (Ainslie et al. 2023)
+  int64_t head_dim = 0;        ///< 0: embed_dim / num_heads, which must then be whole
+  int64_t value_head_dim = 0;  ///< 0: head_dim
+  int64_t query_dim = 0, key_dim = 0, value_dim = 0;  ///< features of the inputs; 0: embed_dim
+  bool query_bias = true, key_bias = true, value_bias = true, out_bias = true;
+  std::optional<float> scale = {};  ///< default 1/sqrt(head_dim)
+  double dropout_p = 0;             ///< of the attention weights
+};
+
+/// What a call may add. Everything is optional.
+struct AttentionCall {
+  Mask mask = {};
+  Rng* rng = nullptr;                   ///< dropout acts exactly when given
+  const RotaryTable* rotary = nullptr;  ///< rotates queries and keys
+  Tensor bias = {};                     ///< added to the scores; broadcasts to [B, H, Tq, Tk]
+  Tensor alibi_slopes = {};             ///< [H]
+  Tensor relative_bias = {};            ///< [H or 1, span], see AttentionOptions
+  float softcap = 0;
+  ScoreMod score_mod = {};  ///< a score function of the user's
+  EmptyRow empty_row = EmptyRow::zero;
+  AttentionCapture* capture = nullptr;  ///< receives attention weights
+  Tensor residual = {};                 ///< added to the output
+};
+
+/// Appends to a cache during decoding: row b has lengths[b] tokens and gets counts[b] more.
+struct CacheUpdate {
+  KvCache* cache = nullptr;
+  std::span<const int64_t> lengths;
+  std::span<const int64_t> counts;
+};
+
+/// out = concat(head_1 … head_H)·W_oᵀ, head_h = softmax(scale·q_h k_hᵀ + mask) v_h.
+///
+/// Shapes    query [B, Tq, query_dim], key [B, Tk, key_dim], value [B, Tk, value_dim] -> [B, Tq, embed_dim]
+/// Weights   as in PyTorch: in_proj_weight (rows: queries, keys, values) and in_proj_bias where the inputs
+///           have the same size and the same bias flags, else q_proj, k_proj, v_proj; out_proj
+/// Gradient  all inputs and weights
+/// Throws    ValueError (constructor: sizes that do not divide), ShapeError
+class MultiHeadAttention {
+ public:
+  MultiHeadAttention() = default;
+  MultiHeadAttention(const MultiHeadAttentionOptions& options, Rng& rng);
+
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const AttentionCall& call = {}) const;
+
+  /// Self-attention of new tokens x [B, T, embed_dim] to the cached ones and, causally, to themselves. Row b
+  /// has counts[b] new tokens; outputs behind them are meaningless. Nothing is recorded.
+  Tensor decode(const Tensor& x, const CacheUpdate& update, const AttentionCall& call = {}) const;
+
+  /// Keys and values [B, Hkv, T, D] of a memory, to be attended to many times.
+  KvCache project_memory(const Tensor& key, const Tensor& value) const;
+  /// Attention to a projected memory.
+  Tensor attend(const Tensor& query, const KvCache& memory, const AttentionCall& call = {}) const;
+
+  const MultiHeadAttentionOptions& options() const { return options_; }
+  void visit(Visitor& visitor);
+
+  Tensor in_proj_weight, in_proj_bias;  ///< packed form
+  Linear q_proj, k_proj, v_proj;        ///< separate form
+  Linear out_proj;
+
+ private:
+  struct Projected {
+    Tensor query, key, value;  // [B, T, heads, D]
+  };
+  Projected project(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const RotaryTable* rotary) const;
+  Tensor project_queries(const Tensor& query) const;
+  Projected project_keys_and_values(const Tensor& key, const Tensor& value) const;
+  Tensor project_rows(const Tensor& x, int64_t begin, int64_t end) const;
+  AttentionOptions attention_options(const AttentionCall& call) const;
+  Tensor attend_heads(const Projected& heads, const AttentionCall& call) const;
+  int64_t query_rows() const { return options_.num_heads * options_.head_dim; }
+  int64_t key_rows() const { return options_.num_kv_heads * options_.head_dim; }
+  int64_t value_rows() const { return options_.num_kv_heads * options_.value_head_dim; }
+
+  MultiHeadAttentionOptions options_;
+};
+
+}  // namespace multihead::nn

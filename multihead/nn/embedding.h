@@ -1,0 +1,22 @@
+// A table of vectors, one per token (or position).
+#pragma once
+
+#include "multihead/nn/linear.h"
+#include "multihead/ops/embedding.h"
+
+namespace multihead::nn {
+
+/// Shapes: ids (i64 or i32) of any shape -> [..., embed_dim]. Initialised N(0, 1) as PyTorch's.
+class Embedding {
+ public:
+  Embedding() = default;
+  Embedding(int64_t count, int64_t embed_dim, Rng& rng)
+      : weight(normal_parameter({count, embed_dim}, 1, rng)) {}
+
+  Tensor operator()(const Tensor& ids) const { return embedding(weight, ids); }
+  void visit(Visitor& visitor) { visitor("weight", weight); }
+
+  Tensor weight;
+};
+
+}  // namespace multihead::nn

@@ -1,0 +1,40 @@
+// The position-wise network of a Transformer layer.
+#pragma once
+
+#include "multihead/nn/linear.h"
+#include "multihead/ops/activation.h"
+
+namespace multihead::nn {
+
+struct FeedForwardOptions {
+  int64_t embed_dim = 0;
+  int64_t hidden_dim = 0;
+  Activation activation = Activation::gelu;
+  bool gated = false;  ///< fc2(activation(gate) · up): SwiGLU with silu, GEGLU with gelu (Shazeer 2020)
+  bool bias = true;
+  double dropout_p = 0;  ///< after the activation
+};
+
+/// out = fc2(activation(fc1(x))). Shapes: x [..., embed_dim] -> the same.
+/// Weights: fc1 [hidden_dim, embed_dim] (gated: [2·hidden_dim, embed_dim], the gate's rows first),
+/// fc2 [embed_dim, hidden_dim].
+class FeedForward {
+ public:
+  FeedForward() = default;
+  FeedForward(const FeedForwardOptions& options, Rng& rng);
+
+  /// `residual` (optional, shape of x) is added to the result.
+  Tensor operator()(const Tensor& x, Rng* rng = nullptr, const Tensor& residual = {}) const;
+
+  void visit(Visitor& visitor) {
+    visitor("fc1", fc1);
+    visitor("fc2", fc2);
+  }
+
+  Linear fc1, fc2;
+
+ private:
+  FeedForwardOptions options_;
+};
+
+}  // namespace multihead::nn

@@ -1,0 +1,44 @@
+// y = x · weightᵀ + bias.
+#pragma once
+
+#include <cstdint>
+
+#include "multihead/core/rng.h"
+#include "multihead/core/tensor.h"
+#include "multihead/nn/module.h"
+#include "multihead/ops/linear.h"
+
+namespace multihead::nn {
+
+struct LinearOptions {
+  bool bias = true;
+};
+
+/// Shapes: x [..., in_features] -> [..., out_features]; weight [out_features, in_features].
+/// Initialised as PyTorch's: uniform in ±1/sqrt(in_features).
+class Linear {
+ public:
+  Linear() = default;
+  Linear(int64_t in_features, int64_t out_features, Rng& rng, const LinearOptions& options = {});
+
+  Tensor operator()(const Tensor& x, const multihead::LinearOptions& fused = {}) const {
+    return linear(x, weight, bias, fused);
+  }
+  int64_t in_features() const { return weight.size(1); }
+  int64_t out_features() const { return weight.size(0); }
+
+  void visit(Visitor& visitor) {
+    visitor("weight", weight);
+    visitor("bias", bias);
+  }
+
+  Tensor weight;
+  Tensor bias;  ///< undefined without bias
+};
+
+/// A trainable tensor, filled from its own stream.
+Tensor uniform_parameter(const Shape& shape, double bound, Rng& rng);
+Tensor normal_parameter(const Shape& shape, double std, Rng& rng);
+Tensor constant_parameter(const Shape& shape, double value);
+
+}  // namespace multihead::nn

@@ -1,0 +1,117 @@
+// What makes a struct a module: one member `void visit(Visitor&)` that names its parts. Everything else
+// (parameters, saving, loading, dtype, counting) is built on it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "multihead/core/parallel.h"
+#include "multihead/core/tensor.h"
+
+namespace multihead::nn {
+
+/// Walks a module. A part is a Tensor, a module or a vector of modules; names are joined by dots and vector
+/// elements are numbered, as in PyTorch: "layers.0.attention.out_proj.weight".
+class Visitor {
+ public:
+  using Visit = FunctionRef<void(const std::string& name, Tensor& tensor)>;
+  explicit Visitor(Visit visit) : visit_(visit) {}
+
+  /// Undefined tensors (an absent bias) are skipped.
+  void operator()(std::string_view name, Tensor& tensor) {
+    if (tensor.defined()) visit_(prefix_ + std::string(name), tensor);
+  }
+
+  template <class Module>
+  void operator()(std::string_view name, Module& module) {
+    const size_t length = prefix_.size();
+    prefix_.append(name).append(1, '.');
+    module.visit(*this);
+    prefix_.resize(length);
+  }
+
+  template <class Module>
+  void operator()(std::string_view name, std::vector<Module>& modules) {
+    const size_t length = prefix_.size();
+    prefix_.append(name).append(1, '.');
+    for (size_t i = 0; i < modules.size(); ++i) (*this)(std::to_string(i), modules[i]);
+    prefix_.resize(length);
+  }
+
+ private:
+  Visit visit_;
+  std::string prefix_;
+};
+
+/// Name and handle of a parameter, in the order of visit().
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+
+/// A parameter that two parts share is listed once, under its first name.
+template <class Module>
+std::vector<NamedTensor> named_parameters(Module& module) {
+  std::vector<NamedTensor> result;
+  auto add = [&](const std::string& name, Tensor& tensor) {
+    for (const NamedTensor& known : result) {
+      if (known.tensor.is_same(tensor)) return;
+    }
+    result.push_back({name, tensor});
+  };
+  Visitor visitor(add);
+  module.visit(visitor);
+  return result;
+}
+
+template <class Module>
+std::vector<Tensor> parameters(Module& module) {
+  std::vector<Tensor> result;
+  for (NamedTensor& parameter : named_parameters(module)) result.push_back(std::move(parameter.tensor));
+  return result;
+}
+
+template <class Module>
+int64_t parameter_count(Module& module) {
+  int64_t count = 0;
+  for (const Tensor& parameter : parameters(module)) count += parameter.numel();
+  return count;
+}
+
+/// Forgets the gradients.
+inline void zero_grad(const std::vector<Tensor>& parameters) {
+  for (const Tensor& parameter : parameters) {
+    if (parameter.requires_grad()) parameter.set_grad({});
+  }
+}
+
+/// Copies tensors into the parameters of the same name (dtype converted). Missing, unexpected and mis-shaped
+/// names are listed in one FormatError and then nothing is changed.
+void load_parameters(const std::vector<NamedTensor>& parameters, const std::map<std::string, Tensor>& tensors,
+                     std::string_view source);
+
+/// Converts every parameter; gradients are forgotten, sharing is kept.
+template <class Module>
+void to(Module& module, Dtype dtype) {
+  std::vector<std::pair<Tensor, Tensor>> converted;
+  auto convert = [&](const std::string&, Tensor& tensor) {
+    for (const auto& [before, after] : converted) {
+      if (before.is_same(tensor)) {
+        tensor = after;
+        return;
+      }
+    }
+    Tensor after = tensor.to(dtype);
+    after.set_requires_grad(tensor.requires_grad());
+    converted.emplace_back(tensor, after);
+    tensor = after;
+  };
+  Visitor visitor(convert);
+  module.visit(visitor);
+}
+
+}  // namespace multihead::nn

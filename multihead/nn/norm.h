@@ -1,0 +1,58 @@
+// Layer norm (Ba et al. 2016) and RMS norm (Zhang & Sennrich 2019) over the last axis.
+#pragma once
+
+#include <utility>
+
+#include "multihead/nn/linear.h"
+#include "multihead/ops/norm.h"
+
+namespace multihead::nn {
+
+enum class NormKind { layer, rms };
+
+struct NormOptions {
+  NormKind kind = NormKind::layer;
+  double eps = 1e-5;
+  bool bias = true;  ///< layer norm only
+};
+
+/// Shapes: x [..., size] -> the same.
+class Norm {
+ public:
+  Norm() = default;
+  explicit Norm(int64_t size, const NormOptions& options = {})
+      : weight(constant_parameter({size}, 1)), kind_(options.kind), eps_(options.eps) {
+    if (options.kind == NormKind::layer && options.bias) bias = constant_parameter({size}, 0);
+  }
+
+  Tensor operator()(const Tensor& x) const {
+    return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, weight, eps_);
+  }
+  /// {x + residual, norm(x + residual)} in one pass.
+  std::pair<Tensor, Tensor> add(const Tensor& x, const Tensor& residual) const {
+    return kind_ == NormKind::layer ? add_layer_norm(x, residual, weight, bias, eps_)
+                                    : add_rms_norm(x, residual, weight, eps_);
+  }
+
+  void visit(Visitor& visitor) {
+    visitor("weight", weight);
+    visitor("bias", bias);
+  }
+
+  Tensor weight;
+  Tensor bias;
+
+ private:
+  NormKind kind_ = NormKind::layer;
+  double eps_ = 1e-5;
+};
+
+struct LayerNorm : Norm {
+  explicit LayerNorm(int64_t size, double eps = 1e-5) : Norm(size, {.kind = NormKind::layer, .eps = eps}) {}
+};
+
+struct RMSNorm : Norm {
+  explicit RMSNorm(int64_t size, double eps = 1e-6) : Norm(size, {.kind = NormKind::rms, .eps = eps}) {}
+};
+
+}  // namespace multihead::nn

@@ -1,0 +1,46 @@
+// Where a token stands: sinusoidal, learned and rotary positions.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "multihead/nn/embedding.h"
+
+namespace multihead::nn {
+
+/// How sines and cosines share the columns. w_k = base^(-2k/embed_dim) for k = 0, 1, …
+enum class SinusoidLayout {
+  interleaved,  ///< sin, cos, sin, cos … (Vaswani et al. 2017, §3.5); an odd last column is a sine
+  halves,       ///< all sines, then all cosines (Marian as Hugging Face keeps it)
+};
+
+/// Positions [start, start + length) as rows: [length, embed_dim], computed in f64.
+Tensor sinusoidal_positions(int64_t length, int64_t embed_dim, int64_t start = 0,
+                            SinusoidLayout layout = SinusoidLayout::interleaved, double base = 10000);
+
+/// x + sinusoids, then dropout. Any embed_dim and length; nothing to train or save.
+/// Shapes: x [B, T, embed_dim] -> the same. `starts`: position of the first token, one for all or one per
+/// row.
+class SinusoidalPositionalEncoding {
+ public:
+  explicit SinusoidalPositionalEncoding(int64_t embed_dim, double dropout_p = 0,
+                                        SinusoidLayout layout = SinusoidLayout::interleaved);
+  Tensor operator()(const Tensor& x, const std::vector<int64_t>& starts = {0}, Rng* rng = nullptr) const;
+  void visit(Visitor&) {}
+
+ private:
+  int64_t embed_dim_;
+  double dropout_p_;
+  SinusoidLayout layout_;
+};
+
+/// [B, T] position ids: row b counts from starts[b] (or starts[0] if there is one only), up to `limit`.
+Tensor position_ids(int64_t batch, int64_t length, const std::vector<int64_t>& starts,
+                    int64_t limit = std::numeric_limits<int64_t>::max());
+
+/// Slopes [num_heads] of attention with linear biases: 2^(-8h/H), and for H not a power of two the odd powers
+/// of the next one in between (Press et al. 2022).
+Tensor alibi_slopes(int64_t num_heads);
+
+}  // namespace multihead::nn

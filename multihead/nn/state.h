@@ -1,0 +1,52 @@
+// What a decoder remembers while it generates: a value that the caller owns, copies and reorders.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "multihead/core/tensor.h"
+
+namespace multihead::nn {
+
+/// Projected (and rotated) keys and values of one layer: [B, Hkv, capacity, D]. Row b holds lengths[b]
+/// tokens, the rest is undefined. Cross-attention fills it once from the encoder's output.
+struct KvCache {
+  Tensor key, value;
+};
+
+/// Keys and values of every layer and the number of tokens that each row of the batch has seen.
+///
+/// Rows are independent: they may hold different numbers of tokens, and the logits of a row do not depend on
+/// its neighbours. Copies share memory until `fork()`.
+struct DecodeState {
+  std::vector<KvCache> layers;
+  std::vector<KvCache> cross;          ///< keys and values of the encoder's output, per layer; may be empty
+  std::vector<int64_t> cross_lengths;  ///< valid encoder tokens per row
+  std::vector<int64_t> lengths;        ///< tokens per row; the position of the next one
+  int64_t capacity = 0;                ///< tokens that fit per row
+
+  int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
+
+  /// Row i becomes what row rows[i] was: beam search, and batches that shrink or grow.
+  void reorder(std::span<const int64_t> rows);
+  /// Drops the tokens of every row past `length`.
+  void truncate(int64_t length);
+  /// An independent copy.
+  DecodeState fork() const;
+  size_t bytes() const;
+};
+
+/// Room for `capacity` tokens per row.
+struct DecodeStateOptions {
+  int64_t num_layers = 0, batch = 1, num_kv_heads = 0, head_dim = 0, value_head_dim = 0, capacity = 0;
+  Dtype dtype = Dtype::f32;
+};
+DecodeState make_decode_state(const DecodeStateOptions& options);
+
+/// Writes `counts[b]` new tokens of key and value [B, Hkv, T, D] behind the first `lengths[b]` ones.
+/// Throws ValueError if they do not fit, before anything is written.
+void append(KvCache& cache, const Tensor& key, const Tensor& value, std::span<const int64_t> lengths,
+            std::span<const int64_t> counts);
+
+}  // namespace multihead::nn

@@ -1,0 +1,66 @@
+#include "multihead/nn/transformer.h"
+
+#include "multihead/core/error.h"
+#include "multihead/ops/dropout.h"
+
+namespace multihead::nn {
+
+TransformerLayer::TransformerLayer(const TransformerLayerOptions& options, Rng& rng) : options_(options) {
+  MH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, ValueError,
+           "TransformerLayer: dropout_p must be in [0, 1], got ", options.dropout_p);
+  const int64_t embed_dim = options.attention.embed_dim;
+  self_attn = MultiHeadAttention(options.attention, rng);
+  if (options.cross_attention) multihead_attn = MultiHeadAttention(options.attention, rng);
+  feed_forward = FeedForward(options.feed_forward, rng);
+  norm1 = Norm(embed_dim, options.norm);
+  norm2 = Norm(embed_dim, options.norm);
+  if (options.cross_attention) norm3 = Norm(embed_dim, options.norm);
+}
+
+Tensor TransformerLayer::operator()(const Tensor& x, const LayerCall& call) const {
+  MH_CHECK(!options_.cross_attention || call.memory.defined() || call.projected != nullptr, ValueError,
+           "TransformerLayer: a layer with cross_attention needs a memory");
+  return options_.norm_first ? pre_norm(x, call) : post_norm(x, call);
+}
+
+Tensor TransformerLayer::attend_self(const Tensor& x, const LayerCall& call) const {
+  AttentionCall attention = call.attention;
+  attention.rng = call.rng;
+  const Tensor out = call.update.cache != nullptr ? self_attn.decode(x, call.update, attention)
+                                                  : self_attn(x, x, x, attention);
+  return dropout(out, options_.dropout_p, call.rng);
+}
+
+Tensor TransformerLayer::attend_memory(const Tensor& x, const LayerCall& call) const {
+  AttentionCall attention = call.cross;
+  attention.rng = call.rng;
+  const Tensor out = call.projected != nullptr ? multihead_attn.attend(x, *call.projected, attention)
+                                               : multihead_attn(x, call.memory, call.memory, attention);
+  return dropout(out, options_.dropout_p, call.rng);
+}
+
+// Each sub-layer's result and the stream it joins meet inside the norm that follows: one pass over memory.
+Tensor TransformerLayer::pre_norm(const Tensor& x, const LayerCall& call) const {
+  auto [stream, normed] = norm2.add(attend_self(norm1(x), call), x);
+  if (options_.cross_attention) std::tie(stream, normed) = norm3.add(attend_memory(normed, call), stream);
+  if (call.rng == nullptr || options_.dropout_p == 0) return feed_forward(normed, call.rng, stream);
+  return add_dropout(stream, feed_forward(normed, call.rng), options_.dropout_p, call.rng);
+}
+
+Tensor TransformerLayer::post_norm(const Tensor& x, const LayerCall& call) const {
+  Tensor y = norm1.add(attend_self(x, call), x).second;
+  if (options_.cross_attention) y = norm2.add(attend_memory(y, call), y).second;
+  return last_norm().add(dropout(feed_forward(y, call.rng), options_.dropout_p, call.rng), y).second;
+}
+
+void TransformerLayer::visit(Visitor& visitor) {
+  visitor("self_attn", self_attn);
+  if (options_.cross_attention) visitor("multihead_attn", multihead_attn);
+  visitor("linear1", feed_forward.fc1);
+  visitor("linear2", feed_forward.fc2);
+  visitor("norm1", norm1);
+  visitor("norm2", norm2);
+  if (options_.cross_attention) visitor("norm3", norm3);
+}
+
+}  // namespace multihead::nn

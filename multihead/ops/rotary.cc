@@ -1,0 +1,116 @@
+#include "multihead/ops/rotary.h"
+
+#include <cmath>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
+
+namespace multihead {
+namespace {
+
+struct Sizes {
+  int64_t batch, tokens, heads, head_dim, rotated_heads, pairs;
+};
+
+// One token: y = R(±angle) x for the rotated heads. Backward is the rotation by the opposite angle.
+template <class T>
+void rotate_token(const T* x, int64_t head_stride, T* y, const float* cos, const float* sin, T sign,
+                  const Sizes& sizes, RotaryLayout layout) {
+  const int64_t first = layout == RotaryLayout::halves ? 1 : 2;
+  const int64_t second = layout == RotaryLayout::halves ? sizes.pairs : 1;
+  for (int64_t head = 0; head < sizes.heads; ++head, x += head_stride, y += sizes.head_dim) {
+    int64_t copied = 0;
+    if (head < sizes.rotated_heads) {
+      for (int64_t i = 0; i < sizes.pairs; ++i) {
+        const T a = x[i * first], b = x[i * first + second];
+        const T c = static_cast<T>(cos[i]), s = sign * static_cast<T>(sin[i]);
+        y[i * first] = a * c - b * s;
+        y[i * first + second] = b * c + a * s;
+      }
+      copied = 2 * sizes.pairs;
+    }
+    for (int64_t i = copied; i < sizes.head_dim; ++i) y[i] = x[i];
+  }
+}
+
+template <class T>
+void rotate(const Tensor& x, const Tensor& y, const RotaryTable& table, T sign, const Sizes& sizes) {
+  const T* source = x.data<T>();
+  T* target = y.data<T>();
+  const int64_t table_batch_stride = table.cos.size(0) == 1 ? 0 : sizes.tokens * sizes.pairs;
+  const float* cosines = table.cos.data<float>();
+  const float* sines = table.sin.data<float>();
+  parallel_ranges(sizes.batch * sizes.tokens, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t b = row / sizes.tokens, t = row % sizes.tokens;
+      const int64_t angle = b * table_batch_stride + t * sizes.pairs;
+      rotate_token(source + b * x.strides()[0] + t * x.strides()[1], x.strides()[2],
+                   target + row * sizes.heads * sizes.head_dim, cosines + angle, sines + angle, sign, sizes,
+                   table.layout);
+    }
+  });
+}
+
+Tensor rotated(const Tensor& x, const RotaryTable& table, double sign, const Sizes& sizes) {
+  const Tensor source = x.strides()[3] == 1 || x.size(3) == 1 ? x.detach() : x.contiguous();
+  Tensor y = empty_like(x);
+  if (x.dtype() == Dtype::f64) {
+    rotate<double>(source, y, table, sign, sizes);
+  } else {
+    rotate<float>(source, y, table, static_cast<float>(sign), sizes);
+  }
+  return y;
+}
+
+}  // namespace
+
+std::vector<double> rotary_frequencies(int64_t rotary_dim, double base) {
+  MH_CHECK(rotary_dim > 0 && rotary_dim % 2 == 0, ValueError,
+           "rotary: the rotated size must be positive and even, got ", rotary_dim);
+  MH_CHECK(base > 0 && std::isfinite(base), ValueError, "rotary: base must be positive, got ", base);
+  std::vector<double> frequencies;
+  for (int64_t k = 0; k < rotary_dim / 2; ++k) {
+    frequencies.push_back(std::pow(base, -2.0 * static_cast<double>(k) / static_cast<double>(rotary_dim)));
+  }
+  return frequencies;
+}
+
+RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
+                         const std::vector<double>& frequencies, RotaryLayout layout) {
+  const int64_t rows = static_cast<int64_t>(starts.size()), pairs = static_cast<int64_t>(frequencies.size());
+  RotaryTable table{Tensor::empty({rows, length, pairs}), Tensor::empty({rows, length, pairs}), layout};
+  float* cos = table.cos.data<float>();
+  float* sin = table.sin.data<float>();
+  parallel_ranges(rows * length, 32, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto position = static_cast<double>(starts[static_cast<size_t>(row / length)] + row % length);
+      for (int64_t k = 0; k < pairs; ++k) {
+        const double angle = position * frequencies[static_cast<size_t>(k)];
+        cos[row * pairs + k] = static_cast<float>(std::cos(angle));
+        sin[row * pairs + k] = static_cast<float>(std::sin(angle));
+      }
+    }
+  });
+  return table;
+}
+
+Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads) {
+  MH_CHECK(x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64, DtypeError,
+           "rotary: x must be f32 or f64, got ", x.dtype());
+  MH_CHECK(x.rank() == 4, ShapeError, "rotary: x must be [B, T, N, D], got ", x.shape());
+  const Sizes sizes = {x.size(0),         x.size(1), x.size(2), x.size(3), heads < 0 ? x.size(2) : heads,
+                       table.cos.size(-1)};
+  const Shape one = {1, sizes.tokens, sizes.pairs}, each = {sizes.batch, sizes.tokens, sizes.pairs};
+  MH_CHECK((table.cos.shape() == one || table.cos.shape() == each) && table.sin.shape() == table.cos.shape(),
+           ShapeError, "rotary: cos and sin must be ", one, " or ", each, " for x ", x.shape(), ", got ",
+           table.cos.shape(), " and ", table.sin.shape());
+  MH_CHECK(2 * sizes.pairs <= sizes.head_dim && sizes.rotated_heads <= sizes.heads, ShapeError,
+           "rotary: ", 2 * sizes.pairs, " rotated dimensions of ", sizes.rotated_heads,
+           " heads do not fit x ", x.shape());
+  return record({x}, rotated(x, table, 1, sizes), [table, sizes](const Tensor& dy) -> Gradients {
+    return {rotated(dy.contiguous(), table, -1, sizes)};
+  });
+}
+
+}  // namespace multihead
