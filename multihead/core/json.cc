@@ -129,6 +129,11 @@ void append_json(std::string& out, const Json& json, int indent, int depth) {
 
 }  // namespace
 
+JsonObject::JsonObject() = default;
+JsonObject::JsonObject(JsonObject&&) noexcept = default;
+JsonObject& JsonObject::operator=(JsonObject&&) noexcept = default;
+JsonObject::~JsonObject() = default;
+
 JsonObject::JsonObject(const JsonObject& other) : members_(other.members_) {
   if (other.index_ != nullptr) index_ = std::make_unique<Index>(*other.index_);
 }

@@ -28,12 +28,13 @@ struct JsonLimits {
 /// Members of an object in the order they came; look-up is logarithmic whatever the keys are.
 class JsonObject {
  public:
-  JsonObject() = default;
+  // Out of line because JsonMember is still incomplete here, which Clang minds.
+  JsonObject();
   JsonObject(const JsonObject& other);
-  JsonObject(JsonObject&&) noexcept = default;
+  JsonObject(JsonObject&&) noexcept;
   JsonObject& operator=(const JsonObject& other);
-  JsonObject& operator=(JsonObject&&) noexcept = default;
-  ~JsonObject() = default;
+  JsonObject& operator=(JsonObject&&) noexcept;
+  ~JsonObject();
 
   const std::vector<JsonMember>& members() const { return members_; }
   /// Null if there is no such key.
