@@ -1,16 +1,29 @@
 include(CMakePackageConfigHelpers)
 
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/multihead)
+
 install(TARGETS multihead EXPORT multihead_targets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/multihead/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/multihead
         FILES_MATCHING PATTERN "*.h" PATTERN "testing" EXCLUDE PATTERN "*-inl.h" EXCLUDE)
-install(EXPORT multihead_targets NAMESPACE multihead::
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/multihead)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/THIRD_PARTY.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# CMake: find_package(multihead)
+install(EXPORT multihead_targets NAMESPACE multihead:: DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/multiheadConfig.cmake.in
-  ${PROJECT_BINARY_DIR}/multiheadConfig.cmake
-  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/multihead)
+  ${PROJECT_BINARY_DIR}/multiheadConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/multiheadConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/multiheadConfig.cmake ${PROJECT_BINARY_DIR}/multiheadConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/FindUTF8PROC.cmake
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/multihead)
+        DESTINATION ${package_dir})
+
+# pkg-config multihead; paths are relative to the .pc file, so the prefix may be moved.
+file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+set(pc_requires "libhwy, libutf8proc")
+if(BUILD_SHARED_LIBS)
+  set(pc_requires "")
+endif()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/multihead.pc.in ${PROJECT_BINARY_DIR}/multihead.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/multihead.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

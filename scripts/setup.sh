@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that are missing. Says what it installs; does nothing when all are there.
+#   scripts/setup.sh           to build the library and the command line, and to make the demo's corpus
+#   scripts/setup.sh --test    also to build and run the tests
+#   scripts/setup.sh --dev     also Clang, clang-format, clang-tidy, benchmarks and shellcheck (what .ci/run needs)
+set -euo pipefail
+
+# docs/dependencies.md says what each one is for.
+packages=(g++ cmake ninja-build ccache git ca-certificates python3
+  libhwy-dev nlohmann-json3-dev libutf8proc-dev libcli11-dev libfmt-dev)
+test_packages=(libgtest-dev libgmock-dev pkg-config)
+dev_packages=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libbenchmark-dev shellcheck
+  python3-dev python3-venv)
+
+case "${1:-}" in
+  "") ;;
+  --test) packages+=("${test_packages[@]}") ;;
+  --dev) packages+=("${test_packages[@]}" "${dev_packages[@]}") ;;
+  *)
+    sed -n '2,5s/^# \{0,1\}//p' "$0"
+    exit 2
+    ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "setup: this is not a Debian-like system; install what corresponds to these Debian 12 packages yourself:" >&2
+  printf '  %s\n' "${packages[@]}" >&2
+  exit 1
+fi
+
+installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+missing=()
+for package in "${packages[@]}"; do
+  installed "$package" || missing+=("$package")
+done
+if [[ ${#missing[@]} -eq 0 ]]; then
+  echo "setup: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+
+root=()
+if [[ $(id -u) -ne 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup: missing: ${missing[*]}" >&2
+    echo "setup: run as root: apt-get install --no-install-recommends ${missing[*]}" >&2
+    exit 1
+  fi
+  root=(sudo)
+fi
+
+echo "setup: installing from Debian: ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" >"$log" 2>&1; }
+if ! apt update || ! apt install --no-install-recommends "${missing[@]}"; then
+  cat "$log" >&2
+  echo "setup: apt-get failed, see above" >&2
+  exit 1
+fi
+echo "setup: done"

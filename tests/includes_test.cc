@@ -1,0 +1,157 @@
+// Who may include whom (docs/architecture.md), read from the #include lines themselves.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace multihead {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kRoot = MULTIHEAD_SOURCE_DIR;
+
+// Every folder and the folders whose headers it may include, besides its own.
+const std::map<std::string, std::set<std::string>>& allowed() {
+  static const std::map<std::string, std::set<std::string>> table = [] {
+    std::map<std::string, std::set<std::string>> t;
+    t["core"] = {};
+    t["kernels"] = {"core"};
+    t["autograd"] = {"core", "kernels"};
+    t["ops"] = {"core", "kernels", "autograd"};
+    t["nn"] = {"core", "kernels", "autograd", "ops"};
+    t["optim"] = {"core", "kernels"};
+    t["io"] = {"core"};
+    t["text"] = {"core"};
+    t["models"] = {"core", "kernels", "autograd", "ops", "nn", "io"};
+    t["generate"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
+    t["train"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "optim", "generate"};
+    return t;
+  }();
+  return table;
+}
+
+struct Include {
+  fs::path file;       // relative to the root
+  std::string header;  // as written, without the brackets
+};
+
+std::vector<Include> includes_of(const fs::path& file) {
+  static const std::regex line_pattern(R"re(^\s*#\s*include\s*[<"]([^>"]+)[>"].*)re");
+  std::ifstream in(file);
+  std::vector<Include> found;
+  std::smatch match;
+  for (std::string line; std::getline(in, line);) {
+    if (std::regex_match(line, match, line_pattern)) found.push_back({fs::relative(file, kRoot), match[1]});
+  }
+  return found;
+}
+
+bool is_source(const fs::path& p) { return p.extension() == ".h" || p.extension() == ".cc"; }
+
+std::vector<Include> includes_under(const fs::path& folder) {
+  std::vector<Include> all;
+  if (!fs::exists(folder)) return all;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+    for (Include& include : includes_of(entry.path())) all.push_back(std::move(include));
+  }
+  return all;
+}
+
+bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+bool is_test_or_bench(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return ends_with(name, "_test.cc") || ends_with(name, "_bench.cc");
+}
+
+// "multihead/nn/linear.h" -> "nn"; "" for anything else.
+std::string folder_of(const std::string& header) {
+  if (!starts_with(header, "multihead/")) return "";
+  const size_t end = header.find('/', 10);
+  return end == std::string::npos ? "" : header.substr(10, end - 10);
+}
+
+std::string where(const Include& i) { return i.file.string() + " includes " + i.header; }
+
+TEST(IncludesTest, FoldersAreKnown) {
+  for (const auto& entry : fs::directory_iterator(kRoot / "multihead")) {
+    if (!entry.is_directory() || fs::is_empty(entry.path())) continue;
+    const std::string name = entry.path().filename().string();
+    EXPECT_TRUE(name == "testing" || allowed().count(name)) << "multihead/" << name << " has no place in the "
+                                                            << "include order: add it to this test";
+  }
+}
+
+TEST(IncludesTest, GoOneWay) {
+  int seen = 0;
+  for (const auto& [folder, below] : allowed()) {
+    for (const Include& include : includes_under(kRoot / "multihead" / folder)) {
+      const std::string to = folder_of(include.header);
+      if (to.empty() || to == folder || is_test_or_bench(include.file)) continue;
+      ++seen;
+      EXPECT_TRUE(below.count(to)) << where(include) << ": " << folder << " may not see " << to;
+    }
+  }
+  EXPECT_GT(seen, 10) << "the pattern for #include lines no longer matches";
+}
+
+TEST(IncludesTest, OnlyTestsSeeTesting) {
+  for (const char* top : {"multihead", "cli", "python", "examples"}) {
+    for (const Include& include : includes_under(kRoot / top)) {
+      if (folder_of(include.header) != "testing") continue;
+      EXPECT_TRUE(is_test_or_bench(include.file) || starts_with(include.file.string(), "multihead/testing"))
+          << where(include);
+    }
+  }
+}
+
+TEST(IncludesTest, HighwayOnlyInKernels) {
+  for (const char* top : {"multihead", "cli", "python", "examples"}) {
+    for (const Include& include : includes_under(kRoot / top)) {
+      if (!starts_with(include.header, "hwy/")) continue;
+      EXPECT_TRUE(starts_with(include.file.string(), "multihead/kernels/")) << where(include);
+    }
+  }
+}
+
+TEST(IncludesTest, PublicHeadersShowNoThirdParty) {
+  for (const Include& include : includes_under(kRoot / "multihead")) {
+    const std::string file = include.file.string();
+    if (ends_with(file, ".cc") || ends_with(file, "-inl.h") || folder_of(file) == "testing") continue;
+    EXPECT_FALSE(ends_with(include.header, "-inl.h")) << where(include) << ": -inl headers are not installed";
+    const bool standard = include.header.find('/') == std::string::npos && !ends_with(include.header, ".h") &&
+                          !ends_with(include.header, ".hpp");
+    EXPECT_TRUE(standard || starts_with(include.header, "multihead/")) << where(include);
+  }
+}
+
+TEST(IncludesTest, UmbrellaNamesEveryPublicHeader) {
+  std::set<std::string> named;
+  for (const Include& include : includes_of(kRoot / "multihead/multihead.h")) named.insert(include.header);
+  EXPECT_FALSE(named.empty());
+  for (const auto& [folder, below] : allowed()) {
+    if (folder == "kernels") continue;  // raw pointers; include them one by one
+    const fs::path dir = kRoot / "multihead" / folder;
+    if (!fs::exists(dir)) continue;
+    for (const auto& entry : fs::directory_iterator(dir)) {
+      const std::string header = fs::relative(entry.path(), kRoot).string();
+      if (!ends_with(header, ".h") || ends_with(header, "-inl.h")) continue;
+      EXPECT_TRUE(named.erase(header)) << "multihead/multihead.h does not include " << header;
+    }
+  }
+  for (const std::string& header : named) ADD_FAILURE() << "multihead/multihead.h includes " << header;
+}
+
+}  // namespace
+}  // namespace multihead

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Installs a build, moves the prefix and uses the library from outside in every promised way.
+#   run.sh SOURCE_DIR BUILD_DIR [CXX]
+set -euo pipefail
+
+source_dir=$1
+build_dir=$2
+export CXX=${3:-c++}
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d "${TMPDIR:-/tmp}/multihead-install.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+launcher=$(command -v ccache || true)
+
+step() { echo "== $*"; }
+
+expect_output() {  # expect_output PROGRAM: it runs and prints what main.cc prints on success
+  local got
+  got=$("$1")
+  echo "$got"
+  [[ $got == "multihead 0."*" ok" ]] || { echo "unexpected output of $1" >&2; exit 1; }
+}
+
+build_outside() {  # build_outside NAME WAY [cmake arguments]
+  local name=$1 way=$2
+  shift 2
+  step "$name"
+  cp -r "$here" "$work/$name"  # a project that lies outside the tree
+  cmake -G Ninja -S "$work/$name" -B "$work/$name/build" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" -DWAY="$way" "$@" >"$work/$name.log" || { cat "$work/$name.log"; exit 1; }
+  ninja -C "$work/$name/build" >>"$work/$name.log" || { tail -n 40 "$work/$name.log"; exit 1; }
+  expect_output "$work/$name/build/outside"
+}
+
+with_pkg_config() {  # with_pkg_config NAME PREFIX [--static]
+  local name=$1 prefix=$2
+  shift 2
+  step "$name"
+  local pc
+  pc=$(dirname "$(find "$prefix" -name multihead.pc)")
+  local -a flags
+  read -ra flags <<<"$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs "$@" multihead)"
+  "$CXX" -std=c++20 "$here/main.cc" -o "$work/$name" "${flags[@]}" -Wl,-rpath,"$(dirname "$pc")"
+  expect_output "$work/$name"
+}
+
+check_prefix() {  # no path of the build or of the first prefix may remain in the package files
+  if grep -rIl -e "$source_dir/" -e "$build_dir" -e "$work/first" "$1" --include='*.cmake' --include='*.pc'; then
+    echo "the files above hold absolute paths" >&2
+    exit 1
+  fi
+  [[ ! -e $1/include/multihead/testing ]] || { echo "testing/ was installed" >&2; exit 1; }
+}
+
+step "install static, then move the prefix"
+cmake --install "$build_dir" --prefix "$work/first" >"$work/install.log"
+mv "$work/first" "$work/moved"
+check_prefix "$work/moved"
+if [[ -x $work/moved/bin/multihead ]]; then "$work/moved/bin/multihead" --version; fi
+
+build_outside find-static find_package -DCMAKE_PREFIX_PATH="$work/moved"
+if command -v pkg-config >/dev/null; then with_pkg_config pkg-config-static "$work/moved" --static; fi
+build_outside subdirectory add_subdirectory -DMULTIHEAD_SOURCE="$source_dir"
+build_outside fetch-content FetchContent -DMULTIHEAD_SOURCE="$source_dir"
+
+step "build and install shared, then move the prefix"
+cmake -G Ninja -S "$source_dir" -B "$work/shared" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+  -DMULTIHEAD_BUILD_TESTS=OFF -DMULTIHEAD_BUILD_EXAMPLES=OFF >"$work/shared.log"
+ninja -C "$work/shared" >>"$work/shared.log" || { tail -n 40 "$work/shared.log"; exit 1; }
+cmake --install "$work/shared" --prefix "$work/first" >>"$work/shared.log"
+mv "$work/first" "$work/moved-shared"
+rm -rf "$work/shared"  # so that nothing is found there
+check_prefix "$work/moved-shared"
+if [[ -x $work/moved-shared/bin/multihead ]]; then "$work/moved-shared/bin/multihead" --version; fi
+build_outside find-shared find_package -DCMAKE_PREFIX_PATH="$work/moved-shared"
+if command -v pkg-config >/dev/null; then with_pkg_config pkg-config-shared "$work/moved-shared"; fi
+
+step "all ways work"
