@@ -1,0 +1,20 @@
+// What this core can do right now: the yardstick that benchmarks divide by.
+//
+// Clocks of shared machines drift within a second, so run a burst of about a millisecond right before or
+// after each piece of work it is compared with, and look at the median of the ratios.
+#pragma once
+
+#include <cstddef>
+
+namespace multihead::kernels {
+
+/// GFLOP/s of f32 multiply-adds in registers on the calling thread, with the vectors of current_isa().
+double fma_gflops(double seconds = 1e-3);
+
+/// GB/s at which the calling thread reads `bytes` bytes, measured over at least `seconds`.
+double read_gbps(const float* data, size_t bytes, double seconds = 1e-3);
+
+/// GB/s copied (counting each byte once) from one array to another that does not overlap it.
+double copy_gbps(float* to, const float* from, size_t bytes, double seconds = 1e-3);
+
+}  // namespace multihead::kernels
