@@ -1,0 +1,220 @@
+#include "multihead/io/directory.h"
+
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "multihead/core/error.h"
+#include "multihead/core/json.h"
+#include "multihead/io/system-inl.h"
+
+namespace multihead::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFormat = "multihead-manifest";
+
+std::string join(const std::string& folder, const std::string& name) {
+  return (fs::path(folder) / name).string();
+}
+
+// No separators, no "." and "..", nothing a terminal would obey: a name can never leave its folder.
+bool is_plain_name(std::string_view name) {
+  if (name.empty() || name.size() > 255 || name == "." || name == "..") return false;
+  for (size_t i = 0; i < name.size();) {
+    const size_t length = utf8_sequence(name, i);
+    const auto byte = static_cast<unsigned char>(name[i]);
+    if (length == 0 || byte < 0x20 || byte == 0x7f || byte == '/' || byte == '\\') return false;
+    i += length;
+  }
+  return true;
+}
+
+[[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
+  throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail("remove", path, error.value());
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+Json to_json(const Manifest& manifest) {
+  Json files = Json::array();
+  for (const ManifestEntry& entry : manifest.files) {
+    files.push_back(Json::object(
+        {{"name", entry.name}, {"bytes", entry.bytes}, {"crc64", checksum_text(entry.checksum)}}));
+  }
+  Json json = Json::object({{"format", kFormat}, {"version", Manifest::kVersion}, {"files", files}});
+  json["crc64"] = checksum_text(checksum(json.dump()));
+  return json;
+}
+
+ManifestEntry entry_from_json(const Json& json) {
+  ManifestEntry entry;
+  entry.name = json.at("name").as_string();
+  const int64_t bytes = json.at("bytes").as_int();
+  const std::string& digits = json.at("crc64").as_string();
+  std::from_chars(digits.data(), digits.data() + digits.size(), entry.checksum, 16);
+  MH_CHECK(is_plain_name(entry.name), FormatError, "name ", quote(entry.name), " is not a plain file name");
+  MH_CHECK(bytes >= 0, FormatError, "negative size of ", quote(entry.name));
+  MH_CHECK(checksum_text(entry.checksum) == digits, FormatError, "checksum of ", quote(entry.name),
+           " is not 16 hexadecimal digits");
+  entry.bytes = static_cast<uint64_t>(bytes);
+  return entry;
+}
+
+Manifest manifest_from_json(Json json) {
+  const Json* format = json.find("format");
+  MH_CHECK(format != nullptr && *format == Json(kFormat), FormatError, "not a multihead manifest");
+  const int64_t version = json.at("version").as_int();
+  MH_CHECK(version == Manifest::kVersion, FormatError, "format version ", version, ", this program reads ",
+           Manifest::kVersion);
+  const std::string sum = json.at("crc64").as_string();
+  json.erase("crc64");
+  MH_CHECK(checksum_text(checksum(json.dump())) == sum, FormatError, "its own checksum is wrong");
+  Manifest manifest;
+  std::set<std::string> names;
+  for (const Json& item : json.at("files").items()) {
+    manifest.files.push_back(entry_from_json(item));
+    const std::string& name = manifest.files.back().name;
+    MH_CHECK(names.insert(name).second, FormatError, "lists ", quote(name), " twice");
+  }
+  return manifest;
+}
+
+FileReader open_listed(const std::string& folder, const ManifestEntry& entry) {
+  FileReader file(join(folder, entry.name));
+  MH_CHECK(file.size() == entry.bytes, FormatError, "file ", quote(file.path(), 400), " has ", file.size(),
+           " bytes, its manifest says ", entry.bytes);
+  return file;
+}
+
+uint64_t checksum_of(const FileReader& file) {
+  Checksum sum;
+  std::vector<char> buffer(size_t{1} << 20);
+  for (uint64_t at = 0; at < file.size();) {
+    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(buffer.size(), file.size() - at));
+    file.read(at, buffer.data(), bytes);
+    sum.update(buffer.data(), bytes);
+    at += bytes;
+  }
+  return sum.value();
+}
+
+// Puts the finished folder in its place; what was there is deleted after it is out of sight.
+void publish(const std::string& temporary, const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) {
+    if (system_calls().rename(temporary.c_str(), path.c_str()) != 0) fail("rename folder to", path, errno);
+    flush_folder(parent_of(path));
+    return;
+  }
+  if (system_calls().exchange(temporary.c_str(), path.c_str()) != 0) {
+    // Not every file system can exchange two names. A crash between the two renames leaves no folder at
+    // `path`, but a complete one of another name.
+    if (errno != EINVAL && errno != ENOSYS) fail("replace folder", path, errno);
+    const std::string old = path + "-0.tmp";
+    remove_tree(old);
+    if (system_calls().rename(path.c_str(), old.c_str()) != 0) fail("move folder", path, errno);
+    if (system_calls().rename(temporary.c_str(), path.c_str()) != 0) {
+      const int reason = errno;
+      system_calls().rename(old.c_str(), path.c_str());
+      fail("rename folder to", path, reason);
+    }
+    flush_folder(parent_of(path));
+    remove_tree(old);
+    return;
+  }
+  flush_folder(parent_of(path));
+  remove_tree(temporary);
+}
+
+}  // namespace
+
+void DirectoryWriter::write(const std::string& name, const FillFile& fill) {
+  MH_CHECK(is_plain_name(name), ValueError, "directory: ", quote(name), " is not a plain file name");
+  MH_CHECK(name != Manifest::kFile, ValueError, "directory: the name ", Manifest::kFile, " is taken");
+  for (const ManifestEntry& entry : manifest_.files)
+    MH_CHECK(entry.name != name, ValueError, "directory: ", quote(name), " written twice");
+  FileWriter file(join(folder_, name));
+  fill(file);
+  file.finish();
+  manifest_.files.push_back({name, file.size(), file.checksum()});
+}
+
+void DirectoryWriter::write(const std::string& name, std::string_view content) {
+  write(name, [&](FileWriter& file) { file.write(content); });
+}
+
+void write_directory_atomically(const std::string& raw_path,
+                                const std::function<void(DirectoryWriter&)>& fill) {
+  const std::string path = without_slash(raw_path);
+  std::error_code error;
+  const fs::file_status before = fs::symlink_status(path, error);
+  MH_CHECK(!fs::exists(before) || fs::is_directory(before), IoError, "cannot replace ", quote(path, 400),
+           ": it is not a folder");
+  const std::string temporary = path + ".tmp";
+  make_folder(parent_of(path));
+  remove_tree(temporary);
+  if (system_calls().mkdir(temporary.c_str(), 0777) != 0) fail("create folder", temporary, errno);
+  try {
+    DirectoryWriter writer(temporary);
+    fill(writer);
+    FileWriter manifest(join(temporary, Manifest::kFile));
+    manifest.write(to_json(writer.manifest_).dump(2) + "\n");
+    manifest.finish();
+    flush_folder(temporary);
+    publish(temporary, path);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+}
+
+void remove_directory_atomically(const std::string& raw_path) {
+  const std::string path = without_slash(raw_path);
+  const std::string temporary = path + ".tmp";
+  remove_tree(temporary);
+  if (system_calls().rename(path.c_str(), temporary.c_str()) != 0) fail("remove folder", path, errno);
+  flush_folder(parent_of(path));
+  remove_tree(temporary);
+}
+
+Manifest read_manifest(const std::string& path) {
+  const std::string file = join(path, Manifest::kFile);
+  const std::string text = read_file(file, uint64_t{16} << 20);
+  try {
+    return manifest_from_json(Json::parse(text));
+  } catch (const FormatError& error) {
+    throw FormatError(concat("file ", quote(file, 400), " is damaged: ", error.what()));
+  }
+}
+
+void verify_directory_sizes(const std::string& path) {
+  for (const ManifestEntry& entry : read_manifest(path).files) open_listed(path, entry);
+}
+
+void verify_directory(const std::string& path) {
+  for (const ManifestEntry& entry : read_manifest(path).files) {
+    const FileReader file = open_listed(path, entry);
+    MH_CHECK(checksum_of(file) == entry.checksum, FormatError, "file ", quote(file.path(), 400),
+             " is damaged: its checksum is not the one in the manifest");
+  }
+}
+
+}  // namespace multihead::io

@@ -1,0 +1,299 @@
+#include "multihead/io/files.h"
+
+#include <sys/file.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "multihead/core/error.h"
+#include "multihead/core/json.h"
+#include "multihead/io/system-inl.h"
+
+namespace multihead::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
+  throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
+}
+
+// close() after EINTR has closed the descriptor on Linux; trying again could close somebody else's.
+int close_descriptor(int descriptor) {
+  const int result = system_calls().close(descriptor);
+  return result != 0 && errno == EINTR ? 0 : result;
+}
+
+int open_retrying(const std::string& path, int flags, mode_t mode) {
+  int descriptor;
+  do {
+    descriptor = system_calls().open(path.c_str(), flags | O_CLOEXEC, mode);
+  } while (descriptor < 0 && errno == EINTR);
+  return descriptor;
+}
+
+int fsync_retrying(int descriptor) {
+  int result;
+  do {
+    result = system_calls().fsync(descriptor);
+  } while (result != 0 && errno == EINTR);
+  return result;
+}
+
+// A path with a NUL would be cut short by the system.
+void check_path(const std::string& path) {
+  MH_CHECK(!path.empty(), IoError, "file path is empty");
+  MH_CHECK(path.find('\0') == std::string::npos, IoError, "file path ", quote(path, 400), " holds a NUL");
+}
+
+// Unique among processes and threads; remove_leftovers() knows the pattern.
+std::string temporary_name(const std::string& path) {
+  static std::atomic<uint64_t> counter = 0;
+  return concat(path, ".tmp-", ::getpid(), "-", counter++);
+}
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+bool is_temporary_file(std::string_view name) {
+  const size_t at = name.rfind(".tmp-");
+  if (at == std::string_view::npos) return false;
+  const std::string_view numbers = name.substr(at + 5);
+  const size_t dash = numbers.find('-');
+  return dash != std::string_view::npos && all_digits(numbers.substr(0, dash)) &&
+         all_digits(numbers.substr(dash + 1));
+}
+
+// Only folders that carry a checkpoint's or a manifest's mark are ours to delete.
+bool is_temporary_folder(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!name.ends_with(".tmp")) return false;
+  const std::string stem = name.substr(0, name.size() - 4);
+  const size_t dash = stem.rfind('-');
+  const bool numbered = dash != std::string::npos && all_digits(std::string_view(stem).substr(dash + 1));
+  std::error_code ignored;
+  return numbered || fs::exists(path / "manifest.json", ignored);
+}
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+}  // namespace
+
+SystemCalls& system_calls() {
+  static SystemCalls calls;
+  return calls;
+}
+
+FileReader::FileReader(std::string path) : path_(std::move(path)) {
+  check_path(path_);
+  // O_NONBLOCK: opening a pipe must not wait for a writer.
+  const int descriptor = open_retrying(path_, O_RDONLY | O_NONBLOCK, 0);
+  if (descriptor < 0) fail("open", path_, errno);
+  struct stat status = {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    const bool folder = S_ISDIR(status.st_mode);
+    close_descriptor(descriptor);
+    throw IoError(concat("cannot read ", quote(path_, 400), ": ",
+                         folder ? "it is a folder" : "it is not a regular file"));
+  }
+  descriptor_ = descriptor;
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+FileReader::~FileReader() {
+  if (descriptor_ >= 0) close_descriptor(descriptor_);
+}
+
+FileReader::FileReader(FileReader&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+
+FileReader& FileReader::operator=(FileReader&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void FileReader::read(uint64_t offset, void* data, size_t bytes) const {
+  auto* to = static_cast<char*>(data);
+  while (bytes > 0) {
+    const size_t chunk = std::min<size_t>(bytes, size_t{1} << 30);
+    const ssize_t got = system_calls().pread(descriptor_, to, chunk, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read", path_, errno);
+    MH_CHECK(got > 0, IoError, "cannot read ", quote(path_, 400), ": it ends at byte ", offset, ", ", bytes,
+             " more were expected");
+    to += got;
+    offset += static_cast<uint64_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
+std::string read_file(const std::string& path, uint64_t limit) {
+  const FileReader file(path);
+  MH_CHECK(file.size() <= limit, FormatError, "file ", quote(path, 400), " has ", file.size(),
+           " bytes, the limit is ", limit);
+  std::string content(static_cast<size_t>(file.size()), '\0');
+  file.read(0, content.data(), content.size());
+  return content;
+}
+
+FileWriter::FileWriter(std::string path, uint32_t mode) : path_(std::move(path)) {
+  check_path(path_);
+  descriptor_ = open_retrying(path_, O_WRONLY | O_CREAT | O_EXCL, static_cast<mode_t>(mode));
+  if (descriptor_ < 0) fail("create", path_, errno);
+}
+
+FileWriter::~FileWriter() {
+  if (descriptor_ >= 0) close_descriptor(descriptor_);
+  if (!finished_) ::unlink(path_.c_str());
+}
+
+void FileWriter::write(const void* data, size_t bytes) {
+  MH_CHECK(descriptor_ >= 0, IoError, "cannot write to ", quote(path_, 400), ": it is finished");
+  const auto* from = static_cast<const char*>(data);
+  checksum_.update(from, bytes);
+  size_ += bytes;
+  while (bytes > 0) {
+    const ssize_t put = system_calls().write(descriptor_, from, std::min<size_t>(bytes, size_t{1} << 30));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write", path_, errno);
+    // A regular file that takes nothing without an error would make this loop endless.
+    if (put == 0) fail("write", path_, ENOSPC);
+    from += put;
+    bytes -= static_cast<size_t>(put);
+  }
+}
+
+void FileWriter::finish() {
+  if (finished_) return;
+  if (fsync_retrying(descriptor_) != 0) fail("flush", path_, errno);
+  // Some network file systems report a full disk only here.
+  if (close_descriptor(std::exchange(descriptor_, -1)) != 0) fail("close", path_, errno);
+  finished_ = true;
+}
+
+void write_file_atomically(const std::string& path, const FillFile& fill) {
+  check_path(path);
+  std::string target = path;
+  uint32_t mode = 0666;
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0) {
+    // Renaming over a device or a pipe would replace it by a file.
+    MH_CHECK(S_ISREG(status.st_mode), IoError, "cannot replace ", quote(path, 400), ": it is ",
+             S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+    mode = status.st_mode & 0777;
+    std::error_code error;
+    target = fs::canonical(path, error).string();
+    if (error) fail("resolve", path, error.value());
+  }
+  FileWriter file(temporary_name(target), mode);
+  fill(file);
+  file.finish();
+  if (system_calls().rename(file.path().c_str(), target.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(file.path().c_str());
+    fail("replace", target, error);
+  }
+  flush_folder(parent_of(target));
+}
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  write_file_atomically(path, [&](FileWriter& file) { file.write(content); });
+}
+
+void make_folder(const std::string& path) {
+  check_path(path);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail("create folder", path, error.value());
+  MH_CHECK(fs::is_directory(path, error), IoError, "cannot create folder ", quote(path, 400),
+           ": a file is in the way");
+}
+
+void flush_folder(const std::string& path) {
+  const int descriptor = open_retrying(path, O_RDONLY | O_DIRECTORY, 0);
+  if (descriptor < 0) fail("open folder", path, errno);
+  const int result = fsync_retrying(descriptor);
+  const int error = errno;
+  close_descriptor(descriptor);
+  // File systems that cannot flush a folder say EINVAL; they have nothing to flush.
+  if (result != 0 && error != EINVAL) fail("flush folder", path, error);
+}
+
+std::vector<std::string> remove_leftovers(const std::string& folder) {
+  std::vector<std::string> removed;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const fs::file_status status = it->symlink_status(ignored);
+    const std::string name = it->path().filename().string();
+    if ((fs::is_regular_file(status) && is_temporary_file(name)) ||
+        (fs::is_directory(status) && is_temporary_folder(it->path())))
+      removed.push_back(name);
+  }
+  if (error && error != std::errc::no_such_file_or_directory) fail("list", folder, error.value());
+  std::sort(removed.begin(), removed.end());
+  for (const std::string& name : removed) {
+    fs::remove_all(fs::path(folder) / name, error);
+    if (error) fail("remove", (fs::path(folder) / name).string(), error.value());
+  }
+  return removed;
+}
+
+namespace {
+
+// The process that holds a lock writes its number into the file; for the message only.
+std::string lock_holder(int descriptor) {
+  char text[32] = {};
+  const ssize_t got = ::pread(descriptor, text, sizeof text - 1, 0);
+  std::string_view digits(text, got > 0 ? static_cast<size_t>(got) : 0);
+  digits = digits.substr(0, digits.find('\n'));
+  return all_digits(digits) ? concat("process ", digits) : "another process";
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& folder) {
+  make_folder(folder);
+  path_ = (fs::path(folder) / ".lock").string();
+  while (descriptor_ < 0) {
+    const int descriptor = open_retrying(path_, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    if (descriptor < 0) fail("lock", path_, errno);
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      const std::string holder = lock_holder(descriptor);
+      close_descriptor(descriptor);
+      if (error == EINTR) continue;
+      MH_CHECK(error != EWOULDBLOCK, IoError, "folder ", quote(folder, 400), " is in use by ", holder);
+      fail("lock", path_, error);
+    }
+    // The holder removes the file when it leaves: a lock on a removed file protects nothing.
+    struct stat ours = {}, current = {};
+    const bool same = ::fstat(descriptor, &ours) == 0 && ::stat(path_.c_str(), &current) == 0 &&
+                      ours.st_ino == current.st_ino && ours.st_dev == current.st_dev;
+    if (!same) {
+      close_descriptor(descriptor);
+      continue;
+    }
+    descriptor_ = descriptor;
+  }
+  const std::string pid = concat(::getpid(), "\n");
+  // A full disk must not keep a run from being resumed; the number is for messages only.
+  if (::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, pid.data(), pid.size(), 0) < 0) return;
+}
+
+FolderLock::~FolderLock() {
+  ::unlink(path_.c_str());
+  close_descriptor(descriptor_);
+}
+
+}  // namespace multihead::io

@@ -1,0 +1,29 @@
+// The system calls behind files.cc, in one table so that tests can make the n-th one fail.
+#pragma once
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+namespace multihead::io {
+
+struct SystemCalls {
+  int (*open)(const char* path, int flags, mode_t mode) = [](const char* path, int flags, mode_t mode) {
+    return ::open(path, flags, mode);
+  };
+  ssize_t (*pread)(int, void*, size_t, off_t) = ::pread;
+  ssize_t (*write)(int, const void*, size_t) = ::write;
+  int (*fsync)(int) = ::fsync;
+  int (*close)(int) = ::close;
+  int (*rename)(const char*, const char*) = ::rename;
+  int (*exchange)(const char*, const char*) = [](const char* a, const char* b) {
+    return ::renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+  };
+  int (*mkdir)(const char*, mode_t) = ::mkdir;
+};
+
+SystemCalls& system_calls();
+
+}  // namespace multihead::io
