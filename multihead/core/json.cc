@@ -71,8 +71,12 @@ void append_string(std::string& out, std::string_view text) {
 
 void append_double(std::string& out, double value) {
   MH_CHECK(std::isfinite(value), ValueError, "json: cannot write ", value, ", numbers must be finite");
+  // Python's rule for when an exponent is used; the digits are the fewest that read back as this double.
+  const double size = std::abs(value);
+  const bool fixed = size == 0 || (size >= 1e-4 && size < 1e16);
   char buffer[32];
-  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);
+  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value,
+                                          fixed ? std::chars_format::fixed : std::chars_format::scientific);
   const std::string_view digits(buffer, static_cast<size_t>(end - buffer));
   out += digits;
   // A number stays a number when it is read again.
