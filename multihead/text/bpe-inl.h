@@ -1,0 +1,113 @@
+// Byte pair encoding over token ids: the merge table, applying it and learning it. Private to text/.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "multihead/text/split-inl.h"
+
+namespace multihead::text {
+
+/// Hash map from a 64-bit key (a pair of ids) to a small value: open addressing, because one look-up per
+/// neighbouring pair of symbols is most of the work of encoding.
+template <class Value>
+class PairMap {
+ public:
+  static uint64_t key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
+
+  size_t size() const { return size_; }
+
+  const Value* find(uint64_t key) const {
+    if (slots_.empty()) return nullptr;
+    const Slot& slot = slots_[slot_of(key)];
+    return slot.key == key ? &slot.value : nullptr;
+  }
+  Value* find(uint64_t key) { return const_cast<Value*>(std::as_const(*this).find(key)); }
+
+  /// Inserts `value` unless the key is there; returns the slot's value and whether it was inserted. The
+  /// reference holds until the next insertion.
+  std::pair<Value&, bool> insert(uint64_t key, Value value) {
+    if (2 * (size_ + 1) > slots_.size()) grow();
+    Slot& slot = slots_[slot_of(key)];
+    const bool fresh = slot.key == kEmpty;
+    if (fresh) {
+      slot = {key, value};
+      ++size_;
+    }
+    return {slot.value, fresh};
+  }
+
+ private:
+  static constexpr uint64_t kEmpty = ~uint64_t{0};  // the pair (-1, -1) does not occur
+  struct Slot {
+    uint64_t key = kEmpty;
+    Value value{};
+  };
+
+  size_t slot_of(uint64_t key) const {
+    const uint64_t mixed = (key ^ key >> 29) * 0x9E3779B97F4A7C15u;
+    for (size_t i = mixed >> shift_;; i = (i + 1) & (slots_.size() - 1))
+      if (slots_[i].key == key || slots_[i].key == kEmpty) return i;
+  }
+
+  void grow() {
+    std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(slots_.empty() ? 64 : 2 * slots_.size()));
+    shift_ = slots_.size() == 64 ? 58 : shift_ - 1;
+    for (Slot& slot : old)
+      if (slot.key != kEmpty) slots_[slot_of(slot.key)] = std::move(slot);
+  }
+
+  std::vector<Slot> slots_;
+  size_t size_ = 0;
+  int shift_ = 58;
+};
+
+struct Merge {
+  int32_t left, right, result;
+};
+
+/// Merges in order of rank, applied lowest rank first and leftmost first among equals.
+class MergeTable {
+ public:
+  MergeTable() = default;
+  /// A pair listed twice keeps its last rank, as in Hugging Face's table.
+  explicit MergeTable(std::vector<Merge> merges);
+
+  const std::vector<Merge>& merges() const { return merges_; }
+
+  /// Replaces symbols[begin..] in place by their merged form. Time n log n in the number of symbols.
+  void apply(std::vector<int32_t>& symbols, size_t begin) const;
+
+ private:
+  void apply_short(std::vector<int32_t>& symbols, size_t begin) const;
+  void apply_long(std::vector<int32_t>& symbols, size_t begin) const;
+  uint32_t rank(int32_t left, int32_t right) const;
+
+  std::vector<Merge> merges_;
+  PairMap<uint32_t> ranks_;
+};
+
+struct BpeTraining {
+  int64_t vocab_size;  // tokens in all, those of `tokens` included
+  int64_t min_frequency;
+  std::vector<std::string> tokens;  // bytes of the tokens there are at the start; none for a special token
+  std::array<int32_t, 256> byte_token;  // id of each byte
+  std::vector<std::string> reserved;    // bytes that no merge may spell: those of special tokens
+  std::vector<SplitRule> rules;
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
+/// Learns merges: the most frequent pair first, ties to the smaller ids; stops early when no pair occurs
+/// min_frequency times. Appends to training.tokens. Time n log n in the bytes of distinct pieces.
+std::vector<Merge> learn_merges(std::span<const std::string_view> texts, BpeTraining& training);
+
+}  // namespace multihead::text

@@ -1,0 +1,60 @@
+// What a Tokenizer holds. Private to text/.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "multihead/text/bpe-inl.h"
+#include "multihead/text/tokenizer.h"
+
+namespace multihead::text {
+
+/// The split that a character tokenizer is recognised by.
+inline constexpr char kEveryCharacter[] = R"([\s\S])";
+
+struct AddedToken {
+  int32_t id;
+  std::string content;
+  bool special = true;
+  bool lstrip = false, rstrip = false;  // swallow the white space before, behind
+};
+
+struct Tokenizer::Model {
+  Kind kind = Kind::bpe;
+  std::vector<std::string> tokens;  // by id, as in tokenizer.json
+  std::vector<AddedToken> added;
+  SpecialTokens special;
+  std::vector<int32_t> prefix, suffix;  // the template around a text
+  std::string source;                   // the file this was read from, written back unchanged
+
+  // Byte pairs.
+  MergeTable merges;
+  std::vector<SplitRule> rules;
+  bool add_prefix_space = false;
+  bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
+  bool fuse_unk = false;
+  int32_t unk = -1;  // for bytes, or characters, without a token
+
+  // Made by finish() from the above.
+  std::vector<std::string> bytes;                     // what decode gives for an id
+  std::vector<bool> is_special;                       // by id
+  std::unordered_map<std::string_view, int32_t> ids;  // of tokens
+  std::array<int32_t, 256> byte_token;
+  std::unordered_map<int32_t, int32_t> characters;        // code point -> id
+  std::array<std::vector<const AddedToken*>, 256> match;  // added tokens by first byte, longest first
+
+  void finish();
+};
+
+/// Special tokens without doubles, roles first.
+std::vector<std::string> all_tokens(const SpecialTokens& special);
+
+/// A token of a byte-level vocabulary as bytes; one with a character outside the byte alphabet stays as it
+/// is.
+std::string symbols_to_bytes(std::string_view token);
+std::string bytes_to_symbols(std::string_view bytes);
+
+}  // namespace multihead::text

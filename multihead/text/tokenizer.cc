@@ -1,0 +1,294 @@
+#include "multihead/text/tokenizer.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+#include "multihead/core/error.h"
+#include "multihead/text/model-inl.h"
+
+namespace multihead::text {
+namespace {
+
+using Model = Tokenizer::Model;
+
+class Encoder {
+ public:
+  Encoder(const Model& model, std::vector<int32_t>& out) : model_(model), out_(out) {}
+
+  /// Text without added tokens that begins `offset` bytes into the caller's.
+  void text(std::string_view text, size_t offset) {
+    if (text.empty()) return;
+    if (model_.kind == Tokenizer::Kind::characters) return characters(text, offset);
+    if (model_.add_prefix_space && text[0] != ' ') {
+      cache_.clear();  // its keys would point into the copy
+      const std::string copy = ' ' + std::string(text);
+      byte_pairs(copy);
+      cache_.clear();
+    } else {
+      byte_pairs(text);
+    }
+  }
+
+ private:
+  struct Span {
+    size_t begin, size;
+  };
+  static constexpr size_t kCachedPieces = 1 << 16, kCachedBytes = 64;
+
+  void characters(std::string_view text, size_t offset) {
+    out_.reserve(out_.size() + text.size());
+    for (size_t at = 0; at < text.size();) {
+      const DecodedChar c = decode_char(text, at);
+      MH_CHECK(c.code_point >= 0, ValueError, "tokenizer: a character tokenizer takes UTF-8 only, got byte ",
+               in_quotes(text.substr(at, 1)), " at offset ", offset + at);
+      const auto found = model_.characters.find(c.code_point);
+      if (found == model_.characters.end()) check_unk(text.substr(at, c.length), offset + at);
+      out_.push_back(found == model_.characters.end() ? model_.unk : found->second);
+      at += c.length;
+    }
+  }
+
+  void check_unk(std::string_view character, size_t offset) const {
+    if (model_.unk >= 0) return;
+    char code[16];
+    std::snprintf(code, sizeof code, "U+%04X", static_cast<unsigned>(decode_char(character, 0).code_point));
+    throw ValueError(concat("tokenizer: character ", in_quotes(character), " (", code, ") at offset ", offset,
+                            " is not among the ", model_.characters.size(),
+                            " it knows, and it has no token for unknown ones"));
+  }
+
+  void byte_pairs(std::string_view text) {
+    split_text(text, model_.rules, [&](std::string_view piece) { this->piece(piece); });
+  }
+
+  // Words repeat: the ids of a piece seen before are copied from where they stand in the output.
+  void piece(std::string_view piece) {
+    const bool cached = piece.size() <= kCachedBytes;
+    if (cached) {
+      if (const auto seen = cache_.find(piece); seen != cache_.end()) {
+        out_.resize(out_.size() + seen->second.size);
+        std::copy_n(out_.begin() + seen->second.begin, seen->second.size, out_.end() - seen->second.size);
+        return;
+      }
+    }
+    const size_t begin = out_.size();
+    merge_piece(piece);
+    if (!cached) return;
+    if (cache_.size() == kCachedPieces) cache_.clear();
+    cache_.emplace(piece, Span{begin, out_.size() - begin});
+  }
+
+  void merge_piece(std::string_view piece) {
+    if (model_.ignore_merges) {
+      const auto whole = model_.ids.find(bytes_to_symbols(piece));
+      if (whole != model_.ids.end() && !model_.is_special[whole->second]) {
+        out_.push_back(whole->second);
+        return;
+      }
+    }
+    const size_t begin = out_.size();
+    for (char c : piece) {
+      const int32_t id = model_.byte_token[static_cast<unsigned char>(c)];
+      if (id >= 0) {
+        out_.push_back(id);
+        continue;
+      }
+      MH_CHECK(model_.unk >= 0, ValueError, "tokenizer: byte ", in_quotes({&c, 1}),
+               " has no token, and there is none for unknown bytes");
+      if (!(model_.fuse_unk && out_.size() > begin && out_.back() == model_.unk)) out_.push_back(model_.unk);
+    }
+    model_.merges.apply(out_, begin);
+  }
+
+  const Model& model_;
+  std::vector<int32_t>& out_;
+  std::unordered_map<std::string_view, Span> cache_;
+};
+
+const AddedToken* added_token_at(const Model& model, std::string_view text, size_t at, bool parse_special) {
+  for (const AddedToken* token : model.match[static_cast<unsigned char>(text[at])])
+    if ((parse_special || !token->special) && text.substr(at).starts_with(token->content)) return token;
+  return nullptr;
+}
+
+size_t space_begin(std::string_view text, size_t floor, size_t at) {
+  while (at > floor) {
+    size_t before = at - 1;
+    while (before > floor && (text[before] & 0xC0) == 0x80) --before;
+    if (char_class(decode_char(text, before).code_point) != CharClass::space) break;
+    at = before;
+  }
+  return at;
+}
+
+size_t space_end(std::string_view text, size_t at) {
+  while (at < text.size()) {
+    const DecodedChar c = decode_char(text, at);
+    if (char_class(c.code_point) != CharClass::space) break;
+    at += c.length;
+  }
+  return at;
+}
+
+int32_t checked_id(const Model& model, int32_t id, const char* who) {
+  MH_CHECK(id >= 0 && id < std::ssize(model.tokens), ValueError, who, ": id must be in [0, ",
+           model.tokens.size(), "), got ", id);
+  return id;
+}
+
+std::optional<int32_t> role(const Model& model, const std::string& token) {
+  const auto found = model.ids.find(token);
+  if (token.empty() || found == model.ids.end()) return std::nullopt;
+  return found->second;
+}
+
+uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {  // FNV-1a
+  for (char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return hash;
+}
+uint64_t hash_number(uint64_t hash, int64_t x) {
+  for (int i = 0; i < 8; ++i) hash = (hash ^ (static_cast<uint64_t>(x) >> 8 * i & 0xFF)) * 0x100000001B3u;
+  return hash;
+}
+
+}  // namespace
+
+std::string symbols_to_bytes(std::string_view token) {
+  std::string bytes;
+  for (size_t at = 0; at < token.size();) {
+    const DecodedChar c = decode_char(token, at);
+    const int32_t byte = symbol_to_byte(c.code_point);
+    if (byte < 0) return std::string(token);
+    bytes += static_cast<char>(byte);
+    at += c.length;
+  }
+  return bytes;
+}
+
+std::string bytes_to_symbols(std::string_view bytes) {
+  std::string token;
+  for (char c : bytes) append_utf8(byte_to_symbol(static_cast<uint8_t>(c)), token);
+  return token;
+}
+
+std::vector<std::string> all_tokens(const SpecialTokens& special) {
+  std::vector<std::string> all;
+  const auto add = [&](const std::string& token) {
+    if (!token.empty() && std::find(all.begin(), all.end(), token) == all.end()) all.push_back(token);
+  };
+  for (const std::string* role : {&special.bos, &special.eos, &special.pad, &special.unk}) add(*role);
+  for (const std::string& token : special.others) add(token);
+  return all;
+}
+
+void Model::finish() {
+  is_special.assign(tokens.size(), false);
+  bytes.clear();
+  ids.clear();
+  for (const std::string& token : tokens) {
+    ids.emplace(token, static_cast<int32_t>(bytes.size()));
+    bytes.push_back(kind == Kind::bpe ? symbols_to_bytes(token) : token);
+  }
+  for (const AddedToken& token : added) {
+    is_special[token.id] = token.special;
+    bytes[token.id] = token.content;
+    match[static_cast<unsigned char>(token.content[0])].push_back(&token);
+  }
+  for (auto& list : match)
+    std::stable_sort(list.begin(), list.end(), [](const AddedToken* a, const AddedToken* b) {
+      return a->content.size() > b->content.size();
+    });
+  for (int b = 0; b < 256; ++b) {
+    const char byte = static_cast<char>(b);
+    const auto found = ids.find(bytes_to_symbols({&byte, 1}));
+    byte_token[b] =
+        kind == Kind::bpe && found != ids.end() && !is_special[found->second] ? found->second : -1;
+  }
+  if (kind != Kind::characters) return;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const DecodedChar c = decode_char(tokens[id], 0);
+    if (!is_special[id] && c.code_point >= 0 && static_cast<size_t>(c.length) == tokens[id].size())
+      characters.emplace(c.code_point, static_cast<int32_t>(id));
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  const Model& model = *model_;
+  std::vector<int32_t> out;
+  if (options.add_template) out = model.prefix;
+  Encoder encoder(model, out);
+  size_t begin = 0;
+  for (size_t at = model.added.empty() ? text.size() : 0; at < text.size();) {
+    const AddedToken* token = added_token_at(model, text, at, options.parse_special);
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    const size_t stop = token->lstrip ? space_begin(text, begin, at) : at;
+    encoder.text(text.substr(begin, stop - begin), begin);
+    out.push_back(token->id);
+    at += token->content.size();
+    if (token->rstrip) at = space_end(text, at);
+    begin = at;
+  }
+  encoder.text(text.substr(begin), begin);
+  if (options.add_template) out.insert(out.end(), model.suffix.begin(), model.suffix.end());
+  return out;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
+  std::string out;
+  for (int32_t id : ids) {
+    checked_id(*model_, id, "tokenizer: decode");
+    if (!(options.skip_special && model_->is_special[id])) out += model_->bytes[id];
+  }
+  return out;
+}
+
+Tokenizer::Kind Tokenizer::kind() const { return model_->kind; }
+int64_t Tokenizer::vocab_size() const { return std::ssize(model_->tokens); }
+const std::string& Tokenizer::token(int32_t id) const {
+  return model_->tokens[checked_id(*model_, id, "tokenizer: token")];
+}
+bool Tokenizer::is_special(int32_t id) const {
+  return model_->is_special[checked_id(*model_, id, "tokenizer: is_special")];
+}
+std::optional<int32_t> Tokenizer::id(std::string_view token) const {
+  const auto found = model_->ids.find(token);
+  return found == model_->ids.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<int32_t> Tokenizer::bos_id() const { return role(*model_, model_->special.bos); }
+std::optional<int32_t> Tokenizer::eos_id() const { return role(*model_, model_->special.eos); }
+std::optional<int32_t> Tokenizer::pad_id() const { return role(*model_, model_->special.pad); }
+std::optional<int32_t> Tokenizer::unk_id() const { return role(*model_, model_->special.unk); }
+const SpecialTokens& Tokenizer::special() const { return model_->special; }
+
+uint64_t Tokenizer::fingerprint() const {
+  const Model& m = *model_;
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (int64_t x : {int64_t{m.kind == Kind::bpe}, int64_t{m.add_prefix_space}, int64_t{m.ignore_merges},
+                    int64_t{m.fuse_unk}, int64_t{m.unk}, int64_t{std::ssize(m.tokens)}})
+    hash = hash_number(hash, x);
+  for (const std::string& token : m.tokens) hash = hash_bytes(hash_number(hash, std::ssize(token)), token);
+  for (const AddedToken& a : m.added)
+    hash = hash_number(hash, a.id << 3 | a.special << 2 | a.lstrip << 1 | int{a.rstrip});
+  for (const SplitRule& rule : m.rules)
+    hash = hash_number(hash_number(hash, static_cast<int>(rule.kind)), rule.max_digits);
+  for (const Merge& merge : m.merges.merges()) hash = hash_number(hash_number(hash, merge.left), merge.right);
+  return hash;
+}
+
+size_t complete_utf8(std::string_view text) {
+  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if (byte < 0x80) break;
+    if (byte < 0xC0) continue;
+    const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
+    return back < length ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
+}  // namespace multihead::text

@@ -1,0 +1,389 @@
+// Reads tokenizer.json. Whatever would change the ids and is not understood is refused by name.
+#include <algorithm>
+#include <set>
+
+#include "multihead/core/error.h"
+#include "multihead/text/file-inl.h"
+#include "multihead/text/json-inl.h"
+#include "multihead/text/model-inl.h"
+
+namespace multihead::text {
+namespace {
+
+using Json = nlohmann::json;
+using Model = Tokenizer::Model;
+
+struct KnownPattern {
+  std::string_view regex;
+  SplitRule rule;
+};
+
+// The expressions of published tokenizers that split.cc codes by hand. GPT-4's possessive form matches the
+// same pieces as Llama 3's.
+constexpr KnownPattern kPatterns[] = {
+    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+     {SplitRule::Kind::gpt2}},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     {SplitRule::Kind::llama3, 3}},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*)"
+     R"(|\s*[\r\n]|\s+(?!\S)|\s+)",
+     {SplitRule::Kind::llama3, 3}},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     {SplitRule::Kind::llama3, 1}},
+};
+
+class Reader {
+ public:
+  Reader(const Json& root, const std::string& name, Model& model) : root_(root), name_(name), model_(model) {}
+
+  void read() {
+    if (!root_.is_object()) wrong("document", "an object", root_);
+    if (const Json* version = find(root_, "version"); version && *version != "1.0")
+      unsupported("version", version->dump());
+    for (const char* key : {"truncation", "padding"})
+      if (const Json* part = find(root_, key)) unsupported(key, part->dump());
+    if (const Json* normalizer = find(root_, "normalizer")) read_normalizer(*normalizer);
+    const Json& model = object(root_, "model", "model");
+    const std::string type = model.contains("type") ? string(model, "type", "model.type") : "BPE";
+    if (type == "WordLevel") {
+      read_characters(model);
+    } else if (type == "BPE") {
+      read_bpe(model);
+    } else {
+      unsupported("model.type", in_quotes(type));
+    }
+    if (const Json* post = find(root_, "post_processor")) read_post_processor(*post, "post_processor");
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw FormatError(concat(name_, ": ", parts...));
+  }
+  [[noreturn]] void wrong(const std::string& where, const char* expected, const Json& got) const {
+    fail(where, " must be ", expected, ", got ", json_kind(got));
+  }
+  [[noreturn]] void unsupported(const std::string& where, const std::string& what) const {
+    fail(where, ": ", what.size() > 200 ? what.substr(0, 200) + "..." : what,
+         " is not supported; understood are byte-level BPE and this library's character tokenizers");
+  }
+
+  /// The member `key`, or nullptr where it is missing or null.
+  static const Json* find(const Json& in, const char* key) {
+    const auto at = in.find(key);
+    return at == in.end() || at->is_null() ? nullptr : &*at;
+  }
+  const Json& object(const Json& in, const char* key, const std::string& where) const {
+    const Json* value = find(in, key);
+    if (value == nullptr) fail(where, " is missing");
+    if (!value->is_object()) wrong(where, "an object", *value);
+    return *value;
+  }
+  const Json& array(const Json& in, const char* key, const std::string& where) const {
+    const Json* value = find(in, key);
+    if (value == nullptr) fail(where, " is missing");
+    if (!value->is_array()) wrong(where, "an array", *value);
+    return *value;
+  }
+  std::string string(const Json& in, const char* key, const std::string& where) const {
+    const Json* value = find(in, key);
+    if (value == nullptr) fail(where, " is missing");
+    if (!value->is_string()) wrong(where, "a string", *value);
+    return value->get<std::string>();
+  }
+  bool flag(const Json& in, const char* key, const std::string& where, bool missing = false) const {
+    const Json* value = find(in, key);
+    if (value == nullptr) return missing;
+    if (!value->is_boolean()) wrong(where + "." + key, "true or false", *value);
+    return value->get<bool>();
+  }
+  int32_t token_id(const Json& value, const std::string& where) const {
+    if (!value.is_number_integer()) wrong(where, "an integer id", value);
+    const bool fits =
+        value.is_number_unsigned() ? value.get<uint64_t>() < INT32_MAX : value.get<int64_t>() >= 0;
+    if (!fits) fail(where, ": id must be in [0, 2147483647), got ", value.dump());
+    return value.get<int32_t>();
+  }
+
+  void read_normalizer(const Json& normalizer) {
+    if (!normalizer.is_object()) wrong("normalizer", "an object", normalizer);
+    const std::string type = string(normalizer, "type", "normalizer.type");
+    if (type == "Sequence" && array(normalizer, "normalizers", "normalizer.normalizers").empty()) return;
+    unsupported("normalizer", in_quotes(type));
+  }
+
+  // Tokens: the vocabulary and the added ones must fill the ids 0 … n-1, each once.
+  void read_tokens(const Json& vocab) {
+    std::vector<std::pair<int32_t, const std::string*>> entries;
+    for (const auto& [token, value] : vocab.items()) {
+      const std::string where = "model.vocab[" + in_quotes(token) + "]";
+      if (token.empty()) fail(where, ": a token must not be empty");
+      entries.emplace_back(token_id(value, where), nullptr);
+    }
+    size_t i = 0;
+    for (const auto& item : vocab.get_ref<const Json::object_t&>()) entries[i++].second = &item.first;
+    read_added(vocab);
+    for (const AddedToken& token : model_.added)
+      if (!vocab.contains(token.content)) entries.emplace_back(token.id, &token.content);
+    std::sort(entries.begin(), entries.end(), [](auto& a, auto& b) { return a.first < b.first; });
+    for (const auto& [id, token] : entries) {
+      const auto next = static_cast<int32_t>(model_.tokens.size());
+      if (id < next)
+        fail("id ", id, " is given to both ", in_quotes(model_.tokens.back()), " and ", in_quotes(*token));
+      if (id > next)
+        fail("ids have a hole: no token has id ", next, ", the next is ", in_quotes(*token), " with ", id);
+      model_.tokens.push_back(*token);
+    }
+    if (model_.tokens.empty()) fail("model.vocab is empty");
+  }
+
+  void read_added(const Json& vocab) {
+    const Json* list = find(root_, "added_tokens");
+    if (list == nullptr) return;
+    if (!list->is_array()) wrong("added_tokens", "an array", *list);
+    std::set<std::string> seen;
+    for (size_t i = 0; i < list->size(); ++i) {
+      const std::string where = concat("added_tokens[", i, "]");
+      const Json& entry = (*list)[i];
+      if (!entry.is_object()) wrong(where, "an object", entry);
+      AddedToken token;
+      token.content = string(entry, "content", where + ".content");
+      if (token.content.empty()) fail(where, ".content must not be empty");
+      if (!seen.insert(token.content).second)
+        fail(where, ": token ", in_quotes(token.content), " is listed twice");
+      token.id = token_id(entry.value("id", Json()), where + ".id");
+      token.special = flag(entry, "special", where);
+      token.lstrip = flag(entry, "lstrip", where);
+      token.rstrip = flag(entry, "rstrip", where);
+      if (flag(entry, "single_word", where)) unsupported(where + ".single_word", "true");
+      if (const auto known = vocab.find(token.content); known != vocab.end() && *known != token.id)
+        fail(where, ": token ", in_quotes(token.content), " has id ", token.id, " here and ", known->dump(),
+             " in model.vocab");
+      model_.added.push_back(std::move(token));
+    }
+  }
+
+  void read_characters(const Json& model) {
+    model_.kind = Tokenizer::Kind::characters;
+    const Json& pre = object(root_, "pre_tokenizer", "pre_tokenizer");
+    const bool each = find(pre, "type") && pre["type"] == "Split" &&
+                      pattern(pre, "pre_tokenizer") == kEveryCharacter && find(pre, "behavior") &&
+                      pre["behavior"] == "Isolated";
+    if (!each) unsupported("model.type \"WordLevel\" with pre_tokenizer", pre.dump());
+    read_tokens(object(model, "vocab", "model.vocab"));
+    const Json* decoder = find(root_, "decoder");
+    if (!decoder || *decoder != Json{{"type", "Fuse"}})
+      unsupported("decoder", decoder ? decoder->dump() : "null");
+    model_.finish();
+    if (model_.characters.size() + model_.added.size() < model_.tokens.size())
+      fail("model.vocab of a character tokenizer must hold single characters and added tokens only");
+    const auto unk = model_.ids.find(string(model, "unk_token", "model.unk_token"));
+    if (unk != model_.ids.end()) model_.unk = unk->second;
+  }
+
+  void read_bpe(const Json& model) {
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+      if (const Json* text = find(model, key); text && *text != "")
+        unsupported(concat("model.", key), text->dump());
+    if (const Json* dropout = find(model, "dropout"); dropout && *dropout != 0)
+      unsupported("model.dropout", dropout->dump());
+    if (flag(model, "byte_fallback", "model")) unsupported("model.byte_fallback", "true");
+    model_.ignore_merges = flag(model, "ignore_merges", "model");
+    model_.fuse_unk = flag(model, "fuse_unk", "model");
+    read_pre_tokenizer(object(root_, "pre_tokenizer", "pre_tokenizer"));
+    const Json* decoder = find(root_, "decoder");
+    if (!decoder || !decoder->is_object() || decoder->value("type", Json()) != "ByteLevel")
+      unsupported("decoder", decoder ? decoder->dump() : "null");
+    read_tokens(object(model, "vocab", "model.vocab"));
+    model_.finish();
+    read_merges(array(model, "merges", "model.merges"));
+    if (const Json* unk = find(model, "unk_token"); unk && *unk != "") {
+      const auto found = model_.ids.find(string(model, "unk_token", "model.unk_token"));
+      if (found == model_.ids.end()) fail("model.unk_token ", unk->dump(), " is not in the vocabulary");
+      model_.unk = found->second;
+    }
+  }
+
+  void read_merges(const Json& list) {
+    std::vector<Merge> merges;
+    merges.reserve(list.size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string where = concat("model.merges[", i, "]");
+      const auto [left, right] = merge_parts(list[i], where);
+      const auto known = [&](const std::string& piece) {
+        const auto found = model_.ids.find(piece);
+        if (found == model_.ids.end()) fail(where, ": ", in_quotes(piece), " is not in the vocabulary");
+        return found->second;
+      };
+      merges.push_back({known(left), known(right), known(left + right)});
+    }
+    model_.merges = MergeTable(std::move(merges));
+  }
+
+  std::pair<std::string, std::string> merge_parts(const Json& merge, const std::string& where) const {
+    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
+      return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+    const bool text = merge.is_string();
+    const std::string line = text ? merge.get<std::string>() : "";
+    const size_t space = line.find(' ');
+    if (!text || space == line.npos || line.find(' ', space + 1) != line.npos || space == 0 ||
+        space + 1 == line.size())
+      fail(where, " must be two pieces, as [\"a\", \"b\"] or \"a b\", got ",
+           text ? in_quotes(line) : json_kind(merge));
+    return {line.substr(0, space), line.substr(space + 1)};
+  }
+
+  std::string pattern(const Json& split, const std::string& where) const {
+    if (flag(split, "invert", where)) unsupported(where + ".invert", "true");
+    const Json& pattern = object(split, "pattern", where + ".pattern");
+    if (!find(pattern, "Regex")) unsupported(where + ".pattern", pattern.dump());
+    return string(pattern, "Regex", where + ".pattern.Regex");
+  }
+
+  void read_pre_tokenizer(const Json& pre) {
+    std::vector<const Json*> steps = {&pre};
+    if (find(pre, "type") && pre["type"] == "Sequence") {
+      steps.clear();
+      for (const Json& step : array(pre, "pretokenizers", "pre_tokenizer.pretokenizers"))
+        steps.push_back(&step);
+    }
+    bool byte_level = false;
+    for (const Json* step : steps) {
+      if (!step->is_object()) wrong("pre_tokenizer step", "an object", *step);
+      const std::string type = string(*step, "type", "pre_tokenizer.type");
+      if (byte_level) unsupported("pre_tokenizer behind ByteLevel", in_quotes(type));
+      if (type == "Split") {
+        model_.rules.push_back(split_rule(*step));
+      } else if (type == "Digits") {
+        const bool each = flag(*step, "individual_digits", "pre_tokenizer");
+        model_.rules.push_back({each ? SplitRule::Kind::each_digit : SplitRule::Kind::digit_runs});
+      } else if (type == "ByteLevel") {
+        byte_level = true;
+        model_.add_prefix_space = flag(*step, "add_prefix_space", "pre_tokenizer", true);
+        if (model_.add_prefix_space && !model_.rules.empty())
+          unsupported("pre_tokenizer.add_prefix_space", "true behind another step");
+        if (flag(*step, "use_regex", "pre_tokenizer", true)) model_.rules.push_back({SplitRule::Kind::gpt2});
+      } else {
+        unsupported("pre_tokenizer", in_quotes(type));
+      }
+    }
+    if (!byte_level) unsupported("model.type \"BPE\" with pre_tokenizer", pre.dump());
+  }
+
+  SplitRule split_rule(const Json& split) const {
+    const std::string regex = pattern(split, "pre_tokenizer");
+    if (!find(split, "behavior") || split["behavior"] != "Isolated")
+      unsupported("pre_tokenizer.behavior", split.value("behavior", Json()).dump());
+    for (const KnownPattern& known : kPatterns)
+      if (known.regex == regex) return known.rule;
+    unsupported("pre_tokenizer.pattern", in_quotes(regex));
+  }
+
+  void read_post_processor(const Json& post, const std::string& where) {
+    if (!post.is_object()) wrong(where, "an object", post);
+    const std::string type = string(post, "type", where + ".type");
+    if (type == "ByteLevel") return;  // moves offsets, not ids
+    if (type == "Sequence") {
+      for (const Json& step : array(post, "processors", where + ".processors"))
+        if (step.is_object() && step.value("type", Json()) == "Sequence") {
+          unsupported(where, "a sequence of sequences");
+        } else {
+          read_post_processor(step, where + ".processors");
+        }
+    } else if (type == "TemplateProcessing") {
+      read_template(post, where);
+    } else if (type == "RobertaProcessing") {
+      model_.prefix.push_back(pair_id(post, "cls", where));
+      model_.suffix.push_back(pair_id(post, "sep", where));
+    } else {
+      unsupported(where, in_quotes(type));
+    }
+  }
+
+  int32_t known_id(const Json& value, const std::string& where) const {
+    const int32_t id = token_id(value, where);
+    if (id >= std::ssize(model_.tokens)) fail(where, ": id ", id, " is not in the vocabulary");
+    return id;
+  }
+
+  int32_t pair_id(const Json& post, const char* key, const std::string& where) const {
+    const Json& pair = array(post, key, where + "." + key);
+    if (pair.size() != 2) fail(where, ".", key, " must be [token, id]");
+    return known_id(pair[1], where + "." + key);
+  }
+
+  void read_template(const Json& post, const std::string& where) {
+    if (!model_.prefix.empty() || !model_.suffix.empty()) unsupported(where, "a second template");
+    bool behind = false;
+    for (const Json& item : array(post, "single", where + ".single")) {
+      if (item.is_object() && item.contains("Sequence")) {
+        if (behind) unsupported(where + ".single", "the text twice");
+        behind = true;
+        continue;
+      }
+      if (!item.is_object()) wrong(where + ".single", "an array of objects", item);
+      const std::string name =
+          string(object(item, "SpecialToken", where + ".single"), "id", where + ".single.id");
+      const Json& tokens = object(post, "special_tokens", where + ".special_tokens");
+      const Json& token = object(tokens, name.c_str(), where + ".special_tokens[" + in_quotes(name) + "]");
+      for (const Json& id : array(token, "ids", where + ".special_tokens.ids"))
+        (behind ? model_.suffix : model_.prefix).push_back(known_id(id, where + ".special_tokens.ids"));
+    }
+    if (!behind) fail(where, ".single has no place for the text");
+  }
+
+  const Json& root_;
+  const std::string& name_;
+  Model& model_;
+};
+
+// Roles: tokenizer_config.json gives each as a string or as {"content": string}.
+SpecialTokens read_roles(const Json& config, const Model& model, const std::string& name) {
+  SpecialTokens special;
+  const auto read = [&](const char* key, std::string& role) {
+    const auto at = config.find(key);
+    if (at == config.end() || at->is_null()) return;
+    const Json& value = at->is_object() ? at->value("content", Json()) : *at;
+    MH_CHECK(value.is_string(), FormatError, name, ": ", key, " must be a string, got ", json_kind(value));
+    role = value.get<std::string>();
+    MH_CHECK(model.ids.count(role), FormatError, name, ": ", key, " ", in_quotes(role),
+             " is not a token of tokenizer.json");
+  };
+  read("bos_token", special.bos);
+  read("eos_token", special.eos);
+  read("pad_token", special.pad);
+  read("unk_token", special.unk);
+  return special;
+}
+
+std::shared_ptr<Model> read_model(std::string_view json, const std::string& name) {
+  auto model = std::make_shared<Model>();
+  model->source = json;
+  const Json root = parse_json(json, name);
+  Reader(root, name, *model).read();
+  return model;
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
+  return Tokenizer(read_model(json, name));
+}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  std::error_code error;
+  const bool directory = std::filesystem::is_directory(path, error);
+  const std::filesystem::path file = directory ? path / "tokenizer.json" : path;
+  const std::shared_ptr<Model> model = read_model(read_file(file), file.string());
+  const std::filesystem::path config = path / "tokenizer_config.json";
+  if (directory && std::filesystem::exists(config, error)) {
+    const Json root = parse_json(read_file(config), config.string());
+    MH_CHECK(root.is_object(), FormatError, config.string(), ": must be an object, got ", json_kind(root));
+    model->special = read_roles(root, *model, config.string());
+  }
+  return Tokenizer(model);
+}
+
+}  // namespace multihead::text

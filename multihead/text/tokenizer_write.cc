@@ -1,0 +1,106 @@
+// Writes tokenizer.json.
+#include "multihead/core/error.h"
+#include "multihead/text/file-inl.h"
+#include "multihead/text/json-inl.h"
+#include "multihead/text/model-inl.h"
+
+namespace multihead::text {
+namespace {
+
+using Json = nlohmann::json;
+using Model = Tokenizer::Model;
+
+std::string json_string(std::string_view text) { return Json(text).dump(); }
+
+// Pretty like Hugging Face's own files. nlohmann's ordered map is quadratic in the size of a vocabulary, so
+// the text is put together here and only strings are left to the library.
+std::string vocab_json(const Model& model) {
+  std::string out = "{";
+  bool first = true;
+  for (size_t id = 0; id < model.tokens.size(); ++id) {
+    out += concat(first ? "\n" : ",\n", "      ", json_string(model.tokens[id]), ": ", id);
+    first = false;
+  }
+  return out + "\n    }";
+}
+
+std::string added_json(const Model& model) {
+  if (model.added.empty()) return "[]";
+  std::string out = "[";
+  for (const AddedToken& token : model.added)
+    out += concat(&token == &model.added[0] ? "\n" : ",\n", "    {\"id\": ", token.id,
+                  ", \"content\": ", json_string(token.content),
+                  ", \"single_word\": false, \"lstrip\": ", token.lstrip, ", \"rstrip\": ", token.rstrip,
+                  ", \"normalized\": false, \"special\": ", token.special, "}");
+  return out + "\n  ]";
+}
+
+std::string bpe_json(const Model& model) {
+  std::string merges;
+  for (const Merge& merge : model.merges.merges())
+    merges += concat(merges.empty() ? "\n" : ",\n", "      [", json_string(model.tokens[merge.left]), ", ",
+                     json_string(model.tokens[merge.right]), "]");
+  return concat(
+      "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+      "\"use_regex\": true},\n  \"post_processor\": null,\n"
+      "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
+      "\"use_regex\": true},\n"
+      "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": "
+      "false,\n"
+      "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": ",
+      vocab_json(model), ",\n    \"merges\": [", merges, merges.empty() ? "]" : "\n    ]", "\n  }\n");
+}
+
+// One id per character: split at every character, look each up, join without spaces. A WordLevel model whose
+// unknown token is missing from its vocabulary raises an error on unknown characters, which is what ours
+// does.
+std::string characters_json(const Model& model) {
+  std::string unk = model.unk >= 0 ? model.tokens[model.unk] : "<unk>";
+  while (model.unk < 0 && model.ids.count(unk)) unk += '_';
+  return concat(
+      "  \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": ", json_string(kEveryCharacter),
+      "}, \"behavior\": \"Isolated\", \"invert\": false},\n  \"post_processor\": null,\n"
+      "  \"decoder\": {\"type\": \"Fuse\"},\n  \"model\": {\n    \"type\": \"WordLevel\",\n    \"vocab\": ",
+      vocab_json(model), ",\n    \"unk_token\": ", json_string(unk), "\n  }\n");
+}
+
+}  // namespace
+
+std::string Tokenizer::to_json() const {
+  if (!model_->source.empty()) return model_->source;
+  return concat(
+      "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ",
+      added_json(*model_), ",\n  \"normalizer\": null,\n",
+      kind() == Kind::bpe ? bpe_json(*model_) : characters_json(*model_), "}\n");
+}
+
+std::string Tokenizer::config_json() const {
+  nlohmann::ordered_json config;
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  const auto role = [&](const char* key, const std::string& token) {
+    if (!token.empty()) config[key] = token;
+  };
+  role("bos_token", model_->special.bos);
+  role("eos_token", model_->special.eos);
+  role("pad_token", model_->special.pad);
+  role("unk_token", model_->special.unk);
+  config["clean_up_tokenization_spaces"] = false;
+  return config.dump(2) + "\n";
+}
+
+void Tokenizer::save(const std::filesystem::path& path) const {
+  const auto write = [](const std::filesystem::path& file, const std::string& contents) {
+    AtomicFile out(file);
+    out.write(contents);
+    out.commit();
+  };
+  if (path.extension() == ".json") return write(path, to_json());
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  MH_CHECK(!error, IoError, path.string(), ": cannot create the directory: ", error.message());
+  write(path / "tokenizer.json", to_json());
+  write(path / "tokenizer_config.json", config_json());
+}
+
+}  // namespace multihead::text

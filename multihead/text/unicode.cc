@@ -1,0 +1,148 @@
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "multihead/text/unicode-inl.h"
+
+namespace multihead::text {
+namespace {
+
+struct Range {
+  int32_t first, last;
+};
+
+// utf8proc 2.8 knows Unicode 15.0. These are the letters and numbers assigned since (15.1 and 16.0), so that
+// pieces equal those of current Hugging Face tokenizers on every code point; a newer utf8proc never looks
+// here.
+constexpr Range kNewLetters[] = {
+    {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3}, {0x10D4A, 0x10D65},
+    {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389}, {0x1138B, 0x1138B}, {0x1138E, 0x1138E},
+    {0x11390, 0x113B5}, {0x113B7, 0x113B7}, {0x113D1, 0x113D1}, {0x113D3, 0x113D3}, {0x11BC0, 0x11BE0},
+    {0x13460, 0x143FA}, {0x16100, 0x1611D}, {0x16D40, 0x16D6C}, {0x18CFF, 0x18CFF}, {0x1E5D0, 0x1E5ED},
+    {0x1E5F0, 0x1E5F0}, {0x2EBF0, 0x2EE5D}};
+constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
+                                 {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
+                                 {0x1E5F1, 0x1E5FA}};
+
+template <size_t N>
+bool contains(const Range (&ranges)[N], int32_t c) {
+  const Range* at =
+      std::upper_bound(ranges, ranges + N, c, [](int32_t x, const Range& r) { return x < r.first; });
+  return at != ranges && c <= at[-1].last;
+}
+
+bool is_space(int32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
+  if (c < 0x2000) return c == 0x85 || c == 0xA0 || c == 0x1680;
+  return c <= 0x200A || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+CharClass classify(int32_t c) {
+  if (is_space(c)) return CharClass::space;
+  const utf8proc_category_t category = utf8proc_category(c);
+  if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) return CharClass::letter;
+  if (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO) return CharClass::number;
+  if (category == UTF8PROC_CATEGORY_CN) {
+    if (contains(kNewLetters, c)) return CharClass::letter;
+    if (contains(kNewNumbers, c)) return CharClass::number;
+  }
+  return CharClass::other;
+}
+
+struct ByteAlphabet {
+  std::array<int32_t, 256> symbol;  // of a byte
+  std::array<int16_t, 324> byte;    // of a symbol
+};
+
+// Printable Latin-1 characters stand for themselves, the 68 others for U+0100 onwards.
+ByteAlphabet make_byte_alphabet() {
+  ByteAlphabet alphabet;
+  alphabet.byte.fill(-1);
+  int32_t next = 0x100;
+  for (int32_t b = 0; b < 256; ++b) {
+    const bool printable = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF);
+    alphabet.symbol[b] = printable ? b : next++;
+    alphabet.byte[alphabet.symbol[b]] = static_cast<int16_t>(b);
+  }
+  return alphabet;
+}
+
+const ByteAlphabet& byte_alphabet() {
+  static const ByteAlphabet alphabet = make_byte_alphabet();
+  return alphabet;
+}
+
+}  // namespace
+
+DecodedChar decode_char_slow(std::string_view text, size_t position) {
+  utf8proc_int32_t code_point = -1;
+  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data() + position);
+  const auto left = static_cast<utf8proc_ssize_t>(std::min<size_t>(text.size() - position, 4));
+  const utf8proc_ssize_t length = utf8proc_iterate(bytes, left, &code_point);
+  if (length < 1) return {-1, 1};
+  return {code_point, static_cast<int32_t>(length)};
+}
+
+CharClass char_class(int32_t c) {
+  static const auto ascii = [] {
+    std::array<CharClass, 128> table;
+    for (int32_t i = 0; i < 128; ++i) table[i] = classify(i);
+    return table;
+  }();
+  if (c < 0) return CharClass::other;
+  return c < 128 ? ascii[c] : classify(c);
+}
+
+void append_utf8(int32_t code_point, std::string& out) {
+  utf8proc_uint8_t buffer[4];
+  const utf8proc_ssize_t length = utf8proc_encode_char(code_point, buffer);
+  out.append(reinterpret_cast<const char*>(buffer), static_cast<size_t>(length));
+}
+
+size_t find_invalid_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const DecodedChar c = decode_char(text, at);
+    if (c.code_point < 0) return at;
+    at += c.length;
+  }
+  return std::string_view::npos;
+}
+
+int32_t byte_to_symbol(uint8_t byte) { return byte_alphabet().symbol[byte]; }
+
+int32_t symbol_to_byte(int32_t code_point) {
+  const auto& table = byte_alphabet().byte;
+  return code_point >= 0 && code_point < std::ssize(table) ? table[code_point] : -1;
+}
+
+std::string in_quotes(std::string_view text) {
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string out = "\"";
+  int shown = 0;
+  for (size_t at = 0; at < text.size(); ++shown) {
+    if (shown == 40) {
+      out += "...";
+      break;
+    }
+    const DecodedChar c = decode_char(text, at);
+    const bool control = c.code_point >= 0 && utf8proc_category(c.code_point) == UTF8PROC_CATEGORY_CC;
+    if (c.code_point < 0 || (control && c.length == 1)) {
+      const auto byte = static_cast<unsigned char>(text[at]);
+      if (byte == '\n') {
+        out += "\\n";
+      } else {
+        out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      }
+    } else if (control) {
+      out += "?";
+    } else {
+      out += text.substr(at, c.length);
+    }
+    at += c.length;
+  }
+  return out += '"';
+}
+
+}  // namespace multihead::text
