@@ -25,6 +25,7 @@ struct CheckpointContents {
 struct CheckpointInfo {
   int64_t step = 0;
   std::string path;
+  std::string problem;  ///< empty: complete. Otherwise which file is missing or has the wrong size
 };
 
 /// "folder/checkpoint-<step>"
@@ -34,15 +35,16 @@ std::string checkpoint_path(const std::string& folder, int64_t step);
 /// Throws    ValueError, IoError (disk full, read-only …); older checkpoints are untouched then
 std::string save_checkpoint(const std::string& folder, int64_t step, const CheckpointContents& contents);
 
-/// Complete checkpoints by ascending step; leftovers of killed runs and foreign folders are passed over.
-/// Empty if there is no such folder. Reads manifests and sizes only: see verify_checkpoint().
+/// Checkpoints by ascending step, also damaged ones; leftovers of killed runs and folders without a manifest
+/// are passed over. Empty if there is no such folder. Looks at manifests and sizes, not at every byte.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& folder);
 
-enum class Verify {
-  sizes,     ///< the newest complete one; damage inside shows when it is loaded
-  checksums  ///< the newest whose every byte is right: falls back past damaged ones
+enum class OnDamage {
+  fail,      ///< the newest checkpoint must be complete: FormatError names the file that is not
+  fall_back  ///< the newest whose every byte is right, past damaged ones
 };
-std::optional<CheckpointInfo> newest_checkpoint(const std::string& folder, Verify verify = Verify::sizes);
+/// The checkpoint to resume from; none if there is none at all.
+std::optional<CheckpointInfo> newest_checkpoint(const std::string& folder, OnDamage damage = OnDamage::fail);
 
 /// Reads every byte. Throws FormatError naming the damaged file, IoError.
 void verify_checkpoint(const std::string& path);
@@ -54,8 +56,8 @@ struct PruneOptions {
   int64_t keep_newest = 2;     ///< at least 1
   std::vector<int64_t> steps;  ///< kept besides, such as the best
 };
-/// Deletes the other complete checkpoints, oldest first; never anything this library did not write.
-/// Returns the deleted steps. Throws ValueError, IoError.
+/// Deletes the other complete checkpoints, oldest first; never damaged ones and never anything this library
+/// did not write. Returns the deleted steps. Throws ValueError, IoError.
 std::vector<int64_t> prune_checkpoints(const std::string& folder, const PruneOptions& options);
 
 }  // namespace multihead::io

@@ -8,6 +8,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
+#include "multihead/io/names-inl.h"
 #include "multihead/io/system-inl.h"
 
 namespace multihead::io {
@@ -19,18 +20,6 @@ constexpr const char* kFormat = "multihead-manifest";
 
 std::string join(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
-}
-
-// No separators, no "." and "..", nothing a terminal would obey: a name can never leave its folder.
-bool is_plain_name(std::string_view name) {
-  if (name.empty() || name.size() > 255 || name == "." || name == "..") return false;
-  for (size_t i = 0; i < name.size();) {
-    const size_t length = utf8_sequence(name, i);
-    const auto byte = static_cast<unsigned char>(name[i]);
-    if (length == 0 || byte < 0x20 || byte == 0x7f || byte == '/' || byte == '\\') return false;
-    i += length;
-  }
-  return true;
 }
 
 [[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
@@ -70,7 +59,8 @@ ManifestEntry entry_from_json(const Json& json) {
   const int64_t bytes = json.at("bytes").as_int();
   const std::string& digits = json.at("crc64").as_string();
   std::from_chars(digits.data(), digits.data() + digits.size(), entry.checksum, 16);
-  MH_CHECK(is_plain_name(entry.name), FormatError, "name ", quote(entry.name), " is not a plain file name");
+  MH_CHECK(is_plain_file_name(entry.name), FormatError, "name ", quote(entry.name),
+           " is not a plain file name");
   MH_CHECK(bytes >= 0, FormatError, "negative size of ", quote(entry.name));
   MH_CHECK(checksum_text(entry.checksum) == digits, FormatError, "checksum of ", quote(entry.name),
            " is not 16 hexadecimal digits");
@@ -147,7 +137,7 @@ void publish(const std::string& temporary, const std::string& path) {
 }  // namespace
 
 void DirectoryWriter::write(const std::string& name, const FillFile& fill) {
-  MH_CHECK(is_plain_name(name), ValueError, "directory: ", quote(name), " is not a plain file name");
+  MH_CHECK(is_plain_file_name(name), ValueError, "directory: ", quote(name), " is not a plain file name");
   MH_CHECK(name != Manifest::kFile, ValueError, "directory: the name ", Manifest::kFile, " is taken");
   for (const ManifestEntry& entry : manifest_.files)
     MH_CHECK(entry.name != name, ValueError, "directory: ", quote(name), " written twice");

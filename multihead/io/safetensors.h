@@ -58,7 +58,7 @@ class SafetensorsFile {
   /// A copy in fresh memory. Throws ValueError (unknown name), FormatError (a dtype or rank this library does
   /// not hold, a bool that is neither 0 nor 1), IoError.
   Tensor load(const std::string& name) const;
-  /// Into existing contiguous memory of the same shape, converted if the dtype differs.
+  /// Into an existing tensor of the same shape, converted if the dtype differs; untouched after an error.
   /// Throws also ShapeError.
   void load_into(const std::string& name, const Tensor& target) const;
   TensorMap load_all() const;
@@ -78,7 +78,6 @@ class SafetensorsFile {
   void add_shard(const std::string& path, const SafetensorsLimits& limits);
   void open_index(const std::string& path, const SafetensorsLimits& limits);
   const Entry& entry(const std::string& name) const;
-  void read_bytes(const std::string& name, const Tensor& target) const;
 
   std::string path_;
   std::vector<Shard> shards_;
