@@ -138,8 +138,10 @@ struct ScoreTerms {
   /// relative_bias[h * relative_stride + clamp(j - i - diagonal + relative_center, 0, relative_span - 1)]
   const T* relative_bias = nullptr;
   int64_t relative_stride = 0, relative_span = 0, relative_center = 0;
-  const T* alibi_slopes = nullptr;  ///< [H]: - slope[h] · |i + diagonal - j|
-  int64_t alibi_stride = 1;
+  /// - slope[b * alibi_batch_stride + h * alibi_stride] · |i + diagonal - j|; batch stride 0: the same slopes
+  /// for every sample.
+  const T* alibi_slopes = nullptr;
+  int64_t alibi_stride = 1, alibi_batch_stride = 0;
 
   bool any() const { return score_function || softcap > 0 || bias || relative_bias || alibi_slopes; }
 };

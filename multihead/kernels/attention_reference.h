@@ -109,7 +109,10 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
       s[j] += t.relative_bias[h * t.relative_stride +
                               relative_index(distance, t.relative_center, t.relative_span)];
     }
-    if (t.alibi_slopes) s[j] -= t.alibi_slopes[h * t.alibi_stride] * static_cast<T>(std::abs(distance));
+    if (t.alibi_slopes) {
+      s[j] -= t.alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] *
+              static_cast<T>(std::abs(distance));
+    }
   }
   return n;
 }
@@ -204,7 +207,8 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms<T>& t, c
                         relative_index(distance, t.relative_center, t.relative_span)] += d_score;
     }
     if (g.d_alibi_slopes) {
-      g.d_alibi_slopes[h * t.alibi_stride] -= d_score * static_cast<T>(std::abs(distance));
+      g.d_alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] -=
+          d_score * static_cast<T>(std::abs(distance));
     }
     const T d_dot = static_cast<T>(p.scale) * (d_score * row.derivative[j]);
     const T* k = row_of(in.key, in.key_strides, b, kv, p.key_begin_row(b) + j);
@@ -244,7 +248,9 @@ void zero_score_gradients(const AttentionProblem& p, const ScoreTerms<T>& t, T* 
   }
   for (int64_t h = 0; h < p.heads; ++h) {
     if (d_relative_bias) std::fill_n(d_relative_bias + h * t.relative_stride, t.relative_span, T{0});
-    if (d_alibi_slopes) d_alibi_slopes[h * t.alibi_stride] = 0;
+    for (int64_t b = 0; d_alibi_slopes && b < extent(p.batch, t.alibi_batch_stride); ++b) {
+      d_alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] = 0;
+    }
   }
 }
 
