@@ -207,12 +207,17 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
 }
 
 Tensor LanguageModel::operator()(const Tensor& tokens, const LanguageModelCall& call) const {
-  return linear(features(tokens, call), head_weight, head_bias);
+  return logits(features(tokens, call));
 }
 
 Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call,
                            double label_smoothing) const {
-  return cross_entropy((*this)(tokens, call), targets, {.label_smoothing = label_smoothing});
+  const CrossEntropyOptions options = {.label_smoothing = label_smoothing};
+  // From a few thousand words on, the logits of all tokens would be the largest tensor of the step.
+  constexpr int64_t kManyWords = 2048;
+  if (config_.vocab_size < kManyWords || head_bias.defined())
+    return cross_entropy((*this)(tokens, call), targets, options);
+  return linear_cross_entropy(features(tokens, call), head_weight, targets, options);
 }
 
 nn::DecodeState LanguageModel::make_state(int64_t batch, int64_t capacity) const {

@@ -82,6 +82,8 @@ class LanguageModel {
   Tensor operator()(const Tensor& tokens, const LanguageModelCall& call = {}) const;
   /// The last hidden states [B, T, embed_dim], before the output layer.
   Tensor features(const Tensor& tokens, const LanguageModelCall& call = {}) const;
+  /// The output layer alone: features [..., embed_dim] -> [..., vocab_size].
+  Tensor logits(const Tensor& features) const { return linear(features, head_weight, head_bias); }
   /// Mean cross-entropy of the next token in nats. Shapes: tokens, targets [B, T]; targets -100 are ignored.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
               double label_smoothing = 0) const;

@@ -1,8 +1,6 @@
 // Layer norm (Ba et al. 2016) and RMS norm (Zhang & Sennrich 2019) over the last axis.
 #pragma once
 
-#include <utility>
-
 #include "multihead/nn/linear.h"
 #include "multihead/ops/norm.h"
 
@@ -29,7 +27,7 @@ class Norm {
     return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, weight, eps_);
   }
   /// {x + residual, norm(x + residual)} in one pass.
-  std::pair<Tensor, Tensor> add(const Tensor& x, const Tensor& residual) const {
+  AddNorm add(const Tensor& x, const Tensor& residual) const {
     return kind_ == NormKind::layer ? add_layer_norm(x, residual, weight, bias, eps_)
                                     : add_rms_norm(x, residual, weight, eps_);
   }

@@ -41,16 +41,17 @@ Tensor TransformerLayer::attend_memory(const Tensor& x, const LayerCall& call) c
 
 // Each sub-layer's result and the stream it joins meet inside the norm that follows: one pass over memory.
 Tensor TransformerLayer::pre_norm(const Tensor& x, const LayerCall& call) const {
-  auto [stream, normed] = norm2.add(attend_self(norm1(x), call), x);
-  if (options_.cross_attention) std::tie(stream, normed) = norm3.add(attend_memory(normed, call), stream);
-  if (call.rng == nullptr || options_.dropout_p == 0) return feed_forward(normed, call.rng, stream);
-  return add_dropout(stream, feed_forward(normed, call.rng), options_.dropout_p, call.rng);
+  AddNorm joined = norm2.add(attend_self(norm1(x), call), x);
+  if (options_.cross_attention) joined = norm3.add(attend_memory(joined.normed, call), joined.sum);
+  if (call.rng == nullptr || options_.dropout_p == 0)
+    return feed_forward(joined.normed, call.rng, joined.sum);
+  return add_dropout(joined.sum, feed_forward(joined.normed, call.rng), options_.dropout_p, call.rng);
 }
 
 Tensor TransformerLayer::post_norm(const Tensor& x, const LayerCall& call) const {
-  Tensor y = norm1.add(attend_self(x, call), x).second;
-  if (options_.cross_attention) y = norm2.add(attend_memory(y, call), y).second;
-  return last_norm().add(dropout(feed_forward(y, call.rng), options_.dropout_p, call.rng), y).second;
+  Tensor y = norm1.add(attend_self(x, call), x).normed;
+  if (options_.cross_attention) y = norm2.add(attend_memory(y, call), y).normed;
+  return last_norm().add(dropout(feed_forward(y, call.rng), options_.dropout_p, call.rng), y).normed;
 }
 
 void TransformerLayer::visit(Visitor& visitor) {

@@ -1,0 +1,38 @@
+// Text from a language model, one token at a time, with a key/value cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "multihead/generate/sampling.h"
+#include "multihead/models/language_model.h"
+
+namespace multihead {
+
+/// What happens when a sequence fills the model's context.
+enum class Overflow {
+  slide,  ///< the last half of the context is read again from position 0, and generation goes on
+  error,  ///< ValueError before the first token, if prompt and new tokens cannot fit
+};
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 100;
+  SamplingOptions sampling;
+  uint64_t seed = 0;                 ///< row r draws from its own stream, so rows do not depend on the batch
+  std::vector<int32_t> stop_tokens;  ///< end a row; not part of the result
+  Overflow overflow = Overflow::slide;
+  /// Called with every new token as soon as it is known; returning false ends the row.
+  std::function<bool(int64_t row, int32_t token)> on_token;
+};
+
+/// Continues every prompt; the rows are decoded together and give what they would give alone. A prompt longer
+/// than the context is cut to its last half (slide).
+///
+/// Returns   the new tokens of every row
+/// Throws    ValueError (empty prompt, token outside the vocabulary, options)
+std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
+                                           const std::vector<std::vector<int32_t>>& prompts,
+                                           const GenerateOptions& options = {});
+
+}  // namespace multihead

@@ -1,0 +1,114 @@
+#include "multihead/generate/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "multihead/core/error.h"
+
+namespace multihead {
+namespace {
+
+constexpr float kExcluded = -std::numeric_limits<float>::infinity();
+
+std::vector<float> penalized(std::span<const float> logits, std::span<const int32_t> history,
+                             double penalty) {
+  std::vector<float> result(logits.begin(), logits.end());
+  if (penalty == 1) return result;
+  std::vector<int32_t> seen(history.begin(), history.end());
+  std::sort(seen.begin(), seen.end());
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  for (const int32_t token : seen) {
+    if (token < 0 || static_cast<size_t>(token) >= result.size()) continue;
+    float& logit = result[static_cast<size_t>(token)];
+    logit = static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);
+  }
+  return result;
+}
+
+// Tokens with a finite logit, most likely first; only the first `limit` are in order and kept.
+std::vector<int32_t> ranked(const std::vector<float>& logits, size_t limit) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] > kExcluded) tokens.push_back(static_cast<int32_t>(i));  // false for NaN, too
+  }
+  MH_CHECK(!tokens.empty(), ValueError,
+           "sampling: no token has a finite logit; the model's output is not a number");
+  const auto more_likely = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  const size_t kept = std::min(limit, tokens.size());
+  std::partial_sort(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(kept), tokens.end(),
+                    more_likely);
+  tokens.resize(kept);
+  return tokens;
+}
+
+void normalize(std::vector<Candidate>& list) {
+  double total = 0;
+  for (const Candidate& c : list) total += c.probability;
+  for (Candidate& c : list) c.probability /= total;
+}
+
+void keep_top_p(std::vector<Candidate>& list, double top_p) {
+  double sum = 0;
+  size_t kept = 0;
+  while (kept < list.size() && (kept == 0 || sum < top_p)) sum += list[kept++].probability;
+  list.resize(kept);
+}
+
+void keep_min_p(std::vector<Candidate>& list, double min_p) {
+  const double least = min_p * list.front().probability;
+  while (list.size() > 1 && list.back().probability < least) list.pop_back();
+}
+
+}  // namespace
+
+void check(const SamplingOptions& o) {
+  MH_CHECK(std::isfinite(o.temperature) && o.temperature >= 0, ValueError,
+           "sampling: temperature must be a number >= 0, got ", o.temperature);
+  MH_CHECK(o.top_k >= 0, ValueError, "sampling: top_k must be >= 0, got ", o.top_k);
+  MH_CHECK(o.top_p > 0 && o.top_p <= 1, ValueError, "sampling: top_p must be in (0, 1], got ", o.top_p);
+  MH_CHECK(o.min_p >= 0 && o.min_p <= 1, ValueError, "sampling: min_p must be in [0, 1], got ", o.min_p);
+  MH_CHECK(std::isfinite(o.repetition_penalty) && o.repetition_penalty > 0, ValueError,
+           "sampling: repetition_penalty must be > 0, got ", o.repetition_penalty);
+}
+
+std::vector<Candidate> candidates(std::span<const float> logits, std::span<const int32_t> history,
+                                  const SamplingOptions& options) {
+  check(options);
+  const std::vector<float> scores = penalized(logits, history, options.repetition_penalty);
+  const bool greedy = options.temperature == 0;
+  const size_t limit = greedy ? 1 : options.top_k > 0 ? static_cast<size_t>(options.top_k) : scores.size();
+  const std::vector<int32_t> tokens = ranked(scores, limit);
+  if (greedy) return {{tokens.front(), 1.0}};
+  const double largest = scores[static_cast<size_t>(tokens.front())];
+  std::vector<Candidate> list;
+  for (const int32_t token : tokens) {
+    // An infinite logit takes everything.
+    const double difference = scores[static_cast<size_t>(token)] == largest
+                                  ? 0
+                                  : (scores[static_cast<size_t>(token)] - largest) / options.temperature;
+    list.push_back({token, std::exp(difference)});
+  }
+  normalize(list);
+  keep_top_p(list, options.top_p);
+  normalize(list);
+  keep_min_p(list, options.min_p);
+  normalize(list);
+  return list;
+}
+
+int32_t sample(std::span<const float> logits, std::span<const int32_t> history,
+               const SamplingOptions& options, double uniform) {
+  const std::vector<Candidate> list = candidates(logits, history, options);
+  double left = uniform;
+  for (const Candidate& candidate : list) {
+    left -= candidate.probability;
+    if (left < 0) return candidate.token;
+  }
+  return list.back().token;
+}
+
+}  // namespace multihead

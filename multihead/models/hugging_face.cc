@@ -1,0 +1,373 @@
+#include "multihead/models/hugging_face.h"
+
+#include <array>
+#include <filesystem>
+
+#include "multihead/core/error.h"
+#include "multihead/io/config.h"
+#include "multihead/io/json.h"
+
+namespace multihead::models {
+namespace {
+
+// Hugging Face's names of the activations, in the order of the enum.
+const std::vector<std::string> kActivations = {"linear", "relu", "gelu", "gelu_new", "silu"};
+// gelu_pytorch_tanh is gelu_new by another name.
+const std::vector<std::string> kReadableActivations = {
+    "linear", "relu", "gelu", "gelu_new", "silu", "swish", "gelu_pytorch_tanh"};
+const std::vector<std::string> kPositions = {"none", "learned", "sinusoidal", "rotary", "alibi"};
+const std::vector<std::string> kNorms = {"layer_norm", "rms_norm"};
+const std::vector<std::string> kRotaryLayouts = {"halves", "interleaved"};
+constexpr io::IntegerRange kSize = {.min = 1, .max = int64_t{1} << 31};
+constexpr io::NumberRange kProbability = {.min = 0, .max = 1};
+constexpr io::NumberRange kPositive = {.min = 0, .exclude_min = true};
+
+Activation activation_field(io::ConfigReader& config, const char* key, Activation fallback) {
+  const size_t index = config.choice_or(key, kReadableActivations, static_cast<size_t>(fallback));
+  if (index == 5) return Activation::silu;
+  if (index == 6) return Activation::gelu_tanh;
+  return static_cast<Activation>(index);
+}
+
+const std::string& activation_name(Activation activation) {
+  return kActivations[static_cast<size_t>(activation)];
+}
+
+bool is_gpt2(const LanguageModelConfig& c) {
+  return c.positions == Positions::learned && c.norm == nn::NormKind::layer && c.norm_first && c.final_norm &&
+         !c.gated && c.attention_bias && c.out_bias && c.ffn_bias && !c.head_bias && !c.scale_embeddings &&
+         c.num_kv_heads == c.num_heads && c.head_dim * c.num_heads == c.embed_dim;
+}
+
+bool is_llama(const LanguageModelConfig& c) {
+  return c.positions == Positions::rotary && c.rotary_layout == RotaryLayout::halves &&
+         c.rotary_fraction == 1 && c.norm == nn::NormKind::rms && c.norm_first && c.final_norm && c.gated &&
+         c.attention_bias == c.out_bias && !c.head_bias && !c.scale_embeddings;
+}
+
+Json gpt2_json(const LanguageModelConfig& c) {
+  return Json::object({{"architectures", Json(std::vector<Json>{"GPT2LMHeadModel"})},
+                       {"model_type", "gpt2"},
+                       {"vocab_size", c.vocab_size},
+                       {"n_positions", c.context},
+                       {"n_embd", c.embed_dim},
+                       {"n_layer", c.num_layers},
+                       {"n_head", c.num_heads},
+                       {"n_inner", c.ffn_dim},
+                       {"activation_function", activation_name(c.activation)},
+                       {"resid_pdrop", c.dropout_p},
+                       {"embd_pdrop", c.dropout_p},
+                       {"attn_pdrop", c.attention_dropout_p},
+                       {"layer_norm_epsilon", c.norm_eps},
+                       {"initializer_range", c.init_std},
+                       {"tie_word_embeddings", c.tie_embeddings}});
+}
+
+Json llama_json(const LanguageModelConfig& c) {
+  return Json::object({{"architectures", Json(std::vector<Json>{"LlamaForCausalLM"})},
+                       {"model_type", "llama"},
+                       {"vocab_size", c.vocab_size},
+                       {"max_position_embeddings", c.context},
+                       {"hidden_size", c.embed_dim},
+                       {"intermediate_size", c.ffn_dim},
+                       {"num_hidden_layers", c.num_layers},
+                       {"num_attention_heads", c.num_heads},
+                       {"num_key_value_heads", c.num_kv_heads},
+                       {"head_dim", c.head_dim},
+                       {"hidden_act", activation_name(c.activation)},
+                       {"rms_norm_eps", c.norm_eps},
+                       {"rope_theta", c.rotary_base},
+                       {"attention_bias", c.attention_bias},
+                       {"mlp_bias", c.ffn_bias},
+                       {"attention_dropout", c.attention_dropout_p},
+                       {"initializer_range", c.init_std},
+                       {"tie_word_embeddings", c.tie_embeddings}});
+}
+
+Json own_json(const LanguageModelConfig& c) {
+  return Json::object({{"architectures", Json(std::vector<Json>{"LanguageModel"})},
+                       {"model_type", "multihead"},
+                       {"vocab_size", c.vocab_size},
+                       {"context", c.context},
+                       {"num_layers", c.num_layers},
+                       {"num_heads", c.num_heads},
+                       {"num_kv_heads", c.num_kv_heads},
+                       {"head_dim", c.head_dim},
+                       {"embed_dim", c.embed_dim},
+                       {"ffn_dim", c.ffn_dim},
+                       {"positions", kPositions[static_cast<size_t>(c.positions)]},
+                       {"rotary_base", c.rotary_base},
+                       {"rotary_fraction", c.rotary_fraction},
+                       {"rotary_layout", kRotaryLayouts[static_cast<size_t>(c.rotary_layout)]},
+                       {"norm", kNorms[static_cast<size_t>(c.norm)]},
+                       {"norm_eps", c.norm_eps},
+                       {"norm_first", c.norm_first},
+                       {"final_norm", c.final_norm},
+                       {"activation", activation_name(c.activation)},
+                       {"gated", c.gated},
+                       {"attention_bias", c.attention_bias},
+                       {"out_bias", c.out_bias},
+                       {"ffn_bias", c.ffn_bias},
+                       {"head_bias", c.head_bias},
+                       {"tie_embeddings", c.tie_embeddings},
+                       {"scale_embeddings", c.scale_embeddings},
+                       {"attention_dropout_p", c.attention_dropout_p},
+                       {"init_std", c.init_std}});
+}
+
+LanguageModelConfig gpt2_config(io::ConfigReader& r) {
+  LanguageModelConfig c;
+  c.vocab_size = r.integer("vocab_size", kSize);
+  c.context = r.integer("n_positions", kSize);
+  c.embed_dim = r.integer("n_embd", kSize);
+  c.num_layers = r.integer("n_layer", {.min = 1, .max = 1 << 16});
+  c.num_heads = r.integer("n_head", kSize);
+  c.ffn_dim = r.optional_integer("n_inner", kSize).value_or(0);
+  c.activation = activation_field(r, "activation_function", Activation::gelu_tanh);
+  c.dropout_p = r.number_or("resid_pdrop", 0.1, kProbability);
+  c.attention_dropout_p = r.number_or("attn_pdrop", 0.1, kProbability);
+  c.norm_eps = r.number_or("layer_norm_epsilon", 1e-5, kPositive);
+  c.init_std = r.number_or("initializer_range", 0.02, kPositive);
+  c.tie_embeddings = r.boolean_or("tie_word_embeddings", true);
+  r.ignore({"embd_pdrop", "n_ctx", "summary_type", "summary_use_proj", "summary_activation",
+            "summary_proj_to_labels", "summary_first_dropout", "task_specific_params"});
+  if (!r.boolean_or("scale_attn_weights", true)) r.fail("scale_attn_weights", "false is not supported");
+  if (r.boolean_or("scale_attn_by_inverse_layer_idx", false)) {
+    r.fail("scale_attn_by_inverse_layer_idx", "true is not supported");
+  }
+  if (r.boolean_or("add_cross_attention", false)) r.fail("add_cross_attention", "true is not supported");
+  r.ignore({"reorder_and_upcast_attn"});
+  return c;
+}
+
+LanguageModelConfig llama_config(io::ConfigReader& r) {
+  LanguageModelConfig c;
+  c.positions = Positions::rotary;
+  c.norm = nn::NormKind::rms;
+  c.gated = true;
+  c.vocab_size = r.integer("vocab_size", kSize);
+  c.context = r.integer("max_position_embeddings", kSize);
+  c.embed_dim = r.integer("hidden_size", kSize);
+  c.ffn_dim = r.integer("intermediate_size", kSize);
+  c.num_layers = r.integer("num_hidden_layers", {.min = 1, .max = 1 << 16});
+  c.num_heads = r.integer("num_attention_heads", kSize);
+  c.num_kv_heads = r.optional_integer("num_key_value_heads", kSize).value_or(0);
+  c.head_dim = r.optional_integer("head_dim", kSize).value_or(0);
+  c.activation = activation_field(r, "hidden_act", Activation::silu);
+  c.norm_eps = r.number_or("rms_norm_eps", 1e-6, kPositive);
+  c.rotary_base = r.number_or("rope_theta", 10000, kPositive);
+  if (auto rope = r.optional_child("rope_parameters")) {
+    c.rotary_base = rope->number_or("rope_theta", c.rotary_base, kPositive);
+    if (rope->string_or("rope_type", "default") != "default")
+      rope->fail("rope_type", "only \"default\" is supported");
+  }
+  if (const Json* scaling = r.find("rope_scaling"); scaling != nullptr && !scaling->is_null()) {
+    r.fail("rope_scaling", "is not supported");
+  }
+  c.attention_bias = c.out_bias = r.boolean_or("attention_bias", false);
+  c.ffn_bias = r.boolean_or("mlp_bias", false);
+  c.attention_dropout_p = r.number_or("attention_dropout", 0, kProbability);
+  c.init_std = r.number_or("initializer_range", 0.02, kPositive);
+  c.tie_embeddings = r.boolean_or("tie_word_embeddings", false);
+  r.ignore({"pretraining_tp"});
+  return c;
+}
+
+LanguageModelConfig own_config(io::ConfigReader& r) {
+  LanguageModelConfig c;
+  c.vocab_size = r.integer("vocab_size", kSize);
+  c.context = r.integer("context", kSize);
+  c.num_layers = r.integer("num_layers", {.min = 1, .max = 1 << 16});
+  c.num_heads = r.integer("num_heads", kSize);
+  c.num_kv_heads = r.integer("num_kv_heads", kSize);
+  c.head_dim = r.integer("head_dim", kSize);
+  c.embed_dim = r.integer("embed_dim", kSize);
+  c.ffn_dim = r.integer("ffn_dim", kSize);
+  c.positions = static_cast<Positions>(r.choice("positions", kPositions));
+  c.rotary_base = r.number_or("rotary_base", c.rotary_base, kPositive);
+  c.rotary_fraction = r.number_or("rotary_fraction", 1, {.min = 0, .max = 1, .exclude_min = true});
+  c.rotary_layout = static_cast<RotaryLayout>(r.choice_or("rotary_layout", kRotaryLayouts, 0));
+  c.norm = static_cast<nn::NormKind>(r.choice("norm", kNorms));
+  c.norm_eps = r.number("norm_eps", kPositive);
+  c.norm_first = r.boolean("norm_first");
+  c.final_norm = r.boolean("final_norm");
+  c.activation = activation_field(r, "activation", c.activation);
+  c.gated = r.boolean("gated");
+  c.attention_bias = r.boolean("attention_bias");
+  c.out_bias = r.boolean("out_bias");
+  c.ffn_bias = r.boolean("ffn_bias");
+  c.head_bias = r.boolean("head_bias");
+  c.tie_embeddings = r.boolean("tie_embeddings");
+  c.scale_embeddings = r.boolean("scale_embeddings");
+  c.attention_dropout_p = r.number_or("attention_dropout_p", 0, kProbability);
+  c.init_std = r.number_or("init_std", 0.02, kPositive);
+  return c;
+}
+
+std::string config_path(const std::string& folder) {
+  return (std::filesystem::path(folder) / "config.json").string();
+}
+
+// A stored matrix must have this many elements for the config to be taken at its word.
+void check_size_before_allocating(const LanguageModelConfig& c, const io::SafetensorsFile& file) {
+  const int64_t embeddings = checked_multiply(c.vocab_size, c.embed_dim, "config");
+  const int64_t layer =
+      checked_multiply(c.embed_dim, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim + c.ffn_dim, "config");
+  const int64_t least = embeddings + checked_multiply(layer, c.num_layers, "config");
+  const auto elements = static_cast<int64_t>(file.data_bytes());  // at least one byte each
+  MH_CHECK(least <= elements, FormatError, file.path(), ": the config asks for at least ", least,
+           " weights, the file holds ", file.data_bytes(), " bytes");
+}
+
+}  // namespace
+
+Family family_of(const LanguageModelConfig& config) {
+  const LanguageModelConfig c = resolved(config);
+  return is_gpt2(c) ? Family::gpt2 : is_llama(c) ? Family::llama : Family::multihead;
+}
+
+const char* family_name(Family family) {
+  constexpr std::array<const char*, 3> kNames = {"gpt2", "llama", "multihead"};
+  return kNames[static_cast<size_t>(family)];
+}
+
+Json config_to_json(const LanguageModelConfig& config) {
+  const LanguageModelConfig c = resolved(config);
+  const Family family = family_of(c);
+  Json json = family == Family::gpt2 ? gpt2_json(c) : family == Family::llama ? llama_json(c) : own_json(c);
+  json["multihead"] = Json::object({{"dropout_p", c.dropout_p},
+                                    {"ffn_dropout_p", c.ffn_dropout_p},
+                                    {"scaled_residual_init", c.scaled_residual_init},
+                                    {"default_linear_init", c.default_linear_init}});
+  json["torch_dtype"] = "float32";
+  return json;
+}
+
+LanguageModelConfig config_from_json(const Json& json, const std::string& where,
+                                     std::vector<std::string>* unknown) {
+  io::ConfigReader reader(json, where);
+  const size_t family = reader.choice("model_type", {"gpt2", "llama", "multihead"});
+  LanguageModelConfig c = family == 0   ? gpt2_config(reader)
+                          : family == 1 ? llama_config(reader)
+                                        : own_config(reader);
+  if (auto training = reader.optional_child("multihead")) {
+    c.dropout_p = training->number_or("dropout_p", c.dropout_p, kProbability);
+    c.ffn_dropout_p = training->number_or("ffn_dropout_p", c.ffn_dropout_p, kProbability);
+    c.scaled_residual_init = training->boolean_or("scaled_residual_init", c.scaled_residual_init);
+    c.default_linear_init = training->boolean_or("default_linear_init", c.default_linear_init);
+  }
+  reader.ignore({"architectures", "torch_dtype", "dtype", "transformers_version", "bos_token_id",
+                 "eos_token_id", "pad_token_id", "use_cache", "_name_or_path"});
+  if (unknown != nullptr) *unknown = reader.unknown_keys();
+  try {
+    return resolved(c);
+  } catch (const ValueError& error) {
+    throw FormatError(concat(where, ": ", error.what()));
+  }
+}
+
+namespace {
+
+void add_gpt2_layer(WeightMap& map, const std::string& ours, const std::string& theirs) {
+  const auto add = [&](const char* our_name, const char* their_name, bool matrix) {
+    for (const char* kind : {".weight", ".bias"}) {
+      map.push_back({ours + our_name + kind, {{theirs + their_name + kind}}, matrix});
+    }
+  };
+  map.push_back({ours + "self_attn.in_proj_weight", {{theirs + "attn.c_attn.weight"}}, true});
+  map.push_back({ours + "self_attn.in_proj_bias", {{theirs + "attn.c_attn.bias"}}});
+  add("self_attn.out_proj", "attn.c_proj", true);
+  add("linear1", "mlp.c_fc", true);
+  add("linear2", "mlp.c_proj", true);
+  add("norm1", "ln_1", false);
+  add("norm2", "ln_2", false);
+}
+
+WeightMap gpt2_map(const LanguageModelConfig& c) {
+  WeightMap map = {{"token_embedding.weight", {{"transformer.wte.weight"}}},
+                   {"position_embedding.weight", {{"transformer.wpe.weight"}}},
+                   {"final_norm.weight", {{"transformer.ln_f.weight"}}},
+                   {"final_norm.bias", {{"transformer.ln_f.bias"}}}};
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    add_gpt2_layer(map, concat("layers.", i, "."), concat("transformer.h.", i, "."));
+  }
+  if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
+  return map;
+}
+
+void add_llama_layer(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
+                     const std::string& theirs) {
+  const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
+  for (const char* kind : {"weight", "bias"}) {
+    const bool bias = kind[0] == 'b';
+    if (!bias || c.attention_bias) {
+      const std::string attention = theirs + "self_attn.";
+      map.push_back({ours + "self_attn.in_proj_" + kind,
+                     {{attention + "q_proj." + kind, query_rows},
+                      {attention + "k_proj." + kind, key_rows},
+                      {attention + "v_proj." + kind, key_rows}}});
+      map.push_back({ours + "self_attn.out_proj." + kind, {{attention + "o_proj." + kind}}});
+    }
+    if (!bias || c.ffn_bias) {
+      map.push_back(
+          {ours + "linear1." + kind,
+           {{theirs + "mlp.gate_proj." + kind, c.ffn_dim}, {theirs + "mlp.up_proj." + kind, c.ffn_dim}}});
+      map.push_back({ours + "linear2." + kind, {{theirs + "mlp.down_proj." + kind}}});
+    }
+  }
+  map.push_back({ours + "norm1.weight", {{theirs + "input_layernorm.weight"}}});
+  map.push_back({ours + "norm2.weight", {{theirs + "post_attention_layernorm.weight"}}});
+}
+
+WeightMap llama_map(const LanguageModelConfig& c) {
+  WeightMap map = {{"token_embedding.weight", {{"model.embed_tokens.weight"}}},
+                   {"final_norm.weight", {{"model.norm.weight"}}}};
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    add_llama_layer(map, c, concat("layers.", i, "."), concat("model.layers.", i, "."));
+  }
+  if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
+  return map;
+}
+
+}  // namespace
+
+WeightMap weight_map(LanguageModel& model) {
+  switch (family_of(model.config())) {
+    case Family::gpt2:
+      return gpt2_map(model.config());
+    case Family::llama:
+      return llama_map(model.config());
+    case Family::multihead:
+      break;
+  }
+  return identity_map(nn::named_parameters(model));
+}
+
+io::TensorMap language_model_tensors(LanguageModel& model) {
+  return export_weights(nn::named_parameters(model), weight_map(model));
+}
+
+void save_language_model(LanguageModel& model, const std::string& folder) {
+  const std::filesystem::path path(folder);
+  io::save_safetensors((path / "model.safetensors").string(), language_model_tensors(model));
+  io::save_json(config_path(folder), config_to_json(model.config()));
+}
+
+LanguageModel load_language_model(const std::string& folder) {
+  const std::string path = config_path(folder);
+  const LanguageModelConfig config = config_from_json(io::load_json(path), path);
+  const io::SafetensorsFile file(folder);
+  check_size_before_allocating(config, file);
+  Rng rng(0);
+  LanguageModel model(config, rng);
+  ImportOptions options;
+  if (family_of(config) == Family::gpt2) {
+    options = {"transformer.", {".attn.bias", ".attn.masked_bias"}};
+  }
+  // Files that repeat a tied matrix say nothing new.
+  if (config.tie_embeddings) options.ignored_suffixes.push_back("lm_head.weight");
+  import_weights(nn::named_parameters(model), weight_map(model), file, options);
+  return model;
+}
+
+}  // namespace multihead::models

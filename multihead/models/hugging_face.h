@@ -1,0 +1,39 @@
+// Language models as Hugging Face directories: config.json, model.safetensors (and tokenizer.json beside
+// them).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "multihead/core/json.h"
+#include "multihead/models/language_model.h"
+#include "multihead/models/weight_map.h"
+
+namespace multihead::models {
+
+/// What config.json says. `gpt2` and `llama` load in transformers as GPT2LMHeadModel and LlamaForCausalLM;
+/// `multihead` is everything that neither can express, under our own names.
+enum class Family { gpt2, llama, multihead };
+
+/// The family that can express this configuration.
+Family family_of(const LanguageModelConfig& config);
+const char* family_name(Family family);
+
+/// config.json. What only training needs and the family has no field for goes under "multihead".
+Json config_to_json(const LanguageModelConfig& config);
+/// Throws FormatError naming file and field. `unknown` (optional) receives the fields that were not
+/// understood.
+LanguageModelConfig config_from_json(const Json& json, const std::string& where,
+                                     std::vector<std::string>* unknown = nullptr);
+
+WeightMap weight_map(LanguageModel& model);
+
+/// Writes config.json and model.safetensors into an existing folder.
+void save_language_model(LanguageModel& model, const std::string& folder);
+/// The weights as they stand in model.safetensors, for checkpoints.
+io::TensorMap language_model_tensors(LanguageModel& model);
+
+/// Sizes are checked against the file's header before memory is taken. Throws IoError, FormatError.
+LanguageModel load_language_model(const std::string& folder);
+
+}  // namespace multihead::models

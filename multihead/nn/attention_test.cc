@@ -1,0 +1,146 @@
+#include "multihead/nn/attention.h"
+
+#include <gtest/gtest.h>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::nn {
+namespace {
+
+Tensor random(const Shape& shape, uint64_t seed) {
+  Rng rng(seed);
+  return randn(shape, rng);
+}
+
+void expect_bits(const Tensor& a, const Tensor& b) {
+  ASSERT_EQ(a.shape(), b.shape());
+  EXPECT_EQ(a.to_vector<float>(), b.to_vector<float>());
+}
+
+void expect_near(const Tensor& a, const Tensor& b, double tolerance) {
+  ASSERT_EQ(a.shape(), b.shape());
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], tolerance) << "at " << i;
+}
+
+// Copies the packed weights of one module into the separate ones of another.
+void copy_packed_to_separate(const MultiHeadAttention& packed, MultiHeadAttention& separate) {
+  int64_t row = 0;
+  for (Linear* projection : {&separate.q_proj, &separate.k_proj, &separate.v_proj}) {
+    const int64_t rows = projection->out_features();
+    projection->weight.copy_from(slice(packed.in_proj_weight, 0, row, row + rows));
+    if (projection->bias.defined())
+      projection->bias.copy_from(slice(packed.in_proj_bias, 0, row, row + rows));
+    row += rows;
+  }
+  separate.out_proj.weight.copy_from(packed.out_proj.weight);
+  separate.out_proj.bias.copy_from(packed.out_proj.bias);
+}
+
+TEST(MultiHeadAttentionTest, ShapesOfTheLectureNotes) {
+  Rng rng(1);
+  const MultiHeadAttention attention({.embed_dim = 4, .num_heads = 2, .value_dim = 6}, rng);
+  const Tensor y = attention(Tensor::ones({2, 4, 4}), Tensor::ones({2, 6, 4}), Tensor::ones({2, 6, 6}),
+                             {.mask = lengths(Tensor::of<int64_t>({2}, {3, 2}))});
+  EXPECT_EQ(y.shape(), (Shape{2, 4, 4}));
+}
+
+TEST(MultiHeadAttentionTest, NamesAndShapesAreThoseOfPyTorch) {
+  Rng rng(1);
+  MultiHeadAttention packed({.embed_dim = 12, .num_heads = 3}, rng);
+  const auto names = named_parameters(packed);
+  ASSERT_EQ(names.size(), 4u);
+  EXPECT_EQ(names[0].name, "in_proj_weight");
+  EXPECT_EQ(names[0].tensor.shape(), (Shape{36, 12}));
+  EXPECT_EQ(names[1].name, "in_proj_bias");
+  EXPECT_EQ(names[2].name, "out_proj.weight");
+  EXPECT_EQ(names[3].name, "out_proj.bias");
+  MultiHeadAttention separate({.embed_dim = 12, .num_heads = 3, .key_dim = 5, .value_dim = 7}, rng);
+  EXPECT_EQ(parameter_count(separate), 12 * 12 + 12 * 5 + 12 * 7 + 12 * 12 + 4 * 12);
+  EXPECT_EQ(named_parameters(separate)[2].name, "k_proj.weight");
+}
+
+TEST(MultiHeadAttentionTest, PackedSelfAttentionEqualsTheGeneralPath) {
+  for (const int64_t kv_heads : {4, 2, 1}) {
+    Rng rng(3);
+    const MultiHeadAttention attention({.embed_dim = 20, .num_heads = 4, .num_kv_heads = kv_heads}, rng);
+    const Tensor x = random({2, 7, 20}, 5);
+    const AttentionCall call = {.mask = causal()};
+    // A clone is another tensor, so the packed path is not taken.
+    expect_bits(attention(x, x, x, call), attention(x, x.clone(), x.clone(), call));
+  }
+}
+
+TEST(MultiHeadAttentionTest, PackedWeightsEqualSeparateOnesAndSoDoGradients) {
+  Rng rng(3);
+  MultiHeadAttention packed({.embed_dim = 12, .num_heads = 3}, rng);
+  // key_dim differs on paper only, to force the separate form.
+  MultiHeadAttention separate({.embed_dim = 12, .num_heads = 3, .value_bias = false}, rng);
+  ASSERT_FALSE(separate.in_proj_weight.defined());
+  packed.in_proj_bias.fill(0);
+  copy_packed_to_separate(packed, separate);
+  separate.q_proj.bias.fill(0);
+  separate.k_proj.bias.fill(0);
+  Tensor x = random({2, 5, 12}, 7).set_requires_grad();
+  Tensor x2 = x.clone().set_requires_grad();
+  const Tensor dy = random({2, 5, 12}, 8);
+  {
+    Tape tape;
+    tape.backward(packed(x, x, x), dy);
+  }
+  {
+    Tape tape;
+    tape.backward(separate(x2, x2, x2), dy);
+  }
+  expect_near(x.grad(), x2.grad(), 1e-5);
+  expect_near(slice(packed.in_proj_weight.grad(), 0, 24, 36), separate.v_proj.weight.grad(), 1e-5);
+}
+
+TEST(MultiHeadAttentionTest, TokenByTokenEqualsTheWholeBitForBit) {
+  Rng rng(3);
+  const MultiHeadAttention attention({.embed_dim = 24, .num_heads = 4, .num_kv_heads = 2}, rng);
+  const int64_t length = 19;
+  const Tensor x = random({1, length, 24}, 5);
+  const RotaryTable table = rotary_table(length, {0}, rotary_frequencies(6));
+  const Tensor whole = attention(x, x, x, {.mask = causal(), .rotary = &table});
+  for (const int64_t chunk : {1, 5}) {
+    KvCache cache{Tensor::full({1, 2, 32, 6}, 99), Tensor::full({1, 2, 32, 6}, 99)};
+    for (int64_t t = 0; t < length; t += chunk) {
+      const int64_t count = std::min(chunk, length - t);
+      const RotaryTable part = rotary_table(count, {t}, rotary_frequencies(6));
+      const std::vector<int64_t> before = {t}, fresh = {count};
+      const Tensor y = attention.decode(slice(x, 1, t, t + count).contiguous(), {&cache, before, fresh},
+                                        {.rotary = &part});
+      expect_bits(y, slice(whole, 1, t, t + count).contiguous());
+    }
+  }
+}
+
+TEST(MultiHeadAttentionTest, ResidualIsAdded) {
+  Rng rng(3);
+  const MultiHeadAttention attention({.embed_dim = 12, .num_heads = 3}, rng);
+  const Tensor x = random({2, 5, 12}, 7);
+  expect_near(attention(x, x, x, {.residual = x}), add(attention(x, x, x), x), 1e-6);
+}
+
+TEST(MultiHeadAttentionTest, WrongSizesAreNamed) {
+  Rng rng(3);
+  EXPECT_THROW(MultiHeadAttention({.embed_dim = 10, .num_heads = 3}, rng), ValueError);
+  EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3}, rng), ValueError);
+  EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 0}, rng), ValueError);
+  EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .dropout_p = 1.5}, rng), ValueError);
+  const MultiHeadAttention attention({.embed_dim = 12, .num_heads = 3}, rng);
+  const Tensor x = Tensor::zeros({2, 5, 12}), narrow = Tensor::zeros({2, 5, 11}),
+               other = Tensor::zeros({3, 5, 12});
+  EXPECT_THROW(attention(narrow, narrow, narrow), ShapeError);
+  EXPECT_THROW(attention(x, other, other), ShapeError);
+  KvCache cache{Tensor::zeros({2, 3, 6, 4}), Tensor::zeros({2, 3, 6, 4})};
+  const std::vector<int64_t> full = {4, 4}, five = {5, 5};
+  EXPECT_THROW(attention.decode(x, {&cache, full, five}), ValueError);
+}
+
+}  // namespace
+}  // namespace multihead::nn
