@@ -61,6 +61,26 @@ TEST(ParallelTest, AnExceptionReachesTheCallerAndThePoolLives) {
   }
 }
 
+// More threads than cores: workers arrive late, in the middle of a later region, or not at all.
+TEST(ParallelTest, RegionsBackToBackNeverMixTheirIndices) {
+  const ThreadCount scope(8);
+  for (int64_t region = 0; region < 5000; ++region) {
+    const int64_t count = 1 + region % 13;
+    const int64_t bad = region % 7 == 0 ? region % count : -1;
+    std::atomic<int64_t> sum{0};
+    const auto body = [&](int64_t i, int) {
+      if (i == bad) throw std::runtime_error("bad");
+      sum.fetch_add(region * 100 + i, std::memory_order_relaxed);
+    };
+    if (bad >= 0) {
+      EXPECT_THROW(parallel_for(count, body), std::runtime_error);
+    } else {
+      parallel_for(count, body);
+      ASSERT_EQ(sum.load(), count * region * 100 + count * (count - 1) / 2) << "region " << region;
+    }
+  }
+}
+
 TEST(ParallelTest, NestedCallsRunOnTheirThread) {
   const ThreadCount scope(2);
   std::atomic<int> total = 0;
