@@ -147,7 +147,8 @@ TEST(IncludesTest, UmbrellaNamesEveryPublicHeader) {
     for (const auto& entry : fs::directory_iterator(dir)) {
       const std::string header = fs::relative(entry.path(), kRoot).string();
       if (!ends_with(header, ".h") || ends_with(header, "-inl.h")) continue;
-      EXPECT_TRUE(named.erase(header)) << "multihead/multihead.h does not include " << header;
+      EXPECT_TRUE(named.erase(header))
+          << "multihead/multihead.h does not include " << header << ": run scripts/umbrella.sh";
     }
   }
   for (const std::string& header : named) ADD_FAILURE() << "multihead/multihead.h includes " << header;
