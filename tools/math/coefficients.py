@@ -1,0 +1,76 @@
+"""Coefficients of multihead/kernels/math-inl.h: minimax fits in relative error.
+
+Weighted least squares whose weights grow where the error is large (Lawson); rational functions are made linear
+by dividing by the denominator of the round before (Sanathanan-Koerner). Needs mpmath and numpy.
+"""
+
+import mpmath as mp
+import numpy as np
+
+mp.mp.dps = 40
+
+
+def nodes(low, high, count):
+    k = np.arange(count)
+    return low + (high - low) * (0.5 - 0.5 * np.cos(np.pi * (k + 0.5) / count))
+
+
+def lawson(x, target, weight, powers_top, powers_bottom=(), rounds=400):
+    """target(x) ~ sum a_i x^i / (1 + sum b_j x^j), minimising max |weight * error|."""
+    lawson_weight = np.full(len(x), 1.0 / len(x))
+    bottom = np.ones(len(x))
+    best = (np.inf, None)
+    top_columns = np.stack([x**p for p in powers_top], 1)
+    bottom_columns = np.stack([-target * x**p for p in powers_bottom], 1) if powers_bottom else np.zeros((len(x), 0))
+    columns = np.concatenate([top_columns, bottom_columns], 1)
+    for _ in range(rounds):
+        w = np.sqrt(lawson_weight) * weight / bottom
+        scaled = columns * w[:, None]
+        norms = np.linalg.norm(scaled, axis=0)
+        solution = np.linalg.lstsq(scaled / norms, target * w, rcond=None)[0] / norms
+        top, under = solution[: len(powers_top)], solution[len(powers_top) :]
+        bottom = 1 + sum((c * x**p for c, p in zip(under, powers_bottom)), np.zeros(len(x)))
+        error = np.abs(weight * (top_columns @ top / bottom - target))
+        if np.all(bottom > 0) and error.max() < best[0]:
+            best = (error.max(), solution)
+        lawson_weight *= error + 1e-3 * error.max()
+        lawson_weight /= lawson_weight.sum()
+    return best
+
+
+def show(name, fit, split=None):
+    error, c = fit
+    parts = [c] if split is None else [c[:split], np.concatenate([[1.0], c[split:]])]
+    print(f"{name}: error {error:.3g} = {error * 2**24:.3f} half-ulp")
+    for part in parts:
+        print("   ", ", ".join(f"{float(v):.9g}f" for v in part))
+
+
+def values(f, x):
+    return np.array([float(f(mp.mpf(float(v)))) for v in x])
+
+
+# exp(r) = 1 + r + r^2 q(r) for |r| <= ln2/2.
+r = nodes(-0.3467, 0.3467, 400)
+r = r[np.abs(r) > 1e-6]
+q = values(lambda v: (mp.exp(v) - 1 - v) / v**2, r)
+show("exp q", lawson(r, q, r**2 / np.exp(r), range(5)))
+
+# tanh(x) = x + x^3 p(x^2) for |x| <= 0.625.
+x = nodes(1e-4, 0.625, 400)
+p = values(lambda v: (mp.tanh(v) - v) / v**3, x)
+for degree in (3, 4):
+    show(f"tanh p{degree}", lawson(x**2, p, x**3 / np.tanh(x), range(degree + 1)))
+
+# log(1 + f) = f - f^2/2 + f^3 l(f) for 1 + f in [sqrt(1/2), sqrt(2)].
+f = nodes(-0.2929, 0.41422, 400)
+f = f[np.abs(f) > 1e-5]
+l = values(lambda v: (mp.log(1 + v) - v + v * v / 2) / v**3, f)
+for degree in (6, 7):
+    show(f"log l{degree}", lawson(f, l, np.abs(f**3 / np.log1p(f)), range(degree + 1)))
+
+# Upper tail of the normal distribution over its density's exponential: Q(a) e^(a^2/2) for 0 <= a <= 14.5.
+a = nodes(0, 14.5, 800)
+g = values(lambda v: mp.erfc(v / mp.sqrt(2)) / 2 * mp.exp(v * v / 2), a)
+for n in (3, 4, 5):
+    show(f"mills {n}/{n + 1}", lawson(a, g, 1 / g, range(n + 1), range(1, n + 2)), n + 1)
