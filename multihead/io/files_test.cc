@@ -1,0 +1,300 @@
+#include "multihead/io/files.h"
+
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "multihead/io/json.h"
+#include "multihead/io/testing-inl.h"
+
+namespace multihead::io {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+void put(const std::string& path, std::string_view content) {
+  std::ofstream(path, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
+}
+
+TEST(FilesTest, WhatIsWrittenIsRead) {
+  const TemporaryFolder folder;
+  const std::string content("a\0b\xff\n", 5);
+  write_file_atomically(folder / "x", content);
+  EXPECT_EQ(read_file(folder / "x"), content);
+  write_file_atomically(folder / "x", "");
+  EXPECT_EQ(read_file(folder / "x"), "");
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("x"));
+}
+
+TEST(FilesTest, ReadErrorsNamePathAndReason) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(message_of<IoError>([&] { read_file(folder / "none"); }), HasSubstr("/none\": No such file"));
+  EXPECT_THAT(message_of<IoError>([&] { read_file(folder.path()); }), HasSubstr("it is a folder"));
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<IoError>([&] { read_file(folder / "pipe"); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(message_of<IoError>([&] { read_file("/dev/zero"); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(message_of<IoError>([&] { read_file(""); }), HasSubstr("empty"));
+  EXPECT_THAT(message_of<IoError>([&] { read_file(std::string("a\0b", 3)); }), HasSubstr("NUL"));
+  put(folder / "big", "0123456789");
+  EXPECT_THAT(message_of<FormatError>([&] { read_file(folder / "big", 9); }),
+              HasSubstr("has 10 bytes, the limit is 9"));
+  EXPECT_EQ(read_file(folder / "big", 10), "0123456789");
+}
+
+TEST(FilesTest, AFileThatShrinksWhileOpenIsAnErrorNotACrash) {
+  const TemporaryFolder folder;
+  put(folder / "x", "0123456789");
+  const FileReader reader(folder / "x");
+  fs::resize_file(folder / "x", 4);
+  char buffer[10];
+  EXPECT_THAT(message_of<IoError>([&] { reader.read(0, buffer, 10); }), HasSubstr("ends at byte 4"));
+}
+
+TEST(FilesTest, AnOpenFileKeepsItsBytesWhenThePathIsReplaced) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "x", "old");
+  const FileReader reader(folder / "x");
+  write_file_atomically(folder / "x", "new");
+  char buffer[3];
+  reader.read(0, buffer, 3);
+  EXPECT_EQ(std::string(buffer, 3), "old");
+}
+
+TEST(FilesTest, WhatFillThrowsLeavesTheOldFile) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "x", "old");
+  EXPECT_THROW(write_file_atomically(folder / "x",
+                                     [](FileWriter& file) {
+                                       file.write("half");
+                                       throw ValueError("stop");
+                                     }),
+               ValueError);
+  EXPECT_EQ(read_file(folder / "x"), "old");
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("x"));
+}
+
+TEST(FilesTest, ReplacingKeepsPermissionsAndLinks) {
+  const TemporaryFolder folder;
+  put(folder / "x", "old");
+  ::chmod((folder / "x").c_str(), 0640);
+  fs::create_symlink("x", folder / "link");
+  write_file_atomically(folder / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(read_file(folder / "x"), "new");
+  struct stat status = {};
+  ::stat((folder / "x").c_str(), &status);
+  EXPECT_EQ(status.st_mode & 0777, 0640u & ~0022u);
+}
+
+TEST(FilesTest, RefusesToReplaceWhatIsNotAFile) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(message_of<IoError>([&] { write_file_atomically(folder.path(), "x"); }), HasSubstr("a folder"));
+  EXPECT_THAT(message_of<IoError>([&] { write_file_atomically("/dev/full", "x"); }),
+              HasSubstr("not a regular file"));
+  EXPECT_THAT(message_of<IoError>([&] { write_file_atomically(folder / "no/x", "x"); }),
+              HasSubstr("No such file"));
+  EXPECT_THAT(message_of<IoError>([&] { write_file_atomically("/proc/none", "x"); }),
+              HasSubstr("/proc/none"));
+}
+
+TEST(FilesTest, EveryFailingCallIsReportedAndLeavesTheOldFile) {
+  using Kind = FailingCalls::Kind;
+  const std::string content(100'003, 'n');
+  for (const Kind kind : FailingCalls::kAll) {
+    for (const int error : {ENOSPC, EIO, EDQUOT, EINTR}) {
+      for (int nth = 0; nth < 6; ++nth) {
+        const TemporaryFolder folder;
+        write_file_atomically(folder / "x", "old");
+        const int descriptors = open_descriptors();
+        bool threw = false, fired = false;
+        {
+          const FailingCalls failing(kind, nth, error);
+          try {
+            write_file_atomically(folder / "x", content);
+          } catch (const IoError& failure) {
+            threw = true;
+            EXPECT_THAT(failure.what(), HasSubstr(std::generic_category().message(error)));
+            EXPECT_THAT(failure.what(), HasSubstr(folder.path()));
+          }
+          fired = FailingCalls::fired();
+        }
+        const std::string now = read_file(folder / "x");
+        EXPECT_TRUE(now == "old" || now == content);
+        // What must survive an interruption: all but rename, which no signal interrupts.
+        const bool harmless = kind == Kind::short_write || (error == EINTR && kind != Kind::rename);
+        EXPECT_TRUE(now == content || (fired && !harmless)) << int(kind) << " " << error << " " << nth;
+        // Closing the parent folder after its flush has nothing left to lose.
+        const bool lossless = kind == Kind::close && nth > 0;
+        EXPECT_EQ(threw, fired && !harmless && !lossless) << int(kind) << " " << error << " " << nth;
+        EXPECT_THAT(names_in(folder.path()), ElementsAre("x"));
+        EXPECT_EQ(open_descriptors(), descriptors);
+      }
+    }
+  }
+}
+
+// Runs f in a child; its exit code.
+int in_child(const std::function<int()>& f) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(f());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(FilesTest, AFileSizeLimitIsAnError) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "x", "old");
+  EXPECT_EQ(in_child([&] {
+              ::signal(SIGXFSZ, SIG_IGN);
+              const rlimit limit = {50'000, 50'000};
+              ::setrlimit(RLIMIT_FSIZE, &limit);
+              try {
+                write_file_atomically(folder / "x", std::string(100'000, 'n'));
+              } catch (const IoError& error) {
+                return std::string(error.what()).find("File too large") != std::string::npos ? 7 : 2;
+              }
+              return 1;
+            }),
+            7);
+  EXPECT_EQ(read_file(folder / "x"), "old");
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("x"));
+}
+
+TEST(FilesTest, AFullDiskIsAnError) {
+  const TemporaryFolder folder;
+  const int code = in_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=65536") != 0)
+      return 77;
+    write_file_atomically(folder / "x", "old");
+    try {
+      write_file_atomically(folder / "x", std::string(100'000, 'n'));
+      return 1;
+    } catch (const IoError& error) {
+      if (std::string(error.what()).find("No space left on device") == std::string::npos) return 2;
+    }
+    if (read_file(folder / "x") != "old") return 3;
+    if (names_in(folder.path()).size() != 1) return 4;
+    return ::mount("none", folder.path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) != 0 ? 77 : [&] {
+      try {
+        write_file_atomically(folder / "x", "new");
+        return 5;
+      } catch (const IoError& error) {
+        return std::string(error.what()).find("Read-only file system") != std::string::npos ? 7 : 6;
+      }
+    }();
+  });
+  if (code == 77) GTEST_SKIP() << "mounting is not permitted here";
+  EXPECT_EQ(code, 7);
+}
+
+TEST(FilesTest, LockKeepsASecondRunOut) {
+  const TemporaryFolder folder;
+  {
+    const FolderLock lock(folder / "run");
+    const std::string expected = concat("in use by process ", ::getpid());
+    EXPECT_THAT(message_of<IoError>([&] { FolderLock second(folder / "run"); }), HasSubstr(expected));
+    EXPECT_EQ(in_child([&] {
+                try {
+                  FolderLock second(folder / "run");
+                } catch (const IoError&) {
+                  return 7;
+                }
+                return 1;
+              }),
+              7);
+    EXPECT_THROW(FolderLock second(folder / "run"), IoError);
+  }
+  EXPECT_THAT(names_in(folder / "run"), testing::IsEmpty());
+  const FolderLock again(folder / "run");
+}
+
+TEST(FilesTest, LockOfADeadProcessIsFree) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(in_child([&] {
+              new FolderLock(folder.path());
+              ::kill(::getpid(), SIGKILL);
+              return 0;
+            }),
+            128 + SIGKILL);
+  EXPECT_THAT(names_in(folder.path()), ElementsAre(".lock"));
+  const FolderLock lock(folder.path());
+}
+
+TEST(FilesTest, OnlyOneOfManyGetsTheLock) {
+  const TemporaryFolder folder;
+  const std::string counter = folder / "counter";
+  put(counter, "");
+  std::vector<pid_t> children;
+  for (int i = 0; i < 6; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int taken = 0;
+      for (int attempt = 0; attempt < 5000 && taken < 20; ++attempt) {
+        try {
+          const FolderLock lock(folder.path());
+          // Creating exclusively fails if another process is in here too.
+          FileWriter inside(folder / "inside");
+          ++taken;
+        } catch (const IoError& error) {
+          if (std::string(error.what()).find("cannot create") != std::string::npos) ::_exit(1);
+        }
+      }
+      ::_exit(taken > 0 ? 0 : 2);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_NE(status, 1 << 8) << "two processes held the lock at once";
+  }
+}
+
+TEST(FilesTest, LockErrorsAreNamed) {
+  const TemporaryFolder folder;
+  put(folder / "file", "");
+  EXPECT_THROW(FolderLock lock(folder / "file"), IoError);
+  EXPECT_THAT(message_of<IoError>([] { FolderLock lock("/proc/multihead"); }), HasSubstr("/proc/multihead"));
+}
+
+TEST(FilesTest, LeftoversAreRecognisedAndNothingElseIsTouched) {
+  const TemporaryFolder folder;
+  put(folder / "config.json.tmp-123-0", "");
+  fs::create_directories(folder / "checkpoint-5.tmp");
+  put(folder / "checkpoint-5.tmp/model.safetensors", "half");
+  fs::create_directories(folder / "best.tmp");
+  put(folder / "best.tmp/manifest.json", "");
+  fs::create_directories(folder / "mine.tmp");
+  put(folder / "notes.tmp", "");
+  put(folder / "a.tmp-x-1", "");
+  fs::create_directories(folder / "target");
+  fs::create_directory_symlink("target", folder / "checkpoint-6.tmp");
+  EXPECT_THAT(remove_leftovers(folder.path()),
+              ElementsAre("best.tmp", "checkpoint-5.tmp", "config.json.tmp-123-0"));
+  EXPECT_THAT(names_in(folder.path()),
+              ElementsAre("a.tmp-x-1", "checkpoint-6.tmp", "mine.tmp", "notes.tmp", "target"));
+  EXPECT_THAT(remove_leftovers(folder / "none"), testing::IsEmpty());
+}
+
+TEST(FilesTest, JsonFilesRoundTripAndErrorsNameTheFile) {
+  const TemporaryFolder folder;
+  const Json json = Json::object({{"hidden_size", 128}, {"names", Json::array()}, {"rate", 3e-4f}});
+  save_json(folder / "config.json", json);
+  EXPECT_EQ(load_json(folder / "config.json"), json);
+  EXPECT_EQ(read_file(folder / "config.json"),
+            "{\n  \"hidden_size\": 128,\n  \"names\": [],\n  \"rate\": 0.0003\n}\n");
+  put(folder / "bad.json", "{\"a\": 1,}");
+  EXPECT_THAT(message_of<FormatError>([&] { load_json(folder / "bad.json"); }),
+              HasSubstr("bad.json: line 1"));
+}
+
+}  // namespace
+}  // namespace multihead::io

@@ -1,0 +1,119 @@
+// What the tests of this folder share.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "multihead/core/error.h"
+#include "multihead/io/files.h"
+#include "multihead/io/system-inl.h"
+
+namespace multihead::io {
+
+/// An empty folder for one test.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "multihead-test-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+/// The message of the error that `f` must throw: exactly an E.
+template <class E>
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    EXPECT_TRUE(typeid(error) == typeid(E));
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another type of error: " << error.what();
+    return "";
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+inline std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Makes the n-th system call of a kind fail while it lives.
+class FailingCalls {
+ public:
+  enum class Kind { open, pread, write, short_write, fsync, close, rename, exchange, mkdir };
+  static constexpr Kind kAll[] = {Kind::open,  Kind::pread,  Kind::write,    Kind::short_write, Kind::fsync,
+                                  Kind::close, Kind::rename, Kind::exchange, Kind::mkdir};
+
+  FailingCalls(Kind kind, int nth, int error) {
+    kind_ = kind;
+    left_ = nth;
+    error_ = error;
+    SystemCalls& calls = system_calls();
+    calls.open = [](const char* path, int flags, mode_t mode) {
+      return fails(Kind::open) ? -1 : SystemCalls().open(path, flags, mode);
+    };
+    calls.pread = [](int descriptor, void* data, size_t bytes, off_t offset) -> ssize_t {
+      return fails(Kind::pread) ? -1 : ::pread(descriptor, data, bytes, offset);
+    };
+    calls.write = [](int descriptor, const void* data, size_t bytes) -> ssize_t {
+      if (fails(Kind::write)) return -1;
+      return ::write(descriptor, data, fails(Kind::short_write) ? (bytes + 1) / 2 : bytes);
+    };
+    calls.fsync = [](int descriptor) { return fails(Kind::fsync) ? -1 : ::fsync(descriptor); };
+    calls.close = [](int descriptor) {
+      const int result = ::close(descriptor);
+      return fails(Kind::close) ? -1 : result;
+    };
+    calls.rename = [](const char* from, const char* to) {
+      return fails(Kind::rename) ? -1 : ::rename(from, to);
+    };
+    calls.exchange = [](const char* a, const char* b) {
+      return fails(Kind::exchange) ? -1 : SystemCalls().exchange(a, b);
+    };
+    calls.mkdir = [](const char* path, mode_t mode) { return fails(Kind::mkdir) ? -1 : ::mkdir(path, mode); };
+  }
+  ~FailingCalls() { system_calls() = SystemCalls(); }
+  /// True once the n-th call came.
+  static bool fired() { return left_ < 0; }
+
+ private:
+  static bool fails(Kind kind) {
+    if (kind != kind_ || left_-- != 0) return false;
+    errno = error_;
+    return true;
+  }
+  static inline Kind kind_;
+  static inline int left_;
+  static inline int error_;
+};
+
+inline int open_descriptors() {
+  int count = 0;
+  for (int descriptor = 0; descriptor < 1024; ++descriptor) count += ::fcntl(descriptor, F_GETFD) >= 0;
+  return count;
+}
+
+}  // namespace multihead::io
