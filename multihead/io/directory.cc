@@ -1,5 +1,6 @@
 #include "multihead/io/directory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
@@ -96,7 +97,7 @@ FileReader open_listed(const std::string& folder, const ManifestEntry& entry) {
 
 uint64_t checksum_of(const FileReader& file) {
   Checksum sum;
-  std::vector<char> buffer(size_t{1} << 20);
+  std::vector<char> buffer(static_cast<size_t>(std::min<uint64_t>(file.size(), 1 << 18)));
   for (uint64_t at = 0; at < file.size();) {
     const size_t bytes = static_cast<size_t>(std::min<uint64_t>(buffer.size(), file.size() - at));
     file.read(at, buffer.data(), bytes);

@@ -23,7 +23,7 @@ void put(const std::string& path, std::string_view content) {
 }
 
 TEST(FilesTest, WhatIsWrittenIsRead) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(TemporaryFolder::On::disk);
   const std::string content("a\0b\xff\n", 5);
   write_file_atomically(folder / "x", content);
   EXPECT_EQ(read_file(folder / "x"), content);
