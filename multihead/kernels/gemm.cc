@@ -23,7 +23,7 @@
 namespace multihead::kernels {
 namespace {
 
-constexpr int64_t kBlockRows = 192;          // multiple of every tile height
+constexpr int64_t kBlockFloats = 1 << 17;    // of A that one task multiplies at once: half of an L2
 constexpr int64_t kBlockK = 512;             // longest block of k
 constexpr int64_t kChunkK = 2048;            // of k packed at once
 constexpr int64_t kPackedFloats = 1 << 22;   // of B packed at once
@@ -77,10 +77,10 @@ struct RowsOfA {
   const float* data;
   int64_t stride;
   bool row_major;
-  int64_t sliver;  // distance between packed slivers of MR rows, 0 if A is in place
+  int64_t sliver;  // distance between packed slivers, 0 if A is in place
 
-  const float* at(int64_t row, int64_t mr) const {
-    if (sliver != 0) return data + row / mr * sliver + row % mr;
+  const float* at(int64_t row) const {
+    if (sliver != 0) return data + row / kSliverRows * sliver + row % kSliverRows;
     return data + (row_major ? row * stride : row);
   }
 };
@@ -171,34 +171,21 @@ HWY_NOINLINE void MultiplyPanel(const Args& g, const PanelOfC& p, const RowsOfA&
     const TileFunction tile =
         a.row_major ? TileFor<true>(height, p.vectors) : TileFor<false>(height, p.vectors);
     for (; i + height <= p.rows; i += height) {
-      t.a = a.at(i, p.tile_rows);
+      t.a = a.at(i);
       t.c = g.c + (p.row + i) * g.ldc + p.column;
+      t.next_c = t.c + height * g.ldc;
       tile(t);
       if (finish) Finish(g, p.row + i, height, p.column, p.columns);
     }
   }
 }
 
-template <int MR>
-void PackA(const Args& g, int64_t row, int64_t rows, int64_t k, int64_t count, float* to) {
-  PackSlivers<MR>(g.a + k * g.lda + row, g.lda, rows, count, to);
-}
-
-RowsOfA PrepareA(const Args& g, int64_t row, int64_t rows, int64_t k, int64_t count, int64_t tile_rows) {
+RowsOfA PrepareA(const Args& g, int64_t row, int64_t rows, int64_t k, int64_t count) {
   if (g.ta == Transpose::no) return {g.a + row * g.lda + k, g.lda, true, 0};
-  float* to = private_scratch.get<float>(static_cast<size_t>((kBlockRows + 16) * kBlockK));
-  switch (tile_rows) {
-    case 6:
-      PackA<6>(g, row, rows, k, count, to);
-      break;
-    case 8:
-      PackA<8>(g, row, rows, k, count, to);
-      break;
-    default:
-      PackA<12>(g, row, rows, k, count, to);
-      break;
-  }
-  return {to, tile_rows, false, tile_rows * count};
+  const int64_t slivers = ceil_div(rows, kSliverRows);
+  float* to = private_scratch.get<float>(static_cast<size_t>(slivers * kSliverRows * count));
+  PackSlivers(g.a + k * g.lda + row, g.lda, rows, count, to);
+  return {to, kSliverRows, false, kSliverRows * count};
 }
 
 // One chunk of k and n: packs B, then multiplies blocks of rows with it.
@@ -232,15 +219,19 @@ void MultiplyRows(const Chunk& chunk, int64_t row, int64_t rows) {
   const Args& g = chunk.g;
   const Panels& panels = chunk.panels;
   const int64_t tile_rows = kTileRows[panels.max_width()];
-  for (int64_t block = 0; block < chunk.blocks_k; ++block) {
-    const int64_t k = chunk.k_at(block), count = chunk.k_at(block + 1) - k;
-    const RowsOfA a = PrepareA(g, row, rows, k, count, tile_rows);
-    for (int64_t p = 0; p < panels.count; ++p) {
-      const int64_t local = panels.vector(p) * kLanes;
-      const int width = panels.width(p);
-      const PanelOfC c{
-          row,   rows,      panels.first + local,  std::min(width * kLanes, panels.columns - local),
-          width, tile_rows, k > 0 || g.accumulate, k + count == g.k};
+  const RowsOfA whole = PrepareA(g, row, rows, chunk.k_begin, chunk.k_end - chunk.k_begin);
+  for (int64_t p = 0; p < panels.count; ++p) {
+    const int64_t local = panels.vector(p) * kLanes;
+    const int width = panels.width(p);
+    PanelOfC c{
+        row,   rows, panels.first + local, std::min(width * kLanes, panels.columns - local), width, tile_rows,
+        false, false};
+    for (int64_t block = 0; block < chunk.blocks_k; ++block) {
+      const int64_t k = chunk.k_at(block), count = chunk.k_at(block + 1) - k;
+      RowsOfA a = whole;
+      a.data += (k - chunk.k_begin) * (a.row_major ? 1 : a.stride);
+      c.load_c = k > 0 || g.accumulate;
+      c.last = k + count == g.k;
       MultiplyPanel(g, c, a, chunk.panel(block, p), width * kLanes, count);
     }
   }
@@ -252,10 +243,12 @@ void MultiplyChunk(const Chunk& chunk, bool serial) {
   const auto pack = [&](int64_t index) {
     PackPanelOf(chunk, index / chunk.panels.count, index % chunk.panels.count);
   };
-  const int64_t blocks = ceil_div(g.m, kBlockRows);
+  const int64_t block_rows =
+      std::clamp<int64_t>(kBlockFloats / (chunk.k_end - chunk.k_begin) / 24 * 24, 48, 384);
+  const int64_t blocks = ceil_div(g.m, block_rows);
   const auto multiply = [&](int64_t index) {
-    const int64_t row = index * kBlockRows;
-    MultiplyRows(chunk, row, std::min(kBlockRows, g.m - row));
+    const int64_t row = index * block_rows;
+    MultiplyRows(chunk, row, std::min(block_rows, g.m - row));
   };
   if (serial) {
     for (int64_t i = 0; i < packs; ++i) pack(i);

@@ -126,17 +126,24 @@ HWY_INLINE void PackPanel(const float* from, int64_t stride, bool transposed, in
   }
 }
 
-// Slivers [k][MR] of a transposed A ([k, m] in memory), one after the other.
-template <int MR>
+// A multiple of every tile height, so that one layout serves all tiles.
+inline constexpr int64_t kSliverRows = 24;
+
+// Slivers [k][kSliverRows] of a transposed A ([k, m] in memory), one after the other. A few k at a time go to
+// all slivers, so that memory is read in order.
 HWY_NOINLINE void PackSlivers(const float* from, int64_t stride, int64_t rows, int64_t count, float* to) {
-  for (int64_t i = 0; i < rows; i += MR) {
-    const float* column = from + i;
-    if (rows - i >= MR) {
-      for (int64_t k = 0; k < count; ++k) std::memcpy(to + k * MR, column + k * stride, MR * sizeof(float));
-    } else {
-      for (int64_t k = 0; k < count; ++k) std::copy_n(column + k * stride, rows - i, to + k * MR);
+  constexpr int64_t kStep = 8;
+  const int64_t whole = rows / kSliverRows, rest = rows % kSliverRows;
+  for (int64_t k = 0; k < count; k += kStep) {
+    const int64_t steps = std::min(kStep, count - k);
+    const float* row = from + k * stride;
+    float* sliver = to + k * kSliverRows;
+    for (int64_t i = 0; i < whole; ++i, row += kSliverRows, sliver += count * kSliverRows) {
+      for (int64_t j = 0; j < steps; ++j) {
+        std::memcpy(sliver + j * kSliverRows, row + j * stride, kSliverRows * sizeof(float));
+      }
     }
-    to += count * MR;
+    for (int64_t j = 0; j < steps; ++j) std::copy_n(row + j * stride, rest, sliver + j * kSliverRows);
   }
 }
 

@@ -46,6 +46,7 @@ struct TileArgs {
   int64_t k;
   int64_t last_lanes;  // of the last vector, those that are columns of C
   bool load_c;         // continue the chain in C, else start from zero
+  float* next_c;       // of the next tile, to be prefetched
 };
 
 template <int MR, int NV>
@@ -95,6 +96,11 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) acc[i][j] = hn::Zero(d);
     }
+  }
+
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < NV * kLanes; j += 16) __builtin_prefetch(t.next_c + i * t.c_stride + j, 1);
   }
 
   const float* HWY_RESTRICT a = t.a;
