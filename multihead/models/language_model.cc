@@ -163,7 +163,8 @@ nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call, const Rot
   layer.attention.mask = call.mask;
   if (call.state == nullptr) layer.attention.mask &= causal();
   layer.attention.rotary = rotary;
-  layer.attention.alibi_slopes = alibi_slopes_;
+  if (alibi_slopes_.defined())
+    layer.attention.alibi_slopes = alibi_slopes_.to(token_embedding.weight.dtype());
   return layer;
 }
 

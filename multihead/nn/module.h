@@ -94,24 +94,36 @@ inline void zero_grad(const std::vector<Tensor>& parameters) {
 void load_parameters(const std::vector<NamedTensor>& parameters, const std::map<std::string, Tensor>& tensors,
                      std::string_view source);
 
-/// Converts every parameter; gradients are forgotten, sharing is kept.
-template <class Module>
-void to(Module& module, Dtype dtype) {
-  std::vector<std::pair<Tensor, Tensor>> converted;
-  auto convert = [&](const std::string&, Tensor& tensor) {
-    for (const auto& [before, after] : converted) {
-      if (before.is_same(tensor)) {
-        tensor = after;
-        return;
-      }
+/// Replaces every parameter by convert(parameter); sharing is kept, gradients are forgotten.
+template <class Module, class Convert>
+void replace_parameters(Module& module, Convert&& convert) {
+  std::vector<std::pair<Tensor, Tensor>> replaced;
+  auto replace = [&](const std::string&, Tensor& tensor) {
+    for (const auto& [before, after] : replaced) {
+      if (before.is_same(tensor)) tensor = after;
+      if (after.is_same(tensor)) return;
     }
-    Tensor after = tensor.to(dtype);
+    Tensor after = convert(tensor);
     after.set_requires_grad(tensor.requires_grad());
-    converted.emplace_back(tensor, after);
+    replaced.emplace_back(tensor, after);
     tensor = after;
   };
-  Visitor visitor(convert);
+  Visitor visitor(replace);
   module.visit(visitor);
+}
+
+/// Converts every parameter.
+template <class Module>
+void to(Module& module, Dtype dtype) {
+  replace_parameters(module, [&](const Tensor& parameter) { return parameter.to(dtype); });
+}
+
+/// A module with parameters of its own; a plain copy shares them.
+template <class Module>
+Module clone(const Module& module) {
+  Module copy = module;
+  replace_parameters(copy, [](const Tensor& parameter) { return parameter.clone(); });
+  return copy;
 }
 
 }  // namespace multihead::nn

@@ -1,0 +1,90 @@
+#include "multihead/generate/generate.h"
+
+#include <gtest/gtest.h>
+
+#include "multihead/core/error.h"
+
+namespace multihead {
+namespace {
+
+models::LanguageModel model(models::Positions positions) {
+  models::LanguageModelConfig c;
+  c.vocab_size = 19, c.context = 16, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16,
+  c.positions = positions;
+  c.init_std = 0.3;
+  Rng rng(3);
+  return models::LanguageModel(c, rng);
+}
+
+// The same by reading the whole text at every step.
+std::vector<int32_t> slowly(const models::LanguageModel& m, std::vector<int32_t> text, int64_t count) {
+  std::vector<int32_t> fresh;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto length = static_cast<int64_t>(text.size());
+    const Tensor logits = m(Tensor::of<int32_t>({1, length}, text));
+    const std::vector<float> all = logits.to_vector<float>();
+    fresh.push_back(sample(std::span<const float>(all).last(19), text, {.temperature = 0}, 0));
+    text.push_back(fresh.back());
+  }
+  return fresh;
+}
+
+TEST(GenerateTest, CachedDecodingEqualsReadingTheWholeText) {
+  for (const auto positions :
+       {models::Positions::learned, models::Positions::rotary, models::Positions::alibi}) {
+    const auto m = model(positions);
+    const std::vector<std::vector<int32_t>> prompts = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9}};
+    const auto results = generate(m, prompts, {.max_new_tokens = 8, .sampling = {.temperature = 0}});
+    for (size_t r = 0; r < prompts.size(); ++r) EXPECT_EQ(results[r], slowly(m, prompts[r], 8));
+  }
+}
+
+TEST(GenerateTest, ARowDoesNotDependOnTheBatchAndSeedsDiffer) {
+  const auto m = model(models::Positions::rotary);
+  const GenerateOptions options = {.max_new_tokens = 10, .seed = 7};
+  const auto alone = generate(m, {{1, 2}}, options);
+  const auto together = generate(m, {{1, 2}, {3}, {1, 2}}, options);
+  EXPECT_EQ(alone[0], together[0]);
+  EXPECT_NE(together[0], together[2]);
+  EXPECT_NE(generate(m, {{1, 2}}, {.max_new_tokens = 10, .seed = 8})[0], alone[0]);
+}
+
+TEST(GenerateTest, PastTheContextTheWindowSlidesOrIsAnError) {
+  const auto m = model(models::Positions::learned);
+  const auto result = generate(m, {{1, 2, 3}}, {.max_new_tokens = 40, .sampling = {.temperature = 0}});
+  ASSERT_EQ(result[0].size(), 40u);
+  // The token after the first slide is that of the last half context read afresh.
+  std::vector<int32_t> text = {1, 2, 3};
+  text.insert(text.end(), result[0].begin(), result[0].begin() + 14);  // 17 tokens: one more than fits
+  const std::vector<int32_t> half(text.end() - 8, text.end());
+  EXPECT_EQ(result[0][14], slowly(m, half, 1)[0]);
+  EXPECT_THROW(generate(m, {{1, 2, 3}}, {.max_new_tokens = 40, .overflow = Overflow::error}), ValueError);
+  EXPECT_EQ(generate(m, {std::vector<int32_t>(50, 3)}, {.max_new_tokens = 2})[0].size(), 2u);
+}
+
+TEST(GenerateTest, StopTokensAndCallbacksEndARow) {
+  const auto m = model(models::Positions::rotary);
+  const auto free = generate(m, {{1}}, {.max_new_tokens = 12, .sampling = {.temperature = 0}})[0];
+  const auto stopped =
+      generate(m, {{1}}, {.max_new_tokens = 12, .sampling = {.temperature = 0}, .stop_tokens = {free[3]}})[0];
+  EXPECT_LE(stopped.size(), 3u);
+  int64_t calls = 0;
+  const auto three = generate(m, {{1}, {2}}, {.max_new_tokens = 12, .on_token = [&](int64_t row, int32_t) {
+                                                ++calls;
+                                                return row == 1 || calls < 5;
+                                              }});
+  EXPECT_EQ(three[0].size(), 3u);
+  EXPECT_EQ(three[1].size(), 12u);
+}
+
+TEST(GenerateTest, BadArgumentsAreNamed) {
+  const auto m = model(models::Positions::rotary);
+  EXPECT_THROW(generate(m, {{}}), ValueError);
+  EXPECT_THROW(generate(m, {{19}}), ValueError);
+  EXPECT_THROW(generate(m, {{-1}}), ValueError);
+  EXPECT_THROW(generate(m, {{1}}, {.max_new_tokens = -1}), ValueError);
+  EXPECT_TRUE(generate(m, {}).empty());
+}
+
+}  // namespace
+}  // namespace multihead

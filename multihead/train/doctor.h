@@ -1,0 +1,38 @@
+// Is this model what it should be? Checks that find the faults home-made Transformers have.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "multihead/models/language_model.h"
+
+namespace multihead::train {
+
+struct CheckResult {
+  std::string name;
+  bool passed = false;
+  std::string detail;  ///< the figure that decided, in words
+  double seconds = 0;
+};
+
+struct DoctorOptions {
+  int64_t length = 24;  ///< tokens per sequence (at most the context)
+  uint64_t seed = 1;
+  /// Called as soon as a check is done.
+  std::function<void(const CheckResult&)> on_result;
+};
+
+/// Runs, on copies of the model:
+///   finite              logits and loss are numbers
+///   causality           a token cannot change the logits before it, bit for bit
+///   padding             a row gives the same bits alone, in a batch and behind padding
+///   cache               token by token and in chunks = all at once, bit for bit
+///   threads             gradients have the same bits on 1, 2 and 3 threads
+///   gradient            backward agrees with central differences in f64, for every tensor
+///   overfit             a few steps of AdamW learn one small batch by heart
+std::vector<CheckResult> check_language_model(const models::LanguageModel& model,
+                                              const DoctorOptions& options = {});
+
+}  // namespace multihead::train
