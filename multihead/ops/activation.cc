@@ -1,0 +1,93 @@
+#include "multihead/ops/activation.h"
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/activation.h"
+#include "multihead/ops/dispatch.h"
+
+namespace multihead {
+namespace {
+
+using detail::dense;
+using detail::dispatch_real;
+
+// y = f(gate) · up. d_gate and d_up are tensors of their own, or halves of one with the strides of gate and
+// up.
+Tensor gated_forward(const Tensor& gate, const Tensor& up, Activation activation,
+                     const kernels::GatedRows& rows) {
+  const Tensor y = Tensor::empty(gate.shape(), gate.dtype());
+  dispatch_real(gate.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::gated(activation, gate.data<T>(), up.data<T>(), y.data<T>(), rows);
+  });
+  return y;
+}
+
+struct GatedTensors {
+  Tensor gate, up, d_gate, d_up;
+};
+void gated_backward(const GatedTensors& t, const Tensor& d, Activation activation,
+                    const kernels::GatedRows& rows) {
+  const Tensor dy = dense(d);
+  dispatch_real(dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::gated_backward(activation, t.gate.data<T>(), t.up.data<T>(),
+                            {dy.data<T>(), t.d_gate.data<T>(), t.d_up.data<T>()}, rows);
+  });
+}
+
+}  // namespace
+
+Tensor activate(const Tensor& input, Activation activation) {
+  detail::check_real("activate", "x", input);
+  const Tensor x = dense(input);
+  const Tensor y = empty_like(x);
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::activate(activation, x.data<T>(), y.data<T>(), x.numel());
+  });
+  return record({input}, y, [x, activation](Tensor dy) -> Gradients {
+    dy = detail::reusable(std::move(dy));
+    dispatch_real(dy.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      kernels::activate_backward(activation, x.data<T>(), dy.data<T>(), dy.data<T>(), dy.numel());
+    });
+    return {dy};
+  });
+}
+
+Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
+  detail::check_real("gated", "gate", gate);
+  detail::check_same_dtype("gated", "up", up, gate);
+  MH_CHECK(gate.shape() == up.shape(), ShapeError, "gated: up must be ", gate.shape(), " like gate, got ",
+           up.shape());
+  const Tensor g = dense(gate), u = dense(up);
+  const kernels::GatedRows rows{1, g.numel(), g.numel()};
+  return record({gate, up}, gated_forward(g, u, activation, rows),
+                [g, u, activation, rows](const Tensor& dy) -> Gradients {
+                  const GatedTensors all{g, u, empty_like(g), empty_like(u)};
+                  gated_backward(all, dy, activation, rows);
+                  return {all.d_gate, all.d_up};
+                });
+}
+
+Tensor glu(const Tensor& input, Activation activation) {
+  detail::check_real("glu", "x", input);
+  MH_CHECK(input.rank() > 0 && input.size(-1) % 2 == 0, ShapeError,
+           "glu: the last axis must be even (gate, then up), got ", input.shape());
+  const Tensor x = dense(input);
+  const int64_t width = x.size(-1), half = width / 2;
+  const kernels::GatedRows rows{half > 0 ? x.numel() / width : 0, half, width};
+  Shape shape = x.shape();
+  shape[-1] = half;
+  const auto part = [shape, half](const Tensor& t, int64_t which) {
+    return t.as_strided(shape, t.strides(), which * half);
+  };
+  return record({input}, gated_forward(part(x, 0), part(x, 1), activation, rows),
+                [x, part, activation, rows](const Tensor& dy) -> Gradients {
+                  const Tensor dx = empty_like(x);
+                  gated_backward({part(x, 0), part(x, 1), part(dx, 0), part(dx, 1)}, dy, activation, rows);
+                  return {dx};
+                });
+}
+
+}  // namespace multihead

@@ -1,0 +1,44 @@
+// What every op needs: the choice between f32 and f64, and rows in order.
+#pragma once
+
+#include "multihead/core/error.h"
+#include "multihead/core/tensor.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::detail {
+
+/// Throws DtypeError unless x is f32 or f64.
+inline void check_real(const char* who, const char* argument, const Tensor& x) {
+  MH_CHECK(x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64, DtypeError, who, ": ", argument,
+           " must be f32 or f64, got ", x.dtype());
+}
+
+/// Throws DtypeError unless `x` has the dtype of `first`.
+inline void check_same_dtype(const char* who, const char* argument, const Tensor& x, const Tensor& first) {
+  MH_CHECK(x.dtype() == first.dtype(), DtypeError, who, ": ", argument, " must be ", first.dtype(),
+           " like the first argument, got ", x.dtype());
+}
+
+/// f(float{}) or f(double{}), after check_real.
+template <class F>
+void dispatch_real(Dtype dtype, F&& f) {
+  if (dtype == Dtype::f64) {
+    f(double{});
+  } else {
+    f(float{});
+  }
+}
+
+/// Row-major memory with x's elements (its own if possible), without gradient.
+Tensor dense(const Tensor& x);
+
+/// `gradient` in row-major memory of its own, to be overwritten: the same memory if nobody else holds it.
+Tensor reusable(Tensor gradient);
+
+/// data() of a tensor that may be undefined.
+template <class T>
+T* data_or_null(const Tensor& x) {
+  return x.defined() ? x.data<T>() : nullptr;
+}
+
+}  // namespace multihead::detail

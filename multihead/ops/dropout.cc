@@ -1,0 +1,56 @@
+#include "multihead/ops/dropout.h"
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/dropout.h"
+#include "multihead/ops/dispatch.h"
+#include "multihead/ops/elementwise.h"
+
+namespace multihead {
+namespace {
+
+using kernels::DropoutMask;
+
+void check(const char* who, const Tensor& x, double p) {
+  detail::check_real(who, "x", x);
+  MH_CHECK(p >= 0 && p <= 1, ValueError, who, ": p must be in [0, 1], got ", p);
+}
+
+void run(const Tensor& x, const Tensor& residual, const Tensor& y, const DropoutMask& mask) {
+  detail::dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::dropout(x.data<T>(), detail::data_or_null<T>(residual), y.data<T>(), x.numel(), mask);
+  });
+}
+
+Tensor masked(const Tensor& dy, const DropoutMask& mask) {
+  const Tensor dx = Tensor::empty(dy.shape(), dy.dtype());
+  run(detail::dense(dy), {}, dx, mask);
+  return dx;
+}
+
+}  // namespace
+
+Tensor dropout(const Tensor& input, double p, Rng* rng) {
+  check("dropout", input, p);
+  if (rng == nullptr || p == 0) return input;
+  const DropoutMask mask{rng->next(), p};
+  const Tensor y = Tensor::empty(input.shape(), input.dtype());
+  run(detail::dense(input), {}, y, mask);
+  return record({input}, y, [mask](const Tensor& dy) -> Gradients { return {masked(dy, mask)}; });
+}
+
+Tensor add_dropout(const Tensor& residual, const Tensor& input, double p, Rng* rng) {
+  check("add_dropout", input, p);
+  detail::check_same_dtype("add_dropout", "residual", residual, input);
+  MH_CHECK(residual.shape() == input.shape(), ShapeError, "add_dropout: residual must be ", input.shape(),
+           " like x, got ", residual.shape());
+  if (rng == nullptr || p == 0) return add(residual, input);
+  const DropoutMask mask{rng->next(), p};
+  const Tensor y = Tensor::empty(input.shape(), input.dtype());
+  run(detail::dense(input), detail::dense(residual), y, mask);
+  return record({residual, input}, y, [mask](const Tensor& dy) -> Gradients {
+    return {dy, masked(dy, mask)};
+  });
+}
+
+}  // namespace multihead

@@ -1,0 +1,223 @@
+#include "multihead/ops/elementwise.h"
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/elementwise.h"
+#include "multihead/ops/dispatch.h"
+
+namespace multihead {
+namespace {
+
+using detail::check_real;
+using detail::check_same_dtype;
+using detail::dense;
+using detail::dispatch_real;
+using kernels::Binary;
+using kernels::Unary;
+
+// x's strides as seen from the broadcast shape: 0 along repeated axes.
+Shape broadcast_strides(const Tensor& x, const Shape& shape) {
+  Shape strides = Shape::filled(shape.rank(), 0);
+  const int extra = shape.rank() - x.rank();
+  for (int i = 0; i < x.rank(); ++i) strides[i + extra] = x.size(i) == 1 ? 0 : x.strides()[i];
+  return strides;
+}
+
+Tensor apply(Binary op, const Tensor& a, const Tensor& b) {
+  const Shape shape = broadcast_shapes(a.shape(), b.shape());
+  Tensor y = Tensor::empty(shape, a.dtype());
+  dispatch_real(a.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::binary(op, a.data<T>(), b.data<T>(), y.data<T>(),
+                    {shape, broadcast_strides(a, shape), broadcast_strides(b, shape)});
+  });
+  return y;
+}
+
+Tensor checked_apply(const char* who, Binary op, const Tensor& a, const Tensor& b) {
+  check_real(who, "a", a);
+  check_same_dtype(who, "b", b, a);
+  try {
+    return apply(op, a, b);
+  } catch (const ShapeError&) {
+    throw ShapeError(concat(who, ": a ", a.shape(), " and b ", b.shape(), " do not broadcast"));
+  }
+}
+
+Tensor apply(Unary op, const char* who, const Tensor& input) {
+  check_real(who, "x", input);
+  const bool from_y = op == Unary::exp || op == Unary::sqrt || op == Unary::tanh || op == Unary::sigmoid;
+  const Tensor x = dense(input);
+  const Tensor y = empty_like(x);
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::unary(op, x.data<T>(), y.data<T>(), x.numel());
+  });
+  return record({input}, y, [op, saved = from_y ? y.detach() : x](Tensor dy) -> Gradients {
+    dy = detail::reusable(std::move(dy));
+    dispatch_real(dy.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      kernels::unary_backward(op, saved.data<T>(), dy.data<T>(), dy.data<T>(), dy.numel());
+    });
+    return {dy};
+  });
+}
+
+Tensor affine(const char* who, const Tensor& input, double factor, double offset) {
+  check_real(who, "x", input);
+  const Tensor x = dense(input);
+  const Tensor y = empty_like(x);
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::affine(x.data<T>(), y.data<T>(), x.numel(), factor, offset);
+  });
+  return record({input}, y, [factor, who](const Tensor& dy) -> Gradients {
+    return {factor == 1 ? dy : affine(who, dy, factor, 0)};
+  });
+}
+
+Tensor sum_axis_of(const Tensor& x, const Shape& result, const kernels::AxisSum& sizes) {
+  const Tensor y = Tensor::empty(result, x.dtype());
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::sum_axis(x.data<T>(), y.data<T>(), sizes);
+  });
+  return y;
+}
+
+int64_t product(const Shape& shape, int begin, int end) {
+  int64_t count = 1;
+  for (int i = begin; i < end; ++i) count *= shape[i];
+  return count;
+}
+
+Tensor total(const char* who, const Tensor& input, double factor) {
+  check_real(who, "x", input);
+  const Tensor x = dense(input);
+  double value = 0;
+  dispatch_real(x.dtype(), [&](auto zero) { value = kernels::sum(x.data<decltype(zero)>(), x.numel()); });
+  return record({input}, Tensor::full({}, value * factor, x.dtype()),
+                [shape = x.shape(), factor](const Tensor& dy) -> Gradients {
+                  return {Tensor::full(shape, dy.item() * factor, dy.dtype())};
+                });
+}
+
+}  // namespace
+
+Tensor add(const Tensor& a, const Tensor& b) {
+  return record({a, b}, checked_apply("add", Binary::add, a, b),
+                [sa = a.shape(), sb = b.shape()](const Tensor& dy) -> Gradients {
+                  return {sum_to(dy, sa), sum_to(dy, sb)};
+                });
+}
+
+Tensor sub(const Tensor& a, const Tensor& b) {
+  return record({a, b}, checked_apply("sub", Binary::sub, a, b),
+                [sa = a.shape(), sb = b.shape(), need_b = b.requires_grad()](const Tensor& dy) -> Gradients {
+                  return {sum_to(dy, sa), need_b ? neg(sum_to(dy, sb)) : Tensor()};
+                });
+}
+
+Tensor mul(const Tensor& a, const Tensor& b) {
+  const Tensor y = checked_apply("mul", Binary::mul, a, b);
+  const bool need_a = a.requires_grad(), need_b = b.requires_grad();
+  return record({a, b}, y, [a = a.detach(), b = b.detach(), need_a, need_b](const Tensor& dy) -> Gradients {
+    return {need_a ? sum_to(apply(Binary::mul, dy, b), a.shape()) : Tensor(),
+            need_b ? sum_to(apply(Binary::mul, dy, a), b.shape()) : Tensor()};
+  });
+}
+
+Tensor div(const Tensor& a, const Tensor& b) {
+  const Tensor y = checked_apply("div", Binary::div, a, b);
+  const bool need_b = b.requires_grad();
+  return record(
+      {a, b}, y, [sa = a.shape(), b = b.detach(), y = y.detach(), need_b](const Tensor& dy) -> Gradients {
+        const Tensor da = apply(Binary::div, dy, b);  // db = -da · y
+        return {sum_to(da, sa), need_b ? neg(sum_to(apply(Binary::mul, da, y), b.shape())) : Tensor()};
+      });
+}
+
+Tensor scale(const Tensor& x, double factor) { return affine("scale", x, factor, 0); }
+Tensor add_scalar(const Tensor& x, double value) { return affine("add_scalar", x, 1, value); }
+Tensor neg(const Tensor& x) { return apply(Unary::neg, "neg", x); }
+Tensor exp(const Tensor& x) { return apply(Unary::exp, "exp", x); }
+Tensor log(const Tensor& x) { return apply(Unary::log, "log", x); }
+Tensor sqrt(const Tensor& x) { return apply(Unary::sqrt, "sqrt", x); }
+Tensor tanh(const Tensor& x) { return apply(Unary::tanh, "tanh", x); }
+Tensor sigmoid(const Tensor& x) { return apply(Unary::sigmoid, "sigmoid", x); }
+Tensor square(const Tensor& x) { return apply(Unary::square, "square", x); }
+
+Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
+  MH_CHECK(mask.dtype() == Dtype::boolean, DtypeError, "where: mask must be bool, got ", mask.dtype());
+  check_real("where", "a", a);
+  check_same_dtype("where", "b", b, a);
+  const Shape shape = broadcast_shapes(mask.shape(), broadcast_shapes(a.shape(), b.shape()));
+  const auto spread = [&](const Tensor& x) {
+    return dense(x.as_strided(shape, broadcast_strides(x, shape)));
+  };
+  const auto choose = [shape](const Tensor& m, const Tensor& x, const Tensor& z) {
+    const Tensor y = Tensor::empty(shape, x.defined() ? x.dtype() : z.dtype());
+    dispatch_real(y.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      kernels::select(m.data<bool>(), detail::data_or_null<T>(x), detail::data_or_null<T>(z), y.data<T>(),
+                      y.numel());
+    });
+    return y;
+  };
+  const Tensor m = spread(mask);
+  const bool need_a = a.requires_grad(), need_b = b.requires_grad();
+  return record({a, b}, choose(m, spread(a), spread(b)),
+                [m, choose, sa = a.shape(), sb = b.shape(), need_a, need_b](const Tensor& d) -> Gradients {
+                  const Tensor dy = dense(d);
+                  return {need_a ? sum_to(choose(m, dy, {}), sa) : Tensor(),
+                          need_b ? sum_to(choose(m, {}, dy), sb) : Tensor()};
+                });
+}
+
+Tensor sum(const Tensor& x) { return total("sum", x, 1); }
+Tensor mean(const Tensor& x) {
+  return total("mean", x, x.numel() > 0 ? 1 / static_cast<double>(x.numel()) : 0.0);
+}
+
+Tensor sum(const Tensor& input, int axis, bool keep_axis) {
+  check_real("sum", "x", input);
+  const Tensor x = dense(input);
+  axis = x.shape().normalize(axis);
+  Shape kept = x.shape();
+  kept[axis] = 1;
+  const Shape result = keep_axis ? kept : kept.erased(axis);
+  const Tensor y = sum_axis_of(
+      x, result, {product(x.shape(), 0, axis), x.size(axis), product(x.shape(), axis + 1, x.rank())});
+  return record({input}, y, [shape = x.shape(), kept](const Tensor& dy) -> Gradients {
+    return {dense(expand(reshape(dy, kept), shape))};
+  });
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  check_real("sum_to", "x", x);
+  const int extra = x.rank() - shape.rank();
+  MH_CHECK(extra >= 0, ShapeError, "sum_to: cannot sum ", x.shape(), " to ", shape);
+  Shape goal = Shape::filled(extra, 1);
+  for (const int64_t size : shape) goal.push_back(size);
+  Tensor y = dense(x);
+  // Neighbouring axes are summed together, from the back.
+  for (int end = x.rank(); end > 0;) {
+    int begin = end;
+    while (begin > 0 && goal[begin - 1] == 1 && x.size(begin - 1) != 1) --begin;
+    if (begin == end) {
+      MH_CHECK(goal[end - 1] == x.size(end - 1), ShapeError, "sum_to: cannot sum ", x.shape(), " to ", shape);
+      --end;
+      continue;
+    }
+    Shape result = y.shape();
+    for (int i = begin; i < end; ++i) result[i] = 1;
+    y = sum_axis_of(
+        y, result,
+        {product(y.shape(), 0, begin), product(y.shape(), begin, end), product(y.shape(), end, y.rank())});
+    end = begin;
+  }
+  return record({x}, y.as_strided(shape, contiguous_strides(shape)),
+                [from = x.shape()](const Tensor& dy) -> Gradients { return {dense(expand(dy, from))}; });
+}
+
+}  // namespace multihead

@@ -1,0 +1,284 @@
+#include "multihead/ops/linear.h"
+
+#include <algorithm>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/activation.h"
+#include "multihead/kernels/elementwise.h"
+#include "multihead/ops/dispatch.h"
+#include "multihead/ops/elementwise.h"
+
+namespace multihead {
+namespace {
+
+using detail::check_same_dtype;
+using detail::data_or_null;
+using detail::dense;
+using detail::dispatch_real;
+using kernels::Transpose;
+
+// --- matmul
+// ----------------------------------------------------------------------------------------------------
+
+// A stack of matrices that gemm can read in place.
+struct Operand {
+  Tensor tensor;
+  int64_t ld;
+  Transpose transpose;
+};
+
+Operand operand(const Tensor& x) {
+  const int64_t rows = x.size(-2), columns = x.size(-1);
+  const int64_t row_step = x.strides()[-2], column_step = x.strides()[-1];
+  if ((column_step == 1 || columns <= 1) && (row_step >= columns || rows <= 1)) {
+    return {x.detach(), std::max<int64_t>(rows <= 1 ? columns : row_step, 1), Transpose::no};
+  }
+  if ((row_step == 1 || rows <= 1) && column_step >= rows) return {x.detach(), column_step, Transpose::yes};
+  return {dense(x), std::max<int64_t>(columns, 1), Transpose::no};
+}
+
+// Batch axes of two operands, neighbours merged where both allow it.
+struct BatchAxes {
+  std::vector<int64_t> sizes, a, b;
+
+  BatchAxes(const Shape& batch, const Tensor& x, const Tensor& y) {
+    for (int i = 0; i < batch.rank(); ++i) {
+      if (batch[i] == 1) continue;
+      const int64_t step_a = step(batch, x, i), step_b = step(batch, y, i);
+      if (!sizes.empty() && a.back() == step_a * batch[i] && b.back() == step_b * batch[i]) {
+        sizes.back() *= batch[i];
+        a.back() = step_a;
+        b.back() = step_b;
+      } else {
+        sizes.push_back(batch[i]);
+        a.push_back(step_a);
+        b.push_back(step_b);
+      }
+    }
+  }
+
+  static int64_t step(const Shape& batch, const Tensor& x, int axis) {
+    const int own = axis - (batch.rank() + 2 - x.rank());
+    return own < 0 || x.size(own) == 1 ? 0 : x.strides()[own];
+  }
+};
+
+template <class T>
+void run_batches(kernels::GemmArgs<T> args, const BatchAxes& axes, int64_t count) {
+  const size_t last = axes.sizes.size() - 1;
+  // Matrices that share b and follow each other in a are one tall matrix.
+  if (axes.sizes.size() == 1 && axes.b[0] == 0 && args.ta == Transpose::no &&
+      axes.a[0] == args.m * args.lda) {
+    args.m *= axes.sizes[0];
+    kernels::gemm(args);
+    return;
+  }
+  const int64_t inner = axes.sizes.empty() ? 1 : axes.sizes[last];
+  const kernels::GemmBatch batch{inner, axes.sizes.empty() ? 0 : axes.a[last],
+                                 axes.sizes.empty() ? 0 : axes.b[last], args.m * args.n};
+  for (int64_t outer = 0; outer < count / inner; ++outer) {
+    kernels::GemmArgs<T> one = args;
+    int64_t rest = outer;
+    for (size_t axis = last; axis-- > 0 && !axes.sizes.empty();) {
+      one.a += rest % axes.sizes[axis] * axes.a[axis];
+      one.b += rest % axes.sizes[axis] * axes.b[axis];
+      rest /= axes.sizes[axis];
+    }
+    one.c += outer * inner * args.m * args.n;
+    kernels::gemm_batched(one, batch);
+  }
+}
+
+Tensor multiply(const Tensor& x, const Tensor& y) {
+  const Operand a = operand(x), b = operand(y);
+  Shape batch_x = x.shape().erased(-1).erased(-1), batch_y = y.shape().erased(-1).erased(-1);
+  Shape shape = broadcast_shapes(batch_x, batch_y);
+  const BatchAxes axes(shape, a.tensor, b.tensor);
+  const int64_t count = shape.numel();
+  shape.push_back(x.size(-2));
+  shape.push_back(y.size(-1));
+  const Tensor c = Tensor::empty(shape, x.dtype());
+  if (c.numel() == 0) return c;
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    run_batches(kernels::GemmArgs<T>{.a = a.tensor.data<T>(),
+                                     .lda = a.ld,
+                                     .ta = a.transpose,
+                                     .b = b.tensor.data<T>(),
+                                     .ldb = b.ld,
+                                     .tb = b.transpose,
+                                     .c = c.data<T>(),
+                                     .ldc = c.size(-1),
+                                     .m = x.size(-2),
+                                     .n = y.size(-1),
+                                     .k = x.size(-1)},
+                axes, count);
+  });
+  return c;
+}
+
+Tensor flipped(const Tensor& x) {
+  Shape shape = x.shape(), strides = x.strides();
+  std::swap(shape[-1], shape[-2]);
+  std::swap(strides[-1], strides[-2]);
+  return x.as_strided(shape, strides);
+}
+
+// d_b = aᵀ · dy. A single b under a batch is one product over all rows, not a sum of products.
+Tensor right_gradient(const Tensor& a, const Tensor& dy, const Tensor& b) {
+  if (b.rank() == 2 && a.rank() > 2) {
+    const Tensor rows = reshape(a, {-1, a.size(-1)}), d_rows = reshape(dy, {rows.size(0), dy.size(-1)});
+    return multiply(flipped(rows), d_rows);
+  }
+  return sum_to(multiply(flipped(a), dy), b.shape());
+}
+
+// --- linear
+// ----------------------------------------------------------------------------------------------------
+
+// x as a matrix of rows with contiguous elements.
+Tensor as_rows(const Tensor& x, int64_t columns) {
+  const int64_t rows = columns > 0 ? x.numel() / columns : x.shape().erased(-1).numel();
+  const Tensor flat = reshape(x.detach(), {rows, columns});
+  return flat.strides()[1] == 1 && flat.strides()[0] >= columns ? flat : dense(flat);
+}
+
+void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const LinearOptions& options) {
+  detail::check_real("linear", "x", x);
+  check_same_dtype("linear", "weight", weight, x);
+  MH_CHECK(weight.rank() == 2, ShapeError, "linear: weight must be [out, in], got ", weight.shape());
+  MH_CHECK(x.rank() > 0 && x.size(-1) == weight.size(1), ShapeError, "linear: x must be [..., ",
+           weight.size(1), "] to match weight ", weight.shape(), ", got ", x.shape());
+  if (bias.defined()) {
+    check_same_dtype("linear", "bias", bias, x);
+    MH_CHECK(bias.shape() == Shape({weight.size(0)}), ShapeError, "linear: bias must be [", weight.size(0),
+             "] to match weight ", weight.shape(), ", got ", bias.shape());
+  }
+  if (options.residual.defined()) {
+    Shape expected = x.shape();
+    expected[-1] = weight.size(0);
+    check_same_dtype("linear", "residual", options.residual, x);
+    MH_CHECK(options.residual.shape() == expected, ShapeError, "linear: residual must be ", expected,
+             " like the result, got ", options.residual.shape());
+  }
+}
+
+struct LinearSaved {
+  Tensor x, weight, pre_activation;  // [rows, in], [out, in], [rows, out]
+  Activation activation;
+  bool need_x, need_weight, need_bias, need_residual;
+  Shape x_shape;
+};
+
+template <class T>
+Gradients linear_backward_of(const LinearSaved& s, Tensor dy) {
+  const int64_t rows = s.x.size(0), in = s.x.size(1), out = s.weight.size(0);
+  const Tensor residual = s.need_residual ? dy : Tensor();
+  Tensor dz = dense(dy);
+  if (s.activation != Activation::none) {
+    dy = Tensor();
+    const Tensor from = dz;
+    dz = s.need_residual ? empty_like(dz) : detail::reusable(std::move(dz));
+    kernels::activate_backward(s.activation, s.pre_activation.data<T>(), from.data<T>(), dz.data<T>(),
+                               dz.numel());
+  }
+  Tensor dx, d_weight, d_bias;
+  if (s.need_x) {
+    dx = Tensor::empty(s.x_shape, dz.dtype());
+    kernels::gemm(kernels::GemmArgs<T>{.a = dz.data<T>(),
+                                       .lda = out,
+                                       .b = s.weight.data<T>(),
+                                       .ldb = s.weight.strides()[0],
+                                       .c = dx.data<T>(),
+                                       .ldc = in,
+                                       .m = rows,
+                                       .n = in,
+                                       .k = out});
+  }
+  if (s.need_weight) {
+    d_weight = Tensor::empty({out, in}, dz.dtype());
+    kernels::gemm(kernels::GemmArgs<T>{.a = dz.data<T>(),
+                                       .lda = out,
+                                       .ta = Transpose::yes,
+                                       .b = s.x.data<T>(),
+                                       .ldb = s.x.strides()[0],
+                                       .c = d_weight.data<T>(),
+                                       .ldc = in,
+                                       .m = out,
+                                       .n = in,
+                                       .k = rows});
+  }
+  if (s.need_bias) {
+    d_bias = Tensor::empty({out}, dz.dtype());
+    kernels::sum_axis(dz.data<T>(), d_bias.data<T>(), {1, rows, out});
+  }
+  return {dx, d_weight, d_bias, residual};
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  detail::check_real("matmul", "a", a);
+  check_same_dtype("matmul", "b", b, a);
+  MH_CHECK(a.rank() >= 2 && b.rank() >= 2, ShapeError, "matmul: a and b must have at least two axes, got ",
+           a.shape(), " and ", b.shape());
+  MH_CHECK(a.size(-1) == b.size(-2), ShapeError, "matmul: a ", a.shape(), " and b ", b.shape(),
+           " differ in the inner size: ", a.size(-1), " and ", b.size(-2));
+  const bool need_a = a.requires_grad(), need_b = b.requires_grad();
+  return record({a, b}, multiply(a, b),
+                [a = a.detach(), b = b.detach(), need_a, need_b](const Tensor& dy) -> Gradients {
+                  return {need_a ? sum_to(multiply(dy, flipped(b)), a.shape()) : Tensor(),
+                          need_b ? right_gradient(a, dy, b) : Tensor()};
+                });
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const LinearOptions& options) {
+  check_linear(x, weight, bias, options);
+  const Tensor& residual = options.residual;
+  const Activation activation = options.activation;
+  const bool recording = is_recording({x, weight, bias, residual});
+  const Tensor rows = as_rows(x, weight.size(1)), w = as_rows(weight, weight.size(1));
+  const int64_t out = weight.size(0);
+  Shape shape = x.shape();
+  shape[-1] = out;
+  const Tensor y = Tensor::empty(shape, x.dtype());
+  // The derivative of relu can be read off its result.
+  const bool from_y = activation == Activation::relu && !residual.defined();
+  Tensor pre;
+  if (recording && activation != Activation::none) pre = from_y ? y.detach() : empty_like(y);
+  const Tensor b = bias.defined() ? dense(bias) : Tensor(),
+               r = residual.defined() ? dense(residual) : Tensor();
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::gemm(kernels::GemmArgs<T>{.a = rows.data<T>(),
+                                       .lda = rows.strides()[0],
+                                       .b = w.data<T>(),
+                                       .ldb = w.strides()[0],
+                                       .tb = Transpose::yes,
+                                       .c = y.data<T>(),
+                                       .ldc = out,
+                                       .m = rows.size(0),
+                                       .n = out,
+                                       .k = weight.size(1),
+                                       .bias = data_or_null<T>(b),
+                                       .pre_activation = from_y ? nullptr : data_or_null<T>(pre),
+                                       .activation = activation,
+                                       .residual = data_or_null<T>(r)});
+  });
+  if (!recording) return y;
+  const LinearSaved saved{rows,
+                          w,
+                          pre,
+                          activation,
+                          x.requires_grad(),
+                          weight.requires_grad(),
+                          bias.defined() && bias.requires_grad(),
+                          residual.defined() && residual.requires_grad(),
+                          x.shape()};
+  return record({x, weight, bias, residual}, y, [saved](Tensor dy) -> Gradients {
+    return dy.dtype() == Dtype::f64 ? linear_backward_of<double>(saved, std::move(dy))
+                                    : linear_backward_of<float>(saved, std::move(dy));
+  });
+}
+
+}  // namespace multihead

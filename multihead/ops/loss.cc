@@ -1,0 +1,231 @@
+#include "multihead/ops/loss.h"
+
+#include <algorithm>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/cross_entropy.h"
+#include "multihead/kernels/elementwise.h"
+#include "multihead/kernels/gemm.h"
+#include "multihead/ops/dispatch.h"
+
+namespace multihead {
+namespace {
+
+using detail::dense;
+using detail::dispatch_real;
+
+constexpr int64_t kChunkElements = int64_t{4} << 20;
+
+// Checked targets as i64 in row-major order, and how many of them count.
+struct Targets {
+  Tensor ids;
+  int64_t counted = 0;
+};
+
+Targets check_targets(const char* who, const Tensor& targets, const Shape& expected, int64_t classes,
+                      const CrossEntropyOptions& options) {
+  MH_CHECK(targets.dtype() == Dtype::i64 || targets.dtype() == Dtype::i32, DtypeError, who,
+           ": targets must be i64 or i32, got ", targets.dtype());
+  MH_CHECK(targets.shape() == expected, ShapeError, who, ": targets must be ", expected, ", got ",
+           targets.shape());
+  MH_CHECK(options.label_smoothing >= 0 && options.label_smoothing <= 1, ValueError, who,
+           ": label_smoothing must be in [0, 1], got ", options.label_smoothing);
+  Targets result{targets.to(Dtype::i64), 0};
+  const int64_t* id = result.ids.data<int64_t>();
+  for (int64_t i = 0; i < result.ids.numel(); ++i) {
+    if (id[i] == options.ignore_index) continue;
+    MH_CHECK(id[i] >= 0 && id[i] < classes, ValueError, who, ": targets must be in [0, ", classes, ") or ",
+             options.ignore_index, " (ignore_index), got ", id[i], " at position ", i);
+    ++result.counted;
+  }
+  return result;
+}
+
+// What every row's loss is multiplied by.
+double row_scale(Reduction reduction, int64_t counted) {
+  if (reduction != Reduction::mean) return 1;
+  return counted > 0 ? 1 / static_cast<double>(counted) : 0;
+}
+
+template <class T>
+kernels::CrossEntropyArgs<T> kernel_args(const Targets& targets, int64_t classes,
+                                         const CrossEntropyOptions& options) {
+  return {.logits = nullptr,
+          .targets = targets.ids.data<int64_t>(),
+          .rows = targets.ids.numel(),
+          .classes = classes,
+          .ignore_index = options.ignore_index,
+          .smoothing = options.label_smoothing,
+          .losses = nullptr,
+          .d_logits = nullptr,
+          .scale = row_scale(options.reduction, targets.counted)};
+}
+
+void scale_in_place(const Tensor& x, double factor) {
+  if (factor == 1) return;
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::affine(x.data<T>(), x.data<T>(), x.numel(), factor, 0);
+  });
+}
+
+// rows of x [N, V] times factors [N].
+void scale_rows(const Tensor& x, const Tensor& factors) {
+  const Shape shape{factors.numel(), x.size(-1)};
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::binary(kernels::Binary::mul, x.data<T>(), factors.data<T>(), x.data<T>(),
+                    {shape, contiguous_strides(shape), {1, 0}});
+  });
+}
+
+Tensor reduce(const Tensor& losses, Reduction reduction, double scale) {
+  if (reduction == Reduction::none) return losses;
+  double total = 0;
+  dispatch_real(losses.dtype(),
+                [&](auto zero) { total = kernels::sum(losses.data<decltype(zero)>(), losses.numel()); });
+  return Tensor::full({}, total * scale, losses.dtype());
+}
+
+void check_logits(const Tensor& logits) {
+  detail::check_real("cross_entropy", "logits", logits);
+  MH_CHECK(logits.rank() > 0, ShapeError, "cross_entropy: logits must be [..., V], got ", logits.shape());
+}
+
+// The gradient goes to `d_logits`, which may be the logits' own memory, unless it is undefined.
+Tensor cross_entropy_into(const Tensor& logits, const Tensor& d_logits, const Targets& targets,
+                          const CrossEntropyOptions& options) {
+  const Tensor x = dense(logits);
+  const Tensor losses = Tensor::empty(targets.ids.shape(), x.dtype());
+  double scale = 0;
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::CrossEntropyArgs<T> args = kernel_args<T>(targets, x.size(-1), options);
+    args.logits = x.data<T>();
+    args.losses = losses.data<T>();
+    args.d_logits = detail::data_or_null<T>(d_logits);
+    scale = args.scale;
+    kernels::cross_entropy(args);
+  });
+  const Reduction reduction = options.reduction;
+  return record({logits}, reduce(losses, reduction, scale),
+                [d_logits, reduction](const Tensor& dy) -> Gradients {
+                  if (reduction == Reduction::none) {
+                    scale_rows(d_logits, dense(dy));
+                  } else {
+                    scale_in_place(d_logits, dy.item());
+                  }
+                  return {d_logits};
+                });
+}
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  check_logits(logits);
+  const Targets checked =
+      check_targets("cross_entropy", targets, logits.shape().erased(-1), logits.size(-1), options);
+  const Tensor d_logits = is_recording({logits}) ? empty_like(logits) : Tensor();
+  return cross_entropy_into(logits, d_logits, checked, options);
+}
+
+Tensor cross_entropy(Tensor&& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  if (!logits.defined() || !is_recording({logits}) || !logits.is_unique() || !logits.is_contiguous()) {
+    return cross_entropy(static_cast<const Tensor&>(logits), targets, options);
+  }
+  check_logits(logits);
+  const Targets checked =
+      check_targets("cross_entropy", targets, logits.shape().erased(-1), logits.size(-1), options);
+  return cross_entropy_into(logits, logits.detach(), checked, options);
+}
+
+namespace {
+
+// The gradients of a chunk's logits, in `logits`, to x and weight.
+template <class T>
+void chunk_gradients(const T* logits, const T* x, const Tensor& weight, const kernels::GemmArgs<T>& sizes,
+                     T* dx, const Tensor& d_weight) {
+  const int64_t rows = sizes.m, classes = sizes.n, width = sizes.k;
+  if (dx != nullptr) {
+    kernels::gemm(kernels::GemmArgs<T>{.a = logits,
+                                       .lda = classes,
+                                       .b = weight.data<T>(),
+                                       .ldb = width,
+                                       .c = dx,
+                                       .ldc = width,
+                                       .m = rows,
+                                       .n = width,
+                                       .k = classes});
+  }
+  if (d_weight.defined()) {
+    kernels::gemm(kernels::GemmArgs<T>{.a = logits,
+                                       .lda = classes,
+                                       .ta = kernels::Transpose::yes,
+                                       .b = x,
+                                       .ldb = width,
+                                       .c = d_weight.data<T>(),
+                                       .ldc = width,
+                                       .m = classes,
+                                       .n = width,
+                                       .k = rows,
+                                       .accumulate = true});
+  }
+}
+
+}  // namespace
+
+Tensor linear_cross_entropy(const Tensor& input, const Tensor& weight, const Tensor& targets,
+                            const CrossEntropyOptions& options) {
+  constexpr const char* who = "linear_cross_entropy";
+  detail::check_real(who, "x", input);
+  detail::check_same_dtype(who, "weight", weight, input);
+  MH_CHECK(weight.rank() == 2 && input.rank() > 0 && input.size(-1) == weight.size(1), ShapeError, who,
+           ": x must be [..., E] and weight [V, E], got ", input.shape(), " and ", weight.shape());
+  MH_CHECK(options.reduction != Reduction::none, ValueError, who, ": reduction must be mean or sum");
+  const int64_t classes = weight.size(0), width = weight.size(1);
+  const Targets checked = check_targets(who, targets, input.shape().erased(-1), classes, options);
+  const int64_t rows = checked.ids.numel();
+  const int64_t chunk =
+      std::clamp<int64_t>(kChunkElements / std::max<int64_t>(classes, 1), 1, std::max<int64_t>(rows, 1));
+  const Tensor x = dense(input), w = dense(weight);
+  const bool recording = is_recording({input, weight});
+  const Tensor dx = recording && input.requires_grad() ? empty_like(x) : Tensor();
+  const Tensor dw = recording && weight.requires_grad() ? zeros_like(w) : Tensor();
+  const Tensor logits = Tensor::empty({chunk, classes}, x.dtype()), losses = Tensor::empty({rows}, x.dtype());
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t begin = 0; begin < rows; begin += chunk) {
+      const kernels::GemmArgs<T> product{.a = x.data<T>() + begin * width,
+                                         .lda = width,
+                                         .b = w.data<T>(),
+                                         .ldb = width,
+                                         .tb = kernels::Transpose::yes,
+                                         .c = logits.data<T>(),
+                                         .ldc = classes,
+                                         .m = std::min(chunk, rows - begin),
+                                         .n = classes,
+                                         .k = width};
+      kernels::gemm(product);
+      kernels::CrossEntropyArgs<T> args = kernel_args<T>(checked, classes, options);
+      args.logits = product.c;
+      args.targets += begin;
+      args.rows = product.m;
+      args.losses = losses.data<T>() + begin;
+      args.d_logits = recording ? product.c : nullptr;
+      kernels::cross_entropy(args);
+      if (recording) {
+        chunk_gradients(product.c, product.a, w, product,
+                        dx.defined() ? dx.data<T>() + begin * width : nullptr, dw);
+      }
+    }
+  });
+  const Tensor loss = reduce(losses, options.reduction, row_scale(options.reduction, checked.counted));
+  return record({input, weight}, loss, [dx, dw](const Tensor& dy) -> Gradients {
+    for (const Tensor& d : {dx, dw}) {
+      if (d.defined()) scale_in_place(d, dy.item());
+    }
+    return {dx, dw};
+  });
+}
+
+}  // namespace multihead

@@ -1,0 +1,154 @@
+#include "multihead/ops/norm.h"
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/norm.h"
+#include "multihead/ops/dispatch.h"
+
+namespace multihead {
+namespace {
+
+using detail::data_or_null;
+using detail::dense;
+using detail::dispatch_real;
+
+struct Norm {
+  const char* who;
+  bool layer;  // else RMS
+  double eps;
+};
+
+void check_affine(const Norm& norm, const char* argument, const Tensor& parameter, const Tensor& x) {
+  if (!parameter.defined()) return;
+  detail::check_same_dtype(norm.who, argument, parameter, x);
+  MH_CHECK(parameter.shape() == Shape({x.size(-1)}), ShapeError, norm.who, ": ", argument, " must be [",
+           x.size(-1), "] to match x ", x.shape(), ", got ", parameter.shape());
+}
+
+void check(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& weight,
+           const Tensor& bias) {
+  detail::check_real(norm.who, "x", x);
+  MH_CHECK(x.rank() > 0, ShapeError, norm.who, ": x must have at least one axis");
+  MH_CHECK(norm.eps >= 0, ValueError, norm.who, ": eps must be >= 0, got ", norm.eps);
+  check_affine(norm, "weight", weight, x);
+  check_affine(norm, "bias", bias, x);
+  if (!residual.defined()) return;
+  detail::check_same_dtype(norm.who, "residual", residual, x);
+  MH_CHECK(residual.shape() == x.shape(), ShapeError, norm.who, ": residual must be ", x.shape(),
+           " like x, got ", residual.shape());
+}
+
+// What the backward needs.
+struct Saved {
+  Tensor x, weight, mean, inv_std;
+  bool has_weight_gradient, has_bias_gradient;
+  int64_t rows() const { return inv_std.numel(); }
+};
+
+struct NormGradients {
+  Tensor dx, d_weight, d_bias;
+};
+
+// d_sum (what reaches the sum beside the norm) may be undefined.
+NormGradients backward(const Saved& s, Tensor d_normed, const Tensor& d_sum) {
+  d_normed = detail::reusable(std::move(d_normed));
+  const Dtype dtype = d_normed.dtype();
+  const int64_t size = s.x.size(-1);
+  NormGradients out{d_normed, {}, {}};
+  if (s.has_weight_gradient) out.d_weight = Tensor::empty({size}, dtype);
+  if (s.has_bias_gradient) out.d_bias = Tensor::empty({size}, dtype);
+  const Tensor scratch = Tensor::empty({kernels::norm_backward_scratch(s.rows(), size)}, dtype);
+  const Tensor extra = d_sum.defined() ? dense(d_sum) : Tensor();
+  dispatch_real(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    kernels::norm_backward(kernels::NormGradArgs<T>{
+        .rows = s.rows(),
+        .size = size,
+        .x = s.x.data<T>(),
+        .weight = data_or_null<T>(s.weight),
+        .mean = data_or_null<T>(s.mean),
+        .inv_std = s.inv_std.data<T>(),
+        .dy = d_normed.data<T>(),
+        .d_sum = data_or_null<T>(extra),
+        .dx = out.dx.data<T>(),
+        .d_weight = data_or_null<T>(out.d_weight),
+        .d_bias = data_or_null<T>(out.d_bias),
+        .scratch = scratch.data<T>(),
+    });
+  });
+  return out;
+}
+
+struct Forward {
+  Tensor sum, normed;
+  Saved saved;
+};
+
+Forward forward(const Norm& norm, const Tensor& input, const Tensor& residual, const Tensor& weight,
+                const Tensor& bias) {
+  check(norm, input, residual, weight, bias);
+  const Tensor x = dense(input);
+  const int64_t size = x.size(-1), rows = size > 0 ? x.numel() / size : 0;
+  const Tensor other = residual.defined() ? dense(residual) : Tensor();
+  const Tensor w = weight.defined() ? dense(weight) : Tensor(), b = bias.defined() ? dense(bias) : Tensor();
+  const Tensor sum = residual.defined() ? empty_like(x) : x, y = empty_like(x);
+  const Tensor mean = norm.layer ? Tensor::empty({rows}, x.dtype()) : Tensor();
+  const Tensor inv_std = Tensor::empty({rows}, x.dtype());
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::norm(kernels::NormArgs<T>{
+        .rows = rows,
+        .size = size,
+        .eps = norm.eps,
+        .x = x.data<T>(),
+        .residual = data_or_null<T>(other),
+        .sum = residual.defined() ? sum.data<T>() : nullptr,
+        .weight = data_or_null<T>(w),
+        .bias = data_or_null<T>(b),
+        .y = y.data<T>(),
+        .mean = data_or_null<T>(mean),
+        .inv_std = inv_std.data<T>(),
+    });
+  });
+  const bool d_weight = weight.defined() && weight.requires_grad(),
+             d_bias = bias.defined() && bias.requires_grad();
+  return {sum, y, {sum.detach(), w, mean, inv_std, d_weight, d_bias}};
+}
+
+Tensor norm_op(const Norm& norm, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const Forward f = forward(norm, x, {}, weight, bias);
+  return record({x, weight, bias}, f.normed, [saved = f.saved](Tensor dy) -> Gradients {
+    NormGradients d = backward(saved, std::move(dy), {});
+    return {d.dx, d.d_weight, d.d_bias};
+  });
+}
+
+AddNorm add_norm_op(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& weight,
+                    const Tensor& bias) {
+  MH_CHECK(residual.defined(), ValueError, norm.who, ": residual is undefined");
+  const Forward f = forward(norm, x, residual, weight, bias);
+  std::vector<Tensor> out = record_many({x, residual, weight, bias}, {f.sum, f.normed},
+                                        [saved = f.saved](std::vector<Tensor> d) -> Gradients {
+                                          if (!d[1].defined()) return {d[0], d[0], {}, {}};
+                                          NormGradients g = backward(saved, std::move(d[1]), d[0]);
+                                          return {g.dx, g.dx, g.d_weight, g.d_bias};
+                                        });
+  return {out[0], out[1]};
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return norm_op({"layer_norm", true, eps}, x, weight, bias);
+}
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return norm_op({"rms_norm", false, eps}, x, weight, {});
+}
+AddNorm add_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& bias,
+                       double eps) {
+  return add_norm_op({"add_layer_norm", true, eps}, x, residual, weight, bias);
+}
+AddNorm add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
+  return add_norm_op({"add_rms_norm", false, eps}, x, residual, weight, {});
+}
+
+}  // namespace multihead

@@ -1,0 +1,237 @@
+#include "multihead/ops/shape.h"
+
+#include <algorithm>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/elementwise.h"
+#include "multihead/ops/dispatch.h"
+#include "multihead/ops/elementwise.h"
+
+namespace multihead {
+namespace {
+
+void copy_elements(const Tensor& from, const Tensor& to) {
+  kernels::strided_copy(from.raw(), to.raw(),
+                        {from.shape(), from.strides(), to.strides(), size_of(from.dtype())});
+}
+
+// Axes that lie one after the other in memory, as one.
+struct Run {
+  int64_t size, stride;
+};
+
+std::vector<Run> runs_of(const Tensor& x) {
+  std::vector<Run> runs;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (x.size(i) == 1) continue;
+    if (!runs.empty() && runs.back().stride == x.strides()[i] * x.size(i)) {
+      runs.back() = {runs.back().size * x.size(i), x.strides()[i]};
+    } else {
+      runs.push_back({x.size(i), x.strides()[i]});
+    }
+  }
+  return runs;
+}
+
+// Whether `shape` is a view of x, and its strides: every run must be a product of consecutive new axes.
+bool view_strides(const Tensor& x, const Shape& shape, Shape& strides) {
+  strides = Shape::filled(shape.rank(), 1);
+  std::vector<Run> runs = runs_of(x);
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    if (shape[axis] == 1) continue;
+    if (runs.empty() || runs.back().size % shape[axis] != 0) return false;
+    strides[axis] = runs.back().stride;
+    runs.back().stride *= shape[axis];
+    runs.back().size /= shape[axis];
+    if (runs.back().size == 1) runs.pop_back();
+  }
+  return runs.empty();
+}
+
+Shape resolve(const Tensor& x, const Shape& shape) {
+  Shape result = shape;
+  int unknown = -1;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (shape[i] == -1) {
+      MH_CHECK(unknown < 0, ShapeError, "reshape: at most one size may be -1, got ", shape);
+      unknown = i;
+    } else {
+      MH_CHECK(shape[i] >= 0, ShapeError, "reshape: negative size in ", shape);
+    }
+  }
+  if (unknown >= 0) {
+    result[unknown] = 1;
+    const int64_t known = result.numel();
+    MH_CHECK(known > 0 && x.numel() % known == 0, ShapeError, "reshape: cannot shape ", x.shape(), " as ",
+             shape);
+    result[unknown] = x.numel() / known;
+  }
+  MH_CHECK(result.numel() == x.numel(), ShapeError, "reshape: cannot shape ", x.shape(), " (", x.numel(),
+           " elements) as ", shape);
+  return result;
+}
+
+}  // namespace
+
+Tensor detail::dense(const Tensor& x) {
+  if (x.is_contiguous()) return x.detach();
+  Tensor result = empty_like(x);
+  copy_elements(x, result);
+  return result;
+}
+
+Tensor detail::reusable(Tensor gradient) {
+  if (gradient.is_contiguous() && gradient.is_unique()) return gradient;
+  Tensor result = empty_like(gradient);
+  copy_elements(gradient, result);
+  return result;
+}
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  const Shape target = resolve(x, shape);
+  Tensor y;
+  if (Shape strides; x.is_contiguous()) {
+    y = x.as_strided(target, contiguous_strides(target));
+  } else if (view_strides(x, target, strides)) {
+    y = x.as_strided(target, strides);
+  } else {
+    y = detail::dense(x).as_strided(target, contiguous_strides(target));
+  }
+  return record({x}, y, [shape = x.shape()](const Tensor& dy) -> Gradients { return {reshape(dy, shape)}; });
+}
+
+Tensor transpose(const Tensor& x, int a, int b) {
+  Shape shape = x.shape(), strides = x.strides();
+  a = shape.normalize(a);
+  b = shape.normalize(b);
+  std::swap(shape[a], shape[b]);
+  std::swap(strides[a], strides[b]);
+  return record({x}, x.as_strided(shape, strides),
+                [a, b](const Tensor& dy) -> Gradients { return {transpose(dy, a, b)}; });
+}
+
+Tensor permute(const Tensor& x, std::initializer_list<int> axes) {
+  MH_CHECK(static_cast<int>(axes.size()) == x.rank(), ShapeError, "permute: expected ", x.rank(),
+           " axes for shape ", x.shape(), ", got ", axes.size());
+  Shape shape, strides, inverse = Shape::filled(x.rank(), -1);
+  for (const int axis : axes) {
+    const int from = x.shape().normalize(axis);
+    MH_CHECK(inverse[from] < 0, ShapeError, "permute: axis ", axis, " is named twice");
+    inverse[from] = shape.rank();
+    shape.push_back(x.size(from));
+    strides.push_back(x.strides()[from]);
+  }
+  return record({x}, x.as_strided(shape, strides), [inverse](const Tensor& dy) -> Gradients {
+    Shape sizes, steps;
+    for (const int64_t axis : inverse) {
+      sizes.push_back(dy.size(static_cast<int>(axis)));
+      steps.push_back(dy.strides()[static_cast<int>(axis)]);
+    }
+    return {dy.as_strided(sizes, steps)};
+  });
+}
+
+Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end) {
+  axis = x.shape().normalize(axis);
+  MH_CHECK(0 <= begin && begin <= end && end <= x.size(axis), ShapeError,
+           "slice: expected 0 <= begin <= end <= ", x.size(axis), " on axis ", axis, " of ", x.shape(),
+           ", got [", begin, ", ", end, ")");
+  Shape shape = x.shape();
+  shape[axis] = end - begin;
+  const Tensor y = x.as_strided(shape, x.strides(), begin * x.strides()[axis]);
+  return record({x}, y, [full = x.shape(), axis, begin](const Tensor& dy) -> Gradients {
+    const Tensor dx = Tensor::zeros(full, dy.dtype());
+    const Tensor part = dx.as_strided(dy.shape(), dx.strides(), begin * dx.strides()[axis]);
+    copy_elements(dy, part);
+    return {dx};
+  });
+}
+
+std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int axis) {
+  axis = x.shape().normalize(axis);
+  std::vector<Tensor> pieces;
+  int64_t at = 0;
+  for (const int64_t size : sizes) {
+    MH_CHECK(size >= 0 && size <= x.size(axis) - at, ShapeError, "split: the sizes exceed axis ", axis,
+             " of ", x.shape());
+    Shape shape = x.shape();
+    shape[axis] = size;
+    pieces.push_back(x.as_strided(shape, x.strides(), at * x.strides()[axis]));
+    at += size;
+  }
+  MH_CHECK(at == x.size(axis), ShapeError, "split: the sizes must add up to ", x.size(axis), " (axis ", axis,
+           " of ", x.shape(), "), got ", at);
+  const std::vector<int64_t> kept(sizes.begin(), sizes.end());
+  return record_many(
+      {x}, std::move(pieces),
+      [shape = x.shape(), kept, axis, dtype = x.dtype()](const std::vector<Tensor>& dy) -> Gradients {
+        const bool all = std::all_of(dy.begin(), dy.end(), [](const Tensor& d) { return d.defined(); });
+        const Tensor dx = all ? Tensor::empty(shape, dtype) : Tensor::zeros(shape, dtype);
+        int64_t at = 0;
+        for (size_t i = 0; i < kept.size(); at += kept[i++]) {
+          if (!dy[i].defined()) continue;
+          copy_elements(dy[i], dx.as_strided(dy[i].shape(), dx.strides(), at * dx.strides()[axis]));
+        }
+        return {dx};
+      });
+}
+
+Tensor concat(std::span<const Tensor> parts, int axis) {
+  MH_CHECK(!parts.empty(), ValueError, "concat: expected at least one tensor");
+  const Tensor& first = parts.front();
+  axis = first.shape().normalize(axis);
+  Shape shape = first.shape();
+  shape[axis] = 0;
+  std::vector<int64_t> sizes;
+  for (const Tensor& part : parts) {
+    detail::check_same_dtype("concat", "every part", part, first);
+    MH_CHECK(part.rank() == first.rank() && part.shape().erased(axis) == first.shape().erased(axis),
+             ShapeError, "concat: parts must agree outside axis ", axis, ", got ", first.shape(), " and ",
+             part.shape());
+    sizes.push_back(part.size(axis));
+    shape[axis] += part.size(axis);
+  }
+  Tensor y = Tensor::empty(shape, first.dtype());
+  int64_t at = 0;
+  for (const Tensor& part : parts) {
+    copy_elements(part, y.as_strided(part.shape(), y.strides(), at * y.strides()[axis]));
+    at += part.size(axis);
+  }
+  const bool recording =
+      std::any_of(parts.begin(), parts.end(), [](const Tensor& p) { return is_recording({p}); });
+  if (!recording) return y;
+  std::vector<std::shared_ptr<GradientSlot>> slots;
+  for (const Tensor& part : parts) slots.push_back(part.gradient_slot());
+  Tape::current()->add(std::move(slots), {&y, 1}, [sizes, axis](std::vector<Tensor> d) -> Gradients {
+    return split(d[0], sizes, axis);
+  });
+  return y;
+}
+
+Tensor expand(const Tensor& x, const Shape& shape) {
+  const int extra = shape.rank() - x.rank();
+  MH_CHECK(extra >= 0, ShapeError, "expand: cannot expand ", x.shape(), " to ", shape);
+  Shape strides = Shape::filled(shape.rank(), 0);
+  for (int i = 0; i < x.rank(); ++i) {
+    MH_CHECK(x.size(i) == shape[i + extra] || x.size(i) == 1, ShapeError, "expand: cannot expand ", x.shape(),
+             " to ", shape);
+    if (x.size(i) == shape[i + extra]) strides[i + extra] = x.strides()[i];
+  }
+  return record({x}, x.as_strided(shape, strides),
+                [from = x.shape()](const Tensor& dy) -> Gradients { return {sum_to(dy, from)}; });
+}
+
+Tensor contiguous(const Tensor& x) {
+  if (x.is_contiguous()) return x;
+  return record({x}, detail::dense(x), [](const Tensor& dy) -> Gradients { return {dy}; });
+}
+
+Tensor cast(const Tensor& x, Dtype dtype) {
+  if (x.dtype() == dtype) return x;
+  const Tensor y = x.to(dtype);
+  if (!is_floating(dtype)) return y;
+  const Dtype back = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  return record({x}, y, [back](const Tensor& dy) -> Gradients { return {dy.to(back)}; });
+}
+
+}  // namespace multihead

@@ -1,0 +1,67 @@
+#include "multihead/ops/softmax.h"
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/softmax.h"
+#include "multihead/ops/dispatch.h"
+
+namespace multihead {
+namespace {
+
+using detail::dense;
+using detail::dispatch_real;
+
+kernels::Rows rows_of(const Tensor& x) {
+  const int64_t size = x.size(-1);
+  return {size > 0 ? x.numel() / size : 0, size};
+}
+
+// Another axis than the last goes there and back.
+Tensor with_axis_last(const char* who, const Tensor& x, int axis, Tensor (*op)(const Tensor&)) {
+  detail::check_real(who, "x", x);
+  MH_CHECK(x.rank() > 0, ShapeError, who, ": x must have at least one axis");
+  axis = x.shape().normalize(axis);
+  return axis == x.rank() - 1 ? op(x) : transpose(op(transpose(x, axis, -1)), axis, -1);
+}
+
+Tensor softmax_rows(const Tensor& input) {
+  const Tensor x = dense(input);
+  const Tensor y = empty_like(x);
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::softmax(x.data<T>(), y.data<T>(), rows_of(x));
+  });
+  return record({input}, y, [y = y.detach()](Tensor dy) -> Gradients {
+    dy = detail::reusable(std::move(dy));
+    dispatch_real(dy.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      kernels::softmax_backward(y.data<T>(), dy.data<T>(), dy.data<T>(), rows_of(y));
+    });
+    return {dy};
+  });
+}
+
+Tensor log_softmax_rows(const Tensor& input) {
+  const Tensor x = dense(input);
+  const Tensor y = empty_like(x);
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::log_softmax(x.data<T>(), y.data<T>(), rows_of(x));
+  });
+  return record({input}, y, [y = y.detach()](Tensor dy) -> Gradients {
+    dy = detail::reusable(std::move(dy));
+    dispatch_real(dy.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      kernels::log_softmax_backward(y.data<T>(), dy.data<T>(), dy.data<T>(), rows_of(y));
+    });
+    return {dy};
+  });
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& x, int axis) { return with_axis_last("softmax", x, axis, softmax_rows); }
+Tensor log_softmax(const Tensor& x, int axis) {
+  return with_axis_last("log_softmax", x, axis, log_softmax_rows);
+}
+
+}  // namespace multihead
