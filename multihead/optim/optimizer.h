@@ -1,0 +1,74 @@
+// What all optimisers share: gradients, their norm, the learning rate, saving and loading.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "multihead/optim/parameters.h"
+
+namespace multihead::optim {
+
+/// Named tensors, as io writes them.
+using StateMap = std::map<std::string, Tensor>;
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Updates every parameter that requires and has a gradient; the gradients stay. What clip_grad_norm()
+  /// decided since the last step is applied here. Throws ShapeError, DtypeError (a gradient that does not fit
+  /// its parameter) before anything is changed.
+  void step();
+  /// Forgets the gradients.
+  void zero_grad();
+
+  /// √(Σ g²) over all gradients, summed in f64 in one fixed order.
+  /// Throws    NumericError naming the first parameter whose gradient holds NaN or Inf
+  double grad_norm() const;
+  /// Makes the next step() use gradients · min(1, max_norm / (norm + 1e-6)) and returns the norm. The
+  /// gradients themselves are left as they are: scaling them would be one more pass over memory.
+  /// Throws    NumericError as grad_norm(), ValueError unless max_norm > 0
+  double clip_grad_norm(double max_norm);
+
+  double lr() const { return lr_; }
+  /// Throws ValueError unless lr is finite and not negative.
+  void set_lr(double lr);
+  /// Steps done.
+  int64_t steps() const { return steps_; }
+  const ParameterList& parameters() const { return parameters_; }
+
+  /// Moments by "<what>.<parameter>" and "step". The tensors are the optimiser's own memory: write them, or
+  /// clone them, before the next step.
+  StateMap state() const;
+  /// Throws FormatError listing missing, unexpected and mis-shaped names; nothing is changed then.
+  void load_state(const StateMap& state);
+
+ protected:
+  Optimizer(ParameterList parameters, double lr, std::vector<std::string> moment_names);
+
+  struct Update {
+    size_t index;  ///< of the parameter
+    int64_t step;  ///< from 1
+    double lr;
+    double grad_scale;
+  };
+  virtual void update(const Update& update) = 0;
+  /// Moment `which` (as in moment_names) of parameter `index`.
+  const Tensor& moment(size_t which, size_t index) const { return moments_[which][index]; }
+
+ private:
+  bool has_gradient(size_t index) const;
+
+  ParameterList parameters_;
+  double lr_ = 0;
+  double grad_scale_ = 1;
+  int64_t steps_ = 0;
+  std::vector<std::string> moment_names_;
+  std::vector<std::vector<Tensor>> moments_;
+};
+
+}  // namespace multihead::optim

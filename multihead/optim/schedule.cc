@@ -1,0 +1,63 @@
+#include "multihead/optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "multihead/core/error.h"
+#include "multihead/core/json.h"
+
+namespace multihead::optim {
+namespace {
+
+constexpr std::string_view kNames[] = {"constant", "linear", "cosine", "noam"};
+
+double noam(const Schedule& s, double t) {
+  return s.lr / std::sqrt(static_cast<double>(s.embed_dim)) *
+         std::min(1 / std::sqrt(t), t * std::pow(static_cast<double>(s.warmup_steps), -1.5));
+}
+
+// What is left of the way from lr to the last rate, 1 … 0.
+double remaining(const Schedule& s, int64_t step) {
+  if (s.kind == ScheduleKind::constant) return 1;
+  const int64_t length = std::max<int64_t>(s.total_steps - s.warmup_steps, 1);
+  const double done = std::min(1.0, static_cast<double>(step - s.warmup_steps) / static_cast<double>(length));
+  if (s.kind == ScheduleKind::linear) return 1 - done;
+  return 0.5 * (1 + std::cos(std::numbers::pi * done));
+}
+
+}  // namespace
+
+double Schedule::at(int64_t step) const {
+  MH_CHECK(step >= 0, ValueError, "schedule: the step must not be negative, got ", step);
+  if (kind == ScheduleKind::noam) return noam(*this, static_cast<double>(step) + 1);
+  if (step < warmup_steps) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+  return lr * (final_ratio + (1 - final_ratio) * remaining(*this, step));
+}
+
+void check(const Schedule& s) {
+  MH_CHECK(std::isfinite(s.lr) && s.lr > 0, ValueError,
+           "schedule: the learning rate must be positive and finite, got ", s.lr);
+  MH_CHECK(s.warmup_steps >= 0, ValueError, "schedule: warmup_steps must not be negative, got ",
+           s.warmup_steps);
+  MH_CHECK(s.final_ratio >= 0 && s.final_ratio <= 1, ValueError,
+           "schedule: final_ratio must be in [0, 1], got ", s.final_ratio);
+  if (s.kind == ScheduleKind::noam) {
+    MH_CHECK(s.embed_dim > 0, ValueError, "schedule: noam needs embed_dim > 0, got ", s.embed_dim);
+    MH_CHECK(s.warmup_steps > 0, ValueError, "schedule: noam needs warmup_steps > 0, got 0");
+  } else if (s.kind != ScheduleKind::constant) {
+    MH_CHECK(s.total_steps > 0, ValueError, "schedule: ", name(s.kind), " needs total_steps > 0, got ",
+             s.total_steps);
+  }
+}
+
+std::string_view name(ScheduleKind kind) { return kNames[static_cast<size_t>(kind)]; }
+
+ScheduleKind parse_schedule(std::string_view text) {
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (text == kNames[i]) return static_cast<ScheduleKind>(i);
+  }
+  throw ValueError(concat("schedule: expected constant, linear, cosine or noam, got ", quote(text)));
+}
+
+}  // namespace multihead::optim

@@ -1,0 +1,87 @@
+#include "multihead/train/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "multihead/core/error.h"
+#include "multihead/train/windows.h"
+
+namespace multihead::train {
+namespace {
+
+// Counts what tokens stand for, without decoding whole texts.
+class Measure {
+ public:
+  explicit Measure(const text::Tokenizer& tokenizer) {
+    for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+      const std::string bytes = tokenizer.decode(std::span(&id, 1));
+      bytes_.push_back(static_cast<int64_t>(bytes.size()));
+      // Every character has one byte that does not continue another.
+      characters_.push_back(
+          std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+    }
+  }
+
+  void add(std::span<const int32_t> tokens, TextLoss& total) const {
+    for (const int32_t token : tokens) {
+      total.bytes += bytes_.at(static_cast<size_t>(token));
+      total.characters += characters_.at(static_cast<size_t>(token));
+    }
+  }
+
+ private:
+  std::vector<int64_t> bytes_, characters_;
+};
+
+// First tokens of the windows to look at, evenly spread over `count` of them.
+std::vector<int64_t> begins_of(int64_t count, int64_t wanted, int64_t context) {
+  if (wanted == 0 || wanted > count) wanted = count;
+  std::vector<int64_t> begins;
+  for (int64_t i = 0; i < wanted; ++i) begins.push_back(i * count / wanted * context);
+  return begins;
+}
+
+}  // namespace
+
+double TextLoss::perplexity() const { return std::exp(loss()); }
+double TextLoss::bits_per_byte() const { return nats / std::numbers::ln2 / static_cast<double>(bytes); }
+
+TextLoss evaluate(const models::LanguageModel& model, std::span<const int32_t> tokens,
+                  const EvaluateOptions& options, const text::Tokenizer* tokenizer) {
+  const int64_t context = options.context > 0 ? options.context : model.config().context;
+  MH_CHECK(options.batch > 0 && options.windows >= 0, ValueError,
+           "evaluate: batch must be positive and windows not negative, got ", options.batch, " and ",
+           options.windows);
+  const auto last = static_cast<int64_t>(tokens.size()) - 1;
+  MH_CHECK(last >= 1, FormatError, "evaluate: the text has ", tokens.size(), " tokens, needs at least 2");
+  for (const int32_t token : tokens) {
+    MH_CHECK(token >= 0 && token < model.config().vocab_size, ValueError, "evaluate: token ", token,
+             " is outside the model's vocabulary of ", model.config().vocab_size);
+  }
+  TextLoss total;
+  auto add = [&](std::span<const int64_t> begins, int64_t length) {
+    const TokenBatch batch = gather_windows(tokens, begins, length);
+    const int64_t count = batch.tokens.numel();
+    total.nats += model.loss(batch.tokens, batch.targets).item() * static_cast<double>(count);
+    total.tokens += count;
+  };
+  const std::vector<int64_t> begins = begins_of(last / context, options.windows, context);
+  for (size_t i = 0; i < begins.size(); i += static_cast<size_t>(options.batch)) {
+    add(std::span(begins).subspan(i, std::min(begins.size() - i, static_cast<size_t>(options.batch))),
+        context);
+  }
+  const int64_t rest = last % context, whole = last - rest;
+  const bool takes_rest = rest > 0 && (options.windows == 0 || begins.empty());
+  if (takes_rest) add(std::span(&whole, 1), rest);
+  if (tokenizer != nullptr) {
+    const Measure measure(*tokenizer);
+    for (const int64_t begin : begins) measure.add(tokens.subspan(begin + 1, context), total);
+    if (takes_rest) measure.add(tokens.subspan(whole + 1, rest), total);
+  }
+  return total;
+}
+
+}  // namespace multihead::train

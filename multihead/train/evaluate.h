@@ -1,0 +1,38 @@
+// How well a language model predicts a text.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "multihead/models/language_model.h"
+#include "multihead/text/tokenizer.h"
+
+namespace multihead::train {
+
+struct EvaluateOptions {
+  int64_t context = 0;  ///< tokens per window; 0: the model's context
+  int64_t batch = 16;   ///< windows at once
+  int64_t windows = 0;  ///< this many, evenly spread over the text; 0: all of it
+};
+
+/// A text cut into windows side by side; every token but the first of the text is predicted from those before
+/// it in its window.
+struct TextLoss {
+  double nats = 0;     ///< sum of -log p
+  int64_t tokens = 0;  ///< predicted ones
+  int64_t bytes = 0;   ///< of the predicted tokens
+  int64_t characters = 0;
+
+  double loss() const { return nats / static_cast<double>(tokens); }
+  double perplexity() const;
+  double bits_per_byte() const;
+  double nats_per_character() const { return nats / static_cast<double>(characters); }
+};
+
+/// Throws FormatError unless there are at least two tokens, ValueError (options; a token outside the
+/// vocabulary). Bytes and characters are counted if a tokenizer is given.
+TextLoss evaluate(const models::LanguageModel& model, std::span<const int32_t> tokens,
+                  const EvaluateOptions& options = {}, const text::Tokenizer* tokenizer = nullptr);
+
+}  // namespace multihead::train

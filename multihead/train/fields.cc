@@ -1,0 +1,125 @@
+#include "multihead/train/fields.h"
+
+#include <charconv>
+
+#include "multihead/core/error.h"
+
+namespace multihead::train {
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+std::string key_of(const Field& field) {
+  std::string key = field.name;
+  for (char& c : key) c = c == '-' ? '_' : c;
+  return key;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " or ") + names[i];
+  return text;
+}
+
+bool choose(const Choice& choice, std::string_view name) {
+  for (size_t i = 0; i < choice.names.size(); ++i) {
+    if (choice.names[i] != name) continue;
+    choice.set(i);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t parse_integer(std::string_view what, std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  MH_CHECK(error != std::errc::result_out_of_range, ValueError, what, " is out of range: ", quote(text));
+  MH_CHECK(error == std::errc() && end == text.data() + text.size(), ValueError, what,
+           " must be a whole number, got ", quote(text));
+  return value;
+}
+
+double parse_number(std::string_view what, std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  MH_CHECK(error != std::errc::result_out_of_range, ValueError, what, " is out of range: ", quote(text));
+  MH_CHECK(error == std::errc() && end == text.data() + text.size(), ValueError, what,
+           " must be a number, got ", quote(text));
+  return value;
+}
+
+void assign(const Field& field, std::string_view text) {
+  const std::string what = "--" + field.name;
+  std::visit(Overloaded{
+                 [&](int64_t* value) { *value = parse_integer(what, text); },
+                 [&](double* value) { *value = parse_number(what, text); },
+                 [&](bool* value) {
+                   MH_CHECK(text == "true" || text == "false", ValueError, what,
+                            " must be true or false, got ", quote(text));
+                   *value = text == "true";
+                 },
+                 [&](std::string* value) { *value = text; },
+                 [&](const Choice& choice) {
+                   MH_CHECK(choose(choice, text), ValueError, what, " must be ", joined(choice.names),
+                            ", got ", quote(text));
+                 },
+             },
+             field.value);
+}
+
+void assign(const Field& field, const Json& json) {
+  std::visit(Overloaded{
+                 [&](int64_t* value) { *value = json.as_int(); },
+                 [&](double* value) { *value = json.as_double(); },
+                 [&](bool* value) { *value = json.as_bool(); },
+                 [&](std::string* value) { *value = json.as_string(); },
+                 [&](const Choice& choice) {
+                   MH_CHECK(choose(choice, json.as_string()), FormatError, key_of(field), " must be ",
+                            joined(choice.names), ", got ", json.dump());
+                 },
+             },
+             field.value);
+}
+
+Json to_json(const Field& field) {
+  return std::visit(Overloaded{
+                        [](const int64_t* value) { return Json(*value); },
+                        [](const double* value) { return Json(*value); },
+                        [](const bool* value) { return Json(*value); },
+                        [](const std::string* value) { return Json(*value); },
+                        [](const Choice& choice) { return Json(choice.names.at(choice.get())); },
+                    },
+                    field.value);
+}
+
+Json to_json(const std::vector<Field>& fields) {
+  Json object = Json::object();
+  for (const Field& field : fields) object[key_of(field)] = to_json(field);
+  return object;
+}
+
+void assign_all(const std::vector<Field>& fields, const Json& object, std::string_view where) {
+  for (const JsonMember& member : object.members()) {
+    bool known = false;
+    for (const Field& field : fields) {
+      if (key_of(field) != member.key) continue;
+      known = true;
+      try {
+        assign(field, member.value);
+      } catch (const FormatError& error) {
+        throw FormatError(concat(where, ": ", quote(member.key), ": ", error.what()));
+      }
+    }
+    MH_CHECK(known, FormatError, where, ": unknown setting ", quote(member.key));
+  }
+}
+
+}  // namespace multihead::train

@@ -1,0 +1,237 @@
+#include "multihead/train/language_model_run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "multihead/core/error.h"
+#include "multihead/io/files.h"
+#include "multihead/io/json.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/optim/adam.h"
+#include "multihead/optim/sgd.h"
+#include "multihead/train/metrics.h"
+
+namespace multihead::train {
+namespace {
+
+// Streams of the seed below this are for the initial weights; every micro-batch has its own 2^20 above.
+constexpr uint64_t kDropoutStreams = uint64_t{1} << 40;
+constexpr uint64_t kStreamsPerBatch = uint64_t{1} << 20;
+
+void check_text(const std::string& text, const std::string& name) {
+  MH_CHECK(!text.empty(), FormatError, name, ": the file is empty, expected text");
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_sequence(text, at);
+    MH_CHECK(length > 0 && text[at] != '\0', FormatError, name, ": byte ", at,
+             " is not UTF-8 text; is this a binary file?");
+    at += length;
+  }
+}
+
+// Where the validation text begins: never inside a character.
+size_t split_point(const std::string& text, double validation_share) {
+  auto at = static_cast<size_t>(static_cast<double>(text.size()) * (1 - validation_share));
+  at = std::min(at, text.size());
+  while (at < text.size() && (text[at] & 0xC0) == 0x80) ++at;
+  return at;
+}
+
+text::Tokenizer make_tokenizer(const std::string& text, std::string_view training,
+                               const LanguageModelSettings& settings) {
+  if (settings.tokenizer == TokenizerChoice::characters) return text::Tokenizer::train_characters(text);
+  return text::Tokenizer::train_bpe(training, {.vocab_size = settings.vocab_size});
+}
+
+LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vocab_size) {
+  settings.model.vocab_size = vocab_size;
+  settings.model = models::resolved(settings.model);
+  return settings;
+}
+
+models::LanguageModel make_model(const LanguageModelSettings& settings) {
+  Rng rng(static_cast<uint64_t>(settings.seed));
+  return {settings.model, rng};
+}
+
+Json run_json(const LanguageModelRun& run) {
+  LanguageModelSettings settings = run.settings;
+  return Json::object(
+      {{"data", run.data}, {"tokenizer", run.tokenizer}, {"settings", to_json(fields(settings))}});
+}
+
+}  // namespace
+
+LanguageModelData prepare_language_model_data(const std::string& text, const std::string& name,
+                                              const LanguageModelSettings& settings,
+                                              const text::Tokenizer* tokenizer) {
+  check_text(text, name);
+  const size_t split = split_point(text, settings.validation_share);
+  const std::string_view training = std::string_view(text).substr(0, split);
+  const std::string_view validation = std::string_view(text).substr(split);
+  LanguageModelData data{
+      tokenizer != nullptr ? *tokenizer : make_tokenizer(text, training, settings), {}, {}, 0};
+  data.training = data.tokenizer.encode(training);
+  data.validation = data.tokenizer.encode(validation);
+  data.checksum = io::checksum(text);
+  MH_CHECK(static_cast<int64_t>(data.training.size()) > settings.model.context, FormatError, name,
+           ": its training part has ", data.training.size(), " tokens, expected more than one context of ",
+           settings.model.context, "; give more text or a smaller --context");
+  return data;
+}
+
+LanguageModelTask::LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data)
+    : settings_(with_vocabulary(settings, data.tokenizer.vocab_size())),
+      data_(data),
+      order_(static_cast<int64_t>(data.training.size()), settings.model.context,
+             static_cast<uint64_t>(settings.seed)),
+      model_(make_model(settings_)) {}
+
+Task::Loss LanguageModelTask::loss(int64_t index) {
+  std::vector<int64_t> begins;
+  for (int64_t row = 0; row < settings_.batch; ++row) {
+    begins.push_back(order_.begin(index * settings_.batch + row));
+  }
+  const TokenBatch batch = gather_windows(data_.training, begins, settings_.model.context);
+  Rng rng(static_cast<uint64_t>(settings_.seed),
+          kDropoutStreams + static_cast<uint64_t>(index) * kStreamsPerBatch);
+  return {model_.loss(batch.tokens, batch.targets, {.rng = &rng}, settings_.label_smoothing),
+          batch.tokens.numel()};
+}
+
+std::optional<double> LanguageModelTask::evaluate() {
+  if (data_.validation.size() < 2) return std::nullopt;
+  return train::evaluate(model_, data_.validation,
+                         {.batch = settings_.batch, .windows = settings_.eval_windows})
+      .loss();
+}
+
+void LanguageModelTask::save(io::CheckpointContents& contents) {
+  contents.tensors["model.safetensors"] = models::language_model_tensors(model_);
+  contents.files["config.json"] = models::config_to_json(model_.config()).dump(2) + "\n";
+  contents.files["tokenizer.json"] = data_.tokenizer.to_json();
+  contents.files["tokenizer_config.json"] = data_.tokenizer.config_json();
+}
+
+void LanguageModelTask::load(const std::string& path) {
+  models::import_weights(nn::named_parameters(model_), models::weight_map(model_),
+                         io::SafetensorsFile(path + "/model.safetensors"));
+}
+
+Json LanguageModelTask::identity() const {
+  Json identity = identity_of(settings_);
+  identity["text"] = io::checksum_text(data_.checksum);
+  identity["tokenizer_fingerprint"] = io::checksum_text(data_.tokenizer.fingerprint());
+  return identity;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const LanguageModelSettings& s,
+                                                 const std::vector<nn::NamedTensor>& parameters) {
+  if (s.optimizer == OptimizerChoice::sgd) {
+    return std::make_unique<optim::SGD>(
+        parameters, optim::SgdOptions{.lr = s.lr, .momentum = s.momentum, .weight_decay = s.weight_decay});
+  }
+  if (s.optimizer == OptimizerChoice::adam) {
+    return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{.lr = s.lr,
+                                                                        .beta1 = s.beta1,
+                                                                        .beta2 = s.beta2,
+                                                                        .eps = s.eps,
+                                                                        .weight_decay = s.weight_decay,
+                                                                        .eps_hat = s.eps_hat});
+  }
+  return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions{.lr = s.lr,
+                                                                        .beta1 = s.beta1,
+                                                                        .beta2 = s.beta2,
+                                                                        .eps = s.eps,
+                                                                        .weight_decay = s.weight_decay,
+                                                                        .decay_vectors = false,
+                                                                        .eps_hat = s.eps_hat});
+}
+
+namespace {
+
+LoopOptions loop_options(const LanguageModelRun& run) {
+  const LanguageModelSettings& s = run.settings;
+  return {.folder = run.folder,
+          .steps = s.steps,
+          .accumulate = s.accumulate,
+          .clip = s.clip,
+          .schedule = schedule_of(s),
+          .log_every = s.log_every,
+          .eval_every = s.eval_every,
+          .save_every = s.save_every,
+          .keep = s.keep,
+          .patience = s.patience,
+          .restore_best = true,
+          .resume = run.resume,
+          .overwrite = run.overwrite};
+}
+
+// A resumed run goes on with the tokenizer it began with.
+LanguageModelData load_data(const LanguageModelRun& run, bool resumes) {
+  const std::string text = io::read_file(run.data);
+  const std::string path = resumes ? run.folder : run.tokenizer;
+  if (path.empty()) return prepare_language_model_data(text, run.data, run.settings);
+  const text::Tokenizer tokenizer = text::Tokenizer::load(path);
+  return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
+}
+
+void finish(const LanguageModelRun& run, LanguageModelTask& task, const LanguageModelData& data,
+            LanguageModelSummary& summary) {
+  if (data.validation.size() >= 2) {
+    summary.validation =
+        evaluate(task.model(), data.validation, {.batch = run.settings.batch}, &data.tokenizer);
+  }
+  models::save_language_model(task.model(), run.folder);
+  io::save_json(run.folder + "/summary.json", to_json(summary));
+}
+
+}  // namespace
+
+LanguageModelSummary train_language_model(const LanguageModelRun& run) {
+  check(run.settings);
+  io::FileReader(run.data);  // a missing text is the first thing to say
+  const io::FolderLock lock(run.folder);
+  const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
+  const LanguageModelData data = load_data(run, resumes);
+  LanguageModelTask task(run.settings, data);
+  const std::vector<nn::NamedTensor> parameters = nn::named_parameters(task.model());
+  const auto optimizer = make_optimizer(run.settings, parameters);
+  if (!resumes) {
+    data.tokenizer.save(run.folder);
+    io::save_json(run.folder + "/" + kRunFile, run_json(run));
+  }
+  std::vector<Observer*> observers = run.observers;
+  MetricsWriter metrics(run.folder, observers.empty() ? nullptr : observers.front());
+  observers.push_back(&metrics);
+
+  TrainLoop loop(task, *optimizer, loop_options(run), observers);
+  LanguageModelSummary summary;
+  summary.ending = loop.run(run.should_stop);
+  summary.progress = loop.progress();
+  summary.peak_bytes = memory_stats().peak_bytes;
+  summary.parameters = nn::parameter_count(task.model());
+  summary.tokens_per_second =
+      static_cast<double>(summary.progress.tokens) / std::max(summary.progress.train_seconds, 1e-9);
+  if (summary.ending != Ending::interrupted) finish(run, task, data, summary);
+  return summary;
+}
+
+Json to_json(const LanguageModelSummary& s) {
+  static constexpr const char* kEndings[] = {"finished", "stopped_early", "interrupted"};
+  Json json = Json::object({{"ending", kEndings[static_cast<int>(s.ending)]},
+                            {"parameters", s.parameters},
+                            {"tokens_per_second", s.tokens_per_second},
+                            {"peak_tensor_bytes", s.peak_bytes},
+                            {"progress", to_json(s.progress)}});
+  if (s.validation) {
+    json["validation"] = Json::object({{"loss", s.validation->loss()},
+                                       {"perplexity", s.validation->perplexity()},
+                                       {"nats_per_character", s.validation->nats_per_character()},
+                                       {"bits_per_byte", s.validation->bits_per_byte()},
+                                       {"tokens", s.validation->tokens},
+                                       {"bytes", s.validation->bytes}});
+  }
+  return json;
+}
+
+}  // namespace multihead::train

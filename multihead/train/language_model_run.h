@@ -1,0 +1,85 @@
+// A whole language-model run: a text becomes a tokenizer, a trained model and the record of how it went.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/text/tokenizer.h"
+#include "multihead/train/evaluate.h"
+#include "multihead/train/loop.h"
+#include "multihead/train/settings.h"
+#include "multihead/train/windows.h"
+
+namespace multihead::train {
+
+/// A text as tokens, with the end kept back for validation.
+struct LanguageModelData {
+  text::Tokenizer tokenizer;
+  std::vector<int32_t> training, validation;
+  uint64_t checksum = 0;  ///< of the text
+};
+
+/// Trains the tokenizer the settings ask for, unless one is given, and encodes the text. Throws FormatError
+/// unless it is UTF-8 text with more than one window of tokens in each part.
+LanguageModelData prepare_language_model_data(const std::string& text, const std::string& name,
+                                              const LanguageModelSettings& settings,
+                                              const text::Tokenizer* tokenizer = nullptr);
+
+/// A language model in a training loop. Weights are saved in Hugging Face layout.
+class LanguageModelTask : public Task {
+ public:
+  /// `data` outlives the task. settings.model.vocab_size is taken from the tokenizer.
+  LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data);
+
+  Loss loss(int64_t index) override;
+  std::optional<double> evaluate() override;
+  void save(io::CheckpointContents& contents) override;
+  void load(const std::string& path) override;
+  Json identity() const override;
+
+  models::LanguageModel& model() { return model_; }
+
+ private:
+  LanguageModelSettings settings_;
+  const LanguageModelData& data_;
+  WindowOrder order_;
+  models::LanguageModel model_;
+};
+
+/// The optimiser the settings ask for, over all parameters of a model.
+std::unique_ptr<optim::Optimizer> make_optimizer(const LanguageModelSettings& settings,
+                                                 const std::vector<nn::NamedTensor>& parameters);
+
+struct LanguageModelRun {
+  LanguageModelSettings settings;
+  std::string data;       ///< a text file
+  std::string tokenizer;  ///< a tokenizer.json or its folder; empty: train one
+  std::string folder;     ///< what is made: model, tokenizer, checkpoints, metrics, summary.json
+  bool resume = false;
+  bool overwrite = false;
+  std::vector<Observer*> observers = {};
+  std::function<bool()> should_stop = {};
+};
+
+struct LanguageModelSummary {
+  Ending ending = Ending::finished;
+  Progress progress;
+  std::optional<TextLoss> validation;  ///< of the model that was kept, over the whole validation text
+  int64_t parameters = 0;
+  int64_t peak_bytes = 0;  ///< held by tensors
+  double tokens_per_second = 0;
+};
+
+/// The file with what a run was asked for, beside the model.
+constexpr const char* kRunFile = "train_config.json";
+
+/// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
+/// leaves a checkpoint and no model.
+LanguageModelSummary train_language_model(const LanguageModelRun& run);
+
+Json to_json(const LanguageModelSummary& summary);
+
+}  // namespace multihead::train

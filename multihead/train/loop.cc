@@ -1,0 +1,278 @@
+#include "multihead/train/loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/io/directory.h"
+#include "multihead/io/files.h"
+#include "multihead/io/json.h"
+
+namespace multihead::train {
+namespace {
+
+constexpr const char* kStateFile = "trainer_state.json";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr int kStateVersion = 1;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool all_finite(const Tensor& x) {
+  for (const double value : x.to_vector<double>()) {
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+[[noreturn]] void fail_loss(double loss, int64_t step, const optim::ParameterList& parameters) {
+  for (const auto& [name, tensor] : parameters.items()) {
+    MH_CHECK(all_finite(tensor), NumericError, "step ", step, ": the loss is ", loss, " because ", name,
+             " holds NaN or Inf");
+  }
+  throw NumericError(concat("step ", step, ": the loss is ", loss,
+                            " although all weights are finite; the weights are those of the step before, ",
+                            "try a lower learning rate"));
+}
+
+// JSON has no NaN or Inf: null stands for both.
+Json number_or_null(double x) { return std::isfinite(x) ? Json(x) : Json(); }
+
+double number(const Json& json, std::string_view key, double otherwise) {
+  const Json& value = json.at(key);
+  return value.is_null() ? otherwise : value.as_double();
+}
+
+// "seed was 1, is 2; …"
+std::string differences(const Json& before, const Json& after) {
+  std::string text;
+  auto append = [&](const std::string& key, const Json* was, const Json* is) {
+    text += concat(text.empty() ? "" : "; ", key, " was ", was ? was->dump() : "absent", ", is now ",
+                   is ? is->dump() : "absent");
+  };
+  for (const JsonMember& member : before.members()) {
+    const Json* is = after.find(member.key);
+    if (is == nullptr || !(*is == member.value)) append(member.key, &member.value, is);
+  }
+  for (const JsonMember& member : after.members()) {
+    if (!before.contains(member.key)) append(member.key, nullptr, &member.value);
+  }
+  return text;
+}
+
+}  // namespace
+
+double EvalReport::perplexity() const { return std::exp(loss); }
+
+Json to_json(const Progress& p) {
+  return Json::object({{"step", p.step},
+                       {"tokens", p.tokens},
+                       {"seconds", p.seconds},
+                       {"train_seconds", p.train_seconds},
+                       {"first_loss", number_or_null(p.first_loss)},
+                       {"last_loss", number_or_null(p.last_loss)},
+                       {"best_loss", number_or_null(p.best_loss)},
+                       {"best_step", p.best_step},
+                       {"evaluations_since_best", p.evaluations_since_best}});
+}
+
+Progress progress_from_json(const Json& json) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  return {.step = json.at("step").as_int(),
+          .tokens = json.at("tokens").as_int(),
+          .seconds = json.at("seconds").as_double(),
+          .train_seconds = json.at("train_seconds").as_double(),
+          .first_loss = number(json, "first_loss", kNan),
+          .last_loss = number(json, "last_loss", kNan),
+          .best_loss = number(json, "best_loss", std::numeric_limits<double>::infinity()),
+          .best_step = json.at("best_step").as_int(),
+          .evaluations_since_best = json.at("evaluations_since_best").as_int()};
+}
+
+std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite) {
+  io::remove_leftovers(folder);
+  const std::vector<io::CheckpointInfo> found = io::list_checkpoints(folder);
+  if (found.empty()) return std::nullopt;
+  if (resume) return found.back();
+  MH_CHECK(overwrite, ValueError, "train: ", folder, " holds a run of ", found.back().step,
+           " steps; resume it, overwrite it, or choose another folder");
+  for (const io::CheckpointInfo& info : found) io::remove_directory_atomically(info.path);
+  return std::nullopt;
+}
+
+TrainLoop::TrainLoop(Task& task, optim::Optimizer& optimizer, LoopOptions options,
+                     std::vector<Observer*> observers)
+    : task_(task), optimizer_(optimizer), options_(std::move(options)), observers_(std::move(observers)) {
+  const LoopOptions& o = options_;
+  MH_CHECK(!o.folder.empty(), ValueError, "train: the output folder has no name");
+  MH_CHECK(o.steps > 0, ValueError, "train: steps must be positive, got ", o.steps);
+  MH_CHECK(o.accumulate > 0, ValueError, "train: accumulate must be positive, got ", o.accumulate);
+  MH_CHECK(o.clip >= 0 && std::isfinite(o.clip), ValueError,
+           "train: clip must be finite and not negative (0: no clipping), got ", o.clip);
+  MH_CHECK(o.log_every > 0, ValueError, "train: log_every must be positive, got ", o.log_every);
+  MH_CHECK(o.eval_every >= 0 && o.save_every >= 0 && o.patience >= 0, ValueError,
+           "train: eval_every, save_every and patience must not be negative");
+  MH_CHECK(o.keep > 0, ValueError, "train: keep must be positive, got ", o.keep);
+  optim::check(o.schedule);
+  if (options_.save_every == 0) options_.save_every = o.eval_every;
+}
+
+Ending TrainLoop::run(const std::function<bool()>& should_stop) {
+  start();
+  Ending ending = Ending::finished;
+  while (progress_.step < options_.steps) {
+    if (should_stop && should_stop()) {
+      ending = Ending::interrupted;
+      break;
+    }
+    if (options_.patience > 0 && progress_.evaluations_since_best >= options_.patience) {
+      ending = Ending::stopped_early;
+      break;
+    }
+    step();
+    const bool new_best = is_due(options_.eval_every) && evaluate();
+    if (is_due(options_.save_every) || (new_best && options_.restore_best)) save(false);
+  }
+  if (ending != Ending::interrupted && evaluated_step_ != progress_.step) evaluate();
+  if (saved_step_ != progress_.step) save(true);
+  if (ending != Ending::interrupted && options_.restore_best && progress_.best_step >= 0 &&
+      progress_.best_step != progress_.step) {
+    const std::string best = io::checkpoint_path(options_.folder, progress_.best_step);
+    for (const io::CheckpointInfo& info : io::list_checkpoints(options_.folder)) {
+      if (info.path == best) task_.load(best);
+    }
+  }
+  return ending;
+}
+
+void TrainLoop::start() {
+  const auto found = open_run(options_.folder, options_.resume, options_.overwrite);
+  if (found) restore(found->path);
+  started_ = now() - progress_.seconds;
+  tell([&](Observer& o) { o.on_start(progress_.step, options_.steps); });
+  if (progress_.step == 0) evaluate();
+}
+
+void TrainLoop::restore(const std::string& path) {
+  io::verify_checkpoint(path);
+  const Json state = io::load_json(path + "/" + kStateFile);
+  const int64_t version = state.at("format_version").as_int();
+  MH_CHECK(version == kStateVersion, FormatError, path, ": format version ", version, ", expected ",
+           kStateVersion);
+  const std::string changed = differences(state.at("identity"), task_.identity());
+  MH_CHECK(changed.empty(), ValueError, "train: cannot resume ", path, " with other settings: ", changed);
+  const Progress progress = progress_from_json(state.at("progress"));
+  MH_CHECK(progress.step <= options_.steps, ValueError, "train: ", path, " is beyond the ", options_.steps,
+           " steps asked for");
+  const int64_t evaluated_step = state.at("evaluated_step").as_int();
+  task_.load(path);
+  optimizer_.load_state(io::load_safetensors(path + "/" + kOptimizerFile));
+  progress_ = progress;
+  saved_step_ = progress_.step;
+  evaluated_step_ = evaluated_step;
+}
+
+double TrainLoop::backward_all() {
+  double loss = 0;
+  const double share = 1 / static_cast<double>(options_.accumulate);
+  for (int64_t micro = 0; micro < options_.accumulate; ++micro) {
+    Tape tape;
+    const Task::Loss part = task_.loss(progress_.step * options_.accumulate + micro);
+    const double value = part.value.item();
+    if (!std::isfinite(value)) fail_loss(value, progress_.step, optimizer_.parameters());
+    tape.backward(part.value, Tensor::full(part.value.shape(), share, part.value.dtype()));
+    loss += value * share;
+    window_tokens_ += part.tokens;
+    progress_.tokens += part.tokens;
+  }
+  return loss;
+}
+
+void TrainLoop::step() {
+  const double begin = now();
+  optimizer_.zero_grad();
+  optimizer_.set_lr(options_.schedule.at(progress_.step));
+  window_loss_ += backward_all();
+  double norm = 0;
+  try {
+    norm = options_.clip > 0 ? optimizer_.clip_grad_norm(options_.clip) : optimizer_.grad_norm();
+  } catch (const NumericError& error) {
+    throw NumericError(concat("step ", progress_.step, ": ", error.what(),
+                              "; the weights are those of the step before, try a lower learning rate"));
+  }
+  optimizer_.step();
+  ++progress_.step;
+  ++window_steps_;
+  const double end = now();
+  window_seconds_ += end - begin;
+  progress_.train_seconds += end - begin;
+  progress_.seconds = end - started_;
+  if (is_due(options_.log_every) || progress_.step == options_.steps) report(norm);
+}
+
+void TrainLoop::report(double grad_norm) {
+  const double per_step = progress_.seconds / static_cast<double>(progress_.step);
+  const StepReport report{
+      .step = progress_.step,
+      .steps = options_.steps,
+      .loss = window_loss_ / static_cast<double>(window_steps_),
+      .learning_rate = optimizer_.lr(),
+      .grad_norm = grad_norm,
+      .tokens_per_second = static_cast<double>(window_tokens_) / std::max(window_seconds_, 1e-9),
+      .tokens = progress_.tokens,
+      .seconds = progress_.seconds,
+      .seconds_left = per_step * static_cast<double>(options_.steps - progress_.step)};
+  window_loss_ = window_seconds_ = 0;
+  window_steps_ = window_tokens_ = 0;
+  tell([&](Observer& o) { o.on_step(report); });
+}
+
+// Returns whether this is the best loss so far.
+bool TrainLoop::evaluate() {
+  const std::optional<double> measured = task_.evaluate();
+  evaluated_step_ = progress_.step;
+  progress_.seconds = now() - started_;
+  if (!measured) return false;
+  const double loss = *measured;
+  if (!std::isfinite(loss)) fail_loss(loss, progress_.step, optimizer_.parameters());
+  if (progress_.step == 0) progress_.first_loss = loss;
+  progress_.last_loss = loss;
+  const bool is_best = loss < progress_.best_loss;
+  if (is_best) {
+    progress_.best_loss = loss;
+    progress_.best_step = progress_.step;
+  }
+  progress_.evaluations_since_best = is_best ? 0 : progress_.evaluations_since_best + 1;
+  tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best}); });
+  return is_best;
+}
+
+void TrainLoop::save(bool must_succeed) {
+  io::CheckpointContents contents;
+  task_.save(contents);
+  contents.tensors[kOptimizerFile] = optimizer_.state();
+  contents.files[kStateFile] = Json::object({{"format_version", kStateVersion},
+                                             {"identity", task_.identity()},
+                                             {"progress", to_json(progress_)},
+                                             {"evaluated_step", evaluated_step_}})
+                                   .dump(2) +
+                               "\n";
+  try {
+    const std::string path = io::save_checkpoint(options_.folder, progress_.step, contents);
+    saved_step_ = progress_.step;
+    io::prune_checkpoints(options_.folder, {.keep_newest = options_.keep, .steps = {progress_.best_step}});
+    tell([&](Observer& o) { o.on_checkpoint(path); });
+  } catch (const IoError& error) {
+    if (must_succeed) throw;
+    tell([&](Observer& o) {
+      o.on_warning(concat("the checkpoint of step ", progress_.step, " was not saved: ", error.what()));
+    });
+  }
+}
+
+bool TrainLoop::is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
+
+}  // namespace multihead::train

@@ -1,0 +1,151 @@
+// The loop every training run shares: steps, schedule, clipping, evaluation, checkpoints, resuming, stopping.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/core/json.h"
+#include "multihead/io/checkpoint.h"
+#include "multihead/optim/optimizer.h"
+#include "multihead/optim/schedule.h"
+
+namespace multihead::train {
+
+/// What differs between a language model and, say, a translator.
+class Task {
+ public:
+  struct Loss {
+    Tensor value;        ///< one element, the mean over the targets
+    int64_t tokens = 0;  ///< targets
+  };
+
+  virtual ~Task() = default;
+  /// The loss of micro-batch `index` = 0, 1, …, recorded on the current tape: a function of the index and
+  /// the weights alone, dropout included. That is what makes a resumed run the same run.
+  virtual Loss loss(int64_t index) = 0;
+  /// The mean validation loss in nats; none if there is nothing to validate on.
+  virtual std::optional<double> evaluate() = 0;
+  /// Adds the files that make a folder a model.
+  virtual void save(io::CheckpointContents& contents) = 0;
+  /// Reads the weights back from a checkpoint folder; throws FormatError if they belong to another model.
+  virtual void load(const std::string& path) = 0;
+  /// What a resumed run must have in common with the interrupted one: sizes, data, seed …
+  virtual Json identity() const = 0;
+};
+
+struct LoopOptions {
+  std::string folder;  ///< exists, and the caller holds its io::FolderLock
+  int64_t steps = 1000;
+  int64_t accumulate = 1;     ///< micro-batches per step
+  double clip = 1;            ///< largest gradient norm; 0: any
+  optim::Schedule schedule;   ///< check() it first
+  int64_t log_every = 10;     ///< steps between training reports
+  int64_t eval_every = 250;   ///< steps between evaluations; 0: only before the first step and after the last
+  int64_t save_every = 0;     ///< steps between checkpoints; 0: as eval_every
+  int64_t keep = 2;           ///< newest checkpoints kept, besides the best one
+  int64_t patience = 0;       ///< evaluations without a new best before the run ends early; 0: never
+  bool restore_best = false;  ///< end with the weights of the best checkpoint instead of the last
+  bool resume = false;        ///< go on from the newest checkpoint, or start if there is none
+  bool overwrite = false;  ///< without resume: delete the checkpoints of an earlier run instead of refusing
+};
+
+struct StepReport {
+  int64_t step = 0, steps = 0;  ///< done, wanted
+  double loss = 0;              ///< mean since the last report
+  double learning_rate = 0;
+  double grad_norm = 0;          ///< before clipping
+  double tokens_per_second = 0;  ///< of training steps since the last report
+  int64_t tokens = 0;            ///< since step 0
+  double seconds = 0;            ///< since step 0, pauses between interrupted runs left out
+  double seconds_left = 0;
+};
+
+struct EvalReport {
+  int64_t step = 0;
+  double loss = 0;
+  bool is_best = false;
+  double perplexity() const;
+};
+
+/// Told what happens. Exceptions end the run.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// Before the first step of this process; `step` > 0 means resumed.
+  virtual void on_start(int64_t step, int64_t steps) { (void)step, (void)steps; }
+  virtual void on_step(const StepReport&) {}
+  virtual void on_evaluation(const EvalReport&) {}
+  virtual void on_checkpoint(const std::string& path) { (void)path; }
+  virtual void on_warning(const std::string& message) { (void)message; }
+};
+
+enum class Ending { finished, stopped_early, interrupted };
+
+/// What a run amounts to so far; saved with it.
+struct Progress {
+  int64_t step = 0;
+  int64_t tokens = 0;
+  double seconds = 0;                                            ///< all in all
+  double train_seconds = 0;                                      ///< in training steps
+  double first_loss = std::numeric_limits<double>::quiet_NaN();  ///< validation loss before the first step
+  double last_loss = std::numeric_limits<double>::quiet_NaN();   ///< the newest
+  double best_loss = std::numeric_limits<double>::infinity();
+  int64_t best_step = -1;
+  int64_t evaluations_since_best = 0;
+};
+
+Json to_json(const Progress& progress);
+/// Throws FormatError.
+Progress progress_from_json(const Json& json);
+
+/// The checkpoint to go on from, if there is one. Without `resume` an earlier run in the folder is deleted
+/// (overwrite) or refused with ValueError. Also removes what killed processes left behind.
+std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite);
+
+/// Runs a task with an optimiser over its parameters.
+///
+/// Files     folder/checkpoint-<step>/: the task's own, optimizer.safetensors, trainer_state.json
+/// Throws    NumericError (NaN or Inf, with step and tensor, before the weights are touched), ValueError and
+///           FormatError (a checkpoint of another run), IoError. A checkpoint in the middle that cannot be
+///           written is a warning only; the last one must succeed.
+class TrainLoop {
+ public:
+  /// All outlive the loop.
+  TrainLoop(Task& task, optim::Optimizer& optimizer, LoopOptions options,
+            std::vector<Observer*> observers = {});
+
+  /// `should_stop` is asked between steps; once true, the run saves and ends as interrupted.
+  Ending run(const std::function<bool()>& should_stop = {});
+  const Progress& progress() const { return progress_; }
+
+ private:
+  void start();
+  void restore(const std::string& path);
+  void step();
+  double backward_all();
+  void report(double grad_norm);
+  bool evaluate();
+  void save(bool must_succeed);
+  bool is_due(int64_t every) const;
+  template <class F>
+  void tell(F&& call) const {
+    for (Observer* observer : observers_) call(*observer);
+  }
+
+  Task& task_;
+  optim::Optimizer& optimizer_;
+  LoopOptions options_;
+  std::vector<Observer*> observers_;
+  Progress progress_;
+  int64_t saved_step_ = -1;
+  int64_t evaluated_step_ = -1;
+  double started_ = 0;                           // clock, less the seconds of earlier processes
+  double window_loss_ = 0, window_seconds_ = 0;  // since the last report
+  int64_t window_steps_ = 0, window_tokens_ = 0;
+};
+
+}  // namespace multihead::train

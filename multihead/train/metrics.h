@@ -1,0 +1,31 @@
+// metrics.jsonl and metrics.csv: what a run reported, under the names of the Hugging Face Trainer.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+#include "multihead/train/loop.h"
+
+namespace multihead::train {
+
+/// Appends one line per report to folder/metrics.jsonl and folder/metrics.csv. A resumed run first drops what
+/// a killed process reported behind the checkpoint. A file that cannot be written costs a warning to
+/// `warnings` (null: nobody), never the run.
+class MetricsWriter : public Observer {
+ public:
+  explicit MetricsWriter(std::string folder, Observer* warnings = nullptr);
+
+  void on_start(int64_t step, int64_t steps) override;
+  void on_step(const StepReport& report) override;
+  void on_evaluation(const EvalReport& report) override;
+
+ private:
+  void append(const Json& line);
+
+  std::string folder_;
+  Observer* warnings_;
+  std::ofstream jsonl_, csv_;
+  bool failed_ = false;
+};
+
+}  // namespace multihead::train

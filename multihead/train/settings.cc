@@ -1,0 +1,155 @@
+#include "multihead/train/settings.h"
+
+#include <cmath>
+
+#include "multihead/core/error.h"
+
+namespace multihead::train {
+namespace {
+
+void add_model_fields(std::vector<Field>& list, models::LanguageModelConfig& m) {
+  list.push_back({"layers", "Transformer layers", &m.num_layers});
+  list.push_back({"heads", "attention heads per layer", &m.num_heads});
+  list.push_back({"kv-heads", "heads of keys and values, shared by groups of query heads (0: as --heads)",
+                  &m.num_kv_heads});
+  list.push_back({"head-dim", "size of a head (0: width / heads)", &m.head_dim});
+  list.push_back({"width", "size of a token's vector", &m.embed_dim});
+  list.push_back({"ff", "hidden size of the feed-forward networks (0: 4 x width)", &m.ffn_dim});
+  list.push_back({"context", "tokens the model sees at once", &m.context});
+  list.push_back({"positions", "how positions are told apart",
+                  choice(m.positions, {"none", "learned", "sinusoidal", "rotary", "alibi"})});
+  list.push_back({"rotary-base", "base of rotary positions", &m.rotary_base});
+  list.push_back({"norm", "kind of normalisation", choice(m.norm, {"layer", "rms"})});
+  list.push_back({"norm-first", "normalise before each sub-layer (pre-norm)", &m.norm_first});
+  list.push_back({"final-norm", "normalise once more after the last layer", &m.final_norm});
+  list.push_back({"activation", "of the feed-forward networks",
+                  choice(m.activation, {"none", "relu", "gelu", "gelu_tanh", "silu"})});
+  list.push_back({"gated", "gated feed-forward networks (as in Llama)", &m.gated});
+  list.push_back({"attention-bias", "biases of queries, keys and values", &m.attention_bias});
+  list.push_back({"out-bias", "bias of the attention's output", &m.out_bias});
+  list.push_back({"ff-bias", "biases of the feed-forward networks", &m.ffn_bias});
+  list.push_back({"head-bias", "bias of the output layer", &m.head_bias});
+  list.push_back({"tie-embeddings", "one matrix for input and output embeddings", &m.tie_embeddings});
+  list.push_back({"scale-embeddings", "multiply embeddings by sqrt(width)", &m.scale_embeddings});
+  list.push_back({"dropout", "dropout of embeddings and sub-layer outputs", &m.dropout_p});
+  list.push_back({"attention-dropout", "dropout of attention weights", &m.attention_dropout_p});
+  list.push_back({"ff-dropout", "dropout inside the feed-forward networks", &m.ffn_dropout_p});
+  list.push_back({"init-std", "standard deviation of initial weights", &m.init_std});
+  list.push_back(
+      {"scaled-residual-init", "smaller initial weights where layers join (GPT-2)", &m.scaled_residual_init});
+  list.push_back({"default-linear-init", "PyTorch's uniform initialisation", &m.default_linear_init});
+}
+
+void add_data_fields(std::vector<Field>& list, LanguageModelSettings& s) {
+  list.push_back({"tokenizer", "what a token is", choice(s.tokenizer, {"char", "bpe"})});
+  list.push_back({"vocab-size", "tokens of a BPE tokenizer", &s.vocab_size});
+  list.push_back(
+      {"validation-share", "share of the text, at its end, kept for validation", &s.validation_share});
+}
+
+void add_training_fields(std::vector<Field>& list, LanguageModelSettings& s) {
+  list.push_back({"steps", "weight updates", &s.steps});
+  list.push_back({"batch", "sequences per micro-batch", &s.batch});
+  list.push_back({"accumulate", "micro-batches per step", &s.accumulate});
+  list.push_back({"optimizer", "update rule", choice(s.optimizer, {"adamw", "adam", "sgd"})});
+  list.push_back({"schedule", "course of the learning rate",
+                  choice(s.schedule, {"constant", "linear", "cosine", "noam"})});
+  list.push_back({"lr", "highest learning rate (noam: factor)", &s.lr});
+  list.push_back({"warmup", "steps of linear warm-up", &s.warmup_steps});
+  list.push_back({"final-ratio", "last learning rate, as a share of the highest", &s.final_ratio});
+  list.push_back({"beta1", "Adam: decay of the first moment", &s.beta1});
+  list.push_back({"beta2", "Adam: decay of the second moment", &s.beta2});
+  list.push_back({"eps", "Adam: added to the root of the second moment", &s.eps});
+  list.push_back({"eps-hat", "Adam: add eps before the bias correction", &s.eps_hat});
+  list.push_back({"momentum", "sgd: momentum", &s.momentum});
+  list.push_back({"weight-decay", "decay of matrices", &s.weight_decay});
+  list.push_back({"clip", "largest norm of the gradient (0: any)", &s.clip});
+  list.push_back(
+      {"label-smoothing", "weight of the uniform distribution in the targets", &s.label_smoothing});
+  list.push_back({"seed", "seed of weights, data order and dropout", &s.seed});
+}
+
+void add_report_fields(std::vector<Field>& list, LanguageModelSettings& s) {
+  list.push_back({"log-every", "steps between lines in metrics.jsonl", &s.log_every, true});
+  list.push_back({"eval-every", "steps between evaluations (0: first and last only)", &s.eval_every, true});
+  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, true});
+  list.push_back({"save-every", "steps between checkpoints (0: as --eval-every)", &s.save_every, true});
+  list.push_back({"keep", "newest checkpoints kept besides the best", &s.keep, true});
+  list.push_back(
+      {"patience", "evaluations without a new best before the end (0: never end early)", &s.patience, true});
+}
+
+void tutorial(LanguageModelSettings& s) {
+  s.tokenizer = TokenizerChoice::characters;
+  s.batch = 16, s.steps = 32 * 430;
+  s.optimizer = OptimizerChoice::adam;
+  s.schedule = optim::ScheduleKind::noam;
+  s.lr = 1, s.warmup_steps = 2000;
+  s.beta1 = 0.9, s.beta2 = 0.999, s.eps_hat = true;
+  s.weight_decay = 0, s.clip = 1;
+}
+
+}  // namespace
+
+std::vector<std::string> language_model_presets() { return {"tiny", "small", "tutorial"}; }
+
+LanguageModelSettings language_model_settings(const std::string& preset) {
+  LanguageModelSettings s;
+  s.model = models::language_model_preset(preset);
+  if (preset == "tiny") {
+    s.steps = 2500, s.batch = 24, s.lr = 3e-3;
+  } else if (preset == "small") {
+    s.steps = 10000, s.batch = 16, s.lr = 1e-3, s.vocab_size = 4096;
+    s.model.dropout_p = s.model.attention_dropout_p = 0.1;
+    s.warmup_steps = 200, s.eval_every = 500;
+  } else {
+    tutorial(s);
+  }
+  return s;
+}
+
+std::vector<Field> fields(LanguageModelSettings& settings) {
+  std::vector<Field> list;
+  add_model_fields(list, settings.model);
+  add_data_fields(list, settings);
+  add_training_fields(list, settings);
+  add_report_fields(list, settings);
+  return list;
+}
+
+optim::Schedule schedule_of(const LanguageModelSettings& s) {
+  return {.kind = s.schedule,
+          .lr = s.lr,
+          .warmup_steps = s.warmup_steps,
+          .total_steps = s.steps,
+          .final_ratio = s.final_ratio,
+          .embed_dim = s.model.embed_dim};
+}
+
+void check(const LanguageModelSettings& s) {
+  models::LanguageModelConfig config = s.model;
+  if (config.vocab_size == 0) config.vocab_size = 1;
+  models::resolved(config);
+  MH_CHECK(s.steps > 0, ValueError, "train: --steps must be positive, got ", s.steps);
+  MH_CHECK(s.batch > 0, ValueError, "train: --batch must be positive, got ", s.batch);
+  MH_CHECK(s.accumulate > 0, ValueError, "train: --accumulate must be positive, got ", s.accumulate);
+  MH_CHECK(s.validation_share >= 0 && s.validation_share < 1, ValueError,
+           "train: --validation-share must be in [0, 1), got ", s.validation_share);
+  MH_CHECK(s.label_smoothing >= 0 && s.label_smoothing <= 1, ValueError,
+           "train: --label-smoothing must be in [0, 1], got ", s.label_smoothing);
+  MH_CHECK(s.clip >= 0 && std::isfinite(s.clip), ValueError,
+           "train: --clip must be finite and not negative, got ", s.clip);
+  MH_CHECK(s.eval_windows >= 0, ValueError, "train: --eval-windows must not be negative, got ",
+           s.eval_windows);
+  MH_CHECK(s.seed >= 0, ValueError, "train: --seed must not be negative, got ", s.seed);
+  optim::check(schedule_of(s));
+}
+
+Json identity_of(const LanguageModelSettings& settings) {
+  LanguageModelSettings copy = settings;
+  std::vector<Field> list = fields(copy);
+  std::erase_if(list, [](const Field& field) { return field.free_on_resume; });
+  return to_json(list);
+}
+
+}  // namespace multihead::train

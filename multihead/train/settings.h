@@ -1,0 +1,63 @@
+// Everything that decides what a language-model run learns, with presets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "multihead/models/language_model.h"
+#include "multihead/optim/schedule.h"
+#include "multihead/train/fields.h"
+
+namespace multihead::train {
+
+enum class TokenizerChoice { characters, bpe };
+enum class OptimizerChoice { adamw, adam, sgd };
+
+struct LanguageModelSettings {
+  models::LanguageModelConfig model;  ///< vocab_size comes from the tokenizer
+
+  TokenizerChoice tokenizer = TokenizerChoice::bpe;
+  int64_t vocab_size = 1024;      ///< of a BPE tokenizer to be trained
+  double validation_share = 0.1;  ///< of the text, taken from its end
+
+  int64_t steps = 1000;
+  int64_t batch = 16;
+  int64_t accumulate = 1;
+  OptimizerChoice optimizer = OptimizerChoice::adamw;
+  optim::ScheduleKind schedule = optim::ScheduleKind::cosine;
+  double lr = 1e-3;
+  int64_t warmup_steps = 100;
+  double final_ratio = 0.1;  ///< of the learning rate, at the end of linear and cosine
+  double beta1 = 0.9, beta2 = 0.99;
+  double eps = 1e-8;
+  bool eps_hat = false;
+  double momentum = 0;  ///< sgd
+  double weight_decay = 0.1;
+  double clip = 1;
+  double label_smoothing = 0;
+  int64_t seed = 1337;
+
+  int64_t log_every = 10;
+  int64_t eval_every = 250;
+  int64_t eval_windows =
+      256;                 ///< of the validation text, evenly spread; 0: all. The last evaluation takes all
+  int64_t save_every = 0;  ///< 0: as eval_every
+  int64_t keep = 2;
+  int64_t patience = 0;
+};
+
+/// "tiny" (the demo: English from six novels in a few minutes on two cores), "small", "tutorial" (the
+/// founding tutorial's recipe). Throws ValueError for other names.
+LanguageModelSettings language_model_settings(const std::string& preset);
+std::vector<std::string> language_model_presets();
+
+/// References into `settings`, which must outlive them.
+std::vector<Field> fields(LanguageModelSettings& settings);
+/// Throws ValueError naming the first setting that makes no sense; model.vocab_size may still be 0.
+void check(const LanguageModelSettings& settings);
+optim::Schedule schedule_of(const LanguageModelSettings& settings);
+/// The settings that a resumed run must share.
+Json identity_of(const LanguageModelSettings& settings);
+
+}  // namespace multihead::train

@@ -1,0 +1,39 @@
+// Which stretch of the training text comes when.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "multihead/core/tensor.h"
+
+namespace multihead::train {
+
+/// Cuts a text of `tokens` tokens into windows of `context` inputs (and the token behind them) and visits
+/// every window once per epoch, in an order and with a first offset that change from epoch to epoch. A
+/// function of (seed, index) alone: nothing to save, nothing to shuffle in memory.
+class WindowOrder {
+ public:
+  /// Throws FormatError unless tokens > context.
+  WindowOrder(int64_t tokens, int64_t context, uint64_t seed);
+
+  int64_t windows_per_epoch() const { return windows_; }
+  /// Position of the first token of the index-th window of the whole run.
+  int64_t begin(int64_t index) const;
+
+ private:
+  int64_t context_, windows_, slack_;
+  uint64_t seed_;
+};
+
+/// A number in [0, count) for each index in it, each once: a Feistel network on Philox, walked until it lands
+/// inside. `count` >= 1.
+int64_t permuted(int64_t index, int64_t count, uint64_t seed, uint64_t round);
+
+struct TokenBatch {
+  Tensor tokens, targets;  ///< [B, T] i32; targets are the tokens one further
+};
+
+/// One row per entry of `begins`. Throws ValueError if a row would pass the end.
+TokenBatch gather_windows(std::span<const int32_t> text, std::span<const int64_t> begins, int64_t context);
+
+}  // namespace multihead::train
