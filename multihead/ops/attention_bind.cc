@@ -43,6 +43,11 @@ void check_term_dtype(const std::string& who, const char* name, const Tensor& x,
 
 }  // namespace
 
+uint64_t dropout_key(const RandomStream& stream) {
+  const auto words = stream.block(0);
+  return uint64_t{words[1]} << 32 | words[0];
+}
+
 BoundAttention::BoundAttention(std::string who, const AttentionSizes& sizes, const AttentionOptions& options,
                                const ScoreMod& score_mod, Dtype dtype)
     : who_(std::move(who)), sizes_(sizes), mask_(who_, sizes, options.mask), score_mod_(score_mod) {
@@ -74,9 +79,8 @@ void BoundAttention::bind_numbers(const AttentionOptions& options) {
 // Last, when nothing can throw any more: it moves the generator.
 void BoundAttention::bind_dropout(const AttentionOptions& options) {
   if (options.rng == nullptr || options.dropout_p == 0) return;
-  const auto words = options.rng->next().block(0);
   problem_.dropout_p = double{options.dropout_p};
-  problem_.dropout_key = uint64_t{words[1]} << 32 | words[0];
+  problem_.dropout_key = dropout_key(options.rng->next());
 }
 
 void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {

@@ -122,6 +122,9 @@ class BoundAttention {
   bool error_on_empty_row_ = false;
 };
 
+/// The kernels' name for a stream of dropout numbers.
+uint64_t dropout_key(const RandomStream& stream);
+
 /// Strides that broadcast `x` right-aligned to [B, H, Tq, Tk]; ShapeError "who: what must broadcast …".
 kernels::Strides4 broadcast_strides(const std::string& who, const char* what, const Tensor& x,
                                     const AttentionSizes& sizes);
