@@ -1,0 +1,198 @@
+#include "multihead/models/seq2seq.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "multihead/core/error.h"
+#include "multihead/ops/dropout.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/loss.h"
+
+namespace multihead::models {
+namespace {
+
+nn::StackOptions stack_options(const Seq2SeqConfig& c, int64_t num_layers) {
+  nn::StackOptions o;
+  o.layer.attention = {.embed_dim = c.embed_dim,
+                       .num_heads = c.num_heads,
+                       .query_bias = c.bias,
+                       .key_bias = c.bias,
+                       .value_bias = c.bias,
+                       .out_bias = c.bias,
+                       .dropout_p = c.attention_dropout_p};
+  o.layer.feed_forward = {.embed_dim = c.embed_dim,
+                          .hidden_dim = c.ffn_dim,
+                          .activation = c.activation,
+                          .bias = c.bias,
+                          .dropout_p = c.ffn_dropout_p};
+  o.layer.norm = {.kind = c.norm, .eps = c.norm_eps};
+  o.layer.norm_first = c.norm_first;
+  o.layer.dropout_p = c.dropout_p;
+  o.num_layers = num_layers;
+  o.final_norm = c.final_norm;
+  return o;
+}
+
+Mask valid(const TokenBatch& batch) {
+  if (batch.lengths.empty()) return {};
+  return lengths(Tensor::of<int64_t>({static_cast<int64_t>(batch.lengths.size())}, batch.lengths));
+}
+
+void check_batch(const char* who, const TokenBatch& batch, int64_t limit) {
+  MH_CHECK(batch.tokens.rank() == 2, ShapeError, "Seq2Seq: ", who, " must be [B, T], got ",
+           batch.tokens.shape());
+  const int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
+  MH_CHECK(length <= limit, ValueError, "Seq2Seq: ", who, " of ", length,
+           " tokens, the model has max_positions = ", limit);
+  MH_CHECK(batch.lengths.empty() || static_cast<int64_t>(batch.lengths.size()) == rows, ShapeError,
+           "Seq2Seq: ", who, " has ", rows, " rows and ", batch.lengths.size(), " lengths");
+  for (const int64_t valid_length : batch.lengths) {
+    MH_CHECK(valid_length >= 0 && valid_length <= length, ValueError, "Seq2Seq: a length of ", valid_length,
+             " exceeds the ", length, " tokens of ", who);
+  }
+}
+
+}  // namespace
+
+Seq2SeqConfig resolved(Seq2SeqConfig c) {
+  if (c.target_vocab_size == 0) c.target_vocab_size = c.source_vocab_size;
+  if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
+  const auto positive = [](const char* field, int64_t value) {
+    MH_CHECK(value > 0, ValueError, "config: ", field, " must be positive, got ", value);
+  };
+  positive("source_vocab_size", c.source_vocab_size);
+  positive("target_vocab_size", c.target_vocab_size);
+  positive("max_positions", c.max_positions);
+  positive("encoder_layers", c.encoder_layers);
+  positive("decoder_layers", c.decoder_layers);
+  positive("num_heads", c.num_heads);
+  positive("embed_dim", c.embed_dim);
+  positive("ffn_dim", c.ffn_dim);
+  MH_CHECK(c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
+           " is not divisible by num_heads ", c.num_heads);
+  MH_CHECK(!c.share_embeddings || c.source_vocab_size == c.target_vocab_size, ValueError,
+           "config: share_embeddings needs one vocabulary, got sizes ", c.source_vocab_size, " and ",
+           c.target_vocab_size);
+  MH_CHECK(c.positions == Positions::sinusoidal || c.positions == Positions::learned, ValueError,
+           "config: positions must be sinusoidal or learned");
+  for (const auto& [field, p] : {std::pair{"dropout_p", c.dropout_p},
+                                 {"attention_dropout_p", c.attention_dropout_p},
+                                 {"ffn_dropout_p", c.ffn_dropout_p}}) {
+    MH_CHECK(p >= 0 && p < 1, ValueError, "config: ", field, " must be in [0, 1), got ", p);
+  }
+  MH_CHECK(c.norm_eps > 0 && std::isfinite(c.norm_eps), ValueError, "config: norm_eps must be positive, got ",
+           c.norm_eps);
+  MH_CHECK(c.init_std > 0 && std::isfinite(c.init_std), ValueError, "config: init_std must be positive, got ",
+           c.init_std);
+  MH_CHECK(c.pad_id >= 0 && c.pad_id < c.source_vocab_size && c.pad_id < c.target_vocab_size, ValueError,
+           "config: pad_id ", c.pad_id, " is outside the vocabulary");
+  for (const auto& [field, id] : {std::pair{"eos_id", c.eos_id}, {"decoder_start_id", c.decoder_start_id}}) {
+    MH_CHECK(id >= 0 && id < c.target_vocab_size, ValueError, "config: ", field, " ", id,
+             " is outside the vocabulary of ", c.target_vocab_size);
+  }
+  checked_multiply(
+      checked_multiply(std::max(c.source_vocab_size, c.target_vocab_size), c.embed_dim, "config"), 16,
+      "config");
+  checked_multiply(checked_multiply(8 * c.embed_dim + 2 * c.ffn_dim, c.embed_dim, "config"),
+                   4 * (c.encoder_layers + c.decoder_layers), "config");
+  return c;
+}
+
+Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(config)) {
+  const Seq2SeqConfig& c = config_;
+  const auto table = [&](int64_t rows) {
+    nn::Embedding embedding;
+    embedding.weight = nn::normal_parameter({rows, c.embed_dim}, c.init_std, rng);
+    return embedding;
+  };
+  source_embedding = table(c.source_vocab_size);
+  target_embedding = c.share_embeddings ? source_embedding : table(c.target_vocab_size);
+  if (c.positions == Positions::learned) {
+    source_positions = table(c.max_positions);
+    target_positions = table(c.max_positions);
+  }
+  transformer = nn::Transformer(stack_options(c, c.encoder_layers), stack_options(c, c.decoder_layers), rng);
+  for (auto& [name, tensor] : nn::named_parameters(transformer)) {
+    if (tensor.rank() == 2 && !name.ends_with("in_proj_weight")) {
+      const double bound = std::sqrt(6.0 / static_cast<double>(tensor.size(0) + tensor.size(1)));
+      fill_uniform(tensor, -bound, bound, rng.next());
+    } else if (name.ends_with("bias")) {
+      tensor.fill(0);
+    }
+  }
+  output_weight = c.tie_output ? target_embedding.weight
+                               : nn::normal_parameter({c.target_vocab_size, c.embed_dim}, c.init_std, rng);
+  if (c.output_bias) output_bias = nn::constant_parameter({c.target_vocab_size}, 0);
+}
+
+void Seq2Seq::visit(nn::Visitor& visitor) {
+  visitor("source_embedding", source_embedding);
+  if (config_.share_embeddings) {
+    visitor("target_embedding.weight", source_embedding.weight);
+    target_embedding.weight = source_embedding.weight;
+  } else {
+    visitor("target_embedding", target_embedding);
+  }
+  visitor("source_positions", source_positions);
+  visitor("target_positions", target_positions);
+  visitor("transformer", transformer);
+  if (config_.tie_output) {
+    visitor("output.weight", target_embedding.weight);
+    output_weight = target_embedding.weight;
+    if (config_.share_embeddings) source_embedding.weight = target_embedding.weight;
+  } else {
+    visitor("output.weight", output_weight);
+  }
+  visitor("output.bias", output_bias);
+}
+
+Tensor Seq2Seq::embed(const nn::Embedding& table, const nn::Embedding& positions, const Tensor& tokens,
+                      const std::vector<int64_t>& starts, Rng* rng) const {
+  Tensor x = table(tokens);
+  if (config_.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(config_.embed_dim)));
+  if (config_.positions == Positions::sinusoidal) {
+    return nn::SinusoidalPositionalEncoding(config_.embed_dim, config_.dropout_p, config_.sinusoid_layout)(
+        x, starts, rng);
+  }
+  const auto rows = static_cast<int64_t>(starts.size());
+  x = add(x, positions(nn::position_ids(rows, tokens.size(1), starts, config_.max_positions - 1)));
+  return dropout(x, config_.dropout_p, rng);
+}
+
+Tensor Seq2Seq::encode(const TokenBatch& source, Rng* rng, std::vector<AttentionCapture>* capture) const {
+  check_batch("source", source, config_.max_positions);
+  const Tensor x = embed(source_embedding, source_positions, source.tokens, {0}, rng);
+  return transformer.encoder(x, {.mask = valid(source), .rng = rng, .capture = capture});
+}
+
+Tensor Seq2Seq::operator()(const TokenBatch& source, const TokenBatch& target, Rng* rng) const {
+  check_batch("target", target, config_.max_positions);
+  MH_CHECK(source.tokens.size(0) == target.tokens.size(0), ShapeError, "Seq2Seq: the source has ",
+           source.tokens.size(0), " rows, the target ", target.tokens.size(0));
+  const Tensor memory = encode(source, rng);
+  const Tensor x = embed(target_embedding, target_positions, target.tokens, {0}, rng);
+  return logits(
+      transformer.decoder(x, memory, {.mask = valid(target), .memory_mask = valid(source), .rng = rng}));
+}
+
+Tensor Seq2Seq::loss(const TokenBatch& source, const TokenBatch& target, const Tensor& labels, Rng* rng,
+                     double label_smoothing) const {
+  return cross_entropy((*this)(source, target, rng), labels, {.label_smoothing = label_smoothing});
+}
+
+nn::DecodeState Seq2Seq::start(const TokenBatch& source, int64_t capacity) const {
+  return transformer.decoder.start(encode(source), source.lengths, std::min(capacity, config_.max_positions));
+}
+
+Tensor Seq2Seq::step(const Tensor& tokens, nn::DecodeState& state, const Seq2SeqStep& call) const {
+  check_batch("target", {tokens, {}}, config_.max_positions);
+  nn::StackCall stack;
+  stack.state = &state;
+  stack.counts = call.counts;
+  stack.capture = call.capture;
+  stack.cross_capture = call.cross_capture;
+  const Tensor x = embed(target_embedding, target_positions, tokens, state.lengths, nullptr);
+  return logits(transformer.decoder(x, {}, stack));
+}
+
+}  // namespace multihead::models

@@ -1,0 +1,103 @@
+// An encoder-decoder Transformer over tokens: translation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "multihead/models/language_model.h"
+#include "multihead/nn/encoder_decoder.h"
+
+namespace multihead::models {
+
+/// A superset of the founding documents' encoder-decoder and of Hugging Face's Marian family.
+struct Seq2SeqConfig {
+  int64_t source_vocab_size = 0;
+  int64_t target_vocab_size = 0;  ///< 0: source_vocab_size
+  int64_t max_positions = 512;    ///< longest source and longest target, in tokens
+  int64_t encoder_layers = 4;
+  int64_t decoder_layers = 4;
+  int64_t num_heads = 4;
+  int64_t embed_dim = 256;
+  int64_t ffn_dim = 0;  ///< 0: 4·embed_dim
+
+  Positions positions = Positions::sinusoidal;  ///< sinusoidal or learned
+  nn::SinusoidLayout sinusoid_layout = nn::SinusoidLayout::halves;
+  nn::NormKind norm = nn::NormKind::layer;
+  double norm_eps = 1e-5;
+  bool norm_first = false;
+  bool final_norm = false;  ///< behind the last layers; pre-norm models want it
+  Activation activation = Activation::silu;
+  bool bias = true;              ///< of every projection
+  bool output_bias = true;       ///< of the logits
+  bool share_embeddings = true;  ///< one table for source and target (the vocabularies are then one)
+  bool tie_output = true;        ///< the output layer is the target's embedding
+  bool scale_embeddings = true;  ///< embeddings · sqrt(embed_dim)
+
+  double dropout_p = 0.1;
+  double attention_dropout_p = 0;
+  double ffn_dropout_p = 0;
+  double init_std = 0.02;  ///< of the embeddings; projections are Xavier
+
+  int64_t pad_id = 0;            ///< fills rows of a batch; never attended to
+  int64_t eos_id = 0;            ///< ends a sentence
+  int64_t decoder_start_id = 0;  ///< what the decoder reads first
+
+  bool operator==(const Seq2SeqConfig&) const = default;
+};
+
+/// Fills the fields that are 0 by their rule and throws ValueError naming the first one that makes no sense.
+Seq2SeqConfig resolved(Seq2SeqConfig config);
+
+/// Padded sentences.
+struct TokenBatch {
+  Tensor tokens;                 ///< [B, T] i64 or i32
+  std::vector<int64_t> lengths;  ///< valid tokens per row; empty: all T
+};
+
+/// What a decoding step may add.
+struct Seq2SeqStep {
+  std::vector<int64_t> counts = {};                        ///< new tokens per row; empty: all
+  std::vector<AttentionCapture>* capture = nullptr;        ///< self-attention per layer
+  std::vector<AttentionCapture>* cross_capture = nullptr;  ///< cross-attention per layer
+};
+
+/// logits = output(decoder(target, encoder(source))). Source padding is never attended to.
+/// Throws ShapeError, ValueError (token outside the vocabulary, longer than max_positions).
+class Seq2Seq {
+ public:
+  Seq2Seq() = default;
+  Seq2Seq(const Seq2SeqConfig& config, Rng& rng);
+
+  /// Shapes: source [B, Ts], target [B, Tt] (the decoder's input: decoder_start_id first) -> [B, Tt, V].
+  Tensor operator()(const TokenBatch& source, const TokenBatch& target, Rng* rng = nullptr) const;
+  /// Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 count for nothing.
+  Tensor loss(const TokenBatch& source, const TokenBatch& target, const Tensor& labels, Rng* rng = nullptr,
+              double label_smoothing = 0) const;
+
+  /// [B, Ts, embed_dim]
+  Tensor encode(const TokenBatch& source, Rng* rng = nullptr,
+                std::vector<AttentionCapture>* capture = nullptr) const;
+
+  /// Encodes the source and computes its keys and values once, for `capacity` target tokens.
+  nn::DecodeState start(const TokenBatch& source, int64_t capacity) const;
+  /// Logits [B, T, V] of the next tokens [B, T]; the state moves on.
+  Tensor step(const Tensor& tokens, nn::DecodeState& state, const Seq2SeqStep& call = {}) const;
+
+  const Seq2SeqConfig& config() const { return config_; }
+  void visit(nn::Visitor& visitor);
+
+  nn::Embedding source_embedding, target_embedding;  ///< one table if shared
+  nn::Embedding source_positions, target_positions;  ///< learned positions only
+  nn::Transformer transformer;
+  Tensor output_weight, output_bias;
+
+ private:
+  Tensor embed(const nn::Embedding& table, const nn::Embedding& positions, const Tensor& tokens,
+               const std::vector<int64_t>& starts, Rng* rng) const;
+  Tensor logits(const Tensor& features) const { return linear(features, output_weight, output_bias); }
+
+  Seq2SeqConfig config_;
+};
+
+}  // namespace multihead::models
