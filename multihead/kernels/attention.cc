@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "multihead/kernels/attention_driver.h"
 #include "multihead/kernels/attention_reference.h"
 
 namespace multihead::kernels {
@@ -20,7 +21,14 @@ void attention_backward(const AttentionProblem& p, const ScoreTerms<double>& t,
 
 void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<float>& in,
                        const AttentionOutput<float>& out) {
-  reference_attention_forward(p, t, in, out);
+  if (current_isa() == Isa::baseline) return reference_attention_forward(p, t, in, out);
+  ForwardCall call = digest_forward(p, t, sizeof(float));
+  call.query = in.query, call.query_strides = in.query_strides;
+  call.key = in.key, call.key_strides = in.key_strides;
+  call.value = in.value, call.value_strides = in.value_strides;
+  call.out = out.out, call.out_strides = out.out_strides;
+  call.lse = out.lse, call.lse_strides = out.lse_strides;
+  run_forward(call);
 }
 
 void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,

@@ -110,8 +110,8 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
                               relative_index(distance, t.relative_center, t.relative_span)];
     }
     if (t.alibi_slopes) {
-      s[j] -= t.alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] *
-              static_cast<T>(std::abs(distance));
+      s[j] -=
+          t.alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] * static_cast<T>(std::abs(distance));
     }
   }
   return n;

@@ -1,0 +1,213 @@
+// One tile of queries against one key block: operands (packed queries, staged keys and values),
+// probabilities. Forward and capture of the state; the backward pass uses the operand part.
+
+#if defined(MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_
+#else
+#define MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_
+#endif
+
+#include "multihead/kernels/attention_forward.h"
+#include "multihead/kernels/attention_terms-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+inline constexpr int kBlock = static_cast<int>(attention_key_block);
+
+// Element `index` of an f32 or bf16 array.
+HWY_INLINE const void* At(const void* base, int64_t index, bool bf16) {
+  return static_cast<const char*>(base) + index * (bf16 ? 2 : 4);
+}
+
+// A row of either type as f32.
+HWY_INLINE void LoadRow(const void* from, int64_t n, bool bf16, float* to) {
+  const F d;
+  const hn::Rebind<uint16_t, F> d16;
+  const hn::Rebind<uint32_t, F> d32;
+  int64_t c = 0;
+  if (!bf16) {
+    const float* x = static_cast<const float*>(from);
+    for (; c + kN <= n; c += kN) hn::StoreU(hn::LoadU(d, x + c), d, to + c);
+    for (; c < n; ++c) to[c] = x[c];
+    return;
+  }
+  const auto* x = static_cast<const uint16_t*>(from);
+  for (; c + kN <= n; c += kN) {
+    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, x + c)))), d, to + c);
+  }
+  for (; c < n; ++c) to[c] = std::bit_cast<float>(uint32_t{x[c]} << 16);
+}
+
+// Key or value rows as the products want them: f32 with some stride.
+struct Rows {
+  const float* data = nullptr;
+  int64_t stride = 0;
+};
+
+// Rows [k0, k1) of a key head, in place or copied to `copy` with `columns` floats a row.
+HWY_INLINE Rows StageRows(const ForwardCall& call, const void* base, const Strides3& s, int64_t b, int64_t kv,
+                          int k0, int k1, int64_t dim, bool copy, int64_t columns, float* buffer) {
+  const int64_t token = call.p->key_begin_row(b) + k0;
+  const void* from = At(base, b * s.batch + kv * s.head + token * s.token, call.bf16);
+  if (!copy) return {static_cast<const float*>(from), s.token};
+  for (int k = 0; k < k1 - k0; ++k) {
+    float* to = buffer + k * columns;
+    LoadRow(At(from, k * s.token, call.bf16), dim, call.bf16, to);
+    for (int64_t c = dim; c < columns; ++c) to[c] = 0.0f;
+  }
+  return {buffer, columns};
+}
+
+// qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero.
+HWY_INLINE void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt, float* buffer) {
+  const int64_t dim = call.p->head_dim;
+  const Strides3& s = call.query_strides;
+  each_head_run(t, [&](int first, int count) {
+    const int64_t token = call.p->query_begin(t.b) + t.query[first];
+    const void* from = At(call.query, t.b * s.batch + t.head[first] * s.head + token * s.token, call.bf16);
+    if (!call.bf16) {
+      TransposeTo(static_cast<const float*>(from), s.token, count, dim, qt + first, kTileRows, scale);
+      return;
+    }
+    for (int r = 0; r < count; ++r) LoadRow(At(from, r * s.token, true), dim, true, buffer + r * dim);
+    TransposeTo(buffer, dim, count, dim, qt + first, kTileRows, scale);
+  });
+  for (int64_t c = 0; c < dim && t.rows < t.groups * kGroupRows; ++c) {
+    std::fill(qt + c * kTileRows + t.rows, qt + c * kTileRows + t.groups * kGroupRows, 0.0f);
+  }
+}
+
+// Scratch of one block.
+struct BlockBuffers {
+  float* s = nullptr;       // [kBlock][kTileRows] scores, then probabilities
+  float* bias = nullptr;    // likewise: transposed bias
+  float* shadow = nullptr;  // likewise: scores kept for safe mode
+  uint8_t* keep = nullptr;  // [kBlock][kTileRows]
+};
+
+// Softmax state of a tile after some blocks, or of one block: per lane maximum (of natural scores, else
+// of scores times log2(e)) and sum.
+struct LaneState {
+  alignas(64) float max[kTileRows];
+  alignas(64) float sum[kTileRows];
+};
+
+HWY_INLINE void ResetState(LaneState& state) {
+  std::fill_n(state.max, kTileRows, -kInfinity);
+  std::fill_n(state.sum, kTileRows, 0.0f);
+}
+
+// s <- probabilities of the block relative to its own maximum; state <- that maximum and the sum. False if no
+// query sees any of it.
+HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, const BlockRange& r,
+                                   const LaneTerms& lanes, const Rows& key, const float* qt,
+                                   const BlockBuffers& buffers, bool safe, LaneState& state) {
+  const AttentionProblem& p = *call.p;
+  BlockClass mask = BlockClass::full;
+  if (call.has_keep) mask = mask_class(p, t, r.k0, r.k1);
+  if (mask == BlockClass::empty) return false;
+  ResetState(state);
+  const bool rows = call.has_terms || mask == BlockClass::partial;
+  ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, rows ? nullptr : state.max);
+  if (rows) {
+    const uint8_t* keep = nullptr;
+    if (mask == BlockClass::partial) fill_keep(p, t, r.k0, r.k1, buffers.keep), keep = buffers.keep;
+    if (call.terms->score_function) {
+      ApplyScoreFunction(call.terms->score_function, t, r, buffers.s, nullptr);
+    }
+    if (call.terms->bias) GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.bias);
+    TermRows(*call.terms, t, r, lanes, call.terms->bias ? buffers.bias : nullptr, keep, buffers.s, state.max,
+             nullptr);
+  } else {
+    MaskRows(t, r, buffers.s, state.max);
+  }
+  if (safe) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);
+  alignas(64) float shift[kTileRows];
+  for (int i = 0; i < kTileRows; ++i) shift[i] = state.max[i] == -kInfinity ? 0.0f : state.max[i];
+  if (call.has_terms) {
+    ExpBlock<true>(t, r, buffers.s, shift, state.sum);
+  } else {
+    ExpBlock<false>(t, r, buffers.s, shift, state.sum);
+  }
+  if (p.dropout_p > 0) DropRows(p, t, r, buffers.s);
+  return true;
+}
+
+// total <- total and block together; alpha and beta are the factors of their outputs.
+HWY_INLINE void MergeState(int lanes, bool natural, LaneState& total, const LaneState& block, float* alpha,
+                           float* beta) {
+  const F d;
+  const Vec unit = hn::Set(d, natural ? kLog2e : 1.0f);
+  for (int i = 0; i < lanes; i += kN) {
+    const Vec m0 = hn::Load(d, total.max + i), m1 = hn::Load(d, block.max + i), m = hn::Max(m0, m1);
+    const Vec none = hn::Set(d, -kInfinity);
+    const Vec shift = hn::IfThenElse(hn::Eq(m, none), hn::Zero(d), m);
+    const Vec a = Exp2(d, hn::Mul(unit, hn::Sub(m0, shift))), b = Exp2(d, hn::Mul(unit, hn::Sub(m1, shift)));
+    const Vec sum = hn::MulAdd(hn::Load(d, block.sum + i), b, hn::Mul(hn::Load(d, total.sum + i), a));
+    hn::Store(m, d, total.max + i);
+    hn::Store(sum, d, total.sum + i);
+    hn::StoreU(a, d, alpha + i);
+    hn::StoreU(b, d, beta + i);
+  }
+}
+
+// out[q] = out[q] · alpha[q] + beta[q] · Σ_k p[k][q] value[k], the sum from zero over the keys that q sees.
+// `first`: out[q] is not read.
+HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
+                            int64_t columns, bool first, const float* alpha, const float* beta, float* out) {
+  TileArgs args{};
+  args.a_row = 1, args.a_step = kTileRows, args.b_stride = value.stride, args.c_stride = columns;
+  const int step = r.full() ? t.rows : 6;
+  for (int row = 0; row < t.rows; row += step) {
+    const int count = std::min(step, t.rows - row);
+    int a = r.k0, e = r.k1;
+    if (!r.full()) {
+      a = r.k1, e = r.k0;
+      for (int i = row; i < row + count; ++i) {
+        a = std::min(a, std::max(t.lo[i], r.k0));
+        e = std::max(e, std::min(t.hi[i], r.k1));
+      }
+      e = std::max(a, e);
+    }
+    args.a = s + (a - r.k0) * kTileRows + row;
+    args.b = value.data + (a - r.k0) * value.stride;
+    args.k = e - a;
+    args.c = out + row * columns;
+    args.alpha = alpha + row, args.beta = beta + row;
+    if (first) {
+      Product<End::store, false>(args, count, columns);
+    } else {
+      Product<End::merge, false>(args, count, columns);
+    }
+  }
+}
+
+// As BlockValues, but keys whose score is -inf are not touched: NaN and Inf in excluded values stay there.
+HWY_INLINE void BlockValuesSafe(const RowTile& t, const BlockRange& r, const float* s, const float* shadow,
+                                const Rows& value, int64_t columns, bool first, const float* alpha,
+                                const float* beta, float* out) {
+  const F d;
+  for (int row = 0; row < t.rows; ++row) {
+    const int a = std::clamp(t.lo[row], r.k0, r.k1), e = std::clamp(t.hi[row], a, r.k1);
+    for (int64_t c = 0; c < columns; c += kN) {
+      Vec sum = hn::Zero(d);
+      for (int k = a; k < e; ++k) {
+        const int64_t at = int64_t{k - r.k0} * kTileRows + row;
+        if (shadow[at] == -kInfinity) continue;
+        sum = hn::MulAdd(hn::Set(d, s[at]), hn::LoadU(d, value.data + (k - r.k0) * value.stride + c), sum);
+      }
+      float* o = out + row * columns + c;
+      if (!first) {
+        sum = hn::MulAdd(sum, hn::Set(d, beta[row]), hn::Mul(hn::LoadU(d, o), hn::Set(d, alpha[row])));
+      }
+      hn::StoreU(sum, d, o);
+    }
+  }
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,137 @@
+// Cuts an attention call into tasks and runs them: rows in parallel, or rows and key blocks when rows are
+// few.
+#include <algorithm>
+#include <vector>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/attention_driver.h"
+#include "multihead/kernels/attention_reference.h"
+#include "multihead/kernels/scratch.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace multihead::kernels {
+namespace {
+
+constexpr int64_t kBlock = attention_key_block;
+
+// Rows at such a distance fall into few cache sets or pages, so a task that reads them often copies them.
+// Measured: in place loses 20 points at T = 1024, nothing at T <= 128.
+bool hostile(int64_t stride, int64_t dim, int64_t size, int64_t keys, int64_t rows) {
+  if (stride == dim || rows < kTileRows) return false;
+  return keys >= 512 || (keys >= 256 && stride * size % 4096 == 0);
+}
+
+struct DriverBuffers {
+  std::vector<AttentionTask> tasks;
+  std::vector<uint8_t> keep_classes;
+  Scratch partials;
+};
+
+DriverBuffers& buffers() {
+  static thread_local DriverBuffers instance;
+  return instance;
+}
+
+float* worker_scratch(int64_t floats) {
+  static thread_local Scratch scratch;
+  return scratch.get<float>(static_cast<size_t>(floats));
+}
+
+// Split-key mode: every task has one tile; its key blocks become tasks of their own.
+void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scratch& memory) {
+  const int64_t blocks = (call.p->keys + kBlock - 1) / kBlock, tiles = static_cast<int64_t>(tasks.size());
+  const int64_t slots = tiles * blocks;
+  ForwardPartials partials;
+  partials.blocks = blocks;
+  partials.out = memory.get<float>(static_cast<size_t>(slots * kTileRows * (call.value_columns + 2)));
+  partials.max = partials.out + slots * kTileRows * call.value_columns;
+  partials.sum = partials.max + slots * kTileRows;
+  const int64_t scratch = forward_scratch(call, 1);
+  const auto args = [&](int64_t tile, int64_t begin, int64_t end) {
+    return ForwardTaskArgs{&call, &tasks[tile], worker_scratch(scratch), &partials, begin, end, tile};
+  };
+  // A few blocks at a time so that the queries' packing is amortised and the hardware sees long streams.
+  const int64_t chunk = std::clamp<int64_t>(slots / (8 * num_threads()), 1, 8);
+  const int64_t chunks = (blocks + chunk - 1) / chunk;
+  parallel_for(tiles * chunks, [&](int64_t index, int) {
+    const FloatEnvironment environment;
+    const int64_t begin = index % chunks * chunk;
+    forward_partial(args(index / chunks, begin, std::min(begin + chunk, blocks)));
+  });
+  parallel_for(tiles, [&](int64_t tile, int) {
+    const FloatEnvironment environment;
+    forward_merge(args(tile, 0, blocks));
+  });
+}
+
+}  // namespace
+
+FloatEnvironment::FloatEnvironment() {
+#if defined(__x86_64__)
+  saved_ = _mm_getcsr();
+  if ((saved_ & ~0x3Fu) != 0x1F80u) _mm_setcsr(0x1F80u);
+#endif
+}
+
+FloatEnvironment::~FloatEnvironment() {
+#if defined(__x86_64__)
+  if ((saved_ & ~0x3Fu) != 0x1F80u) _mm_setcsr(saved_);
+#endif
+}
+
+ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size) {
+  ForwardCall call;
+  call.p = &p;
+  call.terms = &terms;
+  call.bf16 = element_size == 2;
+  call.has_terms = terms.any();
+  call.has_keep = p.keep != nullptr || p.mask_function;
+  call.value_columns = padded(p.value_dim);
+  return call;
+}
+
+void decide_copies(ForwardCall& call) {
+  const AttentionProblem& p = *call.p;
+  const int64_t size = call.bf16 ? 2 : 4, rows = p.queries >= kTileRows ? p.queries : p.queries * p.group();
+  call.copy_key = call.bf16 || hostile(call.key_strides.token, p.head_dim, size, p.keys, rows);
+  call.copy_value = call.bf16 || call.value_columns != p.value_dim ||
+                    hostile(call.value_strides.token, p.value_dim, size, p.keys, rows);
+}
+
+int64_t choose_tiles(const AttentionProblem& p, int threads, std::vector<AttentionTask>& tasks) {
+  for (int64_t tiles = kMostTiles;; tiles /= 2) {
+    make_tasks(p, tiles, tasks);
+    if (tiles == 1 || static_cast<int64_t>(tasks.size()) >= 4 * threads) return tiles;
+  }
+}
+
+bool choose_split(const AttentionProblem& p, int threads, const std::vector<AttentionTask>& tasks) {
+  return threads > 1 && static_cast<int64_t>(tasks.size()) < 3 * threads && p.keys >= 4 * kBlock;
+}
+
+void run_forward(ForwardCall call) {
+  DriverBuffers& own = buffers();
+  AttentionProblem p = *call.p;
+  if (p.keep && !p.keep_classes) {
+    own.keep_classes.resize(static_cast<size_t>(attention_keep_classes_size(p)));
+    attention_keep_classes(p, own.keep_classes.data());
+    p.keep_classes = own.keep_classes.data();
+  }
+  call.p = &p;
+  decide_copies(call);
+  const int64_t tiles = choose_tiles(p, num_threads(), own.tasks);
+  if (choose_split(p, num_threads(), own.tasks)) {
+    if (tiles > 1) make_tasks(p, 1, own.tasks);
+    return run_split(call, own.tasks, own.partials);
+  }
+  const int64_t scratch = forward_scratch(call, tiles);
+  parallel_for(static_cast<int64_t>(own.tasks.size()), [&](int64_t index, int) {
+    const FloatEnvironment environment;
+    forward_task({&call, &own.tasks[index], worker_scratch(scratch), nullptr, 0, 0, 0});
+  });
+}
+
+}  // namespace multihead::kernels

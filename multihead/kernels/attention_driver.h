@@ -1,0 +1,21 @@
+// Between the entry points and the SIMD kernels of attention. Internal.
+#pragma once
+
+#include <vector>
+
+#include "multihead/kernels/attention_forward.h"
+
+namespace multihead::kernels {
+
+/// The digested call without its pointers.
+ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size);
+/// Whether key and value blocks are copied before use.
+void decide_copies(ForwardCall& call);
+/// Tiles per task such that there are tasks enough for the threads; fills `tasks`.
+int64_t choose_tiles(const AttentionProblem& p, int threads, std::vector<AttentionTask>& tasks);
+/// Whether rows are so few that the keys have to be split as well.
+bool choose_split(const AttentionProblem& p, int threads, const std::vector<AttentionTask>& tasks);
+
+void run_forward(ForwardCall call);
+
+}  // namespace multihead::kernels

@@ -1,0 +1,337 @@
+// Fused forward attention, f32 arithmetic.
+//
+// A tile is 64 queries of one head, one per lane. Per key block of 256 (at absolute positions):
+//   S[k][q] = K · Qᵀ        K broadcast straight from row-major memory, Qᵀ packed once with scale · log2(e)
+//   m[q] = max_k S; P = 2^(S - m); l[q] = Σ_k P        vertical, m relative to this block alone
+//   O[q][:] = O · 2^(m_old - m_new) + 2^(m_block - m_new) · Σ_k P[k][q] V[k][:]      V in place, d in lanes
+// A block's part starts from zero and is merged in order, so that whole prefills, chunks, single tokens and
+// splits over keys do the same arithmetic. Excluded keys contribute exact zeros, so leaving them out changes
+// no bit: blocks nobody sees are skipped, diagonal blocks drop groups of 16 queries.
+//
+// Zero times NaN is NaN: if a tile's output is not finite and anything was masked, the tile is done again
+// without touching the values of excluded keys. Finite outputs prove that nothing leaked, so the check is
+// free.
+#include "multihead/kernels/attention_forward.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/attention_forward.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#if HWY_TARGET == HWY_SCALAR  // without vectors the specification itself runs: attention.cc never comes here
+namespace multihead::kernels::HWY_NAMESPACE {
+void ForwardTask(const ForwardTaskArgs&) {}
+void ForwardPartial(const ForwardTaskArgs&) {}
+void ForwardMerge(const ForwardTaskArgs&) {}
+int64_t ForwardScratch(const ForwardCall&, int64_t) { return 0; }
+}  // namespace multihead::kernels::HWY_NAMESPACE
+#else
+#include "hwy/contrib/math/math-inl.h"
+#include "multihead/kernels/attention_block-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+namespace {
+
+// How a task's scratch memory is cut.
+struct ForwardLayout {
+  int64_t block = 0, key = 0, value = 0, qt = 0, out = 0;  // floats
+  ForwardLayout(const ForwardCall& c) {
+    block = int64_t{kBlock} * kTileRows;
+    key = c.copy_key ? kBlock * c.p->head_dim : 0;
+    value = c.copy_value ? kBlock * c.value_columns : 0;
+    qt = std::max<int64_t>(c.p->head_dim, 1) * kTileRows;
+    out = kTileRows * c.value_columns;
+  }
+};
+
+BlockBuffers MakeBuffers(const ForwardLayout& layout, float*& scratch) {
+  BlockBuffers b;
+  b.s = scratch;
+  b.bias = b.s + layout.block;
+  b.shadow = b.bias + layout.block;
+  b.keep = reinterpret_cast<uint8_t*>(b.shadow + layout.block);
+  scratch = b.shadow + layout.block + layout.block / 4;
+  return b;
+}
+
+float QueryScale(const ForwardCall& c) {
+  return static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
+}
+
+// out = Σ weights · value for a row without any allowed key, by policy.
+void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, float* out) {
+  const AttentionProblem& p = *c.p;
+  std::fill_n(out, c.value_columns, p.empty_row == EmptyRow::nan ? std::nanf("") : 0.0f);
+  if (p.empty_row != EmptyRow::uniform) return;
+  const int64_t n = p.key_count(t.b);
+  const Strides3& s = c.value_strides;
+  for (int64_t k = 0; k < n; ++k) {
+    float weight = 1.0f / static_cast<float>(n);
+    if (p.dropout_p > 0) {
+      const bool kept = attention_dropout_keep(p.dropout_key, t.b, t.head[row], t.query[row], k, p.dropout_p);
+      weight = kept ? weight / static_cast<float>(1 - p.dropout_p) : 0.0f;
+    }
+    const int64_t at = t.b * s.batch + t.kv * s.head + (p.key_begin_row(t.b) + k) * s.token;
+    for (int64_t v = 0; v < p.value_dim; ++v) {
+      const void* x = At(c.value, at + v, c.bf16);
+      out[v] += weight * (c.bf16 ? std::bit_cast<float>(uint32_t{*static_cast<const uint16_t*>(x)} << 16)
+                                 : *static_cast<const float*>(x));
+    }
+  }
+}
+
+// Divides by the sums and writes the tile's rows and log-sum-exps. False if anything is not finite.
+bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, float* out) {
+  const F d;
+  const AttentionProblem& p = *c.p;
+  const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
+  const Vec unit = hn::Set(d, c.has_terms ? 1.0f : 0.693147180559945f);
+  alignas(64) float lse[kTileRows];
+  for (int i = 0; i < t.groups * kGroupRows; i += kN) {
+    const Vec sum = hn::Load(d, state.sum + i);
+    const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
+    hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
+  }
+  Vec check = hn::Zero(d);
+  for (int r = 0; r < t.rows; ++r) {
+    const int64_t token = p.query_begin(t.b) + t.query[r];
+    float* row = out + r * c.value_columns;
+    const bool empty = state.sum[r] == 0;
+    if (empty) EmptyRowOutput(c, t, r, row);
+    if (c.lse) c.lse[t.b * c.lse_strides.batch + t.head[r] * c.lse_strides.head + token] = lse[r];
+    const Vec factor = hn::Set(d, empty ? 1.0f : keep_scale / state.sum[r]);
+    const int64_t at =
+        t.b * c.out_strides.batch + t.head[r] * c.out_strides.head + token * c.out_strides.token;
+    int64_t v = 0;
+    if (!c.bf16) {
+      float* to = static_cast<float*>(c.out) + at;
+      for (; v + kN <= p.value_dim; v += kN) {
+        const Vec x = hn::Mul(hn::LoadU(d, row + v), factor);
+        check = hn::MulAdd(x, hn::Zero(d), check);
+        hn::StoreU(x, d, to + v);
+      }
+      for (; v < p.value_dim; ++v) {
+        to[v] = row[v] * hn::GetLane(factor);
+        check = hn::Add(check, hn::Set(d, to[v] * 0.0f));
+      }
+    } else {
+      auto* to = static_cast<uint16_t*>(c.out) + at;
+      for (; v < p.value_dim; ++v) {
+        const float x = row[v] * hn::GetLane(factor);
+        check = hn::Add(check, hn::Set(d, x * 0.0f));
+        to[v] = BFloat16(x).bits;
+      }
+    }
+  }
+  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+}
+
+struct TileWork {
+  RowTile rows;
+  LaneTerms lanes;
+  LaneState state;
+  float* qt = nullptr;
+  float* out = nullptr;
+  bool first = true;  // no block merged yet
+};
+
+void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, const BlockBuffers& buffers,
+               TileWork& w) {
+  make_row_tile(*c.p, task.b, task.kv, row, std::min(task.row_end, row + kTileRows), w.rows);
+  if (c.has_terms) w.lanes = MakeLaneTerms(*c.terms, w.rows);
+  ResetState(w.state);
+  w.first = true;
+  PackQuery(c, w.rows, QueryScale(c), w.qt, buffers.s);
+}
+
+// One block of keys into one tile.
+void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows& value,
+              const BlockBuffers& buffers, bool safe, TileWork& w) {
+  const BlockRange r = MakeBlockRange(w.rows, k0, k1);
+  LaneState block;
+  if (!BlockProbabilities(c, w.rows, r, w.lanes, key, w.qt, buffers, safe, block)) return;
+  alignas(64) float alpha[kTileRows], beta[kTileRows];
+  MergeState(w.rows.groups * kGroupRows, c.has_terms, w.state, block, alpha, beta);
+  if (safe) {
+    BlockValuesSafe(w.rows, r, buffers.s, buffers.shadow, value, c.value_columns, w.first, alpha, beta,
+                    w.out);
+  } else {
+    BlockValues(w.rows, r, buffers.s, value, c.value_columns, w.first, alpha, beta, w.out);
+  }
+  w.first = false;
+}
+
+// Key block [base, base + kBlock) clipped to what a tile sees.
+bool ClipBlock(const RowTile& t, int64_t base, int* k0, int* k1) {
+  *k0 = static_cast<int>(std::max<int64_t>(base, t.begin));
+  *k1 = static_cast<int>(std::min<int64_t>(base + kBlock, t.end));
+  return *k0 < *k1;
+}
+
+struct BlockRows {
+  Rows key, value;
+};
+
+BlockRows StageBlock(const ForwardCall& c, const AttentionTask& task, int k0, int k1, float* key,
+                     float* value) {
+  return {StageRows(c, c.key, c.key_strides, task.b, task.kv, k0, k1, c.p->head_dim, c.copy_key,
+                    c.p->head_dim, key),
+          StageRows(c, c.value, c.value_strides, task.b, task.kv, k0, k1, c.p->value_dim, c.copy_value,
+                    c.value_columns, value)};
+}
+
+Rows Shifted(Rows rows, int64_t by) { return {rows.data + by * rows.stride, rows.stride}; }
+
+// Writes a tile; if it is not finite although something was excluded, computes it again safely.
+void FinishTile(const ForwardCall& c, const AttentionTask& task, const BlockBuffers& buffers, float* key,
+                float* value, TileWork& w) {
+  if (w.first) std::fill_n(w.out, w.rows.rows * c.value_columns, 0.0f);
+  const bool finite = WriteTile(c, w.rows, w.state, w.out);
+  const bool masked =
+      c.has_keep || c.terms->bias || w.rows.full_begin > w.rows.begin || w.rows.full_end < w.rows.end;
+  if (finite || !masked) return;
+  ResetState(w.state);
+  w.first = true;
+  for (int64_t base = w.rows.begin / kBlock * kBlock; base < w.rows.end; base += kBlock) {
+    int k0, k1;
+    if (!ClipBlock(w.rows, base, &k0, &k1)) continue;
+    const BlockRows rows = StageBlock(c, task, k0, k1, key, value);
+    AddBlock(c, k0, k1, rows.key, rows.value, buffers, true, w);
+  }
+  if (w.first) std::fill_n(w.out, w.rows.rows * c.value_columns, 0.0f);
+  WriteTile(c, w.rows, w.state, w.out);
+}
+
+void ForwardTask(const ForwardTaskArgs& args) {
+  const ForwardCall& c = *args.call;
+  const AttentionTask& task = *args.task;
+  const ForwardLayout layout(c);
+  float* scratch = args.scratch;
+  const BlockBuffers buffers = MakeBuffers(layout, scratch);
+  float* key = scratch;
+  float* value = key + layout.key;
+  scratch = value + layout.value;
+  TileWork tiles[kMostTiles];
+  int count = 0;
+  for (int64_t row = task.row_begin; row < task.row_end; row += kTileRows) {
+    TileWork& w = tiles[count++];
+    w.qt = scratch, scratch += layout.qt;
+    w.out = scratch, scratch += layout.out;
+    StartTile(c, task, row, buffers, w);
+  }
+  for (int64_t base = task.key_begin / kBlock * kBlock; base < task.key_end; base += kBlock) {
+    // Rows are staged for the hull of the task and shared by its tiles.
+    const int stage = static_cast<int>(std::max(base, task.key_begin));
+    const int end = static_cast<int>(std::min<int64_t>(base + kBlock, task.key_end));
+    const BlockRows rows = StageBlock(c, task, stage, end, key, value);
+    for (int i = 0; i < count; ++i) {
+      int k0, k1;
+      if (!ClipBlock(tiles[i].rows, base, &k0, &k1)) continue;
+      AddBlock(c, k0, k1, Shifted(rows.key, k0 - stage), Shifted(rows.value, k0 - stage), buffers, false,
+               tiles[i]);
+    }
+  }
+  for (int i = 0; i < count; ++i) FinishTile(c, task, buffers, key, value, tiles[i]);
+}
+
+void ForwardPartial(const ForwardTaskArgs& args) {
+  const ForwardCall& c = *args.call;
+  const AttentionTask& task = *args.task;
+  const ForwardPartials& partials = *args.partials;
+  const ForwardLayout layout(c);
+  float* scratch = args.scratch;
+  const BlockBuffers buffers = MakeBuffers(layout, scratch);
+  float* key = scratch;
+  float* value = key + layout.key;
+  TileWork w;
+  w.qt = value + layout.value;
+  StartTile(c, task, task.row_begin, buffers, w);
+  for (int64_t n = args.block_begin; n < args.block_end; ++n) {
+    const int64_t slot = args.tile * partials.blocks + n;
+    w.out = partials.out + slot * kTileRows * c.value_columns;
+    ResetState(w.state);
+    w.first = true;
+    int k0, k1;
+    if (ClipBlock(w.rows, n * kBlock, &k0, &k1)) {
+      const BlockRows rows = StageBlock(c, task, k0, k1, key, value);
+      AddBlock(c, k0, k1, rows.key, rows.value, buffers, false, w);
+    }
+    // A block without keys is recognised by its sum.
+    std::copy_n(w.state.max, kTileRows, partials.max + slot * kTileRows);
+    std::copy_n(w.state.sum, kTileRows, partials.sum + slot * kTileRows);
+  }
+}
+
+// out = out · alpha + block · beta, row by row; `first`: out = block.
+void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first, const float* alpha,
+               const float* beta, float* out) {
+  const F d;
+  for (int r = 0; r < t.rows; ++r) {
+    const Vec a = hn::Set(d, alpha[r]), b = hn::Set(d, beta[r]);
+    for (int64_t c = r * columns; c < (r + 1) * columns; c += kN) {
+      const Vec x = hn::LoadU(d, block + c);
+      hn::StoreU(first ? x : hn::MulAdd(x, b, hn::Mul(hn::LoadU(d, out + c), a)), d, out + c);
+    }
+  }
+}
+
+void ForwardMerge(const ForwardTaskArgs& args) {
+  const ForwardCall& c = *args.call;
+  const AttentionTask& task = *args.task;
+  const ForwardPartials& partials = *args.partials;
+  const ForwardLayout layout(c);
+  float* scratch = args.scratch;
+  const BlockBuffers buffers = MakeBuffers(layout, scratch);
+  float* key = scratch;
+  float* value = key + layout.key;
+  TileWork w;
+  w.qt = value + layout.value;
+  w.out = w.qt + layout.qt;
+  StartTile(c, task, task.row_begin, buffers, w);
+  for (int64_t n = args.block_begin; n < args.block_end; ++n) {
+    const int64_t slot = args.tile * partials.blocks + n;
+    LaneState block;
+    std::copy_n(partials.max + slot * kTileRows, kTileRows, block.max);
+    std::copy_n(partials.sum + slot * kTileRows, kTileRows, block.sum);
+    if (std::all_of(block.sum, block.sum + w.rows.rows, [](float x) { return x == 0; })) continue;
+    alignas(64) float alpha[kTileRows], beta[kTileRows];
+    MergeState(w.rows.groups * kGroupRows, c.has_terms, w.state, block, alpha, beta);
+    MergeRows(w.rows, c.value_columns, partials.out + slot * kTileRows * c.value_columns, w.first, alpha,
+              beta, w.out);
+    w.first = false;
+  }
+  FinishTile(c, task, buffers, key, value, w);
+}
+
+int64_t ForwardScratch(const ForwardCall& c, int64_t tiles) {
+  const ForwardLayout l(c);
+  return 3 * l.block + l.block / 4 + l.key + l.value + tiles * (l.qt + l.out);
+}
+
+}  // namespace
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_SCALAR
+
+#if HWY_ONCE
+namespace multihead::kernels {
+
+HWY_EXPORT(ForwardTask);
+HWY_EXPORT(ForwardPartial);
+HWY_EXPORT(ForwardMerge);
+HWY_EXPORT(ForwardScratch);
+
+void forward_task(const ForwardTaskArgs& args) { HWY_DYNAMIC_DISPATCH(ForwardTask)(args); }
+void forward_partial(const ForwardTaskArgs& args) { HWY_DYNAMIC_DISPATCH(ForwardPartial)(args); }
+void forward_merge(const ForwardTaskArgs& args) { HWY_DYNAMIC_DISPATCH(ForwardMerge)(args); }
+int64_t forward_scratch(const ForwardCall& call, int64_t tiles) {
+  return HWY_DYNAMIC_DISPATCH(ForwardScratch)(call, tiles);
+}
+
+}  // namespace multihead::kernels
+#endif  // HWY_ONCE

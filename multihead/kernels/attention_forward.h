@@ -1,0 +1,68 @@
+// What the forward kernel's targets share: the call in digested form. Internal.
+#pragma once
+
+#include <cstdint>
+
+#include "multihead/kernels/attention_tiles.h"
+
+namespace multihead::kernels {
+
+/// Most tiles of a task: its rows share staged keys and values.
+inline constexpr int kMostTiles = 4;
+
+/// One forward call. Inputs are f32 or bf16 by flag; the pointers keep their element strides.
+struct ForwardCall {
+  const AttentionProblem* p = nullptr;
+  const ScoreTerms<float>* terms = nullptr;
+  const void* query = nullptr;
+  const void* key = nullptr;
+  const void* value = nullptr;
+  void* out = nullptr;
+  Strides3 query_strides, key_strides, value_strides, out_strides, lse_strides;
+  float* lse = nullptr;
+  bool bf16 = false;
+  bool has_terms = false;  // scores leave the product in natural units and go through the terms
+  bool has_keep = false;   // dense mask or mask function
+  bool copy_key = false, copy_value = false;  // stage blocks in scratch memory
+  int64_t value_columns = 0;                  // value_dim rounded up to 16
+};
+
+/// Floats of scratch memory that a task of `tiles` tiles needs.
+int64_t forward_scratch(const ForwardCall& call, int64_t tiles);
+
+/// Split-key mode: state of every (row of a tile, key block) from zero.
+struct ForwardPartials {
+  float* out = nullptr;  // [tile][block][kTileRows][value_columns]
+  float* max = nullptr;  // [tile][block][kTileRows]
+  float* sum = nullptr;
+  int64_t blocks = 0;  // per tile, counted from key 0
+};
+
+struct ForwardTaskArgs {
+  const ForwardCall* call = nullptr;
+  const AttentionTask* task = nullptr;
+  float* scratch = nullptr;
+  const ForwardPartials* partials = nullptr;  // split-key mode
+  int64_t block_begin = 0, block_end = 0;     // split-key mode: blocks to do
+  int64_t tile = 0;                           // split-key mode: index in the partial buffers
+};
+
+/// Computes all rows of a task.
+void forward_task(const ForwardTaskArgs& args);
+/// Split-key mode: some key blocks of a one-tile task, then their merge.
+void forward_partial(const ForwardTaskArgs& args);
+void forward_merge(const ForwardTaskArgs& args);
+
+/// Default rounding, no flushing of denormals, whatever the caller's thread had; restored at the end.
+class FloatEnvironment {
+ public:
+  FloatEnvironment();
+  ~FloatEnvironment();
+  FloatEnvironment(const FloatEnvironment&) = delete;
+  FloatEnvironment& operator=(const FloatEnvironment&) = delete;
+
+ private:
+  unsigned saved_ = 0;
+};
+
+}  // namespace multihead::kernels

@@ -1,0 +1,193 @@
+// Scores of one key block in place, [key][query] with queries in lanes: score terms, masks, maximum,
+// exponential, dropout. Everything is vertical: a lane is a query.
+
+#if defined(MULTIHEAD_KERNELS_ATTENTION_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_SCORES_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_SCORES_INL_H_
+#else
+#define MULTIHEAD_KERNELS_ATTENTION_SCORES_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "multihead/kernels/attention_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+inline constexpr float kLog2e = 1.44269504088896341f;
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// The part of key block [k0, k1) that each group of 16 queries needs: keys [need_begin, need_end), of which
+// [free_begin, free_end) are seen by all 16.
+struct BlockRange {
+  int k0 = 0, k1 = 0;
+  int need_begin[kTileGroups], need_end[kTileGroups];
+  int free_begin[kTileGroups], free_end[kTileGroups];
+  int full_begin = 0, full_end = 0;  // rows that every query of the tile sees
+  bool full() const { return full_begin == k0 && full_end == k1; }
+};
+
+HWY_INLINE BlockRange MakeBlockRange(const RowTile& t, int k0, int k1) {
+  BlockRange r;
+  r.k0 = k0, r.k1 = k1;
+  for (int g = 0; g < t.groups; ++g) {
+    r.need_begin[g] = std::clamp(t.lo_min[g], k0, k1);
+    r.need_end[g] = std::clamp(t.hi_max[g], r.need_begin[g], k1);
+    r.free_begin[g] = std::clamp(t.lo_max[g], r.need_begin[g], r.need_end[g]);
+    r.free_end[g] = std::clamp(t.hi_min[g], r.free_begin[g], r.need_end[g]);
+  }
+  r.full_begin = std::clamp(t.full_begin, k0, k1);
+  r.full_end = std::clamp(t.full_end, r.full_begin, k1);
+  if (r.full_begin == r.full_end) r.full_begin = r.full_end = k0;
+  return r;
+}
+
+// Contiguous groups [first, last) that need any key of [a, e).
+HWY_INLINE void NeededGroups(const RowTile& t, const BlockRange& r, int a, int e, int* first, int* last) {
+  *first = t.groups, *last = 0;
+  for (int g = 0; g < t.groups; ++g) {
+    if (r.need_begin[g] < e && r.need_end[g] > a && r.need_begin[g] < r.need_end[g]) {
+      *first = std::min(*first, g);
+      *last = g + 1;
+    }
+  }
+}
+
+// s[k - k0][q] = ⟨key[k], query[q]⟩ with `dim` terms wherever needed. `max` (may be null) receives the
+// maximum over the rows [full_begin, full_end), which nothing has to mask.
+HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float* key, int64_t key_stride,
+                             const float* qt, int64_t dim, float* s, float* max) {
+  TileArgs args{};
+  args.a_row = key_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows,
+  args.k = dim;
+  const auto part = [&](int a, int e) HWY_ATTR {
+    for (int k = a; k < e;) {
+      const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
+      int first, last;
+      NeededGroups(t, r, k, end, &first, &last);
+      if (first < last) {
+        args.a = key + (k - r.k0) * key_stride;
+        args.b = qt + first * kGroupRows;
+        args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
+        Product<End::store, true>(args, end - k, (last - first) * kGroupRows);
+      }
+      k = end;
+    }
+  };
+  part(r.k0, r.full_begin);
+  if (r.full_end > r.full_begin) {
+    args.a = key + (r.full_begin - r.k0) * key_stride;
+    args.b = qt;
+    args.c = s + (r.full_begin - r.k0) * kTileRows;
+    args.max = max;
+    if (max) {
+      Product<End::store_max, true>(args, r.full_end - r.full_begin, t.groups * kGroupRows);
+    } else {
+      Product<End::store, true>(args, r.full_end - r.full_begin, t.groups * kGroupRows);
+    }
+  }
+  part(r.full_end, r.k1);
+}
+
+// Lanes of vector at `lane` that may see key k.
+HWY_INLINE hn::Mask<F> Visible(const RowTile& t, int lane, int k) {
+  const I di;
+  const VecI key = hn::Set(di, k);
+  const auto before = hn::Lt(key, hn::Load(di, t.lo + lane)), below = hn::Lt(key, hn::Load(di, t.hi + lane));
+  return hn::RebindMask(F(), hn::AndNot(before, below));
+}
+
+// Masks the rows outside [full_begin, full_end) by the intervals and adds them to the maximum.
+HWY_INLINE void MaskRows(const RowTile& t, const BlockRange& r, float* s, float* max) {
+  const F d;
+  const Vec none = hn::Set(d, -kInfinity);
+  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    Vec top = hn::LoadU(d, max + lane);
+    const auto rows = [&](int a, int e) HWY_ATTR {
+      a = std::max(a, r.need_begin[g]), e = std::min(e, r.need_end[g]);
+      float* row = s + (a - r.k0) * kTileRows + lane;
+      for (int k = a; k < e; ++k, row += kTileRows) {
+        Vec x = hn::LoadU(d, row);
+        if (k < r.free_begin[g] || k >= r.free_end[g]) {
+          x = hn::IfThenElse(Visible(t, lane, k), x, none);
+          hn::StoreU(x, d, row);
+        }
+        top = hn::Max(top, x);
+      }
+    };
+    rows(r.k0, r.full_begin);
+    rows(r.full_end, r.k1);
+    hn::StoreU(top, d, max + lane);
+  }
+}
+
+// s <- 2^(s - max), sums into sum. Natural scores (those that went through score terms) are scaled by log2(e)
+// after the subtraction, which spares large ones a rounding.
+template <int NV, bool kNatural>
+HWY_INLINE void ExpRows(float* s, int64_t rows, const float* max, float* sum) {
+  const F d;
+  Vec m[NV], total[NV];
+#pragma GCC unroll 4
+  for (int j = 0; j < NV; ++j) {
+    m[j] = hn::LoadU(d, max + j * kN);
+    total[j] = hn::LoadU(d, sum + j * kN);
+  }
+  for (int64_t k = 0; k < rows; ++k, s += kTileRows) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) {
+      Vec x = hn::Sub(hn::LoadU(d, s + j * kN), m[j]);
+      if constexpr (kNatural) x = hn::Mul(x, hn::Set(d, kLog2e));
+      const Vec p = Exp2(d, x);
+      hn::StoreU(p, d, s + j * kN);
+      total[j] = hn::Add(total[j], p);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < NV; ++j) hn::StoreU(total[j], d, sum + j * kN);
+}
+
+template <bool kNatural>
+HWY_INLINE void ExpColumns(float* s, int64_t rows, int columns, const float* max, float* sum) {
+  int c = 0;
+  for (; c + kMaxVecs * kN <= columns; c += kMaxVecs * kN) {
+    ExpRows<kMaxVecs, kNatural>(s + c, rows, max + c, sum + c);
+  }
+  for (; c < columns; c += kN) ExpRows<1, kNatural>(s + c, rows, max + c, sum + c);
+}
+
+HWY_INLINE void ZeroRows(float* s, int64_t rows) {
+  const F d;
+  for (int64_t k = 0; k < rows; ++k, s += kTileRows) {
+    for (int c = 0; c < kGroupRows; c += kN) hn::StoreU(hn::Zero(d), d, s + c);
+  }
+}
+
+// Rows that a group does not need become zero.
+template <bool kNatural>
+HWY_INLINE void ExpBlock(const RowTile& t, const BlockRange& r, float* s, const float* max, float* sum) {
+  bool equal = true;
+  for (int g = 0; g < t.groups; ++g) equal = equal && r.need_begin[g] == r.k0 && r.need_end[g] == r.k1;
+  if (equal) return ExpColumns<kNatural>(s, r.k1 - r.k0, t.groups * kGroupRows, max, sum);
+  const int a = r.full_begin, e = r.full_end;
+  const auto outside = [&](int from, int to) HWY_ATTR {
+    for (int g = 0; g < t.groups; ++g) {
+      const int c = g * kGroupRows;
+      const int b = std::clamp(r.need_begin[g], from, to), f = std::clamp(r.need_end[g], b, to);
+      ZeroRows(s + (from - r.k0) * kTileRows + c, b - from);
+      ExpColumns<kNatural>(s + (b - r.k0) * kTileRows + c, f - b, kGroupRows, max + c, sum + c);
+      ZeroRows(s + (f - r.k0) * kTileRows + c, to - f);
+    }
+  };
+  outside(r.k0, a);
+  ExpColumns<kNatural>(s + (a - r.k0) * kTileRows, e - a, t.groups * kGroupRows, max, sum);
+  outside(e, r.k1);
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,91 @@
+#include "multihead/kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
+#include "multihead/testing/attention_case.h"
+
+namespace multihead {
+namespace {
+
+using testing::AttentionCase;
+using testing::AttentionResult;
+using testing::Bias;
+using testing::CaseOptions;
+using testing::Keep;
+using testing::Layout;
+
+// Root-mean-square error against f64 at most `factor` times that of the naive f32 loop, plus one unit in the
+// last place of the largest value (or of the inputs, 1). With few values, and for the maximum, luck decides;
+// these get three times as much.
+template <class A, class B, class C>
+void expect_as_good(const char* what, const A& fused, const B& naive, const C& exact, double factor) {
+  const auto ours = testing::distance(fused, exact), theirs = testing::distance(naive, exact);
+  const double floor = 6e-8 * std::max(1.0, testing::largest(exact)), luck = exact.size() < 256 ? 3 : 1;
+  EXPECT_LE(ours.max, 3 * factor * theirs.max + 4 * floor) << what;
+  EXPECT_LE(ours.rms, luck * factor * theirs.rms + floor) << what;
+}
+
+void expect_forward(const CaseOptions& options) {
+  AttentionCase c(options);
+  const auto exact = c.reference<double>(false);
+  const auto naive = c.reference<float>(false);
+  const auto fused = c.fused(false);
+  expect_as_good("out", fused.out, naive.out, exact.out, 1.0);
+  expect_as_good("lse", fused.lse, naive.lse, exact.lse, 1.0);
+}
+
+std::string describe(const CaseOptions& o) {
+  return concat("B", o.batch, " H", o.heads, "/", o.kv_heads, " Tq", o.queries, " Tk", o.keys, " D",
+                o.head_dim, "/", o.value_dim, " causal", o.causal, " diag", o.diagonal, "/", o.diagonals,
+                " win", o.window_left, ",", o.window_right, " len", o.key_lengths, o.query_lengths,
+                o.intervals, " ragged", o.ragged, " keep", static_cast<int>(o.keep), " fn", o.mask_function,
+                " bias", static_cast<int>(o.bias), " rel", o.relative_bias, " alibi", o.alibi, " score",
+                o.score_function, " cap", o.softcap, " drop", o.dropout, " seed", o.seed);
+}
+
+// A random point of {masks} x {terms} x {heads} x {lengths around tile edges}.
+CaseOptions random_options(uint32_t seed) {
+  std::mt19937 r(seed);
+  const auto pick = [&](std::initializer_list<int64_t> list) { return list.begin()[r() % list.size()]; };
+  const auto chance = [&](int percent) { return static_cast<int>(r() % 100) < percent; };
+  CaseOptions o;
+  o.seed = seed;
+  o.batch = pick({1, 2, 3});
+  o.kv_heads = pick({1, 2, 3});
+  o.heads = o.kv_heads * pick({1, 1, 2, 5});
+  o.queries = pick({1, 2, 13, 15, 16, 17, 31, 47, 63, 64, 65, 67, 127, 130, 259});
+  o.keys = pick({1, 3, 15, 16, 17, 63, 64, 65, 97, 255, 256, 257, 300, 515, 0});
+  o.head_dim = pick({1, 3, 8, 16, 31, 32, 40, 64, 65, 80, 128});
+  o.value_dim = chance(60) ? o.head_dim : pick({1, 7, 16, 24, 33, 64, 96});
+  o.layout = chance(50) ? Layout::bthd : Layout::bhtd;
+  o.causal = chance(40);
+  if (chance(25)) o.diagonal = static_cast<int64_t>(r() % 40) - 20;
+  o.diagonals = chance(20);
+  if (chance(25)) o.window_left = static_cast<int64_t>(r() % 70);
+  if (chance(15)) o.window_right = static_cast<int64_t>(r() % 70);
+  o.key_lengths = chance(25), o.query_lengths = chance(15), o.intervals = chance(15), o.ragged = chance(20);
+  if (chance(30)) o.keep = static_cast<Keep>(1 + r() % 3);
+  o.mask_function = chance(12);
+  if (chance(30)) o.bias = static_cast<Bias>(1 + r() % 3);
+  o.relative_bias = chance(15), o.alibi = chance(20), o.score_function = chance(15);
+  if (chance(20)) o.softcap = 5;
+  if (chance(25)) o.dropout = 0.25;
+  if (chance(10)) o.empty_row = kernels::EmptyRow::uniform;
+  return o;
+}
+
+TEST(AttentionTest, ForwardIsAsAccurateAsTheNaiveLoop) {
+  for (uint32_t seed = 1; seed <= 600; ++seed) {
+    const CaseOptions o = random_options(seed);
+    SCOPED_TRACE(describe(o));
+    expect_forward(o);
+    if (::testing::Test::HasFailure()) break;
+  }
+}
+
+}  // namespace
+}  // namespace multihead

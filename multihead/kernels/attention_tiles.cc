@@ -1,0 +1,186 @@
+#include "multihead/kernels/attention_tiles.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+namespace multihead::kernels {
+namespace {
+
+constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+
+int32_t clamped(int64_t x, int64_t n) { return static_cast<int32_t>(std::clamp<int64_t>(x, 0, n)); }
+
+// a + b where b may be as large as a user likes.
+int64_t saturating_add(int64_t a, int64_t b) {
+  int64_t sum;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return b > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
+}
+
+void summarise(RowTile& t) {
+  t.begin = kNever;
+  t.end = 0;
+  t.full_begin = 0;
+  t.full_end = kNever;
+  for (int g = 0; g < t.groups; ++g) {
+    t.lo_min[g] = kNever, t.lo_max[g] = 0, t.hi_min[g] = kNever, t.hi_max[g] = 0;
+    for (int r = g * kGroupRows; r < std::min(t.rows, (g + 1) * kGroupRows); ++r) {
+      t.lo_min[g] = std::min(t.lo_min[g], t.lo[r]);
+      t.lo_max[g] = std::max(t.lo_max[g], t.lo[r]);
+      t.hi_min[g] = std::min(t.hi_min[g], t.hi[r]);
+      t.hi_max[g] = std::max(t.hi_max[g], t.hi[r]);
+    }
+    t.begin = std::min(t.begin, t.lo_min[g]);
+    t.end = std::max(t.end, t.hi_max[g]);
+    t.full_begin = std::max(t.full_begin, t.lo_max[g]);
+    t.full_end = std::min(t.full_end, t.hi_min[g]);
+  }
+}
+
+}  // namespace
+
+KeyInterval key_interval(const AttentionProblem& p, int64_t b, int64_t i) {
+  const int64_t n = p.key_count(b), diagonal = p.diagonal_of(b);
+  int64_t lo = 0, hi = n;
+  if (p.query_lengths && i >= p.query_lengths[b]) return {kNever, 0};
+  if (p.key_lengths) hi = std::min(hi, p.key_lengths[b]);
+  if (p.key_begin) lo = std::max(lo, p.key_begin[b * p.interval_stride + i]);
+  if (p.key_end) hi = std::min(hi, p.key_end[b * p.interval_stride + i]);
+  const int64_t center = saturating_add(i, diagonal);
+  if (p.causal) hi = std::min(hi, saturating_add(center, 1));
+  if (p.window_left >= 0) lo = std::max(lo, saturating_add(center, -p.window_left));
+  if (p.window_right >= 0) hi = std::min(hi, saturating_add(saturating_add(center, p.window_right), 1));
+  if (lo >= hi) return {kNever, 0};
+  return {clamped(lo, n), clamped(hi, n)};
+}
+
+void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row_begin, int64_t row_end,
+                   RowTile& t) {
+  const int64_t queries = p.query_count(b);
+  t.b = b;
+  t.kv = kv;
+  t.rows = static_cast<int>(row_end - row_begin);
+  t.groups = (t.rows + kGroupRows - 1) / kGroupRows;
+  t.diagonal = static_cast<int32_t>(std::clamp<int64_t>(p.diagonal_of(b), -(1 << 30), 1 << 30));
+  int64_t head = kv * p.group() + row_begin / queries, i = row_begin % queries;
+  for (int r = 0; r < t.groups * kGroupRows; ++r) {
+    if (r >= t.rows) {
+      t.query[r] = t.query[t.rows - 1], t.head[r] = t.head[t.rows - 1], t.lo[r] = 0, t.hi[r] = kNever;
+      continue;
+    }
+    const KeyInterval keys = key_interval(p, b, i);
+    t.query[r] = static_cast<int32_t>(i), t.head[r] = static_cast<int32_t>(head);
+    t.lo[r] = keys.lo, t.hi[r] = keys.hi;
+    if (++i == queries) i = 0, ++head;
+  }
+  summarise(t);
+}
+
+void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<AttentionTask>& tasks) {
+  tasks.clear();
+  bool unequal = p.causal || p.sequences || p.key_lengths || p.query_lengths || p.key_begin || p.key_end ||
+                 p.window_left >= 0 || p.window_right >= 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const int64_t queries = p.query_count(b), rows = queries * p.group();
+    if (rows == 0) continue;
+    // Tiles of one head where a head fills them, else heads are packed into a tile.
+    const int64_t span = queries >= kTileRows ? queries : rows;
+    const size_t first = tasks.size();
+    for (int64_t start = 0; start < rows; start += span) {
+      for (int64_t r = start; r < start + span; r += most_tiles * kTileRows) {
+        AttentionTask task{b, 0, r, std::min(start + span, r + most_tiles * kTileRows), 0, 0, 0, -1};
+        int64_t lo = kNever, hi = 0;
+        double pairs = 0;
+        for (int64_t i = task.row_begin; i < task.row_end; i += unequal ? 1 : task.row_end - task.row_begin) {
+          const KeyInterval keys = key_interval(p, b, i % queries);
+          lo = std::min<int64_t>(lo, keys.lo);
+          hi = std::max<int64_t>(hi, keys.hi);
+          pairs += std::max(0, keys.hi - keys.lo);
+        }
+        if (!unequal) pairs *= static_cast<double>(task.row_end - task.row_begin);
+        task.key_begin = std::min(lo, hi), task.key_end = hi, task.pairs = pairs;
+        tasks.push_back(task);
+      }
+    }
+    const size_t last = tasks.size();
+    for (int64_t kv = 1; kv < p.kv_heads; ++kv) {
+      for (size_t n = first; n < last; ++n) {
+        tasks.push_back(tasks[n]);
+        tasks.back().kv = kv;
+      }
+    }
+  }
+  if (!unequal) return;
+  std::sort(tasks.begin(), tasks.end(), [](const AttentionTask& x, const AttentionTask& y) {
+    if (x.pairs != y.pairs) return x.pairs > y.pairs;
+    if (x.b != y.b) return x.b < y.b;
+    return x.kv != y.kv ? x.kv < y.kv : x.row_begin < y.row_begin;
+  });
+}
+
+BlockClass mask_class(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t k1) {
+  bool full = true, empty = true;
+  const auto join = [&](BlockClass c) {
+    full = full && c == BlockClass::full;
+    empty = empty && c == BlockClass::empty;
+  };
+  const Strides4& s = p.keep_strides;
+  const int64_t columns = (p.keys + attention_keep_columns - 1) / attention_keep_columns;
+  const int64_t rows = (p.queries + attention_keep_rows - 1) / attention_keep_rows;
+  const int64_t heads = s.head == 0 ? std::min<int64_t>(p.heads, 1) : p.heads;
+  each_head_run(t, [&](int first, int count) {
+    BlockClass dense = BlockClass::full, code = BlockClass::full;
+    const int64_t head = t.head[first], q0 = t.query[first];
+    if (p.keep) {
+      const int64_t plane = (s.batch == 0 ? 0 : t.b) * heads + (s.head == 0 ? 0 : head);
+      bool all_full = true, all_empty = true;
+      for (int64_t r = q0 / attention_keep_rows; r <= (q0 + count - 1) / attention_keep_rows; ++r) {
+        for (int64_t c = k0 / attention_keep_columns; c <= (k1 - 1) / attention_keep_columns; ++c) {
+          const auto cls = static_cast<BlockClass>(p.keep_classes[(plane * rows + r) * columns + c]);
+          all_full = all_full && cls == BlockClass::full;
+          all_empty = all_empty && cls == BlockClass::empty;
+        }
+      }
+      dense = all_full ? BlockClass::full : all_empty ? BlockClass::empty : BlockClass::partial;
+    }
+    if (p.mask_function) {
+      code = BlockClass::partial;
+      if (p.mask_function.classify) {
+        code = p.mask_function.classify(p.mask_function.context,
+                                        {nullptr, 0, t.b, head, q0, count, k0, k1 - k0});
+      }
+    }
+    join(dense == BlockClass::empty || code == BlockClass::empty ? BlockClass::empty
+         : dense == BlockClass::full                             ? code
+                                                                 : BlockClass::partial);
+  });
+  return empty ? BlockClass::empty : full ? BlockClass::full : BlockClass::partial;
+}
+
+void fill_keep(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t k1, uint8_t* keep) {
+  const Strides4& s = p.keep_strides;
+  each_head_run(t, [&](int first, int count) {
+    const int64_t head = t.head[first], q0 = t.query[first];
+    if (p.mask_function) {
+      p.mask_function.fill(p.mask_function.context,
+                           {keep + first, kTileRows, t.b, head, q0, count, k0, k1 - k0});
+    } else {
+      for (int64_t k = 0; k < k1 - k0; ++k) std::memset(keep + k * kTileRows + first, 1, count);
+    }
+    if (!p.keep) return;
+    const uint8_t* base = p.keep + t.b * s.batch + head * s.head + k0 * s.key;
+    for (int r = 0; r < count; ++r) {
+      const uint8_t* row = base + (q0 + r) * s.query;
+      uint8_t* to = keep + first + r;
+      for (int64_t k = 0; k < k1 - k0; ++k) to[k * kTileRows] &= static_cast<uint8_t>(row[k * s.key] != 0);
+    }
+  });
+  for (int64_t k = 0; k < k1 - k0; ++k) {  // padding lanes
+    std::memset(keep + k * kTileRows + t.rows, 1, static_cast<size_t>(t.groups * kGroupRows - t.rows));
+  }
+}
+
+}  // namespace multihead::kernels
