@@ -1,0 +1,158 @@
+#include "multihead/ops/mask.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <type_traits>
+
+#include "multihead/core/error.h"
+#include "multihead/ops/attention.h"
+#include "multihead/ops/mask_mod.h"
+
+namespace multihead {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A tensor must never become a mask without saying which way round it is.
+static_assert(!std::is_convertible_v<Tensor, Mask>);
+static_assert(!std::is_constructible_v<Mask, Tensor>);
+static_assert(!std::is_convertible_v<int64_t, Diagonal>);
+
+template <class Error, class F>
+std::string message(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing or something else was thrown";
+  return "";
+}
+
+// keep matrix [Tq][Tk] as seen through attention with all-equal scores: 1 where the weight is not zero.
+std::vector<std::string> seen(const Mask& mask, int64_t queries, int64_t keys) {
+  AttentionCapture capture;
+  attention(Tensor::zeros({1, 1, queries, 2}), Tensor::zeros({1, 1, keys, 2}), Tensor::zeros({1, 1, keys, 2}),
+            {.mask = mask, .capture = &capture});
+  std::vector<std::string> rows;
+  for (int64_t i = 0; i < queries; ++i) {
+    rows.emplace_back();
+    for (int64_t j = 0; j < keys; ++j) rows.back() += capture.weights.at({0, 0, i, j}) > 0 ? '1' : '.';
+  }
+  return rows;
+}
+
+using Rows = std::vector<std::string>;
+
+Tensor ints(std::initializer_list<int64_t> values) {
+  return Tensor::of<int64_t>({static_cast<int64_t>(values.size())}, values);
+}
+
+TEST(MaskTest, CausalAlignsAtTheEnd) {
+  EXPECT_EQ(seen(causal(), 2, 4), (Rows{"111.", "1111"}));
+  EXPECT_EQ(seen(causal(Align::start), 2, 4), (Rows{"1...", "11.."}));
+  EXPECT_EQ(seen(causal(), 4, 2), (Rows{"..", "..", "1.", "11"}));
+  EXPECT_EQ(seen(causal_offset(1), 2, 4), (Rows{"11..", "111."}));
+  EXPECT_EQ(seen(causal_offset(ints({-1})), 2, 4), (Rows{"....", "1..."}));
+}
+
+TEST(MaskTest, WindowsCountKeysAroundTheDiagonal) {
+  EXPECT_EQ(seen(window(1, 0), 3, 3), (Rows{"1..", "11.", ".11"}));
+  EXPECT_EQ(seen(window(-1, 1), 3, 3), (Rows{"11.", "111", "111"}));
+  EXPECT_EQ(seen(window(0, 0, Align::start), 2, 4), (Rows{"1...", ".1.."}));
+  EXPECT_EQ(seen(window(0, 0), 2, 4), (Rows{"..1.", "...1"}));
+  EXPECT_EQ(seen(causal() & window(1, 1, Align::start), 2, 4), (Rows{"11..", "111."}));
+}
+
+TEST(MaskTest, PrefixIsVisibleToAll) {
+  EXPECT_EQ(seen(prefix(2), 4, 4), (Rows{"11..", "11..", "111.", "1111"}));
+  EXPECT_EQ(seen(prefix(ints({3}), Align::start), 2, 4), (Rows{"111.", "111."}));
+}
+
+TEST(MaskTest, LengthsCutKeysAndQueries) {
+  EXPECT_EQ(seen(lengths(ints({2})), 2, 3), (Rows{"11.", "11."}));
+  EXPECT_EQ(seen(lengths(Tensor::of<int32_t>({1, 2}, {0, 3})), 2, 3), (Rows{"...", "111"}));
+  EXPECT_EQ(seen(query_lengths(ints({1})), 2, 3), (Rows{"111", "..."}));
+  EXPECT_EQ(seen(lengths(ints({3})) & lengths(ints({1})), 1, 3), (Rows{"1.."}));
+}
+
+TEST(MaskTest, DocumentsSeeThemselves) {
+  EXPECT_EQ(seen(documents(ints({4, 4, 9})), 3, 3), (Rows{"11.", "11.", "..1"}));
+  EXPECT_EQ(seen(documents(ints({4, 9, 4})), 3, 3), (Rows{"1.1", ".1.", "1.1"}));
+  EXPECT_EQ(seen(documents(ints({7, 4}), ints({4, 4, 5})), 2, 3), (Rows{"...", "11."}));
+}
+
+TEST(MaskTest, FlagsKeepOrDrop) {
+  const Tensor flags = Tensor::of<bool>({2, 3}, {true, false, true, false, false, true});
+  EXPECT_EQ(seen(keep(flags), 2, 3), (Rows{"1.1", "..1"}));
+  EXPECT_EQ(seen(drop(flags), 2, 3), (Rows{".1.", "11."}));
+  EXPECT_EQ(seen(keep(flags) & drop(Tensor::of<bool>({3}, {true, false, false})), 2, 3),
+            (Rows{"..1", "..1"}));
+  EXPECT_EQ(seen(blocks(Tensor::of<bool>({2, 2}, {true, false, false, true}), 1, 2), 2, 3),
+            (Rows{"11.", "..1"}));
+}
+
+TEST(MaskTest, FlagsMayHaveAnyStrides) {
+  const Tensor flags = Tensor::of<bool>({3, 2}, {true, false, false, false, true, true});
+  const Tensor transposed = flags.as_strided({2, 3}, {1, 2});
+  EXPECT_EQ(seen(keep(transposed), 2, 3), (Rows{"1.1", "..1"}));
+  EXPECT_EQ(seen(drop(transposed), 2, 3), (Rows{".1.", "11."}));
+  // Sizes of 1 may have any stride.
+  EXPECT_EQ(seen(keep(flags.as_strided({1, 1, 2, 3}, {999, -77, 1, 2})), 2, 3), (Rows{"1.1", "..1"}));
+}
+
+TEST(MaskTest, FunctionsSeePositions) {
+  const auto even = mask_mod([](ScoreIndex at) { return (at.query + at.key) % 2 == 0; });
+  EXPECT_EQ(seen(even, 2, 3), (Rows{".1.", "1.1"}));  // the queries stand at positions 1 and 2
+  const auto rows = mask_mod([](ScoreIndex at) { return at.row == 0; });
+  EXPECT_EQ(seen(rows & causal(), 2, 3), (Rows{"11.", "..."}));
+}
+
+TEST(MaskTest, ConjunctionIsSymmetricAndKeepsItsOperands) {
+  Mask a = causal();
+  const Mask b = a & lengths(ints({2}));
+  EXPECT_EQ(a.parts().size(), 1u);
+  EXPECT_EQ(seen(b, 3, 3), seen(lengths(ints({2})) & a, 3, 3));
+  a &= a;
+  EXPECT_EQ(a.parts().size(), 2u);
+  EXPECT_EQ(seen(a, 3, 3), seen(causal(), 3, 3));
+}
+
+TEST(MaskTest, PrintsItself) {
+  EXPECT_EQ(Mask().to_string(), "all");
+  const Mask mask = causal(Align::start) & window(3, -1) & lengths(Tensor::zeros({2, 5}, Dtype::i64)) &
+                    causal_offset(-4) & keep(Tensor::ones({7}, Dtype::boolean));
+  EXPECT_EQ(mask.to_string(),
+            "causal(start) & window(3, -1, end) & lengths([2, 5]) & causal(offset=-4) & keep([7])");
+}
+
+TEST(MaskTest, RefusesWrongTypes) {
+  const Tensor floats = Tensor::ones({2, 3}), ints64 = Tensor::ones({2, 3}, Dtype::i64);
+  EXPECT_THAT(
+      message<DtypeError>([&] { keep(floats); }),
+      HasSubstr("keep: flags must be bool, got f32; numbers to add to the scores go into options.bias"));
+  EXPECT_THAT(message<DtypeError>([&] { drop(ints64); }), HasSubstr("drop: flags must be bool, got i64"));
+  EXPECT_THAT(message<DtypeError>([&] { lengths(floats); }),
+              HasSubstr("lengths: valid_lens must be i64 or i32, got f32"));
+  EXPECT_THAT(message<ShapeError>([&] {
+                lengths(Tensor::ones({1, 2, 3}, Dtype::i64));
+              }),
+              HasSubstr("must be [B] or [B, Tq], got [1, 2, 3]"));
+  EXPECT_THAT(message<ShapeError>([&] { query_lengths(ints64); }), HasSubstr("must be [B], got [2, 3]"));
+  EXPECT_THAT(message<ShapeError>([&] {
+                keep(Tensor::ones({1, 1, 1, 1, 1}, Dtype::boolean));
+              }),
+              HasSubstr("must broadcast to [B, H, Tq, Tk]"));
+  EXPECT_THAT(message<ValueError>([&] { window(-2, 0); }),
+              HasSubstr("left must be >= 0, or -1 for all, got -2"));
+  EXPECT_THAT(message<ValueError>([&] { window(0, -3); }), HasSubstr("right must be >= 0"));
+  EXPECT_THAT(message<ValueError>([&] { blocks(Tensor::ones({1}, Dtype::boolean), 0, 2); }),
+              HasSubstr("block sizes must be > 0, got 0 and 2"));
+  EXPECT_THROW(keep(Tensor()), ValueError);
+  EXPECT_THROW(lengths(Tensor()), ValueError);
+  EXPECT_THROW(causal_offset(Tensor()), ValueError);
+}
+
+}  // namespace
+}  // namespace multihead
