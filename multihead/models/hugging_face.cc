@@ -76,7 +76,9 @@ Json llama_json(const LanguageModelConfig& c) {
                        {"head_dim", c.head_dim},
                        {"hidden_act", activation_name(c.activation)},
                        {"rms_norm_eps", c.norm_eps},
-                       {"rope_theta", c.rotary_base},
+                       {"rope_theta", c.rotary_base},  // read by transformers 4 …
+                       {"rope_parameters",             // … and by 5
+                        Json::object({{"rope_type", "default"}, {"rope_theta", c.rotary_base}})},
                        {"attention_bias", c.attention_bias},
                        {"mlp_bias", c.ffn_bias},
                        {"attention_dropout", c.attention_dropout_p},

@@ -1,0 +1,118 @@
+#include "multihead/models/hugging_face.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "multihead/core/error.h"
+#include "multihead/io/json.h"
+
+namespace multihead::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "hugging_face";
+
+class Folder {
+ public:
+  Folder() : path(fs::temp_directory_path() / concat("multihead_models_", getpid(), "_", counter++)) {
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  fs::path path;
+
+ private:
+  static inline int counter = 0;
+};
+
+// Fixtures: tools/goldens/hugging_face.py.
+TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
+  for (const char* name : {"gpt2", "llama", "llama_tied"}) {
+    const std::string folder = (kData / name).string();
+    const LanguageModel model = load_language_model(folder);
+    const io::TensorMap expected = io::load_safetensors((kData / name / "expected.safetensors").string());
+    const auto got = model(expected.at("tokens")).to_vector<double>();
+    const auto want = expected.at("logits").to_vector<double>();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << name << " at " << i;
+  }
+}
+
+TEST(HuggingFaceTest, WhatIsSavedIsLoadedBitForBit) {
+  std::vector<LanguageModelConfig> configs(3);
+  for (LanguageModelConfig& c : configs)
+    c.vocab_size = 19, c.embed_dim = 12, c.num_heads = 3, c.num_layers = 2;
+  configs[1].positions = Positions::rotary, configs[1].norm = nn::NormKind::rms, configs[1].gated = true;
+  configs[1].activation = Activation::silu, configs[1].attention_bias = configs[1].out_bias = false;
+  configs[1].ffn_dropout_p = 0.2;
+  configs[2].positions = Positions::alibi, configs[2].tie_embeddings = false;
+  const Family families[] = {Family::gpt2, Family::llama, Family::multihead};
+  for (size_t i = 0; i < configs.size(); ++i) {
+    const Folder folder;
+    Rng rng(i);
+    LanguageModel model(configs[i], rng);
+    EXPECT_EQ(family_of(configs[i]), families[i]);
+    save_language_model(model, folder.path.string());
+    LanguageModel loaded = load_language_model(folder.path.string());
+    EXPECT_EQ(loaded.config(), model.config());
+    const Tensor tokens = Tensor::arange(7);
+    const Tensor x = tokens.as_strided({1, 7}, {7, 1});
+    EXPECT_EQ(loaded(x).to_vector<float>(), model(x).to_vector<float>());
+  }
+}
+
+TEST(HuggingFaceTest, WeightsThatDoNotFitAreAllNamed) {
+  const Folder folder;
+  fs::copy(kData / "gpt2", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
+  const std::string config = (folder.path / "config.json").string();
+  Json json = io::load_json(config);
+  json["n_layer"] = 3;
+  io::save_json(config, json);
+  try {
+    load_language_model(folder.path.string());
+    FAIL() << "three layers loaded from a file of two";
+  } catch (const FormatError& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("missing transformer.h.2.attn.c_attn.weight [20, 60]"), std::string::npos)
+        << message;
+    EXPECT_NE(message.find("missing transformer.h.2.ln_2.bias"), std::string::npos) << message;
+  }
+}
+
+TEST(HuggingFaceTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
+  const auto refused = [](const char* key, const Json& value, const char* expected) {
+    Json json = io::load_json((kData / "llama" / "config.json").string());
+    json[key] = value;
+    try {
+      config_from_json(json, "config.json");
+      FAIL() << key << " was accepted";
+    } catch (const FormatError& error) {
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+  };
+  refused("hidden_size", 0, "hidden_size");
+  refused("hidden_size", "24", "hidden_size");
+  refused("num_key_value_heads", 3, "num_kv_heads");
+  refused("num_hidden_layers", 1 << 20, "num_hidden_layers");
+  refused("rms_norm_eps", -1.0, "rms_norm_eps");
+  refused("hidden_act", "quick", "hidden_act");
+  refused("model_type", "mamba", "model_type");
+  refused("rope_scaling", Json::object({{"type", "linear"}}), "rope_scaling");
+
+  const Folder folder;
+  fs::copy(kData / "llama", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
+  const std::string config = (folder.path / "config.json").string();
+  Json json = io::load_json(config);
+  json["hidden_size"] = 1 << 20;
+  json["head_dim"] = 1 << 18;
+  json["vocab_size"] = 1 << 30;
+  io::save_json(config, json);
+  EXPECT_THROW(load_language_model(folder.path.string()), FormatError);
+}
+
+}  // namespace
+}  // namespace multihead::models

@@ -1,0 +1,58 @@
+"""Tiny random language models as transformers writes them, with their logits: tests/data/hugging_face/.
+
+    python3 tools/goldens/hugging_face.py            # writes the fixtures
+    python3 tools/goldens/hugging_face.py --check DIR [--tokens 1,2,3]   # prints logits of a saved model
+
+Needs PyPI torch, transformers, safetensors.
+"""
+import argparse
+import json
+import pathlib
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "hugging_face"
+
+
+def models():
+    yield "gpt2", GPT2LMHeadModel(GPT2Config(vocab_size=37, n_positions=23, n_embd=20, n_layer=2, n_head=4, initializer_range=0.3))
+    llama = dict(vocab_size=31, hidden_size=24, intermediate_size=41, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, max_position_embeddings=29, initializer_range=0.3)
+    yield "llama", LlamaForCausalLM(LlamaConfig(**llama))
+    yield "llama_tied", LlamaForCausalLM(
+        LlamaConfig(**llama, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, head_dim=10, rope_theta=500.0))
+
+
+def write():
+    for name, model in models():
+        torch.manual_seed(len(name))
+        for parameter in model.parameters():  # biases and norms as trained models have them, not 0 and 1
+            if parameter.dim() == 1:
+                parameter.data += 0.1 * torch.randn_like(parameter)
+        folder = DATA / name
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        tokens = torch.randint(0, model.config.vocab_size, (2, 11))
+        with torch.no_grad():
+            logits = model.eval()(tokens).logits
+        save_file({"tokens": tokens, "logits": logits.contiguous()}, folder / "expected.safetensors")
+
+
+def check(folder, tokens):
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        print(json.dumps(model(torch.tensor([tokens])).logits[0].tolist()))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", metavar="DIR", help="print the logits of the model in this folder")
+    parser.add_argument("--tokens", default="1,2,3", help="token ids for --check")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    if arguments.check:
+        check(arguments.check, [int(t) for t in arguments.tokens.split(",")])
+    else:
+        write()
