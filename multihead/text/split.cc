@@ -104,14 +104,21 @@ size_t llama3_end(std::string_view text, size_t begin, int max_digits) {
   return line_end > begin ? line_end : space_run_end(text, begin);
 }
 
+// The Digits step of Hugging Face asks Rust, whose tables are a Unicode version (17) ahead of its regular
+// expressions'.
+bool is_digit(const Char& c) {
+  return c.kind == CharClass::number || (c.code_point >= 0x11DE0 && c.code_point <= 0x11DE9) ||
+         (c.code_point >= 0x16FF4 && c.code_point <= 0x16FF6);
+}
+
 size_t digits_end(std::string_view text, size_t begin, bool each) {
   const Char first = char_at(text, begin);
-  if (first.kind == CharClass::number)
-    return each ? first.end : skip_class(text, first.end, CharClass::number);
+  const bool digits = is_digit(first);
+  if (digits && each) return first.end;
   size_t at = first.end;
   while (at < text.size()) {
     const Char c = char_at(text, at);
-    if (c.kind == CharClass::number) break;
+    if (is_digit(c) != digits) break;
     at = c.end;
   }
   return at;

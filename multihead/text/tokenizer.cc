@@ -237,6 +237,25 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   return out;
 }
 
+size_t Tokenizer::safe_cut(std::string_view text, size_t at) const {
+  const Model& model = *model_;
+  for (const AddedToken& token : model.added)  // they are found first, wherever they lie
+    if (!token.special) return text.size();
+  if (kind() == Kind::characters) {
+    while (at < text.size() && (text[at] & 0xC0) == 0x80) ++at;
+    return std::min(at, text.size());
+  }
+  // No piece of these rules reaches across a space that follows something visible.
+  const bool cuts_at_spaces = std::any_of(model.rules.begin(), model.rules.end(), [](const SplitRule& rule) {
+    return rule.kind == SplitRule::Kind::gpt2 || rule.kind == SplitRule::Kind::llama3;
+  });
+  for (; cuts_at_spaces && at < text.size(); ++at) {
+    const auto before = static_cast<unsigned char>(text[at - 1]);
+    if (text[at] == ' ' && before > ' ' && before < 0x7F) return at;
+  }
+  return text.size();
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
   std::string out;
   for (int32_t id : ids) {

@@ -91,6 +91,9 @@ class Tokenizer {
 
   /// Throws: ValueError for a character (or byte) that has no token.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  /// The first offset >= `at` (> 0) where the text can be cut so that both sides, encoded alone and without a
+  /// template, give the ids of the whole; text.size() if there is none. For texts too long for memory.
+  size_t safe_cut(std::string_view text, size_t at) const;
   /// The bytes the ids stand for, joined; a cut inside a character stays cut (see complete_utf8).
   /// Throws: ValueError for an id outside [0, vocab_size).
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;

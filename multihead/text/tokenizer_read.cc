@@ -3,14 +3,13 @@
 #include <set>
 
 #include "multihead/core/error.h"
+#include "multihead/core/json.h"
 #include "multihead/text/file-inl.h"
-#include "multihead/text/json-inl.h"
 #include "multihead/text/model-inl.h"
 
 namespace multihead::text {
 namespace {
 
-using Json = nlohmann::json;
 using Model = Tokenizer::Model;
 
 struct KnownPattern {
@@ -33,6 +32,21 @@ constexpr KnownPattern kPatterns[] = {
      R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
      {SplitRule::Kind::llama3, 1}},
 };
+
+const char* kind_name(const Json& value) {
+  constexpr const char* kNames[] = {"null",     "a boolean", "an integer", "a number",
+                                    "a string", "an array",  "an object"};
+  return kNames[static_cast<int>(value.kind())];
+}
+
+/// The member `key`; null where there is none.
+const Json& member(const Json& in, const char* key) {
+  static const Json null;
+  const Json* found = in.find(key);
+  return found ? *found : null;
+}
+
+bool is_type(const Json& in, const char* type) { return member(in, "type") == type; }
 
 class Reader {
  public:
@@ -63,7 +77,7 @@ class Reader {
     throw FormatError(concat(name_, ": ", parts...));
   }
   [[noreturn]] void wrong(const std::string& where, const char* expected, const Json& got) const {
-    fail(where, " must be ", expected, ", got ", json_kind(got));
+    fail(where, " must be ", expected, ", got ", kind_name(got));
   }
   [[noreturn]] void unsupported(const std::string& where, const std::string& what) const {
     fail(where, ": ", what.size() > 200 ? what.substr(0, 200) + "..." : what,
@@ -72,8 +86,8 @@ class Reader {
 
   /// The member `key`, or nullptr where it is missing or null.
   static const Json* find(const Json& in, const char* key) {
-    const auto at = in.find(key);
-    return at == in.end() || at->is_null() ? nullptr : &*at;
+    const Json* value = in.find(key);
+    return value && !value->is_null() ? value : nullptr;
   }
   const Json& object(const Json& in, const char* key, const std::string& where) const {
     const Json* value = find(in, key);
@@ -91,39 +105,35 @@ class Reader {
     const Json* value = find(in, key);
     if (value == nullptr) fail(where, " is missing");
     if (!value->is_string()) wrong(where, "a string", *value);
-    return value->get<std::string>();
+    return value->as_string();
   }
   bool flag(const Json& in, const char* key, const std::string& where, bool missing = false) const {
     const Json* value = find(in, key);
     if (value == nullptr) return missing;
-    if (!value->is_boolean()) wrong(where + "." + key, "true or false", *value);
-    return value->get<bool>();
+    if (!value->is_bool()) wrong(where + "." + key, "true or false", *value);
+    return value->as_bool();
   }
   int32_t token_id(const Json& value, const std::string& where) const {
-    if (!value.is_number_integer()) wrong(where, "an integer id", value);
-    const bool fits =
-        value.is_number_unsigned() ? value.get<uint64_t>() < INT32_MAX : value.get<int64_t>() >= 0;
-    if (!fits) fail(where, ": id must be in [0, 2147483647), got ", value.dump());
-    return value.get<int32_t>();
+    if (!value.is_integer()) wrong(where, "an integer id", value);
+    const int64_t id = value.as_int();
+    if (id < 0 || id >= INT32_MAX) fail(where, ": id must be in [0, 2147483647), got ", id);
+    return static_cast<int32_t>(id);
   }
 
   void read_normalizer(const Json& normalizer) {
     if (!normalizer.is_object()) wrong("normalizer", "an object", normalizer);
     const std::string type = string(normalizer, "type", "normalizer.type");
-    if (type == "Sequence" && array(normalizer, "normalizers", "normalizer.normalizers").empty()) return;
+    if (type == "Sequence" && array(normalizer, "normalizers", "normalizer.normalizers").size() == 0) return;
     unsupported("normalizer", in_quotes(type));
   }
 
   // Tokens: the vocabulary and the added ones must fill the ids 0 … n-1, each once.
   void read_tokens(const Json& vocab) {
     std::vector<std::pair<int32_t, const std::string*>> entries;
-    for (const auto& [token, value] : vocab.items()) {
-      const std::string where = "model.vocab[" + in_quotes(token) + "]";
-      if (token.empty()) fail(where, ": a token must not be empty");
-      entries.emplace_back(token_id(value, where), nullptr);
+    for (const auto& [token, value] : vocab.members()) {
+      if (token.empty()) fail("model.vocab: a token must not be empty");
+      entries.emplace_back(vocab_id(token, value), &token);
     }
-    size_t i = 0;
-    for (const auto& item : vocab.get_ref<const Json::object_t&>()) entries[i++].second = &item.first;
     read_added(vocab);
     for (const AddedToken& token : model_.added)
       if (!vocab.contains(token.content)) entries.emplace_back(token.id, &token.content);
@@ -139,6 +149,13 @@ class Reader {
     if (model_.tokens.empty()) fail("model.vocab is empty");
   }
 
+  int32_t vocab_id(const std::string& token, const Json& value) const {
+    // The place is spelt out only when it is needed: there are many tokens.
+    if (!value.is_integer() || value.as_int() < 0 || value.as_int() >= INT32_MAX)
+      token_id(value, "model.vocab[" + in_quotes(token) + "]");
+    return static_cast<int32_t>(value.as_int());
+  }
+
   void read_added(const Json& vocab) {
     const Json* list = find(root_, "added_tokens");
     if (list == nullptr) return;
@@ -146,19 +163,19 @@ class Reader {
     std::set<std::string> seen;
     for (size_t i = 0; i < list->size(); ++i) {
       const std::string where = concat("added_tokens[", i, "]");
-      const Json& entry = (*list)[i];
+      const Json& entry = list->at(i);
       if (!entry.is_object()) wrong(where, "an object", entry);
       AddedToken token;
       token.content = string(entry, "content", where + ".content");
       if (token.content.empty()) fail(where, ".content must not be empty");
       if (!seen.insert(token.content).second)
         fail(where, ": token ", in_quotes(token.content), " is listed twice");
-      token.id = token_id(entry.value("id", Json()), where + ".id");
+      token.id = token_id(member(entry, "id"), where + ".id");
       token.special = flag(entry, "special", where);
       token.lstrip = flag(entry, "lstrip", where);
       token.rstrip = flag(entry, "rstrip", where);
       if (flag(entry, "single_word", where)) unsupported(where + ".single_word", "true");
-      if (const auto known = vocab.find(token.content); known != vocab.end() && *known != token.id)
+      if (const Json* known = vocab.find(token.content); known && *known != Json(token.id))
         fail(where, ": token ", in_quotes(token.content), " has id ", token.id, " here and ", known->dump(),
              " in model.vocab");
       model_.added.push_back(std::move(token));
@@ -168,14 +185,12 @@ class Reader {
   void read_characters(const Json& model) {
     model_.kind = Tokenizer::Kind::characters;
     const Json& pre = object(root_, "pre_tokenizer", "pre_tokenizer");
-    const bool each = find(pre, "type") && pre["type"] == "Split" &&
-                      pattern(pre, "pre_tokenizer") == kEveryCharacter && find(pre, "behavior") &&
-                      pre["behavior"] == "Isolated";
+    const bool each = is_type(pre, "Split") && pattern(pre, "pre_tokenizer") == kEveryCharacter &&
+                      member(pre, "behavior") == "Isolated";
     if (!each) unsupported("model.type \"WordLevel\" with pre_tokenizer", pre.dump());
     read_tokens(object(model, "vocab", "model.vocab"));
-    const Json* decoder = find(root_, "decoder");
-    if (!decoder || *decoder != Json{{"type", "Fuse"}})
-      unsupported("decoder", decoder ? decoder->dump() : "null");
+    if (!is_type(member(root_, "decoder"), "Fuse")) unsupported("decoder", member(root_, "decoder").dump());
+
     model_.finish();
     if (model_.characters.size() + model_.added.size() < model_.tokens.size())
       fail("model.vocab of a character tokenizer must hold single characters and added tokens only");
@@ -187,15 +202,15 @@ class Reader {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const Json* text = find(model, key); text && *text != "")
         unsupported(concat("model.", key), text->dump());
-    if (const Json* dropout = find(model, "dropout"); dropout && *dropout != 0)
+    if (const Json* dropout = find(model, "dropout");
+        dropout && !(dropout->is_number() && dropout->as_double() == 0))
       unsupported("model.dropout", dropout->dump());
     if (flag(model, "byte_fallback", "model")) unsupported("model.byte_fallback", "true");
     model_.ignore_merges = flag(model, "ignore_merges", "model");
     model_.fuse_unk = flag(model, "fuse_unk", "model");
     read_pre_tokenizer(object(root_, "pre_tokenizer", "pre_tokenizer"));
-    const Json* decoder = find(root_, "decoder");
-    if (!decoder || !decoder->is_object() || decoder->value("type", Json()) != "ByteLevel")
-      unsupported("decoder", decoder ? decoder->dump() : "null");
+    if (!is_type(member(root_, "decoder"), "ByteLevel"))
+      unsupported("decoder", member(root_, "decoder").dump());
     read_tokens(object(model, "vocab", "model.vocab"));
     model_.finish();
     read_merges(array(model, "merges", "model.merges"));
@@ -211,7 +226,7 @@ class Reader {
     merges.reserve(list.size());
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string where = concat("model.merges[", i, "]");
-      const auto [left, right] = merge_parts(list[i], where);
+      const auto [left, right] = merge_parts(list.at(i), where);
       const auto known = [&](const std::string& piece) {
         const auto found = model_.ids.find(piece);
         if (found == model_.ids.end()) fail(where, ": ", in_quotes(piece), " is not in the vocabulary");
@@ -223,15 +238,15 @@ class Reader {
   }
 
   std::pair<std::string, std::string> merge_parts(const Json& merge, const std::string& where) const {
-    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
-      return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+    if (merge.is_array() && merge.size() == 2 && merge.at(size_t{0}).is_string() && merge.at(1).is_string())
+      return {merge.at(size_t{0}).as_string(), merge.at(1).as_string()};
     const bool text = merge.is_string();
-    const std::string line = text ? merge.get<std::string>() : "";
+    const std::string line = text ? merge.as_string() : "";
     const size_t space = line.find(' ');
     if (!text || space == line.npos || line.find(' ', space + 1) != line.npos || space == 0 ||
         space + 1 == line.size())
       fail(where, " must be two pieces, as [\"a\", \"b\"] or \"a b\", got ",
-           text ? in_quotes(line) : json_kind(merge));
+           text ? in_quotes(line) : kind_name(merge));
     return {line.substr(0, space), line.substr(space + 1)};
   }
 
@@ -244,9 +259,9 @@ class Reader {
 
   void read_pre_tokenizer(const Json& pre) {
     std::vector<const Json*> steps = {&pre};
-    if (find(pre, "type") && pre["type"] == "Sequence") {
+    if (is_type(pre, "Sequence")) {
       steps.clear();
-      for (const Json& step : array(pre, "pretokenizers", "pre_tokenizer.pretokenizers"))
+      for (const Json& step : array(pre, "pretokenizers", "pre_tokenizer.pretokenizers").items())
         steps.push_back(&step);
     }
     bool byte_level = false;
@@ -274,8 +289,8 @@ class Reader {
 
   SplitRule split_rule(const Json& split) const {
     const std::string regex = pattern(split, "pre_tokenizer");
-    if (!find(split, "behavior") || split["behavior"] != "Isolated")
-      unsupported("pre_tokenizer.behavior", split.value("behavior", Json()).dump());
+    if (member(split, "behavior") != "Isolated")
+      unsupported("pre_tokenizer.behavior", member(split, "behavior").dump());
     for (const KnownPattern& known : kPatterns)
       if (known.regex == regex) return known.rule;
     unsupported("pre_tokenizer.pattern", in_quotes(regex));
@@ -286,8 +301,8 @@ class Reader {
     const std::string type = string(post, "type", where + ".type");
     if (type == "ByteLevel") return;  // moves offsets, not ids
     if (type == "Sequence") {
-      for (const Json& step : array(post, "processors", where + ".processors"))
-        if (step.is_object() && step.value("type", Json()) == "Sequence") {
+      for (const Json& step : array(post, "processors", where + ".processors").items())
+        if (is_type(step, "Sequence")) {
           unsupported(where, "a sequence of sequences");
         } else {
           read_post_processor(step, where + ".processors");
@@ -311,13 +326,13 @@ class Reader {
   int32_t pair_id(const Json& post, const char* key, const std::string& where) const {
     const Json& pair = array(post, key, where + "." + key);
     if (pair.size() != 2) fail(where, ".", key, " must be [token, id]");
-    return known_id(pair[1], where + "." + key);
+    return known_id(pair.at(1), where + "." + key);
   }
 
   void read_template(const Json& post, const std::string& where) {
     if (!model_.prefix.empty() || !model_.suffix.empty()) unsupported(where, "a second template");
     bool behind = false;
-    for (const Json& item : array(post, "single", where + ".single")) {
+    for (const Json& item : array(post, "single", where + ".single").items()) {
       if (item.is_object() && item.contains("Sequence")) {
         if (behind) unsupported(where + ".single", "the text twice");
         behind = true;
@@ -328,7 +343,7 @@ class Reader {
           string(object(item, "SpecialToken", where + ".single"), "id", where + ".single.id");
       const Json& tokens = object(post, "special_tokens", where + ".special_tokens");
       const Json& token = object(tokens, name.c_str(), where + ".special_tokens[" + in_quotes(name) + "]");
-      for (const Json& id : array(token, "ids", where + ".special_tokens.ids"))
+      for (const Json& id : array(token, "ids", where + ".special_tokens.ids").items())
         (behind ? model_.suffix : model_.prefix).push_back(known_id(id, where + ".special_tokens.ids"));
     }
     if (!behind) fail(where, ".single has no place for the text");
@@ -343,11 +358,11 @@ class Reader {
 SpecialTokens read_roles(const Json& config, const Model& model, const std::string& name) {
   SpecialTokens special;
   const auto read = [&](const char* key, std::string& role) {
-    const auto at = config.find(key);
-    if (at == config.end() || at->is_null()) return;
-    const Json& value = at->is_object() ? at->value("content", Json()) : *at;
-    MH_CHECK(value.is_string(), FormatError, name, ": ", key, " must be a string, got ", json_kind(value));
-    role = value.get<std::string>();
+    const Json& given = member(config, key);
+    if (given.is_null()) return;
+    const Json& value = given.is_object() ? member(given, "content") : given;
+    MH_CHECK(value.is_string(), FormatError, name, ": ", key, " must be a string, got ", kind_name(value));
+    role = value.as_string();
     MH_CHECK(model.ids.count(role), FormatError, name, ": ", key, " ", in_quotes(role),
              " is not a token of tokenizer.json");
   };
@@ -361,7 +376,7 @@ SpecialTokens read_roles(const Json& config, const Model& model, const std::stri
 std::shared_ptr<Model> read_model(std::string_view json, const std::string& name) {
   auto model = std::make_shared<Model>();
   model->source = json;
-  const Json root = parse_json(json, name);
+  const Json root = Json::parse(json, name);
   Reader(root, name, *model).read();
   return model;
 }
@@ -379,8 +394,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const std::shared_ptr<Model> model = read_model(read_file(file), file.string());
   const std::filesystem::path config = path / "tokenizer_config.json";
   if (directory && std::filesystem::exists(config, error)) {
-    const Json root = parse_json(read_file(config), config.string());
-    MH_CHECK(root.is_object(), FormatError, config.string(), ": must be an object, got ", json_kind(root));
+    const Json root = Json::parse(read_file(config), config.string());
+    MH_CHECK(root.is_object(), FormatError, config.string(), ": must be an object, got ", kind_name(root));
     model->special = read_roles(root, *model, config.string());
   }
   return Tokenizer(model);

@@ -1,19 +1,17 @@
 // Writes tokenizer.json.
 #include "multihead/core/error.h"
+#include "multihead/core/json.h"
 #include "multihead/text/file-inl.h"
-#include "multihead/text/json-inl.h"
 #include "multihead/text/model-inl.h"
 
 namespace multihead::text {
 namespace {
 
-using Json = nlohmann::json;
 using Model = Tokenizer::Model;
 
 std::string json_string(std::string_view text) { return Json(text).dump(); }
 
-// Pretty like Hugging Face's own files. nlohmann's ordered map is quadratic in the size of a vocabulary, so
-// the text is put together here and only strings are left to the library.
+// One token or merge to a line, so the text is put together here and only strings are left to Json.
 std::string vocab_json(const Model& model) {
   std::string out = "{";
   bool first = true;
@@ -76,7 +74,7 @@ std::string Tokenizer::to_json() const {
 }
 
 std::string Tokenizer::config_json() const {
-  nlohmann::ordered_json config;
+  Json config = Json::object();
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   const auto role = [&](const char* key, const std::string& token) {
     if (!token.empty()) config[key] = token;

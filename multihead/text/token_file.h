@@ -1,0 +1,84 @@
+// A file of token ids, mapped into memory: corpora larger than memory train as well as small ones.
+//
+// Layout, little-endian: "MHTOKENS", u32 version = 1, u32 bytes per token (2 or 4), u64 token count, u64
+// vocabulary size, u64 fingerprint of the tokenizer, u64 checksum of the tokens, u64 zero, u64 checksum of
+// the 56 bytes before; then the tokens. Checksums are FNV-1a over 64-bit words, the last one padded with
+// zeros.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace multihead::text {
+
+/// Tokens in memory, as 16- or 32-bit numbers; does not own them.
+class TokenView {
+ public:
+  TokenView(std::span<const int32_t> tokens)  // NOLINT(google-explicit-constructor)
+      : data_(tokens.data()), size_(static_cast<int64_t>(tokens.size())), width_(4) {}
+  TokenView(const void* data, int64_t size, int width) : data_(data), size_(size), width_(width) {}
+
+  int64_t size() const { return size_; }
+  int32_t operator[](int64_t i) const {
+    return width_ == 2 ? static_cast<const uint16_t*>(data_)[i] : static_cast<const int32_t*>(data_)[i];
+  }
+  /// out[i] = tokens[begin + i]; the range must lie inside.
+  void copy(int64_t begin, std::span<int32_t> out) const;
+  /// The tokens [begin, begin + size).
+  TokenView sub(int64_t begin, int64_t size) const;
+
+ private:
+  const void* data_;
+  int64_t size_;
+  int width_;
+};
+
+/// A token file opened for reading; cheap to copy, the mapping lives as long as a copy.
+class TokenFile {
+ public:
+  struct Options {
+    /// Reads everything once: checksum, and every token below the vocabulary size.
+    bool verify = true;
+  };
+  /// Throws: IoError; FormatError naming the fault and its offset. The file must not be shortened while
+  /// mapped.
+  static TokenFile open(const std::filesystem::path& path, const Options& options);
+  static TokenFile open(const std::filesystem::path& path) { return open(path, Options()); }
+
+  TokenView tokens() const;
+  int64_t size() const { return tokens().size(); }
+  int64_t vocab_size() const;
+  /// Tokenizer::fingerprint() of the tokenizer that wrote it.
+  uint64_t tokenizer_fingerprint() const;
+  /// Throws ValueError unless `fingerprint` is that of the tokenizer that wrote the file.
+  void check_tokenizer(uint64_t fingerprint) const;
+
+ private:
+  struct Mapping;
+  explicit TokenFile(std::shared_ptr<const Mapping> mapping) : mapping_(std::move(mapping)) {}
+  std::shared_ptr<const Mapping> mapping_;
+};
+
+/// Writes a token file in pieces; it appears under its name when finish() returns, complete, or never.
+class TokenFileWriter {
+ public:
+  /// Tokens take 2 bytes if the vocabulary allows, else 4. Throws IoError; ValueError for a bad vocab_size.
+  TokenFileWriter(const std::filesystem::path& path, int64_t vocab_size, uint64_t tokenizer_fingerprint);
+  ~TokenFileWriter();
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+
+  /// Throws ValueError for a token outside the vocabulary (nothing of this piece is written then).
+  void append(std::span<const int32_t> tokens);
+  /// Returns the number of tokens written.
+  int64_t finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace multihead::text

@@ -1,0 +1,176 @@
+// Hostile and foreign tokenizer.json files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "multihead/core/error.h"
+#include "multihead/core/json.h"
+#include "multihead/text/tokenizer.h"
+
+namespace multihead::text {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string error_of(const std::string& json) {
+  try {
+    Tokenizer::from_json(json, "t.json");
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// A small valid file with one part replaced.
+struct Parts {
+  std::string vocab = R"({"a":0,"b":1,"ab":2})";
+  std::string merges = R"([["a","b"]])";
+  std::string added = "[]";
+  std::string model = R"("type":"BPE")";
+  std::string pre_tokenizer = R"({"type":"ByteLevel","add_prefix_space":false})";
+  std::string decoder = R"({"type":"ByteLevel"})";
+  std::string top = R"("version":"1.0")";
+};
+
+std::string file(const Parts& p) {
+  return "{" + p.top + R"(,"added_tokens":)" + p.added + R"(,"pre_tokenizer":)" + p.pre_tokenizer +
+         R"(,"decoder":)" + p.decoder + R"(,"model":{)" + p.model + R"(,"vocab":)" + p.vocab +
+         R"(,"merges":)" + p.merges + "}}";
+}
+
+TEST(TokenizerReadTest, SmallestFileWorks) {
+  const Tokenizer tokenizer = Tokenizer::from_json(file({}));
+  EXPECT_THAT(tokenizer.encode("abba"), testing::ElementsAre(2, 1, 0));
+  EXPECT_THROW(tokenizer.encode("c"), ValueError);  // no token for this byte
+}
+
+TEST(TokenizerReadTest, Vocabulary) {
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":1})"})),
+              AllOf(HasSubstr("t.json: id 1 is given to both"), HasSubstr("\"b\""), HasSubstr("\"ab\"")));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":3})"})),
+              HasSubstr("hole: no token has id 2, the next is \"ab\" with 3"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":1,"b":2,"ab":3})"})), HasSubstr("no token has id 0"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":2147483648})"})),
+              HasSubstr("model.vocab[\"ab\"]: id must be in [0, 2147483647), got 2147483648"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":18446744073709551617})"})),
+              HasSubstr("integer id"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":-1})"})), HasSubstr("got -1"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":2.5})"})),
+              HasSubstr("must be an integer id, got a number"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":"2"})"})), HasSubstr("got a string"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"":2})"})), HasSubstr("must not be empty"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"a":2})"})), HasSubstr("\"a\""));
+  EXPECT_THAT(error_of(file({.vocab = "[]"})), HasSubstr("model.vocab must be an object, got an array"));
+  EXPECT_THAT(error_of(file({.vocab = "{}", .merges = "[]"})), HasSubstr("model.vocab is empty"));
+}
+
+TEST(TokenizerReadTest, Merges) {
+  EXPECT_THAT(error_of(file({.merges = R"([["a","x"]])"})),
+              HasSubstr("model.merges[0]: \"x\" is not in the vocabulary"));
+  EXPECT_THAT(error_of(file({.merges = R"([["a","b"],["b","a"]])"})),
+              HasSubstr("model.merges[1]: \"ba\" is not"));
+  for (const char* bad : {R"(["ab"])", R"(["a b c"])", R"([" b"])", R"(["a "])", R"([["a"]])",
+                          R"([["a","b","a"]])", R"([[0,1]])", "[7]", "[null]"})
+    EXPECT_THAT(error_of(file({.merges = bad})), HasSubstr("model.merges[0] must be two pieces")) << bad;
+  EXPECT_THAT(error_of(file({.merges = "{}"})), HasSubstr("model.merges must be an array, got an object"));
+  EXPECT_EQ(error_of(file({.merges = R"(["a b"])"})), "accepted");
+}
+
+TEST(TokenizerReadTest, AddedTokens) {
+  const auto added = [](const char* tokens) { return error_of(file({.added = tokens})); };
+  EXPECT_EQ(added(R"([{"id":3,"content":"<e>","special":true}])"), "accepted");
+  EXPECT_THAT(added(R"([{"id":1,"content":"<e>"}])"), HasSubstr("id 1 is given to both"));
+  EXPECT_THAT(added(R"([{"id":5,"content":"<e>"}])"), HasSubstr("hole"));
+  EXPECT_THAT(added(R"([{"id":3,"content":"<e>"},{"id":4,"content":"<e>"}])"), HasSubstr("listed twice"));
+  EXPECT_THAT(added(R"([{"id":3,"content":"ab"}])"), HasSubstr("has id 3 here and 2 in model.vocab"));
+  EXPECT_THAT(added(R"([{"id":3,"content":""}])"), HasSubstr("must not be empty"));
+  EXPECT_THAT(added(R"([{"id":3}])"), HasSubstr("added_tokens[0].content is missing"));
+  EXPECT_THAT(added(R"([{"content":"<e>"}])"), HasSubstr("integer id, got null"));
+  EXPECT_THAT(added(R"([{"id":3,"content":"<e>","special":"yes"}])"), HasSubstr("true or false"));
+  EXPECT_THAT(added(R"([{"id":3,"content":"<e>","single_word":true}])"), HasSubstr("not supported"));
+  EXPECT_THAT(added(R"([3])"), HasSubstr("added_tokens[0] must be an object"));
+}
+
+TEST(TokenizerReadTest, OverlappingAddedTokensMatchTheLongest) {
+  const Tokenizer tokenizer = Tokenizer::from_json(
+      file({.added = R"([{"id":3,"content":"<a","special":true},{"id":4,"content":"<a>","special":true},
+                         {"id":5,"content":"word","special":false}])"}));
+  EXPECT_THAT(tokenizer.encode("<a><ab", {.parse_special = true}), testing::ElementsAre(4, 3, 1));
+  EXPECT_THAT(tokenizer.encode("wordb"), testing::ElementsAre(5, 1));  // added, but not special: always read
+}
+
+TEST(TokenizerReadTest, AddedTokensMaySwallowSpace) {
+  const Tokenizer tokenizer = Tokenizer::from_json(
+      file({.added = R"([{"id":3,"content":"<m>","special":true,"lstrip":true,"rstrip":true}])"}));
+  EXPECT_THAT(tokenizer.encode("a \t<m>\xE3\x80\x80 b", {.parse_special = true}),
+              testing::ElementsAre(0, 3, 1));
+}
+
+TEST(TokenizerReadTest, WhatIsNotUnderstoodIsRefusedByName) {
+  for (const char* type : {"Unigram", "WordPiece", "Magic"})
+    EXPECT_THAT(error_of(file({.model = "\"type\":\"" + std::string(type) + "\""})),
+                AllOf(HasSubstr("model.type"), HasSubstr(type), HasSubstr("not supported")));
+  EXPECT_THAT(error_of(file({.pre_tokenizer = R"({"type":"Metaspace"})"})), HasSubstr("\"Metaspace\""));
+  EXPECT_THAT(error_of(file({.pre_tokenizer = R"({"type":"Sequence","pretokenizers":[]})"})),
+              HasSubstr("BPE"));
+  EXPECT_THAT(error_of(file({.pre_tokenizer = "null"})), HasSubstr("pre_tokenizer is missing"));
+  EXPECT_THAT(error_of(file(
+                  {.pre_tokenizer =
+                       R"({"type":"Split","pattern":{"Regex":"x+"},"behavior":"Isolated","invert":false})"})),
+              HasSubstr("\"x+\""));
+  EXPECT_THAT(error_of(file({.decoder = R"({"type":"WordPiece"})"})), HasSubstr("decoder"));
+  EXPECT_THAT(error_of(file({.decoder = "null"})), HasSubstr("decoder"));
+  EXPECT_THAT(error_of(file({.model = R"("type":"BPE","byte_fallback":true)"})), HasSubstr("byte_fallback"));
+  EXPECT_THAT(error_of(file({.model = R"("type":"BPE","dropout":0.1)"})), HasSubstr("dropout"));
+  EXPECT_THAT(error_of(file({.model = R"("type":"BPE","end_of_word_suffix":"</w>")"})),
+              HasSubstr("end_of_word_suffix"));
+  EXPECT_THAT(error_of(file({.model = R"("type":"BPE","unk_token":"<unk>")"})),
+              HasSubstr("not in the vocabulary"));
+  EXPECT_THAT(error_of(file({.top = R"("normalizer":{"type":"NFC"})"})), HasSubstr("normalizer: \"NFC\""));
+  EXPECT_THAT(error_of(file({.top = R"("truncation":{"max_length":4})"})), HasSubstr("truncation"));
+  EXPECT_THAT(error_of(file({.top = R"("version":"2.0")"})), HasSubstr("version"));
+  EXPECT_THAT(error_of(file({.top = R"("post_processor":{"type":"BertProcessing"})"})),
+              HasSubstr("BertProcessing"));
+}
+
+TEST(TokenizerReadTest, HostileJson) {
+  EXPECT_THAT(error_of(""), HasSubstr("t.json"));
+  EXPECT_THAT(error_of("[]"), HasSubstr("must be an object"));
+  EXPECT_THAT(error_of("{}"), HasSubstr("model is missing"));
+  EXPECT_THAT(error_of(file({.vocab = "{\"\xFF\":0}"})), HasSubstr("t.json"));
+  EXPECT_THAT(error_of(file({.vocab = R"({"\ud800":0})"})), HasSubstr("t.json"));
+  EXPECT_THAT(error_of(file({.vocab = std::string(100000, '[')})), HasSubstr("t.json"));
+  EXPECT_THAT(error_of("\xEF\xBB\xBF" + file({})), HasSubstr("t.json"));
+  EXPECT_THAT(error_of(file({}) + "x"), HasSubstr("t.json"));
+  EXPECT_THAT(error_of(file({.vocab = "{\"" + std::string(1000000, 'x') + "\":0,\"b\":7}"})),
+              AllOf(HasSubstr("hole"), testing::Not(HasSubstr(std::string(100, 'x')))));
+}
+
+// Any cut or changed byte is loaded or refused, never a crash; run under the sanitizers too.
+TEST(TokenizerReadTest, DamagedFilesAreLoadedOrRefused) {
+  const std::string whole =
+      Tokenizer::train_bpe("the cat sat on the mat the cat", {.vocab_size = 265}).to_json();
+  std::mt19937 rng(11);
+  int refused = 0;
+  for (int round = 0; round < 600; ++round) {
+    std::string damaged = whole;
+    const size_t at = rng() % damaged.size();
+    if (round % 3 == 0) {
+      damaged.resize(at);
+    } else {
+      damaged[at] = round % 3 == 1 ? static_cast<char>(rng()) : "\"{}[]:,0-e\\"[rng() % 11];
+    }
+    try {
+      const Tokenizer tokenizer = Tokenizer::from_json(damaged);
+      EXPECT_NO_THROW(tokenizer.to_json());
+    } catch (const FormatError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 300);
+}
+
+}  // namespace
+}  // namespace multihead::text
