@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace multihead::text {
 
@@ -19,6 +20,9 @@ class TokenView {
  public:
   TokenView(std::span<const int32_t> tokens)  // NOLINT(google-explicit-constructor)
       : data_(tokens.data()), size_(static_cast<int64_t>(tokens.size())), width_(4) {}
+  TokenView(const std::vector<int32_t>& tokens)  // NOLINT(google-explicit-constructor)
+      : TokenView(std::span<const int32_t>(tokens)) {}
+  TokenView(std::vector<int32_t>&&) = delete;  // would dangle
   TokenView(const void* data, int64_t size, int width) : data_(data), size_(size), width_(width) {}
 
   int64_t size() const { return size_; }
