@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing. Says what it installs; does nothing when all are there.
-#   scripts/setup.sh           to build the library and the command line, and to make the demo's corpus
+#   scripts/setup.sh           to build the library and the command line
+#   scripts/setup.sh --demo    also apt's package lists, from which the demo's corpus is fetched
 #   scripts/setup.sh --test    also to build and run the tests
 #   scripts/setup.sh --dev     also Clang, clang-format, clang-tidy, benchmarks and shellcheck (what .ci/run needs)
 set -euo pipefail
@@ -13,11 +14,11 @@ dev_packages=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libbench
   python3-dev python3-venv)
 
 case "${1:-}" in
-  "") ;;
+  "" | --demo) ;;
   --test) packages+=("${test_packages[@]}") ;;
   --dev) packages+=("${test_packages[@]}" "${dev_packages[@]}") ;;
   *)
-    sed -n '2,5s/^# \{0,1\}//p' "$0"
+    sed -n '2,6s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
@@ -34,7 +35,9 @@ missing=()
 for package in "${packages[@]}"; do
   installed "$package" || missing+=("$package")
 done
-if [[ ${#missing[@]} -eq 0 ]]; then
+lists=yes
+if [[ ${1:-} == --demo ]] && ! apt-cache show r-cran-janeaustenr >/dev/null 2>&1; then lists=no; fi
+if [[ ${#missing[@]} -eq 0 && $lists == yes ]]; then
   echo "setup: all ${#packages[@]} packages are installed"
   exit 0
 fi
@@ -42,20 +45,25 @@ fi
 root=()
 if [[ $(id -u) -ne 0 ]]; then
   if ! command -v sudo >/dev/null; then
-    echo "setup: missing: ${missing[*]}" >&2
-    echo "setup: run as root: apt-get install --no-install-recommends ${missing[*]}" >&2
+    echo "setup: missing: ${missing[*]:-package lists}" >&2
+    echo "setup: as root: apt-get update; apt-get install --no-install-recommends ${missing[*]}" >&2
     exit 1
   fi
   root=(sudo)
 fi
 
-echo "setup: installing from Debian: ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" >"$log" 2>&1; }
-if ! apt update || ! apt install --no-install-recommends "${missing[@]}"; then
-  cat "$log" >&2
-  echo "setup: apt-get failed, see above" >&2
-  exit 1
+apt() {
+  if ! "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" >"$log" 2>&1; then
+    cat "$log" >&2
+    echo "setup: apt-get $1 failed, see above" >&2
+    exit 1
+  fi
+}
+apt update
+if [[ ${#missing[@]} -gt 0 ]]; then
+  echo "setup: installing from Debian: ${missing[*]}"
+  apt install --no-install-recommends "${missing[@]}"
 fi
 echo "setup: done"
