@@ -1,0 +1,27 @@
+// Command lines and --config files against flags.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/verb.h"
+
+namespace multihead::cli {
+
+struct ParsedLine {
+  bool wants_help = false;
+  CommonOptions common;
+};
+
+/// Sets the flags from `arguments` (what follows the verb) and from a --config file (TOML or INI; the command
+/// line wins). Throws UsageError, InputError (a config file that cannot be read).
+ParsedLine parse(const std::string& verb, const Flags& flags, const std::vector<std::string>& arguments);
+
+/// The text of --help.
+std::string help_text(const Verb& verb, const Flags& flags);
+std::string help_text(const Verbs& verbs);
+
+/// What every verb understands besides its own flags.
+Flags common_flags(CommonOptions& common);
+
+}  // namespace multihead::cli

@@ -1,0 +1,106 @@
+// What a verb of the command line is: a name, flags described as data, and what it does.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "multihead/core/error.h"
+#include "multihead/train/fields.h"
+
+namespace multihead::cli {
+
+enum ExitCode { kDone = 0, kFailed = 1, kUsage = 2, kBadInput = 3, kUnsupported = 4 };
+
+/// The command line itself is wrong.
+struct UsageError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+/// A file we were given cannot be used.
+struct InputError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+/// Right, but not on this machine or in this build.
+struct UnsupportedError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Runs `read`, whose every failure is the fault of an input file.
+template <class F>
+auto reading(F&& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const IoError& error) {
+    throw InputError(error.what());
+  } catch (const FormatError& error) {
+    throw InputError(error.what());
+  } catch (const std::invalid_argument& error) {
+    throw InputError(error.what());
+  }
+}
+
+struct Flag {
+  std::string name;   ///< without dashes; positionals: "DIR"
+  std::string value;  ///< "N", "FILE"; empty: a switch
+  std::string help;
+  std::string initial;  ///< shown as the default
+  std::vector<std::string> choices = {};
+  bool positional = false;
+  bool required = false;
+  bool many = false;  ///< a positional that takes all the rest
+  std::function<void(std::string_view)> set;
+};
+
+class Flags {
+ public:
+  void text(const char* name, const char* value, std::string& target, const char* help);
+  void integer(const char* name, int64_t& target, const char* help);
+  void number(const char* name, double& target, const char* help);
+  void flag(const char* name, bool& target, const char* help);
+  void choice(const char* name, std::string& target, std::vector<std::string> names, const char* help);
+  void positional(const char* name, std::string& target, const char* help, bool required = true);
+  void positionals(const char* name, std::vector<std::string>& target, const char* help);
+  void add(Flag flag) { list_.push_back(std::move(flag)); }
+  const std::vector<Flag>& list() const { return list_; }
+
+ private:
+  std::vector<Flag> list_;
+};
+
+struct CommonOptions {
+  bool json = false;
+  bool quiet = false;
+  int64_t threads = 0;
+};
+
+class Verb {
+ public:
+  virtual ~Verb() = default;
+  virtual std::string name() const = 0;  ///< "train lm"
+  virtual std::string summary() const = 0;
+  /// Command lines with a remark each; shown by --help.
+  virtual std::vector<std::pair<std::string, std::string>> examples() const = 0;
+  virtual void declare(Flags& flags) = 0;
+  virtual int run(const CommonOptions& common) = 0;
+};
+
+using Verbs = std::vector<std::unique_ptr<Verb>>;
+Verbs make_verbs();
+
+// One per file.
+std::unique_ptr<Verb> make_train_lm();
+std::unique_ptr<Verb> make_generate();
+std::unique_ptr<Verb> make_eval();
+std::unique_ptr<Verb> make_info();
+std::unique_ptr<Verb> make_check();
+std::unique_ptr<Verb> make_tokenizer_train();
+std::unique_ptr<Verb> make_tokenizer_encode();
+std::unique_ptr<Verb> make_tokenizer_decode();
+std::unique_ptr<Verb> make_bench_gemm();
+std::unique_ptr<Verb> make_bench_train();
+std::unique_ptr<Verb> make_completion();
+
+}  // namespace multihead::cli
