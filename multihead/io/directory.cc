@@ -9,6 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
+#include "multihead/core/version.h"
 #include "multihead/io/names-inl.h"
 #include "multihead/io/system-inl.h"
 
@@ -49,7 +50,10 @@ Json to_json(const Manifest& manifest) {
     files.push_back(Json::object(
         {{"name", entry.name}, {"bytes", entry.bytes}, {"crc64", checksum_text(entry.checksum)}}));
   }
-  Json json = Json::object({{"format", kFormat}, {"version", Manifest::kVersion}, {"files", files}});
+  Json json = Json::object({{"format", kFormat},
+                            {"version", Manifest::kVersion},
+                            {"program", concat("multihead ", version())},
+                            {"files", files}});
   json["crc64"] = checksum_text(checksum(json.dump()));
   return json;
 }
