@@ -15,8 +15,7 @@ def novels_text(novels):
     return "\n".join("".join(line + "\n" for line in novels[name]) for name in sorted(novels))
 
 
-def main(work):
-    arguments = ARGUMENTS
+def build(arguments, work):
     package = common.fetch_package(PACKAGE, work, arguments.debs)
     folder = package.find("usr/lib/R/site-library/janeaustenr/data")
     novels = rdata.read_database((folder / "Rdata.rdx").read_bytes(), (folder / "Rdata.rdb").read_bytes())
@@ -26,5 +25,4 @@ def main(work):
 
 
 if __name__ == "__main__":
-    ARGUMENTS = common.parser(__doc__.splitlines()[0]).parse_args()
-    common.main(main)
+    common.main(build, common.parser(__doc__))

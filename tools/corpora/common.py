@@ -170,17 +170,18 @@ def write_parallel(output, prefix, groups, seed):
 
 
 def parser(description):
-    result = argparse.ArgumentParser(description=description)
+    result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--out", required=True, metavar="FOLDER", help="where the text and its manifest go")
     result.add_argument("--debs", metavar="FOLDER", help="take .deb files from here instead of downloading")
     return result
 
 
-def main(tool):
-    """Runs tool(work folder); prints a CorpusError as one line and exits with 1."""
+def main(build, arguments):
+    """Runs build(parsed arguments, work folder); a CorpusError is one line on stderr and exit status 1."""
+    parsed = arguments.parse_args()
     try:
         with tempfile.TemporaryDirectory(prefix="corpus-") as work:
-            tool(work)
+            build(parsed, work)
     except (CorpusError, OSError) as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         sys.exit(1)
