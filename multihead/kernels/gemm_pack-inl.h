@@ -87,7 +87,7 @@ HWY_NOINLINE void PackTransposed(const float* from, int64_t stride, int64_t rows
   }
 }
 
-// Rows of a matrix whose columns are in lanes already.
+// to[k][0..NV·lanes) = from[k][0..columns) for k < count, then zeros.
 template <int NV>
 HWY_INLINE void PackRows(const float* from, int64_t stride, int64_t count, int64_t columns, float* to) {
   const TileFloats d;
@@ -104,46 +104,66 @@ HWY_INLINE void PackRows(const float* from, int64_t stride, int64_t count, int64
   }
 }
 
-// One panel of op(B): `count` values of k, `columns` <= vectors·lanes columns. `from` is the first of them.
-HWY_INLINE void PackPanel(const float* from, int64_t stride, bool transposed, int64_t count, int64_t columns,
-                          int vectors, float* to) {
-  if (transposed) {
-    for (int64_t j = 0; j < vectors; ++j) {
-      const int64_t rows = std::min(columns - j * kLanes, kLanes);
-      PackTransposed(from + j * kLanes * stride, stride, rows, count, to + j * kLanes, vectors * kLanes);
+// A part of op(B): `count` values of k, `columns` <= vectors·lanes columns. `from` is the first of them.
+struct PartOfB {
+  const float* from;
+  int64_t stride;
+  bool transposed;
+  int64_t count, columns;
+  int vectors;
+};
+
+HWY_INLINE void PackB(const PartOfB& b, float* to) {
+  if (b.transposed) {
+    for (int64_t j = 0; j < b.vectors; ++j) {
+      const int64_t rows = std::min(b.columns - j * kLanes, kLanes);
+      PackTransposed(b.from + j * kLanes * b.stride, b.stride, rows, b.count, to + j * kLanes,
+                     b.vectors * kLanes);
     }
     return;
   }
-  switch (vectors) {
+  switch (b.vectors) {
     case 1:
-      return PackRows<1>(from, stride, count, columns, to);
+      return PackRows<1>(b.from, b.stride, b.count, b.columns, to);
     case 2:
-      return PackRows<2>(from, stride, count, columns, to);
+      return PackRows<2>(b.from, b.stride, b.count, b.columns, to);
     case 3:
-      return PackRows<3>(from, stride, count, columns, to);
+      return PackRows<3>(b.from, b.stride, b.count, b.columns, to);
     default:
-      return PackRows<4>(from, stride, count, columns, to);
+      return PackRows<4>(b.from, b.stride, b.count, b.columns, to);
   }
 }
 
-// A multiple of every tile height, so that one layout serves all tiles.
-inline constexpr int64_t kSliverRows = 24;
+// Columns of a transposed A ([k, m] in memory) in slivers [k][kSliver]. A sliver is a multiple of every tile
+// height, so that one layout serves all tiles, and its rows are 96 bytes, which copies faster than the 24 or
+// 32 of a tile. The last sliver holds the rest as well, so that no tile straddles two.
+inline constexpr int64_t kSliver = 24;
 
-// Slivers [k][kSliverRows] of a transposed A ([k, m] in memory), one after the other. A few k at a time go to
-// all slivers, so that memory is read in order.
-HWY_NOINLINE void PackSlivers(const float* from, int64_t stride, int64_t rows, int64_t count, float* to) {
+struct Slivers {
+  explicit Slivers(int64_t rows)
+      : count(std::max<int64_t>(rows / kSliver, 1)), last(rows - (count - 1) * kSliver) {}
+  int64_t of(int64_t row) const { return std::min(row / kSliver, count - 1); }
+  int64_t width(int64_t sliver) const { return sliver + 1 == count ? last : kSliver; }
+
+  int64_t count, last;
+};
+
+// A few k at a time go to all slivers, so that memory is read in order.
+HWY_NOINLINE void PackA(const float* from, int64_t stride, int64_t rows, int64_t count, float* to) {
   constexpr int64_t kStep = 8;
-  const int64_t whole = rows / kSliverRows, rest = rows % kSliverRows;
+  const Slivers slivers(rows);
   for (int64_t k = 0; k < count; k += kStep) {
     const int64_t steps = std::min(kStep, count - k);
     const float* row = from + k * stride;
-    float* sliver = to + k * kSliverRows;
-    for (int64_t i = 0; i < whole; ++i, row += kSliverRows, sliver += count * kSliverRows) {
+    float* sliver = to + k * kSliver;
+    for (int64_t i = 0; i + 1 < slivers.count; ++i, row += kSliver, sliver += count * kSliver) {
       for (int64_t j = 0; j < steps; ++j) {
-        std::memcpy(sliver + j * kSliverRows, row + j * stride, kSliverRows * sizeof(float));
+        std::memcpy(sliver + j * kSliver, row + j * stride, kSliver * sizeof(float));
       }
     }
-    for (int64_t j = 0; j < steps; ++j) std::copy_n(row + j * stride, rest, sliver + j * kSliverRows);
+    sliver += k * (slivers.last - kSliver);
+    for (int64_t j = 0; j < steps; ++j)
+      std::copy_n(row + j * stride, slivers.last, sliver + j * slivers.last);
   }
 }
 

@@ -46,7 +46,6 @@ struct TileArgs {
   int64_t k;
   int64_t last_lanes;  // of the last vector, those that are columns of C
   bool load_c;         // continue the chain in C, else start from zero
-  float* next_c;       // of the next tile, to be prefetched
 };
 
 template <int MR, int NV>
@@ -98,11 +97,6 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
     }
   }
 
-  for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 4
-    for (int64_t j = 0; j < NV * kLanes; j += 16) __builtin_prefetch(t.next_c + i * t.c_stride + j, 1);
-  }
-
   const float* HWY_RESTRICT a = t.a;
   const float* HWY_RESTRICT b = t.b;
   const int64_t a_row = kRowMajorA ? t.a_stride : 1;
@@ -122,6 +116,64 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
   }
 
   StoreTile<MR, NV>(t, acc);
+}
+
+using TileFunction = void (*)(const TileArgs&);
+
+// Heights for which there is a tile; the tallest keep all accumulators in registers.
+constexpr bool HasTile(int64_t rows, int vectors) {
+  if (kMaxVectors == 4) {
+    return rows <= 6 || (rows == 8 && (vectors == 2 || vectors == 3)) || (rows == 12 && vectors <= 2);
+  }
+  return rows <= 6 || (rows == 8 && vectors == 1);
+}
+
+template <bool kRowMajorA, int NV>
+TileFunction TileOf(int64_t rows) {
+#define MULTIHEAD_TILE(MR)              \
+  case MR:                              \
+    if constexpr (HasTile(MR, NV))      \
+      return &Tile<kRowMajorA, MR, NV>; \
+    else                                \
+      break
+  switch (rows) {
+    MULTIHEAD_TILE(1);
+    MULTIHEAD_TILE(2);
+    MULTIHEAD_TILE(3);
+    MULTIHEAD_TILE(4);
+    MULTIHEAD_TILE(5);
+    MULTIHEAD_TILE(6);
+    MULTIHEAD_TILE(8);
+    MULTIHEAD_TILE(12);
+  }
+#undef MULTIHEAD_TILE
+  return nullptr;
+}
+
+template <bool kRowMajorA>
+TileFunction TileOf(int64_t rows, int vectors) {
+  switch (vectors) {
+    case 1:
+      return TileOf<kRowMajorA, 1>(rows);
+    case 2:
+      return TileOf<kRowMajorA, 2>(rows);
+#if HWY_TARGET == HWY_AVX3
+    case 3:
+      return TileOf<kRowMajorA, 3>(rows);
+    case 4:
+      return TileOf<kRowMajorA, 4>(rows);
+#endif
+  }
+  return nullptr;
+}
+
+// Height of the next tile when `rest` rows are left: full tiles, then two of about the same height, since a
+// tile of one or two rows has too few chains to hide the latency of an FMA.
+inline int64_t TileHeight(int64_t rest, int64_t full, int vectors) {
+  if (rest >= 2 * full) return full;
+  int64_t rows = rest <= full ? rest : (rest + 1) / 2;
+  while (!HasTile(rows, vectors)) rows = rest <= full ? (rows + 1) / 2 : rows + 1;
+  return rows;
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
