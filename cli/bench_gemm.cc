@@ -1,0 +1,131 @@
+// multihead bench gemm: the speed of matrix products.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "cli/verb.h"
+#include "multihead/core/json.h"
+#include "multihead/core/parallel.h"
+#include "multihead/core/rng.h"
+#include "multihead/kernels/gemm.h"
+#include "multihead/kernels/peak.h"
+
+namespace multihead::cli {
+namespace {
+
+struct Product {
+  int64_t m, n, k;
+  bool ta = false, tb = true;
+};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class BenchGemm : public Verb {
+ public:
+  std::string name() const override { return "bench gemm"; }
+  std::string summary() const override { return "speed of matrix products"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"multihead bench gemm", "shapes that training uses"},
+            {"multihead bench gemm --m 1024 --n 768 --k 3072 --layout NT", "one product; layout of A and B"}};
+  }
+
+  void declare(Flags& flags) override {
+    flags.integer("m", one_.m, "rows of the result (with --n and --k: only this product)");
+    flags.integer("n", one_.n, "columns of the result");
+    flags.integer("k", one_.k, "inner size");
+    flags.choice("layout", layout_, {"NN", "NT", "TN", "TT"}, "A and B as stored (T: transposed)");
+    flags.number("seconds", seconds_, "time per product");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (!(seconds_ > 0 && seconds_ <= 600))
+      throw UsageError(concat("--seconds must be in (0, 600], got ", seconds_));
+    std::vector<Product> list;
+    if (one_.m != 0 || one_.n != 0 || one_.k != 0) {
+      for (const int64_t size : {one_.m, one_.n, one_.k}) {
+        if (size < 1 || size > 65536)
+          throw UsageError(concat("--m, --n and --k must be in [1, 65536], got ", size));
+      }
+      one_.ta = layout_[0] == 'T', one_.tb = layout_[1] == 'T';
+      list = {one_};
+    } else {
+      // y = x·Wᵀ, dx = dy·W and dW = dyᵀ·x of the sizes that small models have, and decoding.
+      for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{768, 384, 128},
+                                    {768, 512, 128},
+                                    {4096, 768, 256},
+                                    {4096, 1024, 256},
+                                    {1024, 2304, 768}}) {
+        list.insert(list.end(), {{m, n, k, false, true}, {m, k, n, false, false}, {n, k, m, true, false}});
+      }
+      list.insert(list.end(), {{64, 64, 64}, {1, 4096, 4096}, {8, 4096, 4096}});
+    }
+    Json rows = Json::array();
+    for (const Product& p : list) {
+      const auto [gflops, share] = measure(p);
+      const std::string layout = fmt::format("{}{}", p.ta ? 'T' : 'N', p.tb ? 'T' : 'N');
+      if (common.json) {
+        rows.push_back(Json::object({{"m", p.m},
+                                     {"n", p.n},
+                                     {"k", p.k},
+                                     {"layout", layout},
+                                     {"gflops", gflops},
+                                     {"share_of_peak", share}}));
+      } else {
+        fmt::print("{} {:>5} x {:>5} x {:>5}  {:8.1f} GFLOP/s  {:.2f} of peak\n", layout, p.m, p.n, p.k,
+                   gflops, share);
+        std::fflush(stdout);
+      }
+    }
+    if (common.json)
+      fmt::print("{}\n", Json::object({{"threads", num_threads()}, {"products", rows}}).dump(2));
+    return kDone;
+  }
+
+ private:
+  // Medians of bursts of about a millisecond, each between two measurements of the peak.
+  std::pair<double, double> measure(const Product& p) const {
+    Rng rng(1);
+    const Tensor a = randn({p.m, p.k}, rng), b = randn({p.k, p.n}, rng), c = Tensor::empty({p.m, p.n});
+    const kernels::GemmArgs<float> args{.a = a.data<float>(),
+                                        .lda = p.ta ? p.m : p.k,
+                                        .ta = p.ta ? kernels::Transpose::yes : kernels::Transpose::no,
+                                        .b = b.data<float>(),
+                                        .ldb = p.tb ? p.k : p.n,
+                                        .tb = p.tb ? kernels::Transpose::yes : kernels::Transpose::no,
+                                        .c = c.data<float>(),
+                                        .ldc = p.n,
+                                        .m = p.m,
+                                        .n = p.n,
+                                        .k = p.k};
+    const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+    const int64_t repeats = std::max<int64_t>(1, static_cast<int64_t>(1e8 / flops));
+    std::vector<double> speeds, shares;
+    kernels::gemm(args);
+    const double end = now() + seconds_;
+    while (now() < end || speeds.size() < 5) {
+      const double peak = kernels::fma_gflops(1e-3) * num_threads();
+      const double begin = now();
+      for (int64_t i = 0; i < repeats; ++i) kernels::gemm(args);
+      speeds.push_back(flops * static_cast<double>(repeats) / (now() - begin) / 1e9);
+      shares.push_back(speeds.back() / peak);
+    }
+    auto median = [](std::vector<double>& v) {
+      std::nth_element(v.begin(), v.begin() + static_cast<long>(v.size() / 2), v.end());
+      return v[v.size() / 2];
+    };
+    return {median(speeds), median(shares)};
+  }
+
+  Product one_{0, 0, 0};
+  std::string layout_ = "NT";
+  double seconds_ = 0.5;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_bench_gemm() { return std::make_unique<BenchGemm>(); }
+
+}  // namespace multihead::cli

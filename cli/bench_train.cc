@@ -1,0 +1,180 @@
+// multihead bench train: the speed of a whole training step.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "cli/verb.h"
+#include "multihead/autograd/tape.h"
+#include "multihead/core/json.h"
+#include "multihead/core/parallel.h"
+#include "multihead/core/storage.h"
+#include "multihead/kernels/isa.h"
+#include "multihead/kernels/peak.h"
+#include "multihead/models/language_model.h"
+#include "multihead/nn/module.h"
+#include "multihead/optim/adam.h"
+
+namespace multihead::cli {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<long>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// What all threads together can do at this moment.
+double peak_gflops() {
+  std::vector<double> each(static_cast<size_t>(num_threads()));
+  parallel_for(num_threads(),
+               [&](int64_t i, int) { each[static_cast<size_t>(i)] = kernels::fma_gflops(1e-3); });
+  double sum = 0;
+  for (const double gflops : each) sum += gflops;
+  return sum;
+}
+
+class BenchTrain : public Verb {
+ public:
+  std::string name() const override { return "bench train"; }
+  std::string summary() const override { return "speed and memory of training steps on random tokens"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"multihead bench train --layers 4 --heads 4 --width 128 --context 64 --batch 12 --json",
+             "the demo's size"},
+            {"multihead bench train --layers 6 --heads 16 --width 256 --context 512 --batch 16 --dropout 0.1",
+             "the founding tutorial's size"}};
+  }
+
+  void declare(Flags& flags) override {
+    config_.vocab_size = 96;
+    config_.context = 64;
+    config_.activation = Activation::gelu;
+    flags.integer("layers", config_.num_layers, "Transformer layers");
+    flags.integer("heads", config_.num_heads, "attention heads");
+    flags.integer("width", config_.embed_dim, "size of a token's vector");
+    flags.integer("ff", config_.ffn_dim, "hidden size of the feed-forward networks (0: 4 x width)");
+    flags.integer("context", config_.context, "tokens per sequence");
+    flags.integer("vocab-size", config_.vocab_size, "tokens in the vocabulary");
+    flags.integer("batch", batch_, "sequences per step");
+    flags.number("dropout", dropout_, "of attention weights and sub-layer outputs");
+    flags.choice("positions", positions_, {"none", "learned", "sinusoidal", "rotary", "alibi"}, "positions");
+    flags.number("seconds", seconds_, "how long to measure");
+    flags.integer("seed", seed_, "seed of weights and tokens");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (batch_ < 1) throw UsageError(concat("--batch must be positive, got ", batch_));
+    if (!(seconds_ > 0 && seconds_ <= 3600)) {
+      throw UsageError(concat("--seconds must be in (0, 3600], got ", seconds_));
+    }
+    config_.dropout_p = config_.attention_dropout_p = dropout_;
+    const std::vector<std::string> names = {"none", "learned", "sinusoidal", "rotary", "alibi"};
+    config_.positions =
+        static_cast<models::Positions>(std::find(names.begin(), names.end(), positions_) - names.begin());
+    config_ = models::resolved(config_);
+    measure();
+    report(common);
+    return kDone;
+  }
+
+ private:
+  void measure() {
+    Rng rng(static_cast<uint64_t>(seed_));
+    models::LanguageModel model(config_, rng);
+    optim::AdamW optimizer(nn::named_parameters(model), {.beta2 = 0.99, .weight_decay = 0.1});
+    parameters_ = nn::parameter_count(model);
+    int64_t step_number = 0;
+    auto step = [&] {
+      const auto [tokens, targets] = random_batch(step_number++);
+      optimizer.zero_grad();
+      Tape tape;
+      const Tensor loss = model.loss(tokens, targets, {.rng = &rng});
+      tape.backward(loss);
+      optimizer.clip_grad_norm(1);
+      optimizer.step();
+    };
+    for (int i = 0; i < 3; ++i) step();
+    allocations_ = memory_stats().system_allocations;
+    const double end = now() + seconds_;
+    while (now() < end || times_.size() < 3) {
+      const double before = peak_gflops(), begin = now();
+      step();
+      times_.push_back(now() - begin);
+      peaks_.push_back((before + peak_gflops()) / 2);
+      ratios_.push_back(flops() / times_.back() / 1e9 / peaks_.back());
+    }
+    allocations_ = memory_stats().system_allocations - allocations_;
+  }
+
+  std::pair<Tensor, Tensor> random_batch(int64_t step) const {
+    const RandomStream stream{static_cast<uint64_t>(seed_),
+                              (uint64_t{1} << 62) + static_cast<uint64_t>(step)};
+    Tensor tokens = Tensor::empty({batch_, config_.context}, Dtype::i32);
+    Tensor targets = Tensor::empty({batch_, config_.context}, Dtype::i32);
+    const auto vocabulary = static_cast<uint32_t>(config_.vocab_size);
+    const auto ids = tokens.span<int32_t>(), next = targets.span<int32_t>();
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(stream.bits(i) % vocabulary);
+    for (size_t i = 0; i < next.size(); ++i) next[i] = ids[(i + 1) % ids.size()];
+    return {tokens, targets};
+  }
+
+  // 6 per weight of a matrix and token, and half a square of attention: forward 2, backward 4.
+  double flops() const {
+    const auto L = static_cast<double>(config_.num_layers), D = static_cast<double>(config_.embed_dim),
+               T = static_cast<double>(config_.context), F = static_cast<double>(config_.ffn_dim),
+               V = static_cast<double>(config_.vocab_size), B = static_cast<double>(batch_);
+    return 6 * (L * (4 * D * D + 2 * D * F) + V * D) * B * T + 6 * L * T * T * D * B;
+  }
+
+  void report(const CommonOptions& common) const {
+    const double time = median(times_), share = median(ratios_), peak = median(peaks_);
+    const double tokens = static_cast<double>(batch_ * config_.context) / time;
+    rusage usage = {};
+    getrusage(RUSAGE_SELF, &usage);
+    const MemoryStats memory = memory_stats();
+    if (common.json) {
+      fmt::print("{}\n", Json::object({{"tokens_per_second", tokens},
+                                       {"step_seconds", time},
+                                       {"step_seconds_min", *std::min_element(times_.begin(), times_.end())},
+                                       {"gflops", flops() / time / 1e9},
+                                       {"peak_gflops", peak},
+                                       {"share_of_peak", share},
+                                       {"steps", static_cast<int64_t>(times_.size())},
+                                       {"threads", num_threads()},
+                                       {"isa", std::string(kernels::isa_name(kernels::current_isa()))},
+                                       {"cpu", std::string(kernels::cpu_name())},
+                                       {"parameters", parameters_},
+                                       {"peak_memory_bytes", int64_t{usage.ru_maxrss} * 1024},
+                                       {"peak_tensor_bytes", memory.peak_bytes},
+                                       {"system_allocations", allocations_}})
+                             .dump(2));
+      return;
+    }
+    fmt::print("{:.0f} tokens/s, {:.2f} ms per step (median of {}), {} threads\n", tokens, time * 1e3,
+               times_.size(), num_threads());
+    fmt::print("{:.1f} GFLOP/s, {:.2f} of the {:.0f} that the FMA units reach ({}, {})\n",
+               flops() / time / 1e9, share, peak, kernels::isa_name(kernels::current_isa()),
+               kernels::cpu_name());
+    fmt::print("peak memory {:.1f} MB, of which tensors {:.1f} MB; {} parameters\n",
+               static_cast<double>(usage.ru_maxrss) / 1024,
+               static_cast<double>(memory.peak_bytes) / 1048576.0, parameters_);
+  }
+
+  models::LanguageModelConfig config_;
+  std::string positions_ = "learned";
+  int64_t batch_ = 12, seed_ = 0, parameters_ = 0, allocations_ = 0;
+  double dropout_ = 0, seconds_ = 10;
+  std::vector<double> times_, peaks_, ratios_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_bench_train() { return std::make_unique<BenchTrain>(); }
+
+}  // namespace multihead::cli

@@ -1,0 +1,57 @@
+// multihead check: the doctor
+#include <fmt/format.h>
+
+#include "cli/model_dir.h"
+#include "multihead/train/doctor.h"
+
+namespace multihead::cli {
+namespace {
+
+class Check : public Verb {
+ public:
+  std::string name() const override { return "check"; }
+  std::string summary() const override { return "does a model do what a language model must do"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"multihead check model",
+             "causality, padding, cache, threads, gradients, learning; exit code 1 if a check fails"}};
+  }
+
+  void declare(Flags& flags) override {
+    flags.positional("DIR", folder_, "model folder");
+    flags.integer("length", options_.length, "tokens per sequence");
+    flags.integer("seed", seed_, "seed of the sequences");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (options_.length < 1) throw UsageError(concat("--length must be positive, got ", options_.length));
+    const LoadedModel loaded = load_model_dir(folder_);
+    options_.seed = static_cast<uint64_t>(seed_);
+    if (!common.json) options_.on_result = print;
+    const std::vector<train::CheckResult> results = train::check_language_model(loaded.model, options_);
+    bool all = true;
+    Json checks = Json::array();
+    for (const train::CheckResult& r : results) {
+      all = all && r.passed;
+      checks.push_back(Json::object(
+          {{"name", r.name}, {"passed", r.passed}, {"detail", r.detail}, {"seconds", r.seconds}}));
+    }
+    if (common.json) fmt::print("{}\n", Json::object({{"passed", all}, {"checks", checks}}).dump(2));
+    return all ? kDone : kFailed;
+  }
+
+ private:
+  static void print(const train::CheckResult& r) {
+    fmt::print("{}  {:<12} {}\n", r.passed ? "ok  " : "FAIL", r.name, r.detail);
+    std::fflush(stdout);
+  }
+
+  std::string folder_;
+  int64_t seed_ = 1;
+  train::DoctorOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_check() { return std::make_unique<Check>(); }
+
+}  // namespace multihead::cli

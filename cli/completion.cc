@@ -1,0 +1,162 @@
+// multihead completion: what the shell needs to complete verbs, flags and their values.
+#include <fmt/format.h>
+
+#include "cli/parser.h"
+
+namespace multihead::cli {
+namespace {
+
+// Every verb with its flags, those that all share included.
+template <class F>
+void for_each_verb(F&& f) {
+  for (const auto& verb : make_verbs()) {
+    CommonOptions common;
+    Flags flags = common_flags(common);
+    verb->declare(flags);
+    flags.add({.name = "config", .value = "FILE", .help = "flags from a file", .initial = {}, .set = {}});
+    flags.add({.name = "help", .value = {}, .help = "flags and examples", .initial = {}, .set = {}});
+    f(*verb, flags);
+  }
+}
+
+bool is_path(const Flag& flag) { return flag.value == "FILE" || flag.value == "DIR" || flag.value == "PATH"; }
+
+std::string first_words(const std::string& prefix) {
+  std::string words;
+  std::string last;
+  for_each_verb([&](const Verb& verb, const Flags&) {
+    const std::string name = verb.name();
+    const size_t space = name.find(' ');
+    std::string word;
+    if (prefix.empty()) word = name.substr(0, space);
+    if (!prefix.empty() && name.starts_with(prefix + " ")) word = name.substr(prefix.size() + 1);
+    if (!word.empty() && word != last) words += (words.empty() ? "" : " ") + word;
+    if (!word.empty()) last = word;
+  });
+  return words;
+}
+
+std::string bash() {
+  std::string cases, values;
+  for_each_verb([&](const Verb& verb, const Flags& flags) {
+    std::string names;
+    for (const Flag& flag : flags.list()) {
+      if (flag.positional) continue;
+      names += " --" + flag.name;
+      if (!flag.choices.empty()) {
+        values += fmt::format("    \"{}:--{}\") words=\"{}\" ;;\n", verb.name(), flag.name,
+                              fmt::join(flag.choices, " "));
+      } else if (!flag.value.empty() && !is_path(flag)) {
+        values += fmt::format("    \"{}:--{}\") return ;;\n", verb.name(), flag.name);
+      }
+    }
+    cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", verb.name(), names.substr(1));
+  });
+  std::string seconds;
+  for (const char* group : {"train", "tokenizer", "bench"}) {
+    seconds += fmt::format("    {}) words=\"{}\" ;;\n", group, first_words(group));
+  }
+  return fmt::format(R"(# bash completion for multihead; load it with: source <(multihead completion bash)
+_multihead() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} verb=${{COMP_WORDS[1]}} words=
+  COMPREPLY=()
+  if [[ $COMP_CWORD -eq 1 ]]; then
+    COMPREPLY=($(compgen -W "{0} --help --version" -- "$current"))
+    return
+  fi
+  case $verb in train|tokenizer|bench)
+    if [[ $COMP_CWORD -eq 2 ]]; then
+      case $verb in
+{1}      esac
+      COMPREPLY=($(compgen -W "$words" -- "$current"))
+      return
+    fi
+    verb="$verb ${{COMP_WORDS[2]}}" ;;
+  esac
+  case "$verb:$previous" in
+{2}  esac
+  if [[ -n $words ]]; then
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+  elif [[ $current == -* ]]; then
+    case $verb in
+{3}    esac
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+  else
+    COMPREPLY=($(compgen -f -- "$current"))
+  fi
+}}
+complete -o filenames -F _multihead multihead
+)",
+                     first_words(""), seconds, values, cases);
+}
+
+std::string zsh() {
+  return "#compdef multihead\n# zsh completion for multihead; load it with: source <(multihead completion "
+         "zsh)\n"
+         "autoload -U +X bashcompinit && bashcompinit\n" +
+         bash();
+}
+
+std::string fish_quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  return out + "'";
+}
+
+std::string fish() {
+  std::string out = "# fish completion for multihead; load it with: multihead completion fish | source\n";
+  out +=
+      fmt::format("complete -c multihead -n __fish_use_subcommand -f -a {}\n", fish_quoted(first_words("")));
+  for (const char* group : {"train", "tokenizer", "bench"}) {
+    out += fmt::format(
+        "complete -c multihead -n '__fish_seen_subcommand_from {0}; and not __fish_seen_subcommand_from {1}' "
+        "-f -a {2}\n",
+        group, first_words(group), fish_quoted(first_words(group)));
+  }
+  for_each_verb([&](const Verb& verb, const Flags& flags) {
+    std::string condition;
+    std::string name = verb.name();
+    for (size_t at = 0; at < name.size();) {
+      const size_t end = std::min(name.find(' ', at), name.size());
+      condition += (condition.empty() ? "" : "; and ") +
+                   fmt::format("__fish_seen_subcommand_from {}", name.substr(at, end - at));
+      at = end + 1;
+    }
+    for (const Flag& flag : flags.list()) {
+      if (flag.positional) continue;
+      out += fmt::format("complete -c multihead -n '{}' -l {} -d {}", condition, flag.name,
+                         fish_quoted(flag.help));
+      if (!flag.choices.empty())
+        out += fmt::format(" -x -a {}", fish_quoted(fmt::format("{}", fmt::join(flag.choices, " "))));
+      if (flag.choices.empty() && !flag.value.empty()) out += is_path(flag) ? " -r" : " -x";
+      out += '\n';
+    }
+  });
+  return out;
+}
+
+class Completion : public Verb {
+ public:
+  std::string name() const override { return "completion"; }
+  std::string summary() const override { return "completion script for bash, zsh or fish"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"source <(multihead completion bash)", "for this shell"}};
+  }
+  void declare(Flags& flags) override { flags.positional("SHELL", shell_, "bash, zsh or fish"); }
+  int run(const CommonOptions&) override {
+    if (shell_ != "bash" && shell_ != "zsh" && shell_ != "fish") {
+      throw UsageError(concat("SHELL must be bash, zsh or fish, got ", quote(shell_)));
+    }
+    fmt::print("{}", shell_ == "bash" ? bash() : shell_ == "zsh" ? zsh() : fish());
+    return kDone;
+  }
+
+ private:
+  std::string shell_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_completion() { return std::make_unique<Completion>(); }
+
+}  // namespace multihead::cli

@@ -1,0 +1,77 @@
+// multihead eval
+#include <fmt/format.h>
+
+#include "cli/model_dir.h"
+#include "multihead/text/corpus.h"
+#include "multihead/train/evaluate.h"
+
+namespace multihead::cli {
+namespace {
+
+class Eval : public Verb {
+ public:
+  std::string name() const override { return "eval"; }
+  std::string summary() const override { return "how well a model predicts a text"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"multihead eval model --data austen.txt --last 0.1",
+             "loss, perplexity and bits per byte of the last tenth"},
+            {"multihead eval model --data other.txt --json", "for programs"}};
+  }
+
+  void declare(Flags& flags) override {
+    flags.positional("DIR", folder_, "model folder");
+    flags.text("data", "FILE", data_, "text to predict (required)");
+    flags.number("last", last_, "only this share of the text, from its end");
+    flags.integer("context", options_.context, "tokens per window (0: the model's context)");
+    flags.integer("batch", options_.batch, "windows at once");
+    flags.integer("windows", options_.windows, "windows, evenly spread over the text (0: all)");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (data_.empty()) throw UsageError("--data FILE is required; see multihead eval --help");
+    if (!(last_ > 0 && last_ <= 1)) throw UsageError(concat("--last must be in (0, 1], got ", last_));
+    const LoadedModel loaded = load_model_dir(folder_);
+    const int64_t context = loaded.model.config().context;
+    if (options_.context < 0 || options_.context > context) {
+      throw UsageError(
+          concat("--context must be in [1, ", context, "], the model's, got ", options_.context));
+    }
+    const std::string text = reading([&] { return text::read_text(data_); });
+    const std::vector<int32_t> tokens = reading([&] { return loaded.tokenizer.encode(part(text)); });
+    const train::TextLoss result = train::evaluate(loaded.model, tokens, options_, &loaded.tokenizer);
+    if (common.json) {
+      fmt::print("{}\n", Json::object({{"loss", result.loss()},
+                                       {"perplexity", result.perplexity()},
+                                       {"nats_per_character", result.nats_per_character()},
+                                       {"bits_per_byte", result.bits_per_byte()},
+                                       {"tokens", result.tokens},
+                                       {"characters", result.characters},
+                                       {"bytes", result.bytes}})
+                             .dump(2));
+      return kDone;
+    }
+    fmt::print("loss                {:.4f} nats per token\nperplexity          {:.3f}\n", result.loss(),
+               result.perplexity());
+    fmt::print("nats per character  {:.4f}\nbits per byte       {:.4f}\n", result.nats_per_character(),
+               result.bits_per_byte());
+    fmt::print("predicted           {} tokens, {} characters, {} bytes\n", result.tokens, result.characters,
+               result.bytes);
+    return kDone;
+  }
+
+ private:
+  std::string_view part(const std::string& text) const {
+    if (last_ == 1) return text;
+    return text::split_corpus(text, {.validation = last_}).validation.front();
+  }
+
+  std::string folder_, data_;
+  double last_ = 1;
+  train::EvaluateOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_eval() { return std::make_unique<Eval>(); }
+
+}  // namespace multihead::cli

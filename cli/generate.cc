@@ -1,0 +1,156 @@
+// multihead generate
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "cli/model_dir.h"
+#include "multihead/generate/generate.h"
+#include "multihead/train/signals.h"
+
+namespace multihead::cli {
+namespace {
+
+// Prints text as its tokens come, never half a character.
+class Stream {
+ public:
+  explicit Stream(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void write(int32_t token) {
+    pending_ += tokenizer_.decode(std::span(&token, 1));
+    put(text::complete_utf8(pending_));
+  }
+  void finish() { put(pending_.size()); }
+
+ private:
+  void put(size_t bytes) {
+    std::fwrite(pending_.data(), 1, bytes, stdout);
+    std::fflush(stdout);
+    pending_.erase(0, bytes);
+  }
+  const text::Tokenizer& tokenizer_;
+  std::string pending_;
+};
+
+class Generate : public Verb {
+ public:
+  std::string name() const override { return "generate"; }
+  std::string summary() const override { return "continue a prompt with a trained model"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"multihead generate model --prompt \"It was \" --max-new-tokens 200", "text, as it is made"},
+            {"multihead generate model --prompt \"Emma \" --temperature 0.8 --top-k 40 --seed 7 --samples 3",
+             "three continuations"},
+            {"echo \"Dear \" | multihead generate model --prompt - --temperature 0",
+             "greedy, prompt from stdin"}};
+  }
+
+  void declare(Flags& flags) override {
+    flags.positional("DIR", folder_, "model folder");
+    flags.text("prompt", "TEXT", prompt_, "what to continue; - reads stdin");
+    flags.integer("max-new-tokens", options_.max_new_tokens, "tokens to add");
+    flags.number("temperature", options_.sampling.temperature, "0: always the most likely token");
+    flags.integer("top-k", options_.sampling.top_k, "choose among the k most likely (0: all)");
+    flags.number("top-p", options_.sampling.top_p, "choose among the fewest that make up this probability");
+    flags.number("min-p", options_.sampling.min_p,
+                 "drop what is less likely than this share of the likeliest");
+    flags.number("repetition-penalty", options_.sampling.repetition_penalty, "> 1 avoids what was said");
+    flags.integer("seed", seed_, "seed of the choices");
+    flags.integer("samples", samples_, "continuations");
+    flags.text("stop", "TEXT", stop_, "end before this text");
+    flags.choice("past-context", overflow_, {"slide", "error"},
+                 "when the context is full, go on from its last half, or refuse beforehand");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (samples_ < 1 || samples_ > 4096)
+      throw UsageError(concat("--samples must be in [1, 4096], got ", samples_));
+    if (seed_ < 0) throw UsageError(concat("--seed must not be negative, got ", seed_));
+    if (options_.max_new_tokens < 0) {
+      throw UsageError(concat("--max-new-tokens must not be negative, got ", options_.max_new_tokens));
+    }
+    check(options_.sampling);
+    const LoadedModel loaded = load_model_dir(folder_);
+    const std::string prompt = text_or_stdin(prompt_);
+    if (prompt.empty()) throw UsageError("the prompt is empty; give --prompt TEXT");
+    options_.seed = static_cast<uint64_t>(seed_);
+    options_.overflow = overflow_ == "error" ? Overflow::error : Overflow::slide;
+    if (const auto eos = loaded.tokenizer.eos_id()) options_.stop_tokens = {*eos};
+    return print(common, loaded, prompt);
+  }
+
+ private:
+  int print(const CommonOptions& common, const LoadedModel& loaded, const std::string& prompt) {
+    const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt);
+    const bool streams = samples_ == 1 && !common.json && stop_.empty();
+    Stream stream(loaded.tokenizer);
+    if (streams) {
+      fmt::print("{}", prompt);
+      std::fflush(stdout);
+    }
+    const train::StopSignals signals;
+    std::vector<std::string> texts(static_cast<size_t>(samples_));
+    options_.on_token = [&](int64_t row, int32_t token) {
+      if (streams) stream.write(token);
+      std::string& text = texts[static_cast<size_t>(row)];
+      text += loaded.tokenizer.decode(std::span(&token, 1));
+      const bool stopped = !stop_.empty() && text.find(stop_) != std::string::npos;
+      if (stopped) text.resize(text.find(stop_));
+      return !stopped && train::StopSignals::received() == 0;
+    };
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<std::vector<int32_t>> rows(static_cast<size_t>(samples_), ids);
+    const auto tokens = generate(loaded.model, rows, options_);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (streams) {
+      stream.finish();
+      fmt::print("\n");
+    } else {
+      common.json ? print_json(prompt, texts, tokens, seconds) : print_texts(prompt, texts);
+    }
+    return train::StopSignals::received() != 0 ? train::StopSignals::exit_code() : kDone;
+  }
+
+  void print_texts(const std::string& prompt, const std::vector<std::string>& texts) const {
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (texts.size() > 1) fmt::print("{}--- {} ---\n", i > 0 ? "\n" : "", i + 1);
+      fmt::print("{}{}\n", prompt, texts[i]);
+    }
+  }
+
+  // JSON holds characters: what is no UTF-8 becomes the replacement character.
+  static std::string valid_utf8(const std::string& text) {
+    std::string out;
+    for (size_t at = 0; at < text.size();) {
+      const size_t length = utf8_sequence(text, at);
+      out += length > 0 ? text.substr(at, length) : "\xEF\xBF\xBD";
+      at += std::max<size_t>(length, 1);
+    }
+    return out;
+  }
+
+  void print_json(const std::string& prompt, const std::vector<std::string>& texts,
+                  const std::vector<std::vector<int32_t>>& tokens, double seconds) const {
+    Json samples = Json::array();
+    int64_t count = 0;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const auto n = static_cast<int64_t>(tokens[i].size());
+      count += n;
+      samples.push_back(Json::object({{"text", valid_utf8(texts[i])}, {"tokens", n}}));
+    }
+    fmt::print("{}\n",
+               Json::object({{"prompt", valid_utf8(prompt)},
+                             {"samples", samples},
+                             {"seed", seed_},
+                             {"tokens_per_second", static_cast<double>(count) / std::max(seconds, 1e-9)}})
+                   .dump(2));
+  }
+
+  std::string folder_, prompt_, stop_, overflow_ = "slide";
+  int64_t samples_ = 1, seed_ = 0;
+  GenerateOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_generate() { return std::make_unique<Generate>(); }
+
+}  // namespace multihead::cli

@@ -1,0 +1,146 @@
+// multihead tokenizer train | encode | decode
+#include <fmt/format.h>
+
+#include "cli/model_dir.h"
+#include "multihead/text/corpus.h"
+
+namespace multihead::cli {
+namespace {
+
+class TokenizerTrain : public Verb {
+ public:
+  std::string name() const override { return "tokenizer train"; }
+  std::string summary() const override { return "make a tokenizer from text files"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {
+        {"multihead tokenizer train austen.txt --out tok --vocab-size 4096", "byte pairs, as GPT-2 has them"},
+        {"multihead tokenizer train austen.txt --out tok --kind char", "one token per character"}};
+  }
+
+  void declare(Flags& flags) override {
+    flags.positionals("FILE", files_, "texts, UTF-8");
+    flags.text("out", "DIR", out_, "folder for tokenizer.json (required)");
+    flags.choice("kind", kind_, {"bpe", "char"}, "what a token is");
+    flags.integer("vocab-size", vocab_size_, "tokens (bpe)");
+    flags.integer("min-frequency", min_frequency_, "merge pairs that occur so often (bpe)");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (files_.empty()) throw UsageError("no FILE given; see multihead tokenizer train --help");
+    if (out_.empty()) throw UsageError("--out DIR is required; see multihead tokenizer train --help");
+    std::vector<std::string> texts;
+    for (const std::string& file : files_) texts.push_back(reading([&] { return text::read_text(file); }));
+    const std::vector<std::string_view> views(texts.begin(), texts.end());
+    const text::Tokenizer tokenizer =
+        kind_ == "char"
+            ? text::Tokenizer::train_characters(views)
+            : text::Tokenizer::train_bpe(views, {.vocab_size = vocab_size_, .min_frequency = min_frequency_});
+    tokenizer.save(out_);
+    if (common.json) {
+      fmt::print("{}\n", Json::object({{"folder", out_}, {"vocab_size", tokenizer.vocab_size()}}).dump(2));
+    } else {
+      fmt::print("{} tokens in {}/tokenizer.json\n", tokenizer.vocab_size(), out_);
+    }
+    return kDone;
+  }
+
+ private:
+  std::vector<std::string> files_;
+  std::string out_, kind_ = "bpe";
+  int64_t vocab_size_ = 4096, min_frequency_ = 2;
+};
+
+class TokenizerEncode : public Verb {
+ public:
+  std::string name() const override { return "tokenizer encode"; }
+  std::string summary() const override { return "text to token ids"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
+            {"multihead tokenizer encode model - < text.txt", "text from stdin"}};
+  }
+
+  void declare(Flags& flags) override {
+    flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
+    flags.positional("TEXT", text_, "what to encode; - reads stdin");
+    flags.flag("special", special_, "read special tokens written in the text as such");
+  }
+
+  int run(const CommonOptions& common) override {
+    const text::Tokenizer tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
+    const std::vector<int32_t> ids = tokenizer.encode(text_or_stdin(text_), {.parse_special = special_});
+    if (!common.json) {
+      fmt::print("{}\n", fmt::join(ids, " "));
+      return kDone;
+    }
+    Json list = Json::array(), tokens = Json::array();
+    for (const int32_t id : ids) {
+      list.push_back(id);
+      tokens.push_back(tokenizer.token(id));
+    }
+    fmt::print("{}\n", Json::object({{"ids", list}, {"tokens", tokens}}).dump());
+    return kDone;
+  }
+
+ private:
+  std::string folder_, text_;
+  bool special_ = false;
+};
+
+class TokenizerDecode : public Verb {
+ public:
+  std::string name() const override { return "tokenizer decode"; }
+  std::string summary() const override { return "token ids to text"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"multihead tokenizer decode model 72 101 108", "text on stdout"}};
+  }
+
+  void declare(Flags& flags) override {
+    flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
+    flags.positionals("ID", ids_, "token ids; none: from stdin");
+    flags.flag("skip-special", skip_special_, "leave special tokens out");
+  }
+
+  int run(const CommonOptions& common) override {
+    const text::Tokenizer tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
+    std::vector<int32_t> ids;
+    for (const std::string& word : words()) {
+      const int64_t id = train::parse_integer("a token id", word);
+      if (id < 0 || id >= tokenizer.vocab_size()) {
+        throw UsageError(concat("token id ", id, " is outside [0, ", tokenizer.vocab_size(), ")"));
+      }
+      ids.push_back(static_cast<int32_t>(id));
+    }
+    const std::string text = tokenizer.decode(ids, {.skip_special = skip_special_});
+    if (common.json) {
+      fmt::print("{}\n", Json::object({{"text", text}}).dump());
+    } else {
+      fmt::print("{}\n", text);
+    }
+    return kDone;
+  }
+
+ private:
+  std::vector<std::string> words() const {
+    if (!ids_.empty()) return ids_;
+    std::vector<std::string> list;
+    const std::string text = text_or_stdin("-");
+    for (size_t at = 0; (at = text.find_first_not_of(" \t\r\n", at)) != std::string::npos;) {
+      const size_t end = std::min(text.find_first_of(" \t\r\n", at), text.size());
+      list.push_back(text.substr(at, end - at));
+      at = end;
+    }
+    return list;
+  }
+
+  std::string folder_;
+  std::vector<std::string> ids_;
+  bool skip_special_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_tokenizer_train() { return std::make_unique<TokenizerTrain>(); }
+std::unique_ptr<Verb> make_tokenizer_encode() { return std::make_unique<TokenizerEncode>(); }
+std::unique_ptr<Verb> make_tokenizer_decode() { return std::make_unique<TokenizerDecode>(); }
+
+}  // namespace multihead::cli
