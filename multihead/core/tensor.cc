@@ -52,6 +52,38 @@ void for_each_offset(const Shape& shape, const Shape& a, const Shape& b, F&& f) 
   }
 }
 
+// Copies between equal shapes and dtypes, in runs of the innermost axes that are contiguous in both.
+void copy_runs(const Tensor& to, const Tensor& from) {
+  if (to.numel() == 0) return;
+  int outer = to.rank();
+  int64_t run = 1;
+  while (outer > 0 &&
+         (to.size(outer - 1) == 1 || (to.strides()[outer - 1] == run && from.strides()[outer - 1] == run))) {
+    run *= to.size(--outer);
+  }
+  Shape shape, a, b;
+  for (int i = 0; i < outer; ++i) {
+    shape.push_back(to.size(i));
+    a.push_back(to.strides()[i]);
+    b.push_back(from.strides()[i]);
+  }
+  const auto element = static_cast<int64_t>(size_of(to.dtype()));
+  auto* target = static_cast<std::byte*>(to.raw());
+  const auto* source = static_cast<const std::byte*>(from.raw());
+  const auto bytes = static_cast<size_t>(run * element);
+  const auto copy = [&](auto size) {
+    for_each_offset(shape, a, b, [&](int64_t i, int64_t j) {
+      std::memmove(target + i * element, source + j * element, size());
+    });
+  };
+  // A constant size makes the single-element case a plain move.
+  if (bytes == 4) {
+    copy([] { return size_t{4}; });
+  } else {
+    copy([&] { return bytes; });
+  }
+}
+
 }  // namespace
 
 Tensor::Impl& Tensor::impl() const {
@@ -196,8 +228,8 @@ Tensor Tensor::to(Dtype target) const {
 
 void Tensor::copy_from(const Tensor& source) const {
   MH_CHECK(source.shape() == shape(), ShapeError, "copy_from: expected ", shape(), ", got ", source.shape());
-  if (source.dtype() == dtype() && source.is_contiguous() && is_contiguous()) {
-    if (numel() > 0) std::memmove(raw(), source.raw(), bytes());
+  if (source.dtype() == dtype()) {
+    copy_runs(*this, source);
     return;
   }
   dispatch(dtype(), [&](auto to_zero) {

@@ -201,10 +201,17 @@ KvCache MultiHeadAttention::project_memory(const Tensor& key, const Tensor& valu
 
 Tensor MultiHeadAttention::attend(const Tensor& query, const KvCache& memory,
                                   const AttentionCall& call) const {
-  MH_CHECK(memory.key.size(0) == query.size(0), ShapeError, "MultiHeadAttention: the memory has ",
-           memory.key.size(0), " rows, the queries ", query.size(0));
-  return attend_heads({project_queries(query), transpose(memory.key, 1, 2), transpose(memory.value, 1, 2)},
-                      call);
+  const int64_t rows = query.size(0), memory_rows = memory.key.size(0);
+  MH_CHECK(memory_rows > 0 && rows % memory_rows == 0, ShapeError, "MultiHeadAttention: ", rows,
+           " rows of queries cannot share a memory of ", memory_rows, " rows");
+  const Projected heads = {project_queries(query), transpose(memory.key, 1, 2),
+                           transpose(memory.value, 1, 2)};
+  if (rows == memory_rows) return attend_heads(heads, call);
+  // Rows that share a memory become queries of one sequence: its keys are read once.
+  const Tensor q =
+      reshape(heads.query, {memory_rows, rows / memory_rows * query.size(1), options_.num_heads, -1});
+  const Tensor out = attend_heads({q, heads.key, heads.value}, call);
+  return reshape(out, {rows, query.size(1), -1});
 }
 
 }  // namespace multihead::nn

@@ -67,7 +67,7 @@ class MultiHeadAttention {
 
   /// Keys and values [B, Hkv, T, D] of a memory, to be attended to many times.
   KvCache project_memory(const Tensor& key, const Tensor& value) const;
-  /// Attention to a projected memory.
+  /// Attention to a projected memory, each row of which may serve several consecutive rows of queries.
   Tensor attend(const Tensor& query, const KvCache& memory, const AttentionCall& call = {}) const;
 
   const MultiHeadAttentionOptions& options() const { return options_; }

@@ -3,22 +3,10 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
 
 namespace multihead::nn {
 namespace {
-
-Tensor select_rows(const Tensor& x, std::span<const int64_t> rows) {
-  Shape shape = x.shape();
-  shape[0] = static_cast<int64_t>(rows.size());
-  Tensor result = Tensor::empty(shape, x.dtype());
-  const Shape row_shape = x.shape().erased(0);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Tensor to = result.as_strided(row_shape, result.strides().erased(0),
-                                        static_cast<int64_t>(i) * result.strides()[0]);
-    to.copy_from(x.as_strided(row_shape, x.strides().erased(0), rows[i] * x.strides()[0]));
-  }
-  return result;
-}
 
 // x[b, :, begin : begin + count, :]
 Tensor tokens_of(const Tensor& x, int64_t b, int64_t begin, int64_t count) {
@@ -26,24 +14,90 @@ Tensor tokens_of(const Tensor& x, int64_t b, int64_t begin, int64_t count) {
   return x.as_strided({x.size(1), count, x.size(3)}, {s[1], s[2], s[3]}, b * s[0] + begin * s[2]);
 }
 
+std::vector<int64_t> selected(const std::vector<int64_t>& values, std::span<const int64_t> rows) {
+  std::vector<int64_t> result;
+  for (const int64_t row : rows) result.push_back(values[static_cast<size_t>(row)]);
+  return result;
+}
+
+// The rows of `cross` behind `rows`, one per whole group.
+std::vector<int64_t> cross_rows_of(const DecodeState& state, std::span<const int64_t> rows) {
+  std::vector<int64_t> result;
+  if (state.cross_lengths.empty()) return result;
+  const int64_t group = state.group();
+  MH_CHECK(static_cast<int64_t>(rows.size()) % group == 0, ValueError, "reorder: ", rows.size(),
+           " rows are no whole groups of ", group);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t row = rows[i] / group;
+    const bool first = i % static_cast<size_t>(group) == 0;
+    MH_CHECK(first || result.back() == row, ValueError, "reorder: row ", i,
+             " would mix the hypotheses of two sentences");
+    if (first) result.push_back(row);
+  }
+  return result;
+}
+
+// Row i of x [B, H, C, D] becomes row rows[i], the first lengths[row] tokens of it. The rest is undefined.
+void reorder_rows(Tensor& x, const std::vector<int64_t>& lengths, std::span<const int64_t> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const auto used = [&](const Tensor& t, int64_t at, int64_t row) {
+    return tokens_of(t, at, 0, std::min(lengths[static_cast<size_t>(row)], t.size(2)));
+  };
+  if (count != x.size(0)) {
+    Tensor result = Tensor::empty({count, x.size(1), x.size(2), x.size(3)}, x.dtype());
+    parallel_for(count,
+                 [&](int64_t i, int) { used(result, i, rows[i]).copy_from(used(x, rows[i], rows[i])); });
+    x = result;
+    return;
+  }
+  // In place: what moves is copied aside first, because a row may be overwritten before it is read.
+  std::vector<int64_t> moved;
+  for (int64_t i = 0; i < count; ++i) {
+    if (rows[i] != i) moved.push_back(i);
+  }
+  std::vector<Tensor> aside(moved.size());
+  const auto moves = static_cast<int64_t>(moved.size());
+  parallel_for(moves, [&](int64_t m, int) {
+    const int64_t row = rows[static_cast<size_t>(moved[static_cast<size_t>(m)])];
+    aside[static_cast<size_t>(m)] = used(x, row, row).clone();
+  });
+  parallel_for(moves, [&](int64_t m, int) {
+    const int64_t i = moved[static_cast<size_t>(m)];
+    used(x, i, rows[static_cast<size_t>(i)]).copy_from(aside[static_cast<size_t>(m)]);
+  });
+}
+
 }  // namespace
+
+int64_t DecodeState::group() const {
+  return cross_lengths.empty() ? 1 : batch() / static_cast<int64_t>(cross_lengths.size());
+}
 
 void DecodeState::reorder(std::span<const int64_t> rows) {
   for (const int64_t row : rows) {
     MH_CHECK(row >= 0 && row < batch(), ValueError, "reorder: row ", row, " of a batch of ", batch());
   }
-  for (auto* caches : {&layers, &cross}) {
-    for (KvCache& cache : *caches) {
-      cache.key = select_rows(cache.key, rows);
-      cache.value = select_rows(cache.value, rows);
-    }
+  const std::vector<int64_t> cross_rows = cross_rows_of(*this, rows);
+  for (KvCache& cache : layers) {
+    reorder_rows(cache.key, lengths, rows);
+    reorder_rows(cache.value, lengths, rows);
   }
-  for (auto* numbers : {&lengths, &cross_lengths}) {
-    if (numbers->empty()) continue;
-    std::vector<int64_t> selected;
-    for (const int64_t row : rows) selected.push_back((*numbers)[static_cast<size_t>(row)]);
-    *numbers = std::move(selected);
+  for (KvCache& cache : cross) {
+    reorder_rows(cache.key, cross_lengths, cross_rows);
+    reorder_rows(cache.value, cross_lengths, cross_rows);
   }
+  lengths = selected(lengths, rows);
+  cross_lengths = selected(cross_lengths, cross_rows);
+}
+
+void DecodeState::repeat(int64_t times) {
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < batch() * times; ++i) rows.push_back(i / times);
+  for (KvCache& cache : layers) {
+    reorder_rows(cache.key, lengths, rows);
+    reorder_rows(cache.value, lengths, rows);
+  }
+  lengths = selected(lengths, rows);
 }
 
 void DecodeState::truncate(int64_t length) {

@@ -18,18 +18,26 @@ struct KvCache {
 /// Keys and values of every layer and the number of tokens that each row of the batch has seen.
 ///
 /// Rows are independent: they may hold different numbers of tokens, and the logits of a row do not depend on
-/// its neighbours. Copies share memory until `fork()`.
+/// its neighbours. Copies share memory until fork().
 struct DecodeState {
   std::vector<KvCache> layers;
-  std::vector<KvCache> cross;          ///< keys and values of the encoder's output, per layer; may be empty
-  std::vector<int64_t> cross_lengths;  ///< valid encoder tokens per row
+  /// Keys and values of the encoder's output, per layer; empty in a decoder-only model. One row may serve
+  /// several consecutive rows of the state, as the hypotheses of one sentence do in beam search.
+  std::vector<KvCache> cross;
+  std::vector<int64_t> cross_lengths;  ///< valid encoder tokens per row of `cross`
   std::vector<int64_t> lengths;        ///< tokens per row; the position of the next one
   int64_t capacity = 0;                ///< tokens that fit per row
 
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
+  /// Rows of the state per row of `cross` (1 without).
+  int64_t group() const;
 
-  /// Row i becomes what row rows[i] was: beam search, and batches that shrink or grow.
+  /// Row i becomes what row rows[i] was: beam search, and batches that shrink or grow. Tokens that do not
+  /// move are not copied. With `cross`, rows must stay in whole groups. Throws ValueError, and then nothing
+  /// has changed.
   void reorder(std::span<const int64_t> rows);
+  /// Every row `times` times in a row; `cross` is shared by them.
+  void repeat(int64_t times);
   /// Drops the tokens of every row past `length`.
   void truncate(int64_t length);
   /// An independent copy.
