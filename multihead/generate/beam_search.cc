@@ -1,0 +1,342 @@
+#include "multihead/generate/beam_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
+#include "multihead/core/rng.h"
+
+namespace multihead {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+void check_options(const BeamOptions& o, size_t sentences) {
+  const auto positive = [](const char* name, int64_t value) {
+    MH_CHECK(value >= 1, ValueError, "beam search: ", name, " must be at least 1, got ", value);
+  };
+  positive("beam_size", o.beam_size);
+  positive("num_hypotheses", o.num_hypotheses);
+  positive("max_length", o.max_length);
+  MH_CHECK(o.patience > 0 && std::isfinite(o.patience), ValueError, "beam search: patience must be > 0, got ",
+           o.patience);
+  MH_CHECK(std::isfinite(o.length_penalty), ValueError, "beam search: length_penalty must be a number, got ",
+           o.length_penalty);
+  MH_CHECK(o.no_repeat_ngram >= 0, ValueError, "beam search: no_repeat_ngram must be >= 0, got ",
+           o.no_repeat_ngram);
+  MH_CHECK(o.min_length >= 0 && o.min_length <= o.max_length, ValueError,
+           "beam search: min_length must be in [0, max_length], got ", o.min_length);
+  MH_CHECK(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty), ValueError,
+           "beam search: repetition_penalty must be > 0, got ", o.repetition_penalty);
+  MH_CHECK(o.prefixes.empty() || o.prefixes.size() == sentences, ValueError,
+           "beam search: ", o.prefixes.size(), " prefixes for ", sentences, " sentences");
+  if (o.sample) {
+    check(o.sampling);
+    return;
+  }
+  MH_CHECK(static_cast<double>(o.num_hypotheses) <= std::ceil(static_cast<double>(o.beam_size) * o.patience),
+           ValueError, "beam search: num_hypotheses ", o.num_hypotheses, " exceeds beam_size ", o.beam_size,
+           " · patience ", o.patience);
+}
+
+void check_tokens(const char* what, const std::vector<int32_t>& tokens, int64_t vocabulary) {
+  for (const int32_t token : tokens) {
+    MH_CHECK(token >= 0 && token < vocabulary, ValueError, "beam search: token ", token, " of ", what,
+             " is outside the vocabulary of ", vocabulary);
+  }
+}
+
+models::TokenBatch padded(const std::vector<std::vector<int32_t>>& rows, int64_t pad) {
+  size_t longest = 1;
+  for (const auto& row : rows) longest = std::max(longest, row.size());
+  models::TokenBatch batch;
+  batch.tokens = Tensor::full({static_cast<int64_t>(rows.size()), static_cast<int64_t>(longest)},
+                              static_cast<double>(pad), Dtype::i32);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    std::copy(rows[r].begin(), rows[r].end(), batch.tokens.data<int32_t>() + r * longest);
+    batch.lengths.push_back(static_cast<int64_t>(rows[r].size()));
+  }
+  return batch;
+}
+
+// A hypothesis that is still growing.
+struct Open {
+  std::vector<int32_t> tokens;
+  double log_probability = 0;
+};
+
+struct Sentence {
+  size_t index = 0;  // among the sources
+  std::vector<Open> open;
+  std::vector<Hypothesis> ended;
+};
+
+struct Extension {
+  size_t beam = 0;
+  int32_t token = 0;
+  double log_probability = 0;
+};
+
+bool better(const Extension& a, const Extension& b) {
+  if (a.log_probability != b.log_probability) return a.log_probability > b.log_probability;
+  return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
+}
+
+bool ends_with(const std::vector<int32_t>& tokens, std::span<const int32_t> suffix) {
+  return tokens.size() >= suffix.size() &&
+         std::equal(suffix.begin(), suffix.end(), tokens.end() - static_cast<std::ptrdiff_t>(suffix.size()));
+}
+
+class Search {
+ public:
+  Search(const models::Seq2Seq& model, const BeamOptions& options) : model_(model), options_(options) {
+    vocabulary_ = model.config().target_vocab_size;
+    eos_ = static_cast<int32_t>(model.config().eos_id);
+    // The start token takes a position, too.
+    max_length_ = std::min(options.max_length, model.config().max_positions - 1);
+    beams_ = options.sample ? options.num_hypotheses : options.beam_size;
+    wanted_ = static_cast<size_t>(std::ceil(static_cast<double>(options.beam_size) * options.patience));
+    if (options.sample) wanted_ = static_cast<size_t>(options.num_hypotheses);
+  }
+
+  std::vector<std::vector<Hypothesis>> run(const std::vector<std::vector<int32_t>>& sources) {
+    results_.resize(sources.size());
+    state_ = model_.start(padded(sources, model_.config().pad_id), max_length_ + 1);
+    state_.repeat(beams_);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      sentences_.push_back({i, {}, {}});
+      // All beams start alike: only the first counts, or they would stay alike.
+      const double never = options_.sample ? 0 : -std::numeric_limits<double>::infinity();
+      for (int64_t b = 0; b < beams_; ++b) sentences_.back().open.push_back({{}, b == 0 ? 0 : never});
+    }
+    for (int64_t length = 0; !sentences_.empty(); ++length) {
+      const Tensor logits = step();
+      const auto count = static_cast<int64_t>(sentences_.size());
+      std::vector<std::vector<Extension>> chosen(sentences_.size());
+      parallel_for(count, [&](int64_t s, int) {
+        chosen[static_cast<size_t>(s)] = extend(static_cast<size_t>(s), logits, length);
+      });
+      advance(chosen, length);
+    }
+    return std::move(results_);
+  }
+
+ private:
+  // Logits [rows, V] of the token behind every open hypothesis.
+  Tensor step() {
+    const auto rows = static_cast<int64_t>(sentences_.size()) * beams_;
+    Tensor tokens = Tensor::empty({rows, 1}, Dtype::i32);
+    int32_t* token = tokens.data<int32_t>();
+    for (const Sentence& sentence : sentences_) {
+      for (const Open& open : sentence.open) {
+        *token++ =
+            open.tokens.empty() ? static_cast<int32_t>(model_.config().decoder_start_id) : open.tokens.back();
+      }
+    }
+    return model_.step(tokens, state_).to(Dtype::f32);
+  }
+
+  // The best continuations of a sentence: the open ones for the next step, and those that end.
+  std::vector<Extension> extend(size_t s, const Tensor& logits, int64_t length) {
+    std::vector<Extension> all;
+    std::vector<float> scores(static_cast<size_t>(vocabulary_));
+    for (size_t b = 0; b < static_cast<size_t>(beams_); ++b) {
+      const Open& open = sentences_[s].open[b];
+      if (!std::isfinite(open.log_probability)) continue;
+      const float* row = logits.data<float>() + (s * static_cast<size_t>(beams_) + b) * scores.size();
+      std::copy(row, row + scores.size(), scores.begin());
+      const double log_sum = constrain(scores, sentences_[s], open, length);
+      if (options_.sample) {
+        all.push_back(draw(s, b, scores, log_sum, length));
+      } else {
+        best_of(scores, log_sum, b, open.log_probability, all);
+      }
+    }
+    if (options_.sample) return all;
+    const size_t kept = std::min(all.size(), 2 * static_cast<size_t>(beams_));
+    std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept), all.end(), better);
+    all.resize(kept);
+    return all;
+  }
+
+  // Applies the options to the logits; returns log Σ exp of what the model itself said.
+  double constrain(std::vector<float>& scores, const Sentence& sentence, const Open& open,
+                   int64_t length) const {
+    const float largest = *std::max_element(scores.begin(), scores.end());
+    MH_CHECK(std::isfinite(largest), ValueError, "beam search: the model's output is not a number");
+    double sum = 0;
+    for (const float score : scores) sum += std::exp(static_cast<double>(score) - largest);
+    if (options_.repetition_penalty != 1) penalize(scores, open, largest + std::log(sum));
+    if (length < options_.min_length) scores[static_cast<size_t>(eos_)] = kNever;
+    for (const auto& banned : options_.suppress) {
+      if (!banned.empty() && ends_with(open.tokens, std::span(banned).first(banned.size() - 1))) {
+        scores[static_cast<size_t>(banned.back())] = kNever;
+      }
+    }
+    ban_repeated(scores, open);
+    const bool has_prefix =
+        !options_.prefixes.empty() && static_cast<size_t>(length) < options_.prefixes[sentence.index].size();
+    const bool last = length >= max_length_;
+    if (has_prefix || last) {
+      const int32_t only = last ? eos_ : options_.prefixes[sentence.index][static_cast<size_t>(length)];
+      const float score =
+          std::isfinite(scores[static_cast<size_t>(only)]) ? scores[static_cast<size_t>(only)] : largest;
+      std::fill(scores.begin(), scores.end(), kNever);
+      scores[static_cast<size_t>(only)] = score;
+    }
+    return largest + std::log(sum);
+  }
+
+  // On log-probabilities, which are negative: seen tokens lose.
+  void penalize(std::vector<float>& scores, const Open& open, double log_sum) const {
+    std::vector<int32_t> seen = open.tokens;
+    std::sort(seen.begin(), seen.end());
+    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+    for (const int32_t token : seen) {
+      float& score = scores[static_cast<size_t>(token)];
+      score = static_cast<float>((score - log_sum) * options_.repetition_penalty + log_sum);
+    }
+  }
+
+  void ban_repeated(std::vector<float>& scores, const Open& open) const {
+    const auto n = static_cast<size_t>(options_.no_repeat_ngram);
+    const size_t length = open.tokens.size();
+    if (n == 0 || length + 1 < n) return;
+    const std::span<const int32_t> tokens(open.tokens), tail = tokens.last(n - 1);
+    for (size_t i = 0; i + n <= length; ++i) {
+      if (std::equal(tail.begin(), tail.end(), tokens.begin() + static_cast<std::ptrdiff_t>(i))) {
+        scores[static_cast<size_t>(tokens[i + n - 1])] = kNever;
+      }
+    }
+  }
+
+  void best_of(const std::vector<float>& scores, double log_sum, size_t beam, double before,
+               std::vector<Extension>& all) const {
+    // 2·beams candidates per beam are enough: at most `beams` of them can end.
+    const auto kept = std::min<size_t>(scores.size(), 2 * static_cast<size_t>(beams_));
+    std::vector<int32_t> order;
+    const float threshold = kth_largest(scores, kept);
+    for (size_t t = 0; t < scores.size(); ++t) {
+      if (scores[t] >= threshold && scores[t] > kNever) order.push_back(static_cast<int32_t>(t));
+    }
+    for (const int32_t token : order) {
+      all.push_back(
+          {beam, token, before + static_cast<double>(scores[static_cast<size_t>(token)]) - log_sum});
+    }
+  }
+
+  static float kth_largest(std::vector<float> scores, size_t k) {
+    std::nth_element(scores.begin(), scores.begin() + static_cast<std::ptrdiff_t>(k - 1), scores.end(),
+                     std::greater<>());
+    return scores[k - 1];
+  }
+
+  Extension draw(size_t s, size_t beam, const std::vector<float>& scores, double log_sum,
+                 int64_t length) const {
+    const Open& open = sentences_[s].open[beam];
+    const RandomStream stream{options_.seed, sentences_[s].index * static_cast<uint64_t>(beams_) + beam};
+    const int32_t token =
+        multihead::sample(scores, {}, options_.sampling, stream.uniform(static_cast<uint64_t>(length)));
+    return {beam, token,
+            open.log_probability + static_cast<double>(scores[static_cast<size_t>(token)]) - log_sum};
+  }
+
+  double normalized(double log_probability, size_t length) const {
+    return log_probability /
+           std::pow(static_cast<double>(std::max<size_t>(length, 1)), options_.length_penalty);
+  }
+
+  // Ends hypotheses, drops sentences that are done and moves the state to the survivors.
+  void advance(const std::vector<std::vector<Extension>>& chosen, int64_t length) {
+    std::vector<int64_t> rows;
+    std::vector<Sentence> alive;
+    for (size_t s = 0; s < sentences_.size(); ++s) {
+      Sentence& sentence = sentences_[s];
+      std::vector<Open> next;
+      std::vector<int64_t> from;
+      for (size_t rank = 0; rank < chosen[s].size(); ++rank) {
+        const Extension& e = chosen[s][rank];
+        if (e.token == eos_) {
+          // Of the candidates beyond the beam only the open ones are of use.
+          if (rank < static_cast<size_t>(beams_)) end(sentence, e);
+          continue;
+        }
+        if (next.size() == static_cast<size_t>(beams_)) continue;
+        next.push_back({sentence.open[e.beam].tokens, e.log_probability});
+        next.back().tokens.push_back(e.token);
+        from.push_back(static_cast<int64_t>(s) * beams_ + static_cast<int64_t>(e.beam));
+      }
+      if (is_done(sentence, next, length)) {
+        finish(sentence);
+        continue;
+      }
+      // Beams that ran out of continuations are filled up with one that never wins.
+      while (next.size() < static_cast<size_t>(beams_)) {
+        next.push_back({next.front().tokens, -std::numeric_limits<double>::infinity()});
+        from.push_back(from.front());
+      }
+      sentence.open = std::move(next);
+      rows.insert(rows.end(), from.begin(), from.end());
+      alive.push_back(std::move(sentence));
+    }
+    sentences_ = std::move(alive);
+    if (!sentences_.empty()) state_.reorder(rows);
+  }
+
+  void end(Sentence& sentence, const Extension& e) {
+    const std::vector<int32_t>& tokens = sentence.open[e.beam].tokens;
+    sentence.ended.push_back({tokens, normalized(e.log_probability, tokens.size() + 1), e.log_probability});
+    std::stable_sort(sentence.ended.begin(), sentence.ended.end(),
+                     [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
+    if (sentence.ended.size() > wanted_) sentence.ended.resize(wanted_);
+  }
+
+  bool is_done(const Sentence& sentence, const std::vector<Open>& next, int64_t length) const {
+    if (next.empty() || length >= max_length_) return true;
+    if (sentence.ended.size() < wanted_) return false;
+    if (options_.sample) return true;
+    double best_open = next.front().log_probability;
+    for (const Open& open : next) best_open = std::max(best_open, open.log_probability);
+    return sentence.ended.back().score >= normalized(best_open, static_cast<size_t>(length) + 1);
+  }
+
+  void finish(Sentence& sentence) {
+    if (sentence.ended.size() > static_cast<size_t>(options_.num_hypotheses)) {
+      sentence.ended.resize(static_cast<size_t>(options_.num_hypotheses));
+    }
+    results_[sentence.index] = std::move(sentence.ended);
+  }
+
+  const models::Seq2Seq& model_;
+  const BeamOptions& options_;
+  int64_t vocabulary_ = 0, max_length_ = 0, beams_ = 0;
+  size_t wanted_ = 0;
+  int32_t eos_ = 0;
+  nn::DecodeState state_;
+  std::vector<Sentence> sentences_;
+  std::vector<std::vector<Hypothesis>> results_;
+};
+
+}  // namespace
+
+std::vector<std::vector<Hypothesis>> beam_search(const models::Seq2Seq& model,
+                                                 const std::vector<std::vector<int32_t>>& sources,
+                                                 const BeamOptions& options) {
+  const models::Seq2SeqConfig& config = model.config();
+  check_options(options, sources.size());
+  for (const auto& source : sources) {
+    MH_CHECK(!source.empty(), ValueError, "beam search: a source is empty; give at least the end token");
+    check_tokens("a source", source, config.source_vocab_size);
+  }
+  for (const auto& tokens : options.suppress) check_tokens("suppress", tokens, config.target_vocab_size);
+  for (const auto& tokens : options.prefixes) check_tokens("a prefix", tokens, config.target_vocab_size);
+  if (sources.empty()) return {};
+  const NoTape silent;
+  return Search(model, options).run(sources);
+}
+
+}  // namespace multihead

@@ -1,0 +1,47 @@
+// The best target sentences of an encoder-decoder model, by beam search.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "multihead/generate/sampling.h"
+#include "multihead/models/seq2seq.h"
+
+namespace multihead {
+
+struct BeamOptions {
+  int64_t beam_size = 4;       ///< 1: greedy
+  int64_t num_hypotheses = 1;  ///< results per sentence, best first; at most beam_size · patience
+  /// A sentence is done when beam_size · patience hypotheses have ended (Kasai et al. 2022) and no open one
+  /// can overtake them.
+  double patience = 1;
+  double length_penalty = 1;  ///< scores are divided by length^length_penalty; 0: plain sums
+  double repetition_penalty = 1;
+  int64_t no_repeat_ngram = 0;                      ///< n: no n tokens in a row twice; 0: off
+  int64_t min_length = 0;                           ///< tokens before the end may come
+  int64_t max_length = 256;                         ///< tokens at most, the end not counted
+  std::vector<std::vector<int32_t>> suppress = {};  ///< sequences that must not come
+  std::vector<std::vector<int32_t>> prefixes =
+      {};  ///< per sentence (or empty): tokens the target starts with
+  /// sampling: hypotheses are drawn instead of searched (beam_size 1), num_hypotheses times.
+  bool sample = false;
+  SamplingOptions sampling = {};
+  uint64_t seed = 0;
+};
+
+struct Hypothesis {
+  std::vector<int32_t> tokens;  ///< without decoder_start_id and eos_id, with the prefix
+  double score = 0;             ///< log-probability / length^length_penalty, the end counted
+  double log_probability = 0;
+};
+
+/// Translates all sources together. A sentence gives the same hypotheses in any batch, bit for bit.
+///
+/// Returns   per sentence, num_hypotheses hypotheses, best first
+/// Throws    ValueError (options; an empty source, or one longer than max_positions; tokens outside the
+///           vocabulary)
+std::vector<std::vector<Hypothesis>> beam_search(const models::Seq2Seq& model,
+                                                 const std::vector<std::vector<int32_t>>& sources,
+                                                 const BeamOptions& options = {});
+
+}  // namespace multihead
