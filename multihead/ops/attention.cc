@@ -5,53 +5,12 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/attention_call.h"
+#include "multihead/ops/attention_check.h"
 
 namespace multihead {
 namespace {
 
 using namespace detail;  // NOLINT(google-build-using-namespace): the op's own internals
-
-void check_dtypes(const char* who, const Tensor& query, const Tensor& key, const Tensor& value) {
-  MH_CHECK(query.defined() && key.defined() && value.defined(), ValueError, who,
-           ": query, key and value must be defined tensors");
-  MH_CHECK(is_floating(query.dtype()), DtypeError, who, ": query must be f32, f64, bf16 or f16, got ",
-           query.dtype());
-  MH_CHECK(key.dtype() == query.dtype(), DtypeError, who, ": key must be ", query.dtype(),
-           " like query, got ", key.dtype());
-  MH_CHECK(value.dtype() == query.dtype(), DtypeError, who, ": value must be ", query.dtype(),
-           " like query, got ", value.dtype());
-}
-
-void check_heads(const char* who, int64_t heads, int64_t kv_heads) {
-  MH_CHECK(kv_heads > 0 ? heads % kv_heads == 0 : heads == 0, ShapeError, who,
-           ": the number of query heads must be a multiple of the number of key heads, got H=", heads,
-           " and Hkv=", kv_heads);
-}
-
-AttentionSizes check_shapes(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
-                            const Axes& axes) {
-  const bool swapped = axes.head == 2;
-  const char* names = swapped ? "[B, Tq, H, D]" : "[B, H, Tq, D]";
-  MH_CHECK(query.rank() == 4, ShapeError, who, ": query must be ", names, ", got ", query.shape());
-  AttentionSizes s;
-  s.batch = query.size(0), s.heads = query.size(axes.head), s.queries = query.size(axes.token);
-  s.head_dim = query.size(3);
-  MH_CHECK(s.head_dim > 0, ShapeError, who, ": head_dim must be > 0, got query ", query.shape());
-  const bool key_fits = key.rank() == 4 && key.size(0) == s.batch && key.size(3) == s.head_dim;
-  MH_CHECK(key_fits, ShapeError, who, ": key must be [B=", s.batch,
-           swapped ? ", Tk, Hkv, D=" : ", Hkv, Tk, D=", s.head_dim, "] to match query ", query.shape(),
-           ", got ", key.shape());
-  s.kv_heads = key.size(axes.head), s.keys = key.size(axes.token);
-  const bool value_fits = value.rank() == 4 && value.size(0) == s.batch &&
-                          value.size(axes.head) == s.kv_heads && value.size(axes.token) == s.keys;
-  MH_CHECK(value_fits, ShapeError, who, ": value must be [B=", s.batch,
-           swapped ? ", Tk=" : ", Hkv=", swapped ? s.keys : s.kv_heads,
-           swapped ? ", Hkv=" : ", Tk=", swapped ? s.kv_heads : s.keys, ", Dv] to match key ", key.shape(),
-           ", got ", value.shape());
-  s.value_dim = value.size(3);
-  check_heads(who, s.heads, s.kv_heads);
-  return s;
-}
 
 // Views of the query, key or value heads inside packed rows [B, T, W].
 Operand packed_view(const Tensor& x, int64_t first_head, int64_t heads, int64_t head_dim) {
@@ -68,7 +27,7 @@ AttentionSizes check_packed(const Tensor& qkv, const PackedHeads& heads, int64_t
            qkv.dtype());
   MH_CHECK(heads.num_heads > 0 && kv_heads > 0, ValueError, who,
            ": num_heads and num_kv_heads must be > 0, got ", heads.num_heads, " and ", kv_heads);
-  check_heads(who, heads.num_heads, kv_heads);
+  check_attention_heads(who, heads.num_heads, kv_heads);
   const int64_t parts = heads.num_heads + 2 * kv_heads;
   MH_CHECK(qkv.rank() == 3 && qkv.size(2) > 0 && qkv.size(2) % parts == 0, ShapeError, who,
            ": qkv must be [B, T, (H + 2·Hkv)·D] with H + 2·Hkv = ", parts, ", got ", qkv.shape());
@@ -111,7 +70,7 @@ AttentionSizes check_ragged(const Tensor& query, const Tensor& key, const Tensor
            ": value must be [M=", key.size(0), ", Hkv=", s.kv_heads, ", Dv] to match key ", key.shape(),
            ", got ", value.shape());
   s.value_dim = value.size(2);
-  check_heads(who, s.heads, s.kv_heads);
+  check_attention_heads(who, s.heads, s.kv_heads);
   const std::vector<int64_t> q = check_offsets("cu_seqlens_q", cu_q, query.size(0));
   const std::vector<int64_t> k = check_offsets("cu_seqlens_k", cu_k, key.size(0));
   MH_CHECK(q.size() == k.size(), ShapeError, who,
@@ -155,10 +114,9 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options, c
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
                  const ScoreMod& score_mod) {
   constexpr const char* who = "attention";
-  check_dtypes(who, query, key, value);
   const bool bthd = options.layout == Layout::bthd;
   const Axes& axes = bthd ? kBthd : kBhtd;
-  const AttentionSizes s = check_shapes(who, query, key, value, axes);
+  const AttentionSizes s = check_attention(who, query, key, value, options.layout);
   AttentionCall call{
       std::make_shared<BoundAttention>(who, s, options, score_mod, arithmetic_dtype(query.dtype())),
       axes,
@@ -226,7 +184,7 @@ Tensor attention_ragged(const Tensor& query, const Tensor& key, const Tensor& va
                         const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k,
                         const AttentionOptions& options, const ScoreMod& score_mod) {
   constexpr const char* who = "attention_ragged";
-  check_dtypes(who, query, key, value);
+  check_attention_dtypes(who, query, key, value);
   MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
   const AttentionSizes s = check_ragged(query, key, value, cu_seqlens_q, cu_seqlens_k);
   AttentionCall call{

@@ -1,0 +1,91 @@
+#include "multihead/ops/attention_explain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "multihead/core/error.h"
+#include "multihead/ops/attention.h"
+
+namespace multihead {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(AttentionExplainTest, SaysTheRule) {
+  Rng rng(4);
+  AttentionCapture capture{.query_rows = {0, 1}, .entropy_wanted = true};
+  const Tensor q = Tensor::ones({2, 4, 5, 16}), k = Tensor::ones({2, 2, 7, 16});
+  const AttentionExplanation e =
+      explain(q, k, k,
+              {.mask = causal(Align::start) & lengths(Tensor::of<int64_t>({2}, {7, 3})),
+               .softcap = 30,
+               .bias = Tensor::full({5, 7}, 0.5).set_requires_grad(),
+               .dropout_p = 0.1f,
+               .rng = &rng,
+               .empty_row = EmptyRow::uniform,
+               .capture = &capture});
+  EXPECT_EQ(rng.drawn(), 0u) << "explaining must not move the generator";
+  EXPECT_FALSE(capture.weights.defined()) << "nor compute";
+  EXPECT_EQ(e.mask, "causal(start) & lengths([2])");
+  EXPECT_EQ(e.scale, 0.25);
+  EXPECT_EQ(e.scale_rule, "1/sqrt(head_dim)");
+  EXPECT_NEAR(e.dropout_p, 0.1, 1e-7);
+  EXPECT_THAT(e.alignment, HasSubstr("start"));
+  EXPECT_THAT(e.empty_row, HasSubstr("uniform"));
+  EXPECT_EQ(e.output_bytes, 2 * 4 * 5 * (16 + 1) * 4);
+  EXPECT_EQ(e.capture_bytes, 2 * 4 * 2 * 7 * 4 + 2 * 4 * 5 * 4);
+  EXPECT_EQ(e.score_matrix_bytes, 2 * 4 * 5 * 7 * 4);
+  const std::string text = e.to_string();
+  for (const char* part :
+       {"softcap 30", "+ bias [5, 7], trained", "capture    probabilities before dropout, entropy",
+        "keys behind the end are skipped", "kernel"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(AttentionExplainTest, AlignmentsHaveNames) {
+  const Tensor q = Tensor::ones({1, 1, 3, 4}), k = Tensor::ones({1, 1, 9, 4});
+  EXPECT_THAT(explain(q, k, k).alignment, HasSubstr("i + 6 (end: the last query sees the last key)"));
+  EXPECT_THAT(explain(q, k, k, {.mask = causal_offset(2)}).alignment, HasSubstr("i + 2 (given)"));
+  EXPECT_THAT(explain(k, k, k, {.mask = causal()}).alignment, HasSubstr("at key position i"));
+}
+
+TEST(AttentionExplainTest, NamesTheKernelOfTheType) {
+  const Tensor x = Tensor::ones({1, 2, 8, 4}, Dtype::f64);
+  const AttentionExplanation wide = explain(x, x, x);
+  EXPECT_EQ(wide.kernel, "reference f64");
+  const Tensor y = x.to(Dtype::f32);
+  const AttentionExplanation fast = explain(y, y, y);
+  EXPECT_THAT(fast.kernel, HasSubstr("f32"));
+  EXPECT_LE(kernels::parse_isa(fast.target), kernels::current_isa());
+  EXPECT_THAT(explain(y.to(Dtype::f16), y.to(Dtype::f16), y.to(Dtype::f16)).to_string(),
+              HasSubstr("f16 is storage"));
+}
+
+TEST(AttentionExplainTest, PlansFromSizesWithoutMemory) {
+  reset_peak_memory();
+  const int64_t before = memory_stats().peak_bytes;
+  const AttentionExplanation p =
+      plan({.batch = 4, .heads = 32, .kv_heads = 8, .queries = 65536, .head_dim = 128},
+           {.mask = causal() & window(4095, 0)});
+  EXPECT_LT(memory_stats().peak_bytes - before, 4096);
+  EXPECT_EQ(p.output_bytes, int64_t{4} * 32 * 65536 * 129 * 4);
+  EXPECT_EQ(p.score_matrix_bytes, int64_t{4} * 32 * 65536 * 65536 * 4);
+  EXPECT_LT(p.workspace_bytes, int64_t{64} << 20);
+  EXPECT_THROW(plan({.heads = 3, .kv_heads = 2, .queries = 4, .head_dim = 8}), ShapeError);
+  EXPECT_THROW(plan({.heads = 3, .queries = -4, .head_dim = 8}), ValueError);
+  const AttentionShape swapped = {
+      .batch = 2, .heads = 3, .queries = 5, .keys = 7, .head_dim = 4, .value_dim = 6};
+  EXPECT_EQ(plan(swapped, {.layout = Layout::bthd}).output_bytes, plan(swapped).output_bytes);
+}
+
+TEST(AttentionExplainTest, RefusesWhatAttentionRefuses) {
+  const Tensor x = Tensor::ones({1, 2, 8, 4});
+  EXPECT_THROW(explain(x, Tensor::ones({1, 2, 8, 5}), x), ShapeError);
+  EXPECT_THROW(explain(x, x, x, {.dropout_p = 2}), ValueError);
+}
+
+}  // namespace
+}  // namespace multihead
