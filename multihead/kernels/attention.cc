@@ -33,7 +33,14 @@ void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, co
 
 void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                         const AttentionInput<float>& in, const AttentionGradient<float>& g) {
-  reference_attention_backward(p, t, in, g);
+  if (current_isa() == Isa::baseline) return reference_attention_backward(p, t, in, g);
+  BackwardCall call;
+  call.forward = digest_forward(p, t, sizeof(float));
+  call.forward.query = in.query, call.forward.query_strides = in.query_strides;
+  call.forward.key = in.key, call.forward.key_strides = in.key_strides;
+  call.forward.value = in.value, call.forward.value_strides = in.value_strides;
+  call.f32 = g;
+  run_backward(call);
 }
 
 namespace {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "multihead/kernels/attention_backward.h"
 #include "multihead/kernels/attention_forward.h"
 
 namespace multihead::kernels {
@@ -17,5 +18,6 @@ int64_t choose_tiles(const AttentionProblem& p, int threads, std::vector<Attenti
 bool choose_split(const AttentionProblem& p, int threads, const std::vector<AttentionTask>& tasks);
 
 void run_forward(ForwardCall call);
+void run_backward(BackwardCall call);
 
 }  // namespace multihead::kernels

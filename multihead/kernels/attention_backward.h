@@ -1,0 +1,64 @@
+// What the backward kernel's targets share. Internal.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "multihead/kernels/attention_forward.h"
+
+namespace multihead::kernels {
+
+/// Key blocks of the backward pass, at absolute positions.
+inline constexpr int64_t kBackwardBlock = 128;
+
+struct BackwardCall {
+  ForwardCall forward;  // inputs, terms; its out and lse are the forward's results
+  AttentionGradient<float> f32;
+  AttentionGradient<BFloat16, float> bf16;        // one of the two is set, by forward.bf16
+  int64_t head_columns = 0;                       // head_dim rounded up to 16
+  bool stage_query = false, stage_d_out = false;  // rows are copied into the job's memory
+  bool score_gradients = false;                   // d_bias, d_relative_bias or d_alibi_slopes
+};
+
+/// One key head of one sample: all its query rows, prepared once and then used by every key block.
+struct BackwardJob {
+  int64_t b = 0, kv = 0, rows = 0, tiles = 0, blocks = 0;
+  int64_t span = 0,
+          span_tiles = 0;  // tiles do not cross multiples of `span` rows (a head, if it fills tiles)
+  RowTile* row_tiles = nullptr;
+  float* qt = nullptr;                   // [tile][head_dim][kTileRows] scaled queries
+  float* d_out_t = nullptr;              // [tile][value_dim][kTileRows]
+  float* d_query = nullptr;              // [tile][kTileRows][head_columns], not yet scaled
+  float* delta = nullptr;                // [tile][kTileRows] ⟨out, d_out⟩
+  float* lse = nullptr;                  // [tile][kTileRows], +inf for empty rows
+  float* query = nullptr;                // [tile][kTileRows][head_columns] if staged
+  float* d_out = nullptr;                // [tile][kTileRows][value_columns] if staged
+  float* relative = nullptr;             // [block][group][relative_span]
+  float* alibi = nullptr;                // [block][group]
+  std::atomic<int32_t>* done = nullptr;  // [tile] key blocks whose share of d_query is in
+  std::atomic<bool>* failed = nullptr;   // another task threw: stop waiting
+};
+
+/// Floats of a job's memory with `rows` rows and `keys` keys.
+int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys);
+/// Cuts the memory and fills in the sizes.
+void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job);
+
+int64_t backward_scratch(const BackwardCall& call);
+
+struct BackwardTaskArgs {
+  const BackwardCall* call = nullptr;
+  const BackwardJob* job = nullptr;
+  int64_t index = 0;         // tile or key block
+  float* scratch = nullptr;  // backward_scratch floats
+};
+
+/// Packs one tile of rows.
+void backward_prepare(const BackwardTaskArgs& args);
+/// All rows against one key block: writes d_key and d_value, adds to d_query in order of blocks. False if
+/// something is not finite.
+bool backward_block(const BackwardTaskArgs& args);
+/// Writes d_query of one tile. False if something is not finite.
+bool backward_finish(const BackwardTaskArgs& args);
+
+}  // namespace multihead::kernels

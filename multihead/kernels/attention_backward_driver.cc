@@ -1,0 +1,300 @@
+// Runs the backward pass: whole heads in parallel where there are enough, else the key blocks of one head at
+// a time. Both orders add in the same sequence, so the bits agree.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/attention_backward.h"
+#include "multihead/kernels/attention_driver.h"
+#include "multihead/kernels/attention_reference.h"
+#include "multihead/kernels/scratch.h"
+
+namespace multihead::kernels {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Shape of one job's rows.
+struct JobShape {
+  int64_t rows, span, span_tiles, tiles, blocks;
+};
+
+JobShape shape_of(const AttentionProblem& p, int64_t queries, int64_t keys) {
+  JobShape s;
+  s.rows = queries * p.group();
+  s.span = queries >= kTileRows ? queries : std::max<int64_t>(s.rows, 1);
+  s.span_tiles = ceil_div(s.span, kTileRows);
+  s.tiles = s.rows == 0 ? 0 : s.rows / s.span * s.span_tiles;
+  s.blocks = ceil_div(keys, kBackwardBlock);
+  return s;
+}
+
+// Sizes in floats of the parts of a job's memory.
+struct JobLayout {
+  int64_t row_tiles, qt, d_out_t, d_query, delta, query, d_out, relative, alibi, done;
+  JobLayout(const BackwardCall& call, const JobShape& s) {
+    const AttentionProblem& p = *call.forward.p;
+    const ScoreTerms<float>& t = *call.forward.terms;
+    const int64_t lanes = s.tiles * kTileRows;
+    const bool bf16 = call.forward.bf16;
+    const float* d_relative = bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias;
+    const float* d_alibi = bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes;
+    row_tiles = s.tiles * static_cast<int64_t>(sizeof(RowTile) / sizeof(float));
+    qt = lanes * p.head_dim;
+    d_out_t = lanes * p.value_dim;
+    d_query = lanes * call.head_columns;
+    delta = lanes;
+    query = call.stage_query ? lanes * call.head_columns : 0;
+    d_out = call.stage_d_out ? lanes * call.forward.value_columns : 0;
+    relative = d_relative && t.relative_bias ? padded(s.blocks * p.group() * t.relative_span) : 0;
+    alibi = d_alibi && t.alibi_slopes ? padded(s.blocks * p.group()) : 0;
+    done = padded(s.tiles);
+  }
+  int64_t total() const {
+    return row_tiles + qt + d_out_t + d_query + 2 * delta + query + d_out + relative + alibi + done;
+  }
+};
+
+float* worker_scratch(int64_t floats) {
+  static thread_local Scratch scratch;
+  return scratch.get<float>(static_cast<size_t>(floats));
+}
+float* job_memory(int64_t floats) {
+  static thread_local Scratch scratch;
+  return scratch.get<float>(static_cast<size_t>(floats));
+}
+
+// The head's private sums of d_relative_bias and d_alibi_slopes, block after block.
+void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
+  const AttentionProblem& p = *call.forward.p;
+  const ScoreTerms<float>& t = *call.forward.terms;
+  const bool bf16 = call.forward.bf16;
+  float* d_relative = bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias;
+  float* d_alibi = bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes;
+  const int64_t group = p.group();
+  for (int64_t n = 0; n < job.blocks; ++n) {
+    for (int64_t g = 0; g < group; ++g) {
+      const int64_t h = job.kv * group + g;
+      if (job.relative) {
+        const float* from = job.relative + (n * group + g) * t.relative_span;
+        for (int64_t i = 0; i < t.relative_span; ++i) d_relative[h * t.relative_stride + i] += from[i];
+      }
+      if (job.alibi) {
+        d_alibi[job.b * t.alibi_batch_stride + h * t.alibi_stride] += job.alibi[n * group + g];
+      }
+    }
+  }
+}
+
+// Repeats one key head by the specification, which touches nothing that is excluded.
+void repeat_by_specification(const BackwardCall& call, int64_t b, int64_t kv) {
+  if (call.forward.bf16) return;  // NaN stays: bf16 has no specification of its own
+  const AttentionProblem& p = *call.forward.p;
+  const ForwardCall& c = call.forward;
+  AttentionGradient<float> g = call.f32;
+  g.d_bias = g.d_relative_bias = g.d_alibi_slopes = nullptr;
+  const AttentionInput<float> in{static_cast<const float*>(c.query),
+                                 static_cast<const float*>(c.key),
+                                 static_cast<const float*>(c.value),
+                                 c.query_strides,
+                                 c.key_strides,
+                                 c.value_strides};
+  const auto zero = [](float* base, const Strides3& s, int64_t sample, int64_t head, int64_t begin,
+                       int64_t count, int64_t dim) {
+    for (int64_t r = 0; base && r < count; ++r)
+      std::fill_n(row_of(base, s, sample, head, begin + r), dim, 0.0f);
+  };
+  zero(g.d_key, g.d_key_strides, b, kv, p.key_begin_row(b), p.key_count(b), p.head_dim);
+  zero(g.d_value, g.d_value_strides, b, kv, p.key_begin_row(b), p.key_count(b), p.value_dim);
+  ReferenceRow<float> row;
+  for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
+    zero(g.d_query, g.d_query_strides, b, h, p.query_begin(b), p.query_count(b), p.head_dim);
+    for (int64_t i = 0; i < p.query_count(b); ++i) reference_backward_row(p, *c.terms, in, g, b, h, i, row);
+  }
+}
+
+// Weights 1/Tk of empty rows reach d_value.
+template <class G>
+void add_uniform_rows(const BackwardCall& call, const BackwardJob& job, const G& g) {
+  using T = std::remove_pointer_t<decltype(g.d_value)>;
+  const AttentionProblem& p = *call.forward.p;
+  const int64_t n = p.key_count(job.b);
+  const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
+  for (int64_t tile = 0; g.d_value && tile < job.tiles; ++tile) {
+    const RowTile& t = job.row_tiles[tile];
+    for (int r = 0; r < t.rows; ++r) {
+      if (job.lse[tile * kTileRows + r] != std::numeric_limits<float>::infinity()) continue;
+      const T* d_out = row_of(g.d_out, g.d_out_strides, job.b, t.head[r], p.query_begin(job.b) + t.query[r]);
+      for (int64_t k = 0; k < n; ++k) {
+        const bool kept = p.dropout_p <= 0 ||
+                          attention_dropout_keep(p.dropout_key, job.b, t.head[r], t.query[r], k, p.dropout_p);
+        if (!kept) continue;
+        const float weight = (p.dropout_p > 0 ? keep_scale : 1.0f) / static_cast<float>(n);
+        T* d_value = row_of(g.d_value, g.d_value_strides, job.b, job.kv, p.key_begin_row(job.b) + k);
+        for (int64_t c = 0; c < p.value_dim; ++c) {
+          d_value[c] = T(static_cast<float>(d_value[c]) + weight * static_cast<float>(d_out[c]));
+        }
+      }
+    }
+  }
+}
+
+bool anything_masked(const AttentionProblem& p, const ScoreTerms<float>& t) {
+  return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.key_lengths || p.query_lengths ||
+         p.key_begin || p.key_end || p.keep || p.mask_function || t.bias;
+}
+
+// One key head. `parallel`: its tiles and key blocks run on all threads.
+void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel) {
+  const AttentionProblem& p = *call.forward.p;
+  BackwardJob job;
+  place_backward_job(
+      call, b, kv, job_memory(backward_job_floats(call, p.query_count(b) * p.group(), p.key_count(b))), job);
+  std::atomic<bool> failed{false}, finite{true};
+  job.failed = &failed;
+  const int64_t scratch = backward_scratch(call);
+  const auto each = [&](int64_t count, auto&& f) {
+    const auto body = [&](int64_t index, int) {
+      const FloatEnvironment environment;
+      try {
+        if (!f(BackwardTaskArgs{&call, &job, index, worker_scratch(scratch)})) finite = false;
+      } catch (...) {
+        failed = true;
+        throw;
+      }
+    };
+    if (parallel) return parallel_for(count, body);
+    for (int64_t i = 0; i < count; ++i) body(i, 0);
+  };
+  each(job.tiles, [](const BackwardTaskArgs& args) {
+    backward_prepare(args);
+    return true;
+  });
+  each(job.blocks, [](const BackwardTaskArgs& args) { return backward_block(args); });
+  each(job.tiles, [](const BackwardTaskArgs& args) { return backward_finish(args); });
+  if (!finite && anything_masked(p, *call.forward.terms)) {
+    repeat_by_specification(call, b, kv);
+  } else if (p.empty_row == EmptyRow::uniform) {
+    if (call.forward.bf16) {
+      add_uniform_rows(call, job, call.bf16);
+    } else {
+      add_uniform_rows(call, job, call.f32);
+    }
+  }
+  add_term_gradients(call, job);
+}
+
+// Jobs that add to the same term gradients form a chain and run in order.
+struct Chains {
+  bool batch_shared = false, head_shared = false, key_shared = false;
+};
+
+Chains chains_of(const BackwardCall& call) {
+  Chains c;
+  const ScoreTerms<float>& t = *call.forward.terms;
+  const bool bf16 = call.forward.bf16;
+  const float* d_bias = bf16 ? call.bf16.d_bias : call.f32.d_bias;
+  if (d_bias && t.bias) {
+    c.batch_shared = t.bias_strides.batch == 0;
+    c.head_shared = t.bias_strides.head == 0;
+    c.key_shared = t.bias_strides.key == 0;
+  }
+  if (bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias) {
+    c.batch_shared = true;
+    c.head_shared = c.head_shared || t.relative_stride == 0;
+  }
+  if (bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes) {
+    c.batch_shared = c.batch_shared || t.alibi_batch_stride == 0;
+    c.head_shared = c.head_shared || t.alibi_stride == 0;
+  }
+  return c;
+}
+
+}  // namespace
+
+int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys) {
+  const AttentionProblem& p = *call.forward.p;
+  return JobLayout(call, shape_of(p, p.group() ? rows / p.group() : 0, keys)).total() + 64;
+}
+
+void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job) {
+  const AttentionProblem& p = *call.forward.p;
+  const JobShape s = shape_of(p, p.query_count(b), p.key_count(b));
+  const JobLayout layout(call, s);
+  job.b = b, job.kv = kv, job.rows = s.rows, job.tiles = s.tiles, job.blocks = s.blocks;
+  job.span = s.span, job.span_tiles = s.span_tiles;
+  const auto take = [&memory](int64_t floats) {
+    float* at = memory;
+    memory += floats;
+    return floats ? at : nullptr;
+  };
+  job.row_tiles = reinterpret_cast<RowTile*>(take(layout.row_tiles));
+  job.qt = take(layout.qt);
+  job.d_out_t = take(layout.d_out_t);
+  job.d_query = take(layout.d_query);
+  job.delta = take(layout.delta);
+  job.lse = take(layout.delta);
+  job.query = take(layout.query);
+  job.d_out = take(layout.d_out);
+  job.relative = take(layout.relative);
+  job.alibi = take(layout.alibi);
+  job.done = reinterpret_cast<std::atomic<int32_t>*>(take(layout.done));
+  for (int64_t i = 0; i < s.tiles; ++i)
+    new (&job.done[i]) std::atomic<int32_t>(0), new (&job.row_tiles[i]) RowTile;
+  std::fill_n(job.relative, layout.relative, 0.0f);
+  std::fill_n(job.alibi, layout.alibi, 0.0f);
+}
+
+int64_t backward_scratch(const BackwardCall& call) {
+  const int64_t size = kBackwardBlock * kTileRows;
+  const int64_t prepare = kTileRows * std::max(2 * call.forward.value_columns, call.head_columns);
+  return std::max(4 * size + size / 4 + 2 * kBackwardBlock * (call.head_columns + call.forward.value_columns),
+                  prepare);
+}
+
+void run_backward(BackwardCall call) {
+  AttentionProblem p = *call.forward.p;
+  static thread_local std::vector<uint8_t> classes;
+  if (p.keep && !p.keep_classes) {
+    classes.resize(static_cast<size_t>(attention_keep_classes_size(p)));
+    attention_keep_classes(p, classes.data());
+    p.keep_classes = classes.data();
+  }
+  call.forward.p = &p;
+  decide_copies(call.forward);
+  call.head_columns = padded(p.head_dim);
+  const bool packed_heads = p.queries < kTileRows && p.group() > 1;
+  const bool bf16 = call.forward.bf16;
+  const Strides3& d_out = bf16 ? call.bf16.d_out_strides : call.f32.d_out_strides;
+  call.forward.copy_key = call.forward.copy_key || call.head_columns != p.head_dim;
+  call.stage_query = bf16 || call.head_columns != p.head_dim || packed_heads || p.sequences ||
+                     (call.forward.query_strides.token != p.head_dim && p.queries >= 256);
+  call.stage_d_out = bf16 || call.forward.value_columns != p.value_dim || packed_heads || p.sequences ||
+                     (d_out.token != p.value_dim && p.queries >= 256);
+  if (bf16 ? !call.bf16.accumulate : !call.f32.accumulate) {
+    zero_score_gradients(p, *call.forward.terms, bf16 ? call.bf16.d_bias : call.f32.d_bias,
+                         bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias,
+                         bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes);
+  }
+  const Chains shared = chains_of(call);
+  const int64_t batch_chains = shared.batch_shared ? std::min<int64_t>(p.batch, 1) : p.batch;
+  const int64_t head_chains = shared.head_shared ? std::min<int64_t>(p.kv_heads, 1) : p.kv_heads;
+  const int64_t chains = batch_chains * head_chains;
+  if (chains == 0) return;
+  const int64_t batches = p.batch / batch_chains, heads = p.kv_heads / head_chains;
+  const auto chain = [&](int64_t index, bool parallel) {
+    const int64_t b0 = index / head_chains * batches, h0 = index % head_chains * heads;
+    for (int64_t b = b0; b < b0 + batches; ++b) {
+      for (int64_t h = h0; h < h0 + heads; ++h) run_job(call, b, h, parallel);
+    }
+  };
+  const int threads = num_threads();
+  if (threads == 1 || chains % threads == 0 || chains >= 4 * threads || shared.key_shared) {
+    return parallel_for(chains, [&](int64_t index, int) { chain(index, false); });
+  }
+  for (int64_t index = 0; index < chains; ++index) chain(index, true);
+}
+
+}  // namespace multihead::kernels
