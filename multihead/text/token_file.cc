@@ -86,6 +86,7 @@ void check_header(const Header& header, uint64_t file_size, const std::string& n
 }  // namespace
 
 void TokenView::copy(int64_t begin, std::span<int32_t> out) const {
+  if (out.empty()) return;  // memcpy minds null pointers even then
   if (width_ == 4) {
     std::memcpy(out.data(), static_cast<const int32_t*>(data_) + begin, out.size_bytes());
   } else {
