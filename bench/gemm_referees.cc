@@ -146,15 +146,20 @@ double median(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
-double seconds_per_call(const Contender& who, const Case& s, Operands& o) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
+// The CPU time of this thread where it does all the work, else the wall's.
+double now(int threads) {
+  if (threads == 1) return mk::thread_seconds();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double seconds_per_call(const Contender& who, const Case& s, Operands& o, int threads) {
+  const double start = now(threads);
   int calls = 0;
   double elapsed = 0;
   do {
     who.run(s, o);
     ++calls;
-    elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+    elapsed = now(threads) - start;
   } while (elapsed < 1e-3);
   return elapsed / calls;
 }
@@ -190,7 +195,7 @@ Result measure(const Case& s, const std::vector<Contender>& contenders, int roun
     std::vector<double> cost(count);  // in units of the peak of the moment
     double before = peak_of(threads);
     for (size_t i : order) {
-      const double gflops = 1e-9 * s.flops() / seconds_per_call(contenders[i], s, operands);
+      const double gflops = 1e-9 * s.flops() / seconds_per_call(contenders[i], s, operands, threads);
       const double after = peak_of(threads);
       const double share = gflops / (0.5 * (before + after));
       shares[i].push_back(share);

@@ -19,6 +19,7 @@
 #include "hwy/highway.h"
 #include "multihead/kernels/activation-inl.h"
 #include "multihead/kernels/gemm_pack-inl.h"
+#include "multihead/kernels/gemm_rows-inl.h"
 #include "multihead/kernels/gemm_tile-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_GEMM_ONCE
@@ -33,6 +34,8 @@ constexpr int64_t kPackedFloats = 1 << 22;   // of B packed at once
 constexpr int64_t kInPlaceRows = 192;        // rows of C below which packing a row-major B does not pay
 constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
 constexpr int64_t kTasksPerThread = 4;
+
+constexpr int64_t kFewRows = 8;  // at most so many rows of C are a matter of reading B
 
 thread_local Scratch shared_scratch;   // packed B, read by every thread of one product
 thread_local Scratch private_scratch;  // this thread's packed A
@@ -240,9 +243,75 @@ void MultiplyChunk(const Chunk& chunk, int threads) {
   parallel_for(tasks.count(), [&](int64_t i, int) { MultiplyTask(chunk, tasks[i], false); });
 }
 
+// --- a few rows
+// ----------------------------------------------------------------------------------------------
+
+struct Columns {
+  int64_t begin, end;
+};
+
+void FewRowsTransposedB(const Args& g, Columns columns) {
+  const TransposedRowsFunction rows = TransposedRowsOf(g.m);
+  const bool ta = g.ta == Transpose::yes;
+  for (int64_t n = columns.begin; n < columns.end; n += kLanes) {
+    const int64_t count = std::min(kLanes, columns.end - n);
+    rows({g.a, ta ? 1 : g.lda, ta ? g.lda : 1, g.b + n * g.ldb, g.ldb, g.c + n, g.ldc, count, g.k,
+          g.accumulate});
+  }
+  if (HasEpilogue(g)) Finish(g, 0, g.m, columns.begin, columns.end - columns.begin);
+}
+
+// Whole vectors only. Of 4 to 128 rows of B side by side 8 are fastest (M = 2: .143 of peak, with 16 .106)
+// until loading and storing C costs more (M = 8: .31, with 128 .385).
+template <int NV>
+void FewRowsInPlace(const Args& g, Columns columns) {
+  const int64_t side_by_side = g.m <= 6 ? 8 : 128;
+  for (int64_t k = 0; k < g.k; k += side_by_side) {
+    TileArgs t{};
+    t.a = g.a + k;
+    t.a_stride = g.lda;
+    t.b_stride = g.ldb;
+    t.c_stride = g.ldc;
+    t.k = std::min(side_by_side, g.k - k);
+    t.last_lanes = kLanes;
+    t.load_c = k > 0 || g.accumulate;
+    int64_t n = columns.begin;
+    for (; n + NV * kLanes <= columns.end; n += NV * kLanes) {
+      t.b = g.b + k * g.ldb + n;
+      t.c = g.c + n;
+      RowsInPlace<NV>(g.m, t);
+    }
+    for (; n < columns.end; n += kLanes) {
+      t.b = g.b + k * g.ldb + n;
+      t.c = g.c + n;
+      RowsInPlace<1>(g.m, t);
+    }
+  }
+  if (HasEpilogue(g)) Finish(g, 0, g.m, columns.begin, columns.end - columns.begin);
+}
+
+void FewRows(const Args& g, int threads) {
+  const int64_t units = ceil_div(g.n, kMaxVectors * kLanes);
+  const int64_t tasks = threads == 1 ? 1 : std::min(units, kTasksPerThread * threads);
+  const auto task = [&](int64_t i) {
+    const Columns columns{units * i / tasks * kMaxVectors * kLanes,
+                          std::min(units * (i + 1) / tasks * kMaxVectors * kLanes, g.n)};
+    if (g.tb == Transpose::yes) return FewRowsTransposedB(g, columns);
+    g.m <= 4 ? FewRowsInPlace<kMaxVectors>(g, columns) : FewRowsInPlace<(kMaxVectors + 2) / 2>(g, columns);
+  };
+  if (tasks == 1) return task(0);
+  parallel_for(tasks, [&](int64_t i, int) { task(i); });
+}
+
+// --- all
+// -----------------------------------------------------------------------------------------------------
+
 void GemmF32(const Args& g) {
   const int threads = 2 * g.m * g.n * g.k < kSerialFlops ? 1 : num_threads();
-  const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && g.n % kLanes == 0;
+  const bool whole_vectors = g.n % kLanes == 0;
+  if (g.m <= kFewRows && (g.tb == Transpose::yes || (whole_vectors && g.ta == Transpose::no)))
+    return FewRows(g, threads);
+  const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && whole_vectors;
   const int64_t widest = kMaxVectors * kLanes;
   const int64_t chunk_k = std::min(g.k, in_place ? kInPlaceChunkK : kChunkK);
   const int64_t chunk_n = in_place ? g.n : std::min(g.n, kPackedFloats / chunk_k / widest * widest);

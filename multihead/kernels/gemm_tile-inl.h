@@ -83,7 +83,8 @@ HWY_INLINE void StoreTile(const TileArgs& t, const TileVec (&acc)[MR][NV]) {
   }
 }
 
-template <bool kRowMajorA, int MR, int NV>
+// kAhead: how many floats of each row of B to prefetch ahead, where the next tile reads on in the same rows.
+template <bool kRowMajorA, int MR, int NV, int kAhead = 0>
 HWY_NOINLINE void Tile(const TileArgs& t) {
   const TileFloats d;
   TileVec acc[MR][NV];
@@ -104,7 +105,10 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
   for (int64_t k = 0; k < t.k; ++k) {
     TileVec vb[NV];
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) vb[j] = hn::LoadU(d, b + j * kLanes);
+    for (int j = 0; j < NV; ++j) {
+      vb[j] = hn::LoadU(d, b + j * kLanes);
+      if constexpr (kAhead > 0) __builtin_prefetch(b + j * kLanes + kAhead);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
       const TileVec va = hn::Set(d, a[i * a_row]);

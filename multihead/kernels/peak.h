@@ -8,6 +8,9 @@
 
 namespace multihead::kernels {
 
+/// CPU time of the calling thread: unlike the wall's, it stands still while another process has the core.
+double thread_seconds();
+
 /// GFLOP/s of f32 multiply-adds in registers on the calling thread, with the vectors of current_isa().
 double fma_gflops(double seconds = 1e-3);
 

@@ -1,0 +1,125 @@
+// Products of a few rows with a large matrix: every element of B is used once or a few times, so what counts
+// is that memory is read in long runs and that nothing is written on the way.
+//
+// Row-major B: a few rows of it at a time, along all columns; C stays in the caches and continues its chains.
+// Transposed B: lanes rows at a time, along all of k, turned in registers; C stays in registers.
+
+// Toggles per target: this file is included once for each by foreach_target.h.
+#if defined(MULTIHEAD_KERNELS_GEMM_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_GEMM_ROWS_INL_H_
+#undef MULTIHEAD_KERNELS_GEMM_ROWS_INL_H_
+#else
+#define MULTIHEAD_KERNELS_GEMM_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "multihead/kernels/gemm_pack-inl.h"
+#include "multihead/kernels/gemm_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+inline constexpr int kAhead =
+    256;  // floats of each row to prefetch ahead; half and twice of it are no better
+
+// `columns` <= lanes columns of C, all of k. B is [columns, k] in memory.
+struct TransposedRowsArgs {
+  const float* a;
+  int64_t a_row, a_step;  // strides of op(A)
+  const float* b;
+  int64_t b_stride;
+  float* c;
+  int64_t c_stride;
+  int64_t columns, k;
+  bool load_c;
+};
+
+// kCount values of k from a square of B whose rows are k.
+template <int M>
+HWY_INLINE void AddSquare(const float* a, int64_t a_row, int64_t a_step, const TileVec (&square)[kLanes],
+                          TileVec (&acc)[M]) {
+  const TileFloats d;
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kLanes; ++i) {
+#pragma GCC unroll 8
+    for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * a_row + i * a_step]), square[i], acc[r]);
+  }
+}
+
+template <int M>
+HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
+  const TileFloats d;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(t.columns));
+  TileVec acc[M];
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r) acc[r] = t.load_c ? hn::MaskedLoad(mask, d, t.c + r * t.c_stride) : hn::Zero(d);
+
+  const float* a = t.a;
+  int64_t k = 0;
+  TileVec square[kLanes];
+  if (t.columns == kLanes) {
+    for (; k + kLanes <= t.k; k += kLanes, a += kLanes * t.a_step) {
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const float* row = t.b + i * t.b_stride + k;
+        square[i] = hn::LoadU(d, row);
+        __builtin_prefetch(row + kAhead);
+      }
+      TransposeSquare(square);
+      AddSquare<M>(a, t.a_row, t.a_step, square, acc);
+    }
+  }
+  alignas(64) float lane[kLanes] = {};
+  for (; k < t.k; ++k, a += t.a_step) {
+    for (int64_t i = 0; i < t.columns; ++i) lane[i] = t.b[i * t.b_stride + k];
+    const TileVec vb = hn::Load(d, lane);
+#pragma GCC unroll 8
+    for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * t.a_row]), vb, acc[r]);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r) hn::BlendedStore(acc[r], mask, d, t.c + r * t.c_stride);
+}
+
+// Rows of C times a panel of a row-major B; the next panel goes on in the same rows.
+template <int NV>
+HWY_INLINE void RowsInPlace(int64_t rows, const TileArgs& t) {
+  switch (rows) {
+    case 1:
+      return Tile<true, 1, NV, kAhead>(t);
+    case 2:
+      return Tile<true, 2, NV, kAhead>(t);
+    case 3:
+      return Tile<true, 3, NV, kAhead>(t);
+    case 4:
+      return Tile<true, 4, NV, kAhead>(t);
+    case 5:
+      return Tile<true, 5, NV, kAhead>(t);
+    case 6:
+      return Tile<true, 6, NV, kAhead>(t);
+    case 7:
+      return Tile<true, 7, NV, kAhead>(t);
+    default:
+      return Tile<true, 8, NV, kAhead>(t);
+  }
+}
+
+using TransposedRowsFunction = void (*)(const TransposedRowsArgs&);
+
+inline TransposedRowsFunction TransposedRowsOf(int64_t rows) {
+  constexpr TransposedRowsFunction kTable[] = {nullptr,
+                                               &TransposedRows<1>,
+                                               &TransposedRows<2>,
+                                               &TransposedRows<3>,
+                                               &TransposedRows<4>,
+                                               &TransposedRows<5>,
+                                               &TransposedRows<6>,
+                                               &TransposedRows<7>,
+                                               &TransposedRows<8>};
+  return kTable[rows];
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle
