@@ -83,6 +83,33 @@ TEST(CheckpointTest, ReplacingWorksWithoutTheExchangeCall) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre("checkpoint-3"));
 }
 
+TEST(CheckpointTest, EveryFileReachesTheDiskBeforeTheName) {
+  if (!fs::exists("/proc/self/fd")) GTEST_SKIP() << "needs /proc to tell which file is flushed";
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "run");
+  {
+    const DiskLog log;
+    save_checkpoint(folder / "run", 3, contents_of(1));
+    EXPECT_THAT(DiskLog::lines(),
+                ElementsAre("flush model.safetensors", "flush optimizer.safetensors",
+                            "flush trainer_state.json", "flush manifest.json", "flush checkpoint-3.tmp",
+                            "rename checkpoint-3.tmp checkpoint-3", "flush run"));
+  }
+  const DiskLog log;
+  save_checkpoint(folder / "run", 3, contents_of(2));
+  EXPECT_THAT(std::vector<std::string>(DiskLog::lines().end() - 3, DiskLog::lines().end()),
+              ElementsAre("flush checkpoint-3.tmp", "exchange checkpoint-3.tmp checkpoint-3", "flush run"));
+}
+
+TEST(CheckpointTest, ALeftoverOfTheSameStepIsNotInTheWay) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "checkpoint-3.tmp");
+  std::ofstream(folder / "checkpoint-3.tmp/model.safetensors") << "half";
+  save_checkpoint(folder.path(), 3, contents_of(3));
+  expect_whole(folder / "checkpoint-3", 3);
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("checkpoint-3"));
+}
+
 TEST(CheckpointTest, ForeignFoldersAndLeftoversArePassedOver) {
   const TemporaryFolder folder;
   save_checkpoint(folder.path(), 5, contents_of(5));

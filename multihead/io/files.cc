@@ -213,10 +213,11 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 void make_folder(const std::string& path) {
   check_path(path);
   std::error_code error;
-  fs::create_directories(path, error);
+  const bool created = fs::create_directories(path, error);
   if (error) fail("create folder", path, error.value());
   MH_CHECK(fs::is_directory(path, error), IoError, "cannot create folder ", quote(path, 400),
            ": a file is in the way");
+  if (created) flush_folder(parent_of(path));
 }
 
 void flush_folder(const std::string& path) {

@@ -103,6 +103,26 @@ TEST(FilesTest, RefusesToReplaceWhatIsNotAFile) {
               HasSubstr("/proc/none"));
 }
 
+// What a power cut would find: the content is on the disk before the name points to it.
+TEST(FilesTest, ContentReachesTheDiskBeforeTheName) {
+  if (!fs::exists("/proc/self/fd")) GTEST_SKIP() << "needs /proc to tell which file is flushed";
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "parent");
+  const DiskLog log;
+  write_file_atomically(folder / "parent/x", "new");
+  EXPECT_THAT(DiskLog::lines(), ElementsAre("flush x.tmp", "rename x.tmp x", "flush parent"));
+}
+
+TEST(FilesTest, AWriterNeverTakesOverAFile) {
+  const TemporaryFolder folder;
+  put(folder / "x", "mine");
+  EXPECT_THAT(message_of<IoError>([&] { FileWriter writer(folder / "x"); }), HasSubstr("File exists"));
+  EXPECT_EQ(read_file(folder / "x"), "mine");
+  FileWriter writer(folder / "y");
+  writer.finish();
+  EXPECT_THAT(message_of<IoError>([&] { writer.write("late"); }), HasSubstr("it is finished"));
+}
+
 TEST(FilesTest, EveryFailingCallIsReportedAndLeavesTheOldFile) {
   using Kind = FailingCalls::Kind;
   const std::string content(100'003, 'n');
@@ -256,6 +276,24 @@ TEST(FilesTest, OnlyOneOfManyGetsTheLock) {
     ::waitpid(child, &status, 0);
     EXPECT_NE(status, 1 << 8) << "two processes held the lock at once";
   }
+}
+
+// The holder may leave between our opening of the lock file and our locking of it.
+TEST(FilesTest, ALockOnARemovedFileIsNotALock) {
+  const TemporaryFolder folder;
+  static int removals;
+  removals = 1;
+  system_calls().open = [](const char* path, int flags, mode_t mode) {
+    const int descriptor = SystemCalls().open(path, flags, mode);
+    if (removals-- > 0) ::unlink(path);
+    return descriptor;
+  };
+  {
+    const FolderLock lock(folder.path());
+    system_calls() = SystemCalls();
+    EXPECT_THROW(FolderLock second(folder.path()), IoError);
+  }
+  EXPECT_THAT(names_in(folder.path()), testing::IsEmpty());
 }
 
 TEST(FilesTest, LockErrorsAreNamed) {

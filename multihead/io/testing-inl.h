@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -117,6 +118,39 @@ class FailingCalls {
   static inline Kind kind_;
   static inline int left_;
   static inline int error_;
+};
+
+/// Writes down what reaches the disk and in which order while it lives: "flush x", "rename x.tmp x".
+class DiskLog {
+ public:
+  DiskLog() {
+    lines_.clear();
+    system_calls().fsync = [](int descriptor) {
+      std::error_code ignored;
+      lines_.push_back("flush " + last_part(std::filesystem::read_symlink(
+                                      "/proc/self/fd/" + std::to_string(descriptor), ignored)));
+      return ::fsync(descriptor);
+    };
+    system_calls().rename = [](const char* from, const char* to) {
+      lines_.push_back("rename " + last_part(from) + " " + last_part(to));
+      return ::rename(from, to);
+    };
+    system_calls().exchange = [](const char* a, const char* b) {
+      lines_.push_back("exchange " + last_part(a) + " " + last_part(b));
+      return SystemCalls().exchange(a, b);
+    };
+  }
+  ~DiskLog() { system_calls() = SystemCalls(); }
+  static const std::vector<std::string>& lines() { return lines_; }
+
+ private:
+  // The numbers in the names of temporary files differ from run to run.
+  static std::string last_part(const std::filesystem::path& path) {
+    const std::string name = path.filename().string();
+    const size_t number = name.find(".tmp-");
+    return number == std::string::npos ? name : name.substr(0, number + 4);
+  }
+  static inline std::vector<std::string> lines_;
 };
 
 inline int open_descriptors() {
