@@ -81,9 +81,9 @@ function(multihead_test target)
   multihead_compile_options(${target})
   target_link_libraries(${target} PRIVATE GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE MULTIHEAD_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  gtest_discover_tests(${target} TEST_FILTER -*Slow* DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST
-                       PROPERTIES LABELS fast TIMEOUT 300)
-  gtest_discover_tests(${target} TEST_FILTER *Slow* TEST_SUFFIX .slow DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST
+  set(discovery DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES)
+  gtest_discover_tests(${target} TEST_FILTER -*Slow* ${discovery} PROPERTIES LABELS fast TIMEOUT 300)
+  gtest_discover_tests(${target} TEST_FILTER *Slow* TEST_SUFFIX .slow ${discovery}
                        PROPERTIES LABELS slow TIMEOUT 1800)
 endfunction()
 

@@ -18,9 +18,9 @@ enum class Overflow {
 
 struct GenerateOptions {
   int64_t max_new_tokens = 100;
-  SamplingOptions sampling;
-  uint64_t seed = 0;                 ///< row r draws from its own stream, so rows do not depend on the batch
-  std::vector<int32_t> stop_tokens;  ///< end a row; not part of the result
+  SamplingOptions sampling = {};
+  uint64_t seed = 0;  ///< row r draws from its own stream, so rows do not depend on the batch
+  std::vector<int32_t> stop_tokens = {};  ///< end a row; not part of the result
   Overflow overflow = Overflow::slide;
   /// Called with every new token as soon as it is known; returning false ends the row.
   std::function<bool(int64_t row, int32_t token)> on_token;

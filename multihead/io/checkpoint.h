@@ -53,8 +53,8 @@ void verify_checkpoint(const std::string& path);
 CheckpointContents load_checkpoint(const std::string& path);
 
 struct PruneOptions {
-  int64_t keep_newest = 2;     ///< at least 1
-  std::vector<int64_t> steps;  ///< kept besides, such as the best
+  int64_t keep_newest = 2;          ///< at least 1
+  std::vector<int64_t> steps = {};  ///< kept besides, such as the best
 };
 /// Deletes the other complete checkpoints, oldest first; never damaged ones and never anything this library
 /// did not write. Returns the deleted steps. Throws ValueError, IoError.

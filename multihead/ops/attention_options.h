@@ -49,13 +49,14 @@ struct AttentionCapture {
 };
 
 struct AttentionOptions {
-  Mask mask;
-  std::optional<float> scale;  ///< default 1/sqrt(head_dim); 0 and negative numbers are taken as they are
-  float softcap = 0;           ///< c > 0: c · tanh(score / c), before biases and masks
-  Tensor bias;                 ///< added to the scores; broadcast to [B, H, Tq, Tk]; -inf excludes
-  Tensor alibi_slopes;         ///< [H] or [B, H]: - slope · |query position - key position|
+  Mask mask = {};
+  std::optional<float> scale =
+      {};                    ///< default 1/sqrt(head_dim); 0 and negative numbers are taken as they are
+  float softcap = 0;         ///< c > 0: c · tanh(score / c), before biases and masks
+  Tensor bias = {};          ///< added to the scores; broadcast to [B, H, Tq, Tk]; -inf excludes
+  Tensor alibi_slopes = {};  ///< [H] or [B, H]: - slope · |query position - key position|
   /// [H or 1, span]: + relative_bias[h, clamp(key position - query position + center, 0, span - 1)].
-  Tensor relative_bias;
+  Tensor relative_bias = {};
   int64_t relative_center = -1;  ///< default (span - 1) / 2
   float dropout_p = 0;           ///< on the probabilities; acts only if rng is given
   Rng* rng = nullptr;
