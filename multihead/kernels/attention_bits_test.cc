@@ -1,0 +1,276 @@
+// Same bits whatever the threads, vector width, batch, padding or chunking; nothing leaks from what is
+// excluded.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/attention.h"
+#include "multihead/testing/attention_case.h"
+
+namespace multihead {
+namespace {
+
+using kernels::Isa;
+using testing::AttentionCase;
+using testing::AttentionResult;
+using testing::Bias;
+using testing::CaseOptions;
+using testing::Keep;
+using testing::Layout;
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+void expect_same(const AttentionResult<float>& a, const AttentionResult<float>& b) {
+  EXPECT_TRUE(same_bits(a.out, b.out)) << "out";
+  EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
+  EXPECT_TRUE(same_bits(a.d_query, b.d_query)) << "d_query";
+  EXPECT_TRUE(same_bits(a.d_key, b.d_key)) << "d_key";
+  EXPECT_TRUE(same_bits(a.d_value, b.d_value)) << "d_value";
+  EXPECT_TRUE(same_bits(a.d_bias, b.d_bias)) << "d_bias";
+  EXPECT_TRUE(same_bits(a.d_relative_bias, b.d_relative_bias)) << "d_relative_bias";
+  EXPECT_TRUE(same_bits(a.d_alibi_slopes, b.d_alibi_slopes)) << "d_alibi_slopes";
+}
+
+struct ThreadsGuard {
+  int before = num_threads();
+  ~ThreadsGuard() { set_num_threads(before); }
+};
+struct IsaGuard {
+  Isa before = kernels::current_isa();
+  ~IsaGuard() { kernels::set_isa(before); }
+};
+
+// Shapes that take every way through the drivers: many heads, one head, few queries with many keys.
+std::vector<CaseOptions> shapes() {
+  std::vector<CaseOptions> list;
+  CaseOptions o;
+  o.batch = 3, o.heads = 4, o.kv_heads = 2, o.queries = 131, o.keys = 300, o.head_dim = 40, o.value_dim = 24;
+  list.push_back(o);
+  o = {};
+  o.batch = 1, o.heads = o.kv_heads = 1, o.queries = 517, o.keys = 517, o.head_dim = 64, o.value_dim = 64;
+  o.causal = true;
+  list.push_back(o);
+  o = {};
+  o.batch = 1, o.heads = 8, o.kv_heads = 2, o.queries = 3, o.keys = 1741, o.head_dim = 32, o.value_dim = 32;
+  o.causal = true;
+  list.push_back(o);
+  for (CaseOptions x : std::vector<CaseOptions>(list)) {
+    x.dropout = 0.2, x.alibi = true, x.relative_bias = true, x.bias = Bias::per_head, x.softcap = 9;
+    x.keep = Keep::per_sample, x.window_left = 200, x.layout = Layout::bthd;
+    list.push_back(x);
+    x.bias = Bias::key_only, x.keep = Keep::none, x.key_lengths = x.score_function = true;
+    list.push_back(x);
+  }
+  return list;
+}
+
+TEST(AttentionBitsTest, AnyNumberOfThreads) {
+  const ThreadsGuard guard;
+  for (const CaseOptions& o : shapes()) {
+    AttentionCase c(o);
+    set_num_threads(1);
+    const auto one = c.fused(true);
+    for (int threads : {2, 3, 8}) {
+      set_num_threads(threads);
+      SCOPED_TRACE(threads);
+      expect_same(one, c.fused(true));
+    }
+  }
+}
+
+TEST(AttentionBitsTest, Avx2AndAvx512) {
+  if (kernels::best_isa() < Isa::avx512) GTEST_SKIP() << "needs AVX-512";
+  const IsaGuard guard;
+  for (const CaseOptions& o : shapes()) {
+    AttentionCase c(o);
+    kernels::set_isa(Isa::avx512);
+    const auto wide = c.fused(true);
+    kernels::set_isa(Isa::avx2);
+    expect_same(wide, c.fused(true));
+  }
+}
+
+TEST(AttentionBitsTest, BaselineIsTheSpecification) {
+  const IsaGuard guard;
+  AttentionCase c(shapes()[0]);
+  kernels::set_isa(Isa::baseline);
+  expect_same(c.fused(true), c.reference<float>(true));
+}
+
+// Queries [first, first + count) of a case, against its keys [0, keys).
+std::vector<float> part(AttentionCase& c, int64_t first, int64_t count, int64_t keys) {
+  kernels::AttentionProblem p = c.problem;
+  auto in = c.input<float>();
+  in.query += first * in.query_strides.token;
+  p.queries = count, p.keys = keys;
+  p.diagonal = c.problem.diagonal + first;
+  std::vector<float> out(static_cast<size_t>(p.batch * p.heads * count * p.value_dim), std::nanf(""));
+  const kernels::Strides3 s{p.heads * count * p.value_dim, count * p.value_dim, p.value_dim};
+  kernels::attention_forward(p, c.terms<float>(), in, {out.data(), s, nullptr, {}});
+  return out;
+}
+
+TEST(AttentionBitsTest, PrefillChunksAndSingleTokens) {
+  const ThreadsGuard guard;
+  for (bool options : {false, true}) {
+    CaseOptions o;
+    o.batch = 2, o.heads = 6, o.kv_heads = 2, o.queries = o.keys = 1100, o.head_dim = 48, o.value_dim = 32;
+    o.causal = true;
+    if (options) o.alibi = true, o.softcap = 20, o.window_left = 700;
+    AttentionCase c(o);
+    const auto whole = part(c, 0, o.queries, o.keys);
+    for (int threads : {1, 3}) {
+      set_num_threads(threads);
+      for (int64_t chunk : {1, 7, 300}) {
+        for (int64_t first = chunk == 1 ? 1040 : 0; first < o.queries; first += chunk) {
+          const int64_t count = std::min(chunk, o.queries - first);
+          const auto piece = part(c, first, count, first + count);  // the cache ends at the last query
+          for (int64_t bh = 0; bh < o.batch * o.heads; ++bh) {
+            ASSERT_EQ(0, std::memcmp(piece.data() + bh * count * o.value_dim,
+                                     whole.data() + (bh * o.queries + first) * o.value_dim,
+                                     static_cast<size_t>(count * o.value_dim) * sizeof(float)))
+                << "chunk " << chunk << " at " << first << " threads " << threads;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The same sequences padded to a common length, packed, and one by one.
+TEST(AttentionBitsTest, PaddedPackedAndAlone) {
+  CaseOptions o;
+  o.batch = 4, o.heads = 4, o.kv_heads = 2, o.queries = o.keys = 150, o.head_dim = 32, o.value_dim = 48;
+  AttentionCase c(o);
+  const int64_t lengths[] = {150, 1, 77, 130};
+  kernels::AttentionProblem p = c.problem;
+  p.key_lengths = p.query_lengths = lengths;
+  auto padded = c.poisoned<float>();
+  kernels::attention_forward(p, c.terms<float>(), c.input<float>(), c.output(padded));
+  kernels::attention_backward(p, c.terms<float>(), c.input<float>(), c.gradient(padded));
+  for (int64_t b = 0; b < o.batch; ++b) {
+    kernels::AttentionProblem one = c.problem;
+    one.batch = 1, one.queries = one.keys = lengths[b];
+    auto in = c.input<float>();
+    in.query += b * in.query_strides.batch, in.key += b * in.key_strides.batch;
+    in.value += b * in.value_strides.batch;
+    auto r = c.poisoned<float>();
+    auto out = c.output(r);
+    kernels::attention_forward(one, c.terms<float>(), in, out);
+    auto g = c.gradient(r);
+    g.d_out += b * g.d_out_strides.batch;
+    kernels::attention_backward(one, c.terms<float>(), in, g);
+    const auto expect_rows = [&](const std::vector<float>& alone, const std::vector<float>& all,
+                                 int64_t heads, int64_t dim, const char* what) {
+      for (int64_t h = 0; h < heads; ++h) {
+        EXPECT_EQ(0, std::memcmp(alone.data() + h * 150 * dim, all.data() + (b * heads + h) * 150 * dim,
+                                 static_cast<size_t>(lengths[b] * dim) * sizeof(float)))
+            << what << " of sample " << b;
+      }
+    };
+    expect_rows(r.out, padded.out, o.heads, o.value_dim, "out");
+    expect_rows(r.d_query, padded.d_query, o.heads, o.head_dim, "d_query");
+    expect_rows(r.d_key, padded.d_key, o.kv_heads, o.head_dim, "d_key");
+    expect_rows(r.d_value, padded.d_value, o.kv_heads, o.value_dim, "d_value");
+  }
+}
+
+// Plants NaN and Inf in keys and values that no query may see, or only some.
+TEST(AttentionBitsTest, ExcludedNanDoesNotLeak) {
+  for (float poison : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    CaseOptions o;
+    o.batch = 2, o.heads = 4, o.kv_heads = 2, o.queries = 90, o.keys = 90, o.head_dim = 32, o.value_dim = 32;
+    o.causal = true;
+    AttentionCase clean(o), dirty(o);
+    const int64_t from = 50;  // keys from here on are poisoned, so queries from here on see poison
+    for (int64_t b = 0; b < o.batch; ++b) {
+      for (int64_t h = 0; h < o.kv_heads; ++h) {
+        for (int64_t j = from; j < o.keys; ++j) {
+          dirty.key[(b * o.kv_heads + h) * o.keys * 32 + j * 32 + 3] = poison;
+          dirty.value[(b * o.kv_heads + h) * o.keys * 32 + j * 32 + 5] = poison;
+        }
+      }
+    }
+    const auto a = clean.fused(true), z = dirty.fused(true);
+    for (int64_t bh = 0; bh < o.batch * o.heads; ++bh) {
+      for (int64_t i = 0; i < o.queries; ++i) {
+        const float* x = a.out.data() + (bh * o.queries + i) * 32;
+        const float* y = z.out.data() + (bh * o.queries + i) * 32;
+        if (i < from) {
+          EXPECT_EQ(0, std::memcmp(x, y, 32 * sizeof(float))) << "row " << i;
+          EXPECT_TRUE(std::isfinite(z.d_query[(bh * o.queries + i) * 32])) << "row " << i;
+        } else if (std::isnan(poison)) {
+          EXPECT_TRUE(std::isnan(y[5])) << "a visible NaN must show, row " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionBitsTest, PaddingMayHoldAnything) {
+  for (int kind = 0; kind < 3; ++kind) {
+    CaseOptions o;
+    o.batch = 3, o.heads = 2, o.kv_heads = 2, o.queries = 70, o.keys = 83, o.head_dim = 24, o.value_dim = 16;
+    o.seed = 5 + static_cast<uint32_t>(kind);
+    o.bias = kind == 1 ? Bias::key_only : Bias::none;
+    AttentionCase clean(o), dirty(o);
+    const int64_t lengths[] = {83, 40, 0};
+    std::vector<uint8_t> keep;
+    for (AttentionCase* c : {&clean, &dirty}) {
+      if (kind == 0) c->problem.key_lengths = lengths;
+      for (int64_t b = 0; b < o.batch; ++b) {
+        for (int64_t j = 0; j < o.keys; ++j) {
+          if (kind == 2) keep.push_back(j < lengths[b]);
+          if (kind == 1 && j >= lengths[b]) {
+            c->bias[static_cast<size_t>(b * o.keys + j)] = -std::numeric_limits<float>::infinity();
+          }
+          for (int64_t h = 0; c == &dirty && j >= lengths[b] && h < o.kv_heads; ++h) {
+            const int64_t row = (b * o.kv_heads + h) * o.keys + j;
+            if (kind != 1) dirty.key[row * 24 + 2] = std::nanf("");
+            dirty.value[row * 16 + 3] = std::nanf("");
+          }
+        }
+      }
+    }
+    if (kind == 2) {
+      for (AttentionCase* c : {&clean, &dirty}) {
+        c->problem.keep = keep.data(), c->problem.keep_strides = {o.keys, 0, 0, 1};
+      }
+    }
+    const auto a = clean.fused(true), z = dirty.fused(true);
+    EXPECT_TRUE(same_bits(a.out, z.out)) << kind;
+    EXPECT_TRUE(same_bits(a.lse, z.lse)) << kind;
+    for (const auto* g : {&z.d_query, &z.d_key, &z.d_value}) {
+      for (float x : *g) EXPECT_TRUE(std::isfinite(x)) << kind;
+    }
+    for (int64_t i = 0; i < o.heads * o.queries * 16; ++i) {  // sample 2 sees nothing
+      EXPECT_EQ(0.0f, z.out[2 * o.heads * o.queries * 16 + i]);
+    }
+    EXPECT_EQ(-std::numeric_limits<float>::infinity(), z.lse[2 * o.heads * o.queries]);
+  }
+}
+
+TEST(AttentionBitsTest, ValuesOfOnesGiveOnes) {
+  CaseOptions o;
+  o.queries = 37, o.keys = 311, o.logits = 3000;
+  AttentionCase c(o);
+  std::fill(c.value.begin(), c.value.end(), 1.0f);
+  for (float x : c.fused(false).out) EXPECT_NEAR(x, 1.0f, 1e-6f);
+}
+
+TEST(AttentionBitsTest, LargeLogits) {
+  CaseOptions o;
+  o.queries = 67, o.keys = 290, o.head_dim = o.value_dim = 32, o.logits = 1e4;
+  AttentionCase c(o);
+  const auto exact = c.reference<double>(false);
+  const auto naive = c.reference<float>(false), fused = c.fused(false);
+  EXPECT_LE(testing::distance(fused.out, exact.out).rms, testing::distance(naive.out, exact.out).rms + 1e-6);
+}
+
+}  // namespace
+}  // namespace multihead
