@@ -252,11 +252,9 @@ struct Columns {
 
 void FewRowsTransposedB(const Args& g, Columns columns) {
   const TransposedRowsFunction rows = TransposedRowsOf(g.m);
-  const bool ta = g.ta == Transpose::yes;
   for (int64_t n = columns.begin; n < columns.end; n += kLanes) {
     const int64_t count = std::min(kLanes, columns.end - n);
-    rows({g.a, ta ? 1 : g.lda, ta ? g.lda : 1, g.b + n * g.ldb, g.ldb, g.c + n, g.ldc, count, g.k,
-          g.accumulate});
+    rows({g.a, g.lda, g.b + n * g.ldb, g.ldb, g.c + n, g.ldc, count, g.k, g.accumulate});
   }
   if (HasEpilogue(g)) Finish(g, 0, g.m, columns.begin, columns.end - columns.begin);
 }
@@ -309,7 +307,7 @@ void FewRows(const Args& g, int threads) {
 void GemmF32(const Args& g) {
   const int threads = 2 * g.m * g.n * g.k < kSerialFlops ? 1 : num_threads();
   const bool whole_vectors = g.n % kLanes == 0;
-  if (g.m <= kFewRows && (g.tb == Transpose::yes || (whole_vectors && g.ta == Transpose::no)))
+  if (g.m <= kFewRows && g.ta == Transpose::no && (g.tb == Transpose::yes || whole_vectors))
     return FewRows(g, threads);
   const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && whole_vectors;
   const int64_t widest = kMaxVectors * kLanes;

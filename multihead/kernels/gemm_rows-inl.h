@@ -26,7 +26,7 @@ inline constexpr int kAhead =
 // `columns` <= lanes columns of C, all of k. B is [columns, k] in memory.
 struct TransposedRowsArgs {
   const float* a;
-  int64_t a_row, a_step;  // strides of op(A)
+  int64_t a_stride;
   const float* b;
   int64_t b_stride;
   float* c;
@@ -35,15 +35,15 @@ struct TransposedRowsArgs {
   bool load_c;
 };
 
-// kCount values of k from a square of B whose rows are k.
+// One value of k after the other from a square of B whose rows are k.
 template <int M>
-HWY_INLINE void AddSquare(const float* a, int64_t a_row, int64_t a_step, const TileVec (&square)[kLanes],
+HWY_INLINE void AddSquare(const float* a, int64_t a_stride, const TileVec (&square)[kLanes],
                           TileVec (&acc)[M]) {
   const TileFloats d;
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kLanes; ++i) {
 #pragma GCC unroll 8
-    for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * a_row + i * a_step]), square[i], acc[r]);
+    for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * a_stride + i]), square[i], acc[r]);
   }
 }
 
@@ -59,7 +59,7 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   int64_t k = 0;
   TileVec square[kLanes];
   if (t.columns == kLanes) {
-    for (; k + kLanes <= t.k; k += kLanes, a += kLanes * t.a_step) {
+    for (; k + kLanes <= t.k; k += kLanes, a += kLanes) {
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) {
         const float* row = t.b + i * t.b_stride + k;
@@ -67,15 +67,15 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
         __builtin_prefetch(row + kAhead);
       }
       TransposeSquare(square);
-      AddSquare<M>(a, t.a_row, t.a_step, square, acc);
+      AddSquare<M>(a, t.a_stride, square, acc);
     }
   }
   alignas(64) float lane[kLanes] = {};
-  for (; k < t.k; ++k, a += t.a_step) {
+  for (; k < t.k; ++k, ++a) {
     for (int64_t i = 0; i < t.columns; ++i) lane[i] = t.b[i * t.b_stride + k];
     const TileVec vb = hn::Load(d, lane);
 #pragma GCC unroll 8
-    for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * t.a_row]), vb, acc[r]);
+    for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * t.a_stride]), vb, acc[r]);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < M; ++r) hn::BlendedStore(acc[r], mask, d, t.c + r * t.c_stride);
