@@ -1,6 +1,7 @@
 // What an optimiser updates: tensors and the names that files and messages call them by.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ class ParameterList {
 
   /// Throws ValueError (undefined, empty list, the same tensor or name twice), DtypeError unless f32 or f64.
   ParameterList(std::vector<Tensor> tensors);  // NOLINT(google-explicit-constructor)
+  ParameterList(std::initializer_list<Tensor> tensors) : ParameterList(std::vector<Tensor>(tensors)) {}
 
   template <class Named>
   requires requires(const Named& n) {
