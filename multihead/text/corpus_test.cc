@@ -257,6 +257,7 @@ TEST(TokenDatasetTest, SequentialCoversEveryTokenOnce) {
       const TokenBatch batch = data.sequential(i);
       EXPECT_GE(batch.rows, 1);
       EXPECT_LE(batch.rows, 5);
+      EXPECT_NE(batch.targets.at(7 * (batch.rows - 1)), kIgnoreTarget);  // no row is all padding
       EXPECT_EQ(std::ssize(batch.tokens), batch.rows * 7);
       for (size_t j = 0; j < batch.targets.size(); ++j) {
         if (batch.targets[j] == kIgnoreTarget) {

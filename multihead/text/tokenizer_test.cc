@@ -240,7 +240,8 @@ TEST(TokenizerTest, BadArguments) {
 
 TEST(TokenizerTest, SafeCutsDoNotChangeTheIds) {
   std::mt19937 rng(3);
-  const Tokenizer bpe = Tokenizer::train_bpe(kText, {.vocab_size = 300});
+  const Tokenizer bpe = Tokenizer::train_bpe(kText + std::string("x    y     z \n \n  "),
+                                             {.vocab_size = 320, .min_frequency = 1});
   const Tokenizer characters = Tokenizer::train_characters(kText);
   int cuts = 0;
   for (int round = 0; round < 200; ++round) {
