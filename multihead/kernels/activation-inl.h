@@ -43,7 +43,7 @@ template <>
 struct Activate<Activation::relu> {
   template <class D, class V>
   static HWY_INLINE V Value(D d, V x) {
-    return hn::Max(hn::Zero(d), x);  // in this order NaN stays NaN
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);  // NaN stays, unlike in Max
   }
   template <class D, class V>
   static HWY_INLINE ValueAndSlope<V> Both(D d, V x) {
@@ -55,15 +55,17 @@ template <>
 struct Activate<Activation::gelu> {
   template <class D, class V>
   static HWY_INLINE V Value(D d, V x) {
-    return hn::Mul(x, NormalCdf(d, x, NormalTail(d, x).tail));
+    const V a = hn::Min(hn::Set(d, 15.0f), hn::Abs(x));
+    return hn::Mul(x, NormalCdf(d, x, TimesNormalDensity(d, MillsRatio(d, a), a)));
   }
   template <class D, class V>
   static HWY_INLINE ValueAndSlope<V> Both(D d, V x) {
-    const Normal<V> normal = NormalTail(d, x);
-    const V cdf = NormalCdf(d, x, normal.tail);
-    const V density = hn::Mul(normal.density, hn::Set(d, 0.398942280f));
-    // The density is zero where x may be infinite; 0·∞ must not make a NaN of it.
-    const V bounded = hn::Min(hn::Set(d, 15.0f), hn::Max(hn::Set(d, -15.0f), x));
+    // Beyond 15 the density is 0, and 0·∞ must not make a NaN of the slope.
+    const V bounded = Clamp(d, x, -15.0f, 15.0f);
+    const V a = hn::Abs(bounded);
+    const V e = TimesNormalDensity(d, hn::Set(d, 1.0f), a);
+    const V cdf = NormalCdf(d, x, hn::Mul(e, MillsRatio(d, a)));
+    const V density = hn::Mul(e, hn::Set(d, 0.398942280f));
     return {hn::Mul(x, cdf), hn::MulAdd(bounded, density, cdf)};
   }
 };
@@ -79,7 +81,7 @@ struct Activate<Activation::gelu_tanh> {
   template <class D, class V>
   static HWY_INLINE ValueAndSlope<V> Both(D d, V x) {
     // Beyond 15 the slope is 1 or 0 and x³ may overflow.
-    const V bounded = hn::Min(hn::Set(d, 15.0f), hn::Max(hn::Set(d, -15.0f), x));
+    const V bounded = Clamp(d, x, -15.0f, 15.0f);
     const V square = hn::Mul(bounded, bounded);
     const V inner = hn::MulAdd(square, hn::Set(d, kCubic), hn::Set(d, kLinear));
     const V s = Sigmoid(d, hn::Mul(bounded, inner));
@@ -99,7 +101,7 @@ struct Activate<Activation::silu> {
   static HWY_INLINE ValueAndSlope<V> Both(D d, V x) {
     const V one = hn::Set(d, 1.0f);
     const V s = Sigmoid(d, x);
-    const V bounded = hn::Min(hn::Set(d, 120.0f), hn::Max(hn::Set(d, -120.0f), x));
+    const V bounded = Clamp(d, x, -120.0f, 120.0f);
     return {hn::Mul(x, s), hn::Mul(s, hn::MulAdd(bounded, hn::Sub(one, s), one))};
   }
 };

@@ -29,18 +29,25 @@ HWY_INLINE V Polynomial(D d, V x, float first, Rest... rest) {
   return hn::MulAdd(Polynomial(d, x, rest...), x, hn::Set(d, first));
 }
 
-// e^x = 2^n (1 + tail): n in the low bits of `shifted`, |log2(1 + tail)| <= 1/2.
+// x where low <= x <= high or x is NaN; Min and Max lose NaN on some targets.
+template <class D, class V>
+HWY_INLINE V Clamp(D d, V x, float low, float high) {
+  x = hn::IfThenElse(hn::Lt(x, hn::Set(d, low)), hn::Set(d, low), x);
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, high)), hn::Set(d, high), x);
+}
+
+// e^x = 2^n (1 + tail): n + 127 in the low bits of `shifted`, |log2(1 + tail)| <= 1/2.
 template <class V>
 struct ExpParts {
   V shifted;
-  V mantissa;
+  V tail;
 };
 
-// Reduction of x + low, |low| << |x|, |x| < 2^21. Adding 1.5·2^23 rounds to an integer and leaves it in the
-// bits.
+// Reduction of x + low, |low| << |x|, |x| < 2^21. Adding 1.5·2^23 rounds to an integer and leaves it in the bits.
+inline constexpr float kExpMagic = 12582912.0f + 127;
 template <class D, class V>
 HWY_INLINE ExpParts<V> SplitExp(D d, V x, V low) {
-  const V magic = hn::Set(d, 12582912.0f);
+  const V magic = hn::Set(d, kExpMagic);
   const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
   const V n = hn::Sub(shifted, magic);
   // ln2 in two parts; the first has so few bits that n times it is exact also without FMA.
@@ -48,38 +55,35 @@ HWY_INLINE ExpParts<V> SplitExp(D d, V x, V low) {
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   r = hn::Add(r, low);
   const V q = Polynomial(d, r, 0.499999934f, 0.166665205f, 0.0416683899f, 0.00836873563f, 0.00138145591f);
-  const V tail = hn::MulAdd(hn::Mul(r, r), q, r);
-  return {shifted, hn::Add(hn::Set(d, 1.0f), tail)};
+  return {shifted, hn::MulAdd(hn::Mul(r, r), q, r)};
 }
 
 // e^x over the whole range, subnormal results and NaN included: 2^n in two factors, each of them normal.
 template <class D, class V>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // The variable comes second: Min and Max of x86 return their second operand if one is NaN.
-  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -104.5f), x));
-  const ExpParts<V> e = SplitExp(d, x, hn::Zero(d));
-  const auto n = hn::Sub(hn::BitCast(di, e.shifted), hn::Set(di, 0x4B400000));
-  const auto half = hn::ShiftRight<1>(n);
-  const auto bias = hn::Set(di, 127);
-  const V first = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
-  const V second = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(n, half), bias)));
-  return hn::Mul(hn::Mul(e.mantissa, first), second);
+  const ExpParts<V> e = SplitExp(d, Clamp(d, x, -104.5f, 89.0f), hn::Zero(d));
+  const auto biased = hn::Sub(hn::BitCast(di, e.shifted), hn::Set(di, 0x4B400000));  // n + 127
+  const auto half = hn::ShiftRight<1>(biased);
+  // 2^(half - 63) and 2^(biased - half - 64).
+  const V first = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, hn::Set(di, 64))));
+  const V second = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(biased, half), hn::Set(di, 63))));
+  return hn::Mul(hn::Mul(hn::Add(hn::Set(d, 1.0f), e.tail), first), second);
 }
 
-// e^(x + low) for x <= 0, |low| << |x|; zero instead of results below 2^-126. NaN stays.
+// factor · e^(x + low) for x <= 0, |low| << |x|; zero instead of e^x below 2^-126. NaN stays.
 template <class D, class V>
-HWY_INLINE V ExpNonPositive(D d, V x, V low) {
+HWY_INLINE V TimesExpNonPositive(D d, V factor, V x, V low) {
   const hn::RebindToSigned<D> di;
   const V lowest = hn::Set(d, -87.33654f);
   const auto tiny = hn::Lt(x, lowest);
-  const ExpParts<V> e = SplitExp(d, hn::Max(lowest, x), low);
-  const auto bits = hn::Add(hn::BitCast(di, e.mantissa), hn::ShiftLeft<23>(hn::BitCast(di, e.shifted)));
-  return hn::IfThenZeroElse(tiny, hn::BitCast(d, bits));
+  const ExpParts<V> e = SplitExp(d, hn::IfThenElse(tiny, lowest, x), low);
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, e.shifted)));
+  return hn::IfThenZeroElse(tiny, hn::Mul(hn::MulAdd(e.tail, factor, factor), power));
 }
 template <class D, class V>
 HWY_INLINE V ExpNonPositive(D d, V x) {
-  return ExpNonPositive(d, x, hn::Zero(d));
+  return TimesExpNonPositive(d, hn::Set(d, 1.0f), x, hn::Zero(d));
 }
 
 // ln x. x = 2^n (1 + f) with 1 + f in [√½, √2).
@@ -128,25 +132,21 @@ HWY_INLINE V Tanh(D d, V x) {
   return hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, hn::CopySignToAbs(large, x));
 }
 
-// Normal distribution: `tail` is the probability beyond |x|, `density` is e^(-x²/2).
-template <class V>
-struct Normal {
-  V tail;
-  V density;
-};
-
-// tail = e^(-a²/2) P(a)/Q(a), a = |x|: all coefficients are positive, so nothing cancels. The rounding error
-// of a² goes into the exponential.
+// The normal distribution's probability beyond |x| is e^(-x²/2) times this: P(a)/Q(a), a = |x|. All coefficients
+// are positive, so nothing cancels.
 template <class D, class V>
-HWY_INLINE Normal<V> NormalTail(D d, V x) {
-  const V a = hn::Min(hn::Set(d, 15.0f), hn::Abs(x));
-  const V square = hn::Mul(a, a);
-  const V low = hn::MulSub(a, a, square);
-  const V minus_half = hn::Set(d, -0.5f);
-  const V e = ExpNonPositive(d, hn::Mul(minus_half, square), hn::Mul(minus_half, low));
+HWY_INLINE V MillsRatio(D d, V a) {
   const V p = Polynomial(d, a, 0.5f, 0.438295043f, 0.1832352f, 0.0406332458f, 0.00411631149f);
   const V q = Polynomial(d, a, 1.0f, 1.67447507f, 1.20250341f, 0.469470793f, 0.10185889f, 0.010317943f);
-  return {hn::Div(hn::Mul(e, p), q), e};
+  return hn::Div(p, q);
+}
+
+// factor · e^(-a²/2); the rounding error of a² goes into the exponential.
+template <class D, class V>
+HWY_INLINE V TimesNormalDensity(D d, V factor, V a) {
+  const V square = hn::Mul(a, a), low = hn::MulSub(a, a, square);
+  const V minus_half = hn::Set(d, -0.5f);
+  return TimesExpNonPositive(d, factor, hn::Mul(minus_half, square), hn::Mul(minus_half, low));
 }
 
 // Φ(x), from the tail: 1 - tail on the right.

@@ -26,6 +26,9 @@ inline std::vector<Tensor> split(const Tensor& x, std::initializer_list<int64_t>
 }
 /// Copy of the parts one after the other; shapes equal but for `axis`.
 Tensor concat(std::span<const Tensor> parts, int axis);
+inline Tensor concat(const std::vector<Tensor>& parts, int axis) {
+  return concat(std::span<const Tensor>(parts), axis);
+}
 inline Tensor concat(std::initializer_list<Tensor> parts, int axis) {
   return concat(std::span<const Tensor>(parts.begin(), parts.size()), axis);
 }

@@ -1,0 +1,27 @@
+// Every differentiable op with inputs to check its gradient on. ops/gradient_test.cc runs them all and fails
+// for a public op that has no entry.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "multihead/testing/gradcheck.h"
+
+namespace multihead::testing {
+
+struct OpCase {
+  std::string op;       ///< the function's name in multihead/ops/*.h
+  std::string variant;  ///< what is special about this case
+  TensorFunction f;
+  std::vector<Tensor> inputs;
+  GradcheckOptions options = {};
+
+  friend std::ostream& operator<<(std::ostream& out, const OpCase& c) {
+    return out << c.op << ", " << c.variant;
+  }
+};
+
+std::vector<OpCase> op_cases();
+
+}  // namespace multihead::testing
