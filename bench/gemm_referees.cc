@@ -4,6 +4,7 @@
 // measure the core's multiply-add peak; the table shows medians over the rounds of time ratios and of shares
 // of that peak. Results are checked against f64 on sampled elements first.
 #include <cblas.h>
+#include <dlfcn.h>
 #include <dnnl.h>
 
 #include <algorithm>
@@ -118,6 +119,35 @@ void run_openblas(const Case& s, Operands& o) {
               o.b.data(), i(o.ldb), 0.0f, o.c.data(), i(s.n));
 }
 
+// A library given by --sgemm with a Fortran SGEMM, such as the MKL inside PyTorch's libtorch_cpu.so.
+using FortranSgemm = void(const char*, const char*, const int*, const int*, const int*, const float*,
+                          const float*, const int*, const float*, const int*, const float*, float*,
+                          const int*);
+FortranSgemm* other_sgemm = nullptr;
+
+void run_other(const Case& s, Operands& o) {  // column-major: the transposed product
+  const char ta = s.ta == Transpose::yes ? 'T' : 'N', tb = s.tb == Transpose::yes ? 'T' : 'N';
+  const int m = static_cast<int>(s.m), n = static_cast<int>(s.n), k = static_cast<int>(s.k);
+  const int lda = static_cast<int>(o.lda), ldb = static_cast<int>(o.ldb);
+  const float one = 1, zero = 0;
+  other_sgemm(&tb, &ta, &n, &m, &k, &one, o.b.data(), &ldb, o.a.data(), &lda, &zero, o.c.data(), &n);
+}
+
+bool load_other(const std::string& path, int threads) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    std::fprintf(stderr, "%s\n", dlerror());
+    return false;
+  }
+  for (const char* name : {"SGEMM", "sgemm_"}) {
+    if (other_sgemm == nullptr) other_sgemm = reinterpret_cast<FortranSgemm*>(dlsym(library, name));
+  }
+  using SetThreads = int(int);
+  if (auto* set = reinterpret_cast<SetThreads*>(dlsym(library, "MKL_Set_Num_Threads_Local"))) set(threads);
+  if (other_sgemm == nullptr) std::fprintf(stderr, "%s: no SGEMM\n", path.c_str());
+  return other_sgemm != nullptr;
+}
+
 // Largest relative error of sampled elements.
 double error_of(const Case& s, const Operands& o) {
   std::mt19937_64 random(5);
@@ -215,7 +245,7 @@ Result measure(const Case& s, const std::vector<Contender>& contenders, int roun
 
 struct Settings {
   int rounds = 15, threads = 1;
-  std::string filter, json;
+  std::string filter, json, sgemm;
 };
 
 bool parse(int argc, char** argv, Settings& settings) {
@@ -231,6 +261,8 @@ bool parse(int argc, char** argv, Settings& settings) {
       settings.filter = value;
     } else if (flag == "--json") {
       settings.json = value;
+    } else if (flag == "--sgemm") {
+      settings.sgemm = value;
     } else {
       return false;
     }
@@ -252,60 +284,86 @@ void save(const std::string& path, const nlohmann::json& report) {
   std::fclose(file);
 }
 
+// Speed relative to a referee over all cases.
+struct Summary {
+  double log_sum = 0, worst = 1e9;
+  int count = 0;
+
+  void add(double ratio) {
+    log_sum += std::log(ratio);
+    worst = std::min(worst, ratio);
+    ++count;
+  }
+  double mean() const { return count == 0 ? 0 : std::exp(log_sum / count); }
+  void print(const char* whom) const {
+    std::printf("speed against %s: geometric mean %.3f, worst %.3f over %d cases\n", whom, mean(), worst,
+                count);
+  }
+  nlohmann::json json() const { return {{"geometric_mean", mean()}, {"worst", worst}, {"cases", count}}; }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   Settings settings;
   if (!parse(argc, argv, settings)) {
-    std::fprintf(stderr, "usage: gemm_referees [--rounds N] [--threads N] [--filter TEXT] [--json FILE]\n");
+    std::fprintf(
+        stderr,
+        "usage: gemm_referees [--rounds N] [--threads N] [--filter TEXT] [--json FILE] [--sgemm LIBRARY]\n");
     return 2;
   }
   set_threads(settings.threads);
-  const std::vector<Contender> contenders = {
+  std::vector<Contender> contenders = {
       {"multihead", run_ours}, {"onednn", run_onednn}, {"openblas", run_openblas}};
+  if (!settings.sgemm.empty()) {
+    if (!load_other(settings.sgemm, settings.threads)) return 1;
+    contenders.push_back({"other", run_other});
+  }
   const dnnl_version_t* version = dnnl_version();
-  std::printf("%s, %s, %d thread(s), commit %s; oneDNN %d.%d.%d; %s\n", std::string(mk::cpu_name()).c_str(),
-              std::string(mk::isa_name(mk::current_isa())).c_str(), settings.threads, MULTIHEAD_GIT_COMMIT,
-              version->major, version->minor, version->patch, openblas_get_config());
-  std::printf("%-26s %8s | share of peak: %6s %6s %8s | time / ours: %6s %8s | error\n", "case (m x n x k)",
-              "GFLOP/s", "ours", "oneDNN", "OpenBLAS", "oneDNN", "OpenBLAS");
+  const std::string cpu(mk::cpu_name()), isa(mk::isa_name(mk::current_isa()));
+  std::printf("%s, %s, %d thread(s), f32, commit %s; oneDNN %d.%d.%d; OpenBLAS %s\n", cpu.c_str(),
+              isa.c_str(), settings.threads, MULTIHEAD_GIT_COMMIT, version->major, version->minor,
+              version->patch, openblas_get_corename());
+  std::printf("%-26s %8s | share of peak:", "case (m x n x k)", "GFLOP/s");
+  for (const Contender& who : contenders) std::printf(" %9s", who.name);
+  std::printf(" | their time / ours:");
+  for (size_t i = 1; i < contenders.size(); ++i) std::printf(" %9s", contenders[i].name);
+  std::printf(" | error\n");
 
-  nlohmann::json report{{"cpu", mk::cpu_name()},          {"isa", mk::isa_name(mk::current_isa())},
-                        {"threads", settings.threads},    {"dtype", "float32"},
-                        {"commit", MULTIHEAD_GIT_COMMIT}, {"cases", nlohmann::json::array()}};
-  double log_sum = 0, worst = 1e9;
-  int count = 0;
+  nlohmann::json report{{"cpu", cpu},
+                        {"isa", isa},
+                        {"threads", settings.threads},
+                        {"dtype", "float32"},
+                        {"commit", MULTIHEAD_GIT_COMMIT},
+                        {"cases", nlohmann::json::array()}};
+  Summary better, other;
   for (const Case& s : all_cases()) {
     if (s.name().find(settings.filter) == std::string::npos) continue;
     const Result r = measure(s, contenders, settings.rounds, settings.threads);
-    const double best = std::min(r.ratio[1], r.ratio[2]);
-    log_sum += std::log(best);
-    worst = std::min(worst, best);
-    ++count;
-    std::printf("%-26s %8.1f | %21.3f %6.3f %8.3f | %19.2f %8.2f | %.1e\n", s.name().c_str(), r.gflops[0],
-                r.share[0], r.share[1], r.share[2], r.ratio[1], r.ratio[2], r.error[0]);
+    better.add(std::min(r.ratio[1], r.ratio[2]));
+    if (r.ratio.size() > 3) other.add(r.ratio[3]);
+    std::printf("%-26s %8.1f |               ", s.name().c_str(), r.gflops[0]);
+    for (double share : r.share) std::printf(" %9.3f", share);
+    std::printf(" |                   ");
+    for (size_t i = 1; i < r.ratio.size(); ++i) std::printf(" %9.2f", r.ratio[i]);
+    std::printf(" | %.1e\n", r.error[0]);
     std::fflush(stdout);
-    if (r.error[0] > 1e-5) {
+    if (!(r.error[0] <= 1e-5)) {
       std::fprintf(stderr, "%s: wrong result\n", s.name().c_str());
       return 1;
     }
-    report["cases"].push_back({{"name", s.name()},
-                               {"m", s.m},
-                               {"n", s.n},
-                               {"k", s.k},
-                               {"gflops", r.gflops[0]},
-                               {"share", r.share[0]},
-                               {"onednn_share", r.share[1]},
-                               {"openblas_share", r.share[2]},
-                               {"onednn_ratio", r.ratio[1]},
-                               {"openblas_ratio", r.ratio[2]}});
+    nlohmann::json entry{{"name", s.name()}, {"m", s.m}, {"n", s.n}, {"k", s.k}, {"gflops", r.gflops[0]}};
+    for (size_t i = 0; i < r.share.size(); ++i) {
+      entry["share"][contenders[i].name] = r.share[i];
+      if (i > 0) entry["time_ratio"][contenders[i].name] = r.ratio[i];
+    }
+    report["cases"].push_back(entry);
   }
-  if (count > 0) {
-    const double mean = std::exp(log_sum / count);
-    std::printf("speed against the better referee: geometric mean %.3f, worst %.3f over %d cases\n", mean,
-                worst, count);
-    report["geometric_mean"] = mean;
-    report["worst"] = worst;
+  better.print("the better of oneDNN and OpenBLAS");
+  report["better_referee"] = better.json();
+  if (other_sgemm != nullptr) {
+    other.print(settings.sgemm.c_str());
+    report["other"] = other.json();
   }
   if (!settings.json.empty()) save(settings.json, report);
   return 0;
