@@ -49,6 +49,28 @@ std::string read_text(const std::filesystem::path& path, const ReadOptions& opti
   return text;
 }
 
+ParallelText read_pairs(const std::filesystem::path& path) {
+  const std::string text = read_text(path);
+  ParallelText pairs;
+  int64_t line_number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line = std::string_view(text).substr(begin, end - begin);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    ++line_number;
+    const auto tabs = std::count(line.begin(), line.end(), '\t');
+    MH_CHECK(tabs == 1, FormatError, path.string(), ": line ", line_number,
+             " must have two columns, source TAB target, got ", line.empty() ? 0 : tabs + 1);
+    const size_t tab = line.find('\t');
+    MH_CHECK(tab > 0 && tab + 1 < line.size(), FormatError, path.string(), ": line ", line_number,
+             " has an empty column");
+    pairs.source.emplace_back(line.substr(0, tab));
+    pairs.target.emplace_back(line.substr(tab + 1));
+    begin = end + 1;
+  }
+  return pairs;
+}
+
 TextSplit split_corpus(std::string_view text, const SplitOptions& options) {
   MH_CHECK(options.validation > 0 && options.validation < 1, ValueError,
            "split_corpus: validation must be a share in (0, 1), got ", options.validation);

@@ -23,6 +23,16 @@ struct ReadOptions {
 /// the offset and line).
 std::string read_text(const std::filesystem::path& path, const ReadOptions& options = {});
 
+/// Sentence pairs, source[i] with target[i].
+struct ParallelText {
+  std::vector<std::string> source, target;
+};
+
+/// A two-column file: source TAB target on every line ("\r\n" is taken too). Neither side may be empty.
+/// Throws: what read_text throws; FormatError naming the line that has another number of columns or an empty
+/// one.
+ParallelText read_pairs(const std::filesystem::path& path);
+
 struct SplitOptions {
   double validation = 0.1;  // share of the text, in (0, 1)
   /// 1: the last part of the text. n: the text is cut into n equal blocks and the last part of each is held

@@ -82,6 +82,21 @@ TEST_F(CorpusFileTest, BadFilesSayWhatIsWrong) {
               HasSubstr("not valid UTF-8: byte \"\\xe2\" at offset 7 (line 2)"));
 }
 
+TEST_F(CorpusFileTest, ReadsPairs) {
+  const ParallelText pairs = read_pairs(put("p.tsv", "a b\tc\r\n\xC3\xA9\td e"));
+  EXPECT_THAT(pairs.source, testing::ElementsAre("a b", "\xC3\xA9"));
+  EXPECT_THAT(pairs.target, testing::ElementsAre("c", "d e"));
+  const auto error = [&](const std::string& bytes) {
+    return error_of<FormatError>([&] { read_pairs(put("bad.tsv", bytes)); });
+  };
+  EXPECT_THAT(error("a\tb\nc\n"), HasSubstr("line 2 must have two columns, source TAB target, got 1"));
+  EXPECT_THAT(error("a\tb\tc\n"), HasSubstr("line 1 must have two columns, source TAB target, got 3"));
+  EXPECT_THAT(error("a\tb\n\nc\td\n"), HasSubstr("line 2 must have two columns, source TAB target, got 0"));
+  EXPECT_THAT(error("a\t\n"), HasSubstr("line 1 has an empty column"));
+  EXPECT_THAT(error("\tb\n"), HasSubstr("line 1 has an empty column"));
+  EXPECT_THAT(error(""), HasSubstr("empty"));
+}
+
 TEST(SplitCorpusTest, TheLastTenth) {
   std::string text(1009, 'a');
   const TextSplit split = split_corpus(text);
