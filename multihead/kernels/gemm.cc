@@ -33,15 +33,23 @@ constexpr int64_t kInPlaceChunkK = 512;      // shorter where rows of B may lie 
 constexpr int64_t kPackedFloats = 1 << 22;   // of B packed at once
 constexpr int64_t kInPlaceRows = 192;        // rows of C below which packing a row-major B does not pay
 constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
+constexpr int64_t kTaskFlops = 4'000'000;    // of a task, unless there are enough for kTasksPerThread
 constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kPackHere = 1 << 15;  // floats of B that the caller packs alone rather than wait for others
 
-constexpr int64_t kFewRows = 8;  // at most so many rows of C are a matter of reading B
+constexpr int64_t kReadCost = 32;  // flops that take as long as reading a float of B from memory
+constexpr int64_t kFewRows = 8;    // at most so many rows of C are a matter of reading B
 
 thread_local Scratch shared_scratch;   // packed B, read by every thread of one product
 thread_local Scratch private_scratch;  // this thread's packed A
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// How many tasks to cut work into: a few per thread, so that one that is interrupted does not hold up the
+// rest.
+int64_t tasks_for(int64_t flops, int threads) {
+  return threads * std::clamp<int64_t>(flops / threads / kTaskFlops, 1, threads == 1 ? 1 : kTasksPerThread);
+}
 
 }  // namespace
 }  // namespace multihead::kernels
@@ -210,23 +218,24 @@ void MultiplyTask(const Chunk& chunk, const Task& task, bool pack_b) {
 // How a chunk is cut into tasks.
 struct Tasks {
   Tasks(const Chunk& chunk, int threads) : m(chunk.g.m), panels(chunk.panels.count) {
-    const int64_t wanted = threads == 1 ? 1 : kTasksPerThread * threads;
-    block_rows =
-        std::clamp<int64_t>(kBlockFloats / chunk.size_k() / kSliver * kSliver, 2 * kSliver, 16 * kSliver);
-    block_rows = std::min(block_rows, std::max(round_up(ceil_div(m, wanted), kSliver), kSliver));
-    blocks = ceil_div(m, block_rows);
+    // About kBlockFloats of A in blocks of equal height, or more blocks to feed all threads.
+    const int64_t rows = std::clamp<int64_t>(kBlockFloats / chunk.size_k(), 2 * kSliver, 16 * kSliver);
+    const int64_t wanted = tasks_for(2 * m * chunk.panels.columns * chunk.size_k(), threads);
+    blocks = std::max<int64_t>((m + rows / 2) / rows, 1);
+    if (blocks < wanted) blocks = std::clamp<int64_t>(m / kSliver, 1, wanted);
     // Every group of panels packs a transposed A for itself: keep the groups wide.
     const int64_t most = chunk.g.ta == Transpose::yes ? std::max<int64_t>(panels / 4, 1) : panels;
-    groups = blocks >= wanted ? 1 : std::min(most, ceil_div(wanted, blocks));
+    groups = std::min(most, ceil_div(wanted, blocks));
   }
   int64_t count() const { return blocks * groups; }
   Task operator[](int64_t i) const {
-    const int64_t row = i / groups * block_rows, group = i % groups;
-    return {row, std::min(block_rows, m - row), panels * group / groups, panels * (group + 1) / groups};
+    const int64_t row = m * (i / groups) / blocks, row_end = m * (i / groups + 1) / blocks,
+                  group = i % groups;
+    return {row, row_end - row, panels * group / groups, panels * (group + 1) / groups};
   }
 
   int64_t m, panels;
-  int64_t block_rows, blocks, groups;
+  int64_t blocks, groups;
 };
 
 void MultiplyChunk(const Chunk& chunk, int threads) {
@@ -239,7 +248,11 @@ void MultiplyChunk(const Chunk& chunk, int threads) {
     for (int64_t i = 0; i < tasks.count(); ++i) MultiplyTask(chunk, tasks[i], lazily && i == 0);
     return;
   }
-  parallel_for(packs, [&](int64_t i, int) { PackTask(chunk, i); });
+  if (chunk.panels.columns * chunk.size_k() <= kPackHere) {
+    for (int64_t i = 0; i < packs; ++i) PackTask(chunk, i);
+  } else {
+    parallel_for(packs, [&](int64_t i, int) { PackTask(chunk, i); });
+  }
   parallel_for(tasks.count(), [&](int64_t i, int) { MultiplyTask(chunk, tasks[i], false); });
 }
 
@@ -290,7 +303,7 @@ void FewRowsInPlace(const Args& g, Columns columns) {
 
 void FewRows(const Args& g, int threads) {
   const int64_t units = ceil_div(g.n, kMaxVectors * kLanes);
-  const int64_t tasks = threads == 1 ? 1 : std::min(units, kTasksPerThread * threads);
+  const int64_t tasks = std::min(units, tasks_for(kReadCost * g.n * g.k, threads));
   const auto task = [&](int64_t i) {
     const Columns columns{units * i / tasks * kMaxVectors * kLanes,
                           std::min(units * (i + 1) / tasks * kMaxVectors * kLanes, g.n)};
@@ -305,7 +318,8 @@ void FewRows(const Args& g, int threads) {
 // -----------------------------------------------------------------------------------------------------
 
 void GemmF32(const Args& g) {
-  const int threads = 2 * g.m * g.n * g.k < kSerialFlops ? 1 : num_threads();
+  const int64_t flops = std::max(2 * g.m, g.m <= kFewRows ? kReadCost : 0) * g.n * g.k;
+  const int threads = flops < kSerialFlops ? 1 : num_threads();
   const bool whole_vectors = g.n % kLanes == 0;
   if (g.m <= kFewRows && g.ta == Transpose::no && (g.tb == Transpose::yes || whole_vectors))
     return FewRows(g, threads);

@@ -148,6 +148,16 @@ struct Slivers {
   int64_t count, last;
 };
 
+HWY_INLINE void CopyFloats(const float* from, int64_t count, float* to) {
+  const TileFloats d;
+  for (; count >= kLanes; count -= kLanes, from += kLanes, to += kLanes)
+    hn::StoreU(hn::LoadU(d, from), d, to);
+  if (count > 0) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(count));
+    hn::BlendedStore(hn::MaskedLoad(mask, d, from), mask, d, to);
+  }
+}
+
 // A few k at a time go to all slivers, so that memory is read in order.
 HWY_NOINLINE void PackA(const float* from, int64_t stride, int64_t rows, int64_t count, float* to) {
   constexpr int64_t kStep = 8;
@@ -162,8 +172,7 @@ HWY_NOINLINE void PackA(const float* from, int64_t stride, int64_t rows, int64_t
       }
     }
     sliver += k * (slivers.last - kSliver);
-    for (int64_t j = 0; j < steps; ++j)
-      std::copy_n(row + j * stride, slivers.last, sliver + j * slivers.last);
+    for (int64_t j = 0; j < steps; ++j) CopyFloats(row + j * stride, slivers.last, sliver + j * slivers.last);
   }
 }
 
