@@ -63,7 +63,7 @@ inline ::testing::AssertionResult same_bits(const Tensor& got, const Tensor& exp
 
 MATCHER_P3(TensorNear, expected, atol, rtol,
            concat("is within ", atol, " + ", rtol, "·|x| of ", to_string(Tensor(expected)))) {
-  const auto result = near(arg, expected, {atol, rtol});
+  const auto result = near(arg, expected, {static_cast<double>(atol), static_cast<double>(rtol)});
   if (!result) *result_listener << result.message();
   return static_cast<bool>(result);
 }
