@@ -9,6 +9,7 @@
 #include "multihead/models/hugging_face.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
+#include "multihead/text/corpus.h"
 #include "multihead/train/metrics.h"
 
 namespace multihead::train {
@@ -17,24 +18,6 @@ namespace {
 // Streams of the seed below this are for the initial weights; every micro-batch has its own 2^20 above.
 constexpr uint64_t kDropoutStreams = uint64_t{1} << 40;
 constexpr uint64_t kStreamsPerBatch = uint64_t{1} << 20;
-
-void check_text(const std::string& text, const std::string& name) {
-  MH_CHECK(!text.empty(), FormatError, name, ": the file is empty, expected text");
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_sequence(text, at);
-    MH_CHECK(length > 0 && text[at] != '\0', FormatError, name, ": byte ", at,
-             " is not UTF-8 text; is this a binary file?");
-    at += length;
-  }
-}
-
-// Where the validation text begins: never inside a character.
-size_t split_point(const std::string& text, double validation_share) {
-  auto at = static_cast<size_t>(static_cast<double>(text.size()) * (1 - validation_share));
-  at = std::min(at, text.size());
-  while (at < text.size() && (text[at] & 0xC0) == 0x80) ++at;
-  return at;
-}
 
 text::Tokenizer make_tokenizer(const std::string& text, std::string_view training,
                                const LanguageModelSettings& settings) {
@@ -64,10 +47,15 @@ Json run_json(const LanguageModelRun& run) {
 LanguageModelData prepare_language_model_data(const std::string& text, const std::string& name,
                                               const LanguageModelSettings& settings,
                                               const text::Tokenizer* tokenizer) {
-  check_text(text, name);
-  const size_t split = split_point(text, settings.validation_share);
-  const std::string_view training = std::string_view(text).substr(0, split);
-  const std::string_view validation = std::string_view(text).substr(split);
+  MH_CHECK(static_cast<int64_t>(text.size()) > settings.model.context, FormatError, name, ": it has ",
+           text.size(), " bytes, expected more than one context of ", settings.model.context,
+           "; give more text or a smaller --context");
+  std::string_view training = text, validation;
+  if (settings.validation_share > 0) {
+    const text::TextSplit split = text::split_corpus(text, {.validation = settings.validation_share});
+    training = split.train.front();
+    validation = split.validation.front();
+  }
   LanguageModelData data{
       tokenizer != nullptr ? *tokenizer : make_tokenizer(text, training, settings), {}, {}, 0};
   data.training = data.tokenizer.encode(training);
@@ -168,7 +156,7 @@ LoopOptions loop_options(const LanguageModelRun& run) {
 
 // A resumed run goes on with the tokenizer it began with.
 LanguageModelData load_data(const LanguageModelRun& run, bool resumes) {
-  const std::string text = io::read_file(run.data);
+  const std::string text = text::read_text(run.data);
   const std::string path = resumes ? run.folder : run.tokenizer;
   if (path.empty()) return prepare_language_model_data(text, run.data, run.settings);
   const text::Tokenizer tokenizer = text::Tokenizer::load(path);

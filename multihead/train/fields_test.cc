@@ -1,0 +1,127 @@
+#include "multihead/train/fields.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "multihead/core/error.h"
+#include "multihead/train/settings.h"
+
+namespace multihead::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+void set(LanguageModelSettings& settings, const std::string& name, std::string_view text) {
+  for (const Field& field : fields(settings)) {
+    if (field.name == name) return assign(field, text);
+  }
+  FAIL() << name;
+}
+
+TEST(FieldsTest, TextsBecomeValues) {
+  LanguageModelSettings s;
+  set(s, "layers", "7");
+  set(s, "lr", "2.5e-4");
+  set(s, "gated", "true");
+  set(s, "positions", "rotary");
+  set(s, "schedule", "noam");
+  EXPECT_EQ(s.model.num_layers, 7);
+  EXPECT_EQ(s.lr, 2.5e-4);
+  EXPECT_TRUE(s.model.gated);
+  EXPECT_EQ(s.model.positions, models::Positions::rotary);
+  EXPECT_EQ(s.schedule, optim::ScheduleKind::noam);
+}
+
+TEST(FieldsTest, NonsenseIsRefusedByName) {
+  LanguageModelSettings s;
+  for (const char* text : {"", " 3", "3 ", "3.5", "0x10", "+3", "three", "1e3"}) {
+    EXPECT_THAT([&] { set(s, "layers", text); }, ThrowsMessage<ValueError>(HasSubstr("--layers"))) << text;
+  }
+  EXPECT_THAT([&] { set(s, "layers", "99999999999999999999"); },
+              ThrowsMessage<ValueError>(HasSubstr("out of range")));
+  EXPECT_THAT([&] { set(s, "lr", "0,001"); }, ThrowsMessage<ValueError>(HasSubstr("\"0,001\"")));
+  EXPECT_THAT([&] { set(s, "gated", "yes"); }, ThrowsMessage<ValueError>(HasSubstr("true or false")));
+  EXPECT_THAT([&] { set(s, "positions", "rope"); },
+              ThrowsMessage<ValueError>(HasSubstr("none, learned, sinusoidal, rotary or alibi")));
+  EXPECT_EQ(to_json(fields(s)).dump(), [] {
+    LanguageModelSettings fresh;
+    return to_json(fields(fresh)).dump();
+  }());
+}
+
+TEST(FieldsTest, JsonGoesBothWays) {
+  LanguageModelSettings s = language_model_settings("tutorial"), t;
+  s.lr = 0.1;
+  assign_all(fields(t), to_json(fields(s)), "test");
+  EXPECT_EQ(to_json(fields(t)), to_json(fields(s)));
+  EXPECT_THAT(
+      [&] {
+        assign_all(fields(t), Json::object({{"colour", 1}}), "f.json");
+      },
+      ThrowsMessage<FormatError>(HasSubstr("f.json: unknown setting \"colour\"")));
+  EXPECT_THAT(
+      [&] {
+        assign_all(fields(t), Json::object({{"layers", "x"}}), "f.json");
+      },
+      ThrowsMessage<FormatError>(HasSubstr("\"layers\"")));
+}
+
+TEST(FieldsTest, IdentityLeavesOutWhatIsOnlyReported) {
+  LanguageModelSettings s;
+  const Json before = identity_of(s);
+  s.eval_every = 3, s.keep = 9, s.log_every = 1, s.save_every = 2;
+  EXPECT_EQ(identity_of(s), before);
+  s.seed = 99;
+  EXPECT_FALSE(identity_of(s) == before);
+}
+
+TEST(SettingsTest, PresetsMakeSense) {
+  for (const std::string& name : language_model_presets())
+    EXPECT_NO_THROW(check(language_model_settings(name)));
+  EXPECT_THROW(language_model_settings("huge"), ValueError);
+}
+
+// The founding tutorial: characters, 256 wide, 16 heads, 6 layers, ffn 1024, context 512, batch 16, Noam
+// 2000.
+TEST(SettingsTest, TutorialIsTheFoundingRecipe) {
+  const LanguageModelSettings s = language_model_settings("tutorial");
+  EXPECT_EQ(s.tokenizer, TokenizerChoice::characters);
+  EXPECT_EQ(s.model.embed_dim, 256);
+  EXPECT_EQ(s.model.num_heads, 16);
+  EXPECT_EQ(s.model.num_layers, 6);
+  EXPECT_TRUE(s.model.norm_first);
+  EXPECT_EQ(s.model.ffn_dim, 1024);
+  EXPECT_EQ(s.model.context, 512);
+  EXPECT_EQ(s.batch, 16);
+  EXPECT_EQ(s.model.dropout_p, 0.1);
+  EXPECT_EQ(s.schedule, optim::ScheduleKind::noam);
+  EXPECT_EQ(s.warmup_steps, 2000);
+  EXPECT_EQ(s.lr, 1);
+  EXPECT_EQ(s.clip, 1);
+  EXPECT_TRUE(s.eps_hat);
+}
+
+TEST(SettingsTest, NonsenseIsRefused) {
+  auto refused = [](auto change) {
+    LanguageModelSettings s;
+    change(s);
+    EXPECT_THROW(check(s), ValueError);
+  };
+  refused([](auto& s) { s.model.context = 0; });
+  refused([](auto& s) { s.model.num_heads = 3; });
+  refused([](auto& s) { s.lr = std::nan(""); });
+  refused([](auto& s) { s.lr = -1; });
+  refused([](auto& s) { s.steps = 0; });
+  refused([](auto& s) { s.batch = -2; });
+  refused([](auto& s) { s.accumulate = 0; });
+  refused([](auto& s) { s.validation_share = 1; });
+  refused([](auto& s) { s.label_smoothing = 1.5; });
+  refused([](auto& s) { s.clip = -1; });
+  refused([](auto& s) { s.model.dropout_p = 1; });
+}
+
+}  // namespace
+}  // namespace multihead::train
