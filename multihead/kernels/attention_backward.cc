@@ -231,7 +231,7 @@ void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds, const 
                   float* d_query) {
   TileArgs args{};
   args.a_row = 1, args.a_step = kTileRows, args.b_stride = key.stride, args.c_stride = columns;
-  const int step = r.full() ? t.rows : 6;
+  const int step = r.full() ? t.rows : RowStep(columns);
   for (int row = 0; row < t.rows; row += step) {
     const int count = std::min(step, t.rows - row);
     int a = r.k0, e = r.k1;
@@ -267,9 +267,9 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, 
   if (mask == BlockClass::empty) return false;
   const int64_t at = r.k0 - in.base;
   ScoreProduct(t, r, in.key.data + at * in.key.stride, in.key.stride, job.qt + n * p.head_dim * kTileRows,
-               p.head_dim, b.p, nullptr);
+               p.head_dim, b.p, nullptr, nullptr, 0, 0);
   ScoreProduct(t, r, in.value.data + at * in.value.stride, in.value.stride,
-               job.d_out_t + n * p.value_dim * kTileRows, p.value_dim, b.ds, nullptr);
+               job.d_out_t + n * p.value_dim * kTileRows, p.value_dim, b.ds, nullptr, nullptr, 0, 0);
   alignas(64) float unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
   if (c.has_terms || mask == BlockClass::partial) {

@@ -102,15 +102,17 @@ HWY_INLINE void ResetState(LaneState& state) {
 // s <- probabilities of the block relative to its own maximum; state <- that maximum and the sum. False if no
 // query sees any of it.
 HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, const BlockRange& r,
-                                   const LaneTerms& lanes, const Rows& key, const float* qt,
-                                   const BlockBuffers& buffers, bool safe, LaneState& state) {
+                                   const LaneTerms& lanes, const Rows& key, const Rows& value,
+                                   const float* qt, const BlockBuffers& buffers, bool safe,
+                                   LaneState& state) {
   const AttentionProblem& p = *call.p;
   BlockClass mask = BlockClass::full;
   if (call.has_keep) mask = mask_class(p, t, r.k0, r.k1);
   if (mask == BlockClass::empty) return false;
   ResetState(state);
   const bool rows = call.has_terms || mask == BlockClass::partial;
-  ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, rows ? nullptr : state.max);
+  ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, rows ? nullptr : state.max, value.data,
+               value.stride, call.value_columns);
   if (rows) {
     const uint8_t* keep = nullptr;
     if (mask == BlockClass::partial) fill_keep(p, t, r.k0, r.k1, buffers.keep), keep = buffers.keep;
@@ -153,13 +155,18 @@ HWY_INLINE void MergeState(int lanes, bool natural, LaneState& total, const Lane
   }
 }
 
+// Rows that one register tile takes: the grain at which partial blocks trim the keys of a row.
+HWY_INLINE int RowStep(int64_t columns) { return columns >= 64 ? 6 : columns == 48 ? 8 : 12; }
+
 // out[q] = out[q] · alpha[q] + beta[q] · Σ_k p[k][q] value[k], the sum from zero over the keys that q sees.
-// `first`: out[q] is not read.
+// `first`: out[q] is not read. Meanwhile the rows `ahead`, one for each query, are fetched.
 HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
-                            int64_t columns, bool first, const float* alpha, const float* beta, float* out) {
+                            int64_t columns, bool first, const float* alpha, const float* beta, float* out,
+                            const Rows& ahead, int64_t ahead_columns) {
   TileArgs args{};
+  args.ahead_stride = ahead.stride, args.ahead_columns = ahead_columns;
   args.a_row = 1, args.a_step = kTileRows, args.b_stride = value.stride, args.c_stride = columns;
-  const int step = r.full() ? t.rows : 6;
+  const int step = r.full() ? t.rows : RowStep(columns);
   for (int row = 0; row < t.rows; row += step) {
     const int count = std::min(step, t.rows - row);
     int a = r.k0, e = r.k1;
@@ -176,6 +183,7 @@ HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* 
     args.k = e - a;
     args.c = out + row * columns;
     args.alpha = alpha + row, args.beta = beta + row;
+    args.ahead = ahead.data ? ahead.data + row * ahead.stride : nullptr;
     if (first) {
       Product<End::store, false>(args, count, columns);
     } else {

@@ -51,7 +51,8 @@ void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scrat
   partials.sum = partials.max + slots * kTileRows;
   const int64_t scratch = forward_scratch(call, 1);
   const auto args = [&](int64_t tile, int64_t begin, int64_t end) {
-    return ForwardTaskArgs{&call, &tasks[tile], worker_scratch(scratch), &partials, begin, end, tile};
+    return ForwardTaskArgs{&call, &tasks[tile], worker_scratch(scratch), nullptr, &partials, begin,
+                           end,   tile};
   };
   // A few blocks at a time so that the queries' packing is amortised and the hardware sees long streams.
   const int64_t chunk = std::clamp<int64_t>(slots / (8 * num_threads()), 1, 8);
@@ -128,9 +129,12 @@ void run_forward(ForwardCall call) {
     return run_split(call, own.tasks, own.partials);
   }
   const int64_t scratch = forward_scratch(call, tiles);
-  parallel_for(static_cast<int64_t>(own.tasks.size()), [&](int64_t index, int) {
+  const auto count = static_cast<int64_t>(own.tasks.size());
+  const int threads = num_threads();
+  parallel_for(count, [&](int64_t index, int) {
     const FloatEnvironment environment;
-    forward_task({&call, &own.tasks[index], worker_scratch(scratch), nullptr, 0, 0, 0});
+    const AttentionTask* next = index + threads < count ? &own.tasks[index + threads] : nullptr;
+    forward_task({&call, &own.tasks[index], worker_scratch(scratch), next, nullptr, 0, 0, 0});
   });
 }
 

@@ -149,19 +149,46 @@ void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, con
   PackQuery(c, w.rows, QueryScale(c), w.qt, buffers.s);
 }
 
+// Claims the cache lines of a tile's output while the products run.
+void FetchOutput(const ForwardCall& c, const RowTile& t) {
+  if (c.bf16) return;
+  for (int r = 0; r < t.rows; ++r) {
+    const int64_t token = c.p->query_begin(t.b) + t.query[r];
+    const float* row = static_cast<const float*>(c.out) + t.b * c.out_strides.batch +
+                       t.head[r] * c.out_strides.head + token * c.out_strides.token;
+    for (int64_t v = 0; v < c.p->value_dim; v += kGroupRows) __builtin_prefetch(row + v, 1, 2);
+  }
+}
+
+// Where tile `n` of the next task finds its queries.
+Rows NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
+  const int64_t row = next ? next->row_begin + n * kTileRows : 0;
+  if (!next || c.bf16 || row + kTileRows > next->row_end) return {};
+  const Strides3& s = c.query_strides;
+  const int64_t queries = c.p->query_count(next->b), head = next->kv * c.p->group() + row / queries;
+  const int64_t token = c.p->query_begin(next->b) + row % queries;
+  if (row % queries + kTileRows > queries) return {};
+  return {static_cast<const float*>(c.query) + next->b * s.batch + head * s.head + token * s.token, s.token};
+}
+
 // One block of keys into one tile.
 void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows& value,
-              const BlockBuffers& buffers, bool safe, TileWork& w) {
+              const BlockBuffers& buffers, bool safe, const Rows& ahead, TileWork& w) {
   const BlockRange r = MakeBlockRange(w.rows, k0, k1);
   LaneState block;
-  if (!BlockProbabilities(c, w.rows, r, w.lanes, key, w.qt, buffers, safe, block)) return;
+  if (!BlockProbabilities(c, w.rows, r, w.lanes, key, value, w.qt, buffers, safe, block)) return;
   alignas(64) float alpha[kTileRows], beta[kTileRows];
-  MergeState(w.rows.groups * kGroupRows, c.has_terms, w.state, block, alpha, beta);
+  if (w.first) {  // the same as merging with nothing
+    w.state = block;
+  } else {
+    MergeState(w.rows.groups * kGroupRows, c.has_terms, w.state, block, alpha, beta);
+  }
   if (safe) {
     BlockValuesSafe(w.rows, r, buffers.s, buffers.shadow, value, c.value_columns, w.first, alpha, beta,
                     w.out);
   } else {
-    BlockValues(w.rows, r, buffers.s, value, c.value_columns, w.first, alpha, beta, w.out);
+    BlockValues(w.rows, r, buffers.s, value, c.value_columns, w.first, alpha, beta, w.out, ahead,
+                c.p->head_dim);
   }
   w.first = false;
 }
@@ -201,7 +228,7 @@ void FinishTile(const ForwardCall& c, const AttentionTask& task, const BlockBuff
     int k0, k1;
     if (!ClipBlock(w.rows, base, &k0, &k1)) continue;
     const BlockRows rows = StageBlock(c, task, k0, k1, key, value);
-    AddBlock(c, k0, k1, rows.key, rows.value, buffers, true, w);
+    AddBlock(c, k0, k1, rows.key, rows.value, buffers, true, {}, w);
   }
   if (w.first) std::fill_n(w.out, w.rows.rows * c.value_columns, 0.0f);
   WriteTile(c, w.rows, w.state, w.out);
@@ -232,8 +259,10 @@ void ForwardTask(const ForwardTaskArgs& args) {
     for (int i = 0; i < count; ++i) {
       int k0, k1;
       if (!ClipBlock(tiles[i].rows, base, &k0, &k1)) continue;
+      const bool last = base + kBlock >= tiles[i].rows.end;
+      if (last) FetchOutput(c, tiles[i].rows);
       AddBlock(c, k0, k1, Shifted(rows.key, k0 - stage), Shifted(rows.value, k0 - stage), buffers, false,
-               tiles[i]);
+               last ? NextQueries(c, args.next, i) : Rows{}, tiles[i]);
     }
   }
   for (int i = 0; i < count; ++i) FinishTile(c, task, buffers, key, value, tiles[i]);
@@ -259,7 +288,7 @@ void ForwardPartial(const ForwardTaskArgs& args) {
     int k0, k1;
     if (ClipBlock(w.rows, n * kBlock, &k0, &k1)) {
       const BlockRows rows = StageBlock(c, task, k0, k1, key, value);
-      AddBlock(c, k0, k1, rows.key, rows.value, buffers, false, w);
+      AddBlock(c, k0, k1, rows.key, rows.value, buffers, false, {}, w);
     }
     // A block without keys is recognised by its sum.
     std::copy_n(w.state.max, kTileRows, partials.max + slot * kTileRows);

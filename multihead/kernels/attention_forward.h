@@ -42,6 +42,7 @@ struct ForwardTaskArgs {
   const ForwardCall* call = nullptr;
   const AttentionTask* task = nullptr;
   float* scratch = nullptr;
+  const AttentionTask* next = nullptr;  // probably this thread's next task: its queries are fetched ahead
   const ForwardPartials* partials = nullptr;  // split-key mode
   int64_t block_begin = 0, block_end = 0;     // split-key mode: blocks to do
   int64_t tile = 0;                           // split-key mode: index in the partial buffers

@@ -59,7 +59,8 @@ HWY_INLINE void NeededGroups(const RowTile& t, const BlockRange& r, int a, int e
 // s[k - k0][q] = ⟨key[k], query[q]⟩ with `dim` terms wherever needed. `max` (may be null) receives the
 // maximum over the rows [full_begin, full_end), which nothing has to mask.
 HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float* key, int64_t key_stride,
-                             const float* qt, int64_t dim, float* s, float* max) {
+                             const float* qt, int64_t dim, float* s, float* max, const float* ahead,
+                             int64_t ahead_stride, int64_t ahead_columns) {
   TileArgs args{};
   args.a_row = key_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows,
   args.k = dim;
@@ -72,6 +73,7 @@ HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float*
         args.a = key + (k - r.k0) * key_stride;
         args.b = qt + first * kGroupRows;
         args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
+        args.ahead = ahead ? ahead + (k - r.k0) * ahead_stride : nullptr;
         Product<End::store, true>(args, end - k, (last - first) * kGroupRows);
       }
       k = end;
@@ -83,6 +85,7 @@ HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float*
     args.b = qt;
     args.c = s + (r.full_begin - r.k0) * kTileRows;
     args.max = max;
+    args.ahead = ahead ? ahead + (r.full_begin - r.k0) * ahead_stride : nullptr;
     if (max) {
       Product<End::store_max, true>(args, r.full_end - r.full_begin, t.groups * kGroupRows);
     } else {

@@ -56,7 +56,14 @@ struct TileArgs {
   float* max;          // store_max: per column
   const float* alpha;  // merge: per row
   const float* beta;
+  const float* ahead;  // rows of another operand to fetch into the caches, one per row of A; may be null
+  int64_t ahead_stride, ahead_columns;
 };
+
+// Asks for one row of floats.
+HWY_INLINE void FetchRow(const float* row, int64_t columns) {
+  for (int64_t c = 0; c < columns; c += 16) __builtin_prefetch(row + c, 0, 2);
+}
 
 template <End kEnd, bool kStepOne, int MR, int NV>
 HWY_NOINLINE void Tile(const TileArgs& t) {
@@ -116,16 +123,27 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
 // Rows [0, rows) in steps of MR, then 4, 2, 1.
 template <End kEnd, bool kStepOne, int MR, int NV>
 HWY_INLINE void TileRows(TileArgs t, int64_t rows) {
+  // The rows of A that the next tile reads come from L2 or beyond, and so does what the caller names.
+  const auto fetch = [&t](int64_t n) HWY_ATTR {
+    if (!t.ahead) return;
+    for (int64_t i = 0; i < n; ++i) {
+      if constexpr (kStepOne) FetchRow(t.a + (n + i) * t.a_row, t.k);
+      FetchRow(t.ahead + i * t.ahead_stride, t.ahead_columns);
+    }
+    t.ahead += n * t.ahead_stride;
+  };
   const auto advance = [&t](int64_t n) HWY_ATTR {
     t.a += n * (kStepOne ? t.a_row : 1);
     t.c += n * t.c_stride;
     if constexpr (kEnd == End::merge) t.alpha += n, t.beta += n;
   };
   for (; rows >= MR; rows -= MR) {
+    fetch(MR);
     Tile<kEnd, kStepOne, MR, NV>(t);
     advance(MR);
   }
   for (; rows >= 4; rows -= 4) {
+    fetch(4);
     Tile<kEnd, kStepOne, 4, NV>(t);
     advance(4);
   }
@@ -156,12 +174,12 @@ HWY_INLINE void Product(TileArgs t, int64_t rows, int64_t columns) {
         default:
           TileRows<kEnd, kStepOne, 12, 1>(t, rows);
       }
-      t.b += now, t.c += now, t.max += now, columns -= now;
+      t.b += now, t.c += now, t.max += now, columns -= now, t.ahead = nullptr;
     }
   } else {
     for (; columns > 0; columns -= 2 * kN) {
       TileRows<kEnd, kStepOne, 6, 2>(t, rows);
-      t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN;
+      t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN, t.ahead = nullptr;
     }
   }
 }
@@ -183,39 +201,6 @@ HWY_INLINE Vec Exp2(F d, Vec x) {
   y = hn::MulAdd(y, f, hn::Set(d, 0.693147004f));
   y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
   return hn::BitCast(d, hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::BitCast(di, t))));
-}
-
-// to[c * to_stride + r] = from[r * from_stride + c] for r < rows, c < columns. Rows up to the next multiple
-// of 4 are filled with zeros.
-HWY_INLINE void TransposeTo(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,
-                            int64_t to_stride, float scale) {
-  const hn::FixedTag<float, 4> d;
-  const hn::Repartition<double, decltype(d)> dd;
-  const auto s = hn::Set(d, scale);
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    const float* f0 = from + r * from_stride;
-    int64_t c = 0;
-    for (; c + 4 <= columns; c += 4) {
-      const auto x0 = hn::LoadU(d, f0 + c), x1 = hn::LoadU(d, f0 + from_stride + c);
-      const auto x2 = hn::LoadU(d, f0 + 2 * from_stride + c), x3 = hn::LoadU(d, f0 + 3 * from_stride + c);
-      const auto a = hn::BitCast(dd, hn::InterleaveLower(d, x0, x1));
-      const auto b = hn::BitCast(dd, hn::InterleaveLower(d, x2, x3));
-      const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, x0, x1));
-      const auto g = hn::BitCast(dd, hn::InterleaveUpper(d, x2, x3));
-      float* t0 = to + c * to_stride + r;
-      hn::StoreU(hn::Mul(s, hn::BitCast(d, hn::InterleaveLower(dd, a, b))), d, t0);
-      hn::StoreU(hn::Mul(s, hn::BitCast(d, hn::InterleaveUpper(dd, a, b))), d, t0 + to_stride);
-      hn::StoreU(hn::Mul(s, hn::BitCast(d, hn::InterleaveLower(dd, e, g))), d, t0 + 2 * to_stride);
-      hn::StoreU(hn::Mul(s, hn::BitCast(d, hn::InterleaveUpper(dd, e, g))), d, t0 + 3 * to_stride);
-    }
-    for (; c < columns; ++c) {
-      for (int64_t i = 0; i < 4; ++i) to[c * to_stride + r + i] = f0[i * from_stride + c] * scale;
-    }
-  }
-  for (; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) to[c * to_stride + r] = from[r * from_stride + c] * scale;
-  }
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

@@ -9,16 +9,7 @@
 namespace multihead::kernels {
 namespace {
 
-constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
-
-int32_t clamped(int64_t x, int64_t n) { return static_cast<int32_t>(std::clamp<int64_t>(x, 0, n)); }
-
-// a + b where b may be as large as a user likes.
-int64_t saturating_add(int64_t a, int64_t b) {
-  int64_t sum;
-  if (!__builtin_add_overflow(a, b, &sum)) return sum;
-  return b > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
-}
+constexpr int32_t kNever = KeyInterval::kNever;
 
 void summarise(RowTile& t) {
   t.begin = kNever;
@@ -42,24 +33,25 @@ void summarise(RowTile& t) {
 
 }  // namespace
 
-KeyInterval key_interval(const AttentionProblem& p, int64_t b, int64_t i) {
-  const int64_t n = p.key_count(b), diagonal = p.diagonal_of(b);
-  int64_t lo = 0, hi = n;
-  if (p.query_lengths && i >= p.query_lengths[b]) return {kNever, 0};
-  if (p.key_lengths) hi = std::min(hi, p.key_lengths[b]);
-  if (p.key_begin) lo = std::max(lo, p.key_begin[b * p.interval_stride + i]);
-  if (p.key_end) hi = std::min(hi, p.key_end[b * p.interval_stride + i]);
-  const int64_t center = saturating_add(i, diagonal);
-  if (p.causal) hi = std::min(hi, saturating_add(center, 1));
-  if (p.window_left >= 0) lo = std::max(lo, saturating_add(center, -p.window_left));
-  if (p.window_right >= 0) hi = std::min(hi, saturating_add(saturating_add(center, p.window_right), 1));
-  if (lo >= hi) return {kNever, 0};
-  return {clamped(lo, n), clamped(hi, n)};
+IntervalRule::IntervalRule(const AttentionProblem& p, int64_t sample)
+    : keys(p.key_count(sample)), queries(p.query_count(sample)) {
+  const int64_t diagonal = p.diagonal_of(sample);
+  if (p.query_lengths) queries = std::min(queries, p.query_lengths[sample]);
+  end = p.key_lengths ? std::clamp<int64_t>(p.key_lengths[sample], 0, keys) : keys;
+  // With these bounds no sum below overflows; a diagonal or window beyond them masks all or nothing.
+  static constexpr int64_t kFar = int64_t{1} << 40;
+  const auto bounded = [](int64_t x) { return std::clamp(x, -kFar, kFar); };
+  if (p.window_left >= 0) left = bounded(diagonal) - bounded(p.window_left);
+  if (p.causal) right = bounded(diagonal) + 1;
+  if (p.window_right >= 0) right = std::min(right, bounded(diagonal) + bounded(p.window_right) + 1);
+  if (p.key_begin) key_begin = p.key_begin + sample * p.interval_stride;
+  if (p.key_end) key_end = p.key_end + sample * p.interval_stride;
 }
 
 void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row_begin, int64_t row_end,
                    RowTile& t) {
   const int64_t queries = p.query_count(b);
+  const IntervalRule rule(p, b);
   t.b = b;
   t.kv = kv;
   t.rows = static_cast<int>(row_end - row_begin);
@@ -71,7 +63,7 @@ void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row
       t.query[r] = t.query[t.rows - 1], t.head[r] = t.head[t.rows - 1], t.lo[r] = 0, t.hi[r] = kNever;
       continue;
     }
-    const KeyInterval keys = key_interval(p, b, i);
+    const KeyInterval keys = rule(i);
     t.query[r] = static_cast<int32_t>(i), t.head[r] = static_cast<int32_t>(head);
     t.lo[r] = keys.lo, t.hi[r] = keys.hi;
     if (++i == queries) i = 0, ++head;
@@ -86,6 +78,7 @@ void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<Atten
   for (int64_t b = 0; b < p.batch; ++b) {
     const int64_t queries = p.query_count(b), rows = queries * p.group();
     if (rows == 0) continue;
+    const IntervalRule rule(p, b);
     // Tiles of one head where a head fills them, else heads are packed into a tile.
     const int64_t span = queries >= kTileRows ? queries : rows;
     const size_t first = tasks.size();
@@ -95,7 +88,7 @@ void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<Atten
         int64_t lo = kNever, hi = 0;
         double pairs = 0;
         for (int64_t i = task.row_begin; i < task.row_end; i += unequal ? 1 : task.row_end - task.row_begin) {
-          const KeyInterval keys = key_interval(p, b, i % queries);
+          const KeyInterval keys = rule(i % queries);
           lo = std::min<int64_t>(lo, keys.lo);
           hi = std::max<int64_t>(hi, keys.hi);
           pairs += std::max(0, keys.hi - keys.lo);

@@ -2,8 +2,10 @@
 // interval, and tasks. Plain C++, shared by the forward and backward kernels.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "multihead/kernels/attention.h"
@@ -32,11 +34,30 @@ struct RowTile {
   bool empty() const { return begin >= end; }
 };
 
-/// The interval [lo, hi) of keys that query i of sample b sees by the analytic masks.
+/// The interval [lo, hi) of keys that a query sees by the analytic masks; {kNever, 0} if it sees none.
 struct KeyInterval {
-  int32_t lo = 0, hi = 0;
+  static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+  int32_t lo = kNever, hi = 0;
 };
-KeyInterval key_interval(const AttentionProblem& p, int64_t b, int64_t i);
+
+/// The analytic masks of one sample, digested: rule(i) is the interval of query i.
+struct IntervalRule {
+  IntervalRule(const AttentionProblem& p, int64_t sample);
+
+  KeyInterval operator()(int64_t i) const {
+    if (i >= queries) return {};
+    int64_t lo = std::max<int64_t>(0, i + left), hi = std::min(end, i + right);
+    if (key_begin) lo = std::max(lo, key_begin[i]);
+    if (key_end) hi = std::min(hi, key_end[i]);
+    if (lo >= hi) return {};
+    return {static_cast<int32_t>(lo), static_cast<int32_t>(hi)};
+  }
+
+  static constexpr int64_t kOpen = int64_t{1} << 42;
+  int64_t keys = 0, queries = 0, end = 0, left = -kOpen, right = kOpen;
+  const int64_t* key_begin = nullptr;
+  const int64_t* key_end = nullptr;
+};
 
 void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row_begin, int64_t row_end,
                    RowTile& tile);

@@ -1,0 +1,105 @@
+// Transposes of f32 matrices, scaled: how queries get into lanes, and biases and their gradients turn.
+
+#if defined(MULTIHEAD_KERNELS_ATTENTION_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_TRANSPOSE_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_TRANSPOSE_INL_H_
+#else
+#define MULTIHEAD_KERNELS_ATTENTION_TRANSPOSE_INL_H_
+#endif
+
+#include "multihead/kernels/attention_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+// As TransposeTo for 4 rows and any number of columns, by 4x4 blocks.
+HWY_INLINE void TransposeFour(const float* f0, int64_t from_stride, int64_t columns, float* to,
+                              int64_t to_stride, float scale) {
+  const hn::FixedTag<float, 4> d;
+  const hn::Repartition<double, decltype(d)> dd;
+  const auto s = hn::Set(d, scale);
+  int64_t c = 0;
+  for (; c + 4 <= columns; c += 4) {
+    const auto x0 = hn::LoadU(d, f0 + c), x1 = hn::LoadU(d, f0 + from_stride + c);
+    const auto x2 = hn::LoadU(d, f0 + 2 * from_stride + c), x3 = hn::LoadU(d, f0 + 3 * from_stride + c);
+    const auto a = hn::BitCast(dd, hn::InterleaveLower(d, x0, x1));
+    const auto b = hn::BitCast(dd, hn::InterleaveLower(d, x2, x3));
+    const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, x0, x1));
+    const auto g = hn::BitCast(dd, hn::InterleaveUpper(d, x2, x3));
+    float* t0 = to + c * to_stride;
+    hn::StoreU(hn::Mul(s, hn::BitCast(d, hn::InterleaveLower(dd, a, b))), d, t0);
+    hn::StoreU(hn::Mul(s, hn::BitCast(d, hn::InterleaveUpper(dd, a, b))), d, t0 + to_stride);
+    hn::StoreU(hn::Mul(s, hn::BitCast(d, hn::InterleaveLower(dd, e, g))), d, t0 + 2 * to_stride);
+    hn::StoreU(hn::Mul(s, hn::BitCast(d, hn::InterleaveUpper(dd, e, g))), d, t0 + 3 * to_stride);
+  }
+  for (; c < columns; ++c) {
+    for (int64_t i = 0; i < 4; ++i) to[c * to_stride + i] = f0[i * from_stride + c] * scale;
+  }
+}
+
+#if HWY_TARGET == HWY_AVX3
+// A 16x16 block: 4x4 within 128-bit lanes, then 4x4 of lanes. A quarter of the shuffles, loads and stores of
+// sixteen 4x4 blocks, and every cache line of the source is read once, whatever its stride.
+HWY_INLINE void TransposeSixteen(const float* from, int64_t from_stride, float* to, int64_t to_stride,
+                                 float scale) {
+  const F d;
+  const hn::Repartition<double, F> dd;
+  const Vec s = hn::Set(d, scale);
+  Vec x[16];
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) {
+    const float* f = from + 4 * g * from_stride;
+    const Vec x0 = hn::LoadU(d, f), x1 = hn::LoadU(d, f + from_stride);
+    const Vec x2 = hn::LoadU(d, f + 2 * from_stride), x3 = hn::LoadU(d, f + 3 * from_stride);
+    const auto a = hn::BitCast(dd, hn::InterleaveLower(d, x0, x1));
+    const auto b = hn::BitCast(dd, hn::InterleaveLower(d, x2, x3));
+    const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, x0, x1));
+    const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, x2, x3));
+    x[4 * g] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
+    x[4 * g + 1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
+    x[4 * g + 2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
+    x[4 * g + 3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {  // x[4g + j] holds rows 4g … 4g + 3 of columns j, 4 + j, 8 + j, 12 + j
+    const __m512 a = _mm512_shuffle_f32x4(x[j].raw, x[4 + j].raw, 0x44);
+    const __m512 b = _mm512_shuffle_f32x4(x[j].raw, x[4 + j].raw, 0xEE);
+    const __m512 e = _mm512_shuffle_f32x4(x[8 + j].raw, x[12 + j].raw, 0x44);
+    const __m512 h = _mm512_shuffle_f32x4(x[8 + j].raw, x[12 + j].raw, 0xEE);
+    hn::StoreU(hn::Mul(s, Vec{_mm512_shuffle_f32x4(a, e, 0x88)}), d, to + j * to_stride);
+    hn::StoreU(hn::Mul(s, Vec{_mm512_shuffle_f32x4(a, e, 0xDD)}), d, to + (4 + j) * to_stride);
+    hn::StoreU(hn::Mul(s, Vec{_mm512_shuffle_f32x4(b, h, 0x88)}), d, to + (8 + j) * to_stride);
+    hn::StoreU(hn::Mul(s, Vec{_mm512_shuffle_f32x4(b, h, 0xDD)}), d, to + (12 + j) * to_stride);
+  }
+}
+#endif
+
+// to[c * to_stride + r] = scale · from[r * from_stride + c] for r < rows, c < columns.
+HWY_INLINE void TransposeTo(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,
+                            int64_t to_stride, float scale) {
+  int64_t r = 0;
+#if HWY_TARGET == HWY_AVX3
+  for (; r + 16 <= rows; r += 16) {
+    const float* f = from + r * from_stride;
+    int64_t c = 0;
+    for (; c + 16 <= columns; c += 16) {
+      TransposeSixteen(f + c, from_stride, to + c * to_stride + r, to_stride, scale);
+    }
+    for (int64_t i = 0; c < columns && i < 16; i += 4) {
+      TransposeFour(f + i * from_stride + c, from_stride, columns - c, to + c * to_stride + r + i, to_stride,
+                    scale);
+    }
+  }
+#endif
+  for (; r + 4 <= rows; r += 4) {
+    TransposeFour(from + r * from_stride, from_stride, columns, to + r, to_stride, scale);
+  }
+  for (; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) to[c * to_stride + r] = from[r * from_stride + c] * scale;
+  }
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle
