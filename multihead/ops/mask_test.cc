@@ -114,7 +114,8 @@ TEST(MaskTest, ConjunctionIsSymmetricAndKeepsItsOperands) {
   const Mask b = a & lengths(ints({2}));
   EXPECT_EQ(a.parts().size(), 1u);
   EXPECT_EQ(seen(b, 3, 3), seen(lengths(ints({2})) & a, 3, 3));
-  a &= a;
+  const Mask& same = a;
+  a &= same;
   EXPECT_EQ(a.parts().size(), 2u);
   EXPECT_EQ(seen(a, 3, 3), seen(causal(), 3, 3));
 }

@@ -52,11 +52,11 @@ template <class T, class F, bool kDerivative>
     T* slope = kDerivative ? derivative + k * tile.stride : nullptr;
     for (int64_t q = 0; q < tile.query_count; q += kScoreBlock) {
       const int64_t count = std::min(kScoreBlock, tile.query_count - q);
-      T x[kScoreBlock] = {}, y[kScoreBlock], dy[kScoreBlock];
-      if (count == kScoreBlock) {
-        for (int64_t i = 0; i < kScoreBlock; ++i) x[i] = row[q + i];
-      } else {
-        for (int64_t i = 0; i < count; ++i) x[i] = row[q + i];
+      T padded[kScoreBlock], y[kScoreBlock], dy[kScoreBlock];
+      const T* x = row + q;  // read in place: a copy in narrow pieces would stall the wide loads below
+      if (count < kScoreBlock) {
+        for (int64_t i = 0; i < kScoreBlock; ++i) padded[i] = i < count ? x[i] : T(0);
+        x = padded;
       }
       for (int32_t i = 0; i < static_cast<int32_t>(kScoreBlock); ++i) {
         const int32_t at_row = first_row + static_cast<int32_t>(q) + i;
@@ -85,15 +85,18 @@ template <class T, class F, bool kDerivative>
   }
 }
 
+// flatten: the user's function is compiled into the loop, whatever its size.
 template <class F, class T, bool kDerivative>
-void score_tile_baseline(const void* context, const kernels::ScoreTile<T>& tile, T* derivative) {
+[[gnu::flatten]] void score_tile_baseline(const void* context, const kernels::ScoreTile<T>& tile,
+                                          T* derivative) {
   const auto& bound = *static_cast<const ScoreContext*>(context);
   apply_score_tile<T, F, kDerivative>(*static_cast<const F*>(bound.function), bound, tile, derivative);
 }
 
 #if MH_SCORE_CLONES
 template <class F, class T, bool kDerivative>
-MH_TARGET_AVX2 void score_tile_avx2(const void* context, const kernels::ScoreTile<T>& tile, T* derivative) {
+[[gnu::flatten]] MH_TARGET_AVX2 void score_tile_avx2(const void* context, const kernels::ScoreTile<T>& tile,
+                                                     T* derivative) {
   const auto& bound = *static_cast<const ScoreContext*>(context);
   apply_score_tile<T, F, kDerivative>(*static_cast<const F*>(bound.function), bound, tile, derivative);
 }
