@@ -292,6 +292,19 @@ TEST(AttentionTest, HugeScoresStayFinite) {
   }
 }
 
+TEST(AttentionTest, MoreKeysThanSixteenBitsCount) {
+  const int64_t keys = 70001;
+  Rng rng(3);
+  const Tensor q = Tensor::ones({1, 1, 2, 4}), k = Tensor::zeros({1, 1, keys, 4}),
+               v = Tensor::zeros({1, 1, keys, 3});
+  tokens(k, keys - 1, keys).fill(100);  // the last key takes all the weight
+  tokens(v, keys - 1, keys).fill(7);
+  for (const float y : attention(q, k, v).to_vector<float>()) EXPECT_NEAR(y, 7, 1e-6);
+  const Tensor past = attention(q, k, v, {.mask = causal()});
+  EXPECT_EQ(past.at({0, 0, 0, 0}), 0);
+  EXPECT_NEAR(past.at({0, 0, 1, 0}), 7, 1e-6);
+}
+
 TEST(AttentionTest, DropoutIsUnbiasedAndActsOnlyWithAGenerator) {
   const Qkv x = random_qkv(2, 4, 4, 64, 128, 8, 1);
   const Tensor ones = Tensor::ones({2, 4, 128, 1});

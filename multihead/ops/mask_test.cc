@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <type_traits>
 
 #include "multihead/core/error.h"
@@ -65,6 +66,12 @@ TEST(MaskTest, WindowsCountKeysAroundTheDiagonal) {
   EXPECT_EQ(seen(causal() & window(1, 1, Align::start), 2, 4), (Rows{"11..", "111."}));
 }
 
+TEST(MaskTest, TheNarrowerOfTwoWindowsCounts) {
+  const Rows expected = {"11..", "111.", ".111", "..11"};
+  EXPECT_EQ(seen(window(1, 3) & window(2, 1), 4, 4), expected);
+  EXPECT_EQ(seen(window(1, -1) & window(-1, 1), 4, 4), expected);
+}
+
 TEST(MaskTest, PrefixIsVisibleToAll) {
   EXPECT_EQ(seen(prefix(2), 4, 4), (Rows{"11..", "11..", "111.", "1111"}));
   EXPECT_EQ(seen(prefix(ints({3}), Align::start), 2, 4), (Rows{"111.", "111."}));
@@ -107,6 +114,27 @@ TEST(MaskTest, FunctionsSeePositions) {
   EXPECT_EQ(seen(even, 2, 3), (Rows{".1.", "1.1"}));  // the queries stand at positions 1 and 2
   const auto rows = mask_mod([](ScoreIndex at) { return at.row == 0; });
   EXPECT_EQ(seen(rows & causal(), 2, 3), (Rows{"11.", "..."}));
+}
+
+TEST(MaskTest, ClassifiedBlocksAreNotEvaluated) {
+  if (kernels::current_isa() == kernels::Isa::baseline) GTEST_SKIP() << "the plain loops have no blocks";
+  std::atomic<int64_t> calls{0};
+  const auto triangle = [&calls](ScoreIndex at) {
+    ++calls;
+    return at.key <= at.query;
+  };
+  const auto classify = [](const MaskBlock& block) {
+    if (block.key_begin >= block.query_end) return BlockClass::empty;
+    return block.key_end <= block.query_begin + 1 ? BlockClass::full : BlockClass::partial;
+  };
+  Rng rng(1);
+  const Tensor x = randn({1, 1, 1024, 8}, rng);
+  const Tensor y = attention(x, x, x, {.mask = mask_mod(triangle, classify)});
+  EXPECT_GT(calls, 0);
+  EXPECT_LT(calls, 1024 * 1024 / 2) << "only blocks on the diagonal need the function";
+  const std::vector<float> expected = attention(x, x, x, {.mask = causal()}).to_vector<float>();
+  const std::vector<float> got = y.to_vector<float>();
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-6);
 }
 
 TEST(MaskTest, ConjunctionIsSymmetricAndKeepsItsOperands) {
