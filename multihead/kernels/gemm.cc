@@ -27,11 +27,14 @@
 namespace multihead::kernels {
 namespace {
 
-constexpr int64_t kBlockFloats = 1 << 17;    // of A that one task multiplies at once: half of an L2
-constexpr int64_t kChunkK = 1024;            // longest chunk of k: a panel of B is 256 KiB
-constexpr int64_t kInPlaceChunkK = 512;      // shorter where rows of B may lie a power of two apart
-constexpr int64_t kPackedFloats = 1 << 22;   // of B packed at once
-constexpr int64_t kInPlaceRows = 192;        // rows of C below which packing a row-major B does not pay
+constexpr int64_t kBlockFloats = 1 << 17;   // of A that one task multiplies at once: half of an L2
+constexpr int64_t kChunkK = 1024;           // longest chunk of k: a panel of B is 256 KiB
+constexpr int64_t kInPlaceChunkK = 512;     // shorter where rows of B may lie a power of two apart
+constexpr int64_t kPackedFloats = 1 << 22;  // of B packed at once
+constexpr int64_t kInPlaceRows = 192;       // rows of C below which packing a row-major B does not pay
+constexpr int64_t kStreamK = 256;           // below, panels and rows are too short to be worth prefetching
+constexpr int64_t kStreamRows = 96;
+constexpr int64_t kLine = 16;                // floats
 constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
 constexpr int64_t kTaskFlops = 4'000'000;    // of a task, unless there are enough for kTasksPerThread
 constexpr int64_t kTasksPerThread = 4;
@@ -172,15 +175,65 @@ struct Task {
   int64_t panel, panel_end;
 };
 
-// The tiles of a task's rows in one panel; `packed_a` is null if A is read in place.
-HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const float* packed_a, int64_t panel) {
+// The rows of op(A) that a task multiplies.
+struct RowsOfA {
+  RowsOfA(const Chunk& chunk, const Task& task)
+      : row_major(chunk.g.ta == Transpose::no),
+        data(row_major ? chunk.g.a + task.row * chunk.g.lda + chunk.k_begin
+                       : chunk.g.a + chunk.k_begin * chunk.g.lda + task.row),
+        stride(chunk.g.lda),
+        k(chunk.size_k()),
+        slivers(task.rows),
+        packed(!row_major && PacksA(chunk)) {
+    if (!packed) return;
+    float* to = private_scratch.get<float>(static_cast<size_t>(task.rows * k));
+    PackA(data, stride, task.rows, k, to);
+    data = to;
+  }
+
+  void point(TileArgs& t, int64_t row) const {
+    t.a = data + (row_major ? row * stride : row);
+    t.a_stride = stride;
+    if (!packed) return;
+    const int64_t sliver = slivers.of(row);
+    t.a = data + sliver * kSliver * k + (row - sliver * kSliver);
+    t.a_stride = slivers.width(sliver);
+  }
+
+  bool row_major;
+  const float* data;
+  int64_t stride, k;
+  Slivers slivers;
+  bool packed;
+};
+
+// The panel after this one, line by line, is what the first tiles of a panel prefetch.
+struct NextPanel {
+  NextPanel(const Chunk& chunk, int64_t panel, bool exists) {
+    if (!exists) return;
+    const int64_t k = chunk.k_begin;
+    lines = ceil_div(chunk.panels.width(panel) * kLanes, kLine);
+    from = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, chunk.panels.column(panel));
+    step = chunk.packed != nullptr ? kLine : chunk.g.ldb;
+    jump = chunk.packed != nullptr ? chunk.size_k() * kLine : kLine;
+  }
+  Stream operator[](int64_t line) const { return {from + line * jump, step}; }
+
+  const float* from = nullptr;
+  int64_t lines = 0, step = 0, jump = 0;
+};
+
+// The tiles of a task's rows in one panel.
+HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const RowsOfA& a, const NextPanel& next,
+                                int64_t panel) {
   const Args& g = chunk.g;
   const Panels& panels = chunk.panels;
   const int64_t k = chunk.k_begin, column = panels.column(panel), columns = panels.columns_of(panel);
   const int width = panels.width(panel);
-  const bool row_major = g.ta == Transpose::no;
-  const Slivers slivers(task.rows);
   const bool finish = chunk.k_end == g.k && HasEpilogue(g);
+  // The first panel reads the rows of A for the first time. Where they lie close, a step of some floats goes
+  // through those of the next tile.
+  const bool new_rows = panel == task.panel && a.row_major && a.stride == a.k && a.k >= kStreamK;
 
   TileArgs t{};
   t.k = chunk.size_k();
@@ -189,37 +242,28 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const floa
   t.c_stride = g.ldc;
   t.last_lanes = columns - (width - 1) * kLanes;
   t.load_c = k > 0 || g.accumulate;
-  for (int64_t i = 0, height; i < task.rows; i += height) {
+  int64_t line = 0;
+  for (int64_t i = 0, height; i < task.rows; i += height, ++line) {
     height = TileHeight(task.rows - i, panels.tile_rows, width);
+    a.point(t, i);
     t.c = g.c + (task.row + i) * g.ldc + column;
-    if (row_major) {
-      t.a = g.a + (task.row + i) * g.lda + k;
-      t.a_stride = g.lda;
-      TileOf<true>(height, width)(t);
-    } else if (packed_a == nullptr) {
-      t.a = g.a + k * g.lda + task.row + i;
-      t.a_stride = g.lda;
-      TileOf<false>(height, width)(t);
-    } else {
-      const int64_t sliver = slivers.of(i);
-      t.a_stride = slivers.width(sliver);
-      t.a = packed_a + sliver * kSliver * t.k + (i - sliver * kSliver);
-      TileOf<false>(height, width)(t);
+    const bool streams = new_rows || line < next.lines;
+    if (streams) {
+      t.next_a = new_rows ? Stream{t.a + height * a.stride, height} : Stream{t.b, 0};
+      t.next_b = line < next.lines ? next[line] : Stream{t.b, 0};
     }
+    TileOf(a.row_major, streams, height, width)(t);
     if (finish) Finish(g, task.row + i, height, column, columns);
   }
 }
 
 void MultiplyTask(const Chunk& chunk, const Task& task, bool pack_b) {
-  const Args& g = chunk.g;
-  float* packed_a = nullptr;
-  if (g.ta == Transpose::yes && PacksA(chunk)) {
-    packed_a = private_scratch.get<float>(static_cast<size_t>(task.rows * chunk.size_k()));
-    PackA(g.a + chunk.k_begin * g.lda + task.row, g.lda, task.rows, chunk.size_k(), packed_a);
-  }
+  const RowsOfA a(chunk, task);
   for (int64_t panel = task.panel; panel < task.panel_end; ++panel) {
     if (pack_b) PackPart(chunk, chunk.k_begin, chunk.size_k(), panel);
-    MultiplyPanel(chunk, task, packed_a, panel);
+    const bool has_next = panel + 1 < task.panel_end && !pack_b;
+    const bool worth = chunk.size_k() >= kStreamK && task.rows >= kStreamRows;
+    MultiplyPanel(chunk, task, a, NextPanel(chunk, panel + 1, has_next && worth), panel);
   }
 }
 

@@ -64,7 +64,7 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
       for (int64_t i = 0; i < kLanes; ++i) {
         const float* row = t.b + i * t.b_stride + k;
         square[i] = hn::LoadU(d, row);
-        __builtin_prefetch(row + kAhead);
+        __builtin_prefetch(row + kRowsAhead);
       }
       TransposeSquare(square);
       AddSquare<M>(a, t.a_stride, square, acc);
@@ -86,21 +86,21 @@ template <int NV>
 HWY_INLINE void RowsInPlace(int64_t rows, const TileArgs& t) {
   switch (rows) {
     case 1:
-      return Tile<true, 1, NV, kAhead>(t);
+      return Tile<true, 1, NV, Ahead::rows>(t);
     case 2:
-      return Tile<true, 2, NV, kAhead>(t);
+      return Tile<true, 2, NV, Ahead::rows>(t);
     case 3:
-      return Tile<true, 3, NV, kAhead>(t);
+      return Tile<true, 3, NV, Ahead::rows>(t);
     case 4:
-      return Tile<true, 4, NV, kAhead>(t);
+      return Tile<true, 4, NV, Ahead::rows>(t);
     case 5:
-      return Tile<true, 5, NV, kAhead>(t);
+      return Tile<true, 5, NV, Ahead::rows>(t);
     case 6:
-      return Tile<true, 6, NV, kAhead>(t);
+      return Tile<true, 6, NV, Ahead::rows>(t);
     case 7:
-      return Tile<true, 7, NV, kAhead>(t);
+      return Tile<true, 7, NV, Ahead::rows>(t);
     default:
-      return Tile<true, 8, NV, kAhead>(t);
+      return Tile<true, 8, NV, Ahead::rows>(t);
   }
 }
 

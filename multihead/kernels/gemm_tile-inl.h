@@ -36,6 +36,13 @@ inline constexpr int kMaxVectors = 2;
 inline constexpr int kTileRows[5] = {0, 8, 6, 0, 0};
 #endif
 
+// One line to prefetch with every step of k, into L2: spread like this it costs nothing, in a burst it blocks
+// the loads behind it.
+struct Stream {
+  const float* from;
+  int64_t step;
+};
+
 struct TileArgs {
   const float* a;
   int64_t a_stride;  // between rows if A is row-major, between columns (steps of k) if not
@@ -46,7 +53,13 @@ struct TileArgs {
   int64_t k;
   int64_t last_lanes;  // of the last vector, those that are columns of C
   bool load_c;         // continue the chain in C, else start from zero
+  Stream next_a, next_b;
 };
+
+// What a tile prefetches: nothing, its streams, or each row of B a fixed distance ahead, where the next tile
+// reads on in the same rows.
+enum class Ahead { nothing, streams, rows };
+inline constexpr int kRowsAhead = 256;  // floats; half and twice of it are no better
 
 template <int MR, int NV>
 HWY_INLINE void LoadTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
@@ -83,8 +96,7 @@ HWY_INLINE void StoreTile(const TileArgs& t, const TileVec (&acc)[MR][NV]) {
   }
 }
 
-// kAhead: how many floats of each row of B to prefetch ahead, where the next tile reads on in the same rows.
-template <bool kRowMajorA, int MR, int NV, int kAhead = 0>
+template <bool kRowMajorA, int MR, int NV, Ahead kAhead = Ahead::nothing>
 HWY_NOINLINE void Tile(const TileArgs& t) {
   const TileFloats d;
   TileVec acc[MR][NV];
@@ -102,12 +114,20 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
   const float* HWY_RESTRICT b = t.b;
   const int64_t a_row = kRowMajorA ? t.a_stride : 1;
   const int64_t a_step = kRowMajorA ? 1 : t.a_stride;
+  [[maybe_unused]] const float* next_a = t.next_a.from;
+  [[maybe_unused]] const float* next_b = t.next_b.from;
   for (int64_t k = 0; k < t.k; ++k) {
+    if constexpr (kAhead == Ahead::streams) {
+      __builtin_prefetch(next_a, 0, 2);
+      __builtin_prefetch(next_b, 0, 2);
+      next_a += t.next_a.step;
+      next_b += t.next_b.step;
+    }
     TileVec vb[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
       vb[j] = hn::LoadU(d, b + j * kLanes);
-      if constexpr (kAhead > 0) __builtin_prefetch(b + j * kLanes + kAhead);
+      if constexpr (kAhead == Ahead::rows) __builtin_prefetch(b + j * kLanes + kRowsAhead);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
@@ -132,14 +152,15 @@ constexpr bool HasTile(int64_t rows, int vectors) {
   return rows <= 6 || (rows == 8 && vectors == 1);
 }
 
-template <bool kRowMajorA, int NV>
+template <bool kRowMajorA, Ahead kAhead, int NV>
 TileFunction TileOf(int64_t rows) {
-#define MULTIHEAD_TILE(MR)              \
-  case MR:                              \
-    if constexpr (HasTile(MR, NV))      \
-      return &Tile<kRowMajorA, MR, NV>; \
-    else                                \
-      break
+// Only tall tiles prefetch.
+#define MULTIHEAD_TILE(MR)                                                  \
+  case MR:                                                                  \
+    if constexpr (HasTile(MR, NV) && (kAhead == Ahead::nothing || MR >= 6)) \
+      return &Tile<kRowMajorA, MR, NV, kAhead>;                             \
+    if constexpr (HasTile(MR, NV)) return &Tile<kRowMajorA, MR, NV>;        \
+    break
   switch (rows) {
     MULTIHEAD_TILE(1);
     MULTIHEAD_TILE(2);
@@ -154,21 +175,30 @@ TileFunction TileOf(int64_t rows) {
   return nullptr;
 }
 
-template <bool kRowMajorA>
+template <bool kRowMajorA, Ahead kAhead>
 TileFunction TileOf(int64_t rows, int vectors) {
   switch (vectors) {
     case 1:
-      return TileOf<kRowMajorA, 1>(rows);
+      return TileOf<kRowMajorA, kAhead, 1>(rows);
     case 2:
-      return TileOf<kRowMajorA, 2>(rows);
+      return TileOf<kRowMajorA, kAhead, 2>(rows);
 #if HWY_TARGET == HWY_AVX3
     case 3:
-      return TileOf<kRowMajorA, 3>(rows);
+      return TileOf<kRowMajorA, kAhead, 3>(rows);
     case 4:
-      return TileOf<kRowMajorA, 4>(rows);
+      return TileOf<kRowMajorA, kAhead, 4>(rows);
 #endif
   }
   return nullptr;
+}
+
+inline TileFunction TileOf(bool row_major_a, bool streams, int64_t rows, int vectors) {
+  if (streams) {
+    return row_major_a ? TileOf<true, Ahead::streams>(rows, vectors)
+                       : TileOf<false, Ahead::streams>(rows, vectors);
+  }
+  return row_major_a ? TileOf<true, Ahead::nothing>(rows, vectors)
+                     : TileOf<false, Ahead::nothing>(rows, vectors);
 }
 
 // Height of the next tile when `rest` rows are left: full tiles, then two of about the same height, since a
