@@ -256,33 +256,28 @@ struct BlockInput {
   int base = 0;
 };
 
-// P and dS of one tile against one key block. False if no query sees it.
-bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
-                   const BlockInput& in, const LaneTerms& lanes, const BackwardBuffers& b) {
+// P and dS of keys [r.k0, r.k1), a chunk that stays in L1; the buffers start at r.k0.
+void ChunkGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                    const BlockInput& in, const LaneTerms& lanes, const uint8_t* keep, bool rows,
+                    const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
   const AttentionProblem& p = *c.p;
   const RowTile& t = job.row_tiles[n];
-  BlockClass mask = BlockClass::full;
-  if (c.has_keep) mask = mask_class(p, t, r.k0, r.k1);
-  if (mask == BlockClass::empty) return false;
-  const int64_t at = r.k0 - in.base;
-  ScoreProduct(t, r, in.key.data + at * in.key.stride, in.key.stride, job.qt + n * p.head_dim * kTileRows,
-               p.head_dim, b.p, nullptr, nullptr, 0, 0);
-  ScoreProduct(t, r, in.value.data + at * in.value.stride, in.value.stride,
-               job.d_out_t + n * p.value_dim * kTileRows, p.value_dim, b.ds, nullptr, nullptr, 0, 0);
+  const Rows key = Shifted(in.key, r.k0 - in.base), value = Shifted(in.value, r.k0 - in.base);
+  ScoreProduct(t, r, key.data, key.stride, job.qt + n * p.head_dim * kTileRows, p.head_dim, b.p, nullptr,
+               nullptr, 0, 0);
+  ScoreProduct(t, r, value.data, value.stride, job.d_out_t + n * p.value_dim * kTileRows, p.value_dim, b.ds,
+               nullptr, nullptr, 0, 0);
   alignas(64) float unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
-  if (c.has_terms || mask == BlockClass::partial) {
-    const uint8_t* keep = nullptr;
-    if (mask == BlockClass::partial) fill_keep(p, t, r.k0, r.k1, b.keep), keep = b.keep;
+  if (rows) {
     float* derivative = c.terms->score_function || c.terms->softcap > 0 ? b.derivative : nullptr;
     if (c.terms->score_function) {
       ApplyScoreFunction(c.terms->score_function, t, r, b.p, derivative);
     } else if (derivative) {
       std::fill_n(derivative, (r.k1 - r.k0) * kTileRows, 1.0f);
     }
-    if (c.terms->bias) GatherBias(c.terms->bias, c.terms->bias_strides, t, r, b.extra);
-    TermRows(*c.terms, t, r, lanes, c.terms->bias ? b.extra : nullptr, keep, b.p, unused, derivative);
+    TermRows({c.terms, &t, &lanes, c.terms->bias ? b.extra : nullptr, keep, b.p, derivative}, r, unused);
   } else {
     MaskRows(t, r, b.p, unused);
   }
@@ -297,6 +292,26 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, 
   }
   ZeroUnneeded(t, r, p.dropout_p > 0 ? b.extra : b.p);
   ZeroUnneeded(t, r, b.ds);
+}
+
+// P and dS of one tile against one key block. False if no query sees it.
+bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                   const BlockInput& in, const LaneTerms& lanes, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  BlockClass mask = BlockClass::full;
+  if (c.has_keep) mask = mask_class(*c.p, t, r.k0, r.k1);
+  if (mask == BlockClass::empty) return false;
+  const bool partial = mask == BlockClass::partial;
+  if (partial) fill_keep(*c.p, t, r.k0, r.k1, b.keep);
+  if (c.terms->bias) GatherBias(c.terms->bias, c.terms->bias_strides, t, r, b.extra);
+  for (int k = r.k0; k < r.k1; k += kChunk) {
+    const int64_t by = int64_t{k - r.k0} * kTileRows;
+    BackwardBuffers chunk = b;
+    chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
+    ChunkGradients(call, job, n, MakeBlockRange(t, k, std::min(k + kChunk, r.k1)), in, lanes,
+                   partial ? b.keep + by : nullptr, c.has_terms || partial, chunk);
+  }
   return true;
 }
 
@@ -422,7 +437,7 @@ bool BackwardBlock(const BackwardTaskArgs& args) {
     if (a >= e) continue;
     const BlockRange r = MakeBlockRange(t, a, e);
     LaneTerms lanes;
-    if (c.has_terms) lanes = MakeLaneTerms(*c.terms, t);
+    if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
     const bool seen = TileGradients(call, job, n, r, in, lanes, b);
     if (seen) {
       const Rows d_out = TileRowsOf(call, t, n, call.stage_d_out, job.d_out, view.d_out, view.d_out_strides,

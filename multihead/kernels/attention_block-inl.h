@@ -99,6 +99,23 @@ HWY_INLINE void ResetState(LaneState& state) {
   std::fill_n(state.sum, kTileRows, 0.0f);
 }
 
+// Key rows whose scores are made and finished while they are in L1: a multiple of the tiles' 6 rows and
+// of 16.
+inline constexpr int kChunk = 48;
+
+// s <- final scores of keys [r.k0, r.k1) with terms and masks; their maximum joins `max`.
+HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const BlockRange& r,
+                           const LaneTerms& lanes, const Rows& key, const Rows& value, const float* qt,
+                           const float* bias, const BlockBuffers& b, const uint8_t* keep, float* max) {
+  const ScoreTerms<float>& terms = *call.terms;
+  ScoreProduct(t, r, key.data, key.stride, qt, call.p->head_dim, b.s, nullptr, value.data, value.stride,
+               call.value_columns);
+  if (terms.score_function) ApplyScoreFunction(terms.score_function, t, r, b.s, nullptr);
+  TermRows({&terms, &t, &lanes, bias, keep, b.s, nullptr}, r, max);
+}
+
+HWY_INLINE Rows Shifted(const Rows& rows, int64_t by) { return {rows.data + by * rows.stride, rows.stride}; }
+
 // s <- probabilities of the block relative to its own maximum; state <- that maximum and the sum. False if no
 // query sees any of it.
 HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, const BlockRange& r,
@@ -110,19 +127,22 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
   if (call.has_keep) mask = mask_class(p, t, r.k0, r.k1);
   if (mask == BlockClass::empty) return false;
   ResetState(state);
-  const bool rows = call.has_terms || mask == BlockClass::partial;
-  ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, rows ? nullptr : state.max, value.data,
-               value.stride, call.value_columns);
-  if (rows) {
+  if (call.has_terms || mask == BlockClass::partial) {
     const uint8_t* keep = nullptr;
     if (mask == BlockClass::partial) fill_keep(p, t, r.k0, r.k1, buffers.keep), keep = buffers.keep;
-    if (call.terms->score_function) {
-      ApplyScoreFunction(call.terms->score_function, t, r, buffers.s, nullptr);
+    const float* bias = call.terms->bias ? buffers.bias : nullptr;
+    if (bias) GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.bias);
+    for (int k = r.k0; k < r.k1; k += kChunk) {
+      const int by = k - r.k0;
+      BlockBuffers chunk = buffers;
+      chunk.s += by * kTileRows;
+      ScoreChunk(call, t, MakeBlockRange(t, k, std::min(k + kChunk, r.k1)), lanes, Shifted(key, by),
+                 Shifted(value, by), qt, bias ? bias + by * kTileRows : nullptr, chunk,
+                 keep ? keep + by * kTileRows : nullptr, state.max);
     }
-    if (call.terms->bias) GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.bias);
-    TermRows(*call.terms, t, r, lanes, call.terms->bias ? buffers.bias : nullptr, keep, buffers.s, state.max,
-             nullptr);
   } else {
+    ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, state.max, value.data, value.stride,
+                 call.value_columns);
     MaskRows(t, r, buffers.s, state.max);
   }
   if (safe) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);

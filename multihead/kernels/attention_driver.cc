@@ -102,8 +102,9 @@ void decide_copies(ForwardCall& call) {
                     hostile(call.value_strides.token, p.value_dim, size, p.keys, rows);
 }
 
-int64_t choose_tiles(const AttentionProblem& p, int threads, std::vector<AttentionTask>& tasks) {
-  for (int64_t tiles = kMostTiles;; tiles /= 2) {
+int64_t choose_tiles(const AttentionProblem& p, bool bias, int threads, std::vector<AttentionTask>& tasks) {
+  // Bias rows are fetched one block ahead: with several tiles in turn they would be evicted before their use.
+  for (int64_t tiles = bias ? 1 : kMostTiles;; tiles /= 2) {
     make_tasks(p, tiles, tasks);
     if (tiles == 1 || static_cast<int64_t>(tasks.size()) >= 4 * threads) return tiles;
   }
@@ -123,7 +124,7 @@ void run_forward(ForwardCall call) {
   }
   call.p = &p;
   decide_copies(call);
-  const int64_t tiles = choose_tiles(p, num_threads(), own.tasks);
+  const int64_t tiles = choose_tiles(p, call.terms->bias != nullptr, num_threads(), own.tasks);
   if (choose_split(p, num_threads(), own.tasks)) {
     if (tiles > 1) make_tasks(p, 1, own.tasks);
     return run_split(call, own.tasks, own.partials);

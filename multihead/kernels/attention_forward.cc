@@ -143,7 +143,7 @@ struct TileWork {
 void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, const BlockBuffers& buffers,
                TileWork& w) {
   make_row_tile(*c.p, task.b, task.kv, row, std::min(task.row_end, row + kTileRows), w.rows);
-  if (c.has_terms) w.lanes = MakeLaneTerms(*c.terms, w.rows);
+  if (c.has_terms || c.has_keep) w.lanes = MakeLaneTerms(*c.terms, w.rows);
   ResetState(w.state);
   w.first = true;
   PackQuery(c, w.rows, QueryScale(c), w.qt, buffers.s);
@@ -171,9 +171,16 @@ Rows NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
   return {static_cast<const float*>(c.query) + next->b * s.batch + head * s.head + token * s.token, s.token};
 }
 
+// The bias rows of a tile for the key block from k0 on.
+Rows NextBias(const ForwardCall& c, const RowTile& t, int k0) {
+  const Strides4& s = c.terms->bias_strides;
+  if (!c.terms->bias || s.key != 1 || s.query == 0 || t.head[0] != t.head[t.rows - 1]) return {};
+  return {c.terms->bias + t.b * s.batch + t.head[0] * s.head + t.query[0] * s.query + k0, s.query};
+}
+
 // One block of keys into one tile.
 void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows& value,
-              const BlockBuffers& buffers, bool safe, const Rows& ahead, TileWork& w) {
+              const BlockBuffers& buffers, bool safe, const Rows& next_queries, TileWork& w) {
   const BlockRange r = MakeBlockRange(w.rows, k0, k1);
   LaneState block;
   if (!BlockProbabilities(c, w.rows, r, w.lanes, key, value, w.qt, buffers, safe, block)) return;
@@ -187,8 +194,10 @@ void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows&
     BlockValuesSafe(w.rows, r, buffers.s, buffers.shadow, value, c.value_columns, w.first, alpha, beta,
                     w.out);
   } else {
-    BlockValues(w.rows, r, buffers.s, value, c.value_columns, w.first, alpha, beta, w.out, ahead,
-                c.p->head_dim);
+    const Rows next_bias = k1 < w.rows.end ? NextBias(c, w.rows, k1) : Rows{};
+    const int64_t columns = next_bias.data ? std::min(kBlock, w.rows.end - k1) : c.p->head_dim;
+    BlockValues(w.rows, r, buffers.s, value, c.value_columns, w.first, alpha, beta, w.out,
+                next_bias.data ? next_bias : next_queries, columns);
   }
   w.first = false;
 }
@@ -211,8 +220,6 @@ BlockRows StageBlock(const ForwardCall& c, const AttentionTask& task, int k0, in
           StageRows(c, c.value, c.value_strides, task.b, task.kv, k0, k1, c.p->value_dim, c.copy_value,
                     c.value_columns, value)};
 }
-
-Rows Shifted(Rows rows, int64_t by) { return {rows.data + by * rows.stride, rows.stride}; }
 
 // Writes a tile; if it is not finite although something was excluded, computes it again safely.
 void FinishTile(const ForwardCall& c, const AttentionTask& task, const BlockBuffers& buffers, float* key,

@@ -74,12 +74,14 @@ struct LaneTerms {
   alignas(64) int32_t position[kTileRows];  // query + diagonal
   alignas(64) int32_t table[kTileRows];     // offset of the head's relative bias
   alignas(64) float slope[kTileRows];
+  alignas(64) float place[kTileRows];  // position as a float
 };
 
 HWY_INLINE LaneTerms MakeLaneTerms(const ScoreTerms<float>& terms, const RowTile& t) {
   LaneTerms lanes;
   for (int r = 0; r < t.groups * kGroupRows; ++r) {
     lanes.position[r] = t.query[r] + t.diagonal;
+    lanes.place[r] = static_cast<float>(lanes.position[r]);
     lanes.table[r] = static_cast<int32_t>(t.head[r] * terms.relative_stride);
     lanes.slope[r] = terms.alibi_slopes
                          ? terms.alibi_slopes[t.b * terms.alibi_batch_stride + t.head[r] * terms.alibi_stride]
@@ -99,14 +101,9 @@ HWY_INLINE VecI RelativeIndex(const ScoreTerms<float>& terms, const LaneTerms& l
 
 // |query + diagonal - key| of a vector of queries.
 HWY_INLINE Vec Distance(const LaneTerms& lanes, int lane, int k) {
-  const I di;
-  return hn::ConvertTo(F(), hn::Abs(hn::Sub(hn::Load(di, lanes.position + lane), hn::Set(di, k))));
+  const F d;
+  return hn::Abs(hn::Sub(hn::Load(d, lanes.place + lane), hn::Set(d, static_cast<float>(k))));
 }
-
-// Whether the caller's block class calls for keep flags; they lie in keep[k - k0][query].
-struct KeepBlock {
-  const uint8_t* keep = nullptr;
-};
 
 HWY_INLINE hn::Mask<F> Kept(const uint8_t* keep) {
   const I di;
@@ -114,41 +111,86 @@ HWY_INLINE hn::Mask<F> Kept(const uint8_t* keep) {
   return hn::RebindMask(F(), hn::Ne(hn::PromoteTo(di, hn::LoadU(d8, keep)), hn::Zero(di)));
 }
 
-// Scores -> final scores, -inf where excluded, and their maximum per lane. `derivative` (backward) is
-// multiplied by the soft-cap's.
-HWY_INLINE void TermRows(const ScoreTerms<float>& terms, const RowTile& t, const BlockRange& r,
-                         const LaneTerms& lanes, const float* bias, const uint8_t* keep, float* s, float* max,
-                         float* derivative) {
+enum TermBits { kCapBit = 1, kBiasBit = 2, kRelativeBit = 4, kAlibiBit = 8, kKeepBit = 16, kAnyTerm = 31 };
+
+// What TermRows works on.
+struct TermArgs {
+  const ScoreTerms<float>* terms;
+  const RowTile* tile;
+  const LaneTerms* lanes;
+  const float* bias;    // [key][query], or null
+  const uint8_t* keep;  // [key][query], or null
+  float* s;             // scores in, final scores out
+  float* derivative;    // null in the forward pass
+  int bits() const {
+    return (terms->softcap > 0 ? kCapBit : 0) | (bias ? kBiasBit : 0) |
+           (terms->relative_bias ? kRelativeBit : 0) | (terms->alibi_slopes ? kAlibiBit : 0) |
+           (keep ? kKeepBit : 0);
+  }
+};
+
+// Rows [begin, end) of one vector of queries; kTerms is what may be present (checked at run time if several).
+template <int kTerms, bool kFree>
+HWY_INLINE Vec TermVector(const TermArgs& args, const BlockRange& r, int lane, int begin, int end, Vec top) {
   const F d;
-  const Vec none = hn::Set(d, -kInfinity);
+  const int bits = args.bits();
+  const auto has = [&](int bit) { return kTerms == bit || ((kTerms & bit) != 0 && (bits & bit) != 0); };
+  const ScoreTerms<float>& terms = *args.terms;
   const float cap = static_cast<float>(terms.softcap);
-  const Vec vcap = hn::Set(d, cap), inverse_cap = hn::Set(d, cap > 0 ? 1 / cap : 0.0f);
-  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
-    const int g = lane / kGroupRows;
-    const Vec slope = hn::Load(d, lanes.slope + lane);
-    Vec top = hn::LoadU(d, max + lane);
-    for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
-      const int64_t at = int64_t{k - r.k0} * kTileRows + lane;
-      Vec x = hn::LoadU(d, s + at);
-      if (cap > 0) {
-        const Vec th = Tanh(d, hn::Mul(x, inverse_cap));
-        x = hn::Mul(vcap, th);
-        if (derivative) {
-          const Vec slope_of_cap = hn::NegMulAdd(th, th, hn::Set(d, 1.0f));
-          hn::StoreU(hn::Mul(hn::LoadU(d, derivative + at), slope_of_cap), d, derivative + at);
-        }
+  const Vec none = hn::Set(d, -kInfinity), vcap = hn::Set(d, cap),
+            inverse_cap = hn::Set(d, cap > 0 ? 1 / cap : 0);
+  const Vec slope = hn::Load(d, args.lanes->slope + lane);
+  for (int k = begin; k < end; ++k) {
+    const int64_t at = int64_t{k - r.k0} * kTileRows + lane;
+    Vec x = hn::LoadU(d, args.s + at);
+    if (has(kCapBit)) {
+      const Vec th = Tanh(d, hn::Mul(x, inverse_cap));
+      x = hn::Mul(vcap, th);
+      if (args.derivative) {
+        const Vec factor = hn::NegMulAdd(th, th, hn::Set(d, 1.0f));
+        hn::StoreU(hn::Mul(hn::LoadU(d, args.derivative + at), factor), d, args.derivative + at);
       }
-      if (bias) x = hn::Add(x, hn::LoadU(d, bias + at));
-      if (terms.relative_bias) {
-        x = hn::Add(x, hn::GatherIndex(d, terms.relative_bias, RelativeIndex(terms, lanes, lane, k)));
-      }
-      if (terms.alibi_slopes) x = hn::NegMulAdd(slope, Distance(lanes, lane, k), x);
-      if (keep) x = hn::IfThenElse(Kept(keep + at), x, none);
-      if (k < r.free_begin[g] || k >= r.free_end[g]) x = hn::IfThenElse(Visible(t, lane, k), x, none);
-      top = hn::Max(top, x);
-      hn::StoreU(x, d, s + at);
     }
+    if (has(kBiasBit)) x = hn::Add(x, hn::LoadU(d, args.bias + at));
+    if (has(kRelativeBit)) {
+      x = hn::Add(x, hn::GatherIndex(d, terms.relative_bias, RelativeIndex(terms, *args.lanes, lane, k)));
+    }
+    if (has(kAlibiBit)) x = hn::NegMulAdd(slope, Distance(*args.lanes, lane, k), x);
+    if (has(kKeepBit)) x = hn::IfThenElse(Kept(args.keep + at), x, none);
+    if constexpr (!kFree) x = hn::IfThenElse(Visible(*args.tile, lane, k), x, none);
+    top = hn::Max(top, x);
+    hn::StoreU(x, d, args.s + at);
+  }
+  return top;
+}
+
+template <int kTerms>
+HWY_NOINLINE void TermColumns(const TermArgs& args, const BlockRange& r, float* max) {
+  const F d;
+  for (int lane = 0; lane < args.tile->groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    Vec top = hn::LoadU(d, max + lane);
+    top = TermVector<kTerms, false>(args, r, lane, r.need_begin[g], r.free_begin[g], top);
+    top = TermVector<kTerms, true>(args, r, lane, r.free_begin[g], r.free_end[g], top);
+    top = TermVector<kTerms, false>(args, r, lane, r.free_end[g], r.need_end[g], top);
     hn::StoreU(top, d, max + lane);
+  }
+}
+
+// Scores -> final scores, -inf where excluded, and their maximum per lane. `derivative` is multiplied by the
+// soft-cap's. The usual single terms have loops of their own (ALiBi: 8 -> 4 cycles per vector).
+HWY_INLINE void TermRows(const TermArgs& args, const BlockRange& r, float* max) {
+  switch (args.bits()) {
+    case kCapBit:
+      return TermColumns<kCapBit>(args, r, max);
+    case kBiasBit:
+      return TermColumns<kBiasBit>(args, r, max);
+    case kAlibiBit:
+      return TermColumns<kAlibiBit>(args, r, max);
+    case 0:
+      return TermColumns<0>(args, r, max);
+    default:
+      return TermColumns<kAnyTerm>(args, r, max);
   }
 }
 
