@@ -6,6 +6,7 @@
 #include <new>
 
 #include "cli/parser.h"
+#include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
 
@@ -46,7 +47,8 @@ int run(const std::vector<std::string>& arguments) {
   if (verb == nullptr) {
     std::string known;
     for (const auto& v : verbs) known += (known.empty() ? "" : ", ") + v->name();
-    throw UsageError(fmt::format("unknown verb \"{}\", expected one of {}", arguments[0], known));
+    const std::string given = arguments[0] + (arguments.size() > 1 ? " " + arguments[1] : "");
+    throw UsageError(fmt::format("unknown verb {}, expected one of {}", quote(given), known));
   }
   Flags flags;
   verb->declare(flags);

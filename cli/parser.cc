@@ -34,13 +34,24 @@ void add_option(CLI::App& app, const Flag& flag, Collected& collected) {
   }
 }
 
-void check_file(const CLI::App& app, const std::vector<std::string>& arguments) {
-  (void)app;
+void check_file(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::optional<std::string> path;
     if (arguments[i] == "--config" && i + 1 < arguments.size()) path = arguments[i + 1];
     if (arguments[i].starts_with("--config=")) path = arguments[i].substr(9);
     if (path && !CLI::ExistingFile(*path).empty()) throw InputError(concat(*path, ": there is no such file"));
+  }
+}
+
+// CLI11 lists what it cannot place all together; the first wrong name says more.
+void check_names(const std::string& verb, const Flags& flags, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") return;
+    if (!argument.starts_with("--")) continue;
+    const std::string name = argument.substr(2, argument.find('=') - 2);
+    const auto is_it = [&](const Flag& flag) { return !flag.positional && flag.name == name; };
+    if (name == "config" || std::any_of(flags.list().begin(), flags.list().end(), is_it)) continue;
+    throw UsageError(concat("unknown flag ", quote("--" + name), "; see multihead ", verb, " --help"));
   }
 }
 
@@ -105,12 +116,16 @@ ParsedLine parse(const std::string& verb, const Flags& own, const std::vector<st
     line.wants_help = true;
     return line;
   }
-  check_file(app, arguments);
+  check_names(verb, flags, arguments);
+  check_file(arguments);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);
   } catch (const CLI::FileError& error) {
     throw InputError(first_line(error.what()));
+  } catch (const CLI::ConfigError& error) {
+    throw UsageError(concat("--config: unknown or wrong setting: ", first_line(error.what()),
+                            "; see multihead ", verb, " --help"));
   } catch (const CLI::ParseError& error) {
     throw UsageError(concat(first_line(error.what()), "; see multihead ", verb, " --help"));
   }

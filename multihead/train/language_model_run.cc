@@ -19,6 +19,12 @@ namespace {
 constexpr uint64_t kDropoutStreams = uint64_t{1} << 40;
 constexpr uint64_t kStreamsPerBatch = uint64_t{1} << 20;
 
+void check_length(const std::string& text, const std::string& name, const LanguageModelSettings& settings) {
+  MH_CHECK(static_cast<int64_t>(text.size()) > settings.model.context, FormatError, name, ": it has ",
+           text.size(), " bytes, expected more than one context of ", settings.model.context,
+           "; give more text or a smaller --context");
+}
+
 text::Tokenizer make_tokenizer(const std::string& text, std::string_view training,
                                const LanguageModelSettings& settings) {
   if (settings.tokenizer == TokenizerChoice::characters) return text::Tokenizer::train_characters(text);
@@ -47,9 +53,7 @@ Json run_json(const LanguageModelRun& run) {
 LanguageModelData prepare_language_model_data(const std::string& text, const std::string& name,
                                               const LanguageModelSettings& settings,
                                               const text::Tokenizer* tokenizer) {
-  MH_CHECK(static_cast<int64_t>(text.size()) > settings.model.context, FormatError, name, ": it has ",
-           text.size(), " bytes, expected more than one context of ", settings.model.context,
-           "; give more text or a smaller --context");
+  check_length(text, name, settings);
   std::string_view training = text, validation;
   if (settings.validation_share > 0) {
     const text::TextSplit split = text::split_corpus(text, {.validation = settings.validation_share});
@@ -58,8 +62,12 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
   }
   LanguageModelData data{
       tokenizer != nullptr ? *tokenizer : make_tokenizer(text, training, settings), {}, {}, 0};
-  data.training = data.tokenizer.encode(training);
-  data.validation = data.tokenizer.encode(validation);
+  try {
+    data.training = data.tokenizer.encode(training);
+    data.validation = data.tokenizer.encode(validation);
+  } catch (const ValueError& error) {  // a character that the given tokenizer does not know
+    throw FormatError(concat(name, ": ", error.what()));
+  }
   data.checksum = io::checksum(text);
   MH_CHECK(static_cast<int64_t>(data.training.size()) > settings.model.context, FormatError, name,
            ": its training part has ", data.training.size(), " tokens, expected more than one context of ",
@@ -155,8 +163,7 @@ LoopOptions loop_options(const LanguageModelRun& run) {
 }
 
 // A resumed run goes on with the tokenizer it began with.
-LanguageModelData load_data(const LanguageModelRun& run, bool resumes) {
-  const std::string text = text::read_text(run.data);
+LanguageModelData load_data(const LanguageModelRun& run, const std::string& text, bool resumes) {
   const std::string path = resumes ? run.folder : run.tokenizer;
   if (path.empty()) return prepare_language_model_data(text, run.data, run.settings);
   const text::Tokenizer tokenizer = text::Tokenizer::load(path);
@@ -177,10 +184,12 @@ void finish(const LanguageModelRun& run, LanguageModelTask& task, const Language
 
 LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   check(run.settings);
-  io::FileReader(run.data);  // a missing text is the first thing to say
+  // Before the folder exists: a run that cannot begin leaves nothing behind.
+  const std::string text = text::read_text(run.data);
+  check_length(text, run.data, run.settings);
   const io::FolderLock lock(run.folder);
   const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
-  const LanguageModelData data = load_data(run, resumes);
+  const LanguageModelData data = load_data(run, text, resumes);
   LanguageModelTask task(run.settings, data);
   const std::vector<nn::NamedTensor> parameters = nn::named_parameters(task.model());
   const auto optimizer = make_optimizer(run.settings, parameters);

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Every wrong input gets its exit code and one line that says what came and what was expected.
+#   tests/cli/bad_input.sh PATH/TO/multihead
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+make_text >text.txt
+train=("$multihead" train lm "${small[@]}")
+fresh=("${train[@]}" --out run)
+
+# The corpus.
+expect 3 'missing.txt.*No such file' "${fresh[@]}" --data missing.txt
+: >empty.txt
+expect 3 'empty.txt.*empty' "${fresh[@]}" --data empty.txt
+head -c 5000 "$multihead" >binary.txt
+expect 3 'binary.txt.*(NUL|UTF-8|text)' "${fresh[@]}" --data binary.txt
+printf 'caf\xe9 is Latin-1, as are these words, and long enough for a context.' >latin.txt
+expect 3 'latin.txt.*UTF-8' "${fresh[@]}" --data latin.txt
+expect 3 'folder' "${fresh[@]}" --data .
+printf 'too short.' >short.txt
+expect 3 'short.txt.*more than one context of 16' "${fresh[@]}" --data short.txt
+printf 'long enough to hold a context or two, or even three.' >other.txt
+
+# Flags and settings.
+expect 2 'unknown flag "--colour"' "${fresh[@]}" --data text.txt --colour red
+expect 2 '--lr.*1 required' "${fresh[@]}" --data text.txt --lr
+expect 2 '--seed.*At Most 1' "${fresh[@]}" --data text.txt --seed 1 --seed 2
+expect 2 'embed_dim 128 is not divisible by num_heads 3' "$multihead" train lm --data text.txt --out run --heads 3
+expect 2 'context must be positive, got 0' "$multihead" train lm --data text.txt --out run --context 0
+expect 2 'learning rate must be positive and finite, got nan' "${fresh[@]}" --data text.txt --lr nan
+expect 2 '--lr must be a number, got "0,001"' "${fresh[@]}" --data text.txt --lr 0,001
+expect 2 '--keep must be a whole number, got "2.5"' "${fresh[@]}" --data text.txt --keep 2.5
+expect 2 '--keep is out of range' "${fresh[@]}" --data text.txt --keep 99999999999999999999
+expect 2 '--threads must be in \[1, 1024\], got 0' "${fresh[@]}" --data text.txt --threads 0
+expect 2 '--threads' "${fresh[@]}" --data text.txt --threads 1000000000
+expect 2 'tiny, small, tutorial' "${fresh[@]}" --data text.txt --preset huge
+expect 2 'none, learned, sinusoidal, rotary or alibi' "${fresh[@]}" --data text.txt --positions rope
+expect 2 '--data FILE is required' "${fresh[@]}"
+expect 2 '--out DIR is required' "${train[@]}" --data text.txt
+expect 2 'unknown verb "train seq"' "$multihead" train seq
+expect 2 'unknown verb' "$multihead" $'sing\nsong'
+printf 'lr = 0.01\ncolour = 3\n' >bad.toml
+expect 2 'colour' "${fresh[@]}" --data text.txt --config bad.toml
+expect 3 'none.toml' "${fresh[@]}" --data text.txt --config none.toml
+[[ ! -e run ]] || fail "a refused command left a folder behind"
+
+# A run, and what can be wrong with it afterwards.
+expect 0 'model in run' "${fresh[@]}" --data text.txt
+expect 2 'run holds a run of 6 steps; resume it, overwrite it' "${fresh[@]}" --data text.txt
+expect 2 'lr was .*, is now 0.5' "${fresh[@]}" --data text.txt --resume --lr 0.5
+make_text 901 >longer.txt
+expect 2 'text was' "${train[@]}" --out run --data longer.txt --resume
+expect 3 'other.txt.*not among the 18' "${train[@]}" --out run --data other.txt --resume
+expect 3 'config.json' "$multihead" generate nothing --prompt x
+expect 2 'prompt is empty' "$multihead" generate run --prompt ''
+expect 2 'temperature' "$multihead" generate run --prompt the --temperature -1
+expect 3 'other.txt|character|token' "$multihead" eval run --data other.txt  # letters the model never saw
+expect 2 'context must be in \[1, 16\]' "$multihead" eval run --data text.txt --context 17
+expect 2 'character|token' "$multihead" generate run --prompt 'Z€'
+expect 2 'outside \[0,' "$multihead" tokenizer decode run 5 1000000
+
+# Vocabulary mismatch: the tokenizer of another model.
+expect 0 'tokens in' "$multihead" tokenizer train text.txt other.txt --out tok --vocab-size 300
+cp -r run mixed && cp tok/tokenizer.json mixed/
+expect 3 'the tokenizer has [0-9]+ tokens, the model knows 18' "$multihead" generate mixed --prompt the
+
+# Truncated, garbled, missing parts.
+cp -r run cut && truncate -s -100 cut/model.safetensors
+expect 3 'cut.*safetensors' "$multihead" info cut
+cp -r run noise && printf 'garbage' | dd of=noise/model.safetensors bs=1 seek=3 conv=notrunc status=none
+expect 3 'noise.*safetensors' "$multihead" generate noise --prompt the
+cp -r run config && printf '{"hidden_size": ' >config/config.json
+expect 3 'config.json' "$multihead" info config
+cp -r run token && echo '{}' >token/tokenizer.json
+expect 3 'tokenizer.json' "$multihead" generate token --prompt the
+cp -r run damaged && printf 'X' | dd of=damaged/checkpoint-6/optimizer.safetensors bs=1 seek=900 conv=notrunc status=none
+expect 3 'optimizer.safetensors' "${train[@]}" --out damaged --data text.txt --resume
+cp -r run half && truncate -s 200 half/checkpoint-6/model.safetensors
+expect 3 'half/checkpoint-6/model.safetensors.*200 bytes' "${train[@]}" --out half --data text.txt --resume
+cp -r run gone && rm gone/checkpoint-6/manifest.json  # not one of ours any more: passed over
+expect 0 'model in gone' "${train[@]}" --out gone --data text.txt --resume
+
+# Two runs in one folder.
+"$multihead" train lm --data text.txt --out busy --context 16 --quiet --eval-every 0 >/dev/null 2>&1 &
+first=$!
+for _ in $(seq 100); do [[ -e busy/metrics.jsonl ]] && break || sleep 0.1; done
+expect 1 'busy.*in use by process' "${train[@]}" --out busy --data text.txt --overwrite
+kill -TERM "$first"
+wait "$first"
+[[ $? -eq 143 ]] || fail "SIGTERM should end a run with 143"
+
+# A full disk and a read-only folder, in a mount namespace of our own.
+isolated() { unshare -rm bash -c "$1" bash "$multihead" "${small[@]}"; }
+if isolated 'mkdir m && mount -t tmpfs -o size=40k none m' 2>/dev/null; then
+  rm -rf m && mkdir m
+  full() { isolated 'mount -t tmpfs -o size=40k none m; "$1" train lm "${@:2}" --data text.txt --out m/run'; }
+  expect 1 'm/run.*No space left on device' full
+  readonly_folder() { isolated 'mount -t tmpfs -o ro none m; "$1" train lm "${@:2}" --data text.txt --out m/run'; }
+  expect 1 'm/run.*Read-only file system' readonly_folder
+else
+  echo "skipped: no mount namespaces here, so no full disk and no read-only folder" >&2
+fi
+
+# Nobody reads what we say.
+"$multihead" info run 2>err.txt | head -c 0 >/dev/null
+if "$multihead" info run >/dev/full 2>err.txt; then fail "a full stdout should be an error"; fi
+grep -q 'stdout cannot be written' err.txt || fail "a full stdout should be named: $(cat err.txt)"
+
+finish

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# kill -9 at random moments, then --resume: the weights of an uninterrupted run, bit for bit.
+#   tests/cli/resume.sh PATH/TO/multihead [ROUNDS]
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+rounds=${2:-4}
+
+make_text 4000 >text.txt
+train=("$multihead" train lm --data text.txt --layers 2 --heads 2 --width 48 --context 32 --batch 12
+  --tokenizer char --dropout 0.1 --attention-dropout 0.1 --steps 300 --warmup 20 --eval-every 20 --eval-windows 8 --quiet)
+
+begin=$(date +%s%N)
+"${train[@]}" --out whole >/dev/null || fail "the uninterrupted run"
+took=$((($(date +%s%N) - begin) / 1000000))
+
+kills=0
+for round in $(seq "$rounds"); do
+  out=killed-$round
+  while true; do
+    "${train[@]}" --out "$out" --resume >/dev/null 2>err.txt &
+    run=$!
+    # Somewhere in the run; late enough at times to pass a checkpoint, so that the loop ends.
+    sleep "$(awk -v t="$took" -v r="$RANDOM" 'BEGIN { printf "%.3f", t / 1000 * (0.1 + 0.8 * r / 32768) }')"
+    if kill -9 "$run" 2>/dev/null; then kills=$((kills + 1)); fi
+    wait "$run" 2>/dev/null
+    code=$?
+    [[ $code -eq 0 ]] && break
+    [[ $code -eq 137 ]] || { fail "round $round: exit code $code: $(cat err.txt)"; break; }
+  done
+  for file in model.safetensors config.json tokenizer.json checkpoint-300/optimizer.safetensors; do
+    cmp -s "whole/$file" "$out/$file" || fail "round $round: $file differs"
+  done
+  rm -rf "$out"
+done
+echo "$kills kills in $rounds rounds"
+[[ $kills -ge $rounds ]] || fail "too few kills: $kills"
+
+# The comparison can fail.
+"${train[@]}" --out other --seed 2 >/dev/null || fail "the run with another seed"
+cmp -s whole/model.safetensors other/model.safetensors && fail "another seed gave the same weights"
+
+# Signals save and say so by their exit codes; a plain --resume needs no flags repeated.
+for signal in INT:130 TERM:143; do
+  rm -rf gentle
+  # A background job ignores SIGINT; setsid gives it a clean start.
+  setsid bash -c 'trap - INT; exec "$@"' bash "${train[@]}" --out gentle >/dev/null 2>&1 &
+  run=$!
+  for _ in $(seq 100); do [[ -s gentle/metrics.jsonl ]] && break || sleep 0.05; done
+  kill -"${signal%:*}" "$run"
+  wait "$run"
+  code=$?
+  [[ $code -eq ${signal#*:} ]] || fail "SIG${signal%:*}: exit code $code"
+  [[ -e gentle/model.safetensors ]] && fail "an interrupted run left a model"
+  "$multihead" train lm --out gentle --resume --quiet >/dev/null || fail "resuming after SIG${signal%:*}"
+  cmp -s whole/model.safetensors gentle/model.safetensors || fail "weights differ after SIG${signal%:*}"
+done
+finish
