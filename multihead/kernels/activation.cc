@@ -46,29 +46,23 @@ void GatedRun(Activation activation, const float* gate, const float* up, float* 
   });
 }
 
-struct GateVectors {
-  FloatVec d_gate, d_up;
+template <class Function>
+struct GatedSlopes {
+  HWY_INLINE void operator()(FloatVec& d_gate, FloatVec& d_up, FloatVec gate, FloatVec up,
+                             FloatVec dy) const {
+    const auto f = Function::Both(Floats(), gate);
+    d_gate = hn::Mul(hn::Mul(dy, up), f.slope);
+    d_up = hn::Mul(dy, f.value);
+  }
 };
-template <class Function, class Access>
-HWY_INLINE void GatedPack(Function, PackOf<1> gate, PackOf<1> up, PackOf<1> dy, PackOf<1>& d_gate,
-                          PackOf<1>& d_up, Access) {
-  const auto f = Function::Both(Floats(), gate.v);
-  d_gate.v = hn::Mul(hn::Mul(dy.v, up.v), f.slope);
-  d_up.v = hn::Mul(dy.v, f.value);
-}
-template <class Function, class Access, int kVectors>
-HWY_INLINE void GatedPack(Function f, PackOf<kVectors> gate, PackOf<kVectors> up, PackOf<kVectors> dy,
-                          PackOf<kVectors>& d_gate, PackOf<kVectors>& d_up, Access at) {
-  GatedPack(f, gate.low, up.low, dy.low, d_gate.low, d_up.low, at);
-  GatedPack(f, gate.high, up.high, dy.high, d_gate.high, d_up.high, at);
-}
 
 void GatedBackwardRun(Activation activation, const float* gate, const float* up,
                       const GatedGradients<float>& g, int64_t count) {
   DispatchActivation(activation, [&](auto function) HWY_ATTR {
+    const GatedSlopes<decltype(function)> slopes;
     ForPacks(count, [&](int64_t i, auto at) HWY_ATTR {
       Pack d_gate, d_up;
-      GatedPack(function, at.Load(gate + i), at.Load(up + i), at.Load(g.dy + i), d_gate, d_up, at);
+      MapInto(slopes, d_gate, d_up, at.Load(gate + i), at.Load(up + i), at.Load(g.dy + i));
       at.Store(d_gate, g.d_gate + i);
       at.Store(d_up, g.d_up + i);
     });

@@ -26,6 +26,7 @@ using FloatVec = hn::Vec<Floats>;
 inline constexpr int64_t kPack = 16;
 inline constexpr int kPackVectors = static_cast<int>(kPack / hn::MaxLanes(Floats()));
 
+#if HWY_TARGET != HWY_SCALAR
 // Halves all the way down instead of an array: every compiler keeps it in registers.
 template <int kVectors>
 struct PackOf {
@@ -40,7 +41,7 @@ using Pack = PackOf<kPackVectors>;
 template <int kVectors>
 inline constexpr int64_t kHalf = kVectors / 2 * static_cast<int64_t>(hn::MaxLanes(Floats()));
 
-// f on every vector: Map<Pack>(f, a, b, …) with f(FloatVec, FloatVec, …).
+// f on every vector: Map(f, a, b, …) with f(FloatVec, FloatVec, …).
 template <class F, class... More>
 HWY_INLINE PackOf<1> Map(const F& f, PackOf<1> a, const More&... more) {
   return {f(a.v, more.v...)};
@@ -49,6 +50,32 @@ template <int kVectors, class F, class... More>
 HWY_INLINE PackOf<kVectors> Map(const F& f, PackOf<kVectors> a, const More&... more) {
   return {Map(f, a.low, more.low...), Map(f, a.high, more.high...)};
 }
+// f(one, two, a, b, …) on every vector writes two results.
+template <class F, class... More>
+HWY_INLINE void MapInto(const F& f, PackOf<1>& one, PackOf<1>& two, const More&... more) {
+  f(one.v, two.v, more.v...);
+}
+template <int kVectors, class F, class... More>
+HWY_INLINE void MapInto(const F& f, PackOf<kVectors>& one, PackOf<kVectors>& two, const More&... more) {
+  MapInto(f, one.low, two.low, more.low...);
+  MapInto(f, one.high, two.high, more.high...);
+}
+#else
+// Without SIMD a plain loop: unrolled, sixteen scalars of a long function take compilers minutes.
+struct Pack {
+  FloatVec v[kPack];
+};
+template <class F, class... More>
+HWY_INLINE Pack Map(const F& f, const Pack& a, const More&... more) {
+  Pack result;
+  for (int64_t i = 0; i < kPack; ++i) result.v[i] = f(a.v[i], more.v[i]...);
+  return result;
+}
+template <class F, class... More>
+HWY_INLINE void MapInto(const F& f, Pack& one, Pack& two, const More&... more) {
+  for (int64_t i = 0; i < kPack; ++i) f(one.v[i], two.v[i], more.v[i]...);
+}
+#endif
 
 #define MULTIHEAD_PACK_1(Name)                                               \
   struct Name##Op {                                                          \
@@ -78,6 +105,7 @@ MULTIHEAD_PACK_3(NegMulAdd)
 #undef MULTIHEAD_PACK_2
 #undef MULTIHEAD_PACK_3
 
+#if HWY_TARGET != HWY_SCALAR
 // Constructors recurse on a tag of the type to make.
 template <class P>
 struct Make;
@@ -103,6 +131,21 @@ struct Make<PackOf<kVectors>> {
 HWY_INLINE Pack Set(float x) { return Make<Pack>::Set(x); }
 HWY_INLINE Pack Load(const float* p) { return Make<Pack>::Load(p); }
 HWY_INLINE void Store(Pack a, float* p) { Make<Pack>::Store(a, p); }
+#else
+HWY_INLINE Pack Load(const float* p) {
+  Pack result;
+  for (int64_t i = 0; i < kPack; ++i) result.v[i] = hn::Load(Floats(), p + i);
+  return result;
+}
+HWY_INLINE Pack Set(float x) {
+  Pack result;
+  for (int64_t i = 0; i < kPack; ++i) result.v[i] = hn::Set(Floats(), x);
+  return result;
+}
+HWY_INLINE void Store(const Pack& a, float* p) {
+  for (int64_t i = 0; i < kPack; ++i) hn::Store(a.v[i], Floats(), p + i);
+}
+#endif
 
 // The first `count` < 16 floats, then `fill`. Nothing past them is read or written.
 HWY_INLINE Pack LoadFirst(const float* p, int64_t count, float fill = 0.0f) {
@@ -147,17 +190,15 @@ HWY_INLINE void ForPacks(int64_t count, const F& f) {
 }
 
 // The tree: halves are combined until one lane is left.
+#if HWY_TARGET != HWY_SCALAR
 template <class Op, class D, class V>
 HWY_INLINE float ReduceVector(const Op& op, D, V v) {
-#if HWY_TARGET != HWY_SCALAR
   if constexpr (hn::MaxLanes(D()) > 1) {
     const hn::Half<D> half;
     return ReduceVector(op, half, op(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    return hn::GetLane(v);
   }
-#else
-  static_cast<void>(op);
-#endif
-  return hn::GetLane(v);
 }
 template <class Op>
 HWY_INLINE float Reduce(const Op& op, PackOf<1> a) {
@@ -167,6 +208,15 @@ template <class Op, int kVectors>
 HWY_INLINE float Reduce(const Op& op, PackOf<kVectors> a) {
   return Reduce(op, Map(op, a.low, a.high));
 }
+#else
+template <class Op>
+HWY_INLINE float Reduce(const Op& op, Pack a) {
+  for (int64_t width = kPack / 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; ++i) a.v[i] = op(a.v[i], a.v[i + width]);
+  }
+  return hn::GetLane(a.v[0]);
+}
+#endif
 
 struct SumLanes {
   template <class V>

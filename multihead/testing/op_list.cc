@@ -5,6 +5,7 @@
 #include "multihead/core/rng.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/attention.h"
+#include "multihead/ops/attention_composed.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/embedding.h"
@@ -278,6 +279,9 @@ void attention_cases(List& list) {
   const AttentionOptions causal_rows{.mask = causal()};
   list.one("attention", "causal",
            [o = causal_rows](const Inputs& x) { return attention(x[0], x[1], x[2], o); },
+           {list.normal({2, 3, 5, 2}), list.normal({2, 1, 5, 2}), list.normal({2, 1, 5, 3})});
+  list.one("attention_composed", "causal",
+           [o = causal_rows](const Inputs& x) { return attention_composed(x[0], x[1], x[2], o); },
            {list.normal({2, 3, 5, 2}), list.normal({2, 1, 5, 2}), list.normal({2, 1, 5, 3})});
   list.one("attention_packed", "causal, grouped",
            [o = causal_rows](const Inputs& x) {
