@@ -366,12 +366,7 @@ bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64
     const float* from = rows + r * columns;
     int64_t c = 0;
     if (call.forward.bf16) {
-      auto* out = static_cast<uint16_t*>(to) + r * stride;
-      for (; c < dim; ++c) {
-        const float x = from[c] * scale;
-        check = hn::Add(check, hn::Set(d, x * 0.0f));
-        out[c] = BFloat16(x).bits;
-      }
+      check = StoreBf16Row(from, factor, dim, static_cast<uint16_t*>(to) + r * stride, check);
       continue;
     }
     float* out = static_cast<float*>(to) + r * stride;

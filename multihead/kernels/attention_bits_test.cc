@@ -255,6 +255,49 @@ TEST(AttentionBitsTest, PaddingMayHoldAnything) {
   }
 }
 
+std::vector<BFloat16> rounded(std::vector<float>& x) {
+  std::vector<BFloat16> y(x.begin(), x.end());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(y[i]);
+  return y;
+}
+
+bool equals_rounded(const std::vector<BFloat16>& a, const std::vector<float>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].bits != BFloat16(b[i]).bits) return false;
+  }
+  return a.size() == b.size();
+}
+
+// bf16 is f32 with one rounding at the end.
+TEST(AttentionBitsTest, BrainFloatRoundsOnce) {
+  for (CaseOptions o : shapes()) {
+    AttentionCase c(o);
+    const auto q = rounded(c.query), k = rounded(c.key), v = rounded(c.value), d_out = rounded(c.d_out);
+    auto f = c.fused(false);
+    const std::vector<float> out = f.out;
+    const auto out16 = rounded(f.out);
+    auto g = c.gradient(f);
+    kernels::attention_backward(c.problem, c.terms<float>(), c.input<float>(), g);
+    std::vector<BFloat16> o16(out16.size()), dq(q.size()), dk(k.size()), dv(v.size());
+    std::vector<float> lse = f.lse;
+    const kernels::AttentionInput<BFloat16> in{q.data(),        k.data(),      v.data(),
+                                               c.query_strides, c.key_strides, c.value_strides};
+    kernels::attention_forward(c.problem, c.terms<float>(), in,
+                               {o16.data(), c.out_strides, lse.data(), c.lse_strides});
+    EXPECT_TRUE(equals_rounded(o16, out));
+    kernels::AttentionGradient<BFloat16, float> h;
+    h.out = o16.data(), h.out_strides = c.out_strides, h.lse = lse.data(), h.lse_strides = c.lse_strides;
+    h.d_out = d_out.data(), h.d_out_strides = c.out_strides;
+    h.d_query = dq.data(), h.d_query_strides = c.query_strides;
+    h.d_key = dk.data(), h.d_key_strides = c.key_strides;
+    h.d_value = dv.data(), h.d_value_strides = c.value_strides;
+    kernels::attention_backward(c.problem, c.terms<float>(), in, h);
+    EXPECT_TRUE(equals_rounded(dq, f.d_query));
+    EXPECT_TRUE(equals_rounded(dk, f.d_key));
+    EXPECT_TRUE(equals_rounded(dv, f.d_value));
+  }
+}
+
 TEST(AttentionBitsTest, ValuesOfOnesGiveOnes) {
   CaseOptions o;
   o.queries = 37, o.keys = 311, o.logits = 3000;

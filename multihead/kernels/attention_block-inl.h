@@ -40,6 +40,39 @@ HWY_INLINE void LoadRow(const void* from, int64_t n, bool bf16, float* to) {
   for (; c < n; ++c) to[c] = std::bit_cast<float>(uint32_t{x[c]} << 16);
 }
 
+// to[c] = bf16(from[c] · factor), to nearest even; check gathers x · 0, which is NaN where x is not finite.
+HWY_INLINE Vec StoreBf16Row(const float* from, Vec factor, int64_t n, uint16_t* to, Vec check) {
+  const F d;
+  const I di;
+  const hn::Rebind<uint16_t, F> d16;
+  alignas(64) float tail[kN];
+  for (int64_t c = 0; c < n; c += kN) {
+    const int64_t rest = std::min<int64_t>(n - c, kN);
+    const float* source = from + c;
+    if (rest < kN) {
+      std::fill_n(tail, kN, 0.0f);
+      std::copy_n(from + c, rest, tail);
+      source = tail;
+    }
+    const Vec x = hn::Mul(hn::LoadU(d, source), factor);
+    check = hn::MulAdd(x, hn::Zero(d), check);
+    const VecI bits = hn::BitCast(di, x);
+    const VecI odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(di, 1));
+    const VecI rounded = hn::Add(bits, hn::Add(odd, hn::Set(di, 0x7FFF)));
+    const VecI quiet = hn::Or(bits, hn::Set(di, 0x400000));
+    const VecI chosen = hn::IfThenElse(hn::RebindMask(di, hn::Ne(x, x)), quiet, rounded);
+    const auto half = hn::DemoteTo(d16, hn::And(hn::ShiftRight<16>(chosen), hn::Set(di, 0xFFFF)));
+    if (rest == kN) {
+      hn::StoreU(half, d16, to + c);
+    } else {
+      alignas(32) uint16_t last[kN];
+      hn::StoreU(half, d16, last);
+      std::copy_n(last, rest, to + c);
+    }
+  }
+  return check;
+}
+
 // Key or value rows as the products want them: f32 with some stride.
 struct Rows {
   const float* data = nullptr;

@@ -17,6 +17,12 @@ int64_t choose_tiles(const AttentionProblem& p, bool bias, int threads, std::vec
 /// Whether rows are so few that the keys have to be split as well.
 bool choose_split(const AttentionProblem& p, int threads, const std::vector<AttentionTask>& tasks);
 
+/// bf16 without SIMD kernels.
+void widened_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
+                     const AttentionInput<BFloat16>& in, const AttentionOutput<BFloat16, float>& out);
+void widened_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
+                      const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g);
+
 void run_forward(ForwardCall call);
 void run_backward(BackwardCall call);
 

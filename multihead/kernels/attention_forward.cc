@@ -120,12 +120,7 @@ bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, f
         check = hn::Add(check, hn::Set(d, to[v] * 0.0f));
       }
     } else {
-      auto* to = static_cast<uint16_t*>(c.out) + at;
-      for (; v < p.value_dim; ++v) {
-        const float x = row[v] * hn::GetLane(factor);
-        check = hn::Add(check, hn::Set(d, x * 0.0f));
-        to[v] = BFloat16(x).bits;
-      }
+      check = StoreBf16Row(row, factor, p.value_dim, static_cast<uint16_t*>(c.out) + at, check);
     }
   }
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
