@@ -207,6 +207,15 @@ struct RowsOfA {
   bool packed;
 };
 
+// The next rows (or, after the last, the next chunk) of an A that will be packed, line by line.
+Stream RowsToPackNext(const Chunk& chunk, const Task& task, int64_t line) {
+  const Args& g = chunk.g;
+  int64_t row = task.row + task.rows, k = chunk.k_begin;
+  if (row >= g.m) row = 0, k = chunk.k_end;
+  const bool exist = k < g.k && line * kLine < std::min(task.rows, g.m - row);
+  return exist ? Stream{g.a + k * g.lda + row + line * kLine, g.lda} : Stream{g.a, 0};
+}
+
 // The panel after this one, line by line, is what the first tiles of a panel prefetch.
 struct NextPanel {
   NextPanel(const Chunk& chunk, int64_t panel, bool exists) {
@@ -242,14 +251,17 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
   t.c_stride = g.ldc;
   t.last_lanes = columns - (width - 1) * kLanes;
   t.load_c = k > 0 || g.accumulate;
+  const bool last_panel = panel + 1 == task.panel_end;
   int64_t line = 0;
   for (int64_t i = 0, height; i < task.rows; i += height, ++line) {
     height = TileHeight(task.rows - i, panels.tile_rows, width);
     a.point(t, i);
     t.c = g.c + (task.row + i) * g.ldc + column;
-    const bool streams = new_rows || line < next.lines;
+    const bool streams = new_rows || line < next.lines || (a.packed && last_panel);
     if (streams) {
-      t.next_a = new_rows ? Stream{t.a + height * a.stride, height} : Stream{t.b, 0};
+      t.next_a = {t.b, 0};
+      if (new_rows) t.next_a = {t.a + height * a.stride, height};
+      if (a.packed && last_panel) t.next_a = RowsToPackNext(chunk, task, line);
       t.next_b = line < next.lines ? next[line] : Stream{t.b, 0};
     }
     TileOf(a.row_major, streams, height, width)(t);
