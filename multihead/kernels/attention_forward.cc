@@ -32,6 +32,7 @@ int64_t ForwardScratch(const ForwardCall&, int64_t) { return 0; }
 #else
 #include "hwy/contrib/math/math-inl.h"
 #include "multihead/kernels/attention_block-inl.h"
+#include "multihead/kernels/attention_decode-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -197,6 +198,40 @@ void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows&
   w.first = false;
 }
 
+// out = out · alpha + block · beta, row by row; `first`: out = block.
+void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first, const float* alpha,
+               const float* beta, float* out) {
+  const F d;
+  for (int r = 0; r < t.rows; ++r) {
+    const Vec a = hn::Set(d, alpha[r]), b = hn::Set(d, beta[r]);
+    for (int64_t c = r * columns; c < (r + 1) * columns; c += kN) {
+      const Vec x = hn::LoadU(d, block + c);
+      hn::StoreU(first ? x : hn::MulAdd(x, b, hn::Mul(hn::LoadU(d, out + c), a)), d, out + c);
+    }
+  }
+}
+
+// As AddBlock for a tile of few rows; `next_keys` of the following keys are fetched.
+void AddFewBlock(const ForwardCall& c, int k0, int k1, int next_keys, const BlockBuffers& buffers,
+                 TileWork& w) {
+  const BlockRange r = MakeBlockRange(w.rows, k0, k1);
+  LaneState block;
+  float* sum = buffers.bias;  // free: there are no terms
+  if (c.bf16) {
+    FewBlock<true>(c, w.rows, r, next_keys, w.qt, buffers.s, block, sum);
+  } else {
+    FewBlock<false>(c, w.rows, r, next_keys, w.qt, buffers.s, block, sum);
+  }
+  alignas(64) float alpha[kTileRows], beta[kTileRows];
+  if (w.first) {
+    w.state = block;
+  } else {
+    MergeState(w.rows.groups * kGroupRows, false, w.state, block, alpha, beta);
+  }
+  MergeRows(w.rows, c.value_columns, sum, w.first, alpha, beta, w.out);
+  w.first = false;
+}
+
 // Key block [base, base + kBlock) clipped to what a tile sees.
 bool ClipBlock(const RowTile& t, int64_t base, int* k0, int* k1) {
   *k0 = static_cast<int>(std::max<int64_t>(base, t.begin));
@@ -254,6 +289,13 @@ void ForwardTask(const ForwardTaskArgs& args) {
     StartTile(c, task, row, buffers, w);
   }
   for (int64_t base = task.key_begin / kBlock * kBlock; base < task.key_end; base += kBlock) {
+    if (count == 1 && DecodesFew(c, tiles[0].rows)) {
+      int k0, k1;
+      if (ClipBlock(tiles[0].rows, base, &k0, &k1)) {
+        AddFewBlock(c, k0, k1, std::min(kBlock, tiles[0].rows.end - k1), buffers, tiles[0]);
+      }
+      continue;
+    }
     // Rows are staged for the hull of the task and shared by its tiles.
     const int stage = static_cast<int>(std::max(base, task.key_begin));
     const int end = static_cast<int>(std::min<int64_t>(base + kBlock, task.key_end));
@@ -288,26 +330,17 @@ void ForwardPartial(const ForwardTaskArgs& args) {
     ResetState(w.state);
     w.first = true;
     int k0, k1;
-    if (ClipBlock(w.rows, n * kBlock, &k0, &k1)) {
+    if (!ClipBlock(w.rows, n * kBlock, &k0, &k1)) {
+      // a block that nobody sees: its sums stay zero
+    } else if (DecodesFew(c, w.rows)) {
+      AddFewBlock(c, k0, k1, n + 1 < args.block_end ? std::min(kBlock, w.rows.end - k1) : 0, buffers, w);
+    } else {
       const BlockRows rows = StageBlock(c, task, k0, k1, key, value);
       AddBlock(c, k0, k1, rows.key, rows.value, buffers, false, {}, w);
     }
     // A block without keys is recognised by its sum.
     std::copy_n(w.state.max, kTileRows, partials.max + slot * kTileRows);
     std::copy_n(w.state.sum, kTileRows, partials.sum + slot * kTileRows);
-  }
-}
-
-// out = out · alpha + block · beta, row by row; `first`: out = block.
-void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first, const float* alpha,
-               const float* beta, float* out) {
-  const F d;
-  for (int r = 0; r < t.rows; ++r) {
-    const Vec a = hn::Set(d, alpha[r]), b = hn::Set(d, beta[r]);
-    for (int64_t c = r * columns; c < (r + 1) * columns; c += kN) {
-      const Vec x = hn::LoadU(d, block + c);
-      hn::StoreU(first ? x : hn::MulAdd(x, b, hn::Mul(hn::LoadU(d, out + c), a)), d, out + c);
-    }
   }
 }
 

@@ -38,27 +38,20 @@ HWY_INLINE void TransposeFour(const float* f0, int64_t from_stride, int64_t colu
 }
 
 #if HWY_TARGET == HWY_AVX3
-// A 16x16 block: 4x4 within 128-bit lanes, then 4x4 of lanes. A quarter of the shuffles, loads and stores of
-// sixteen 4x4 blocks, and every cache line of the source is read once, whatever its stride.
-HWY_INLINE void TransposeSixteen(const float* from, int64_t from_stride, float* to, int64_t to_stride,
-                                 float scale) {
+// x[c] <- column c of the 16x16 matrix with rows x[r]: 4x4 within 128-bit lanes, then 4x4 of lanes.
+HWY_INLINE void TransposeRegisters(Vec (&x)[16]) {
   const F d;
   const hn::Repartition<double, F> dd;
-  const Vec s = hn::Set(d, scale);
-  Vec x[16];
 #pragma GCC unroll 4
-  for (int g = 0; g < 4; ++g) {
-    const float* f = from + 4 * g * from_stride;
-    const Vec x0 = hn::LoadU(d, f), x1 = hn::LoadU(d, f + from_stride);
-    const Vec x2 = hn::LoadU(d, f + 2 * from_stride), x3 = hn::LoadU(d, f + 3 * from_stride);
-    const auto a = hn::BitCast(dd, hn::InterleaveLower(d, x0, x1));
-    const auto b = hn::BitCast(dd, hn::InterleaveLower(d, x2, x3));
-    const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, x0, x1));
-    const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, x2, x3));
-    x[4 * g] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
-    x[4 * g + 1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
-    x[4 * g + 2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
-    x[4 * g + 3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
+  for (int g = 0; g < 16; g += 4) {
+    const auto a = hn::BitCast(dd, hn::InterleaveLower(d, x[g], x[g + 1]));
+    const auto b = hn::BitCast(dd, hn::InterleaveLower(d, x[g + 2], x[g + 3]));
+    const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, x[g], x[g + 1]));
+    const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, x[g + 2], x[g + 3]));
+    x[g] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
+    x[g + 1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
+    x[g + 2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
+    x[g + 3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
   }
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {  // x[4g + j] holds rows 4g … 4g + 3 of columns j, 4 + j, 8 + j, 12 + j
@@ -66,11 +59,25 @@ HWY_INLINE void TransposeSixteen(const float* from, int64_t from_stride, float* 
     const __m512 b = _mm512_shuffle_f32x4(x[j].raw, x[4 + j].raw, 0xEE);
     const __m512 e = _mm512_shuffle_f32x4(x[8 + j].raw, x[12 + j].raw, 0x44);
     const __m512 h = _mm512_shuffle_f32x4(x[8 + j].raw, x[12 + j].raw, 0xEE);
-    hn::StoreU(hn::Mul(s, Vec{_mm512_shuffle_f32x4(a, e, 0x88)}), d, to + j * to_stride);
-    hn::StoreU(hn::Mul(s, Vec{_mm512_shuffle_f32x4(a, e, 0xDD)}), d, to + (4 + j) * to_stride);
-    hn::StoreU(hn::Mul(s, Vec{_mm512_shuffle_f32x4(b, h, 0x88)}), d, to + (8 + j) * to_stride);
-    hn::StoreU(hn::Mul(s, Vec{_mm512_shuffle_f32x4(b, h, 0xDD)}), d, to + (12 + j) * to_stride);
+    x[j] = Vec{_mm512_shuffle_f32x4(a, e, 0x88)};
+    x[4 + j] = Vec{_mm512_shuffle_f32x4(a, e, 0xDD)};
+    x[8 + j] = Vec{_mm512_shuffle_f32x4(b, h, 0x88)};
+    x[12 + j] = Vec{_mm512_shuffle_f32x4(b, h, 0xDD)};
   }
+}
+
+// A 16x16 block takes a quarter of the shuffles, loads and stores of sixteen 4x4 blocks, and every cache line
+// of the source is read once, whatever its stride.
+HWY_INLINE void TransposeSixteen(const float* from, int64_t from_stride, float* to, int64_t to_stride,
+                                 float scale) {
+  const F d;
+  const Vec s = hn::Set(d, scale);
+  Vec x[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) x[i] = hn::LoadU(d, from + i * from_stride);
+  TransposeRegisters(x);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) hn::StoreU(hn::Mul(s, x[i]), d, to + i * to_stride);
 }
 #endif
 
