@@ -36,7 +36,7 @@ constexpr int64_t kStreamK = 256;           // below, panels and rows are too sh
 constexpr int64_t kStreamRows = 96;
 constexpr int64_t kLine = 16;                // floats
 constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
-constexpr int64_t kTaskFlops = 4'000'000;    // of a task, unless there are enough for kTasksPerThread
+constexpr int64_t kTaskFlops = 32'000'000;   // of a task, unless there are enough for kTasksPerThread
 constexpr int64_t kTasksPerThread = 4;
 constexpr int64_t kPackHere = 1 << 15;  // floats of B that the caller packs alone rather than wait for others
 
@@ -165,15 +165,16 @@ void PackTask(const Chunk& c, int64_t task) {
   }
 }
 
-// Packing a transposed A pays where many panels use it, or where its rows share few sets of the L1 cache
-// (TN 384x128x4096 in place .94 of peak, packed .89; 512x128x4096 .80, .90).
-bool PacksA(const Chunk& chunk) { return chunk.panels.count > 4 || chunk.g.lda % 256 == 0; }
-
 // A task: some rows of C times some panels.
 struct Task {
   int64_t row, rows;
   int64_t panel, panel_end;
 };
+
+// Packing a transposed A pays where many panels use it, or where its rows share few sets of the L1 cache
+// (TN 384x128x4096 in place .94 of peak, packed .89; 512x128x4096 .80, .90).
+bool SharesSets(const Args& g) { return g.lda % 256 == 0; }
+bool PacksA(const Args& g, const Task& task) { return task.panel_end - task.panel > 4 || SharesSets(g); }
 
 // The rows of op(A) that a task multiplies.
 struct RowsOfA {
@@ -184,7 +185,7 @@ struct RowsOfA {
         stride(chunk.g.lda),
         k(chunk.size_k()),
         slivers(task.rows),
-        packed(!row_major && PacksA(chunk)) {
+        packed(!row_major && PacksA(chunk.g, task)) {
     if (!packed) return;
     float* to = private_scratch.get<float>(static_cast<size_t>(task.rows * k));
     PackA(data, stride, task.rows, k, to);
@@ -282,15 +283,17 @@ void MultiplyTask(const Chunk& chunk, const Task& task, bool pack_b) {
 // How a chunk is cut into tasks.
 struct Tasks {
   Tasks(const Chunk& chunk, int threads) : m(chunk.g.m), panels(chunk.panels.count) {
-    // About kBlockFloats of A in blocks of equal height, or more blocks to feed all threads.
+    // About kBlockFloats of A in blocks of equal height.
     const int64_t rows = std::clamp<int64_t>(kBlockFloats / chunk.size_k(), 2 * kSliver, 16 * kSliver);
     const int64_t wanted = tasks_for(2 * m * chunk.panels.columns * chunk.size_k(), threads);
     blocks = std::max<int64_t>((m + rows / 2) / rows, 1);
-    if (blocks < wanted) blocks = std::clamp<int64_t>(m / kSliver, 1, wanted);
-    // Every group of panels packs a transposed A for itself: keep the groups wide.
-    const int64_t most =
-        chunk.g.ta == Transpose::yes && PacksA(chunk) ? std::max<int64_t>(panels / 4, 1) : panels;
-    groups = std::min(most, ceil_div(wanted, blocks));
+    // More tasks for more threads: every block reads B again, every group of panels reads, or packs, A again.
+    const int64_t most_blocks = std::max<int64_t>(m / kSliver, 1);
+    const bool packs_again = chunk.g.ta == Transpose::yes && SharesSets(chunk.g);
+    const int64_t most_groups = packs_again ? std::max<int64_t>(panels / 4, 1) : panels;
+    if (m < chunk.panels.columns) groups = std::min(ceil_div(wanted, blocks), most_groups);
+    if (blocks * groups < wanted) blocks = std::min(ceil_div(wanted, groups), most_blocks);
+    if (blocks * groups < wanted) groups = std::min(ceil_div(wanted, blocks), most_groups);
   }
   int64_t count() const { return blocks * groups; }
   Task operator[](int64_t i) const {
@@ -300,7 +303,7 @@ struct Tasks {
   }
 
   int64_t m, panels;
-  int64_t blocks, groups;
+  int64_t blocks, groups = 1;
 };
 
 void MultiplyChunk(const Chunk& chunk, int threads) {
@@ -368,7 +371,7 @@ void FewRowsInPlace(const Args& g, Columns columns) {
 
 void FewRows(const Args& g, int threads) {
   const int64_t units = ceil_div(g.n, kMaxVectors * kLanes);
-  const int64_t tasks = std::min(units, tasks_for(kReadCost * g.n * g.k, threads));
+  const int64_t tasks = std::min<int64_t>(units, threads);  // long runs of memory for each
   const auto task = [&](int64_t i) {
     const Columns columns{units * i / tasks * kMaxVectors * kLanes,
                           std::min(units * (i + 1) / tasks * kMaxVectors * kLanes, g.n)};
