@@ -174,18 +174,28 @@ float SumRun(const float* x, int64_t count) {
   return Sum(total);
 }
 
-// Columns [begin, end) of y[i] = Σ_n x[n, i], 64 rows at a time.
-void SumColumns(const float* x, float* y, const AxisSum& s, int64_t begin, int64_t end) {
-  ForPacks(end - begin, [&](int64_t i, auto at) HWY_ATTR {
-    Pack total = Set(0);
-    for (int64_t block = 0; block < s.axis; block += 64) {
-      Pack part = Set(0);
-      const int64_t stop = HWY_MIN(block + 64, s.axis);
-      for (int64_t n = block; n < stop; ++n) part = Add(part, at.Load(x + n * s.inner + begin + i));
-      total = Add(total, part);
+// kPacks packs of columns of Σ_n x[n, i], 64 rows at a time.
+template <int kPacks, class Access>
+HWY_INLINE void SumStrip(const float* x, float* y, const AxisSum& s, const Access& at) {
+  Pack total[kPacks];
+  for (Pack& t : total) t = Set(0);
+  for (int64_t block = 0; block < s.axis; block += 64) {
+    Pack part[kPacks];
+    for (Pack& p : part) p = Set(0);
+    const int64_t stop = HWY_MIN(block + 64, s.axis);
+    for (int64_t n = block; n < stop; ++n) {
+      for (int j = 0; j < kPacks; ++j) part[j] = Add(part[j], at.Load(x + n * s.inner + j * kPack));
     }
-    at.Store(total, y + begin + i);
-  });
+    for (int j = 0; j < kPacks; ++j) total[j] = Add(total[j], part[j]);
+  }
+  for (int j = 0; j < kPacks; ++j) at.Store(total[j], y + j * kPack);
+}
+
+// Columns [begin, end): strips of 256 bytes a row, which the prefetcher follows; single lines it does not.
+void SumColumns(const float* x, float* y, const AxisSum& s, int64_t begin, int64_t end) {
+  for (; begin + 4 * kPack <= end; begin += 4 * kPack) SumStrip<4>(x + begin, y + begin, s, FullAccess());
+  ForPacks(end - begin,
+           [&](int64_t i, auto at) HWY_ATTR { SumStrip<1>(x + begin + i, y + begin + i, s, at); });
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
@@ -393,14 +403,16 @@ void sum_axis(const float* x, float* y, const AxisSum& s) {
     return;
   }
   const auto run = HWY_DYNAMIC_DISPATCH(SumColumns);
-  // A task takes a multiple of 16 columns of one outer index.
-  const int64_t packs = (s.inner + 15) / 16;
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(16 * s.axis, 1));
+  // A task takes a multiple of 64 columns of one outer index.
+  constexpr int64_t kStrip = 64;
+  const int64_t packs = (s.inner + kStrip - 1) / kStrip;
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(kStrip * s.axis, 1));
   parallel_ranges(s.outer * packs, grain, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t outer = begin / packs, first = begin % packs;
       const int64_t last = std::min(packs, first + end - begin);
-      run(x + outer * s.axis * s.inner, y + outer * s.inner, s, first * 16, std::min(last * 16, s.inner));
+      run(x + outer * s.axis * s.inner, y + outer * s.inner, s, first * kStrip,
+          std::min(last * kStrip, s.inner));
       begin += last - first;
     }
   });

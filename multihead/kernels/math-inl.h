@@ -1,7 +1,11 @@
 // exp, log, tanh, sigmoid and the normal distribution's tail, lane by lane.
 //
-// Only adds, multiplies and FMAs in a fixed order: the same bits on every target with FMA. Coefficients come
-// from tools/math/coefficients.py; the errors are listed in math_test.cc, which measures them.
+// Only adds, multiplies, divisions and FMAs in a fixed order: the same bits on every target with FMA.
+// Coefficients come from tools/math/coefficients.py. Largest errors in ulp over floats of the whole range
+// (math_test.cc): exp 0.97, log 0.70, tanh 1.05, sigmoid 1.74, gelu 3.4, silu 2.4 with FMA; without, gelu
+// loses up to 60 in its far left tail. sigmoid and silu keep their relative precision down to 1e-36, gelu to
+// the smallest normal number. Zen 5, 512-bit, in L2, ns per 16 elements: exp 3.0, tanh 4.3, gelu 4.4,
+// silu 4.4 (November 2026).
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -43,7 +47,8 @@ struct ExpParts {
   V tail;
 };
 
-// Reduction of x + low, |low| << |x|, |x| < 2^21. Adding 1.5·2^23 rounds to an integer and leaves it in the bits.
+// Reduction of x + low, |low| << |x|, |x| < 2^21. Adding 1.5·2^23 rounds to an integer and leaves it in the
+// bits.
 inline constexpr float kExpMagic = 12582912.0f + 127;
 template <class D, class V>
 HWY_INLINE ExpParts<V> SplitExp(D d, V x, V low) {
@@ -132,8 +137,8 @@ HWY_INLINE V Tanh(D d, V x) {
   return hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, hn::CopySignToAbs(large, x));
 }
 
-// The normal distribution's probability beyond |x| is e^(-x²/2) times this: P(a)/Q(a), a = |x|. All coefficients
-// are positive, so nothing cancels.
+// The normal distribution's probability beyond |x| is e^(-x²/2) times this: P(a)/Q(a), a = |x|. All
+// coefficients are positive, so nothing cancels.
 template <class D, class V>
 HWY_INLINE V MillsRatio(D d, V a) {
   const V p = Polynomial(d, a, 0.5f, 0.438295043f, 0.1832352f, 0.0406332458f, 0.00411631149f);
