@@ -17,11 +17,12 @@ const Tensor& parameter_named(const std::vector<nn::NamedTensor>& parameters, co
 }
 
 // The rows of one part as they lie in the file: a view, transposed where the file is.
-Tensor stored_view(const Tensor& parameter, int64_t first_row, int64_t rows, bool transposed) {
+Tensor stored_view(const Tensor& parameter, int64_t first_row, int64_t rows, const WeightRule& rule) {
   Shape shape = parameter.shape(), strides = parameter.strides();
+  if (rule.as_row) return parameter.as_strided({1, shape[0]}, {shape[0] * strides[0], strides[0]});
   if (rows > 0) shape[0] = rows;
   const int64_t offset = first_row * strides[0];
-  if (transposed && shape.rank() == 2) {
+  if (rule.transposed && shape.rank() == 2) {
     return parameter.as_strided({shape[1], shape[0]}, {strides[1], strides[0]}, offset);
   }
   return parameter.as_strided(shape, strides, offset);
@@ -33,7 +34,7 @@ void for_each_part(const std::vector<nn::NamedTensor>& parameters, const WeightM
     const Tensor& parameter = parameter_named(parameters, rule.parameter);
     int64_t row = 0;
     for (const WeightPart& part : rule.parts) {
-      f(part.name, stored_view(parameter, row, part.rows, rule.transposed));
+      f(part.name, stored_view(parameter, row, part.rows, rule));
       row += part.rows;
     }
   }

@@ -20,6 +20,7 @@ struct WeightRule {
   std::string parameter;  ///< our name
   std::vector<WeightPart> parts;
   bool transposed = false;  ///< matrices are stored [in, out]
+  bool as_row = false;      ///< a vector is stored [1, n]
 };
 
 using WeightMap = std::vector<WeightRule>;

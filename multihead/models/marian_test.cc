@@ -1,0 +1,114 @@
+#include "multihead/models/marian.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "multihead/core/error.h"
+#include "multihead/io/json.h"
+
+namespace multihead::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Made by tools/goldens/marian.py.
+const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "marian";
+
+class Folder {
+ public:
+  Folder() : path(fs::temp_directory_path() / concat("multihead_marian_", getpid(), "_", counter++)) {
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string name() const { return path.string(); }
+  fs::path path;
+
+ private:
+  static inline int counter = 0;
+};
+
+TokenBatch batch(const io::TensorMap& tensors) {
+  return {tensors.at("source"), tensors.at("lengths").to_vector<int64_t>()};
+}
+
+TEST(MarianTest, LogitsAreThoseOfTransformers) {
+  const io::TensorMap expected = io::load_safetensors((kData / "expected.safetensors").string());
+  const Seq2Seq model = load_seq2seq(kData.string());
+  EXPECT_TRUE(is_marian(model.config()));
+  const auto got = model(batch(expected), {expected.at("target"), {}}).to_vector<double>();
+  const auto want = expected.at("logits").to_vector<double>();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << i;
+}
+
+TEST(MarianTest, WhatIsSavedIsLoadedBitForBit) {
+  std::vector<Seq2SeqConfig> configs(4);
+  for (Seq2SeqConfig& c : configs) {
+    c.source_vocab_size = 19, c.embed_dim = 12, c.num_heads = 3, c.encoder_layers = 2, c.decoder_layers = 1;
+    c.eos_id = 3, c.decoder_start_id = 2;
+  }
+  configs[1].share_embeddings = configs[1].tie_output = false, configs[1].target_vocab_size = 23;
+  configs[2].norm_first = configs[2].final_norm = true, configs[2].positions = Positions::learned;
+  configs[3].norm = nn::NormKind::rms, configs[3].bias = false, configs[3].activation = Activation::gelu_tanh;
+  for (size_t i = 0; i < configs.size(); ++i) {
+    const Folder folder;
+    Rng rng(i);
+    Seq2Seq model(configs[i], rng);
+    EXPECT_EQ(is_marian(configs[i]), i < 2);
+    save_seq2seq(model, folder.name());
+    EXPECT_TRUE(is_seq2seq_folder(folder.name()));
+    const Seq2Seq loaded = load_seq2seq(folder.name());
+    EXPECT_EQ(loaded.config(), model.config());
+    const Tensor x = Tensor::of<int32_t>({1, 4}, std::vector<int32_t>{5, 18, 7, 3});
+    EXPECT_EQ(loaded({x, {}}, {x, {}}).to_vector<float>(), model({x, {}}, {x, {}}).to_vector<float>());
+  }
+  EXPECT_FALSE(is_seq2seq_folder((kData.parent_path() / "hugging_face" / "gpt2").string()));
+}
+
+TEST(MarianTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
+  const auto refused = [](const char* key, const Json& value, const char* expected) {
+    Json json = io::load_json((kData / "config.json").string());
+    json[key] = value;
+    try {
+      seq2seq_config_from_json(json, "config.json");
+      ADD_FAILURE() << key << " was accepted";
+    } catch (const FormatError& error) {
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+  };
+  refused("d_model", 0, "d_model");
+  refused("d_model", 15, "num_heads");
+  refused("decoder_ffn_dim", 21, "decoder_ffn_dim");
+  refused("eos_token_id", 41, "eos_id");
+  refused("normalize_before", true, "normalize_before");
+  refused("activation_function", "quick", "activation_function");
+  refused("model_type", "bart", "model_type");
+  refused("decoder_vocab_size", 42, "share_embeddings");
+
+  const Folder folder;
+  fs::copy(kData, folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
+  fs::remove(folder.path / "expected.safetensors");
+  const std::string config = (folder.path / "config.json").string();
+  Json json = io::load_json(config);
+  json["d_model"] = 1 << 20;
+  json["vocab_size"] = json["decoder_vocab_size"] = 1 << 30;
+  io::save_json(config, json);
+  EXPECT_THROW(load_seq2seq(folder.name()), FormatError);
+  json = io::load_json((kData / "config.json").string());
+  json["decoder_layers"] = 3;
+  io::save_json(config, json);
+  try {
+    load_seq2seq(folder.name());
+    ADD_FAILURE() << "three layers loaded from a file of two";
+  } catch (const FormatError& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("missing model.decoder.layers.2.encoder_attn.q_proj.weight [16, 16]"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace multihead::models
