@@ -1,11 +1,10 @@
 // exp, log, tanh, sigmoid and the normal distribution's tail, lane by lane.
 //
 // Only adds, multiplies, divisions and FMAs in a fixed order: the same bits on every target with FMA.
-// Coefficients come from tools/math/coefficients.py. Largest errors in ulp over floats of the whole range
-// (math_test.cc): exp 0.97, log 0.70, tanh 1.05, sigmoid 1.74, gelu 3.4, silu 2.4 with FMA; without, gelu
-// loses up to 60 in its far left tail. sigmoid and silu keep their relative precision down to 1e-36, gelu to
-// the smallest normal number. Zen 5, 512-bit, in L2, ns per 16 elements: exp 3.0, tanh 4.3, gelu 4.4,
-// silu 4.4 (November 2026).
+// Coefficients come from tools/math/coefficients.py. Largest errors in ulp over every 211th float
+// (math_test.cc): exp 1.01, log 0.81, tanh 1.41, sigmoid 2.29, silu 3.07, gelu below 4.5 with FMA; without,
+// gelu loses up to 70 in its far left tail. silu and gelu keep their relative precision down to 1e-36. Zen 5,
+// 512-bit, in L2, ns per 16 elements: exp 3.0, tanh 4.3, gelu 4.4, silu 4.4 (November 2026).
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
