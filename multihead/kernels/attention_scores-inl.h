@@ -60,7 +60,7 @@ HWY_INLINE void NeededGroups(const RowTile& t, const BlockRange& r, int a, int e
 // maximum over the rows [full_begin, full_end), which nothing has to mask.
 HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float* key, int64_t key_stride,
                              const float* qt, int64_t dim, float* s, float* max, const float* ahead,
-                             int64_t ahead_stride, int64_t ahead_columns) {
+                             int64_t ahead_stride, [[maybe_unused]] int64_t ahead_columns) {
   TileArgs args{};
   args.a_row = key_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows,
   args.k = dim;

@@ -44,7 +44,7 @@ TEST(EmbeddingTest, ScatterAddsInOrder) {
       }
     }
     check_everywhere(
-        [&] {
+        [&, rows = rows, size = size] {
           auto d = poisoned(rows * size);
           scatter_add_rows(dy.data(), d.data(), args);
           EXPECT_EQ(d, plain);
