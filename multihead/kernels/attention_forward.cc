@@ -211,16 +211,15 @@ void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first
   }
 }
 
-// As AddBlock for a tile of few rows; `next_keys` of the following keys are fetched.
-void AddFewBlock(const ForwardCall& c, int k0, int k1, int next_keys, const BlockBuffers& buffers,
-                 TileWork& w) {
+// As AddBlock for a tile of few rows.
+void AddFewBlock(const ForwardCall& c, int k0, int k1, const BlockBuffers& buffers, TileWork& w) {
   const BlockRange r = MakeBlockRange(w.rows, k0, k1);
   LaneState block;
   float* sum = buffers.bias;  // free: there are no terms
   if (c.bf16) {
-    FewBlock<true>(c, w.rows, r, next_keys, w.qt, buffers.s, block, sum);
+    FewBlock<true>(c, w.rows, r, w.qt, buffers, block, sum);
   } else {
-    FewBlock<false>(c, w.rows, r, next_keys, w.qt, buffers.s, block, sum);
+    FewBlock<false>(c, w.rows, r, w.qt, buffers, block, sum);
   }
   alignas(64) float alpha[kTileRows], beta[kTileRows];
   if (w.first) {
@@ -292,7 +291,7 @@ void ForwardTask(const ForwardTaskArgs& args) {
     if (count == 1 && DecodesFew(c, tiles[0].rows)) {
       int k0, k1;
       if (ClipBlock(tiles[0].rows, base, &k0, &k1)) {
-        AddFewBlock(c, k0, k1, std::min(kBlock, tiles[0].rows.end - k1), buffers, tiles[0]);
+        AddFewBlock(c, k0, k1, buffers, tiles[0]);
       }
       continue;
     }
@@ -333,7 +332,7 @@ void ForwardPartial(const ForwardTaskArgs& args) {
     if (!ClipBlock(w.rows, n * kBlock, &k0, &k1)) {
       // a block that nobody sees: its sums stay zero
     } else if (DecodesFew(c, w.rows)) {
-      AddFewBlock(c, k0, k1, n + 1 < args.block_end ? std::min(kBlock, w.rows.end - k1) : 0, buffers, w);
+      AddFewBlock(c, k0, k1, buffers, w);
     } else {
       const BlockRows rows = StageBlock(c, task, k0, k1, key, value);
       AddBlock(c, k0, k1, rows.key, rows.value, buffers, false, {}, w);
