@@ -81,7 +81,8 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   for (int r = 0; r < M; ++r) hn::BlendedStore(acc[r], mask, d, t.c + r * t.c_stride);
 }
 
-// Rows of C times a panel of a row-major B; the next panel goes on in the same rows.
+// Up to 8 rows of C (4 if the panel is of the widest) times a panel of a row-major B; the next panel goes on
+// in the same rows of B.
 template <int NV>
 HWY_INLINE void RowsInPlace(int64_t rows, const TileArgs& t) {
   switch (rows) {
@@ -93,14 +94,18 @@ HWY_INLINE void RowsInPlace(int64_t rows, const TileArgs& t) {
       return Tile<true, 3, NV, Ahead::rows>(t);
     case 4:
       return Tile<true, 4, NV, Ahead::rows>(t);
-    case 5:
-      return Tile<true, 5, NV, Ahead::rows>(t);
-    case 6:
-      return Tile<true, 6, NV, Ahead::rows>(t);
-    case 7:
-      return Tile<true, 7, NV, Ahead::rows>(t);
-    default:
-      return Tile<true, 8, NV, Ahead::rows>(t);
+  }
+  if constexpr (NV < kMaxVectors) {
+    switch (rows) {
+      case 5:
+        return Tile<true, 5, NV, Ahead::rows>(t);
+      case 6:
+        return Tile<true, 6, NV, Ahead::rows>(t);
+      case 7:
+        return Tile<true, 7, NV, Ahead::rows>(t);
+      case 8:
+        return Tile<true, 8, NV, Ahead::rows>(t);
+    }
   }
 }
 

@@ -1,0 +1,62 @@
+// What follows the sums of a block of C: bias, the copy before the activation, activation, residual.
+
+// Toggles per target: this file is included once for each by foreach_target.h.
+#if defined(MULTIHEAD_KERNELS_GEMM_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_GEMM_EPILOGUE_INL_H_
+#undef MULTIHEAD_KERNELS_GEMM_EPILOGUE_INL_H_
+#else
+#define MULTIHEAD_KERNELS_GEMM_EPILOGUE_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "multihead/kernels/activation-inl.h"
+#include "multihead/kernels/gemm.h"
+#include "multihead/kernels/gemm_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+inline bool HasEpilogue(const GemmArgs<float>& g) {
+  return g.bias != nullptr || g.pre_activation != nullptr || g.activation != Activation::none ||
+         g.residual != nullptr;
+}
+
+// Bias, activation and residual of a block of C that has just been written and is still in L1.
+template <class Function>
+HWY_NOINLINE void FinishWith(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t column,
+                             int64_t columns) {
+  const TileFloats d;
+  for (int64_t i = row; i < row + rows; ++i) {
+    for (int64_t j = column; j < column + columns; j += kLanes) {
+      const int64_t lanes = std::min(kLanes, column + columns - j), at = i * g.ldc + j;
+      const bool whole = lanes == kLanes;
+      const auto mask = hn::FirstN(d, static_cast<size_t>(lanes));
+      const auto load = [&](const float* from)
+                            HWY_ATTR { return whole ? hn::LoadU(d, from) : hn::MaskedLoad(mask, d, from); };
+      const auto store = [&](TileVec x, float* to)
+                             HWY_ATTR { whole ? hn::StoreU(x, d, to) : hn::BlendedStore(x, mask, d, to); };
+      TileVec x = load(g.c + at);
+      if (g.bias != nullptr) x = hn::Add(x, load(g.bias + j));
+      if (g.pre_activation != nullptr) store(x, g.pre_activation + at);
+      x = Function::Value(d, x);
+      if (g.residual != nullptr) x = hn::Add(x, load(g.residual + at));
+      store(x, g.c + at);
+    }
+  }
+}
+
+inline void Finish(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  DispatchActivation(g.activation, [&](auto function) HWY_ATTR {
+    FinishWith<decltype(function)>(g, row, rows, column, columns);
+  });
+}
+
+inline void FinishAll(const GemmArgs<float>& g) {
+  if (HasEpilogue(g)) Finish(g, 0, g.m, 0, g.n);
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle
