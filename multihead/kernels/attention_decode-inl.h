@@ -45,6 +45,7 @@ HWY_INLINE Vec LoadWide(const char* at, int64_t column) {
 
 // Two buffers of 16 rows: one is worked on while the other fills.
 inline constexpr int kRun = 16;
+inline constexpr int64_t kRunStride = 1024 + 64;  // bytes: a constant for the addresses, not a power of two
 
 // Copies rows into a buffer in L1 while other work runs, a few at each call and in order of addresses.
 // Ordinary loads keep the hardware's stream detection going and are never dropped; software prefetches in
@@ -59,22 +60,21 @@ struct Stream {
     const hn::ScalableTag<uint8_t> d8;
     const hn::Half<decltype(d8)> half;
     const int64_t ahead = std::max<int64_t>(1, 4096 / std::max<int64_t>(bytes, 1)) * stride;
-    for (count = std::min(count, rows), rows -= count; count > 0; --count, row += stride) {
+    for (count = std::min(count, rows), rows -= count; count > 0; --count, row += stride, to += kRunStride) {
       const auto* from = reinterpret_cast<const uint8_t*>(row);
       int64_t at = 0;
-      for (; at + 64 <= bytes; at += 64, to += 64) {
+      for (; at + 64 <= bytes; at += 64) {
         __builtin_prefetch(row + ahead + at, 0, 3);
-        hn::StoreU(hn::LoadU(d8, from + at), d8, reinterpret_cast<uint8_t*>(to));
+        hn::StoreU(hn::LoadU(d8, from + at), d8, reinterpret_cast<uint8_t*>(to + at));
       }
-      if (at < bytes) hn::StoreU(hn::LoadU(half, from + at), half, reinterpret_cast<uint8_t*>(to)), to += 32;
+      if (at < bytes) hn::StoreU(hn::LoadU(half, from + at), half, reinterpret_cast<uint8_t*>(to + at));
     }
   }
 };
 
-// s[key][row] of 16 keys and kRows rows; keys beyond `count` repeat the last and are not stored.
+// s[row][key] of 16 keys in a buffer and kRows rows.
 template <bool kBf16, int kRows>
-HWY_NOINLINE void ScoreSixteen(const RawRows& key, int count, const float* qt, int64_t dim, float* s,
-                               Stream& next) {
+HWY_NOINLINE void ScoreSixteen(const char* keys, const float* qt, int64_t dim, float* s, Stream& next) {
   const F d;
   Vec acc[kRows];
 #pragma GCC unroll 8
@@ -86,7 +86,7 @@ HWY_NOINLINE void ScoreSixteen(const RawRows& key, int count, const float* qt, i
     left -= std::min(per_step, left);
     Vec x[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) x[i] = LoadWide<kBf16>(key.data + std::min(i, count - 1) * key.stride, c);
+    for (int i = 0; i < 16; ++i) x[i] = LoadWide<kBf16>(keys + i * kRunStride, c);
     TransposeRegisters(x);
 #pragma GCC unroll 16
     for (int j = 0; j < 16; ++j) {
@@ -96,41 +96,63 @@ HWY_NOINLINE void ScoreSixteen(const RawRows& key, int count, const float* qt, i
       }
     }
   }
-  alignas(64) float turned[kRows][16];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) hn::Store(acc[r], d, turned[r]);
-  for (int k = 0; k < count; ++k) {
-    for (int r = 0; r < kRows; ++r) s[k * kTileRows + r] = turned[r][k];
-  }
+  for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], d, s + r * kBlock);
 }
 
 template <bool kBf16>
 HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, const float* qt, int64_t dim,
                          float* s, char* buffer) {
-  const int64_t bytes = dim * (kBf16 ? 2 : 4);
-  char* halves[2] = {buffer, buffer + kRun * bytes};
-  Stream next{key.data, key.stride, bytes, r.k1 - r.k0, halves[0]};
+  char* halves[2] = {buffer, buffer + kRun * kRunStride};
+  Stream next{key.data, key.stride, dim * (kBf16 ? 2 : 4), r.k1 - r.k0, halves[0]};
   next.Copy(kRun);
-  for (int k = r.k0; k < r.k1; k += kRun) {
-    const int count = std::min(kRun, r.k1 - k), half = (k - r.k0) / kRun % 2;
-    const RawRows at{halves[half], bytes};
-    next.to = halves[1 - half];
-    float* to = s + (k - r.k0) * kTileRows;
+  for (int k = 0; k < r.k1 - r.k0; k += kRun) {
+    const char* keys = halves[k / kRun % 2];
+    next.to = halves[1 - k / kRun % 2];
     if (rows == 1) {
-      ScoreSixteen<kBf16, 1>(at, count, qt, dim, to, next);
+      ScoreSixteen<kBf16, 1>(keys, qt, dim, s + k, next);
     } else if (rows == 2) {
-      ScoreSixteen<kBf16, 2>(at, count, qt, dim, to, next);
+      ScoreSixteen<kBf16, 2>(keys, qt, dim, s + k, next);
     } else if (rows <= 4) {
-      ScoreSixteen<kBf16, 4>(at, count, qt, dim, to, next);
+      ScoreSixteen<kBf16, 4>(keys, qt, dim, s + k, next);
     } else {
-      ScoreSixteen<kBf16, 8>(at, count, qt, dim, to, next);
+      ScoreSixteen<kBf16, 8>(keys, qt, dim, s + k, next);
     }
   }
 }
 
+// s[row][key] <- probabilities; the block's maximum and sum of each row. The sum runs over keys in order, as
+// in a tile; the maximum has no order.
+HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s, LaneState& state) {
+  const F d;
+  const I di;
+  const int keys = r.k1 - r.k0;
+  for (int row = 0; row < t.rows; ++row) {
+    float* x = s + row * kBlock;
+    const VecI lo = hn::Set(di, t.lo[row]), hi = hn::Set(di, std::min(t.hi[row], r.k1));
+    Vec top = hn::Set(d, -kInfinity);
+    for (int k = 0; k < keys; k += kN) {
+      const VecI key = hn::Iota(di, r.k0 + k);
+      const auto visible = hn::RebindMask(d, hn::AndNot(hn::Lt(key, lo), hn::Lt(key, hi)));
+      const Vec v = hn::IfThenElse(visible, hn::LoadU(d, x + k), hn::Set(d, -kInfinity));
+      hn::StoreU(v, d, x + k);
+      top = hn::Max(top, v);
+    }
+    const float max = hn::GetLane(hn::MaxOfLanes(d, top));
+    const Vec shift = hn::Set(d, max == -kInfinity ? 0.0f : max);
+    for (int k = 0; k < keys; k += kN) hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, x + k), shift)), d, x + k);
+    state.max[row] = max;
+  }
+  float sum[8] = {};
+  for (int k = 0; k < keys; ++k) {
+    for (int row = 0; row < t.rows; ++row) sum[row] += s[row * kBlock + k];
+  }
+  std::copy_n(sum, t.rows, state.sum);
+}
+
 // sum[row][64 columns] += Σ_k p[k][row] value[k][:], the chain going on from sum.
 template <bool kBf16, int kRows, int NV>
-HWY_NOINLINE void AddValues(const float* p, int keys, const RawRows& value, int64_t column, float* sum,
+HWY_NOINLINE void AddValues(const float* p, int keys, const char* values, int64_t column, float* sum,
                             int64_t columns) {
   const F d;
   Vec acc[kRows][NV];
@@ -142,10 +164,10 @@ HWY_NOINLINE void AddValues(const float* p, int keys, const RawRows& value, int6
   for (int k = 0; k < keys; ++k) {
     Vec x[NV];
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) x[v] = LoadWide<kBf16>(value.data + k * value.stride, column + v * kN);
+    for (int v = 0; v < NV; ++v) x[v] = LoadWide<kBf16>(values + k * kRunStride, column + v * kN);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Vec weight = hn::Set(d, p[k * kTileRows + r]);
+      const Vec weight = hn::Set(d, p[r * kBlock + k]);
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(weight, x[v], acc[r][v]);
     }
@@ -158,35 +180,34 @@ HWY_NOINLINE void AddValues(const float* p, int keys, const RawRows& value, int6
 }
 
 template <bool kBf16, int kRows>
-HWY_INLINE void AddValueColumns(const float* p, int keys, const RawRows& value, float* sum, int64_t columns) {
+HWY_INLINE void AddValueColumns(const float* p, int keys, const char* values, float* sum, int64_t columns) {
   int64_t c = 0;
-  for (; c + 64 <= columns; c += 64) AddValues<kBf16, kRows, 4>(p, keys, value, c, sum + c, columns);
-  for (; c < columns; c += 16) AddValues<kBf16, kRows, 1>(p, keys, value, c, sum + c, columns);
+  for (; c + 64 <= columns; c += 64) AddValues<kBf16, kRows, 4>(p, keys, values, c, sum + c, columns);
+  for (; c < columns; c += 16) AddValues<kBf16, kRows, 1>(p, keys, values, c, sum + c, columns);
 }
 
-// sum[row][:] = Σ_k p[k][row] value[k][:], run after run.
+// sum[row][:] = Σ_k p[row][k] value[k][:], run after run.
 template <bool kBf16>
 HWY_INLINE void ValuesFew(int rows, const BlockRange& r, const float* p, const RawRows& value,
                           int64_t columns, float* sum, char* buffer) {
   std::fill_n(sum, rows * columns, 0.0f);
-  const int64_t bytes = columns * (kBf16 ? 2 : 4);
-  char* halves[2] = {buffer, buffer + kRun * bytes};
-  Stream next{value.data, value.stride, bytes, r.k1 - r.k0, halves[0]};
+  char* halves[2] = {buffer, buffer + kRun * kRunStride};
+  Stream next{value.data, value.stride, columns * (kBf16 ? 2 : 4), r.k1 - r.k0, halves[0]};
   next.Copy(kRun);
   for (int k = 0; k < r.k1 - r.k0; k += kRun) {
-    const int count = std::min(kRun, r.k1 - r.k0 - k), half = k / kRun % 2;
-    const RawRows at{halves[half], bytes};
-    next.to = halves[1 - half];
+    const int count = std::min(kRun, r.k1 - r.k0 - k);
+    const char* values = halves[k / kRun % 2];
+    next.to = halves[1 - k / kRun % 2];
+    next.Copy(kRun);
     for (int row = 0; row < rows;) {
-      next.Copy(row == 0 ? kRun : 0);
-      const float* weights = p + k * kTileRows + row;
+      const float* weights = p + row * kBlock + k;
       float* to = sum + row * columns;
       if (rows - row >= 4) {
-        AddValueColumns<kBf16, 4>(weights, count, at, to, columns), row += 4;
+        AddValueColumns<kBf16, 4>(weights, count, values, to, columns), row += 4;
       } else if (rows - row >= 2) {
-        AddValueColumns<kBf16, 2>(weights, count, at, to, columns), row += 2;
+        AddValueColumns<kBf16, 2>(weights, count, values, to, columns), row += 2;
       } else {
-        AddValueColumns<kBf16, 1>(weights, count, at, to, columns), row += 1;
+        AddValueColumns<kBf16, 1>(weights, count, values, to, columns), row += 1;
       }
     }
   }
@@ -197,12 +218,14 @@ template <bool kBf16>
 void ScoreFew(int, const BlockRange&, const RawRows&, const float*, int64_t, float*, char*) {}
 template <bool kBf16>
 void ValuesFew(int, const BlockRange&, const float*, const RawRows&, int64_t, float*, char*) {}
+HWY_INLINE void ProbabilitiesFew(const RowTile&, const BlockRange&, float*, LaneState&) {}
 #endif
 
 // Whether a call of this kind goes this way (its tiles with at most 8 rows do).
 HWY_INLINE bool DecodesFew(const ForwardCall& c, const RowTile& t) {
-  return kHasDecode && t.rows <= 8 && !c.has_terms && !c.has_keep && c.p->head_dim % 16 == 0 &&
-         c.p->value_dim % 16 == 0 && std::max(c.p->head_dim, c.p->value_dim) <= 512;
+  return kHasDecode && t.rows <= 8 && !c.has_terms && !c.has_keep && c.p->dropout_p <= 0 &&
+         c.p->head_dim % 16 == 0 && c.p->value_dim % 16 == 0 &&
+         std::max(c.p->head_dim, c.p->value_dim) <= 256;
 }
 
 // Probabilities and sums of values of one block from zero: state, s (scratch) and sum[row][value_columns].
@@ -216,13 +239,7 @@ HWY_INLINE void FewBlock(const ForwardCall& c, const RowTile& t, const BlockRang
   char* buffer = reinterpret_cast<char*>(b.shadow);
   ResetState(state);
   ScoreFew<kBf16>(t.rows, r, key, qt, p.head_dim, s, buffer);
-  BlockRange all = r;  // every row goes through the mask pass, which also finds the maximum
-  all.full_begin = all.full_end = r.k0;
-  MaskRows(t, all, s, state.max);
-  alignas(64) float shift[kTileRows];
-  for (int i = 0; i < kTileRows; ++i) shift[i] = state.max[i] == -kInfinity ? 0.0f : state.max[i];
-  ExpBlock<false>(t, all, s, shift, state.sum);
-  if (p.dropout_p > 0) DropRows(p, t, r, s);
+  ProbabilitiesFew(t, r, s, state);
   ValuesFew<kBf16>(t.rows, r, s, value, c.value_columns, sum, buffer);
 }
 
