@@ -1,6 +1,7 @@
 #include "multihead/ops/dropout.h"
 
 #include "multihead/autograd/tape.h"
+#include "multihead/kernels/activation.h"
 #include "multihead/kernels/dropout.h"
 #include "multihead/ops/dispatch.h"
 #include "multihead/ops/elementwise.h"
@@ -28,6 +29,13 @@ Tensor masked(const Tensor& dy, const DropoutMask& mask) {
   return dx;
 }
 
+void activate_into(Activation activation, const Tensor& x, const Tensor& y) {
+  detail::dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::activate(activation, x.data<T>(), y.data<T>(), x.numel());
+  });
+}
+
 }  // namespace
 
 Tensor dropout(const Tensor& input, double p, Rng* rng) {
@@ -37,6 +45,26 @@ Tensor dropout(const Tensor& input, double p, Rng* rng) {
   const Tensor y = Tensor::empty(input.shape(), input.dtype());
   run(detail::dense(input), {}, y, mask);
   return record({input}, y, [mask](const Tensor& dy) -> Gradients { return {masked(dy, mask)}; });
+}
+
+Tensor activate_dropout(const Tensor& input, Activation activation, double p, Rng* rng) {
+  check("activate_dropout", input, p);
+  if (rng == nullptr || p == 0) return activate(input, activation);
+  const DropoutMask mask{rng->next(), p};
+  const Tensor x = detail::dense(input), y = Tensor::empty(input.shape(), input.dtype());
+  activate_into(activation, x, y);
+  run(y, {}, y, mask);
+  // A dropped or negative element of relu is 0 in y, and its gradient is 0 as well.
+  const bool from_y = activation == Activation::relu;
+  const Tensor saved = from_y ? y.detach() : x;
+  return record({input}, y, [saved, activation, mask](const Tensor& dy) -> Gradients {
+    const Tensor dx = masked(dy, mask);
+    detail::dispatch_real(dx.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      kernels::activate_backward(activation, saved.data<T>(), dx.data<T>(), dx.data<T>(), dx.numel());
+    });
+    return {dx};
+  });
 }
 
 Tensor add_dropout(const Tensor& residual, const Tensor& input, double p, Rng* rng) {

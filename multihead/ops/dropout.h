@@ -10,10 +10,15 @@
 
 #include "multihead/core/rng.h"
 #include "multihead/core/tensor.h"
+#include "multihead/ops/activation.h"
 
 namespace multihead {
 
 Tensor dropout(const Tensor& x, double p, Rng* rng);
+
+/// dropout(activate(x)) in one pass. Under a tape relu keeps its result alone, which the next product keeps
+/// anyhow, and the others keep x alone: neither holds the undropped activation.
+Tensor activate_dropout(const Tensor& x, Activation activation, double p, Rng* rng);
 
 /// residual + dropout(x), in one pass. Both of one shape.
 Tensor add_dropout(const Tensor& residual, const Tensor& x, double p, Rng* rng);

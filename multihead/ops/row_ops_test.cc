@@ -129,6 +129,17 @@ TEST(DropoutOpsTest, FusedEqualsComposed) {
   EXPECT_THAT(add_dropout(residual, x, 0.3, &a), SameBits(add(residual, dropout(x, 0.3, &b))));
 }
 
+TEST(DropoutTest, WithAnActivationItEqualsTheTwoSteps) {
+  Rng numbers(4);
+  const Tensor x = randn({7, 131}, numbers);
+  for (const Activation activation : {Activation::relu, Activation::gelu, Activation::silu}) {
+    Rng a(9), b(9);
+    EXPECT_THAT(activate_dropout(x, activation, 0.3, &a),
+                SameBits(dropout(activate(x, activation), 0.3, &b)));
+    EXPECT_THAT(activate_dropout(x, activation, 0.3, nullptr), SameBits(activate(x, activation)));
+  }
+}
+
 TEST(DropoutOpsTest, GradientUsesTheSameMask) {
   const Tensor x = Tensor::ones({5, 77}).set_requires_grad();
   Rng rng(9);

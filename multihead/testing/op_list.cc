@@ -242,6 +242,14 @@ void row_cases(List& list) {
              return square(dropout(x[0], 0.4, &rng));
            },
            {list.normal({7, 31})});
+  for (const Activation activation : {Activation::relu, Activation::gelu}) {
+    list.one("activate_dropout", activation == Activation::relu ? "relu" : "gelu",
+             [activation](const Inputs& x) {
+               Rng rng(5);
+               return square(activate_dropout(x[0], activation, 0.4, &rng));
+             },
+             {list.normal({7, 11})});
+  }
   list.one("add_dropout", "",
            [](const Inputs& x) {
              Rng rng(3);
