@@ -81,7 +81,7 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   for (int r = 0; r < M; ++r) hn::BlendedStore(acc[r], mask, d, t.c + r * t.c_stride);
 }
 
-// Up to 8 rows of C (4 if the panel is of the widest) times a panel of a row-major B; the next panel goes on
+// Up to 8 rows of C (6 if the panel is of the widest) times a panel of a row-major B; the next panel goes on
 // in the same rows of B.
 template <int NV>
 HWY_INLINE void RowsInPlace(int64_t rows, const TileArgs& t) {
@@ -94,18 +94,13 @@ HWY_INLINE void RowsInPlace(int64_t rows, const TileArgs& t) {
       return Tile<true, 3, NV, Ahead::rows>(t);
     case 4:
       return Tile<true, 4, NV, Ahead::rows>(t);
+    case 5:
+      return Tile<true, 5, NV, Ahead::rows>(t);
+    case 6:
+      return Tile<true, 6, NV, Ahead::rows>(t);
   }
-  if constexpr (NV < kMaxVectors) {
-    switch (rows) {
-      case 5:
-        return Tile<true, 5, NV, Ahead::rows>(t);
-      case 6:
-        return Tile<true, 6, NV, Ahead::rows>(t);
-      case 7:
-        return Tile<true, 7, NV, Ahead::rows>(t);
-      case 8:
-        return Tile<true, 8, NV, Ahead::rows>(t);
-    }
+  if constexpr (NV < kMaxVectors) {  // with the widest panel 7 and 8 rows do not fit the registers
+    rows == 7 ? Tile<true, 7, NV, Ahead::rows>(t) : Tile<true, 8, NV, Ahead::rows>(t);
   }
 }
 
