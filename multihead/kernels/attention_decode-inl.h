@@ -2,7 +2,7 @@
 //
 // What counts is the rate at which memory is read. 16 keys are transposed in registers, so that a score is
 // still one chain over head_dim (the bits of the tiles) but costs a sixteenth of the broadcasts: 22 instead
-// of 69 cycles per key of 128 floats and 4 heads. Runs of 16 rows pass through buffers in L1. bf16 is widened
+// of 69 cycles per key of 128 floats and 4 heads. Runs of 32 rows pass through buffers in L1. bf16 is widened
 // in registers.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -43,8 +43,8 @@ HWY_INLINE Vec LoadWide(const char* at, int64_t column) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, x))));
 }
 
-// Two buffers of 16 rows: one is worked on while the other fills.
-inline constexpr int kRun = 16;
+// Two buffers of 32 rows: one is worked on while the other fills.
+inline constexpr int kRun = 32;
 inline constexpr int64_t kRunStride = 1024 + 64;  // bytes: a constant for the addresses, not a power of two
 
 // Copies rows into a buffer in L1 while other work runs, a few at each call and in order of addresses.
@@ -72,32 +72,42 @@ struct Stream {
   }
 };
 
-// s[row][key] of 16 keys in a buffer and kRows rows.
+// s[row][key] of 32 keys in a buffer and kRows rows. Two groups of 16 keys in turn: with 4 rows one group has
+// only 4 chains of FMAs, which would wait for each other.
 template <bool kBf16, int kRows>
-HWY_NOINLINE void ScoreSixteen(const char* keys, const float* qt, int64_t dim, float* s, Stream& next) {
+HWY_NOINLINE void ScoreRun(const char* keys, const float* qt, int64_t dim, float* s, Stream& next) {
   const F d;
-  Vec acc[kRows];
+  Vec acc[2][kRows];
+#pragma GCC unroll 2
+  for (int g = 0; g < 2; ++g) {
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) acc[r] = hn::Zero(d);
-  const int64_t per_step = (256 + dim - 1) / dim;  // 16 rows in all
+    for (int r = 0; r < kRows; ++r) acc[g][r] = hn::Zero(d);
+  }
+  const int64_t per_step = (16 * kRun + dim - 1) / dim;  // all rows of a run in the end
   int64_t left = kRun;
   for (int64_t c = 0; c < dim; c += 16) {
     next.Copy(std::min(per_step, left));
     left -= std::min(per_step, left);
-    Vec x[16];
+#pragma GCC unroll 2
+    for (int g = 0; g < 2; ++g) {
+      Vec x[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) x[i] = LoadWide<kBf16>(keys + i * kRunStride, c);
-    TransposeRegisters(x);
+      for (int i = 0; i < 16; ++i) x[i] = LoadWide<kBf16>(keys + (16 * g + i) * kRunStride, c);
+      TransposeRegisters(x);
 #pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) {
+      for (int j = 0; j < 16; ++j) {
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        acc[r] = hn::MulAdd(x[j], hn::Set(d, qt[(c + j) * kTileRows + r]), acc[r]);
+        for (int r = 0; r < kRows; ++r) {
+          acc[g][r] = hn::MulAdd(x[j], hn::Set(d, qt[(c + j) * kTileRows + r]), acc[g][r]);
+        }
       }
     }
   }
+#pragma GCC unroll 2
+  for (int g = 0; g < 2; ++g) {
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], d, s + r * kBlock);
+    for (int r = 0; r < kRows; ++r) hn::StoreU(acc[g][r], d, s + r * kBlock + 16 * g);
+  }
 }
 
 template <bool kBf16>
@@ -110,13 +120,13 @@ HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, cons
     const char* keys = halves[k / kRun % 2];
     next.to = halves[1 - k / kRun % 2];
     if (rows == 1) {
-      ScoreSixteen<kBf16, 1>(keys, qt, dim, s + k, next);
+      ScoreRun<kBf16, 1>(keys, qt, dim, s + k, next);
     } else if (rows == 2) {
-      ScoreSixteen<kBf16, 2>(keys, qt, dim, s + k, next);
+      ScoreRun<kBf16, 2>(keys, qt, dim, s + k, next);
     } else if (rows <= 4) {
-      ScoreSixteen<kBf16, 4>(keys, qt, dim, s + k, next);
+      ScoreRun<kBf16, 4>(keys, qt, dim, s + k, next);
     } else {
-      ScoreSixteen<kBf16, 8>(keys, qt, dim, s + k, next);
+      ScoreRun<kBf16, 8>(keys, qt, dim, s + k, next);
     }
   }
 }
@@ -143,11 +153,16 @@ HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s
     for (int k = 0; k < keys; k += kN) hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, x + k), shift)), d, x + k);
     state.max[row] = max;
   }
-  float sum[8] = {};
-  for (int k = 0; k < keys; ++k) {
-    for (int row = 0; row < t.rows; ++row) sum[row] += s[row * kBlock + k];
+  for (int row = 0; row < t.rows;
+       row += 4) {  // four chains at a time; rows beyond the last are not read back
+    float a = 0, b = 0, c = 0, e = 0;
+    const float* x = s + row * kBlock;
+    for (int k = 0; k < keys; ++k) {
+      a += x[k], b += x[kBlock + k], c += x[2 * kBlock + k], e += x[3 * kBlock + k];
+    }
+    state.sum[row] = a, state.sum[row + 1] = b, state.sum[row + 2] = c, state.sum[row + 3] = e;
   }
-  std::copy_n(sum, t.rows, state.sum);
+  std::fill(state.sum + t.rows, state.sum + kTileRows, 0.0f);
 }
 
 // sum[row][64 columns] += Σ_k p[k][row] value[k][:], the chain going on from sum.
