@@ -70,12 +70,4 @@ void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
   run_backward(call);
 }
 
-AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&,
-                             const AttentionInput<float>&, int) {
-  AttentionPlan plan;
-  plan.kernel = "reference f32";
-  plan.tasks = p.batch * p.heads;
-  return plan;
-}
-
 }  // namespace multihead::kernels

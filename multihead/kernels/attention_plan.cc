@@ -1,0 +1,90 @@
+// Says what a call would do, by asking the code that does it.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "multihead/core/error.h"
+#include "multihead/kernels/attention_driver.h"
+
+namespace multihead::kernels {
+namespace {
+
+void reason(AttentionPlan& plan, const std::string& line) { plan.reasons += line + "\n"; }
+
+// Pairs that the analytic masks allow, and pairs in key blocks that some row of their tile sees.
+void count_pairs(const AttentionProblem& p, const std::vector<AttentionTask>& tasks, AttentionPlan& plan) {
+  RowTile tile;
+  for (const AttentionTask& task : tasks) {
+    plan.useful_pairs += task.pairs;
+    for (int64_t row = task.row_begin; row < task.row_end; row += kTileRows) {
+      make_row_tile(p, task.b, task.kv, row, std::min(row + kTileRows, task.row_end), tile);
+      if (!tile.empty()) plan.computed_pairs += static_cast<double>(tile.rows) * (tile.end - tile.begin);
+    }
+  }
+}
+
+void explain_terms(const AttentionProblem& p, const ScoreTerms<float>& t, AttentionPlan& plan) {
+  if (t.any()) reason(plan, "score terms: applied to chunks of 48 keys while they are in L1");
+  if (t.score_function && !t.score_function.apply_with_derivative) {
+    reason(plan, "score function without derivative: no backward pass");
+  }
+  if (p.keep && !p.keep_classes) reason(plan, "dense mask: its block summary is computed in every call");
+  if (p.mask_function && !p.mask_function.classify) {
+    reason(plan, "mask function without classify: no block is skipped, every block is filled");
+  }
+  if (p.dropout_p > 0) reason(plan, "dropout: Philox bits made in the softmax pass");
+}
+
+}  // namespace
+
+AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>& t,
+                             const AttentionInput<float>& in, int threads) {
+  AttentionPlan plan;
+  plan.isa = current_isa();
+  plan.key_block = attention_key_block;
+  plan.query_tile = kTileRows;
+  std::vector<AttentionTask> tasks;
+  ForwardCall call = digest_forward(p, t, sizeof(float));
+  call.query_strides = in.query_strides;
+  call.key_strides = in.key_strides;
+  call.value_strides = in.value_strides;
+  decide_copies(call);
+  const int64_t tiles = choose_tiles(p, t.bias != nullptr, threads, tasks);
+  const bool split = choose_split(p, threads, tasks);
+  if (split && tiles > 1) make_tasks(p, 1, tasks);
+  count_pairs(p, tasks, plan);
+  plan.tasks = static_cast<int64_t>(tasks.size());
+  if (plan.isa == Isa::baseline) {
+    plan.kernel = "reference f32";
+    plan.query_tile = plan.key_block = 1;
+    reason(plan, "no vector instructions above SSE2 (or MULTIHEAD_ISA caps them): plain loops");
+    return plan;
+  }
+  plan.kernel = split ? "split-key f32" : "tiled f32";
+  plan.workspace_bytes = forward_scratch(call, split ? 1 : tiles) * threads * 4;
+  if (split) {
+    const int64_t blocks = (p.keys + attention_key_block - 1) / attention_key_block;
+    plan.key_splits = blocks;
+    plan.workspace_bytes += plan.tasks * blocks * kTileRows * (call.value_columns + 2) * 4;
+    reason(plan, concat("rows fill ", plan.tasks, " tasks for ", threads,
+                        " threads: key blocks are shared out too"));
+  }
+  if (call.copy_key)
+    reason(plan, concat("keys lie ", in.key_strides.token * 4, " bytes apart: blocks are copied"));
+  if (call.copy_value) {
+    reason(plan,
+           call.value_columns != p.value_dim
+               ? concat("value_dim ", p.value_dim, " is no multiple of 16: blocks are copied and padded")
+               : concat("values lie ", in.value_strides.token * 4, " bytes apart: blocks are copied"));
+  }
+  explain_terms(p, t, plan);
+  BackwardCall backward;
+  backward.forward = call;
+  backward.head_columns = padded(p.head_dim);
+  const int64_t jobs = std::min<int64_t>(p.batch * p.kv_heads, threads);
+  plan.backward_workspace_bytes = 4 * (backward_scratch(backward) * threads +
+                                       backward_job_floats(backward, p.queries * p.group(), p.keys) * jobs);
+  return plan;
+}
+
+}  // namespace multihead::kernels
