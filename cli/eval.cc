@@ -1,6 +1,7 @@
 // multihead eval
 #include <fmt/format.h>
 
+#include "cli/eval_pairs.h"
 #include "cli/model_dir.h"
 #include "multihead/text/corpus.h"
 #include "multihead/train/evaluate.h"
@@ -11,11 +12,12 @@ namespace {
 class Eval : public Verb {
  public:
   std::string name() const override { return "eval"; }
-  std::string summary() const override { return "how well a model predicts a text"; }
+  std::string summary() const override { return "how well a model predicts a text, or translates"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {{"multihead eval model --data austen.txt --last 0.1",
              "loss, perplexity and bits per byte of the last tenth"},
-            {"multihead eval model --data other.txt --json", "for programs"}};
+            {"multihead eval model --data other.txt --json", "for programs"},
+            {"multihead eval translator --data test.tsv --bleu --chrf", "translates and compares"}};
   }
 
   void declare(Flags& flags) override {
@@ -25,11 +27,22 @@ class Eval : public Verb {
     flags.integer("context", options_.context, "tokens per window (0: the model's context)");
     flags.integer("batch", options_.batch, "windows at once");
     flags.integer("windows", options_.windows, "windows, evenly spread over the text (0: all)");
+    flags.flag("bleu", pairs_.bleu, "translator: BLEU of its translations (the data: source TAB target)");
+    flags.flag("chrf", pairs_.chrf, "translator: chrF2 of its translations");
+    flags.integer("beam", pairs_.beam, "translator: hypotheses kept at every step");
+    flags.integer("pairs", pairs_.pairs, "translator: only so many pairs, from the start (0: all)");
+    flags.text("save-translations", "FILE", pairs_.output, "translator: write what it said, line by line");
   }
 
   int run(const CommonOptions& common) override {
     if (data_.empty()) throw UsageError("--data FILE is required; see multihead eval --help");
     if (!(last_ > 0 && last_ <= 1)) throw UsageError(concat("--last must be in (0, 1], got ", last_));
+    if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
+      return eval_pairs(common, folder_, data_, pairs_);
+    }
+    if (pairs_.bleu || pairs_.chrf) {
+      throw UsageError(concat(folder_, " is a language model; --bleu and --chrf are for translators"));
+    }
     const LoadedModel loaded = load_model_dir(folder_);
     const int64_t context = loaded.model.config().context;
     if (options_.context < 0 || options_.context > context) {
@@ -38,7 +51,8 @@ class Eval : public Verb {
     }
     const std::string text = reading([&] { return text::read_text(data_); });
     const std::vector<int32_t> tokens = reading([&] { return loaded.tokenizer.encode(part(text)); });
-    const train::TextLoss result = train::evaluate(loaded.model, tokens, options_, &loaded.tokenizer);
+    const train::TextLoss result =
+        train::evaluate(loaded.model, std::span<const int32_t>(tokens), options_, &loaded.tokenizer);
     if (common.json) {
       fmt::print("{}\n", Json::object({{"loss", result.loss()},
                                        {"perplexity", result.perplexity()},
@@ -68,6 +82,7 @@ class Eval : public Verb {
   std::string folder_, data_;
   double last_ = 1;
   train::EvaluateOptions options_;
+  EvalPairsOptions pairs_;
 };
 
 }  // namespace

@@ -55,18 +55,23 @@ class TokenizerEncode : public Verb {
   std::string name() const override { return "tokenizer encode"; }
   std::string summary() const override { return "text to token ids"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
-            {"multihead tokenizer encode model - < text.txt", "text from stdin"}};
+    return {
+        {"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
+        {"multihead tokenizer encode model - < text.txt", "text from stdin"},
+        {"multihead tokenizer encode tok --data big.txt --out big.tokens", "for train lm --data big.tokens"}};
   }
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
-    flags.positional("TEXT", text_, "what to encode; - reads stdin");
+    flags.positional("TEXT", text_, "what to encode; - reads stdin", false);
+    flags.text("data", "FILE", data_, "encode this text file …");
+    flags.text("out", "FILE", out_, "… into this token file, from which `train lm` reads without loading it");
     flags.flag("special", special_, "read special tokens written in the text as such");
   }
 
   int run(const CommonOptions& common) override {
     const text::Tokenizer tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
+    if (!data_.empty() || !out_.empty()) return write_file(common, tokenizer);
     const std::vector<int32_t> ids = tokenizer.encode(text_or_stdin(text_), {.parse_special = special_});
     if (!common.json) {
       fmt::print("{}\n", fmt::join(ids, " "));
@@ -82,7 +87,19 @@ class TokenizerEncode : public Verb {
   }
 
  private:
-  std::string folder_, text_;
+  int write_file(const CommonOptions& common, const text::Tokenizer& tokenizer) const {
+    if (data_.empty() || out_.empty()) throw UsageError("--data FILE and --out FILE go together");
+    const std::string text = reading([&] { return text::read_text(data_); });
+    const int64_t count = text::write_tokens(out_, text, tokenizer);
+    if (common.json) {
+      fmt::print("{}\n", Json::object({{"file", out_}, {"tokens", count}}).dump());
+    } else {
+      fmt::print("{} tokens in {}\n", count, out_);
+    }
+    return kDone;
+  }
+
+  std::string folder_, text_, data_, out_;
   bool special_ = false;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,10 @@ class Measure {
     }
   }
 
-  void add(std::span<const int32_t> tokens, TextLoss& total) const {
-    for (const int32_t token : tokens) {
-      total.bytes += bytes_.at(static_cast<size_t>(token));
-      total.characters += characters_.at(static_cast<size_t>(token));
+  void add(const text::TokenView& tokens, TextLoss& total) const {
+    for (int64_t i = 0; i < tokens.size(); ++i) {
+      total.bytes += bytes_.at(static_cast<size_t>(tokens[i]));
+      total.characters += characters_.at(static_cast<size_t>(tokens[i]));
     }
   }
 
@@ -49,17 +50,17 @@ std::vector<int64_t> begins_of(int64_t count, int64_t wanted, int64_t context) {
 double TextLoss::perplexity() const { return std::exp(loss()); }
 double TextLoss::bits_per_byte() const { return nats / std::numbers::ln2 / static_cast<double>(bytes); }
 
-TextLoss evaluate(const models::LanguageModel& model, std::span<const int32_t> tokens,
+TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tokens,
                   const EvaluateOptions& options, const text::Tokenizer* tokenizer) {
   const int64_t context = options.context > 0 ? options.context : model.config().context;
   MH_CHECK(options.batch > 0 && options.windows >= 0, ValueError,
            "evaluate: batch must be positive and windows not negative, got ", options.batch, " and ",
            options.windows);
-  const auto last = static_cast<int64_t>(tokens.size()) - 1;
+  const int64_t last = tokens.size() - 1;
   MH_CHECK(last >= 1, FormatError, "evaluate: the text has ", tokens.size(), " tokens, needs at least 2");
-  for (const int32_t token : tokens) {
-    MH_CHECK(token >= 0 && token < model.config().vocab_size, ValueError, "evaluate: token ", token,
-             " is outside the model's vocabulary of ", model.config().vocab_size);
+  for (int64_t i = 0; i <= last; ++i) {
+    MH_CHECK(tokens[i] >= 0 && tokens[i] < model.config().vocab_size, ValueError, "evaluate: token ",
+             tokens[i], " is outside the model's vocabulary of ", model.config().vocab_size);
   }
   TextLoss total;
   auto add = [&](std::span<const int64_t> begins, int64_t length) {
@@ -78,8 +79,8 @@ TextLoss evaluate(const models::LanguageModel& model, std::span<const int32_t> t
   if (takes_rest) add(std::span(&whole, 1), rest);
   if (tokenizer != nullptr) {
     const Measure measure(*tokenizer);
-    for (const int64_t begin : begins) measure.add(tokens.subspan(begin + 1, context), total);
-    if (takes_rest) measure.add(tokens.subspan(whole + 1, rest), total);
+    for (const int64_t begin : begins) measure.add(tokens.sub(begin + 1, context), total);
+    if (takes_rest) measure.add(tokens.sub(whole + 1, rest), total);
   }
   return total;
 }

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <string_view>
 
 #include "multihead/models/language_model.h"
+#include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 
 namespace multihead::train {
@@ -32,7 +31,7 @@ struct TextLoss {
 
 /// Throws FormatError unless there are at least two tokens, ValueError (options; a token outside the
 /// vocabulary). Bytes and characters are counted if a tokenizer is given.
-TextLoss evaluate(const models::LanguageModel& model, std::span<const int32_t> tokens,
+TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tokens,
                   const EvaluateOptions& options = {}, const text::Tokenizer* tokenizer = nullptr);
 
 }  // namespace multihead::train

@@ -31,6 +31,8 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab_size) {
   return tokens;
 }
 
+text::TokenView view(const std::vector<int32_t>& tokens) { return std::span<const int32_t>(tokens); }
+
 // The same sum, a window at a time, from the logits.
 double by_hand(const models::LanguageModel& model, const std::vector<int32_t>& tokens, int64_t context) {
   double nats = 0;
@@ -54,25 +56,26 @@ TEST(EvaluateTest, EveryTokenButTheFirstIsPredictedOnce) {
   for (const int64_t count : {2, 11, 12, 13, 23, 67}) {
     const auto tokens = random_tokens(count, 13);
     for (const int64_t batch : {1, 4}) {
-      const TextLoss result = evaluate(model, tokens, {.batch = batch});
+      const TextLoss result = evaluate(model, view(tokens), {.batch = batch});
       EXPECT_EQ(result.tokens, count - 1);
       EXPECT_NEAR(result.nats, by_hand(model, tokens, 11), 1e-4 * static_cast<double>(count)) << count;
     }
   }
   const auto tokens = random_tokens(40, 13);
-  EXPECT_NEAR(evaluate(model, tokens, {.context = 7}).nats, by_hand(model, tokens, 7), 1e-3);
+  EXPECT_NEAR(evaluate(model, view(tokens), {.context = 7}).nats, by_hand(model, tokens, 7), 1e-3);
 }
 
 TEST(EvaluateTest, SomeWindowsAreEvenlySpread) {
   const auto tokens = random_tokens(200, 13);
-  EXPECT_EQ(evaluate(make_model(13), tokens, {.windows = 5}).tokens, 55);
-  EXPECT_EQ(evaluate(make_model(13), tokens, {.windows = 1000}).tokens, 198);
+  EXPECT_EQ(evaluate(make_model(13), view(tokens), {.windows = 5}).tokens, 55);
+  EXPECT_EQ(evaluate(make_model(13), view(tokens), {.windows = 1000}).tokens, 198);
 }
 
 TEST(EvaluateTest, CountsBytesAndCharacters) {
   const auto tokenizer = text::Tokenizer::train_characters("aé€ b");
   const std::string text = "aé€ baé€ baé€";
-  const TextLoss result = evaluate(make_model(5), tokenizer.encode(text), {}, &tokenizer);
+  const auto tokens = tokenizer.encode(text);
+  const TextLoss result = evaluate(make_model(5), view(tokens), {}, &tokenizer);
   EXPECT_EQ(result.tokens, 12);
   EXPECT_EQ(result.characters, 12);
   EXPECT_EQ(result.bytes, static_cast<int64_t>(text.size()) - 1);
@@ -82,10 +85,10 @@ TEST(EvaluateTest, CountsBytesAndCharacters) {
 
 TEST(EvaluateTest, RefusesWhatCannotBeMeasured) {
   const models::LanguageModel model = make_model(13);
-  EXPECT_THROW(evaluate(model, std::vector<int32_t>{4}), FormatError);
-  EXPECT_THROW(evaluate(model, std::vector<int32_t>{4, 13}), ValueError);
-  EXPECT_THROW(evaluate(model, std::vector<int32_t>{4, -1}), ValueError);
-  EXPECT_THROW(evaluate(model, std::vector<int32_t>{4, 5}, {.batch = 0}), ValueError);
+  EXPECT_THROW(evaluate(model, view({4})), FormatError);
+  EXPECT_THROW(evaluate(model, view({4, 13})), ValueError);
+  EXPECT_THROW(evaluate(model, view({4, -1})), ValueError);
+  EXPECT_THROW(evaluate(model, view({4, 5}), {.batch = 0}), ValueError);
 }
 
 }  // namespace

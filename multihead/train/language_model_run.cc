@@ -19,13 +19,21 @@ namespace {
 constexpr uint64_t kDropoutStreams = uint64_t{1} << 40;
 constexpr uint64_t kStreamsPerBatch = uint64_t{1} << 20;
 
-void check_length(const std::string& text, const std::string& name, const LanguageModelSettings& settings) {
-  MH_CHECK(static_cast<int64_t>(text.size()) > settings.model.context, FormatError, name, ": it has ",
-           text.size(), " bytes, expected more than one context of ", settings.model.context,
+void check_length(int64_t size, const char* unit, const std::string& name,
+                  const LanguageModelSettings& settings) {
+  MH_CHECK(size > settings.model.context, FormatError, name, ": it has ", size, " ", unit,
+           ", expected more than one context of ", settings.model.context,
            "; give more text or a smaller --context");
 }
 
-text::Tokenizer make_tokenizer(const std::string& text, std::string_view training,
+bool is_token_file(const std::string& path) {
+  const io::FileReader file(path);
+  char magic[8] = {};
+  if (file.size() >= sizeof(magic)) file.read(0, magic, sizeof(magic));
+  return std::string_view(magic, sizeof(magic)) == "MHTOKENS";
+}
+
+text::Tokenizer make_tokenizer(const std::string& text, const std::vector<std::string_view>& training,
                                const LanguageModelSettings& settings) {
   if (settings.tokenizer == TokenizerChoice::characters) return text::Tokenizer::train_characters(text);
   return text::Tokenizer::train_bpe(training, {.vocab_size = settings.vocab_size});
@@ -53,26 +61,43 @@ Json run_json(const LanguageModelRun& run) {
 LanguageModelData prepare_language_model_data(const std::string& text, const std::string& name,
                                               const LanguageModelSettings& settings,
                                               const text::Tokenizer* tokenizer) {
-  check_length(text, name, settings);
-  std::string_view training = text, validation;
+  check_length(static_cast<int64_t>(text.size()), "bytes", name, settings);
+  text::TextSplit split{{text}, {}};
   if (settings.validation_share > 0) {
-    const text::TextSplit split = text::split_corpus(text, {.validation = settings.validation_share});
-    training = split.train.front();
-    validation = split.validation.front();
+    split = text::split_corpus(
+        text, {.validation = settings.validation_share, .blocks = settings.validation_blocks});
   }
-  LanguageModelData data{
-      tokenizer != nullptr ? *tokenizer : make_tokenizer(text, training, settings), {}, {}, 0};
+  LanguageModelData data{tokenizer != nullptr ? *tokenizer : make_tokenizer(text, split.train, settings),
+                         {nullptr, 0, 4},
+                         {nullptr, 0, 4},
+                         io::checksum(text)};
+  size_t training = 0;
   try {
-    data.training = data.tokenizer.encode(training);
-    data.validation = data.tokenizer.encode(validation);
+    data.tokens = text::encode_all(data.tokenizer, split.train);
+    training = data.tokens.size();
+    const std::vector<int32_t> validation = text::encode_all(data.tokenizer, split.validation);
+    data.tokens.insert(data.tokens.end(), validation.begin(), validation.end());
   } catch (const ValueError& error) {  // a character that the given tokenizer does not know
     throw FormatError(concat(name, ": ", error.what()));
   }
-  data.checksum = io::checksum(text);
-  MH_CHECK(static_cast<int64_t>(data.training.size()) > settings.model.context, FormatError, name,
-           ": its training part has ", data.training.size(), " tokens, expected more than one context of ",
-           settings.model.context, "; give more text or a smaller --context");
+  const std::span<const int32_t> all(data.tokens);
+  data.training = all.first(training);
+  data.validation = all.subspan(training);
+  check_length(data.training.size(), "training tokens", name, settings);
   return data;
+}
+
+LanguageModelData map_language_model_data(const std::string& path, const LanguageModelSettings& settings,
+                                          const text::Tokenizer& tokenizer) {
+  text::TokenFile file = text::TokenFile::open(path);
+  file.check_tokenizer(tokenizer.fingerprint());
+  const text::TokenView all = file.tokens();
+  const auto held_out = static_cast<int64_t>(static_cast<double>(all.size()) * settings.validation_share);
+  const int64_t training = all.size() - held_out;
+  check_length(training, "training tokens", path, settings);
+  std::string header(64, '\0');  // holds the checksum of the tokens
+  io::FileReader(path).read(0, header.data(), header.size());
+  return {tokenizer, all.sub(0, training), all.sub(training, held_out), io::checksum(header), {}, file};
 }
 
 LanguageModelTask::LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data)
@@ -120,7 +145,7 @@ Json LanguageModelTask::identity() const {
   return identity;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const LanguageModelSettings& s,
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
                                                  const std::vector<nn::NamedTensor>& parameters) {
   if (s.optimizer == OptimizerChoice::sgd) {
     return std::make_unique<optim::SGD>(
@@ -165,8 +190,13 @@ LoopOptions loop_options(const LanguageModelRun& run) {
 // A resumed run goes on with the tokenizer it began with.
 LanguageModelData load_data(const LanguageModelRun& run, const std::string& text, bool resumes) {
   const std::string path = resumes ? run.folder : run.tokenizer;
-  if (path.empty()) return prepare_language_model_data(text, run.data, run.settings);
+  if (path.empty()) {
+    MH_CHECK(!text.empty(), ValueError, "train: ", run.data,
+             " holds tokens; give the tokenizer that made them with --tokenizer-file");
+    return prepare_language_model_data(text, run.data, run.settings);
+  }
   const text::Tokenizer tokenizer = text::Tokenizer::load(path);
+  if (text.empty()) return map_language_model_data(run.data, run.settings, tokenizer);
   return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
 }
 
@@ -185,8 +215,11 @@ void finish(const LanguageModelRun& run, LanguageModelTask& task, const Language
 LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   check(run.settings);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
-  const std::string text = text::read_text(run.data);
-  check_length(text, run.data, run.settings);
+  std::string text;
+  if (!is_token_file(run.data)) {
+    text = text::read_text(run.data);
+    check_length(static_cast<int64_t>(text.size()), "bytes", run.data, run.settings);
+  }
   const io::FolderLock lock(run.folder);
   const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
   const LanguageModelData data = load_data(run, text, resumes);

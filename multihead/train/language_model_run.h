@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 #include "multihead/train/evaluate.h"
 #include "multihead/train/loop.h"
@@ -15,18 +16,24 @@
 
 namespace multihead::train {
 
-/// A text as tokens, with the end kept back for validation.
+/// A text as tokens, with a part kept back for validation.
 struct LanguageModelData {
   text::Tokenizer tokenizer;
-  std::vector<int32_t> training, validation;
-  uint64_t checksum = 0;  ///< of the text
+  text::TokenView training, validation;  ///< of `tokens` or `file`
+  uint64_t checksum = 0;                 ///< of the text
+  std::vector<int32_t> tokens = {};
+  std::optional<text::TokenFile> file = {};
 };
 
 /// Trains the tokenizer the settings ask for, unless one is given, and encodes the text. Throws FormatError
-/// unless it is UTF-8 text with more than one window of tokens in each part.
+/// unless the training part has more than one window of tokens.
 LanguageModelData prepare_language_model_data(const std::string& text, const std::string& name,
                                               const LanguageModelSettings& settings,
                                               const text::Tokenizer* tokenizer = nullptr);
+/// The same from a token file (text::write_tokens), which stays on disk: for corpora larger than memory. Its
+/// last part is the validation text. Throws IoError, FormatError.
+LanguageModelData map_language_model_data(const std::string& path, const LanguageModelSettings& settings,
+                                          const text::Tokenizer& tokenizer);
 
 /// A language model in a training loop. Weights are saved in Hugging Face layout.
 class LanguageModelTask : public Task {
@@ -50,13 +57,13 @@ class LanguageModelTask : public Task {
 };
 
 /// The optimiser the settings ask for, over all parameters of a model.
-std::unique_ptr<optim::Optimizer> make_optimizer(const LanguageModelSettings& settings,
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& settings,
                                                  const std::vector<nn::NamedTensor>& parameters);
 
 struct LanguageModelRun {
   LanguageModelSettings settings;
-  std::string data;       ///< a text file
-  std::string tokenizer;  ///< a tokenizer.json or its folder; empty: train one
+  std::string data;       ///< a text file, or a token file
+  std::string tokenizer;  ///< a tokenizer.json or its folder; empty: train one (texts only)
   std::string folder;     ///< what is made: model, tokenizer, checkpoints, metrics, summary.json
   bool resume = false;
   bool overwrite = false;

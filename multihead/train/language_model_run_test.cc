@@ -14,6 +14,7 @@
 #include "multihead/io/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/text/corpus.h"
 
 namespace multihead::train {
 namespace {
@@ -96,7 +97,7 @@ TEST_F(LanguageModelRunTest, LearnsAndLeavesAModel) {
   const TextLoss again = evaluate(model, data.validation, {.batch = settings.batch}, &tokenizer);
   ASSERT_TRUE(summary.validation);
   EXPECT_EQ(again.nats, summary.validation->nats);
-  EXPECT_EQ(again.characters, static_cast<int64_t>(data.validation.size()) - 1);
+  EXPECT_EQ(again.characters, data.validation.size() - 1);
   EXPECT_EQ(io::load_json(r.folder + "/summary.json").at("validation").at("loss").as_double(), again.loss());
 }
 
@@ -190,7 +191,7 @@ TEST_F(LanguageModelRunTest, MetricsSurviveAKillWithoutDoubles) {
   for (std::string line; std::getline(in, line);) {
     const Json json = Json::parse(line);
     (json.contains("train/loss") ? train_steps : eval_steps).push_back(json.at("step").as_int());
-    EXPECT_EQ(line.find("99.0"), std::string::npos);
+    EXPECT_EQ(line.find("\"train/loss\":99.0"), std::string::npos);
   }
   EXPECT_THAT(train_steps, testing::ElementsAre(2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 23));
   EXPECT_THAT(eval_steps, testing::ElementsAre(0, 6, 12, 18, 23));
@@ -236,6 +237,40 @@ TEST_F(LanguageModelRunTest, BadTextsAreRefused) {
   refused("short", "more than one context of 17");
   fs::remove(root_ / "text.txt");
   EXPECT_THROW(train_language_model(run("bad")), IoError);
+}
+
+// Tokens from a mapped file and tokens from a text train the same model.
+TEST_F(LanguageModelRunTest, ATokenFileIsAsGoodAsItsText) {
+  LanguageModelSettings settings = small();
+  const auto tokenizer = text::Tokenizer::train_characters(text());
+  tokenizer.save(root_ / "tokenizer");
+  text::write_tokens(root_ / "text.tokens", text(), tokenizer);
+  LanguageModelRun a = run("a", settings), b = run("b", settings);
+  a.tokenizer = b.tokenizer = (root_ / "tokenizer").string();
+  b.data = (root_ / "text.tokens").string();
+  const LanguageModelSummary x = train_language_model(a), y = train_language_model(b);
+  EXPECT_EQ(x.progress.tokens, y.progress.tokens);
+  EXPECT_LT(y.progress.last_loss, y.progress.first_loss);
+  // One character more or less at the cut, where a text is split by bytes and a file by tokens.
+  EXPECT_NEAR(static_cast<double>(x.validation->tokens), static_cast<double>(y.validation->tokens), 1);
+  b.tokenizer.clear();
+  b.folder += "2";
+  EXPECT_THAT([&] { train_language_model(b); }, ThrowsMessage<ValueError>(HasSubstr("--tokenizer-file")));
+}
+
+TEST_F(LanguageModelRunTest, ValidationCanComeInBlocks) {
+  LanguageModelSettings settings = small();
+  settings.validation_blocks = 4;
+  const LanguageModelData data = prepare_language_model_data(text(), "text", settings);
+  const auto whole = data.tokenizer.encode(text());
+  EXPECT_EQ(data.training.size() + data.validation.size(), static_cast<int64_t>(whole.size()));
+  EXPECT_NEAR(static_cast<double>(data.validation.size()), 0.1 * static_cast<double>(whole.size()), 8);
+  const int64_t first_block = static_cast<int64_t>(whole.size()) / 4 * 9 / 10;
+  EXPECT_NE(data.training[first_block + 40] == whole[static_cast<size_t>(first_block) + 40] &&
+                data.training[first_block + 41] == whole[static_cast<size_t>(first_block) + 41] &&
+                data.training[first_block + 42] == whole[static_cast<size_t>(first_block) + 42] &&
+                data.training[first_block + 43] == whole[static_cast<size_t>(first_block) + 43],
+            true);
 }
 
 class LoopTest : public LanguageModelRunTest {

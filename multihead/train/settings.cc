@@ -43,13 +43,30 @@ void add_model_fields(std::vector<Field>& list, models::LanguageModelConfig& m) 
 void add_data_fields(std::vector<Field>& list, LanguageModelSettings& s) {
   list.push_back({"tokenizer", "what a token is", choice(s.tokenizer, {"char", "bpe"})});
   list.push_back({"vocab-size", "tokens of a BPE tokenizer", &s.vocab_size});
+  list.push_back({"validation-share", "share of the text kept for validation", &s.validation_share});
   list.push_back(
-      {"validation-share", "share of the text, at its end, kept for validation", &s.validation_share});
+      {"validation-blocks", "take it from the end of so many equal parts of the text", &s.validation_blocks});
 }
 
-void add_training_fields(std::vector<Field>& list, LanguageModelSettings& s) {
-  list.push_back({"steps", "weight updates", &s.steps});
+void add_batch_fields(std::vector<Field>& list, LanguageModelSettings& s) {
   list.push_back({"batch", "sequences per micro-batch", &s.batch});
+  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, true});
+}
+
+void tutorial(LanguageModelSettings& s) {
+  s.tokenizer = TokenizerChoice::characters;
+  s.batch = 16, s.steps = 32 * 430;
+  s.optimizer = OptimizerChoice::adam;
+  s.schedule = optim::ScheduleKind::noam;
+  s.lr = 1, s.warmup_steps = 2000;
+  s.beta1 = 0.9, s.beta2 = 0.999, s.eps_hat = true;
+  s.weight_decay = 0, s.clip = 1;
+}
+
+}  // namespace
+
+void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
+  list.push_back({"steps", "weight updates", &s.steps});
   list.push_back({"accumulate", "micro-batches per step", &s.accumulate});
   list.push_back({"optimizer", "update rule", choice(s.optimizer, {"adamw", "adam", "sgd"})});
   list.push_back({"schedule", "course of the learning rate",
@@ -69,27 +86,14 @@ void add_training_fields(std::vector<Field>& list, LanguageModelSettings& s) {
   list.push_back({"seed", "seed of weights, data order and dropout", &s.seed});
 }
 
-void add_report_fields(std::vector<Field>& list, LanguageModelSettings& s) {
+void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"log-every", "steps between lines in metrics.jsonl", &s.log_every, true});
   list.push_back({"eval-every", "steps between evaluations (0: first and last only)", &s.eval_every, true});
-  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, true});
   list.push_back({"save-every", "steps between checkpoints (0: as --eval-every)", &s.save_every, true});
   list.push_back({"keep", "newest checkpoints kept besides the best", &s.keep, true});
   list.push_back(
       {"patience", "evaluations without a new best before the end (0: never end early)", &s.patience, true});
 }
-
-void tutorial(LanguageModelSettings& s) {
-  s.tokenizer = TokenizerChoice::characters;
-  s.batch = 16, s.steps = 32 * 430;
-  s.optimizer = OptimizerChoice::adam;
-  s.schedule = optim::ScheduleKind::noam;
-  s.lr = 1, s.warmup_steps = 2000;
-  s.beta1 = 0.9, s.beta2 = 0.999, s.eps_hat = true;
-  s.weight_decay = 0, s.clip = 1;
-}
-
-}  // namespace
 
 std::vector<std::string> language_model_presets() { return {"tiny", "small", "tutorial"}; }
 
@@ -97,7 +101,8 @@ LanguageModelSettings language_model_settings(const std::string& preset) {
   LanguageModelSettings s;
   s.model = models::language_model_preset(preset);
   if (preset == "tiny") {
-    s.steps = 2500, s.batch = 24, s.lr = 3e-3;
+    // 3.1 M tokens, 8.3 M characters: 160 s on two cores of 110 GFLOP/s at half of their peak.
+    s.steps = 2000, s.batch = 24, s.lr = 4e-3, s.vocab_size = 1024;
   } else if (preset == "small") {
     s.steps = 10000, s.batch = 16, s.lr = 1e-3, s.vocab_size = 4096;
     s.model.dropout_p = s.model.attention_dropout_p = 0.1;
@@ -112,37 +117,46 @@ std::vector<Field> fields(LanguageModelSettings& settings) {
   std::vector<Field> list;
   add_model_fields(list, settings.model);
   add_data_fields(list, settings);
+  add_batch_fields(list, settings);
   add_training_fields(list, settings);
   add_report_fields(list, settings);
   return list;
 }
 
-optim::Schedule schedule_of(const LanguageModelSettings& s) {
+optim::Schedule schedule_of(const LanguageModelSettings& s) { return schedule_of(s, s.model.embed_dim); }
+
+optim::Schedule schedule_of(const TrainingSettings& s, int64_t embed_dim) {
   return {.kind = s.schedule,
           .lr = s.lr,
           .warmup_steps = s.warmup_steps,
           .total_steps = s.steps,
           .final_ratio = s.final_ratio,
-          .embed_dim = s.model.embed_dim};
+          .embed_dim = embed_dim};
+}
+
+void check_training(const TrainingSettings& s, int64_t embed_dim) {
+  MH_CHECK(s.steps > 0, ValueError, "train: --steps must be positive, got ", s.steps);
+  MH_CHECK(s.accumulate > 0, ValueError, "train: --accumulate must be positive, got ", s.accumulate);
+  MH_CHECK(s.label_smoothing >= 0 && s.label_smoothing <= 1, ValueError,
+           "train: --label-smoothing must be in [0, 1], got ", s.label_smoothing);
+  MH_CHECK(s.clip >= 0 && std::isfinite(s.clip), ValueError,
+           "train: --clip must be finite and not negative, got ", s.clip);
+  MH_CHECK(s.seed >= 0, ValueError, "train: --seed must not be negative, got ", s.seed);
+  optim::check(schedule_of(s, embed_dim));
 }
 
 void check(const LanguageModelSettings& s) {
   models::LanguageModelConfig config = s.model;
   if (config.vocab_size == 0) config.vocab_size = 1;
   models::resolved(config);
-  MH_CHECK(s.steps > 0, ValueError, "train: --steps must be positive, got ", s.steps);
+  check_training(s, s.model.embed_dim);
   MH_CHECK(s.batch > 0, ValueError, "train: --batch must be positive, got ", s.batch);
-  MH_CHECK(s.accumulate > 0, ValueError, "train: --accumulate must be positive, got ", s.accumulate);
   MH_CHECK(s.validation_share >= 0 && s.validation_share < 1, ValueError,
            "train: --validation-share must be in [0, 1), got ", s.validation_share);
-  MH_CHECK(s.label_smoothing >= 0 && s.label_smoothing <= 1, ValueError,
-           "train: --label-smoothing must be in [0, 1], got ", s.label_smoothing);
-  MH_CHECK(s.clip >= 0 && std::isfinite(s.clip), ValueError,
-           "train: --clip must be finite and not negative, got ", s.clip);
+  MH_CHECK(s.validation_blocks > 0, ValueError, "train: --validation-blocks must be positive, got ",
+           s.validation_blocks);
   MH_CHECK(s.eval_windows >= 0, ValueError, "train: --eval-windows must not be negative, got ",
            s.eval_windows);
-  MH_CHECK(s.seed >= 0, ValueError, "train: --seed must not be negative, got ", s.seed);
-  optim::check(schedule_of(s));
 }
 
 Json identity_of(const LanguageModelSettings& settings) {

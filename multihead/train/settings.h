@@ -1,4 +1,4 @@
-// Everything that decides what a language-model run learns, with presets.
+// Everything that decides what a run learns, with presets for language models.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,9 @@ namespace multihead::train {
 enum class TokenizerChoice { characters, bpe };
 enum class OptimizerChoice { adamw, adam, sgd };
 
-struct LanguageModelSettings {
-  models::LanguageModelConfig model;  ///< vocab_size comes from the tokenizer
-
-  TokenizerChoice tokenizer = TokenizerChoice::bpe;
-  int64_t vocab_size = 1024;      ///< of a BPE tokenizer to be trained
-  double validation_share = 0.1;  ///< of the text, taken from its end
-
+/// What every run has: course of the learning rate, optimiser, reports. The loss and the data are the task's.
+struct TrainingSettings {
   int64_t steps = 1000;
-  int64_t batch = 16;
   int64_t accumulate = 1;
   OptimizerChoice optimizer = OptimizerChoice::adamw;
   optim::ScheduleKind schedule = optim::ScheduleKind::cosine;
@@ -40,11 +34,21 @@ struct LanguageModelSettings {
 
   int64_t log_every = 10;
   int64_t eval_every = 250;
-  int64_t eval_windows =
-      256;                 ///< of the validation text, evenly spread; 0: all. The last evaluation takes all
   int64_t save_every = 0;  ///< 0: as eval_every
   int64_t keep = 2;
   int64_t patience = 0;
+};
+
+struct LanguageModelSettings : TrainingSettings {
+  models::LanguageModelConfig model;  ///< vocab_size comes from the tokenizer
+
+  TokenizerChoice tokenizer = TokenizerChoice::bpe;
+  int64_t vocab_size = 1024;      ///< of a BPE tokenizer to be trained
+  double validation_share = 0.1;  ///< of the text
+  int64_t validation_blocks = 1;  ///< 1: from its end; n: from the end of each of n equal blocks
+  int64_t batch = 16;
+  int64_t eval_windows =
+      256;  ///< of the validation text, evenly spread; 0: all. The last evaluation takes all
 };
 
 /// "tiny" (the demo: English from six novels in a few minutes on two cores), "small", "tutorial" (the
@@ -57,6 +61,12 @@ std::vector<Field> fields(LanguageModelSettings& settings);
 /// Throws ValueError naming the first setting that makes no sense; model.vocab_size may still be 0.
 void check(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const LanguageModelSettings& settings);
+optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim);
+
+/// The shared parts of the above, for other kinds of runs.
+void add_training_fields(std::vector<Field>& list, TrainingSettings& settings);
+void add_report_fields(std::vector<Field>& list, TrainingSettings& settings);
+void check_training(const TrainingSettings& settings, int64_t embed_dim);
 /// The settings that a resumed run must share.
 Json identity_of(const LanguageModelSettings& settings);
 

@@ -49,17 +49,17 @@ int64_t permuted(int64_t index, int64_t count, uint64_t seed, uint64_t round) {
   return static_cast<int64_t>(at);
 }
 
-TokenBatch gather_windows(std::span<const int32_t> text, std::span<const int64_t> begins, int64_t context) {
+TokenBatch gather_windows(const text::TokenView& text, std::span<const int64_t> begins, int64_t context) {
   const auto rows = static_cast<int64_t>(begins.size());
   TokenBatch batch{Tensor::empty({rows, context}, Dtype::i32), Tensor::empty({rows, context}, Dtype::i32)};
-  int32_t* tokens = batch.tokens.data<int32_t>();
-  int32_t* targets = batch.targets.data<int32_t>();
-  for (const int64_t begin : begins) {
-    MH_CHECK(begin >= 0 && begin + context < static_cast<int64_t>(text.size()), ValueError,
-             "windows: tokens ", begin, " to ", begin + context, " of a text of ", text.size());
-    const int32_t* from = text.data() + begin;
-    tokens = std::copy_n(from, context, tokens);
-    targets = std::copy_n(from + 1, context, targets);
+  const auto tokens = batch.tokens.span<int32_t>(), targets = batch.targets.span<int32_t>();
+  const auto length = static_cast<size_t>(context);
+  for (size_t row = 0; row < begins.size(); ++row) {
+    const int64_t begin = begins[row];
+    MH_CHECK(begin >= 0 && begin + context < text.size(), ValueError, "windows: tokens ", begin, " to ",
+             begin + context, " of a text of ", text.size());
+    text.copy(begin, tokens.subspan(row * length, length));
+    text.copy(begin + 1, targets.subspan(row * length, length));
   }
   return batch;
 }

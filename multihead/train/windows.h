@@ -5,6 +5,7 @@
 #include <span>
 
 #include "multihead/core/tensor.h"
+#include "multihead/text/token_file.h"
 
 namespace multihead::train {
 
@@ -34,6 +35,6 @@ struct TokenBatch {
 };
 
 /// One row per entry of `begins`. Throws ValueError if a row would pass the end.
-TokenBatch gather_windows(std::span<const int32_t> text, std::span<const int64_t> begins, int64_t context);
+TokenBatch gather_windows(const text::TokenView& text, std::span<const int64_t> begins, int64_t context);
 
 }  // namespace multihead::train

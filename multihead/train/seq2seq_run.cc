@@ -1,0 +1,310 @@
+#include "multihead/train/seq2seq_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/io/files.h"
+#include "multihead/io/json.h"
+#include "multihead/models/marian.h"
+#include "multihead/train/metrics.h"
+
+namespace multihead::train {
+namespace {
+
+// Streams of the seed below this are for the initial weights; every micro-batch has its own 2^20 above.
+constexpr uint64_t kDropoutStreams = uint64_t{1} << 40;
+constexpr uint64_t kStreamsPerBatch = uint64_t{1} << 20;
+constexpr const char* kPad = "<pad>";
+constexpr const char* kEos = "</s>";
+constexpr const char* kUnk = "<unk>";
+
+std::vector<std::string_view> views(const std::vector<std::string>& lines) {
+  return {lines.begin(), lines.end()};
+}
+
+text::Tokenizer train_tokenizer(const std::vector<std::string_view>& lines, const Seq2SeqSettings& s) {
+  const text::SpecialTokens special = {.eos = kEos, .pad = kPad, .unk = kUnk};
+  if (s.tokenizer == TokenizerChoice::characters) {
+    return text::Tokenizer::train_characters(lines, {.special = special});
+  }
+  return text::Tokenizer::train_bpe(lines, {.vocab_size = s.vocab_size, .special = special});
+}
+
+PairTokenizers train_tokenizers(const text::ParallelText& text, const Seq2SeqSettings& s) {
+  std::vector<std::string_view> source = views(text.source);
+  const std::vector<std::string_view> target = views(text.target);
+  if (s.shared_vocabulary) {
+    source.insert(source.end(), target.begin(), target.end());
+    const text::Tokenizer both = train_tokenizer(source, s);
+    return {both, both, true};
+  }
+  return {train_tokenizer(source, s), train_tokenizer(target, s), false};
+}
+
+int32_t id_of(const text::Tokenizer& tokenizer, std::optional<int32_t> role, const char* token) {
+  if (role) return *role;
+  const std::optional<int32_t> id = tokenizer.id(token);
+  MH_CHECK(id.has_value(), ValueError, "tokenizer: it has no token ", token, ", which sentence pairs need");
+  return *id;
+}
+
+PairTokens special_tokens(const PairTokenizers& tokenizers) {
+  const auto of = [](const text::Tokenizer& t) {
+    return PairTokens{id_of(t, t.pad_id(), kPad), id_of(t, t.eos_id(), kEos)};
+  };
+  const PairTokens source = of(tokenizers.source), target = of(tokenizers.target);
+  MH_CHECK(source.pad == target.pad && source.eos == target.eos, ValueError,
+           "tokenizers: padding and end must have the same ids on both sides, got ", source.pad, ", ",
+           source.eos, " and ", target.pad, ", ", target.eos);
+  return target;
+}
+
+models::Seq2SeqConfig model_config(const Seq2SeqSettings& settings, const Seq2SeqData& data) {
+  models::Seq2SeqConfig c = settings.model;
+  c.source_vocab_size = data.tokenizers.source.vocab_size();
+  c.target_vocab_size = data.tokenizers.target.vocab_size();
+  c.share_embeddings = data.tokenizers.shared;
+  c.pad_id = data.special.pad;
+  c.eos_id = data.special.eos;
+  c.decoder_start_id = data.special.pad;
+  return models::resolved(c);
+}
+
+models::Seq2Seq make_model(const Seq2SeqSettings& settings, const Seq2SeqData& data) {
+  Rng rng(static_cast<uint64_t>(settings.seed));
+  return {model_config(settings, data), rng};
+}
+
+int64_t drop_long(std::vector<TokenPair>& pairs, int64_t limit) {
+  return static_cast<int64_t>(
+      std::erase_if(pairs, [&](const TokenPair& pair) { return pair.longest() > limit; }));
+}
+
+// Evenly spread, so that no book speaks for all.
+std::vector<TokenPair> spread(const std::vector<TokenPair>& pairs, int64_t count) {
+  const auto all = static_cast<int64_t>(pairs.size());
+  if (count == 0 || count >= all) return pairs;
+  std::vector<TokenPair> some;
+  for (int64_t i = 0; i < count; ++i) some.push_back(pairs[static_cast<size_t>(i * all / count)]);
+  return some;
+}
+
+uint64_t checksum_of(const text::ParallelText& text) {
+  std::string joined;
+  for (size_t i = 0; i < text.source.size(); ++i) joined += text.source[i] + "\t" + text.target[i] + "\n";
+  return io::checksum(joined);
+}
+
+}  // namespace
+
+PairTokenizers load_pair_tokenizers(const std::string& folder) {
+  const text::Tokenizer target = text::Tokenizer::load(folder);
+  const std::filesystem::path source = std::filesystem::path(folder) / kSourceTokenizerFile;
+  if (!std::filesystem::exists(source)) return {target, target, true};
+  return {text::Tokenizer::load(source), target, false};
+}
+
+void save_pair_tokenizers(const PairTokenizers& tokenizers, const std::string& folder) {
+  tokenizers.target.save(folder);
+  if (!tokenizers.shared) tokenizers.source.save(std::filesystem::path(folder) / kSourceTokenizerFile);
+}
+
+Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
+                                 const Seq2SeqSettings& settings, const PairTokenizers* tokenizers) {
+  MH_CHECK(!training.source.empty(), ValueError, "train: there are no sentence pairs to train on");
+  Seq2SeqData data{
+      tokenizers != nullptr ? *tokenizers : train_tokenizers(training, settings), {}, {}, {}, 0, 0};
+  data.special = special_tokens(data.tokenizers);
+  data.training = encode_pairs(training, data.tokenizers.source, data.tokenizers.target, data.special);
+  data.validation = encode_pairs(validation, data.tokenizers.source, data.tokenizers.target, data.special);
+  data.left_out = drop_long(data.training, settings.max_tokens);
+  drop_long(data.validation, settings.max_tokens);
+  MH_CHECK(!data.training.empty(), ValueError, "train: all ", data.left_out,
+           " sentence pairs are longer than --max-tokens ", settings.max_tokens);
+  data.checksum = checksum_of(training);
+  return data;
+}
+
+PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs, int64_t batch_tokens) {
+  PairLoss total;
+  if (pairs.empty()) return total;
+  const NoTape silent;
+  const PairBatches batches(pairs, {.batch_tokens = batch_tokens, .bucket = 1});
+  for (int64_t i = 0; i < batches.batches_per_epoch(); ++i) {
+    const PairBatch batch = make_pair_batch(pairs, batches.rows(i), model.config());
+    total.nats +=
+        model.loss(batch.source, batch.input, batch.labels).item() * static_cast<double>(batch.tokens);
+    total.tokens += batch.tokens;
+  }
+  return total;
+}
+
+Seq2SeqTask::Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data)
+    : settings_(settings),
+      data_(data),
+      batches_(data.training, {.batch_tokens = settings.batch_tokens,
+                               .bucket = settings.bucket,
+                               .seed = static_cast<uint64_t>(settings.seed)}),
+      probe_(spread(data.validation, settings.eval_pairs)),
+      model_(make_model(settings, data)) {}
+
+Task::Loss Seq2SeqTask::loss(int64_t index) {
+  const PairBatch batch = make_pair_batch(data_.training, batches_.rows(index), model_.config());
+  Rng rng(static_cast<uint64_t>(settings_.seed),
+          kDropoutStreams + static_cast<uint64_t>(index) * kStreamsPerBatch);
+  return {model_.loss(batch.source, batch.input, batch.labels, &rng, settings_.label_smoothing),
+          batch.tokens};
+}
+
+std::optional<double> Seq2SeqTask::evaluate() {
+  if (probe_.empty()) return std::nullopt;
+  return train::evaluate(model_, probe_, settings_.batch_tokens).loss();
+}
+
+void Seq2SeqTask::save(io::CheckpointContents& contents) {
+  contents.tensors["model.safetensors"] = models::seq2seq_tensors(model_);
+  contents.files["config.json"] = models::config_to_json(model_.config()).dump(2) + "\n";
+  contents.files["tokenizer.json"] = data_.tokenizers.target.to_json();
+  contents.files["tokenizer_config.json"] = data_.tokenizers.target.config_json();
+  if (!data_.tokenizers.shared) contents.files[kSourceTokenizerFile] = data_.tokenizers.source.to_json();
+}
+
+void Seq2SeqTask::load(const std::string& path) { models::load_weights(model_, path + "/model.safetensors"); }
+
+Json Seq2SeqTask::identity() const {
+  Json identity = identity_of(settings_);
+  identity["pairs"] = io::checksum_text(data_.checksum);
+  identity["source_tokenizer"] = io::checksum_text(data_.tokenizers.source.fingerprint());
+  identity["target_tokenizer"] = io::checksum_text(data_.tokenizers.target.fingerprint());
+  return identity;
+}
+
+void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths) {
+  MH_CHECK(!paths.empty(), ValueError, "average: there are no checkpoints");
+  const std::vector<Tensor> parameters = nn::parameters(model);
+  std::vector<std::vector<double>> sums(parameters.size());
+  models::Seq2Seq part = nn::clone(model);
+  for (const std::string& path : paths) {
+    models::load_weights(part, path + "/model.safetensors");
+    const std::vector<Tensor> values = nn::parameters(part);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const std::vector<double> x = values[i].to_vector<double>();
+      sums[i].resize(x.size(), 0);
+      for (size_t k = 0; k < x.size(); ++k) sums[i][k] += x[k] / static_cast<double>(paths.size());
+    }
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    Tensor target = parameters[i];
+    target.copy_from(Tensor::of<double>(target.shape(), sums[i]));
+  }
+}
+
+namespace {
+
+LoopOptions loop_options(const Seq2SeqRun& run) {
+  const Seq2SeqSettings& s = run.settings;
+  return {.folder = run.folder,
+          .steps = s.steps,
+          .accumulate = s.accumulate,
+          .clip = s.clip,
+          .schedule = schedule_of(s, s.model.embed_dim),
+          .log_every = s.log_every,
+          .eval_every = s.eval_every,
+          .save_every = s.save_every,
+          .keep = s.keep,
+          .patience = s.patience,
+          .restore_best = s.average == 1,
+          .resume = run.resume,
+          .overwrite = run.overwrite};
+}
+
+Json run_json(const Seq2SeqRun& run) {
+  Seq2SeqSettings settings = run.settings;
+  return Json::object({{"data", run.data},
+                       {"valid", run.valid},
+                       {"tokenizer", run.tokenizer},
+                       {"settings", to_json(fields(settings))}});
+}
+
+Seq2SeqData load_data(const Seq2SeqRun& run, const text::ParallelText& training,
+                      const text::ParallelText& validation, bool resumes) {
+  // A resumed run goes on with the tokenizers it began with.
+  const std::string path = resumes ? run.folder : run.tokenizer;
+  if (path.empty()) return prepare_seq2seq_data(training, validation, run.settings);
+  const PairTokenizers tokenizers = load_pair_tokenizers(path);
+  return prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
+}
+
+void finish(const Seq2SeqRun& run, Seq2SeqTask& task, const Seq2SeqData& data, Seq2SeqSummary& summary) {
+  if (run.settings.average > 1) {
+    std::vector<std::string> paths;
+    const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
+    const auto count = std::min(all.size(), static_cast<size_t>(run.settings.average));
+    for (size_t i = all.size() - count; i < all.size(); ++i) paths.push_back(all[i].path);
+    average_checkpoints(task.model(), paths);
+  }
+  if (!data.validation.empty()) summary.validation = evaluate(task.model(), data.validation);
+  models::save_seq2seq(task.model(), run.folder);
+  io::save_json(run.folder + "/summary.json", to_json(summary));
+}
+
+}  // namespace
+
+Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
+  check(run.settings);
+  // Before the folder exists: a run that cannot begin leaves nothing behind.
+  const text::ParallelText training = text::read_pairs(run.data);
+  const text::ParallelText validation =
+      run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
+  const io::FolderLock lock(run.folder);
+  const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
+  const Seq2SeqData data = load_data(run, training, validation, resumes);
+  Seq2SeqTask task(run.settings, data);
+  const auto optimizer = make_optimizer(run.settings, nn::named_parameters(task.model()));
+  if (!resumes) {
+    save_pair_tokenizers(data.tokenizers, run.folder);
+    io::save_json(run.folder + "/" + kRunFile, run_json(run));
+  }
+  std::vector<Observer*> observers = run.observers;
+  if (data.left_out > 0) {
+    for (Observer* observer : observers) {
+      observer->on_warning(concat(data.left_out, " of ", training.source.size(), " pairs are longer than ",
+                                  run.settings.max_tokens, " tokens and are left out (--max-tokens)"));
+    }
+  }
+  MetricsWriter metrics(run.folder, observers.empty() ? nullptr : observers.front());
+  observers.push_back(&metrics);
+
+  TrainLoop loop(task, *optimizer, loop_options(run), observers);
+  Seq2SeqSummary summary;
+  summary.ending = loop.run(run.should_stop);
+  summary.progress = loop.progress();
+  summary.pairs = static_cast<int64_t>(data.training.size());
+  summary.left_out = data.left_out;
+  summary.peak_bytes = memory_stats().peak_bytes;
+  summary.parameters = nn::parameter_count(task.model());
+  summary.tokens_per_second =
+      static_cast<double>(summary.progress.tokens) / std::max(summary.progress.train_seconds, 1e-9);
+  if (summary.ending != Ending::interrupted) finish(run, task, data, summary);
+  return summary;
+}
+
+Json to_json(const Seq2SeqSummary& s) {
+  static constexpr const char* kEndings[] = {"finished", "stopped_early", "interrupted"};
+  Json json = Json::object({{"ending", kEndings[static_cast<int>(s.ending)]},
+                            {"pairs", s.pairs},
+                            {"pairs_left_out", s.left_out},
+                            {"parameters", s.parameters},
+                            {"target_tokens_per_second", s.tokens_per_second},
+                            {"peak_tensor_bytes", s.peak_bytes},
+                            {"progress", to_json(s.progress)}});
+  if (s.validation) {
+    json["validation"] = Json::object({{"loss", s.validation->loss()}, {"tokens", s.validation->tokens}});
+  }
+  return json;
+}
+
+}  // namespace multihead::train

@@ -1,0 +1,103 @@
+// A whole encoder-decoder run: sentence pairs become tokenizers, a trained model and the record of how it
+// went.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/text/tokenizer.h"
+#include "multihead/train/language_model_run.h"
+#include "multihead/train/pairs.h"
+#include "multihead/train/seq2seq_settings.h"
+
+namespace multihead::train {
+
+/// The source's tokenizer stands beside tokenizer.json (the target's) if the two differ.
+constexpr const char* kSourceTokenizerFile = "source_tokenizer.json";
+
+struct PairTokenizers {
+  text::Tokenizer source, target;
+  bool shared = true;  ///< one tokenizer for both
+};
+/// Reads the tokenizers of a model folder. Throws IoError, FormatError.
+PairTokenizers load_pair_tokenizers(const std::string& folder);
+void save_pair_tokenizers(const PairTokenizers& tokenizers, const std::string& folder);
+
+/// Pairs as tokens, ready for training.
+struct Seq2SeqData {
+  PairTokenizers tokenizers;
+  PairTokens special;
+  std::vector<TokenPair> training, validation;
+  int64_t left_out = 0;   ///< training pairs longer than settings.max_tokens
+  uint64_t checksum = 0;  ///< of the training text
+};
+
+/// Trains the tokenizers the settings ask for, unless some are given, and encodes the pairs. Validation pairs
+/// longer than max_tokens are left out, too. Throws ValueError if no training pair remains.
+Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
+                                 const Seq2SeqSettings& settings, const PairTokenizers* tokenizers = nullptr);
+
+/// How well a model predicts the targets: cross-entropy in nats per target token, the end token counted.
+struct PairLoss {
+  double nats = 0;
+  int64_t tokens = 0;
+  double loss() const { return nats / static_cast<double>(tokens); }
+};
+PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs,
+                  int64_t batch_tokens = 4096);
+
+/// An encoder-decoder model in a training loop. Weights are saved in Hugging Face layout.
+class Seq2SeqTask : public Task {
+ public:
+  /// `data` outlives the task.
+  Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data);
+
+  Loss loss(int64_t index) override;
+  std::optional<double> evaluate() override;
+  void save(io::CheckpointContents& contents) override;
+  void load(const std::string& path) override;
+  Json identity() const override;
+
+  models::Seq2Seq& model() { return model_; }
+
+ private:
+  Seq2SeqSettings settings_;
+  const Seq2SeqData& data_;
+  PairBatches batches_;
+  std::vector<TokenPair> probe_;  // what evaluate() looks at
+  models::Seq2Seq model_;
+};
+
+/// The mean of the weights of these checkpoints, in f64. Throws FormatError if they belong to another model.
+void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths);
+
+struct Seq2SeqRun {
+  Seq2SeqSettings settings;
+  std::string data, valid;  ///< two-column files; valid may be empty
+  std::string tokenizer;    ///< a model folder or tokenizer.json whose tokenizers are used; empty: train some
+  std::string folder;       ///< what is made: model, tokenizers, checkpoints, metrics, summary.json
+  bool resume = false;
+  bool overwrite = false;
+  std::vector<Observer*> observers = {};
+  std::function<bool()> should_stop = {};
+};
+
+struct Seq2SeqSummary {
+  Ending ending = Ending::finished;
+  Progress progress;
+  std::optional<PairLoss> validation;  ///< of the model that was kept, over all validation pairs
+  int64_t pairs = 0, left_out = 0;
+  int64_t parameters = 0;
+  int64_t peak_bytes = 0;
+  double tokens_per_second = 0;  ///< target tokens
+};
+
+/// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
+/// leaves a checkpoint and no model.
+Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run);
+
+Json to_json(const Seq2SeqSummary& summary);
+
+}  // namespace multihead::train

@@ -1,0 +1,107 @@
+#include "multihead/train/seq2seq_settings.h"
+
+#include "multihead/core/error.h"
+
+namespace multihead::train {
+namespace {
+
+void add_model_fields(std::vector<Field>& list, models::Seq2SeqConfig& m) {
+  list.push_back({"encoder-layers", "Transformer layers of the encoder", &m.encoder_layers});
+  list.push_back({"decoder-layers", "Transformer layers of the decoder", &m.decoder_layers});
+  list.push_back({"heads", "attention heads per layer", &m.num_heads});
+  list.push_back({"width", "size of a token's vector", &m.embed_dim});
+  list.push_back({"ff", "hidden size of the feed-forward networks (0: 4 x width)", &m.ffn_dim});
+  list.push_back(
+      {"max-positions", "longest sentence the model can read or write, in tokens", &m.max_positions});
+  // In the order of models::Positions; a translator takes two of them.
+  list.push_back({"positions", "how positions are told apart: learned or sinusoidal",
+                  choice(m.positions, {"none", "learned", "sinusoidal", "rotary", "alibi"})});
+  list.push_back({"norm", "kind of normalisation", choice(m.norm, {"layer", "rms"})});
+  list.push_back({"norm-first", "normalise before each sub-layer (pre-norm)", &m.norm_first});
+  list.push_back({"final-norm", "normalise once more after the last layers", &m.final_norm});
+  list.push_back({"activation", "of the feed-forward networks",
+                  choice(m.activation, {"none", "relu", "gelu", "gelu_tanh", "silu"})});
+  list.push_back({"bias", "biases of the projections", &m.bias});
+  list.push_back({"output-bias", "bias of the output layer", &m.output_bias});
+  list.push_back({"tie-output", "the output layer is the target's embedding", &m.tie_output});
+  list.push_back({"scale-embeddings", "multiply embeddings by sqrt(width)", &m.scale_embeddings});
+  list.push_back({"dropout", "dropout of embeddings and sub-layer outputs", &m.dropout_p});
+  list.push_back({"attention-dropout", "dropout of attention weights", &m.attention_dropout_p});
+  list.push_back({"ff-dropout", "dropout inside the feed-forward networks", &m.ffn_dropout_p});
+  list.push_back({"init-std", "standard deviation of initial embeddings", &m.init_std});
+}
+
+void add_data_fields(std::vector<Field>& list, Seq2SeqSettings& s) {
+  list.push_back({"tokenizer", "what a token is", choice(s.tokenizer, {"char", "bpe"})});
+  list.push_back({"vocab-size", "tokens of a BPE tokenizer", &s.vocab_size});
+  list.push_back(
+      {"shared-vocabulary", "one tokenizer and one embedding for both sides", &s.shared_vocabulary});
+  list.push_back({"max-tokens", "leave out training pairs with a longer side", &s.max_tokens});
+  list.push_back({"batch-tokens", "tokens per micro-batch and side, padding counted", &s.batch_tokens});
+  list.push_back({"bucket", "group pairs by length in steps of so many tokens", &s.bucket});
+  list.push_back({"average", "mean of this many of the last checkpoints (1: the best one)", &s.average});
+  list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, true});
+}
+
+}  // namespace
+
+std::vector<std::string> seq2seq_presets() { return {"tiny", "small", "base"}; }
+
+Seq2SeqSettings seq2seq_settings(const std::string& preset) {
+  Seq2SeqSettings s;
+  models::Seq2SeqConfig& m = s.model;
+  m.activation = Activation::relu;
+  s.label_smoothing = 0.1, s.weight_decay = 0.01, s.beta2 = 0.98, s.keep = 4;
+  if (preset == "tiny") {
+    m.encoder_layers = m.decoder_layers = 2, m.num_heads = 4, m.embed_dim = 128, m.init_std = 0.08;
+    s.steps = 2000, s.lr = 2e-3, s.warmup_steps = 200;
+  } else if (preset == "small") {
+    m.encoder_layers = m.decoder_layers = 4, m.num_heads = 8, m.embed_dim = 256, m.init_std = 0.06;
+    s.vocab_size = 8000, s.steps = 6000, s.lr = 1e-3, s.warmup_steps = 400, s.eval_every = 500;
+  } else if (preset == "base") {
+    m.encoder_layers = m.decoder_layers = 6, m.num_heads = 8, m.embed_dim = 512, m.init_std = 0.044;
+    s.optimizer = OptimizerChoice::adam, s.schedule = optim::ScheduleKind::noam;
+    s.lr = 1, s.warmup_steps = 4000, s.eps = 1e-9, s.weight_decay = 0, s.clip = 0;
+    s.vocab_size = 32000, s.steps = 100000, s.batch_tokens = 25000, s.eval_every = 2000, s.average = 4;
+  } else {
+    throw ValueError(concat("preset: expected tiny, small or base, got \"", preset, "\""));
+  }
+  return s;
+}
+
+std::vector<Field> fields(Seq2SeqSettings& settings) {
+  std::vector<Field> list;
+  add_model_fields(list, settings.model);
+  add_data_fields(list, settings);
+  add_training_fields(list, settings);
+  add_report_fields(list, settings);
+  return list;
+}
+
+void check(const Seq2SeqSettings& s) {
+  models::Seq2SeqConfig config = s.model;
+  if (config.source_vocab_size == 0) config.source_vocab_size = 1;
+  models::resolved(config);
+  check_training(s, s.model.embed_dim);
+  const auto at_least = [](const char* flag, int64_t value, int64_t least) {
+    MH_CHECK(value >= least, ValueError, "train: ", flag, " must be at least ", least, ", got ", value);
+  };
+  at_least("--batch-tokens", s.batch_tokens, 1);
+  at_least("--bucket", s.bucket, 1);
+  at_least("--average", s.average, 1);
+  at_least("--eval-pairs", s.eval_pairs, 0);
+  MH_CHECK(s.max_tokens >= 2 && s.max_tokens <= s.model.max_positions, ValueError,
+           "train: --max-tokens must be in [2, --max-positions = ", s.model.max_positions, "], got ",
+           s.max_tokens);
+  MH_CHECK(s.average <= s.keep, ValueError, "train: --average ", s.average,
+           " needs as many checkpoints, but --keep is ", s.keep);
+}
+
+Json identity_of(const Seq2SeqSettings& settings) {
+  Seq2SeqSettings copy = settings;
+  std::vector<Field> list = fields(copy);
+  std::erase_if(list, [](const Field& field) { return field.free_on_resume; });
+  return to_json(list);
+}
+
+}  // namespace multihead::train
