@@ -1,0 +1,104 @@
+"""Modules, with PyTorch's weight names. Dropout acts exactly when a call passes rng."""
+
+from ._core import (
+    Embedding,
+    FeedForward,
+    Linear,
+    MultiHeadAttention,
+    Norm,
+    Transformer,
+    TransformerDecoder,
+    TransformerEncoder,
+    TransformerLayer,
+    manual_seed,
+    sinusoidal_positions,
+)
+from . import _core
+
+
+def LayerNorm(size, eps=1e-5, bias=True):
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last axis."""
+    return Norm(size, kind="layer", eps=eps, bias=bias)
+
+
+def RMSNorm(size, eps=1e-6):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
+    return Norm(size, kind="rms", eps=eps)
+
+
+class Module:
+    """A module made of others: assign Tensors, modules, and lists of them to attributes, and define __call__.
+
+    Parameters are named by their attributes, joined by dots, as in PyTorch.
+    """
+
+    def named_parameters(self):
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+        found, seen = [], set()
+        for name, value in vars(self).items():
+            for path, tensor in _parts(name, value):
+                if id(tensor) not in seen and tensor.requires_grad:
+                    seen.add(id(tensor))
+                    found.append((path, tensor))
+        return found
+
+    def parameters(self):
+        return [tensor for _, tensor in self.named_parameters()]
+
+    def parameter_count(self):
+        return sum(tensor.size for tensor in self.parameters())
+
+    def state_dict(self):
+        return {name: tensor.detach() for name, tensor in self.named_parameters()}
+
+    def load_state_dict(self, state):
+        """Copies tensors into the parameters of the same name; FormatError lists every name that does not fit."""
+        own = dict(self.named_parameters())
+        state = {name: _core.tensor(value) for name, value in state.items()}
+        problems = [f"missing {name}" for name in own if name not in state]
+        problems += [f"unexpected {name}" for name in state if name not in own]
+        problems += [
+            f"{name} must be {own[name].shape}, got {state[name].shape}"
+            for name in own
+            if name in state and own[name].shape != state[name].shape
+        ]
+        if problems:
+            raise _core.FormatError(f"{type(self).__name__}: " + "; ".join(problems))
+        for name, tensor in own.items():
+            tensor.detach().numpy()[...] = state[name].to(tensor.dtype).numpy()
+
+    def zero_grad(self):
+        for tensor in self.parameters():
+            tensor.grad = None
+
+    def __repr__(self):
+        return f"{type(self).__name__}({self.parameter_count()} parameters)"
+
+
+def _parts(name, value):
+    if isinstance(value, _core.Tensor):
+        yield name, value
+    elif hasattr(value, "named_parameters"):
+        for inner, tensor in value.named_parameters():
+            yield f"{name}.{inner}", tensor
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _parts(f"{name}.{index}", item)
+
+
+__all__ = [
+    "Embedding",
+    "FeedForward",
+    "LayerNorm",
+    "Linear",
+    "Module",
+    "MultiHeadAttention",
+    "Norm",
+    "RMSNorm",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerEncoder",
+    "TransformerLayer",
+    "manual_seed",
+    "sinusoidal_positions",
+]

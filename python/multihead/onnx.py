@@ -1,0 +1,232 @@
+"""ONNX operators on NumPy arrays: Attention (opsets 23 to 25), RotaryEmbedding and RMSNormalization (23).
+
+A reference for people who check an ONNX runtime: the semantics of ONNX 1.23, in float32 for 16-bit inputs.
+"""
+
+import math
+
+import numpy as np
+
+from . import _core
+
+_TYPES = ("float16", "float32", "float64", "bfloat16")
+
+
+def _check(name, array, rank=(3, 4)):
+    array = np.asarray(array)
+    if str(array.dtype) not in _TYPES:
+        raise TypeError(f"onnx_attention: {name} must be one of {', '.join(_TYPES)}, got {array.dtype}")
+    if array.ndim not in rank:
+        raise _core.ShapeError(f"onnx_attention: {name} must have {' or '.join(map(str, rank))} axes, got {array.shape}")
+    return array
+
+
+def _wide(array, dtype=np.float32):
+    return array.astype(np.float64 if array.dtype == np.float64 else dtype)
+
+
+def _split(name, x, heads):
+    if x.ndim == 4:
+        return x
+    if heads <= 0:
+        raise ValueError(f"onnx_attention: 3-D inputs need q_num_heads and kv_num_heads, got {heads} for {name}")
+    if x.shape[2] % heads:
+        raise _core.ShapeError(f"onnx_attention: {name} has {x.shape[2]} features, not a multiple of {heads} heads")
+    return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(0, 2, 1, 3)
+
+
+def _past(name, past, x):
+    if past is None:
+        return x
+    past = _check(name, past, (4,))
+    expected = (x.shape[0], x.shape[1], x.shape[3])
+    if (past.shape[0], past.shape[1], past.shape[3]) != expected:
+        raise _core.ShapeError(f"onnx_attention: {name} must be (B, H, P, D) to match {x.shape}, got {past.shape}")
+    return np.concatenate([past, x.astype(past.dtype)], axis=2)
+
+
+def _pad_mask(mask, keys):
+    """Shorter masks are padded: what they do not reach is excluded."""
+    missing = keys - mask.shape[-1]
+    if missing <= 0 or mask.shape[-1] == 1:
+        return mask
+    fill = False if mask.dtype == bool else -np.inf
+    widths = [(0, 0)] * (mask.ndim - 1) + [(0, missing)]
+    return np.pad(mask, widths, constant_values=fill)
+
+
+def _allowed(b, queries, keys, causal, offsets, lengths, left, right):
+    """bool (B or 1, 1, Tq, Tk) of what causality, windows and cache lengths allow; None: everything."""
+    if not causal and lengths is None and left < 0 and right < 0:
+        return None
+    i = np.arange(queries)[None, :, None] + offsets[:, None, None]
+    j = np.arange(keys)[None, None, :]
+    allowed = np.ones((len(offsets), queries, keys), dtype=bool)
+    if causal:
+        allowed &= j <= i
+    if left >= 0:
+        allowed &= j >= i - left
+    if right >= 0:
+        allowed &= j <= i + right
+    if lengths is not None:
+        allowed = allowed & (j < lengths[:, None, None])
+    return allowed[:, None]
+
+
+def onnx_attention(
+    Q,
+    K,
+    V,
+    attn_mask=None,
+    past_key=None,
+    past_value=None,
+    nonpad_kv_seqlen=None,
+    *,
+    opset=24,
+    is_causal=0,
+    scale=None,
+    softcap=0.0,
+    q_num_heads=0,
+    kv_num_heads=0,
+    qk_matmul_output_mode=0,
+    softmax_precision=None,
+    left_window_size=-1,
+    right_window_size=-1,
+):
+    """The ONNX Attention operator: returns (Y, present_key, present_value, qk_matmul_output).
+
+    Inputs      Q (B, Hq, L, D) or (B, L, Hq*D) with q_num_heads, K, V, past_*: as the standard has them; a rank-3
+                mask broadcasts as (H, L, S); nonpad_kv_seqlen int64 (B) from opset 24
+    Types       float16, bfloat16 (ml_dtypes), float32, float64; 16-bit inputs are computed in float32
+    Order       scale, softcap, mask, softmax; rows that may see nothing give zeros
+    Raises      TypeError, ShapeError, ValueError
+    """
+    if opset not in (23, 24, 25):
+        raise ValueError(f"onnx_attention: opset must be 23, 24 or 25, got {opset}")
+    if opset < 25 and (left_window_size != -1 or right_window_size != -1):
+        raise ValueError(f"onnx_attention: windows came with opset 25, got opset {opset}")
+    if nonpad_kv_seqlen is not None and opset < 24:
+        raise ValueError("onnx_attention: nonpad_kv_seqlen came with opset 24")
+    if nonpad_kv_seqlen is not None and (past_key is not None or past_value is not None):
+        raise ValueError("onnx_attention: nonpad_kv_seqlen and past_key/past_value exclude each other")
+    if (past_key is None) != (past_value is None):
+        raise ValueError("onnx_attention: past_key and past_value come together")
+    if qk_matmul_output_mode not in (0, 1, 2, 3):
+        raise ValueError(f"onnx_attention: qk_matmul_output_mode must be 0 to 3, got {qk_matmul_output_mode}")
+    if scale is not None and scale != scale:
+        raise ValueError("onnx_attention: scale is NaN")
+    if softcap < 0 or softcap != softcap:
+        raise ValueError(f"onnx_attention: softcap must be >= 0, got {softcap}")
+    Q, K, V = _check("Q", Q), _check("K", K), _check("V", V)
+    three = Q.ndim == 3
+    if opset >= 25 and not three and (q_num_heads or kv_num_heads):
+        raise ValueError("onnx_attention: q_num_heads and kv_num_heads are for 3-D inputs")
+    q, k, v = _split("Q", Q, q_num_heads), _split("K", K, kv_num_heads), _split("V", V, kv_num_heads)
+    past = 0 if past_key is None else np.asarray(past_key).shape[2]
+    k, v = _past("past_key", past_key, k), _past("past_value", past_value, v)
+    batch, heads, queries, head_dim = q.shape
+    keys = k.shape[2]
+    if k.shape[1] == 0 or heads % k.shape[1]:
+        raise _core.ShapeError(f"onnx_attention: {heads} query heads are not a multiple of {k.shape[1]} key heads")
+
+    lengths = None
+    offsets = np.full(1, past, dtype=np.int64)
+    if nonpad_kv_seqlen is not None:
+        lengths = np.asarray(nonpad_kv_seqlen, dtype=np.int64)
+        if lengths.shape != (batch,) or lengths.min(initial=0) < 0 or lengths.max(initial=0) > keys:
+            raise ValueError(f"onnx_attention: nonpad_kv_seqlen must be ({batch},) within 0 to {keys}, got {lengths}")
+        offsets = lengths - queries
+    allowed = _allowed(batch, queries, keys, is_causal, offsets, lengths, left_window_size, right_window_size)
+    bias = None
+    if attn_mask is not None:
+        attn_mask = _pad_mask(np.asarray(attn_mask), keys)
+        if attn_mask.ndim < 2 or attn_mask.ndim > 4:
+            raise _core.ShapeError(f"onnx_attention: attn_mask must have 2 to 4 axes, got {attn_mask.shape}")
+        if attn_mask.dtype == bool:
+            allowed = attn_mask if allowed is None else allowed & attn_mask
+        elif str(attn_mask.dtype) in _TYPES:
+            bias = attn_mask
+        else:
+            raise TypeError(f"onnx_attention: attn_mask must be bool or floating, got {attn_mask.dtype}")
+    factor = 1.0 / math.sqrt(head_dim) if scale is None else float(scale)
+
+    wide = np.float64 if np.float64 in (Q.dtype, K.dtype, V.dtype) else np.float32
+    wq, wk, wv = (np.ascontiguousarray(x, dtype=wide) for x in (q, k, v))
+    masks = None if allowed is None else _core.keep(np.ascontiguousarray(allowed))
+    wide_bias = None if bias is None else np.ascontiguousarray(bias, dtype=wide)
+    y = _core.attention(
+        wq, wk, wv, mask=masks, scale=factor, softcap=float(softcap), bias=wide_bias, allow_binary_bias=True
+    )
+    y = np.asarray(y).astype(Q.dtype)
+    scores = _matmul_output(wq, wk, factor, softcap, bias, allowed, qk_matmul_output_mode).astype(Q.dtype)
+    if three:
+        y = y.transpose(0, 2, 1, 3).reshape(batch, queries, -1)
+    return y, k, v, scores
+
+
+def _matmul_output(q, k, scale, softcap, bias, allowed, mode):
+    """The scores at one point of the pipeline: 0 raw, 1 after the softcap, 2 after the mask, 3 after the softmax."""
+    k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
+    root = math.sqrt(abs(scale))
+    scores = (q * root) @ np.swapaxes(k * math.copysign(root, scale), -1, -2)
+    if mode == 0:
+        return scores
+    if softcap > 0:
+        scores = softcap * np.tanh(scores / softcap)
+    if mode == 1:
+        return scores
+    if bias is not None:
+        scores = scores + bias.astype(scores.dtype)
+    if allowed is not None:
+        scores = np.where(allowed, scores, -np.inf)
+    if mode == 2:
+        return scores
+    return np.asarray(_core.softmax(np.ascontiguousarray(scores)))
+
+
+def rotary_embedding(
+    X, cos_cache, sin_cache, position_ids=None, *, interleaved=0, rotary_embedding_dim=0, num_heads=0
+):
+    """The ONNX RotaryEmbedding operator (opset 23): X (B, H, S, D) or (B, S, H*D) with num_heads."""
+    X = _check("X", X)
+    if X.ndim == 3 and num_heads <= 0:
+        raise ValueError("rotary_embedding: 3-D inputs need num_heads")
+    x = _split("X", X, num_heads).transpose(0, 2, 1, 3) if X.ndim == 3 else X.transpose(0, 2, 1, 3)
+    size = rotary_embedding_dim or x.shape[-1]
+    cos, sin = np.asarray(cos_cache), np.asarray(sin_cache)
+    if position_ids is not None:
+        cos, sin = cos[position_ids], sin[position_ids]
+    if cos.shape != sin.shape or cos.shape[-1] != size // 2 or cos.ndim != 3:
+        raise _core.ShapeError(
+            f"rotary_embedding: caches must give (B, S, {size // 2}), got {cos.shape} and {sin.shape}"
+        )
+    cos, sin = _wide(cos)[:, :, None], _wide(sin)[:, :, None]
+    rotated, rest = _wide(x[..., :size]), x[..., size:]
+    if interleaved:
+        a, b = rotated[..., 0::2], rotated[..., 1::2]
+    else:
+        a, b = np.split(rotated, 2, axis=-1)
+    real, imaginary = cos * a - sin * b, sin * a + cos * b
+    if interleaved:
+        turned = np.stack([real, imaginary], axis=-1).reshape(rotated.shape)
+    else:
+        turned = np.concatenate([real, imaginary], axis=-1)
+    y = np.concatenate([turned.astype(X.dtype), rest], axis=-1)
+    return y.reshape(X.shape) if X.ndim == 3 else y.transpose(0, 2, 1, 3)
+
+
+def rms_normalization(X, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
+    """The ONNX RMSNormalization operator (opset 23): X / sqrt(mean(X^2) + epsilon) * scale over axes >= axis."""
+    X, scale = np.asarray(X), np.asarray(scale)
+    if str(X.dtype) not in _TYPES:
+        raise TypeError(f"rms_normalization: X must be one of {', '.join(_TYPES)}, got {X.dtype}")
+    if not -X.ndim <= axis < X.ndim:
+        raise ValueError(f"rms_normalization: axis {axis} is outside [-{X.ndim}, {X.ndim})")
+    axes = tuple(range(axis % X.ndim, X.ndim))
+    wide = np.float64 if X.dtype == np.float64 and stash_type != 1 else np.float32 if stash_type == 1 else X.dtype
+    x = X.astype(wide)
+    normed = x / np.sqrt(np.mean(x * x, axis=axes, keepdims=True) + np.asarray(epsilon, dtype=wide))
+    return normed.astype(X.dtype) * scale
+
+
+__all__ = ["onnx_attention", "rms_normalization", "rotary_embedding"]

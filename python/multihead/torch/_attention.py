@@ -1,0 +1,194 @@
+"""scaled_dot_product_attention as an autograd function; the tensors are shared with PyTorch, never copied."""
+
+import torch
+
+from .. import _core
+
+_WHO = "scaled_dot_product_attention"
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_forward = _core.torch_forward
+_from_dlpack = torch._C._from_dlpack
+_max_seed = 2**63 - 1
+
+
+class _NoSecondDerivative(torch.autograd.Function):
+    """The gradients, tied to what they were computed from so that differentiating them is refused by name."""
+
+    @staticmethod
+    def forward(ctx, count, *tensors):
+        ctx.count = len(tensors)
+        return tuple(t.detach() if t is not None else None for t in tensors[:count])
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise RuntimeError(
+            "multihead.torch: attention has no second derivative; compute it with PyTorch's own function "
+            "(torch.nn.functional.scaled_dot_product_attention outside patch())"
+        )
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value, bias, options):
+        out, lse, call = _forward(query, key, value, bias=bias, needs_grad=True, **options)
+        out = _from_dlpack(out)
+        # The call holds the memory; saving the tensors too makes PyTorch notice changes in place.
+        ctx.save_for_backward(query, key, value, bias, out)
+        ctx.call = call
+        if lse is None:
+            return out
+        lse = _from_dlpack(lse)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        query, key, value, bias, _ = ctx.saved_tensors
+        if grad is None:
+            return None, None, None, None, None
+        want = ctx.needs_input_grad
+        grads = _core.torch_backward(ctx.call, grad, want[0], want[1], want[2], want[3])
+        results = []
+        for g, like in zip(grads, (query, key, value, bias)):
+            if g is not None:
+                g = _from_dlpack(g)
+                if g.dtype != like.dtype:
+                    g = g.to(like.dtype)
+            results.append(g)
+        if torch.is_grad_enabled():  # create_graph=True
+            present = [g for g in results if g is not None]
+            inputs = [t for t in (query, key, value, bias, grad) if t is not None]
+            tied = iter(_NoSecondDerivative.apply(len(present), *present, *inputs))
+            results = [next(tied) if g is not None else None for g in results]
+        return (*results, None)
+
+
+def attend(query, key, value, bias, options):
+    """The kernel on 4-D tensors, recorded by autograd if somebody wants a gradient."""
+    if torch.is_grad_enabled() and (
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or (bias is not None and bias.requires_grad)
+    ):
+        return _Attention.apply(query, key, value, bias, options)
+    out, lse, _ = _forward(query, key, value, bias=bias, **options)
+    out = _from_dlpack(out)
+    return out if lse is None else (out, _from_dlpack(lse))
+
+
+def new_seed():
+    """A seed from PyTorch's generator, so that torch.manual_seed() decides the dropout."""
+    return int(torch.randint(_max_seed, ()))
+
+
+def refuse(who, name, tensor):
+    """Raises if the kernels cannot take the tensor: says what came and what was expected."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{who}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.is_quantized:
+        raise TypeError(f"{who}: {name} is quantized ({tensor.dtype}); dequantize() it first")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{who}: {name} must be a dense tensor, got layout {tensor.layout}; use to_dense()")
+    if tensor.is_nested:
+        raise TypeError(f"{who}: {name} is a nested tensor; pad it, or use multihead.attention_ragged")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{who}: {name} must be on the CPU, got device {tensor.device}; move it with .cpu()")
+
+
+def _check(query, key, value, attn_mask):
+    dtype = query.dtype
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dtype is not dtype:
+            raise TypeError(
+                f"{_WHO}: query, key and value must have one dtype, got {query.dtype}, {key.dtype} and {value.dtype}"
+            )
+        if tensor.dim() < 2:
+            raise _core.ShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
+    if dtype not in _DTYPES:
+        raise TypeError(f"{_WHO}: query must be float32, float64, bfloat16 or float16, got {dtype}")
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, dtype, torch.float32):
+        raise TypeError(f"{_WHO}: attn_mask must be bool or {dtype}, got {attn_mask.dtype}")
+
+
+def _to_four_axes(query, key, value, attn_mask):
+    """[N…, H, L, E] with one batch axis, and the shape of the batch to restore; None if nothing changed."""
+    if query.dim() == key.dim() == value.dim() == 4 and query.size(0) == key.size(0) == value.size(0):
+        return query, key, value, attn_mask, None
+    heads = max(query.dim(), key.dim(), value.dim()) >= 4
+    tail = 3 if heads else 2
+    leads = [t.shape[:-tail] if t.dim() >= tail else () for t in (query, key, value)]
+    try:
+        lead = torch.broadcast_shapes(*leads)
+    except RuntimeError as error:
+        raise _core.ShapeError(f"{_WHO}: batch axes of query, key and value do not broadcast: {error}") from None
+
+    def flat(t):
+        t = t.expand(*lead, *t.shape[-tail:]).reshape(-1, *t.shape[-tail:])
+        return t if heads else t.unsqueeze(1)
+
+    query, key, value = flat(query), flat(key), flat(value)
+    if attn_mask is not None and attn_mask.dim() > 2:
+        if heads:
+            attn_mask = attn_mask.expand(*lead, *attn_mask.shape[-3:]).reshape(-1, *attn_mask.shape[-3:])
+        else:
+            attn_mask = attn_mask.expand(*lead, *attn_mask.shape[-2:]).reshape(-1, 1, *attn_mask.shape[-2:])
+    return query, key, value, attn_mask, (lead, heads)
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    """torch.nn.functional.scaled_dot_product_attention on the CPU, in O(L) memory forward and backward.
+
+    Same arguments and meaning as PyTorch's: a bool mask says what may be attended to, a float mask is added,
+    is_causal aligns the diagonal at the top left, dropout acts whenever dropout_p > 0, and enable_gqa lets query head
+    h use key head h // (Hq / Hkv). Rows without any allowed key give zeros.
+
+    Shapes    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev) -> (N, ..., Hq, L, Ev)
+    Dtypes    float32, float64, bfloat16, float16
+    Gradient  query, key, value and a float attn_mask; no second derivative
+    Raises    TypeError, ValueError: not on the CPU, sparse, quantized, shapes that do not fit
+    """
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or not tensor.is_cpu:
+            refuse(_WHO, name, tensor)
+    if attn_mask is not None:
+        refuse(_WHO, "attn_mask", attn_mask)
+        if is_causal:
+            raise RuntimeError(f"{_WHO}: attn_mask and is_causal=True exclude each other")
+    _check(query, key, value, attn_mask)
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"{_WHO}: dropout_p must be in [0, 1], got {dropout_p}")
+    if scale is not None and scale != scale:
+        raise ValueError(f"{_WHO}: scale is NaN")
+    query, key, value, attn_mask, restore = _to_four_axes(query, key, value, attn_mask)
+    if query.size(1) != key.size(1) and not enable_gqa:
+        raise _core.ShapeError(
+            f"{_WHO}: query has {query.size(1)} heads and key {key.size(1)}; set enable_gqa=True to share key heads"
+        )
+    if value.size(1) != key.size(1):  # PyTorch repeats keys and values separately
+        if not enable_gqa or query.size(1) % value.size(1) or query.size(1) % key.size(1):
+            raise _core.ShapeError(f"{_WHO}: key has {key.size(1)} heads, value {value.size(1)}")
+        key = key.repeat_interleave(query.size(1) // key.size(1), 1)
+        value = value.repeat_interleave(query.size(1) // value.size(1), 1)
+
+    options = {"causal": is_causal, "scale": scale}
+    bias = None
+    if attn_mask is not None:
+        if attn_mask.dtype is torch.bool:
+            options["keep"] = attn_mask
+        else:
+            bias = attn_mask if attn_mask.dtype is not torch.bfloat16 else attn_mask.float()
+            if query.dtype is torch.float64:
+                bias = bias.double()
+            elif bias.dtype is not torch.float32:
+                bias = bias.float()
+    if dropout_p > 0.0:
+        options["dropout_p"], options["seed"] = dropout_p, new_seed()
+    out = attend(query, key, value, bias, options)
+    if restore is None:
+        return out
+    lead, heads = restore
+    return out.reshape(*lead, *out.shape[1:]) if heads else out.reshape(*lead, *out.shape[2:])

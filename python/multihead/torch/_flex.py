@@ -1,0 +1,128 @@
+"""flex_attention on the CPU: user score and mask functions, forward and backward, without a compiler."""
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .. import _core, _trace
+from ._attention import attend, refuse
+
+_WHO = "flex_attention"
+
+
+class _Tracing(TorchFunctionMode):
+    """Catches captured_tensor[symbol] and torch functions of symbols."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if _trace._find(list(args) + list(kwargs.values())) is not None:
+            return _trace._torch_call(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+class BlockMask:
+    """Which pairs may meet: a traced mask function. Blocks are classified when the kernel meets them."""
+
+    def __init__(self, mask_mod, shape=None):
+        self.mask_mod = mask_mod
+        self.shape = shape
+        self.program = _trace.trace(mask_mod, "mask_mod", False, _Tracing())
+        self.mask = self.program.mask()
+
+    def __repr__(self):
+        return f"<multihead BlockMask of {getattr(self.mask_mod, '__name__', 'mask_mod')}, {len(self.program)} steps>"
+
+
+def create_block_mask(mask_mod, B=None, H=None, Q_LEN=None, KV_LEN=None, device="cpu", BLOCK_SIZE=None, _compile=None):
+    """As torch.nn.attention.flex_attention.create_block_mask: mask_mod(b, h, q_idx, kv_idx) -> bool.
+
+    Nothing is materialised: sizes are taken from the call, and empty or full blocks are found by interval arithmetic.
+    """
+    if torch.device(device).type != "cpu":
+        raise ValueError(f"create_block_mask: device must be cpu, got {device}")
+    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN))
+
+
+_traced = {}
+
+
+def _cached(function):
+    """The program of a function that captures nothing that can change; others are traced at every call."""
+    if getattr(function, "__closure__", None) or not hasattr(function, "__code__"):
+        return None
+    names = function.__code__.co_names
+    scope = function.__globals__
+    if any(isinstance(scope.get(n), (int, float, torch.Tensor, list)) for n in names):
+        return None
+    return function
+
+
+def _score_program(score_mod):
+    key = _cached(score_mod)
+    if key is not None and key in _traced:
+        return _traced[key]
+    program = _trace.trace(score_mod, "score_mod", True, _Tracing())
+    if key is not None:
+        if len(_traced) > 256:
+            _traced.clear()
+        _traced[key] = program
+    return program
+
+
+def _as_mask(block_mask):
+    if isinstance(block_mask, BlockMask):
+        return block_mask
+    mask_mod = getattr(block_mask, "mask_mod", None)  # PyTorch's BlockMask carries its function
+    if mask_mod is None:
+        raise TypeError(
+            f"{_WHO}: block_mask must come from create_block_mask (multihead's or PyTorch's), got "
+            f"{type(block_mask).__name__}"
+        )
+    return BlockMask(mask_mod)
+
+
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    kernel_options=None,
+):
+    """torch.nn.attention.flex_attention.flex_attention on the CPU, forward and backward, in O(L) memory.
+
+    `score_mod(score, b, h, q_idx, kv_idx) -> score` and the mask function are traced once into an expression that the
+    kernel evaluates on blocks of 64 scores: arithmetic, comparisons, where, exp, tanh and other element-wise torch
+    functions, and captured tensors indexed down to one number. Control flow on traced values raises TypeError.
+
+    Shapes    query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev) -> (B, Hq, L, Ev); lse (B, Hq, L)
+    Gradient  query, key, value (not captured tensors; lse carries none)
+    Raises    TypeError, ValueError, IndexError (an index outside a captured tensor)
+    """
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        refuse(_WHO, name, tensor)
+        if tensor.dim() != 4:
+            raise _core.ShapeError(f"{_WHO}: {name} must be (B, H, L, E), got shape {list(tensor.shape)}")
+    if scale is not None and scale != scale:
+        raise ValueError(f"{_WHO}: scale is NaN")
+    if query.size(1) != key.size(1) and not enable_gqa:
+        raise _core.ShapeError(
+            f"{_WHO}: query has {query.size(1)} heads and key {key.size(1)}; set enable_gqa=True to share key heads"
+        )
+    if key.size(0) == 1 and query.size(0) > 1:
+        key, value = key.expand(query.size(0), -1, -1, -1), value.expand(query.size(0), -1, -1, -1)
+    options = {"scale": scale, "return_lse": return_lse, "who": _WHO}
+    programs = []
+    if score_mod is not None:
+        options["score_mod"] = _score_program(score_mod)
+        programs.append(options["score_mod"])
+    if block_mask is not None:
+        block_mask = _as_mask(block_mask)
+        options["mask"] = block_mask.mask
+        programs.append(block_mask.program)
+    result = attend(query, key, value, None, options)
+    if any(program.out_of_range for program in programs):
+        raise IndexError(f"{_WHO}: score_mod or mask_mod used an index outside a captured tensor")
+    return result

@@ -1,0 +1,78 @@
+"""Attention weights as a picture in a notebook."""
+
+import html
+
+import numpy as np
+
+
+class AttentionView:
+    """Shows attention weights [H, Tq, Tk] or [B, H, Tq, Tk] (its first sample) as one heat map per head.
+
+    `tokens` label the keys, `query_tokens` the queries (default: the keys' labels where the sizes agree). A notebook
+    draws it by itself; svg() gives the text. Nothing is loaded from anywhere.
+    """
+
+    def __init__(self, weights, tokens=None, query_tokens=None, heads=None):
+        weights = np.asarray(weights, dtype=np.float32)
+        if weights.ndim == 4:
+            weights = weights[0]
+        if weights.ndim == 2:
+            weights = weights[None]
+        if weights.ndim != 3:
+            raise ValueError(f"AttentionView: weights must be [H, Tq, Tk], got shape {weights.shape}")
+        self.heads = list(range(len(weights))) if heads is None else list(heads)
+        self.weights = weights[self.heads] if heads is not None else weights
+        _, queries, keys = self.weights.shape
+        if tokens is not None and len(tokens) != keys:
+            raise ValueError(f"AttentionView: {len(tokens)} tokens for {keys} keys")
+        self.tokens = [str(t) for t in tokens] if tokens is not None else None
+        if query_tokens is None and self.tokens is not None and queries == keys:
+            query_tokens = self.tokens
+        self.query_tokens = [str(t) for t in query_tokens] if query_tokens is not None else None
+        if self.query_tokens is not None and len(self.query_tokens) != queries:
+            raise ValueError(f"AttentionView: {len(self.query_tokens)} query tokens for {queries} queries")
+
+    def svg(self, cell=14):
+        """One SVG with a panel per head."""
+        count, queries, keys = self.weights.shape
+        left = 10 + 7 * max((len(t) for t in self.query_tokens or [""]), default=0)
+        top = 24 + 7 * max((len(t) for t in self.tokens or [""]), default=0)
+        width, height = left + keys * cell + 16, top + queries * cell + 12
+        columns = max(1, min(count, 900 // max(width, 1)))
+        rows = -(-count // columns)
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{columns * width}" height="{rows * height}" '
+            'font-family="sans-serif" font-size="11" fill="currentColor" role="img">'
+        ]
+        for index in range(count):
+            x, y = index % columns * width, index // columns * height
+            parts.append(f'<g transform="translate({x},{y})"><text x="{left}" y="12">head {self.heads[index]}</text>')
+            parts += self._labels(left, top, cell)
+            parts += self._cells(self.weights[index], left, top, cell)
+            parts.append("</g>")
+        parts.append("</svg>")
+        return "".join(parts)
+
+    def _labels(self, left, top, cell):
+        for i, token in enumerate(self.query_tokens or []):
+            yield f'<text x="{left - 4}" y="{top + i * cell + cell - 4}" text-anchor="end">{html.escape(token)}</text>'
+        for j, token in enumerate(self.tokens or []):
+            x, y = left + j * cell + cell - 4, top - 4
+            yield f'<text x="{x}" y="{y}" transform="rotate(-90 {x} {y})">{html.escape(token)}</text>'
+
+    def _cells(self, weights, left, top, cell):
+        for i, row in enumerate(weights):
+            for j, weight in enumerate(row):
+                opacity = min(max(float(weight), 0.0), 1.0) if weight == weight else 0.0
+                names = [self.query_tokens[i] if self.query_tokens else i, self.tokens[j] if self.tokens else j]
+                title = html.escape(f"{names[0]} → {names[1]}: {weight:.3f}")
+                yield (
+                    f'<rect x="{left + j * cell}" y="{top + i * cell}" width="{cell - 1}" height="{cell - 1}" '
+                    f'fill="#2563eb" fill-opacity="{opacity:.3f}" stroke="#8884"><title>{title}</title></rect>'
+                )
+
+    def _repr_html_(self):
+        return f'<div style="overflow:auto">{self.svg()}</div>'
+
+
+__all__ = ["AttentionView"]

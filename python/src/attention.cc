@@ -1,0 +1,265 @@
+#include "python/src/attention.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "multihead/core/error.h"
+#include "multihead/nn/positions.h"
+#include "multihead/ops/attention_explain.h"
+#include "multihead/ops/attention_profiles.h"
+#include "multihead/ops/mask.h"
+#include "python/src/bindings.h"
+#include "python/src/names.h"
+
+namespace multihead::python {
+
+using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
+namespace {
+
+Diagonal to_diagonal(nb::handle align) {
+  if (PyUnicode_Check(align.ptr())) {
+    return to_enum<Align>(nb::cast<std::string>(align), "align",
+                          {{"end", Align::end}, {"start", Align::start}});
+  }
+  if (PyLong_Check(align.ptr())) return Diagonal(nb::cast<int64_t>(align));
+  return Diagonal(to_tensor(align, {"mask", "align"}));
+}
+
+Mask documents_mask(nb::handle query_ids, nb::handle key_ids) {
+  const Tensor q = to_tensor(query_ids, {"documents", "query_ids"});
+  return key_ids.is_none() ? documents(q) : documents(q, to_tensor(key_ids, {"documents", "key_ids"}));
+}
+
+void bind_masks(nb::module_& m) {
+  nb::class_<Mask>(m, "Mask", "Which (query, key) pairs may meet; parts are composed with &.")
+      .def(nb::init<>())
+      .def("__and__", [](const Mask& a, const Mask& b) { return a & b; })
+      .def("__repr__", &Mask::to_string)
+      .def("__bool__", [](const Mask&) -> bool {
+        throw nb::type_error("Mask: has no truth value; compose masks with &, not with 'and'");
+      });
+  m.def(
+      "keep",
+      [](nb::handle f) {
+        return keep(to_tensor(f, {"keep", "flags"}));
+      },
+      "flags"_a, "True = may attend; bool, broadcast right-aligned to [B, H, Tq, Tk].");
+  m.def(
+      "drop",
+      [](nb::handle f) {
+        return drop(to_tensor(f, {"drop", "flags"}));
+      },
+      "flags"_a, "True = may not attend; bool, broadcast right-aligned to [B, H, Tq, Tk].");
+  m.def(
+      "causal", [](nb::handle align) { return causal(to_diagonal(align)); }, "align"_a = "end",
+      "Query i sees keys j <= i + offset. align: 'end' (the last query sees the last key), 'start', an "
+      "offset, or\n"
+      "one offset per sample.");
+  m.def(
+      "window",
+      [](int64_t left, int64_t right, nb::handle align) { return window(left, right, to_diagonal(align)); },
+      "left"_a, "right"_a, "align"_a = "end",
+      "Keys from left before to right after the diagonal; -1 leaves a side open.");
+  m.def(
+      "prefix",
+      [](nb::handle length, nb::handle align) {
+        if (PyLong_Check(length.ptr())) return prefix(nb::cast<int64_t>(length), to_diagonal(align));
+        return prefix(to_tensor(length, {"prefix", "length"}), to_diagonal(align));
+      },
+      "length"_a, "align"_a = "end", "Causal, except that everybody sees the first keys.");
+  m.def(
+      "lengths",
+      [](nb::handle n) {
+        return lengths(to_tensor(n, {"lengths", "valid_lens"}));
+      },
+      "valid_lens"_a, "Keys j < valid_lens: integers [B] per sample or [B, Tq] per query.");
+  m.def(
+      "query_lengths",
+      [](nb::handle n) {
+        return query_lengths(to_tensor(n, {"query_lengths", "valid_lens"}));
+      },
+      "valid_lens"_a, "Queries i < valid_lens [B]; the rows behind are empty.");
+  m.def("documents", &documents_mask, "query_ids"_a, "key_ids"_a = nb::none(),
+        "Query and key of the same document: integer ids [T] or [B, T].");
+  m.def(
+      "blocks",
+      [](nb::handle f, int64_t q, int64_t k) {
+        return blocks(to_tensor(f, {"blocks", "flags"}), q, k);
+      },
+      "flags"_a, "query_block"_a, "key_block"_a, "Block-sparse: bool flags say which blocks may meet.");
+  m.def("alibi_slopes", &nn::alibi_slopes, "num_heads"_a, "Slopes [H] of attention with linear biases.");
+}
+
+void bind_capture(nb::module_& m) {
+  using C = AttentionCapture;
+  const auto tensor = [](Tensor C::*member) {
+    return [member](const C& c) { return (c.*member).defined() ? std::optional(c.*member) : std::nullopt; };
+  };
+  nb::class_<C>(m, "AttentionCapture",
+                "What to look at inside attention; pass it as capture= and read it after the call.")
+      .def(
+          "__init__",
+          [](C* self, bool weights, const std::string& stage, std::vector<int64_t> heads,
+             std::vector<int64_t> rows, bool key_mass, bool entropy, int64_t top_k) {
+            new (self) C{weights,
+                         stage_of(stage),
+                         std::move(heads),
+                         std::move(rows),
+                         key_mass,
+                         entropy,
+                         top_k,
+                         {},
+                         {},
+                         {},
+                         {},
+                         {}};
+          },
+          nb::kw_only(), "weights"_a = true, "stage"_a = "probabilities", "heads"_a = std::vector<int64_t>(),
+          "query_rows"_a = std::vector<int64_t>(), "key_mass"_a = false, "entropy"_a = false, "top_k"_a = 0)
+      .def_prop_ro("weights", tensor(&C::weights), "[B, heads, query_rows, Tk]")
+      .def_prop_ro("key_mass", tensor(&C::key_mass), "[B, H, Tk]")
+      .def_prop_ro("entropy", tensor(&C::entropy), "[B, H, Tq], in nats")
+      .def_prop_ro("top_weights", tensor(&C::top_weights), "[B, H, Tq, top_k]")
+      .def_prop_ro("top_keys", tensor(&C::top_keys), "int64, -1 where there are fewer keys")
+      .def_ro("heads", &C::heads)
+      .def_ro("query_rows", &C::query_rows);
+}
+
+// attention(query, key, value, …) -> Tensor or (Tensor, lse)
+nb::object attention_call(nb::handle query, nb::handle key, nb::handle value, nb::handle mask,
+                          std::optional<float> scale, float softcap, nb::handle bias, nb::handle alibi_slopes,
+                          nb::handle relative_bias, int64_t relative_center, float dropout_p, Rng* rng,
+                          const std::string& empty_row, const std::string& layout, AttentionCapture* capture,
+                          bool return_lse, bool allow_binary_bias, nb::handle score_mod) {
+  const Tensor q = to_tensor(query, {"attention", "query"});
+  const Tensor k = to_tensor(key, {"attention", "key"});
+  const Tensor v = to_tensor(value, {"attention", "value"});
+  AttentionOptions options =
+      to_options({mask, bias, alibi_slopes, relative_bias, scale, softcap, relative_center, dropout_p, rng,
+                  empty_row, layout, allow_binary_bias});
+  options.capture = capture;
+  Tensor lse;
+  if (return_lse) options.lse = &lse;
+  const ScoreMod mod = to_score_mod(score_mod);
+  Tensor out = unlocked([&] { return attention(q, k, v, options, mod); });
+  if (!return_lse) return nb::cast(std::move(out));
+  return nb::make_tuple(std::move(out), std::move(lse));
+}
+
+constexpr const char* kAttentionDoc =
+    "softmax(softcap(scale * query @ key.T) + biases, over the keys the mask allows) @ value.\n\n"
+    "Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];\n"
+    "          layout='bthd' swaps H and T in all of them. H % Hkv == 0.\n"
+    "Dtypes    float32, float64, bfloat16, float16, the same for all three\n"
+    "Gradient  query, key, value, bias, alibi_slopes, relative_bias\n"
+    "Memory    O(Tq + Tk) per head beyond inputs and output\n"
+    "Rows      without any allowed key give 0, see empty_row\n"
+    "Raises    ShapeError, DtypeError, ValueError";
+
+void bind_profiles(nb::module_& m) {
+  m.def(
+      "attention_profile",
+      [](const std::string& name, int64_t embed_dim) {
+        return attention_profile(parse_profile(name), embed_dim).to_string();
+      },
+      "name"_a, "embed_dim"_a = 0,
+      "The rule of 'labml', 'blog', 'lecture', 'd2l', 'torch_mha', 'torch_sdpa' or 'onnx' as text.");
+  const auto from = [&](const char* name, Mask (*f)(const Tensor&), const char* doc) {
+    m.def(
+        name,
+        [f, name](nb::handle x) {
+          return f(to_tensor(x, {name, "mask"}));
+        },
+        "mask"_a, doc);
+  };
+  from("from_labml_mask", &from_labml_mask, "[Tq or 1, Tk, B or 1], every non-zero element may attend.");
+  from("from_torch_mha_mask", &from_torch_mha_mask,
+       "attn_mask of torch.nn.MultiheadAttention: True may NOT attend.");
+  from("from_torch_key_padding_mask", &from_torch_key_padding_mask, "bool [B, Tk]: True is padding.");
+  from("from_torch_sdpa_mask", &from_torch_sdpa_mask,
+       "attn_mask of scaled_dot_product_attention: True may attend.");
+}
+
+}  // namespace
+
+Mask to_mask(nb::handle object) {
+  if (!object.is_valid() || object.is_none()) return {};
+  Mask* mask = nullptr;
+  if (nb::try_cast(object, mask, false) && mask != nullptr) return *mask;
+  throw nb::type_error(
+      "attention: mask must be a Mask: keep(array) where True may attend, drop(array) where True may not, "
+      "causal(), "
+      "lengths(n), … joined with &");
+}
+
+AttentionOptions to_options(const AttentionKeywords& k) {
+  AttentionOptions options;
+  options.mask = to_mask(k.mask);
+  options.scale = k.scale;
+  options.softcap = k.softcap;
+  const auto optional = [](nb::handle x, const char* name) {
+    return x.is_valid() ? to_tensor_or_none(x, {"attention", name}) : Tensor();
+  };
+  options.bias = optional(k.bias, "bias");
+  options.alibi_slopes = optional(k.alibi_slopes, "alibi_slopes");
+  options.relative_bias = optional(k.relative_bias, "relative_bias");
+  options.relative_center = k.relative_center;
+  options.dropout_p = k.dropout_p;
+  options.rng = k.rng;
+  if (k.empty_row != "zero") options.empty_row = empty_row_of(k.empty_row);
+  if (k.layout != "bhtd") {
+    options.layout =
+        to_enum<Layout>(k.layout, "attention: layout", {{"bhtd", Layout::bhtd}, {"bthd", Layout::bthd}});
+  }
+  options.allow_binary_bias = k.allow_binary_bias;
+  return options;
+}
+
+void bind_attention(nb::module_& m) {
+  bind_masks(m);
+  bind_capture(m);
+  bind_profiles(m);
+  m.def("attention", &attention_call, "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only(),
+        "mask"_a = nb::none(), "scale"_a = nb::none(), "softcap"_a = 0.0f, "bias"_a = nb::none(),
+        "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "relative_center"_a = -1,
+        "dropout_p"_a = 0.0f, "rng"_a = nb::none(), "empty_row"_a = "zero", "layout"_a = "bhtd",
+        "capture"_a = nb::none(), "return_lse"_a = false, "allow_binary_bias"_a = false,
+        "score_mod"_a = nb::none(), kAttentionDoc);
+  m.def(
+      "attention_ragged",
+      [](nb::handle query, nb::handle key, nb::handle value, nb::handle cu_q, nb::handle cu_k,
+         nb::handle mask, std::optional<float> scale) {
+        const char* who = "attention_ragged";
+        const Tensor q = to_tensor(query, {who, "query"}), k = to_tensor(key, {who, "key"});
+        const Tensor v = to_tensor(value, {who, "value"});
+        const Tensor a = to_tensor(cu_q, {who, "cu_seqlens_q"}), b = to_tensor(cu_k, {who, "cu_seqlens_k"});
+        AttentionOptions options;
+        options.mask = to_mask(mask);
+        options.scale = scale;
+        return unlocked([&] { return attention_ragged(q, k, v, a, b, options); });
+      },
+      "query"_a.none(), "key"_a.none(), "value"_a.none(), "cu_seqlens_q"_a, "cu_seqlens_k"_a, nb::kw_only(),
+      "mask"_a = nb::none(), "scale"_a = nb::none(),
+      "Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, "
+      "Dv].");
+  m.def(
+      "explain",
+      [](nb::handle query, nb::handle key, nb::handle value, nb::handle mask, std::optional<float> scale,
+         float softcap, nb::handle bias, float dropout_p, Rng* rng, const std::string& empty_row,
+         const std::string& layout, nb::handle score_mod) {
+        const Tensor q = to_tensor(query, {"explain", "query"}), k = to_tensor(key, {"explain", "key"});
+        const Tensor v = to_tensor(value, {"explain", "value"});
+        AttentionKeywords words;
+        words.mask = mask, words.bias = bias, words.scale = scale, words.softcap = softcap;
+        words.dropout_p = dropout_p, words.rng = rng, words.empty_row = empty_row, words.layout = layout;
+        return explain(q, k, v, to_options(words), to_score_mod(score_mod)).to_string();
+      },
+      "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only(), "mask"_a = nb::none(),
+      "scale"_a = nb::none(), "softcap"_a = 0.0f, "bias"_a = nb::none(), "dropout_p"_a = 0.0f,
+      "rng"_a = nb::none(), "empty_row"_a = "zero", "layout"_a = "bhtd", "score_mod"_a = nb::none(),
+      "Which rule attention() follows and how it would run, as text; runs nothing.");
+}
+
+}  // namespace multihead::python

@@ -1,0 +1,32 @@
+// Attention options from keyword arguments, shared by attention.cc, torch.cc and nn.cc.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <string>
+
+#include "multihead/ops/attention.h"
+#include "python/src/convert.h"
+
+namespace multihead::python {
+
+/// The keyword arguments of attention() as Python has them.
+struct AttentionKeywords {
+  nb::handle mask, bias, alibi_slopes, relative_bias;
+  std::optional<float> scale;
+  float softcap = 0;
+  int64_t relative_center = -1;
+  float dropout_p = 0;
+  Rng* rng = nullptr;
+  std::string empty_row = "zero", layout = "bhtd";
+  bool allow_binary_bias = false;
+};
+
+AttentionOptions to_options(const AttentionKeywords& k);
+/// A Mask from a Mask or None; a bare array is refused with the names of the two polarities.
+Mask to_mask(nb::handle object);
+/// From None or what multihead._core.score_expression() made.
+ScoreMod to_score_mod(nb::handle object);
+
+}  // namespace multihead::python

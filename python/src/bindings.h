@@ -1,0 +1,20 @@
+// What each unit adds to the extension module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace multihead::python {
+
+void bind_core(nanobind::module_& m);       // core.cc: threads, instruction set, memory, errors
+void bind_tensor(nanobind::module_& m);     // tensor.cc
+void bind_ops(nanobind::module_& m);        // ops.cc
+void bind_attention(nanobind::module_& m);  // attention.cc
+void bind_flex(nanobind::module_& m);       // flex.cc
+void bind_torch(nanobind::module_& m);      // torch.cc
+void bind_nn(nanobind::module_& m);         // nn.cc
+void bind_stacks(nanobind::module_& m);     // stacks.cc
+void bind_models(nanobind::module_& m);     // models.cc
+void bind_text(nanobind::module_& m);       // text.cc
+void bind_training(nanobind::module_& m);   // training.cc: optimisers, safetensors, language-model runs
+
+}  // namespace multihead::python

@@ -1,0 +1,93 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <new>
+
+#include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
+#include "multihead/core/storage.h"
+#include "multihead/core/version.h"
+#include "multihead/kernels/isa.h"
+#include "python/src/bindings.h"
+#include "python/src/convert.h"
+
+namespace multihead::python {
+namespace {
+
+struct Exceptions {
+  nb::object shape, dtype, io, format, numeric;
+};
+
+Exceptions& exceptions() {
+  static Exceptions* instance = new Exceptions;  // never freed: the interpreter is gone before statics are
+  return *instance;
+}
+
+nb::object make_exception(nb::module_& m, const char* name, const char* doc, PyObject* base) {
+  const std::string full = std::string("multihead.") + name;
+  nb::object type = nb::steal(PyErr_NewExceptionWithDoc(full.c_str(), doc, base, nullptr));
+  m.attr(name) = type;
+  return type;
+}
+
+void translate(const std::exception_ptr& pointer, void*) {
+  const Exceptions& known = exceptions();
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const ShapeError& e) {
+    PyErr_SetString(known.shape.ptr(), e.what());
+  } catch (const DtypeError& e) {
+    PyErr_SetString(known.dtype.ptr(), e.what());
+  } catch (const ValueError& e) {
+    PyErr_SetString(PyExc_ValueError, e.what());
+  } catch (const IoError& e) {
+    PyErr_SetString(known.io.ptr(), e.what());
+  } catch (const FormatError& e) {
+    PyErr_SetString(known.format.ptr(), e.what());
+  } catch (const NumericError& e) {
+    PyErr_SetString(known.numeric.ptr(), e.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_SetString(PyExc_MemoryError, "multihead: out of memory");
+  }
+}
+
+}  // namespace
+
+void bind_core(nb::module_& m) {
+  Exceptions& e = exceptions();
+  e.shape =
+      make_exception(m, "ShapeError", "A tensor has the wrong rank, sizes or strides.", PyExc_ValueError);
+  e.dtype =
+      make_exception(m, "DtypeError", "A tensor has a dtype the operation does not take.", PyExc_TypeError);
+  e.io = make_exception(m, "IoError", "The operating system refused to read or write.", PyExc_OSError);
+  e.format =
+      make_exception(m, "FormatError", "A file's bytes are not what its format promises.", PyExc_ValueError);
+  e.numeric = make_exception(m, "NumericError", "Training met NaN or Inf.", PyExc_FloatingPointError);
+  nb::register_exception_translator(translate);
+
+  m.attr("__version__") = std::string(version());
+  m.def(
+      "git_hash", [] { return std::string(git_hash()); }, "Commit the library was built from, or ''.");
+  m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");
+  m.def("set_num_threads", &set_num_threads, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>(),
+        "Sets the number of threads; ValueError unless 1 <= threads <= 1024.");
+  m.def(
+      "isa", [] { return std::string(kernels::isa_name(kernels::current_isa())); },
+      "The instruction set that kernels use: 'baseline', 'avx2' or 'avx512'. Cap it with MULTIHEAD_ISA.");
+  m.def("cpu_name", [] { return std::string(kernels::cpu_name()); });
+  m.def(
+      "memory_stats",
+      [] {
+        const MemoryStats s = memory_stats();
+        nb::dict d;
+        d["live_bytes"] = s.live_bytes;
+        d["peak_bytes"] = s.peak_bytes;
+        d["cached_bytes"] = s.cached_bytes;
+        d["system_allocations"] = s.system_allocations;
+        return d;
+      },
+      "Bytes held by tensors now and at most, free bytes kept for the next tensor.");
+  m.def("release_cached_memory", &release_cached_memory, "Returns cached memory to the system.");
+}
+
+}  // namespace multihead::python

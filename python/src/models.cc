@@ -1,0 +1,225 @@
+#include <nanobind/stl/map.h>
+
+#include <functional>
+
+#include "multihead/core/error.h"
+#include "multihead/generate/beam_search.h"
+#include "multihead/generate/generate.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/models/language_model.h"
+#include "python/src/attention.h"
+#include "python/src/bindings.h"
+#include "python/src/modules.h"
+#include "python/src/names.h"
+
+namespace multihead::python {
+namespace {
+
+using models::LanguageModel;
+using models::LanguageModelConfig;
+using models::Positions;
+
+const std::initializer_list<std::pair<const char*, Positions>> kPositions = {
+    {"none", Positions::none},
+    {"learned", Positions::learned},
+    {"sinusoidal", Positions::sinusoidal},
+    {"rotary", Positions::rotary},
+    {"alibi", Positions::alibi}};
+
+void bind_config(nb::module_& m) {
+  using C = LanguageModelConfig;
+  nb::class_<C> c(
+      m, "LanguageModelConfig",
+      "What a language model is: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),\n"
+      "norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
+  c.def("__init__", [](nb::pointer_and_handle<C> self, nb::kwargs fields) {
+    new (self.p) C();
+    nb::inst_mark_ready(self.h);
+    for (auto [name, value] : fields) {
+      if (!nb::hasattr(self.h, name)) {
+        throw nb::type_error(
+            ("LanguageModelConfig: unknown field '" + nb::cast<std::string>(name) + "'").c_str());
+      }
+      nb::setattr(self.h, name, value);
+    }
+  });
+#define MH_FIELD(name) c.def_rw(#name, &C::name)
+  MH_FIELD(vocab_size), MH_FIELD(context), MH_FIELD(num_layers), MH_FIELD(num_heads), MH_FIELD(num_kv_heads);
+  MH_FIELD(head_dim), MH_FIELD(embed_dim), MH_FIELD(ffn_dim), MH_FIELD(rotary_base),
+      MH_FIELD(rotary_fraction);
+  MH_FIELD(norm_eps), MH_FIELD(norm_first), MH_FIELD(final_norm), MH_FIELD(gated), MH_FIELD(attention_bias);
+  MH_FIELD(out_bias), MH_FIELD(ffn_bias), MH_FIELD(head_bias), MH_FIELD(tie_embeddings),
+      MH_FIELD(scale_embeddings);
+  MH_FIELD(dropout_p), MH_FIELD(attention_dropout_p), MH_FIELD(ffn_dropout_p), MH_FIELD(init_std);
+  MH_FIELD(scaled_residual_init), MH_FIELD(default_linear_init);
+#undef MH_FIELD
+  c.def_prop_rw(
+      "positions",
+      [](const C& x) {
+        for (const auto& [name, value] : kPositions) {
+          if (value == x.positions) return name;
+        }
+        return "none";
+      },
+      [](C& x, const std::string& name) { x.positions = to_enum(name, "positions", kPositions); });
+  c.def_prop_rw(
+      "norm", [](const C& x) { return x.norm == nn::NormKind::layer ? "layer" : "rms"; },
+      [](C& x, const std::string& name) { x.norm = norm_kind_of(name); });
+  c.def_prop_rw(
+      "activation",
+      [](const C& x) {
+        static const char* const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
+        return names[static_cast<int>(x.activation)];
+      },
+      [](C& x, const std::string& name) { x.activation = activation_of(name); });
+  c.def_prop_rw(
+      "rotary_layout",
+      [](const C& x) { return x.rotary_layout == RotaryLayout::halves ? "halves" : "interleaved"; },
+      [](C& x, const std::string& name) { x.rotary_layout = rotary_layout_of(name); });
+  c.def("__eq__", [](const C& a, const C& b) { return a == b; });
+  m.def("language_model_preset", &models::language_model_preset, "name"_a, "'tiny', 'small' or 'tutorial'.");
+}
+
+// Ctrl-C during generation: Python's handler only sets a flag, which somebody has to look at.
+void check_signals() {
+  nb::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
+  std::vector<std::vector<int32_t>> rows;
+  const auto convert = [](nb::handle row) {
+    std::vector<int32_t> tokens;
+    for (const int64_t t : to_integers(row, {"generate", "prompts"})) {
+      MH_CHECK(t >= INT32_MIN && t <= INT32_MAX, ValueError, "generate: token ", t,
+               " is outside the vocabulary");
+      tokens.push_back(static_cast<int32_t>(t));
+    }
+    return tokens;
+  };
+  const bool is_list = PyList_Check(prompts.ptr()) || PyTuple_Check(prompts.ptr());
+  if (is_list && nb::len(prompts) > 0) {
+    nb::object first = nb::object(prompts[0]);
+    single = PyLong_Check(first.ptr()) || nb::hasattr(first, "__index__");
+  } else {
+    single = !is_list && nb::cast<int>(nb::object(prompts.attr("ndim"))) == 1;
+  }
+  if (single) {
+    rows.push_back(convert(prompts));
+  } else {
+    for (nb::handle row : prompts) rows.push_back(convert(row));
+  }
+  return rows;
+}
+
+nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t max_new_tokens,
+                         double temperature, int64_t top_k, double top_p, double min_p,
+                         double repetition_penalty, uint64_t seed, std::vector<int32_t> stop_tokens,
+                         const std::string& overflow, nb::object on_token) {
+  bool single = false;
+  const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
+  GenerateOptions options;
+  options.max_new_tokens = max_new_tokens;
+  options.sampling = {temperature, top_k, top_p, min_p, repetition_penalty};
+  options.seed = seed;
+  options.stop_tokens = std::move(stop_tokens);
+  options.overflow = to_enum<Overflow>(overflow, "generate: overflow",
+                                       {{"slide", Overflow::slide}, {"error", Overflow::error}});
+  options.on_token = [&](int64_t row, int32_t token) {
+    check_signals();
+    if (on_token.is_none()) return true;
+    nb::gil_scoped_acquire acquire;
+    const nb::object answer = on_token(row, token);
+    return answer.is_none() || nb::cast<bool>(answer);
+  };
+  auto result = unlocked([&] { return generate(model, rows, options); });
+  return single ? nb::cast(result.at(0)) : nb::cast(result);
+}
+
+void bind_language_model(nb::module_& m) {
+  nb::class_<LanguageModel> c(m, "LanguageModel",
+                              "A decoder-only Transformer: tokens [B, T] -> logits [B, T, vocab_size].");
+  c.def(
+      "__init__",
+      [](LanguageModel* self, const LanguageModelConfig& config, Rng* rng) {
+        new (self) LanguageModel(models::resolved(config), rng_or_default(rng));
+      },
+      "config"_a, nb::kw_only(), "rng"_a = nb::none());
+  c.def_prop_ro("config", [](const LanguageModel& model) { return model.config(); });
+  const auto call = [](const char* who, auto f) {
+    return [who, f](const LanguageModel& model, nb::handle tokens, nb::handle mask, Rng* rng) {
+      const Tensor t = to_tensor(tokens, {who, "tokens"});
+      models::LanguageModelCall options;
+      options.rng = rng;
+      options.mask = to_mask(mask);
+      return unlocked([&] { return f(model, t, options); });
+    };
+  };
+  c.def("__call__",
+        call("LanguageModel", [](const LanguageModel& l, const Tensor& t,
+                                 const models::LanguageModelCall& o) { return l(t, o); }),
+        "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
+        "Logits; causal() is always in the mask.");
+  c.def("features",
+        call("features", [](const LanguageModel& l, const Tensor& t,
+                            const models::LanguageModelCall& o) { return l.features(t, o); }),
+        "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
+        "The last hidden states [B, T, E].");
+  c.def(
+      "loss",
+      [](const LanguageModel& model, nb::handle tokens, nb::handle targets, Rng* rng,
+         double label_smoothing) {
+        const Tensor x = to_tensor(tokens, {"loss", "tokens"}), y = to_tensor(targets, {"loss", "targets"});
+        models::LanguageModelCall options;
+        options.rng = rng;
+        return unlocked([&] { return model.loss(x, y, options, label_smoothing); });
+      },
+      "tokens"_a, "targets"_a, nb::kw_only(), "rng"_a = nb::none(), "label_smoothing"_a = 0.0,
+      "Mean cross-entropy of the next token in nats; targets -100 are ignored.");
+  c.def(
+      "attention_weights",
+      [](const LanguageModel& model, nb::handle tokens) {
+        const Tensor t = to_tensor(tokens, {"attention_weights", "tokens"});
+        std::vector<AttentionCapture> captures(static_cast<size_t>(model.config().num_layers));
+        models::LanguageModelCall options;
+        options.capture = &captures;
+        unlocked([&] { return model.features(t, options); });
+        nb::list weights;
+        for (const AttentionCapture& capture : captures) weights.append(capture.weights);
+        return weights;
+      },
+      "tokens"_a, "The attention weights [B, H, T, T] of every layer.");
+  c.def("generate", &generate_call, "prompts"_a, nb::kw_only(), "max_new_tokens"_a = 100,
+        "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0,
+        "seed"_a = 0, "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide",
+        "on_token"_a = nb::none(),
+        "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
+        "comes and\n"
+        "may return False to end its row.");
+  c.def(
+      "save",
+      [](LanguageModel& model, const std::string& folder) {
+        nb::module_::import_("os").attr("makedirs")(folder, "exist_ok"_a = true);
+        unlocked([&] {
+          models::save_language_model(model, folder);
+          return 0;
+        });
+      },
+      "folder"_a,
+      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, where they can express "
+      "it.");
+  c.def_static(
+      "load",
+      [](const std::string& folder) { return unlocked([&] { return models::load_language_model(folder); }); },
+      "folder"_a, "A model from a Hugging Face folder (GPT-2, Llama families) or one of ours.");
+  bind_module(c, "LanguageModel");
+}
+
+}  // namespace
+
+void bind_models(nb::module_& m) {
+  bind_config(m);
+  bind_language_model(m);
+}
+
+}  // namespace multihead::python

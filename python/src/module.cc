@@ -1,0 +1,17 @@
+// The extension module multihead._core: thin wrappers, one unit per folder of the library.
+#include "python/src/bindings.h"
+
+NB_MODULE(_core, m) {
+  using namespace multihead::python;  // NOLINT(google-build-using-namespace)
+  bind_core(m);
+  bind_tensor(m);
+  bind_ops(m);
+  bind_attention(m);
+  bind_flex(m);
+  bind_torch(m);
+  bind_nn(m);
+  bind_stacks(m);
+  bind_models(m);
+  bind_text(m);
+  bind_training(m);
+}

@@ -1,0 +1,97 @@
+// What every module has in Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <string>
+
+#include "multihead/core/rng.h"
+#include "multihead/nn/module.h"
+#include "python/src/convert.h"
+
+namespace multihead::python {
+
+using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
+/// The generator that modules use if none is given; multihead.nn.manual_seed() restarts it.
+Rng& default_rng();
+inline Rng& rng_or_default(Rng* rng) { return rng != nullptr ? *rng : default_rng(); }
+
+inline std::map<std::string, Tensor> to_tensor_map(nb::handle mapping, const char* who) {
+  std::map<std::string, Tensor> tensors;
+  for (nb::handle item : mapping.attr("items")()) {
+    const auto pair = nb::cast<nb::tuple>(item);
+    const auto name = nb::cast<std::string>(pair[0]);
+    tensors.emplace(name, to_tensor(pair[1], {who, name.c_str(), true}));
+  }
+  return tensors;
+}
+
+inline nb::dict to_dict(const std::map<std::string, Tensor>& tensors) {
+  nb::dict result;
+  for (const auto& [name, tensor] : tensors) result[name.c_str()] = tensor;
+  return result;
+}
+
+inline std::optional<Tensor> optional_tensor(const Tensor& t) {
+  return t.defined() ? std::optional(t) : std::nullopt;
+}
+
+template <class Module>
+void bind_module(nb::class_<Module>& c, const char* name) {
+  c.def(
+      "named_parameters",
+      [](Module& m) {
+        nb::list list;
+        for (const nn::NamedTensor& p : nn::named_parameters(m))
+          list.append(nb::make_tuple(p.name, p.tensor));
+        return list;
+      },
+      "(name, Tensor) of every parameter; a shared one is listed once.");
+  c.def("parameters", [](Module& m) { return nn::parameters(m); });
+  c.def("parameter_count", [](Module& m) { return nn::parameter_count(m); });
+  c.def(
+      "state_dict",
+      [](Module& m) {
+        nb::dict dict;
+        for (const nn::NamedTensor& p : nn::named_parameters(m)) dict[p.name.c_str()] = p.tensor.detach();
+        return dict;
+      },
+      "Parameters by name, sharing memory; for save_safetensors() and load_state_dict().");
+  c.def(
+      "load_state_dict",
+      [name](Module& m, nb::handle state) {
+        nn::load_parameters(nn::named_parameters(m), to_tensor_map(state, "load_state_dict"), name);
+      },
+      "state"_a,
+      "Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are "
+      "listed in\n"
+      "one FormatError, and then nothing is changed.");
+  c.def(
+      "to",
+      [](nb::object self, nb::handle dtype) {
+        nn::to(nb::cast<Module&>(self), to_dtype(dtype));
+        return self;
+      },
+      "dtype"_a, "Converts every parameter.");
+  c.def(
+      "zero_grad", [](Module& m) { nn::zero_grad(nn::parameters(m)); }, "Forgets the gradients.");
+  c.def(
+      "clone", [](const Module& m) { return nn::clone(m); }, "A module with parameters of its own.");
+  c.def("__deepcopy__", [](const Module& m, nb::handle) { return nn::clone(m); });
+  c.def("__reduce_ex__", [name](const Module&, int) -> nb::object {
+    throw nb::type_error(
+        (std::string(name) +
+         ": not picklable; save it with multihead.save_safetensors(path, module.state_dict())")
+            .c_str());
+  });
+  c.def("__repr__", [name](Module& m) {
+    return std::string(name) + "(" + std::to_string(nn::parameter_count(m)) + " parameters)";
+  });
+}
+
+}  // namespace multihead::python

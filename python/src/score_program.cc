@@ -1,0 +1,661 @@
+#include "python/src/score_program.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "multihead/core/error.h"
+
+namespace multihead::python {
+namespace {
+
+constexpr int kBlock = 64;
+
+constexpr std::array<const char*, 54> kNames = {
+    "batch",     "head",    "query",    "key",   "const_i", "to_i",    "add_i",   "sub_i",    "mul_i",
+    "div_i",     "mod_i",   "min_i",    "max_i", "abs_i",   "neg_i",   "and_i",   "or_i",     "xor_i",
+    "not_b",     "eq_i",    "ne_i",     "lt_i",  "le_i",    "eq_f",    "ne_f",    "lt_f",     "le_f",
+    "select_i",  "bound_i", "gather_i", "score", "const_f", "to_f",    "add_f",   "sub_f",    "mul_f",
+    "div_f",     "neg_f",   "abs_f",    "min_f", "max_f",   "exp_f",   "log_f",   "sqrt_f",   "tanh_f",
+    "sigmoid_f", "sin_f",   "cos_f",    "erf_f", "pow_f",   "floor_f", "round_f", "select_f", "gather_f"};
+static_assert(static_cast<size_t>(Op::gather_f) + 1 == kNames.size());
+
+#define MH_INLINE [[gnu::always_inline]] inline
+
+// --- functions that compilers turn into vectors: no branches, no calls ------------------------------------
+
+// e^x within 2 ulp: x = n·ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree 6.
+MH_INLINE float vector_exp(float x) {
+  const float clamped = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
+  const float n = (clamped * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
+  const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // 2^n in two factors, so that subnormal results are reached.
+  const int32_t whole = static_cast<int32_t>(n), half = whole >> 1;
+  const float low = std::bit_cast<float>((half + 127) << 23);
+  const float high = std::bit_cast<float>((whole - half + 127) << 23);
+  return x != x ? x : p * low * high;
+}
+MH_INLINE double vector_exp(double x) { return std::exp(x); }
+
+MH_INLINE float vector_tanh(float x) {
+  const float a = std::fabs(x), z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float small = x + x * z * p;
+  const float large = 1.0f - 2.0f / (vector_exp(2.0f * a) + 1.0f);
+  return a < 0.625f ? small : (x < 0 ? -large : large);
+}
+MH_INLINE double vector_tanh(double x) { return std::tanh(x); }
+
+// --- one block --------------------------------------------------------------------------------------------
+
+template <class T>
+struct Registers {
+  std::vector<T> values, slopes;
+  std::vector<int32_t> integers;
+  T* value(int32_t i) { return values.data() + static_cast<size_t>(i) * kBlock; }
+  T* slope(int32_t i) { return slopes.data() + static_cast<size_t>(i) * kBlock; }
+  int32_t* integer(int32_t i) { return integers.data() + static_cast<size_t>(i) * kBlock; }
+  void fit(size_t count) {
+    if (integers.size() < count * kBlock) {
+      values.resize(count * kBlock);
+      slopes.resize(count * kBlock);
+      integers.resize(count * kBlock);
+    }
+  }
+};
+
+template <class T>
+Registers<T>& registers() {
+  thread_local Registers<T> instance;
+  return instance;
+}
+
+struct Place {
+  int32_t batch, head, query, key, count;
+};
+
+template <class F>
+MH_INLINE void each(F&& f) {
+  for (int i = 0; i < kBlock; ++i) f(i);
+}
+
+MH_INLINE int32_t floor_div(int32_t a, int32_t b) {
+  if (b == 0) return 0;
+  const int32_t q = a / b;
+  return q - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
+}
+
+template <class T>
+MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers<T>& r, const Place& at) {
+  const Instruction& in = program.code()[static_cast<size_t>(index)];
+  int32_t* y = r.integer(index);
+  const int32_t* a = in.a >= 0 ? r.integer(in.a) : nullptr;
+  const int32_t* b = in.b >= 0 ? r.integer(in.b) : nullptr;
+  const int32_t* c = in.c >= 0 ? r.integer(in.c) : nullptr;
+  const T* fa = in.a >= 0 ? r.value(in.a) : nullptr;
+  const T* fb = in.b >= 0 ? r.value(in.b) : nullptr;
+  const auto number = static_cast<int32_t>(in.number);
+  switch (in.op) {
+    case Op::batch:
+      each([&](int i) { y[i] = at.batch; });
+      break;
+    case Op::head:
+      each([&](int i) { y[i] = at.head; });
+      break;
+    case Op::query:
+      each([&](int i) { y[i] = at.query + i; });
+      break;
+    case Op::key:
+      each([&](int i) { y[i] = at.key; });
+      break;
+    case Op::const_i:
+      each([&](int i) { y[i] = number; });
+      break;
+    case Op::to_i:
+      each([&](int i) { y[i] = static_cast<int32_t>(fa[i]); });
+      break;
+    case Op::add_i:
+      each([&](int i) { y[i] = a[i] + b[i]; });
+      break;
+    case Op::sub_i:
+      each([&](int i) { y[i] = a[i] - b[i]; });
+      break;
+    case Op::mul_i:
+      each([&](int i) { y[i] = a[i] * b[i]; });
+      break;
+    case Op::div_i:
+      each([&](int i) { y[i] = floor_div(a[i], b[i]); });
+      break;
+    case Op::mod_i:
+      each([&](int i) { y[i] = a[i] - floor_div(a[i], b[i]) * b[i]; });
+      break;
+    case Op::min_i:
+      each([&](int i) { y[i] = b[i] < a[i] ? b[i] : a[i]; });
+      break;
+    case Op::max_i:
+      each([&](int i) { y[i] = b[i] > a[i] ? b[i] : a[i]; });
+      break;
+    case Op::abs_i:
+      each([&](int i) { y[i] = a[i] < 0 ? -a[i] : a[i]; });
+      break;
+    case Op::neg_i:
+      each([&](int i) { y[i] = -a[i]; });
+      break;
+    case Op::and_i:
+      each([&](int i) { y[i] = a[i] & b[i]; });
+      break;
+    case Op::or_i:
+      each([&](int i) { y[i] = a[i] | b[i]; });
+      break;
+    case Op::xor_i:
+      each([&](int i) { y[i] = a[i] ^ b[i]; });
+      break;
+    case Op::not_b:
+      each([&](int i) { y[i] = a[i] == 0; });
+      break;
+    case Op::eq_i:
+      each([&](int i) { y[i] = a[i] == b[i]; });
+      break;
+    case Op::ne_i:
+      each([&](int i) { y[i] = a[i] != b[i]; });
+      break;
+    case Op::lt_i:
+      each([&](int i) { y[i] = a[i] < b[i]; });
+      break;
+    case Op::le_i:
+      each([&](int i) { y[i] = a[i] <= b[i]; });
+      break;
+    case Op::eq_f:
+      each([&](int i) { y[i] = fa[i] == fb[i]; });
+      break;
+    case Op::ne_f:
+      each([&](int i) { y[i] = fa[i] != fb[i]; });
+      break;
+    case Op::lt_f:
+      each([&](int i) { y[i] = fa[i] < fb[i]; });
+      break;
+    case Op::le_f:
+      each([&](int i) { y[i] = fa[i] <= fb[i]; });
+      break;
+    case Op::select_i:
+      each([&](int i) { y[i] = a[i] != 0 ? b[i] : c[i]; });
+      break;
+    case Op::bound_i: {
+      int32_t bad = 0;
+      each([&](int i) {
+        const int32_t wrapped = a[i] < 0 ? a[i] + number : a[i];
+        y[i] = wrapped < 0 ? 0 : (wrapped >= number ? number - 1 : wrapped);
+        bad |= i < at.count && y[i] != wrapped;
+      });
+      if (bad != 0) program.note_out_of_range();
+      break;
+    }
+    case Op::gather_i: {
+      const auto* table = program.tables()[static_cast<size_t>(in.table)].template data<int32_t>();
+      each([&](int i) { y[i] = table[a[i]]; });
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+// y = f(a), dy = df(a, y) · da
+template <bool kDerivative, class T, class F, class D>
+MH_INLINE void unary(Registers<T>& r, int32_t index, int32_t a_index, bool active, F&& f, D&& df) {
+  T* y = r.value(index);
+  const T* a = r.value(a_index);
+  each([&](int i) { y[i] = f(a[i]); });
+  if (kDerivative && active) {
+    T* dy = r.slope(index);
+    const T* da = r.slope(a_index);
+    each([&](int i) { dy[i] = df(a[i], y[i]) * da[i]; });
+  }
+}
+
+template <bool kDerivative, class T>
+MH_INLINE void run_number(const ScoreProgram& program, int32_t index, Registers<T>& r) {
+  const Instruction& in = program.code()[static_cast<size_t>(index)];
+  const bool active = kDerivative && program.is_active(index);
+  T* y = r.value(index);
+  T* dy = r.slope(index);
+  const T* a = in.a >= 0 ? r.value(in.a) : nullptr;
+  const T* b = in.b >= 0 ? r.value(in.b) : nullptr;
+  const T* da = in.a >= 0 ? r.slope(in.a) : nullptr;
+  const T* db = in.b >= 0 ? r.slope(in.b) : nullptr;
+  const int32_t* ia = in.a >= 0 ? r.integer(in.a) : nullptr;
+  const auto number = static_cast<T>(in.number);
+  switch (in.op) {
+    case Op::score:
+      break;
+    case Op::const_f:
+      each([&](int i) { y[i] = number; });
+      break;
+    case Op::to_f:
+      each([&](int i) { y[i] = static_cast<T>(ia[i]); });
+      break;
+    case Op::add_f:
+      each([&](int i) { y[i] = a[i] + b[i]; });
+      if (active) each([&](int i) { dy[i] = da[i] + db[i]; });
+      break;
+    case Op::sub_f:
+      each([&](int i) { y[i] = a[i] - b[i]; });
+      if (active) each([&](int i) { dy[i] = da[i] - db[i]; });
+      break;
+    case Op::mul_f:
+      each([&](int i) { y[i] = a[i] * b[i]; });
+      if (active) each([&](int i) { dy[i] = da[i] * b[i] + a[i] * db[i]; });
+      break;
+    case Op::div_f:
+      each([&](int i) { y[i] = a[i] / b[i]; });
+      if (active) each([&](int i) { dy[i] = (da[i] - y[i] * db[i]) / b[i]; });
+      break;
+    case Op::min_f:
+      each([&](int i) { y[i] = b[i] < a[i] ? b[i] : a[i]; });
+      if (active) each([&](int i) { dy[i] = b[i] < a[i] ? db[i] : da[i]; });
+      break;
+    case Op::max_f:
+      each([&](int i) { y[i] = b[i] > a[i] ? b[i] : a[i]; });
+      if (active) each([&](int i) { dy[i] = b[i] > a[i] ? db[i] : da[i]; });
+      break;
+    case Op::neg_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return -x; }, [](T, T) { return T(-1); });
+      break;
+    case Op::abs_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return x < 0 ? -x : x; },
+          [](T x, T) { return x > 0 ? T(1) : (x < 0 ? T(-1) : T(0)); });
+      break;
+    case Op::exp_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return vector_exp(x); }, [](T, T e) { return e; });
+      break;
+    case Op::tanh_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return vector_tanh(x); }, [](T, T t) { return 1 - t * t; });
+      break;
+    case Op::sigmoid_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return 1 / (1 + vector_exp(-x)); },
+          [](T, T s) { return s * (1 - s); });
+      break;
+    case Op::log_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return std::log(x); }, [](T x, T) { return 1 / x; });
+      break;
+    case Op::sqrt_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return std::sqrt(x); }, [](T, T s) { return T(0.5) / s; });
+      break;
+    case Op::sin_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return std::sin(x); }, [](T x, T) { return std::cos(x); });
+      break;
+    case Op::cos_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return std::cos(x); }, [](T x, T) { return -std::sin(x); });
+      break;
+    case Op::erf_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return std::erf(x); },
+          [](T x, T) { return T(1.1283791670955126) * std::exp(-x * x); });
+      break;
+    case Op::pow_f:  // the exponent is a constant in in.number
+      unary<kDerivative>(
+          r, index, in.a, active, [&](T x) { return std::pow(x, number); },
+          [&](T x, T) { return number * std::pow(x, number - 1); });
+      break;
+    case Op::floor_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return std::floor(x); }, [](T, T) { return T(0); });
+      break;
+    case Op::round_f:
+      unary<kDerivative>(
+          r, index, in.a, active, [](T x) { return std::nearbyint(x); }, [](T, T) { return T(0); });
+      break;
+    case Op::select_f: {
+      const T* x = r.value(in.b);
+      const T* z = r.value(in.c);
+      each([&](int i) { y[i] = ia[i] != 0 ? x[i] : z[i]; });
+      if (active) {
+        const T* dx = r.slope(in.b);
+        const T* dz = r.slope(in.c);
+        each([&](int i) { dy[i] = ia[i] != 0 ? dx[i] : dz[i]; });
+      }
+      break;
+    }
+    case Op::gather_f: {
+      const Tensor& table = program.tables()[static_cast<size_t>(in.table)];
+      if (table.dtype() == Dtype::f64) {
+        const double* t = table.data<double>();
+        each([&](int i) { y[i] = static_cast<T>(t[ia[i]]); });
+      } else {
+        const float* t = table.data<float>();
+        each([&](int i) { y[i] = static_cast<T>(t[ia[i]]); });
+      }
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+template <bool kDerivative, class T>
+MH_INLINE void run(const ScoreProgram& program, const std::vector<int32_t>& list, Registers<T>& r,
+                   const Place& at) {
+  for (const int32_t index : list) {
+    if (is_integer(program.code()[static_cast<size_t>(index)].op)) {
+      run_integer(program, index, r, at);
+    } else {
+      run_number<kDerivative>(program, index, r);
+    }
+  }
+}
+
+template <bool kDerivative, class T>
+MH_INLINE void apply_tile(const ScoreProgram& program, const kernels::ScoreTile<T>& tile, T* derivative) {
+  const auto size = static_cast<int32_t>(program.code().size());
+  Registers<T>& r = registers<T>();
+  r.fit(static_cast<size_t>(size));
+  if (kDerivative) {
+    // Only what depends on the score writes a derivative; the others are zero.
+    for (int32_t i = 0; i < size; ++i) {
+      if (!program.is_active(i)) std::fill_n(r.slope(i), kBlock, T(0));
+    }
+    for (int32_t i = 0; i < size; ++i) {
+      if (program.code()[static_cast<size_t>(i)].op == Op::score) std::fill_n(r.slope(i), kBlock, T(1));
+    }
+  }
+  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0};
+  for (int64_t q = 0; q < tile.query_count; q += kBlock) {
+    at.query = static_cast<int32_t>(tile.query_begin + q);
+    at.count = static_cast<int32_t>(std::min<int64_t>(kBlock, tile.query_count - q));
+    run<kDerivative>(program, program.once(), r, at);
+    for (int64_t k = 0; k < tile.key_count; ++k) {
+      at.key = static_cast<int32_t>(tile.key_begin + k);
+      T* scores = tile.scores + k * tile.stride + q;
+      for (int32_t i = 0; i < size; ++i) {
+        if (program.code()[static_cast<size_t>(i)].op != Op::score) continue;
+        T* x = r.value(i);
+        for (int j = 0; j < at.count; ++j) x[j] = scores[j];
+        for (int j = at.count; j < kBlock; ++j) x[j] = 0;
+      }
+      run<kDerivative>(program, program.per_key(), r, at);
+      const T* y = r.value(size - 1);
+      for (int j = 0; j < at.count; ++j) scores[j] = y[j];
+      if (kDerivative) {
+        const T* dy = r.slope(size - 1);
+        T* slopes = derivative + k * tile.stride + q;
+        for (int j = 0; j < at.count; ++j) slopes[j] = dy[j];
+      }
+    }
+  }
+}
+
+MH_INLINE void fill_tile(const ScoreProgram& program, const kernels::KeepTile& tile) {
+  const auto size = static_cast<int32_t>(program.code().size());
+  Registers<float>& r = registers<float>();
+  r.fit(static_cast<size_t>(size));
+  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0};
+  for (int64_t q = 0; q < tile.query_count; q += kBlock) {
+    at.query = static_cast<int32_t>(tile.query_begin + q);
+    at.count = static_cast<int32_t>(std::min<int64_t>(kBlock, tile.query_count - q));
+    run<false>(program, program.once(), r, at);
+    for (int64_t k = 0; k < tile.key_count; ++k) {
+      at.key = static_cast<int32_t>(tile.key_begin + k);
+      run<false>(program, program.per_key(), r, at);
+      const int32_t* y = r.integer(size - 1);
+      uint8_t* keep = tile.keep + k * tile.stride + q;
+      for (int j = 0; j < at.count; ++j) keep[j] = y[j] != 0;
+    }
+  }
+}
+
+// The same loops for each instruction set. No FMA contraction: all give the same bits.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define MH_AVX2 __attribute__((target("avx2")))
+#define MH_AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512")))
+#else
+#define MH_AVX2
+#define MH_AVX512
+#endif
+
+template <bool kDerivative, class T>
+void apply_baseline(const ScoreProgram& p, const kernels::ScoreTile<T>& t, T* d) {
+  apply_tile<kDerivative>(p, t, d);
+}
+template <bool kDerivative, class T>
+MH_AVX2 void apply_avx2(const ScoreProgram& p, const kernels::ScoreTile<T>& t, T* d) {
+  apply_tile<kDerivative>(p, t, d);
+}
+template <bool kDerivative, class T>
+MH_AVX512 void apply_avx512(const ScoreProgram& p, const kernels::ScoreTile<T>& t, T* d) {
+  apply_tile<kDerivative>(p, t, d);
+}
+void fill_baseline(const ScoreProgram& p, const kernels::KeepTile& t) { fill_tile(p, t); }
+MH_AVX2 void fill_avx2(const ScoreProgram& p, const kernels::KeepTile& t) { fill_tile(p, t); }
+
+template <bool kDerivative, class T>
+void dispatch_apply(const ScoreProgram& p, const kernels::ScoreTile<T>& t, T* d) {
+  switch (kernels::current_isa()) {
+    case kernels::Isa::avx512:
+      return apply_avx512<kDerivative>(p, t, d);
+    case kernels::Isa::avx2:
+      return apply_avx2<kDerivative>(p, t, d);
+    default:
+      return apply_baseline<kDerivative>(p, t, d);
+  }
+}
+
+// --- interval arithmetic ----------------------------------------------------------------------------------
+
+struct Interval {
+  int64_t low = std::numeric_limits<int32_t>::min(), high = std::numeric_limits<int32_t>::max();
+  bool is_single() const { return low == high; }
+};
+constexpr Interval kUnknown = {};
+constexpr Interval kEither = {0, 1};
+
+Interval from_flags(bool always, bool never) {
+  return always ? Interval{1, 1} : never ? Interval{0, 0} : kEither;
+}
+
+Interval multiply(Interval a, Interval b) {
+  const int64_t p[] = {a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high};
+  return {*std::min_element(p, p + 4), *std::max_element(p, p + 4)};
+}
+
+// The range of a table's elements at indices in `at`; wide ranges are not looked through.
+Interval table_range(const Tensor& table, Interval at) {
+  constexpr int64_t kLongest = 1024;
+  if (at.low < 0 || at.high >= table.numel() || at.high - at.low > kLongest) return kUnknown;
+  const int32_t* begin = table.data<int32_t>() + at.low;
+  const auto [low, high] = std::minmax_element(begin, begin + (at.high - at.low + 1));
+  return {*low, *high};
+}
+
+bool boolean(Interval a) { return a.low >= 0 && a.high <= 1; }
+
+Interval evaluate(const ScoreProgram& program, const Instruction& in, const std::vector<Interval>& r,
+                  const kernels::KeepTile& t) {
+  const Interval a = in.a >= 0 ? r[static_cast<size_t>(in.a)] : kUnknown;
+  const Interval b = in.b >= 0 ? r[static_cast<size_t>(in.b)] : kUnknown;
+  const Interval c = in.c >= 0 ? r[static_cast<size_t>(in.c)] : kUnknown;
+  const auto number = static_cast<int64_t>(in.number);
+  switch (in.op) {
+    case Op::batch:
+      return {t.batch, t.batch};
+    case Op::head:
+      return {t.head, t.head};
+    case Op::query:
+      return {t.query_begin, t.query_begin + t.query_count - 1};
+    case Op::key:
+      return {t.key_begin, t.key_begin + t.key_count - 1};
+    case Op::const_i:
+      return {number, number};
+    case Op::add_i:
+      return {a.low + b.low, a.high + b.high};
+    case Op::sub_i:
+      return {a.low - b.high, a.high - b.low};
+    case Op::mul_i:
+      return multiply(a, b);
+    case Op::neg_i:
+      return {-a.high, -a.low};
+    case Op::abs_i:
+      return a.low >= 0 ? a : a.high <= 0 ? Interval{-a.high, -a.low} : Interval{0, std::max(-a.low, a.high)};
+    case Op::min_i:
+      return {std::min(a.low, b.low), std::min(a.high, b.high)};
+    case Op::max_i:
+      return {std::max(a.low, b.low), std::max(a.high, b.high)};
+    case Op::div_i: {
+      if (!b.is_single() || b.low <= 0) return kUnknown;
+      const auto divide = [&](int64_t x) { return x >= 0 ? x / b.low : -((-x + b.low - 1) / b.low); };
+      return {divide(a.low), divide(a.high)};
+    }
+    case Op::mod_i:
+      if (!b.is_single() || b.low <= 0) return kUnknown;
+      return a.low >= 0 && a.high < b.low ? a : Interval{0, b.low - 1};
+    case Op::and_i:
+      return boolean(a) && boolean(b) ? Interval{a.low & b.low, a.high & b.high} : kUnknown;
+    case Op::or_i:
+      return boolean(a) && boolean(b) ? Interval{a.low | b.low, a.high | b.high} : kUnknown;
+    case Op::xor_i:
+      return a.is_single() && b.is_single() && boolean(a) && boolean(b)
+                 ? Interval{a.low ^ b.low, a.low ^ b.low}
+                 : kEither;
+    case Op::not_b:
+      return from_flags(a.low == 0 && a.high == 0, a.low > 0 || a.high < 0);
+    case Op::eq_i:
+      return from_flags(a.is_single() && b.is_single() && a.low == b.low, a.high < b.low || b.high < a.low);
+    case Op::ne_i:
+      return from_flags(a.high < b.low || b.high < a.low, a.is_single() && b.is_single() && a.low == b.low);
+    case Op::lt_i:
+      return from_flags(a.high < b.low, a.low >= b.high);
+    case Op::le_i:
+      return from_flags(a.high <= b.low, a.low > b.high);
+    case Op::eq_f:
+    case Op::ne_f:
+    case Op::lt_f:
+    case Op::le_f:
+      return kEither;
+    case Op::select_i:
+      if (a.is_single()) return a.low != 0 ? b : c;
+      return {std::min(b.low, c.low), std::max(b.high, c.high)};
+    case Op::bound_i: {
+      if (a.low >= 0) return {std::min(a.low, number - 1), std::min(a.high, number - 1)};
+      return {0, number - 1};
+    }
+    case Op::gather_i:
+      return table_range(program.tables()[static_cast<size_t>(in.table)], a);
+    default:
+      return kUnknown;
+  }
+}
+
+}  // namespace
+
+Op parse_op(const std::string& name) {
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<Op>(i);
+  }
+  throw ValueError("score expression: unknown operation '" + name + "'");
+}
+
+ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables)
+    : code_(std::move(code)), tables_(std::move(tables)) {
+  MH_CHECK(!code_.empty(), ValueError, "score expression: empty");
+  for (size_t i = 0; i < code_.size(); ++i) {
+    for (const int32_t from : {code_[i].a, code_[i].b, code_[i].c}) {
+      MH_CHECK(from < static_cast<int32_t>(i), ValueError, "score expression: instruction ", i,
+               " reads ahead");
+    }
+    const bool gathers = code_[i].op == Op::gather_i || code_[i].op == Op::gather_f;
+    if (!gathers) continue;
+    MH_CHECK(code_[i].table >= 0 && code_[i].table < static_cast<int32_t>(tables_.size()), ValueError,
+             "score expression: no table ", code_[i].table);
+    const Tensor& table = tables_[static_cast<size_t>(code_[i].table)];
+    MH_CHECK(table.is_contiguous() && table.numel() > 0, ValueError,
+             "score expression: a captured tensor is empty");
+  }
+  analyse();
+}
+
+void ScoreProgram::analyse() {
+  std::vector<uint8_t> depends_on_key(code_.size());
+  active_.resize(code_.size());
+  for (size_t i = 0; i < code_.size(); ++i) {
+    const Instruction& in = code_[i];
+    const bool is_score = in.op == Op::score;
+    uint8_t key = in.op == Op::key || is_score, active = is_score;
+    for (const int32_t from : {in.a, in.b, in.c}) {
+      if (from < 0) continue;
+      key |= depends_on_key[static_cast<size_t>(from)];
+      active |= active_[static_cast<size_t>(from)];
+    }
+    depends_on_key[i] = key;
+    active_[i] = active && !is_integer(in.op);
+    if (is_score) continue;
+    (key ? per_key_ : once_).push_back(static_cast<int32_t>(i));
+  }
+}
+
+template <class T>
+void ScoreProgram::apply(const kernels::ScoreTile<T>& tile, T* derivative) const {
+  if (derivative != nullptr) {
+    dispatch_apply<true>(*this, tile, derivative);
+  } else {
+    dispatch_apply<false>(*this, tile, derivative);
+  }
+}
+template void ScoreProgram::apply(const kernels::ScoreTile<float>&, float*) const;
+template void ScoreProgram::apply(const kernels::ScoreTile<double>&, double*) const;
+
+void ScoreProgram::fill(const kernels::KeepTile& tile) const {
+  kernels::current_isa() >= kernels::Isa::avx2 ? fill_avx2(*this, tile) : fill_baseline(*this, tile);
+}
+
+kernels::BlockClass ScoreProgram::classify(const kernels::KeepTile& tile) const {
+  thread_local std::vector<Interval> ranges;
+  ranges.resize(code_.size());
+  for (size_t i = 0; i < code_.size(); ++i) {
+    ranges[i] = is_integer(code_[i].op) ? evaluate(*this, code_[i], ranges, tile) : kUnknown;
+    // Indices are 32 bits wide: what may leave them is unknown.
+    if (ranges[i].low < kUnknown.low || ranges[i].high > kUnknown.high) ranges[i] = kUnknown;
+  }
+  const Interval result = ranges.back();
+  if (result.low == 0 && result.high == 0) return kernels::BlockClass::empty;
+  return result.low > 0 || result.high < 0 ? kernels::BlockClass::full : kernels::BlockClass::partial;
+}
+
+ScoreMod to_score_mod(std::shared_ptr<const ScoreProgram> program) { return ScoreMod(std::move(program)); }
+
+Mask to_mask(std::shared_ptr<const ScoreProgram> program) {
+  MaskPart part;
+  part.kind = MaskPart::Kind::function;
+  part.diagonal = Align::start;
+  part.fill = [](const void* function, const kernels::KeepTile& tile, int64_t) {
+    static_cast<const ScoreProgram*>(function)->fill(tile);
+  };
+  part.classify = [](const void* function, const kernels::KeepTile& tile, int64_t) {
+    return static_cast<const ScoreProgram*>(function)->classify(tile);
+  };
+  part.function = std::move(program);
+  return Mask(std::move(part));
+}
+
+}  // namespace multihead::python

@@ -1,0 +1,127 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "multihead/text/tokenizer.h"
+#include "python/src/bindings.h"
+#include "python/src/convert.h"
+
+namespace multihead::python {
+
+using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
+namespace {
+
+using text::Tokenizer;
+
+// str or bytes.
+std::string to_bytes(nb::handle text) {
+  if (PyBytes_Check(text.ptr())) {
+    const auto bytes = nb::borrow<nb::bytes>(text);
+    return std::string(bytes.c_str(), bytes.size());
+  }
+  if (!PyUnicode_Check(text.ptr())) throw nb::type_error("Tokenizer: text must be str or bytes");
+  return nb::cast<std::string>(text);
+}
+
+std::vector<std::string> to_texts(nb::handle texts) {
+  std::vector<std::string> result;
+  if (PyUnicode_Check(texts.ptr()) || PyBytes_Check(texts.ptr())) {
+    result.push_back(to_bytes(texts));
+  } else {
+    for (nb::handle text : texts) result.push_back(to_bytes(text));
+  }
+  return result;
+}
+
+Tokenizer train_bpe(nb::handle texts, int64_t vocab_size, int64_t min_frequency, const std::string& eos) {
+  const std::vector<std::string> owned = to_texts(texts);
+  const std::vector<std::string_view> views(owned.begin(), owned.end());
+  text::BpeOptions options;
+  options.vocab_size = vocab_size;
+  options.min_frequency = min_frequency;
+  options.special.eos = eos;
+  options.progress = [](int64_t, int64_t) {
+    nb::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  };
+  return unlocked([&] { return Tokenizer::train_bpe(std::span<const std::string_view>(views), options); });
+}
+
+Tokenizer train_characters(nb::handle texts, const std::string& unk) {
+  const std::vector<std::string> owned = to_texts(texts);
+  const std::vector<std::string_view> views(owned.begin(), owned.end());
+  text::CharacterOptions options;
+  options.special.unk = unk;
+  return unlocked(
+      [&] { return Tokenizer::train_characters(std::span<const std::string_view>(views), options); });
+}
+
+std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special) {
+  std::vector<int32_t> tokens;
+  for (const int64_t id : to_integers(ids, {"decode", "ids"})) {
+    tokens.push_back(id < 0 || id > INT32_MAX ? -1 : static_cast<int32_t>(id));
+  }
+  return unlocked([&] { return tokenizer.decode(tokens, {skip_special}); });
+}
+
+}  // namespace
+
+void bind_text(nb::module_& m) {
+  nb::class_<Tokenizer>(m, "Tokenizer",
+                        "Text to token ids and back: characters or byte-level BPE, as tokenizer.json.")
+      .def_static("train_bpe", &train_bpe, "texts"_a, nb::kw_only(), "vocab_size"_a = 4096,
+                  "min_frequency"_a = 2, "eos"_a = "<|endoftext|>",
+                  "Byte-level BPE as GPT-2 has it; texts: str, bytes, or a list of them.")
+      .def_static("train_characters", &train_characters, "texts"_a, nb::kw_only(), "unk"_a = "",
+                  "One token per distinct character.")
+      .def_static(
+          "load", [](const std::string& path) { return unlocked([&] { return Tokenizer::load(path); }); },
+          "path"_a, "A tokenizer.json or the folder that holds one.")
+      .def_static(
+          "from_json", [](const std::string& json) { return Tokenizer::from_json(json); }, "json"_a)
+      .def(
+          "save", [](const Tokenizer& t, const std::string& path) { t.save(path); }, "path"_a)
+      .def("to_json", &Tokenizer::to_json)
+      .def(
+          "encode",
+          [](const Tokenizer& t, nb::handle text, bool parse_special, bool add_template) {
+            const std::string bytes = to_bytes(text);
+            return unlocked([&] { return t.encode(bytes, {parse_special, add_template}); });
+          },
+          "text"_a, nb::kw_only(), "parse_special"_a = false, "add_template"_a = true)
+      .def(
+          "decode",
+          [](const Tokenizer& t, nb::handle ids, bool skip_special) {
+            const std::string bytes = decode(t, ids, skip_special);
+            return nb::steal<nb::str>(
+                PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+          },
+          "ids"_a, nb::kw_only(), "skip_special"_a = false,
+          "The text; bytes that are not UTF-8 are replaced.")
+      .def(
+          "decode_bytes",
+          [](const Tokenizer& t, nb::handle ids, bool skip_special) {
+            const std::string bytes = decode(t, ids, skip_special);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "ids"_a, nb::kw_only(), "skip_special"_a = false)
+      .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
+      .def("__len__", &Tokenizer::vocab_size)
+      .def("token", &Tokenizer::token, "id"_a)
+      .def(
+          "id", [](const Tokenizer& t, const std::string& token) { return t.id(token); }, "token"_a)
+      .def_prop_ro("bos_id", &Tokenizer::bos_id)
+      .def_prop_ro("eos_id", &Tokenizer::eos_id)
+      .def_prop_ro("pad_id", &Tokenizer::pad_id)
+      .def_prop_ro("unk_id", &Tokenizer::unk_id)
+      .def_prop_ro("fingerprint", &Tokenizer::fingerprint)
+      .def("__repr__", [](const Tokenizer& t) {
+        return std::string("Tokenizer(") + (t.kind() == Tokenizer::Kind::bpe ? "bpe" : "characters") + ", " +
+               std::to_string(t.vocab_size()) + " tokens)";
+      });
+}
+
+}  // namespace multihead::python

@@ -1,0 +1,256 @@
+"""multihead.attention on NumPy arrays: values, masks, errors, threads, forks."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import multihead as mh
+
+
+def qkv(rng, b=2, h=4, hkv=2, tq=7, tk=11, d=8, dv=5, dtype="f4"):
+    return (
+        rng.standard_normal((b, h, tq, d)).astype(dtype),
+        rng.standard_normal((b, hkv, tk, d)).astype(dtype),
+        rng.standard_normal((b, hkv, tk, dv)).astype(dtype),
+    )
+
+
+def masks(rng, tq=7, tk=11):
+    i, j = np.arange(tq)[:, None], np.arange(tk)[None]
+    flags = rng.random((2, 1, tq, tk)) < 0.6
+    lens = np.array([3, 11])
+    return {
+        "none": (None, None),
+        "causal": (mh.causal(), j <= i + tk - tq),
+        "causal start": (mh.causal("start"), j <= i),
+        "causal offset": (mh.causal(2), j <= i + 2),
+        "window": (mh.window(2, 1, "start"), (j >= i - 2) & (j <= i + 1)),
+        "keep": (mh.keep(flags), flags),
+        "drop": (mh.drop(flags), ~flags),
+        "lengths": (mh.lengths(lens), (j < lens[:, None, None])[:, None]),
+        "composed": (mh.causal("start") & mh.lengths(lens), (j <= i) & (j < lens[:, None, None])[:, None]),
+        "traced": (mh.mask_mod(lambda b, h, q, k: (q >= k) | (k < 2)), (i >= j) | (j < 2)),
+        "traced captured": (mh.mask_mod(lambda b, h, q, k: k < lens[b]), (j < lens[:, None, None])[:, None]),
+    }
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("f4", 2e-6), ("f8", 1e-13), ("f2", 2e-3)])
+def test_values_under_every_mask(rng, attention_reference, dtype, tolerance):
+    q, k, v = qkv(rng, dtype=dtype)
+    for name, (mask, allowed) in masks(rng).items():
+        out = np.asarray(mh.attention(q, k, v, mask=mask))
+        assert out.dtype == q.dtype
+        np.testing.assert_allclose(out, attention_reference(q, k, v, allowed), rtol=0, atol=tolerance, err_msg=name)
+
+
+def test_scores(rng, attention_reference):
+    q, k, v = qkv(rng, hkv=4)
+    bias = rng.standard_normal((4, 7, 11)).astype("f4")
+    i, j = np.arange(7)[:, None], np.arange(11)[None]
+    slopes = np.asarray(mh.alibi_slopes(4))
+    for ours, expected in [
+        (mh.attention(q, k, v, scale=0.3), attention_reference(q, k, v, scale=0.3)),
+        (mh.attention(q, k, v, softcap=1.5), attention_reference(q, k, v, softcap=1.5)),
+        (mh.attention(q, k, v, bias=bias), attention_reference(q, k, v, bias=bias)),
+        (
+            mh.attention(q, k, v, alibi_slopes=slopes, mask=mh.causal()),
+            attention_reference(q, k, v, j <= i + 4, -slopes[:, None, None] * abs(i + 4 - j)),
+        ),
+        (
+            mh.attention(q, k, v, score_mod=mh.score_mod(lambda s, b, h, q, k: s - slopes[h] * abs(q - k))),
+            attention_reference(q, k, v, None, -slopes[:, None, None] * abs(i - j)),
+        ),
+        (
+            mh.attention(q, k, v, score_mod=mh.score_mod(lambda s, b, h, q, k: 2.0 * np.tanh(s / 2.0))),
+            attention_reference(q, k, v, softcap=2.0),
+        ),
+    ]:
+        np.testing.assert_allclose(np.asarray(ours), expected, atol=3e-6)
+
+
+def test_layouts_strides_and_no_copies(rng):
+    q, k, v = qkv(rng, h=2, hkv=2)
+    want = np.asarray(mh.attention(q, k, v))
+    t = lambda x: np.ascontiguousarray(x.transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(np.asarray(mh.attention(t(q), t(k), t(v), layout="bthd")).transpose(0, 2, 1, 3), want)
+    strided = mh.attention(t(q).transpose(0, 2, 1, 3), t(k).transpose(0, 2, 1, 3), v)
+    np.testing.assert_array_equal(np.asarray(strided), want)
+    flipped = mh.attention(q[..., ::-1], k[..., ::-1], v)
+    np.testing.assert_allclose(np.asarray(flipped), want, atol=1e-6)
+
+
+def test_gradients_match_differences_of_the_reference(rng, attention_reference):
+    q, k, v = qkv(rng, dtype="f8")
+    weight = rng.standard_normal((2, 4, 7, 5))
+    x = [mh.tensor(a.copy(), requires_grad=True) for a in (q, k, v)]
+    slope = np.array([0.1, 0.2, 0.3, 0.4])
+    mod = mh.score_mod(lambda s, b, h, q, k: np.tanh(s) * 2 + np.where(q > k, s * slope[h], 0.0))
+    with mh.Tape() as tape:
+        loss = mh.sum(mh.attention(*x, mask=mh.causal(), score_mod=mod) * mh.tensor(weight))
+        tape.backward(loss)
+    arrays, step = [q, k, v], 1e-6
+    for which in range(3):
+        for _ in range(6):
+            at = tuple(rng.integers(0, n) for n in arrays[which].shape)
+            values = []
+            for sign in (1, -1):
+                changed = [a.copy() for a in arrays]
+                changed[which][at] += sign * step
+                values.append((np.asarray(mh.attention(*changed, mask=mh.causal(), score_mod=mod)) * weight).sum())
+            difference = (values[0] - values[1]) / (2 * step)
+            assert abs(np.asarray(x[which].grad)[at] - difference) < 1e-7
+
+
+def test_dropout_acts_only_with_a_generator(rng):
+    q, k, v = qkv(rng)
+    plain = np.asarray(mh.attention(q, k, v))
+    np.testing.assert_array_equal(np.asarray(mh.attention(q, k, v, dropout_p=0.5)), plain)
+    a, b = (np.asarray(mh.attention(q, k, v, dropout_p=0.5, rng=mh.Rng(3))) for _ in range(2))
+    np.testing.assert_array_equal(a, b)
+    assert abs(a - plain).max() > 0.05
+
+
+def test_capture_and_view(rng):
+    q, k, v = qkv(rng)
+    capture = mh.AttentionCapture(heads=[1], entropy=True, key_mass=True, top_k=2)
+    out, lse = mh.attention(q, k, v, mask=mh.causal(), capture=capture, return_lse=True)
+    np.testing.assert_array_equal(np.asarray(out), np.asarray(mh.attention(q, k, v, mask=mh.causal())))
+    weights = np.asarray(capture.weights)
+    assert weights.shape == (2, 1, 7, 11) and lse.shape == (2, 4, 7)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+    assert capture.top_keys.dtype == "int64" and capture.entropy.shape == (2, 4, 7)
+    view = mh.AttentionView(capture.weights, tokens=[f"<{i}>" for i in range(11)])
+    page = view._repr_html_()
+    assert page.count("<rect") == 77 and "&lt;3&gt;" in page and "<3>" not in page
+    import xml.etree.ElementTree
+
+    xml.etree.ElementTree.fromstring(view.svg())
+
+
+def test_ragged_is_each_sequence_alone(rng):
+    q, k, v = (rng.standard_normal((9, 2, 8), dtype="f4") for _ in range(3))
+    cu = np.array([0, 4, 4, 9])
+    out = np.asarray(mh.attention_ragged(q, k, v, cu, cu, mask=mh.causal()))
+    for a, b in zip(cu[:-1], cu[1:]):
+        if a == b:
+            continue
+        part = [x[a:b].transpose(1, 0, 2)[None] for x in (q, k, v)]
+        np.testing.assert_array_equal(out[a:b], np.asarray(mh.attention(*part, mask=mh.causal()))[0].transpose(1, 0, 2))
+
+
+def test_explain(rng):
+    q, k, v = qkv(rng)
+    text = mh.explain(q, k, v, mask=mh.causal())
+    assert "causal(end)" in text and "threads" in text
+    assert "1/sqrt(head_dim)" in text
+
+
+def test_errors_say_what_came(rng):
+    q, k, v = qkv(rng)
+    cases = [
+        (lambda: mh.attention(q, k[..., :4], v), mh.ShapeError, "got [2, 2, 11, 4]"),
+        (lambda: mh.attention(q, k, v.astype("f8")), mh.DtypeError, "f64"),
+        (lambda: mh.attention(q[0], k, v), mh.ShapeError, "query"),
+        (lambda: mh.attention(q, k, None), TypeError, "value"),
+        (lambda: mh.attention(q, k, v, mask=np.ones((7, 11), bool)), TypeError, "keep(array)"),
+        (lambda: mh.attention(q, k, v, mask=mh.keep(np.ones((7, 10), bool))), mh.ShapeError, "mask must broadcast"),
+        (lambda: mh.keep(np.ones((7, 11), "f4")), mh.DtypeError, "bool"),
+        (lambda: mh.attention(q, k, v, scale=float("nan")), ValueError, "scale"),
+        (lambda: mh.attention(q, k, v, dropout_p=1.5, rng=mh.Rng(1)), ValueError, "dropout_p"),
+        (lambda: mh.attention(q, k, v, empty_row="maybe"), ValueError, "'zero'"),
+        (lambda: mh.attention(q, k, v, bias=np.ones((7, 11), "f4")), ValueError, "bias"),
+        (lambda: mh.attention(q, k, v, score_mod=lambda s, b, h, q, k: s), TypeError, "multihead.score_mod"),
+        (lambda: mh.causal() and mh.causal(), TypeError, "&"),
+        (lambda: mh.window(-2, 0), ValueError, "window"),
+        (lambda: mh.set_num_threads(0), ValueError, "1 to"),
+        (lambda: mh.attention(q, k, v, scale="big"), TypeError, "attention"),
+    ]
+    for call, error, text in cases:
+        with pytest.raises(error) as info:
+            call()
+        assert text in str(info.value), str(info.value)
+    assert issubclass(mh.ShapeError, ValueError) and issubclass(mh.DtypeError, TypeError)
+    assert issubclass(mh.IoError, OSError) and issubclass(mh.FormatError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "function, text",
+    [
+        (lambda s, b, h, q, k: s if q > k else 0.0, "control flow"),
+        (lambda s, b, h, q, k: s * 2 if s > 0 else s, "control flow"),
+    (lambda s, b, h, q, k: 1.0 if s else s, "the score"),
+        (lambda s, b, h, q, k: float(s), "control flow"),
+        (lambda s, b, h, q, k: np.sort(s), "sort"),
+        (lambda s, b, h, q, k: None, "None"),
+        (lambda s, b, h, q, k: s + np.zeros((2, 2)), "indexed"),
+        (lambda s, b, h, q, k: [s][k], "control flow"),
+        (lambda s, b, h, q, k: s**q, "exponent"),
+        (lambda s, b, h, q, k: s.mean(), "mean"),
+    ],
+)
+def test_what_cannot_be_traced(function, text):
+    with pytest.raises((TypeError, AttributeError)) as info:
+        mh.score_mod(function)
+    assert text in str(info.value)
+
+
+def test_masks_by_function_skip_blocks(rng):
+    q = rng.standard_normal((1, 1, 512, 16), dtype="f4")
+    k = q.copy()
+    k[:, :, 256:] = np.nan  # excluded, hence never read into a result
+    out = np.asarray(mh.attention(q, k, q, mask=mh.mask_mod(lambda b, h, q, k: (q >= k) & (k < 256))))
+    assert np.isfinite(out).all()
+    ids = np.repeat(np.arange(8), 64)
+    a = mh.attention(q, q, q, mask=mh.mask_mod(lambda b, h, q, k: ids[q] == ids[k]))
+    b = mh.attention(q, q, q, mask=mh.documents(ids))
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-6)
+
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_ten_thousand_calls_from_eight_threads(rng):
+    q, k, v = qkv(rng, tq=16, tk=16)
+    want = np.asarray(mh.attention(q, k, v, mask=mh.causal()))
+    wrong, sizes = [], []
+
+    def work():
+        for i in range(1250):
+            if not np.array_equal(np.asarray(mh.attention(q, k, v, mask=mh.causal())), want):
+                wrong.append(i)
+
+    for _ in range(2):
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        sizes.append(resident())
+    assert not wrong
+    assert sizes[1] - sizes[0] < 8 << 20
+
+
+def test_a_thousand_calls_in_forked_children(rng):
+    q, k, v = qkv(rng, b=4, tq=64, tk=64)
+    want = np.asarray(mh.attention(q, k, v))
+    children = []
+    for _ in range(8):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                first = None
+                for i in range(125):
+                    if not np.array_equal(np.asarray(mh.attention(q, k, v)), want):
+                        break
+                    if i == 20:
+                        first = resident()
+                else:
+                    code = 0 if resident() - first < 8 << 20 else 2
+            finally:
+                os._exit(code)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 8
+    np.testing.assert_array_equal(np.asarray(mh.attention(q, k, v)), want)

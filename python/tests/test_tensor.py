@@ -1,0 +1,235 @@
+"""Tensors share memory with NumPy and DLPack, or say why they cannot."""
+
+import ctypes
+import sys
+
+import numpy as np
+import pytest
+
+import multihead as mh
+
+DTYPES = ["float32", "float64", "float16", "int64", "int32", "bool"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numpy_in_and_out_shares_memory(dtype):
+    array = np.arange(12).reshape(3, 4).astype(dtype)
+    tensor = mh.tensor(array)
+    assert tensor.data_ptr == array.ctypes.data
+    assert tensor.shape == (3, 4) and tensor.dtype == dtype
+    back = np.asarray(tensor)
+    assert back.ctypes.data == array.ctypes.data and back.dtype == array.dtype
+    array[1, 2] = 0
+    assert back[1, 2] == 0
+
+
+def test_views_are_taken_by_their_strides():
+    array = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    for view in (array.transpose(2, 0, 1), array[:, ::2], array[1:, :, 1:4], np.broadcast_to(array[:1], (3, 4, 5))):
+        tensor = mh.tensor(view)
+        assert tensor.data_ptr == view.__array_interface__["data"][0]
+        np.testing.assert_array_equal(np.asarray(tensor), view)
+
+
+def test_negative_strides_are_copied():
+    array = np.arange(6, dtype=np.float32)
+    np.testing.assert_array_equal(np.asarray(mh.tensor(array[::-1])), array[::-1])
+
+
+def test_foreign_byte_order_and_unaligned_memory_are_copied():
+    array = np.arange(6, dtype=np.float32)
+    np.testing.assert_array_equal(np.asarray(mh.tensor(array.astype(">f4"))), array)
+    unaligned = np.frombuffer(b"x" + array.tobytes(), dtype=np.uint8)[1:].view(np.float32)
+    np.testing.assert_array_equal(np.asarray(mh.tensor(unaligned)), array)
+
+
+def test_read_only_inputs_are_taken_without_a_copy():
+    array = np.ones((1, 1, 3, 4), dtype=np.float32)
+    array.flags.writeable = False
+    assert mh.tensor(array).data_ptr == array.ctypes.data
+    mh.attention(array, array, array)
+    np.testing.assert_array_equal(array, 1)
+
+
+def test_numbers_and_lists():
+    assert mh.tensor([1.0, 2.0]).dtype == "float32"
+    assert mh.tensor([1, 2]).dtype == "int64"
+    assert mh.tensor(2.5).item() == 2.5
+    assert mh.tensor([[1, 2], [3, 4]], dtype="float64").tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert mh.tensor(np.float32(3)).shape == ()
+
+
+@pytest.mark.parametrize(
+    "bad, message",
+    [
+        (np.ones(3, dtype=np.int8), "int8"),
+        (np.ones(3, dtype=np.complex64), "complex64"),
+        (np.array([None, 1], dtype=object), "object"),
+        (np.array(["a"]), "U1"),
+        (np.zeros(2, dtype=[("a", "f4"), ("b", "i4")]), "'a'"),
+        ("text", "str"),
+        (None, "None"),
+        ({}, "dict"),
+        ([[1.0], [1.0, 2.0]], "list"),
+    ],
+)
+def test_what_is_no_tensor_is_refused_by_name(bad, message):
+    with pytest.raises(TypeError) as info:
+        mh.tensor(bad)
+    assert "tensor: data" in str(info.value) and message in str(info.value)
+
+
+def test_more_axes_than_supported():
+    with pytest.raises(mh.ShapeError, match="axes"):
+        mh.tensor(np.zeros((1,) * 9, dtype=np.float32))
+
+
+def test_masked_arrays_and_memoryviews():
+    masked = np.ma.masked_array(np.ones(3, dtype=np.float32), mask=[0, 1, 0])
+    np.testing.assert_array_equal(np.asarray(mh.tensor(masked)), 1)
+    assert mh.tensor(memoryview(np.arange(3, dtype=np.int64))).tolist() == [0, 1, 2]
+
+
+def test_tensor_keeps_the_array_alive_and_the_other_way_round():
+    array = np.arange(1000, dtype=np.float32)
+    before = sys.getrefcount(array)
+    tensor = mh.tensor(array)
+    assert sys.getrefcount(array) == before + 1
+    view = np.asarray(tensor)
+    del tensor
+    assert sys.getrefcount(array) == before + 1
+    del view
+    assert sys.getrefcount(array) == before
+    lone = np.asarray(mh.tensor(list(range(1000))))
+    np.testing.assert_array_equal(lone, np.arange(1000))
+
+
+def test_dlpack_between_numpy_and_tensor():
+    tensor = mh.randn((3, 5), mh.Rng(1))
+    assert tensor.__dlpack_device__() == (1, 0)
+    array = np.from_dlpack(tensor)
+    assert array.__array_interface__["data"][0] == tensor.data_ptr
+    capsule = tensor.__dlpack__()
+    del capsule  # never taken: its destructor frees it
+
+
+class ForeignDevice:
+    def __dlpack__(self, **_):
+        raise AssertionError("must not be asked for")
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+
+class Broken:
+    def __dlpack__(self, **_):
+        raise RuntimeError("not today")
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_foreign_devices_and_broken_producers():
+    with pytest.raises(ValueError, match="CPU memory"):
+        mh.tensor(ForeignDevice())
+    with pytest.raises(TypeError, match="not today"):
+        mh.tensor(Broken())
+
+
+def test_buffer_protocol():
+    tensor = mh.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    view = memoryview(tensor)
+    assert view.shape == (2, 3) and view.format == "f" and not view.readonly
+    assert bytes(view) == np.arange(6, dtype=np.float32).tobytes()
+    with pytest.raises((BufferError, TypeError)):
+        ctypes.c_char.from_buffer(mh.tensor(np.ones((4, 4), dtype=np.float32)).transpose(0, 1)[:, :2])
+
+
+def test_bfloat16():
+    tensor = mh.tensor([1.0, -2.5, 3.0]).to("bfloat16")
+    assert tensor.dtype == "bfloat16" and tensor.nbytes == 6
+    with pytest.raises((BufferError, TypeError)):
+        memoryview(tensor)
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.asarray(tensor)
+    assert array.dtype == ml_dtypes.bfloat16 and array.astype("f4").tolist() == [1.0, -2.5, 3.0]
+    assert mh.tensor(array).dtype == "bfloat16"
+
+
+def test_arithmetic_follows_numpy(rng):
+    a, b = rng.standard_normal((3, 5), dtype="f4"), rng.standard_normal((5,), dtype="f4") + 3
+    x, y = mh.tensor(a), mh.tensor(b)
+    for ours, numpy in [
+        (x + y, a + b),
+        (x - b, a - b),
+        (x * 2, a * 2),
+        (1 - x, 1 - a),
+        (x / y, a / b),
+        (2 / y, 2 / b),
+        (-x, -a),
+        (x @ mh.tensor(np.ones((5, 2), "f4")), a @ np.ones((5, 2), "f4")),
+        (mh.tanh(x), np.tanh(a)),
+        (mh.sum(x, 0), a.sum(0)),
+        (mh.where(a > 0, x, 0 * x), np.where(a > 0, a, 0)),
+        (mh.concat([x, x], 1), np.concatenate([a, a], 1)),
+    ]:
+        np.testing.assert_allclose(np.asarray(ours), numpy, rtol=2e-6, atol=2e-6)
+    with pytest.raises(mh.ShapeError):
+        x + mh.tensor(np.ones(4, "f4"))
+    with pytest.raises(mh.DtypeError):
+        x + mh.tensor(np.ones(5, "f8"))
+
+
+def test_indexing(rng):
+    a = rng.standard_normal((3, 4, 5), dtype="f4")
+    x = mh.tensor(a)
+    for key in [0, -1, slice(1, 3), (slice(None), 2), (..., 1), (None, 0), (slice(None), slice(0, 4, 2)), (0, 1, 2)]:
+        np.testing.assert_array_equal(np.asarray(x[key]), a[key])
+    with pytest.raises(IndexError):
+        x[3]
+    with pytest.raises(IndexError):
+        x[0, 0, 0, 0]
+    with pytest.raises(TypeError):
+        x[[0, 1]]
+
+
+def test_gradients_through_a_tape(rng):
+    a = rng.standard_normal((3, 4), dtype="f4")
+    x = mh.tensor(a, requires_grad=True)
+    with mh.Tape() as tape:
+        loss = mh.sum(x[1] * x[1]) + mh.sum(3 * x)
+        assert len(tape) > 0 and x.grad is None
+        tape.backward(loss)
+    expected = np.full_like(a, 3)
+    expected[1] += 2 * a[1]
+    np.testing.assert_allclose(np.asarray(x.grad), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="inside the with block"):
+        tape.backward(loss)
+    with mh.Tape() as tape, mh.NoTape():
+        assert not mh.sum(x).requires_grad
+
+
+def test_errors_of_tapes():
+    x = mh.tensor(np.ones(3, "f4"))
+    with mh.Tape() as tape, pytest.raises(ValueError, match="requires a gradient"):
+        tape.backward(mh.sum(x))
+
+
+def test_copies_and_pickles():
+    import copy
+    import pickle
+
+    x = mh.tensor(np.ones(3, "f4"), requires_grad=True)
+    y = copy.deepcopy(x)
+    assert y.data_ptr != x.data_ptr and y.requires_grad
+    with pytest.raises(TypeError, match="save_safetensors"):
+        pickle.dumps(x)
+
+
+def test_memory_errors():
+    with pytest.raises((MemoryError, ValueError)):
+        mh.zeros((2**40,))
+    with pytest.raises(ValueError):
+        mh.zeros((2**62, 4))
+    with pytest.raises(ValueError):
+        mh.zeros((-1,))
