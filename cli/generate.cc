@@ -116,17 +116,6 @@ class Generate : public Verb {
     }
   }
 
-  // JSON holds characters: what is no UTF-8 becomes the replacement character.
-  static std::string valid_utf8(const std::string& text) {
-    std::string out;
-    for (size_t at = 0; at < text.size();) {
-      const size_t length = utf8_sequence(text, at);
-      out += length > 0 ? text.substr(at, length) : "\xEF\xBF\xBD";
-      at += std::max<size_t>(length, 1);
-    }
-    return out;
-  }
-
   void print_json(const std::string& prompt, const std::vector<std::string>& texts,
                   const std::vector<std::vector<int32_t>>& tokens, double seconds) const {
     Json samples = Json::array();

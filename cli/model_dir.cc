@@ -1,5 +1,6 @@
 #include "cli/model_dir.h"
 
+#include <algorithm>
 #include <iostream>
 #include <iterator>
 
@@ -16,6 +17,41 @@ LoadedModel load_model_dir(const std::string& folder) {
     }
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
+}
+
+LoadedTranslator load_translator_dir(const std::string& folder) {
+  return reading([&] {
+    if (!models::is_seq2seq_folder(folder)) {
+      throw InputError(concat(folder, ": this is no encoder-decoder model; see multihead generate"));
+    }
+    models::Seq2Seq model = models::load_seq2seq(folder);
+    train::PairTokenizers tokenizers = train::load_pair_tokenizers(folder);
+    const auto check = [&](const char* side, int64_t tokens, int64_t known) {
+      if (tokens > known) {
+        throw InputError(concat(folder, ": the ", side, "'s tokenizer has ", tokens,
+                                " tokens, the model knows ", known, "; they do not belong together"));
+      }
+    };
+    check("source", tokenizers.source.vocab_size(), model.config().source_vocab_size);
+    check("target", tokenizers.target.vocab_size(), model.config().target_vocab_size);
+    return LoadedTranslator{std::move(model), std::move(tokenizers)};
+  });
+}
+
+std::string valid_utf8(const std::string& text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_sequence(text, at);
+    out += length > 0 ? text.substr(at, length) : "\xEF\xBF\xBD";
+    at += std::max<size_t>(length, 1);
+  }
+  return out;
+}
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::replace(text.begin(), text.end(), '\r', ' ');
+  return text;
 }
 
 std::string text_or_stdin(const std::string& text) {

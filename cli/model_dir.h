@@ -5,7 +5,9 @@
 
 #include "cli/verb.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/models/marian.h"
 #include "multihead/text/tokenizer.h"
+#include "multihead/train/seq2seq_run.h"
 
 namespace multihead::cli {
 
@@ -16,6 +18,19 @@ struct LoadedModel {
 
 /// Throws InputError; also if the tokenizer has ids the model does not know.
 LoadedModel load_model_dir(const std::string& folder);
+
+struct LoadedTranslator {
+  models::Seq2Seq model;
+  train::PairTokenizers tokenizers;
+};
+
+/// The same for encoder-decoder models.
+LoadedTranslator load_translator_dir(const std::string& folder);
+
+/// JSON holds characters: what is no UTF-8 becomes the replacement character.
+std::string valid_utf8(const std::string& text);
+/// Line breaks become spaces.
+std::string one_line(std::string text);
 
 /// The text itself; "-": all of stdin.
 std::string text_or_stdin(const std::string& text);

@@ -4,9 +4,8 @@
 
 #include <iostream>
 
-#include "cli/verb.h"
+#include "cli/setting_flags.h"
 #include "multihead/io/files.h"
-#include "multihead/io/json.h"
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/progress.h"
 #include "multihead/train/signals.h"
@@ -33,7 +32,7 @@ class TrainLm : public Verb {
     flags.text("tokenizer-file", "PATH", tokenizer_, "use this tokenizer.json (or its folder)");
     flags.flag("resume", resume_, "go on from the newest checkpoint in --out, if there is one");
     flags.flag("overwrite", overwrite_, "replace an earlier run in --out");
-    for (const train::Field& field : train::fields(shown_)) add_field(flags, field);
+    settings_.declare(flags, train::fields(shown_));
   }
 
   int run(const CommonOptions& common) override {
@@ -52,19 +51,6 @@ class TrainLm : public Verb {
   }
 
  private:
-  void add_field(Flags& flags, const train::Field& field) {
-    Flag flag{.name = field.name, .value = "N", .help = field.help, .initial = {}, .set = {}};
-    if (std::holds_alternative<double*>(field.value)) flag.value = "X";
-    if (std::holds_alternative<bool*>(field.value)) flag.value = "true|false";
-    if (const auto* choice = std::get_if<train::Choice>(&field.value)) {
-      flag.value = "NAME";
-      flag.choices = choice->names;
-    }
-    const std::string name = field.name;
-    flag.set = [this, name](std::string_view text) { given_.emplace_back(name, text); };
-    flags.add(std::move(flag));
-  }
-
   // Settings come from the preset, or from the run that is resumed; what the command line says comes on top.
   train::LanguageModelRun make_run() {
     train::LanguageModelRun run{.settings = train::language_model_settings(preset_),
@@ -73,19 +59,12 @@ class TrainLm : public Verb {
                                 .folder = out_,
                                 .resume = resume_,
                                 .overwrite = overwrite_};
-    std::vector<train::Field> fields = train::fields(run.settings);
-    const std::string record = out_ + "/" + train::kRunFile;
-    if (resume_ && access(record.c_str(), F_OK) == 0) {
-      const Json json = reading([&] { return io::load_json(record); });
-      reading([&] { train::assign_all(fields, json.at("settings"), record); });
-      if (run.data.empty()) run.data = json.at("data").as_string();
-      if (run.tokenizer.empty()) run.tokenizer = json.at("tokenizer").as_string();
+    const std::vector<train::Field> fields = train::fields(run.settings);
+    if (const std::optional<Json> record = read_run_record(out_, resume_, fields)) {
+      if (run.data.empty()) run.data = record->at("data").as_string();
+      if (run.tokenizer.empty()) run.tokenizer = record->at("tokenizer").as_string();
     }
-    for (const auto& [name, text] : given_) {
-      for (const train::Field& field : fields) {
-        if (field.name == name) train::assign(field, std::string_view(text));
-      }
-    }
+    settings_.apply(fields);
     return run;
   }
 
@@ -116,7 +95,7 @@ class TrainLm : public Verb {
   std::string data_, out_, tokenizer_, preset_ = "tiny";
   bool resume_ = false, overwrite_ = false;
   train::LanguageModelSettings shown_;  // lists the fields only
-  std::vector<std::pair<std::string, std::string>> given_;
+  SettingFlags settings_;
 };
 
 }  // namespace

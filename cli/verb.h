@@ -92,6 +92,8 @@ Verbs make_verbs();
 
 // One per file.
 std::unique_ptr<Verb> make_train_lm();
+std::unique_ptr<Verb> make_train_seq2seq();
+std::unique_ptr<Verb> make_translate();
 std::unique_ptr<Verb> make_generate();
 std::unique_ptr<Verb> make_eval();
 std::unique_ptr<Verb> make_info();

@@ -5,7 +5,9 @@ namespace multihead::cli {
 Verbs make_verbs() {
   Verbs verbs;
   verbs.push_back(make_train_lm());
+  verbs.push_back(make_train_seq2seq());
   verbs.push_back(make_generate());
+  verbs.push_back(make_translate());
   verbs.push_back(make_eval());
   verbs.push_back(make_info());
   verbs.push_back(make_check());

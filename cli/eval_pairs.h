@@ -1,0 +1,22 @@
+// multihead eval, for translators.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cli/verb.h"
+
+namespace multihead::cli {
+
+struct EvalPairsOptions {
+  bool bleu = false, chrf = false;
+  int64_t beam = 4;
+  int64_t pairs = 0;   ///< from the start; 0: all
+  std::string output;  ///< a file for the translations; empty: none
+};
+
+/// Prints the loss of the targets in a two-column file and, if asked for, how close translations come.
+int eval_pairs(const CommonOptions& common, const std::string& folder, const std::string& data,
+               const EvalPairsOptions& options);
+
+}  // namespace multihead::cli

@@ -1,0 +1,154 @@
+// multihead translate
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+#include "cli/model_dir.h"
+#include "multihead/generate/translate.h"
+#include "multihead/train/signals.h"
+
+namespace multihead::cli {
+namespace {
+
+// Lines are translated in groups, so that a stream of any length needs little memory.
+constexpr size_t kGroup = 512;
+
+class Translate : public Verb {
+ public:
+  std::string name() const override { return "translate"; }
+  std::string summary() const override { return "translate the lines of stdin with a trained model"; }
+  std::vector<std::pair<std::string, std::string>> examples() const override {
+    return {{"echo \"In the beginning\" | multihead translate model", "the best of a beam of 4"},
+            {"multihead translate model --n-best 3 < lines.txt", "line number TAB score TAB translation"},
+            {"multihead translate model --beam 1 --json < lines.txt", "greedy, one JSON object per line"}};
+  }
+
+  void declare(Flags& flags) override {
+    BeamOptions& beam = options_.beam;
+    flags.positional("DIR", folder_, "model folder");
+    flags.text("text", "TEXT", text_, "translate this instead of stdin");
+    flags.integer("beam", beam.beam_size, "hypotheses kept at every step (1: greedy)");
+    flags.integer("n-best", beam.num_hypotheses, "translations per line");
+    flags.flag("scores", scores_, "print score TAB translation");
+    flags.number("length-penalty", beam.length_penalty, "scores are divided by length to this power");
+    flags.number("patience", beam.patience, "wait for so many times beam ended hypotheses");
+    flags.number("repetition-penalty", beam.repetition_penalty, "> 1 avoids what was said");
+    flags.integer("no-repeat-ngram", beam.no_repeat_ngram, "never the same N tokens twice (0: off)");
+    flags.integer("min-length", beam.min_length, "tokens before the end may come");
+    flags.integer("max-length", beam.max_length, "tokens at most");
+    flags.text("prefix", "TEXT", prefix_, "every translation starts with this");
+    flags.text("suppress", "TEXT", suppress_, "these words must not come, separated by spaces");
+    flags.flag("sample", beam.sample, "draw --n-best translations instead of searching");
+    flags.number("temperature", beam.sampling.temperature, "--sample: below 1 more likely, above 1 bolder");
+    flags.integer("top-k", beam.sampling.top_k, "--sample: choose among the k most likely (0: all)");
+    flags.number("top-p", beam.sampling.top_p, "--sample: among the fewest that make up this probability");
+    flags.integer("seed", seed_, "--sample: seed of the choices");
+    flags.integer("batch-tokens", options_.batch_tokens, "source tokens searched together");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (seed_ < 0) throw UsageError(concat("--seed must not be negative, got ", seed_));
+    options_.beam.seed = static_cast<uint64_t>(seed_);
+    const LoadedTranslator loaded = load_translator_dir(folder_);
+    suppress_words(loaded);
+    check_options(loaded);
+    const train::StopSignals signals;
+    if (!text_.empty()) {
+      translate_group(common, loaded, {text_}, 1);
+      return kDone;
+    }
+    std::vector<std::string> lines;
+    std::string line;
+    size_t first = 1;
+    while (std::getline(std::cin, line)) {
+      if (line.ends_with('\r')) line.pop_back();
+      lines.push_back(line);
+      if (lines.size() < kGroup) continue;
+      translate_group(common, loaded, lines, first);
+      first += lines.size();
+      lines.clear();
+      if (train::StopSignals::received() != 0) return train::StopSignals::exit_code();
+    }
+    translate_group(common, loaded, lines, first);
+    if (common.quiet || words_ == 0) return kDone;
+    fmt::print(stderr, "{} lines, {:.1f} lines/s, {:.0f} tokens/s\n", first - 1 + lines.size(),
+               static_cast<double>(first - 1 + lines.size()) / seconds_,
+               static_cast<double>(words_) / seconds_);
+    return kDone;
+  }
+
+ private:
+  // A word may be spelt with and without a space in front of it.
+  void suppress_words(const LoadedTranslator& loaded) {
+    size_t begin = 0;
+    while (begin < suppress_.size()) {
+      const size_t end = std::min(suppress_.find(' ', begin), suppress_.size());
+      const std::string word = suppress_.substr(begin, end - begin);
+      begin = end + 1;
+      if (word.empty()) continue;
+      for (const std::string& spelt : {word, " " + word}) {
+        options_.beam.suppress.push_back(loaded.tokenizers.target.encode(spelt));
+      }
+    }
+  }
+
+  // What is wrong with the options is said before any line is read.
+  void check_options(const LoadedTranslator& loaded) {
+    if (options_.batch_tokens < 1) {
+      throw UsageError(concat("--batch-tokens must be positive, got ", options_.batch_tokens));
+    }
+    beam_search(loaded.model, {}, options_.beam);
+  }
+
+  void translate_group(const CommonOptions& common, const LoadedTranslator& loaded,
+                       const std::vector<std::string>& lines, size_t first) {
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::string what = text_.empty() ? concat("line ", first + i) : "--text";
+      reading([&] { return encode_source(loaded.model, loaded.tokenizers.source, lines[i], what); });
+    }
+    if (!prefix_.empty()) options_.prefixes.assign(lines.size(), prefix_);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto all =
+        translate(loaded.model, loaded.tokenizers.source, loaded.tokenizers.target, lines, options_);
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    for (size_t i = 0; i < lines.size(); ++i) {
+      words_ += all[i].empty() ? 0 : all[i].front().hypothesis.tokens.size();
+      common.json ? print_json(lines[i], all[i]) : print_text(first + i, all[i]);
+    }
+    std::fflush(stdout);
+  }
+
+  void print_text(size_t number, const std::vector<Translation>& translations) const {
+    for (const Translation& t : translations) {
+      if (options_.beam.num_hypotheses > 1) fmt::print("{}\t", number);
+      if (scores_ || options_.beam.num_hypotheses > 1) fmt::print("{:.4f}\t", t.hypothesis.score);
+      fmt::print("{}\n", one_line(t.text));
+    }
+  }
+
+  static void print_json(const std::string& source, const std::vector<Translation>& translations) {
+    Json list = Json::array();
+    for (const Translation& t : translations) {
+      list.push_back(Json::object({{"text", valid_utf8(t.text)},
+                                   {"score", t.hypothesis.score},
+                                   {"log_probability", t.hypothesis.log_probability},
+                                   {"tokens", static_cast<int64_t>(t.hypothesis.tokens.size())}}));
+    }
+    fmt::print("{}\n", Json::object({{"source", valid_utf8(source)}, {"translations", list}}).dump());
+  }
+
+  std::string folder_, text_, prefix_, suppress_;
+  bool scores_ = false;
+  int64_t seed_ = 0;
+  TranslateOptions options_;
+  double seconds_ = 0;
+  size_t words_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_translate() { return std::make_unique<Translate>(); }
+
+}  // namespace multihead::cli

@@ -1,0 +1,81 @@
+#include "multihead/generate/translate.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "multihead/core/error.h"
+
+namespace multihead {
+namespace {
+
+constexpr size_t kMostRows = 128;
+
+// Indices of the texts by length, cut where the padded source tokens would exceed `limit`.
+std::vector<std::vector<size_t>> batches_of(const std::vector<std::vector<int32_t>>& sources, size_t limit) {
+  std::vector<size_t> order(sources.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return sources[a].size() > sources[b].size(); });
+  std::vector<std::vector<size_t>> batches;
+  for (const size_t i : order) {
+    // The first of a batch is its longest.
+    if (batches.empty() || batches.back().size() == kMostRows ||
+        (batches.back().size() + 1) * sources[batches.back().front()].size() > limit) {
+      batches.emplace_back();
+    }
+    batches.back().push_back(i);
+  }
+  return batches;
+}
+
+}  // namespace
+
+std::vector<int32_t> encode_source(const models::Seq2Seq& model, const text::Tokenizer& tokenizer,
+                                   const std::string& text, const std::string& what) {
+  MH_CHECK(text.find_first_not_of(" \t\r") != std::string::npos, ValueError, what, " is empty");
+  std::vector<int32_t> ids;
+  try {
+    ids = tokenizer.encode(text, {.add_template = false});
+  } catch (const ValueError& error) {
+    throw ValueError(concat(what, ": ", error.what()));
+  }
+  ids.push_back(static_cast<int32_t>(model.config().eos_id));
+  MH_CHECK(static_cast<int64_t>(ids.size()) <= model.config().max_positions, ValueError, what, " has ",
+           ids.size(), " tokens, the model reads at most ", model.config().max_positions, "; split it");
+  return ids;
+}
+
+std::vector<std::vector<Translation>> translate(const models::Seq2Seq& model, const text::Tokenizer& source,
+                                                const text::Tokenizer& target,
+                                                const std::vector<std::string>& texts,
+                                                const TranslateOptions& options) {
+  MH_CHECK(options.batch_tokens > 0, ValueError, "translate: batch_tokens must be positive, got ",
+           options.batch_tokens);
+  MH_CHECK(options.prefixes.empty() || options.prefixes.size() == texts.size(), ValueError,
+           "translate: ", options.prefixes.size(), " prefixes for ", texts.size(), " texts");
+  MH_CHECK(options.beam.prefixes.empty(), ValueError, "translate: give prefixes as texts");
+  std::vector<std::vector<int32_t>> sources;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    sources.push_back(encode_source(model, source, texts[i], concat("text ", i + 1)));
+  }
+  std::vector<std::vector<Translation>> results(texts.size());
+  for (const std::vector<size_t>& rows : batches_of(sources, static_cast<size_t>(options.batch_tokens))) {
+    BeamOptions beam = options.beam;
+    beam.suppress.push_back({static_cast<int32_t>(model.config().pad_id)});  // padding is no word
+    std::vector<std::vector<int32_t>> batch;
+    for (const size_t row : rows) {
+      batch.push_back(sources[row]);
+      if (!options.prefixes.empty()) beam.prefixes.push_back(target.encode(options.prefixes[row]));
+    }
+    std::vector<std::vector<Hypothesis>> found = beam_search(model, batch, beam);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (Hypothesis& hypothesis : found[i]) {
+        std::string text = target.decode(hypothesis.tokens, {.skip_special = true});
+        results[rows[i]].push_back({std::move(text), std::move(hypothesis)});
+      }
+    }
+  }
+  return results;
+}
+
+}  // namespace multihead
