@@ -92,6 +92,11 @@ void BackwardPrepare(const BackwardTaskArgs& args) {
   RowTile& t = job.row_tiles[n];
   const int64_t first = n / job.span_tiles * job.span, row = first + n % job.span_tiles * kTileRows;
   make_row_tile(*c.p, job.b, job.kv, row, std::min(first + job.span, row + kTileRows), t);
+  std::fill_n(job.d_query + n * kTileRows * call.head_columns, kTileRows * call.head_columns, 0.0f);
+  if (t.empty()) {  // no key block comes here; all that is read later is that the rows are empty
+    std::fill_n(job.lse + n * kTileRows, kTileRows, kInfinity);
+    return;
+  }
   const float scale = static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
   float* buffer = args.scratch;
   PackQuery(c, t, scale, job.qt + n * dim * kTileRows, buffer);
@@ -122,7 +127,6 @@ void BackwardPrepare(const BackwardTaskArgs& args) {
   float* d_out_t = job.d_out_t + n * value_dim * kTileRows;
   if (t.rows < kTileRows) std::fill_n(d_out_t, value_dim * kTileRows, 0.0f);
   TransposeTo(d_out, c.value_columns, t.rows, value_dim, d_out_t, kTileRows, 1.0f);
-  std::fill_n(job.d_query + n * kTileRows * call.head_columns, kTileRows * call.head_columns, 0.0f);
 }
 
 struct BackwardBuffers {

@@ -142,7 +142,7 @@ void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, con
   if (c.has_terms || c.has_keep) w.lanes = MakeLaneTerms(*c.terms, w.rows);
   ResetState(w.state);
   w.first = true;
-  PackQuery(c, w.rows, QueryScale(c), w.qt, buffers.s);
+  if (!w.rows.empty()) PackQuery(c, w.rows, QueryScale(c), w.qt, buffers.s);
 }
 
 // Claims the cache lines of a tile's output while the products run.

@@ -71,6 +71,29 @@ void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row
   summarise(t);
 }
 
+namespace {
+
+// Tasks for rows [begin, end) of key head 0.
+void add_tasks(int64_t b, int64_t begin, int64_t end, int64_t most_tiles, int64_t queries, bool unequal,
+               const IntervalRule& rule, std::vector<AttentionTask>& tasks) {
+  for (int64_t r = begin; r < end; r += most_tiles * kTileRows) {
+    AttentionTask task{b, 0, r, std::min(end, r + most_tiles * kTileRows), 0, 0, 0, -1};
+    int64_t lo = kNever, hi = 0;
+    double pairs = 0;
+    for (int64_t i = task.row_begin; i < task.row_end; i += unequal ? 1 : task.row_end - task.row_begin) {
+      const KeyInterval keys = rule(i % queries);
+      lo = std::min<int64_t>(lo, keys.lo);
+      hi = std::max<int64_t>(hi, keys.hi);
+      pairs += std::max(0, keys.hi - keys.lo);
+    }
+    if (!unequal) pairs *= static_cast<double>(task.row_end - task.row_begin);
+    task.key_begin = std::min(lo, hi), task.key_end = hi, task.pairs = pairs;
+    tasks.push_back(task);
+  }
+}
+
+}  // namespace
+
 void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<AttentionTask>& tasks) {
   tasks.clear();
   bool unequal = p.causal || p.sequences || p.key_lengths || p.query_lengths || p.key_begin || p.key_end ||
@@ -82,21 +105,11 @@ void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<Atten
     // Tiles of one head where a head fills them, else heads are packed into a tile.
     const int64_t span = queries >= kTileRows ? queries : rows;
     const size_t first = tasks.size();
+    // Rows past the query length have tasks of their own, so that the others' tiles are free of them.
+    const int64_t valid = span == queries ? std::clamp<int64_t>(rule.queries, 0, queries) : span;
     for (int64_t start = 0; start < rows; start += span) {
-      for (int64_t r = start; r < start + span; r += most_tiles * kTileRows) {
-        AttentionTask task{b, 0, r, std::min(start + span, r + most_tiles * kTileRows), 0, 0, 0, -1};
-        int64_t lo = kNever, hi = 0;
-        double pairs = 0;
-        for (int64_t i = task.row_begin; i < task.row_end; i += unequal ? 1 : task.row_end - task.row_begin) {
-          const KeyInterval keys = rule(i % queries);
-          lo = std::min<int64_t>(lo, keys.lo);
-          hi = std::max<int64_t>(hi, keys.hi);
-          pairs += std::max(0, keys.hi - keys.lo);
-        }
-        if (!unequal) pairs *= static_cast<double>(task.row_end - task.row_begin);
-        task.key_begin = std::min(lo, hi), task.key_end = hi, task.pairs = pairs;
-        tasks.push_back(task);
-      }
+      add_tasks(b, start, start + valid, most_tiles, queries, unequal, rule, tasks);
+      add_tasks(b, start + valid, start + span, most_tiles, queries, unequal, rule, tasks);
     }
     const size_t last = tasks.size();
     for (int64_t kv = 1; kv < p.kv_heads; ++kv) {
