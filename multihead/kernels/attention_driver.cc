@@ -1,6 +1,7 @@
 // Cuts an attention call into tasks and runs them: rows in parallel, or rows and key blocks when rows are
 // few.
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "multihead/core/parallel.h"
@@ -123,6 +124,8 @@ void run_forward(ForwardCall call) {
     p.keep_classes = own.keep_classes.data();
   }
   call.p = &p;
+  static std::atomic<uint64_t> calls{0};
+  call.number = ++calls;
   decide_copies(call);
   const int64_t tiles = choose_tiles(p, call.terms->bias != nullptr, num_threads(), own.tasks);
   if (choose_split(p, num_threads(), own.tasks)) {

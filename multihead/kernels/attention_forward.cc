@@ -92,9 +92,10 @@ bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, f
   const AttentionProblem& p = *c.p;
   const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
   const Vec unit = hn::Set(d, c.has_terms ? 1.0f : 0.693147180559945f);
-  alignas(64) float lse[kTileRows];
+  alignas(64) float lse[kTileRows], factors[kTileRows];
   for (int i = 0; i < t.groups * kGroupRows; i += kN) {
     const Vec sum = hn::Load(d, state.sum + i);
+    hn::Store(hn::Div(hn::Set(d, keep_scale), sum), d, factors + i);
     const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
     hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
   }
@@ -105,7 +106,7 @@ bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, f
     const bool empty = state.sum[r] == 0;
     if (empty) EmptyRowOutput(c, t, r, row);
     if (c.lse) c.lse[t.b * c.lse_strides.batch + t.head[r] * c.lse_strides.head + token] = lse[r];
-    const Vec factor = hn::Set(d, empty ? 1.0f : keep_scale / state.sum[r]);
+    const Vec factor = hn::Set(d, empty ? 1.0f : factors[r]);
     const int64_t at =
         t.b * c.out_strides.batch + t.head[r] * c.out_strides.head + token * c.out_strides.token;
     int64_t v = 0;
@@ -138,7 +139,7 @@ struct TileWork {
 
 void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, const BlockBuffers& buffers,
                TileWork& w) {
-  make_row_tile(*c.p, task.b, task.kv, row, std::min(task.row_end, row + kTileRows), w.rows);
+  make_row_tile_again(*c.p, c.number, task.b, task.kv, row, std::min(task.row_end, row + kTileRows), w.rows);
   if (c.has_terms || c.has_keep) w.lanes = MakeLaneTerms(*c.terms, w.rows);
   ResetState(w.state);
   w.first = true;

@@ -20,6 +20,7 @@ struct ForwardCall {
   void* out = nullptr;
   Strides3 query_strides, key_strides, value_strides, out_strides, lse_strides;
   float* lse = nullptr;
+  uint64_t number = 0;  // of the call; 0: none
   bool bf16 = false;
   bool has_terms = false;  // scores leave the product in natural units and go through the terms
   bool has_keep = false;   // dense mask or mask function

@@ -71,6 +71,28 @@ void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row
   summarise(t);
 }
 
+void make_row_tile_again(const AttentionProblem& p, uint64_t number, int64_t b, int64_t kv, int64_t row_begin,
+                         int64_t row_end, RowTile& t) {
+  struct Last {
+    uint64_t number = 0;
+    int64_t row = 0, end = 0;
+    RowTile tile;
+  };
+  static thread_local Last last;
+  const bool same_samples = !p.sequences && !p.diagonals && !p.key_lengths && !p.query_lengths &&
+                            !((p.key_begin || p.key_end) && p.interval_stride != 0);
+  if (!same_samples || number == 0) return make_row_tile(p, b, kv, row_begin, row_end, t);
+  const int64_t queries = p.queries, row = row_begin % queries, end = row_end - row_begin + row;
+  if (last.number != number || last.row != row || last.end != end) {
+    make_row_tile(p, b, kv, row_begin, row_end, last.tile);
+    last.number = number, last.row = row, last.end = end;
+  }
+  t = last.tile;
+  t.b = b, t.kv = kv;
+  const auto by = static_cast<int32_t>(kv * p.group() + row_begin / queries - t.head[0]);
+  for (int r = 0; r < kTileRows; ++r) t.head[r] += by;
+}
+
 namespace {
 
 // Tasks for rows [begin, end) of key head 0.

@@ -62,6 +62,11 @@ struct IntervalRule {
 void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row_begin, int64_t row_end,
                    RowTile& tile);
 
+/// As make_row_tile, but where samples and heads have the same masks the thread's last tile of call `number`
+/// is reused (a third of the time of a 64x64 head's set-up).
+void make_row_tile_again(const AttentionProblem& p, uint64_t number, int64_t b, int64_t kv, int64_t row_begin,
+                         int64_t row_end, RowTile& tile);
+
 /// Rows [row_begin, row_end) of key head (b, kv), at most `tiles` tiles.
 struct AttentionTask {
   int64_t b = 0, kv = 0, row_begin = 0, row_end = 0;
