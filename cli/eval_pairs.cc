@@ -42,7 +42,7 @@ Scores measure(const LoadedTranslator& loaded, const text::ParallelText& text,
   const auto begin = std::chrono::steady_clock::now();
   for (const auto& best : translate(loaded.model, loaded.tokenizers.source, loaded.tokenizers.target,
                                     text.source, translate_options)) {
-    scores.translations.push_back(one_line(best.front().text));
+    scores.translations.push_back(best.empty() ? "" : one_line(best.front().text));
   }
   scores.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return scores;

@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
+#include "multihead/ops/softmax.h"
 
 namespace multihead {
 namespace {
@@ -114,11 +115,11 @@ class Search {
       for (int64_t b = 0; b < beams_; ++b) sentences_.back().open.push_back({{}, b == 0 ? 0 : never});
     }
     for (int64_t length = 0; !sentences_.empty(); ++length) {
-      const Tensor logits = step();
+      const Tensor log_probabilities = step();
       const auto count = static_cast<int64_t>(sentences_.size());
       std::vector<std::vector<Extension>> chosen(sentences_.size());
       parallel_for(count, [&](int64_t s, int) {
-        chosen[static_cast<size_t>(s)] = extend(static_cast<size_t>(s), logits, length);
+        chosen[static_cast<size_t>(s)] = extend(static_cast<size_t>(s), log_probabilities, length);
       });
       advance(chosen, length);
     }
@@ -126,7 +127,7 @@ class Search {
   }
 
  private:
-  // Logits [rows, V] of the token behind every open hypothesis.
+  // Log-probabilities [rows, V] of the token behind every open hypothesis.
   Tensor step() {
     const auto rows = static_cast<int64_t>(sentences_.size()) * beams_;
     Tensor tokens = Tensor::empty({rows, 1}, Dtype::i32);
@@ -137,23 +138,26 @@ class Search {
             open.tokens.empty() ? static_cast<int32_t>(model_.config().decoder_start_id) : open.tokens.back();
       }
     }
-    return model_.step(tokens, state_).to(Dtype::f32);
+    return log_softmax(model_.step(tokens, state_).to(Dtype::f32));
   }
 
   // The best continuations of a sentence: the open ones for the next step, and those that end.
-  std::vector<Extension> extend(size_t s, const Tensor& logits, int64_t length) {
+  std::vector<Extension> extend(size_t s, const Tensor& log_probabilities, int64_t length) {
     std::vector<Extension> all;
     std::vector<float> scores(static_cast<size_t>(vocabulary_));
     for (size_t b = 0; b < static_cast<size_t>(beams_); ++b) {
       const Open& open = sentences_[s].open[b];
       if (!std::isfinite(open.log_probability)) continue;
-      const float* row = logits.data<float>() + (s * static_cast<size_t>(beams_) + b) * scores.size();
+      const float* row =
+          log_probabilities.data<float>() + (s * static_cast<size_t>(beams_) + b) * scores.size();
+      // One NaN among the logits makes all of them NaN.
+      MH_CHECK(!std::isnan(row[0]), ValueError, "beam search: the model's output is not a number");
       std::copy(row, row + scores.size(), scores.begin());
-      const double log_sum = constrain(scores, sentences_[s], open, length);
+      constrain(scores, sentences_[s], open, length);
       if (options_.sample) {
-        all.push_back(draw(s, b, scores, log_sum, length));
+        all.push_back(draw(s, b, scores, length));
       } else {
-        best_of(scores, log_sum, b, open.log_probability, all);
+        best_of(scores, b, open.log_probability, all);
       }
     }
     if (options_.sample) return all;
@@ -163,14 +167,21 @@ class Search {
     return all;
   }
 
-  // Applies the options to the logits; returns log Σ exp of what the model itself said.
-  double constrain(std::vector<float>& scores, const Sentence& sentence, const Open& open,
-                   int64_t length) const {
-    const float largest = *std::max_element(scores.begin(), scores.end());
-    MH_CHECK(std::isfinite(largest), ValueError, "beam search: the model's output is not a number");
-    double sum = 0;
-    for (const float score : scores) sum += std::exp(static_cast<double>(score) - largest);
-    if (options_.repetition_penalty != 1) penalize(scores, open, largest + std::log(sum));
+  // Applies the options to the log-probabilities.
+  void constrain(std::vector<float>& scores, const Sentence& sentence, const Open& open,
+                 int64_t length) const {
+    const std::vector<int32_t>* prefix =
+        options_.prefixes.empty() ? nullptr : &options_.prefixes[sentence.index];
+    const bool has_prefix = prefix != nullptr && static_cast<size_t>(length) < prefix->size();
+    const bool last = length >= max_length_;
+    if (has_prefix || last) {  // what must come comes, whatever the other options say
+      const auto only = static_cast<size_t>(last ? eos_ : (*prefix)[static_cast<size_t>(length)]);
+      const float score = scores[only];
+      std::fill(scores.begin(), scores.end(), kNever);
+      scores[only] = score;
+      return;
+    }
+    if (options_.repetition_penalty != 1) penalize(scores, open);
     if (length < options_.min_length) scores[static_cast<size_t>(eos_)] = kNever;
     for (const auto& banned : options_.suppress) {
       if (!banned.empty() && ends_with(open.tokens, std::span(banned).first(banned.size() - 1))) {
@@ -178,27 +189,16 @@ class Search {
       }
     }
     ban_repeated(scores, open);
-    const bool has_prefix =
-        !options_.prefixes.empty() && static_cast<size_t>(length) < options_.prefixes[sentence.index].size();
-    const bool last = length >= max_length_;
-    if (has_prefix || last) {
-      const int32_t only = last ? eos_ : options_.prefixes[sentence.index][static_cast<size_t>(length)];
-      const float score =
-          std::isfinite(scores[static_cast<size_t>(only)]) ? scores[static_cast<size_t>(only)] : largest;
-      std::fill(scores.begin(), scores.end(), kNever);
-      scores[static_cast<size_t>(only)] = score;
-    }
-    return largest + std::log(sum);
   }
 
   // On log-probabilities, which are negative: seen tokens lose.
-  void penalize(std::vector<float>& scores, const Open& open, double log_sum) const {
+  void penalize(std::vector<float>& scores, const Open& open) const {
     std::vector<int32_t> seen = open.tokens;
     std::sort(seen.begin(), seen.end());
     seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
     for (const int32_t token : seen) {
       float& score = scores[static_cast<size_t>(token)];
-      score = static_cast<float>((score - log_sum) * options_.repetition_penalty + log_sum);
+      score = static_cast<float>(score * options_.repetition_penalty);
     }
   }
 
@@ -214,35 +214,37 @@ class Search {
     }
   }
 
-  void best_of(const std::vector<float>& scores, double log_sum, size_t beam, double before,
+  void best_of(const std::vector<float>& scores, size_t beam, double before,
                std::vector<Extension>& all) const {
-    // 2·beams candidates per beam are enough: at most `beams` of them can end.
-    const auto kept = std::min<size_t>(scores.size(), 2 * static_cast<size_t>(beams_));
-    std::vector<int32_t> order;
-    const float threshold = kth_largest(scores, kept);
+    // 2·beams candidates per beam are enough: at most `beams` of them can end. The worst of them stands at
+    // the front of a heap; of equal ones the smaller token stays.
+    const auto kept = 2 * static_cast<size_t>(beams_);
+    using Candidate = std::pair<float, int32_t>;
+    const auto worst_first = [](const Candidate& a, const Candidate& b) {
+      return a.first != b.first ? a.first > b.first : a.second < b.second;
+    };
+    std::vector<Candidate> heap;
+    heap.reserve(kept);
+    float worst = kNever;  // until the heap is full, everything that is possible at all gets in
     for (size_t t = 0; t < scores.size(); ++t) {
-      if (scores[t] >= threshold && scores[t] > kNever) order.push_back(static_cast<int32_t>(t));
+      if (!(scores[t] > worst)) continue;
+      if (heap.size() == kept) {
+        std::pop_heap(heap.begin(), heap.end(), worst_first);
+        heap.pop_back();
+      }
+      heap.emplace_back(scores[t], static_cast<int32_t>(t));
+      std::push_heap(heap.begin(), heap.end(), worst_first);
+      if (heap.size() == kept) worst = heap.front().first;
     }
-    for (const int32_t token : order) {
-      all.push_back(
-          {beam, token, before + static_cast<double>(scores[static_cast<size_t>(token)]) - log_sum});
-    }
+    for (const auto& [score, token] : heap) all.push_back({beam, token, before + static_cast<double>(score)});
   }
 
-  static float kth_largest(std::vector<float> scores, size_t k) {
-    std::nth_element(scores.begin(), scores.begin() + static_cast<std::ptrdiff_t>(k - 1), scores.end(),
-                     std::greater<>());
-    return scores[k - 1];
-  }
-
-  Extension draw(size_t s, size_t beam, const std::vector<float>& scores, double log_sum,
-                 int64_t length) const {
+  Extension draw(size_t s, size_t beam, const std::vector<float>& scores, int64_t length) const {
     const Open& open = sentences_[s].open[beam];
     const RandomStream stream{options_.seed, sentences_[s].index * static_cast<uint64_t>(beams_) + beam};
     const int32_t token =
         multihead::sample(scores, {}, options_.sampling, stream.uniform(static_cast<uint64_t>(length)));
-    return {beam, token,
-            open.log_probability + static_cast<double>(scores[static_cast<size_t>(token)]) - log_sum};
+    return {beam, token, open.log_probability + static_cast<double>(scores[static_cast<size_t>(token)])};
   }
 
   double normalized(double log_probability, size_t length) const {

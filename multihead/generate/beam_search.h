@@ -37,7 +37,7 @@ struct Hypothesis {
 
 /// Translates all sources together. A sentence gives the same hypotheses in any batch, bit for bit.
 ///
-/// Returns   per sentence, num_hypotheses hypotheses, best first
+/// Returns   per sentence, num_hypotheses hypotheses, best first; fewer if the options leave no more
 /// Throws    ValueError (options; an empty source, or one longer than max_positions; tokens outside the
 ///           vocabulary)
 std::vector<std::vector<Hypothesis>> beam_search(const models::Seq2Seq& model,

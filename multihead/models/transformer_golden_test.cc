@@ -64,8 +64,8 @@ class TransformerGoldenTest : public testing::TestWithParam<Dtype> {
   template <class Module, class Run>
   void compare(const std::string& name, Module& module, Run&& run,
                const std::vector<std::pair<std::string, Tensor>>& inputs) {
+    to(module, GetParam());  // before: weights that were f32 once would stay rounded
     fill(module);
-    to(module, GetParam());
     Tape tape;
     const Tensor y = run();
     tape.backward(y, wave(y.shape(), 99, 1).to(GetParam()));
