@@ -96,6 +96,7 @@ std::unique_ptr<Verb> make_train_seq2seq();
 std::unique_ptr<Verb> make_translate();
 std::unique_ptr<Verb> make_generate();
 std::unique_ptr<Verb> make_eval();
+std::unique_ptr<Verb> make_attend();
 std::unique_ptr<Verb> make_info();
 std::unique_ptr<Verb> make_check();
 std::unique_ptr<Verb> make_tokenizer_train();

@@ -9,6 +9,7 @@ Verbs make_verbs() {
   verbs.push_back(make_generate());
   verbs.push_back(make_translate());
   verbs.push_back(make_eval());
+  verbs.push_back(make_attend());
   verbs.push_back(make_info());
   verbs.push_back(make_check());
   verbs.push_back(make_tokenizer_train());
