@@ -1,5 +1,6 @@
 #include "multihead/nn/feed_forward.h"
 
+#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/dropout.h"
 
@@ -13,9 +14,18 @@ FeedForward::FeedForward(const FeedForwardOptions& options, Rng& rng) : options_
 }
 
 Tensor FeedForward::operator()(const Tensor& x, Rng* rng, const Tensor& residual) const {
-  Tensor hidden =
-      options_.gated ? glu(fc1(x), options_.activation) : fc1(x, {.activation = options_.activation});
-  return fc2(dropout(hidden, options_.dropout_p, rng), {.residual = residual});
+  const Activation activation = options_.activation;
+  if (options_.gated) {
+    return fc2(dropout(glu(fc1(x), activation), options_.dropout_p, rng), {.residual = residual});
+  }
+  if (rng != nullptr && options_.dropout_p > 0) {
+    return fc2(activate_dropout(fc1(x), activation, options_.dropout_p, rng), {.residual = residual});
+  }
+  // Training keeps the hidden layer once, before the activation; relu's derivative needs no more than after
+  // it.
+  const bool keeps_less = Tape::current() != nullptr && activation != Activation::relu;
+  if (keeps_less) return fc2(fc1(x), {.residual = residual, .input_activation = activation});
+  return fc2(fc1(x, {.activation = activation}), {.residual = residual});
 }
 
 }  // namespace multihead::nn

@@ -165,10 +165,20 @@ void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, con
 
 struct LinearSaved {
   Tensor x, weight, pre_activation;  // [rows, in], [out, in], [rows, out]
-  Activation activation;
+  Activation activation, input_activation;
   bool need_x, need_weight, need_bias, need_residual;
   Shape x_shape;
 };
+
+Tensor activated(const Tensor& x, Activation activation) {
+  if (activation == Activation::none) return x;
+  const Tensor y = empty_like(x);
+  dispatch_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::activate(activation, x.data<T>(), y.data<T>(), x.numel());
+  });
+  return y;
+}
 
 template <class T>
 Gradients linear_backward_of(const LinearSaved& s, Tensor dy) {
@@ -183,6 +193,20 @@ Gradients linear_backward_of(const LinearSaved& s, Tensor dy) {
                                dz.numel());
   }
   Tensor dx, d_weight, d_bias;
+  if (s.need_weight) {
+    const Tensor x = activated(s.x, s.input_activation);
+    d_weight = Tensor::empty({out, in}, dz.dtype());
+    kernels::gemm(kernels::GemmArgs<T>{.a = dz.data<T>(),
+                                       .lda = out,
+                                       .ta = Transpose::yes,
+                                       .b = x.data<T>(),
+                                       .ldb = x.strides()[0],
+                                       .c = d_weight.data<T>(),
+                                       .ldc = in,
+                                       .m = out,
+                                       .n = in,
+                                       .k = rows});
+  }
   if (s.need_x) {
     dx = Tensor::empty(s.x_shape, dz.dtype());
     kernels::gemm(kernels::GemmArgs<T>{.a = dz.data<T>(),
@@ -194,19 +218,9 @@ Gradients linear_backward_of(const LinearSaved& s, Tensor dy) {
                                        .m = rows,
                                        .n = in,
                                        .k = out});
-  }
-  if (s.need_weight) {
-    d_weight = Tensor::empty({out, in}, dz.dtype());
-    kernels::gemm(kernels::GemmArgs<T>{.a = dz.data<T>(),
-                                       .lda = out,
-                                       .ta = Transpose::yes,
-                                       .b = s.x.data<T>(),
-                                       .ldb = s.x.strides()[0],
-                                       .c = d_weight.data<T>(),
-                                       .ldc = in,
-                                       .m = out,
-                                       .n = in,
-                                       .k = rows});
+    if (s.input_activation != Activation::none) {
+      kernels::activate_backward(s.input_activation, s.x.data<T>(), dx.data<T>(), dx.data<T>(), dx.numel());
+    }
   }
   if (s.need_bias) {
     d_bias = Tensor::empty({out}, dz.dtype());
@@ -237,7 +251,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const L
   const Tensor& residual = options.residual;
   const Activation activation = options.activation;
   const bool recording = is_recording({x, weight, bias, residual});
-  const Tensor rows = as_rows(x, weight.size(1)), w = as_rows(weight, weight.size(1));
+  Tensor rows = as_rows(x, weight.size(1));
+  if (options.input_activation != Activation::none) rows = dense(rows);
+  const Tensor w = as_rows(weight, weight.size(1)), input = activated(rows, options.input_activation);
   const int64_t out = weight.size(0);
   Shape shape = x.shape();
   shape[-1] = out;
@@ -250,8 +266,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const L
                r = residual.defined() ? dense(residual) : Tensor();
   dispatch_real(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    kernels::gemm(kernels::GemmArgs<T>{.a = rows.data<T>(),
-                                       .lda = rows.strides()[0],
+    kernels::gemm(kernels::GemmArgs<T>{.a = input.data<T>(),
+                                       .lda = input.strides()[0],
                                        .b = w.data<T>(),
                                        .ldb = w.strides()[0],
                                        .tb = Transpose::yes,
@@ -270,6 +286,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const L
                           w,
                           pre,
                           activation,
+                          options.input_activation,
                           x.requires_grad(),
                           weight.requires_grad(),
                           bias.defined() && bias.requires_grad(),

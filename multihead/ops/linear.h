@@ -18,9 +18,12 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 struct LinearOptions {
   Activation activation = Activation::none;
   Tensor residual = {};  ///< [..., out], added after the activation
+  /// Applied to x, and once more by the backward instead of being kept: a hidden layer that ends here costs
+  /// one tensor where activation = of the layer before costs two.
+  Activation input_activation = Activation::none;
 };
 
-/// activation(x · weightᵀ + bias) + residual, in one pass over the result.
+/// activation(f(x) · weightᵀ + bias) + residual, f = input_activation; in one pass over the result.
 ///
 /// Shapes    x [..., in], weight [out, in], bias [out] or undefined -> [..., out]
 /// Dtypes    f32, f64

@@ -167,6 +167,11 @@ void activation_cases(List& list) {
         "linear", std::string("bias + ") + name + " + residual",
         [k = kind](const Inputs& x) { return linear(x[0], x[1], x[2], {.activation = k, .residual = x[3]}); },
         {list.normal({2, 3, 5}), list.normal({7, 5}), list.normal({7}), list.normal({2, 3, 7})});
+    list.one("linear", std::string("of ") + name,
+             [k = kind](const Inputs& x) {
+               return linear(x[0], x[1], x[2], {.residual = x[3], .input_activation = k});
+             },
+             {list.bent({2, 3, 5}), list.normal({7, 5}), list.normal({7}), list.normal({2, 3, 7})});
     list.one("linear", std::string("bias + ") + name,
              [k = kind](const Inputs& x) { return linear(x[0], x[1], x[2], {.activation = k}); },
              {list.normal({11, 5}), list.normal({7, 5}), list.normal({7})});
