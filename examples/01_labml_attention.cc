@@ -1,5 +1,6 @@
 // Multi-head attention as the annotated labml module has it: [seq, batch, dim], mask[query, key, batch].
 #include "examples/check.h"
+#include "examples/picture.h"
 
 using namespace examples;
 
@@ -65,7 +66,7 @@ void load(mh::nn::MultiHeadAttention& mha, mh::io::TensorMap& t) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   Checks check;
   mh::io::TensorMap t = stored("labml");
   const mh::Tensor query = t["query"], key = t["key"], mask = t["mask"];
@@ -78,6 +79,10 @@ int main() {
   check.close("output as PyTorch", out, t["out"]);
   check.close("weights [seq_q, seq_k, batch, heads] as PyTorch", attention.attn, t["attn"]);
 
+  const auto first_sample = [](const mh::Tensor& attn) {
+    return mh::reshape(mh::slice(mh::permute(attn, {2, 3, 0, 1}), 0, 0, 1), {2, 5, 7});
+  };
+  const mh::Tensor undropped = first_sample(attention.attn);
   attention(query, key, key, mask, &rng);
   bool scaled = true;
   const auto kept = attention.attn.to_vector<float>(), before = t["attn"].to_vector<float>();
@@ -89,6 +94,9 @@ int main() {
   load(relative.mha, t);
   relative.table = t["relative"], relative.bias = t["relative_bias"];
   check.close("overridden scores: relative positions", relative(query, key, key, mask), t["relative_out"]);
+
+  picture(argc, argv,
+          {{"two heads under a mask", undropped}, {"with relative positions", first_sample(relative.attn)}});
 
   const mh::Tensor nothing = mh::Tensor::zeros({5, 7, 3});
   attention(query, key, key, nothing);

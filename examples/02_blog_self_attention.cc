@@ -1,5 +1,6 @@
 // The blog's self-attention: one input, four projections, and scores divided by sqrt(embed_dim).
 #include "examples/check.h"
+#include "examples/picture.h"
 
 using namespace examples;
 
@@ -26,7 +27,7 @@ void load(mh::nn::MultiHeadAttention& mha, mh::io::TensorMap& t) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   Checks check;
   mh::io::TensorMap t = stored("blog");
   const mh::Tensor x = t["x"];
@@ -72,5 +73,9 @@ int main() {
     std::printf("       %s\n", error.what());
   }
   check.that("heads that do not divide embed_dim are refused at once", refused);
+  const auto first = [](const mh::Tensor& w) { return mh::reshape(mh::slice(w, 0, 0, 1), {4, 7, 7}); };
+  picture(argc, argv,
+          {{"divided by sqrt(embed_dim), the blog", first(soft.weights)},
+           {"divided by sqrt(head_dim)", first(sharp.weights)}});
   return check.finish();
 }

@@ -1,5 +1,6 @@
 // The lecture notes: masked scores, valid lengths, attention of three input sizes, positions, an encoder.
 #include "examples/check.h"
+#include "examples/picture.h"
 
 using namespace examples;
 
@@ -69,7 +70,7 @@ mh::nn::TransformerEncoder lecture_encoder(int64_t blocks, int64_t heads, int64_
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   Checks check;
   mh::io::TensorMap t = stored("lecture");
   check.close("masked scores, one length per sample", masked_scores(t["scores"], t["lens"]), t["masked"], 0);
@@ -96,6 +97,11 @@ int main() {
   check.shape("queries (2,4,4), keys (2,6,4), values (2,6,6)", out, {2, 4, 4});
   check.close("multi-head attention as PyTorch", out, t["mha.out"]);
   check.close("its weights, before dropout", attention.attention_weights, t["mha.weights"]);
+
+  const mh::Tensor& weights = attention.attention_weights;
+  picture(argc, argv,
+          {{"valid length 3: two heads", mh::reshape(mh::slice(weights, 0, 0, 1), {2, 4, 6})},
+           {"valid length 2", mh::reshape(mh::slice(weights, 0, 1, 2), {2, 4, 6})}});
 
   const mh::Tensor p = mh::nn::sinusoidal_positions(60, 32);
   check.close("positions P (1,60,32)", mh::reshape(p, {1, 60, 32}), t["P"], 4e-6);  // f32 angles up to 59

@@ -1,5 +1,6 @@
 // The lecture's decoder with state: the whole target at once, and the same numbers token by token.
 #include "examples/check.h"
+#include "examples/picture.h"
 
 using namespace examples;
 
@@ -65,7 +66,7 @@ void load(LectureDecoder& decoder, mh::io::TensorMap& t) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   Checks check;
   mh::io::TensorMap t = stored("decoder");
   mh::Rng rng(5);
@@ -89,6 +90,16 @@ int main() {
   const mh::Tensor head = decoder.step(mh::slice(x, 1, 0, 2), two),
                    tail = decoder.step(mh::slice(x, 1, 2, 5), two);
   check.close("several tokens per step are causal too", mh::concat({head, tail}, 1), full);
+
+  std::vector<mh::AttentionCapture> self(2), cross(2);
+  decoder.stack(decoder.positions(x), memory,
+                {.memory_mask = mh::lengths(mh::Tensor::of<int64_t>({2}, {2, 3})),
+                 .capture = &self,
+                 .cross_capture = &cross});
+  const auto sample = [](const mh::Tensor& w) { return mh::reshape(mh::slice(w, 0, 1, 2), {4, 5, -1}); };
+  picture(argc, argv,
+          {{"self-attention of the first block", sample(self[0].weights)},
+           {"cross-attention, source of length 3", sample(cross[0].weights)}});
 
   mh::Tensor changed = x.clone();  // the future cannot reach the past
   mh::slice(changed, 1, 3, 5).fill(NAN);

@@ -1,5 +1,6 @@
 // The d2l notebook's attention: hidden size first, biases on, valid lengths replaced by -1e6.
 #include "examples/check.h"
+#include "examples/picture.h"
 
 using namespace examples;
 
@@ -27,7 +28,7 @@ struct NotebookAttention {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   Checks check;
   mh::io::TensorMap t = stored("d2l");
   mh::Rng rng(6);
@@ -45,6 +46,10 @@ int main() {
   }
   check.that("equal inputs: weights 1/3 three times, 1/2 twice, then 0", equal);
   // [ones end]
+  const auto two_heads = [&](int64_t b) {
+    return mh::reshape(mh::slice(mh::slice(attention.attention_weights, 0, b, b + 1), 1, 0, 2), {2, 4, 6});
+  };
+  const mh::Tensor length_3 = two_heads(0), length_2 = two_heads(1);
 
   mh::nn::MultiHeadAttention& mha = attention.mha;
   mha.in_proj_weight = mh::concat({t["W_q.weight"], t["W_k.weight"], t["W_v.weight"]}, 0);
@@ -64,5 +69,9 @@ int main() {
   check.close("valid length 0, our rule: nothing but the output's bias",
               mh::reshape(mh::slice(zero, 0, 1, 2), {4, 100}), only_bias, 0);
   // [empty end]
+  picture(argc, argv,
+          {{"all ones, valid length 3: 1/3", length_3},
+           {"valid length 2: 1/2", length_2},
+           {"random inputs, valid length 3", two_heads(0)}});
   return check.finish();
 }
