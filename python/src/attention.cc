@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
+
 #include "multihead/core/error.h"
 #include "multihead/nn/positions.h"
 #include "multihead/ops/attention_explain.h"
@@ -197,6 +199,7 @@ Mask to_mask(nb::handle object) {
 AttentionOptions to_options(const AttentionKeywords& k) {
   AttentionOptions options;
   options.mask = to_mask(k.mask);
+  MH_CHECK(!k.scale || !std::isnan(*k.scale), ValueError, "attention: scale must be a number, got NaN");
   options.scale = k.scale;
   options.softcap = k.softcap;
   const auto optional = [](nb::handle x, const char* name) {

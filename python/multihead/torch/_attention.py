@@ -99,15 +99,15 @@ def refuse(who, name, tensor):
 
 def _check(query, key, value, attn_mask):
     dtype = query.dtype
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.dtype is not dtype:
-            raise TypeError(
-                f"{_WHO}: query, key and value must have one dtype, got {query.dtype}, {key.dtype} and {value.dtype}"
-            )
-        if tensor.dim() < 2:
-            raise _core.ShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
     if dtype not in _DTYPES:
         raise TypeError(f"{_WHO}: query must be float32, float64, bfloat16 or float16, got {dtype}")
+    if key.dtype is not dtype or value.dtype is not dtype:
+        raise TypeError(
+            f"{_WHO}: query, key and value must have one dtype, got {query.dtype}, {key.dtype} and {value.dtype}"
+        )
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() < 2:
+            raise _core.ShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
     if attn_mask is not None and attn_mask.dtype not in (torch.bool, dtype, torch.float32):
         raise TypeError(f"{_WHO}: attn_mask must be bool or {dtype}, got {attn_mask.dtype}")
 
@@ -152,7 +152,12 @@ def scaled_dot_product_attention(
     Raises    TypeError, ValueError: not on the CPU, sparse, quantized, shapes that do not fit
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or not tensor.is_cpu:
+        if (
+            type(tensor) is not torch.Tensor
+            or not tensor.is_cpu
+            or tensor.layout is not torch.strided
+            or tensor.dtype not in _DTYPES
+        ):
             refuse(_WHO, name, tensor)
     if attn_mask is not None:
         refuse(_WHO, "attn_mask", attn_mask)
