@@ -68,6 +68,33 @@ float DotRows(const float* a, const float* b, int64_t columns) {
   return lanes[0];
 }
 
+// delta[i] = DotRows of row i, i < count <= 16: on AVX-512 the 16 trees run side by side, in the same order.
+void DotSixteen(const Rows& a, const Rows& b, int count, int64_t columns, float* delta) {
+#if HWY_TARGET == HWY_AVX3
+  const F d;
+  Vec x[16];
+  for (int i = 0; i < 16; ++i) {
+    const float* ra = a.data + std::min(i, count - 1) * a.stride;
+    const float* rb = b.data + std::min(i, count - 1) * b.stride;
+    Vec sum = hn::Zero(d);
+    for (int64_t c = 0; c < columns; c += kN)
+      sum = hn::MulAdd(hn::LoadU(d, ra + c), hn::LoadU(d, rb + c), sum);
+    x[i] = sum;
+  }
+  TransposeRegisters(x);
+#pragma GCC unroll 4
+  for (int width = 8; width > 0; width /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < width; ++i) x[i] = hn::Add(x[i], x[i + width]);
+  }
+  alignas(64) float all[16];
+  hn::Store(x[0], d, all);
+  std::copy_n(all, count, delta);
+#else
+  for (int i = 0; i < count; ++i) delta[i] = DotRows(a.data + i * a.stride, b.data + i * b.stride, columns);
+#endif
+}
+
 struct GradientView {
   const void* out;
   const void* d_out;
@@ -81,6 +108,14 @@ GradientView View(const BackwardCall& c) {
             c.bf16.d_out_strides, c.bf16.lse_strides, c.bf16.lse};
   }
   return {c.f32.out, c.f32.d_out, c.f32.out_strides, c.f32.d_out_strides, c.f32.lse_strides, c.f32.lse};
+}
+
+// Rows of a tile as the products want them: staged, or in place.
+Rows TileRowsOf(const BackwardCall& call, const RowTile& t, int64_t n, bool staged, const float* memory,
+                const void* base, const Strides3& s, int64_t columns) {
+  if (staged) return {memory + n * kTileRows * columns, columns};
+  const int64_t token = call.forward.p->query_begin(t.b) + t.query[0];
+  return {static_cast<const float*>(base) + t.b * s.batch + t.head[0] * s.head + token * s.token, s.token};
 }
 
 void BackwardPrepare(const BackwardTaskArgs& args) {
@@ -104,29 +139,39 @@ void BackwardPrepare(const BackwardTaskArgs& args) {
     CopyTileRows(c, t, c.query, c.query_strides, dim, call.head_columns,
                  job.query + n * kTileRows * call.head_columns);
   }
-  // d_out rows pass through a buffer unless they are staged anyway.
-  float* d_out = call.stage_d_out ? job.d_out + n * kTileRows * c.value_columns : buffer;
-  float* out = buffer + kTileRows * c.value_columns;
-  CopyTileRows(c, t, view.d_out, view.d_out_strides, value_dim, c.value_columns, d_out);
-  CopyTileRows(c, t, view.out, view.out_strides, value_dim, c.value_columns, out);
-  for (int r = 0; r < kTileRows; ++r) {
-    float lse = kInfinity, delta = 0.0f;
-    if (r < t.rows) {
-      const int64_t token = c.p->query_begin(t.b) + t.query[r];
-      lse = view.lse[t.b * view.lse_strides.batch + t.head[r] * view.lse_strides.head + token];
-      if (lse == -kInfinity) {
-        lse = kInfinity;
-        std::fill_n(d_out + r * c.value_columns, c.value_columns, 0.0f);
-      } else {
-        delta = DotRows(out + r * c.value_columns, d_out + r * c.value_columns, c.value_columns);
-      }
+  // Rows are read in place where they can be.
+  const bool in_place = !c.bf16 && c.value_columns == value_dim && t.head[0] == t.head[t.rows - 1];
+  const auto rows_of_tile = [&](const void* base, const Strides3& s, float* copy) {
+    if (in_place) return TileRowsOf(call, t, 0, false, nullptr, base, s, c.value_columns);
+    CopyTileRows(c, t, base, s, value_dim, c.value_columns, copy);
+    return Rows{copy, c.value_columns};
+  };
+  Rows d_out = rows_of_tile(view.d_out, view.d_out_strides, buffer);
+  const Rows out = rows_of_tile(view.out, view.out_strides, buffer + kTileRows * c.value_columns);
+  if (call.stage_d_out) {
+    float* staged = job.d_out + n * kTileRows * c.value_columns;
+    CopyTileRows(c, t, view.d_out, view.d_out_strides, value_dim, c.value_columns, staged);
+    d_out = {staged, c.value_columns};
+  }
+  float* delta = job.delta + n * kTileRows;
+  float* lse = job.lse + n * kTileRows;
+  std::fill_n(delta, kTileRows, 0.0f);
+  std::fill_n(lse, kTileRows, kInfinity);
+  for (int r = 0; r < t.rows; r += 16) {
+    DotSixteen(Shifted(out, r), Shifted(d_out, r), std::min(16, t.rows - r), c.value_columns, delta + r);
+  }
+  for (int r = 0; r < t.rows; ++r) {
+    const int64_t token = c.p->query_begin(t.b) + t.query[r];
+    const float x = view.lse[t.b * view.lse_strides.batch + t.head[r] * view.lse_strides.head + token];
+    if (x == -kInfinity) {
+      delta[r] = 0.0f;  // an empty row: its probabilities are zero by lse = +inf
+    } else {
+      lse[r] = x;
     }
-    job.lse[n * kTileRows + r] = lse;
-    job.delta[n * kTileRows + r] = delta;
   }
   float* d_out_t = job.d_out_t + n * value_dim * kTileRows;
   if (t.rows < kTileRows) std::fill_n(d_out_t, value_dim * kTileRows, 0.0f);
-  TransposeTo(d_out, c.value_columns, t.rows, value_dim, d_out_t, kTileRows, 1.0f);
+  TransposeTo(d_out.data, d_out.stride, t.rows, value_dim, d_out_t, kTileRows, 1.0f);
 }
 
 struct BackwardBuffers {
@@ -340,14 +385,6 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
       hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, hn::Zero(d)), hn::Mul(x, factor)), d, at);
     }
   }
-}
-
-// Rows of a tile as the products want them: staged, or in place.
-Rows TileRowsOf(const BackwardCall& call, const RowTile& t, int64_t n, bool staged, const float* memory,
-                const void* base, const Strides3& s, int64_t columns) {
-  if (staged) return {memory + n * kTileRows * columns, columns};
-  const int64_t token = call.forward.p->query_begin(t.b) + t.query[0];
-  return {static_cast<const float*>(base) + t.b * s.batch + t.head[0] * s.head + token * s.token, s.token};
 }
 
 // Waits until all earlier key blocks have added to tile n's d_query. False if another task failed.
