@@ -118,7 +118,7 @@ TEST(SyntheticTaskTest, SortSlow) {
 }
 
 TEST(SyntheticTaskTest, AddSlow) {
-  const Synthetic task = {"add", sum_of, 5, 1000, 3e-3};
+  const Synthetic task = {"add", sum_of, 5, 1600, 1.5e-3};
   EXPECT_GE(exact_match(taught(task), task), 0.99);
 }
 

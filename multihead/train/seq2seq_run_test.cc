@@ -151,7 +151,10 @@ TEST_F(Seq2SeqRunTest, LongPairsAreLeftOutAndSaidSo) {
   ASSERT_EQ(recorder.warnings.size(), 1u);
   EXPECT_NE(recorder.warnings[0].find("of 150 pairs are longer than 6 tokens"), std::string::npos);
   settings.max_tokens = 2;
-  expect_error<ValueError>(run("b", settings), "longer than --max-tokens 2");
+  std::ofstream(root_ / "long.tsv") << "abc\tABC\n";
+  Seq2SeqRun empty = run("b", settings);
+  empty.data = (root_ / "long.tsv").string();
+  expect_error<ValueError>(empty, "longer than --max-tokens 2");
 }
 
 TEST_F(Seq2SeqRunTest, BadInputIsNamedAndLeavesNothing) {

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# A translator from the command line: trained, resumed, used, measured; wrong input gets its exit code.
+#   tests/cli/translate.sh PATH/TO/multihead
+data=$(cd "$(dirname "${BASH_SOURCE[0]}")/../data" && pwd)
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+for word in ab ba abba baab aab bba abab bab aba bb aa b a babb; do
+  printf '%s\t%s\n' "$word" "$(tr ab AB <<<"$word")"
+done >train.tsv
+head -3 train.tsv >valid.tsv
+sizes=(--encoder-layers 1 --decoder-layers 1 --heads 2 --width 16 --max-positions 16 --max-tokens 12 --tokenizer char
+       --batch-tokens 32 --steps 6 --warmup 2 --eval-every 3)
+train=("$multihead" train seq2seq "${sizes[@]}")
+
+expect 2 '--out DIR is required' "${train[@]}" --data train.tsv
+expect 2 '--data FILE is required' "${train[@]}" --out run
+expect 3 'missing.tsv.*No such file' "${train[@]}" --data missing.tsv --out run
+printf 'a\tA\nb\n' >columns.tsv
+expect 3 'columns.tsv.*line 2' "${train[@]}" --data columns.tsv --out run
+printf 'a\tA\n\nb\tB\n' >blank.tsv
+expect 3 'blank.tsv.*line 2' "${train[@]}" --data blank.tsv --out run
+bare=("$multihead" train seq2seq --data train.tsv --out run)
+expect 2 'num_heads 3' "${bare[@]}" --heads 3
+expect 2 '--max-tokens must be in \[2, --max-positions = 16\]' "${bare[@]}" --max-positions 16 --max-tokens 17
+expect 2 '--average 9' "${bare[@]}" --average 9
+[[ ! -e run ]] || fail "a refused run left a folder"
+
+expect 0 '' "${train[@]}" --data train.tsv --valid valid.tsv --out run
+expect 2 'resume it' "${train[@]}" --data train.tsv --valid valid.tsv --out run
+
+expect 0 '' "$multihead" translate run --text abba
+# expect() closes stdin: lines come through a shell.
+lines() { expect "$1" "$2" bash -c 'printf "$1" | "$0" translate run' "$multihead" "$3"; }
+lines 3 'line 2 is empty' 'ab\n\nba\n'
+lines 3 'line 1 has 17 tokens, the model reads at most 16' 'abababababababab\n'
+expect 2 'num_hypotheses 5 exceeds beam_size 4' "$multihead" translate run --text ab --n-best 5
+expect 2 'beam_size must be at least 1' "$multihead" translate run --text ab --beam 0
+expect 3 'no encoder-decoder model' "$multihead" translate "$data/hugging_face/gpt2"
+expect 3 'nowhere' "$multihead" translate nowhere --text ab
+
+lines=$(printf 'ab\nbaab\na\n' | "$multihead" translate run --n-best 2 --quiet | wc -l)
+[[ $lines == 6 ]] || fail "--n-best 2 of 3 lines printed $lines lines"
+"$multihead" translate run --json --quiet < <(printf 'ab\nba\n') | python3 -c '
+import json, sys
+rows = [json.loads(line) for line in sys.stdin]
+assert [row["source"] for row in rows] == ["ab", "ba"], rows
+assert all(row["translations"][0]["score"] < 0 for row in rows), rows' || fail "--json of translate"
+
+expect 0 '' "$multihead" eval run --data valid.tsv --bleu --chrf
+expect 3 'columns.tsv.*line 2' "$multihead" eval run --data columns.tsv --bleu
+"$multihead" eval run --data valid.tsv --bleu --chrf --json | python3 -c '
+import json, sys
+result = json.load(sys.stdin)
+assert 0 <= result["bleu"] <= 100 and 0 <= result["chrf"] <= 100 and result["loss"] > 0, result
+assert result["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|"), result' || fail "--json of eval"
+finish
