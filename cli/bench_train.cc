@@ -24,6 +24,16 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Of all threads; other programs on the machine do not count.
+double cpu_seconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<long>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -103,9 +113,10 @@ class BenchTrain : public Verb {
     allocations_ = memory_stats().system_allocations;
     const double end = now() + seconds_;
     while (now() < end || times_.size() < 3) {
-      const double before = peak_gflops(), begin = now();
+      const double before = peak_gflops(), begin = now(), cpu = cpu_seconds();
       step();
       times_.push_back(now() - begin);
+      cpu_times_.push_back(cpu_seconds() - cpu);
       peaks_.push_back((before + peak_gflops()) / 2);
       ratios_.push_back(flops() / times_.back() / 1e9 / peaks_.back());
     }
@@ -145,6 +156,9 @@ class BenchTrain : public Verb {
                                        {"gflops", flops() / time / 1e9},
                                        {"peak_gflops", peak},
                                        {"share_of_peak", share},
+                                       {"step_cpu_seconds", median(cpu_times_)},
+                                       {"share_of_peak_per_cpu_second",
+                                        flops() / median(cpu_times_) / 1e9 / (peak / num_threads())},
                                        {"steps", static_cast<int64_t>(times_.size())},
                                        {"threads", num_threads()},
                                        {"isa", std::string(kernels::isa_name(kernels::current_isa()))},
@@ -170,7 +184,7 @@ class BenchTrain : public Verb {
   std::string positions_ = "learned";
   int64_t batch_ = 12, seed_ = 0, parameters_ = 0, allocations_ = 0;
   double dropout_ = 0, seconds_ = 10;
-  std::vector<double> times_, peaks_, ratios_;
+  std::vector<double> times_, cpu_times_, peaks_, ratios_;
 };
 
 }  // namespace
