@@ -24,7 +24,12 @@ class LabmlAttention {
                         const mh::Tensor& mask = {}, mh::Rng* rng = nullptr) {
     mh::AttentionCapture capture{.stage = mh::CaptureStage::after_dropout};
     mh::nn::AttentionCall call{.rng = rng, .capture = &capture};
-    if (mask) call.mask = mh::from_labml_mask(mask);
+    if (mask) {
+      MH_CHECK(mask.rank() == 3 && mask.size(1) == key.size(0), ShapeError,
+               "LabmlAttention: mask must be [seq_q or 1, ", key.size(0), ", batch or 1], got ",
+               mask.shape());
+      call.mask = mh::from_labml_mask(mask);
+    }
     const auto batch_first = [](const mh::Tensor& x) { return mh::transpose(x, 0, 1); };
     call.score_mod = get_scores(batch_first(query));
     const mh::Tensor out = mha(batch_first(query), batch_first(key), batch_first(value), call);
@@ -102,5 +107,13 @@ int main(int argc, char** argv) {
   attention(query, key, key, nothing);
   check.close("a row without any key has weights 0, not NaN", attention.attn,
               mh::Tensor::zeros({5, 7, 3, 2}));
+  bool refused = false;
+  try {
+    attention(query, key, key, mh::Tensor::ones({5, 1, 3}));
+  } catch (const mh::ShapeError& error) {
+    refused = true;
+    std::printf("       %s\n", error.what());
+  }
+  check.that("a mask of one key for seven is refused", refused);
   return check.finish();
 }

@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
            {"valid length 2", mh::reshape(mh::slice(weights, 0, 1, 2), {2, 4, 6})}});
 
   const mh::Tensor p = mh::nn::sinusoidal_positions(60, 32);
-  check.close("positions P (1,60,32)", mh::reshape(p, {1, 60, 32}), t["P"], 4e-6);  // f32 angles up to 59
+  check.close("positions P (1,60,32)", mh::reshape(p, {1, 60, 32}), t["P"], 2e-6);  // f32 angles up to 59
 
   mh::Rng rng(4);
   mh::nn::TransformerEncoder encoder = lecture_encoder(2, 4, 8, 16, rng);

@@ -83,13 +83,13 @@ int main(int argc, char** argv) {
   std::vector<mh::Tensor> steps;
   for (int64_t i = 0; i < 5; ++i) steps.push_back(decoder.step(mh::slice(x, 1, i, i + 1), state));
   // [state end]
-  check.close("token by token with state = all at once", mh::concat(steps, 1), full);
+  check.close("token by token with state = all at once", mh::concat(steps, 1), full, 0);
   check.that("the state counts positions", state.lengths == std::vector<int64_t>{5, 5});
 
   mh::nn::DecodeState two = decoder.stack.start(memory, {2, 3}, 5);
   const mh::Tensor head = decoder.step(mh::slice(x, 1, 0, 2), two),
                    tail = decoder.step(mh::slice(x, 1, 2, 5), two);
-  check.close("several tokens per step are causal too", mh::concat({head, tail}, 1), full);
+  check.close("several tokens per step are causal too", mh::concat({head, tail}, 1), full, 0);
 
   std::vector<mh::AttentionCapture> self(2), cross(2);
   decoder.stack(decoder.positions(x), memory,
