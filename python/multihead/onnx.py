@@ -140,8 +140,8 @@ def onnx_attention(
     bias = None
     if attn_mask is not None:
         attn_mask = _pad_mask(np.asarray(attn_mask), keys)
-        if attn_mask.ndim < 2 or attn_mask.ndim > 4:
-            raise _core.ShapeError(f"onnx_attention: attn_mask must have 2 to 4 axes, got {attn_mask.shape}")
+        if not 1 <= attn_mask.ndim <= 4:
+            raise _core.ShapeError(f"onnx_attention: attn_mask must have 1 to 4 axes, got {attn_mask.shape}")
         if attn_mask.dtype == bool:
             allowed = attn_mask if allowed is None else allowed & attn_mask
         elif str(attn_mask.dtype) in _TYPES:

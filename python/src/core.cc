@@ -74,7 +74,8 @@ void bind_core(nb::module_& m) {
   m.def(
       "isa", [] { return std::string(kernels::isa_name(kernels::current_isa())); },
       "The instruction set that kernels use: 'baseline', 'avx2' or 'avx512'. Cap it with MULTIHEAD_ISA.");
-  m.def("cpu_name", [] { return std::string(kernels::cpu_name()); });
+  m.def(
+      "cpu_name", [] { return std::string(kernels::cpu_name()); }, "The CPU's own name.");
   m.def(
       "memory_stats",
       [] {

@@ -2,7 +2,7 @@
 #include "python/src/bindings.h"
 
 NB_MODULE(_core, m) {
-  using namespace multihead::python;  // NOLINT(google-build-using-namespace)
+  using namespace multihead::python;   // NOLINT(google-build-using-namespace)
   nanobind::set_leak_warnings(false);  // PyTorch's graph may hold calls when the interpreter ends
   bind_core(m);
   bind_tensor(m);

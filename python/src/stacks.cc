@@ -86,6 +86,7 @@ struct StackWords {
   const RotaryTable* rotary;
   nb::handle alibi_slopes, relative_bias;
   bool capture;
+  size_t layers;
 };
 
 // (result, [weights of every layer]) if capture was asked for.
@@ -98,7 +99,7 @@ nb::object run_stack(const StackWords& w, F&& f) {
   call.rotary = w.rotary;
   call.alibi_slopes = to_tensor_or_none(w.alibi_slopes, {"stack", "alibi_slopes"});
   call.relative_bias = to_tensor_or_none(w.relative_bias, {"stack", "relative_bias"});
-  std::vector<AttentionCapture> captures;
+  std::vector<AttentionCapture> captures(w.layers);
   if (w.capture) call.capture = &captures;
   Tensor out = unlocked([&] { return f(call); });
   if (!w.capture) return nb::cast(std::move(out));
@@ -170,8 +171,9 @@ void bind_encoder_decoder(nb::module_& m) {
       [](const nn::TransformerEncoder& e, nb::handle x, nb::handle mask, Rng* rng, const RotaryTable* rotary,
          nb::handle alibi_slopes, nb::handle relative_bias, bool capture) {
         const Tensor t = to_tensor(x, {"TransformerEncoder", "x"});
-        return run_stack({mask, nb::none(), rng, rotary, alibi_slopes, relative_bias, capture},
-                         [&](const nn::StackCall& call) { return e(t, call); });
+        return run_stack(
+            {mask, nb::none(), rng, rotary, alibi_slopes, relative_bias, capture, e.layers.size()},
+            [&](const nn::StackCall& call) { return e(t, call); });
       },
       "x"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(), "rotary"_a = nb::none(),
       "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "capture"_a = false);
@@ -189,7 +191,7 @@ void bind_encoder_decoder(nb::module_& m) {
          nb::handle memory_mask, Rng* rng, bool capture) {
         const Tensor t = to_tensor(x, {"TransformerDecoder", "x"});
         const Tensor s = to_tensor(memory, {"TransformerDecoder", "memory"});
-        return run_stack({mask, memory_mask, rng, nullptr, nb::none(), nb::none(), capture},
+        return run_stack({mask, memory_mask, rng, nullptr, nb::none(), nb::none(), capture, d.layers.size()},
                          [&](const nn::StackCall& call) { return d(t, s, call); });
       },
       "x"_a, "memory"_a, nb::kw_only(), "mask"_a = nb::none(), "memory_mask"_a = nb::none(),

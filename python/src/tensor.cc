@@ -296,13 +296,13 @@ void bind_tensor(nb::module_& m) {
       [](nb::handle s, nb::handle d) {
         return Tensor::zeros(to_shape(s, {"zeros", "shape"}), to_dtype(d));
       },
-      "shape"_a, "dtype"_a = "float32");
+      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with this number.");
   m.def(
       "ones",
       [](nb::handle s, nb::handle d) {
         return Tensor::ones(to_shape(s, {"ones", "shape"}), to_dtype(d));
       },
-      "shape"_a, "dtype"_a = "float32");
+      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with this number.");
 
   nb::class_<Rng>(m, "Rng", "Counter-based random numbers (Philox): a seed and the number of streams drawn.")
       .def(nb::init<uint64_t, uint64_t>(), "seed"_a, "drawn"_a = 0)

@@ -119,6 +119,18 @@ class PyObserver : public train::Observer {
  public:
   explicit PyObserver(nb::object callback) : callback_(std::move(callback)) {}
 
+  /// Ctrl-C, noticed here or inside the callback; raised once the run has saved its checkpoint.
+  bool is_interrupted() {
+    nb::gil_scoped_acquire acquire;
+    if (!interrupt_.is_valid() && PyErr_CheckSignals() != 0) take_interrupt(nb::python_error());
+    return interrupt_.is_valid();
+  }
+  void raise_interrupt() const {
+    if (!interrupt_.is_valid()) return;
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(interrupt_.ptr())), interrupt_.ptr());
+    throw nb::python_error();
+  }
+
   void on_start(int64_t step, int64_t steps) override {
     tell("start", [&](nb::dict& d) { d["step"] = step, d["steps"] = steps; });
   }
@@ -145,9 +157,17 @@ class PyObserver : public train::Observer {
     if (callback_.is_none()) return;
     nb::dict fields;
     fill(fields);
-    callback_(event, fields);
+    try {
+      callback_(event, fields);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_KeyboardInterrupt)) throw;
+      take_interrupt(error);
+    }
   }
+  void take_interrupt(const nb::python_error& error) { interrupt_ = nb::borrow(error.value()); }
+
   nb::object callback_;
+  nb::object interrupt_;
 };
 
 nb::object train_run(const std::string& data, const std::string& folder, nb::dict settings,
@@ -181,21 +201,9 @@ nb::object train_run(const std::string& data, const std::string& folder, nb::dic
   run.overwrite = overwrite;
   PyObserver observer(callback);
   run.observers = {&observer};
-  // Ctrl-C: the run saves a checkpoint and ends; the KeyboardInterrupt is raised afterwards.
-  nb::object interrupt;
-  run.should_stop = [&] {
-    nb::gil_scoped_acquire acquire;
-    if (!interrupt.is_valid() && PyErr_CheckSignals() != 0) {
-      nb::python_error error;
-      interrupt = nb::borrow(error.value());
-    }
-    return interrupt.is_valid();
-  };
+  run.should_stop = [&] { return observer.is_interrupted(); };
   const train::LanguageModelSummary summary = unlocked([&] { return train::train_language_model(run); });
-  if (interrupt.is_valid()) {
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(interrupt.ptr())), interrupt.ptr());
-    throw nb::python_error();
-  }
+  observer.raise_interrupt();
   return nb::module_::import_("json").attr("loads")(train::to_json(summary).dump());
 }
 

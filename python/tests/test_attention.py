@@ -160,7 +160,7 @@ def test_errors_say_what_came(rng):
         (lambda: mh.attention(q, k, v, scale=float("nan")), ValueError, "scale"),
         (lambda: mh.attention(q, k, v, dropout_p=1.5, rng=mh.Rng(1)), ValueError, "dropout_p"),
         (lambda: mh.attention(q, k, v, empty_row="maybe"), ValueError, "'zero'"),
-        (lambda: mh.attention(q, k, v, bias=np.ones((7, 11), "f4")), ValueError, "bias"),
+        (lambda: mh.attention(q, k, v, bias=np.tri(7, 11, dtype="f4")), ValueError, "bias"),
         (lambda: mh.attention(q, k, v, score_mod=lambda s, b, h, q, k: s), TypeError, "multihead.score_mod"),
         (lambda: mh.causal() and mh.causal(), TypeError, "&"),
         (lambda: mh.window(-2, 0), ValueError, "window"),
