@@ -46,7 +46,7 @@ def tiny_model():
     return model.eval()
 
 
-def teach(model, steps=700):
+def teach(model, steps=450):
     """A little copying, so that what it says ends and depends on the source."""
     optimizer = torch.optim.Adam(model.parameters(), lr=7e-3)
     for _ in range(steps):
