@@ -32,7 +32,8 @@ for round in $(seq "$rounds"); do
   rm -rf "$out"
 done
 echo "$kills kills in $rounds rounds"
-[[ $kills -ge $rounds ]] || fail "too few kills: $kills"
+# A run that ends before its kill is no failure; most must be hit.
+[[ $((2 * kills)) -ge $rounds ]] || fail "too few kills: $kills"
 
 # The comparison can fail.
 "${train[@]}" --out other --seed 2 >/dev/null || fail "the run with another seed"
