@@ -1,0 +1,1273 @@
+from collections.abc import Mapping, Sequence
+
+import numpy
+
+class DtypeError(TypeError): ...
+
+class FormatError(ValueError): ...
+
+class IoError(OSError): ...
+
+class NumericError(FloatingPointError): ...
+
+class ShapeError(ValueError): ...
+
+
+
+def git_hash() -> str:
+    """Commit the library was built from, or ''."""
+
+def num_threads() -> int:
+    """Threads that kernels use, the caller included."""
+
+def set_num_threads(threads: int) -> None:
+    """Sets the number of threads; ValueError unless 1 <= threads <= 1024."""
+
+def isa() -> str:
+    """
+    The instruction set that kernels use: 'baseline', 'avx2' or 'avx512'. Cap it with MULTIHEAD_ISA.
+    """
+
+def cpu_name() -> str:
+    """The CPU's own name."""
+
+def memory_stats() -> dict:
+    """
+    Bytes held by tensors now and at most, free bytes kept for the next tensor.
+    """
+
+def release_cached_memory() -> None:
+    """Returns cached memory to the system."""
+
+class Tensor:
+    """
+    A handle to typed, strided memory with an optional gradient.
+
+    Make one with multihead.tensor(array); numpy.asarray(tensor) and torch.from_dlpack(tensor) share its memory.
+    """
+
+    @property
+    def shape(self) -> tuple: ...
+
+    @property
+    def strides(self) -> tuple:
+        """In elements."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def ndim(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def is_contiguous(self) -> bool: ...
+
+    @property
+    def data_ptr(self) -> int: ...
+
+    def item(self) -> float:
+        """The value of a tensor with one element."""
+
+    def __float__(self) -> float: ...
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __getitem__(self, arg: object, /) -> Tensor: ...
+
+    def numpy(self) -> numpy.ndarray:
+        """A NumPy array over the same memory (a copy for bfloat16)."""
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> object: ...
+
+    def __dlpack__(self, **kwargs) -> object:
+        """A DLPack capsule that shares the memory."""
+
+    def __dlpack_device__(self) -> tuple: ...
+
+    def tolist(self) -> object: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __deepcopy__(self, arg: object, /) -> Tensor: ...
+
+    def __add__(self, other: object) -> object: ...
+
+    def __radd__(self, other: object) -> object: ...
+
+    def __sub__(self, other: object) -> object: ...
+
+    def __rsub__(self, other: object) -> object: ...
+
+    def __mul__(self, other: object) -> object: ...
+
+    def __rmul__(self, other: object) -> object: ...
+
+    def __truediv__(self, other: object) -> object: ...
+
+    def __rtruediv__(self, other: object) -> object: ...
+
+    def __matmul__(self, other: object) -> object: ...
+
+    def __rmatmul__(self, other: object) -> object: ...
+
+    def __neg__(self) -> Tensor: ...
+
+    @property
+    def requires_grad(self) -> bool:
+        """
+        True for a leaf that collects a gradient and for what was computed from one under a Tape.
+        """
+
+    @requires_grad.setter
+    def requires_grad(self, arg: bool, /) -> None: ...
+
+    @property
+    def grad(self) -> Tensor | None:
+        """None until Tape.backward() reached this tensor."""
+
+    @grad.setter
+    def grad(self, value: object | None) -> None: ...
+
+    def reshape(self, *args) -> Tensor:
+        """
+        The same elements under another shape; one size may be -1. A view where the strides allow it.
+        """
+
+    def transpose(self, a: int, b: int) -> Tensor:
+        """View with two axes exchanged."""
+
+    def expand(self, shape: object) -> Tensor:
+        """View with axes of size 1 repeated."""
+
+    def contiguous(self) -> Tensor: ...
+
+    def clone(self) -> Tensor:
+        """Row-major copy without gradient."""
+
+    def detach(self) -> Tensor:
+        """Same memory, no gradient."""
+
+    def to(self, dtype: object) -> Tensor:
+        """
+        Converted copy, or this tensor if it has the dtype. Gradients flow through.
+        """
+
+def tensor(data: object | None, *, dtype: object | None = None, requires_grad: bool = False) -> Tensor:
+    """
+    A Tensor over the memory of a NumPy array, a PyTorch or JAX CPU tensor, any DLPack or buffer object; a
+    copy where sharing is impossible (lists, negative strides, foreign byte order) or dtype differs.
+    """
+
+def zeros(shape: object, dtype: object = 'float32') -> Tensor:
+    """A new Tensor filled with this number."""
+
+def ones(shape: object, dtype: object = 'float32') -> Tensor:
+    """A new Tensor filled with this number."""
+
+class Rng:
+    """
+    Counter-based random numbers (Philox): a seed and the number of streams drawn.
+    """
+
+    def __init__(self, seed: int, drawn: int = 0) -> None: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def drawn(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+def rand(shape: object, rng: Rng, dtype: object = 'float32') -> Tensor:
+    """Uniform numbers in [0, 1)."""
+
+def randn(shape: object, rng: Rng, dtype: object = 'float32') -> Tensor:
+    """Normal numbers."""
+
+class Tape:
+    """
+    Records what is computed inside its with block, on this thread.
+
+        with Tape() as tape:
+            loss = cross_entropy(model(x), y)
+            tape.backward(loss)
+    """
+
+    def __init__(self) -> None: ...
+
+    def __enter__(self) -> Tape: ...
+
+    def __exit__(self, *args) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def backward(self, loss: Tensor, seed: object | None = None) -> None:
+        """
+        Adds d(sum(seed * loss))/d(leaf) to leaf.grad of every leaf and forgets what was recorded.
+        """
+
+class NoTape:
+    """Hides the tape of this thread inside its with block."""
+
+    def __init__(self) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *args) -> None: ...
+
+def relu(x: object) -> Tensor:
+    """max(x, 0)"""
+
+def gelu(x: object) -> Tensor:
+    """x * Phi(x)"""
+
+def gelu_tanh(x: object) -> Tensor:
+    """GELU by tanh"""
+
+def silu(x: object) -> Tensor:
+    """x * sigmoid(x)"""
+
+def exp(x: object) -> Tensor:
+    """e^x"""
+
+def log(x: object) -> Tensor:
+    """Natural logarithm"""
+
+def sqrt(x: object) -> Tensor:
+    """Square root"""
+
+def tanh(x: object) -> Tensor:
+    """Hyperbolic tangent"""
+
+def sigmoid(x: object) -> Tensor:
+    """1 / (1 + e^-x)"""
+
+def square(x: object) -> Tensor:
+    """x * x"""
+
+def mean(x: object) -> Tensor:
+    """Mean of all elements, shape ()"""
+
+def add(a: object, b: object) -> Tensor:
+    """a + b; shapes broadcast as in NumPy"""
+
+def sub(a: object, b: object) -> Tensor:
+    """a - b; shapes broadcast as in NumPy"""
+
+def mul(a: object, b: object) -> Tensor:
+    """a * b; shapes broadcast as in NumPy"""
+
+def div(a: object, b: object) -> Tensor:
+    """a / b; shapes broadcast as in NumPy"""
+
+def matmul(a: object, b: object) -> Tensor:
+    """a @ b over the last two axes: [..., m, k], [..., k, n] -> [..., m, n]"""
+
+def sum(x: object, axis: object | None = None, keep_axis: bool = False) -> Tensor:
+    """Sum of all elements, or over one axis."""
+
+def where(mask: object, a: object, b: object) -> Tensor:
+    """mask ? a : b; mask is bool, all three broadcast together."""
+
+def concat(parts: Sequence, axis: int) -> Tensor:
+    """Copy of the parts one after the other."""
+
+def linear(x: object, weight: object, bias: object | None = None, *, activation: str = 'none', residual: object | None = None) -> Tensor:
+    """
+    activation(x @ weight.T + bias) + residual: x [..., in], weight [out, in] -> [..., out].
+    """
+
+def softmax(x: object, axis: int = -1) -> Tensor:
+    """Softmax along one axis; rows of -inf give zeros."""
+
+def log_softmax(x: object, axis: int = -1) -> Tensor:
+    """Logarithm of the softmax."""
+
+def layer_norm(x: object, weight: object | None = None, bias: object | None = None, eps: float = 1e-05) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last axis."""
+
+def rms_norm(x: object, weight: object | None = None, eps: float = 1e-06) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
+
+def embedding(weight: object, ids: object) -> Tensor:
+    """Rows of weight [V, E] by number: ids [...] -> [..., E]."""
+
+def dropout(x: object, p: float, rng: Rng | None = None) -> Tensor:
+    """Acts exactly when rng is given."""
+
+def cross_entropy(logits: object, targets: object, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
+    """Cross-entropy from logits [..., V] and targets [...]."""
+
+class RotaryTable:
+    """Cosines and sines of rotary angles."""
+
+    @property
+    def cos(self) -> Tensor: ...
+
+    @property
+    def sin(self) -> Tensor: ...
+
+def rotary_table(length: int, rotary_dim: int, starts: object = 0, base: float = 10000.0, layout: str = 'halves') -> RotaryTable:
+    """Angles position * base^(-2k/R) for positions start, start + 1, ..."""
+
+def rotary(x: object, table: RotaryTable, heads: int = -1) -> Tensor:
+    """Rotates the first R dimensions of x [B, T, N, D]."""
+
+class Mask:
+    """Which (query, key) pairs may meet; parts are composed with &."""
+
+    def __init__(self) -> None: ...
+
+    def __and__(self, arg: Mask, /) -> Mask: ...
+
+    def __repr__(self) -> str: ...
+
+    def __bool__(self) -> bool: ...
+
+def keep(flags: object) -> Mask:
+    """True = may attend; bool, broadcast right-aligned to [B, H, Tq, Tk]."""
+
+def drop(flags: object) -> Mask:
+    """
+    True = may not attend; bool, broadcast right-aligned to [B, H, Tq, Tk].
+    """
+
+def causal(align: object = 'end') -> Mask:
+    """
+    Query i sees keys j <= i + offset. align: 'end' (the last query sees the last key), 'start', an offset, or
+    one offset per sample.
+    """
+
+def window(left: int, right: int, align: object = 'end') -> Mask:
+    """
+    Keys from left before to right after the diagonal; -1 leaves a side open.
+    """
+
+def prefix(length: object, align: object = 'end') -> Mask:
+    """Causal, except that everybody sees the first keys."""
+
+def lengths(valid_lens: object) -> Mask:
+    """Keys j < valid_lens: integers [B] per sample or [B, Tq] per query."""
+
+def query_lengths(valid_lens: object) -> Mask:
+    """Queries i < valid_lens [B]; the rows behind are empty."""
+
+def documents(query_ids: object, key_ids: object | None = None) -> Mask:
+    """Query and key of the same document: integer ids [T] or [B, T]."""
+
+def blocks(flags: object, query_block: int, key_block: int) -> Mask:
+    """Block-sparse: bool flags say which blocks may meet."""
+
+def alibi_slopes(num_heads: int) -> Tensor:
+    """Slopes [H] of attention with linear biases."""
+
+class AttentionCapture:
+    """
+    What to look at inside attention; pass it as capture= and read it after the call.
+    """
+
+    def __init__(self, *, weights: bool = True, stage: str = 'probabilities', heads: Sequence[int] = [], query_rows: Sequence[int] = [], key_mass: bool = False, entropy: bool = False, top_k: int = 0) -> None: ...
+
+    @property
+    def weights(self) -> Tensor | None:
+        """[B, heads, query_rows, Tk]"""
+
+    @property
+    def key_mass(self) -> Tensor | None:
+        """[B, H, Tk]"""
+
+    @property
+    def entropy(self) -> Tensor | None:
+        """[B, H, Tq], in nats"""
+
+    @property
+    def top_weights(self) -> Tensor | None:
+        """[B, H, Tq, top_k]"""
+
+    @property
+    def top_keys(self) -> Tensor | None:
+        """int64, -1 where there are fewer keys"""
+
+    @property
+    def heads(self) -> list[int]: ...
+
+    @property
+    def query_rows(self) -> list[int]: ...
+
+def attention_profile(name: str, embed_dim: int = 0) -> str:
+    """
+    The rule of 'labml', 'blog', 'lecture', 'd2l', 'torch_mha', 'torch_sdpa' or 'onnx' as text.
+    """
+
+def from_labml_mask(mask: object) -> Mask:
+    """[Tq or 1, Tk, B or 1], every non-zero element may attend."""
+
+def from_torch_mha_mask(mask: object) -> Mask:
+    """attn_mask of torch.nn.MultiheadAttention: True may NOT attend."""
+
+def from_torch_key_padding_mask(mask: object) -> Mask:
+    """bool [B, Tk]: True is padding."""
+
+def from_torch_sdpa_mask(mask: object) -> Mask:
+    """attn_mask of scaled_dot_product_attention: True may attend."""
+
+def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+    """
+    softmax(softcap(scale * query @ key.T) + biases, over the keys the mask allows) @ value.
+
+    Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];
+              layout='bthd' swaps H and T in all of them. H % Hkv == 0.
+    Dtypes    float32, float64, bfloat16, float16, the same for all three
+    Gradient  query, key, value, bias, alibi_slopes, relative_bias
+    Memory    O(Tq + Tk) per head beyond inputs and output
+    Rows      without any allowed key give 0, see empty_row
+    Raises    ShapeError, DtypeError, ValueError
+    """
+
+def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, scale: float | None = None) -> Tensor:
+    """
+    Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
+    """
+
+def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', score_mod: object | None = None) -> str:
+    """
+    Which rule attention() follows and how it would run, as text; runs nothing.
+    """
+
+class ScoreProgram:
+    """A traced score or mask function."""
+
+    @property
+    def is_mask(self) -> bool: ...
+
+    @property
+    def out_of_range(self) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def mask(self) -> Mask:
+        """The Mask of the pairs for which the function is true."""
+
+def score_program(code: Sequence, tables: Sequence) -> ScoreProgram: ...
+
+class TorchCall:
+    """What a backward needs of its forward."""
+
+def torch_forward(query: object, key: object, value: object, keep: object | None = None, bias: object | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, return_lse: bool = False, mask: object | None = None, score_mod: object | None = None, who: str = 'scaled_dot_product_attention') -> tuple: ...
+
+def torch_backward(call: TorchCall, d_out: object, want_query: bool, want_key: bool, want_value: bool, want_bias: bool) -> tuple: ...
+
+def manual_seed(seed: int) -> None:
+    """Restarts the generator of modules that are made without rng."""
+
+class Linear:
+    """y = x @ weight.T + bias; initialised as PyTorch's."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rng: Rng | None = None) -> None: ...
+
+    def __call__(self, arg: object, /) -> Tensor: ...
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def bias(self) -> Tensor | None: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> Linear:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> Linear: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class Embedding:
+    """Rows of a table by number; initialised N(0, 1)."""
+
+    def __init__(self, count: int, embed_dim: int, *, rng: Rng | None = None) -> None: ...
+
+    def __call__(self, arg: object, /) -> Tensor: ...
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> Embedding:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> Embedding: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class Norm:
+    """Layer norm or RMS norm over the last axis."""
+
+    def __init__(self, size: int, *, kind: str = 'layer', eps: float = 1e-05, bias: bool = True) -> None: ...
+
+    def __call__(self, arg: object, /) -> Tensor: ...
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def bias(self) -> Tensor | None: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> Norm:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> Norm: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class FeedForward:
+    """fc2(activation(fc1(x)))"""
+
+    def __init__(self, embed_dim: int, hidden_dim: int, *, activation: str = 'gelu', gated: bool = False, bias: bool = True, dropout_p: float = 0.0, rng: Rng | None = None) -> None: ...
+
+    def __call__(self, x: object, *, rng: Rng | None = None) -> Tensor: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> FeedForward:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> FeedForward: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+def sinusoidal_positions(length: int, embed_dim: int, start: int = 0, layout: str = 'interleaved', base: float = 10000.0) -> Tensor:
+    """
+    Positions start, start + 1, … as rows of sines and cosines: [length, embed_dim].
+    """
+
+class MultiHeadAttention:
+    """
+    Project, attend per head, concatenate, project.
+
+    Shapes    query [B, Tq, query_dim], key [B, Tk, key_dim], value [B, Tk, value_dim] -> [B, Tq, embed_dim]
+    Weights   as torch.nn.MultiheadAttention: in_proj_weight, in_proj_bias, or q_proj, k_proj, v_proj; out_proj
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None) -> None: ...
+
+    def __call__(self, query: object, key: object | None = None, value: object | None = None, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, softcap: float = 0.0, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, residual: object | None = None) -> Tensor:
+        """
+        key and value default to query and key. Dropout acts exactly when rng is given.
+        """
+
+    @property
+    def embed_dim(self) -> int: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @property
+    def num_kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> MultiHeadAttention:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> MultiHeadAttention: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class TransformerLayer:
+    """
+    An encoder layer, a decoder layer (cross_attention=True), or a language model's.
+
+    Options   embed_dim, num_heads, num_kv_heads, head_dim, attention_bias, out_bias, attention_dropout_p,
+              hidden_dim (4 * embed_dim), activation ('gelu'), gated, ffn_bias, ffn_dropout_p, norm ('layer',
+              'rms'), norm_eps, norm_first, cross_attention, dropout_p, rng
+    Shapes    x [B, T, embed_dim] -> the same
+    Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer
+    """
+
+    def __init__(self, **kwargs) -> None: ...
+
+    def __call__(self, x: object, *, mask: object | None = None, memory: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None) -> Tensor: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> TransformerLayer:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> TransformerLayer: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class TransformerEncoder:
+    """
+    Layers one after the other, then an optional norm.
+
+    Options   num_layers (6), final_norm, and those of TransformerLayer
+    """
+
+    def __init__(self, **kwargs) -> None: ...
+
+    def __call__(self, x: object, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, capture: bool = False) -> object: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> TransformerEncoder:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> TransformerEncoder: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class TransformerDecoder:
+    """
+    Layers one after the other, then an optional norm.
+
+    Options   num_layers (6), final_norm, and those of TransformerLayer
+    """
+
+    def __init__(self, **kwargs) -> None: ...
+
+    def __call__(self, x: object, memory: object, *, mask: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, capture: bool = False) -> object:
+        """causal() is always part of the mask."""
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> TransformerDecoder:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> TransformerDecoder: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class Transformer:
+    """decoder(target, encoder(source)); options as two dicts."""
+
+    def __init__(self, *, encoder: dict, decoder: dict, rng: Rng | None = None) -> None: ...
+
+    def __call__(self, source: object, target: object, *, source_mask: object | None = None, target_mask: object | None = None, rng: Rng | None = None) -> Tensor:
+        """source_mask also holds for the decoder's view of the source."""
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> Transformer:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> Transformer: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class LanguageModelConfig:
+    """
+    What a language model is: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),
+    norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.
+    """
+
+    def __init__(self, **kwargs) -> None: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @vocab_size.setter
+    def vocab_size(self, arg: int, /) -> None: ...
+
+    @property
+    def context(self) -> int: ...
+
+    @context.setter
+    def context(self, arg: int, /) -> None: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @num_layers.setter
+    def num_layers(self, arg: int, /) -> None: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @num_heads.setter
+    def num_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def num_kv_heads(self) -> int: ...
+
+    @num_kv_heads.setter
+    def num_kv_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @head_dim.setter
+    def head_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def embed_dim(self) -> int: ...
+
+    @embed_dim.setter
+    def embed_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def ffn_dim(self) -> int: ...
+
+    @ffn_dim.setter
+    def ffn_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def rotary_base(self) -> float: ...
+
+    @rotary_base.setter
+    def rotary_base(self, arg: float, /) -> None: ...
+
+    @property
+    def rotary_fraction(self) -> float: ...
+
+    @rotary_fraction.setter
+    def rotary_fraction(self, arg: float, /) -> None: ...
+
+    @property
+    def norm_eps(self) -> float: ...
+
+    @norm_eps.setter
+    def norm_eps(self, arg: float, /) -> None: ...
+
+    @property
+    def norm_first(self) -> bool: ...
+
+    @norm_first.setter
+    def norm_first(self, arg: bool, /) -> None: ...
+
+    @property
+    def final_norm(self) -> bool: ...
+
+    @final_norm.setter
+    def final_norm(self, arg: bool, /) -> None: ...
+
+    @property
+    def gated(self) -> bool: ...
+
+    @gated.setter
+    def gated(self, arg: bool, /) -> None: ...
+
+    @property
+    def attention_bias(self) -> bool: ...
+
+    @attention_bias.setter
+    def attention_bias(self, arg: bool, /) -> None: ...
+
+    @property
+    def out_bias(self) -> bool: ...
+
+    @out_bias.setter
+    def out_bias(self, arg: bool, /) -> None: ...
+
+    @property
+    def ffn_bias(self) -> bool: ...
+
+    @ffn_bias.setter
+    def ffn_bias(self, arg: bool, /) -> None: ...
+
+    @property
+    def head_bias(self) -> bool: ...
+
+    @head_bias.setter
+    def head_bias(self, arg: bool, /) -> None: ...
+
+    @property
+    def tie_embeddings(self) -> bool: ...
+
+    @tie_embeddings.setter
+    def tie_embeddings(self, arg: bool, /) -> None: ...
+
+    @property
+    def scale_embeddings(self) -> bool: ...
+
+    @scale_embeddings.setter
+    def scale_embeddings(self, arg: bool, /) -> None: ...
+
+    @property
+    def dropout_p(self) -> float: ...
+
+    @dropout_p.setter
+    def dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def attention_dropout_p(self) -> float: ...
+
+    @attention_dropout_p.setter
+    def attention_dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def ffn_dropout_p(self) -> float: ...
+
+    @ffn_dropout_p.setter
+    def ffn_dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def init_std(self) -> float: ...
+
+    @init_std.setter
+    def init_std(self, arg: float, /) -> None: ...
+
+    @property
+    def scaled_residual_init(self) -> bool: ...
+
+    @scaled_residual_init.setter
+    def scaled_residual_init(self, arg: bool, /) -> None: ...
+
+    @property
+    def default_linear_init(self) -> bool: ...
+
+    @default_linear_init.setter
+    def default_linear_init(self, arg: bool, /) -> None: ...
+
+    @property
+    def positions(self) -> str: ...
+
+    @positions.setter
+    def positions(self, arg: str, /) -> None: ...
+
+    @property
+    def norm(self) -> str: ...
+
+    @norm.setter
+    def norm(self, arg: str, /) -> None: ...
+
+    @property
+    def activation(self) -> str: ...
+
+    @activation.setter
+    def activation(self, arg: str, /) -> None: ...
+
+    @property
+    def rotary_layout(self) -> str: ...
+
+    @rotary_layout.setter
+    def rotary_layout(self, arg: str, /) -> None: ...
+
+    def __eq__(self, arg: LanguageModelConfig, /) -> bool: ...
+
+def language_model_preset(name: str) -> LanguageModelConfig:
+    """'tiny', 'small' or 'tutorial'."""
+
+class LanguageModel:
+    """
+    A decoder-only Transformer: tokens [B, T] -> logits [B, T, vocab_size].
+    """
+
+    def __init__(self, config: LanguageModelConfig, *, rng: Rng | None = None) -> None: ...
+
+    @property
+    def config(self) -> LanguageModelConfig: ...
+
+    def __call__(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None) -> Tensor:
+        """Logits; causal() is always in the mask."""
+
+    def features(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None) -> Tensor:
+        """The last hidden states [B, T, E]."""
+
+    def loss(self, tokens: object, targets: object, *, rng: Rng | None = None, label_smoothing: float = 0.0) -> Tensor:
+        """
+        Mean cross-entropy of the next token in nats; targets -100 are ignored.
+        """
+
+    def attention_weights(self, tokens: object) -> list:
+        """The attention weights [B, H, T, T] of every layer."""
+
+    def generate(self, prompts: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', on_token: object | None = None) -> object:
+        """
+        The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it comes and
+        may return False to end its row.
+        """
+
+    def save(self, folder: str) -> None:
+        """
+        Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, where they can express it.
+        """
+
+    @staticmethod
+    def load(folder: str) -> LanguageModel:
+        """
+        A model from a Hugging Face folder (GPT-2, Llama families) or one of ours.
+        """
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> LanguageModel:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> LanguageModel: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class Tokenizer:
+    """
+    Text to token ids and back: characters or byte-level BPE, as tokenizer.json.
+    """
+
+    @staticmethod
+    def train_bpe(texts: object, *, vocab_size: int = 4096, min_frequency: int = 2, eos: str = '<|endoftext|>') -> Tokenizer:
+        """Byte-level BPE as GPT-2 has it; texts: str, bytes, or a list of them."""
+
+    @staticmethod
+    def train_characters(texts: object, *, unk: str = '') -> Tokenizer:
+        """One token per distinct character."""
+
+    @staticmethod
+    def load(path: str) -> Tokenizer:
+        """A tokenizer.json or the folder that holds one."""
+
+    @staticmethod
+    def from_json(json: str) -> Tokenizer: ...
+
+    def save(self, path: str) -> None: ...
+
+    def to_json(self) -> str: ...
+
+    def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True) -> list[int]: ...
+
+    def decode(self, ids: object, *, skip_special: bool = False) -> str:
+        """The text; bytes that are not UTF-8 are replaced."""
+
+    def decode_bytes(self, ids: object, *, skip_special: bool = False) -> bytes: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def token(self, id: int) -> str: ...
+
+    def id(self, token: str) -> int | None: ...
+
+    @property
+    def bos_id(self) -> int | None: ...
+
+    @property
+    def eos_id(self) -> int | None: ...
+
+    @property
+    def pad_id(self) -> int | None: ...
+
+    @property
+    def unk_id(self) -> int | None: ...
+
+    @property
+    def fingerprint(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Optimizer:
+    """What all optimisers share."""
+
+    def step(self) -> None:
+        """Updates every parameter that has a gradient; the gradients stay."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def grad_norm(self) -> float:
+        """Norm over all gradients; NumericError naming one with NaN or Inf."""
+
+    def clip_grad_norm(self, max_norm: float) -> float:
+        """
+        Makes the next step() use gradients * min(1, max_norm / norm) and returns the norm.
+        """
+
+    @property
+    def lr(self) -> float: ...
+
+    @lr.setter
+    def lr(self, arg: float, /) -> None: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """Moments by name, sharing memory."""
+
+    def load_state_dict(self, state: object) -> None: ...
+
+class Adam(Optimizer):
+    """As torch.optim.Adam."""
+
+    def __init__(self, parameters: object, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, eps_hat: bool = False) -> None: ...
+
+class AdamW(Optimizer):
+    """As torch.optim.AdamW."""
+
+    def __init__(self, parameters: object, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.01, decay_vectors: bool = True, eps_hat: bool = False) -> None: ...
+
+class SGD(Optimizer):
+    """As torch.optim.SGD."""
+
+    def __init__(self, parameters: object, *, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None: ...
+
+def learning_rate(step: int, *, kind: str = 'constant', lr: float = 0.001, warmup_steps: int = 0, total_steps: int = 0, final_ratio: float = 0.0, embed_dim: int = 0) -> float:
+    """
+    The rate of a step (from 0) of a 'constant', 'linear', 'cosine' or 'noam' schedule with linear warm-up.
+    """
+
+def load_safetensors(path: str) -> dict:
+    """The tensors of a .safetensors file, an index, or a folder, by name."""
+
+def save_safetensors(path: str, tensors: object, metadata: Mapping[str, str] = {}) -> None:
+    """Writes named tensors atomically."""
+
+def train_language_model(data: str, folder: str, settings: dict, preset: str, tokenizer: str, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+
+def language_model_settings(arg: str, /) -> object: ...
