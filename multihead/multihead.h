@@ -64,18 +64,21 @@
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 
+#include "multihead/text/bleu.h"
 #include "multihead/text/corpus.h"
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
+#include "multihead/models/marian.h"
 #include "multihead/models/seq2seq.h"
 #include "multihead/models/weight_map.h"
 
 #include "multihead/generate/beam_search.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/sampling.h"
+#include "multihead/generate/translate.h"
 
 #include "multihead/train/doctor.h"
 #include "multihead/train/evaluate.h"
@@ -83,7 +86,10 @@
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/loop.h"
 #include "multihead/train/metrics.h"
+#include "multihead/train/pairs.h"
 #include "multihead/train/progress.h"
+#include "multihead/train/seq2seq_run.h"
+#include "multihead/train/seq2seq_settings.h"
 #include "multihead/train/settings.h"
 #include "multihead/train/signals.h"
 #include "multihead/train/windows.h"

@@ -9,7 +9,11 @@ export CXX=${3:-c++}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/multihead-install.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-launcher=$(command -v ccache || true)
+
+# The same flags as the build under test, so that ccache, where present, compiles the library only once.
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$build_dir/CMakeCache.txt"; }
+flags=(-DCMAKE_BUILD_TYPE="$(cached CMAKE_BUILD_TYPE)" -DCMAKE_CXX_EXTENSIONS=OFF
+  -DMULTIHEAD_WERROR="$(cached MULTIHEAD_WERROR)" -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)")
 
 step() { echo "== $*"; }
 
@@ -25,8 +29,8 @@ build_outside() {  # build_outside NAME WAY [cmake arguments]
   shift 2
   step "$name"
   cp -r "$here" "$work/$name"  # a project that lies outside the tree
-  cmake -G Ninja -S "$work/$name" -B "$work/$name/build" -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" -DWAY="$way" "$@" >"$work/$name.log" || { cat "$work/$name.log"; exit 1; }
+  cmake --no-warn-unused-cli -G Ninja -S "$work/$name" -B "$work/$name/build" "${flags[@]}" -DWAY="$way" "$@" >"$work/$name.log" ||
+    { cat "$work/$name.log"; exit 1; }
   ninja -C "$work/$name/build" >>"$work/$name.log" || { tail -n 40 "$work/$name.log"; exit 1; }
   expect_output "$work/$name/build/outside"
 }
@@ -37,9 +41,9 @@ with_pkg_config() {  # with_pkg_config NAME PREFIX [--static]
   step "$name"
   local pc
   pc=$(dirname "$(find "$prefix" -name multihead.pc)")
-  local -a flags
-  read -ra flags <<<"$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs "$@" multihead)"
-  "$CXX" -std=c++20 "$here/main.cc" -o "$work/$name" "${flags[@]}" -Wl,-rpath,"$(dirname "$pc")"
+  local -a linking
+  read -ra linking <<<"$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs "$@" multihead)"
+  "$CXX" -std=c++20 "$here/main.cc" -o "$work/$name" "${linking[@]}" -Wl,-rpath,"$(dirname "$pc")"
   expect_output "$work/$name"
 }
 
@@ -63,7 +67,7 @@ build_outside subdirectory add_subdirectory -DMULTIHEAD_SOURCE="$source_dir"
 build_outside fetch-content FetchContent -DMULTIHEAD_SOURCE="$source_dir"
 
 step "build and install shared, then move the prefix"
-cmake -G Ninja -S "$source_dir" -B "$work/shared" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+cmake -G Ninja -S "$source_dir" -B "$work/shared" "${flags[@]}" -DBUILD_SHARED_LIBS=ON \
   -DMULTIHEAD_BUILD_TESTS=OFF -DMULTIHEAD_BUILD_EXAMPLES=OFF >"$work/shared.log"
 ninja -C "$work/shared" >>"$work/shared.log" || { tail -n 40 "$work/shared.log"; exit 1; }
 cmake --install "$work/shared" --prefix "$work/first" >>"$work/shared.log"
