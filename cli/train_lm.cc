@@ -43,8 +43,9 @@ class TrainLm : public Verb {
     reading([&] { return io::FileReader(run.data).size(); });
     const train::StopSignals signals;
     run.should_stop = [] { return train::StopSignals::received() != 0; };
-    train::ProgressPrinter progress(std::cerr, {.terminal = isatty(STDERR_FILENO) == 1});
-    if (!common.quiet) run.observers = {&progress};
+    train::ProgressPrinter progress(std::cerr,
+                                    {.terminal = isatty(STDERR_FILENO) == 1, .quiet = common.quiet});
+    run.observers = {&progress};
     const train::LanguageModelSummary summary = train::train_language_model(run);
     report(common, summary);
     return summary.ending == train::Ending::interrupted ? train::StopSignals::exit_code() : kDone;

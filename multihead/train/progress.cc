@@ -34,10 +34,13 @@ ProgressPrinter::ProgressPrinter(std::ostream& out, const ProgressOptions& optio
 
 void ProgressPrinter::on_start(int64_t step, int64_t steps) {
   steps_ = steps;
-  if (step > 0) line(format("resumed at step %lld of %lld", (long long)step, (long long)steps));
+  if (step > 0 && !options_.quiet) {
+    line(format("resumed at step %lld of %lld", (long long)step, (long long)steps));
+  }
 }
 
 void ProgressPrinter::on_step(const StepReport& r) {
+  if (options_.quiet) return;
   const bool last = r.step == r.steps;
   if (!options_.terminal && !last && r.seconds - last_line_ < options_.seconds_per_line) return;
   last_line_ = r.seconds;
@@ -51,6 +54,7 @@ void ProgressPrinter::on_step(const StepReport& r) {
 }
 
 void ProgressPrinter::on_evaluation(const EvalReport& r) {
+  if (options_.quiet) return;
   line(format("step %lld/%lld  validation loss %.4f  perplexity %.2f%s", (long long)r.step, (long long)steps_,
               r.loss, r.perplexity(), r.is_best ? "  (best)" : ""));
 }

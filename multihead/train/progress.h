@@ -10,6 +10,7 @@ namespace multihead::train {
 
 struct ProgressOptions {
   bool terminal = false;         ///< rewrite the line in place
+  bool quiet = false;            ///< warnings only
   double seconds_per_line = 10;  ///< not on a terminal: at most one line of steps in this time
 };
 
