@@ -27,7 +27,8 @@ static_assert(static_cast<size_t>(Op::gather_f) + 1 == kNames.size());
 
 // --- functions that compilers turn into vectors: no branches, no calls ------------------------------------
 
-// e^x within 2 ulp: x = n·ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree 6.
+// e^x within 2 ulp: x = n·ln 2 + r, |r| <= ln 2 / 2, minimax polynomial (coefficients here and in tanh: Moshier,
+// "Methods and programs for mathematical functions", 1989).
 MH_INLINE float vector_exp(float x) {
   const float clamped = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
   const float n = (clamped * 1.44269504088896341f + 12582912.0f) - 12582912.0f;

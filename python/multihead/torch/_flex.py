@@ -1,5 +1,7 @@
 """flex_attention on the CPU: user score and mask functions, forward and backward, without a compiler."""
 
+import types
+
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -45,13 +47,16 @@ def create_block_mask(mask_mod, B=None, H=None, Q_LEN=None, KV_LEN=None, device=
 _traced = {}
 
 
+def _is_fixed(value):
+    return isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type))
+
+
 def _cached(function):
-    """The program of a function that captures nothing that can change; others are traced at every call."""
-    if getattr(function, "__closure__", None) or not hasattr(function, "__code__"):
+    """The function if it captures nothing that can change, else None: others are traced at every call."""
+    if not isinstance(function, types.FunctionType) or function.__closure__ or function.__defaults__:
         return None
-    names = function.__code__.co_names
     scope = function.__globals__
-    if any(isinstance(scope.get(n), (int, float, torch.Tensor, list)) for n in names):
+    if any(name in scope and not _is_fixed(scope[name]) for name in function.__code__.co_names):
         return None
     return function
 
