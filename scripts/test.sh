@@ -10,7 +10,4 @@ scripts/setup.sh --test
 scripts/build.sh release
 ctest --test-dir build/release --output-on-failure --no-tests=error -j"$(nproc)" "${labels[@]}"
 
-if compgen -G 'python/tests/test_*.py' >/dev/null; then
-  scripts/python_env.sh build/python-env
-  build/python-env/bin/python -m pytest -q python/tests
-fi
+scripts/python_tests.sh

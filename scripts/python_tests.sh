@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Builds the Python package into a virtual environment, build/python-env, and runs its tests.
+#   scripts/python_tests.sh          tests that compare with PyTorch, transformers or ONNX are skipped without them
+#   scripts/python_tests.sh --all    installs those too (from PyPI; gigabytes)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=build/python-env/bin/python
+if [[ ! -x $python ]]; then python3 -m venv build/python-env; fi
+
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+if [[ ${1:-} == --all ]]; then
+  "$python" -m pip install --quiet '.[test]'
+else
+  "$python" -m pip install --quiet . pytest ml_dtypes
+fi
+"$python" -m pytest -q python/tests
