@@ -474,6 +474,64 @@ def test_module_gradients_match_pytorch():
         np.testing.assert_allclose(np.asarray(p.grad), want, atol=1e-10)
 
 
+def torch_modules():
+    t = torch.nn
+    layer = t.TransformerEncoderLayer(24, 4, 40, dropout=0.0, batch_first=True)
+    pre = t.TransformerEncoderLayer(24, 3, 40, dropout=0.0, batch_first=True, activation="gelu", norm_first=True)
+    decoder = t.TransformerDecoderLayer(24, 4, 40, dropout=0.0, batch_first=True)
+    return {
+        "Linear": t.Linear(24, 7),
+        "Linear without bias": t.Linear(24, 7, bias=False),
+        "LayerNorm": t.LayerNorm(24),
+        "RMSNorm": t.RMSNorm(24, eps=1e-6),
+        "MultiheadAttention": t.MultiheadAttention(24, 4, batch_first=True),
+        "TransformerEncoderLayer": layer,
+        "TransformerEncoderLayer, norm first": pre,
+        "TransformerEncoder": t.TransformerEncoder(layer, 3, t.LayerNorm(24)),
+        "TransformerDecoder": t.TransformerDecoder(decoder, 2),
+    }
+
+
+@pytest.mark.parametrize("name", torch_modules())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("length", [1, 13])
+def test_every_module_has_pytorchs_outputs_and_gradients(name, dtype, masked, length):
+    torch.manual_seed(3)
+    module = torch_modules()[name].to(dtype)
+    for p in module.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    x = torch.randn(2, length, 24, dtype=dtype, requires_grad=True)
+    memory = torch.randn(2, 5, 24, dtype=dtype)
+    ours = mt.from_torch(module)
+    causal = torch.ones(length, length, dtype=torch.bool).triu(1)  # True may not attend
+    theirs_call, ours_call, more = {}, {}, ()
+    if "Attention" in name:
+        theirs_call, more = {"need_weights": False, **({"attn_mask": causal} if masked else {})}, (x, x)
+        ours_call = {"mask": mh.causal()} if masked else {}
+    elif "Encoder" in name and masked:
+        key = "mask" if name == "TransformerEncoder" else "src_mask"
+        theirs_call, ours_call = {key: causal}, {"mask": mh.causal()}
+    elif "Decoder" in name:
+        theirs_call, more = {"tgt_mask": causal}, (memory,)
+    want = module(x, *more, **theirs_call)
+    want = want[0] if isinstance(want, tuple) else want
+    want.square().sum().backward()
+    leaf = mh.tensor(x.detach(), requires_grad=True)
+    with mh.Tape() as tape:
+        y = ours(leaf, *((memory,) if "Decoder" in name else ()), **ours_call)
+        tape.backward(mh.sum(y * y))
+    close = dict(rtol=1e-9, atol=1e-9) if dtype is torch.float64 else dict(rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(np.asarray(y), want.detach().numpy(), **close)
+    scale = float(x.grad.abs().max()) + 1
+    np.testing.assert_allclose(np.asarray(leaf.grad) / scale, x.grad.numpy() / scale, **close)
+    theirs = dict(module.named_parameters())
+    for parameter, tensor in ours.named_parameters():
+        g = theirs[parameter].grad.numpy()
+        scale = abs(g).max() + 1
+        np.testing.assert_allclose(np.asarray(tensor.grad) / scale, g / scale, err_msg=parameter, **close)
+
+
 def test_threads_and_forks_with_pytorch():
     q = make((2, 2, 16, 8), grad=False)
     want = mt.scaled_dot_product_attention(q, q, q)
