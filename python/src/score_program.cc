@@ -12,7 +12,8 @@
 namespace multihead::python {
 namespace {
 
-constexpr int kBlock = 64;
+// A block is 4 keys of 64 queries: long enough to hide the dispatch, short enough that registers stay in L1
+constexpr int kQueries = 64, kKeys = 4, kBlock = kQueries * kKeys;
 
 constexpr std::array<const char*, 54> kNames = {
     "batch",     "head",    "query",    "key",   "const_i", "to_i",    "add_i",   "sub_i",    "mul_i",
@@ -27,8 +28,8 @@ static_assert(static_cast<size_t>(Op::gather_f) + 1 == kNames.size());
 
 // --- functions that compilers turn into vectors: no branches, no calls ------------------------------------
 
-// e^x within 2 ulp: x = n·ln 2 + r, |r| <= ln 2 / 2, minimax polynomial (coefficients here and in tanh: Moshier,
-// "Methods and programs for mathematical functions", 1989).
+// e^x within 2 ulp: x = n·ln 2 + r, |r| <= ln 2 / 2, minimax polynomial (coefficients here and in tanh:
+// Moshier, "Methods and programs for mathematical functions", 1989).
 MH_INLINE float vector_exp(float x) {
   const float clamped = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
   const float n = (clamped * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
@@ -86,11 +87,13 @@ Registers<T>& registers() {
 }
 
 struct Place {
-  int32_t batch, head, query, key, count;
+  int32_t batch, head, query, key;
+  int32_t count, rows;  ///< queries and keys that exist in this block
 };
 
 template <class F>
 MH_INLINE void each(F&& f) {
+#pragma GCC ivdep
   for (int i = 0; i < kBlock; ++i) f(i);
 }
 
@@ -118,10 +121,10 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
       each([&](int i) { y[i] = at.head; });
       break;
     case Op::query:
-      each([&](int i) { y[i] = at.query + i; });
+      each([&](int i) { y[i] = at.query + i % kQueries; });
       break;
     case Op::key:
-      each([&](int i) { y[i] = at.key; });
+      each([&](int i) { y[i] = at.key + i / kQueries; });
       break;
     case Op::const_i:
       each([&](int i) { y[i] = number; });
@@ -200,7 +203,7 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
       each([&](int i) {
         const int32_t wrapped = a[i] < 0 ? a[i] + number : a[i];
         y[i] = wrapped < 0 ? 0 : (wrapped >= number ? number - 1 : wrapped);
-        bad |= i < at.count && y[i] != wrapped;
+        bad |= (i % kQueries < at.count) & (i / kQueries < at.rows) & (y[i] != wrapped);
       });
       if (bad != 0) program.note_out_of_range();
       break;
@@ -368,42 +371,64 @@ MH_INLINE void run(const ScoreProgram& program, const std::vector<int32_t>& list
   }
 }
 
+template <class T>
+MH_INLINE void load_block(const T* scores, int64_t stride, const Place& at, T* x) {
+  for (int k = 0; k < at.rows; ++k) {
+    const T* row = scores + k * stride;
+    if (at.count == kQueries) {
+      for (int i = 0; i < kQueries; ++i) x[k * kQueries + i] = row[i];
+    } else {
+      for (int i = 0; i < at.count; ++i) x[k * kQueries + i] = row[i];
+    }
+  }
+  if (at.rows == kKeys && at.count == kQueries) return;
+  for (int i = 0; i < kBlock; ++i) {  // a block cut short computes on zeros
+    if (i % kQueries >= at.count || i / kQueries >= at.rows) x[i] = 0;
+  }
+}
+
+template <class T>
+MH_INLINE void store_block(const T* y, const Place& at, T* scores, int64_t stride) {
+  for (int k = 0; k < at.rows; ++k) {
+    T* row = scores + k * stride;
+    if (at.count == kQueries) {
+      for (int i = 0; i < kQueries; ++i) row[i] = y[k * kQueries + i];
+    } else {
+      for (int i = 0; i < at.count; ++i) row[i] = y[k * kQueries + i];
+    }
+  }
+}
+
 template <bool kDerivative, class T>
 MH_INLINE void apply_tile(const ScoreProgram& program, const kernels::ScoreTile<T>& tile, T* derivative) {
   const auto size = static_cast<int32_t>(program.code().size());
   Registers<T>& r = registers<T>();
   r.fit(static_cast<size_t>(size));
+  int32_t score = -1;  // instructions are unique, so there is one at most
+  for (int32_t i = 0; i < size; ++i) {
+    if (program.code()[static_cast<size_t>(i)].op == Op::score) score = i;
+  }
   if (kDerivative) {
     // Only what depends on the score writes a derivative; the others are zero.
     for (int32_t i = 0; i < size; ++i) {
       if (!program.is_active(i)) std::fill_n(r.slope(i), kBlock, T(0));
     }
-    for (int32_t i = 0; i < size; ++i) {
-      if (program.code()[static_cast<size_t>(i)].op == Op::score) std::fill_n(r.slope(i), kBlock, T(1));
-    }
+    if (score >= 0) std::fill_n(r.slope(score), kBlock, T(1));
   }
-  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0};
-  for (int64_t q = 0; q < tile.query_count; q += kBlock) {
+  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0, 0};
+  for (int64_t q = 0; q < tile.query_count; q += kQueries) {
     at.query = static_cast<int32_t>(tile.query_begin + q);
-    at.count = static_cast<int32_t>(std::min<int64_t>(kBlock, tile.query_count - q));
+    at.count = static_cast<int32_t>(std::min<int64_t>(kQueries, tile.query_count - q));
+    at.rows = kKeys;
     run<kDerivative>(program, program.once(), r, at);
-    for (int64_t k = 0; k < tile.key_count; ++k) {
+    for (int64_t k = 0; k < tile.key_count; k += kKeys) {
       at.key = static_cast<int32_t>(tile.key_begin + k);
+      at.rows = static_cast<int32_t>(std::min<int64_t>(kKeys, tile.key_count - k));
       T* scores = tile.scores + k * tile.stride + q;
-      for (int32_t i = 0; i < size; ++i) {
-        if (program.code()[static_cast<size_t>(i)].op != Op::score) continue;
-        T* x = r.value(i);
-        for (int j = 0; j < at.count; ++j) x[j] = scores[j];
-        for (int j = at.count; j < kBlock; ++j) x[j] = 0;
-      }
+      if (score >= 0) load_block(scores, tile.stride, at, r.value(score));
       run<kDerivative>(program, program.per_key(), r, at);
-      const T* y = r.value(size - 1);
-      for (int j = 0; j < at.count; ++j) scores[j] = y[j];
-      if (kDerivative) {
-        const T* dy = r.slope(size - 1);
-        T* slopes = derivative + k * tile.stride + q;
-        for (int j = 0; j < at.count; ++j) slopes[j] = dy[j];
-      }
+      store_block(r.value(size - 1), at, scores, tile.stride);
+      if (kDerivative) store_block(r.slope(size - 1), at, derivative + k * tile.stride + q, tile.stride);
     }
   }
 }
@@ -412,17 +437,21 @@ MH_INLINE void fill_tile(const ScoreProgram& program, const kernels::KeepTile& t
   const auto size = static_cast<int32_t>(program.code().size());
   Registers<float>& r = registers<float>();
   r.fit(static_cast<size_t>(size));
-  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0};
-  for (int64_t q = 0; q < tile.query_count; q += kBlock) {
+  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0, 0};
+  for (int64_t q = 0; q < tile.query_count; q += kQueries) {
     at.query = static_cast<int32_t>(tile.query_begin + q);
-    at.count = static_cast<int32_t>(std::min<int64_t>(kBlock, tile.query_count - q));
+    at.count = static_cast<int32_t>(std::min<int64_t>(kQueries, tile.query_count - q));
+    at.rows = kKeys;
     run<false>(program, program.once(), r, at);
-    for (int64_t k = 0; k < tile.key_count; ++k) {
+    for (int64_t k = 0; k < tile.key_count; k += kKeys) {
       at.key = static_cast<int32_t>(tile.key_begin + k);
+      at.rows = static_cast<int32_t>(std::min<int64_t>(kKeys, tile.key_count - k));
       run<false>(program, program.per_key(), r, at);
       const int32_t* y = r.integer(size - 1);
-      uint8_t* keep = tile.keep + k * tile.stride + q;
-      for (int j = 0; j < at.count; ++j) keep[j] = y[j] != 0;
+      for (int row = 0; row < at.rows; ++row) {
+        uint8_t* keep = tile.keep + (k + row) * tile.stride + q;
+        for (int i = 0; i < at.count; ++i) keep[i] = y[row * kQueries + i] != 0;
+      }
     }
   }
 }
