@@ -88,8 +88,8 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
 LanguageModelConfig language_model_preset(const std::string& name) {
   LanguageModelConfig c;
   if (name == "tiny") {
-    // Rotary positions and gated networks, as in Llama: after 500 steps on the novels 1.27 nats per character,
-    // with learned positions and GELU 1.44.
+    // Rotary positions and gated networks, as in Llama: after 500 steps on the novels 1.27 nats per
+    // character, with learned positions and GELU 1.44.
     c.num_layers = 4, c.num_heads = 4, c.embed_dim = 128, c.ffn_dim = 352, c.context = 64;
     c.positions = Positions::rotary, c.norm = nn::NormKind::rms;
     c.activation = Activation::silu, c.gated = true;

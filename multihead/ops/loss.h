@@ -22,8 +22,8 @@ struct CrossEntropyOptions {
 ///           gradient, and only if recording
 /// Throws    ShapeError, DtypeError, ValueError (a target outside [0, V) that is not ignore_index)
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
-/// The same for logits nobody else holds, such as a model's result passed on directly: the gradient is written
-/// over them, and no second [..., V] buffer exists.
+/// The same for logits nobody else holds, such as a model's result passed on directly: the gradient is
+/// written over them, and no second [..., V] buffer exists.
 Tensor cross_entropy(Tensor&& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
 /// cross_entropy(x · weightᵀ, targets) without ever holding all logits: rows are taken in chunks, and each
