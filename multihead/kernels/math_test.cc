@@ -108,7 +108,7 @@ std::vector<Bound> bounds() {
           {"tanh", of(Unary::tanh), [](double x) { return std::tanh(x); }, 1.5, 1.5, 0},
           {"sigmoid", of(Unary::sigmoid), sigmoid64, 2.5, 2.5, 0},
           {"sqrt", of(Unary::sqrt), [](double x) { return std::sqrt(x); }, 0.5, 0.5, 0},
-          {"gelu", of(Activation::gelu), gelu64, 4.5, 80, 1.1e-36},
+          {"gelu", of(Activation::gelu), gelu64, 6, 80, 1.1e-36},
           {"silu", of(Activation::silu), silu64, 3.5, 3.5, 1.1e-36}};
 }
 
