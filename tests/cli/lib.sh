@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Sourced by the tests of the command line: a scratch folder, a small text, and what to expect of a command.
 set -uo pipefail
 multihead=$1
