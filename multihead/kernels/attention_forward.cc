@@ -41,7 +41,7 @@ namespace {
 // How a task's scratch memory is cut.
 struct ForwardLayout {
   int64_t block = 0, key = 0, value = 0, qt = 0, out = 0;  // floats
-  ForwardLayout(const ForwardCall& c) {
+  explicit ForwardLayout(const ForwardCall& c) {
     block = int64_t{kBlock} * kTileRows;
     key = c.copy_key ? kBlock * c.p->head_dim : 0;
     value = c.copy_value ? kBlock * c.value_columns : 0;

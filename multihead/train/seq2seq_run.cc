@@ -197,7 +197,7 @@ void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>&
     }
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
-    Tensor target = parameters[i];
+    const Tensor& target = parameters[i];
     target.copy_from(Tensor::of<double>(target.shape(), sums[i]));
   }
 }
