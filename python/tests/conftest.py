@@ -1,5 +1,13 @@
+import signal
+
 import numpy as np
 import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_are_heard():
+    """A process started in the background ignores SIGINT, and Python then leaves it so."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
