@@ -21,6 +21,7 @@ class Storage {
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  bool is_borrowed() const { return capacity_ == 0 && bytes_ > 0; }
 
  private:
   std::byte* data_;

@@ -274,7 +274,9 @@ void Tensor::set_grad(Tensor gradient) const {
   impl().slot->gradient = std::move(gradient);
 }
 
-bool Tensor::is_unique() const { return impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
+bool Tensor::is_unique() const {
+  return impl_.use_count() == 1 && impl_->storage.use_count() == 1 && !impl_->storage->is_borrowed();
+}
 
 void Tensor::check_dtype(Dtype expected) const {
   MH_CHECK(dtype() == expected, DtypeError, "tensor: expected ", expected, ", got ", dtype());

@@ -104,7 +104,7 @@ class Tensor {
   const std::shared_ptr<GradientSlot>& gradient_slot() const { return impl().slot; }
   void set_gradient_slot(std::shared_ptr<GradientSlot> slot) const { impl().slot = std::move(slot); }
 
-  /// True if no other handle or view shares this memory.
+  /// True if this memory is the library's own and no other handle or view shares it.
   bool is_unique() const;
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
 

@@ -38,6 +38,27 @@ void ActivateBackwardRun(Activation activation, const float* x, const float* dy,
   });
 }
 
+template <class Function>
+struct ValueAndSlopeOf {
+  HWY_INLINE void operator()(FloatVec& value, FloatVec& slope, FloatVec x) const {
+    const auto f = Function::Both(Floats(), x);
+    value = f.value;
+    slope = f.slope;
+  }
+};
+
+void ActivateWithSlopeRun(Activation activation, const float* x, float* y, float* slope, int64_t count) {
+  DispatchActivation(activation, [&](auto function) HWY_ATTR {
+    const ValueAndSlopeOf<decltype(function)> both;
+    ForPacks(count, [&](int64_t i, auto at) HWY_ATTR {
+      Pack value, derivative;
+      MapInto(both, value, derivative, at.Load(x + i));
+      at.Store(value, y + i);
+      at.Store(derivative, slope + i);
+    });
+  });
+}
+
 void GatedRun(Activation activation, const float* gate, const float* up, float* y, int64_t count) {
   DispatchActivation(activation, [&](auto function) HWY_ATTR {
     const ValueOf<decltype(function)> value;
@@ -112,6 +133,7 @@ Point evaluate(Activation activation, double x) {
 
 HWY_EXPORT(ActivateRun);
 HWY_EXPORT(ActivateBackwardRun);
+HWY_EXPORT(ActivateWithSlopeRun);
 HWY_EXPORT(GatedRun);
 HWY_EXPORT(GatedBackwardRun);
 
@@ -140,6 +162,21 @@ void activate_backward(Activation activation, const float* x, const float* dy, f
 
 void activate_backward(Activation activation, const double* x, const double* dy, double* dx, int64_t count) {
   for (int64_t i = 0; i < count; ++i) dx[i] = dy[i] * evaluate(activation, x[i]).slope;
+}
+
+void activate_with_slope(Activation activation, const float* x, float* y, float* slope, int64_t count) {
+  const auto run = HWY_DYNAMIC_DISPATCH(ActivateWithSlopeRun);
+  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+    run(activation, x + begin, y + begin, slope + begin, end - begin);
+  });
+}
+
+void activate_with_slope(Activation activation, const double* x, double* y, double* slope, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Point f = evaluate(activation, x[i]);
+    y[i] = f.value;
+    slope[i] = f.slope;
+  }
 }
 
 void gated(Activation activation, const float* gate, const float* up, float* y, const GatedRows& rows) {

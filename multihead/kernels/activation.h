@@ -15,6 +15,10 @@ void activate(Activation activation, const double* x, double* y, int64_t count);
 void activate_backward(Activation activation, const float* x, const float* dy, float* dx, int64_t count);
 void activate_backward(Activation activation, const double* x, const double* dy, double* dx, int64_t count);
 
+/// y = f(x), slope = f'(x) at the price of little more than one of them; y or slope may be x.
+void activate_with_slope(Activation activation, const float* x, float* y, float* slope, int64_t count);
+void activate_with_slope(Activation activation, const double* x, double* y, double* slope, int64_t count);
+
 /// Rows of gate and up lie `stride` apart (halves of one matrix, or matrices of their own); rows of the
 /// result are contiguous.
 struct GatedRows {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels {
@@ -46,6 +48,24 @@ TEST_P(ActivationTest, InPlaceIsTheSame) {
   activate_backward(GetParam(), x.data(), dy.data(), dx.data(), n);
   activate_backward(GetParam(), x.data(), d_in_place.data(), d_in_place.data(), n);
   EXPECT_EQ(dx, d_in_place);
+}
+
+TEST_P(ActivationTest, ValueAndSlopeTogetherAreThoseApart) {
+  for (const int64_t n : kCounts) {
+    const std::vector<float> x = normal_floats(n, 7), ones(static_cast<size_t>(n), 1.0f);
+    std::vector<float> y = poisoned(n), slope = poisoned(n), both_y = poisoned(n), both_slope = x;
+    activate(GetParam(), x.data(), y.data(), n);
+    activate_backward(GetParam(), x.data(), ones.data(), slope.data(), n);
+    activate_with_slope(GetParam(), both_slope.data(), both_y.data(), both_slope.data(), n);
+    EXPECT_EQ(slope, both_slope);
+    for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(y[i], both_y[i], 1e-6f * std::abs(y[i]) + 1e-30f) << x[i];
+    std::vector<double> x64 = widened(x), y64 = poisoned64(n), slope64 = poisoned64(n);
+    activate_with_slope(GetParam(), x64.data(), y64.data(), slope64.data(), n);
+    for (int64_t i = 0; i < n; ++i) {
+      EXPECT_NEAR(both_y[i], y64[i], 5e-7) << x[i];
+      EXPECT_NEAR(both_slope[i], slope64[i], 2e-6) << x[i];
+    }
+  }
 }
 
 // Gate and up as halves of one matrix.

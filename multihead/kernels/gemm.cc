@@ -40,7 +40,7 @@ constexpr int64_t kStreamK = 256;           // below, panels and rows are too sh
 constexpr int64_t kStreamRows = 96;
 constexpr int64_t kLine = 16;                // floats
 constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
-constexpr int64_t kTaskFlops = 32'000'000;   // of a task, unless there are enough for kTasksPerThread
+constexpr int64_t kTaskFlops = 6'000'000;    // of a task, unless there are enough for kTasksPerThread
 constexpr int64_t kTasksPerThread = 4;
 constexpr int64_t kPackHere = 1 << 15;  // floats of B that the caller packs alone rather than wait for others
 
@@ -404,6 +404,7 @@ void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch) {
     one.b += i * batch.stride_b;
     one.c += i * batch.stride_c;
     if (one.pre_activation != nullptr) one.pre_activation += i * batch.stride_c;
+    if (one.factor != nullptr) one.factor += i * batch.stride_c;
     if (one.residual != nullptr) one.residual += i * batch.stride_c;
     return one;
   };

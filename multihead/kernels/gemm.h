@@ -25,10 +25,11 @@ struct GemmArgs {
   const T* bias = nullptr;      ///< [n]
   T* pre_activation = nullptr;  ///< [m, n] with rows ldc apart: what the activation is applied to
   Activation activation = Activation::none;
+  const T* factor = nullptr;    ///< [m, n] with rows ldc apart
   const T* residual = nullptr;  ///< [m, n] with rows ldc apart
 };
 
-/// c = activation(op(a)·op(b) [+ c] + bias) + residual, on up to num_threads() threads.
+/// c = activation(op(a)·op(b) [+ c] + bias) · factor + residual, on up to num_threads() threads.
 ///
 /// Each element is one chain of fused multiply-adds over k in increasing order. In f32 its bits therefore
 /// depend on its own row of a and column of b alone: not on m, n, the leading dimensions, the threads, nor
@@ -45,7 +46,7 @@ struct GemmBatch {
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;
 };
 
-/// The products of a batch, each as gemm() computes it. pre_activation and residual move with stride_c.
+/// The products of a batch, each as gemm() computes it. pre_activation, factor and residual move with stride_c.
 void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch);
 void gemm_batched(const GemmArgs<double>& args, const GemmBatch& batch);
 

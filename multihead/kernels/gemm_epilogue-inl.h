@@ -1,4 +1,4 @@
-// What follows the sums of a block of C: bias, the copy before the activation, activation, residual.
+// What follows the sums of a block of C: bias, the copy before the activation, activation, factor, residual.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_GEMM_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -19,10 +19,10 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 inline bool HasEpilogue(const GemmArgs<float>& g) {
   return g.bias != nullptr || g.pre_activation != nullptr || g.activation != Activation::none ||
-         g.residual != nullptr;
+         g.factor != nullptr || g.residual != nullptr;
 }
 
-// Bias, activation and residual of a block of C that has just been written and is still in L1.
+// All of it for a block of C that has just been written and is still in L1.
 template <class Function>
 HWY_NOINLINE void FinishWith(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t column,
                              int64_t columns) {
@@ -36,10 +36,14 @@ HWY_NOINLINE void FinishWith(const GemmArgs<float>& g, int64_t row, int64_t rows
                             HWY_ATTR { return whole ? hn::LoadU(d, from) : hn::MaskedLoad(mask, d, from); };
       const auto store = [&](TileVec x, float* to)
                              HWY_ATTR { whole ? hn::StoreU(x, d, to) : hn::BlendedStore(x, mask, d, to); };
+      // The next tile goes on in the rows below: its operands arrive while it multiplies.
+      if (g.factor != nullptr) __builtin_prefetch(g.factor + at + rows * g.ldc);
+      if (g.residual != nullptr) __builtin_prefetch(g.residual + at + rows * g.ldc);
       TileVec x = load(g.c + at);
       if (g.bias != nullptr) x = hn::Add(x, load(g.bias + j));
       if (g.pre_activation != nullptr) store(x, g.pre_activation + at);
       x = Function::Value(d, x);
+      if (g.factor != nullptr) x = hn::Mul(x, load(g.factor + at));
       if (g.residual != nullptr) x = hn::Add(x, load(g.residual + at));
       store(x, g.c + at);
     }

@@ -46,6 +46,7 @@ void multiply_row(const GemmArgs<double>& g, const double* b, int64_t ldb, int64
     double x = c[j] + (g.bias != nullptr ? g.bias[j] : 0.0);
     if (g.pre_activation != nullptr) g.pre_activation[i * g.ldc + j] = x;
     x = activate(g.activation, x);
+    if (g.factor != nullptr) x *= g.factor[i * g.ldc + j];
     c[j] = g.residual != nullptr ? x + g.residual[i * g.ldc + j] : x;
   }
 }
@@ -83,6 +84,7 @@ void gemm_batched(const GemmArgs<double>& args, const GemmBatch& batch) {
     one.b += i * batch.stride_b;
     one.c += i * batch.stride_c;
     if (one.pre_activation != nullptr) one.pre_activation += i * batch.stride_c;
+    if (one.factor != nullptr) one.factor += i * batch.stride_c;
     if (one.residual != nullptr) one.residual += i * batch.stride_c;
     gemm(one);
   });

@@ -45,7 +45,7 @@ class GemmTest : public ::testing::Test {
 
 struct Options {
   Transpose ta = Transpose::no, tb = Transpose::no;
-  bool accumulate = false, bias = false, pre_activation = false, residual = false;
+  bool accumulate = false, bias = false, pre_activation = false, factor = false, residual = false;
   Activation activation = Activation::none;
   int64_t padding = 3;  // leading dimensions exceed the rows by 1, 2 and 3 times this
   bool integers = false;
@@ -62,6 +62,7 @@ class Problem {
     a = matrix(ta ? s.k : s.m, ta ? s.m : s.k, lda);
     b = matrix(tb ? s.n : s.k, tb ? s.k : s.n, ldb);
     start = matrix(s.m, s.n, ldc);
+    factor = matrix(s.m, s.n, ldc);
     residual = matrix(s.m, s.n, ldc);
     bias = matrix(1, s.n, s.n);
   }
@@ -82,6 +83,7 @@ class Problem {
     g.bias = options.bias ? bias.data() : nullptr;
     g.pre_activation = options.pre_activation ? pre : nullptr;
     g.activation = options.activation;
+    g.factor = options.factor ? factor.data() : nullptr;
     g.residual = options.residual ? residual.data() : nullptr;
     return g;
   }
@@ -116,7 +118,7 @@ class Problem {
   Shape shape;
   Options options;
   int64_t lda, ldb, ldc;
-  std::vector<float> a, b, start, residual, bias;
+  std::vector<float> a, b, start, factor, residual, bias;
   mutable std::vector<float> last_pre_activation;
 
  private:
@@ -180,6 +182,7 @@ Errors errors(const Problem& p, const std::vector<float>& c) {
       }
       exact = activation_f64(o.activation, exact);
       naive = static_cast<float>(activation_f64(o.activation, naive));
+      if (o.factor) exact *= p.factor[at], naive *= p.factor[at];
       if (o.residual) exact += p.residual[at], naive += p.residual[at];
       EXPECT_FALSE(std::isnan(c[at])) << p.shape << " at " << i << ',' << j;
       e.kernel = std::max(e.kernel, std::abs(c[at] - exact));
@@ -247,9 +250,10 @@ TEST_F(GemmTest, EpiloguesMatchF64) {
     set_isa(isa);
     for (Activation activation :
          {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
-      for (int bits = 0; bits < 16; ++bits) {
+      for (int bits = 0; bits < 32; ++bits) {
         Options o{.tb = Transpose::yes, .activation = activation};
-        o.accumulate = bits & 1, o.bias = bits & 2, o.pre_activation = bits & 4, o.residual = bits & 8;
+        o.accumulate = bits & 1, o.bias = bits & 2, o.pre_activation = bits & 4, o.residual = bits & 8,
+        o.factor = bits & 16;
         for (const Shape& s :
              {Shape{13, 37, 11}, Shape{29, 71, 523}, Shape{3, 19, 700}, Shape{5, 0, 3}, Shape{7, 11, 0}}) {
           SCOPED_TRACE(

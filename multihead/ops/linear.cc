@@ -180,8 +180,23 @@ Tensor activated(const Tensor& x, Activation activation) {
   return y;
 }
 
+// What the gradients of linear(f(input), …) need: f(input), and f'(input) if dx is wanted.
+struct ActivatedInput {
+  Tensor value, slope;
+};
+
+// The slopes take the memory of the input if nobody else holds it.
 template <class T>
-Gradients linear_backward_of(const LinearSaved& s, Tensor dy) {
+ActivatedInput activated_input(LinearSaved& s) {
+  if (s.input_activation == Activation::none) return {s.x, Tensor()};
+  if (!s.need_x) return {activated(s.x, s.input_activation), Tensor()};
+  const Tensor x = std::move(s.x), slope = x.is_unique() ? x : empty_like(x), value = empty_like(x);
+  kernels::activate_with_slope(s.input_activation, x.data<T>(), value.data<T>(), slope.data<T>(), x.numel());
+  return {value, slope};
+}
+
+template <class T>
+Gradients linear_backward_of(LinearSaved& s, Tensor dy) {
   const int64_t rows = s.x.size(0), in = s.x.size(1), out = s.weight.size(0);
   const Tensor residual = s.need_residual ? dy : Tensor();
   Tensor dz = dense(dy);
@@ -193,19 +208,20 @@ Gradients linear_backward_of(const LinearSaved& s, Tensor dy) {
                                dz.numel());
   }
   Tensor dx, d_weight, d_bias;
+  ActivatedInput input = activated_input<T>(s);
   if (s.need_weight) {
-    const Tensor x = activated(s.x, s.input_activation);
     d_weight = Tensor::empty({out, in}, dz.dtype());
     kernels::gemm(kernels::GemmArgs<T>{.a = dz.data<T>(),
                                        .lda = out,
                                        .ta = Transpose::yes,
-                                       .b = x.data<T>(),
-                                       .ldb = x.strides()[0],
+                                       .b = input.value.data<T>(),
+                                       .ldb = input.value.strides()[0],
                                        .c = d_weight.data<T>(),
                                        .ldc = in,
                                        .m = out,
                                        .n = in,
                                        .k = rows});
+    input.value = Tensor();
   }
   if (s.need_x) {
     dx = Tensor::empty(s.x_shape, dz.dtype());
@@ -217,10 +233,8 @@ Gradients linear_backward_of(const LinearSaved& s, Tensor dy) {
                                        .ldc = in,
                                        .m = rows,
                                        .n = in,
-                                       .k = out});
-    if (s.input_activation != Activation::none) {
-      kernels::activate_backward(s.input_activation, s.x.data<T>(), dx.data<T>(), dx.data<T>(), dx.numel());
-    }
+                                       .k = out,
+                                       .factor = data_or_null<T>(input.slope)});
   }
   if (s.need_bias) {
     d_bias = Tensor::empty({out}, dz.dtype());
@@ -282,17 +296,17 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const L
                                        .residual = data_or_null<T>(r)});
   });
   if (!recording) return y;
-  const LinearSaved saved{rows,
-                          w,
-                          pre,
-                          activation,
-                          options.input_activation,
-                          x.requires_grad(),
-                          weight.requires_grad(),
-                          bias.defined() && bias.requires_grad(),
-                          residual.defined() && residual.requires_grad(),
-                          x.shape()};
-  return record({x, weight, bias, residual}, y, [saved](Tensor dy) -> Gradients {
+  LinearSaved saved{rows,
+                    w,
+                    pre,
+                    activation,
+                    options.input_activation,
+                    x.requires_grad(),
+                    weight.requires_grad(),
+                    bias.defined() && bias.requires_grad(),
+                    residual.defined() && residual.requires_grad(),
+                    x.shape()};
+  return record({x, weight, bias, residual}, y, [saved = std::move(saved)](Tensor dy) mutable -> Gradients {
     return dy.dtype() == Dtype::f64 ? linear_backward_of<double>(saved, std::move(dy))
                                     : linear_backward_of<float>(saved, std::move(dy));
   });
