@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <iosfwd>
 #include <memory>
@@ -132,6 +133,7 @@ class Tensor {
 struct GradientSlot {
   Tensor gradient;
   bool leaf = false;
+  std::function<Tensor()> rebuild;  // the same bits again, for less memory (Kept in ops/dispatch.h)
 };
 
 inline Tensor empty_like(const Tensor& x) { return Tensor::empty(x.shape(), x.dtype()); }

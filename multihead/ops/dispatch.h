@@ -1,6 +1,8 @@
 // What every op needs: the choice between f32 and f64, and rows in order.
 #pragma once
 
+#include <functional>
+
 #include "multihead/core/error.h"
 #include "multihead/core/tensor.h"
 #include "multihead/ops/shape.h"
@@ -34,6 +36,20 @@ Tensor dense(const Tensor& x);
 
 /// `gradient` in row-major memory of its own, to be overwritten: the same memory if nobody else holds it.
 Tensor reusable(Tensor gradient);
+
+/// An input kept for the backward: its elements or, if the op that made it offers to make it again, that
+/// offer.
+class Kept {
+ public:
+  Kept() = default;
+  Kept(const Tensor& input, Tensor elements);
+  /// Without gradient. Once only.
+  Tensor take();
+
+ private:
+  Tensor elements_;
+  std::function<Tensor()> rebuild_;
+};
 
 /// data() of a tensor that may be undefined.
 template <class T>

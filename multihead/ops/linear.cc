@@ -164,7 +164,8 @@ void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, con
 }
 
 struct LinearSaved {
-  Tensor x, weight, pre_activation;  // [rows, in], [out, in], [rows, out]
+  detail::Kept x;                 // [..., in], if anything needs it
+  Tensor weight, pre_activation;  // [out, in], [rows, out]
   Activation activation, input_activation;
   bool need_x, need_weight, need_bias, need_residual;
   Shape x_shape;
@@ -188,16 +189,19 @@ struct ActivatedInput {
 // The slopes take the memory of the input if nobody else holds it.
 template <class T>
 ActivatedInput activated_input(LinearSaved& s) {
-  if (s.input_activation == Activation::none) return {s.x, Tensor()};
-  if (!s.need_x) return {activated(s.x, s.input_activation), Tensor()};
-  const Tensor x = std::move(s.x), slope = x.is_unique() ? x : empty_like(x), value = empty_like(x);
+  Tensor x = s.x.take();
+  if (!x.defined()) return {};
+  x = as_rows(x, s.weight.size(1));
+  if (s.input_activation == Activation::none) return {x, Tensor()};
+  if (!s.need_x) return {activated(x, s.input_activation), Tensor()};
+  const Tensor slope = x.is_unique() ? x : empty_like(x), value = empty_like(x);
   kernels::activate_with_slope(s.input_activation, x.data<T>(), value.data<T>(), slope.data<T>(), x.numel());
   return {value, slope};
 }
 
 template <class T>
 Gradients linear_backward_of(LinearSaved& s, Tensor dy) {
-  const int64_t rows = s.x.size(0), in = s.x.size(1), out = s.weight.size(0);
+  const int64_t in = s.weight.size(1), out = s.weight.size(0), rows = s.x_shape.erased(-1).numel();
   const Tensor residual = s.need_residual ? dy : Tensor();
   Tensor dz = dense(dy);
   if (s.activation != Activation::none) {
@@ -296,7 +300,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const L
                                        .residual = data_or_null<T>(r)});
   });
   if (!recording) return y;
-  LinearSaved saved{rows,
+  const bool need_rows = weight.requires_grad() || options.input_activation != Activation::none;
+  LinearSaved saved{need_rows ? detail::Kept(x, rows) : detail::Kept(),
                     w,
                     pre,
                     activation,

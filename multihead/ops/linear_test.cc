@@ -4,7 +4,9 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/rng.h"
+#include "multihead/core/storage.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/norm.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/matchers.h"
 
@@ -120,6 +122,38 @@ TEST(LinearOpsTest, OnlyNeededGradientsExist) {
   tape.backward(sum(linear(x, w, Tensor::ones({5}))));
   EXPECT_TRUE(w.grad().defined());
   EXPECT_FALSE(x.grad().defined());
+}
+
+// The gradients of linear(norm(x)), and the bytes that wait between forward and backward. A view of the
+// norm's result makes linear keep the elements.
+struct NormedLinear {
+  std::vector<Tensor> gradients;
+  int64_t waiting = 0;
+};
+NormedLinear normed_linear(bool through_a_view) {
+  Rng rng(6);
+  Tensor x = randn({1031, 257}, rng), w = randn({19, 257}, rng), gain = randn({257}, rng),
+         shift = randn({257}, rng);
+  for (Tensor* leaf : {&x, &w, &gain, &shift}) leaf->set_requires_grad();
+  const int64_t before = memory_stats().live_bytes;
+  Tape tape;
+  Tensor y;
+  {
+    const Tensor normed = layer_norm(x, gain, shift);
+    y = linear(through_a_view ? reshape(normed, {1031, 1, 257}) : normed, w);
+  }
+  NormedLinear result{{}, memory_stats().live_bytes - before};
+  tape.backward(sum(mul(y, y)));
+  for (const Tensor& leaf : {x, w, gain, shift}) result.gradients.push_back(leaf.grad());
+  return result;
+}
+
+TEST(LinearOpsTest, ANormIsMadeAgainInsteadOfKept) {
+  const NormedLinear kept = normed_linear(true), rebuilt = normed_linear(false);
+  for (size_t i = 0; i < kept.gradients.size(); ++i) {
+    EXPECT_THAT(rebuilt.gradients[i], SameBits(kept.gradients[i])) << i;
+  }
+  EXPECT_LE(rebuilt.waiting, kept.waiting - 1031 * 257 * 4);
 }
 
 TEST(LinearOpsTest, RowsDoNotDependOnTheBatch) {

@@ -114,12 +114,26 @@ Forward forward(const Norm& norm, const Tensor& input, const Tensor& residual, c
   return {sum, y, {sum.detach(), w, mean, inv_std, d_weight, d_bias}};
 }
 
+// Consumers keep the way to a large result instead of the result: one more pass over x in the backward, which
+// keeps x anyway.
+constexpr int64_t kRebuildElements = 1 << 18;
+
+void offer_rebuild(const Tensor& normed, const Norm& norm, const Saved& saved, const Tensor& bias) {
+  if (!normed.requires_grad() || normed.numel() < kRebuildElements) return;
+  normed.gradient_slot()->rebuild = [norm, x = saved.x, weight = saved.weight,
+                                     bias = bias.defined() ? bias.detach() : Tensor()] {
+    return forward(norm, x, {}, weight, bias).normed;
+  };
+}
+
 Tensor norm_op(const Norm& norm, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const Forward f = forward(norm, x, {}, weight, bias);
-  return record({x, weight, bias}, f.normed, [saved = f.saved](Tensor dy) -> Gradients {
+  Tensor y = record({x, weight, bias}, f.normed, [saved = f.saved](Tensor dy) -> Gradients {
     NormGradients d = backward(saved, std::move(dy), {});
     return {d.dx, d.d_weight, d.d_bias};
   });
+  offer_rebuild(y, norm, f.saved, bias);
+  return y;
 }
 
 AddNorm add_norm_op(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& weight,
@@ -132,6 +146,7 @@ AddNorm add_norm_op(const Norm& norm, const Tensor& x, const Tensor& residual, c
                                           NormGradients g = backward(saved, std::move(d[1]), d[0]);
                                           return {g.dx, g.dx, g.d_weight, g.d_bias};
                                         });
+  offer_rebuild(out[1], norm, f.saved, bias);
   return {out[0], out[1]};
 }
 

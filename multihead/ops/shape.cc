@@ -80,6 +80,17 @@ Tensor detail::dense(const Tensor& x) {
   return result;
 }
 
+detail::Kept::Kept(const Tensor& input, Tensor elements) {
+  const auto& slot = input.gradient_slot();
+  if (slot != nullptr && slot->rebuild) {
+    rebuild_ = slot->rebuild;
+  } else {
+    elements_ = std::move(elements);
+  }
+}
+
+Tensor detail::Kept::take() { return rebuild_ ? rebuild_() : std::move(elements_); }
+
 Tensor detail::reusable(Tensor gradient) {
   if (gradient.is_contiguous() && gradient.is_unique()) return gradient;
   Tensor result = empty_like(gradient);
