@@ -104,6 +104,7 @@ std::unique_ptr<Verb> make_tokenizer_encode();
 std::unique_ptr<Verb> make_tokenizer_decode();
 std::unique_ptr<Verb> make_bench_gemm();
 std::unique_ptr<Verb> make_bench_train();
+std::unique_ptr<Verb> make_bench_attention();
 std::unique_ptr<Verb> make_completion();
 
 }  // namespace multihead::cli

@@ -17,6 +17,7 @@ Verbs make_verbs() {
   verbs.push_back(make_tokenizer_decode());
   verbs.push_back(make_bench_train());
   verbs.push_back(make_bench_gemm());
+  verbs.push_back(make_bench_attention());
   verbs.push_back(make_completion());
   return verbs;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 namespace multihead::kernels {
 
@@ -13,6 +14,14 @@ double thread_seconds();
 
 /// GFLOP/s of f32 multiply-adds in registers on the calling thread, with the vectors of current_isa().
 double fma_gflops(double seconds = 1e-3);
+
+/// What multiplies bf16 on this CPU, as far as MULTIHEAD_ISA allows: "tiles" (AMX), "dots" (AVX512_BF16) or
+/// "".
+std::string_view bf16_unit();
+
+/// GFLOP/s of bf16 products summed in f32 that bf16_unit() reaches in registers, on random numbers; 0 if
+/// there is none.
+double bf16_gflops(double seconds = 1e-3);
 
 /// GB/s at which the calling thread reads `bytes` bytes, measured over at least `seconds`.
 double read_gbps(const float* data, size_t bytes, double seconds = 1e-3);

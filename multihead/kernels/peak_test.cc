@@ -24,6 +24,17 @@ TEST(PeakTest, WiderVectorsDoNotComputeSlower) {
   set_isa(best_isa());
 }
 
+TEST(PeakTest, BrainFloatUnitsAreFasterThanNothing) {
+  EXPECT_EQ(bf16_unit().empty(), bf16_gflops() == 0);
+  if (!bf16_unit().empty()) {
+    EXPECT_GT(bf16_gflops(), 10);
+    set_isa(Isa::avx2);
+    EXPECT_EQ(bf16_unit(), "");
+    EXPECT_EQ(bf16_gflops(), 0);
+    set_isa(best_isa());
+  }
+}
+
 TEST(PeakTest, BandwidthsAreSane) {
   std::vector<float> from(1 << 16, 1.0f), to(1 << 16, 0.0f);
   const size_t bytes = from.size() * sizeof(float);

@@ -1,0 +1,202 @@
+#include "cli/bench_contender.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "cli/rival_process.h"
+#include "multihead/autograd/tape.h"
+#include "multihead/ops/shape.h"
+#include "multihead/train/signals.h"
+
+namespace multihead::cli {
+namespace {
+
+constexpr double kPairsInFull = 0x1p22;  // per key head: about a second in f64
+constexpr int64_t kRowsOtherwise = 32;
+
+Tensor first_batch(const Tensor& x, int64_t heads) { return slice(slice(x, 0, 0, 1), 1, 0, heads); }
+
+double largest_error(const Tensor& got, const Tensor& exact) {
+  const std::vector<double> x = got.to_vector<double>(), y = exact.to_vector<double>();
+  double error = 0, largest = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    const double difference = std::abs(x[i] - y[i]);
+    if (!(difference <= error)) error = difference;  // NaN counts as large
+    largest = std::max(largest, std::abs(y[i]));
+  }
+  return std::isnan(error) ? INFINITY : error / std::max(largest, 1e-30);
+}
+
+}  // namespace
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<long>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+OwnAttention::OwnAttention(const BenchShape& shape) : shape_(shape) {
+  Rng rng(20261121);
+  const auto operand = [&](int64_t heads, int64_t length) {
+    Tensor x = randn({shape.batch, heads, length, shape.dim}, rng);
+    if (shape.bf16) x = x.to(Dtype::bf16);
+    // The memory of [B, T, H, D], seen as [B, H, T, D].
+    return shape.bthd ? transpose(contiguous(transpose(x, 1, 2)), 1, 2) : x;
+  };
+  query_ = operand(shape.heads, shape.queries);
+  for (int64_t i = 0; i < ring_size(shape); ++i) {
+    ring_.emplace_back(operand(shape.kv_heads, shape.keys), operand(shape.kv_heads, shape.keys));
+  }
+  if (shape.direction != Direction::forward) d_out_ = operand(shape.heads, shape.queries);
+  if (shape.bias) bias_ = randn({1, shape.heads, shape.queries, shape.keys}, rng);
+  if (shape.alibi || shape.lambda) {
+    slopes_ = Tensor::empty({shape.heads});
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      slopes_.data<float>()[h] =
+          std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(shape.heads));
+    }
+  }
+  if (shape.lengths) {
+    valid_ = Tensor::of<int64_t>({shape.batch}, sample_lengths(shape));
+    for (int64_t b = 0; b < shape.batch && d_out_.defined(); ++b) {  // padding has no gradient
+      slice(slice(d_out_, 0, b, b + 1), 2, valid_.data<int64_t>()[b], shape.queries).fill(0);
+    }
+  }
+  if (shape.direction != Direction::forward) {
+    for (Tensor* x : {&query_, &ring_[0].first, &ring_[0].second}) x->set_requires_grad();
+    if (bias_.defined()) bias_.set_requires_grad();
+  }
+}
+
+std::vector<std::pair<std::string, Tensor>> OwnAttention::operands() const {
+  std::vector<std::pair<std::string, Tensor>> all = {
+      {"query", query_}, {"key", ring_[0].first}, {"value", ring_[0].second}};
+  if (d_out_.defined()) all.emplace_back("d_out", d_out_);
+  if (bias_.defined()) all.emplace_back("bias", bias_);
+  if (slopes_.defined()) all.emplace_back("slopes", slopes_);
+  for (auto& [name, tensor] : all) tensor = tensor.detach().to(Dtype::f32).contiguous();
+  return all;
+}
+
+ScoreMod OwnAttention::score_mod() const {
+  if (!shape_.lambda) return {};
+  const float* slope = slopes_.data<float>();
+  return multihead::score_mod([slope](auto score, ScoreIndex at) {
+    return score - slope[at.head] * static_cast<float>(std::abs(at.query - at.key));
+  });
+}
+
+// `first_only`: for batch 0 and the query heads of key head 0, from `first_row` on.
+AttentionOptions OwnAttention::options(Dtype dtype, int64_t first_row, bool first_only, Rng* rng) const {
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  AttentionOptions o;
+  if (shape_.window > 0) {
+    o.mask = window(shape_.window - 1, 0);
+  } else if (shape_.causal) {
+    o.mask = causal();
+  }
+  if (shape_.lengths) {
+    const Tensor valid = first_only ? slice(valid_, 0, 0, 1) : valid_;
+    o.mask &= lengths(valid);
+    if (first_row == 0) o.mask &= query_lengths(valid);
+  }
+  o.softcap = static_cast<float>(shape_.softcap);
+  if (bias_.defined()) {
+    o.bias = bias_;
+    if (first_only) o.bias = slice(first_batch(bias_, group), 2, first_row, shape_.queries).to(dtype);
+  }
+  if (shape_.alibi) o.alibi_slopes = first_only ? slice(slopes_, 0, 0, group).to(dtype) : slopes_;
+  o.dropout_p = static_cast<float>(shape_.dropout);
+  if (shape_.dropout > 0) o.rng = rng;
+  return o;
+}
+
+double OwnAttention::call(int64_t number) {
+  const auto& [key, value] = ring_[static_cast<size_t>(number) % ring_.size()];
+  results_.clear();
+  Rng rng(1);
+  const AttentionOptions o = options(Dtype::f32, 0, false, &rng);
+  if (shape_.direction == Direction::forward) {
+    const NoTape off;
+    const double begin = wall_seconds();
+    results_.push_back(attention(query_, key, value, o, score_mod()));
+    return wall_seconds() - begin;
+  }
+  for (const Tensor& x : {query_, key, value, bias_}) {
+    if (x.defined()) x.set_grad({});
+  }
+  Tape tape;
+  double begin = wall_seconds();
+  const Tensor out = attention(query_, key, value, o, score_mod());
+  if (shape_.direction == Direction::backward) begin = wall_seconds();
+  tape.backward(out, d_out_);
+  const double seconds = wall_seconds() - begin;
+  results_ = {out.detach(), query_.grad(), key.grad(), value.grad()};
+  return seconds;
+}
+
+std::vector<double> OwnAttention::burst(double seconds) {
+  const double end = wall_seconds() + seconds;
+  const double first = call(calls_++);
+  if (first > seconds) return {first};
+  std::vector<double> times;
+  while (times.empty() || wall_seconds() < end) {
+    if (train::StopSignals::received() != 0) throw Interrupted();
+    times.push_back(call(calls_++));
+  }
+  return times;
+}
+
+void OwnAttention::compute_exact() {
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  const int64_t length = shape_.lengths ? valid_.data<int64_t>()[0] : shape_.queries;
+  const double per_row = static_cast<double>(group * shape_.keys);
+  const bool in_full = per_row * static_cast<double>(shape_.queries) <= kPairsInFull;
+  // Dropout and lengths count rows from the first one.
+  if (!in_full && (shape_.dropout > 0 || shape_.lengths || shape_.lambda)) return;
+  first_row_ = in_full ? 0 : std::max<int64_t>(0, shape_.queries - kRowsOtherwise);
+  rows_ = (in_full ? length : shape_.queries) - first_row_;
+  const auto exact = [&](const Tensor& x, int64_t heads, bool by_row) {
+    const Tensor part = first_batch(x, heads);
+    return (by_row ? slice(part, 2, first_row_, shape_.queries) : part).to(Dtype::f64).clone();
+  };
+  Tensor q = exact(query_, group, true), k = exact(ring_[0].first, 1, false);
+  Tensor v = exact(ring_[0].second, 1, false);
+  const bool gradients = d_out_.defined();
+  if (gradients) q.set_requires_grad(), k.set_requires_grad(), v.set_requires_grad();
+  Rng rng(1);
+  AttentionOptions o = options(Dtype::f64, first_row_, true, &rng);
+  Tape tape;
+  const Tensor out = attention(q, k, v, o, score_mod());
+  exact_ = {slice(out.detach(), 2, 0, rows_)};
+  if (!gradients) return;
+  tape.backward(out, exact(d_out_, group, true));
+  exact_.push_back(slice(q.grad(), 2, 0, rows_));
+  if (in_full) exact_.push_back(k.grad()), exact_.push_back(v.grad());
+}
+
+std::optional<double> OwnAttention::error_of(const std::vector<Tensor>& results) {
+  if (exact_.empty()) compute_exact();
+  if (exact_.empty() || results.empty()) return std::nullopt;
+  double error = 0;
+  for (size_t i = 0; i < std::min(exact_.size(), results.size()); ++i) {
+    const Tensor part = i < 2 ? slice(results[i], 2, first_row_, first_row_ + rows_) : results[i];
+    error = std::max(error, largest_error(part, exact_[i]));
+  }
+  return error;
+}
+
+std::optional<double> OwnAttention::error() {
+  call(0);
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  std::vector<Tensor> first;
+  for (size_t i = 0; i < results_.size(); ++i) first.push_back(first_batch(results_[i], i < 2 ? group : 1));
+  return error_of(first);
+}
+
+}  // namespace multihead::cli

@@ -1,0 +1,52 @@
+// multihead's own side of `bench attention`: operands, timed calls, and the check against f64.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/bench_shape.h"
+#include "multihead/ops/attention.h"
+
+namespace multihead::cli {
+
+/// Seconds of a clock that never jumps.
+double wall_seconds();
+double median_of(std::vector<double> values);
+
+class OwnAttention {
+ public:
+  explicit OwnAttention(const BenchShape& shape);
+
+  /// What a rival needs to compute the same: f32, row-major.
+  std::vector<std::pair<std::string, Tensor>> operands() const;
+
+  /// Calls for about `seconds` (at least once, after one call that does not count): the time of each.
+  std::vector<double> burst(double seconds);
+
+  /// Largest error of out and gradients of batch 0 and key head 0, relative to the largest element, against
+  /// the same in f64. Where that would take long, only the last rows of out and d_query. Nothing to compare
+  /// with if the shape is too large even for that.
+  std::optional<double> error();
+  /// The same for what another implementation computed from operands(): out, d_query, d_key, d_value.
+  std::optional<double> error_of(const std::vector<Tensor>& results);
+  /// Beyond it a result counts as wrong.
+  double tolerance() const { return shape_.bf16 ? 3e-2 : 5e-5; }
+
+ private:
+  double call(int64_t number);
+  AttentionOptions options(Dtype dtype, int64_t first_row, bool first_only, Rng* rng) const;
+  ScoreMod score_mod() const;
+  void compute_exact();
+
+  BenchShape shape_;
+  Tensor query_, d_out_, bias_, slopes_, valid_;
+  std::vector<std::pair<Tensor, Tensor>> ring_;  // keys and values
+  std::vector<Tensor> results_;                  // of the last call
+  std::vector<Tensor> exact_;
+  int64_t rows_ = 0, first_row_ = 0;  // those compared
+  int64_t calls_ = 0;
+};
+
+}  // namespace multihead::cli

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# bench attention: what it prints, its JSON, its picture, its refusals, and that Ctrl-C ends it and its rivals.
+#   tests/cli/bench_attention.sh PATH/TO/multihead
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+bench=("$multihead" bench attention --quiet)
+tiny=(--shape 1x2x37x8:causal 2x4/2x1/67x16 --seconds 0.02)
+
+# json FILE EXPRESSION: a condition on `r`, the report.
+json() {
+  python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); s = r["shapes"]; assert eval(sys.argv[2])' "$@" ||
+    fail "$1: not $2 -- $(head -c 1500 "$1")"
+}
+
+# Results for people and for programs.
+expect 0 '1x2x37x8:causal +forward +[0-9.]+ ms +[0-9.]+ GFLOP/s +0\.[0-9]+ of .*error [0-9]e-0[6-8]' "${bench[@]}" "${tiny[@]}"
+expect 0 'peak [0-9]+ GFLOP/s in f32.*memory: read [0-9.]+ GB/s, copy [0-9.]+ GB/s' "${bench[@]}" "${tiny[@]}"
+expect 0 '"shape": "2x4x1/67x16|2x4/2x1/67x16"' "${bench[@]}" "${tiny[@]}" --backward --json --threads 2
+cp out.txt report.json
+if command -v python3 >/dev/null; then
+  json report.json '[(x["shape"], x["direction"]) for x in s] == [(n, d) for d in ("forward", "backward") for n in ("1x2x37x8:causal", "2x4/2x1/67x16")]'
+  json report.json 'r["threads"] == 2 and r["cpu"] and r["isa"] in ("baseline", "avx2", "avx512") and len(r["date"]) == 10'
+  json report.json 'all(r["calibration"][k] > 0 for k in ("fma_gflops", "read_gbps", "copy_gbps"))'
+  json report.json 'r["calibration"]["bf16_unit"] in ("", "dots", "tiles") and (r["calibration"]["bf16_gflops"] > 0) == (r["calibration"]["bf16_unit"] != "")'
+  json report.json 'all(x[k] > 0 for x in s for k in ("seconds", "seconds_min", "flops", "bytes", "gflops", "gbps", "peak_gflops", "share_of_peak", "share_of_read_rate"))'
+  json report.json 'all(0 <= x["error"] < 1e-5 and x["rounds"] >= 3 and x["rivals"] == {} for x in s) and r["rivals"] == {}'
+  json report.json 's[0]["flops"] == 4 * 2 * 8 * 37 * 38 / 2 and s[2]["flops"] == 2.5 * s[0]["flops"]'
+  json report.json 's[1]["bytes"] == 4 * 16 * 2 * (2 * 4 + 2 * 2 * 67) and s[1]["dtype"] == "f32"'
+fi
+
+# Every option computes what the f64 reference computes: a wrong result is exit code 1.
+for options in window=9 lengths causal:lengths:backward bias:training alibi:backward causal:lambda softcap=3 bf16 bthd:causal \
+  causal:dropout=0.2:backward bthd:backward cold; do
+  expect 0 "5x3x41x12(:[a-z0-9=.:]+)? .*error [0-9]e-" "${bench[@]}" --seconds 0.01 --shape "5x3x41x12:$options"
+done
+expect 0 '1x1x4200x8 .*backward.*error [0-9]e-' "${bench[@]}" --seconds 0.01 --shape 1x1x4200x8:backward # rows of it
+expect 0 '1x32/8x1/16384x128:bf16:cold' "$multihead" bench attention --help
+
+# Former reports and the picture.
+expect 0 '1x2x37x8:causal +backward' "${bench[@]}" report.json report.json --svg picture.svg
+if command -v python3 >/dev/null; then
+  python3 -c 'import xml.dom.minidom as m; d = m.parse("picture.svg"); assert len(d.getElementsByTagName("circle")) == 8' ||
+    fail "picture.svg is not the picture of eight shapes"
+fi
+grep -q 'prefers-color-scheme: dark' picture.svg || fail "the picture has no dark side"
+sed 's/"threads": 2/"threads": 1/' report.json >other.json
+expect 3 'other.json: not a report.*1 threads.*report.json with 2' "${bench[@]}" report.json other.json
+echo '{"shapes": []}' >half.json
+expect 3 'half.json: not a report of bench attention' "${bench[@]}" half.json
+sed 's/"gflops": /"gflops": -/' report.json >negative.json
+expect 3 'negative.json.*must be positive' "${bench[@]}" negative.json
+expect 3 'none.json' "${bench[@]}" none.json
+expect 2 'shown, not measured' "${bench[@]}" report.json --vs torch
+
+# Refusals, before anything is measured.
+expect 2 '"8x1024x64": expected BxHxTxD' "${bench[@]}" --shape 8x1024x64
+expect 2 'whole numbers in \[1, 16777216\]' "${bench[@]}" --shape 1x0x4x4
+expect 2 'whole numbers' "${bench[@]}" --shape 1x2x99999999999999999999x4
+expect 2 'whole numbers' "${bench[@]}" --shape 1x2x-4x4
+expect 2 'more than 2\^29 elements' "${bench[@]}" --shape 4096x64x4096x64
+expect 2 'multiple of the key heads' "${bench[@]}" --shape 1x8/3x4x4
+expect 2 'unknown option "red", expected causal, window=N' "${bench[@]}" --shape 1x2x4x4:red
+expect 2 'unknown option "causal=1"' "${bench[@]}" --shape 1x2x4x4:causal=1
+expect 2 'dropout must be in \(0, 1\)' "${bench[@]}" --shape 1x2x4x4:dropout=1
+expect 2 'softcap must be positive' "${bench[@]}" --shape 1x2x4x4:softcap=nan
+expect 2 'as many queries as keys' "${bench[@]}" --shape 2x2x4/8x4:lengths
+expect 2 'cold is for the forward pass' "${bench[@]}" --shape 2x2x4/8x4:cold:backward
+expect 2 '--seconds must be in' "${bench[@]}" --seconds 0
+expect 2 'all, forward, options, decode, backward' "${bench[@]}" --part some
+expect 2 '--vs must list torch, onnxruntime or both; got "jax"' "${bench[@]}" --vs torch,jax
+expect 2 'names torch twice' "${bench[@]}" --vs torch,torch
+expect 1 'no/folder/picture.svg: there is no such folder' "${bench[@]}" "${tiny[@]}" --svg no/folder/picture.svg --json
+
+# Rivals that are not there.
+expect 4 '"nowhere/python3" cannot be started: No such file' "${bench[@]}" --vs torch --python nowhere/python3
+printf '#!/bin/sh\necho something went wrong >&2\nexit 3\n' >broken && chmod +x broken
+expect 1 'the process of torch ended: "something went wrong"' "${bench[@]}" --vs torch --python ./broken
+printf '#!/bin/sh\necho '"'"'{"error": "No module named torch", "bytes": 0}'"'"'\n' >without && chmod +x without
+expect 4 './without cannot run torch: No module named torch; name another interpreter' "${bench[@]}" --vs torch --python ./without
+printf '#!/bin/sh\necho nonsense\n' >nonsense && chmod +x nonsense
+expect 3 'torch' "${bench[@]}" --vs torch --python ./nonsense
+
+# A rival that answers: twice as slow as nothing, and wrong.
+cat >rival <<'EOF'
+#!/usr/bin/env python3
+import json, sys
+say = lambda message, data=b"": (sys.stdout.buffer.write(json.dumps(message).encode() + b"\n" + data), sys.stdout.flush())
+say({"ready": True, "version": "7"})
+while line := sys.stdin.buffer.readline():
+    m = json.loads(line)
+    if m["do"] == "burst":
+        say({"seconds": [0.5, 1.5, 1.0]})
+    elif m["shape"]["dropout"]:
+        say({"unsupported": "no dropout"})
+    for t in m.get("tensors", []):
+        count = 4
+        for size in t["shape"]:
+            count *= size
+        assert len(sys.stdin.buffer.read(count)) == count
+    if m["do"] == "prepare" and not m["shape"]["dropout"]:
+        n = m["shape"]["queries"] * m["shape"]["dim"]
+        say({"variant": "zeros", "tried": {"zeros": 1.0}, "outputs": [[1, 1, m["shape"]["queries"], m["shape"]["dim"]]]}, bytes(4 * n))
+EOF
+chmod +x rival
+if command -v python3 >/dev/null; then
+  expect 0 'torch: [0-9.]+x \(zeros, error 1e\+00\)' "${bench[@]}" --shape 1x2x8x4 --seconds 0.01 --vs torch --python ./rival
+  expect 0 'torch: -' "${bench[@]}" --shape 1x2x8x4:dropout=0.5 --seconds 0.01 --vs torch --python ./rival
+  expect 0 '"rivals"' "${bench[@]}" --shape 1x2x8x4 1x2x8x4:dropout=0.5 --seconds 0.01 --vs torch --python ./rival --json
+  cp out.txt rivals.json
+  json rivals.json 'r["rivals"] == {"torch": "7"} and s[0]["rivals"]["torch"]["seconds"] == 1.0'
+  json rivals.json '0 < s[0]["rivals"]["torch"]["ratio_low"] <= s[0]["rivals"]["torch"]["ratio"] <= s[0]["rivals"]["torch"]["ratio_high"]'
+  json rivals.json 's[0]["rivals"]["torch"]["tried"] == {"zeros": 1.0} and s[0]["rivals"]["torch"]["error"] == 1.0'
+  json rivals.json 's[1]["rivals"]["torch"] == {"unsupported": "no dropout"}'
+  expect 0 'against torch 7: geometric mean [0-9.]+x over 1 shapes, least' "${bench[@]}" rivals.json
+fi
+
+# Ctrl-C, while it measures and while a rival keeps it waiting.
+printf '#!/bin/sh\necho $$ >rival.pid\nsleep 600\n' >sleeper && chmod +x sleeper
+interrupted() {
+  set -m # a group of its own, in which the shell does not ignore SIGINT
+  "$@" >out.txt 2>err.txt &
+  local pid=$!
+  set +m
+  sleep 1
+  kill -INT "$pid"
+  wait "$pid"
+  local got=$?
+  if [[ $got -ne 130 ]]; then fail "Ctrl-C gave $got: $* -- $(head -c 300 err.txt)"; fi
+}
+interrupted "${bench[@]}" --shape 1x2x256x32 --seconds 100
+interrupted "${bench[@]}" --vs torch --python ./sleeper
+for _ in $(seq 50); do kill -0 "$(cat rival.pid)" 2>/dev/null || break && sleep 0.1; done
+if kill -0 "$(cat rival.pid)" 2>/dev/null; then fail "the rival outlived Ctrl-C"; fi
+
+finish
