@@ -9,8 +9,8 @@
 namespace multihead::cli {
 namespace {
 
-constexpr double kLeft = 64, kPlotWidth = 430, kTop = 64, kRow = 19;
-constexpr double kBarsLeft = kLeft + kPlotWidth + 300, kBarsWidth = 250,
+constexpr double kLeft = 64, kPlotWidth = 430, kTop = 72, kRow = 19;
+constexpr double kBarsLeft = kLeft + kPlotWidth + 320, kBarsWidth = 250,
                  kWidth = kBarsLeft + kBarsWidth + 140;
 
 constexpr const char* kStyle = R"(<style>
@@ -114,6 +114,8 @@ std::string grid(const Axes& axes) {
   }
   out += text_at(kLeft + kPlotWidth / 2, kTop + axes.height + 34, "faint small middle",
                  "useful floating-point operations per byte of operands and results");
+  out += text_at(kLeft + kPlotWidth / 2, kTop + axes.height + 48, "faint small middle",
+                 "(dots are moved aside where they would hide each other)");
   out += text_at(kLeft - 40, kTop - 10, "faint small", "GFLOP/s");
   return out;
 }
@@ -131,14 +133,31 @@ std::string roof(const Json& c, const Axes& axes) {
   const double fma = c.at("fma_gflops").as_double(), bf16 = c.at("bf16_gflops").as_double();
   one(fma, fmt::format("f32 multiply-adds: {:.0f} GFLOP/s", fma));
   if (bf16 > 0) one(bf16, fmt::format("bf16 {}: {:.0f} GFLOP/s", c.at("bf16_unit").as_string(), bf16));
-  // Beside the middle of the slope.
-  const double middle = std::sqrt(std::max(axes.x_low, axes.y_low / read) * fma / read);
-  return out + text_at(axes.x(middle) + 8, axes.y(middle * read) + 12, "small",
+  // Above the slope, near its end, where no shape can be.
+  const double ridge = fma / read,
+               at = ridge * std::pow(std::max(axes.x_low, axes.y_low / read) / ridge, 0.2);
+  return out + text_at(axes.x(at) - 8, axes.y(at * read) - 4, "small end",
                        fmt::format("memory reads: {:.0f} GB/s", read));
+}
+
+// Shapes of one intensity would hide each other: each moves aside to the nearest free place.
+double free_place(std::vector<std::pair<double, double>>& taken, double x, double y) {
+  constexpr double kApart = 13;
+  for (int step = 0;; ++step) {
+    const double moved = x + kApart * (step % 2 == 0 ? -(step / 2) : step / 2 + 1);
+    const auto near = [&](const auto& other) {
+      return std::hypot(moved - other.first, y - other.second) < kApart - 1;
+    };
+    const bool outside = moved < kLeft || moved > kLeft + kPlotWidth;
+    if (step < 14 && (outside || std::any_of(taken.begin(), taken.end(), near))) continue;
+    taken.emplace_back(moved, y);
+    return moved;
+  }
 }
 
 std::string dots(const Json& report, const Axes& axes) {
   std::string rivals, own;
+  std::vector<std::pair<double, double>> taken;
   int number = 0;
   for (const Json& row : report.at("shapes").items()) {
     const double x = axes.x(intensity_of(row));
@@ -148,9 +167,10 @@ std::string dots(const Json& report, const Axes& axes) {
                               x, axes.y(gflops->as_double()), css_of(name));
       }
     }
-    const double y = axes.y(row.at("gflops").as_double());
-    own += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"7\" opacity=\"0.9\" class=\"own\"/>\n", x, y);
-    own += text_at(x, y + 3, "number", std::to_string(++number));
+    const double y = axes.y(row.at("gflops").as_double()), place = free_place(taken, x, y);
+    own += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"6.5\" opacity=\"0.9\" class=\"own\"/>\n",
+                       place, y);
+    own += text_at(place, y + 3, "number", std::to_string(++number));
   }
   return rivals + own;
 }
@@ -171,29 +191,29 @@ std::string bars(const Json& report) {
     const double share = row.at(memory ? "share_of_read_rate" : "share_of_peak").as_double();
     const double gflops = row.at("gflops").as_double();
     const std::string& direction = row.at("direction").as_string();
-    out +=
-        text_at(kBarsLeft - 8, y + 12.5, "end",
-                fmt::format("{}{}{}", row.at("shape").as_string(),
-                            direction == "forward" ? "" : " " + direction, memory ? " (of read rate)" : ""));
-    out += text_at(kBarsLeft - 274, y + 12.5, "faint small end", std::to_string(++number));
+    out += text_at(kBarsLeft - 8, y + 12.5, "end",
+                   fmt::format("{}{}{}", row.at("shape").as_string(),
+                               direction == "forward" ? "" : " " + direction, memory ? " (of reads)" : ""));
+    out += text_at(kBarsLeft - 290, y + 12.5, "faint small end", std::to_string(++number));
     const auto width = [&](double s) { return kBarsWidth * std::min(s, 1.05); };
     out += bar(kBarsLeft, y + 2, width(share), 7, "own");
-    std::string remark = fmt::format("{:.2f}", share);
+    double remark = kBarsLeft + kBarsWidth * 1.05 + 8;
+    out += text_at(remark, y + 12.5, "small", fmt::format("{:.2f}", share));
     double below = y + 9.5;
     for (const auto& [name, rival] : row.at("rivals").members()) {
       if (!rival.contains("ratio")) continue;
       out += bar(kBarsLeft, below, width(share * rival.at("gflops").as_double() / gflops), 3, css_of(name));
-      remark += fmt::format("  {:.1f}×", rival.at("ratio").as_double());
+      remark += 44;
+      out += text_at(remark, y + 12.5, "small", fmt::format("{:.1f}×", rival.at("ratio").as_double()));
       below += 3.5;
     }
-    out += text_at(kBarsLeft + kBarsWidth * 1.05 + 8, y + 12.5, "small", remark);
     y += kRow;
   }
   return out;
 }
 
 std::string legend(const Json& report) {
-  double x = kBarsLeft - 266;
+  double x = kBarsLeft - 282;
   std::string out = bar(x, 30, 10, 10, "own") + text_at(x + 15, 39, "", "multihead");
   x += 95;
   for (const auto& [name, version] : report.at("rivals").members()) {
@@ -203,15 +223,15 @@ std::string legend(const Json& report) {
     x += 40 + 6.6 * static_cast<double>(words.size());
   }
   return out +
-         text_at(kBarsLeft - 266, kTop - 10, "faint small", "share of the limit, and how many times faster");
+         text_at(kBarsLeft - 282, kTop - 10, "faint small", "share of the limit, and how many times faster");
 }
 
 }  // namespace
 
 std::string roofline_svg(const Json& report) {
   const double rows = static_cast<double>(report.at("shapes").size()) * kRow;
-  const Axes axes = axes_for(report, std::clamp(rows, 260.0, 460.0));
-  const double height = kTop + std::max(rows, axes.height + 40) + 16;
+  const Axes axes = axes_for(report, std::clamp(rows - 54, 260.0, 620.0));
+  const double height = kTop + std::max(rows, axes.height + 54) + 16;
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" width=\"{:.0f}\" "
       "height=\"{:.0f}\" "
