@@ -46,7 +46,8 @@ struct GemmBatch {
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;
 };
 
-/// The products of a batch, each as gemm() computes it. pre_activation, factor and residual move with stride_c.
+/// The products of a batch, each as gemm() computes it. pre_activation, factor and residual move with
+/// stride_c.
 void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch);
 void gemm_batched(const GemmArgs<double>& args, const GemmBatch& batch);
 
