@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "cli/output.h"
 #include "cli/verb.h"
 #include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
@@ -76,7 +77,7 @@ class BenchGemm : public Verb {
       } else {
         fmt::print("{} {:>5} x {:>5} x {:>5}  {:8.1f} GFLOP/s  {:.2f} of peak\n", layout, p.m, p.n, p.k,
                    gflops, share);
-        std::fflush(stdout);
+        flush_output();
       }
     }
     if (common.json)

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/model_dir.h"
+#include "cli/output.h"
 #include "multihead/train/doctor.h"
 
 namespace multihead::cli {
@@ -42,7 +43,7 @@ class Check : public Verb {
  private:
   static void print(const train::CheckResult& r) {
     fmt::print("{}  {:<12} {}\n", r.passed ? "ok  " : "FAIL", r.name, r.detail);
-    std::fflush(stdout);
+    flush_output();
   }
 
   std::string folder_;

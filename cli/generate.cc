@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
 
 #include "cli/model_dir.h"
+#include "cli/output.h"
 #include "multihead/generate/generate.h"
 #include "multihead/train/signals.h"
 
@@ -23,8 +23,7 @@ class Stream {
 
  private:
   void put(size_t bytes) {
-    std::fwrite(pending_.data(), 1, bytes, stdout);
-    std::fflush(stdout);
+    put_output(std::string_view(pending_).substr(0, bytes));
     pending_.erase(0, bytes);
   }
   const text::Tokenizer& tokenizer_;
@@ -82,10 +81,7 @@ class Generate : public Verb {
     const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt);
     const bool streams = samples_ == 1 && !common.json && stop_.empty();
     Stream stream(loaded.tokenizer);
-    if (streams) {
-      fmt::print("{}", prompt);
-      std::fflush(stdout);
-    }
+    if (streams) put_output(prompt);
     const train::StopSignals signals;
     std::vector<std::string> texts(static_cast<size_t>(samples_));
     options_.on_token = [&](int64_t row, int32_t token) {

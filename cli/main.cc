@@ -1,10 +1,14 @@
 // Finds the verb, runs it, and turns what went wrong into one line and an exit code.
+#include <fcntl.h>
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <new>
+#include <system_error>
 
+#include "cli/output.h"
 #include "cli/parser.h"
 #include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
@@ -16,8 +20,14 @@ namespace {
 int complain(const char* what, int code) {
   std::string line = what;
   for (char& c : line) c = c == '\n' ? ' ' : c;
-  fmt::print(stderr, "multihead: {}\n", line);
+  std::fputs(("multihead: " + line + "\n").c_str(), stderr);  // fmt would throw if stderr is full
   return code;
+}
+
+// A closed pipe (`multihead --help | head -1`) is the reader's right and ends a command quietly.
+int output_lost(const std::system_error& error) {
+  if (error.code() == std::errc::broken_pipe) return kPipeClosed;
+  return complain(("stdout cannot be written: " + error.code().message()).c_str(), kFailed);
 }
 
 // The verb whose words the arguments begin with, and how many those are.
@@ -65,7 +75,7 @@ int run(const std::vector<std::string>& arguments) {
 int guarded(const std::vector<std::string>& arguments) {
   try {
     const int code = run(arguments);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout)) return complain("stdout cannot be written", kFailed);
+    flush_output();
     return code;
   } catch (const UsageError& error) {
     return complain(error.what(), kUsage);
@@ -79,8 +89,18 @@ int guarded(const std::vector<std::string>& arguments) {
     return complain(error.what(), kUsage);
   } catch (const std::bad_alloc&) {
     return complain("out of memory; try a smaller --batch or --context", kFailed);
+  } catch (const std::system_error& error) {
+    return std::ferror(stdout) ? output_lost(error) : complain(error.what(), kFailed);
   } catch (const std::exception& error) {
     return complain(error.what(), kFailed);
+  }
+}
+
+// A standard stream that came closed would lend its number to the next file opened, and what is printed would
+// land in that file. Opened the wrong way round, it fails as a closed one does.
+void occupy_standard_streams() {
+  for (const int stream : {0, 1, 2}) {
+    if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY);
   }
 }
 
@@ -88,6 +108,7 @@ int guarded(const std::vector<std::string>& arguments) {
 }  // namespace multihead::cli
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);  // training goes on without its audience
+  multihead::cli::occupy_standard_streams();
   return multihead::cli::guarded({argv + 1, argv + argc});
 }

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "cli/model_dir.h"
+#include "cli/output.h"
 #include "multihead/generate/translate.h"
 #include "multihead/train/signals.h"
 
@@ -117,7 +118,7 @@ class Translate : public Verb {
       words_ += all[i].empty() ? 0 : all[i].front().hypothesis.tokens.size();
       common.json ? print_json(lines[i], all[i]) : print_text(first + i, all[i]);
     }
-    std::fflush(stdout);
+    flush_output();
   }
 
   void print_text(size_t number, const std::vector<Translation>& translations) const {

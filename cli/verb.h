@@ -13,7 +13,14 @@
 
 namespace multihead::cli {
 
-enum ExitCode { kDone = 0, kFailed = 1, kUsage = 2, kBadInput = 3, kUnsupported = 4 };
+enum ExitCode {
+  kDone = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kBadInput = 3,
+  kUnsupported = 4,
+  kPipeClosed = 141  ///< as a shell reports SIGPIPE
+};
 
 /// The command line itself is wrong.
 struct UsageError : std::invalid_argument {

@@ -107,9 +107,43 @@ else
   echo "skipped: no mount namespaces here, so no full disk and no read-only folder" >&2
 fi
 
-# Nobody reads what we say.
-"$multihead" info run 2>err.txt | head -c 0 >/dev/null
-if "$multihead" info run >/dev/full 2>err.txt; then fail "a full stdout should be an error"; fi
-grep -q 'stdout cannot be written' err.txt || fail "a full stdout should be named: $(cat err.txt)"
+# A folder without the right to write; root has it anyway, so root becomes nobody.
+user=()
+if [[ $(id -u) -eq 0 ]]; then user=(setpriv --reuid=65534 --regid=65534 --clear-groups); fi
+chmod 755 . && chmod -R a+rX run && mkdir -m 555 locked && cp -r run model && chmod -R a-w model
+if "${user[@]}" test -x "$multihead" 2>/dev/null; then
+  expect 1 'locked/run.*Permission denied' "${user[@]}" "${train[@]}" --out locked/run --data text.txt
+  expect 1 'model/.lock.*Permission denied' "${user[@]}" "${train[@]}" --out model --data text.txt --resume
+  expect 0 'the' "${user[@]}" "$multihead" generate model --prompt the --max-new-tokens 2  # reading is enough
+else
+  echo "skipped: no other user can run the program, so no folder without permission" >&2
+fi
+chmod -R u+w model
+
+# Nobody reads what we say: a closed pipe ends a command as SIGPIPE would and without a word, a run goes on to
+# its end, a full disk is an error.
+quietly() {  # quietly CODE COMMAND...: its stdout is a pipe that is closed before it writes
+  local code=$1
+  shift
+  { sleep 0.2; "$@" 2>err.txt; echo $? >code.txt; } | true
+  [[ $(cat code.txt) -eq $code ]] || fail "a closed pipe ended with $(cat code.txt), expected $code: $*"
+  [[ ! -s err.txt ]] || fail "a closed pipe made a message: $* -- $(cat err.txt)"
+}
+quietly 141 "$multihead" --help
+quietly 141 "$multihead" generate run --prompt the --max-new-tokens 1000000000
+quietly 141 "${fresh[@]}" --data text.txt --overwrite
+expect 0 'perplexity' "$multihead" eval run --data text.txt
+refused() {  # refused REGEX: stdout took nothing
+  grep -qE "^multihead: stdout cannot be written: $1" err.txt || fail "no word about stdout: $(cat err.txt)"
+}
+"$multihead" info run >/dev/full 2>err.txt && fail "a full stdout should be an error"
+refused 'No space left on device'
+"$multihead" info run 1</dev/null 2>err.txt && fail "an stdout open for reading only should be an error"
+refused 'Bad file descriptor'
+"$multihead" nonsense >/dev/null 2>/dev/full
+[[ $? -eq 2 ]] || fail "a full stderr changed the exit code"
+"${fresh[@]}" --data text.txt --overwrite >&- 2>err.txt
+[[ $? -eq 1 ]] || fail "a closed stdout should be an error"
+if grep -rlI 'model in run' run >&2; then fail "what was meant for a closed stdout is in a file"; fi
 
 finish

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # Sourced by the tests of the command line: a scratch folder, a small text, and what to expect of a command.
 set -uo pipefail
-multihead=$1
+multihead=$(realpath "$1")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
