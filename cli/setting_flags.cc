@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "multihead/io/json.h"
-#include "multihead/train/language_model_run.h"
+#include "multihead/train/run.h"
 
 namespace multihead::cli {
 

@@ -1,19 +1,11 @@
 // multihead train lm
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <iostream>
-
-#include "cli/setting_flags.h"
-#include "multihead/io/files.h"
+#include "cli/train_verb.h"
 #include "multihead/train/language_model_run.h"
-#include "multihead/train/progress.h"
-#include "multihead/train/signals.h"
 
 namespace multihead::cli {
 namespace {
 
-class TrainLm : public Verb {
+class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSummary> {
  public:
   std::string name() const override { return "train lm"; }
   std::string summary() const override { return "train a language model on a text file"; }
@@ -26,77 +18,26 @@ class TrainLm : public Verb {
   }
 
   void declare(Flags& flags) override {
-    flags.text("data", "FILE", data_, "training text, UTF-8");
-    flags.text("out", "DIR", out_, "folder for model, checkpoints and metrics (required)");
-    flags.choice("preset", preset_, train::language_model_presets(), "settings to start from");
-    flags.text("tokenizer-file", "PATH", tokenizer_, "use this tokenizer.json (or its folder)");
-    flags.flag("resume", resume_, "go on from the newest checkpoint in --out, if there is one");
-    flags.flag("overwrite", overwrite_, "replace an earlier run in --out");
-    settings_.declare(flags, train::fields(shown_));
-  }
-
-  int run(const CommonOptions& common) override {
-    if (out_.empty()) throw UsageError("--out DIR is required; see multihead train lm --help");
-    train::LanguageModelRun run = make_run();
-    if (run.data.empty()) throw UsageError("--data FILE is required; see multihead train lm --help");
-    train::check(run.settings);
-    reading([&] { return io::FileReader(run.data).size(); });
-    const train::StopSignals signals;
-    run.should_stop = [] { return train::StopSignals::received() != 0; };
-    train::ProgressPrinter progress(std::cerr,
-                                    {.terminal = isatty(STDERR_FILENO) == 1, .quiet = common.quiet});
-    run.observers = {&progress};
-    const train::LanguageModelSummary summary = train::train_language_model(run);
-    report(common, summary);
-    return summary.ending == train::Ending::interrupted ? train::StopSignals::exit_code() : kDone;
+    declare_data(flags, "training text, UTF-8");
+    declare_run(flags, train::language_model_presets(), "use this tokenizer.json (or its folder)");
   }
 
  private:
-  // Settings come from the preset, or from the run that is resumed; what the command line says comes on top.
-  train::LanguageModelRun make_run() {
-    train::LanguageModelRun run{.settings = train::language_model_settings(preset_),
-                                .data = data_,
-                                .tokenizer = tokenizer_,
-                                .folder = out_,
-                                .resume = resume_,
-                                .overwrite = overwrite_};
-    const std::vector<train::Field> fields = train::fields(run.settings);
-    if (const std::optional<Json> record = read_run_record(out_, resume_, fields)) {
-      if (run.data.empty()) run.data = record->at("data").as_string();
-      if (run.tokenizer.empty()) run.tokenizer = record->at("tokenizer").as_string();
-    }
-    settings_.apply(fields);
-    return run;
+  Settings preset(const std::string& name) const override { return train::language_model_settings(name); }
+  train::LanguageModelSummary train(const train::LanguageModelRun& run) const override {
+    return train_language_model(run);
   }
 
-  void report(const CommonOptions& common, const train::LanguageModelSummary& summary) const {
-    if (common.json) {
-      Json json = train::to_json(summary);
-      json["folder"] = out_;
-      fmt::print("{}\n", json.dump(2));
-      return;
-    }
+  void print(const train::LanguageModelSummary& summary) const override {
     const train::Progress& p = summary.progress;
-    if (summary.ending == train::Ending::interrupted) {
-      fmt::print("stopped at step {}; go on with: multihead train lm --out {} --resume\n", p.step, out_);
-      return;
-    }
     fmt::print("{} parameters, {} steps, {} tokens in {} ({:.0f} tokens/s)\n", summary.parameters, p.step,
                p.tokens, train::duration_text(p.seconds), summary.tokens_per_second);
-    if (summary.validation) {
-      const train::TextLoss& v = *summary.validation;
-      fmt::print(
-          "validation loss {:.4f} -> {:.4f} nats per token, {:.4f} nats per character, {:.4f} bits per "
-          "byte\n",
-          p.first_loss, v.loss(), v.nats_per_character(), v.bits_per_byte());
-    }
-    fmt::print("model in {}\n", out_);
+    if (!summary.validation) return;
+    const train::TextLoss& v = *summary.validation;
+    fmt::print(
+        "validation loss {:.4f} -> {:.4f} nats per token, {:.4f} nats per character, {:.4f} bits per byte\n",
+        p.first_loss, v.loss(), v.nats_per_character(), v.bits_per_byte());
   }
-
-  std::string data_, out_, tokenizer_, preset_ = "tiny";
-  bool resume_ = false, overwrite_ = false;
-  train::LanguageModelSettings shown_;  // lists the fields only
-  SettingFlags settings_;
 };
 
 }  // namespace

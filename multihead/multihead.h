@@ -88,6 +88,7 @@
 #include "multihead/train/metrics.h"
 #include "multihead/train/pairs.h"
 #include "multihead/train/progress.h"
+#include "multihead/train/run.h"
 #include "multihead/train/seq2seq_run.h"
 #include "multihead/train/seq2seq_settings.h"
 #include "multihead/train/settings.h"

@@ -7,10 +7,7 @@
 #include "multihead/io/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
-#include "multihead/optim/adam.h"
-#include "multihead/optim/sgd.h"
 #include "multihead/text/corpus.h"
-#include "multihead/train/metrics.h"
 
 namespace multihead::train {
 namespace {
@@ -48,12 +45,6 @@ LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vo
 models::LanguageModel make_model(const LanguageModelSettings& settings) {
   Rng rng(static_cast<uint64_t>(settings.seed));
   return {settings.model, rng};
-}
-
-Json run_json(const LanguageModelRun& run) {
-  LanguageModelSettings settings = run.settings;
-  return Json::object(
-      {{"data", run.data}, {"tokenizer", run.tokenizer}, {"settings", to_json(fields(settings))}});
 }
 
 }  // namespace
@@ -145,47 +136,7 @@ Json LanguageModelTask::identity() const {
   return identity;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
-                                                 const std::vector<nn::NamedTensor>& parameters) {
-  if (s.optimizer == OptimizerChoice::sgd) {
-    return std::make_unique<optim::SGD>(
-        parameters, optim::SgdOptions{.lr = s.lr, .momentum = s.momentum, .weight_decay = s.weight_decay});
-  }
-  if (s.optimizer == OptimizerChoice::adam) {
-    return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{.lr = s.lr,
-                                                                        .beta1 = s.beta1,
-                                                                        .beta2 = s.beta2,
-                                                                        .eps = s.eps,
-                                                                        .weight_decay = s.weight_decay,
-                                                                        .eps_hat = s.eps_hat});
-  }
-  return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions{.lr = s.lr,
-                                                                        .beta1 = s.beta1,
-                                                                        .beta2 = s.beta2,
-                                                                        .eps = s.eps,
-                                                                        .weight_decay = s.weight_decay,
-                                                                        .decay_vectors = false,
-                                                                        .eps_hat = s.eps_hat});
-}
-
 namespace {
-
-LoopOptions loop_options(const LanguageModelRun& run) {
-  const LanguageModelSettings& s = run.settings;
-  return {.folder = run.folder,
-          .steps = s.steps,
-          .accumulate = s.accumulate,
-          .clip = s.clip,
-          .schedule = schedule_of(s),
-          .log_every = s.log_every,
-          .eval_every = s.eval_every,
-          .save_every = s.save_every,
-          .keep = s.keep,
-          .patience = s.patience,
-          .restore_best = true,
-          .resume = run.resume,
-          .overwrite = run.overwrite};
-}
 
 // A resumed run goes on with the tokenizer it began with.
 LanguageModelData load_data(const LanguageModelRun& run, const std::string& text, bool resumes) {
@@ -224,35 +175,21 @@ LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
   const LanguageModelData data = load_data(run, text, resumes);
   LanguageModelTask task(run.settings, data);
-  const std::vector<nn::NamedTensor> parameters = nn::named_parameters(task.model());
-  const auto optimizer = make_optimizer(run.settings, parameters);
   if (!resumes) {
     data.tokenizer.save(run.folder);
-    io::save_json(run.folder + "/" + kRunFile, run_json(run));
+    LanguageModelSettings settings = run.settings;
+    io::save_json(run.folder + "/" + kRunFile, to_json(run, fields(settings)));
   }
-  std::vector<Observer*> observers = run.observers;
-  MetricsWriter metrics(run.folder, observers.empty() ? nullptr : observers.front());
-  observers.push_back(&metrics);
-
-  TrainLoop loop(task, *optimizer, loop_options(run), observers);
-  LanguageModelSummary summary;
-  summary.ending = loop.run(run.should_stop);
-  summary.progress = loop.progress();
-  summary.peak_bytes = memory_stats().peak_bytes;
-  summary.parameters = nn::parameter_count(task.model());
-  summary.tokens_per_second =
-      static_cast<double>(summary.progress.tokens) / std::max(summary.progress.train_seconds, 1e-9);
+  LoopOptions options = loop_options(run, run.settings, run.settings.model.embed_dim);
+  options.restore_best = true;
+  LanguageModelSummary summary{run_task(task, nn::named_parameters(task.model()), run, run.settings, options),
+                               {}};
   if (summary.ending != Ending::interrupted) finish(run, task, data, summary);
   return summary;
 }
 
 Json to_json(const LanguageModelSummary& s) {
-  static constexpr const char* kEndings[] = {"finished", "stopped_early", "interrupted"};
-  Json json = Json::object({{"ending", kEndings[static_cast<int>(s.ending)]},
-                            {"parameters", s.parameters},
-                            {"tokens_per_second", s.tokens_per_second},
-                            {"peak_tensor_bytes", s.peak_bytes},
-                            {"progress", to_json(s.progress)}});
+  Json json = to_json(static_cast<const RunSummary&>(s));
   if (s.validation) {
     json["validation"] = Json::object({{"loss", s.validation->loss()},
                                        {"perplexity", s.validation->perplexity()},

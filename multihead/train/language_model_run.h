@@ -1,8 +1,6 @@
 // A whole language-model run: a text becomes a tokenizer, a trained model and the record of how it went.
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,7 +8,7 @@
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 #include "multihead/train/evaluate.h"
-#include "multihead/train/loop.h"
+#include "multihead/train/run.h"
 #include "multihead/train/settings.h"
 #include "multihead/train/windows.h"
 
@@ -56,32 +54,14 @@ class LanguageModelTask : public Task {
   models::LanguageModel model_;
 };
 
-/// The optimiser the settings ask for, over all parameters of a model.
-std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& settings,
-                                                 const std::vector<nn::NamedTensor>& parameters);
-
-struct LanguageModelRun {
+/// `data` is a text file or a token file; a token file needs the tokenizer that made it.
+struct LanguageModelRun : RunRequest {
   LanguageModelSettings settings;
-  std::string data;       ///< a text file, or a token file
-  std::string tokenizer;  ///< a tokenizer.json or its folder; empty: train one (texts only)
-  std::string folder;     ///< what is made: model, tokenizer, checkpoints, metrics, summary.json
-  bool resume = false;
-  bool overwrite = false;
-  std::vector<Observer*> observers = {};
-  std::function<bool()> should_stop = {};
 };
 
-struct LanguageModelSummary {
-  Ending ending = Ending::finished;
-  Progress progress;
+struct LanguageModelSummary : RunSummary {
   std::optional<TextLoss> validation;  ///< of the model that was kept, over the whole validation text
-  int64_t parameters = 0;
-  int64_t peak_bytes = 0;  ///< held by tensors
-  double tokens_per_second = 0;
 };
-
-/// The file with what a run was asked for, beside the model.
-constexpr const char* kRunFile = "train_config.json";
 
 /// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
 /// leaves a checkpoint and no model.

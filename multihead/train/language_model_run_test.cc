@@ -58,7 +58,8 @@ class LanguageModelRunTest : public testing::Test {
   }
 
   LanguageModelRun run(const std::string& name, const LanguageModelSettings& settings = small()) const {
-    return {.settings = settings, .data = (root_ / "text.txt").string(), .folder = (root_ / name).string()};
+    return {{.data = (root_ / "text.txt").string(), .tokenizer = {}, .folder = (root_ / name).string()},
+            settings};
   }
   std::string file(const std::string& name) const { return io::read_file((root_ / name).string()); }
 

@@ -9,7 +9,6 @@
 #include "multihead/io/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/marian.h"
-#include "multihead/train/metrics.h"
 
 namespace multihead::train {
 namespace {
@@ -204,31 +203,6 @@ void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>&
 
 namespace {
 
-LoopOptions loop_options(const Seq2SeqRun& run) {
-  const Seq2SeqSettings& s = run.settings;
-  return {.folder = run.folder,
-          .steps = s.steps,
-          .accumulate = s.accumulate,
-          .clip = s.clip,
-          .schedule = schedule_of(s, s.model.embed_dim),
-          .log_every = s.log_every,
-          .eval_every = s.eval_every,
-          .save_every = s.save_every,
-          .keep = s.keep,
-          .patience = s.patience,
-          .restore_best = s.average == 1,
-          .resume = run.resume,
-          .overwrite = run.overwrite};
-}
-
-Json run_json(const Seq2SeqRun& run) {
-  Seq2SeqSettings settings = run.settings;
-  return Json::object({{"data", run.data},
-                       {"valid", run.valid},
-                       {"tokenizer", run.tokenizer},
-                       {"settings", to_json(fields(settings))}});
-}
-
 Seq2SeqData load_data(const Seq2SeqRun& run, const text::ParallelText& training,
                       const text::ParallelText& validation, bool resumes) {
   // A resumed run goes on with the tokenizers it began with.
@@ -263,44 +237,32 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
   const Seq2SeqData data = load_data(run, training, validation, resumes);
   Seq2SeqTask task(run.settings, data);
-  const auto optimizer = make_optimizer(run.settings, nn::named_parameters(task.model()));
   if (!resumes) {
     save_pair_tokenizers(data.tokenizers, run.folder);
-    io::save_json(run.folder + "/" + kRunFile, run_json(run));
+    Seq2SeqSettings settings = run.settings;
+    Json record = to_json(run, fields(settings));
+    record["valid"] = run.valid;
+    io::save_json(run.folder + "/" + kRunFile, record);
   }
-  std::vector<Observer*> observers = run.observers;
   if (data.left_out > 0) {
-    for (Observer* observer : observers) {
+    for (Observer* observer : run.observers) {
       observer->on_warning(concat(data.left_out, " of ", training.source.size(), " pairs are longer than ",
                                   run.settings.max_tokens, " tokens and are left out (--max-tokens)"));
     }
   }
-  MetricsWriter metrics(run.folder, observers.empty() ? nullptr : observers.front());
-  observers.push_back(&metrics);
-
-  TrainLoop loop(task, *optimizer, loop_options(run), observers);
-  Seq2SeqSummary summary;
-  summary.ending = loop.run(run.should_stop);
-  summary.progress = loop.progress();
+  LoopOptions options = loop_options(run, run.settings, run.settings.model.embed_dim);
+  options.restore_best = run.settings.average == 1;
+  Seq2SeqSummary summary{run_task(task, nn::named_parameters(task.model()), run, run.settings, options), {}};
   summary.pairs = static_cast<int64_t>(data.training.size());
   summary.left_out = data.left_out;
-  summary.peak_bytes = memory_stats().peak_bytes;
-  summary.parameters = nn::parameter_count(task.model());
-  summary.tokens_per_second =
-      static_cast<double>(summary.progress.tokens) / std::max(summary.progress.train_seconds, 1e-9);
   if (summary.ending != Ending::interrupted) finish(run, task, data, summary);
   return summary;
 }
 
 Json to_json(const Seq2SeqSummary& s) {
-  static constexpr const char* kEndings[] = {"finished", "stopped_early", "interrupted"};
-  Json json = Json::object({{"ending", kEndings[static_cast<int>(s.ending)]},
-                            {"pairs", s.pairs},
-                            {"pairs_left_out", s.left_out},
-                            {"parameters", s.parameters},
-                            {"target_tokens_per_second", s.tokens_per_second},
-                            {"peak_tensor_bytes", s.peak_bytes},
-                            {"progress", to_json(s.progress)}});
+  Json json = to_json(static_cast<const RunSummary&>(s));
+  json["pairs"] = s.pairs;
+  json["pairs_left_out"] = s.left_out;
   if (s.validation) {
     json["validation"] = Json::object({{"loss", s.validation->loss()}, {"tokens", s.validation->tokens}});
   }

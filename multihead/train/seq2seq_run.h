@@ -2,14 +2,13 @@
 // went.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "multihead/text/tokenizer.h"
-#include "multihead/train/language_model_run.h"
 #include "multihead/train/pairs.h"
+#include "multihead/train/run.h"
 #include "multihead/train/seq2seq_settings.h"
 
 namespace multihead::train {
@@ -73,25 +72,15 @@ class Seq2SeqTask : public Task {
 /// The mean of the weights of these checkpoints, in f64. Throws FormatError if they belong to another model.
 void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths);
 
-struct Seq2SeqRun {
+/// `data` is a two-column file; a tokenizer may be a model folder with two.
+struct Seq2SeqRun : RunRequest {
   Seq2SeqSettings settings;
-  std::string data, valid;  ///< two-column files; valid may be empty
-  std::string tokenizer;    ///< a model folder or tokenizer.json whose tokenizers are used; empty: train some
-  std::string folder;       ///< what is made: model, tokenizers, checkpoints, metrics, summary.json
-  bool resume = false;
-  bool overwrite = false;
-  std::vector<Observer*> observers = {};
-  std::function<bool()> should_stop = {};
+  std::string valid;  ///< another two-column file; may be empty
 };
 
-struct Seq2SeqSummary {
-  Ending ending = Ending::finished;
-  Progress progress;
+struct Seq2SeqSummary : RunSummary {
   std::optional<PairLoss> validation;  ///< of the model that was kept, over all validation pairs
   int64_t pairs = 0, left_out = 0;
-  int64_t parameters = 0;
-  int64_t peak_bytes = 0;
-  double tokens_per_second = 0;  ///< target tokens
 };
 
 /// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run

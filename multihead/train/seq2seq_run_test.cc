@@ -59,11 +59,9 @@ class Seq2SeqRunTest : public testing::Test {
   }
 
   Seq2SeqRun run(const std::string& name, const Seq2SeqSettings& settings = small()) const {
-    return {.settings = settings,
-            .data = (root_ / "train.tsv").string(),
-            .valid = (root_ / "valid.tsv").string(),
-            .tokenizer = {},
-            .folder = (root_ / name).string()};
+    return {{.data = (root_ / "train.tsv").string(), .tokenizer = {}, .folder = (root_ / name).string()},
+            settings,
+            (root_ / "valid.tsv").string()};
   }
 
   std::string bytes(const std::string& path) const {

@@ -1,0 +1,97 @@
+// What the training verbs share: the flags of a run, where it begins, and its way to the end.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+
+#include "cli/setting_flags.h"
+#include "multihead/io/files.h"
+#include "multihead/train/progress.h"
+#include "multihead/train/run.h"
+#include "multihead/train/signals.h"
+
+namespace multihead::cli {
+
+/// `Run` is a train::RunRequest with settings, `Summary` a train::RunSummary.
+template <class Run, class Summary>
+class TrainVerb : public Verb {
+ public:
+  int run(const CommonOptions& common) final {
+    if (out_.empty()) throw UsageError(concat("--out DIR is required; see multihead ", name(), " --help"));
+    Run run = make_run();
+    if (run.data.empty())
+      throw UsageError(concat("--data FILE is required; see multihead ", name(), " --help"));
+    check(run.settings);
+    reading([&] { return io::FileReader(run.data).size(); });
+    const train::StopSignals signals;
+    run.should_stop = [] { return train::StopSignals::received() != 0; };
+    train::ProgressPrinter progress(std::cerr,
+                                    {.terminal = isatty(STDERR_FILENO) == 1, .quiet = common.quiet});
+    run.observers = {&progress};
+    const Summary summary = train(run);
+    report(common, summary);
+    return summary.ending == train::Ending::interrupted ? train::StopSignals::exit_code() : kDone;
+  }
+
+ protected:
+  using Settings = decltype(Run::settings);
+
+  virtual Settings preset(const std::string& name) const = 0;
+  /// What the verb's own flags say, else the record of the run that is resumed (null: a new one).
+  virtual void complete(Run& run, const Json* record) const { (void)run, (void)record; }
+  virtual Summary train(const Run& run) const = 0;
+  virtual void print(const Summary& summary) const = 0;
+
+  /// --data, which the verb describes, and what follows the verb's own flags.
+  void declare_data(Flags& flags, const char* help) { flags.text("data", "FILE", data_, help); }
+  void declare_run(Flags& flags, const std::vector<std::string>& presets, const char* tokenizer_help) {
+    flags.text("out", "DIR", out_, "folder for model, checkpoints and metrics (required)");
+    flags.choice("preset", preset_, presets, "settings to start from");
+    flags.text("tokenizer-file", "PATH", tokenizer_, tokenizer_help);
+    flags.flag("resume", resume_, "go on from the newest checkpoint in --out, if there is one");
+    flags.flag("overwrite", overwrite_, "replace an earlier run in --out");
+    setting_flags_.declare(flags, fields(shown_));
+  }
+
+ private:
+  // Settings come from the preset, or from the run that is resumed; what the command line says comes on top.
+  Run make_run() const {
+    Run run;
+    run.settings = preset(preset_);
+    run.data = data_;
+    run.tokenizer = tokenizer_;
+    run.folder = out_;
+    run.resume = resume_;
+    run.overwrite = overwrite_;
+    const std::vector<train::Field> list = fields(run.settings);
+    const std::optional<Json> record = read_run_record(out_, resume_, list);
+    if (record && run.data.empty()) run.data = record->at("data").as_string();
+    if (record && run.tokenizer.empty()) run.tokenizer = record->at("tokenizer").as_string();
+    complete(run, record ? &*record : nullptr);
+    setting_flags_.apply(list);
+    return run;
+  }
+
+  void report(const CommonOptions& common, const Summary& summary) const {
+    if (common.json) {
+      Json json = to_json(summary);
+      json["folder"] = out_;
+      fmt::print("{}\n", json.dump(2));
+    } else if (summary.ending == train::Ending::interrupted) {
+      fmt::print("stopped at step {}; go on with: multihead {} --out {} --resume\n", summary.progress.step,
+                 name(), out_);
+    } else {
+      print(summary);
+      fmt::print("model in {}\n", out_);
+    }
+  }
+
+  std::string data_, out_, tokenizer_, preset_ = "tiny";
+  bool resume_ = false, overwrite_ = false;
+  Settings shown_;  // lists the fields only
+  SettingFlags setting_flags_;
+};
+
+}  // namespace multihead::cli

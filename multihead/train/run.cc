@@ -1,0 +1,80 @@
+#include "multihead/train/run.h"
+
+#include <algorithm>
+
+#include "multihead/core/storage.h"
+#include "multihead/optim/adam.h"
+#include "multihead/optim/sgd.h"
+#include "multihead/train/metrics.h"
+
+namespace multihead::train {
+
+LoopOptions loop_options(const RunRequest& request, const TrainingSettings& s, int64_t embed_dim) {
+  return {.folder = request.folder,
+          .steps = s.steps,
+          .accumulate = s.accumulate,
+          .clip = s.clip,
+          .schedule = schedule_of(s, embed_dim),
+          .log_every = s.log_every,
+          .eval_every = s.eval_every,
+          .save_every = s.save_every,
+          .keep = s.keep,
+          .patience = s.patience,
+          .resume = request.resume,
+          .overwrite = request.overwrite};
+}
+
+RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
+                    const TrainingSettings& settings, const LoopOptions& options) {
+  const auto optimizer = make_optimizer(settings, parameters);
+  std::vector<Observer*> observers = request.observers;
+  MetricsWriter metrics(request.folder, observers.empty() ? nullptr : observers.front());
+  observers.push_back(&metrics);
+
+  TrainLoop loop(task, *optimizer, options, observers);
+  RunSummary summary{.ending = loop.run(request.should_stop), .progress = loop.progress()};
+  summary.peak_bytes = memory_stats().peak_bytes;
+  for (const nn::NamedTensor& p : parameters) summary.parameters += p.tensor.numel();
+  summary.tokens_per_second =
+      static_cast<double>(summary.progress.tokens) / std::max(summary.progress.train_seconds, 1e-9);
+  return summary;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
+                                                 const std::vector<nn::NamedTensor>& parameters) {
+  if (s.optimizer == OptimizerChoice::sgd) {
+    return std::make_unique<optim::SGD>(
+        parameters, optim::SgdOptions{.lr = s.lr, .momentum = s.momentum, .weight_decay = s.weight_decay});
+  }
+  if (s.optimizer == OptimizerChoice::adam) {
+    return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{.lr = s.lr,
+                                                                        .beta1 = s.beta1,
+                                                                        .beta2 = s.beta2,
+                                                                        .eps = s.eps,
+                                                                        .weight_decay = s.weight_decay,
+                                                                        .eps_hat = s.eps_hat});
+  }
+  return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions{.lr = s.lr,
+                                                                        .beta1 = s.beta1,
+                                                                        .beta2 = s.beta2,
+                                                                        .eps = s.eps,
+                                                                        .weight_decay = s.weight_decay,
+                                                                        .decay_vectors = false,
+                                                                        .eps_hat = s.eps_hat});
+}
+
+Json to_json(const RunRequest& request, const std::vector<Field>& settings) {
+  return Json::object(
+      {{"data", request.data}, {"tokenizer", request.tokenizer}, {"settings", to_json(settings)}});
+}
+
+Json to_json(const RunSummary& s) {
+  static constexpr const char* kEndings[] = {"finished", "stopped_early", "interrupted"};
+  return Json::object({{"ending", kEndings[static_cast<int>(s.ending)]},
+                       {"parameters", s.parameters},
+                       {"tokens_per_second", s.tokens_per_second},
+                       {"peak_tensor_bytes", s.peak_bytes},
+                       {"progress", to_json(s.progress)}});
+}
+
+}  // namespace multihead::train
