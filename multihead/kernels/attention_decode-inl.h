@@ -1,9 +1,13 @@
 // Few queries, many keys: up to 8 rows of a tile (all heads of a group) on one pass over keys and values.
 //
-// What counts is the rate at which memory is read. 16 keys are transposed in registers, so that a score is
-// still one chain over head_dim (the bits of the tiles) but costs a sixteenth of the broadcasts: 22 instead
-// of 69 cycles per key of 128 floats and 4 heads. Runs of 32 rows pass through buffers in L1. bf16 is widened
-// in registers.
+// What counts is the rate at which memory is read. A score stays one chain over head_dim (the bits of the
+// tiles), so 16 keys get into lanes: 4 of their columns at a time, put together from loads of 16 bytes into
+// the quarters of a vector and 8 shuffles. 8.0 ns per 4 heads and key of 128 floats, of 13.5 ns that reading
+// it takes; transposing 16x16 by 64 shuffles 8.5, through a buffer in L1 11.4-12. Values: 4 rows x 4 vectors
+// of sums, twice over 16 rows in L1 (.95-.97 of the read rate), 2 rows x 8 vectors .74-.86.
+// Cache lines are asked for in order of addresses and 9 KB ahead, one at each step: 4 KB starve, prefetches
+// to L2 only get .6-.75, none .6 (Zen 5, 2026-11). bf16 comes as pairs of columns, which a shift and a mask
+// widen.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_ATTENTION_DECODE_INL_H_
@@ -11,6 +15,8 @@
 #else
 #define MULTIHEAD_KERNELS_ATTENTION_DECODE_INL_H_
 #endif
+
+#include <cstring>
 
 #include "multihead/kernels/attention_block-inl.h"
 
@@ -33,207 +39,360 @@ HWY_INLINE RawRows RawRowsOf(const ForwardCall& c, const void* base, const Strid
 #if HWY_TARGET == HWY_AVX3
 inline constexpr bool kHasDecode = true;
 
-template <bool kBf16>
-HWY_INLINE Vec LoadWide(const char* at, int64_t column) {
-  const F d;
-  if constexpr (!kBf16) return hn::LoadU(d, reinterpret_cast<const float*>(at) + column);
-  const hn::Rebind<uint16_t, F> d16;
-  const hn::Rebind<uint32_t, F> d32;
-  const auto* x = reinterpret_cast<const uint16_t*>(at) + column;
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, x))));
-}
+// What a cache holds, and what is computed of it.
+enum class CacheKind { f32, widened };
 
-// Two buffers of 32 rows: one is worked on while the other fills.
-inline constexpr int kRun = 32;
-inline constexpr int64_t kRunStride = 1024 + 64;  // bytes: a constant for the addresses, not a power of two
+// Asks for cache lines in order of addresses: those of `rows` rows, then of `next_rows` rows elsewhere.
+struct Ahead {
+  const char* at;
+  int64_t stride, lines, rows;  // lines: of a row
+  const char* next;
+  int64_t next_stride, next_lines, next_rows, left;
 
-// Copies rows into a buffer in L1 while other work runs, a few at each call and in order of addresses.
-// Ordinary loads keep the hardware's stream detection going and are never dropped; software prefetches in
-// front of strided reads got 16-24 GB/s of 36.
-struct Stream {
-  const char* row = nullptr;
-  int64_t stride = 0, bytes = 0;  // per row
-  int64_t rows = 0;               // left
-  char* to = nullptr;
+  struct Rows {
+    const char* data;
+    int64_t stride, bytes, count;
+  };
 
-  HWY_INLINE void Copy(int64_t count) {
-    const hn::ScalableTag<uint8_t> d8;
-    const hn::Half<decltype(d8)> half;
-    const int64_t ahead = std::max<int64_t>(1, 4096 / std::max<int64_t>(bytes, 1)) * stride;
-    for (count = std::min(count, rows), rows -= count; count > 0; --count, row += stride, to += kRunStride) {
-      const auto* from = reinterpret_cast<const uint8_t*>(row);
-      int64_t at = 0;
-      for (; at + 64 <= bytes; at += 64) {
-        __builtin_prefetch(row + ahead + at, 0, 3);
-        hn::StoreU(hn::LoadU(d8, from + at), d8, reinterpret_cast<uint8_t*>(to + at));
-      }
-      if (at < bytes) hn::StoreU(hn::LoadU(half, from + at), half, reinterpret_cast<uint8_t*>(to + at));
+  HWY_INLINE Ahead(Rows first, Rows second) {
+    const auto join = [](Rows& r) {  // neighbours are one long row
+      if (r.stride != r.bytes) return;
+      r.bytes *= r.count, r.stride = r.bytes;
+      r.count = std::min<int64_t>(r.count, 1);
+    };
+    join(first), join(second);
+    at = first.data, stride = first.stride, lines = (first.bytes + 63) / 64, rows = first.count;
+    next = second.data, next_stride = second.stride, next_lines = (second.bytes + 63) / 64;
+    next_rows = second.count, left = lines;
+    if (rows == 0) Turn();
+  }
+
+  // The next row; after the last one the line stays where it is.
+  HWY_NOINLINE void Turn() {
+    if (--rows > 0) {
+      at += stride - 64 * lines;
+    } else if (next_rows > 0) {
+      at = next, stride = next_stride, lines = next_lines, rows = next_rows, next_rows = 0;
+    } else {
+      at -= 64, stride = 0, lines = 1, rows = 1;
+    }
+    left = lines;
+  }
+
+  HWY_INLINE void Skip(int64_t count) {
+    while (count > 0) {
+      const int64_t now = std::min(count, left);
+      at += 64 * now, count -= now, left -= now;
+      if (left > 0) break;
+      const bool last = rows <= 1 && next_rows == 0;
+      Turn();
+      if (last) break;
     }
   }
 };
 
-// s[row][key] of 32 keys in a buffer and kRows rows. Two groups of 16 keys in turn: with 4 rows one group has
-// only 4 chains of FMAs, which would wait for each other.
-template <bool kBf16, int kRows>
-HWY_NOINLINE void ScoreRun(const char* keys, const float* qt, int64_t dim, float* s, Stream& next) {
-  const F d;
-  Vec acc[2][kRows];
-#pragma GCC unroll 2
-  for (int g = 0; g < 2; ++g) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) acc[g][r] = hn::Zero(d);
+// Ahead's place in registers while a run is computed.
+class Asking {
+ public:
+  HWY_INLINE explicit Asking(Ahead& ahead) : ahead_(ahead), at_(ahead.at), left_(ahead.left) {}
+  HWY_INLINE ~Asking() { ahead_.at = at_, ahead_.left = left_; }
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+
+  HWY_INLINE void Step() {
+    __builtin_prefetch(at_, 0, 3);
+    at_ += 64;
+    if (HWY_LIKELY(--left_ != 0)) return;
+    ahead_.at = at_;
+    ahead_.Turn();
+    at_ = ahead_.at, left_ = ahead_.left;
   }
-  const int64_t per_step = (16 * kRun + dim - 1) / dim;  // all rows of a run in the end
-  int64_t left = kRun;
-  for (int64_t c = 0; c < dim; c += 16) {
-    next.Copy(std::min(per_step, left));
-    left -= std::min(per_step, left);
-#pragma GCC unroll 2
-    for (int g = 0; g < 2; ++g) {
-      Vec x[16];
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) x[i] = LoadWide<kBf16>(keys + (16 * g + i) * kRunStride, c);
-      TransposeRegisters(x);
-#pragma GCC unroll 16
-      for (int j = 0; j < 16; ++j) {
+
+ private:
+  Ahead& ahead_;
+  const char* at_;
+  int64_t left_;
+};
+
+inline constexpr int kRun = 16;              // rows of a step
+inline constexpr int64_t kAheadLines = 140;  // not a multiple of 4 KB
+inline constexpr int kFewRows = 8;
+
+// 16 bytes at `column` of rows i, 4 + i, 8 + i and 12 + i.
+HWY_INLINE __m512 LoadQuarters(const char* from, int64_t stride) {
+  const auto load = [&](int i)
+                        HWY_ATTR { return _mm_loadu_ps(reinterpret_cast<const float*>(from + i * stride)); };
+  __m512 x = _mm512_castps128_ps512(load(0));
+  x = _mm512_mask_broadcast_f32x4(x, 0x00F0, load(4));
+  x = _mm512_mask_broadcast_f32x4(x, 0x0F00, load(8));
+  return _mm512_mask_broadcast_f32x4(x, 0xF000, load(12));
+}
+
+// x[j] <- the 4 bytes at offset 4j of 16 rows.
+HWY_INLINE void LoadColumns(const char* from, int64_t stride, Vec (&x)[4]) {
+  const F d;
+  const hn::Repartition<double, F> dd;
+  const Vec r0{LoadQuarters(from, stride)}, r1{LoadQuarters(from + stride, stride)};
+  const Vec r2{LoadQuarters(from + 2 * stride, stride)}, r3{LoadQuarters(from + 3 * stride, stride)};
+  const auto a = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
+  const auto b = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
+  const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
+  const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
+  x[0] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
+  x[1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
+  x[2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
+  x[3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
+}
+
+// Two bf16 numbers in each lane: the one at the lower address, and the other.
+HWY_INLINE Vec LowerOfPair(Vec x) { return hn::BitCast(F(), hn::ShiftLeft<16>(hn::BitCast(I(), x))); }
+HWY_INLINE Vec UpperOfPair(Vec x) {
+  return hn::BitCast(F(), hn::And(hn::BitCast(I(), x), hn::Set(I(), static_cast<int32_t>(0xFFFF0000))));
+}
+
+// q[column][row] from the tile's lanes.
+HWY_INLINE void GatherQuery(const float* qt, int64_t dim, int rows, float* q) {
+  for (int64_t c = 0; c < dim; ++c) std::copy_n(qt + c * kTileRows, rows, q + c * rows);
+}
+
+// s[row][16 keys] = chains over the columns.
+template <CacheKind kKind, int kRows>
+HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int64_t bytes, float* s,
+                           Ahead& ahead) {
+  const F d;
+  Vec acc[kRows];
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          acc[g][r] = hn::MulAdd(x[j], hn::Set(d, qt[(c + j) * kTileRows + r]), acc[g][r]);
-        }
+  for (int r = 0; r < kRows; ++r) acc[r] = hn::Zero(d);
+  Asking asking(ahead);
+  for (int64_t c = 0; c < bytes; c += 16) {
+    Vec x[4];
+    LoadColumns(keys + c, stride, x);
+    asking.Step(), asking.Step(), asking.Step(), asking.Step();
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (kKind == CacheKind::f32) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(x[j], hn::Set(d, q[r]), acc[r]);
+        q += kRows;
+      } else {
+        const Vec lower = LowerOfPair(x[j]), upper = UpperOfPair(x[j]);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(lower, hn::Set(d, q[r]), acc[r]);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(upper, hn::Set(d, q[kRows + r]), acc[r]);
+        q += 2 * kRows;
       }
     }
   }
-#pragma GCC unroll 2
-  for (int g = 0; g < 2; ++g) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) hn::StoreU(acc[g][r], d, s + r * kBlock + 16 * g);
-  }
+  for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], d, s + r * kBlock);
 }
 
-template <bool kBf16>
-HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, const float* qt, int64_t dim,
-                         float* s, char* buffer) {
-  char* halves[2] = {buffer, buffer + kRun * kRunStride};
-  Stream next{key.data, key.stride, dim * (kBf16 ? 2 : 4), r.k1 - r.k0, halves[0]};
-  next.Copy(kRun);
-  for (int k = 0; k < r.k1 - r.k0; k += kRun) {
-    const char* keys = halves[k / kRun % 2];
-    next.to = halves[1 - k / kRun % 2];
-    if (rows == 1) {
-      ScoreRun<kBf16, 1>(keys, qt, dim, s + k, next);
-    } else if (rows == 2) {
-      ScoreRun<kBf16, 2>(keys, qt, dim, s + k, next);
-    } else if (rows <= 4) {
-      ScoreRun<kBf16, 4>(keys, qt, dim, s + k, next);
+template <CacheKind kKind, int kRows>
+HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* qt, int64_t dim, float* s,
+                          char* buffer, Ahead& ahead) {
+  const int64_t bytes = dim * (kKind == CacheKind::f32 ? 4 : 2);
+  const int keys = r.k1 - r.k0;
+  alignas(64) float q[256 * kRows];
+  GatherQuery(qt, dim, kRows, q);
+  int k = 0;
+  for (; k + kRun <= keys; k += kRun) {
+    ScoreRun<kKind, kRows>(key.data + k * key.stride, key.stride, q, bytes, s + k, ahead);
+  }
+  if (k == keys) return;
+  for (int i = 0; i < kRun; ++i) {  // nothing beyond the last key is read
+    if (k + i < keys) {
+      std::memcpy(buffer + i * bytes, key.data + (k + i) * key.stride, static_cast<size_t>(bytes));
     } else {
-      ScoreRun<kBf16, 8>(keys, qt, dim, s + k, next);
+      std::memset(buffer + i * bytes, 0, static_cast<size_t>(bytes));
     }
   }
+  ScoreRun<kKind, kRows>(buffer, bytes, q, bytes, s + k, ahead);
 }
 
-// s[row][key] <- probabilities; the block's maximum and sum of each row. The sum runs over keys in order, as
-// in a tile; the maximum has no order.
-HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s, LaneState& state) {
+// Rows that a pass computes; those beyond the tile's are computed from what lies there and not read back.
+HWY_INLINE int PaddedRows(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
+
+template <CacheKind kKind>
+HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, const float* qt, int64_t dim,
+                         float* s, char* buffer, Ahead& ahead) {
+  switch (PaddedRows(rows)) {
+    case 1:
+      return ScoreRows<kKind, 1>(r, key, qt, dim, s, buffer, ahead);
+    case 2:
+      return ScoreRows<kKind, 2>(r, key, qt, dim, s, buffer, ahead);
+    case 4:
+      return ScoreRows<kKind, 4>(r, key, qt, dim, s, buffer, ahead);
+    default:
+      return ScoreRows<kKind, 8>(r, key, qt, dim, s, buffer, ahead);
+  }
+}
+
+// s[row][key] <- scores with what the row does not see at -inf; their maximum.
+HWY_INLINE float MaskFew(const RowTile& t, const BlockRange& r, int row, float* s) {
   const F d;
   const I di;
   const int keys = r.k1 - r.k0;
-  for (int row = 0; row < t.rows; ++row) {
-    float* x = s + row * kBlock;
-    const VecI lo = hn::Set(di, t.lo[row]), hi = hn::Set(di, std::min(t.hi[row], r.k1));
-    Vec top = hn::Set(d, -kInfinity);
-    for (int k = 0; k < keys; k += kN) {
-      const VecI key = hn::Iota(di, r.k0 + k);
-      const auto visible = hn::RebindMask(d, hn::AndNot(hn::Lt(key, lo), hn::Lt(key, hi)));
-      const Vec v = hn::IfThenElse(visible, hn::LoadU(d, x + k), hn::Set(d, -kInfinity));
-      hn::StoreU(v, d, x + k);
-      top = hn::Max(top, v);
-    }
-    const float max = hn::GetLane(hn::MaxOfLanes(d, top));
-    const Vec shift = hn::Set(d, max == -kInfinity ? 0.0f : max);
-    for (int k = 0; k < keys; k += kN) hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, x + k), shift)), d, x + k);
-    state.max[row] = max;
+  Vec top = hn::Set(d, -kInfinity);
+  int k = 0;
+  if (t.lo[row] <= r.k0 && t.hi[row] >= r.k1) {
+    for (; k + kN <= keys; k += kN) top = hn::Max(top, hn::LoadU(d, s + k));
   }
-  for (int row = 0; row < t.rows;
-       row += 4) {  // four chains at a time; rows beyond the last are not read back
-    float a = 0, b = 0, c = 0, e = 0;
-    const float* x = s + row * kBlock;
-    for (int k = 0; k < keys; ++k) {
-      a += x[k], b += x[kBlock + k], c += x[2 * kBlock + k], e += x[3 * kBlock + k];
-    }
-    state.sum[row] = a, state.sum[row + 1] = b, state.sum[row + 2] = c, state.sum[row + 3] = e;
+  const int lo = t.lo[row], hi = std::min(t.hi[row], r.k1);
+  for (; k < keys; k += kN) {
+    const VecI key = hn::Iota(di, r.k0 + k);
+    const auto visible =
+        hn::RebindMask(d, hn::AndNot(hn::Lt(key, hn::Set(di, lo)), hn::Lt(key, hn::Set(di, hi))));
+    const Vec v = hn::IfThenElse(visible, hn::LoadU(d, s + k), hn::Set(d, -kInfinity));
+    hn::StoreU(v, d, s + k);
+    top = hn::Max(top, v);
   }
-  std::fill(state.sum + t.rows, state.sum + kTileRows, 0.0f);
+  return hn::GetLane(hn::MaxOfLanes(d, top));
 }
 
-// sum[row][64 columns] += Σ_k p[k][row] value[k][:], the chain going on from sum.
-template <bool kBf16, int kRows, int NV>
-HWY_NOINLINE void AddValues(const float* p, int keys, const char* values, int64_t column, float* sum,
-                            int64_t columns) {
+// s[row][key] <- probabilities; the block's maximum of each row. The maximum has no order.
+HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s, LaneState& state,
+                                 Ahead& ahead) {
   const F d;
-  Vec acc[kRows][NV];
+  const int keys = r.k1 - r.k0;
+  for (int row = 0; row < t.rows; ++row) state.max[row] = MaskFew(t, r, row, s + row * kBlock);
+  Asking asking(ahead);
+  for (int row = 0; row < t.rows; ++row) {
+    float* x = s + row * kBlock;
+    const Vec shift = hn::Set(d, state.max[row] == -kInfinity ? 0.0f : state.max[row]);
+    for (int k = 0; k < keys; k += kN) {
+      hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, x + k), shift)), d, x + k);
+      if (row < 4) asking.Step();
+    }
+  }
+}
+
+// sum[row] += p[row][0 … keys), in order of keys as in a tile: four chains at a time. Rows beyond the tile's
+// are not read back.
+HWY_INLINE void SumRun(const float* p, int keys, int rows, float* sum) {
+  for (int row = 0; row < rows; row += 4, p += 4 * kBlock) {
+    float a = sum[row], b = sum[row + 1], c = sum[row + 2], e = sum[row + 3];
+    for (int k = 0; k < keys; ++k) {
+      a += p[k], b += p[kBlock + k], c += p[2 * kBlock + k], e += p[3 * kBlock + k];
+    }
+    sum[row] = a, sum[row + 1] = b, sum[row + 2] = c, sum[row + 3] = e;
+  }
+}
+
+// Sums of values lie in vectors: those of columns 16v … 16v + 15, or for bf16 of the even and the odd ones of
+// 32 columns.
+template <CacheKind kKind>
+inline constexpr int kSumsOfLoad = kKind == CacheKind::f32 ? 1 : 2;
+
+// sum[row][kVecs vectors] += Σ_k p[k][row] value[k][:], the chains going on from sum. The last vector of bf16
+// may hold 16 columns only.
+template <CacheKind kKind, int kRows, int kVecs, bool kAhead>
+HWY_NOINLINE void AddValues(const float* p, int keys, const RawRows& values, float* sum, int64_t sum_stride,
+                            [[maybe_unused]] __mmask32 last, Ahead& ahead) {
+  const F d;
+  constexpr int kLoads = kVecs / kSumsOfLoad<kKind>;
+  Vec acc[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) acc[r][v] = hn::LoadU(d, sum + r * columns + v * kN);
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::LoadU(d, sum + r * sum_stride + v * kN);
   }
-  for (int k = 0; k < keys; ++k) {
-    Vec x[NV];
+  const char* row = values.data;
+  Asking asking(ahead);
+  for (int k = 0; k < keys; ++k, row += values.stride) {
+    Vec x[kVecs];
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) x[v] = LoadWide<kBf16>(values + k * kRunStride, column + v * kN);
+    for (int v = 0; v < kLoads; ++v) {
+      if constexpr (kKind == CacheKind::f32) {
+        x[v] = hn::LoadU(d, reinterpret_cast<const float*>(row) + v * kN);
+      } else {
+        Vec pair;
+        if constexpr (kLoads == 1) {
+          pair = Vec{_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(last, row))};
+        } else {
+          pair = hn::LoadU(d, reinterpret_cast<const float*>(row) + v * kN);
+        }
+        x[2 * v] = LowerOfPair(pair), x[2 * v + 1] = UpperOfPair(pair);
+      }
+      if constexpr (kAhead) asking.Step();
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Vec weight = hn::Set(d, p[r * kBlock + k]);
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(weight, x[v], acc[r][v]);
+      for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::MulAdd(weight, x[v], acc[r][v]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, sum + r * columns + v * kN);
+    for (int v = 0; v < kVecs; ++v) hn::StoreU(acc[r][v], d, sum + r * sum_stride + v * kN);
   }
 }
 
-template <bool kBf16, int kRows>
-HWY_INLINE void AddValueColumns(const float* p, int keys, const char* values, float* sum, int64_t columns) {
+template <CacheKind kKind, int kRows, bool kAhead>
+HWY_INLINE void AddValueColumns(const float* p, int keys, RawRows values, float* sum, int64_t columns,
+                                int64_t sum_stride, Ahead& ahead) {
+  constexpr int kSums = kSumsOfLoad<kKind>;
+  constexpr int64_t kWide = 64;
   int64_t c = 0;
-  for (; c + 64 <= columns; c += 64) AddValues<kBf16, kRows, 4>(p, keys, values, c, sum + c, columns);
-  for (; c < columns; c += 16) AddValues<kBf16, kRows, 1>(p, keys, values, c, sum + c, columns);
+  for (; c + kWide <= columns; c += kWide, values.data += 256 / kSums, sum += 64) {
+    AddValues<kKind, kRows, 4, kAhead>(p, keys, values, sum, sum_stride, ~__mmask32{0}, ahead);
+  }
+  for (; c < columns; c += 16 * kSums, values.data += 64, sum += 16 * kSums) {
+    const __mmask32 last = columns - c >= 32 ? ~__mmask32{0} : __mmask32{0xFFFF};
+    AddValues<kKind, kRows, kSums, kAhead>(p, keys, values, sum, sum_stride, last, ahead);
+  }
 }
 
-// sum[row][:] = Σ_k p[row][k] value[k][:], run after run.
-template <bool kBf16>
+// to[columns] <- even and odd columns in turn.
+HWY_INLINE void JoinColumns(const float* from, int64_t columns, float* to) {
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  for (int64_t c = 0; c < columns; c += 32) {
+    const __m512 even = _mm512_loadu_ps(from + c), odd = _mm512_loadu_ps(from + c + 16);
+    _mm512_storeu_ps(to + c, _mm512_permutex2var_ps(even, low, odd));
+    if (columns - c > 16) _mm512_storeu_ps(to + c + 16, _mm512_permutex2var_ps(even, high, odd));
+  }
+}
+
+// sum[row][:] = Σ_k p[row][k] value[k][:], run after run, and the sums of p, whose chains of additions run
+// beside the products.
+template <CacheKind kKind>
 HWY_INLINE void ValuesFew(int rows, const BlockRange& r, const float* p, const RawRows& value,
-                          int64_t columns, float* sum, char* buffer) {
-  std::fill_n(sum, rows * columns, 0.0f);
-  char* halves[2] = {buffer, buffer + kRun * kRunStride};
-  Stream next{value.data, value.stride, columns * (kBf16 ? 2 : 4), r.k1 - r.k0, halves[0]};
-  next.Copy(kRun);
+                          int64_t columns, float* sum, LaneState& state, Ahead& ahead) {
+  constexpr bool kPairs = kKind != CacheKind::f32;
+  alignas(64) float joined[kPairs ? kFewRows * 256 : 1];
+  const int64_t stride = kPairs ? (columns + 31) / 32 * 32 : columns;
+  float* sums = kPairs ? joined : sum;
+  std::fill_n(sums, rows * stride, 0.0f);
   for (int k = 0; k < r.k1 - r.k0; k += kRun) {
     const int count = std::min(kRun, r.k1 - r.k0 - k);
-    const char* values = halves[k / kRun % 2];
-    next.to = halves[1 - k / kRun % 2];
-    next.Copy(kRun);
+    const RawRows run{value.data + k * value.stride, value.stride};
+    SumRun(p + k, count, rows, state.sum);
     for (int row = 0; row < rows;) {
       const float* weights = p + row * kBlock + k;
-      float* to = sum + row * columns;
+      float* to = sums + row * stride;
       if (rows - row >= 4) {
-        AddValueColumns<kBf16, 4>(weights, count, values, to, columns), row += 4;
+        if (row == 0) {
+          AddValueColumns<kKind, 4, true>(weights, count, run, to, columns, stride, ahead);
+        } else {
+          AddValueColumns<kKind, 4, false>(weights, count, run, to, columns, stride, ahead);
+        }
+        row += 4;
       } else if (rows - row >= 2) {
-        AddValueColumns<kBf16, 2>(weights, count, values, to, columns), row += 2;
+        AddValueColumns<kKind, 2, true>(weights, count, run, to, columns, stride, ahead), row += 2;
       } else {
-        AddValueColumns<kBf16, 1>(weights, count, values, to, columns), row += 1;
+        AddValueColumns<kKind, 1, true>(weights, count, run, to, columns, stride, ahead), row += 1;
       }
     }
   }
+  std::fill(state.sum + rows, state.sum + kTileRows, 0.0f);
+  for (int row = 0; kPairs && row < rows; ++row)
+    JoinColumns(sums + row * stride, columns, sum + row * columns);
 }
 #else
 inline constexpr bool kHasDecode = false;
-template <bool kBf16>
-void ScoreFew(int, const BlockRange&, const RawRows&, const float*, int64_t, float*, char*) {}
-template <bool kBf16>
-void ValuesFew(int, const BlockRange&, const float*, const RawRows&, int64_t, float*, char*) {}
-HWY_INLINE void ProbabilitiesFew(const RowTile&, const BlockRange&, float*, LaneState&) {}
 #endif
 
 // Whether a call of this kind goes this way (its tiles with at most 8 rows do).
@@ -245,17 +404,29 @@ HWY_INLINE bool DecodesFew(const ForwardCall& c, const RowTile& t) {
 
 // Probabilities and sums of values of one block from zero: state, s (scratch) and sum[row][value_columns].
 template <bool kBf16>
-HWY_INLINE void FewBlock(const ForwardCall& c, const RowTile& t, const BlockRange& r, const float* qt,
-                         const BlockBuffers& b, LaneState& state, float* sum) {
+HWY_INLINE void FewBlock([[maybe_unused]] const ForwardCall& c, [[maybe_unused]] const RowTile& t,
+                         [[maybe_unused]] const BlockRange& r, [[maybe_unused]] const float* qt,
+                         [[maybe_unused]] const BlockBuffers& b, [[maybe_unused]] LaneState& state,
+                         [[maybe_unused]] float* sum) {
+#if HWY_TARGET == HWY_AVX3
+  constexpr CacheKind kKind = kBf16 ? CacheKind::widened : CacheKind::f32;
   const AttentionProblem& p = *c.p;
+  const int64_t size = kBf16 ? 2 : 4, keys = r.k1 - r.k0;
   const RawRows key = RawRowsOf(c, c.key, c.key_strides, t.b, t.kv, r.k0);
   const RawRows value = RawRowsOf(c, c.value, c.value_strides, t.b, t.kv, r.k0);
-  float* s = b.s;
-  char* buffer = reinterpret_cast<char*>(b.shadow);
+  const Ahead::Rows these{key.data, key.stride, p.head_dim * size, keys};
+  const Ahead::Rows values{value.data, value.stride, p.value_dim * size, keys};
+  const Ahead::Rows others{key.data + keys * key.stride, key.stride, p.head_dim * size,
+                           std::min<int64_t>(t.end - r.k1, kBlock)};
   ResetState(state);
-  ScoreFew<kBf16>(t.rows, r, key, qt, p.head_dim, s, buffer);
-  ProbabilitiesFew(t, r, s, state);
-  ValuesFew<kBf16>(t.rows, r, s, value, c.value_columns, sum, buffer);
+  Ahead ahead(these, values);
+  ahead.Skip(kAheadLines);
+  ScoreFew<kKind>(t.rows, r, key, qt, p.head_dim, b.s, reinterpret_cast<char*>(b.shadow), ahead);
+  ProbabilitiesFew(t, r, b.s, state, ahead);
+  Ahead then(values, others);
+  then.Skip(kAheadLines + std::min<int64_t>(t.rows, 4) * ((keys + kN - 1) / kN));
+  ValuesFew<kKind>(t.rows, r, b.s, value, c.value_columns, sum, state, then);
+#endif
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
