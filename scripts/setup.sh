@@ -4,6 +4,7 @@
 #   scripts/setup.sh --demo    also apt's package lists, from which the demo's corpus is fetched
 #   scripts/setup.sh --test    also to build and run the tests
 #   scripts/setup.sh --dev     also Clang, clang-format, clang-tidy, benchmarks and shellcheck (what .ci/run needs)
+# Chromium is left out for its size: where one is installed, the test of the attention page opens it too.
 set -euo pipefail
 
 # docs/dependencies.md says what each one is for.
@@ -16,7 +17,7 @@ case "${1:-}" in
   --test) packages+=("${test_packages[@]}") ;;
   --dev) packages+=("${test_packages[@]}" "${dev_packages[@]}") ;;
   *)
-    sed -n '2,6s/^# \{0,1\}//p' "$0"
+    sed -n '2,7s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
