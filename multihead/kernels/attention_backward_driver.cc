@@ -90,9 +90,17 @@ void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
 
 // Repeats one key head by the specification, which touches nothing that is excluded.
 void repeat_by_specification(const BackwardCall& call, int64_t b, int64_t kv) {
-  if (call.forward.bf16) return;  // NaN stays: bf16 has no specification of its own
-  const AttentionProblem& p = *call.forward.p;
   const ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  if (c.bf16) {
+    const AttentionInput<BFloat16> in{static_cast<const BFloat16*>(c.query),
+                                      static_cast<const BFloat16*>(c.key),
+                                      static_cast<const BFloat16*>(c.value),
+                                      c.query_strides,
+                                      c.key_strides,
+                                      c.value_strides};
+    return specified_backward_head(p, *c.terms, in, call.bf16, b, kv);
+  }
   AttentionGradient<float> g = call.f32;
   g.d_bias = g.d_relative_bias = g.d_alibi_slopes = nullptr;
   const AttentionInput<float> in{static_cast<const float*>(c.query),

@@ -23,6 +23,12 @@ void widened_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
 void widened_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                       const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g);
 
+/// Overwrites the gradients of one key head and its query heads (not those of the score terms) by the
+/// specification, which touches nothing that is excluded.
+void specified_backward_head(const AttentionProblem& problem, const ScoreTerms<float>& t,
+                             const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g,
+                             int64_t b, int64_t kv);
+
 void run_forward(ForwardCall call);
 void run_backward(BackwardCall call);
 
