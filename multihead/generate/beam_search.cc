@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <span>
 
-#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
-#include "multihead/ops/softmax.h"
+#include "multihead/kernels/softmax.h"
+#include "multihead/kernels/token_attention.h"
 
 namespace multihead {
 namespace {
@@ -51,19 +52,6 @@ void check_tokens(const char* what, const std::vector<int32_t>& tokens, int64_t 
   }
 }
 
-models::TokenBatch padded(const std::vector<std::vector<int32_t>>& rows, int64_t pad) {
-  size_t longest = 1;
-  for (const auto& row : rows) longest = std::max(longest, row.size());
-  models::TokenBatch batch;
-  batch.tokens = Tensor::full({static_cast<int64_t>(rows.size()), static_cast<int64_t>(longest)},
-                              static_cast<double>(pad), Dtype::i32);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].begin(), rows[r].end(), batch.tokens.data<int32_t>() + r * longest);
-    batch.lengths.push_back(static_cast<int64_t>(rows[r].size()));
-  }
-  return batch;
-}
-
 // A hypothesis that is still growing.
 struct Open {
   std::vector<int32_t> tokens;
@@ -71,7 +59,8 @@ struct Open {
 };
 
 struct Sentence {
-  size_t index = 0;  // among the sources
+  size_t index = 0;  // among all sources
+  std::vector<Hypothesis>* result = nullptr;
   std::vector<Open> open;
   std::vector<Hypothesis> ended;
 };
@@ -92,9 +81,10 @@ bool ends_with(const std::vector<int32_t>& tokens, std::span<const int32_t> suff
          std::equal(suffix.begin(), suffix.end(), tokens.end() - static_cast<std::ptrdiff_t>(suffix.size()));
 }
 
+// Searches the translations of a few sentences.
 class Search {
  public:
-  Search(const models::Seq2Seq& model, const BeamOptions& options) : model_(model), options_(options) {
+  Search(const models::PackedSeq2Seq& model, const BeamOptions& options) : model_(model), options_(options) {
     vocabulary_ = model.config().target_vocab_size;
     eos_ = static_cast<int32_t>(model.config().eos_id);
     // The start token takes a position, too.
@@ -104,60 +94,64 @@ class Search {
     if (options.sample) wanted_ = static_cast<size_t>(options.num_hypotheses);
   }
 
-  std::vector<std::vector<Hypothesis>> run(const std::vector<std::vector<int32_t>>& sources) {
-    results_.resize(sources.size());
-    state_ = model_.start(padded(sources, model_.config().pad_id), max_length_ + 1);
-    state_.repeat(beams_);
+  // The hypotheses of sources[i] go to results[i]; `sentences[i]` is its index among all.
+  void run(std::span<const std::vector<int32_t>> sources, std::span<const size_t> sentences,
+           std::span<std::vector<Hypothesis>> results) {
+    state_ = model_.start(sources);
+    // Beams start alike, so there is one of them at first; samples part at once.
+    const auto first = static_cast<size_t>(options_.sample ? beams_ : 1);
+    std::vector<int64_t> rows;
     for (size_t i = 0; i < sources.size(); ++i) {
-      sentences_.push_back({i, {}, {}});
-      // All beams start alike: only the first counts, or they would stay alike.
-      const double never = options_.sample ? 0 : -std::numeric_limits<double>::infinity();
-      for (int64_t b = 0; b < beams_; ++b) sentences_.back().open.push_back({{}, b == 0 ? 0 : never});
+      sentences_.push_back({sentences[i], &results[i], std::vector<Open>(first), {}});
+      rows.insert(rows.end(), first, static_cast<int64_t>(i));
     }
+    state_.select(rows);
     for (int64_t length = 0; !sentences_.empty(); ++length) {
       const Tensor log_probabilities = step();
-      const auto count = static_cast<int64_t>(sentences_.size());
       std::vector<std::vector<Extension>> chosen(sentences_.size());
-      parallel_for(count, [&](int64_t s, int) {
-        chosen[static_cast<size_t>(s)] = extend(static_cast<size_t>(s), log_probabilities, length);
+      std::vector<int64_t> begins(sentences_.size());
+      int64_t row = 0;
+      for (size_t s = 0; s < sentences_.size(); ++s) {
+        begins[s] = row;
+        row += static_cast<int64_t>(sentences_[s].open.size());
+      }
+      parallel_for(static_cast<int64_t>(sentences_.size()), [&](int64_t i, int) {
+        const auto s = static_cast<size_t>(i);
+        chosen[s] = extend(sentences_[s], log_probabilities.data<float>() + begins[s] * vocabulary_, length);
       });
-      advance(chosen, length);
+      advance(chosen, begins, length);
     }
-    return std::move(results_);
   }
 
  private:
   // Log-probabilities [rows, V] of the token behind every open hypothesis.
   Tensor step() {
-    const auto rows = static_cast<int64_t>(sentences_.size()) * beams_;
-    Tensor tokens = Tensor::empty({rows, 1}, Dtype::i32);
-    int32_t* token = tokens.data<int32_t>();
+    std::vector<int32_t> tokens;
     for (const Sentence& sentence : sentences_) {
       for (const Open& open : sentence.open) {
-        *token++ =
-            open.tokens.empty() ? static_cast<int32_t>(model_.config().decoder_start_id) : open.tokens.back();
+        tokens.push_back(open.tokens.empty() ? static_cast<int32_t>(model_.config().decoder_start_id)
+                                             : open.tokens.back());
       }
     }
-    return log_softmax(model_.step(tokens, state_).to(Dtype::f32));
+    const Tensor logits = model_.step(tokens, state_);
+    kernels::log_softmax(logits.data<float>(), logits.data<float>(), {logits.size(0), vocabulary_});
+    return logits;
   }
 
-  // The best continuations of a sentence: the open ones for the next step, and those that end.
-  std::vector<Extension> extend(size_t s, const Tensor& log_probabilities, int64_t length) {
+  // The best continuations of a sentence, whose rows of log-probabilities are at hand to change: the open
+  // ones for the next step, and those that end.
+  std::vector<Extension> extend(const Sentence& sentence, float* rows, int64_t length) const {
     std::vector<Extension> all;
-    std::vector<float> scores(static_cast<size_t>(vocabulary_));
-    for (size_t b = 0; b < static_cast<size_t>(beams_); ++b) {
-      const Open& open = sentences_[s].open[b];
-      if (!std::isfinite(open.log_probability)) continue;
-      const float* row =
-          log_probabilities.data<float>() + (s * static_cast<size_t>(beams_) + b) * scores.size();
+    for (size_t b = 0; b < sentence.open.size(); ++b) {
+      const std::span<float> scores(rows + static_cast<int64_t>(b) * vocabulary_,
+                                    static_cast<size_t>(vocabulary_));
       // One NaN among the logits makes all of them NaN.
-      MH_CHECK(!std::isnan(row[0]), ValueError, "beam search: the model's output is not a number");
-      std::copy(row, row + scores.size(), scores.begin());
-      constrain(scores, sentences_[s], open, length);
+      MH_CHECK(!std::isnan(scores[0]), ValueError, "beam search: the model's output is not a number");
+      constrain(scores, sentence, sentence.open[b], length);
       if (options_.sample) {
-        all.push_back(draw(s, b, scores, length));
+        all.push_back(draw(sentence, b, scores, length));
       } else {
-        best_of(scores, b, open.log_probability, all);
+        best_of(scores, b, sentence.open[b].log_probability, all);
       }
     }
     if (options_.sample) return all;
@@ -168,8 +162,7 @@ class Search {
   }
 
   // Applies the options to the log-probabilities.
-  void constrain(std::vector<float>& scores, const Sentence& sentence, const Open& open,
-                 int64_t length) const {
+  void constrain(std::span<float> scores, const Sentence& sentence, const Open& open, int64_t length) const {
     const std::vector<int32_t>* prefix =
         options_.prefixes.empty() ? nullptr : &options_.prefixes[sentence.index];
     const bool has_prefix = prefix != nullptr && static_cast<size_t>(length) < prefix->size();
@@ -192,7 +185,7 @@ class Search {
   }
 
   // On log-probabilities, which are negative: seen tokens lose.
-  void penalize(std::vector<float>& scores, const Open& open) const {
+  void penalize(std::span<float> scores, const Open& open) const {
     std::vector<int32_t> seen = open.tokens;
     std::sort(seen.begin(), seen.end());
     seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
@@ -202,7 +195,7 @@ class Search {
     }
   }
 
-  void ban_repeated(std::vector<float>& scores, const Open& open) const {
+  void ban_repeated(std::span<float> scores, const Open& open) const {
     const auto n = static_cast<size_t>(options_.no_repeat_ngram);
     const size_t length = open.tokens.size();
     if (n == 0 || length + 1 < n) return;
@@ -214,8 +207,7 @@ class Search {
     }
   }
 
-  void best_of(const std::vector<float>& scores, size_t beam, double before,
-               std::vector<Extension>& all) const {
+  void best_of(std::span<const float> scores, size_t beam, double before, std::vector<Extension>& all) const {
     // 2·beams candidates per beam are enough: at most `beams` of them can end. The worst of them stands at
     // the front of a heap; of equal ones the smaller token stays.
     const auto kept = 2 * static_cast<size_t>(beams_);
@@ -226,8 +218,10 @@ class Search {
     std::vector<Candidate> heap;
     heap.reserve(kept);
     float worst = kNever;  // until the heap is full, everything that is possible at all gets in
-    for (size_t t = 0; t < scores.size(); ++t) {
-      if (!(scores[t] > worst)) continue;
+    const auto next = [&](int64_t from) {
+      return static_cast<size_t>(kernels::next_above(scores.data(), from, vocabulary_, worst));
+    };
+    for (size_t t = next(0); t < scores.size(); t = next(static_cast<int64_t>(t) + 1)) {
       if (heap.size() == kept) {
         std::pop_heap(heap.begin(), heap.end(), worst_first);
         heap.pop_back();
@@ -239,12 +233,12 @@ class Search {
     for (const auto& [score, token] : heap) all.push_back({beam, token, before + static_cast<double>(score)});
   }
 
-  Extension draw(size_t s, size_t beam, const std::vector<float>& scores, int64_t length) const {
-    const Open& open = sentences_[s].open[beam];
-    const RandomStream stream{options_.seed, sentences_[s].index * static_cast<uint64_t>(beams_) + beam};
+  Extension draw(const Sentence& sentence, size_t beam, std::span<const float> scores, int64_t length) const {
+    const RandomStream stream{options_.seed, sentence.index * static_cast<uint64_t>(beams_) + beam};
     const int32_t token =
         multihead::sample(scores, {}, options_.sampling, stream.uniform(static_cast<uint64_t>(length)));
-    return {beam, token, open.log_probability + static_cast<double>(scores[static_cast<size_t>(token)])};
+    return {beam, token,
+            sentence.open[beam].log_probability + static_cast<double>(scores[static_cast<size_t>(token)])};
   }
 
   double normalized(double log_probability, size_t length) const {
@@ -253,7 +247,8 @@ class Search {
   }
 
   // Ends hypotheses, drops sentences that are done and moves the state to the survivors.
-  void advance(const std::vector<std::vector<Extension>>& chosen, int64_t length) {
+  void advance(const std::vector<std::vector<Extension>>& chosen, const std::vector<int64_t>& begins,
+               int64_t length) {
     std::vector<int64_t> rows;
     std::vector<Sentence> alive;
     for (size_t s = 0; s < sentences_.size(); ++s) {
@@ -270,23 +265,18 @@ class Search {
         if (next.size() == static_cast<size_t>(beams_)) continue;
         next.push_back({sentence.open[e.beam].tokens, e.log_probability});
         next.back().tokens.push_back(e.token);
-        from.push_back(static_cast<int64_t>(s) * beams_ + static_cast<int64_t>(e.beam));
+        from.push_back(begins[s] + static_cast<int64_t>(e.beam));
       }
       if (is_done(sentence, next, length)) {
         finish(sentence);
         continue;
-      }
-      // Beams that ran out of continuations are filled up with one that never wins.
-      while (next.size() < static_cast<size_t>(beams_)) {
-        next.push_back({next.front().tokens, -std::numeric_limits<double>::infinity()});
-        from.push_back(from.front());
       }
       sentence.open = std::move(next);
       rows.insert(rows.end(), from.begin(), from.end());
       alive.push_back(std::move(sentence));
     }
     sentences_ = std::move(alive);
-    if (!sentences_.empty()) state_.reorder(rows);
+    if (!sentences_.empty()) state_.select(rows);
   }
 
   void end(Sentence& sentence, const Extension& e) {
@@ -310,22 +300,45 @@ class Search {
     if (sentence.ended.size() > static_cast<size_t>(options_.num_hypotheses)) {
       sentence.ended.resize(static_cast<size_t>(options_.num_hypotheses));
     }
-    results_[sentence.index] = std::move(sentence.ended);
+    *sentence.result = std::move(sentence.ended);
   }
 
-  const models::Seq2Seq& model_;
+  const models::PackedSeq2Seq& model_;
   const BeamOptions& options_;
   int64_t vocabulary_ = 0, max_length_ = 0, beams_ = 0;
   size_t wanted_ = 0;
   int32_t eos_ = 0;
-  nn::DecodeState state_;
+  models::PackedState state_;
   std::vector<Sentence> sentences_;
-  std::vector<std::vector<Hypothesis>> results_;
 };
+
+constexpr size_t kRowsPerThread = 8;   // below, threads do better to share the weights of a step
+constexpr size_t kRowsPerSearch = 64;  // more would not fit the second-level cache
+
+// Sentences of about the same length in groups of about the same size, or one group of few.
+std::vector<std::vector<size_t>> groups_of(const std::vector<std::vector<int32_t>>& sources, size_t beams) {
+  std::vector<size_t> order(sources.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return sources[a].size() > sources[b].size(); });
+  const auto threads = static_cast<size_t>(num_threads());
+  const size_t rows = sources.size() * beams;
+  size_t groups = (rows + kRowsPerSearch - 1) / kRowsPerSearch;
+  if (rows >= threads * kRowsPerThread) groups = (groups + threads - 1) / threads * threads;
+  groups = std::min(groups, sources.size());
+  std::vector<std::vector<size_t>> result(groups);
+  for (size_t g = 0; g < groups; ++g) {
+    const auto at = [&](size_t i) {
+      return order.begin() + static_cast<std::ptrdiff_t>(sources.size() * i / groups);
+    };
+    result[g].assign(at(g), at(g + 1));
+  }
+  return result;
+}
 
 }  // namespace
 
-std::vector<std::vector<Hypothesis>> beam_search(const models::Seq2Seq& model,
+std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& model,
                                                  const std::vector<std::vector<int32_t>>& sources,
                                                  const BeamOptions& options) {
   const models::Seq2SeqConfig& config = model.config();
@@ -337,8 +350,22 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::Seq2Seq& model,
   for (const auto& tokens : options.suppress) check_tokens("suppress", tokens, config.target_vocab_size);
   for (const auto& tokens : options.prefixes) check_tokens("a prefix", tokens, config.target_vocab_size);
   if (sources.empty()) return {};
-  const NoTape silent;
-  return Search(model, options).run(sources);
+  size_t longest = 0;
+  for (const auto& source : sources) longest = std::max(longest, source.size());
+  MH_CHECK(static_cast<int64_t>(longest) <= config.max_positions, ValueError, "beam search: source of ",
+           longest, " tokens, the model has max_positions = ", config.max_positions);
+  const auto groups =
+      groups_of(sources, static_cast<size_t>(options.sample ? options.num_hypotheses : options.beam_size));
+  std::vector<std::vector<Hypothesis>> results(sources.size());
+  parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t i, int) {
+    const std::vector<size_t>& group = groups[static_cast<size_t>(i)];
+    std::vector<std::vector<int32_t>> own;
+    for (const size_t sentence : group) own.push_back(sources[sentence]);
+    std::vector<std::vector<Hypothesis>> found(group.size());
+    Search(model, options).run(own, group, found);
+    for (size_t k = 0; k < group.size(); ++k) results[group[k]] = std::move(found[k]);
+  });
+  return results;
 }
 
 }  // namespace multihead

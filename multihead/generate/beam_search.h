@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "multihead/generate/sampling.h"
-#include "multihead/models/seq2seq.h"
+#include "multihead/models/packed_seq2seq.h"
 
 namespace multihead {
 
@@ -35,13 +35,23 @@ struct Hypothesis {
   double log_probability = 0;
 };
 
-/// Translates all sources together. A sentence gives the same hypotheses in any batch, bit for bit.
+/// A sentence gives the same hypotheses in any batch and on any number of threads, bit for bit.
 ///
+/// Threads   groups of sentences are searched side by side; few sentences share the products of a step
+/// Memory    keys and values of every token that was tried: 2 · decoder_layers · embed_dim floats each
 /// Returns   per sentence, num_hypotheses hypotheses, best first; fewer if the options leave no more
 /// Throws    ValueError (options; an empty source, or one longer than max_positions; tokens outside the
 ///           vocabulary)
-std::vector<std::vector<Hypothesis>> beam_search(const models::Seq2Seq& model,
+std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& model,
                                                  const std::vector<std::vector<int32_t>>& sources,
                                                  const BeamOptions& options = {});
+
+/// Packs the model first, at the cost of reading and writing its weights once: for more than one call keep a
+/// PackedSeq2Seq.
+inline std::vector<std::vector<Hypothesis>> beam_search(const models::Seq2Seq& model,
+                                                        const std::vector<std::vector<int32_t>>& sources,
+                                                        const BeamOptions& options = {}) {
+  return beam_search(models::PackedSeq2Seq(model), sources, options);
+}
 
 }  // namespace multihead

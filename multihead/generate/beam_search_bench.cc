@@ -35,7 +35,7 @@ std::vector<std::vector<int32_t>> sentences(size_t count) {
 
 // Arguments: sentences per batch, threads.
 void Translate(benchmark::State& state) {
-  static const models::Seq2Seq translator = model();
+  static const models::PackedSeq2Seq translator(model());
   const auto batch = static_cast<size_t>(state.range(0));
   set_num_threads(static_cast<int>(state.range(1)));
   const auto sources = sentences(64);
@@ -49,7 +49,13 @@ void Translate(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(batch));
 }
-BENCHMARK(Translate)->Args({32, 2})->Args({1, 2})->Args({1, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(Translate)
+    ->Args({32, 2})
+    ->Args({1, 2})
+    ->Args({32, 1})
+    ->Args({1, 1})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace multihead

@@ -66,8 +66,8 @@ HWY_INLINE void TransposeSquare(TileVec (&square)[kLanes]) {
 #endif  // HWY_SCALAR
 
 // to[k][0..lanes) = from[0..rows)[k] for k < count; lanes past `rows` are zero.
-HWY_NOINLINE void PackTransposed(const float* from, int64_t stride, int64_t rows, int64_t count, float* to,
-                                 int64_t to_stride) {
+inline HWY_NOINLINE void PackTransposed(const float* from, int64_t stride, int64_t rows, int64_t count,
+                                        float* to, int64_t to_stride) {
   const TileFloats d;
   TileVec square[kLanes];
   int64_t k = 0;
@@ -159,7 +159,7 @@ HWY_INLINE void CopyFloats(const float* from, int64_t count, float* to) {
 }
 
 // A few k at a time go to all slivers, so that memory is read in order.
-HWY_NOINLINE void PackA(const float* from, int64_t stride, int64_t rows, int64_t count, float* to) {
+inline HWY_NOINLINE void PackA(const float* from, int64_t stride, int64_t rows, int64_t count, float* to) {
   constexpr int64_t kStep = 8;
   const Slivers slivers(rows);
   for (int64_t k = 0; k < count; k += kStep) {

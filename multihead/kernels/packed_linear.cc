@@ -1,0 +1,132 @@
+// Panels of kMaxVectors·lanes columns, k after k, each of them one run of memory; the last one is as narrow
+// as it may be. With few rows every panel is read once, in order, at the rate of the memory it lies in; with
+// many it stays in L2, and the tiles of one panel fetch the next.
+#include "multihead/kernels/packed_linear.h"
+
+#include <algorithm>
+
+#include "multihead/core/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/packed_linear.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "multihead/kernels/gemm_epilogue-inl.h"
+#include "multihead/kernels/gemm_pack-inl.h"
+#include "multihead/kernels/gemm_rows-inl.h"
+#include "multihead/kernels/gemm_tile-inl.h"
+
+#ifndef MULTIHEAD_KERNELS_PACKED_LINEAR_ONCE
+#define MULTIHEAD_KERNELS_PACKED_LINEAR_ONCE
+namespace multihead::kernels {
+namespace {
+
+constexpr int64_t kLongestK = 1024;          // of one pass over a panel: 256 KiB
+constexpr int64_t kReadRows = 16;            // rows that take as long as reading the weights from L3
+constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
+constexpr int64_t kLineFloats = 16;
+constexpr int64_t kFewRows = 6;  // read panels once: what is prefetched is the panel itself
+
+}  // namespace
+}  // namespace multihead::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+inline constexpr int64_t kPanelColumns = kMaxVectors * kLanes;
+
+int64_t PaddedColumns(int64_t out) { return (out + kLanes - 1) / kLanes * kLanes; }
+int64_t PanelCount(int64_t out) { return (out + kPanelColumns - 1) / kPanelColumns; }
+
+struct PackedPanel {
+  PackedPanel(int64_t out, int64_t index)
+      : column(index * kPanelColumns),
+        columns(std::min(kPanelColumns, out - column)),
+        vectors(static_cast<int>((columns + kLanes - 1) / kLanes)) {}
+  int64_t column, columns;
+  int vectors;
+};
+
+void PackWeight(const float* weight, int64_t stride, int64_t out, int64_t in, float* packed) {
+  for (int64_t i = 0; i < PanelCount(out); ++i) {
+    const PackedPanel p(out, i);
+    PackB({weight + p.column * stride, stride, true, in, p.columns, p.vectors}, packed + p.column * in);
+  }
+}
+
+void MultiplyPackedPanel(const PackedLinearArgs& p, const GemmArgs<float>& g, int64_t index) {
+  const PackedPanel panel(p.out, index);
+  const float* weights = p.packed + panel.column * p.in;
+  const float* next = index + 1 < PanelCount(p.out) ? weights + kPanelColumns * p.in : nullptr;
+  TileArgs t{};
+  t.a_stride = p.ldx;
+  t.b_stride = panel.vectors * kLanes;
+  t.c_stride = p.ldy;
+  t.last_lanes = panel.columns - (panel.vectors - 1) * kLanes;
+  for (int64_t k = 0; k < p.in; k += kLongestK) {
+    t.k = std::min(kLongestK, p.in - k);
+    t.b = weights + k * t.b_stride;
+    t.load_c = k > 0;
+    const int64_t lines = next != nullptr ? kPanelColumns / kLineFloats : 0;
+    int64_t line = 0;
+    for (int64_t i = 0, height; i < p.rows; i += height, ++line) {
+      height = TileHeight(p.rows - i, kTileRows[panel.vectors], panel.vectors);
+      t.a = p.x + i * p.ldx + k;
+      t.c = p.y + i * p.ldy + panel.column;
+      const bool streams = line < lines && t.k == p.in;
+      if (streams) {
+        t.next_a = {t.b, 0};
+        t.next_b = {next + line * t.k * kLineFloats, kLineFloats};
+      }
+      if (p.rows <= kFewRows && panel.vectors == kMaxVectors) {
+        RowsInPlace<kMaxVectors>(height, t);
+      } else {
+        TileOf(true, streams, height, panel.vectors)(t);
+      }
+      if (k + t.k == p.in && HasEpilogue(g)) Finish(g, i, height, panel.column, panel.columns);
+    }
+  }
+}
+
+void PackedLinear(const PackedLinearArgs& p) {
+  GemmArgs<float> g;
+  g.c = p.y;
+  g.ldc = p.ldy;
+  g.bias = p.bias;
+  g.activation = p.activation;
+  g.residual = p.residual;
+  const int64_t panels = PanelCount(p.out);
+  const bool serial = 2 * std::max(p.rows, kReadRows) * p.out * p.in < kSerialFlops;
+  const int64_t tasks = serial ? 1 : std::min<int64_t>(panels, num_threads());
+  const auto run = [&](int64_t task) {
+    for (int64_t i = panels * task / tasks; i < panels * (task + 1) / tasks; ++i) {
+      MultiplyPackedPanel(p, g, i);
+    }
+  };
+  if (tasks == 1) return run(0);
+  parallel_for(tasks, [&](int64_t task, int) { run(task); });
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::kernels {
+
+HWY_EXPORT(PaddedColumns);
+HWY_EXPORT(PackWeight);
+HWY_EXPORT(PackedLinear);
+
+int64_t packed_weight_size(int64_t out, int64_t in) { return HWY_DYNAMIC_DISPATCH(PaddedColumns)(out) * in; }
+
+void pack_weight(const float* weight, int64_t stride, int64_t out, int64_t in, float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackWeight)(weight, stride, out, in, packed);
+}
+
+void packed_linear(const PackedLinearArgs& args) {
+  if (args.rows > 0 && args.out > 0) HWY_DYNAMIC_DISPATCH(PackedLinear)(args);
+}
+
+}  // namespace multihead::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,33 @@
+// Attention to tokens that lie anywhere in memory: a step of beam search.
+#pragma once
+
+#include <cstdint>
+
+namespace multihead::kernels {
+
+/// A few queries, all of them of one list of tokens.
+struct TokenAttentionArgs {
+  const float* query = nullptr;  ///< [rows][heads · head_dim], rows query_stride apart
+  int64_t query_stride = 0;
+  int64_t rows = 0;
+  const float* const* tokens = nullptr;  ///< [count]; a token's keys [heads · head_dim] stand key_offset …
+  int64_t count = 0;
+  int64_t key_offset = 0, value_offset = 0;  ///< … its values value_offset floats behind its pointer
+  int64_t heads = 0, head_dim = 0;
+  float scale = 1;
+  float* out = nullptr;  ///< [rows][heads · head_dim], rows out_stride apart
+  int64_t out_stride = 0;
+  float* scratch = nullptr;  ///< token_attention_scratch(count) floats
+};
+int64_t token_attention_scratch(int64_t count);
+
+/// out = softmax(scale · query · keyᵀ) · value per row and head; zeros without tokens.
+///
+/// Scores are chains over head_dim, sums over the tokens chains in their order: the bits of a row depend on
+/// itself and on its tokens alone.
+void token_attention(const TokenAttentionArgs& args);
+
+/// The first index in [begin, end) whose x is above the threshold, or end. NaN never is.
+int64_t next_above(const float* x, int64_t begin, int64_t end, float threshold);
+
+}  // namespace multihead::kernels

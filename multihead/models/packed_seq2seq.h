@@ -1,0 +1,110 @@
+// A Seq2Seq made ready to translate: its weights in the order in which products read them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "multihead/models/seq2seq.h"
+
+namespace multihead::models {
+
+/// A weight matrix laid out for inference, in f32.
+class PackedLinear {
+ public:
+  PackedLinear() = default;
+  /// Rows [begin, end) of weight [out, in] and bias [out] (or undefined).
+  PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end);
+
+  struct Call {
+    int64_t rows = 0;
+    int64_t stride = 0;  ///< of y; 0: out_features
+    Activation activation = Activation::none;
+    const float* residual = nullptr;  ///< rows `stride` apart; may not be y
+  };
+  /// y = activation(x · weightᵀ + bias) + residual.
+  void operator()(const float* x, float* y, const Call& call) const;
+
+  int64_t in_features() const { return in_; }
+  int64_t out_features() const { return out_; }
+  size_t bytes() const { return packed_.bytes(); }
+
+ private:
+  Tensor packed_, bias_;
+  int64_t out_ = 0, in_ = 0;
+};
+
+/// What decoding of some sentences has computed so far. Row r is a hypothesis: a list of tokens, each of them
+/// a pointer to its keys and values of all layers. Hypotheses with a common beginning share it, so that a
+/// reordered beam copies pointers and nothing else.
+class PackedState {
+ public:
+  int64_t rows() const { return static_cast<int64_t>(source_.size()); }
+  int64_t length() const { return length_; }
+  /// Row i becomes what row parents[i] was. Rows of one source stay next to each other, or they lose speed.
+  void select(std::span<const int64_t> parents);
+  /// Memory of keys and values, those of the encoder's output included.
+  size_t bytes() const;
+
+ private:
+  friend class PackedSeq2Seq;
+  using Token = const float*;
+
+  Tensor memory_;  // [B, Ts, 2·L·E]: keys and values of the encoder's output
+  std::vector<std::vector<Token>> source_tokens_;  // per source
+  std::vector<Tensor> steps_;                      // [rows, 2·L·E] each
+  std::vector<std::vector<Token>> history_;        // per row
+  std::vector<int64_t> source_;                    // per row
+  int64_t length_ = 0;
+};
+
+/// The fast path of translation: the logits of Seq2Seq::step() up to rounding, always in f32.
+///
+/// Nothing is recorded, the weights are copied: later changes of the model have no effect.
+/// Bits: a row does not depend on its neighbours, the number of threads or the instruction set with FMA.
+class PackedSeq2Seq {
+ public:
+  explicit PackedSeq2Seq(const Seq2Seq& model);
+
+  const Seq2SeqConfig& config() const { return config_; }
+
+  /// Encodes the sources, computes their keys and values; one row per source.
+  /// Throws ValueError (longer than max_positions).
+  PackedState start(std::span<const std::vector<int32_t>> sources) const;
+  /// Logits [rows, V] of the token that follows tokens[r] in row r; the state moves on.
+  /// Throws ShapeError, ValueError (a token outside the vocabulary, more than max_positions tokens).
+  Tensor step(std::span<const int32_t> tokens, PackedState& state) const;
+
+  size_t bytes() const;
+
+ private:
+  struct Norm {
+    Tensor weight, bias;
+  };
+  struct Layer {
+    PackedLinear self_all;               // encoder: queries, keys and values
+    PackedLinear self_query, self_pair;  // decoder: queries; keys and values
+    PackedLinear self_out, cross_query, cross_out, fc1, fc2;
+    Norm norms[3];
+  };
+  struct Rows;
+
+  Layer layer_of(const nn::TransformerLayer& from, bool decodes) const;
+  Tensor encode(std::span<const std::vector<int32_t>> sources, int64_t length) const;
+  void embed(const Tensor& table, const Tensor& positions, int32_t token, int64_t position, float* to) const;
+  void normalize(const Norm& norm, const float* x, float* y, int64_t rows) const;
+  template <class Function>
+  void sublayer(const Norm& norm, Rows& r, Function function) const;
+  void feed_forward(const Layer& layer, const float* x, Rows& r) const;
+  void attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const;
+  void attend_source(size_t layer, const PackedState& state, const float* x, Rows& r) const;
+
+  Seq2SeqConfig config_;
+  Tensor source_table_, target_table_, source_positions_, target_positions_;
+  std::vector<Layer> encoder_, decoder_;
+  PackedLinear memory_;  // keys and values of every decoder layer
+  PackedLinear output_;
+  Norm encoder_norm_, decoder_norm_;
+};
+
+}  // namespace multihead::models
