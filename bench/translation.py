@@ -1,0 +1,150 @@
+"""Beam-4 translation beside transformers' generate and CTranslate2: sentences per second.
+
+    python3 bench/translation.py build/bench/generate_bench [--threads 2] [--rounds 3]
+
+4+4 layers of 256, 8 heads, 8,000 words, f32, random weights; 64 sources of 8 to 40 tokens, exactly 30 tokens
+out. Every round runs each program once, one after the other, and the medians over the rounds are printed:
+sentences per second, and per CPU second.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+
+WORDS, SIZE, HIDDEN, LAYERS, HEADS, BEAMS, LENGTH = 8000, 256, 1024, 4, 8, 4, 30
+
+
+def sources():
+    rng = random.Random(0)
+    return [[rng.randrange(4, WORDS) for _ in range(rng.randint(8, 40))] for _ in range(64)]
+
+
+class Transformers:
+    def __init__(self, threads):
+        import torch
+        from transformers import MarianConfig, MarianMTModel
+
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        config = MarianConfig(
+            vocab_size=WORDS, d_model=SIZE, encoder_layers=LAYERS, decoder_layers=LAYERS,
+            encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=HIDDEN,
+            decoder_ffn_dim=HIDDEN, max_position_embeddings=512, pad_token_id=0, eos_token_id=1,
+            decoder_start_token_id=0, forced_eos_token_id=1, scale_embedding=True, activation_function="relu")
+        self.torch, self.model = torch, MarianMTModel(config).eval()
+
+    def translate(self, batch):
+        torch = self.torch
+        longest = max(map(len, batch)) + 1
+        ids = torch.zeros(len(batch), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, source in enumerate(batch):
+            ids[row, : len(source) + 1] = torch.tensor(source + [1])
+            mask[row, : len(source) + 1] = 1
+        with torch.inference_mode():
+            self.model.generate(input_ids=ids, attention_mask=mask, num_beams=BEAMS, min_new_tokens=LENGTH,
+                                max_new_tokens=LENGTH, do_sample=False)
+
+
+class CTranslate2:
+    def __init__(self, threads):
+        import ctranslate2
+        import numpy
+        from ctranslate2.specs import TransformerSpec
+
+        rng = numpy.random.default_rng(0)
+        spec = TransformerSpec.from_config((LAYERS, LAYERS), HEADS)
+
+        def matrix(*shape):
+            return (rng.standard_normal(shape) * 0.05).astype(numpy.float32)
+
+        def linear(to, outputs, inputs):
+            to.weight, to.bias = matrix(outputs, inputs), matrix(outputs)
+
+        def norm(to):
+            to.gamma, to.beta = numpy.ones(SIZE, numpy.float32), numpy.zeros(SIZE, numpy.float32)
+
+        def attention(to, *sizes):
+            for part, size in zip(to.linear, sizes):
+                linear(part, size, SIZE)
+            norm(to.layer_norm)
+
+        def feed_forward(to):
+            linear(to.linear_0, HIDDEN, SIZE)
+            linear(to.linear_1, SIZE, HIDDEN)
+            norm(to.layer_norm)
+
+        for side in (spec.encoder, spec.decoder):
+            embeddings = side.embeddings[0] if side is spec.encoder else side.embeddings
+            embeddings.weight = matrix(WORDS, SIZE)
+            side.scale_embeddings = True
+            side.position_encodings.encodings = matrix(512, SIZE)
+            for layer in side.layer:
+                attention(layer.self_attention, 3 * SIZE, SIZE)
+                if side is spec.decoder:
+                    attention(layer.attention, SIZE, 2 * SIZE, SIZE)
+                feed_forward(layer.ffn)
+            if getattr(side, "layer_norm", None):
+                norm(side.layer_norm)
+        linear(spec.decoder.projection, WORDS, SIZE)
+        words = ["<blank>", "<s>", "</s>", "<unk>"] + [f"w{i}" for i in range(4, WORDS)]
+        spec.register_source_vocabulary(words)
+        spec.register_target_vocabulary(words)
+        spec.validate()
+        spec.optimize(quantization=None)
+        folder = tempfile.mkdtemp()
+        spec.save(folder)
+        self.translator = ctranslate2.Translator(folder, device="cpu", compute_type="float32",
+                                                 intra_threads=threads)
+
+    def translate(self, batch):
+        texts = [[f"w{token}" for token in source] + ["</s>"] for source in batch]
+        self.translator.translate_batch(texts, beam_size=BEAMS, min_decoding_length=LENGTH,
+                                        max_decoding_length=LENGTH, max_batch_size=len(texts))
+
+
+def timed(program, size, count):
+    texts = sources()[:count]
+    program.translate(texts[:size])
+    wall, cpu = time.perf_counter(), time.process_time()
+    for begin in range(0, count, size):
+        program.translate(texts[begin : begin + size])
+    return count / (time.perf_counter() - wall), count / (time.process_time() - cpu)
+
+
+def ours(path, size, threads):
+    out = subprocess.run(
+        [path, f"--benchmark_filter=Translate/{size}/{threads}/", "--benchmark_format=json",
+         "--benchmark_min_time=0.7"], check=True, capture_output=True, text=True).stdout
+    result = json.loads(out)["benchmarks"][0]
+    return result["items_per_second"], float("nan")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bench")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    rivals = {"transformers": Transformers(options.threads), "CTranslate2": CTranslate2(options.threads)}
+    for size in (32, 1):
+        seen = {name: [] for name in ("multihead", *rivals)}
+        for _ in range(options.rounds):
+            seen["multihead"].append(ours(options.bench, size, options.threads))
+            for name, rival in rivals.items():
+                seen[name].append(timed(rival, size, 64 if size > 1 else 8 if name == "transformers" else 16))
+        for name, rates in seen.items():
+            wall, cpu = (statistics.median(column) for column in zip(*rates))
+            factor = statistics.median(r[0] for r in seen["multihead"]) / wall
+            print(f"batch {size:2}  {name:12}  {wall:6.1f} sentences/s   {cpu:6.1f} per CPU second   x{factor:.1f}",
+                  flush=True)
+
+
+if __name__ == "__main__":
+    main()
