@@ -2,18 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "multihead/core/error.h"
-#include "multihead/core/rng.h"
 #include "multihead/text/file-inl.h"
 #include "multihead/text/unicode-inl.h"
 
 namespace multihead::text {
 namespace {
 
-// Tells the batches of one seed from the dropout and weights drawn under it.
-constexpr uint64_t kDataStream = 0x6461746162617463u;  // "databatc"
 constexpr size_t kChunk = size_t{1} << 24;
 
 /// "offset 17 (line 3)".
@@ -117,83 +113,6 @@ int64_t write_tokens(const std::filesystem::path& path, std::string_view text, c
     begin = end;
   }
   return writer.finish();
-}
-
-TokenDataset::TokenDataset(TokenView tokens, const DatasetOptions& options)
-    : tokens_(tokens), options_(options) {
-  MH_CHECK(options.batch >= 1, ValueError, "TokenDataset: batch must be >= 1, got ", options.batch);
-  MH_CHECK(options.context >= 1, ValueError, "TokenDataset: context must be >= 1, got ", options.context);
-  MH_CHECK(options.batch <= (int64_t{1} << 40) / options.context, ValueError, "TokenDataset: batch ",
-           options.batch, " x context ", options.context, " is too large");
-  MH_CHECK(tokens.size() > options.context, ValueError, "TokenDataset: the text has ", tokens.size(),
-           " tokens; one window of context ", options.context, " needs ", options.context + 1);
-}
-
-void TokenDataset::check_room(std::span<int32_t> tokens, std::span<int32_t> targets) const {
-  const auto need = static_cast<size_t>(options_.batch * options_.context);
-  MH_CHECK(tokens.size() == need && targets.size() == need, ValueError,
-           "TokenDataset: tokens and targets must hold batch x context = ", need, " ids, got ", tokens.size(),
-           " and ", targets.size());
-}
-
-int64_t TokenDataset::random(int64_t step, std::span<int32_t> tokens, std::span<int32_t> targets) const {
-  check_room(tokens, targets);
-  MH_CHECK(step >= 0, ValueError, "TokenDataset: step must be >= 0, got ", step);
-  const auto windows = static_cast<uint64_t>(tokens_.size() - options_.context);
-  const RandomStream stream{.seed = options_.seed, .stream = kDataStream};
-  for (int64_t row = 0; row < options_.batch; ++row) {
-    const auto draw = stream.block(static_cast<uint64_t>(step) * static_cast<uint64_t>(options_.batch) + row);
-    // 64 random bits scaled to the number of windows: uniform to 1 part in 2^64 / windows.
-    const uint64_t bits = uint64_t{draw[1]} << 32 | draw[0];
-    const auto begin = static_cast<int64_t>(static_cast<unsigned __int128>(bits) * windows >> 64);
-    tokens_.copy(begin, tokens.subspan(row * options_.context, options_.context));
-    tokens_.copy(begin + 1, targets.subspan(row * options_.context, options_.context));
-  }
-  return options_.batch;
-}
-
-int64_t TokenDataset::sequential_batches() const {
-  const int64_t per_batch = options_.batch * options_.context;
-  return (tokens_.size() - 2) / per_batch + 1;  // size - 1 targets, rounded up
-}
-
-int64_t TokenDataset::sequential(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const {
-  check_room(tokens, targets);
-  MH_CHECK(index >= 0 && index < sequential_batches(), ValueError,
-           "TokenDataset: batch index must be in [0, ", sequential_batches(), "), got ", index);
-  const int64_t context = options_.context;
-  const int64_t first = index * options_.batch * context;
-  const int64_t left = std::min(tokens_.size() - 1 - first, options_.batch * context);
-  const int64_t rows = (left - 1) / context + 1;
-  tokens_.copy(first, tokens.first(left));
-  tokens_.copy(first + 1, targets.first(left));
-  std::fill(tokens.begin() + left, tokens.end(), 0);
-  std::fill(targets.begin() + left, targets.end(), kIgnoreTarget);
-  return rows;
-}
-
-namespace {
-
-template <class Fill>
-TokenBatch make_batch(const DatasetOptions& options, Fill fill) {
-  TokenBatch batch;
-  batch.context = options.context;
-  batch.tokens.resize(options.batch * options.context);
-  batch.targets.resize(batch.tokens.size());
-  batch.rows = fill(batch.tokens, batch.targets);
-  batch.tokens.resize(batch.rows * options.context);
-  batch.targets.resize(batch.tokens.size());
-  return batch;
-}
-
-}  // namespace
-
-TokenBatch TokenDataset::random(int64_t step) const {
-  return make_batch(options_, [&](auto& tokens, auto& targets) { return random(step, tokens, targets); });
-}
-TokenBatch TokenDataset::sequential(int64_t index) const {
-  return make_batch(options_,
-                    [&](auto& tokens, auto& targets) { return sequential(index, tokens, targets); });
 }
 
 }  // namespace multihead::text

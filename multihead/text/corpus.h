@@ -1,4 +1,4 @@
-// Text for training: read it, split it, keep its tokens in a file, draw batches.
+// Text for training: read it, split it, keep its tokens in a file.
 #pragma once
 
 #include <cstdint>
@@ -58,46 +58,5 @@ int64_t write_tokens(const std::filesystem::path& path, std::string_view text, c
 
 /// What a padded target is marked with; cross-entropy ignores it.
 inline constexpr int32_t kIgnoreTarget = -100;
-
-struct DatasetOptions {
-  int64_t batch = 16;
-  int64_t context = 64;
-  uint64_t seed = 0;  // random() only
-};
-
-/// One batch: `rows` x `context` tokens and, for each, the token that follows it.
-struct TokenBatch {
-  int64_t rows = 0, context = 0;
-  std::vector<int32_t> tokens, targets;
-};
-
-/// Windows of a token sequence; a batch is a function of (options, step) alone, so resuming needs the step
-/// only. The tokens must outlive the dataset.
-class TokenDataset {
- public:
-  /// Throws: ValueError if batch or context is not positive, or the tokens are fewer than context + 1.
-  TokenDataset(TokenView tokens, const DatasetOptions& options);
-
-  /// Every row starts at an independent, uniformly drawn offset: Philox under (seed, step, row).
-  TokenBatch random(int64_t step) const;
-  /// For evaluation: row after row in order, every token but the first the target exactly once. The last
-  /// batch may have fewer rows, and its last row is filled with token 0 and target kIgnoreTarget.
-  TokenBatch sequential(int64_t index) const;
-  /// Batches sequential() has.
-  int64_t sequential_batches() const;
-
-  /// As above into memory of the caller (batch x context each); returns the rows.
-  int64_t random(int64_t step, std::span<int32_t> tokens, std::span<int32_t> targets) const;
-  int64_t sequential(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
-
-  const DatasetOptions& options() const { return options_; }
-  int64_t size() const { return tokens_.size(); }
-
- private:
-  void check_room(std::span<int32_t> tokens, std::span<int32_t> targets) const;
-
-  TokenView tokens_;
-  DatasetOptions options_;
-};
 
 }  // namespace multihead::text
