@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/blocked_sum-inl.h"
 #include "multihead/kernels/lanes-inl.h"
 #include "multihead/kernels/math-inl.h"
 
@@ -378,14 +379,7 @@ void affine(const double* x, double* y, int64_t count, double factor, double off
 }
 
 double sum(const float* x, int64_t count) {
-  const auto run = HWY_DYNAMIC_DISPATCH(SumRun);
-  const int64_t block = std::max<int64_t>(1024, (count / kSumParts + 16) / 16 * 16);
-  double parts[kSumParts] = {};
-  parallel_for((count + block - 1) / block,
-               [&](int64_t i, int) { parts[i] = run(x + i * block, std::min(block, count - i * block)); });
-  double total = 0;
-  for (const double part : parts) total += part;
-  return total;
+  return blocked_sum<kSumParts, 1024, 16>(x, count, HWY_DYNAMIC_DISPATCH(SumRun));
 }
 double sum(const double* x, int64_t count) {
   double total = 0;

@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/blocked_sum-inl.h"
 #include "multihead/kernels/lanes-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_OPTIMIZER_ONCE
@@ -171,14 +172,7 @@ void sgd_step(const SgdState<double>& s, const SgdArgs& args) {
 }
 
 double sum_of_squares(const float* x, int64_t count) {
-  const auto run = HWY_DYNAMIC_DISPATCH(SumOfSquaresRun);
-  const int64_t block = std::max<int64_t>(4096, (count / kSumParts + 8) / 8 * 8);
-  double parts[kSumParts] = {};
-  parallel_for((count + block - 1) / block,
-               [&](int64_t i, int) { parts[i] = run(x + i * block, std::min(block, count - i * block)); });
-  double total = 0;
-  for (const double part : parts) total += part;
-  return total;
+  return blocked_sum<kSumParts, 4096, 8>(x, count, HWY_DYNAMIC_DISPATCH(SumOfSquaresRun));
 }
 
 double sum_of_squares(const double* x, int64_t count) {

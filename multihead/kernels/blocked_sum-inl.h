@@ -1,0 +1,27 @@
+// The sum over an array whose order depends on its length alone. No Highway: included once, outside the
+// targets.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "multihead/core/parallel.h"
+
+namespace multihead::kernels {
+
+/// Adds run(x, n) over at most kParts blocks of a multiple of kMultiple elements, kSmallest at least; the
+/// blocks in parallel, their sums in order.
+template <int64_t kParts, int64_t kSmallest, int64_t kMultiple, class Run>
+double blocked_sum(const float* x, int64_t count, Run run) {
+  const int64_t block = std::max(kSmallest, (count / kParts + kMultiple) / kMultiple * kMultiple);
+  std::array<double, kParts> parts = {};
+  parallel_for((count + block - 1) / block, [&](int64_t i, int) {
+    parts[static_cast<size_t>(i)] = run(x + i * block, std::min(block, count - i * block));
+  });
+  double total = 0;
+  for (const double part : parts) total += part;
+  return total;
+}
+
+}  // namespace multihead::kernels
