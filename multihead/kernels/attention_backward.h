@@ -39,6 +39,10 @@ struct BackwardJob {
   std::atomic<bool>* failed = nullptr;   // another task threw: stop waiting
 };
 
+/// Whether so many heads in parallel would take more memory than they are worth: a long one has work for all
+/// threads by itself.
+bool heads_one_by_one(const BackwardCall& call, int threads);
+
 /// Floats of a job's memory with `rows` rows and `keys` keys.
 int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys);
 /// Cuts the memory and fills in the sizes.

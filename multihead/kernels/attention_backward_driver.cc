@@ -227,6 +227,12 @@ int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys
   return JobLayout(call, shape_of(p, p.group() ? rows / p.group() : 0, keys)).total() + 64;
 }
 
+bool heads_one_by_one(const BackwardCall& call, int threads) {
+  constexpr int64_t kMemory = int64_t{40} << 20;
+  const AttentionProblem& p = *call.forward.p;
+  return 4 * threads * backward_job_floats(call, p.queries * p.group(), p.keys) > kMemory;
+}
+
 void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job) {
   const AttentionProblem& p = *call.forward.p;
   const JobShape s = shape_of(p, p.query_count(b), p.key_count(b));
@@ -299,7 +305,8 @@ void run_backward(BackwardCall call) {
     }
   };
   const int threads = num_threads();
-  if (threads == 1 || chains % threads == 0 || chains >= 4 * threads || shared.key_shared) {
+  const bool even = chains % threads == 0 || chains >= 4 * threads;
+  if (threads == 1 || shared.key_shared || (even && !heads_one_by_one(call, threads))) {
     return parallel_for(chains, [&](int64_t index, int) { chain(index, false); });
   }
   for (int64_t index = 0; index < chains; ++index) chain(index, true);

@@ -165,6 +165,11 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
     if (mask == BlockClass::partial) fill_keep(p, t, r.k0, r.k1, buffers.keep), keep = buffers.keep;
     const float* bias = call.terms->bias ? buffers.bias : nullptr;
     if (bias) GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.bias);
+    if (bias && safe) {  // -inf excludes even where the score is NaN
+      const int count = (r.k1 - r.k0) * kTileRows;
+      if (keep == nullptr) std::fill_n(buffers.keep, count, uint8_t{1}), keep = buffers.keep;
+      for (int i = 0; i < count; ++i) buffers.keep[i] &= bias[i] != -kInfinity;
+    }
     for (int k = r.k0; k < r.k1; k += kChunk) {
       const int by = k - r.k0;
       BlockBuffers chunk = buffers;

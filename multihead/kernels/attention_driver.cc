@@ -9,10 +9,6 @@
 #include "multihead/kernels/attention_reference.h"
 #include "multihead/kernels/scratch.h"
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 namespace multihead::kernels {
 namespace {
 
@@ -70,19 +66,6 @@ void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scrat
 }
 
 }  // namespace
-
-FloatEnvironment::FloatEnvironment() {
-#if defined(__x86_64__)
-  saved_ = _mm_getcsr();
-  if ((saved_ & ~0x3Fu) != 0x1F80u) _mm_setcsr(0x1F80u);
-#endif
-}
-
-FloatEnvironment::~FloatEnvironment() {
-#if defined(__x86_64__)
-  if ((saved_ & ~0x3Fu) != 0x1F80u) _mm_setcsr(saved_);
-#endif
-}
 
 ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size) {
   ForwardCall call;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "multihead/kernels/attention_tiles.h"
+#include "multihead/kernels/float_environment.h"
 
 namespace multihead::kernels {
 
@@ -54,17 +55,5 @@ void forward_task(const ForwardTaskArgs& args);
 /// Split-key mode: some key blocks of a one-tile task, then their merge.
 void forward_partial(const ForwardTaskArgs& args);
 void forward_merge(const ForwardTaskArgs& args);
-
-/// Default rounding, no flushing of denormals, whatever the caller's thread had; restored at the end.
-class FloatEnvironment {
- public:
-  FloatEnvironment();
-  ~FloatEnvironment();
-  FloatEnvironment(const FloatEnvironment&) = delete;
-  FloatEnvironment& operator=(const FloatEnvironment&) = delete;
-
- private:
-  unsigned saved_ = 0;
-};
 
 }  // namespace multihead::kernels

@@ -81,7 +81,8 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   BackwardCall backward;
   backward.forward = call;
   backward.head_columns = padded(p.head_dim);
-  const int64_t jobs = std::min<int64_t>(p.batch * p.kv_heads, threads);
+  const int64_t jobs =
+      heads_one_by_one(backward, threads) ? 1 : std::min<int64_t>(p.batch * p.kv_heads, threads);
   plan.backward_workspace_bytes = 4 * (backward_scratch(backward) * threads +
                                        backward_job_floats(backward, p.queries * p.group(), p.keys) * jobs);
   return plan;

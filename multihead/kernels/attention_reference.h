@@ -10,6 +10,7 @@
 
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention.h"
+#include "multihead/kernels/float_environment.h"
 
 namespace multihead::kernels {
 
@@ -104,7 +105,13 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
       row.derivative[j] *= 1 - th * th;
     }
     const int64_t distance = j - i - p.diagonal_of(b);
-    if (t.bias) s[j] += t.bias[b * bs.batch + h * bs.head + i * bs.query + j * bs.key];
+    const T bias = t.bias ? t.bias[b * bs.batch + h * bs.head + i * bs.query + j * bs.key] : T{0};
+    if (bias == -std::numeric_limits<T>::infinity()) {  // excluded, even if the score is NaN
+      row.keep[j] = 0;
+      s[j] = bias;
+      continue;
+    }
+    s[j] += bias;
     if (t.relative_bias) {
       s[j] += t.relative_bias[h * t.relative_stride +
                               relative_index(distance, t.relative_center, t.relative_span)];
@@ -154,6 +161,7 @@ template <class T>
 void reference_attention_forward(const AttentionProblem& p, const ScoreTerms<T>& t,
                                  const AttentionInput<T>& in, const AttentionOutput<T>& out) {
   parallel_for(p.batch * p.heads, [&](int64_t task, int) {
+    const FloatEnvironment environment;
     ReferenceRow<T> row;
     const int64_t b = task / p.heads, h = task % p.heads;
     for (int64_t i = 0; i < p.query_count(b); ++i) reference_forward_row(p, t, in, out, b, h, i, row);
@@ -262,6 +270,7 @@ void reference_attention_backward(const AttentionProblem& p, const ScoreTerms<T>
   zero_rows(g.d_value, g.d_value_strides, p, true, p.kv_heads, p.value_dim);
   if (!g.accumulate) zero_score_gradients(p, t, g.d_bias, g.d_relative_bias, g.d_alibi_slopes);
   const auto task = [&](int64_t index, int) {
+    const FloatEnvironment environment;
     ReferenceRow<T> row;
     const int64_t b = index / p.kv_heads, kv = index % p.kv_heads;
     for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {

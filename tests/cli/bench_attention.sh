@@ -36,6 +36,10 @@ done
 expect 0 '1x1x4200x8 .*backward.*error [0-9]e-' "${bench[@]}" --seconds 0.01 --shape 1x1x4200x8:backward # rows of it
 expect 0 '1x32/8x1/16384x128:bf16:cold' "$multihead" bench attention --help
 
+# The instruction set asked for is the one used; one that does not exist is named.
+MULTIHEAD_ISA=baseline expect 0 ', baseline, ' "${bench[@]}" "${tiny[@]}"
+MULTIHEAD_ISA=sse9 expect 2 "MULTIHEAD_ISA: expected baseline, avx2 or avx512, got 'sse9'" "${bench[@]}" "${tiny[@]}"
+
 # Former reports and the picture.
 expect 0 '1x2x37x8:causal +backward' "${bench[@]}" report.json report.json --svg picture.svg
 if command -v python3 >/dev/null; then
