@@ -55,6 +55,7 @@ void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
   if (current_isa() == Isa::baseline) return widened_forward(p, t, in, out);
   ForwardCall call = digest_forward(p, t, sizeof(BFloat16));
   set_input(call, in);
+  call.dots = bf16_dots();
   call.out = out.out, call.out_strides = out.out_strides;
   call.lse = out.lse, call.lse_strides = out.lse_strides;
   run_forward(call);

@@ -8,7 +8,8 @@
 //           others have any strides (0 included for inputs). Any size may be 0.
 // Memory    O(Tq + Tk) beyond the arguments; the [Tq, Tk] scores are never stored.
 // Bits      f32 results depend on the row and its keys alone: not on threads, batch, padding, chunking or
-//           (among FMA targets) vector width. See attention_key_block.
+//           (among FMA targets) vector width. See attention_key_block. bf16 keeps all of that but the last:
+//           where bf16_dots() holds, products of pairs round differently from widening (isa.h).
 // Errors    Callers check shapes and values; kernels throw only std::bad_alloc.
 //
 // The options are plain data: AttentionProblem (sizes, exclusions, dropout), ScoreTerms (what changes a
@@ -185,7 +186,8 @@ struct AttentionGradient {
       false;  ///< add to d_bias, d_relative_bias and d_alibi_slopes instead of zeroing them first
 };
 
-// The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32.
+// The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32; in
+// the forward pass with bf16_dots(), probabilities are rounded to bf16 before the product with the values.
 // f64: the plain specification of attention_reference.h, parallel over batch and heads.
 void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
                        const AttentionOutput<float>&);

@@ -1,11 +1,13 @@
-// Attention on bf16 storage: what must not leak.
+// Attention on bf16 storage: accuracy, equal bits, and what must not leak.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
 #include "multihead/kernels/attention.h"
 #include "multihead/testing/attention_case.h"
 
@@ -54,6 +56,102 @@ void expect_close(const std::vector<BFloat16>& a, const std::vector<BFloat16>& b
 void expect_equal(const std::vector<BFloat16>& a, const std::vector<BFloat16>& b, const char* what) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i].bits, b[i].bits) << what << " " << i;
+}
+
+struct ThreadsGuard {
+  int before = num_threads();
+  ~ThreadsGuard() { set_num_threads(before); }
+};
+
+std::vector<CaseOptions> cases() {
+  std::vector<CaseOptions> list;
+  for (uint32_t seed = 1; seed <= 24; ++seed) {
+    CaseOptions o;
+    o.seed = seed, o.batch = 2, o.kv_heads = 2, o.heads = seed % 3 == 0 ? 2 : 4;
+    const int64_t queries[] = {1, 3, 67, 130}, keys[] = {97, 300, 515}, dims[] = {16, 31, 40, 64, 80, 128};
+    o.queries = queries[seed % 4], o.keys = keys[seed % 3], o.head_dim = dims[seed % 6];
+    o.value_dim = dims[seed / 2 % 6], o.causal = seed % 2 == 0;
+    if (seed % 5 == 0) o.window_left = 71;
+    if (seed % 7 == 0) o.alibi = true, o.softcap = 5;
+    if (seed % 8 == 0) o.keep = Keep::per_sample;
+    if (seed % 11 == 0) o.dropout = 0.25;
+    if (seed % 4 == 1) o.layout = testing::Layout::bthd;
+    if (seed % 6 == 1) o.key_lengths = true;
+    list.push_back(o);
+  }
+  return list;
+}
+
+// Inputs rounded to bf16, so that f64 computes from the same numbers: what is left are the roundings of the
+// output and, with dots, of the probabilities. Gradients get three more.
+TEST(AttentionBf16Test, AsAccurateAsItsRoundings) {
+  for (const CaseOptions& o : cases()) {
+    SCOPED_TRACE(concat("seed ", o.seed));
+    AttentionCase c(o);
+    for (auto* x : {&c.query, &c.key, &c.value, &c.d_out}) {
+      for (float& v : *x) v = static_cast<float>(BFloat16(v));
+    }
+    const auto exact = c.reference<double>(true);
+    const Bf16Result r = run(c);
+    const auto expect_near = [](const std::vector<BFloat16>& x, const std::vector<double>& y, double ulps) {
+      const std::vector<float> wide(x.begin(), x.end());
+      const auto d = testing::distance(wide, y);
+      EXPECT_LE(d.max, ulps * 0x1p-8 * testing::largest(y));
+      EXPECT_LE(d.rms, ulps * 0x1p-9 * testing::largest(y));
+    };
+    expect_near(r.out, exact.out, 1.5);
+    expect_near(r.d_query, exact.d_query, 3), expect_near(r.d_key, exact.d_key, 3);
+    expect_near(r.d_value, exact.d_value, 3);
+    EXPECT_LE(testing::distance(r.lse, exact.lse).max, 1e-5 * std::max(1.0, testing::largest(exact.lse)));
+  }
+}
+
+TEST(AttentionBf16Test, AnyNumberOfThreads) {
+  const ThreadsGuard guard;
+  for (const CaseOptions& o : cases()) {
+    AttentionCase c(o);
+    set_num_threads(1);
+    const Bf16Result one = run(c);
+    for (int threads : {2, 3, 8}) {
+      set_num_threads(threads);
+      const Bf16Result more = run(c);
+      expect_equal(more.out, one.out, "out"), expect_equal(more.d_query, one.d_query, "d_query");
+      expect_equal(more.d_key, one.d_key, "d_key"), expect_equal(more.d_value, one.d_value, "d_value");
+      EXPECT_EQ(more.lse, one.lse);
+    }
+  }
+}
+
+// A whole prefill, chunks and single tokens, with a window whose ends fall inside pairs of keys.
+TEST(AttentionBf16Test, PrefillChunksAndSingleTokens) {
+  for (int64_t window : {-1, 291}) {
+    CaseOptions o;
+    o.batch = 2, o.heads = 6, o.kv_heads = 2, o.queries = o.keys = 1100, o.head_dim = 48, o.value_dim = 80;
+    o.causal = true, o.window_left = window;
+    AttentionCase c(o);
+    const Bf16Result whole = run(c);
+    const auto narrow = [](const std::vector<float>& x) { return std::vector<BFloat16>(x.begin(), x.end()); };
+    const auto q = narrow(c.query), k = narrow(c.key), v = narrow(c.value);
+    for (int64_t chunk : {1, 7, 300}) {
+      for (int64_t first = chunk == 1 ? 1040 : 0; first < o.queries; first += chunk) {
+        const int64_t count = std::min(chunk, o.queries - first);
+        kernels::AttentionProblem p = c.problem;
+        p.queries = count, p.keys = first + count, p.diagonal = first;
+        std::vector<BFloat16> out(static_cast<size_t>(12 * count * 80), BFloat16(std::nanf("")));
+        kernels::attention_forward(
+            p, c.terms<float>(),
+            kernels::AttentionInput<BFloat16>{q.data() + first * 48, k.data(), v.data(), c.query_strides,
+                                              c.key_strides, c.value_strides},
+            kernels::AttentionOutput<BFloat16, float>{
+                out.data(), {6 * count * 80, count * 80, 80}, nullptr, {}});
+        for (int64_t bh = 0; bh < 12; ++bh) {
+          ASSERT_EQ(0, std::memcmp(out.data() + bh * count * 80, whole.out.data() + (bh * 1100 + first) * 80,
+                                   static_cast<size_t>(count * 80) * sizeof(BFloat16)))
+              << "chunk " << chunk << " at " << first << " head " << bh << " window " << window;
+        }
+      }
+    }
+  }
 }
 
 // NaN and Inf in keys and values that nobody may see, by lengths, a dense mask and a window.
@@ -109,7 +207,9 @@ TEST(AttentionBf16Test, NeighboursInARaggedBatchDoNotLeak) {
     c->query_strides = {0, 41 * 16, 16}, c->key_strides = c->value_strides = {0, 37 * 16, 16};
     c->out_strides = {0, 41 * 16, 16}, c->lse_strides = {0, 41, 1};
   }
-  for (int64_t j = 4 + 13; j < 37; ++j) dirty.value[static_cast<size_t>(j * 16 + 1)] = std::nanf("");
+  for (int64_t j = 4 + 13; j < 37; ++j) {
+    dirty.value[static_cast<size_t>(j * 16 + 1)] = dirty.key[static_cast<size_t>(j * 16)] = std::nanf("");
+  }
   const Bf16Result a = run(clean), z = run(dirty);
   for (int64_t h = 0; h < 2; ++h) {
     for (int64_t i = (h * 41 + 5) * 16; i < (h * 41 + 35) * 16; ++i) {

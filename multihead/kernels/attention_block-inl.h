@@ -8,6 +8,7 @@
 #define MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_
 #endif
 
+#include "multihead/kernels/attention_dots-inl.h"
 #include "multihead/kernels/attention_forward.h"
 #include "multihead/kernels/attention_terms-inl.h"
 
@@ -141,8 +142,12 @@ HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const Bloc
                            const LaneTerms& lanes, const Rows& key, const Rows& value, const float* qt,
                            const float* bias, const BlockBuffers& b, const uint8_t* keep, float* max) {
   const ScoreTerms<float>& terms = *call.terms;
-  ScoreProduct(t, r, key.data, key.stride, qt, call.p->head_dim, b.s, nullptr, value.data, value.stride,
-               call.value_columns);
+  if (UsesDots(call)) {
+    DotScores(call, t, r, key.data, key.stride, qt, b.s, nullptr);
+  } else {
+    ScoreProduct(t, r, key.data, key.stride, qt, call.p->head_dim, b.s, nullptr, value.data, value.stride,
+                 call.value_columns);
+  }
   if (terms.score_function) ApplyScoreFunction(terms.score_function, t, r, b.s, nullptr);
   TermRows({&terms, &t, &lanes, bias, keep, b.s, nullptr}, r, max);
 }
@@ -178,6 +183,9 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
                  Shifted(value, by), qt, bias ? bias + by * kTileRows : nullptr, chunk,
                  keep ? keep + by * kTileRows : nullptr, state.max);
     }
+  } else if (UsesDots(call)) {
+    DotScores(call, t, r, key.data, key.stride, qt, buffers.s, state.max);
+    MaskRows(t, r, buffers.s, state.max);
   } else {
     ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, state.max, value.data, value.stride,
                  call.value_columns);
@@ -192,6 +200,7 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
     ExpBlock<false>(t, r, buffers.s, shift, state.sum);
   }
   if (p.dropout_p > 0) DropRows(p, t, r, buffers.s);
+  if (UsesDots(call)) PairProbabilities(t, r, buffers.s);
   return true;
 }
 

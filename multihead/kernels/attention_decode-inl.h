@@ -40,7 +40,7 @@ HWY_INLINE RawRows RawRowsOf(const ForwardCall& c, const void* base, const Strid
 inline constexpr bool kHasDecode = true;
 
 // What a cache holds, and what is computed of it.
-enum class CacheKind { f32, widened };
+enum class CacheKind { f32, widened, dots };
 
 // Asks for cache lines in order of addresses: those of `rows` rows, then of `next_rows` rows elsewhere.
 struct Ahead {
@@ -157,8 +157,8 @@ HWY_INLINE void GatherQuery(const float* qt, int64_t dim, int rows, float* q) {
 
 // s[row][16 keys] = chains over the columns.
 template <CacheKind kKind, int kRows>
-HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int64_t bytes, float* s,
-                           Ahead& ahead) {
+HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int64_t bytes,
+                           [[maybe_unused]] float scale, float* s, Ahead& ahead) {
   const F d;
   Vec acc[kRows];
 #pragma GCC unroll 8
@@ -174,6 +174,10 @@ HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(x[j], hn::Set(d, q[r]), acc[r]);
         q += kRows;
+      } else if constexpr (kKind == CacheKind::dots) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r] = DotPairs(acc[r], x[j], hn::Set(d, q[r]));
+        q += kRows;
       } else {
         const Vec lower = LowerOfPair(x[j]), upper = UpperOfPair(x[j]);
 #pragma GCC unroll 8
@@ -185,19 +189,22 @@ HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], d, s + r * kBlock);
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (kKind == CacheKind::dots) acc[r] = hn::Mul(acc[r], hn::Set(d, scale));
+    hn::StoreU(acc[r], d, s + r * kBlock);
+  }
 }
 
 template <CacheKind kKind, int kRows>
-HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* qt, int64_t dim, float* s,
-                          char* buffer, Ahead& ahead) {
+HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* qt, int64_t dim, float scale,
+                          float* s, char* buffer, Ahead& ahead) {
   const int64_t bytes = dim * (kKind == CacheKind::f32 ? 4 : 2);
   const int keys = r.k1 - r.k0;
   alignas(64) float q[256 * kRows];
-  GatherQuery(qt, dim, kRows, q);
+  GatherQuery(qt, kKind == CacheKind::dots ? dim / 2 : dim, kRows, q);
   int k = 0;
   for (; k + kRun <= keys; k += kRun) {
-    ScoreRun<kKind, kRows>(key.data + k * key.stride, key.stride, q, bytes, s + k, ahead);
+    ScoreRun<kKind, kRows>(key.data + k * key.stride, key.stride, q, bytes, scale, s + k, ahead);
   }
   if (k == keys) return;
   for (int i = 0; i < kRun; ++i) {  // nothing beyond the last key is read
@@ -207,7 +214,7 @@ HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* 
       std::memset(buffer + i * bytes, 0, static_cast<size_t>(bytes));
     }
   }
-  ScoreRun<kKind, kRows>(buffer, bytes, q, bytes, s + k, ahead);
+  ScoreRun<kKind, kRows>(buffer, bytes, q, bytes, scale, s + k, ahead);
 }
 
 // Rows that a pass computes; those beyond the tile's are computed from what lies there and not read back.
@@ -215,16 +222,16 @@ HWY_INLINE int PaddedRows(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 
 
 template <CacheKind kKind>
 HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, const float* qt, int64_t dim,
-                         float* s, char* buffer, Ahead& ahead) {
+                         float scale, float* s, char* buffer, Ahead& ahead) {
   switch (PaddedRows(rows)) {
     case 1:
-      return ScoreRows<kKind, 1>(r, key, qt, dim, s, buffer, ahead);
+      return ScoreRows<kKind, 1>(r, key, qt, dim, scale, s, buffer, ahead);
     case 2:
-      return ScoreRows<kKind, 2>(r, key, qt, dim, s, buffer, ahead);
+      return ScoreRows<kKind, 2>(r, key, qt, dim, scale, s, buffer, ahead);
     case 4:
-      return ScoreRows<kKind, 4>(r, key, qt, dim, s, buffer, ahead);
+      return ScoreRows<kKind, 4>(r, key, qt, dim, scale, s, buffer, ahead);
     default:
-      return ScoreRows<kKind, 8>(r, key, qt, dim, s, buffer, ahead);
+      return ScoreRows<kKind, 8>(r, key, qt, dim, scale, s, buffer, ahead);
   }
 }
 
@@ -356,6 +363,121 @@ HWY_INLINE void JoinColumns(const float* from, int64_t columns, float* to) {
   }
 }
 
+// p[row][0 … keys) rounded to bf16, so that pairs of keys begin at even positions; zero around them.
+struct FewPairs {
+  alignas(64) uint16_t p[kFewRows][kBlock + 64];
+
+  HWY_INLINE void Fill(const float* s, int rows, int odd, int keys) {
+    for (int row = 0; row < rows; ++row) {
+      p[row][0] = 0;
+      for (int k = 0; k < keys; k += kN) {
+        const __m512 x = _mm512_loadu_ps(s + row * kBlock + k);
+        __m256i half;
+        __asm__("vcvtneps2bf16 %1, %0" : "=v"(half) : "v"(x));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p[row] + odd + k), half);
+      }
+      p[row][odd + keys] = 0;
+    }
+  }
+};
+
+// As AddValues, from pairs of keys [pair, end): `odd` keys before the first one are missing. Zero rows stand
+// for keys outside.
+template <int kRows, int kVecs, bool kAhead>
+HWY_NOINLINE void AddValuePairs(const FewPairs& weights, int row, int pair, int end, int odd, int keys,
+                                const RawRows& values, float* sum, int64_t sum_stride, __mmask32 last,
+                                Ahead& ahead) {
+  const F d;
+  alignas(64) static constexpr uint16_t kZeros[64] = {};
+  constexpr int kLoads = kVecs / 2;
+  const __m512i low = _mm512_set1_epi32(0xFFFF);
+  Vec acc[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::LoadU(d, sum + r * sum_stride + v * kN);
+  }
+  Asking asking(ahead);
+  for (; pair < end; ++pair) {
+    const int k = 2 * pair - odd;
+    const char* first = k >= 0 ? values.data + k * values.stride : reinterpret_cast<const char*>(kZeros);
+    const char* second =
+        k + 1 < keys ? values.data + (k + 1) * values.stride : reinterpret_cast<const char*>(kZeros);
+    Vec x[kVecs];
+#pragma GCC unroll 2
+    for (int v = 0; v < kLoads; ++v) {
+      const __mmask32 mask = kLoads == 1 ? last : ~__mmask32{0};
+      const __m512i a = _mm512_maskz_loadu_epi16(mask, first + 64 * v);
+      const __m512i b = _mm512_maskz_loadu_epi16(mask, second + 64 * v);
+      x[2 * v] =
+          Vec{_mm512_castsi512_ps(_mm512_or_si512(_mm512_and_si512(a, low), _mm512_slli_epi32(b, 16)))};
+      x[2 * v + 1] =
+          Vec{_mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(a, 16), _mm512_andnot_si512(low, b)))};
+      if constexpr (kAhead) asking.Step(), asking.Step();
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec weight = BroadcastPair(reinterpret_cast<const char*>(weights.p[row + r] + 2 * pair));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) acc[r][v] = DotPairs(acc[r][v], weight, x[v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) hn::StoreU(acc[r][v], d, sum + r * sum_stride + v * kN);
+  }
+}
+
+template <int kRows, bool kAhead>
+HWY_INLINE void AddPairColumns(const FewPairs& weights, int row, int pair, int end, int odd, int keys,
+                               RawRows values, float* sum, int64_t columns, int64_t sum_stride,
+                               Ahead& ahead) {
+  int64_t c = 0;
+  for (; c + 64 <= columns; c += 64, values.data += 128, sum += 64) {
+    AddValuePairs<kRows, 4, kAhead>(weights, row, pair, end, odd, keys, values, sum, sum_stride,
+                                    ~__mmask32{0}, ahead);
+  }
+  for (; c < columns; c += 32, values.data += 64, sum += 32) {
+    const __mmask32 last = columns - c >= 32 ? ~__mmask32{0} : __mmask32{0xFFFF};
+    AddValuePairs<kRows, 2, kAhead>(weights, row, pair, end, odd, keys, values, sum, sum_stride, last, ahead);
+  }
+}
+
+// As ValuesFew, from pairs of keys.
+HWY_INLINE void ValuesFewPairs(int rows, const BlockRange& r, const float* p, const RawRows& value,
+                               int64_t columns, float* sum, LaneState& state, Ahead& ahead) {
+  FewPairs weights;
+  alignas(64) float joined[kFewRows * 256];
+  const int odd = r.k0 & 1, keys = r.k1 - r.k0, pairs = (keys + odd + 1) / 2;
+  const int64_t stride = (columns + 31) / 32 * 32;
+  weights.Fill(p, rows, odd, keys);
+  std::fill_n(joined, rows * stride, 0.0f);
+  for (int pair = 0; pair < pairs; pair += kRun / 2) {
+    const int end = std::min(pair + kRun / 2, pairs);
+    SumRun(p + 2 * pair, std::clamp(keys - 2 * pair, 0, kRun), rows, state.sum);
+    for (int row = 0; row < rows;) {
+      float* to = joined + row * stride;
+      if (rows - row >= 4) {
+        if (row == 0) {
+          AddPairColumns<4, true>(weights, row, pair, end, odd, keys, value, to, columns, stride, ahead);
+        } else {
+          AddPairColumns<4, false>(weights, row, pair, end, odd, keys, value, to, columns, stride, ahead);
+        }
+        row += 4;
+      } else if (rows - row >= 2) {
+        AddPairColumns<2, true>(weights, row, pair, end, odd, keys, value, to, columns, stride, ahead);
+        row += 2;
+      } else {
+        AddPairColumns<1, true>(weights, row, pair, end, odd, keys, value, to, columns, stride, ahead);
+        row += 1;
+      }
+    }
+  }
+  std::fill(state.sum + rows, state.sum + kTileRows, 0.0f);
+  for (int row = 0; row < rows; ++row) JoinColumns(joined + row * stride, columns, sum + row * columns);
+}
+
 // sum[row][:] = Σ_k p[row][k] value[k][:], run after run, and the sums of p, whose chains of additions run
 // beside the products.
 template <CacheKind kKind>
@@ -402,16 +524,13 @@ HWY_INLINE bool DecodesFew(const ForwardCall& c, const RowTile& t) {
          std::max(c.p->head_dim, c.p->value_dim) <= 256;
 }
 
-// Probabilities and sums of values of one block from zero: state, s (scratch) and sum[row][value_columns].
-template <bool kBf16>
-HWY_INLINE void FewBlock([[maybe_unused]] const ForwardCall& c, [[maybe_unused]] const RowTile& t,
-                         [[maybe_unused]] const BlockRange& r, [[maybe_unused]] const float* qt,
-                         [[maybe_unused]] const BlockBuffers& b, [[maybe_unused]] LaneState& state,
-                         [[maybe_unused]] float* sum) {
 #if HWY_TARGET == HWY_AVX3
-  constexpr CacheKind kKind = kBf16 ? CacheKind::widened : CacheKind::f32;
+// Probabilities and sums of values of one block from zero: state, s (scratch) and sum[row][value_columns].
+template <CacheKind kKind>
+HWY_INLINE void FewBlockOf(const ForwardCall& c, const RowTile& t, const BlockRange& r, const float* qt,
+                           const BlockBuffers& b, LaneState& state, float* sum) {
   const AttentionProblem& p = *c.p;
-  const int64_t size = kBf16 ? 2 : 4, keys = r.k1 - r.k0;
+  const int64_t size = kKind == CacheKind::f32 ? 4 : 2, keys = r.k1 - r.k0;
   const RawRows key = RawRowsOf(c, c.key, c.key_strides, t.b, t.kv, r.k0);
   const RawRows value = RawRowsOf(c, c.value, c.value_strides, t.b, t.kv, r.k0);
   const Ahead::Rows these{key.data, key.stride, p.head_dim * size, keys};
@@ -421,13 +540,32 @@ HWY_INLINE void FewBlock([[maybe_unused]] const ForwardCall& c, [[maybe_unused]]
   ResetState(state);
   Ahead ahead(these, values);
   ahead.Skip(kAheadLines);
-  ScoreFew<kKind>(t.rows, r, key, qt, p.head_dim, b.s, reinterpret_cast<char*>(b.shadow), ahead);
+  ScoreFew<kKind>(t.rows, r, key, qt, p.head_dim, ScoreScale(c), b.s, reinterpret_cast<char*>(b.shadow),
+                  ahead);
   ProbabilitiesFew(t, r, b.s, state, ahead);
   Ahead then(values, others);
   then.Skip(kAheadLines + std::min<int64_t>(t.rows, 4) * ((keys + kN - 1) / kN));
-  ValuesFew<kKind>(t.rows, r, b.s, value, c.value_columns, sum, state, then);
-#endif
+  if constexpr (kKind == CacheKind::dots) {
+    ValuesFewPairs(t.rows, r, b.s, value, c.value_columns, sum, state, then);
+  } else {
+    ValuesFew<kKind>(t.rows, r, b.s, value, c.value_columns, sum, state, then);
+  }
 }
+
+HWY_INLINE void FewBlock(const ForwardCall& c, const RowTile& t, const BlockRange& r, const float* qt,
+                         const BlockBuffers& b, LaneState& state, float* sum) {
+  if (UsesDots(c)) {
+    FewBlockOf<CacheKind::dots>(c, t, r, qt, b, state, sum);
+  } else if (c.bf16) {
+    FewBlockOf<CacheKind::widened>(c, t, r, qt, b, state, sum);
+  } else {
+    FewBlockOf<CacheKind::f32>(c, t, r, qt, b, state, sum);
+  }
+}
+#else
+HWY_INLINE void FewBlock(const ForwardCall&, const RowTile&, const BlockRange&, const float*,
+                         const BlockBuffers&, LaneState&, float*) {}
+#endif
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -71,6 +71,7 @@ TEST(AttentionDecodeTest, F32HasTheBitsOfTheTiles) {
 
 // bf16 values that are exact in f32, so that only the output is rounded.
 TEST(AttentionDecodeTest, WidenedBrainFloatHasTheBitsOfF32) {
+  kernels::set_bf16_dots(false);
   for (const CaseOptions& o : cases()) {
     SCOPED_TRACE(describe(o));
     AttentionCase c(o);
@@ -92,6 +93,7 @@ TEST(AttentionDecodeTest, WidenedBrainFloatHasTheBitsOfF32) {
     EXPECT_TRUE(same_bits(out, expected));
     EXPECT_TRUE(same_bits(lse, f32.lse));
   }
+  kernels::set_bf16_dots(true);
 }
 
 }  // namespace

@@ -84,6 +84,12 @@ void decide_copies(ForwardCall& call) {
   call.copy_key = call.bf16 || hostile(call.key_strides.token, p.head_dim, size, p.keys, rows);
   call.copy_value = call.bf16 || call.value_columns != p.value_dim ||
                     hostile(call.value_strides.token, p.value_dim, size, p.keys, rows);
+  if (call.dots) {  // keys are read in pairs where they lie
+    const Strides3& k = call.key_strides;
+    const bool whole = p.head_dim % 2 == 0 && reinterpret_cast<uintptr_t>(call.key) % 4 == 0 &&
+                       (k.batch | k.head | k.token) % 2 == 0;
+    call.copy_key = !whole || hostile(k.token, p.head_dim, size, p.keys, rows);
+  }
 }
 
 int64_t choose_tiles(const AttentionProblem& p, bool bias, int threads, std::vector<AttentionTask>& tasks) {

@@ -60,10 +60,6 @@ BlockBuffers MakeBuffers(const ForwardLayout& layout, float*& scratch) {
   return b;
 }
 
-float QueryScale(const ForwardCall& c) {
-  return static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
-}
-
 // out = Σ weights · value for a row without any allowed key, by policy.
 void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, float* out) {
   const AttentionProblem& p = *c.p;
@@ -143,7 +139,9 @@ void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, con
   if (c.has_terms || c.has_keep) w.lanes = MakeLaneTerms(*c.terms, w.rows);
   ResetState(w.state);
   w.first = true;
-  if (!w.rows.empty()) PackQuery(c, w.rows, QueryScale(c), w.qt, buffers.s);
+  if (w.rows.empty()) return;
+  if (UsesDots(c)) return PackQueryPairs(c, w.rows, w.qt);
+  PackQuery(c, w.rows, ScoreScale(c), w.qt, buffers.s);
 }
 
 // Claims the cache lines of a tile's output while the products run.
@@ -187,7 +185,14 @@ void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows&
   } else {
     MergeState(w.rows.groups * kGroupRows, c.has_terms, w.state, block, alpha, beta);
   }
-  if (safe) {
+  if (UsesDots(c)) {
+    if (safe) {
+      DotValuesSafe(w.rows, r, buffers.s, buffers.shadow, value.data, c.value_columns, w.first, alpha, beta,
+                    w.out);
+    } else {
+      DotValues(w.rows, r, buffers.s, value.data, c.value_columns, w.first, alpha, beta, w.out);
+    }
+  } else if (safe) {
     BlockValuesSafe(w.rows, r, buffers.s, buffers.shadow, value, c.value_columns, w.first, alpha, beta,
                     w.out);
   } else {
@@ -217,11 +222,7 @@ void AddFewBlock(const ForwardCall& c, int k0, int k1, const BlockBuffers& buffe
   const BlockRange r = MakeBlockRange(w.rows, k0, k1);
   LaneState block;
   float* sum = buffers.bias;  // free: there are no terms
-  if (c.bf16) {
-    FewBlock<true>(c, w.rows, r, w.qt, buffers, block, sum);
-  } else {
-    FewBlock<false>(c, w.rows, r, w.qt, buffers, block, sum);
-  }
+  FewBlock(c, w.rows, r, w.qt, buffers, block, sum);
   alignas(64) float alpha[kTileRows], beta[kTileRows];
   if (w.first) {
     w.state = block;
@@ -245,6 +246,13 @@ struct BlockRows {
 
 BlockRows StageBlock(const ForwardCall& c, const AttentionTask& task, int k0, int k1, float* key,
                      float* value) {
+  if (UsesDots(c)) {
+    BlockRows rows;
+    rows.key.data = StageKeyPairs(c, task.b, task.kv, k0, k1, &rows.key.stride, key);
+    InterleaveValues(c, task.b, task.kv, k0, k1, value);
+    rows.value = {value, c.value_columns};
+    return rows;
+  }
   return {StageRows(c, c.key, c.key_strides, task.b, task.kv, k0, k1, c.p->head_dim, c.copy_key,
                     c.p->head_dim, key),
           StageRows(c, c.value, c.value_strides, task.b, task.kv, k0, k1, c.p->value_dim, c.copy_value,
@@ -305,7 +313,8 @@ void ForwardTask(const ForwardTaskArgs& args) {
       if (!ClipBlock(tiles[i].rows, base, &k0, &k1)) continue;
       const bool last = base + kBlock >= tiles[i].rows.end;
       if (last) FetchOutput(c, tiles[i].rows);
-      AddBlock(c, k0, k1, Shifted(rows.key, k0 - stage), Shifted(rows.value, k0 - stage), buffers, false,
+      const int values = UsesDots(c) ? k0 / 2 - stage / 2 : k0 - stage;  // rows of pairs
+      AddBlock(c, k0, k1, Shifted(rows.key, k0 - stage), Shifted(rows.value, values), buffers, false,
                last ? NextQueries(c, args.next, i) : Rows{}, tiles[i]);
     }
   }

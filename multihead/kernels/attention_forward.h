@@ -23,6 +23,7 @@ struct ForwardCall {
   float* lse = nullptr;
   uint64_t number = 0;  // of the call; 0: none
   bool bf16 = false;
+  bool dots = false;       // bf16: products of pairs instead of widening (forward only)
   bool has_terms = false;  // scores leave the product in natural units and go through the terms
   bool has_keep = false;   // dense mask or mask function
   bool copy_key = false, copy_value = false;  // stage blocks in scratch memory

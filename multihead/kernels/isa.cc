@@ -79,6 +79,21 @@ Setting& setting() {
 
 [[maybe_unused]] const Setting& kBeforeMain = setting();
 
+bool read_fast_dots() {
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1)) return false;
+  char vendor[12];
+  if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
+  std::memcpy(vendor, &b, 4), std::memcpy(vendor + 4, &d, 4), std::memcpy(vendor + 8, &c, 4);
+  return std::memcmp(vendor, "AuthenticAMD", sizeof(vendor)) == 0;
+#else
+  return false;
+#endif
+}
+
+std::atomic<bool> dots_allowed{true};
+
 std::string read_cpu_name() {
 #if defined(__x86_64__) || defined(__i386__)
   unsigned words[12];
@@ -116,6 +131,13 @@ void set_isa(Isa isa) {
   setting().current = isa;
   setting().bad_value.clear();
 }
+
+bool bf16_dots() {
+  static const bool fast = read_fast_dots();
+  return fast && dots_allowed && current_isa() == Isa::avx512;
+}
+
+void set_bf16_dots(bool allowed) { dots_allowed = allowed; }
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {

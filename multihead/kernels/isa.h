@@ -16,6 +16,13 @@ Isa best_isa();
 /// Not to be called while kernels run.
 void set_isa(Isa isa);
 
+/// Whether bf16 products run on pairs (AVX512_BF16's dots): needs current_isa() avx512 and a CPU where they
+/// are twice as fast as f32 (AMD's; Intel's run at half the f32 rate). Else bf16 is widened to f32. The two
+/// round differently in the last bits.
+bool bf16_dots();
+/// Forbids them, or allows them again. Not to be called while kernels run.
+void set_bf16_dots(bool allowed);
+
 std::string_view isa_name(Isa isa);
 /// "baseline", "avx2" or "avx512"; throws ValueError otherwise.
 Isa parse_isa(std::string_view name);
