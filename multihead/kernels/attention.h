@@ -186,8 +186,8 @@ struct AttentionGradient {
       false;  ///< add to d_bias, d_relative_bias and d_alibi_slopes instead of zeroing them first
 };
 
-// The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32; in
-// the forward pass with bf16_dots(), probabilities are rounded to bf16 before the product with the values.
+// The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32;
+// in the forward pass with bf16_dots(), probabilities are rounded to bf16 before the product with the values.
 // f64: the plain specification of attention_reference.h, parallel over batch and heads.
 void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
                        const AttentionOutput<float>&);

@@ -111,7 +111,14 @@ void add_plan(AttentionExplanation& e, const BoundAttention& bound, const Tensor
     split_lines(p.reasons, e.reasons);
   }
   if (dtype == Dtype::f16) e.reasons.emplace_back("f16 is storage: operands are widened to f32 first");
-  if (dtype == Dtype::bf16) e.reasons.emplace_back("bf16 is storage: scores, softmax and sums are f32");
+  if (dtype == Dtype::bf16) {
+    const bool dots = kernels::bf16_dots();
+    e.reasons.emplace_back("bf16 is storage: scores, softmax and sums are f32");
+    e.reasons.emplace_back(
+        dots ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "
+               "same bits for any threads and chunking on such CPUs, others round differently"
+             : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");
+  }
   const auto element = static_cast<int64_t>(size_of(dtype)), wide = dtype == Dtype::f64 ? int64_t{8} : 4;
   e.output_bytes = s.batch * s.heads * s.queries * (s.value_dim * element + wide);
   e.capture_bytes = capture_bytes(options.capture, s, wide);

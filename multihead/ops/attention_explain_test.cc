@@ -62,6 +62,9 @@ TEST(AttentionExplainTest, NamesTheKernelOfTheType) {
   EXPECT_LE(kernels::parse_isa(fast.target), kernels::current_isa());
   EXPECT_THAT(explain(y.to(Dtype::f16), y.to(Dtype::f16), y.to(Dtype::f16)).to_string(),
               HasSubstr("f16 is storage"));
+  const Tensor half = y.to(Dtype::bf16);
+  EXPECT_THAT(explain(half, half, half).to_string(),
+              HasSubstr(kernels::bf16_dots() ? "AVX512_BF16" : "widened to f32"));
 }
 
 TEST(AttentionExplainTest, PlansFromSizesWithoutMemory) {
