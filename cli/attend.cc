@@ -5,8 +5,8 @@
 
 #include "cli/attention_page.h"
 #include "cli/model_dir.h"
+#include "multihead/core/files.h"
 #include "multihead/generate/beam_search.h"
-#include "multihead/io/files.h"
 #include "multihead/models/marian.h"
 
 namespace multihead::cli {
@@ -120,7 +120,7 @@ class Attend : public Verb {
       page.title = title(text);
     }
     const std::string html = to_html(page);
-    io::write_file_atomically(out_, html);
+    write_file_atomically(out_, html);
     report(common, page, html.size());
     return kDone;
   }

@@ -15,9 +15,9 @@
 #include "cli/bench_shape.h"
 #include "cli/rival_process.h"
 #include "cli/verb.h"
+#include "multihead/core/files.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
-#include "multihead/io/files.h"
 #include "multihead/kernels/isa.h"
 #include "multihead/kernels/peak.h"
 #include "multihead/train/signals.h"
@@ -148,7 +148,7 @@ class BenchAttention : public Verb {
       throw UsageError("reports are shown, not measured: no --shape, no --vs");
     std::vector<Json> reports;
     for (const std::string& file : reports_) {
-      reports.push_back(reading([&] { return Json::parse(io::read_file(file), file); }));
+      reports.push_back(reading([&] { return Json::parse(read_file(file), file); }));
     }
     const Json report = joined_reports(reports, reports_);
     if (!common_.json) fmt::print("{}", header_text(report));
@@ -167,7 +167,7 @@ class BenchAttention : public Verb {
   }
 
   void finish(const Json& report) const {
-    if (!svg_.empty()) io::write_file_atomically(svg_, roofline_svg(report));
+    if (!svg_.empty()) write_file_atomically(svg_, roofline_svg(report));
     if (common_.json) {
       fmt::print("{}\n", report.dump(2));
     } else {

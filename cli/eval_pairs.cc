@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "cli/model_dir.h"
+#include "multihead/core/files.h"
 #include "multihead/generate/translate.h"
-#include "multihead/io/files.h"
 #include "multihead/text/bleu.h"
 #include "multihead/text/corpus.h"
 
@@ -104,7 +104,7 @@ int eval_pairs(const CommonOptions& common, const std::string& folder, const std
   if (!options.output.empty()) {
     std::string lines;
     for (const std::string& line : scores.translations) lines += line + "\n";
-    io::write_file_atomically(options.output, lines);
+    write_file_atomically(options.output, lines);
   }
   common.json ? print_json(scores, text.target, options) : print(scores, text.target, options);
   return kDone;

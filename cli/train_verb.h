@@ -7,7 +7,7 @@
 #include <iostream>
 
 #include "cli/setting_flags.h"
-#include "multihead/io/files.h"
+#include "multihead/core/files.h"
 #include "multihead/train/progress.h"
 #include "multihead/train/run.h"
 #include "multihead/train/signals.h"
@@ -24,7 +24,7 @@ class TrainVerb : public Verb {
     if (run.data.empty())
       throw UsageError(concat("--data FILE is required; see multihead ", name(), " --help"));
     check(run.settings);
-    reading([&] { return io::FileReader(run.data).size(); });
+    reading([&] { return FileReader(run.data).size(); });
     const train::StopSignals signals;
     run.should_stop = [] { return train::StopSignals::received() != 0; };
     train::ProgressPrinter progress(std::cerr,

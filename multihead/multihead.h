@@ -2,8 +2,10 @@
 // for people who bring their own tensors) are included one by one instead.
 #pragma once
 
+#include "multihead/core/checksum.h"
 #include "multihead/core/dtype.h"
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
@@ -57,10 +59,8 @@
 #include "multihead/optim/sgd.h"
 
 #include "multihead/io/checkpoint.h"
-#include "multihead/io/checksum.h"
 #include "multihead/io/config.h"
 #include "multihead/io/directory.h"
-#include "multihead/io/files.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 

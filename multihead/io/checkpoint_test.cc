@@ -8,9 +8,9 @@
 #include <fstream>
 #include <thread>
 
+#include "multihead/core/files_testing-inl.h"
 #include "multihead/core/json.h"
 #include "multihead/io/directory.h"
-#include "multihead/io/testing-inl.h"
 
 namespace multihead::io {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
+#include "multihead/core/system-inl.h"
 #include "multihead/core/version.h"
 #include "multihead/io/names-inl.h"
-#include "multihead/io/system-inl.h"
 
 namespace multihead::io {
 namespace {

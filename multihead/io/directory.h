@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "multihead/io/files.h"
+#include "multihead/core/files.h"
 
 namespace multihead::io {
 

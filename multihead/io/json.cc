@@ -1,6 +1,6 @@
 #include "multihead/io/json.h"
 
-#include "multihead/io/files.h"
+#include "multihead/core/files.h"
 
 namespace multihead::io {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "multihead/core/files.h"
 #include "multihead/core/tensor.h"
-#include "multihead/io/files.h"
 
 namespace multihead::io {
 

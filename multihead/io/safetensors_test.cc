@@ -5,9 +5,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "multihead/core/files_testing-inl.h"
 #include "multihead/core/json.h"
 #include "multihead/io/json.h"
-#include "multihead/io/testing-inl.h"
 
 namespace multihead::io {
 namespace {

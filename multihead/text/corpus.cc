@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
-#include "multihead/text/file-inl.h"
+#include "multihead/core/files.h"
 #include "multihead/text/unicode-inl.h"
 
 namespace multihead::text {
@@ -26,7 +26,7 @@ size_t character_start(std::string_view text, size_t at) {
 }  // namespace
 
 std::string read_text(const std::filesystem::path& path, const ReadOptions& options) {
-  std::string text = read_file(path);
+  std::string text = read_file(path.string(), UINT64_MAX);
   const std::string name = path.string();
   MH_CHECK(!text.empty(), FormatError, name, ": the file is empty");
   MH_CHECK(!text.starts_with("\xFF\xFE") && !text.starts_with("\xFE\xFF"), FormatError, name,

@@ -1,17 +1,17 @@
 #include "multihead/text/token_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <vector>
 
+#include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
-#include "multihead/text/file-inl.h"
+#include "multihead/core/files.h"
+#include "multihead/core/json.h"
 
 namespace multihead::text {
 namespace {
@@ -28,41 +28,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
-class Checksum {
- public:
-  void add(const unsigned char* bytes, size_t size) {
-    for (; size > 0 && filled_ > 0; --size) add_byte(*bytes++);
-    for (; size >= 8; size -= 8, bytes += 8) {
-      uint64_t word;
-      std::memcpy(&word, bytes, 8);
-      mix(word);
-    }
-    for (; size > 0; --size) add_byte(*bytes++);
-  }
-  uint64_t value() const {
-    Checksum last = *this;
-    if (last.filled_ > 0) last.mix(last.word_);
-    return last.hash_;
-  }
-
- private:
-  void add_byte(unsigned char byte) {
-    word_ |= uint64_t{byte} << 8 * filled_;
-    if (++filled_ < 8) return;
-    mix(word_);
-    word_ = 0;
-    filled_ = 0;
-  }
-  void mix(uint64_t word) { hash_ = std::rotl((hash_ ^ word) * 0x100000001B3u, 29); }
-
-  uint64_t hash_ = 0xCBF29CE484222325u, word_ = 0;
-  int filled_ = 0;
-};
-
 uint64_t header_checksum(const Header& header) {
-  Checksum sum;
-  sum.add(reinterpret_cast<const unsigned char*>(&header), offsetof(Header, header_checksum));
-  return sum.value();
+  return checksum({reinterpret_cast<const char*>(&header), offsetof(Header, header_checksum)});
 }
 
 void check_header(const Header& header, uint64_t file_size, const std::string& name) {
@@ -117,27 +84,20 @@ struct TokenFile::Mapping {
 
 TokenFile TokenFile::open(const std::filesystem::path& path, const Options& options) {
   const std::string name = path.string();
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  MH_CHECK(fd >= 0, IoError, name, ": cannot open: ", reason(errno));
+  const FileReader file(name);
   auto mapping = std::make_shared<Mapping>();
-  struct stat info;
-  const bool known = ::fstat(fd, &info) == 0;
-  const bool regular = known && S_ISREG(info.st_mode);
-  mapping->size = regular ? static_cast<size_t>(info.st_size) : 0;
-  if (mapping->size >= sizeof(Header))
-    mapping->address = ::mmap(nullptr, mapping->size, PROT_READ, MAP_SHARED, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  MH_CHECK(regular, IoError, name, ": expected a regular file");
+  mapping->size = file.size();
   MH_CHECK(mapping->size >= sizeof(Header), FormatError, name, ": a token file has at least ", sizeof(Header),
            " bytes, got ", mapping->size);
-  MH_CHECK(mapping->address != MAP_FAILED, IoError, name, ": cannot map: ", reason(error));
+  mapping->address = ::mmap(nullptr, mapping->size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+  MH_CHECK(mapping->address != MAP_FAILED, IoError, "cannot map ", quote(name, 400), ": ",
+           std::generic_category().message(errno));
   std::memcpy(&mapping->header, mapping->address, sizeof(Header));
   check_header(mapping->header, mapping->size, name);
   if (!options.verify) return TokenFile(std::move(mapping));
 
   Checksum sum;
-  sum.add(mapping->payload(), mapping->size - sizeof(Header));
+  sum.update(mapping->payload(), mapping->size - sizeof(Header));
   MH_CHECK(sum.value() == mapping->header.checksum, FormatError, name,
            ": the tokens are damaged: wrong checksum");
   const TokenView tokens = mapping->tokens();
@@ -175,8 +135,8 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, int64_t voca
   header.width = vocab_size <= 65536 ? 2 : 4;
   header.vocab_size = static_cast<uint64_t>(vocab_size);
   header.fingerprint = fingerprint;
-  state_.reset(new State{AtomicFile(path), header, {}, {}});
-  state_->file.write({reinterpret_cast<const char*>(&header), sizeof header});
+  state_.reset(new State{AtomicFile(path.string()), header, {}, {}});
+  state_->file.contents().write(&header, sizeof header);
 }
 
 TokenFileWriter::~TokenFileWriter() = default;
@@ -192,8 +152,8 @@ void TokenFileWriter::append(std::span<const int32_t> tokens) {
     bytes = state_->narrow.data();
   }
   const size_t size = tokens.size() * header.width;
-  state_->sum.add(static_cast<const unsigned char*>(bytes), size);
-  state_->file.write({static_cast<const char*>(bytes), size});
+  state_->sum.update(bytes, size);
+  state_->file.contents().write(bytes, size);
   header.count += tokens.size();
 }
 
@@ -201,7 +161,7 @@ int64_t TokenFileWriter::finish() {
   Header& header = state_->header;
   header.checksum = state_->sum.value();
   header.header_checksum = header_checksum(header);
-  state_->file.rewrite(0, {reinterpret_cast<const char*>(&header), sizeof header});
+  state_->file.contents().rewrite(0, {reinterpret_cast<const char*>(&header), sizeof header});
   state_->file.commit();
   return static_cast<int64_t>(header.count);
 }

@@ -2,8 +2,7 @@
 //
 // Layout, little-endian: "MHTOKENS", u32 version = 1, u32 bytes per token (2 or 4), u64 token count, u64
 // vocabulary size, u64 fingerprint of the tokenizer, u64 checksum of the tokens, u64 zero, u64 checksum of
-// the 56 bytes before; then the tokens. Checksums are FNV-1a over 64-bit words, the last one padded with
-// zeros.
+// the 56 bytes before; then the tokens. Checksums are those of core/checksum.h.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 #include <set>
 
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/core/json.h"
-#include "multihead/text/file-inl.h"
 #include "multihead/text/model-inl.h"
 
 namespace multihead::text {
@@ -391,10 +391,10 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   std::error_code error;
   const bool directory = std::filesystem::is_directory(path, error);
   const std::filesystem::path file = directory ? path / "tokenizer.json" : path;
-  const std::shared_ptr<Model> model = read_model(read_file(file), file.string());
+  const std::shared_ptr<Model> model = read_model(read_file(file.string()), file.string());
   const std::filesystem::path config = path / "tokenizer_config.json";
   if (directory && std::filesystem::exists(config, error)) {
-    const Json root = Json::parse(read_file(config), config.string());
+    const Json root = Json::parse(read_file(config.string()), config.string());
     MH_CHECK(root.is_object(), FormatError, config.string(), ": must be an object, got ", kind_name(root));
     model->special = read_roles(root, *model, config.string());
   }

@@ -207,13 +207,12 @@ TEST(TokenizerTest, SavingOverACopyOfItselfKeepsNoTemporaryFile) {
 TEST(TokenizerTest, FilesThatCannotBeReadOrWritten) {
   const auto folder = fresh_folder("errors");
   EXPECT_THAT(error_of<IoError>([&] { Tokenizer::load(folder / "missing.json"); }),
-              HasSubstr("missing.json: cannot open: No such file"));
+              HasSubstr("missing.json\": No such file"));
   std::filesystem::create_directories(folder / "empty");
   EXPECT_THAT(error_of<IoError>([&] { Tokenizer::load(folder / "empty"); }), HasSubstr("tokenizer.json"));
   std::ofstream(folder / "file") << "x";
   const Tokenizer tokenizer = Tokenizer::train_characters("ab");
-  EXPECT_THAT(error_of<IoError>([&] { tokenizer.save(folder / "file"); }),
-              HasSubstr("cannot create the directory"));
+  EXPECT_THAT(error_of<IoError>([&] { tokenizer.save(folder / "file"); }), HasSubstr("cannot create folder"));
   EXPECT_THAT(error_of<IoError>([&] { tokenizer.save(folder / "no" / "t.json"); }),
               HasSubstr("cannot create"));
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);

@@ -1,7 +1,7 @@
 // Writes tokenizer.json.
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/core/json.h"
-#include "multihead/text/file-inl.h"
 #include "multihead/text/model-inl.h"
 
 namespace multihead::text {
@@ -88,17 +88,10 @@ std::string Tokenizer::config_json() const {
 }
 
 void Tokenizer::save(const std::filesystem::path& path) const {
-  const auto write = [](const std::filesystem::path& file, const std::string& contents) {
-    AtomicFile out(file);
-    out.write(contents);
-    out.commit();
-  };
-  if (path.extension() == ".json") return write(path, to_json());
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  MH_CHECK(!error, IoError, path.string(), ": cannot create the directory: ", error.message());
-  write(path / "tokenizer.json", to_json());
-  write(path / "tokenizer_config.json", config_json());
+  if (path.extension() == ".json") return write_file_atomically(path.string(), to_json());
+  make_folder(path.string());
+  write_file_atomically((path / "tokenizer.json").string(), to_json());
+  write_file_atomically((path / "tokenizer_config.json").string(), config_json());
 }
 
 }  // namespace multihead::text

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
-#include "multihead/io/files.h"
+#include "multihead/core/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
@@ -24,7 +24,7 @@ void check_length(int64_t size, const char* unit, const std::string& name,
 }
 
 bool is_token_file(const std::string& path) {
-  const io::FileReader file(path);
+  const FileReader file(path);
   char magic[8] = {};
   if (file.size() >= sizeof(magic)) file.read(0, magic, sizeof(magic));
   return std::string_view(magic, sizeof(magic)) == "MHTOKENS";
@@ -61,7 +61,7 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
   LanguageModelData data{tokenizer != nullptr ? *tokenizer : make_tokenizer(text, split.train, settings),
                          {nullptr, 0, 4},
                          {nullptr, 0, 4},
-                         io::checksum(text)};
+                         checksum(text)};
   size_t training = 0;
   try {
     data.tokens = text::encode_all(data.tokenizer, split.train);
@@ -87,8 +87,8 @@ LanguageModelData map_language_model_data(const std::string& path, const Languag
   const int64_t training = all.size() - held_out;
   check_length(training, "training tokens", path, settings);
   std::string header(64, '\0');  // holds the checksum of the tokens
-  io::FileReader(path).read(0, header.data(), header.size());
-  return {tokenizer, all.sub(0, training), all.sub(training, held_out), io::checksum(header), {}, file};
+  FileReader(path).read(0, header.data(), header.size());
+  return {tokenizer, all.sub(0, training), all.sub(training, held_out), checksum(header), {}, file};
 }
 
 LanguageModelTask::LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data)
@@ -131,8 +131,8 @@ void LanguageModelTask::load(const std::string& path) {
 
 Json LanguageModelTask::identity() const {
   Json identity = identity_of(settings_);
-  identity["text"] = io::checksum_text(data_.checksum);
-  identity["tokenizer_fingerprint"] = io::checksum_text(data_.tokenizer.fingerprint());
+  identity["text"] = checksum_text(data_.checksum);
+  identity["tokenizer_fingerprint"] = checksum_text(data_.tokenizer.fingerprint());
   return identity;
 }
 
@@ -171,7 +171,7 @@ LanguageModelSummary train_language_model(const LanguageModelRun& run) {
     text = text::read_text(run.data);
     check_length(static_cast<int64_t>(text.size()), "bytes", run.data, run.settings);
   }
-  const io::FolderLock lock(run.folder);
+  const FolderLock lock(run.folder);
   const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
   const LanguageModelData data = load_data(run, text, resumes);
   LanguageModelTask task(run.settings, data);

@@ -9,9 +9,9 @@
 #include <limits>
 
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/storage.h"
-#include "multihead/io/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
@@ -61,12 +61,12 @@ class LanguageModelRunTest : public testing::Test {
     return {{.data = (root_ / "text.txt").string(), .tokenizer = {}, .folder = (root_ / name).string()},
             settings};
   }
-  std::string file(const std::string& name) const { return io::read_file((root_ / name).string()); }
+  std::string file(const std::string& name) const { return read_file((root_ / name).string()); }
 
   fs::path root_;
 };
 
-std::string weights(const LanguageModelRun& run) { return io::read_file(run.folder + "/model.safetensors"); }
+std::string weights(const LanguageModelRun& run) { return read_file(run.folder + "/model.safetensors"); }
 
 // Stops before the given step of the whole run.
 LanguageModelSummary stopped_at(LanguageModelRun run, int64_t step) {
@@ -113,7 +113,7 @@ TEST_F(LanguageModelRunTest, ResumesBitForBit) {
     EXPECT_EQ(train_language_model(parts).ending, Ending::finished);
     EXPECT_EQ(weights(parts), weights(whole)) << "split at step " << split;
     const auto name = "/checkpoint-23/optimizer.safetensors";
-    EXPECT_EQ(io::read_file(parts.folder + name), io::read_file(whole.folder + name));
+    EXPECT_EQ(read_file(parts.folder + name), read_file(whole.folder + name));
   }
   // The comparison can fail: another seed, and the same run without the optimiser's moments.
   LanguageModelSettings other = small();
@@ -150,7 +150,7 @@ TEST_F(LanguageModelRunTest, DamagedCheckpointIsNamed) {
   LanguageModelRun r = run("a");
   stopped_at(r, 8);
   const std::string path = r.folder + "/checkpoint-8/optimizer.safetensors";
-  std::string bytes = io::read_file(path);
+  std::string bytes = read_file(path);
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
   std::ofstream(path, std::ios::binary) << bytes;
   r.resume = true;
@@ -160,7 +160,7 @@ TEST_F(LanguageModelRunTest, DamagedCheckpointIsNamed) {
 
 TEST_F(LanguageModelRunTest, TwoRunsInOneFolderAreRefused) {
   const LanguageModelRun r = run("a");
-  const io::FolderLock lock(r.folder);
+  const FolderLock lock(r.folder);
   EXPECT_THAT([&] { train_language_model(r); }, ThrowsMessage<IoError>(HasSubstr("in use")));
 }
 
@@ -224,7 +224,7 @@ TEST_F(LanguageModelRunTest, StopsEarlyWithTheBestWeights) {
   EXPECT_LT(summary.progress.step, 400);
   EXPECT_LT(summary.progress.best_loss, summary.progress.last_loss);
   const std::string best = io::checkpoint_path(r.folder, summary.progress.best_step);
-  EXPECT_EQ(weights(r), io::read_file(best + "/model.safetensors"));
+  EXPECT_EQ(weights(r), read_file(best + "/model.safetensors"));
 }
 
 TEST_F(LanguageModelRunTest, BadTextsAreRefused) {
@@ -290,7 +290,7 @@ class LoopTest : public LanguageModelRunTest {
           parameters(nn::named_parameters(task.model())),
           optimizer(make_optimizer(s, parameters)) {}
     TrainLoop loop(const std::string& folder, std::vector<Observer*> observers = {}) {
-      io::make_folder(folder);
+      make_folder(folder);
       return TrainLoop(task, *optimizer,
                        {.folder = folder,
                         .steps = settings.steps,
@@ -332,7 +332,7 @@ TEST_F(LoopTest, ALossThatExplodesLeavesFiniteWeights) {
   s.optimizer = OptimizerChoice::sgd, s.clip = 0, s.lr = 1e30, s.schedule = optim::ScheduleKind::constant;
   s.warmup_steps = 0;
   Parts p(s);
-  io::make_folder((root_ / "x").string());
+  make_folder((root_ / "x").string());
   TrainLoop loop(p.task, *p.optimizer,
                  {.folder = (root_ / "x").string(), .steps = 50, .clip = 0, .schedule = schedule_of(s)});
   EXPECT_THAT([&] { loop.run(); }, ThrowsMessage<NumericError>(HasSubstr("step ")));

@@ -6,8 +6,8 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/io/directory.h"
-#include "multihead/io/files.h"
 #include "multihead/io/json.h"
 
 namespace multihead::train {
@@ -93,7 +93,7 @@ Progress progress_from_json(const Json& json) {
 }
 
 std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite) {
-  io::remove_leftovers(folder);
+  remove_leftovers(folder);
   const std::vector<io::CheckpointInfo> found = io::list_checkpoints(folder);
   if (found.empty()) return std::nullopt;
   if (resume) return found.back();

@@ -38,7 +38,7 @@ class Task {
 };
 
 struct LoopOptions {
-  std::string folder;  ///< exists, and the caller holds its io::FolderLock
+  std::string folder;  ///< exists, and the caller holds its FolderLock
   int64_t steps = 1000;
   int64_t accumulate = 1;     ///< micro-batches per step
   double clip = 1;            ///< largest gradient norm; 0: any

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/io/files.h"
+#include "multihead/core/files.h"
 
 namespace multihead::train {
 namespace {
@@ -64,8 +64,8 @@ void MetricsWriter::on_start(int64_t step, int64_t) {
     }
   }
   try {
-    io::write_file_atomically(jsonl, jsonl_text);
-    io::write_file_atomically(csv, csv_text);
+    write_file_atomically(jsonl, jsonl_text);
+    write_file_atomically(csv, csv_text);
   } catch (const IoError& error) {
     if (warnings_ != nullptr) warnings_->on_warning(error.what());
     failed_ = true;

@@ -6,7 +6,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/io/files.h"
+#include "multihead/core/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/marian.h"
 
@@ -94,7 +94,7 @@ std::vector<TokenPair> spread(const std::vector<TokenPair>& pairs, int64_t count
 uint64_t checksum_of(const text::ParallelText& text) {
   std::string joined;
   for (size_t i = 0; i < text.source.size(); ++i) joined += text.source[i] + "\t" + text.target[i] + "\n";
-  return io::checksum(joined);
+  return checksum(joined);
 }
 
 }  // namespace
@@ -175,9 +175,9 @@ void Seq2SeqTask::load(const std::string& path) { models::load_weights(model_, p
 
 Json Seq2SeqTask::identity() const {
   Json identity = identity_of(settings_);
-  identity["pairs"] = io::checksum_text(data_.checksum);
-  identity["source_tokenizer"] = io::checksum_text(data_.tokenizers.source.fingerprint());
-  identity["target_tokenizer"] = io::checksum_text(data_.tokenizers.target.fingerprint());
+  identity["pairs"] = checksum_text(data_.checksum);
+  identity["source_tokenizer"] = checksum_text(data_.tokenizers.source.fingerprint());
+  identity["target_tokenizer"] = checksum_text(data_.tokenizers.target.fingerprint());
   return identity;
 }
 
@@ -233,7 +233,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
       run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
-  const io::FolderLock lock(run.folder);
+  const FolderLock lock(run.folder);
   const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
   const Seq2SeqData data = load_data(run, training, validation, resumes);
   Seq2SeqTask task(run.settings, data);

@@ -51,7 +51,7 @@ bool same_bits(const multihead::Tensor& a, const multihead::Tensor& b) {
 void check_file(std::string_view bytes, bool good) {
   const FileInMemory in(".in"), out(".out");
   const std::string &path = in.path, &copy = out.path;
-  io::write_file_atomically(path, bytes);
+  multihead::write_file_atomically(path, bytes);
   io::TensorMap loaded;
   bool opened = false;
   try {

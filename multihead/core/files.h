@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "multihead/io/checksum.h"
+#include "multihead/core/checksum.h"
 
-namespace multihead::io {
+namespace multihead {
 
 /// A regular file open for reading at any offset. The same bytes stay readable when the path is replaced.
 class FileReader {
@@ -25,6 +25,8 @@ class FileReader {
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
+  /// For mmap; it stays the reader's.
+  int descriptor() const { return descriptor_; }
   /// Fills `bytes` bytes from `offset`; throws IoError, also when the file has become shorter.
   void read(uint64_t offset, void* data, size_t bytes) const;
 
@@ -48,6 +50,8 @@ class FileWriter {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Replaces bytes written before; checksum() and size() stay. Throws IoError.
+  void rewrite(uint64_t offset, std::string_view text);
   /// Bytes on the disk, descriptor closed. Throws IoError.
   void finish();
 
@@ -64,12 +68,31 @@ class FileWriter {
   Checksum checksum_;
 };
 
-using FillFile = std::function<void(FileWriter&)>;
-
 /// Replaces or creates `path`: a temporary file beside it is filled, flushed and renamed. After a failure or
 /// a crash at any point `path` holds the old content or the new, never a mixture. A symbolic link keeps
-/// pointing where it did.
-/// Throws    IoError with path and the system's reason; what `fill` throws
+/// pointing where it did. What is not committed is removed.
+/// Throws    IoError with path and the system's reason
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path) : AtomicFile(target_of(path)) {}
+  FileWriter& contents() { return file_; }
+  void commit();
+
+ private:
+  struct Target {
+    std::string path;
+    uint32_t mode;
+  };
+  static Target target_of(const std::string& path);
+  explicit AtomicFile(Target target);
+
+  std::string target_;
+  FileWriter file_;
+};
+
+using FillFile = std::function<void(FileWriter&)>;
+
+/// The same in one call. Throws what `fill` throws, too.
 void write_file_atomically(const std::string& path, const FillFile& fill);
 void write_file_atomically(const std::string& path, std::string_view content);
 
@@ -95,4 +118,4 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
-}  // namespace multihead::io
+}  // namespace multihead

@@ -1,4 +1,4 @@
-// What the tests of this folder share.
+// What tests of files share.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/io/files.h"
-#include "multihead/io/system-inl.h"
+#include "multihead/core/files.h"
+#include "multihead/core/system-inl.h"
 
-namespace multihead::io {
+namespace multihead {
 
 /// An empty folder for one test: in memory where that is possible, because thousands of fsync take minutes.
 class TemporaryFolder {
@@ -159,4 +159,4 @@ inline int open_descriptors() {
   return count;
 }
 
-}  // namespace multihead::io
+}  // namespace multihead

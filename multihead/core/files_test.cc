@@ -1,4 +1,4 @@
-#include "multihead/io/files.h"
+#include "multihead/core/files.h"
 
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -8,10 +8,9 @@
 #include <csignal>
 #include <fstream>
 
-#include "multihead/io/json.h"
-#include "multihead/io/testing-inl.h"
+#include "multihead/core/files_testing-inl.h"
 
-namespace multihead::io {
+namespace multihead {
 namespace {
 
 using testing::ElementsAre;
@@ -29,6 +28,25 @@ TEST(FilesTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(read_file(folder / "x"), content);
   write_file_atomically(folder / "x", "");
   EXPECT_EQ(read_file(folder / "x"), "");
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("x"));
+}
+
+TEST(FilesTest, AnAtomicFileIsThereOnceItIsCommitted) {
+  const TemporaryFolder folder;
+  {
+    AtomicFile file(folder / "x");
+    file.contents().write("0123456789");
+    file.contents().rewrite(3, "abc");
+    EXPECT_FALSE(fs::exists(folder / "x"));
+    EXPECT_THROW(file.contents().rewrite(8, "abc"), IoError);
+    file.commit();
+    EXPECT_EQ(read_file(folder / "x"), "012abc6789");
+  }
+  {
+    AtomicFile file(folder / "x");
+    file.contents().write("not committed");
+  }
+  EXPECT_EQ(read_file(folder / "x"), "012abc6789");
   EXPECT_THAT(names_in(folder.path()), ElementsAre("x"));
 }
 
@@ -322,17 +340,5 @@ TEST(FilesTest, LeftoversAreRecognisedAndNothingElseIsTouched) {
   EXPECT_THAT(remove_leftovers(folder / "none"), testing::IsEmpty());
 }
 
-TEST(FilesTest, JsonFilesRoundTripAndErrorsNameTheFile) {
-  const TemporaryFolder folder;
-  const Json json = Json::object({{"hidden_size", 128}, {"names", Json::array()}, {"rate", 3e-4f}});
-  save_json(folder / "config.json", json);
-  EXPECT_EQ(load_json(folder / "config.json"), json);
-  EXPECT_EQ(read_file(folder / "config.json"),
-            "{\n  \"hidden_size\": 128,\n  \"names\": [],\n  \"rate\": 0.0003\n}\n");
-  put(folder / "bad.json", "{\"a\": 1,}");
-  EXPECT_THAT(message_of<FormatError>([&] { load_json(folder / "bad.json"); }),
-              HasSubstr("bad.json: line 1"));
-}
-
 }  // namespace
-}  // namespace multihead::io
+}  // namespace multihead

@@ -1,4 +1,4 @@
-#include "multihead/io/files.h"
+#include "multihead/core/files.h"
 
 #include <sys/file.h>
 
@@ -11,9 +11,9 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
-#include "multihead/io/system-inl.h"
+#include "multihead/core/system-inl.h"
 
-namespace multihead::io {
+namespace multihead {
 namespace {
 
 namespace fs = std::filesystem;
@@ -173,6 +173,18 @@ void FileWriter::write(const void* data, size_t bytes) {
   }
 }
 
+void FileWriter::rewrite(uint64_t offset, std::string_view text) {
+  MH_CHECK(descriptor_ >= 0 && offset <= size_ && text.size() <= size_ - offset, IoError, "cannot rewrite ",
+           quote(path_, 400), ": ", text.size(), " bytes at ", offset, " of ", size_);
+  while (!text.empty()) {
+    const ssize_t put = ::pwrite(descriptor_, text.data(), text.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write", path_, errno);
+    text.remove_prefix(static_cast<size_t>(put));
+    offset += static_cast<uint64_t>(put);
+  }
+}
+
 void FileWriter::finish() {
   if (finished_) return;
   if (fsync_retrying(descriptor_) != 0) fail("flush", path_, errno);
@@ -181,29 +193,36 @@ void FileWriter::finish() {
   finished_ = true;
 }
 
-void write_file_atomically(const std::string& path, const FillFile& fill) {
+AtomicFile::Target AtomicFile::target_of(const std::string& path) {
   check_path(path);
-  std::string target = path;
-  uint32_t mode = 0666;
   struct stat status = {};
-  if (::stat(path.c_str(), &status) == 0) {
-    // Renaming over a device or a pipe would replace it by a file.
-    MH_CHECK(S_ISREG(status.st_mode), IoError, "cannot replace ", quote(path, 400), ": it is ",
-             S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
-    mode = status.st_mode & 0777;
-    std::error_code error;
-    target = fs::canonical(path, error).string();
-    if (error) fail("resolve", path, error.value());
-  }
-  FileWriter file(temporary_name(target), mode);
-  fill(file);
-  file.finish();
-  if (system_calls().rename(file.path().c_str(), target.c_str()) != 0) {
+  if (::stat(path.c_str(), &status) != 0) return {path, 0666};
+  // Renaming over a device or a pipe would replace it by a file.
+  MH_CHECK(S_ISREG(status.st_mode), IoError, "cannot replace ", quote(path, 400), ": it is ",
+           S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+  std::error_code error;
+  const std::string target = fs::canonical(path, error).string();
+  if (error) fail("resolve", path, error.value());
+  return {target, status.st_mode & 0777};
+}
+
+AtomicFile::AtomicFile(Target target)
+    : target_(std::move(target.path)), file_(temporary_name(target_), target.mode) {}
+
+void AtomicFile::commit() {
+  file_.finish();
+  if (system_calls().rename(file_.path().c_str(), target_.c_str()) != 0) {
     const int error = errno;
-    ::unlink(file.path().c_str());
-    fail("replace", target, error);
+    ::unlink(file_.path().c_str());
+    fail("replace", target_, error);
   }
-  flush_folder(parent_of(target));
+  flush_folder(parent_of(target_));
+}
+
+void write_file_atomically(const std::string& path, const FillFile& fill) {
+  AtomicFile file(path);
+  fill(file.contents());
+  file.commit();
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {
@@ -297,4 +316,4 @@ FolderLock::~FolderLock() {
   close_descriptor(descriptor_);
 }
 
-}  // namespace multihead::io
+}  // namespace multihead

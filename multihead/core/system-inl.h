@@ -7,7 +7,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-namespace multihead::io {
+namespace multihead {
 
 struct SystemCalls {
   int (*open)(const char* path, int flags, mode_t mode) = [](const char* path, int flags, mode_t mode) {
@@ -26,4 +26,4 @@ struct SystemCalls {
 
 SystemCalls& system_calls();
 
-}  // namespace multihead::io
+}  // namespace multihead

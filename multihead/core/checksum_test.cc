@@ -1,8 +1,8 @@
-#include "multihead/io/checksum.h"
+#include "multihead/core/checksum.h"
 
 #include <gtest/gtest.h>
 
-namespace multihead::io {
+namespace multihead {
 namespace {
 
 TEST(ChecksumTest, MatchesThePublishedCheckValue) {
@@ -32,4 +32,4 @@ TEST(ChecksumTest, EveryFlippedBitShows) {
 }
 
 }  // namespace
-}  // namespace multihead::io
+}  // namespace multihead

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace multihead::io {
+namespace multihead {
 
 class Checksum {
  public:
@@ -21,4 +21,4 @@ uint64_t checksum(std::string_view bytes);
 /// Sixteen hexadecimal digits.
 std::string checksum_text(uint64_t value);
 
-}  // namespace multihead::io
+}  // namespace multihead
