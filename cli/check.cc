@@ -11,7 +11,9 @@ namespace {
 class Check : public Verb {
  public:
   std::string name() const override { return "check"; }
-  std::string summary() const override { return "does a model do what a language model must do"; }
+  std::string summary() const override {
+    return "does a model do what a language model or a translator must do";
+  }
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {{"multihead check model",
              "causality, padding, cache, threads, gradients, learning; exit code 1 if a check fails"}};
@@ -25,10 +27,12 @@ class Check : public Verb {
 
   int run(const CommonOptions& common) override {
     if (options_.length < 1) throw UsageError(concat("--length must be positive, got ", options_.length));
-    const LoadedModel loaded = load_model_dir(folder_);
     options_.seed = static_cast<uint64_t>(seed_);
     if (!common.json) options_.on_result = print;
-    const std::vector<train::CheckResult> results = train::check_language_model(loaded.model, options_);
+    const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });
+    const std::vector<train::CheckResult> results =
+        translator ? train::check_translator(reading([&] { return models::load_seq2seq(folder_); }), options_)
+                   : train::check_language_model(load_model_dir(folder_).model, options_);
     bool all = true;
     Json checks = Json::array();
     for (const train::CheckResult& r : results) {

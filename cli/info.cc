@@ -1,7 +1,11 @@
 // multihead info
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "cli/model_dir.h"
+#include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/nn/module.h"
 
@@ -20,39 +24,75 @@ class Info : public Verb {
   void declare(Flags& flags) override { flags.positional("DIR", folder_, "model folder"); }
 
   int run(const CommonOptions& common) override {
-    LoadedModel loaded = load_model_dir(folder_);
+    const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });
+    const Facts facts =
+        translator ? facts_of(load_translator_dir(folder_)) : facts_of(load_model_dir(folder_));
     const io::SafetensorsFile file = reading([&] { return io::SafetensorsFile(folder_); });
-    const models::LanguageModelConfig& config = loaded.model.config();
-    const int64_t parameters = nn::parameter_count(loaded.model);
-    const nn::DecodeState state = loaded.model.make_state(1);
-    const Json json = models::config_to_json(config);
-    if (common.json) {
-      Json tensors = Json::array();
-      for (const std::string& name : file.names()) tensors.push_back(tensor_json(file, name));
-      fmt::print("{}\n", Json::object({{"config", json},
-                                       {"parameters", parameters},
-                                       {"weight_bytes", parameters * 4},
-                                       {"training_bytes", parameters * 16},
-                                       {"kv_cache_bytes", static_cast<int64_t>(state.bytes())},
-                                       {"tokenizer", tokenizer_json(loaded.tokenizer)},
-                                       {"tensors", tensors}})
-                             .dump(2));
-      return kDone;
-    }
-    fmt::print("config.json\n");
-    for (const JsonMember& member : json.members())
-      fmt::print("  {:<28} {}\n", member.key, member.value.dump());
-    fmt::print("\ntensors\n");
-    for (const std::string& name : file.names()) print_tensor(file, name);
-    fmt::print(
-        "\n{} parameters; f32 weights {}, training with Adam {}, key/value cache of one full context {}\n",
-        parameters, bytes_text(parameters * 4), bytes_text(parameters * 16),
-        bytes_text(static_cast<int64_t>(state.bytes())));
-    fmt::print("tokenizer: {}, {} tokens\n", kind(loaded.tokenizer), loaded.tokenizer.vocab_size());
+    common.json ? print_json(facts, file) : print_text(facts, file);
     return kDone;
   }
 
  private:
+  struct Facts {
+    Json config;
+    int64_t parameters = 0, cache_bytes = 0;
+    std::string cached;  // what the cache holds
+    std::vector<std::pair<std::string, text::Tokenizer>> tokenizers;
+  };
+
+  static Facts facts_of(LoadedModel loaded) {
+    return {models::config_to_json(loaded.model.config()),
+            nn::parameter_count(loaded.model),
+            static_cast<int64_t>(loaded.model.make_state(1).bytes()),
+            "one full context",
+            {{"tokenizer", loaded.tokenizer}}};
+  }
+
+  Facts facts_of(LoadedTranslator loaded) const {
+    const models::Seq2SeqConfig& c = loaded.model.config();
+    const Json config =
+        reading([&] { return io::load_json((std::filesystem::path(folder_) / "config.json").string()); });
+    Facts facts{config,
+                nn::parameter_count(loaded.model),
+                2 * c.decoder_layers * c.embed_dim * 2 * c.max_positions * 4,
+                "the longest sentence",
+                {}};
+    if (c.share_embeddings) return facts.tokenizers = {{"tokenizer", loaded.tokenizers.source}}, facts;
+    facts.tokenizers = {{"source tokenizer", loaded.tokenizers.source},
+                        {"target tokenizer", loaded.tokenizers.target}};
+    return facts;
+  }
+
+  static void print_json(const Facts& facts, const io::SafetensorsFile& file) {
+    Json tensors = Json::array();
+    for (const std::string& name : file.names()) tensors.push_back(tensor_json(file, name));
+    Json json = Json::object({{"config", facts.config},
+                              {"parameters", facts.parameters},
+                              {"weight_bytes", facts.parameters * 4},
+                              {"training_bytes", facts.parameters * 16},
+                              {"kv_cache_bytes", facts.cache_bytes}});
+    for (const auto& [name, tokenizer] : facts.tokenizers) {
+      std::string key = name;
+      std::replace(key.begin(), key.end(), ' ', '_');
+      json[key] = tokenizer_json(tokenizer);
+    }
+    json["tensors"] = tensors;
+    fmt::print("{}\n", json.dump(2));
+  }
+
+  static void print_text(const Facts& facts, const io::SafetensorsFile& file) {
+    fmt::print("config.json\n");
+    for (const JsonMember& member : facts.config.members())
+      fmt::print("  {:<28} {}\n", member.key, member.value.dump());
+    fmt::print("\ntensors\n");
+    for (const std::string& name : file.names()) print_tensor(file, name);
+    fmt::print("\n{} parameters; f32 weights {}, training with Adam {}, key/value cache of {} {}\n",
+               facts.parameters, bytes_text(facts.parameters * 4), bytes_text(facts.parameters * 16),
+               facts.cached, bytes_text(facts.cache_bytes));
+    for (const auto& [name, tokenizer] : facts.tokenizers)
+      fmt::print("{}: {}, {} tokens\n", name, kind(tokenizer), tokenizer.vocab_size());
+  }
+
   static const char* kind(const text::Tokenizer& tokenizer) {
     return tokenizer.kind() == text::Tokenizer::Kind::bpe ? "byte-level BPE" : "characters";
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "multihead/models/language_model.h"
+#include "multihead/models/seq2seq.h"
 
 namespace multihead::train {
 
@@ -34,5 +35,15 @@ struct DoctorOptions {
 ///   overfit             a few steps of AdamW learn one small batch by heart
 std::vector<CheckResult> check_language_model(const models::LanguageModel& model,
                                               const DoctorOptions& options = {});
+
+/// The same for encoder-decoder models:
+///   finite              logits and loss are numbers
+///   causality           a target token cannot change the logits before it, bit for bit
+///   source              every source token matters to the logits, padding behind it does not, bit for bit
+///   cache               token by token = all at once, bit for bit
+///   search              the steps of beam search have the model's logits
+///   threads             gradients have the same bits on 1, 2 and 3 threads
+///   overfit             a few steps of AdamW learn one small batch by heart
+std::vector<CheckResult> check_translator(const models::Seq2Seq& model, const DoctorOptions& options = {});
 
 }  // namespace multihead::train

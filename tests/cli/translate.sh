@@ -29,6 +29,10 @@ expect 0 '' "${train[@]}" --data train.tsv --valid valid.tsv --out run
 expect 2 'resume it' "${train[@]}" --data train.tsv --valid valid.tsv --out run
 
 expect 0 '' "$multihead" translate run --text abba
+expect 0 'tokenizer: characters' "$multihead" info run
+expect 0 '"kv_cache_bytes": [1-9]' "$multihead" info run --json
+expect 0 'ok +search' "$multihead" check run --length 7
+expect 0 '"passed": true' "$multihead" check run --length 3 --json
 # expect() closes stdin: lines come through a shell.
 lines() { expect "$1" "$2" bash -c 'printf "$1" | "$0" translate run' "$multihead" "$3"; }
 lines 3 'line 2 is empty' 'ab\n\nba\n'

@@ -1,0 +1,230 @@
+// The checks of encoder-decoder models.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
+#include "multihead/models/packed_seq2seq.h"
+#include "multihead/nn/module.h"
+#include "multihead/ops/shape.h"
+#include "multihead/optim/adam.h"
+#include "multihead/train/doctor.h"
+
+namespace multihead::train {
+namespace {
+
+using models::Seq2Seq;
+using models::TokenBatch;
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.contiguous(), y = b.contiguous();
+  return x.shape() == y.shape() && x.dtype() == y.dtype() && std::memcmp(x.raw(), y.raw(), x.bytes()) == 0;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  double largest = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double difference = std::abs(x[i] - y[i]);
+    if (!(difference <= largest)) largest = difference;  // keeps NaN
+  }
+  return largest;
+}
+
+struct ThreadScope {
+  ~ThreadScope() { set_num_threads(before); }
+  int before = num_threads();
+};
+
+class TranslatorDoctor {
+ public:
+  TranslatorDoctor(const Seq2Seq& model, const DoctorOptions& options) : model_(model), options_(options) {
+    length_ = std::min(options.length, model.config().max_positions - 1);
+    MH_CHECK(length_ >= 1, ValueError, "check: length must be positive, got ", options.length);
+    source_ = {random(2, model.config().source_vocab_size, 1), {}};
+    target_ = {random(2, model.config().target_vocab_size, 2), {}};
+    labels_ = random(2, model.config().target_vocab_size, 3);
+  }
+
+  std::vector<CheckResult> run() {
+    check("finite", &TranslatorDoctor::finite);
+    check("causality", &TranslatorDoctor::causality);
+    check("source", &TranslatorDoctor::source);
+    check("cache", &TranslatorDoctor::cache);
+    check("search", &TranslatorDoctor::search);
+    check("threads", &TranslatorDoctor::threads);
+    check("overfit", &TranslatorDoctor::overfit);
+    return std::move(results_);
+  }
+
+ private:
+  void check(const char* name, void (TranslatorDoctor::*body)(CheckResult&)) {
+    const auto start = std::chrono::steady_clock::now();
+    CheckResult result{name, false, "", 0};
+    try {
+      (this->*body)(result);
+    } catch (const std::exception& error) {
+      result.passed = false;
+      result.detail = error.what();
+    }
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    results_.push_back(result);
+    if (options_.on_result) options_.on_result(result);
+  }
+
+  // Other tokens in every row, none of them special where the vocabulary allows it.
+  Tensor random(int64_t batch, int64_t vocabulary, uint64_t purpose) const {
+    const RandomStream stream{options_.seed, purpose};
+    Tensor tokens = Tensor::empty({batch, length_}, Dtype::i32);
+    for (int64_t i = 0; i < tokens.numel(); ++i) {
+      const auto id =
+          static_cast<int32_t>(stream.bits(static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocabulary));
+      tokens.data<int32_t>()[i] =
+          id == model_.config().pad_id ? (id + 1) % static_cast<int32_t>(vocabulary) : id;
+    }
+    return tokens;
+  }
+
+  Tensor logits(const TokenBatch& source, const Tensor& target) const { return model_(source, {target, {}}); }
+
+  // Another token in one place of every row.
+  static Tensor changed(const Tensor& tokens, int64_t at, int64_t vocabulary) {
+    Tensor other = tokens.clone();
+    for (int64_t row = 0; row < tokens.size(0); ++row) {
+      int32_t& token = other.data<int32_t>()[row * tokens.size(1) + at];
+      token = static_cast<int32_t>((token + 1) % vocabulary);
+    }
+    return other;
+  }
+
+  void finite(CheckResult& r) {
+    const auto values = logits(source_, target_.tokens).to_vector<double>();
+    const double loss = model_.loss(source_, target_, labels_).item();
+    const bool numbers = std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
+    r.passed = numbers && std::isfinite(loss);
+    r.detail = concat("loss ", loss, " on random tokens, ",
+                      std::log(static_cast<double>(model_.config().target_vocab_size)), " would be guessing");
+  }
+
+  void causality(CheckResult& r) {
+    const Tensor before = logits(source_, target_.tokens);
+    int64_t wrong = 0;
+    for (int64_t at = 1; at < length_; ++at) {
+      const Tensor after = logits(source_, changed(target_.tokens, at, model_.config().target_vocab_size));
+      wrong += same_bits(slice(before, 1, 0, at), slice(after, 1, 0, at)) ? 0 : 1;
+    }
+    r.passed = wrong == 0;
+    r.detail = concat(wrong, " of ", length_ - 1, " target tokens change logits before them");
+  }
+
+  void source(CheckResult& r) {
+    const Tensor before = logits(source_, target_.tokens);
+    int64_t ignored = 0;
+    for (int64_t at = 0; at < length_; ++at) {
+      const TokenBatch other{changed(source_.tokens, at, model_.config().source_vocab_size), {}};
+      ignored += same_bits(before, logits(other, target_.tokens)) ? 1 : 0;
+    }
+    const Tensor padding = Tensor::full({2, 1}, static_cast<double>(model_.config().pad_id), Dtype::i32);
+    const TokenBatch longer{multihead::concat({source_.tokens, padding}, 1), {length_, length_}};
+    const bool same = same_bits(before, logits(longer, target_.tokens));
+    r.passed = ignored == 0 && same;
+    r.detail = concat(ignored, " of ", length_, " source tokens are ignored; padding ",
+                      same ? "changes nothing" : "changes the logits");
+  }
+
+  void cache(CheckResult& r) {
+    const Tensor whole = logits(source_, target_.tokens);
+    nn::DecodeState state = model_.start(source_, length_);
+    double largest = 0;
+    bool same = true;
+    for (int64_t t = 0; t < length_; ++t) {
+      const Tensor one = model_.step(slice(target_.tokens, 1, t, t + 1).contiguous(), state);
+      same = same && same_bits(one, slice(whole, 1, t, t + 1));
+      largest = std::max(largest, largest_difference(one, slice(whole, 1, t, t + 1)));
+    }
+    r.passed = same;
+    r.detail = concat("token by token differs from all at once by ", largest);
+  }
+
+  void search(CheckResult& r) {
+    const Tensor whole = logits(source_, target_.tokens);
+    const models::PackedSeq2Seq packed(model_);
+    std::vector<std::vector<int32_t>> sources(2);
+    for (size_t row = 0; row < 2; ++row) {
+      const int32_t* tokens = source_.tokens.data<int32_t>() + static_cast<int64_t>(row) * length_;
+      sources[row].assign(tokens, tokens + length_);
+    }
+    models::PackedState state = packed.start(sources);
+    double largest = 0, scale = 0;
+    for (int64_t t = 0; t < length_; ++t) {
+      const int32_t* tokens = target_.tokens.data<int32_t>() + t;
+      const Tensor one = packed.step(std::vector<int32_t>{tokens[0], tokens[length_]}, state);
+      const Tensor expected = reshape(slice(whole, 1, t, t + 1).contiguous(), {2, -1});
+      largest = std::max(largest, largest_difference(one, expected));
+      for (const double x : expected.to_vector<double>()) scale = std::max(scale, std::abs(x));
+    }
+    r.passed = largest <= 1e-4 * std::max(scale, 1.0);
+    r.detail = concat("logits up to ", scale, " differ by ", largest);
+  }
+
+  void threads(CheckResult& r) {
+    const ThreadScope scope;
+    std::vector<std::vector<Tensor>> gradients;
+    for (const int count : {1, 2, 3}) {
+      set_num_threads(count);
+      Seq2Seq copy = nn::clone(model_);
+      Tape tape;
+      tape.backward(copy.loss(source_, target_, labels_));
+      gradients.emplace_back();
+      for (const Tensor& parameter : nn::parameters(copy)) gradients.back().push_back(parameter.grad());
+    }
+    size_t wrong = 0;
+    for (size_t i = 0; i < gradients[0].size(); ++i) {
+      const auto same = [&](size_t k) {
+        return !gradients[0][i].defined() || same_bits(gradients[0][i], gradients[k][i]);
+      };
+      wrong += same(1) && same(2) ? 0 : 1;
+    }
+    r.passed = wrong == 0;
+    r.detail = concat(wrong, " of ", gradients[0].size(), " gradients depend on the number of threads");
+  }
+
+  void overfit(CheckResult& r) {
+    Seq2Seq copy = nn::clone(model_);
+    optim::AdamW optimizer(nn::parameters(copy), {.lr = 1e-3, .weight_decay = 0});
+    double first = 0, last = 0;
+    int64_t steps = 0;
+    for (; steps < 300; ++steps) {
+      Tape tape;
+      const Tensor loss = copy.loss(source_, target_, labels_);
+      last = loss.item();
+      if (steps == 0) first = last;
+      if (last < 0.05 * first) break;
+      tape.backward(loss);
+      optimizer.clip_grad_norm(1.0);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    r.passed = last < 0.1 * first;
+    r.detail =
+        concat("loss ", first, " -> ", last, " in ", steps, " steps on ", 2 * length_, " random tokens");
+  }
+
+  const Seq2Seq& model_;
+  const DoctorOptions& options_;
+  int64_t length_ = 0;
+  TokenBatch source_, target_;
+  Tensor labels_;
+  std::vector<CheckResult> results_;
+};
+
+}  // namespace
+
+std::vector<CheckResult> check_translator(const Seq2Seq& model, const DoctorOptions& options) {
+  return TranslatorDoctor(model, options).run();
+}
+
+}  // namespace multihead::train
