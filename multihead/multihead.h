@@ -74,6 +74,7 @@
 #include "multihead/models/marian.h"
 #include "multihead/models/packed_seq2seq.h"
 #include "multihead/models/seq2seq.h"
+#include "multihead/models/state_file.h"
 #include "multihead/models/weight_map.h"
 
 #include "multihead/generate/beam_search.h"

@@ -178,6 +178,50 @@ TEST(DecodeStateTest, ReorderForkAndTruncateAreThoseOfTheTokens) {
   EXPECT_EQ(part(w, 1, 0, 1), part(z, 2, 0, 1));
 }
 
+TEST(DecodeStateTest, CopiesShareMemoryUntilOneIsWrittenTo) {
+  Rng rng(23);
+  const TransformerDecoder decoder(options(true), rng);
+  const Tensor memory = noise({2, 3, kEmbed}, 24), x = noise({2, 2, kEmbed}, 25);
+  DecodeState state = decoder.start(memory, {}, 5);
+  decoder(slice(x, 1, 0, 1).contiguous(), {}, {.state = &state});
+  const DecodeState fork = state.fork();
+  const float* shared = state.layers[0].key.data<float>();
+  EXPECT_EQ(fork.layers[0].key.data<float>(), shared);
+  const auto before = fork.layers[0].key.to_vector<float>();
+  decoder(slice(x, 1, 1, 2).contiguous(), {}, {.state = &state});
+  EXPECT_NE(state.layers[0].key.data<float>(), shared);
+  EXPECT_EQ(state.cross[0].key.data<float>(), fork.cross[0].key.data<float>());  // nobody writes there
+  EXPECT_EQ(fork.layers[0].key.to_vector<float>(), before);
+  EXPECT_EQ(fork.lengths, (std::vector<int64_t>{1, 1}));
+  const float* own = state.layers[0].key.data<float>();
+  state.truncate(1);
+  decoder(slice(x, 1, 1, 2).contiguous(), {}, {.state = &state});
+  EXPECT_EQ(state.layers[0].key.data<float>(), own);  // no second copy
+}
+
+TEST(DecodeStateTest, MemoryIsWhatWasPlannedAndLinear) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    for (const int64_t capacity : {1, 7, 14}) {
+      const DecodeStateOptions o = {.num_layers = 3,
+                                    .batch = 2,
+                                    .num_kv_heads = 5,
+                                    .head_dim = 4,
+                                    .value_head_dim = 6,
+                                    .capacity = capacity,
+                                    .dtype = dtype};
+      EXPECT_EQ(make_decode_state(o).bytes(), decode_state_bytes(o));
+      EXPECT_EQ(decode_state_bytes(o), static_cast<size_t>(3 * 2 * 5 * 10 * capacity) * size_of(dtype));
+    }
+  }
+  EXPECT_THROW(decode_state_bytes({.num_layers = int64_t{1} << 40,
+                                   .batch = int64_t{1} << 40,
+                                   .num_kv_heads = 1,
+                                   .head_dim = 1,
+                                   .value_head_dim = 1,
+                                   .capacity = 1}),
+               ValueError);
+}
+
 TEST(DecodeStateTest, WrongUsesAreNamedAndChangeNothing) {
   Rng rng(20);
   const TransformerDecoder decoder(options(true), rng);

@@ -37,6 +37,11 @@ std::vector<int64_t> cross_rows_of(const DecodeState& state, std::span<const int
   return result;
 }
 
+// Before the first write into memory that a copy of the state still reads.
+void make_own(Tensor& x) {
+  if (!x.is_unique()) x = x.clone();
+}
+
 // Row i of x [B, H, C, D] becomes row rows[i], the first lengths[row] tokens of it. The rest is undefined.
 void reorder_rows(Tensor& x, const std::vector<int64_t>& lengths, std::span<const int64_t> rows) {
   const auto count = static_cast<int64_t>(rows.size());
@@ -55,6 +60,7 @@ void reorder_rows(Tensor& x, const std::vector<int64_t>& lengths, std::span<cons
   for (int64_t i = 0; i < count; ++i) {
     if (rows[i] != i) moved.push_back(i);
   }
+  if (!moved.empty()) make_own(x);
   std::vector<Tensor> aside(moved.size());
   const auto moves = static_cast<int64_t>(moved.size());
   parallel_for(moves, [&](int64_t m, int) {
@@ -105,14 +111,6 @@ void DecodeState::truncate(int64_t length) {
   for (int64_t& row : lengths) row = std::min(row, length);
 }
 
-DecodeState DecodeState::fork() const {
-  DecodeState copy = *this;
-  for (auto* caches : {&copy.layers, &copy.cross}) {
-    for (KvCache& cache : *caches) cache = {cache.key.clone(), cache.value.clone()};
-  }
-  return copy;
-}
-
 size_t DecodeState::bytes() const {
   size_t total = 0;
   for (const auto* caches : {&layers, &cross}) {
@@ -134,6 +132,14 @@ DecodeState make_decode_state(const DecodeStateOptions& o) {
   return state;
 }
 
+size_t decode_state_bytes(const DecodeStateOptions& o) {
+  const int64_t tokens =
+      checked_multiply(checked_multiply(o.batch, o.num_layers, "decode state"), o.capacity, "decode state");
+  const int64_t features = checked_multiply(o.num_kv_heads, o.head_dim + o.value_head_dim, "decode state");
+  return static_cast<size_t>(checked_multiply(checked_multiply(tokens, features, "decode state"),
+                                              static_cast<int64_t>(size_of(o.dtype)), "decode state"));
+}
+
 void append(KvCache& cache, const Tensor& key, const Tensor& value, std::span<const int64_t> lengths,
             std::span<const int64_t> counts) {
   const int64_t batch = key.size(0), capacity = cache.key.size(2);
@@ -150,6 +156,8 @@ void append(KvCache& cache, const Tensor& key, const Tensor& value, std::span<co
     MH_CHECK(lengths[b] + counts[b] <= capacity, ValueError, "decode state: row ", b, " would hold ",
              lengths[b] + counts[b], " tokens, its capacity is ", capacity);
   }
+  make_own(cache.key);
+  make_own(cache.value);
   for (int64_t b = 0; b < batch; ++b) {
     const auto i = static_cast<size_t>(b);
     tokens_of(cache.key, b, lengths[i], counts[i]).copy_from(tokens_of(key, b, 0, counts[i]));

@@ -18,7 +18,7 @@ struct KvCache {
 /// Keys and values of every layer and the number of tokens that each row of the batch has seen.
 ///
 /// Rows are independent: they may hold different numbers of tokens, and the logits of a row do not depend on
-/// its neighbours. Copies share memory until fork().
+/// its neighbours. Copies are independent and cheap: they share memory until one of them is written to.
 struct DecodeState {
   std::vector<KvCache> layers;
   /// Keys and values of the encoder's output, per layer; empty in a decoder-only model. One row may serve
@@ -40,8 +40,8 @@ struct DecodeState {
   void repeat(int64_t times);
   /// Drops the tokens of every row past `length`.
   void truncate(int64_t length);
-  /// An independent copy.
-  DecodeState fork() const;
+  /// A copy; what it shares is copied when either side goes on.
+  DecodeState fork() const { return *this; }
   size_t bytes() const;
 };
 
@@ -51,6 +51,8 @@ struct DecodeStateOptions {
   Dtype dtype = Dtype::f32;
 };
 DecodeState make_decode_state(const DecodeStateOptions& options);
+/// Bytes of the keys and values of that state, before it is made; linear in batch and capacity.
+size_t decode_state_bytes(const DecodeStateOptions& options);
 
 /// Writes `counts[b]` new tokens of key and value [B, Hkv, T, D] behind the first `lengths[b]` ones.
 /// Throws ValueError if they do not fit, before anything is written.
