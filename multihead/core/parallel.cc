@@ -28,6 +28,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kSpins = 4000;  // about 20–40 us: longer than the gap between two kernels of a layer
 
 thread_local int current_worker = -1;  // >= 0 inside a body
+thread_local const HostThreads* current_host = nullptr;
 
 void pause() {
 #if defined(__x86_64__)
@@ -197,9 +198,47 @@ void run_here(int64_t count, const FunctionRef<void(int64_t, int)>& body) {
   for (int64_t i = 0; i < count; ++i) body(i, worker);
 }
 
+// One region on the host's threads: however many of them come, each takes indices until none is left.
+class HostRegion {
+ public:
+  HostRegion(const HostThreads& host, int64_t count, const FunctionRef<void(int64_t, int)>& body)
+      : host_(host), count_(count), body_(body) {}
+
+  void run() {
+    host_.run([](void* region) { static_cast<HostRegion*>(region)->work(); }, this, host_.threads);
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void work() {
+    const HostThreadsScope scope(host_);  // nested calls size their scratch by the same number of workers
+    current_worker = workers_.fetch_add(1, std::memory_order_relaxed);
+    try {
+      for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) body_(i, current_worker);
+    } catch (...) {
+      next_.store(count_, std::memory_order_relaxed);
+      if (!failed_.exchange(true)) failure_ = std::current_exception();
+    }
+    current_worker = -1;
+  }
+
+  const HostThreads& host_;
+  const int64_t count_;
+  const FunctionRef<void(int64_t, int)>& body_;
+  std::exception_ptr failure_;
+  std::atomic<bool> failed_{false};
+  std::atomic<int> workers_{0};
+  std::atomic<int64_t> next_{0};
+};
+
 }  // namespace
 
-int num_threads() { return shared().threads.load(std::memory_order_relaxed); }
+HostThreadsScope::HostThreadsScope(const HostThreads& host) : before_(current_host) { current_host = &host; }
+HostThreadsScope::~HostThreadsScope() { current_host = before_; }
+
+int num_threads() {
+  return current_host != nullptr ? current_host->threads : shared().threads.load(std::memory_order_relaxed);
+}
 
 void set_num_threads(int threads) {
   MH_CHECK(threads >= 1 && threads <= kMaxThreads, ValueError, "set_num_threads: expected 1 to ", kMaxThreads,
@@ -210,11 +249,15 @@ void set_num_threads(int threads) {
 
 void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body) {
   if (count <= 0) return;
-  Shared& state = shared();
-  if (count == 1 || current_worker >= 0 || state.threads.load(std::memory_order_relaxed) == 1) {
+  if (count == 1 || current_worker >= 0 || num_threads() == 1) {
     run_here(count, body);
     return;
   }
+  if (current_host != nullptr) {
+    HostRegion(*current_host, count, body).run();
+    return;
+  }
+  Shared& state = shared();
   const std::unique_lock lock(state.busy, std::try_to_lock);
   if (!lock.owns_lock()) {
     run_here(count, body);

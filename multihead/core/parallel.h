@@ -44,6 +44,26 @@ class FunctionRef<R(Args...)> {
 /// the outer worker number.
 void parallel_for(int64_t count, FunctionRef<void(int64_t index, int worker)> body);
 
+/// Threads of the program around us, for instance another library's pool that would compete with ours.
+/// run(task, context, threads) calls task(context) on up to `threads` threads at once, the caller among them,
+/// and returns when all have.
+struct HostThreads {
+  void (*run)(void (*task)(void* context), void* context, int threads) = nullptr;
+  int threads = 1;
+};
+
+/// While it lives, num_threads() and parallel_for() of this thread mean the host's threads.
+class HostThreadsScope {
+ public:
+  explicit HostThreadsScope(const HostThreads& host);
+  ~HostThreadsScope();
+  HostThreadsScope(const HostThreadsScope&) = delete;
+  HostThreadsScope& operator=(const HostThreadsScope&) = delete;
+
+ private:
+  const HostThreads* before_;
+};
+
 /// Splits [0, count) into ranges of at least `grain` and runs body(begin, end) on them.
 void parallel_ranges(int64_t count, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> body);
 

@@ -125,5 +125,35 @@ TEST(ParallelTest, ThreadCountIsChecked) {
   EXPECT_THROW(set_num_threads(1000000), ValueError);
 }
 
+// As many std::threads as asked for, or one fewer: a host need not give all.
+void run_on_std_threads(void (*task)(void*), void* context, int threads) {
+  std::vector<std::thread> others;
+  for (int i = 2; i < threads; ++i) others.emplace_back([=] { task(context); });
+  task(context);
+  for (std::thread& t : others) t.join();
+}
+
+TEST(ParallelTest, HostThreadsRunEveryIndexOnce) {
+  const ThreadCount ours(2);
+  const HostThreads host{run_on_std_threads, 5};
+  {
+    const HostThreadsScope scope(host);
+    EXPECT_EQ(num_threads(), 5);
+    std::vector<std::atomic<int>> seen(1000);
+    parallel_for(100, [&](int64_t i, int worker) {
+      EXPECT_EQ(num_threads(), 5);
+      parallel_for(10, [&](int64_t j, int inner) {
+        EXPECT_EQ(inner, worker);
+        ++seen[static_cast<size_t>(10 * i + j)];
+      });
+      EXPECT_LT(worker, 5);
+    });
+    for (const auto& n : seen) EXPECT_EQ(n, 1);
+    EXPECT_THROW(parallel_for(50, [](int64_t i, int) { MH_CHECK(i != 17, ValueError, "seventeen"); }),
+                 ValueError);
+  }
+  EXPECT_EQ(num_threads(), 2);
+}
+
 }  // namespace
 }  // namespace multihead

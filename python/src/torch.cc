@@ -11,6 +11,7 @@
 #include "multihead/ops/attention_check.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
+#include "python/src/host_threads.h"
 
 namespace multihead::python {
 
@@ -22,6 +23,7 @@ namespace {
 struct TorchCall {
   detail::AttentionCall call;
   ScoreMod score_mod;
+  int threads;
 };
 
 struct TorchKeywords {
@@ -69,7 +71,7 @@ detail::AttentionCall prepare(const char* who, const Tensor& q, const Tensor& k,
 nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::handle keep, nb::handle bias,
                         bool causal, std::optional<float> scale, double dropout_p, uint64_t seed,
                         bool needs_grad, bool return_lse, nb::handle mask, nb::handle score_mod,
-                        const std::string& who) {
+                        const std::string& who, int threads) {
   const Tensor q = to_tensor(query, {who.c_str(), "query", true});
   const Tensor k = to_tensor(key, {who.c_str(), "key", true});
   const Tensor v = to_tensor(value, {who.c_str(), "value", true});
@@ -80,7 +82,9 @@ nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::
   if (return_lse) options.lse = &lse;
   const ScoreMod mod = to_score_mod(score_mod);
   auto result = unlocked([&] {
-    auto call = std::make_unique<TorchCall>(TorchCall{prepare(who.c_str(), q, k, v, options, mod), mod});
+    const OpenMpScope openmp(threads);
+    auto call =
+        std::make_unique<TorchCall>(TorchCall{prepare(who.c_str(), q, k, v, options, mod), mod, threads});
     detail::compute_attention(call->call, options);
     return call;
   });
@@ -98,6 +102,7 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, bool want_que
   detail::Operand dq, dk, dv;
   detail::TermGradients terms;
   unlocked([&] {
+    const OpenMpScope openmp(saved.threads);
     const Dtype dtype = detail::arithmetic_dtype(call.query.tensor.dtype());
     const auto gradient = [&](bool wanted, const detail::Operand& x) -> detail::Operand {
       if (!wanted) return {};
@@ -121,7 +126,8 @@ void bind_torch(nb::module_& m) {
   m.def("torch_forward", &torch_forward, "query"_a, "key"_a, "value"_a, "keep"_a = nb::none(),
         "bias"_a = nb::none(), "causal"_a = false, "scale"_a = nb::none(), "dropout_p"_a = 0.0, "seed"_a = 0,
         "needs_grad"_a = false, "return_lse"_a = false, "mask"_a = nb::none(), "score_mod"_a = nb::none(),
-        "who"_a = "scaled_dot_product_attention");
+        "who"_a = "scaled_dot_product_attention", "threads"_a = 1);
+  m.def("use_openmp_of", &find_openmp, "library"_a);
   m.def("torch_backward", &torch_backward, "call"_a, "d_out"_a, "want_query"_a, "want_key"_a, "want_value"_a,
         "want_bias"_a);
 }

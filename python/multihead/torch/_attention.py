@@ -9,6 +9,7 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _forward = _core.torch_forward
 _from_dlpack = torch._C._from_dlpack
 _max_seed = 2**63 - 1
+_core.use_openmp_of(torch._C.__file__)  # kernels run on PyTorch's own threads, torch.get_num_threads() of them
 
 
 class _NoSecondDerivative(torch.autograd.Function):
@@ -30,7 +31,9 @@ class _NoSecondDerivative(torch.autograd.Function):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, bias, options):
-        out, lse, call = _forward(query, key, value, bias=bias, needs_grad=True, **options)
+        out, lse, call = _forward(
+            query, key, value, bias=bias, needs_grad=True, threads=torch.get_num_threads(), **options
+        )
         out = _from_dlpack(out)
         # The call holds the memory; saving the tensors too makes PyTorch notice changes in place.
         ctx.save_for_backward(query, key, value, bias, out)
@@ -73,7 +76,7 @@ def attend(query, key, value, bias, options):
         or (bias is not None and bias.requires_grad)
     ):
         return _Attention.apply(query, key, value, bias, options)
-    out, lse, _ = _forward(query, key, value, bias=bias, **options)
+    out, lse, _ = _forward(query, key, value, bias=bias, threads=torch.get_num_threads(), **options)
     out = _from_dlpack(out)
     return out if lse is None else (out, _from_dlpack(lse))
 
