@@ -462,7 +462,9 @@ def score_program(code: Sequence, tables: Sequence) -> ScoreProgram: ...
 class TorchCall:
     """What a backward needs of its forward."""
 
-def torch_forward(query: object, key: object, value: object, keep: object | None = None, bias: object | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, return_lse: bool = False, mask: object | None = None, score_mod: object | None = None, who: str = 'scaled_dot_product_attention') -> tuple: ...
+def torch_forward(query: object, key: object, value: object, keep: object | None = None, bias: object | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, return_lse: bool = False, mask: object | None = None, score_mod: object | None = None, who: str = 'scaled_dot_product_attention', threads: int = 1) -> tuple: ...
+
+def use_openmp_of(library: str) -> bool: ...
 
 def torch_backward(call: TorchCall, d_out: object, want_query: bool, want_key: bool, want_value: bool, want_bias: bool) -> tuple: ...
 
@@ -1153,6 +1155,261 @@ class LanguageModel:
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
     def __repr__(self) -> str: ...
+
+class Seq2SeqConfig:
+    """
+    What an encoder-decoder model is: sizes, positions ('sinusoidal', 'learned'), norm ('layer', 'rms'),
+    activation, biases, shared embeddings, dropout. Fields are keyword arguments.
+    """
+
+    def __init__(self, **kwargs) -> None: ...
+
+    @property
+    def source_vocab_size(self) -> int: ...
+
+    @source_vocab_size.setter
+    def source_vocab_size(self, arg: int, /) -> None: ...
+
+    @property
+    def target_vocab_size(self) -> int: ...
+
+    @target_vocab_size.setter
+    def target_vocab_size(self, arg: int, /) -> None: ...
+
+    @property
+    def max_positions(self) -> int: ...
+
+    @max_positions.setter
+    def max_positions(self, arg: int, /) -> None: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @num_heads.setter
+    def num_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def encoder_layers(self) -> int: ...
+
+    @encoder_layers.setter
+    def encoder_layers(self, arg: int, /) -> None: ...
+
+    @property
+    def decoder_layers(self) -> int: ...
+
+    @decoder_layers.setter
+    def decoder_layers(self, arg: int, /) -> None: ...
+
+    @property
+    def embed_dim(self) -> int: ...
+
+    @embed_dim.setter
+    def embed_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def ffn_dim(self) -> int: ...
+
+    @ffn_dim.setter
+    def ffn_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def norm_eps(self) -> float: ...
+
+    @norm_eps.setter
+    def norm_eps(self, arg: float, /) -> None: ...
+
+    @property
+    def norm_first(self) -> bool: ...
+
+    @norm_first.setter
+    def norm_first(self, arg: bool, /) -> None: ...
+
+    @property
+    def final_norm(self) -> bool: ...
+
+    @final_norm.setter
+    def final_norm(self, arg: bool, /) -> None: ...
+
+    @property
+    def bias(self) -> bool: ...
+
+    @bias.setter
+    def bias(self, arg: bool, /) -> None: ...
+
+    @property
+    def output_bias(self) -> bool: ...
+
+    @output_bias.setter
+    def output_bias(self, arg: bool, /) -> None: ...
+
+    @property
+    def share_embeddings(self) -> bool: ...
+
+    @share_embeddings.setter
+    def share_embeddings(self, arg: bool, /) -> None: ...
+
+    @property
+    def tie_output(self) -> bool: ...
+
+    @tie_output.setter
+    def tie_output(self, arg: bool, /) -> None: ...
+
+    @property
+    def scale_embeddings(self) -> bool: ...
+
+    @scale_embeddings.setter
+    def scale_embeddings(self, arg: bool, /) -> None: ...
+
+    @property
+    def init_std(self) -> float: ...
+
+    @init_std.setter
+    def init_std(self, arg: float, /) -> None: ...
+
+    @property
+    def dropout_p(self) -> float: ...
+
+    @dropout_p.setter
+    def dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def attention_dropout_p(self) -> float: ...
+
+    @attention_dropout_p.setter
+    def attention_dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def ffn_dropout_p(self) -> float: ...
+
+    @ffn_dropout_p.setter
+    def ffn_dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def pad_id(self) -> int: ...
+
+    @pad_id.setter
+    def pad_id(self, arg: int, /) -> None: ...
+
+    @property
+    def eos_id(self) -> int: ...
+
+    @eos_id.setter
+    def eos_id(self, arg: int, /) -> None: ...
+
+    @property
+    def decoder_start_id(self) -> int: ...
+
+    @decoder_start_id.setter
+    def decoder_start_id(self, arg: int, /) -> None: ...
+
+    @property
+    def positions(self) -> str: ...
+
+    @positions.setter
+    def positions(self, arg: str, /) -> None: ...
+
+    @property
+    def norm(self) -> str: ...
+
+    @norm.setter
+    def norm(self, arg: str, /) -> None: ...
+
+    @property
+    def activation(self) -> str: ...
+
+    @activation.setter
+    def activation(self, arg: str, /) -> None: ...
+
+    def __eq__(self, arg: Seq2SeqConfig, /) -> bool: ...
+
+class Seq2Seq:
+    """
+    An encoder-decoder Transformer: source [B, Ts], target [B, Tt] -> logits [B, Tt, V].
+    """
+
+    def __init__(self, config: Seq2SeqConfig, *, rng: Rng | None = None) -> None: ...
+
+    @property
+    def config(self) -> Seq2SeqConfig: ...
+
+    def __call__(self, source: object, target: object, *, source_lengths: object | None = None, rng: Rng | None = None) -> Tensor:
+        """
+        Logits; `target` is the decoder's input, decoder_start_id first. Source padding is never attended to.
+        """
+
+    def loss(self, source: object, target: object, labels: object, *, source_lengths: object | None = None, rng: Rng | None = None, label_smoothing: float = 0.0) -> Tensor:
+        """
+        Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.
+        """
+
+    def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, length_penalty: float = 1.0, max_length: int = 256, no_repeat_ngram: int = 0) -> list:
+        """
+        Per source (a list of token ids, the end token included), [(tokens, score), ...], best first.
+        """
+
+    def save(self, folder: str) -> None:
+        """
+        Writes config.json and model.safetensors as Hugging Face's Marian, where it can express it.
+        """
+
+    @staticmethod
+    def load(folder: str) -> Seq2Seq: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError, and then nothing is changed.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+
+    def clone(self) -> Seq2Seq:
+        """A module with parameters of its own."""
+
+    def __deepcopy__(self, arg: object, /) -> Seq2Seq: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class Translator:
+    """An encoder-decoder model with its tokenizers: text in, text out."""
+
+    @staticmethod
+    def load(folder: str) -> Translator:
+        """
+        From a folder in Marian's layout: config.json, model.safetensors and tokenizers.
+        """
+
+    @property
+    def model(self) -> Seq2Seq: ...
+
+    @property
+    def source_tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def target_tokenizer(self) -> Tokenizer: ...
+
+    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, length_penalty: float = 1.0, max_length: int = 256, no_repeat_ngram: int = 0) -> object:
+        """
+        The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
+        """
 
 class Tokenizer:
     """

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -26,7 +27,9 @@ struct AttentionKeywords {
 AttentionOptions to_options(const AttentionKeywords& k);
 /// A Mask from a Mask or None; a bare array is refused with the names of the two polarities.
 Mask to_mask(nb::handle object);
-/// From None or what multihead._core.score_expression() made.
+class ScoreProgram;
+/// From None (null) or what multihead.score_mod() made.
+std::shared_ptr<const ScoreProgram> to_score_program(nb::handle object);
 ScoreMod to_score_mod(nb::handle object);
 
 }  // namespace multihead::python

@@ -14,6 +14,7 @@ void bind_torch(nanobind::module_& m);      // torch.cc
 void bind_nn(nanobind::module_& m);         // nn.cc
 void bind_stacks(nanobind::module_& m);     // stacks.cc
 void bind_models(nanobind::module_& m);     // models.cc
+void bind_seq2seq(nanobind::module_& m);    // seq2seq.cc: translation
 void bind_text(nanobind::module_& m);       // text.cc
 void bind_training(nanobind::module_& m);   // training.cc: optimisers, safetensors, language-model runs
 

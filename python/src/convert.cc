@@ -1,6 +1,5 @@
 #include "python/src/convert.h"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <array>
@@ -9,20 +8,13 @@
 #include <memory>
 
 #include "multihead/core/error.h"
+#include "python/src/dlpack.h"
 
 namespace multihead::python {
 
 using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
-
-struct ManagedTensor {  // DLPack's DLManagedTensor
-  nb::dlpack::dltensor tensor;
-  void* context;
-  void (*deleter)(ManagedTensor*);
-};
-
-constexpr int32_t kCpu = 1, kCudaHost = 3;
 
 [[noreturn]] void raise(PyObject* type, const std::string& message) {
   PyErr_SetString(type, message.c_str());
@@ -79,7 +71,8 @@ std::optional<Dtype> dtype_of_format(const char* format, Py_ssize_t size) {
 
 bool is_numpy(nb::handle object) {
   const char* name = Py_TYPE(object.ptr())->tp_name;
-  return std::strncmp(name, "numpy.", 6) == 0;
+  if (std::strncmp(name, "numpy.", 6) == 0) return true;
+  return PyObject_CheckBuffer(object.ptr()) && nb::hasattr(object, "__array_interface__");  // subclasses
 }
 
 // The array as one that can be borrowed: native byte order, aligned, in memory of its own.
@@ -130,12 +123,6 @@ std::optional<Tensor> from_buffer(nb::handle object) {
   return borrow_buffer(owner);
 }
 
-// Lives as long as an exported view.
-struct BufferSizes {
-  Tensor kept;
-  std::array<Py_ssize_t, 2 * Shape::kMaxRank> values;
-};
-
 // --- DLPack ---------------------------------------------------------------------------------------------
 
 std::optional<Dtype> dtype_of_dlpack(nb::dlpack::dtype dtype) {
@@ -159,20 +146,18 @@ std::optional<Dtype> dtype_of_dlpack(nb::dlpack::dtype dtype) {
   }
 }
 
-nb::dlpack::dtype dlpack_dtype(Dtype dtype) {
-  using Code = nb::dlpack::dtype_code;
-  const Code code = dtype == Dtype::bf16      ? Code::Bfloat
-                    : dtype == Dtype::boolean ? Code::Bool
-                    : is_floating(dtype)      ? Code::Float
-                                              : Code::Int;
-  return {static_cast<uint8_t>(code), static_cast<uint8_t>(8 * size_of(dtype)), 1};
-}
-
 bool is_torch(nb::handle object) {
+  static PyTypeObject* known = nullptr;  // torch.Tensor, once met
   PyTypeObject* type = Py_TYPE(object.ptr());
+  if (type == known) return true;
   if (std::strcmp(type->tp_name, "Tensor") != 0 && std::strcmp(type->tp_name, "Parameter") != 0) return false;
   const nb::object module = nb::handle(reinterpret_cast<PyObject*>(type)).attr("__module__");
-  return nb::cast<std::string>(module).starts_with("torch");
+  const auto name = nb::cast<std::string>(module);
+  if (name == "torch" && std::strcmp(type->tp_name, "Tensor") == 0) {
+    Py_INCREF(type);
+    known = type;
+  }
+  return name.starts_with("torch");
 }
 
 // A capsule, or an error that says why there is none.
@@ -302,6 +287,18 @@ Tensor to_tensor(nb::handle object, Argument argument) {
         prefix(argument) + " must be an array of " + kDtypes + ", got " + name_of_type(object));
 }
 
+bool is_read_only(nb::handle object) {
+  if (nb::isinstance<Tensor>(object) || !PyObject_CheckBuffer(object.ptr())) return false;
+  Py_buffer view;
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_FULL_RO) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool result = view.readonly != 0;
+  PyBuffer_Release(&view);
+  return result;
+}
+
 Tensor to_tensor_or_none(nb::handle object, Argument argument) {
   return object.is_none() ? Tensor() : to_tensor(object, argument);
 }
@@ -368,72 +365,5 @@ nb::tuple to_tuple(const Shape& shape) {
   for (int i = 0; i < shape.rank(); ++i) PyTuple_SetItem(tuple, i, PyLong_FromLongLong(shape[i]));
   return nb::steal<nb::tuple>(tuple);
 }
-
-nb::object to_dlpack(const Tensor& tensor) {
-  struct Export : ManagedTensor {
-    Tensor kept;
-    std::array<int64_t, 2 * Shape::kMaxRank> sizes;
-  };
-  auto exported = std::make_unique<Export>();
-  exported->kept = tensor;
-  const int rank = tensor.rank();
-  for (int i = 0; i < rank; ++i) {
-    exported->sizes[static_cast<size_t>(i)] = tensor.size(i);
-    exported->sizes[static_cast<size_t>(Shape::kMaxRank + i)] = tensor.strides()[i];
-  }
-  nb::dlpack::dltensor& t = exported->tensor;
-  t.data = tensor.raw();
-  t.device = {kCpu, 0};
-  t.ndim = rank;
-  t.dtype = dlpack_dtype(tensor.dtype());
-  t.shape = exported->sizes.data();
-  t.strides = exported->sizes.data() + Shape::kMaxRank;
-  t.byte_offset = 0;
-  exported->context = nullptr;
-  exported->deleter = [](ManagedTensor* m) { delete static_cast<Export*>(m); };
-  PyObject* capsule =
-      PyCapsule_New(static_cast<ManagedTensor*>(exported.get()), "dltensor", [](PyObject* self) {
-        if (!PyCapsule_IsValid(self, "dltensor")) return;  // somebody took it over
-        auto* m = static_cast<ManagedTensor*>(PyCapsule_GetPointer(self, "dltensor"));
-        m->deleter(m);
-      });
-  if (capsule == nullptr) throw nb::python_error();
-  exported.release();
-  return nb::steal(capsule);
-}
-
-int get_buffer(PyObject* exporter, Py_buffer* view, int flags) {
-  const Tensor& tensor = *nb::inst_ptr<Tensor>(exporter);
-  static const char* const formats[] = {"f", "d", nullptr, "e", "q", "i", "?"};
-  const char* format = formats[static_cast<int>(tensor.dtype())];
-  if (format == nullptr || ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !tensor.is_contiguous())) {
-    PyErr_SetString(PyExc_BufferError,
-                    format == nullptr ? "Tensor: bfloat16 has no buffer format; use to('float32') or DLPack"
-                                      : "Tensor: the memory is strided, but a plain buffer was asked for");
-    view->obj = nullptr;
-    return -1;
-  }
-  auto* sizes = new BufferSizes{tensor, {}};
-  const auto item = static_cast<Py_ssize_t>(size_of(tensor.dtype()));
-  for (int i = 0; i < tensor.rank(); ++i) {
-    sizes->values[static_cast<size_t>(i)] = tensor.size(i);
-    sizes->values[static_cast<size_t>(Shape::kMaxRank + i)] = tensor.strides()[i] * item;
-  }
-  view->obj = exporter;
-  Py_INCREF(exporter);
-  view->buf = tensor.raw();
-  view->len = static_cast<Py_ssize_t>(tensor.bytes());
-  view->itemsize = item;
-  view->readonly = 0;
-  view->ndim = tensor.rank();
-  view->format = (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(format) : nullptr;
-  view->shape = sizes->values.data();
-  view->strides = sizes->values.data() + Shape::kMaxRank;
-  view->suboffsets = nullptr;
-  view->internal = sizes;
-  return 0;
-}
-
-void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<BufferSizes*>(view->internal); }
 
 }  // namespace multihead::python

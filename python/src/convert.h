@@ -25,6 +25,8 @@ struct Argument {
 /// aligned, strides not negative), else over a copy. Takes Tensor, NumPy arrays and scalars, anything with
 /// the buffer protocol or DLPack, numbers and nested lists. Raises TypeError, ValueError naming the argument.
 Tensor to_tensor(nb::handle object, Argument argument);
+/// Whether the object says that its memory must not be written to.
+bool is_read_only(nb::handle object);
 /// None gives an undefined tensor.
 Tensor to_tensor_or_none(nb::handle object, Argument argument);
 /// Numbers and lists become `like`'s dtype, everything else as to_tensor().

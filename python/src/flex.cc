@@ -42,8 +42,8 @@ std::shared_ptr<ScoreProgram> make_program(nb::sequence code, nb::sequence table
 
 }  // namespace
 
-ScoreMod to_score_mod(nb::handle object) {
-  if (!object.is_valid() || object.is_none()) return {};
+std::shared_ptr<const ScoreProgram> to_score_program(nb::handle object) {
+  if (!object.is_valid() || object.is_none()) return nullptr;
   std::shared_ptr<ScoreProgram> program;
   if (!nb::try_cast(object, program, false) || program == nullptr) {
     throw nb::type_error(
@@ -51,7 +51,12 @@ ScoreMod to_score_mod(nb::handle object) {
   }
   MH_CHECK(!program->is_mask(), ValueError,
            "score_mod: the function gives an integer or a condition, not a score");
-  return to_score_mod(std::shared_ptr<const ScoreProgram>(program));
+  return program;
+}
+
+ScoreMod to_score_mod(nb::handle object) {
+  auto program = to_score_program(object);
+  return program ? to_score_mod(std::move(program)) : ScoreMod();
 }
 
 void bind_flex(nb::module_& m) {

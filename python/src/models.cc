@@ -32,17 +32,7 @@ void bind_config(nb::module_& m) {
       m, "LanguageModelConfig",
       "What a language model is: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),\n"
       "norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
-  c.def("__init__", [](nb::pointer_and_handle<C> self, nb::kwargs fields) {
-    new (self.p) C();
-    nb::inst_mark_ready(self.h);
-    for (auto [name, value] : fields) {
-      if (!nb::hasattr(self.h, name)) {
-        throw nb::type_error(
-            ("LanguageModelConfig: unknown field '" + nb::cast<std::string>(name) + "'").c_str());
-      }
-      nb::setattr(self.h, name, value);
-    }
-  });
+  bind_fields_init(c, "LanguageModelConfig");
 #define MH_FIELD(name) c.def_rw(#name, &C::name)
   MH_FIELD(vocab_size), MH_FIELD(context), MH_FIELD(num_layers), MH_FIELD(num_heads), MH_FIELD(num_kv_heads);
   MH_FIELD(head_dim), MH_FIELD(embed_dim), MH_FIELD(ffn_dim), MH_FIELD(rotary_base),

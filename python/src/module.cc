@@ -13,6 +13,7 @@ NB_MODULE(_core, m) {
   bind_nn(m);
   bind_stacks(m);
   bind_models(m);
+  bind_seq2seq(m);
   bind_text(m);
   bind_training(m);
 }

@@ -41,6 +41,22 @@ inline std::optional<Tensor> optional_tensor(const Tensor& t) {
   return t.defined() ? std::optional(t) : std::nullopt;
 }
 
+/// __init__ of a plain struct: its fields by keyword, others refused.
+template <class Config>
+void bind_fields_init(nb::class_<Config>& c, const char* name) {
+  c.def("__init__", [name](nb::pointer_and_handle<Config> self, nb::kwargs fields) {
+    new (self.p) Config();
+    nb::inst_mark_ready(self.h);
+    for (auto [field, value] : fields) {
+      if (!nb::hasattr(self.h, field)) {
+        throw nb::type_error(
+            (std::string(name) + ": unknown field '" + nb::cast<std::string>(field) + "'").c_str());
+      }
+      nb::setattr(self.h, field, value);
+    }
+  });
+}
+
 template <class Module>
 void bind_module(nb::class_<Module>& c, const char* name) {
   c.def(

@@ -283,6 +283,7 @@ void bind_tensor(nb::module_& m) {
       "tensor",
       [](nb::handle data, nb::handle dtype, bool requires_grad) {
         Tensor t = to_tensor(data, {"tensor", "data"}).detach();
+        if (is_read_only(data)) t = t.clone();  // a Tensor can be written to
         if (!dtype.is_none()) t = t.to(to_dtype(dtype));
         if (requires_grad) t.set_requires_grad();
         return t;

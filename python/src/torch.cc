@@ -12,6 +12,7 @@
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/host_threads.h"
+#include "python/src/score_program_match.h"
 
 namespace multihead::python {
 
@@ -67,6 +68,22 @@ detail::AttentionCall prepare(const char* who, const Tensor& q, const Tensor& k,
   return call;
 }
 
+struct ScoreOperands {
+  const Tensor &query, &key;
+};
+
+// What is built in runs built in.
+ScoreMod fused_or_mod(std::shared_ptr<const ScoreProgram> program, const ScoreOperands& x,
+                      AttentionOptions& options) {
+  if (!program) return {};
+  if (x.query.rank() == 4 && x.key.rank() == 4) {
+    const ScoreSizes sizes{x.query.size(1), x.query.size(2), x.key.size(2),
+                           detail::arithmetic_dtype(x.query.dtype())};
+    if (match_score(*program, sizes, options)) return {};
+  }
+  return to_score_mod(std::move(program));
+}
+
 // (out, lse or None, call or None); lse in natural logarithms.
 nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::handle keep, nb::handle bias,
                         bool causal, std::optional<float> scale, double dropout_p, uint64_t seed,
@@ -80,7 +97,7 @@ nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::
       to_options(who.c_str(), {keep, bias, mask, score_mod, causal, scale, dropout_p, seed}, rng);
   Tensor lse;
   if (return_lse) options.lse = &lse;
-  const ScoreMod mod = to_score_mod(score_mod);
+  const ScoreMod mod = fused_or_mod(to_score_program(score_mod), {q, k}, options);
   auto result = unlocked([&] {
     const OpenMpScope openmp(threads);
     auto call =

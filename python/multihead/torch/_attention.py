@@ -6,6 +6,8 @@ from .. import _core
 
 _WHO = "scaled_dot_product_attention"
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_Tensor, _strided = torch.Tensor, torch.strided
+_TYPES = (torch.Tensor, torch.nn.Parameter)  # not their subclasses, which mean something else
 _forward = _core.torch_forward
 _from_dlpack = torch._C._from_dlpack
 _max_seed = 2**63 - 1
@@ -100,25 +102,55 @@ def refuse(who, name, tensor):
         raise ValueError(f"{who}: {name} must be on the CPU, got device {tensor.device}; move it with .cpu()")
 
 
-def _check(query, key, value, attn_mask):
+def is_plain(query, key, value):
+    """Whether the kernels take them as they are: three dense CPU tensors of one dtype that we have."""
     dtype = query.dtype
-    if dtype not in _DTYPES:
-        raise TypeError(f"{_WHO}: query must be float32, float64, bfloat16 or float16, got {dtype}")
-    if key.dtype is not dtype or value.dtype is not dtype:
+    return (
+        type(query) in _TYPES
+        and type(key) in _TYPES
+        and type(value) in _TYPES
+        and query.is_cpu
+        and key.is_cpu
+        and value.is_cpu
+        and query.layout is key.layout is value.layout is _strided
+        and dtype is key.dtype is value.dtype
+        and dtype in _DTYPES
+        and not (query.is_nested or key.is_nested or value.is_nested)
+    )
+
+
+def is_plain_mask(mask):
+    return isinstance(mask, _Tensor) and mask.is_cpu and mask.layout is _strided and not mask.is_nested
+
+
+def _refuse_inputs(query, key, value):
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        refuse(_WHO, name, tensor)
+    if query.dtype not in _DTYPES:
+        raise TypeError(f"{_WHO}: query must be float32, float64, bfloat16 or float16, got {query.dtype}")
+    if not query.dtype is key.dtype is value.dtype:
         raise TypeError(
             f"{_WHO}: query, key and value must have one dtype, got {query.dtype}, {key.dtype} and {value.dtype}"
         )
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.dim() < 2:
-            raise _core.ShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
-    if attn_mask is not None and attn_mask.dtype not in (torch.bool, dtype, torch.float32):
+
+
+def _mask_options(attn_mask, is_causal, dtype):
+    """The keyword arguments of a mask, and the additive one."""
+    refuse(_WHO, "attn_mask", attn_mask)
+    if is_causal:
+        raise RuntimeError(f"{_WHO}: attn_mask and is_causal=True exclude each other")
+    if attn_mask.dtype is torch.bool:
+        return {"keep": attn_mask}, None
+    if attn_mask.dtype not in (dtype, torch.float32):
         raise TypeError(f"{_WHO}: attn_mask must be bool or {dtype}, got {attn_mask.dtype}")
+    return {}, attn_mask.to(torch.float64 if dtype is torch.float64 else torch.float32)
 
 
 def _to_four_axes(query, key, value, attn_mask):
-    """[N…, H, L, E] with one batch axis, and the shape of the batch to restore; None if nothing changed."""
-    if query.dim() == key.dim() == value.dim() == 4 and query.size(0) == key.size(0) == value.size(0):
-        return query, key, value, attn_mask, None
+    """[N…, H, L, E] with one batch axis, and the shape of the batch to restore."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() < 2:
+            raise _core.ShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
     heads = max(query.dim(), key.dim(), value.dim()) >= 4
     tail = 3 if heads else 2
     leads = [t.shape[:-tail] if t.dim() >= tail else () for t in (query, key, value)]
@@ -154,45 +186,41 @@ def scaled_dot_product_attention(
     Gradient  query, key, value and a float attn_mask; no second derivative
     Raises    TypeError, ValueError: not on the CPU, sparse, quantized, shapes that do not fit
     """
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if (
-            type(tensor) is not torch.Tensor
-            or not tensor.is_cpu
-            or tensor.layout is not torch.strided
-            or tensor.dtype not in _DTYPES
-        ):
-            refuse(_WHO, name, tensor)
-    if attn_mask is not None:
-        refuse(_WHO, "attn_mask", attn_mask)
-        if is_causal:
-            raise RuntimeError(f"{_WHO}: attn_mask and is_causal=True exclude each other")
-    _check(query, key, value, attn_mask)
+    if not (isinstance(query, _Tensor) and is_plain(query, key, value)):
+        _refuse_inputs(query, key, value)
+    return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _share_heads(query, key, value, enable_gqa):
+    """PyTorch repeats the heads of keys and values separately; the kernel knows one number for both."""
+    heads, key_heads, value_heads = query.size(1), key.size(1), value.size(1)
+    if not enable_gqa and heads != key_heads:
+        raise _core.ShapeError(
+            f"{_WHO}: query has {heads} heads and key {key_heads}; set enable_gqa=True to share key heads"
+        )
+    if key_heads == value_heads:
+        return key, value
+    if not enable_gqa or heads % value_heads or heads % key_heads:
+        raise _core.ShapeError(f"{_WHO}: key has {key_heads} heads, value {value_heads}")
+    return key.repeat_interleave(heads // key_heads, 1), value.repeat_interleave(heads // value_heads, 1)
+
+
+def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    """scaled_dot_product_attention of tensors for which is_plain() holds."""
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"{_WHO}: dropout_p must be in [0, 1], got {dropout_p}")
     if scale is not None and scale != scale:
         raise ValueError(f"{_WHO}: scale is NaN")
-    query, key, value, attn_mask, restore = _to_four_axes(query, key, value, attn_mask)
-    if query.size(1) != key.size(1) and not enable_gqa:
-        raise _core.ShapeError(
-            f"{_WHO}: query has {query.size(1)} heads and key {key.size(1)}; set enable_gqa=True to share key heads"
-        )
-    if value.size(1) != key.size(1):  # PyTorch repeats keys and values separately
-        if not enable_gqa or query.size(1) % value.size(1) or query.size(1) % key.size(1):
-            raise _core.ShapeError(f"{_WHO}: key has {key.size(1)} heads, value {value.size(1)}")
-        key = key.repeat_interleave(query.size(1) // key.size(1), 1)
-        value = value.repeat_interleave(query.size(1) // value.size(1), 1)
-
-    options = {"causal": is_causal, "scale": scale}
-    bias = None
+    q, k, v, restore = query.shape, key.shape, value.shape, None
+    if not (len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0]):
+        query, key, value, attn_mask, restore = _to_four_axes(query, key, value, attn_mask)
+        q, k, v = query.shape, key.shape, value.shape
+    if not q[1] == k[1] == v[1]:
+        key, value = _share_heads(query, key, value, enable_gqa)
+    options, bias = {"causal": is_causal, "scale": scale}, None
     if attn_mask is not None:
-        if attn_mask.dtype is torch.bool:
-            options["keep"] = attn_mask
-        else:
-            bias = attn_mask if attn_mask.dtype is not torch.bfloat16 else attn_mask.float()
-            if query.dtype is torch.float64:
-                bias = bias.double()
-            elif bias.dtype is not torch.float32:
-                bias = bias.float()
+        more, bias = _mask_options(attn_mask, is_causal, query.dtype)
+        options.update(more)
     if dropout_p > 0.0:
         options["dropout_p"], options["seed"] = dropout_p, new_seed()
     out = attend(query, key, value, bias, options)

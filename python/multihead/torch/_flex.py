@@ -5,7 +5,8 @@ import types
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .. import _core, _trace
+from .. import _core, _trace_symbols
+from .._trace import trace
 from ._attention import attend, refuse
 
 _WHO = "flex_attention"
@@ -16,8 +17,8 @@ class _Tracing(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if _trace._find(list(args) + list(kwargs.values())) is not None:
-            return _trace._torch_call(func, args, kwargs)
+        if _trace_symbols._find(list(args) + list(kwargs.values())) is not None:
+            return _trace_symbols._torch_call(func, args, kwargs)
         return func(*args, **kwargs)
 
 
@@ -27,7 +28,7 @@ class BlockMask:
     def __init__(self, mask_mod, shape=None):
         self.mask_mod = mask_mod
         self.shape = shape
-        self.program = _trace.trace(mask_mod, "mask_mod", False, _Tracing())
+        self.program = trace(mask_mod, "mask_mod", False, _Tracing())
         self.mask = self.program.mask()
 
     def __repr__(self):
@@ -65,7 +66,7 @@ def _score_program(score_mod):
     key = _cached(score_mod)
     if key is not None and key in _traced:
         return _traced[key]
-    program = _trace.trace(score_mod, "score_mod", True, _Tracing())
+    program = trace(score_mod, "score_mod", True, _Tracing())
     if key is not None:
         if len(_traced) > 256:
             _traced.clear()

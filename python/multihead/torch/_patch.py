@@ -20,8 +20,8 @@ class Patch:
         return f"<multihead.torch.patch: {self.calls} calls, {self.fallbacks} left to PyTorch {self.reasons or ''}>"
 
 
-def _unsupported(query, key, value, attn_mask):
-    """Why PyTorch must do this call itself, or None."""
+def _why_not(query, key, value, attn_mask):
+    """Why PyTorch must do this call itself."""
     for tensor in (query, key, value) if attn_mask is None else (query, key, value, attn_mask):
         if not isinstance(tensor, torch.Tensor):
             return "not a tensor"
@@ -29,13 +29,28 @@ def _unsupported(query, key, value, attn_mask):
             return "not a dense tensor"
         if tensor.device.type != "cpu":
             return f"device {tensor.device.type}"
-    if torch._C._functorch.maybe_current_level() is not None:
-        return "a torch.func transform"
-    if torch.overrides._is_torch_function_mode_enabled() or torch.compiler.is_compiling():
-        return "tracing"
-    if query.dtype not in _attention._DTYPES or not query.dtype == key.dtype == value.dtype:
-        return f"dtype {query.dtype}"
-    return None
+        if type(tensor) not in _attention._TYPES:
+            return f"a {type(tensor).__name__}"
+    if _in_transform():
+        return "a torch.func transform or tracing"
+    return f"dtype {query.dtype}"
+
+
+def _in_transform():
+    return (
+        torch._C._functorch.maybe_current_level() is not None
+        or torch.overrides._is_torch_function_mode_enabled()
+        or torch.compiler.is_compiling()
+    )
+
+
+def _is_ours(query, key, value, attn_mask):
+    return (
+        isinstance(query, torch.Tensor)
+        and _attention.is_plain(query, key, value)
+        and (attn_mask is None or _attention.is_plain_mask(attn_mask))
+        and not _in_transform()
+    )
 
 
 @contextlib.contextmanager
@@ -54,12 +69,12 @@ def patch():
     def scaled_dot_product_attention(
         query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ):
-        reason = _unsupported(query, key, value, attn_mask)
-        if reason is None:
+        if _is_ours(query, key, value, attn_mask):
             record.calls += 1
-            return _attention.scaled_dot_product_attention(
+            return _attention.plain_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
             )
+        reason = _why_not(query, key, value, attn_mask)
         record.fallbacks += 1
         record.reasons[reason] = record.reasons.get(reason, 0) + 1
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)

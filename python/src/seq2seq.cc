@@ -1,0 +1,257 @@
+// Encoder-decoder models: Hugging Face's Marian layout, beam search, translation.
+#include <algorithm>
+
+#include "multihead/core/error.h"
+#include "multihead/generate/translate.h"
+#include "multihead/models/marian.h"
+#include "multihead/train/seq2seq_run.h"
+#include "python/src/bindings.h"
+#include "python/src/modules.h"
+#include "python/src/names.h"
+
+namespace multihead::python {
+namespace {
+
+using models::Positions;
+using models::Seq2Seq;
+using models::Seq2SeqConfig;
+
+void bind_config(nb::module_& m) {
+  using C = Seq2SeqConfig;
+  nb::class_<C> c(
+      m, "Seq2SeqConfig",
+      "What an encoder-decoder model is: sizes, positions ('sinusoidal', 'learned'), norm ('layer', "
+      "'rms'),\nactivation, biases, shared embeddings, dropout. Fields are keyword arguments.");
+  bind_fields_init(c, "Seq2SeqConfig");
+#define MH_FIELD(name) c.def_rw(#name, &C::name)
+  MH_FIELD(source_vocab_size), MH_FIELD(target_vocab_size), MH_FIELD(max_positions), MH_FIELD(num_heads);
+  MH_FIELD(encoder_layers), MH_FIELD(decoder_layers), MH_FIELD(embed_dim), MH_FIELD(ffn_dim);
+  MH_FIELD(norm_eps), MH_FIELD(norm_first), MH_FIELD(final_norm), MH_FIELD(bias), MH_FIELD(output_bias);
+  MH_FIELD(share_embeddings), MH_FIELD(tie_output), MH_FIELD(scale_embeddings), MH_FIELD(init_std);
+  MH_FIELD(dropout_p), MH_FIELD(attention_dropout_p), MH_FIELD(ffn_dropout_p);
+  MH_FIELD(pad_id), MH_FIELD(eos_id), MH_FIELD(decoder_start_id);
+#undef MH_FIELD
+  c.def_prop_rw(
+      "positions", [](const C& x) { return x.positions == Positions::learned ? "learned" : "sinusoidal"; },
+      [](C& x, const std::string& name) {
+        x.positions = to_enum<Positions>(
+            name, "positions", {{"sinusoidal", Positions::sinusoidal}, {"learned", Positions::learned}});
+      });
+  c.def_prop_rw(
+      "norm", [](const C& x) { return x.norm == nn::NormKind::layer ? "layer" : "rms"; },
+      [](C& x, const std::string& name) { x.norm = norm_kind_of(name); });
+  c.def_prop_rw(
+      "activation",
+      [](const C& x) {
+        static const char* const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
+        return names[static_cast<int>(x.activation)];
+      },
+      [](C& x, const std::string& name) { x.activation = activation_of(name); });
+  c.def("__eq__", [](const C& a, const C& b) { return a == b; });
+}
+
+models::TokenBatch to_batch(const char* who, nb::handle tokens, nb::handle lengths) {
+  models::TokenBatch batch{to_tensor(tokens, {who, "tokens"}), {}};
+  if (!lengths.is_none()) batch.lengths = to_integers(lengths, {who, "lengths"});
+  return batch;
+}
+
+struct BeamKeywords {
+  int64_t beam_size, num_hypotheses;
+  double length_penalty;
+  int64_t max_length, no_repeat_ngram;
+};
+
+BeamOptions to_options(const BeamKeywords& k) {
+  BeamOptions options;
+  options.beam_size = k.beam_size;
+  options.num_hypotheses = k.num_hypotheses;
+  options.length_penalty = k.length_penalty;
+  options.max_length = k.max_length;
+  options.no_repeat_ngram = k.no_repeat_ngram;
+  return options;
+}
+
+std::vector<std::vector<int32_t>> to_sources(nb::handle sources) {
+  std::vector<std::vector<int32_t>> rows;
+  for (nb::handle row : sources) {
+    std::vector<int32_t>& tokens = rows.emplace_back();
+    for (const int64_t t : to_integers(row, {"beam_search", "sources"})) {
+      MH_CHECK(t >= 0 && t <= INT32_MAX, ValueError, "beam_search: token ", t, " is outside the vocabulary");
+      tokens.push_back(static_cast<int32_t>(t));
+    }
+  }
+  return rows;
+}
+
+void check_signals() {
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+constexpr size_t kGroup = 16;  // sentences between two looks at Ctrl-C; results do not depend on it
+
+// Per source, [(tokens, score)], best first.
+nb::list beam_search_call(const Seq2Seq& model, nb::handle sources, const BeamKeywords& words) {
+  const std::vector<std::vector<int32_t>> rows = to_sources(sources);
+  const BeamOptions options = to_options(words);
+  nb::list result;
+  for (size_t at = 0; at < rows.size(); at += kGroup) {
+    check_signals();
+    const std::vector<std::vector<int32_t>> group(
+        rows.begin() + static_cast<std::ptrdiff_t>(at),
+        rows.begin() + static_cast<std::ptrdiff_t>(std::min(rows.size(), at + kGroup)));
+    for (const auto& hypotheses : unlocked([&] { return beam_search(model, group, options); })) {
+      nb::list best;
+      for (const Hypothesis& h : hypotheses) best.append(nb::make_tuple(nb::cast(h.tokens), h.score));
+      result.append(best);
+    }
+  }
+  return result;
+}
+
+struct Translator {
+  Seq2Seq model;
+  train::PairTokenizers tokenizers;
+};
+
+Translator load_translator(const std::string& folder) {
+  return unlocked([&] {
+    Translator t{models::load_seq2seq(folder), train::load_pair_tokenizers(folder)};
+    const auto check = [&](const char* side, int64_t tokens, int64_t known) {
+      MH_CHECK(tokens <= known, FormatError, folder, ": the ", side, "'s tokenizer has ", tokens,
+               " tokens, the model knows ", known);
+    };
+    check("source", t.tokenizers.source.vocab_size(), t.model.config().source_vocab_size);
+    check("target", t.tokenizers.target.vocab_size(), t.model.config().target_vocab_size);
+    return t;
+  });
+}
+
+std::vector<std::vector<Translation>> translate_group(const Translator& t,
+                                                      const std::vector<std::string>& texts,
+                                                      const TranslateOptions& options) {
+  return unlocked(
+      [&] { return translate(t.model, t.tokenizers.source, t.tokenizers.target, texts, options); });
+}
+
+nb::str to_str(const std::string& bytes) {
+  return nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywords& words) {
+  const bool single = PyUnicode_Check(texts.ptr());
+  std::vector<std::string> lines;
+  if (single) {
+    lines.push_back(nb::cast<std::string>(texts));
+  } else {
+    for (nb::handle text : texts) {
+      if (!PyUnicode_Check(text.ptr()))
+        throw nb::type_error("translate: texts must be a str or a list of str");
+      lines.push_back(nb::cast<std::string>(text));
+    }
+  }
+  for (size_t i = 0; i < lines.size(); ++i) {  // nothing is translated if one text cannot be
+    encode_source(t.model, t.tokenizers.source, lines[i], "text " + std::to_string(i + 1));
+  }
+  const TranslateOptions options{.beam = to_options(words)};
+  nb::list result;
+  for (size_t at = 0; at < lines.size(); at += kGroup) {
+    check_signals();
+    const std::vector<std::string> group(
+        lines.begin() + static_cast<std::ptrdiff_t>(at),
+        lines.begin() + static_cast<std::ptrdiff_t>(std::min(lines.size(), at + kGroup)));
+    for (const auto& translations : translate_group(t, group, options)) {
+      nb::list best;
+      for (const Translation& x : translations) best.append(to_str(x.text));
+      result.append(words.num_hypotheses == 1 && nb::len(best) == 1 ? nb::object(best[0]) : nb::object(best));
+    }
+  }
+  return single ? nb::object(result[0]) : nb::object(result);
+}
+
+void bind_translator(nb::module_& m) {
+  nb::class_<Translator> c(m, "Translator",
+                           "An encoder-decoder model with its tokenizers: text in, text out.");
+  c.def_static("load", &load_translator, "folder"_a,
+               "From a folder in Marian's layout: config.json, model.safetensors and tokenizers.");
+  c.def_prop_ro(
+      "model", [](Translator& t) -> Seq2Seq& { return t.model; }, nb::rv_policy::reference_internal);
+  c.def_prop_ro("source_tokenizer", [](const Translator& t) { return t.tokenizers.source; });
+  c.def_prop_ro("target_tokenizer", [](const Translator& t) { return t.tokenizers.target; });
+  c.def(
+      "translate",
+      [](const Translator& t, nb::handle texts, int64_t beam_size, int64_t num_hypotheses,
+         double length_penalty, int64_t max_length, int64_t no_repeat_ngram) {
+        return translate_call(t, texts,
+                              {beam_size, num_hypotheses, length_penalty, max_length, no_repeat_ngram});
+      },
+      "texts"_a, nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "length_penalty"_a = 1.0,
+      "max_length"_a = 256, "no_repeat_ngram"_a = 0,
+      "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.");
+}
+
+void bind_model(nb::module_& m) {
+  nb::class_<Seq2Seq> c(
+      m, "Seq2Seq", "An encoder-decoder Transformer: source [B, Ts], target [B, Tt] -> logits [B, Tt, V].");
+  c.def(
+      "__init__",
+      [](Seq2Seq* self, const Seq2SeqConfig& config, Rng* rng) {
+        new (self) Seq2Seq(models::resolved(config), rng_or_default(rng));
+      },
+      "config"_a, nb::kw_only(), "rng"_a = nb::none());
+  c.def_prop_ro("config", [](const Seq2Seq& model) { return model.config(); });
+  c.def(
+      "__call__",
+      [](const Seq2Seq& model, nb::handle source, nb::handle target, nb::handle lengths, Rng* rng) {
+        const auto from = to_batch("Seq2Seq", source, lengths), to = to_batch("Seq2Seq", target, nb::none());
+        return unlocked([&] { return model(from, to, rng); });
+      },
+      "source"_a, "target"_a, nb::kw_only(), "source_lengths"_a = nb::none(), "rng"_a = nb::none(),
+      "Logits; `target` is the decoder's input, decoder_start_id first. Source padding is never attended "
+      "to.");
+  c.def(
+      "loss",
+      [](const Seq2Seq& model, nb::handle source, nb::handle target, nb::handle labels, nb::handle lengths,
+         Rng* rng, double label_smoothing) {
+        const auto from = to_batch("loss", source, lengths), to = to_batch("loss", target, nb::none());
+        const Tensor y = to_tensor(labels, {"loss", "labels"});
+        return unlocked([&] { return model.loss(from, to, y, rng, label_smoothing); });
+      },
+      "source"_a, "target"_a, "labels"_a, nb::kw_only(), "source_lengths"_a = nb::none(),
+      "rng"_a = nb::none(), "label_smoothing"_a = 0.0,
+      "Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.");
+  c.def(
+      "beam_search",
+      [](const Seq2Seq& model, nb::handle sources, int64_t beam_size, int64_t num_hypotheses,
+         double length_penalty, int64_t max_length, int64_t no_repeat_ngram) {
+        return beam_search_call(model, sources,
+                                {beam_size, num_hypotheses, length_penalty, max_length, no_repeat_ngram});
+      },
+      "sources"_a, nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "length_penalty"_a = 1.0,
+      "max_length"_a = 256, "no_repeat_ngram"_a = 0,
+      "Per source (a list of token ids, the end token included), [(tokens, score), ...], best first.");
+  c.def(
+      "save",
+      [](Seq2Seq& model, const std::string& folder) {
+        nb::module_::import_("os").attr("makedirs")(folder, "exist_ok"_a = true);
+        unlocked([&] { return models::save_seq2seq(model, folder), 0; });
+      },
+      "folder"_a,
+      "Writes config.json and model.safetensors as Hugging Face's Marian, where it can express it.");
+  c.def_static(
+      "load",
+      [](const std::string& folder) { return unlocked([&] { return models::load_seq2seq(folder); }); },
+      "folder"_a);
+  bind_module(c, "Seq2Seq");
+}
+
+}  // namespace
+
+void bind_seq2seq(nb::module_& m) {
+  bind_config(m);
+  bind_model(m);
+  bind_translator(m);
+}
+
+}  // namespace multihead::python

@@ -1,0 +1,87 @@
+"""Encoder-decoder models: training, Marian folders, beam search, translation."""
+
+import numpy as np
+import pytest
+
+import multihead as mh
+
+PAIRS = [("ein roter ball", "a red ball"), ("ein blauer hut", "a blue hat"), ("der hut ist rot", "the hat is red")]
+
+
+def tiny(tokenizer, **changes):
+    fields = dict(source_vocab_size=len(tokenizer) + 1, max_positions=64, encoder_layers=1, decoder_layers=1, num_heads=4)
+    fields |= dict(embed_dim=32, dropout_p=0.0, eos_id=tokenizer.eos_id, pad_id=len(tokenizer))
+    fields |= dict(decoder_start_id=tokenizer.eos_id)
+    return mh.models.Seq2Seq(mh.models.Seq2SeqConfig(**{**fields, **changes}), rng=mh.Rng(1))
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    """Learns three sentences by heart."""
+    tokenizer = mh.Tokenizer.train_bpe([text for pair in PAIRS for text in pair], vocab_size=280)
+    model, eos = tiny(tokenizer), tokenizer.eos_id
+    sources = [tokenizer.encode(a) + [eos] for a, _ in PAIRS]
+    labels = [tokenizer.encode(b) + [eos] for _, b in PAIRS]
+    pad = lambda rows, fill: np.array([row + [fill] * (max(map(len, rows)) - len(row)) for row in rows])
+    source, y = pad(sources, eos), pad(labels, -100)
+    target = np.concatenate([np.full((3, 1), eos), np.where(y[:, :-1] < 0, eos, y[:, :-1])], axis=1)
+    optimizer = mh.optim.AdamW(model, lr=1e-2)
+    for _ in range(120):
+        with mh.Tape() as tape:
+            loss = model.loss(source, target, y, source_lengths=[len(row) for row in sources])
+            tape.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < 0.1
+    folder = tmp_path_factory.mktemp("marian")
+    model.save(str(folder))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return mh.models.Translator.load(str(folder)), folder
+
+
+def test_translation(translator):
+    translator, _ = translator
+    assert translator.translate([a for a, _ in PAIRS]) == [b for _, b in PAIRS]
+    assert translator.translate(PAIRS[0][0]) == PAIRS[0][1]
+    best = translator.translate(PAIRS[0][0], num_hypotheses=3)
+    assert len(best) == 3 and best[0] == PAIRS[0][1]
+    many = [PAIRS[i % 3][0] for i in range(40)]
+    assert translator.translate(many, beam_size=1) == [PAIRS[i % 3][1] for i in range(40)]
+
+
+def test_beam_search_gives_tokens_and_scores(translator):
+    translator, _ = translator
+    tokenizer = translator.source_tokenizer
+    source = tokenizer.encode(PAIRS[1][0]) + [translator.model.config.eos_id]
+    ((tokens, score), (_, second)) = translator.model.beam_search([source], num_hypotheses=2)[0]
+    assert translator.target_tokenizer.decode(tokens) == PAIRS[1][1] and second <= score <= 0
+
+
+def test_what_cannot_be_translated_is_named(translator):
+    translator, folder = translator
+    with pytest.raises(ValueError, match="text 2 is empty"):
+        translator.translate(["ein hut", " "])
+    with pytest.raises(ValueError, match="at most 64"):
+        translator.translate("hut " * 100)
+    with pytest.raises(ValueError, match="vocabulary"):
+        translator.model.beam_search([[-1]])
+    with pytest.raises(ValueError, match="beam_size"):
+        translator.translate("ein hut", beam_size=0)
+    with pytest.raises(TypeError):
+        translator.translate([b"bytes"])
+    with pytest.raises(TypeError, match="unknown field 'depth'"):
+        mh.models.Seq2SeqConfig(depth=3)
+    with pytest.raises(mh.IoError):
+        mh.models.Translator.load(str(folder / "nowhere"))
+
+
+def test_transformers_reads_the_folder(translator):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    translator, folder = translator
+    theirs = transformers.MarianMTModel.from_pretrained(str(folder)).eval()
+    source, target = np.array([[5, 9, 11, 3]]), np.array([[0, 7, 8]])
+    with torch.no_grad():
+        want = theirs(input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)).logits
+    out = np.asarray(translator.model(source, target))
+    np.testing.assert_allclose(out, want.numpy(), atol=2e-4, rtol=1e-4)
