@@ -1,0 +1,47 @@
+// One block of scores and the registers that instructions write. Included by score_program_loops.cc alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace multihead::python {
+
+#define MH_INLINE [[gnu::always_inline]] inline
+
+// A block is 4 keys of 64 queries: long enough to hide the dispatch, short enough that registers stay in L1
+constexpr int kQueries = 64, kKeys = 4, kBlock = kQueries * kKeys;
+
+template <class T>
+struct Registers {
+  std::vector<T> values, slopes;
+  std::vector<int32_t> integers;
+  T* value(int32_t i) { return values.data() + static_cast<size_t>(i) * kBlock; }
+  T* slope(int32_t i) { return slopes.data() + static_cast<size_t>(i) * kBlock; }
+  int32_t* integer(int32_t i) { return integers.data() + static_cast<size_t>(i) * kBlock; }
+  void fit(size_t count) {
+    if (integers.size() < count * kBlock) {
+      values.resize(count * kBlock);
+      slopes.resize(count * kBlock);
+      integers.resize(count * kBlock);
+    }
+  }
+};
+
+template <class T>
+Registers<T>& registers() {
+  thread_local Registers<T> instance;
+  return instance;
+}
+
+struct Place {
+  int32_t batch, head, query, key;
+  int32_t count, rows;  ///< queries and keys that exist in this block
+};
+
+template <class F>
+MH_INLINE void each(F&& f) {
+#pragma GCC ivdep
+  for (int i = 0; i < kBlock; ++i) f(i);
+}
+
+}  // namespace multihead::python
