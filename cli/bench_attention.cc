@@ -20,6 +20,7 @@
 #include "multihead/core/version.h"
 #include "multihead/kernels/isa.h"
 #include "multihead/kernels/peak.h"
+#include "multihead/kernels/precision.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -211,6 +212,9 @@ class BenchAttention : public Verb {
     Json report = Json::object({{"date", fmt::format("{:%Y-%m-%d}", utc)},
                                 {"cpu", std::string(kernels::cpu_name())},
                                 {"isa", std::string(kernels::isa_name(kernels::current_isa()))},
+                                {"float32_matmul_precision",
+                                 std::string(kernels::precision_name(kernels::float32_matmul_precision()))},
+                                {"tiles", kernels::has_tiles()},
                                 {"threads", num_threads()},
                                 {"version", std::string(version())},
                                 {"commit", std::string(git_hash())},

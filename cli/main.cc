@@ -69,6 +69,7 @@ int run(const std::vector<std::string>& arguments) {
     return kDone;
   }
   if (line.common.threads > 0) set_num_threads(static_cast<int>(line.common.threads));
+  kernels::set_float32_matmul_precision(line.common.precision);
   return verb->run(line.common);
 }
 

@@ -97,6 +97,11 @@ Flags common_flags(CommonOptions& common) {
                  throw UsageError(concat("--threads must be in [1, 1024], got ", common.threads));
                }
              }});
+  flags.add({.name = "float32-matmul-precision",
+             .value = "WORD",
+             .help = "highest, high, medium or highest_tiles: f32 matrix products on CPUs with AMX tiles",
+             .initial = "highest",
+             .set = [&common](std::string_view v) { common.precision = kernels::parse_precision(v); }});
   return flags;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/precision.h"
 #include "multihead/train/fields.h"
 
 namespace multihead::cli {
@@ -81,6 +82,7 @@ struct CommonOptions {
   bool json = false;
   bool quiet = false;
   int64_t threads = 0;
+  kernels::MatmulPrecision precision = kernels::MatmulPrecision::highest;
 };
 
 class Verb {

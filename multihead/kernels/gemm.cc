@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/gemm_tiles.h"
 #include "multihead/kernels/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -391,6 +392,12 @@ void gemm(const GemmArgs<float>& args) {
   if (args.m == 0 || args.n == 0) return;
   if (args.k == 0) {  // an empty sum
     for (int64_t i = 0; i < args.m && !args.accumulate; ++i) std::fill_n(args.c + i * args.ldc, args.n, 0.0f);
+    HWY_DYNAMIC_DISPATCH(FinishAll)(args);
+    return;
+  }
+  const MatmulPrecision precision = float32_matmul_precision();
+  if (precision != MatmulPrecision::highest && has_tiles() && tiles_pay(args)) {
+    gemm_on_tiles(args, precision, TileUnit::amx);
     HWY_DYNAMIC_DISPATCH(FinishAll)(args);
     return;
   }

@@ -4,6 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/precision.h"
 #include "multihead/ops/attention_call.h"
 #include "multihead/ops/attention_check.h"
 
@@ -109,6 +110,12 @@ void add_plan(AttentionExplanation& e, const BoundAttention& bound, const Tensor
     e.workspace_bytes = p.workspace_bytes;
     e.backward_workspace_bytes = p.backward_workspace_bytes;
     split_lines(p.reasons, e.reasons);
+  }
+  const kernels::MatmulPrecision precision = kernels::float32_matmul_precision();
+  if (precision != kernels::MatmulPrecision::highest) {
+    e.reasons.push_back(concat("float32_matmul_precision ", kernels::precision_name(precision), ": ",
+                               kernels::has_tiles() ? "matrix products run on tiles, attention stays f32"
+                                                    : "changes nothing, there are no tiles here"));
   }
   if (dtype == Dtype::f16) e.reasons.emplace_back("f16 is storage: operands are widened to f32 first");
   if (dtype == Dtype::bf16) {

@@ -23,6 +23,17 @@ def num_threads() -> int:
 def set_num_threads(threads: int) -> None:
     """Sets the number of threads; ValueError unless 1 <= threads <= 1024."""
 
+def set_float32_matmul_precision(precision: str) -> None:
+    """
+    How precise f32 matrix products are on CPUs with AMX tiles: 'highest' (the default), 'high', 'medium' or 'highest_tiles'. Elsewhere the words change nothing.
+    """
+
+def float32_matmul_precision() -> str:
+    """What set_float32_matmul_precision() was given."""
+
+def has_tiles() -> bool:
+    """Whether f32 matrix products can run on AMX tiles here."""
+
 def isa() -> str:
     """
     The instruction set that kernels use: 'baseline', 'avx2' or 'avx512'. Cap it with MULTIHEAD_ISA.

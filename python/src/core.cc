@@ -8,6 +8,7 @@
 #include "multihead/core/storage.h"
 #include "multihead/core/version.h"
 #include "multihead/kernels/isa.h"
+#include "multihead/kernels/precision.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
 
@@ -71,6 +72,20 @@ void bind_core(nb::module_& m) {
   m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");
   m.def("set_num_threads", &set_num_threads, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>(),
         "Sets the number of threads; ValueError unless 1 <= threads <= 1024.");
+  m.def(
+      "set_float32_matmul_precision",
+      [](const std::string& precision) {
+        kernels::set_float32_matmul_precision(kernels::parse_precision(precision));
+      },
+      nb::arg("precision"),
+      "How precise f32 matrix products are on CPUs with AMX tiles: 'highest' (the default), 'high', 'medium' "
+      "or "
+      "'highest_tiles'. Elsewhere the words change nothing.");
+  m.def(
+      "float32_matmul_precision",
+      [] { return std::string(kernels::precision_name(kernels::float32_matmul_precision())); },
+      "What set_float32_matmul_precision() was given.");
+  m.def("has_tiles", &kernels::has_tiles, "Whether f32 matrix products can run on AMX tiles here.");
   m.def(
       "isa", [] { return std::string(kernels::isa_name(kernels::current_isa())); },
       "The instruction set that kernels use: 'baseline', 'avx2' or 'avx512'. Cap it with MULTIHEAD_ISA.");

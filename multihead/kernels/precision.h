@@ -1,0 +1,31 @@
+// How precise f32 matrix products have to be, in PyTorch's words.
+#pragma once
+
+#include <string_view>
+
+namespace multihead::kernels {
+
+/// On CPUs with AMX tiles an f32 product may run on tiles, each number as a sum of bf16 parts:
+///   highest        f32 multiply-adds, the same bits on every CPU with FMA (the default)
+///   high           two parts, three products: rms error about 5e-6 of the result
+///   medium         one part, one product: as if both operands were bf16
+///   highest_tiles  three parts, six products: as accurate as f32, with other last bits
+/// Without tiles the words change nothing. With them Inf times a number may give NaN (Inf times a part that
+/// is zero), and numbers below the smallest normal one count as zero. Attention keeps f32 under every word.
+/// The tile instructions have not been run yet: no machine this was written on has them; the tests run loops
+/// that follow their description.
+enum class MatmulPrecision { highest, high, medium, highest_tiles };
+
+/// The process's setting.
+MatmulPrecision float32_matmul_precision();
+/// Not to be called while kernels run.
+void set_float32_matmul_precision(MatmulPrecision precision);
+
+std::string_view precision_name(MatmulPrecision precision);
+/// Throws ValueError unless `name` is one of the four words.
+MatmulPrecision parse_precision(std::string_view name);
+
+/// Whether this CPU has bf16 tiles, the system lets this process use them, and current_isa() is avx512.
+bool has_tiles();
+
+}  // namespace multihead::kernels
