@@ -13,6 +13,7 @@
 #include "cli/bench_contender.h"
 #include "cli/bench_report.h"
 #include "cli/bench_shape.h"
+#include "cli/output.h"
 #include "cli/rival_process.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"
@@ -233,7 +234,7 @@ class BenchAttention : public Verb {
       say("");
       if (!common_.json) {
         fmt::print("{}\n", row_text(row));
-        std::fflush(stdout);
+        flush_output();
       }
       report["shapes"].push_back(std::move(row));
     }
