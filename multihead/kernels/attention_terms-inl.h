@@ -129,9 +129,10 @@ struct TermArgs {
   }
 };
 
-// Rows [begin, end) of one vector of queries; kTerms is what may be present (checked at run time if several).
-template <int kTerms, bool kFree>
-HWY_INLINE Vec TermVector(const TermArgs& args, const BlockRange& r, int lane, int begin, int end, Vec top) {
+// Rows [begin, end) of NV vectors of queries; kTerms is what may be present (checked at run time if several).
+template <int kTerms, bool kFree, int NV>
+HWY_INLINE void TermVectors(const TermArgs& args, const BlockRange& r, int first, int begin, int end,
+                            Vec (&top)[NV]) {
   const F d;
   const int bits = args.bits();
   const auto has = [&](int bit) { return kTerms == bit || ((kTerms & bit) != 0 && (bits & bit) != 0); };
@@ -139,41 +140,57 @@ HWY_INLINE Vec TermVector(const TermArgs& args, const BlockRange& r, int lane, i
   const float cap = static_cast<float>(terms.softcap);
   const Vec none = hn::Set(d, -kInfinity), vcap = hn::Set(d, cap),
             inverse_cap = hn::Set(d, cap > 0 ? 1 / cap : 0);
-  const Vec slope = hn::Load(d, args.lanes->slope + lane);
+  Vec slope[NV];
+#pragma GCC unroll 4
+  for (int j = 0; j < NV; ++j) slope[j] = hn::Load(d, args.lanes->slope + first + j * kN);
   for (int k = begin; k < end; ++k) {
-    const int64_t at = int64_t{k - r.k0} * kTileRows + lane;
-    Vec x = hn::LoadU(d, args.s + at);
-    if (has(kCapBit)) {
-      const Vec th = Tanh(d, hn::Mul(x, inverse_cap));
-      x = hn::Mul(vcap, th);
-      if (args.derivative) {
-        const Vec factor = hn::NegMulAdd(th, th, hn::Set(d, 1.0f));
-        hn::StoreU(hn::Mul(hn::LoadU(d, args.derivative + at), factor), d, args.derivative + at);
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) {
+      const int lane = first + j * kN;
+      const int64_t at = int64_t{k - r.k0} * kTileRows + lane;
+      Vec x = hn::LoadU(d, args.s + at);
+      if (has(kCapBit)) {
+        const Vec th = Tanh(d, hn::Mul(x, inverse_cap));
+        x = hn::Mul(vcap, th);
+        if (args.derivative) {
+          const Vec factor = hn::NegMulAdd(th, th, hn::Set(d, 1.0f));
+          hn::StoreU(hn::Mul(hn::LoadU(d, args.derivative + at), factor), d, args.derivative + at);
+        }
       }
+      if (has(kBiasBit)) x = hn::Add(x, hn::LoadU(d, args.bias + at));
+      if (has(kRelativeBit)) {
+        x = hn::Add(x, hn::GatherIndex(d, terms.relative_bias, RelativeIndex(terms, *args.lanes, lane, k)));
+      }
+      if (has(kAlibiBit)) x = hn::NegMulAdd(slope[j], Distance(*args.lanes, lane, k), x);
+      if (has(kKeepBit)) x = hn::IfThenElse(Kept(args.keep + at), x, none);
+      if constexpr (!kFree) x = hn::IfThenElse(Visible(*args.tile, lane, k), x, none);
+      top[j] = hn::Max(top[j], x);
+      hn::StoreU(x, d, args.s + at);
     }
-    if (has(kBiasBit)) x = hn::Add(x, hn::LoadU(d, args.bias + at));
-    if (has(kRelativeBit)) {
-      x = hn::Add(x, hn::GatherIndex(d, terms.relative_bias, RelativeIndex(terms, *args.lanes, lane, k)));
-    }
-    if (has(kAlibiBit)) x = hn::NegMulAdd(slope, Distance(*args.lanes, lane, k), x);
-    if (has(kKeepBit)) x = hn::IfThenElse(Kept(args.keep + at), x, none);
-    if constexpr (!kFree) x = hn::IfThenElse(Visible(*args.tile, lane, k), x, none);
-    top = hn::Max(top, x);
-    hn::StoreU(x, d, args.s + at);
   }
-  return top;
 }
 
 template <int kTerms>
 HWY_NOINLINE void TermColumns(const TermArgs& args, const BlockRange& r, float* max) {
   const F d;
-  for (int lane = 0; lane < args.tile->groups * kGroupRows; lane += kN) {
+  int lane = 0;
+  if constexpr (kTerms == kAlibiBit) {  // whole rows: the key's number is broadcast once for all vectors
+    for (; r.full() && lane + kMaxVecs * kN <= args.tile->groups * kGroupRows; lane += kMaxVecs * kN) {
+      Vec top[kMaxVecs];
+#pragma GCC unroll 4
+      for (int j = 0; j < kMaxVecs; ++j) top[j] = hn::LoadU(d, max + lane + j * kN);
+      TermVectors<kTerms, true, kMaxVecs>(args, r, lane, r.k0, r.k1, top);
+#pragma GCC unroll 4
+      for (int j = 0; j < kMaxVecs; ++j) hn::StoreU(top[j], d, max + lane + j * kN);
+    }
+  }
+  for (; lane < args.tile->groups * kGroupRows; lane += kN) {
     const int g = lane / kGroupRows;
-    Vec top = hn::LoadU(d, max + lane);
-    top = TermVector<kTerms, false>(args, r, lane, r.need_begin[g], r.free_begin[g], top);
-    top = TermVector<kTerms, true>(args, r, lane, r.free_begin[g], r.free_end[g], top);
-    top = TermVector<kTerms, false>(args, r, lane, r.free_end[g], r.need_end[g], top);
-    hn::StoreU(top, d, max + lane);
+    Vec top[1] = {hn::LoadU(d, max + lane)};
+    TermVectors<kTerms, false, 1>(args, r, lane, r.need_begin[g], r.free_begin[g], top);
+    TermVectors<kTerms, true, 1>(args, r, lane, r.free_begin[g], r.free_end[g], top);
+    TermVectors<kTerms, false, 1>(args, r, lane, r.free_end[g], r.need_end[g], top);
+    hn::StoreU(top[0], d, max + lane);
   }
 }
 
