@@ -5,8 +5,9 @@
 // A and a panel stay in L2; blocks of k shorter than the chunk would load and store C more often (-2 points).
 //
 // One thread of a Zen 5 EPYC, AVX-512, 2026-11, all the shapes of bench/gemm_referees.cc, packing included:
-// .90 to .97 of the multiply-add peak, the products with a transposed A of 512, 768 or 1024 columns .80 to
-// .93; geometric mean of the speed 1.06 times the better of oneDNN 2.6.3 and OpenBLAS 0.3.21, the worst 0.82.
+// .92 to .98 of the multiply-add peak, the products with a transposed A .85 to .94; geometric mean of the
+// speed 1.07 times the better of oneDNN 2.6.3 and OpenBLAS 0.3.21, the worst 0.83. Two threads: 1.8 to 2.0
+// times one.
 //
 // A row-major A is read in place, a transposed one is packed by the task that uses it often enough. B is read
 // in place where it is row-major and used by few rows.
