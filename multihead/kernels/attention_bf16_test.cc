@@ -199,7 +199,7 @@ TEST(AttentionBf16Test, NeighboursInARaggedBatchDoNotLeak) {
   AttentionCase clean(o), dirty(o);
   // Rows of [B, T, ...] read as one packed sequence: 41 · 3 queries and 37 · 3 keys of each head.
   const kernels::AttentionSequence one[] = {{5, 30, 4, 20}};
-  uint8_t keep[20] = {};
+  uint8_t keep[37] = {};  // of the longest sequence there may be
   std::fill_n(keep, 13, uint8_t{1});
   for (AttentionCase* c : {&clean, &dirty}) {
     c->problem.batch = 1, c->problem.sequences = one;
