@@ -11,7 +11,6 @@
 namespace multihead::cli {
 namespace {
 
-using train::parse_integer;
 using train::parse_number;
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
