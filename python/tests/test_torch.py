@@ -48,7 +48,7 @@ def rms(x, y):
 # backward. In float32 each sum runs in the order of its terms, which gives the same bits on any number of threads and
 # costs some of the exactness of PyTorch's several partial sums: the more keys, the more.
 BOUNDS = {
-    (torch.bfloat16, False): 1.0,
+    (torch.bfloat16, False): 1.01,  # 1.003: dots of pairs round the probabilities to bf16 where a CPU has them
     (torch.float16, False): 1.0,
     (torch.bfloat16, True): 1.35,
     (torch.float16, True): 1.35,
