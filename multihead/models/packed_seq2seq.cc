@@ -261,27 +261,32 @@ PackedState PackedSeq2Seq::start(std::span<const std::vector<int32_t>> sources) 
 }
 
 // The keys and values of layer l stand 2·l·embed_dim behind a token.
-void PackedSeq2Seq::attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const {
-  const Layer& l = decoder_[layer];
+void PackedSeq2Seq::attend_tokens(size_t layer, Rows& r, int64_t row, int64_t rows,
+                                  const std::vector<PackedState::Token>& tokens) const {
   const int64_t e = config_.embed_dim, at = 2 * static_cast<int64_t>(layer) * e,
                 head_dim = e / config_.num_heads;
+  kernels::token_attention({.query = r.query + row * e,
+                            .query_stride = e,
+                            .rows = rows,
+                            .tokens = tokens.data(),
+                            .count = static_cast<int64_t>(tokens.size()),
+                            .key_offset = at,
+                            .value_offset = at + e,
+                            .heads = config_.num_heads,
+                            .head_dim = head_dim,
+                            .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+                            .out = r.attended + row * e,
+                            .out_stride = e,
+                            .scratch = r.scratch.data()});
+}
+
+void PackedSeq2Seq::attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const {
+  const Layer& l = decoder_[layer];
+  float* pair = state.steps_.back().data<float>() + 2 * static_cast<int64_t>(layer) * config_.embed_dim;
   l.self_query(x, r.query, {.rows = r.count});
-  l.self_pair(x, state.steps_.back().data<float>() + at, {.rows = r.count, .stride = memory_.out_features()});
+  l.self_pair(x, pair, {.rows = r.count, .stride = memory_.out_features()});
   for (int64_t row = 0; row < r.count; ++row) {
-    const auto& tokens = state.history_[static_cast<size_t>(row)];
-    kernels::token_attention({.query = r.query + row * e,
-                              .query_stride = e,
-                              .rows = 1,
-                              .tokens = tokens.data(),
-                              .count = static_cast<int64_t>(tokens.size()),
-                              .key_offset = at,
-                              .value_offset = at + e,
-                              .heads = config_.num_heads,
-                              .head_dim = head_dim,
-                              .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
-                              .out = r.attended + row * e,
-                              .out_stride = e,
-                              .scratch = r.scratch.data()});
+    attend_tokens(layer, r, row, 1, state.history_[static_cast<size_t>(row)]);
   }
   l.self_out(r.attended, r.y, {.rows = r.count, .residual = r.x});
 }
@@ -289,26 +294,11 @@ void PackedSeq2Seq::attend_self(size_t layer, PackedState& state, const float* x
 // Rows of one source share one pass over its tokens.
 void PackedSeq2Seq::attend_source(size_t layer, const PackedState& state, const float* x, Rows& r) const {
   const Layer& l = decoder_[layer];
-  const int64_t e = config_.embed_dim, at = 2 * static_cast<int64_t>(layer) * e,
-                head_dim = e / config_.num_heads;
   l.cross_query(x, r.query, {.rows = r.count});
   for (int64_t row = 0, end; row < r.count; row = end) {
     const int64_t source = state.source_[static_cast<size_t>(row)];
     for (end = row + 1; end < r.count && state.source_[static_cast<size_t>(end)] == source;) ++end;
-    const auto& tokens = state.source_tokens_[static_cast<size_t>(source)];
-    kernels::token_attention({.query = r.query + row * e,
-                              .query_stride = e,
-                              .rows = end - row,
-                              .tokens = tokens.data(),
-                              .count = static_cast<int64_t>(tokens.size()),
-                              .key_offset = at,
-                              .value_offset = at + e,
-                              .heads = config_.num_heads,
-                              .head_dim = head_dim,
-                              .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
-                              .out = r.attended + row * e,
-                              .out_stride = e,
-                              .scratch = r.scratch.data()});
+    attend_tokens(layer, r, row, end - row, state.source_tokens_[static_cast<size_t>(source)]);
   }
   l.cross_out(r.attended, r.y, {.rows = r.count, .residual = r.x});
 }

@@ -96,6 +96,8 @@ class PackedSeq2Seq {
   template <class Function>
   void sublayer(const Norm& norm, Rows& r, Function function) const;
   void feed_forward(const Layer& layer, const float* x, Rows& r) const;
+  void attend_tokens(size_t layer, Rows& r, int64_t row, int64_t rows,
+                     const std::vector<PackedState::Token>& tokens) const;
   void attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const;
   void attend_source(size_t layer, const PackedState& state, const float* x, Rows& r) const;
 

@@ -3,33 +3,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/nn/module.h"
 #include "multihead/optim/adam.h"
+#include "multihead/train/doctor-inl.h"
 
 namespace multihead::train {
 namespace {
 
 using models::LanguageModel;
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.contiguous(), y = b.contiguous();
-  return x.shape() == y.shape() && x.dtype() == y.dtype() && std::memcmp(x.raw(), y.raw(), x.bytes()) == 0;
-}
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double difference = std::abs(x[i] - y[i]);
-    if (!(difference <= largest)) largest = difference;  // keeps NaN
-  }
-  return largest;
-}
 
 // x[row, begin:end, :] of a [B, T, V] tensor.
 Tensor rows(const Tensor& x, int64_t row, int64_t begin, int64_t end) {
@@ -43,12 +28,6 @@ Tensor random_tokens(int64_t batch, int64_t length, int64_t vocabulary, RandomSt
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = stream.bits(i) % static_cast<uint64_t>(vocabulary);
   return tokens;
 }
-
-struct ThreadScope {
-  ThreadScope() : before(num_threads()) {}
-  ~ThreadScope() { set_num_threads(before); }
-  int before;
-};
 
 class Doctor {
  public:

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -11,6 +10,7 @@
 #include "multihead/nn/module.h"
 #include "multihead/ops/shape.h"
 #include "multihead/optim/adam.h"
+#include "multihead/train/doctor-inl.h"
 #include "multihead/train/doctor.h"
 
 namespace multihead::train {
@@ -18,26 +18,6 @@ namespace {
 
 using models::Seq2Seq;
 using models::TokenBatch;
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.contiguous(), y = b.contiguous();
-  return x.shape() == y.shape() && x.dtype() == y.dtype() && std::memcmp(x.raw(), y.raw(), x.bytes()) == 0;
-}
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double difference = std::abs(x[i] - y[i]);
-    if (!(difference <= largest)) largest = difference;  // keeps NaN
-  }
-  return largest;
-}
-
-struct ThreadScope {
-  ~ThreadScope() { set_num_threads(before); }
-  int before = num_threads();
-};
 
 class TranslatorDoctor {
  public:
