@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "cli/output.h"
 #include "cli/parser.h"
+#include "cli/suggestion.h"
 #include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
@@ -43,9 +45,39 @@ std::pair<Verb*, size_t> find(const Verbs& verbs, const std::vector<std::string>
   return {nullptr, 0};
 }
 
-int run(const std::vector<std::string>& arguments) {
+bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
+
+bool is_group(const Verbs& verbs, const std::string& word) {
+  return std::any_of(verbs.begin(), verbs.end(), [&](auto& v) { return v->name().starts_with(word + " "); });
+}
+
+// Of a group (`train`) only its own verbs are offered.
+[[noreturn]] void refuse(const Verbs& verbs, const std::vector<std::string>& arguments) {
+  const std::string given = arguments[0] + (arguments.size() > 1 ? " " + arguments[1] : "");
+  const bool group = is_group(verbs, arguments[0]);
+  std::vector<std::string> names;
+  for (const auto& verb : verbs) {
+    if (!group || verb->name().starts_with(arguments[0] + " ")) names.push_back(verb->name());
+  }
+  std::string hint = group ? "" : suggestion(given, names);
+  if (!group && hint.empty()) hint = suggestion(arguments[0], names);
+  throw UsageError(concat("unknown verb ", quote(given), hint, ", expected one of ",
+                          fmt::to_string(fmt::join(names, ", "))));
+}
+
+// `multihead help train lm` is `multihead train lm --help`.
+std::vector<std::string> help_last(std::vector<std::string> arguments) {
+  if (!arguments.empty() && asks_for_help(arguments[0])) {
+    std::rotate(arguments.begin(), arguments.begin() + 1, arguments.end());
+    arguments.back() = "--help";
+  }
+  return arguments;
+}
+
+int run(const std::vector<std::string>& given) {
   const Verbs verbs = make_verbs();
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
+  const std::vector<std::string> arguments = help_last(given);
+  if (arguments.empty() || arguments[0] == "--help") {
     fmt::print("{}", help_text(verbs));
     return arguments.empty() ? kUsage : kDone;
   }
@@ -55,10 +87,11 @@ int run(const std::vector<std::string>& arguments) {
   }
   const auto [verb, words] = find(verbs, arguments);
   if (verb == nullptr) {
-    std::string known;
-    for (const auto& v : verbs) known += (known.empty() ? "" : ", ") + v->name();
-    const std::string given = arguments[0] + (arguments.size() > 1 ? " " + arguments[1] : "");
-    throw UsageError(fmt::format("unknown verb {}, expected one of {}", quote(given), known));
+    if (arguments.size() < 2 || !asks_for_help(arguments[1]) || !is_group(verbs, arguments[0])) {
+      refuse(verbs, arguments);
+    }
+    fmt::print("{}", help_text(verbs, arguments[0]));
+    return kDone;
   }
   Flags flags;
   verb->declare(flags);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "cli/suggestion.h"
 #include "multihead/core/json.h"
 
 namespace multihead::cli {
@@ -51,7 +52,12 @@ void check_names(const std::string& verb, const Flags& flags, const std::vector<
     const std::string name = argument.substr(2, argument.find('=') - 2);
     const auto is_it = [&](const Flag& flag) { return !flag.positional && flag.name == name; };
     if (name == "config" || std::any_of(flags.list().begin(), flags.list().end(), is_it)) continue;
-    throw UsageError(concat("unknown flag ", quote("--" + name), "; see multihead ", verb, " --help"));
+    std::vector<std::string> known = {"--config"};
+    for (const Flag& flag : flags.list()) {
+      if (!flag.positional) known.push_back("--" + flag.name);
+    }
+    throw UsageError(concat("unknown flag ", quote("--" + name), suggestion("--" + name, known),
+                            "; see multihead ", verb, " --help"));
   }
 }
 
@@ -161,9 +167,14 @@ std::string help_text(const Verb& verb, const Flags& flags) {
   return out;
 }
 
-std::string help_text(const Verbs& verbs) {
-  std::string out = "multihead: Transformers on a CPU, trained and run\n\n  multihead VERB [arguments]\n\n";
-  for (const auto& verb : verbs) out += fmt::format("  {:<20} {}\n", verb->name(), verb->summary());
+std::string help_text(const Verbs& verbs, const std::string& group) {
+  std::string out =
+      group.empty() ? "multihead: Transformers on a CPU, trained and run\n\n  multihead VERB [arguments]\n\n"
+                    : "";
+  for (const auto& verb : verbs) {
+    if (!group.empty() && !verb->name().starts_with(group + " ")) continue;
+    out += fmt::format("  {:<20} {}\n", verb->name(), verb->summary());
+  }
   out += "\nmultihead VERB --help shows flags and examples; multihead --version the version.\n";
   return out;
 }

@@ -19,7 +19,8 @@ ParsedLine parse(const std::string& verb, const Flags& flags, const std::vector<
 
 /// The text of --help.
 std::string help_text(const Verb& verb, const Flags& flags);
-std::string help_text(const Verbs& verbs);
+/// The verbs, or those of a group: "train" names `train lm` and `train seq2seq`.
+std::string help_text(const Verbs& verbs, const std::string& group = "");
 
 /// What every verb understands besides its own flags.
 Flags common_flags(CommonOptions& common);
