@@ -2,13 +2,10 @@
 // it.
 #pragma once
 
+#include "multihead/kernels/amx.h"
 #include "multihead/kernels/gemm.h"
-#include "multihead/kernels/precision.h"
 
 namespace multihead::kernels {
-
-/// Who multiplies tiles: the CPU's AMX unit, or plain loops that follow the instruction's description.
-enum class TileUnit { amx, emulated };
 
 /// c = op(a)·op(b) [+ c] with the parts and products of `precision` (not `highest`); no epilogue.
 ///

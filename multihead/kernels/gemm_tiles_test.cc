@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "multihead/core/dtype.h"
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 
@@ -97,15 +98,91 @@ TEST(GemmTilesTest, SameBitsForAnyThreadsAndRowsAlone) {
 TEST(GemmTilesTest, AddsToCAndKeepsExtremes) {
   Product p(33, 31, 65, Transpose::no, Transpose::no);
   std::fill(p.a.begin(), p.a.end(), 0.0f), std::fill(p.b.begin(), p.b.end(), 1.0f);
-  p.a[0] = 3.3965e38f, p.a[65] = std::numeric_limits<float>::infinity();
-  std::fill(p.c.begin(), p.c.end(), 2.0f);
+  p.a[0] = 3.3965e38f;  // rounds to Inf in bf16
   p.g.accumulate = true;
   for (MatmulPrecision precision : {MatmulPrecision::high, MatmulPrecision::highest_tiles}) {
     std::fill(p.c.begin(), p.c.end(), 2.0f);
     gemm_on_tiles(p.g, precision, TileUnit::emulated);
-    EXPECT_NEAR(p.c[0] / 3.3965e38f, 1.0f, 1e-4f);  // rounds to Inf in bf16
-    EXPECT_FALSE(std::isfinite(p.c[31]));
+    EXPECT_NEAR(p.c[0] / 3.3965e38f, 1.0f, 1e-4f);
+    EXPECT_EQ(p.c[31], 2.0f);
     EXPECT_EQ(p.c[62], 2.0f);
+  }
+}
+
+// Inf, -Inf and NaN in both operands, before and after numbers of either sign, in both blocks of k: every
+// element is what the f32 kernel gives, up to rounding.
+TEST(GemmTilesTest, InfAndNanAreThoseOfIeee) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (Transpose ta : {Transpose::no, Transpose::yes}) {
+    for (Transpose tb : {Transpose::no, Transpose::yes}) {
+      Product p(41, 37, 1061, ta, tb);
+      const auto a = [&](int64_t i, int64_t k) -> float& {
+        return p.a[ta == Transpose::yes ? k * p.g.lda + i : i * p.g.lda + k];
+      };
+      const auto b = [&](int64_t k, int64_t j) -> float& {
+        return p.b[tb == Transpose::yes ? j * p.g.ldb + k : k * p.g.ldb + j];
+      };
+      a(3, 5) = inf, a(17, 1050) = -inf, a(30, 7) = std::nanf(""), a(31, 9) = inf, a(31, 10) = -inf;
+      b(5, 2) = 0, b(6, 4) = inf, b(1050, 20) = -inf, b(700, 33) = std::nanf(""), b(5, 11) = inf;
+      a(8, 6) = 0, a(9, 6) = 1.00390625f;  // a number whose second part is zero
+      gemm(p.g);
+      const std::vector<float> ieee = p.c;
+      for (auto precision :
+           {MatmulPrecision::high, MatmulPrecision::medium, MatmulPrecision::highest_tiles}) {
+        std::fill(p.c.begin(), p.c.end(), 7.0f);
+        gemm_on_tiles(p.g, precision, TileUnit::emulated);
+        for (size_t i = 0; i < ieee.size(); ++i) {
+          if (std::isnan(ieee[i])) {
+            ASSERT_TRUE(std::isnan(p.c[i])) << i;
+          } else if (std::isinf(ieee[i])) {
+            ASSERT_EQ(p.c[i], ieee[i]) << i;
+          } else {
+            ASSERT_NEAR(p.c[i], ieee[i], 1.0f) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Parts against a plain splitting, in both layouts, from both types, at edges and with zeros before.
+TEST(AmxPackTest, PartsAndPlaces) {
+  const auto round = [](float x) { return static_cast<float>(BFloat16(x)); };
+  for (int parts : {1, 2, 3}) {
+    for (int kind = 0; kind < 8; ++kind) {
+      const bool rows = kind & 1, k_first = kind & 2, bf16 = kind & 4;
+      const int64_t lines = 37, count = 71, before = kind % 3 == 0 ? 0 : 13;
+      const std::vector<float> x = normal(lines * count, 3);
+      const std::vector<BFloat16> narrow(x.begin(), x.end());
+      const AmxOperand from{bf16 ? static_cast<const void*>(narrow.data()) : x.data(),
+                            bf16,
+                            k_first ? count : 1,
+                            k_first ? 1 : lines,
+                            lines,
+                            count,
+                            before};
+      const int64_t steps = amx_steps(before + count), strips = amx_strips(lines);
+      std::vector<uint16_t> to(static_cast<size_t>(strips * steps * parts * kAmxWords), 0xFFFF);
+      EXPECT_FALSE(
+          amx_pack(from, rows ? AmxSide::rows : AmxSide::columns, parts, NotFinite::zero, to.data()));
+      for (int64_t line = 0; line < strips * 16; ++line) {
+        for (int64_t k = 0; k < steps * 32; ++k) {
+          const bool inside = line < lines && k >= before && k < before + count;
+          float value =
+              inside
+                  ? x[static_cast<size_t>(k_first ? line * count + k - before : (k - before) * lines + line)]
+                  : 0.0f;
+          if (bf16) value = round(value);
+          const int64_t i = line % 16, j = k % 32;
+          const int64_t at = rows ? i * 32 + j : (j / 2 * 16 + i) * 2 + j % 2;
+          for (int part = 0; part < parts; ++part) {
+            const int64_t tile = (line / 16 * steps + k / 32) * parts + part;
+            ASSERT_EQ(to[static_cast<size_t>(tile * kAmxWords + at)], BFloat16(value).bits) << kind;
+            value -= round(value);
+          }
+        }
+      }
+    }
   }
 }
 

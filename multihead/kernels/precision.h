@@ -10,8 +10,8 @@ namespace multihead::kernels {
 ///   high           two parts, three products: rms error about 5e-6 of the result
 ///   medium         one part, one product: as if both operands were bf16
 ///   highest_tiles  three parts, six products: as accurate as f32, with other last bits
-/// Without tiles the words change nothing. With them Inf times a number may give NaN (Inf times a part that
-/// is zero), and numbers below the smallest normal one count as zero. Attention keeps f32 under every word.
+/// Without tiles the words change nothing. With them numbers below the smallest normal one count as zero; Inf
+/// and NaN arise where f32 arithmetic has them. Attention keeps f32 under every word.
 /// The tile instructions have not been run yet: no machine this was written on has them; the tests run loops
 /// that follow their description.
 enum class MatmulPrecision { highest, high, medium, highest_tiles };
