@@ -28,16 +28,42 @@ void set_input(ForwardCall& call, const AttentionInput<T>& in) {
   call.value = in.value, call.value_strides = in.value_strides;
 }
 
+template <class T>
+ForwardCall forward_call(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<T>& in,
+                         const AttentionOutput<T, float>& out) {
+  ForwardCall call = digest_forward(p, t, sizeof(T));
+  set_input(call, in);
+  call.out = out.out, call.out_strides = out.out_strides;
+  call.lse = out.lse, call.lse_strides = out.lse_strides;
+  return call;
+}
+
 }  // namespace
+
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                const AttentionInput<float>& in, const AttentionOutput<float>& out,
+                                MatmulPrecision precision, TileUnit unit) {
+  ForwardCall call = forward_call(p, t, in, out);
+  call.tiles = true, call.unit = unit, call.scheme = part_scheme(precision);
+  run_forward(call);
+}
+
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                const AttentionInput<BFloat16>& in,
+                                const AttentionOutput<BFloat16, float>& out, TileUnit unit) {
+  ForwardCall call = forward_call(p, t, in, out);
+  call.tiles = true, call.unit = unit;
+  run_forward(call);
+}
 
 void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<float>& in,
                        const AttentionOutput<float>& out) {
   if (current_isa() == Isa::baseline) return reference_attention_forward(p, t, in, out);
-  ForwardCall call = digest_forward(p, t, sizeof(float));
-  set_input(call, in);
-  call.out = out.out, call.out_strides = out.out_strides;
-  call.lse = out.lse, call.lse_strides = out.lse_strides;
-  run_forward(call);
+  const MatmulPrecision precision = float32_matmul_precision();
+  if (precision != MatmulPrecision::highest && has_tiles()) {
+    return attention_forward_on_tiles(p, t, in, out, precision, TileUnit::amx);
+  }
+  run_forward(forward_call(p, t, in, out));
 }
 
 void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
@@ -53,11 +79,9 @@ void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
 void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
                        const AttentionInput<BFloat16>& in, const AttentionOutput<BFloat16, float>& out) {
   if (current_isa() == Isa::baseline) return widened_forward(p, t, in, out);
-  ForwardCall call = digest_forward(p, t, sizeof(BFloat16));
-  set_input(call, in);
+  if (has_tiles()) return attention_forward_on_tiles(p, t, in, out, TileUnit::amx);
+  ForwardCall call = forward_call(p, t, in, out);
   call.dots = bf16_dots();
-  call.out = out.out, call.out_strides = out.out_strides;
-  call.lse = out.lse, call.lse_strides = out.lse_strides;
   run_forward(call);
 }
 

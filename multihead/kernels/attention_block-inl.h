@@ -8,6 +8,7 @@
 #define MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_
 #endif
 
+#include "multihead/kernels/attention_amx-inl.h"
 #include "multihead/kernels/attention_dots-inl.h"
 #include "multihead/kernels/attention_forward.h"
 #include "multihead/kernels/attention_terms-inl.h"
@@ -115,10 +116,13 @@ HWY_INLINE void PackQuery(const ForwardCall& call, const RowTile& t, float scale
 
 // Scratch of one block.
 struct BlockBuffers {
-  float* s = nullptr;       // [kBlock][kTileRows] scores, then probabilities
-  float* bias = nullptr;    // likewise: transposed bias
-  float* shadow = nullptr;  // likewise: scores kept for safe mode
-  uint8_t* keep = nullptr;  // [kBlock][kTileRows]
+  float* s = nullptr;           // [kBlock][kTileRows] scores, then probabilities
+  float* bias = nullptr;        // likewise: transposed bias
+  float* shadow = nullptr;      // likewise: scores kept for safe mode
+  uint8_t* keep = nullptr;      // [kBlock][kTileRows]
+  uint16_t* weights = nullptr;  // on tiles: packed probabilities
+  float* sums = nullptr;        // on tiles: [kTileRows][value_columns]
+  AmxTile tile;                 // on tiles: the other operands
 };
 
 // Softmax state of a tile after some blocks, or of one block: per lane maximum (of natural scores, else
@@ -142,7 +146,9 @@ HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const Bloc
                            const LaneTerms& lanes, const Rows& key, const Rows& value, const float* qt,
                            const float* bias, const BlockBuffers& b, const uint8_t* keep, float* max) {
   const ScoreTerms<float>& terms = *call.terms;
-  if (UsesDots(call)) {
+  if (UsesTiles(call)) {
+    // made for the whole block
+  } else if (UsesDots(call)) {
     DotScores(call, t, r, key.data, key.stride, qt, b.s, nullptr);
   } else {
     ScoreProduct(t, r, key.data, key.stride, qt, call.p->head_dim, b.s, nullptr, value.data, value.stride,
@@ -165,7 +171,11 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
   if (call.has_keep) mask = mask_class(p, t, r.k0, r.k1);
   if (mask == BlockClass::empty) return false;
   ResetState(state);
-  if (call.has_terms || mask == BlockClass::partial) {
+  const bool finish_chunks = call.has_terms || mask == BlockClass::partial;
+  if (UsesTiles(call)) {
+    TileScores(call, t, r, buffers.tile, buffers.s, finish_chunks ? nullptr : state.max);
+  }
+  if (finish_chunks) {
     const uint8_t* keep = nullptr;
     if (mask == BlockClass::partial) fill_keep(p, t, r.k0, r.k1, buffers.keep), keep = buffers.keep;
     const float* bias = call.terms->bias ? buffers.bias : nullptr;
@@ -183,6 +193,8 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
                  Shifted(value, by), qt, bias ? bias + by * kTileRows : nullptr, chunk,
                  keep ? keep + by * kTileRows : nullptr, state.max);
     }
+  } else if (UsesTiles(call)) {
+    MaskRows(t, r, buffers.s, state.max);
   } else if (UsesDots(call)) {
     DotScores(call, t, r, key.data, key.stride, qt, buffers.s, state.max);
     MaskRows(t, r, buffers.s, state.max);

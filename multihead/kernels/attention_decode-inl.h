@@ -519,7 +519,7 @@ inline constexpr bool kHasDecode = false;
 
 // Whether a call of this kind goes this way (its tiles with at most 8 rows do).
 HWY_INLINE bool DecodesFew(const ForwardCall& c, const RowTile& t) {
-  return kHasDecode && t.rows <= 8 && !c.has_terms && !c.has_keep && c.p->dropout_p <= 0 &&
+  return kHasDecode && !UsesTiles(c) && t.rows <= 8 && !c.has_terms && !c.has_keep && c.p->dropout_p <= 0 &&
          c.p->head_dim % 16 == 0 && c.p->value_dim % 16 == 0 &&
          std::max(c.p->head_dim, c.p->value_dim) <= 256;
 }

@@ -30,6 +30,15 @@ void specified_backward_head(const AttentionProblem& problem, const ScoreTerms<f
                              int64_t b, int64_t kv);
 
 void run_forward(ForwardCall call);
+
+/// Forward on tiles whatever the CPU: bf16 in one part, f32 in those of `precision`. The entry points come
+/// here with TileUnit::amx, tests with the loops.
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                const AttentionInput<float>& in, const AttentionOutput<float>& out,
+                                MatmulPrecision precision, TileUnit unit);
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                const AttentionInput<BFloat16>& in,
+                                const AttentionOutput<BFloat16, float>& out, TileUnit unit);
 void run_backward(BackwardCall call);
 
 }  // namespace multihead::kernels

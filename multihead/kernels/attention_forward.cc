@@ -40,13 +40,17 @@ namespace {
 
 // How a task's scratch memory is cut.
 struct ForwardLayout {
-  int64_t block = 0, key = 0, value = 0, qt = 0, out = 0;  // floats
+  int64_t block = 0, key = 0, value = 0, qt = 0, out = 0, weights = 0, sums = 0;  // floats
   explicit ForwardLayout(const ForwardCall& c) {
     block = int64_t{kBlock} * kTileRows;
     key = c.copy_key ? kBlock * c.p->head_dim : 0;
     value = c.copy_value ? kBlock * c.value_columns : 0;
     qt = std::max<int64_t>(c.p->head_dim, 1) * kTileRows;
     out = kTileRows * c.value_columns;
+    if (!UsesTiles(c)) return;
+    const AmxLayout packed(c);
+    key = packed.key / 2, value = packed.value / 2, qt = packed.query / 2, weights = packed.weights / 2;
+    sums = out;
   }
 };
 
@@ -56,7 +60,9 @@ BlockBuffers MakeBuffers(const ForwardLayout& layout, float*& scratch) {
   b.bias = b.s + layout.block;
   b.shadow = b.bias + layout.block;
   b.keep = reinterpret_cast<uint8_t*>(b.shadow + layout.block);
-  scratch = b.shadow + layout.block + layout.block / 4;
+  b.weights = reinterpret_cast<uint16_t*>(b.shadow + layout.block + layout.block / 4);
+  b.sums = b.shadow + layout.block + layout.block / 4 + layout.weights;
+  scratch = b.sums + layout.sums;
   return b;
 }
 
@@ -130,7 +136,8 @@ struct TileWork {
   LaneState state;
   float* qt = nullptr;
   float* out = nullptr;
-  bool first = true;  // no block merged yet
+  bool first = true;     // no block merged yet
+  bool strange = false;  // on tiles: not all queries are finite
 };
 
 void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, const BlockBuffers& buffers,
@@ -140,6 +147,10 @@ void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, con
   ResetState(w.state);
   w.first = true;
   if (w.rows.empty()) return;
+  if (UsesTiles(c)) {
+    w.strange = PackTileQueries(c, w.rows, w.qt, buffers.s);
+    return;
+  }
   if (UsesDots(c)) return PackQueryPairs(c, w.rows, w.qt);
   PackQuery(c, w.rows, ScoreScale(c), w.qt, buffers.s);
 }
@@ -173,6 +184,44 @@ Rows NextBias(const ForwardCall& c, const RowTile& t, int k0) {
   return {c.terms->bias + t.b * s.batch + t.head[0] * s.head + t.query[0] * s.query + k0, s.query};
 }
 
+struct BlockRows {
+  Rows key, value;
+  AmxStage stage;  // on tiles: both
+};
+
+// out = out · alpha + block · beta, row by row; `first`: out = block.
+void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first, const float* alpha,
+               const float* beta, float* out) {
+  const F d;
+  for (int r = 0; r < t.rows; ++r) {
+    const Vec a = hn::Set(d, alpha[r]), b = hn::Set(d, beta[r]);
+    for (int64_t c = r * columns; c < (r + 1) * columns; c += kN) {
+      const Vec x = hn::LoadU(d, block + c);
+      hn::StoreU(first ? x : hn::MulAdd(x, b, hn::Mul(hn::LoadU(d, out + c), a)), d, out + c);
+    }
+  }
+}
+
+// As AddBlock, on tiles.
+void AddTileBlock(const ForwardCall& c, int k0, int k1, const AmxStage& stage, BlockBuffers buffers,
+                  bool safe, TileWork& w) {
+  const BlockRange r = MakeBlockRange(w.rows, k0, k1);
+  buffers.s += k0 % 32 * kTileRows;  // products start at a multiple of 32
+  buffers.tile = {&stage, reinterpret_cast<const uint16_t*>(w.qt), w.strange};
+  safe = safe || stage.key_strange || stage.value_strange || w.strange;
+  LaneState block;
+  if (!BlockProbabilities(c, w.rows, r, w.lanes, {}, {}, w.qt, buffers, safe, block)) return;
+  TileValues(c, w.rows, r, buffers.tile, buffers.s, buffers.shadow, buffers.weights, buffers.sums);
+  alignas(64) float alpha[kTileRows], beta[kTileRows];
+  if (w.first) {
+    w.state = block;
+  } else {
+    MergeState(w.rows.groups * kGroupRows, c.has_terms, w.state, block, alpha, beta);
+  }
+  MergeRows(w.rows, c.value_columns, buffers.sums, w.first, alpha, beta, w.out);
+  w.first = false;
+}
+
 // One block of keys into one tile.
 void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows& value,
               const BlockBuffers& buffers, bool safe, const Rows& next_queries, TileWork& w) {
@@ -204,19 +253,6 @@ void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows&
   w.first = false;
 }
 
-// out = out · alpha + block · beta, row by row; `first`: out = block.
-void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first, const float* alpha,
-               const float* beta, float* out) {
-  const F d;
-  for (int r = 0; r < t.rows; ++r) {
-    const Vec a = hn::Set(d, alpha[r]), b = hn::Set(d, beta[r]);
-    for (int64_t c = r * columns; c < (r + 1) * columns; c += kN) {
-      const Vec x = hn::LoadU(d, block + c);
-      hn::StoreU(first ? x : hn::MulAdd(x, b, hn::Mul(hn::LoadU(d, out + c), a)), d, out + c);
-    }
-  }
-}
-
 // As AddBlock for a tile of few rows.
 void AddFewBlock(const ForwardCall& c, int k0, int k1, const BlockBuffers& buffers, TileWork& w) {
   const BlockRange r = MakeBlockRange(w.rows, k0, k1);
@@ -240,12 +276,13 @@ bool ClipBlock(const RowTile& t, int64_t base, int* k0, int* k1) {
   return *k0 < *k1;
 }
 
-struct BlockRows {
-  Rows key, value;
-};
-
 BlockRows StageBlock(const ForwardCall& c, const AttentionTask& task, int k0, int k1, float* key,
                      float* value) {
+  if (UsesTiles(c)) {
+    BlockRows rows;
+    rows.stage = StageForTiles(c, task.b, task.kv, k0, k1, key, value);
+    return rows;
+  }
   if (UsesDots(c)) {
     BlockRows rows;
     rows.key.data = StageKeyPairs(c, task.b, task.kv, k0, k1, &rows.key.stride, key);
@@ -256,7 +293,8 @@ BlockRows StageBlock(const ForwardCall& c, const AttentionTask& task, int k0, in
   return {StageRows(c, c.key, c.key_strides, task.b, task.kv, k0, k1, c.p->head_dim, c.copy_key,
                     c.p->head_dim, key),
           StageRows(c, c.value, c.value_strides, task.b, task.kv, k0, k1, c.p->value_dim, c.copy_value,
-                    c.value_columns, value)};
+                    c.value_columns, value),
+          {}};
 }
 
 // Writes a tile; if it is not finite although something was excluded, computes it again safely.
@@ -273,7 +311,11 @@ void FinishTile(const ForwardCall& c, const AttentionTask& task, const BlockBuff
     int k0, k1;
     if (!ClipBlock(w.rows, base, &k0, &k1)) continue;
     const BlockRows rows = StageBlock(c, task, k0, k1, key, value);
-    AddBlock(c, k0, k1, rows.key, rows.value, buffers, true, {}, w);
+    if (UsesTiles(c)) {
+      AddTileBlock(c, k0, k1, rows.stage, buffers, true, w);
+    } else {
+      AddBlock(c, k0, k1, rows.key, rows.value, buffers, true, {}, w);
+    }
   }
   if (w.first) std::fill_n(w.out, w.rows.rows * c.value_columns, 0.0f);
   WriteTile(c, w.rows, w.state, w.out);
@@ -281,6 +323,7 @@ void FinishTile(const ForwardCall& c, const AttentionTask& task, const BlockBuff
 
 void ForwardTask(const ForwardTaskArgs& args) {
   const ForwardCall& c = *args.call;
+  const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
   const AttentionTask& task = *args.task;
   const ForwardLayout layout(c);
   float* scratch = args.scratch;
@@ -311,6 +354,10 @@ void ForwardTask(const ForwardTaskArgs& args) {
     for (int i = 0; i < count; ++i) {
       int k0, k1;
       if (!ClipBlock(tiles[i].rows, base, &k0, &k1)) continue;
+      if (UsesTiles(c)) {
+        AddTileBlock(c, k0, k1, rows.stage, buffers, false, tiles[i]);
+        continue;
+      }
       const bool last = base + kBlock >= tiles[i].rows.end;
       if (last) FetchOutput(c, tiles[i].rows);
       const int values = UsesDots(c) ? k0 / 2 - stage / 2 : k0 - stage;  // rows of pairs
@@ -323,6 +370,7 @@ void ForwardTask(const ForwardTaskArgs& args) {
 
 void ForwardPartial(const ForwardTaskArgs& args) {
   const ForwardCall& c = *args.call;
+  const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
   const AttentionTask& task = *args.task;
   const ForwardPartials& partials = *args.partials;
   const ForwardLayout layout(c);
@@ -345,7 +393,11 @@ void ForwardPartial(const ForwardTaskArgs& args) {
       AddFewBlock(c, k0, k1, buffers, w);
     } else {
       const BlockRows rows = StageBlock(c, task, k0, k1, key, value);
-      AddBlock(c, k0, k1, rows.key, rows.value, buffers, false, {}, w);
+      if (UsesTiles(c)) {
+        AddTileBlock(c, k0, k1, rows.stage, buffers, false, w);
+      } else {
+        AddBlock(c, k0, k1, rows.key, rows.value, buffers, false, {}, w);
+      }
     }
     // A block without keys is recognised by its sum.
     std::copy_n(w.state.max, kTileRows, partials.max + slot * kTileRows);
@@ -355,6 +407,7 @@ void ForwardPartial(const ForwardTaskArgs& args) {
 
 void ForwardMerge(const ForwardTaskArgs& args) {
   const ForwardCall& c = *args.call;
+  const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
   const AttentionTask& task = *args.task;
   const ForwardPartials& partials = *args.partials;
   const ForwardLayout layout(c);
@@ -383,7 +436,7 @@ void ForwardMerge(const ForwardTaskArgs& args) {
 
 int64_t ForwardScratch(const ForwardCall& c, int64_t tiles) {
   const ForwardLayout l(c);
-  return 3 * l.block + l.block / 4 + l.key + l.value + tiles * (l.qt + l.out);
+  return 3 * l.block + l.block / 4 + l.weights + l.sums + l.key + l.value + tiles * (l.qt + l.out);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "multihead/kernels/amx.h"
 #include "multihead/kernels/attention_tiles.h"
 #include "multihead/kernels/float_environment.h"
 
@@ -23,7 +24,10 @@ struct ForwardCall {
   float* lse = nullptr;
   uint64_t number = 0;  // of the call; 0: none
   bool bf16 = false;
-  bool dots = false;       // bf16: products of pairs instead of widening (forward only)
+  bool dots = false;   // bf16: products of pairs instead of widening (forward only)
+  bool tiles = false;  // products on bf16 tiles, by `unit`, of operands in parts (forward only)
+  TileUnit unit = TileUnit::amx;
+  PartScheme scheme;
   bool has_terms = false;  // scores leave the product in natural units and go through the terms
   bool has_keep = false;   // dense mask or mask function
   bool copy_key = false, copy_value = false;  // stage blocks in scratch memory
