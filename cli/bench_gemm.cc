@@ -10,7 +10,9 @@
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
 #include "multihead/kernels/gemm.h"
+#include "multihead/kernels/isa.h"
 #include "multihead/kernels/peak.h"
+#include "multihead/kernels/precision.h"
 
 namespace multihead::cli {
 namespace {
@@ -63,6 +65,13 @@ class BenchGemm : public Verb {
       }
       list.insert(list.end(), {{64, 64, 64}, {1, 4096, 4096}, {8, 4096, 4096}});
     }
+    const std::string isa(kernels::isa_name(kernels::current_isa()));
+    const std::string precision(kernels::precision_name(kernels::float32_matmul_precision()));
+    const bool tiles = kernels::has_tiles();
+    if (!common.json) {
+      fmt::print("{}, {}, {} thread{}, float32_matmul_precision {}, {}\n", kernels::cpu_name(), isa,
+                 num_threads(), num_threads() == 1 ? "" : "s", precision, tiles ? "AMX tiles" : "no tiles");
+    }
     Json rows = Json::array();
     for (const Product& p : list) {
       const auto [gflops, share] = measure(p);
@@ -80,8 +89,15 @@ class BenchGemm : public Verb {
         flush_output();
       }
     }
-    if (common.json)
-      fmt::print("{}\n", Json::object({{"threads", num_threads()}, {"products", rows}}).dump(2));
+    if (common.json) {
+      fmt::print("{}\n", Json::object({{"cpu", std::string(kernels::cpu_name())},
+                                       {"isa", isa},
+                                       {"float32_matmul_precision", precision},
+                                       {"tiles", tiles},
+                                       {"threads", num_threads()},
+                                       {"products", rows}})
+                             .dump(2));
+    }
     return kDone;
   }
 

@@ -47,6 +47,10 @@ std::string header_text(const Json& report) {
                                 report.at("isa").as_string(), report.at("threads").as_int(),
                                 report.at("threads").as_int() == 1 ? "" : "s", report.at("date").as_string(),
                                 report.at("version").as_string());
+  if (report.at("tiles").as_bool()) {
+    out += fmt::format(", AMX tiles, float32_matmul_precision {}",
+                       report.at("float32_matmul_precision").as_string());
+  }
   if (const std::string& commit = report.at("commit").as_string(); !commit.empty()) out += " " + commit;
   for (const auto& [name, version] : report.at("rivals").members()) {
     out += fmt::format(", {} {}", name, version.as_string());

@@ -177,9 +177,12 @@ class BenchTrain : public Verb {
     }
     fmt::print("{:.0f} tokens/s, {:.2f} ms per step (median of {}), {} threads\n", tokens, time * 1e3,
                times_.size(), num_threads());
-    fmt::print("{:.1f} GFLOP/s, {:.2f} of the {:.0f} that the FMA units reach ({}, {})\n",
-               flops() / time / 1e9, share, peak, kernels::isa_name(kernels::current_isa()),
-               kernels::cpu_name());
+    fmt::print(
+        "{:.1f} GFLOP/s, {:.2f} of the {:.0f} that the FMA units reach ({}, {}{})\n", flops() / time / 1e9,
+        share, peak, kernels::isa_name(kernels::current_isa()), kernels::cpu_name(),
+        kernels::has_tiles() ? fmt::format(", AMX tiles, float32_matmul_precision {}",
+                                           kernels::precision_name(kernels::float32_matmul_precision()))
+                             : "");
     fmt::print("peak memory {:.1f} MB, of which tensors {:.1f} MB; {} parameters\n",
                static_cast<double>(usage.ru_maxrss) / 1024,
                static_cast<double>(memory.peak_bytes) / 1048576.0, parameters_);

@@ -1,10 +1,11 @@
 #include "multihead/ops/attention_explain.h"
 
 #include <sstream>
+#include <string_view>
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/precision.h"
+#include "multihead/kernels/amx.h"
 #include "multihead/ops/attention_call.h"
 #include "multihead/ops/attention_check.h"
 
@@ -86,6 +87,33 @@ void split_lines(const std::string& text, std::vector<std::string>& lines) {
   }
 }
 
+// Which units multiply, and how precisely.
+void explain_products(Dtype dtype, AttentionExplanation& e) {
+  const kernels::MatmulPrecision precision = kernels::float32_matmul_precision();
+  const bool tiles = kernels::has_tiles();
+  if (precision != kernels::MatmulPrecision::highest && dtype != Dtype::f64) {
+    const std::string_view word = kernels::precision_name(precision);
+    if (!tiles) {
+      e.reasons.push_back(
+          concat("float32_matmul_precision ", word, ": changes nothing, there are no tiles here"));
+    } else if (dtype != Dtype::bf16) {
+      const kernels::PartScheme scheme = kernels::part_scheme(precision);
+      e.reasons.push_back(concat("float32_matmul_precision ", word, ": forward products on tiles, ",
+                                 scheme.products, " of bf16 parts each; backward by f32 multiply-adds"));
+    }
+  }
+  if (dtype == Dtype::f16) e.reasons.emplace_back("f16 is storage: operands are widened to f32 first");
+  if (dtype != Dtype::bf16) return;
+  e.reasons.emplace_back("bf16 is storage: scores, softmax and sums are f32");
+  e.reasons.emplace_back(
+      tiles
+          ? "forward products on bf16 tiles (AMX), probabilities rounded to bf16: same bits for any threads "
+            "and chunking on such CPUs, others round differently; backward widened to f32"
+      : kernels::bf16_dots() ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "
+                               "same bits for any threads and chunking on such CPUs, others round differently"
+                             : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");
+}
+
 void add_plan(AttentionExplanation& e, const BoundAttention& bound, const Tensor& query,
               const AttentionOptions& options) {
   const AttentionSizes& s = bound.sizes();
@@ -111,21 +139,7 @@ void add_plan(AttentionExplanation& e, const BoundAttention& bound, const Tensor
     e.backward_workspace_bytes = p.backward_workspace_bytes;
     split_lines(p.reasons, e.reasons);
   }
-  const kernels::MatmulPrecision precision = kernels::float32_matmul_precision();
-  if (precision != kernels::MatmulPrecision::highest) {
-    e.reasons.push_back(concat("float32_matmul_precision ", kernels::precision_name(precision), ": ",
-                               kernels::has_tiles() ? "matrix products run on tiles, attention stays f32"
-                                                    : "changes nothing, there are no tiles here"));
-  }
-  if (dtype == Dtype::f16) e.reasons.emplace_back("f16 is storage: operands are widened to f32 first");
-  if (dtype == Dtype::bf16) {
-    const bool dots = kernels::bf16_dots();
-    e.reasons.emplace_back("bf16 is storage: scores, softmax and sums are f32");
-    e.reasons.emplace_back(
-        dots ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "
-               "same bits for any threads and chunking on such CPUs, others round differently"
-             : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");
-  }
+  explain_products(dtype, e);
   const auto element = static_cast<int64_t>(size_of(dtype)), wide = dtype == Dtype::f64 ? int64_t{8} : 4;
   e.output_bytes = s.batch * s.heads * s.queries * (s.value_dim * element + wide);
   e.capture_bytes = capture_bytes(options.capture, s, wide);
