@@ -60,7 +60,12 @@ std::vector<CaseOptions> shapes() {
   o.causal = true;
   list.push_back(o);
   for (CaseOptions x : std::vector<CaseOptions>(list)) {
-    x.dropout = 0.2, x.alibi = true, x.relative_bias = true, x.bias = Bias::per_head, x.softcap = 9;
+    x.alibi = true;  // one term alone is added by the product
+    list.push_back(x);
+    x.alibi = false, x.bias = Bias::per_head, x.keep = Keep::per_sample;
+    list.push_back(x);
+    x.keep = Keep::none;
+    x.dropout = 0.2, x.alibi = x.relative_bias = true, x.softcap = 9;
     x.keep = Keep::per_sample, x.window_left = 200, x.layout = Layout::bthd;
     list.push_back(x);
     x.bias = Bias::key_only, x.keep = Keep::none, x.key_lengths = x.score_function = true;

@@ -160,6 +160,17 @@ HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const Bloc
 
 HWY_INLINE Rows Shifted(const Rows& rows, int64_t by) { return {rows.data + by * rows.stride, rows.stride}; }
 
+// A bias or ALiBi alone needs no pass of its own over the scores.
+HWY_INLINE ProductTerm TermOfProduct(const ForwardCall& call, const LaneTerms& lanes, bool safe) {
+  const ScoreTerms<float>& terms = *call.terms;
+  const bool alone = call.has_terms && !UsesDots(call) && !UsesTiles(call) && !(terms.softcap > 0) &&
+                     !terms.relative_bias && !terms.score_function &&
+                     (terms.bias == nullptr) != (terms.alibi_slopes == nullptr);
+  if (!alone) return {};
+  if (terms.alibi_slopes) return {End::alibi_max, lanes.slope, lanes.place};
+  return {safe ? End::store_max : End::bias_max, nullptr, nullptr};
+}
+
 // s <- probabilities of the block relative to its own maximum; state <- that maximum and the sum. False if no
 // query sees any of it.
 HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, const BlockRange& r,
@@ -171,7 +182,8 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
   if (call.has_keep) mask = mask_class(p, t, r.k0, r.k1);
   if (mask == BlockClass::empty) return false;
   ResetState(state);
-  const bool finish_chunks = call.has_terms || mask == BlockClass::partial;
+  const ProductTerm term = TermOfProduct(call, lanes, safe);
+  const bool finish_chunks = mask == BlockClass::partial || (call.has_terms && term.end == End::store_max);
   if (UsesTiles(call)) {
     TileScores(call, t, r, buffers.tile, buffers.s, finish_chunks ? nullptr : state.max);
   }
@@ -199,8 +211,11 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
     DotScores(call, t, r, key.data, key.stride, qt, buffers.s, state.max);
     MaskRows(t, r, buffers.s, state.max);
   } else {
+    if (term.end == End::bias_max) {
+      GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.s);
+    }
     ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, state.max, value.data, value.stride,
-                 call.value_columns);
+                 call.value_columns, term);
     MaskRows(t, r, buffers.s, state.max);
   }
   if (safe) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);

@@ -246,7 +246,8 @@ void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows&
                     w.out);
   } else {
     const Rows next_bias = k1 < w.rows.end ? NextBias(c, w.rows, k1) : Rows{};
-    const int64_t columns = next_bias.data ? std::min(kBlock, w.rows.end - k1) : c.p->head_dim;
+    // A row that starts within a cache line ends in one more: without it .04 of a call's time (T = 1024).
+    const int64_t columns = next_bias.data ? std::min(kBlock, w.rows.end - k1) + 15 : c.p->head_dim;
     BlockValues(w.rows, r, buffers.s, value, c.value_columns, w.first, alpha, beta, w.out,
                 next_bias.data ? next_bias : next_queries, columns);
   }

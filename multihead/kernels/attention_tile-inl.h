@@ -41,6 +41,8 @@ inline constexpr int kMaxVecs = 2;
 enum class End {
   store,       // C = sum
   store_max,   // C = sum; max[column] = max(max[column], sum)
+  bias_max,    // C = C + sum, the rest as store_max
+  alibi_max,   // C = sum - slope[column] · |place[column] - key|, the rest as store_max
   accumulate,  // the chain starts from C
   merge,       // C = C · alpha[row] + sum · beta[row]
 };
@@ -58,11 +60,41 @@ struct TileArgs {
   const float* beta;
   const float* ahead;  // rows of another operand to fetch into the caches, one per row of A; may be null
   int64_t ahead_stride, ahead_columns;
+  const float* slope;  // alibi_max: per column
+  const float* place;
+  int32_t key;  // alibi_max: of the first row
 };
+
+inline constexpr bool KeepsMax(End end) {
+  return end == End::store_max || end == End::bias_max || end == End::alibi_max;
+}
 
 // Asks for one row of floats.
 HWY_INLINE void FetchRow(const float* row, int64_t columns) {
   for (int64_t c = 0; c < columns; c += 16) __builtin_prefetch(row + c, 0, 2);
+}
+
+// The score term of bias_max and alibi_max.
+template <End kEnd, int MR, int NV>
+HWY_INLINE void AddTerm(const TileArgs& t, Vec (&acc)[MR][NV]) {
+  const F d;
+#pragma GCC unroll 4
+  for (int j = 0; j < NV; ++j) {
+    if constexpr (kEnd == End::bias_max) {
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i) {
+        acc[i][j] = hn::Add(acc[i][j], hn::LoadU(d, t.c + i * t.c_stride + j * kN));
+      }
+    }
+    if constexpr (kEnd == End::alibi_max) {
+      const Vec slope = hn::LoadU(d, t.slope + j * kN), place = hn::LoadU(d, t.place + j * kN);
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i) {
+        const Vec distance = hn::Abs(hn::Sub(place, hn::Set(d, static_cast<float>(t.key + i))));
+        acc[i][j] = hn::NegMulAdd(slope, distance, acc[i][j]);
+      }
+    }
+  }
 }
 
 template <End kEnd, bool kStepOne, int MR, int NV>
@@ -96,7 +128,8 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
     a += a_step;
     b += b_stride;
   }
-  if constexpr (kEnd == End::store_max) {
+  AddTerm<kEnd>(t, acc);
+  if constexpr (KeepsMax(kEnd)) {
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
       Vec max = hn::LoadU(d, t.max + j * kN);
@@ -136,6 +169,7 @@ HWY_INLINE void TileRows(TileArgs t, int64_t rows) {
     t.a += n * (kStepOne ? t.a_row : 1);
     t.c += n * t.c_stride;
     if constexpr (kEnd == End::merge) t.alpha += n, t.beta += n;
+    if constexpr (kEnd == End::alibi_max) t.key += static_cast<int32_t>(n);
   };
   for (; rows >= MR; rows -= MR) {
     fetch(MR);
@@ -175,11 +209,13 @@ HWY_INLINE void Product(TileArgs t, int64_t rows, int64_t columns) {
           TileRows<kEnd, kStepOne, 12, 1>(t, rows);
       }
       t.b += now, t.c += now, t.max += now, columns -= now, t.ahead = nullptr;
+      if constexpr (kEnd == End::alibi_max) t.slope += now, t.place += now;
     }
   } else {
     for (; columns > 0; columns -= 2 * kN) {
       TileRows<kEnd, kStepOne, 6, 2>(t, rows);
       t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN, t.ahead = nullptr;
+      if constexpr (kEnd == End::alibi_max) t.slope += 2 * kN, t.place += 2 * kN;
     }
   }
 }
