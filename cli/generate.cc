@@ -55,6 +55,8 @@ class Generate : public Verb {
     flags.integer("seed", seed_, "seed of the choices");
     flags.integer("samples", samples_, "continuations");
     flags.text("stop", "TEXT", stop_, "end before this text");
+    flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16"},
+                 "cached keys and values: bf16 halves their memory and rounds them");
     flags.choice("past-context", overflow_, {"slide", "error"},
                  "when the context is full, go on from its last half, or refuse beforehand");
   }
@@ -72,6 +74,7 @@ class Generate : public Verb {
     if (prompt.empty()) throw UsageError("the prompt is empty; give --prompt TEXT");
     options_.seed = static_cast<uint64_t>(seed_);
     options_.overflow = overflow_ == "error" ? Overflow::error : Overflow::slide;
+    if (cache_dtype_ == "bf16") options_.cache_dtype = Dtype::bf16;
     if (const auto eos = loaded.tokenizer.eos_id()) options_.stop_tokens = {*eos};
     return print(common, loaded, prompt);
   }
@@ -129,7 +132,7 @@ class Generate : public Verb {
                    .dump(2));
   }
 
-  std::string folder_, prompt_, stop_, overflow_ = "slide";
+  std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32";
   int64_t samples_ = 1, seed_ = 0;
   GenerateOptions options_;
 };

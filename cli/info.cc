@@ -41,10 +41,11 @@ class Info : public Verb {
   };
 
   static Facts facts_of(LoadedModel loaded) {
+    const bool windowed = loaded.model.config().window > 0;
     return {models::config_to_json(loaded.model.config()),
             nn::parameter_count(loaded.model),
-            static_cast<int64_t>(loaded.model.make_state(1).bytes()),
-            "one full context",
+            static_cast<int64_t>(nn::decode_state_bytes(loaded.model.plan({.ring = windowed}))),
+            windowed ? "one text of any length" : "one full context",
             {{"tokenizer", loaded.tokenizer}}};
   }
 

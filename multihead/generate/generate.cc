@@ -29,7 +29,7 @@ void check_arguments(const models::LanguageModel& model, const std::vector<std::
                " of prompt ", r, " is outside the vocabulary of ", model.config().vocab_size);
     }
     const int64_t total = static_cast<int64_t>(prompts[r].size()) + options.max_new_tokens;
-    MH_CHECK(options.overflow == Overflow::slide || total - 1 <= model.config().context, ValueError,
+    MH_CHECK(options.overflow == Overflow::slide || total - 1 <= model.longest(), ValueError,
              "generate: prompt ", r, " and ", options.max_new_tokens, " new tokens need a context of ",
              total - 1, ", the model has ", model.config().context);
   }
@@ -46,34 +46,57 @@ void slide(std::vector<Row>& rows, nn::DecodeState& state, int64_t context) {
   for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r].done || state.lengths[r] + static_cast<int64_t>(rows[r].pending.size()) <= context) continue;
     rows[r].pending = window(rows[r].text, context);
-    state.lengths[r] = 0;
+    state.clear(static_cast<int64_t>(r));
+  }
+}
+
+// Reads up to `chunk` pending tokens of every row. The features behind the last one go to `ends` [B, E].
+void read(const models::LanguageModel& model, std::vector<Row>& rows, nn::DecodeState& state, int64_t chunk,
+          Tensor& ends) {
+  std::vector<int64_t> counts;
+  for (const Row& row : rows) {
+    counts.push_back(row.done ? 0 : std::min(chunk, static_cast<int64_t>(row.pending.size())));
+  }
+  const auto batch = static_cast<int64_t>(rows.size());
+  const int64_t length = std::max<int64_t>(*std::max_element(counts.begin(), counts.end()), 1);
+  Tensor tokens = Tensor::zeros({batch, length}, Dtype::i32);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    std::copy_n(rows[r].pending.begin(), counts[r],
+                tokens.data<int32_t>() + static_cast<int64_t>(r) * length);
+  }
+  const Tensor features = model.features(tokens, {.state = &state, .counts = counts});
+  const int64_t width = features.size(2);
+  if (!ends.defined()) ends = Tensor::zeros({batch, width}, features.dtype());
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t count = counts[static_cast<size_t>(b)];
+    if (count == 0) continue;
+    ends.as_strided({width}, {1}, b * width)
+        .copy_from(features.as_strided({width}, {1}, (b * length + count - 1) * width));
+    std::vector<int32_t>& pending = rows[static_cast<size_t>(b)].pending;
+    pending.erase(pending.begin(), pending.begin() + count);
   }
 }
 
 // Logits [B, V] behind the last pending token of every row.
 Tensor step(const models::LanguageModel& model, std::vector<Row>& rows, nn::DecodeState& state) {
-  size_t longest = 1;
-  for (const Row& row : rows) longest = std::max(longest, row.done ? 0 : row.pending.size());
-  const auto batch = static_cast<int64_t>(rows.size()), length = static_cast<int64_t>(longest);
-  Tensor tokens = Tensor::zeros({batch, length}, Dtype::i32);
-  std::vector<int64_t> counts, last;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const size_t count = rows[r].done ? 0 : rows[r].pending.size();
-    std::copy_n(rows[r].pending.begin(), count, tokens.data<int32_t>() + static_cast<int64_t>(r) * length);
-    counts.push_back(static_cast<int64_t>(count));
-    last.push_back(std::max<int64_t>(static_cast<int64_t>(count) - 1, 0));
-  }
-  const Tensor features = model.features(tokens, {.state = &state, .counts = counts});
-  const int64_t width = features.size(2);
-  Tensor ends = Tensor::empty({batch, width}, features.dtype());
-  for (int64_t b = 0; b < batch; ++b) {
-    ends.as_strided({width}, {1}, b * width)
-        .copy_from(features.as_strided({width}, {1}, (b * length + last[static_cast<size_t>(b)]) * width));
-  }
+  const int64_t chunk = state.window > 0 ? state.room() : state.capacity;
+  Tensor ends;
+  do {
+    read(model, rows, state, chunk, ends);
+  } while (std::any_of(rows.begin(), rows.end(),
+                       [](const Row& row) { return !row.done && !row.pending.empty(); }));
   return model.logits(ends).to(Dtype::f32);
 }
 
 }  // namespace
+
+nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t rows, int64_t longest_prompt,
+                                     const GenerateOptions& options) {
+  return model.plan({.batch = rows,
+                     .capacity = std::max<int64_t>(longest_prompt + options.max_new_tokens, 1),
+                     .ring = model.config().window > 0,
+                     .dtype = options.cache_dtype});
+}
 
 std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
                                            const std::vector<std::vector<int32_t>>& prompts,
@@ -81,18 +104,21 @@ std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
   check_arguments(model, prompts, options);
   if (prompts.empty()) return {};
   const NoTape silent;
-  const int64_t context = model.config().context;
+  const int64_t context = model.longest();
   std::vector<Row> rows;
-  int64_t needed = 1;
+  int64_t longest = 1;
   for (const auto& prompt : prompts) {
     const bool fits = static_cast<int64_t>(prompt.size()) <= context;
     rows.push_back({prompt, fits ? prompt : window(prompt, context), {}, false});
-    needed = std::max(needed, static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   }
-  nn::DecodeState state = model.make_state(static_cast<int64_t>(rows.size()), std::min(needed, context));
+  const nn::DecodeStateOptions plan =
+      plan_generate(model, static_cast<int64_t>(rows.size()), longest, options);
+  const int64_t limit = plan.window > 0 ? context : plan.capacity;
+  nn::DecodeState state = nn::make_decode_state(plan);
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     if (std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.done; })) break;
-    slide(rows, state, state.capacity);
+    slide(rows, state, limit);
     const Tensor logits = step(model, rows, state);
     const auto vocabulary = static_cast<size_t>(logits.size(1));
     for (size_t r = 0; r < rows.size(); ++r) {

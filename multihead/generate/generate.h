@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "multihead/generate/sampling.h"
@@ -11,6 +12,7 @@
 namespace multihead {
 
 /// What happens when a sequence fills the model's context.
+/// (Models with a window and relative positions have no end: nothing happens.)
 enum class Overflow {
   slide,  ///< the last half of the context is read again from position 0, and generation goes on
   error,  ///< ValueError before the first token, if prompt and new tokens cannot fit
@@ -22,9 +24,15 @@ struct GenerateOptions {
   uint64_t seed = 0;  ///< row r draws from its own stream, so rows do not depend on the batch
   std::vector<int32_t> stop_tokens = {};  ///< end a row; not part of the result
   Overflow overflow = Overflow::slide;
+  std::optional<Dtype> cache_dtype = {};  ///< of cached keys and values: the model's, or bf16
   /// Called with every new token as soon as it is known; returning false ends the row.
   std::function<bool(int64_t row, int32_t token)> on_token;
 };
+
+/// The state that generate() keeps, for the longest of the prompts: nn::decode_state_bytes() is its memory. A
+/// model with a window gets a ring where that is smaller.
+nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t rows, int64_t longest_prompt,
+                                     const GenerateOptions& options = {});
 
 /// Continues every prompt; the rows are decoded together and give what they would give alone. A prompt longer
 /// than the context is cut to its last half (slide).

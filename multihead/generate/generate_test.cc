@@ -62,6 +62,34 @@ TEST(GenerateTest, PastTheContextTheWindowSlidesOrIsAnError) {
   EXPECT_EQ(generate(m, {std::vector<int32_t>(50, 3)}, {.max_new_tokens = 2})[0].size(), 2u);
 }
 
+TEST(GenerateTest, AWindowHasNoEndAndItsMemoryIsThatOfTheRing) {
+  for (const auto positions : {models::Positions::rotary, models::Positions::alibi}) {
+    models::LanguageModelConfig c = model(positions).config();
+    c.window = 7;
+    Rng rng(3);
+    const models::LanguageModel m(c, rng);
+    const std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(600, 4), {1, 2, 3}};
+    const GenerateOptions options = {
+        .max_new_tokens = 120, .sampling = {.temperature = 0}, .overflow = Overflow::error};
+    const auto results = generate(m, prompts, options);
+    for (size_t r = 0; r < 2; ++r) EXPECT_EQ(results[r], slowly(m, prompts[r], 120));
+    const nn::DecodeStateOptions plan = plan_generate(m, 2, 600, options);
+    EXPECT_EQ(plan.window, 7);
+    EXPECT_EQ(nn::decode_state_bytes(plan), nn::decode_state_bytes(plan_generate(m, 2, 60000, options)));
+    EXPECT_EQ(plan_generate(m, 2, 3, options).window, 0);  // little text: a full state is smaller
+  }
+}
+
+TEST(GenerateTest, ACacheInBf16SaysTheSameAlone) {
+  const auto m = model(models::Positions::rotary);
+  GenerateOptions options = {.max_new_tokens = 10, .seed = 7, .cache_dtype = Dtype::bf16};
+  EXPECT_EQ(2 * nn::decode_state_bytes(plan_generate(m, 3, 2, options)),
+            nn::decode_state_bytes(plan_generate(m, 3, 2, {.max_new_tokens = 10})));
+  EXPECT_EQ(generate(m, {{1, 2}}, options)[0], generate(m, {{1, 2}, {3}, {1, 2}}, options)[0]);
+  options.cache_dtype = Dtype::f64;
+  EXPECT_THROW(generate(m, {{1}}, options), DtypeError);
+}
+
 TEST(GenerateTest, StopTokensAndCallbacksEndARow) {
   const auto m = model(models::Positions::rotary);
   const auto free = generate(m, {{1}}, {.max_new_tokens = 12, .sampling = {.temperature = 0}})[0];

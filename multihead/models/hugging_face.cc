@@ -34,15 +34,19 @@ const std::string& activation_name(Activation activation) {
 }
 
 bool is_gpt2(const LanguageModelConfig& c) {
-  return c.positions == Positions::learned && c.norm == nn::NormKind::layer && c.norm_first && c.final_norm &&
-         !c.gated && c.attention_bias && c.out_bias && c.ffn_bias && !c.head_bias && !c.scale_embeddings &&
-         c.num_kv_heads == c.num_heads && c.head_dim * c.num_heads == c.embed_dim;
+  return c.window == 0 && c.positions == Positions::learned && c.norm == nn::NormKind::layer &&
+         c.norm_first && c.final_norm && !c.gated && c.attention_bias && c.out_bias && c.ffn_bias &&
+         !c.head_bias && !c.scale_embeddings && c.num_kv_heads == c.num_heads &&
+         c.head_dim * c.num_heads == c.embed_dim;
 }
 
+// Llama, or Mistral where there is a window.
 bool is_llama(const LanguageModelConfig& c) {
-  return c.positions == Positions::rotary && c.rotary_layout == RotaryLayout::halves &&
-         c.rotary_fraction == 1 && c.norm == nn::NormKind::rms && c.norm_first && c.final_norm && c.gated &&
-         c.attention_bias == c.out_bias && !c.head_bias && !c.scale_embeddings;
+  const bool biased = c.attention_bias || c.ffn_bias;
+  return !(c.window > 0 && biased) && c.positions == Positions::rotary &&
+         c.rotary_layout == RotaryLayout::halves && c.rotary_fraction == 1 && c.norm == nn::NormKind::rms &&
+         c.norm_first && c.final_norm && c.gated && c.attention_bias == c.out_bias && !c.head_bias &&
+         !c.scale_embeddings;
 }
 
 Json gpt2_json(const LanguageModelConfig& c) {
@@ -64,26 +68,33 @@ Json gpt2_json(const LanguageModelConfig& c) {
 }
 
 Json llama_json(const LanguageModelConfig& c) {
-  return Json::object({{"architectures", Json(std::vector<Json>{"LlamaForCausalLM"})},
-                       {"model_type", "llama"},
-                       {"vocab_size", c.vocab_size},
-                       {"max_position_embeddings", c.context},
-                       {"hidden_size", c.embed_dim},
-                       {"intermediate_size", c.ffn_dim},
-                       {"num_hidden_layers", c.num_layers},
-                       {"num_attention_heads", c.num_heads},
-                       {"num_key_value_heads", c.num_kv_heads},
-                       {"head_dim", c.head_dim},
-                       {"hidden_act", activation_name(c.activation)},
-                       {"rms_norm_eps", c.norm_eps},
-                       {"rope_theta", c.rotary_base},  // read by transformers 4 …
-                       {"rope_parameters",             // … and by 5
-                        Json::object({{"rope_type", "default"}, {"rope_theta", c.rotary_base}})},
-                       {"attention_bias", c.attention_bias},
-                       {"mlp_bias", c.ffn_bias},
-                       {"attention_dropout", c.attention_dropout_p},
-                       {"initializer_range", c.init_std},
-                       {"tie_word_embeddings", c.tie_embeddings}});
+  const bool windowed = c.window > 0;
+  Json json = Json::object(
+      {{"architectures", Json(std::vector<Json>{windowed ? "MistralForCausalLM" : "LlamaForCausalLM"})},
+       {"model_type", windowed ? "mistral" : "llama"},
+       {"vocab_size", c.vocab_size},
+       {"max_position_embeddings", c.context},
+       {"hidden_size", c.embed_dim},
+       {"intermediate_size", c.ffn_dim},
+       {"num_hidden_layers", c.num_layers},
+       {"num_attention_heads", c.num_heads},
+       {"num_key_value_heads", c.num_kv_heads},
+       {"head_dim", c.head_dim},
+       {"hidden_act", activation_name(c.activation)},
+       {"rms_norm_eps", c.norm_eps},
+       {"rope_theta", c.rotary_base},  // read by transformers 4 …
+       {"rope_parameters",             // … and by 5
+        Json::object({{"rope_type", "default"}, {"rope_theta", c.rotary_base}})},
+       {"attention_dropout", c.attention_dropout_p},
+       {"initializer_range", c.init_std},
+       {"tie_word_embeddings", c.tie_embeddings}});
+  if (windowed) {
+    json["sliding_window"] = c.window;
+  } else {
+    json["attention_bias"] = c.attention_bias;
+    json["mlp_bias"] = c.ffn_bias;
+  }
+  return json;
 }
 
 Json own_json(const LanguageModelConfig& c) {
@@ -91,6 +102,7 @@ Json own_json(const LanguageModelConfig& c) {
                        {"model_type", "multihead"},
                        {"vocab_size", c.vocab_size},
                        {"context", c.context},
+                       {"window", c.window},
                        {"num_layers", c.num_layers},
                        {"num_heads", c.num_heads},
                        {"num_kv_heads", c.num_kv_heads},
@@ -142,7 +154,8 @@ LanguageModelConfig gpt2_config(io::ConfigReader& r) {
   return c;
 }
 
-LanguageModelConfig llama_config(io::ConfigReader& r) {
+// Mistral is Llama without biases and with a window (null: none); its defaults are others.
+LanguageModelConfig llama_config(io::ConfigReader& r, bool mistral) {
   LanguageModelConfig c;
   c.positions = Positions::rotary;
   c.norm = nn::NormKind::rms;
@@ -153,7 +166,7 @@ LanguageModelConfig llama_config(io::ConfigReader& r) {
   c.ffn_dim = r.integer("intermediate_size", kSize);
   c.num_layers = r.integer("num_hidden_layers", {.min = 1, .max = 1 << 16});
   c.num_heads = r.integer("num_attention_heads", kSize);
-  c.num_kv_heads = r.optional_integer("num_key_value_heads", kSize).value_or(0);
+  c.num_kv_heads = r.optional_integer("num_key_value_heads", kSize).value_or(mistral ? 8 : 0);
   c.head_dim = r.optional_integer("head_dim", kSize).value_or(0);
   c.activation = activation_field(r, "hidden_act", Activation::silu);
   c.norm_eps = r.number_or("rms_norm_eps", 1e-6, kPositive);
@@ -166,8 +179,14 @@ LanguageModelConfig llama_config(io::ConfigReader& r) {
   if (const Json* scaling = r.find("rope_scaling"); scaling != nullptr && !scaling->is_null()) {
     r.fail("rope_scaling", "is not supported");
   }
-  c.attention_bias = c.out_bias = r.boolean_or("attention_bias", false);
-  c.ffn_bias = r.boolean_or("mlp_bias", false);
+  c.attention_bias = c.out_bias = c.ffn_bias = false;
+  if (mistral) {
+    const Json* given = r.find("sliding_window");
+    c.window = given == nullptr ? 4096 : r.optional_integer("sliding_window", kSize).value_or(0);
+  } else {
+    c.attention_bias = c.out_bias = r.boolean_or("attention_bias", false);
+    c.ffn_bias = r.boolean_or("mlp_bias", false);
+  }
   c.attention_dropout_p = r.number_or("attention_dropout", 0, kProbability);
   c.init_std = r.number_or("initializer_range", 0.02, kPositive);
   c.tie_embeddings = r.boolean_or("tie_word_embeddings", false);
@@ -179,6 +198,7 @@ LanguageModelConfig own_config(io::ConfigReader& r) {
   LanguageModelConfig c;
   c.vocab_size = r.integer("vocab_size", kSize);
   c.context = r.integer("context", kSize);
+  c.window = r.integer_or("window", 0, {.min = 0, .max = kSize.max});
   c.num_layers = r.integer("num_layers", {.min = 1, .max = 1 << 16});
   c.num_heads = r.integer("num_heads", kSize);
   c.num_kv_heads = r.integer("num_kv_heads", kSize);
@@ -225,18 +245,23 @@ void check_size_before_allocating(const LanguageModelConfig& c, const io::Safete
 
 Family family_of(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
-  return is_gpt2(c) ? Family::gpt2 : is_llama(c) ? Family::llama : Family::multihead;
+  return is_gpt2(c)     ? Family::gpt2
+         : !is_llama(c) ? Family::multihead
+         : c.window > 0 ? Family::mistral
+                        : Family::llama;
 }
 
 const char* family_name(Family family) {
-  constexpr std::array<const char*, 3> kNames = {"gpt2", "llama", "multihead"};
+  constexpr std::array<const char*, 4> kNames = {"gpt2", "llama", "mistral", "multihead"};
   return kNames[static_cast<size_t>(family)];
 }
 
 Json config_to_json(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
   const Family family = family_of(c);
-  Json json = family == Family::gpt2 ? gpt2_json(c) : family == Family::llama ? llama_json(c) : own_json(c);
+  Json json = family == Family::gpt2        ? gpt2_json(c)
+              : family == Family::multihead ? own_json(c)
+                                            : llama_json(c);
   json["multihead"] = Json::object({{"dropout_p", c.dropout_p},
                                     {"ffn_dropout_p", c.ffn_dropout_p},
                                     {"scaled_residual_init", c.scaled_residual_init},
@@ -248,9 +273,9 @@ Json config_to_json(const LanguageModelConfig& config) {
 LanguageModelConfig config_from_json(const Json& json, const std::string& where,
                                      std::vector<std::string>* unknown) {
   io::ConfigReader reader(json, where);
-  const size_t family = reader.choice("model_type", {"gpt2", "llama", "multihead"});
+  const size_t family = reader.choice("model_type", {"gpt2", "llama", "mistral", "multihead"});
   LanguageModelConfig c = family == 0   ? gpt2_config(reader)
-                          : family == 1 ? llama_config(reader)
+                          : family <= 2 ? llama_config(reader, family == 2)
                                         : own_config(reader);
   if (auto training = reader.optional_child("multihead")) {
     c.dropout_p = training->number_or("dropout_p", c.dropout_p, kProbability);
@@ -338,6 +363,7 @@ WeightMap weight_map(LanguageModel& model) {
     case Family::gpt2:
       return gpt2_map(model.config());
     case Family::llama:
+    case Family::mistral:
       return llama_map(model.config());
     case Family::multihead:
       break;

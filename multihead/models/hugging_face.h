@@ -11,9 +11,10 @@
 
 namespace multihead::models {
 
-/// What config.json says. `gpt2` and `llama` load in transformers as GPT2LMHeadModel and LlamaForCausalLM;
-/// `multihead` is everything that neither can express, under our own names.
-enum class Family { gpt2, llama, multihead };
+/// What config.json says. `gpt2`, `llama` and `mistral` load in transformers as GPT2LMHeadModel,
+/// LlamaForCausalLM and MistralForCausalLM (llama with a sliding window and without biases); `multihead` is
+/// everything that none of them can express, under our own names.
+enum class Family { gpt2, llama, mistral, multihead };
 
 /// The family that can express this configuration.
 Family family_of(const LanguageModelConfig& config);

@@ -31,7 +31,7 @@ class Folder {
 
 // Fixtures: tools/goldens/hugging_face.py.
 TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
-  for (const char* name : {"gpt2", "llama", "llama_tied"}) {
+  for (const char* name : {"gpt2", "llama", "llama_tied", "mistral"}) {
     const std::string folder = (kData / name).string();
     const LanguageModel model = load_language_model(folder);
     const io::TensorMap expected = io::load_safetensors((kData / name / "expected.safetensors").string());
@@ -43,14 +43,17 @@ TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
 }
 
 TEST(HuggingFaceTest, WhatIsSavedIsLoadedBitForBit) {
-  std::vector<LanguageModelConfig> configs(3);
+  std::vector<LanguageModelConfig> configs(5);
   for (LanguageModelConfig& c : configs)
     c.vocab_size = 19, c.embed_dim = 12, c.num_heads = 3, c.num_layers = 2;
   configs[1].positions = Positions::rotary, configs[1].norm = nn::NormKind::rms, configs[1].gated = true;
   configs[1].activation = Activation::silu, configs[1].attention_bias = configs[1].out_bias = false;
   configs[1].ffn_dropout_p = 0.2;
   configs[2].positions = Positions::alibi, configs[2].tie_embeddings = false;
-  const Family families[] = {Family::gpt2, Family::llama, Family::multihead};
+  configs[3] = configs[1], configs[3].ffn_bias = false, configs[3].window = 3;
+  configs[4].window = 4;  // GPT-2 has none
+  const Family families[] = {Family::gpt2, Family::llama, Family::multihead, Family::mistral,
+                             Family::multihead};
   for (size_t i = 0; i < configs.size(); ++i) {
     const Folder folder;
     Rng rng(i);

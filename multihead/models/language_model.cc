@@ -52,6 +52,7 @@ nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c) {
 LanguageModelConfig resolved(LanguageModelConfig c) {
   check_positive("vocab_size", c.vocab_size);
   check_positive("context", c.context);
+  MH_CHECK(c.window >= 0, ValueError, "config: window must not be negative, got ", c.window);
   check_positive("num_layers", c.num_layers);
   check_positive("num_heads", c.num_heads);
   check_positive("embed_dim", c.embed_dim);
@@ -166,11 +167,31 @@ nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call, const Rot
   nn::LayerCall layer;
   layer.rng = call.rng;
   layer.attention.mask = call.mask;
-  if (call.state == nullptr) layer.attention.mask &= causal();
+  if (call.state == nullptr) {
+    layer.attention.mask &= config_.window > 0 ? window(config_.window - 1, 0) : causal();
+  }
   layer.attention.rotary = rotary;
   if (alibi_slopes_.defined())
     layer.attention.alibi_slopes = alibi_slopes_.to(token_embedding.weight.dtype());
   return layer;
+}
+
+void LanguageModel::check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
+                                const std::vector<int64_t>& counts) const {
+  MH_CHECK(state.batch() == batch && static_cast<int64_t>(state.layers.size()) == config_.num_layers,
+           ShapeError, "LanguageModel: the state has ", state.batch(), " rows and ", state.layers.size(),
+           " layers, expected ", batch, " and ", config_.num_layers);
+  MH_CHECK(state.window == 0 || state.window == config_.window, ValueError,
+           "LanguageModel: the state is a ring for a window of ", state.window, ", the model's window is ",
+           config_.window);
+  MH_CHECK(state.window == 0 || call.mask.excludes_nothing(), ValueError,
+           "LanguageModel: a ring forgets keys that a mask would count; use a state without ring");
+  MH_CHECK(static_cast<int64_t>(counts.size()) == batch, ShapeError, "LanguageModel: counts must have ",
+           batch, " entries, got ", counts.size());
+  for (size_t b = 0; b < counts.size(); ++b) {
+    MH_CHECK(state.lengths[b] + counts[b] <= longest(), ValueError, "LanguageModel: row ", b, " would reach ",
+             state.lengths[b] + counts[b], " tokens, the context is ", config_.context);
+  }
 }
 
 Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& call) const {
@@ -179,19 +200,11 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
   nn::DecodeState* state = call.state;
   std::vector<int64_t> starts = {0}, counts = call.counts;
   if (state != nullptr) {
-    MH_CHECK(state->batch() == batch && static_cast<int64_t>(state->layers.size()) == config_.num_layers,
-             ShapeError, "LanguageModel: the state has ", state->batch(), " rows and ", state->layers.size(),
-             " layers, expected ", batch, " and ", config_.num_layers);
     if (counts.empty()) counts.assign(static_cast<size_t>(batch), length);
-    MH_CHECK(static_cast<int64_t>(counts.size()) == batch, ShapeError, "LanguageModel: counts must have ",
-             batch, " entries, got ", counts.size());
+    check_state(*state, call, batch, counts);
     starts = state->lengths;
-    for (size_t b = 0; b < starts.size(); ++b) {
-      MH_CHECK(starts[b] + counts[b] <= config_.context, ValueError, "LanguageModel: row ", b,
-               " would reach ", starts[b] + counts[b], " tokens, the context is ", config_.context);
-    }
   }
-  MH_CHECK(length <= config_.context, ValueError, "LanguageModel: ", length, " tokens, the context is ",
+  MH_CHECK(length <= longest(), ValueError, "LanguageModel: ", length, " tokens, the context is ",
            config_.context);
   RotaryTable table;
   const bool rotated = config_.positions == Positions::rotary;
@@ -201,8 +214,13 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
   }
   nn::LayerCall layer = layer_call(call, rotated ? &table : nullptr);
   Tensor x = embed(tokens, starts, call.rng);
+  std::vector<int64_t> held;
+  if (state != nullptr) {
+    state->make_room(counts);
+    held = state->held();
+  }
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (state != nullptr) layer.update = {&state->layers[i], state->lengths, counts};
+    if (state != nullptr) layer.update = {&state->layers[i], held, counts, config_.window};
     layer.attention.capture = call.capture != nullptr ? &call.capture->at(i) : nullptr;
     x = layers[i](x, layer);
   }
@@ -226,15 +244,33 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const La
   return linear_cross_entropy(features(tokens, call), head_weight, targets, options);
 }
 
-nn::DecodeState LanguageModel::make_state(int64_t batch, int64_t capacity) const {
-  return nn::make_decode_state(
-      {.num_layers = config_.num_layers,
-       .batch = batch,
-       .num_kv_heads = config_.num_kv_heads,
-       .head_dim = config_.head_dim,
-       .value_head_dim = config_.head_dim,
-       .capacity = capacity > 0 ? std::min(capacity, config_.context) : config_.context,
-       .dtype = token_embedding.weight.dtype()});
+int64_t LanguageModel::longest() const {
+  const Positions p = config_.positions;
+  const bool endless =
+      config_.window > 0 && (p == Positions::rotary || p == Positions::alibi || p == Positions::none);
+  return endless ? int64_t{1} << 31 : config_.context;
+}
+
+nn::DecodeStateOptions LanguageModel::plan(const LanguageModelState& o) const {
+  MH_CHECK(!o.ring || config_.window > 0, ValueError, "LanguageModel: a ring needs a model with a window");
+  MH_CHECK(!o.ring || o.chunk > 0, ValueError, "LanguageModel: chunk must be positive, got ", o.chunk);
+  const Dtype own = token_embedding.weight.dtype(), dtype = o.dtype.value_or(own);
+  MH_CHECK(dtype == own || (own == Dtype::f32 && dtype == Dtype::bf16), DtypeError,
+           "LanguageModel: the state of a model of ", own, " cannot be ", dtype);
+  nn::DecodeStateOptions plan = {.num_layers = config_.num_layers,
+                                 .batch = o.batch,
+                                 .num_kv_heads = config_.num_kv_heads,
+                                 .head_dim = config_.head_dim,
+                                 .value_head_dim = config_.head_dim,
+                                 .capacity = o.capacity > 0 ? std::min(o.capacity, longest())
+                                             : o.ring       ? longest()
+                                                            : config_.context,
+                                 .dtype = dtype};
+  if (o.ring) {
+    const int64_t ring = nn::ring_capacity(config_.window, o.chunk);
+    if (ring < plan.capacity) plan.capacity = ring, plan.window = config_.window;
+  }
+  return plan;
 }
 
 }  // namespace multihead::models

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ enum class Positions { none, learned, sinusoidal, rotary, alibi };
 /// A superset of the GPT-2 and Llama families of Hugging Face and of the founding tutorial's model.
 struct LanguageModelConfig {
   int64_t vocab_size = 0;
-  int64_t context = 256;  ///< longest sequence
+  int64_t context = 256;  ///< longest sequence; see LanguageModel::longest()
+  int64_t window = 0;     ///< keys that a token sees, itself included (Mistral's sliding_window); 0: all
   int64_t num_layers = 4;
   int64_t num_heads = 4;
   int64_t num_kv_heads = 0;  ///< 0: num_heads
@@ -70,6 +72,17 @@ struct LanguageModelCall {
   std::vector<AttentionCapture>* capture = nullptr;  ///< one per layer
 };
 
+/// What a decoding state is to hold; see LanguageModel::plan().
+struct LanguageModelState {
+  int64_t batch = 1;
+  int64_t capacity = 0;  ///< tokens per row; 0: as many as the model reads
+  /// For models with a window: memory for the window alone, where that is less. The logits are the same, bit
+  /// for bit.
+  bool ring = false;
+  int64_t chunk = 256;              ///< ring: tokens per row that a call may add
+  std::optional<Dtype> dtype = {};  ///< of keys and values: the model's, or bf16 for half the memory
+};
+
 /// logits = head(norm(layers(embedding(tokens) + positions))).
 ///
 /// Shapes    tokens [B, T] i64 or i32, T <= context -> [B, T, vocab_size]
@@ -88,7 +101,17 @@ class LanguageModel {
   Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
               double label_smoothing = 0) const;
 
-  nn::DecodeState make_state(int64_t batch, int64_t capacity = 0) const;
+  /// Longest sequence that can be read: the context. With a window and positions that are relative or none
+  /// there is no end: the distances are always those of training.
+  int64_t longest() const;
+  /// The sizes of a state; nn::decode_state_bytes() of them is its memory.
+  nn::DecodeStateOptions plan(const LanguageModelState& options) const;
+  nn::DecodeState make_state(const LanguageModelState& options) const {
+    return nn::make_decode_state(plan(options));
+  }
+  nn::DecodeState make_state(int64_t batch, int64_t capacity = 0) const {
+    return make_state({.batch = batch, .capacity = capacity});
+  }
 
   const LanguageModelConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);
@@ -100,6 +123,8 @@ class LanguageModel {
 
  private:
   Tensor embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
+  void check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
+                   const std::vector<int64_t>& counts) const;
   nn::LayerCall layer_call(const LanguageModelCall& call, const RotaryTable* rotary) const;
   void initialize(Rng& rng);
 

@@ -180,8 +180,9 @@ Tensor Seq2Seq::loss(const TokenBatch& source, const TokenBatch& target, const T
   return cross_entropy((*this)(source, target, rng), labels, {.label_smoothing = label_smoothing});
 }
 
-nn::DecodeState Seq2Seq::start(const TokenBatch& source, int64_t capacity) const {
-  return transformer.decoder.start(encode(source), source.lengths, std::min(capacity, config_.max_positions));
+nn::DecodeState Seq2Seq::start(const TokenBatch& source, int64_t capacity, std::optional<Dtype> dtype) const {
+  return transformer.decoder.start(encode(source), source.lengths, std::min(capacity, config_.max_positions),
+                                   dtype);
 }
 
 Tensor Seq2Seq::step(const Tensor& tokens, nn::DecodeState& state, const Seq2SeqStep& call) const {

@@ -80,7 +80,8 @@ class Seq2Seq {
                 std::vector<AttentionCapture>* capture = nullptr) const;
 
   /// Encodes the source and computes its keys and values once, for `capacity` target tokens.
-  nn::DecodeState start(const TokenBatch& source, int64_t capacity) const;
+  /// `dtype` of the state: the model's, or bf16 for half the memory.
+  nn::DecodeState start(const TokenBatch& source, int64_t capacity, std::optional<Dtype> dtype = {}) const;
   /// Logits [B, T, V] of the next tokens [B, T]; the state moves on.
   Tensor step(const Tensor& tokens, nn::DecodeState& state, const Seq2SeqStep& call = {}) const;
 

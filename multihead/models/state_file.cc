@@ -2,8 +2,12 @@
 
 #include <algorithm>
 
+#include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/kernels/attention.h"
+#include "multihead/nn/module.h"
 
 namespace multihead::models {
 namespace {
@@ -44,17 +48,51 @@ void put(io::TensorMap& tensors, const char* part, const std::vector<KvCache>& c
   }
 }
 
+// A checksum of names, shapes, dtypes and every byte of the weights. Samples would miss what was trained in
+// some rows only; a megabyte at a time, all threads read them faster than the model does.
+std::string fingerprint(const std::vector<nn::NamedTensor>& parameters) {
+  constexpr int64_t kPiece = 1 << 20;
+  Checksum all;
+  for (const auto& [name, tensor] : parameters) {
+    const Tensor x = tensor.contiguous();
+    const std::string head = concat(name, " ", x.shape(), " ", x.dtype(), "\n");
+    all.update(head.data(), head.size());
+    const auto bytes = static_cast<int64_t>(x.bytes());
+    std::vector<uint64_t> sums(static_cast<size_t>((bytes + kPiece - 1) / kPiece));
+    parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t i, int) {
+      Checksum sum;
+      const auto count = static_cast<size_t>(std::min(kPiece, bytes - i * kPiece));
+      sum.update(static_cast<const char*>(x.raw()) + i * kPiece, count);
+      sums[static_cast<size_t>(i)] = sum.value();
+    });
+    all.update(sums.data(), sums.size() * sizeof(uint64_t));
+  }
+  return checksum_text(all.value());
+}
+
+// Modules are handles: a copy shares the weights.
+template <class Model>
+std::string fingerprint_of(const Model& model) {
+  Model handle = model;
+  return fingerprint(nn::named_parameters(handle));
+}
+
 // What a model's states look like.
 struct Expected {
   size_t layers = 0, cross = 0;
-  int64_t heads = 0, key_dim = 0, value_dim = 0;
+  int64_t heads = 0, key_dim = 0, value_dim = 0, window = 0;
   Dtype dtype = Dtype::f32;
+  std::string weights;
 };
 
 Expected expected_of(const nn::MultiHeadAttention& attention, const Tensor& weight, size_t layers,
                      bool cross) {
   const nn::MultiHeadAttentionOptions& o = attention.options();
-  return {layers, cross ? layers : 0, o.num_kv_heads, o.head_dim, o.value_head_dim, weight.dtype()};
+  Expected e;
+  e.layers = layers, e.cross = cross ? layers : 0;
+  e.heads = o.num_kv_heads, e.key_dim = o.head_dim, e.value_dim = o.value_head_dim;
+  e.dtype = weight.dtype();
+  return e;
 }
 
 class Reader {
@@ -63,6 +101,16 @@ class Reader {
     const auto found = file_.metadata().find("state");
     MH_CHECK(found != file_.metadata().end() && found->second == "multihead", FormatError, path,
              ": this is no saved decoding state");
+  }
+
+  const std::string& path() const { return file_.path(); }
+
+  void check_weights(const std::string& expected) const {
+    const auto found = file_.metadata().find("weights");
+    const std::string got = found == file_.metadata().end() ? "unknown" : found->second;
+    MH_CHECK(got == expected, FormatError, file_.path(),
+             ": the state belongs to another model: the checksum of its weights is ", got,
+             ", that of this model ", expected);
   }
 
   std::vector<int64_t> lengths(const std::string& name) const {
@@ -99,8 +147,8 @@ class Reader {
     MH_CHECK(file_.contains(name), FormatError, another(part), " \"", name, "\" is missing");
     const io::TensorInfo& info = file_.info(name);
     const auto rows = static_cast<int64_t>(lengths.size());
-    MH_CHECK(info.shape.size() == 4 && info.shape[1] == e.heads && info.shape[3] == features &&
-                 info.dtype == e.dtype,
+    const bool dtype_fits = info.dtype == e.dtype || (e.dtype == Dtype::f32 && info.dtype == Dtype::bf16);
+    MH_CHECK(info.shape.size() == 4 && info.shape[1] == e.heads && info.shape[3] == features && dtype_fits,
              FormatError, another(part), " \"", name, "\" is ", info.dtype_name, ", expected ", e.heads,
              " heads of ", features, " ", e.dtype);
     MH_CHECK(info.shape[0] == rows && info.shape[2] >= longest(lengths), FormatError, file_.path(), ": \"",
@@ -112,25 +160,54 @@ class Reader {
   io::SafetensorsFile file_;
 };
 
-DecodeState load(const std::string& path, const Expected& e, int64_t capacity) {
-  const Reader reader(path);
+int64_t only(const Reader& reader, const char* name) {
+  const std::vector<int64_t> values = reader.lengths(name);
+  MH_CHECK(values.size() == 1, FormatError, reader.path(), ": \"", name, "\" has ", values.size(),
+           " values, expected one");
+  return values[0];
+}
+
+// Lengths, dropped tokens, window and capacity.
+DecodeState load_sizes(const Reader& reader, const Expected& e, int64_t capacity) {
   DecodeState state;
   state.lengths = reader.lengths("lengths");
+  state.starts = reader.lengths("starts");
+  state.window = only(reader, "window");
+  MH_CHECK(state.window == 0 || state.window == e.window, FormatError, reader.path(),
+           ": the state belongs to another model: a ring for a window of ", state.window,
+           ", the model's window is ", e.window);
+  bool fits = !state.lengths.empty() && state.starts.size() == state.lengths.size();
+  for (size_t b = 0; fits && b < state.lengths.size(); ++b) {
+    const int64_t start = state.starts[b], unseen = state.lengths[b] - state.window + 1;
+    fits = start == 0 || (state.window > 0 && start % kernels::attention_key_block == 0 && start <= unseen);
+  }
+  MH_CHECK(fits, FormatError, reader.path(), ": the dropped tokens do not fit the lengths");
+  const int64_t saved = only(reader, "capacity");
+  const int64_t held = longest(state.held());
+  const int64_t least = state.window > 0 ? nn::ring_capacity(state.window, 1) : 1;
+  MH_CHECK(saved >= std::max(held, least), FormatError, reader.path(),
+           ": the capacity does not fit the lengths");
+  state.capacity = capacity == 0 ? saved : capacity;
+  MH_CHECK(state.capacity >= held && state.capacity > 0, ValueError, "load_state: a capacity of ",
+           state.capacity, " for ", held, " tokens");
+  MH_CHECK(state.capacity >= least, ValueError, "load_state: a capacity of ", state.capacity,
+           ", a ring for a window of ", state.window, " needs at least ", least);
+  return state;
+}
+
+DecodeState load(const std::string& path, const Expected& e, int64_t capacity) {
+  const Reader reader(path);
+  DecodeState state = load_sizes(reader, e, capacity);
   state.cross_lengths = reader.lengths("cross_lengths");
-  const std::vector<int64_t> saved = reader.lengths("capacity");
-  MH_CHECK(saved.size() == 1 && saved[0] >= longest(state.lengths) && !state.lengths.empty(), FormatError,
-           path, ": the capacity does not fit the lengths");
-  state.capacity = capacity == 0 ? saved[0] : capacity;
-  MH_CHECK(state.capacity >= longest(state.lengths) && state.capacity > 0, ValueError,
-           "load_state: a capacity of ", state.capacity, " for ", longest(state.lengths), " tokens");
   const size_t groups = state.cross_lengths.size();
   MH_CHECK((e.cross > 0) == (groups > 0), FormatError, path, ": the state belongs to another model: it has ",
            groups, " rows of an encoder's output");
   MH_CHECK(groups == 0 || state.lengths.size() % groups == 0, FormatError, path, ": ", state.lengths.size(),
            " rows cannot share ", groups, " sources");
-  state.layers = reader.caches("layers", e.layers, e, state.lengths, state.capacity);
+  state.layers = reader.caches("layers", e.layers, e, state.held(), state.capacity);
   state.cross = reader.caches("cross", e.cross, e, state.cross_lengths,
                               std::max<int64_t>(longest(state.cross_lengths), 1));
+  reader.check_weights(e.weights);
   return state;
 }
 
@@ -138,27 +215,41 @@ Tensor of(const std::vector<int64_t>& values) {
   return Tensor::of<int64_t>({static_cast<int64_t>(values.size())}, values);
 }
 
-}  // namespace
-
-void save_state(const std::string& path, const DecodeState& state) {
+void save(const std::string& path, const DecodeState& state, const std::string& weights) {
   io::TensorMap tensors;
   tensors["lengths"] = of(state.lengths);
+  tensors["starts"] = of(state.starts);
+  tensors["window"] = of({state.window});
   tensors["cross_lengths"] = of(state.cross_lengths);
   tensors["capacity"] = of({state.capacity});
-  put(tensors, "layers", state.layers, state.lengths);
+  put(tensors, "layers", state.layers, state.held());
   put(tensors, "cross", state.cross, state.cross_lengths);
-  io::save_safetensors(path, tensors, {{"state", "multihead"}});
+  io::save_safetensors(path, tensors, {{"state", "multihead"}, {"weights", weights}});
+}
+
+}  // namespace
+
+void save_state(const std::string& path, const DecodeState& state, const LanguageModel& model) {
+  save(path, state, fingerprint_of(model));
+}
+
+void save_state(const std::string& path, const DecodeState& state, const Seq2Seq& model) {
+  save(path, state, fingerprint_of(model));
 }
 
 DecodeState load_state(const std::string& path, const LanguageModel& model, int64_t capacity) {
   const auto& layer = model.layers.front();
-  return load(path, expected_of(layer.self_attn, layer.norm1.weight, model.layers.size(), false), capacity);
+  Expected e = expected_of(layer.self_attn, layer.norm1.weight, model.layers.size(), false);
+  e.window = model.config().window;
+  e.weights = fingerprint_of(model);
+  return load(path, e, capacity);
 }
 
 DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity) {
   const auto& layers = model.transformer.decoder.layers;
-  return load(path, expected_of(layers.front().self_attn, layers.front().norm1.weight, layers.size(), true),
-              capacity);
+  Expected e = expected_of(layers.front().self_attn, layers.front().norm1.weight, layers.size(), true);
+  e.weights = fingerprint_of(model);
+  return load(path, e, capacity);
 }
 
 }  // namespace multihead::models

@@ -54,7 +54,7 @@ TEST_F(StateFileTest, GenerationGoesOnBitForBit) {
   step(state);
   // A row ahead of the others.
   model.step(Tensor::of<int32_t>({4, 1}, Tokens{1, 2, 3, 4}), state, {.counts = {0, 1, 0, 0}});
-  save_state(path_, state);
+  save_state(path_, state, model);
   for (const int64_t capacity : {0, 3, 10}) {
     nn::DecodeState loaded = load_state(path_, model, capacity);
     EXPECT_EQ(loaded.lengths, (std::vector<int64_t>{1, 2, 1, 1}));
@@ -72,7 +72,7 @@ TEST_F(StateFileTest, ALanguageModelsStateGoesOn) {
                             rng);
   nn::DecodeState state = model.make_state(1);
   model(Tensor::of<int64_t>({1, 3}, std::vector<int64_t>{4, 2, 6}), {.state = &state});
-  save_state(path_, state);
+  save_state(path_, state, model);
   nn::DecodeState loaded = load_state(path_, model);
   const Tensor next = Tensor::of<int64_t>({1, 1}, std::vector<int64_t>{5});
   EXPECT_EQ(model(next, {.state = &loaded}).to_vector<float>(),
@@ -83,7 +83,7 @@ TEST_F(StateFileTest, ALanguageModelsStateGoesOn) {
 TEST_F(StateFileTest, StatesOfOtherModelsAndBrokenFilesAreRefused) {
   const Seq2Seq model = translator(2, 3, 12);
   const nn::DecodeState state = model.start({Tensor::of<int32_t>({1, 2}, Tokens{3, 4}), {}}, 5);
-  save_state(path_, state);
+  save_state(path_, state, model);
   refused([&] { load_state(path_, translator(1, 3, 12)); },
           "another model: layers: it has more than 1 layers");
   refused([&] { load_state(path_, translator(3, 3, 12)); },

@@ -157,6 +157,14 @@ Tensor MultiHeadAttention::attend_heads(const Projected& heads, const AttentionC
   return out_proj(merge_heads(out), {.residual = call.residual});
 }
 
+Tensor MultiHeadAttention::attend_cached(const Projected& heads, const AttentionCall& call) const {
+  const Dtype dtype = heads.query.dtype();
+  if (heads.key.dtype() == dtype) return attend_heads(heads, call);
+  const Tensor out = attention(heads.query.to(heads.key.dtype()), heads.key, heads.value,
+                               attention_options(call), call.score_mod);
+  return out_proj(merge_heads(out.to(dtype)), {.residual = call.residual});
+}
+
 Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionCall& call) const {
   const bool self = query.is_same(key) && key.is_same(value);
@@ -180,16 +188,16 @@ Tensor MultiHeadAttention::decode(const Tensor& x, const CacheUpdate& update,
                                   const AttentionCall& call) const {
   const NoTape silent;
   const Projected heads = project(x, x, x, call.rotary);
-  append(*update.cache, transpose(heads.key, 1, 2), transpose(heads.value, 1, 2), update.lengths,
-         update.counts);
+  append(*update.cache, transpose(heads.key, 1, 2), transpose(heads.value, 1, 2), update.held, update.counts);
   std::vector<int64_t> totals;
-  for (size_t b = 0; b < update.lengths.size(); ++b) totals.push_back(update.lengths[b] + update.counts[b]);
+  for (size_t b = 0; b < update.held.size(); ++b) totals.push_back(update.held[b] + update.counts[b]);
   const int64_t longest = *std::max_element(totals.begin(), totals.end());
   const int64_t batch = x.size(0);
   AttentionCall masked = call;
-  masked.mask &= causal_offset(Tensor::of<int64_t>({batch}, update.lengths));
+  const Diagonal newest(Tensor::of<int64_t>({batch}, update.held));
+  masked.mask &= update.window > 0 ? multihead::window(update.window - 1, 0, newest) : causal(newest);
   masked.mask &= lengths(Tensor::of<int64_t>({batch}, totals));
-  return attend_heads(
+  return attend_cached(
       {heads.query, cached_tokens(update.cache->key, longest), cached_tokens(update.cache->value, longest)},
       masked);
 }
@@ -206,11 +214,11 @@ Tensor MultiHeadAttention::attend(const Tensor& query, const KvCache& memory,
            " rows of queries cannot share a memory of ", memory_rows, " rows");
   const Projected heads = {project_queries(query), transpose(memory.key, 1, 2),
                            transpose(memory.value, 1, 2)};
-  if (rows == memory_rows) return attend_heads(heads, call);
+  if (rows == memory_rows) return attend_cached(heads, call);
   // Rows that share a memory become queries of one sequence: its keys are read once.
   const Tensor q =
       reshape(heads.query, {memory_rows, rows / memory_rows * query.size(1), options_.num_heads, -1});
-  const Tensor out = attend_heads({q, heads.key, heads.value}, call);
+  const Tensor out = attend_cached({q, heads.key, heads.value}, call);
   return reshape(out, {rows, query.size(1), -1});
 }
 

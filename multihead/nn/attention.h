@@ -39,11 +39,12 @@ struct AttentionCall {
   Tensor residual = {};                 ///< added to the output
 };
 
-/// Appends to a cache during decoding: row b has lengths[b] tokens and gets counts[b] more.
+/// Appends to a cache during decoding: row b holds `held[b]` tokens and gets counts[b] more.
 struct CacheUpdate {
   KvCache* cache = nullptr;
-  std::span<const int64_t> lengths;
+  std::span<const int64_t> held;
   std::span<const int64_t> counts;
+  int64_t window = 0;  ///< keys that a token sees, itself included; 0: all
 };
 
 /// out = concat(head_1 … head_H)·W_oᵀ, head_h = softmax(scale·q_h k_hᵀ + mask) v_h.
@@ -62,7 +63,8 @@ class MultiHeadAttention {
                     const AttentionCall& call = {}) const;
 
   /// Self-attention of new tokens x [B, T, embed_dim] to the cached ones and, causally, to themselves. Row b
-  /// has counts[b] new tokens; outputs behind them are meaningless. Nothing is recorded.
+  /// has counts[b] new tokens; outputs behind them are meaningless. Nothing is recorded. A cache of another
+  /// dtype than x (bf16 under f32) is attended to in its own.
   Tensor decode(const Tensor& x, const CacheUpdate& update, const AttentionCall& call = {}) const;
 
   /// Keys and values [B, Hkv, T, D] of a memory, to be attended to many times.
@@ -88,6 +90,7 @@ class MultiHeadAttention {
   Tensor project_rows(const Tensor& x, int64_t begin, int64_t end) const;
   AttentionOptions attention_options(const AttentionCall& call) const;
   Tensor attend_heads(const Projected& heads, const AttentionCall& call) const;
+  Tensor attend_cached(const Projected& heads, const AttentionCall& call) const;
   int64_t query_rows() const { return options_.num_heads * options_.head_dim; }
   int64_t key_rows() const { return options_.num_kv_heads * options_.head_dim; }
   int64_t value_rows() const { return options_.num_kv_heads * options_.value_head_dim; }

@@ -98,7 +98,7 @@ Tensor TransformerDecoder::operator()(const Tensor& x, const Tensor& memory, con
 }
 
 DecodeState TransformerDecoder::start(const Tensor& memory, const std::vector<int64_t>& memory_lengths,
-                                      int64_t capacity) const {
+                                      int64_t capacity, std::optional<Dtype> dtype) const {
   const int64_t batch = memory.size(0), length = memory.size(1);
   MH_CHECK(memory_lengths.empty() || static_cast<int64_t>(memory_lengths.size()) == batch, ShapeError,
            "TransformerDecoder: memory_lengths must have ", batch, " entries, got ", memory_lengths.size());
@@ -109,9 +109,11 @@ DecodeState TransformerDecoder::start(const Tensor& memory, const std::vector<in
                                          .head_dim = attention.head_dim,
                                          .value_head_dim = attention.value_head_dim,
                                          .capacity = capacity,
-                                         .dtype = memory.dtype()});
+                                         .dtype = dtype.value_or(memory.dtype())});
   for (const TransformerLayer& layer : layers) {
-    state.cross.push_back(layer.multihead_attn.project_memory(memory, memory));
+    KvCache cross = layer.multihead_attn.project_memory(memory, memory);
+    if (dtype) cross = {cross.key.to(*dtype), cross.value.to(*dtype)};
+    state.cross.push_back(std::move(cross));
   }
   state.cross_lengths = memory_lengths;
   if (memory_lengths.empty()) state.cross_lengths.assign(static_cast<size_t>(batch), length);

@@ -1,6 +1,7 @@
 // Stacks of layers: encoder, decoder, and the two joined (Vaswani et al. 2017, figure 1).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "multihead/nn/state.h"
@@ -58,8 +59,10 @@ class TransformerDecoder {
   Tensor operator()(const Tensor& x, const Tensor& memory, const StackCall& call = {}) const;
 
   /// A state for `capacity` target tokens per row whose cross-attention keys and values are computed here,
-  /// once. `memory_lengths`: valid tokens of each row of the memory (empty: all).
-  DecodeState start(const Tensor& memory, const std::vector<int64_t>& memory_lengths, int64_t capacity) const;
+  /// once. `memory_lengths`: valid tokens of each row of the memory (empty: all). `dtype`: of the state, the
+  /// memory's unless given.
+  DecodeState start(const Tensor& memory, const std::vector<int64_t>& memory_lengths, int64_t capacity,
+                    std::optional<Dtype> dtype = {}) const;
 
   void visit(Visitor& visitor);
 

@@ -4,6 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/attention.h"
 
 namespace multihead::nn {
 namespace {
@@ -73,7 +74,57 @@ void reorder_rows(Tensor& x, const std::vector<int64_t>& lengths, std::span<cons
   });
 }
 
+// x[b, :, shift : shift + count] moves to the front: pieces no longer than the shift do not overlap.
+void move_to_front(const Tensor& x, int64_t b, int64_t shift, int64_t count) {
+  for (int64_t at = 0; at < count; at += shift) {
+    const int64_t piece = std::min(shift, count - at);
+    tokens_of(x, b, at, piece).copy_from(tokens_of(x, b, at + shift, piece));
+  }
+}
+
+// The first of the keys that the token at `position` sees.
+int64_t first_seen(int64_t position, int64_t window) { return std::max<int64_t>(position - window + 1, 0); }
+
 }  // namespace
+
+std::vector<int64_t> DecodeState::held() const {
+  std::vector<int64_t> result = lengths;
+  for (size_t b = 0; b < starts.size(); ++b) result[b] -= starts[b];
+  return result;
+}
+
+int64_t DecodeState::room() const {
+  if (window > 0) return capacity - ring_capacity(window, 0);
+  return capacity - (lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()));
+}
+
+void DecodeState::make_room(std::span<const int64_t> counts) {
+  if (window == 0) return;
+  // Blocks of keys keep their places in the kernel's order of sums.
+  std::vector<int64_t> shifts(lengths.size(), 0);
+  bool any = false;
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    if (lengths[b] - starts[b] + counts[b] <= capacity) continue;
+    const int64_t seen = first_seen(lengths[b], window);
+    shifts[b] = seen - seen % kernels::attention_key_block - starts[b];
+    any = true;
+    MH_CHECK(lengths[b] - starts[b] - shifts[b] + counts[b] <= capacity, ValueError, "decode state: row ", b,
+             " adds ", counts[b], " tokens, this ring takes ", room(), " at a time");
+  }
+  if (!any) return;
+  const std::vector<int64_t> before = held();
+  for (KvCache& cache : layers) {
+    make_own(cache.key);
+    make_own(cache.value);
+    parallel_for(batch(), [&](int64_t b, int) {
+      const int64_t shift = shifts[static_cast<size_t>(b)];
+      if (shift == 0) return;
+      move_to_front(cache.key, b, shift, before[static_cast<size_t>(b)] - shift);
+      move_to_front(cache.value, b, shift, before[static_cast<size_t>(b)] - shift);
+    });
+  }
+  for (size_t b = 0; b < starts.size(); ++b) starts[b] += shifts[b];
+}
 
 int64_t DecodeState::group() const {
   return cross_lengths.empty() ? 1 : batch() / static_cast<int64_t>(cross_lengths.size());
@@ -84,31 +135,43 @@ void DecodeState::reorder(std::span<const int64_t> rows) {
     MH_CHECK(row >= 0 && row < batch(), ValueError, "reorder: row ", row, " of a batch of ", batch());
   }
   const std::vector<int64_t> cross_rows = cross_rows_of(*this, rows);
-  for (KvCache& cache : layers) {
-    reorder_rows(cache.key, lengths, rows);
-    reorder_rows(cache.value, lengths, rows);
-  }
+  reorder_layers(rows);
   for (KvCache& cache : cross) {
     reorder_rows(cache.key, cross_lengths, cross_rows);
     reorder_rows(cache.value, cross_lengths, cross_rows);
   }
-  lengths = selected(lengths, rows);
   cross_lengths = selected(cross_lengths, cross_rows);
+}
+
+void DecodeState::reorder_layers(std::span<const int64_t> rows) {
+  const std::vector<int64_t> tokens = held();
+  for (KvCache& cache : layers) {
+    reorder_rows(cache.key, tokens, rows);
+    reorder_rows(cache.value, tokens, rows);
+  }
+  lengths = selected(lengths, rows);
+  starts = selected(starts, rows);
 }
 
 void DecodeState::repeat(int64_t times) {
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < batch() * times; ++i) rows.push_back(i / times);
-  for (KvCache& cache : layers) {
-    reorder_rows(cache.key, lengths, rows);
-    reorder_rows(cache.value, lengths, rows);
-  }
-  lengths = selected(lengths, rows);
+  reorder_layers(rows);
 }
 
 void DecodeState::truncate(int64_t length) {
   MH_CHECK(length >= 0, ValueError, "truncate: the length must not be negative, got ", length);
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    MH_CHECK(length >= lengths[b] || first_seen(length, window) >= starts[b], ValueError, "truncate: row ", b,
+             " cannot go back to ", length, " tokens: the token behind them sees ", window,
+             " keys, and the ring has dropped the first ", starts[b]);
+  }
   for (int64_t& row : lengths) row = std::min(row, length);
+}
+
+void DecodeState::clear(int64_t row) {
+  lengths.at(static_cast<size_t>(row)) = 0;
+  starts.at(static_cast<size_t>(row)) = 0;
 }
 
 size_t DecodeState::bytes() const {
@@ -122,14 +185,24 @@ size_t DecodeState::bytes() const {
 DecodeState make_decode_state(const DecodeStateOptions& o) {
   MH_CHECK(o.batch > 0 && o.capacity > 0, ValueError,
            "decode state: batch and capacity must be positive, got ", o.batch, " and ", o.capacity);
+  MH_CHECK(o.window >= 0, ValueError, "decode state: window must not be negative, got ", o.window);
+  MH_CHECK(o.window == 0 || o.capacity >= ring_capacity(o.window, 1), ValueError,
+           "decode state: a ring for a window of ", o.window, " needs a capacity of at least ",
+           ring_capacity(o.window, 1), ", got ", o.capacity);
   DecodeState state;
   state.capacity = o.capacity;
+  state.window = o.window;
   state.lengths.assign(static_cast<size_t>(o.batch), 0);
+  state.starts = state.lengths;
   for (int64_t i = 0; i < o.num_layers; ++i) {
     state.layers.push_back({Tensor::empty({o.batch, o.num_kv_heads, o.capacity, o.head_dim}, o.dtype),
                             Tensor::empty({o.batch, o.num_kv_heads, o.capacity, o.value_head_dim}, o.dtype)});
   }
   return state;
+}
+
+int64_t ring_capacity(int64_t window, int64_t chunk) {
+  return window - 1 + kernels::attention_key_block - 1 + chunk;
 }
 
 size_t decode_state_bytes(const DecodeStateOptions& o) {

@@ -16,6 +16,7 @@ void add_model_fields(std::vector<Field>& list, models::LanguageModelConfig& m) 
   list.push_back({"width", "size of a token's vector", &m.embed_dim});
   list.push_back({"ff", "hidden size of the feed-forward networks (0: 4 x width)", &m.ffn_dim});
   list.push_back({"context", "tokens the model sees at once", &m.context});
+  list.push_back({"window", "tokens that each token looks back on, itself included (0: all)", &m.window});
   list.push_back({"positions", "how positions are told apart",
                   choice(m.positions, {"none", "learned", "sinusoidal", "rotary", "alibi"})});
   list.push_back({"rotary-base", "base of rotary positions", &m.rotary_base});

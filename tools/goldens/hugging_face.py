@@ -11,7 +11,8 @@ import pathlib
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "hugging_face"
 
@@ -23,6 +24,7 @@ def models():
     yield "llama", LlamaForCausalLM(LlamaConfig(**llama))
     yield "llama_tied", LlamaForCausalLM(
         LlamaConfig(**llama, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, head_dim=10, rope_theta=500.0))
+    yield "mistral", MistralForCausalLM(MistralConfig(**llama, sliding_window=4))
 
 
 def write():
