@@ -1,13 +1,45 @@
-// What the checks of both kinds of models compare with.
+// What the checks of both kinds of models run in and compare with.
 #pragma once
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "multihead/core/parallel.h"
 #include "multihead/core/tensor.h"
+#include "multihead/train/doctor.h"
 
 namespace multihead::train {
+
+/// Runs checks one after the other: an exception is a failed check, and the next one follows.
+class CheckList {
+ public:
+  explicit CheckList(const DoctorOptions& options) : options_(options) {}
+
+  void run(const char* name, const std::function<void(CheckResult&)>& body) {
+    const auto start = std::chrono::steady_clock::now();
+    CheckResult result;
+    result.name = name;
+    try {
+      body(result);
+    } catch (const std::exception& error) {
+      result.passed = false;
+      result.detail = error.what();
+    }
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (options_.on_result) options_.on_result(result);
+    results_.push_back(std::move(result));
+  }
+  std::vector<CheckResult> take() { return std::move(results_); }
+
+ private:
+  const DoctorOptions& options_;
+  std::vector<CheckResult> results_;
+};
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor x = a.contiguous(), y = b.contiguous();

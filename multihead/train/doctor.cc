@@ -1,7 +1,6 @@
 #include "multihead/train/doctor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "multihead/autograd/tape.h"
@@ -39,32 +38,18 @@ class Doctor {
   }
 
   std::vector<CheckResult> run() {
-    check("finite", [&](CheckResult& r) { finite(r); });
-    check("causality", [&](CheckResult& r) { causality(r); });
-    check("padding", [&](CheckResult& r) { padding(r); });
-    check("cache", [&](CheckResult& r) { cache(r); });
-    check("threads", [&](CheckResult& r) { threads(r); });
-    check("gradient", [&](CheckResult& r) { gradient(r); });
-    check("overfit", [&](CheckResult& r) { overfit(r); });
-    return std::move(results_);
+    CheckList checks(options_);
+    checks.run("finite", [&](CheckResult& r) { finite(r); });
+    checks.run("causality", [&](CheckResult& r) { causality(r); });
+    checks.run("padding", [&](CheckResult& r) { padding(r); });
+    checks.run("cache", [&](CheckResult& r) { cache(r); });
+    checks.run("threads", [&](CheckResult& r) { threads(r); });
+    checks.run("gradient", [&](CheckResult& r) { gradient(r); });
+    checks.run("overfit", [&](CheckResult& r) { overfit(r); });
+    return checks.take();
   }
 
  private:
-  void check(const char* name, const std::function<void(CheckResult&)>& body) {
-    const auto start = std::chrono::steady_clock::now();
-    CheckResult result;
-    result.name = name;
-    try {
-      body(result);
-    } catch (const std::exception& error) {
-      result.passed = false;
-      result.detail = error.what();
-    }
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (options_.on_result) options_.on_result(result);
-    results_.push_back(std::move(result));
-  }
-
   Tensor tokens(int64_t batch, int64_t length) {
     return random_tokens(batch, length, vocabulary_, rng_.next());
   }
@@ -232,7 +217,6 @@ class Doctor {
   const DoctorOptions& options_;
   Rng rng_;
   int64_t length_ = 0, vocabulary_ = 0;
-  std::vector<CheckResult> results_;
 };
 
 }  // namespace

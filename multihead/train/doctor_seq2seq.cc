@@ -1,6 +1,5 @@
 // The checks of encoder-decoder models.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "multihead/autograd/tape.h"
@@ -30,31 +29,18 @@ class TranslatorDoctor {
   }
 
   std::vector<CheckResult> run() {
-    check("finite", &TranslatorDoctor::finite);
-    check("causality", &TranslatorDoctor::causality);
-    check("source", &TranslatorDoctor::source);
-    check("cache", &TranslatorDoctor::cache);
-    check("search", &TranslatorDoctor::search);
-    check("threads", &TranslatorDoctor::threads);
-    check("overfit", &TranslatorDoctor::overfit);
-    return std::move(results_);
+    CheckList checks(options_);
+    checks.run("finite", [&](CheckResult& r) { finite(r); });
+    checks.run("causality", [&](CheckResult& r) { causality(r); });
+    checks.run("source", [&](CheckResult& r) { source(r); });
+    checks.run("cache", [&](CheckResult& r) { cache(r); });
+    checks.run("search", [&](CheckResult& r) { search(r); });
+    checks.run("threads", [&](CheckResult& r) { threads(r); });
+    checks.run("overfit", [&](CheckResult& r) { overfit(r); });
+    return checks.take();
   }
 
  private:
-  void check(const char* name, void (TranslatorDoctor::*body)(CheckResult&)) {
-    const auto start = std::chrono::steady_clock::now();
-    CheckResult result{name, false, "", 0};
-    try {
-      (this->*body)(result);
-    } catch (const std::exception& error) {
-      result.passed = false;
-      result.detail = error.what();
-    }
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    results_.push_back(result);
-    if (options_.on_result) options_.on_result(result);
-  }
-
   // Other tokens in every row, none of them special where the vocabulary allows it.
   Tensor random(int64_t batch, int64_t vocabulary, uint64_t purpose) const {
     const RandomStream stream{options_.seed, purpose};
@@ -198,7 +184,6 @@ class TranslatorDoctor {
   int64_t length_ = 0;
   TokenBatch source_, target_;
   Tensor labels_;
-  std::vector<CheckResult> results_;
 };
 
 }  // namespace
