@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -186,13 +187,25 @@ TEST(AmxPackTest, PartsAndPlaces) {
   }
 }
 
+// gemm() must come here by itself.
 TEST(GemmTilesTest, TheCpuDoesWhatTheLoopsDo) {
   if (!has_tiles()) GTEST_SKIP() << "needs AMX";
-  Product p(131, 97, 1100, Transpose::no, Transpose::yes);
-  gemm_on_tiles(p.g, MatmulPrecision::high, TileUnit::emulated);
-  const std::vector<float> loops = p.c;
-  gemm_on_tiles(p.g, MatmulPrecision::high, TileUnit::amx);
-  EXPECT_EQ(p.c, loops);
+  const PrecisionGuard guard;
+  for (auto precision : {MatmulPrecision::high, MatmulPrecision::medium, MatmulPrecision::highest_tiles}) {
+    for (int64_t m : {33, 131}) {
+      Product p(m, 67, 1100, m == 33 ? Transpose::yes : Transpose::no, Transpose::yes);
+      p.a[40] = std::numeric_limits<float>::infinity();
+      gemm_on_tiles(p.g, precision, TileUnit::emulated);
+      const std::vector<float> loops = p.c;
+      std::fill(p.c.begin(), p.c.end(), 7.0f);
+      gemm_on_tiles(p.g, precision, TileUnit::amx);
+      EXPECT_EQ(0, std::memcmp(p.c.data(), loops.data(), 4 * loops.size())) << precision_name(precision);
+      set_float32_matmul_precision(precision);
+      std::fill(p.c.begin(), p.c.end(), 7.0f);
+      gemm(p.g);
+      EXPECT_EQ(0, std::memcmp(p.c.data(), loops.data(), 4 * loops.size())) << precision_name(precision);
+    }
+  }
 }
 
 TEST(PrecisionTest, WithoutTilesTheWordsChangeNothing) {

@@ -4,15 +4,12 @@
 
 #include "multihead/kernels/isa.h"
 #include "multihead/kernels/peak.h"
+#include "multihead/kernels/precision.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MH_BF16_PEAK 1
 #include <cpuid.h>
 #include <immintrin.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 #else
 #define MH_BF16_PEAK 0
 #endif
@@ -27,19 +24,6 @@ volatile float sink;
 bool has_dots() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-}
-
-// The system hands out the tile registers to processes that ask.
-bool has_tiles() {
-#if defined(__linux__)
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  if (!(d >> 22 & 1) || !(d >> 24 & 1)) return false;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
 }
 
 // Pseudo-random bf16 numbers in ±[0.5, 1): the speed of some CPUs depends on how many bits change.
@@ -131,8 +115,9 @@ double rate(double flops, double seconds, Burst burst) {
 
 std::string_view bf16_unit() {
 #if MH_BF16_PEAK
-  static const std::string_view unit = has_tiles() ? "tiles" : has_dots() ? "dots" : "";
-  if (current_isa() >= Isa::avx512) return unit;
+  static const bool dots = has_dots();
+  if (has_tiles()) return "tiles";
+  if (dots && current_isa() >= Isa::avx512) return "dots";
 #endif
   return "";
 }
