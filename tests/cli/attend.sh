@@ -26,10 +26,19 @@ if [[ -z $browser ]]; then
   echo 'SKIPPED: no Chromium here, the page was not opened'
   exit 77
 fi
-# dom FILE [HASH]: the document as the browser has it at the end.
+# dom FILE [HASH]: the document as the browser has it at the end. A browser with a profile of its own each time:
+# processes of the one before may live on for a moment, and a new one on their profile refuses to start (exit 21) and
+# prints nothing. One that the system lets down (no memory, no time) gets two more chances.
 dom() {
-  HOME=$work timeout 100 "$browser" --headless=new --no-sandbox --disable-gpu --virtual-time-budget=2000 \
-    --user-data-dir="$work/profile" --dump-dom "file://$work/$1${2:+#$2}" 2>/dev/null
+  local document='' try profile
+  for try in 1 2 3; do
+    profile=$(mktemp -d "$work/profile.XXXXXX")
+    document=$(HOME=$profile timeout 100 "$browser" --headless=new --no-sandbox --disable-gpu \
+      --virtual-time-budget=2000 --user-data-dir="$profile" --dump-dom "file://$work/$1${2:+#$2}" 2>"$work/browser.txt")
+    [[ -n $document ]] && break
+    echo "the browser printed nothing ($try): $(tail -n 1 "$work/browser.txt")" >&2
+  done
+  printf '%s\n' "$document"
 }
 # check WHAT REGEX FILE
 check() { grep -qE -- "$2" "$3" || fail "$1: no \"$2\" in the document"; }
@@ -88,7 +97,7 @@ check 'hostile text is only text' '>&lt;<' hostile.txt
   --tokenizer char --steps 2 --warmup 1 --quiet >log.txt 2>&1 || fail "training: $(cat log.txt)"
 "$multihead" attend large --text "$(head -c 64 text.txt)" --out large.html >/dev/null || fail 'attend large'
 best=99999
-for _ in 1 2 3; do
+for _ in 1 2 3 4 5 6; do
   ms=$(dom large.html | grep -oE 'data-ready="[0-9]+"' | grep -oE '[0-9]+')
   if [[ ${ms:-99999} -lt $best ]]; then best=$ms; fi
   if [[ $best -lt 1000 ]]; then break; fi
