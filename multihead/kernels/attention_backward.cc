@@ -5,9 +5,9 @@
 //   dV[k] += P · dO,  dK[k] += dS · Q       rows are keys, A runs along queries
 //   dQ[q] += dSᵀ · K                        rows are queries, A runs along keys: the same memory, other
 //   stride
-// Qᵀ and dOᵀ are packed once per head. Each element of a gradient is one chain: dV and dK over tiles in
-// order, dQ over key blocks in order. Key blocks of one head may run on several threads: a block waits for
-// its turn at each tile's dQ, which follows the block before it like a wave.
+// Qᵀ and dOᵀ are packed once per head. Each element of a gradient is a sum of chains in order: those of dV
+// and dK lie within a tile, those of dQ are the forward pass's. Key blocks of one head may run on several
+// threads: a block waits for its turn at each tile's dQ, which follows the block before it like a wave.
 //
 // As in the forward pass, zero times NaN is caught at the end: the caller repeats the head by the
 // specification if a gradient is not finite and something was excluded.
@@ -201,12 +201,11 @@ BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
   return b;
 }
 
-// Probability from a score: natural scores are scaled after the subtraction.
+// Probability from a score.
 template <bool kNatural>
 HWY_INLINE Vec Probability(F d, Vec s, Vec lse) {
-  const Vec log2e = hn::Set(d, kLog2e);
-  if constexpr (kNatural) return Exp2(d, hn::Mul(hn::Sub(s, lse), log2e));
-  return Exp2(d, hn::NegMulAdd(lse, log2e, s));
+  if constexpr (kNatural) return Exp(d, hn::Sub(s, lse));
+  return Exp2(d, hn::NegMulAdd(lse, hn::Set(d, kLog2e), s));
 }
 
 // s <- P, dp <- dS = P · (dP - delta), exactly zero where excluded (s = -inf) whatever dP is.
@@ -270,8 +269,9 @@ void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, const Row
     args.a = p + (k - r.k0) * kTileRows + first * kGroupRows;
     args.b = from.data + first * kGroupRows * from.stride;
     args.k = std::min(last * kGroupRows, t.rows) - first * kGroupRows;
+    args.first_chain = QueryChainRest(first * kGroupRows), args.chain = kQueryChain;
     args.c = to + (k - r.k0) * columns;
-    Product<End::accumulate, true>(args, end - k, columns);
+    Product<End::add, true>(args, end - k, columns);
   }
 }
 
@@ -294,9 +294,9 @@ void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds, const 
     }
     args.a = ds + (a - r.k0) * kTileRows + row;
     args.b = key.data + (a - r.k0) * key.stride;
-    args.k = e - a;
+    args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;
     args.c = d_query + row * columns;
-    Product<End::accumulate, false>(args, count, columns);
+    Product<End::add, false>(args, count, columns);
   }
 }
 

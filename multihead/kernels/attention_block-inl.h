@@ -274,7 +274,7 @@ HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* 
     }
     args.a = s + (a - r.k0) * kTileRows + row;
     args.b = value.data + (a - r.k0) * value.stride;
-    args.k = e - a;
+    args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;
     args.c = out + row * columns;
     args.alpha = alpha + row, args.beta = beta + row;
     args.ahead = ahead.data ? ahead.data + row * ahead.stride : nullptr;
@@ -295,10 +295,15 @@ HWY_INLINE void BlockValuesSafe(const RowTile& t, const BlockRange& r, const flo
     const int a = std::clamp(t.lo[row], r.k0, r.k1), e = std::clamp(t.hi[row], a, r.k1);
     for (int64_t c = 0; c < columns; c += kN) {
       Vec sum = hn::Zero(d);
-      for (int k = a; k < e; ++k) {
-        const int64_t at = int64_t{k - r.k0} * kTileRows + row;
-        if (shadow[at] == -kInfinity) continue;
-        sum = hn::MulAdd(hn::Set(d, s[at]), hn::LoadU(d, value.data + (k - r.k0) * value.stride + c), sum);
+      for (int k = a; k < e;) {
+        Vec chain = hn::Zero(d);
+        for (const int end = std::min(e, k + KeyChainRest(k)); k < end; ++k) {
+          const int64_t at = int64_t{k - r.k0} * kTileRows + row;
+          if (shadow[at] == -kInfinity) continue;
+          const Vec v = hn::LoadU(d, value.data + (k - r.k0) * value.stride + c);
+          chain = hn::MulAdd(hn::Set(d, s[at]), v, chain);
+        }
+        sum = hn::Add(sum, chain);
       }
       float* o = out + row * columns + c;
       if (!first) {

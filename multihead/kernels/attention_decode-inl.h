@@ -155,16 +155,22 @@ HWY_INLINE void GatherQuery(const float* qt, int64_t dim, int rows, float* q) {
   for (int64_t c = 0; c < dim; ++c) std::copy_n(qt + c * kTileRows, rows, q + c * rows);
 }
 
-// s[row][16 keys] = chains over the columns.
+// s[row][16 keys] = sums over the columns, in the chains of a tile.
 template <CacheKind kKind, int kRows>
 HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int64_t bytes,
                            [[maybe_unused]] float scale, float* s, Ahead& ahead) {
   const F d;
-  Vec acc[kRows];
+  const int64_t chain =
+      ColumnChain(bytes / (kKind == CacheKind::f32 ? 4 : 2)) * (kKind == CacheKind::f32 ? 4 : 2);
+  Vec acc[kRows], whole[kRows];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) acc[r] = hn::Zero(d);
+  for (int r = 0; r < kRows; ++r) acc[r] = whole[r] = hn::Zero(d);
   Asking asking(ahead);
   for (int64_t c = 0; c < bytes; c += 16) {
+    if (kKind != CacheKind::dots && c > 0 && c % chain == 0) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) whole[r] = hn::Add(whole[r], acc[r]), acc[r] = hn::Zero(d);
+    }
     Vec x[4];
     LoadColumns(keys + c, stride, x);
     asking.Step(), asking.Step(), asking.Step(), asking.Step();
@@ -190,7 +196,11 @@ HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    if constexpr (kKind == CacheKind::dots) acc[r] = hn::Mul(acc[r], hn::Set(d, scale));
+    if constexpr (kKind == CacheKind::dots) {
+      acc[r] = hn::Mul(acc[r], hn::Set(d, scale));
+    } else {
+      acc[r] = hn::Add(whole[r], acc[r]);
+    }
     hn::StoreU(acc[r], d, s + r * kBlock);
   }
 }
@@ -274,15 +284,19 @@ HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s
   }
 }
 
-// sum[row] += p[row][0 … keys), in order of keys as in a tile: four chains at a time. Rows beyond the tile's
-// are not read back.
+static_assert(kRun == kSumChain, "a run is one chain of a tile's sums");
+
+// Keys from `key` on that lie in the same run.
+HWY_INLINE int RunRest(int key) { return kRun - key % kRun; }
+
+// sum[row] += the chain p[row][0 … keys): four chains at a time. Rows beyond the tile's are not read back.
 HWY_INLINE void SumRun(const float* p, int keys, int rows, float* sum) {
   for (int row = 0; row < rows; row += 4, p += 4 * kBlock) {
-    float a = sum[row], b = sum[row + 1], c = sum[row + 2], e = sum[row + 3];
+    float a = 0, b = 0, c = 0, e = 0;
     for (int k = 0; k < keys; ++k) {
       a += p[k], b += p[kBlock + k], c += p[2 * kBlock + k], e += p[3 * kBlock + k];
     }
-    sum[row] = a, sum[row + 1] = b, sum[row + 2] = c, sum[row + 3] = e;
+    sum[row] += a, sum[row + 1] += b, sum[row + 2] += c, sum[row + 3] += e;
   }
 }
 
@@ -453,9 +467,10 @@ HWY_INLINE void ValuesFewPairs(int rows, const BlockRange& r, const float* p, co
   const int64_t stride = (columns + 31) / 32 * 32;
   weights.Fill(p, rows, odd, keys);
   std::fill_n(joined, rows * stride, 0.0f);
-  for (int pair = 0; pair < pairs; pair += kRun / 2) {
-    const int end = std::min(pair + kRun / 2, pairs);
-    SumRun(p + 2 * pair, std::clamp(keys - 2 * pair, 0, kRun), rows, state.sum);
+  for (int pair = 0, end = 0; pair < pairs; pair = end) {
+    end = std::min(pair + RunRest(r.k0 - odd + 2 * pair) / 2, pairs);
+    const int first = std::max(2 * pair - odd, 0), last = std::min(2 * end - odd, keys);
+    SumRun(p + first, last - first, rows, state.sum);
     for (int row = 0; row < rows;) {
       float* to = joined + row * stride;
       if (rows - row >= 4) {
@@ -478,23 +493,33 @@ HWY_INLINE void ValuesFewPairs(int rows, const BlockRange& r, const float* p, co
   for (int row = 0; row < rows; ++row) JoinColumns(joined + row * stride, columns, sum + row * columns);
 }
 
-// sum[row][:] = Σ_k p[row][k] value[k][:], run after run, and the sums of p, whose chains of additions run
-// beside the products.
+// to += from, from <- 0.
+HWY_INLINE void EndChains(float* from, int64_t count, float* to) {
+  const F d;
+  for (int64_t i = 0; i < count; i += kN) {
+    hn::Store(hn::Add(hn::Load(d, to + i), hn::Load(d, from + i)), d, to + i);
+    hn::Store(hn::Zero(d), d, from + i);
+  }
+}
+
+// sum[row][:] = Σ_k p[row][k] value[k][:], run after run, cut into the chains of a tile; and the sums of p,
+// whose additions run beside the products.
 template <CacheKind kKind>
 HWY_INLINE void ValuesFew(int rows, const BlockRange& r, const float* p, const RawRows& value,
                           int64_t columns, float* sum, LaneState& state, Ahead& ahead) {
   constexpr bool kPairs = kKind != CacheKind::f32;
-  alignas(64) float joined[kPairs ? kFewRows * 256 : 1];
+  alignas(64) float chains[kFewRows * 256], total[kFewRows * 256];
   const int64_t stride = kPairs ? (columns + 31) / 32 * 32 : columns;
-  float* sums = kPairs ? joined : sum;
-  std::fill_n(sums, rows * stride, 0.0f);
-  for (int k = 0; k < r.k1 - r.k0; k += kRun) {
-    const int count = std::min(kRun, r.k1 - r.k0 - k);
+  std::fill_n(chains, rows * stride, 0.0f);
+  std::fill_n(total, rows * stride, 0.0f);
+  for (int k = 0, count = 0; k < r.k1 - r.k0; k += count) {
+    count = std::min(RunRest(r.k0 + k), r.k1 - r.k0 - k);
     const RawRows run{value.data + k * value.stride, value.stride};
     SumRun(p + k, count, rows, state.sum);
+    if (k > 0 && (r.k0 + k) % kKeyChain == 0) EndChains(chains, rows * stride, total);
     for (int row = 0; row < rows;) {
       const float* weights = p + row * kBlock + k;
-      float* to = sums + row * stride;
+      float* to = chains + row * stride;
       if (rows - row >= 4) {
         if (row == 0) {
           AddValueColumns<kKind, 4, true>(weights, count, run, to, columns, stride, ahead);
@@ -510,8 +535,14 @@ HWY_INLINE void ValuesFew(int rows, const BlockRange& r, const float* p, const R
     }
   }
   std::fill(state.sum + rows, state.sum + kTileRows, 0.0f);
-  for (int row = 0; kPairs && row < rows; ++row)
-    JoinColumns(sums + row * stride, columns, sum + row * columns);
+  EndChains(chains, rows * stride, total);
+  for (int row = 0; row < rows; ++row) {
+    if constexpr (kPairs) {
+      JoinColumns(total + row * stride, columns, sum + row * columns);
+    } else {
+      std::copy_n(total + row * stride, columns, sum + row * columns);
+    }
+  }
 }
 #else
 inline constexpr bool kHasDecode = false;

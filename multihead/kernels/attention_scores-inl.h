@@ -17,7 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-inline constexpr float kLog2e = 1.44269504088896341f;
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // The part of key block [k0, k1) that each group of 16 queries needs: keys [need_begin, need_end), of which
@@ -86,7 +85,7 @@ HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float*
     }
   };
   args.a_row = key_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows,
-  args.k = dim;
+  args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
   const auto part = [&](int a, int e) HWY_ATTR {
     for (int k = a; k < e;) {
       const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
@@ -148,10 +147,28 @@ HWY_INLINE void MaskRows(const RowTile& t, const BlockRange& r, float* s, float*
   }
 }
 
-// s <- 2^(s - max), sums into sum. Natural scores (those that went through score terms) are scaled by log2(e)
-// after the subtraction, which spares large ones a rounding.
+// Sums of probabilities are chains of 16 keys at absolute positions, added in order: all of their terms are
+// positive, so that the error of one long chain would grow with its length.
+inline constexpr int kSumChain = 16;
+HWY_INLINE int SumChainEnd(int key) { return key / kSumChain * kSumChain + kSumChain; }
+
+// One key: s <- 2^(s - max), added to `chain`; e^(s - max) for natural scores (those that went through score
+// terms), of which large ones are spared a rounding.
 template <int NV, bool kNatural>
-HWY_INLINE void ExpRows(float* s, int64_t rows, const float* max, float* sum) {
+HWY_INLINE void ExpRow(float* s, const Vec (&max)[NV], Vec (&chain)[NV]) {
+  const F d;
+#pragma GCC unroll 4
+  for (int j = 0; j < NV; ++j) {
+    const Vec x = hn::Sub(hn::LoadU(d, s + j * kN), max[j]);
+    const Vec p = kNatural ? Exp(d, x) : Exp2(d, x);
+    hn::StoreU(p, d, s + j * kN);
+    chain[j] = hn::Add(chain[j], p);
+  }
+}
+
+// Keys [k0, k1), which begin or end within a chain only where nobody looks at the rest of it.
+template <int NV, bool kNatural>
+HWY_INLINE void ExpRows(float* s, int k0, int k1, const float* max, float* sum) {
   const F d;
   Vec m[NV], total[NV];
 #pragma GCC unroll 4
@@ -159,27 +176,32 @@ HWY_INLINE void ExpRows(float* s, int64_t rows, const float* max, float* sum) {
     m[j] = hn::LoadU(d, max + j * kN);
     total[j] = hn::LoadU(d, sum + j * kN);
   }
-  for (int64_t k = 0; k < rows; ++k, s += kTileRows) {
+  for (int k = k0; k < k1;) {
+    Vec chain[NV];
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) {
-      Vec x = hn::Sub(hn::LoadU(d, s + j * kN), m[j]);
-      if constexpr (kNatural) x = hn::Mul(x, hn::Set(d, kLog2e));
-      const Vec p = Exp2(d, x);
-      hn::StoreU(p, d, s + j * kN);
-      total[j] = hn::Add(total[j], p);
+    for (int j = 0; j < NV; ++j) chain[j] = hn::Zero(d);
+    const int end = std::min(k1, SumChainEnd(k));
+    if (end - k == kSumChain) {  // a known count spares the guess when the loop ends (1.5 % on short rows)
+#pragma GCC unroll 4
+      for (int i = 0; i < kSumChain; ++i) ExpRow<NV, kNatural>(s + i * kTileRows, m, chain);
+    } else {
+      for (int i = 0; i < end - k; ++i) ExpRow<NV, kNatural>(s + i * kTileRows, m, chain);
     }
+    s += (end - k) * kTileRows, k = end;
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) total[j] = hn::Add(total[j], chain[j]);
   }
 #pragma GCC unroll 4
   for (int j = 0; j < NV; ++j) hn::StoreU(total[j], d, sum + j * kN);
 }
 
 template <bool kNatural>
-HWY_INLINE void ExpColumns(float* s, int64_t rows, int columns, const float* max, float* sum) {
+HWY_INLINE void ExpColumns(float* s, int k0, int k1, int columns, const float* max, float* sum) {
   int c = 0;
   for (; c + kMaxVecs * kN <= columns; c += kMaxVecs * kN) {
-    ExpRows<kMaxVecs, kNatural>(s + c, rows, max + c, sum + c);
+    ExpRows<kMaxVecs, kNatural>(s + c, k0, k1, max + c, sum + c);
   }
-  for (; c < columns; c += kN) ExpRows<1, kNatural>(s + c, rows, max + c, sum + c);
+  for (; c < columns; c += kN) ExpRows<1, kNatural>(s + c, k0, k1, max + c, sum + c);
 }
 
 HWY_INLINE void ZeroRows(float* s, int64_t rows) {
@@ -189,24 +211,27 @@ HWY_INLINE void ZeroRows(float* s, int64_t rows) {
   }
 }
 
-// Rows that a group does not need become zero.
+// Probabilities of the block, their sums added to `sum`. Rows that a group does not need become zero.
 template <bool kNatural>
 HWY_INLINE void ExpBlock(const RowTile& t, const BlockRange& r, float* s, const float* max, float* sum) {
   bool equal = true;
   for (int g = 0; g < t.groups; ++g) equal = equal && r.need_begin[g] == r.k0 && r.need_end[g] == r.k1;
-  if (equal) return ExpColumns<kNatural>(s, r.k1 - r.k0, t.groups * kGroupRows, max, sum);
-  const int a = r.full_begin, e = r.full_end;
+  if (equal) return ExpColumns<kNatural>(s, r.k0, r.k1, t.groups * kGroupRows, max, sum);
+  // All groups together in the whole chains that every query sees.
+  int a = r.full_begin == r.k0 ? r.k0 : SumChainEnd(r.full_begin - 1);
+  int e = r.full_end == r.k1 ? r.k1 : r.full_end / kSumChain * kSumChain;
+  if (a >= e) a = e = r.k0;
   const auto outside = [&](int from, int to) HWY_ATTR {
     for (int g = 0; g < t.groups; ++g) {
       const int c = g * kGroupRows;
       const int b = std::clamp(r.need_begin[g], from, to), f = std::clamp(r.need_end[g], b, to);
       ZeroRows(s + (from - r.k0) * kTileRows + c, b - from);
-      ExpColumns<kNatural>(s + (b - r.k0) * kTileRows + c, f - b, kGroupRows, max + c, sum + c);
+      ExpColumns<kNatural>(s + (b - r.k0) * kTileRows + c, b, f, kGroupRows, max + c, sum + c);
       ZeroRows(s + (f - r.k0) * kTileRows + c, to - f);
     }
   };
   outside(r.k0, a);
-  ExpColumns<kNatural>(s + (a - r.k0) * kTileRows, e - a, t.groups * kGroupRows, max, sum);
+  ExpColumns<kNatural>(s + (a - r.k0) * kTileRows, a, e, t.groups * kGroupRows, max, sum);
   outside(e, r.k1);
 }
 

@@ -1,10 +1,11 @@
 // Register tiles of attention: C[MR x NV·lanes] (op)= Σ_k A(m, k) · B(k, :), columns in lanes, A broadcast.
 //
 // One loop serves scores, values and the five products of the backward pass: A has free strides, so neither
-// probabilities nor their gradients are ever transposed. Each element of C is one chain of FMAs in order of
-// k. 6x4 vectors (10 loads per 24 FMAs) for full tiles on AVX-512; 8x3, 12x2, 12x1 where queries were
-// dropped. On Zen 5 (two 512-bit FMA pipes) 6x4, 8x3 and 12x2 all reach .98-.99 of the FMA peak for k = 32 …
-// 512 with operands in L1/L2; unrolling k by 2 or 4 changes nothing; 12x1 reaches .89 (2026-11).
+// probabilities nor their gradients are ever transposed. Each element of C is a sum of chains of FMAs in
+// order of k: short ones, because the error of a chain grows with the root of its length. 6x4 vectors (10
+// loads per 24 FMAs) for full tiles on AVX-512; 8x3, 12x2, 12x1 where queries were dropped. On Zen 5 (two
+// 512-bit FMA pipes) 6x4, 8x3 and 12x2 all reach .98-.99 of the FMA peak for k = 32 … 512 with operands in
+// L1/L2; unrolling k by 2 or 4 changes nothing; 12x1 reaches .89 (2026-11).
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -39,13 +40,22 @@ inline constexpr int kMaxVecs = 2;
 
 // What happens to the sums at the end of a tile.
 enum class End {
-  store,       // C = sum
-  store_max,   // C = sum; max[column] = max(max[column], sum)
-  bias_max,    // C = C + sum, the rest as store_max
-  alibi_max,   // C = sum - slope[column] · |place[column] - key|, the rest as store_max
-  accumulate,  // the chain starts from C
-  merge,       // C = C · alpha[row] + sum · beta[row]
+  store,      // C = sum
+  store_max,  // C = sum; max[column] = max(max[column], sum)
+  bias_max,   // C = C + sum, the rest as store_max
+  alibi_max,  // C = sum - slope[column] · |place[column] - key|, the rest as store_max
+  add,        // C = C + sum
+  merge,      // C = C · alpha[row] + sum · beta[row]
 };
+
+// Sums over keys are cut at multiples of 64: whatever part of the keys a tile looks at, the same keys share a
+// chain, and the chains are added in order. Sums over the queries of a tile, and over columns, are cut in
+// two. An error of .7-.8 of the uncut sums' for 1.4 % of the time (d = 64, 1024 keys).
+inline constexpr int kKeyChain = 64;
+inline constexpr int kQueryChain = 32;
+HWY_INLINE int KeyChainRest(int key) { return kKeyChain - key % kKeyChain; }
+HWY_INLINE int QueryChainRest(int query) { return kQueryChain - query % kQueryChain; }
+HWY_INLINE int64_t ColumnChain(int64_t dim) { return std::max<int64_t>(32, (dim / 2 + 15) / 16 * 16); }
 
 struct TileArgs {
   const float* a;
@@ -55,8 +65,9 @@ struct TileArgs {
   float* c;
   int64_t c_stride;
   int64_t k;
-  float* max;          // store_max: per column
-  const float* alpha;  // merge: per row
+  int64_t first_chain, chain;  // steps up to the first cut, and between the others
+  float* max;                  // store_max: per column
+  const float* alpha;          // merge: per row
   const float* beta;
   const float* ahead;  // rows of another operand to fetch into the caches, one per row of A; may be null
   int64_t ahead_stride, ahead_columns;
@@ -97,25 +108,20 @@ HWY_INLINE void AddTerm(const TileArgs& t, Vec (&acc)[MR][NV]) {
   }
 }
 
-template <End kEnd, bool kStepOne, int MR, int NV>
-HWY_NOINLINE void Tile(const TileArgs& t) {
+// acc = Σ_k A(m, k) · B(k, :), one chain; A and B move on.
+template <bool kStepOne, int MR, int NV>
+HWY_INLINE void Chain(const TileArgs& t, int64_t steps, const float*& from_a, const float*& from_b,
+                      Vec (&acc)[MR][NV]) {
   const F d;
-  Vec acc[MR][NV];
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) {
-      if constexpr (kEnd == End::accumulate) {
-        acc[i][j] = hn::LoadU(d, t.c + i * t.c_stride + j * kN);
-      } else {
-        acc[i][j] = hn::Zero(d);
-      }
-    }
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::Zero(d);
   }
-  const float* HWY_RESTRICT a = t.a;
-  const float* HWY_RESTRICT b = t.b;
+  const float* HWY_RESTRICT a = from_a;
+  const float* HWY_RESTRICT b = from_b;
   const int64_t a_row = kStepOne ? t.a_row : 1, a_step = kStepOne ? 1 : t.a_step, b_stride = t.b_stride;
-  for (int64_t k = t.k; k > 0; --k) {
+  for (int64_t k = steps; k > 0; --k) {
     Vec vb[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) vb[j] = hn::LoadU(d, b + j * kN);
@@ -127,6 +133,38 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
     }
     a += a_step;
     b += b_stride;
+  }
+  from_a = a, from_b = b;
+}
+
+// kCut: k goes beyond the first chain.
+template <End kEnd, bool kStepOne, bool kCut, int MR, int NV>
+HWY_NOINLINE void Tile(const TileArgs& t) {
+  const F d;
+  Vec acc[MR][NV];
+  const float *a = t.a, *b = t.b;
+  Chain<kStepOne>(t, kCut ? t.first_chain : t.k, a, b, acc);
+  if constexpr (kCut) {
+    alignas(64) float sums[MR * NV * kN];
+    bool first = true;
+    for (int64_t left = t.k - t.first_chain, now; left > 0; left -= now, first = false) {
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) {
+          float* sum = sums + (i * NV + j) * kN;
+          if (!first) acc[i][j] = hn::Add(hn::Load(d, sum), acc[i][j]);
+          hn::Store(acc[i][j], d, sum);
+        }
+      }
+      now = std::min(left, t.chain);
+      Chain<kStepOne>(t, now, a, b, acc);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = hn::Add(hn::Load(d, sums + (i * NV + j) * kN), acc[i][j]);
+    }
   }
   AddTerm<kEnd>(t, acc);
   if constexpr (KeepsMax(kEnd)) {
@@ -141,6 +179,10 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
     float* HWY_RESTRICT c = t.c + i * t.c_stride;
+    if constexpr (kEnd == End::add) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, c + j * kN), acc[i][j]);
+    }
     if constexpr (kEnd == End::merge) {
       const Vec alpha = hn::Set(d, t.alpha[i]), beta = hn::Set(d, t.beta[i]);
 #pragma GCC unroll 4
@@ -154,7 +196,7 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
 }
 
 // Rows [0, rows) in steps of MR, then 4, 2, 1.
-template <End kEnd, bool kStepOne, int MR, int NV>
+template <End kEnd, bool kStepOne, bool kCut, int MR, int NV>
 HWY_INLINE void TileRows(TileArgs t, int64_t rows) {
   // The rows of A that the next tile reads come from L2 or beyond, and so does what the caller names.
   const auto fetch = [&t](int64_t n) HWY_ATTR {
@@ -173,70 +215,108 @@ HWY_INLINE void TileRows(TileArgs t, int64_t rows) {
   };
   for (; rows >= MR; rows -= MR) {
     fetch(MR);
-    Tile<kEnd, kStepOne, MR, NV>(t);
+    Tile<kEnd, kStepOne, kCut, MR, NV>(t);
     advance(MR);
   }
   for (; rows >= 4; rows -= 4) {
     fetch(4);
-    Tile<kEnd, kStepOne, 4, NV>(t);
+    Tile<kEnd, kStepOne, kCut, 4, NV>(t);
     advance(4);
   }
   if (rows >= 2) {
-    Tile<kEnd, kStepOne, 2, NV>(t);
+    Tile<kEnd, kStepOne, kCut, 2, NV>(t);
     advance(2);
     rows -= 2;
   }
-  if (rows >= 1) Tile<kEnd, kStepOne, 1, NV>(t);
+  if (rows >= 1) Tile<kEnd, kStepOne, kCut, 1, NV>(t);
 }
 
 // All rows and `columns` (a multiple of 16) columns.
-template <End kEnd, bool kStepOne>
-HWY_INLINE void Product(TileArgs t, int64_t rows, int64_t columns) {
+template <End kEnd, bool kStepOne, bool kCut>
+HWY_INLINE void TileColumns(TileArgs t, int64_t rows, int64_t columns) {
   if constexpr (kMaxVecs == 4) {
     while (columns > 0) {
       const int64_t now = std::min<int64_t>(columns, 64);
       switch (now / 16) {
         case 4:
-          TileRows<kEnd, kStepOne, 6, 4>(t, rows);
+          TileRows<kEnd, kStepOne, kCut, 6, 4>(t, rows);
           break;
         case 3:
-          TileRows<kEnd, kStepOne, 8, 3>(t, rows);
+          TileRows<kEnd, kStepOne, kCut, 8, 3>(t, rows);
           break;
         case 2:
-          TileRows<kEnd, kStepOne, 12, 2>(t, rows);
+          TileRows<kEnd, kStepOne, kCut, 12, 2>(t, rows);
           break;
         default:
-          TileRows<kEnd, kStepOne, 12, 1>(t, rows);
+          TileRows<kEnd, kStepOne, kCut, 12, 1>(t, rows);
       }
       t.b += now, t.c += now, t.max += now, columns -= now, t.ahead = nullptr;
       if constexpr (kEnd == End::alibi_max) t.slope += now, t.place += now;
     }
   } else {
     for (; columns > 0; columns -= 2 * kN) {
-      TileRows<kEnd, kStepOne, 6, 2>(t, rows);
+      TileRows<kEnd, kStepOne, kCut, 6, 2>(t, rows);
       t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN, t.ahead = nullptr;
       if constexpr (kEnd == End::alibi_max) t.slope += 2 * kN, t.place += 2 * kN;
     }
   }
 }
 
-// 2^x for x <= 127 to 1.7e-7 (6.6e-8 rms); exactly 1 at 0, exactly +0 at -inf and below -127, NaN for NaN.
+template <End kEnd, bool kStepOne>
+HWY_INLINE void Product(const TileArgs& t, int64_t rows, int64_t columns) {
+  if (t.k > t.first_chain) {
+    TileColumns<kEnd, kStepOne, true>(t, rows, columns);
+  } else {
+    TileColumns<kEnd, kStepOne, false>(t, rows, columns);
+  }
+}
+
+// 2^(i/8) for the last three bits i of each lane, less i in the exponent's upper bits: see Exp2.
+HWY_INLINE VecI EighthPowers(VecI i) {
+  alignas(64) static constexpr int32_t kTable[16] = {
+      0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7,
+      0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
+#if HWY_TARGET == HWY_AVX3
+  return VecI{_mm512_permutexvar_epi32(i.raw, _mm512_load_si512(kTable))};
+#elif HWY_TARGET == HWY_AVX2
+  return VecI{
+      _mm256_permutevar8x32_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(kTable)), i.raw)};
+#else
+  return hn::GatherIndex(I(), kTable, hn::And(i, hn::Set(I(), 7)));
+#endif
+}
+
+// 2^(n + i/8 + f) for f in [-1/16, 1/16], where the last bits of t are n and i; exactly +0 for n = -127, i =
+// 0.
 //
-// x = n + f with f in [-1/2, 1/2] by adding 1.5 · 2^23; a minimax polynomial of degree 5 (9.1e-8); n goes
-// into the exponent as an integer. Below 2^-126 the sum runs linearly through the denormals to zero. On Zen
-// this beats vrndscale + vscalef: the additions run on pipes that the FMAs leave free.
+// 2^(i/8) comes from a table in a register, and n goes into its exponent as an integer (shifted along with n,
+// i would get there as well, so the table holds that much less); a minimax polynomial of degree 3 for 2^f - 1
+// (2.5e-8). Below 2^-126 the power runs through the denormals to zero. Four instructions for the pipes that
+// the products need: a polynomial of degree 6 over [-1/2, 1/2] takes six for the same error (3 % of a call on
+// short rows), one of degree 5 has twice the error.
+HWY_INLINE Vec PowerOfParts(F d, Vec t, Vec f) {
+  const VecI eighths = hn::BitCast(I(), t);
+  const Vec power = hn::BitCast(d, hn::Add(EighthPowers(eighths), hn::ShiftLeft<20>(eighths)));
+  Vec y = hn::MulAdd(hn::Set(d, 0.0554962218f), f, hn::Set(d, 0.24025763f));
+  y = hn::MulAdd(y, f, hn::Set(d, 0.693147214f));
+  return hn::MulAdd(power, hn::Mul(y, f), power);
+}
+
+inline constexpr float kEighths = 1572864.0f;  // 1.5 · 2^20: what is added to it loses all bits below 1/8
+inline constexpr float kLog2e = 1.44269504088896341f;
+
+// 2^x for x <= 127 to 1.1e-7 (3.6e-8 rms); exactly 1 at 0, exactly +0 at -inf and below -127, NaN for NaN.
 HWY_INLINE Vec Exp2(F d, Vec x) {
-  const I di;
   x = hn::Max(hn::Set(d, -127.0f), x);  // the second operand is returned for NaN
-  const Vec magic = hn::Set(d, 12582912.0f);
-  const Vec t = hn::Add(x, magic);
-  const Vec f = hn::Sub(x, hn::Sub(t, magic));
-  Vec y = hn::MulAdd(hn::Set(d, 0.00132647273f), f, hn::Set(d, 0.00967151299f));
-  y = hn::MulAdd(y, f, hn::Set(d, 0.0555073358f));
-  y = hn::MulAdd(y, f, hn::Set(d, 0.240222424f));
-  y = hn::MulAdd(y, f, hn::Set(d, 0.693147004f));
-  y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::BitCast(di, t))));
+  const Vec magic = hn::Set(d, kEighths), t = hn::Add(x, magic);
+  return PowerOfParts(d, t, hn::Sub(x, hn::Sub(t, magic)));
+}
+
+// e^x likewise, for x <= 88: x · log2(e) is never rounded but to its parts.
+HWY_INLINE Vec Exp(F d, Vec x) {
+  x = hn::Max(hn::Set(d, -88.02969f), x);
+  const Vec magic = hn::Set(d, kEighths), log2e = hn::Set(d, kLog2e), t = hn::MulAdd(x, log2e, magic);
+  return PowerOfParts(d, t, hn::MulSub(x, log2e, hn::Sub(t, magic)));
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

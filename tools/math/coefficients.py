@@ -1,4 +1,4 @@
-"""Coefficients of multihead/kernels/math-inl.h: minimax fits in relative error.
+"""Coefficients of multihead/kernels/math-inl.h and of Exp2 in attention_tile-inl.h: minimax fits in relative error.
 
 Weighted least squares whose weights grow where the error is large (Lawson); rational functions are made linear
 by dividing by the denominator of the round before (Sanathanan-Koerner). Needs mpmath and numpy.
@@ -55,6 +55,12 @@ r = nodes(-0.3467, 0.3467, 400)
 r = r[np.abs(r) > 1e-6]
 q = values(lambda v: (mp.exp(v) - 1 - v) / v**2, r)
 show("exp q", lawson(r, q, r**2 / np.exp(r), range(5)))
+
+# 2^f = 1 + f p(f) for |f| <= 1/16, and the table of 2^(i/8) whose bits hold i less at the foot of the exponent.
+f = nodes(-1 / 16, 1 / 16, 400)
+f = f[np.abs(f) > 1e-6]
+show("exp2 p", lawson(f, values(lambda v: (mp.mpf(2) ** v - 1) / v, f), np.abs(f) / 2.0**f, range(3)))
+print("    ", ", ".join(hex(int(np.float32(2 ** (i / 8)).view(np.uint32)) - (i << 20)) for i in range(8)))
 
 # tanh(x) = x + x^3 p(x^2) for |x| <= 0.625.
 x = nodes(1e-4, 0.625, 400)
