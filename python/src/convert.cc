@@ -197,29 +197,6 @@ nb::object capsule_of(nb::handle object, Argument argument) {
 Tensor from_capsule(nb::object capsule, Argument argument) {
   auto* managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw nb::python_error();
-  const nb::dlpack::dltensor& t = managed->tensor;
-  if (t.device.device_type != kCpu && t.device.device_type != kCudaHost) {
-    raise(PyExc_ValueError,
-          prefix(argument) + " must be in CPU memory, got a tensor on device " +
-              (t.device.device_type == 2 ? "cuda:" : "type " + std::to_string(t.device.device_type) + ":") +
-              std::to_string(t.device.device_id) + "; move it with .cpu()");
-  }
-  const std::optional<Dtype> dtype = dtype_of_dlpack(t.dtype);
-  if (!dtype) {
-    raise(PyExc_TypeError, prefix(argument) + " must be " + kDtypes + ", got DLPack type code " +
-                               std::to_string(t.dtype.code) + " with " + std::to_string(t.dtype.bits) +
-                               " bits");
-  }
-  MH_CHECK(t.ndim <= Shape::kMaxRank, ShapeError, prefix(argument), " has ", t.ndim, " axes; at most ",
-           Shape::kMaxRank, " are supported");
-  Shape shape;
-  for (int i = 0; i < t.ndim; ++i) shape.push_back(t.shape[i]);
-  Shape strides = contiguous_strides(shape);
-  bool negative = false;
-  for (int i = 0; t.strides != nullptr && i < t.ndim; ++i) {
-    strides[i] = t.strides[i];
-    negative = negative || (t.strides[i] < 0 && t.shape[i] > 1);
-  }
   PyCapsule_SetName(capsule.ptr(), "used_dltensor");
   std::shared_ptr<void> owner(managed, [](void* p) {
     with_interpreter([p] {
@@ -227,9 +204,7 @@ Tensor from_capsule(nb::object capsule, Argument argument) {
       if (m->deleter != nullptr) m->deleter(m);
     });
   });
-  auto* data = static_cast<std::byte*>(t.data) + t.byte_offset;
-  Tensor tensor = Tensor::borrow(data, shape, strides, *dtype, std::move(owner));
-  return negative ? tensor.clone() : tensor;
+  return from_dltensor(managed->tensor, std::move(owner), argument);
 }
 
 // --- numbers, lists, everything NumPy makes an array of ---------------------------------------------------
@@ -263,6 +238,34 @@ Tensor from_python_values(nb::handle object, Argument argument) {
 }
 
 }  // namespace
+
+Tensor from_dltensor(const nb::dlpack::dltensor& t, std::shared_ptr<void> owner, Argument argument) {
+  if (t.device.device_type != kCpu && t.device.device_type != kCudaHost) {
+    raise(PyExc_ValueError,
+          prefix(argument) + " must be in CPU memory, got a tensor on device " +
+              (t.device.device_type == 2 ? "cuda:" : "type " + std::to_string(t.device.device_type) + ":") +
+              std::to_string(t.device.device_id) + "; move it with .cpu()");
+  }
+  const std::optional<Dtype> dtype = dtype_of_dlpack(t.dtype);
+  if (!dtype) {
+    raise(PyExc_TypeError, prefix(argument) + " must be " + kDtypes + ", got DLPack type code " +
+                               std::to_string(t.dtype.code) + " with " + std::to_string(t.dtype.bits) +
+                               " bits");
+  }
+  MH_CHECK(t.ndim <= Shape::kMaxRank, ShapeError, prefix(argument), " has ", t.ndim, " axes; at most ",
+           Shape::kMaxRank, " are supported");
+  Shape shape;
+  for (int i = 0; i < t.ndim; ++i) shape.push_back(t.shape[i]);
+  Shape strides = contiguous_strides(shape);
+  bool negative = false;
+  for (int i = 0; t.strides != nullptr && i < t.ndim; ++i) {
+    strides[i] = t.strides[i];
+    negative = negative || (t.strides[i] < 0 && t.shape[i] > 1);
+  }
+  auto* data = static_cast<std::byte*>(t.data) + t.byte_offset;
+  Tensor tensor = Tensor::borrow(data, shape, strides, *dtype, std::move(owner));
+  return negative ? tensor.clone() : tensor;
+}
 
 Tensor to_tensor(nb::handle object, Argument argument) {
   Tensor* ours = nullptr;

@@ -23,38 +23,55 @@ nb::dlpack::dtype dlpack_dtype(Dtype dtype) {
   return {static_cast<uint8_t>(code), static_cast<uint8_t>(8 * size_of(dtype)), 1};
 }
 
-}  // namespace
+// A structure of DLPack with what it points to.
+template <class Managed>
+struct Export : Managed {
+  Tensor kept;
+  std::array<int64_t, 2 * Shape::kMaxRank> sizes;
+};
 
-nb::object to_dlpack(const Tensor& tensor) {
-  struct Export : ManagedTensor {
-    Tensor kept;
-    std::array<int64_t, 2 * Shape::kMaxRank> sizes;
-  };
-  auto exported = std::make_unique<Export>();
-  exported->kept = tensor;
+template <class Managed>
+Managed* exported(const Tensor& tensor) {
+  auto* to = new Export<Managed>();
+  to->kept = tensor;
   const int rank = tensor.rank();
   for (int i = 0; i < rank; ++i) {
-    exported->sizes[static_cast<size_t>(i)] = tensor.size(i);
-    exported->sizes[static_cast<size_t>(Shape::kMaxRank + i)] = tensor.strides()[i];
+    to->sizes[static_cast<size_t>(i)] = tensor.size(i);
+    to->sizes[static_cast<size_t>(Shape::kMaxRank + i)] = tensor.strides()[i];
   }
-  nb::dlpack::dltensor& t = exported->tensor;
+  nb::dlpack::dltensor& t = to->tensor;
   t.data = tensor.raw();
   t.device = {kCpu, 0};
   t.ndim = rank;
   t.dtype = dlpack_dtype(tensor.dtype());
-  t.shape = exported->sizes.data();
-  t.strides = exported->sizes.data() + Shape::kMaxRank;
+  t.shape = to->sizes.data();
+  t.strides = to->sizes.data() + Shape::kMaxRank;
   t.byte_offset = 0;
-  exported->context = nullptr;
-  exported->deleter = [](ManagedTensor* m) { delete static_cast<Export*>(m); };
-  PyObject* capsule =
-      PyCapsule_New(static_cast<ManagedTensor*>(exported.get()), "dltensor", [](PyObject* self) {
-        if (!PyCapsule_IsValid(self, "dltensor")) return;  // somebody took it over
-        auto* m = static_cast<ManagedTensor*>(PyCapsule_GetPointer(self, "dltensor"));
-        m->deleter(m);
-      });
-  if (capsule == nullptr) throw nb::python_error();
-  exported.release();
+  to->context = nullptr;
+  to->deleter = [](Managed* m) { delete static_cast<Export<Managed>*>(m); };
+  return to;
+}
+
+}  // namespace
+
+std::unique_ptr<VersionedTensor, VersionedDeleter> to_versioned_dlpack(const Tensor& tensor) {
+  auto* to = exported<VersionedTensor>(tensor);
+  to->version = {1, 0};
+  to->flags = 0;
+  return std::unique_ptr<VersionedTensor, VersionedDeleter>(to);
+}
+
+nb::object to_dlpack(const Tensor& tensor) {
+  auto* managed = exported<ManagedTensor>(tensor);
+  PyObject* capsule = PyCapsule_New(managed, "dltensor", [](PyObject* self) {
+    if (!PyCapsule_IsValid(self, "dltensor")) return;  // somebody took it over
+    auto* m = static_cast<ManagedTensor*>(PyCapsule_GetPointer(self, "dltensor"));
+    m->deleter(m);
+  });
+  if (capsule == nullptr) {
+    managed->deleter(managed);
+    throw nb::python_error();
+  }
   return nb::steal(capsule);
 }
 

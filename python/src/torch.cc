@@ -13,6 +13,7 @@
 #include "python/src/bindings.h"
 #include "python/src/host_threads.h"
 #include "python/src/score_program_match.h"
+#include "python/src/torch_exchange.h"
 
 namespace multihead::python {
 
@@ -20,7 +21,7 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
 
-// What the backward needs of a forward.
+// What the backward needs of a forward, but for query, key, value and the output: PyTorch keeps those.
 struct TorchCall {
   detail::AttentionCall call;
   ScoreMod score_mod;
@@ -87,40 +88,47 @@ ScoreMod fused_or_mod(std::shared_ptr<const ScoreProgram> program, const ScoreOp
 // (out, lse or None, call or None); lse in natural logarithms.
 nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::handle keep, nb::handle bias,
                         bool causal, std::optional<float> scale, double dropout_p, uint64_t seed,
-                        bool needs_grad, bool return_lse, nb::handle mask, nb::handle score_mod,
-                        const std::string& who, int threads) {
-  const Tensor q = to_tensor(query, {who.c_str(), "query", true});
-  const Tensor k = to_tensor(key, {who.c_str(), "key", true});
-  const Tensor v = to_tensor(value, {who.c_str(), "value", true});
+                        bool needs_grad, int threads, bool return_lse, nb::handle mask, nb::handle score_mod,
+                        const char* who) {
+  const Tensor q = borrow_from_torch(query, {who, "query", true});
+  const Tensor k = borrow_from_torch(key, {who, "key", true});
+  const Tensor v = borrow_from_torch(value, {who, "value", true});
   Rng rng(seed);
   AttentionOptions options =
-      to_options(who.c_str(), {keep, bias, mask, score_mod, causal, scale, dropout_p, seed}, rng);
+      to_options(who, {keep, bias, mask, score_mod, causal, scale, dropout_p, seed}, rng);
   Tensor lse;
   if (return_lse) options.lse = &lse;
   const ScoreMod mod = fused_or_mod(to_score_program(score_mod), {q, k}, options);
   auto result = unlocked([&] {
     const OpenMpScope openmp(threads);
-    auto call =
-        std::make_unique<TorchCall>(TorchCall{prepare(who.c_str(), q, k, v, options, mod), mod, threads});
+    auto call = std::make_unique<TorchCall>(TorchCall{prepare(who, q, k, v, options, mod), mod, threads});
     detail::compute_attention(call->call, options);
     return call;
   });
-  nb::object out = to_dlpack(result->call.out.tensor);
-  nb::object lse_out = return_lse ? to_dlpack(lse) : nb::none();
-  nb::object kept = needs_grad ? nb::cast(result.release(), nb::rv_policy::take_ownership) : nb::none();
-  return nb::make_tuple(out, lse_out, kept);
+  nb::object out = give_to_torch(result->call.out.tensor);
+  if (!needs_grad) return nb::make_tuple(out, give_to_torch(lse), nb::none());
+  result->call.query = result->call.key = result->call.value = result->call.out = {};
+  nb::object kept = nb::cast(result.release(), nb::rv_policy::take_ownership);
+  return nb::make_tuple(out, give_to_torch(lse), kept);
 }
 
-// Gradients of query, key, value, bias as DLPack capsules, None where not wanted.
-nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, bool want_query, bool want_key,
-                         bool want_value, bool want_bias) {
-  const Tensor dy = to_tensor(d_out, {"attention backward", "grad_output", true});
-  const detail::AttentionCall& call = saved.call;
+// Gradients of query, key, value, bias, None where not wanted.
+nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle query, nb::handle key,
+                         nb::handle value, nb::handle out, bool want_query, bool want_key, bool want_value,
+                         bool want_bias) {
+  const auto borrowed = [](nb::handle x, const char* name) {
+    return borrow_from_torch(x, {"attention backward", name, true});
+  };
+  const Tensor dy = borrowed(d_out, "grad_output"), q = borrowed(query, "query"), k = borrowed(key, "key"),
+               v = borrowed(value, "value"), y = borrowed(out, "output");
+  detail::AttentionCall call = saved.call;
   detail::Operand dq, dk, dv;
   detail::TermGradients terms;
   unlocked([&] {
     const OpenMpScope openmp(saved.threads);
-    const Dtype dtype = detail::arithmetic_dtype(call.query.tensor.dtype());
+    call.query = detail::operand(q, call.axes), call.key = detail::operand(k, call.axes);
+    call.value = detail::operand(v, call.axes), call.out = detail::operand(y, call.axes);
+    const Dtype dtype = detail::arithmetic_dtype(q.dtype());
     const auto gradient = [&](bool wanted, const detail::Operand& x) -> detail::Operand {
       if (!wanted) return {};
       return detail::operand(detail::empty_ordered_like(x.tensor, x.tensor.shape(), dtype), call.axes);
@@ -132,8 +140,8 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, bool want_que
         detail::attention_gradients(call, dy, dq, dk, dv, {want_query, want_key, want_value, want_bias}, {});
     return 0;
   });
-  const auto out = [](const Tensor& x) { return x.defined() ? to_dlpack(x) : nb::none(); };
-  return nb::make_tuple(out(dq.tensor), out(dk.tensor), out(dv.tensor), out(terms.bias));
+  return nb::make_tuple(give_to_torch(dq.tensor), give_to_torch(dk.tensor), give_to_torch(dv.tensor),
+                        give_to_torch(terms.bias));
 }
 
 }  // namespace
@@ -142,11 +150,12 @@ void bind_torch(nb::module_& m) {
   nb::class_<TorchCall>(m, "TorchCall", "What a backward needs of its forward.");
   m.def("torch_forward", &torch_forward, "query"_a, "key"_a, "value"_a, "keep"_a = nb::none(),
         "bias"_a = nb::none(), "causal"_a = false, "scale"_a = nb::none(), "dropout_p"_a = 0.0, "seed"_a = 0,
-        "needs_grad"_a = false, "return_lse"_a = false, "mask"_a = nb::none(), "score_mod"_a = nb::none(),
-        "who"_a = "scaled_dot_product_attention", "threads"_a = 1);
+        "needs_grad"_a = false, "threads"_a = 1, "return_lse"_a = false, "mask"_a = nb::none(),
+        "score_mod"_a = nb::none(), "who"_a = "scaled_dot_product_attention");
+  m.def("use_exchange_of", &find_torch_exchange, "tensor_type"_a);
   m.def("use_openmp_of", &find_openmp, "library"_a);
-  m.def("torch_backward", &torch_backward, "call"_a, "d_out"_a, "want_query"_a, "want_key"_a, "want_value"_a,
-        "want_bias"_a);
+  m.def("torch_backward", &torch_backward, "call"_a, "d_out"_a, "query"_a, "key"_a, "value"_a, "out"_a,
+        "want_query"_a, "want_key"_a, "want_value"_a, "want_bias"_a);
 }
 
 }  // namespace multihead::python

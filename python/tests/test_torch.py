@@ -440,7 +440,7 @@ def test_patch_under_torch_modules():
         arguments = (x, x, x) if isinstance(module, torch.nn.MultiheadAttention) else (x,)
         options = {"need_weights": False} if len(arguments) == 3 else {}
         want = module(*arguments, **options)
-        with mt.patch() as record:
+        with mt.patch(always=True) as record:
             out = module(*arguments, **options)
         first = lambda y: y[0] if isinstance(y, tuple) else y
         torch.testing.assert_close(first(out), first(want), atol=2e-6, rtol=0)
@@ -451,9 +451,20 @@ def test_patch_under_torch_modules():
     assert F.scaled_dot_product_attention is original
 
 
+@pytest.mark.parametrize("length, grad, ours", [(8, False, False), (40, False, True), (40, True, False), (128, True, True)])
+def test_patch_leaves_small_calls_to_pytorch(length, grad, ours):
+    x = make((1, 4, length, 16), grad=grad)
+    with mt.patch() as record:
+        F.scaled_dot_product_attention(x, x, x)
+        assert (record.calls, record.fallbacks) == ((1, 0) if ours else (0, 1))
+        F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+        assert record.calls == 1 + ours
+    assert ours or "too small" in repr(record)
+
+
 def test_patch_leaves_the_rest_to_pytorch():
     x = torch.randn(1, 2, 3, 4)
-    with mt.patch() as record:
+    with mt.patch(always=True) as record:
         out = F.scaled_dot_product_attention(x.to("meta"), x.to("meta"), x.to("meta"))
     assert out.device.type == "meta" and record.fallbacks == 1 and "meta" in repr(record)
 
@@ -486,7 +497,7 @@ def test_patch_under_hugging_face(family):
     padding[1, :4] = 0
     for mask in (None, padding):
         want = model(input_ids=ids, attention_mask=mask)[0]
-        with mt.patch() as record:
+        with mt.patch(always=True) as record:
             out = model(input_ids=ids, attention_mask=mask)[0]
         assert record.calls == 2 and record.fallbacks == 0
         seen = slice(None) if mask is None else mask.bool()
@@ -505,7 +516,7 @@ def test_training_step_under_patch_gives_the_same_gradients():
         return [p.grad.clone() for p in layer.parameters()]
 
     want = gradients()
-    with mt.patch() as record:
+    with mt.patch(always=True) as record:
         out = gradients()
     assert record.calls == 1
     for a, b in zip(out, want):

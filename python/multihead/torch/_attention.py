@@ -5,13 +5,16 @@ import torch
 from .. import _core
 
 _WHO = "scaled_dot_product_attention"
+_HALVES = (torch.bfloat16, torch.float16)
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _Tensor, _strided = torch.Tensor, torch.strided
 _TYPES = (torch.Tensor, torch.nn.Parameter)  # not their subclasses, which mean something else
 _forward = _core.torch_forward
-_from_dlpack = torch._C._from_dlpack
+_backward = _core.torch_backward
+_num_threads, _is_grad_enabled = torch.get_num_threads, torch.is_grad_enabled
 _max_seed = 2**63 - 1
 _core.use_openmp_of(torch._C.__file__)  # kernels run on PyTorch's own threads, torch.get_num_threads() of them
+_core.use_exchange_of(torch.Tensor)
 
 
 class _NoSecondDerivative(torch.autograd.Function):
@@ -33,54 +36,58 @@ class _NoSecondDerivative(torch.autograd.Function):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, bias, options):
-        out, lse, call = _forward(
-            query, key, value, bias=bias, needs_grad=True, threads=torch.get_num_threads(), **options
+        keep, causal, scale, dropout_p, seed, *rare = options
+        out, lse, ctx.call = _forward(
+            query, key, value, keep, bias, causal, scale, dropout_p, seed, True, _num_threads(), *rare
         )
-        out = _from_dlpack(out)
-        # The call holds the memory; saving the tensors too makes PyTorch notice changes in place.
         ctx.save_for_backward(query, key, value, bias, out)
-        ctx.call = call
         if lse is None:
             return out
-        lse = _from_dlpack(lse)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
     def backward(ctx, grad, *_):
-        query, key, value, bias, _ = ctx.saved_tensors
         if grad is None:
             return None, None, None, None, None
-        want = ctx.needs_input_grad
-        grads = _core.torch_backward(ctx.call, grad, want[0], want[1], want[2], want[3])
-        results = []
-        for g, like in zip(grads, (query, key, value, bias)):
-            if g is not None:
-                g = _from_dlpack(g)
-                if g.dtype != like.dtype:
-                    g = g.to(like.dtype)
-            results.append(g)
-        if torch.is_grad_enabled():  # create_graph=True
-            present = [g for g in results if g is not None]
+        query, key, value, bias, out = ctx.saved_tensors
+        grads = _backward(ctx.call, grad, query, key, value, out, *ctx.needs_input_grad[:4])
+        dtype = query.dtype
+        if dtype in _HALVES:  # the arithmetic was in float32
+            inputs = (query, key, value, bias)
+            grads = tuple(g if g is None else g.to(x.dtype) for g, x in zip(grads, inputs))
+        if _is_grad_enabled():  # create_graph=True
+            present = [g for g in grads if g is not None]
             inputs = [t for t in (query, key, value, bias, grad) if t is not None]
             tied = iter(_NoSecondDerivative.apply(len(present), *present, *inputs))
-            results = [next(tied) if g is not None else None for g in results]
-        return (*results, None)
+            grads = [next(tied) if g is not None else None for g in grads]
+        return (*grads, None)
+
+
+# Function.apply() without its look for functorch's wrappers: 1 us of every call.
+_apply = super(torch.autograd.Function, _Attention).apply
+_transforms_active = torch._C._are_functorch_transforms_active
 
 
 def attend(query, key, value, bias, options):
-    """The kernel on 4-D tensors, recorded by autograd if somebody wants a gradient."""
-    if torch.is_grad_enabled() and (
+    """The kernel on 4-D tensors, recorded by autograd if somebody wants a gradient.
+
+    `options`: keep, causal, scale, dropout_p, seed and what may follow them, see torch_forward in torch.cc.
+    """
+    if _is_grad_enabled() and (
         query.requires_grad
         or key.requires_grad
         or value.requires_grad
         or (bias is not None and bias.requires_grad)
     ):
-        return _Attention.apply(query, key, value, bias, options)
-    out, lse, _ = _forward(query, key, value, bias=bias, threads=torch.get_num_threads(), **options)
-    out = _from_dlpack(out)
-    return out if lse is None else (out, _from_dlpack(lse))
+        apply = _Attention.apply if _transforms_active() else _apply
+        return apply(query, key, value, bias, options)
+    keep, causal, scale, dropout_p, seed, *rare = options
+    out, lse, _ = _forward(
+        query, key, value, keep, bias, causal, scale, dropout_p, seed, False, _num_threads(), *rare
+    )
+    return out if lse is None else (out, lse)
 
 
 def new_seed():
@@ -135,15 +142,15 @@ def _refuse_inputs(query, key, value):
 
 
 def _mask_options(attn_mask, is_causal, dtype):
-    """The keyword arguments of a mask, and the additive one."""
+    """(keep, bias): a mask is one or the other."""
     refuse(_WHO, "attn_mask", attn_mask)
     if is_causal:
         raise RuntimeError(f"{_WHO}: attn_mask and is_causal=True exclude each other")
     if attn_mask.dtype is torch.bool:
-        return {"keep": attn_mask}, None
+        return attn_mask, None
     if attn_mask.dtype not in (dtype, torch.float32):
         raise TypeError(f"{_WHO}: attn_mask must be bool or {dtype}, got {attn_mask.dtype}")
-    return {}, attn_mask.to(torch.float64 if dtype is torch.float64 else torch.float32)
+    return None, attn_mask.to(torch.float64 if dtype is torch.float64 else torch.float32)
 
 
 def _to_four_axes(query, key, value, attn_mask):
@@ -217,13 +224,12 @@ def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, e
         q, k, v = query.shape, key.shape, value.shape
     if not q[1] == k[1] == v[1]:
         key, value = _share_heads(query, key, value, enable_gqa)
-    options, bias = {"causal": is_causal, "scale": scale}, None
+    keep, bias, seed = None, None, 0
     if attn_mask is not None:
-        more, bias = _mask_options(attn_mask, is_causal, query.dtype)
-        options.update(more)
+        keep, bias = _mask_options(attn_mask, is_causal, query.dtype)
     if dropout_p > 0.0:
-        options["dropout_p"], options["seed"] = dropout_p, new_seed()
-    out = attend(query, key, value, bias, options)
+        seed = new_seed()
+    out = attend(query, key, value, bias, (keep, is_causal, scale, dropout_p, seed))
     if restore is None:
         return out
     lead, heads = restore

@@ -119,16 +119,15 @@ def flex_attention(
         )
     if key.size(0) == 1 and query.size(0) > 1:
         key, value = key.expand(query.size(0), -1, -1, -1), value.expand(query.size(0), -1, -1, -1)
-    options = {"scale": scale, "return_lse": return_lse, "who": _WHO}
-    programs = []
+    programs, program, mask = [], None, None
     if score_mod is not None:
-        options["score_mod"] = _score_program(score_mod)
-        programs.append(options["score_mod"])
+        program = _score_program(score_mod)
+        programs.append(program)
     if block_mask is not None:
         block_mask = _as_mask(block_mask)
-        options["mask"] = block_mask.mask
+        mask = block_mask.mask
         programs.append(block_mask.program)
-    result = attend(query, key, value, None, options)
+    result = attend(query, key, value, None, (None, False, scale, 0.0, 0, return_lse, mask, program, _WHO))
     if any(program.out_of_range for program in programs):
         raise IndexError(f"{_WHO}: score_mod or mask_mod used an index outside a captured tensor")
     return result
