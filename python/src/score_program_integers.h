@@ -1,15 +1,64 @@
 // The instructions that give indices and conditions.
 #pragma once
 
+#include <limits>
+
 #include "python/src/score_program.h"
 #include "python/src/score_program_registers.h"
 
 namespace multihead::python {
 
+// By way of doubles, which vectors can divide: the quotient of 32-bit integers, rounded and cut, is exact.
+// Without a branch, which would keep the loop scalar; x / 0 is 0.
 MH_INLINE int32_t floor_div(int32_t a, int32_t b) {
-  if (b == 0) return 0;
-  const int32_t q = a / b;
-  return q - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
+  const int32_t none = b == 0, over = (a == std::numeric_limits<int32_t>::min()) & (b == -1);
+  const auto cut = static_cast<int32_t>(static_cast<double>(a + over) / static_cast<double>(b + none));
+  const auto rest =
+      static_cast<int32_t>(static_cast<uint32_t>(a) - static_cast<uint32_t>(cut) * static_cast<uint32_t>(b));
+  const int32_t down = (rest != 0) & ((rest ^ b) < 0);
+  return (cut - down) & (none - 1);
+}
+
+// y[i] = table[at[i]]. Most tables are indexed by the key alone, by the query alone or by their distance:
+// then the indices of a row are equal or neighbours, and no element is fetched by itself.
+template <class Element, class T>
+MH_INLINE void gather(const Element* table, const int32_t* at, T* y) {
+  for (int row = 0; row < kKeys; ++row, at += kQueries, y += kQueries) {
+    int32_t differ = 0, rise = 0, fall = 0;
+    for (int i = 0; i < kQueries; ++i) {
+      differ |= at[i] ^ at[0];
+      rise |= (at[i] - i) ^ at[0];
+      fall |= (at[i] + i) ^ at[0];
+    }
+    if (differ == 0) {
+      const auto element = static_cast<T>(table[at[0]]);
+      for (int i = 0; i < kQueries; ++i) y[i] = element;
+    } else if (rise == 0) {
+      const Element* from = table + at[0];
+      for (int i = 0; i < kQueries; ++i) y[i] = static_cast<T>(from[i]);
+    } else if (fall == 0) {
+      const Element* from = table + at[kQueries - 1];
+      for (int i = 0; i < kQueries; ++i) y[i] = static_cast<T>(from[kQueries - 1 - i]);
+    } else {
+      for (int i = 0; i < kQueries; ++i) y[i] = static_cast<T>(table[at[i]]);
+    }
+  }
+}
+
+// Negative indices count from the end; returns whether one that exists in the block is outside.
+MH_INLINE bool bound(const int32_t* a, int32_t size, const Place& at, int32_t* y) {
+  const auto clamped = [&](int i) {
+    const int32_t wrapped = a[i] < 0 ? a[i] + size : a[i];
+    y[i] = wrapped < 0 ? 0 : (wrapped >= size ? size - 1 : wrapped);
+    return static_cast<int32_t>(y[i] != wrapped);
+  };
+  int32_t bad = 0;
+  if (at.count == kQueries && at.rows == kKeys) {
+    each([&](int i) { bad |= clamped(i); });
+  } else {
+    each([&](int i) { bad |= (i % kQueries < at.count) & (i / kQueries < at.rows) & clamped(i); });
+  }
+  return bad != 0;
 }
 
 template <class T>
@@ -107,21 +156,12 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
     case Op::select_i:
       each([&](int i) { y[i] = a[i] != 0 ? b[i] : c[i]; });
       break;
-    case Op::bound_i: {
-      int32_t bad = 0;
-      each([&](int i) {
-        const int32_t wrapped = a[i] < 0 ? a[i] + number : a[i];
-        y[i] = wrapped < 0 ? 0 : (wrapped >= number ? number - 1 : wrapped);
-        bad |= (i % kQueries < at.count) & (i / kQueries < at.rows) & (y[i] != wrapped);
-      });
-      if (bad != 0) program.note_out_of_range();
+    case Op::bound_i:
+      if (bound(a, number, at, y)) program.note_out_of_range();
       break;
-    }
-    case Op::gather_i: {
-      const auto* table = program.tables()[static_cast<size_t>(in.table)].template data<int32_t>();
-      each([&](int i) { y[i] = table[a[i]]; });
+    case Op::gather_i:
+      gather(program.tables()[static_cast<size_t>(in.table)].template data<int32_t>(), a, y);
       break;
-    }
     default:
       break;
   }

@@ -48,6 +48,27 @@ MH_INLINE void store_block(const T* y, const Place& at, T* scores, int64_t strid
   }
 }
 
+// Runs the program on every block of the tile: load(at, keys, queries), the instructions, store(at, keys,
+// queries).
+template <bool kDerivative, class T, class Tile, class Load, class Store>
+MH_INLINE void for_each_block(const ScoreProgram& program, const Tile& tile, Registers<T>& r, Load&& load,
+                              Store&& store) {
+  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0, 0};
+  for (int64_t q = 0; q < tile.query_count; q += kQueries) {
+    at.query = static_cast<int32_t>(tile.query_begin + q);
+    at.count = static_cast<int32_t>(std::min<int64_t>(kQueries, tile.query_count - q));
+    at.rows = kKeys;
+    run<kDerivative>(program, program.once(), r, at);
+    for (int64_t k = 0; k < tile.key_count; k += kKeys) {
+      at.key = static_cast<int32_t>(tile.key_begin + k);
+      at.rows = static_cast<int32_t>(std::min<int64_t>(kKeys, tile.key_count - k));
+      load(at, k, q);
+      run<kDerivative>(program, program.per_key(), r, at);
+      store(at, k, q);
+    }
+  }
+}
+
 template <bool kDerivative, class T>
 MH_INLINE void apply_tile(const ScoreProgram& program, const kernels::ScoreTile<T>& tile, T* derivative) {
   const auto size = static_cast<int32_t>(program.code().size());
@@ -64,45 +85,34 @@ MH_INLINE void apply_tile(const ScoreProgram& program, const kernels::ScoreTile<
     }
     if (score >= 0) std::fill_n(r.slope(score), kBlock, T(1));
   }
-  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0, 0};
-  for (int64_t q = 0; q < tile.query_count; q += kQueries) {
-    at.query = static_cast<int32_t>(tile.query_begin + q);
-    at.count = static_cast<int32_t>(std::min<int64_t>(kQueries, tile.query_count - q));
-    at.rows = kKeys;
-    run<kDerivative>(program, program.once(), r, at);
-    for (int64_t k = 0; k < tile.key_count; k += kKeys) {
-      at.key = static_cast<int32_t>(tile.key_begin + k);
-      at.rows = static_cast<int32_t>(std::min<int64_t>(kKeys, tile.key_count - k));
-      T* scores = tile.scores + k * tile.stride + q;
-      if (score >= 0) load_block(scores, tile.stride, at, r.value(score));
-      run<kDerivative>(program, program.per_key(), r, at);
-      store_block(r.value(size - 1), at, scores, tile.stride);
-      if (kDerivative) store_block(r.slope(size - 1), at, derivative + k * tile.stride + q, tile.stride);
-    }
-  }
+  const auto load = [&](const Place& at, int64_t k, int64_t q) __attribute__((always_inline)) {
+    if (score >= 0) load_block(tile.scores + k * tile.stride + q, tile.stride, at, r.value(score));
+  };
+  const auto store = [&](const Place& at, int64_t k, int64_t q) __attribute__((always_inline)) {
+    const int64_t offset = k * tile.stride + q;
+    store_block(r.value(size - 1), at, tile.scores + offset, tile.stride);
+    if (kDerivative) store_block(r.slope(size - 1), at, derivative + offset, tile.stride);
+  };
+  for_each_block<kDerivative>(program, tile, r, load, store);
 }
 
 MH_INLINE void fill_tile(const ScoreProgram& program, const kernels::KeepTile& tile) {
   const auto size = static_cast<int32_t>(program.code().size());
   Registers<float>& r = registers<float>();
   r.fit(static_cast<size_t>(size));
-  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0, 0};
-  for (int64_t q = 0; q < tile.query_count; q += kQueries) {
-    at.query = static_cast<int32_t>(tile.query_begin + q);
-    at.count = static_cast<int32_t>(std::min<int64_t>(kQueries, tile.query_count - q));
-    at.rows = kKeys;
-    run<false>(program, program.once(), r, at);
-    for (int64_t k = 0; k < tile.key_count; k += kKeys) {
-      at.key = static_cast<int32_t>(tile.key_begin + k);
-      at.rows = static_cast<int32_t>(std::min<int64_t>(kKeys, tile.key_count - k));
-      run<false>(program, program.per_key(), r, at);
-      const int32_t* y = r.integer(size - 1);
-      for (int row = 0; row < at.rows; ++row) {
-        uint8_t* keep = tile.keep + (k + row) * tile.stride + q;
-        for (int i = 0; i < at.count; ++i) keep[i] = y[row * kQueries + i] != 0;
+  const auto store = [&](const Place& at, int64_t k, int64_t q) __attribute__((always_inline)) {
+    const int32_t* y = r.integer(size - 1);
+    for (int row = 0; row < at.rows; ++row, y += kQueries) {
+      uint8_t* keep = tile.keep + (k + row) * tile.stride + q;
+      if (at.count == kQueries) {
+        for (int i = 0; i < kQueries; ++i) keep[i] = y[i] != 0;
+      } else {
+        for (int i = 0; i < at.count; ++i) keep[i] = y[i] != 0;
       }
     }
-  }
+  };
+  for_each_block<false>(
+      program, tile, r, [](const Place&, int64_t, int64_t) {}, store);
 }
 
 // The same loops for each instruction set. No FMA contraction: all give the same bits.
@@ -128,6 +138,7 @@ MH_AVX512 void apply_avx512(const ScoreProgram& p, const kernels::ScoreTile<T>& 
 }
 void fill_baseline(const ScoreProgram& p, const kernels::KeepTile& t) { fill_tile(p, t); }
 MH_AVX2 void fill_avx2(const ScoreProgram& p, const kernels::KeepTile& t) { fill_tile(p, t); }
+MH_AVX512 void fill_avx512(const ScoreProgram& p, const kernels::KeepTile& t) { fill_tile(p, t); }
 
 template <bool kDerivative, class T>
 void dispatch_apply(const ScoreProgram& p, const kernels::ScoreTile<T>& t, T* d) {
@@ -155,7 +166,14 @@ template void ScoreProgram::apply(const kernels::ScoreTile<float>&, float*) cons
 template void ScoreProgram::apply(const kernels::ScoreTile<double>&, double*) const;
 
 void ScoreProgram::fill(const kernels::KeepTile& tile) const {
-  kernels::current_isa() >= kernels::Isa::avx2 ? fill_avx2(*this, tile) : fill_baseline(*this, tile);
+  switch (kernels::current_isa()) {
+    case kernels::Isa::avx512:
+      return fill_avx512(*this, tile);
+    case kernels::Isa::avx2:
+      return fill_avx2(*this, tile);
+    default:
+      return fill_baseline(*this, tile);
+  }
 }
 
 }  // namespace multihead::python

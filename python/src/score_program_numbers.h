@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "python/src/score_program.h"
+#include "python/src/score_program_integers.h"
 #include "python/src/score_program_registers.h"
 
 namespace multihead::python {
@@ -172,11 +173,9 @@ MH_INLINE void run_number(const ScoreProgram& program, int32_t index, Registers<
     case Op::gather_f: {
       const Tensor& table = program.tables()[static_cast<size_t>(in.table)];
       if (table.dtype() == Dtype::f64) {
-        const double* t = table.data<double>();
-        each([&](int i) { y[i] = static_cast<T>(t[ia[i]]); });
+        gather(table.data<double>(), ia, y);
       } else {
-        const float* t = table.data<float>();
-        each([&](int i) { y[i] = static_cast<T>(t[ia[i]]); });
+        gather(table.data<float>(), ia, y);
       }
       break;
     }
