@@ -126,7 +126,7 @@ void BackwardPrepare(const BackwardTaskArgs& args) {
   const GradientView view = View(call);
   RowTile& t = job.row_tiles[n];
   const int64_t first = n / job.span_tiles * job.span, row = first + n % job.span_tiles * kTileRows;
-  make_row_tile(*c.p, job.b, job.kv, row, std::min(first + job.span, row + kTileRows), t);
+  make_row_tile(*c.p, job.b, job.kv, row, std::min({first + job.span, row + kTileRows, job.rows}), t);
   std::fill_n(job.d_query + n * kTileRows * call.head_columns, kTileRows * call.head_columns, 0.0f);
   if (t.empty()) {  // no key block comes here; all that is read later is that the rows are empty
     std::fill_n(job.lse + n * kTileRows, kTileRows, kInfinity);
@@ -255,7 +255,7 @@ void ZeroUnneeded(const RowTile& t, const BlockRange& r, float* s) {
   }
 }
 
-// to[k] += Σ_q p[k][q] from[q] over the queries that need key k.
+// to[k] += Σ_q p[k][q] from[q] over the queries that need key k, head after head.
 void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, const Rows& from, int64_t columns,
                 float* to) {
   TileArgs args{};
@@ -265,13 +265,16 @@ void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, const Row
     const int end = std::min(k + step, r.k1);
     int first = 0, last = t.groups;
     if (!r.full()) NeededGroups(t, r, k, end, &first, &last);
-    if (first >= last) continue;
-    args.a = p + (k - r.k0) * kTileRows + first * kGroupRows;
-    args.b = from.data + first * kGroupRows * from.stride;
-    args.k = std::min(last * kGroupRows, t.rows) - first * kGroupRows;
-    args.first_chain = QueryChainRest(first * kGroupRows), args.chain = kQueryChain;
     args.c = to + (k - r.k0) * columns;
-    Product<End::add, true>(args, end - k, columns);
+    each_head_run(t, [&](int run, int count) HWY_ATTR {
+      const int begin = std::max(run, first * kGroupRows), stop = std::min(run + count, last * kGroupRows);
+      if (begin >= stop) return;
+      args.a = p + (k - r.k0) * kTileRows + begin;
+      args.b = from.data + begin * from.stride;
+      args.k = stop - begin;
+      args.first_chain = QueryChainRest(t.query[begin]), args.chain = kQueryChain;
+      Product<End::add, true>(args, end - k, columns);
+    });
   }
 }
 

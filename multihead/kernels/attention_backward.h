@@ -23,8 +23,7 @@ struct BackwardCall {
 /// One key head of one sample: all its query rows, prepared once and then used by every key block.
 struct BackwardJob {
   int64_t b = 0, kv = 0, rows = 0, tiles = 0, blocks = 0;
-  int64_t span = 0,
-          span_tiles = 0;  // tiles do not cross multiples of `span` rows (a head, if it fills tiles)
+  int64_t span = 0, span_tiles = 0;  // tiles do not cross multiples of `span` rows: one head or several whole
   RowTile* row_tiles = nullptr;
   float* qt = nullptr;                   // [tile][head_dim][kTileRows] scaled queries
   float* d_out_t = nullptr;              // [tile][value_dim][kTileRows]

@@ -24,9 +24,11 @@ struct JobShape {
 JobShape shape_of(const AttentionProblem& p, int64_t queries, int64_t keys) {
   JobShape s;
   s.rows = queries * p.group();
-  s.span = queries >= kTileRows ? queries : std::max<int64_t>(s.rows, 1);
+  // A head that fills a tile, or as many whole ones as fit: chains of sums are cut at a head's own positions.
+  const int64_t heads = queries >= kTileRows ? 1 : kTileRows / std::max<int64_t>(queries, 1);
+  s.span = std::max<int64_t>(queries, 1) * heads;
   s.span_tiles = ceil_div(s.span, kTileRows);
-  s.tiles = s.rows == 0 ? 0 : s.rows / s.span * s.span_tiles;
+  s.tiles = ceil_div(s.rows, s.span) * s.span_tiles;
   s.blocks = ceil_div(keys, kBackwardBlock);
   return s;
 }

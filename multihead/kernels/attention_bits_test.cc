@@ -185,6 +185,38 @@ TEST(AttentionBitsTest, PaddedPackedAndAlone) {
   }
 }
 
+// Grouped heads of fewer queries than a tile holds, several to a tile: their sums do not depend on the
+// padding.
+TEST(AttentionBitsTest, ShortGroupedHeadsPaddedAndAlone) {
+  CaseOptions o;
+  o.batch = 1, o.heads = 6, o.kv_heads = 2, o.queries = o.keys = 150, o.head_dim = 32, o.value_dim = 48;
+  for (int64_t length : {5, 21, 37, 63}) {
+    AttentionCase c(o);
+    const int64_t lengths[] = {length};
+    kernels::AttentionProblem padded = c.problem, alone = c.problem;
+    padded.key_lengths = padded.query_lengths = lengths;
+    alone.queries = alone.keys = length;
+    const auto run = [&](const kernels::AttentionProblem& p) {
+      auto r = c.poisoned<float>();
+      kernels::attention_forward(p, c.terms<float>(), c.input<float>(), c.output(r));
+      kernels::attention_backward(p, c.terms<float>(), c.input<float>(), c.gradient(r));
+      return r;
+    };
+    const auto a = run(padded), b = run(alone);
+    const auto expect_rows = [&](const std::vector<float>& x, const std::vector<float>& y, int64_t heads,
+                                 int64_t dim, const char* what) {
+      for (int64_t h = 0; h < heads; ++h) {
+        EXPECT_EQ(0, std::memcmp(x.data() + h * 150 * dim, y.data() + h * 150 * dim,
+                                 static_cast<size_t>(length * dim) * sizeof(float)))
+            << what << " of " << length;
+      }
+    };
+    expect_rows(a.d_query, b.d_query, o.heads, o.head_dim, "d_query");
+    expect_rows(a.d_key, b.d_key, o.kv_heads, o.head_dim, "d_key");
+    expect_rows(a.d_value, b.d_value, o.kv_heads, o.value_dim, "d_value");
+  }
+}
+
 // Plants NaN and Inf in keys and values that no query may see, or only some.
 TEST(AttentionBitsTest, ExcludedNanDoesNotLeak) {
   for (float poison : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
