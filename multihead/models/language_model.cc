@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -198,6 +199,8 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
   MH_CHECK(tokens.rank() == 2, ShapeError, "LanguageModel: tokens must be [B, T], got ", tokens.shape());
   const int64_t batch = tokens.size(0), length = tokens.size(1);
   nn::DecodeState* state = call.state;
+  std::optional<Busy> busy;
+  if (state != nullptr) busy.emplace(state->in_use, "LanguageModel");
   std::vector<int64_t> starts = {0}, counts = call.counts;
   if (state != nullptr) {
     if (counts.empty()) counts.assign(static_cast<size_t>(batch), length);

@@ -50,6 +50,7 @@ void PackedLinear::operator()(const float* x, float* y, const Call& call) const 
 // -----------------------------------------------------------------------------------------------
 
 void PackedState::select(std::span<const int64_t> parents) {
+  const Busy busy(in_use_, "select");
   for (const int64_t parent : parents) {
     MH_CHECK(parent >= 0 && parent < rows(), ValueError, "select: row ", parent, " of ", rows());
   }
@@ -305,6 +306,7 @@ void PackedSeq2Seq::attend_source(size_t layer, const PackedState& state, const 
 
 Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) const {
   const NoTape silent;
+  const Busy busy(state.in_use_, "PackedSeq2Seq");
   const int64_t rows = state.rows(), e = config_.embed_dim;
   MH_CHECK(static_cast<int64_t>(tokens.size()) == rows, ShapeError, "PackedSeq2Seq: ", tokens.size(),
            " tokens for ", rows, " rows");

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "multihead/core/busy.h"
 #include "multihead/models/seq2seq.h"
 
 namespace multihead::models {
@@ -56,6 +57,7 @@ class PackedState {
   std::vector<std::vector<Token>> history_;        // per row
   std::vector<int64_t> source_;                    // per row
   int64_t length_ = 0;
+  BusyFlag in_use_;  // as in nn::DecodeState
 };
 
 /// The fast path of translation: the logits of Seq2Seq::step() up to rounding, always in f32.

@@ -20,8 +20,8 @@ struct MultiHeadAttentionOptions {
   int64_t value_head_dim = 0;  ///< 0: head_dim
   int64_t query_dim = 0, key_dim = 0, value_dim = 0;  ///< features of the inputs; 0: embed_dim
   bool query_bias = true, key_bias = true, value_bias = true, out_bias = true;
-  std::optional<float> scale = {};  ///< default 1/sqrt(head_dim)
-  double dropout_p = 0;             ///< of the attention weights
+  std::optional<double> scale = {};  ///< default 1/sqrt(head_dim)
+  double dropout_p = 0;              ///< of the attention weights
 };
 
 /// What a call may add. Everything is optional.

@@ -49,6 +49,33 @@ TEST(ConcurrencyTest, OneModelManyDecodingStates) {
   });
 }
 
+TEST(ConcurrencyTest, OneStateServesOneCallAtATime) {
+  Rng rng(3);
+  StackOptions options;
+  options.num_layers = 1;
+  options.layer.attention = {.embed_dim = 8, .num_heads = 2};
+  options.layer.feed_forward = {.embed_dim = 8, .hidden_dim = 16};
+  const TransformerDecoder decoder(options, rng);
+  const Tensor memory = randn({2, 5, 8}, rng), x = randn({2, 1, 8}, rng);
+  DecodeState state = decoder.start(memory, {}, 4), expected = state;
+  {
+    const Busy other_call(state.in_use, "test");
+    std::thread([&] {
+      EXPECT_THROW(decoder(x, {}, {.state = &state}), ValueError);
+      EXPECT_THROW(state.reorder(std::vector<int64_t>{1, 0}), ValueError);
+      EXPECT_THROW(state.repeat(2), ValueError);
+      EXPECT_THROW(state.truncate(0), ValueError);
+      DecodeState copy = state;  // not in use
+      EXPECT_NO_THROW(copy.truncate(0));
+    }).join();
+  }
+  EXPECT_EQ(state.lengths, expected.lengths);
+  EXPECT_THROW(decoder(randn({3, 1, 8}, rng), {}, {.state = &state}), ShapeError);  // lets go of it
+  EXPECT_EQ(decoder(x, {}, {.state = &state}).to_vector<float>(),
+            decoder(x, {}, {.state = &expected}).to_vector<float>());
+  EXPECT_EQ(state.lengths, (std::vector<int64_t>{1, 1}));
+}
+
 TEST(ConcurrencyTest, OneTapePerThread) {
   Rng rng(2);
   MultiHeadAttention made({.embed_dim = 16, .num_heads = 4}, rng);

@@ -1,5 +1,7 @@
 #include "multihead/nn/encoder_decoder.h"
 
+#include <optional>
+
 #include "multihead/core/error.h"
 
 namespace multihead::nn {
@@ -66,6 +68,8 @@ TransformerDecoder::TransformerDecoder(const StackOptions& options, Rng& rng)
 Tensor TransformerDecoder::operator()(const Tensor& x, const Tensor& memory, const StackCall& call) const {
   LayerCall layer = layer_call(call);
   DecodeState* state = call.state;
+  std::optional<Busy> busy;
+  if (state != nullptr) busy.emplace(state->in_use, "TransformerDecoder");
   std::vector<int64_t> counts = call.counts;
   if (state == nullptr) {
     MH_CHECK(memory.defined(), ValueError, "TransformerDecoder: it needs a memory or a state");

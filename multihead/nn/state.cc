@@ -131,6 +131,7 @@ int64_t DecodeState::group() const {
 }
 
 void DecodeState::reorder(std::span<const int64_t> rows) {
+  const Busy busy(in_use, "reorder");
   for (const int64_t row : rows) {
     MH_CHECK(row >= 0 && row < batch(), ValueError, "reorder: row ", row, " of a batch of ", batch());
   }
@@ -154,12 +155,14 @@ void DecodeState::reorder_layers(std::span<const int64_t> rows) {
 }
 
 void DecodeState::repeat(int64_t times) {
+  const Busy busy(in_use, "repeat");
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < batch() * times; ++i) rows.push_back(i / times);
   reorder_layers(rows);
 }
 
 void DecodeState::truncate(int64_t length) {
+  const Busy busy(in_use, "truncate");
   MH_CHECK(length >= 0, ValueError, "truncate: the length must not be negative, got ", length);
   for (size_t b = 0; b < lengths.size(); ++b) {
     MH_CHECK(length >= lengths[b] || first_seen(length, window) >= starts[b], ValueError, "truncate: row ", b,

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "multihead/core/busy.h"
 #include "multihead/core/tensor.h"
 
 namespace multihead::nn {
@@ -19,6 +20,8 @@ struct KvCache {
 ///
 /// Rows are independent: they may hold different numbers of tokens, and the logits of a row do not depend on
 /// its neighbours. Copies are independent and cheap: they share memory until one of them is written to.
+/// Threads may share a model, each with a state of its own: a call on a state that another call is moving on
+/// throws ValueError and changes nothing.
 ///
 /// A ring (window > 0) is for models whose tokens see `window` keys at most: what nobody will see again makes
 /// room, so that memory and time per token stay the same however long the text gets. It drops whole blocks of
@@ -35,6 +38,7 @@ struct DecodeState {
   std::vector<int64_t> starts;
   int64_t capacity = 0;  ///< tokens that fit per row (ring: at a time)
   int64_t window = 0;    ///< ring: keys that a token sees, itself included; 0: no ring
+  BusyFlag in_use;       ///< held by the call that moves the state on
 
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
   /// Rows of the state per row of `cross` (1 without).

@@ -64,8 +64,7 @@ BoundAttention::BoundAttention(std::string who, const AttentionSizes& sizes, con
 }
 
 void BoundAttention::bind_numbers(const AttentionOptions& options) {
-  const double scale =
-      options.scale ? double{*options.scale} : 1.0 / std::sqrt(static_cast<double>(sizes_.head_dim));
+  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(sizes_.head_dim)));
   MH_CHECK(std::isfinite(scale), ValueError, who_, ": scale must be finite, got ", scale);
   MH_CHECK(std::isfinite(options.softcap) && options.softcap >= 0, ValueError, who_,
            ": softcap must be >= 0 and finite (0 = none), got ", options.softcap);

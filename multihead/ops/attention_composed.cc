@@ -236,7 +236,7 @@ Problem make_problem(const Tensor& query, const Tensor& key, const Tensor& value
   MH_CHECK(options.layout == Layout::bhtd, ValueError, "attention_composed: only Layout::bhtd");
   Problem p{query.size(0), query.size(1), key.size(1), query.size(2), key.size(2),
             query.size(3), value.size(3), options,     score_mod};
-  p.scale = options.scale ? double{*options.scale} : 1 / std::sqrt(static_cast<double>(p.dim));
+  p.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));
   if (options.rng && options.dropout_p > 0) {
     p.dropout_p = double{options.dropout_p};
     p.dropout_key = detail::dropout_key(options.rng->next());

@@ -50,7 +50,7 @@ struct AttentionCapture {
 
 struct AttentionOptions {
   Mask mask = {};
-  std::optional<float> scale =
+  std::optional<double> scale =
       {};                    ///< default 1/sqrt(head_dim); 0 and negative numbers are taken as they are
   float softcap = 0;         ///< c > 0: c · tanh(score / c), before biases and masks
   Tensor bias = {};          ///< added to the scores; broadcast to [B, H, Tq, Tk]; -inf excludes

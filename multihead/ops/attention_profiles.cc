@@ -36,7 +36,7 @@ AttentionProfile blog(int64_t embed_dim) {
            embed_dim);
   AttentionProfile p;
   p.source = "a blog's self-attention from scratch";
-  p.options.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(embed_dim)));
+  p.options.scale = 1 / std::sqrt(static_cast<double>(embed_dim));
   p.mask_polarity = "no masks";
   p.differences = {"scale is 1/sqrt(embed_dim), not 1/sqrt(head_dim): softer by sqrt(num_heads)",
                    "self-attention only, no mask, no dropout, no weights"};

@@ -68,8 +68,7 @@ TEST(AttentionProfilesTest, BlogScalesByTheWholeWidth) {
   Rng rng(2);
   const Tensor x = randn({2, 4, 5, 8}, rng);  // 4 heads of 8: embed_dim 32
   const Tensor y = attention(x, x, x, attention_profile(Profile::blog, 32).options);
-  EXPECT_EQ(y.to_vector<float>(),
-            attention(x, x, x, {.scale = static_cast<float>(1 / std::sqrt(32.0))}).to_vector<float>());
+  EXPECT_EQ(y.to_vector<float>(), attention(x, x, x, {.scale = 1 / std::sqrt(32.0)}).to_vector<float>());
   // One head: the same as everybody's.
   const Tensor one = randn({2, 1, 5, 8}, rng);
   EXPECT_EQ(attention(one, one, one, attention_profile(Profile::blog, 8).options).to_vector<float>(),

@@ -292,6 +292,15 @@ TEST(AttentionTest, HugeScoresStayFinite) {
   }
 }
 
+TEST(AttentionTest, ScaleIsADouble) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    const Qkv x = random_qkv(2, 3, 3, 5, 7, 11, 4, dtype);
+    const double scale = 1 / std::sqrt(11.0);
+    EXPECT_EQ(attention(x.q, x.k, x.v, {.scale = scale}).to_vector<double>(),
+              attention(x.q, x.k, x.v).to_vector<double>());
+  }
+}
+
 TEST(AttentionTest, MoreKeysThanSixteenBitsCount) {
   const int64_t keys = 70001;
   Rng rng(3);

@@ -131,10 +131,11 @@ void bind_capture(nb::module_& m) {
 
 // attention(query, key, value, …) -> Tensor or (Tensor, lse)
 nb::object attention_call(nb::handle query, nb::handle key, nb::handle value, nb::handle mask,
-                          std::optional<float> scale, float softcap, nb::handle bias, nb::handle alibi_slopes,
-                          nb::handle relative_bias, int64_t relative_center, float dropout_p, Rng* rng,
-                          const std::string& empty_row, const std::string& layout, AttentionCapture* capture,
-                          bool return_lse, bool allow_binary_bias, nb::handle score_mod) {
+                          std::optional<double> scale, float softcap, nb::handle bias,
+                          nb::handle alibi_slopes, nb::handle relative_bias, int64_t relative_center,
+                          float dropout_p, Rng* rng, const std::string& empty_row, const std::string& layout,
+                          AttentionCapture* capture, bool return_lse, bool allow_binary_bias,
+                          nb::handle score_mod) {
   const Tensor q = to_tensor(query, {"attention", "query"});
   const Tensor k = to_tensor(key, {"attention", "key"});
   const Tensor v = to_tensor(value, {"attention", "value"});
@@ -233,7 +234,7 @@ void bind_attention(nb::module_& m) {
   m.def(
       "attention_ragged",
       [](nb::handle query, nb::handle key, nb::handle value, nb::handle cu_q, nb::handle cu_k,
-         nb::handle mask, std::optional<float> scale) {
+         nb::handle mask, std::optional<double> scale) {
         const char* who = "attention_ragged";
         const Tensor q = to_tensor(query, {who, "query"}), k = to_tensor(key, {who, "key"});
         const Tensor v = to_tensor(value, {who, "value"});
@@ -249,7 +250,7 @@ void bind_attention(nb::module_& m) {
       "Dv].");
   m.def(
       "explain",
-      [](nb::handle query, nb::handle key, nb::handle value, nb::handle mask, std::optional<float> scale,
+      [](nb::handle query, nb::handle key, nb::handle value, nb::handle mask, std::optional<double> scale,
          float softcap, nb::handle bias, float dropout_p, Rng* rng, const std::string& empty_row,
          const std::string& layout, nb::handle score_mod) {
         const Tensor q = to_tensor(query, {"explain", "query"}), k = to_tensor(key, {"explain", "key"});

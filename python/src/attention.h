@@ -15,7 +15,7 @@ namespace multihead::python {
 /// The keyword arguments of attention() as Python has them.
 struct AttentionKeywords {
   nb::handle mask, bias, alibi_slopes, relative_bias;
-  std::optional<float> scale;
+  std::optional<double> scale;
   float softcap = 0;
   int64_t relative_center = -1;
   float dropout_p = 0;

@@ -101,7 +101,7 @@ using Options = nn::MultiHeadAttentionOptions;
 void construct_attention(nn::MultiHeadAttention* self, int64_t embed_dim, int64_t num_heads,
                          int64_t num_kv_heads, int64_t head_dim, int64_t value_head_dim, int64_t query_dim,
                          int64_t key_dim, int64_t value_dim, bool query_bias, bool key_bias, bool value_bias,
-                         bool out_bias, std::optional<float> scale, double dropout_p, Rng* rng) {
+                         bool out_bias, std::optional<double> scale, double dropout_p, Rng* rng) {
   new (self) nn::MultiHeadAttention(
       Options{embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, query_dim, key_dim, value_dim,
               query_bias, key_bias, value_bias, out_bias, scale, dropout_p},

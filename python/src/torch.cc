@@ -31,7 +31,7 @@ struct TorchCall {
 struct TorchKeywords {
   nb::handle keep, bias, mask, score_mod;
   bool causal = false;
-  std::optional<float> scale;
+  std::optional<double> scale;
   double dropout_p = 0;
   uint64_t seed = 0;
 };
@@ -87,7 +87,7 @@ ScoreMod fused_or_mod(std::shared_ptr<const ScoreProgram> program, const ScoreOp
 
 // (out, lse or None, call or None); lse in natural logarithms.
 nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::handle keep, nb::handle bias,
-                        bool causal, std::optional<float> scale, double dropout_p, uint64_t seed,
+                        bool causal, std::optional<double> scale, double dropout_p, uint64_t seed,
                         bool needs_grad, int threads, bool return_lse, nb::handle mask, nb::handle score_mod,
                         const char* who) {
   const Tensor q = borrow_from_torch(query, {who, "query", true});

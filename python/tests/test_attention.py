@@ -70,6 +70,12 @@ def test_scores(rng, attention_reference):
         np.testing.assert_allclose(np.asarray(ours), expected, atol=3e-6)
 
 
+def test_scale_of_float64(rng, attention_reference):
+    q, k, v = qkv(rng, dtype="f8")
+    ours = np.asarray(mh.attention(q, k, v, scale=0.3))
+    np.testing.assert_allclose(ours, attention_reference(q, k, v, scale=0.3), rtol=0, atol=1e-14)
+
+
 def test_layouts_strides_and_no_copies(rng):
     q, k, v = qkv(rng, h=2, hkv=2)
     want = np.asarray(mh.attention(q, k, v))
