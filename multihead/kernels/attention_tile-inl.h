@@ -262,10 +262,16 @@ HWY_INLINE void TileColumns(TileArgs t, int64_t rows, int64_t columns) {
   }
 }
 
+// Out of line, so that short sums, where every call counts, have less code to walk through.
+template <End kEnd, bool kStepOne>
+HWY_NOINLINE void CutProduct(const TileArgs& t, int64_t rows, int64_t columns) {
+  TileColumns<kEnd, kStepOne, true>(t, rows, columns);
+}
+
 template <End kEnd, bool kStepOne>
 HWY_INLINE void Product(const TileArgs& t, int64_t rows, int64_t columns) {
   if (t.k > t.first_chain) {
-    TileColumns<kEnd, kStepOne, true>(t, rows, columns);
+    CutProduct<kEnd, kStepOne>(t, rows, columns);
   } else {
     TileColumns<kEnd, kStepOne, false>(t, rows, columns);
   }
