@@ -1,7 +1,7 @@
 // Tile products: four tiles of C share two of A and two of B; and the same by plain loops.
 //
-// The loops follow the instruction's published description. The instructions have run in an emulator of such a
-// CPU, where the tests find the same bits; no machine with tiles has timed them (docs/performance.md).
+// The loops follow the instruction's published description. The instructions have run in an emulator of such
+// a CPU, where the tests find the same bits; no machine with tiles has timed them (docs/performance.md).
 #include <bit>
 #include <cmath>
 

@@ -34,7 +34,8 @@ void bind_config(nb::module_& m) {
       "norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
   bind_fields_init(c, "LanguageModelConfig");
 #define MH_FIELD(name) c.def_rw(#name, &C::name)
-  MH_FIELD(vocab_size), MH_FIELD(context), MH_FIELD(window), MH_FIELD(num_layers), MH_FIELD(num_heads), MH_FIELD(num_kv_heads);
+  MH_FIELD(vocab_size), MH_FIELD(context), MH_FIELD(window), MH_FIELD(num_layers), MH_FIELD(num_heads),
+      MH_FIELD(num_kv_heads);
   MH_FIELD(head_dim), MH_FIELD(embed_dim), MH_FIELD(ffn_dim), MH_FIELD(rotary_base),
       MH_FIELD(rotary_fraction);
   MH_FIELD(norm_eps), MH_FIELD(norm_first), MH_FIELD(final_norm), MH_FIELD(gated), MH_FIELD(attention_bias);
