@@ -2,6 +2,7 @@
 // for people who bring their own tensors) are included one by one instead.
 #pragma once
 
+#include "multihead/core/busy.h"
 #include "multihead/core/checksum.h"
 #include "multihead/core/dtype.h"
 #include "multihead/core/error.h"

@@ -120,5 +120,39 @@ TEST(AttentionTest, BackwardIsAsAccurateAsTheNaiveLoop) {
   }
 }
 
+// Each shape by itself. A forward may add to the naive loop's error one rounding of its output (2^-25 of it,
+// root mean square); gradients get the factor of 1.5 alone. Long rows are better than the naive loop's.
+TEST(AttentionTest, SlowNoShapeIsLessAccurateThanTheNaiveLoop) {
+  const auto rms = [](const std::vector<double>& x) {
+    return testing::distance(x, std::vector<double>(x.size(), 0.0)).rms;
+  };
+  for (int64_t tokens : {17, 67, 131, 515, 1031}) {
+    for (int64_t dim : {8, 32, 64, 128}) {
+      for (int kind = 0; kind < 3; ++kind) {
+        CaseOptions o;
+        o.batch = 1, o.heads = o.kv_heads = tokens < 100 ? 12 : tokens < 200 ? 4 : 1;
+        o.queries = o.keys = tokens, o.head_dim = o.value_dim = dim;
+        o.causal = kind == 1, o.bias = kind == 2 ? Bias::per_head : Bias::none;
+        SCOPED_TRACE(describe(o));
+        const bool is_long = tokens > 500;
+        AttentionCase c(o);
+        const auto exact = c.reference<double>(true);
+        const auto naive = c.reference<float>(true), fused = c.fused(true);
+        EXPECT_LE(testing::distance(fused.out, exact.out).rms,
+                  is_long ? 0.85 * testing::distance(naive.out, exact.out).rms
+                          : testing::distance(naive.out, exact.out).rms + 0x1p-25 * rms(exact.out));
+        const auto gradient = [&](const char* what, const auto& ours, const auto& theirs, const auto& truth) {
+          EXPECT_LE(testing::distance(ours, truth).rms,
+                    (is_long ? 0.85 : 1.5) * testing::distance(theirs, truth).rms)
+              << what;
+        };
+        gradient("d_query", fused.d_query, naive.d_query, exact.d_query);
+        gradient("d_key", fused.d_key, naive.d_key, exact.d_key);
+        gradient("d_value", fused.d_value, naive.d_value, exact.d_value);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace multihead
