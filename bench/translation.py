@@ -2,7 +2,7 @@
 
     python3 bench/translation.py build/bench/generate_bench [--threads 2] [--rounds 3]
 
-4+4 layers of 256, 8 heads, 8,000 words, f32, random weights; 64 sources of 8 to 40 tokens, exactly 30 tokens
+4+4 layers of 256, 8 heads, 8,000 words, random weights, f32 (and CTranslate2's int8 as well); 64 sources of 8 to 40 tokens, exactly 30 tokens
 out. Every round runs each program once, one after the other, and the medians over the rounds are printed:
 sentences per second, and per CPU second.
 """
@@ -13,6 +13,7 @@ import os
 import random
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -52,7 +53,7 @@ class Transformers:
 
 
 class CTranslate2:
-    def __init__(self, threads):
+    def __init__(self, threads, compute_type):
         import ctranslate2
         import numpy
         from ctranslate2.specs import TransformerSpec
@@ -99,7 +100,7 @@ class CTranslate2:
         spec.optimize(quantization=None)
         folder = tempfile.mkdtemp()
         spec.save(folder)
-        self.translator = ctranslate2.Translator(folder, device="cpu", compute_type="float32",
+        self.translator = ctranslate2.Translator(folder, device="cpu", compute_type=compute_type,
                                                  intra_threads=threads)
 
     def translate(self, batch):
@@ -125,25 +126,51 @@ def ours(path, size, threads):
     return result["items_per_second"], float("nan")
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("bench")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    rivals = {"transformers": Transformers(options.threads), "CTranslate2": CTranslate2(options.threads)}
+RIVALS = {
+    "transformers": Transformers,
+    "CTranslate2": lambda threads: CTranslate2(threads, "float32"),
+    "CTranslate2 int8": lambda threads: CTranslate2(threads, "int8"),
+}
+
+
+def rival(name, size, threads):
+    """In a process of its own: idle workers of one library would spin beside the next one's."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    out = subprocess.run([sys.executable, __file__, "--rival", name, "--size", str(size), "--threads", str(threads)],
+                         check=True, capture_output=True, text=True, env=environment).stdout
+    return json.loads(out.splitlines()[-1])
+
+
+def compare(bench, threads, rounds):
     for size in (32, 1):
-        seen = {name: [] for name in ("multihead", *rivals)}
-        for _ in range(options.rounds):
-            seen["multihead"].append(ours(options.bench, size, options.threads))
-            for name, rival in rivals.items():
-                seen[name].append(timed(rival, size, 64 if size > 1 else 8 if name == "transformers" else 16))
+        seen = {name: [] for name in ("multihead", *RIVALS)}
+        for _ in range(rounds):
+            seen["multihead"].append(ours(bench, size, threads))
+            for name in RIVALS:
+                seen[name].append(rival(name, size, threads))
         for name, rates in seen.items():
             wall, cpu = (statistics.median(column) for column in zip(*rates))
             factor = statistics.median(r[0] for r in seen["multihead"]) / wall
-            print(f"batch {size:2}  {name:12}  {wall:6.1f} sentences/s   {cpu:6.1f} per CPU second   x{factor:.1f}",
+            print(f"batch {size:2}  {name:16}  {wall:6.1f} sentences/s   {cpu:6.1f} per CPU second   x{factor:.2f}",
                   flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bench", nargs="?", help="path of generate_bench")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rival", choices=RIVALS, help="time this one alone and print its rates as JSON")
+    parser.add_argument("--size", type=int, default=32, help="with --rival: sentences in a batch")
+    options = parser.parse_args()
+    if options.rival:
+        slow = options.size == 1 and options.rival == "transformers"
+        count = 64 if options.size > 1 else 8 if slow else 32
+        print(json.dumps(timed(RIVALS[options.rival](options.threads), options.size, count)))
+    elif options.bench:
+        compare(options.bench, options.threads, options.rounds)
+    else:
+        parser.error("the path of generate_bench is missing")
 
 
 if __name__ == "__main__":
