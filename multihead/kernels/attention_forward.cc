@@ -279,11 +279,7 @@ bool ClipBlock(const RowTile& t, int64_t base, int* k0, int* k1) {
 
 BlockRows StageBlock(const ForwardCall& c, const AttentionTask& task, int k0, int k1, float* key,
                      float* value) {
-  if (UsesTiles(c)) {
-    BlockRows rows;
-    rows.stage = StageForTiles(c, task.b, task.kv, k0, k1, key, value);
-    return rows;
-  }
+  if (UsesTiles(c)) return {{}, {}, StageForTiles(c, task.b, task.kv, k0, k1, key, value)};
   if (UsesDots(c)) {
     BlockRows rows;
     rows.key.data = StageKeyPairs(c, task.b, task.kv, k0, k1, &rows.key.stride, key);
