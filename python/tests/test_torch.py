@@ -679,3 +679,46 @@ def test_threads_and_forks_with_pytorch():
     if pid == 0:
         os._exit(0 if torch.equal(mt.scaled_dot_product_attention(q, q, q), want) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [1, 13])
+def test_transformer_and_embedding_have_pytorchs_outputs_and_gradients(dtype, length):
+    torch.manual_seed(5)
+    embedding = torch.nn.Embedding(11, 24).to(dtype)
+    module = torch.nn.Transformer(24, 4, 2, 2, 40, 0.0, batch_first=True).to(dtype)
+    for p in module.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    source, target = torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, length))
+    causal = torch.ones(length, length, dtype=torch.bool).triu(1)
+    want = module(embedding(source), embedding(target), tgt_mask=causal)
+    want.square().sum().backward()
+    ours, table = mt.from_torch(module), mt.from_torch(embedding)
+    with mh.Tape() as tape:
+        y = ours(table(mh.tensor(source.numpy())), table(mh.tensor(target.numpy())))
+        tape.backward(mh.sum(y * y))
+    close = dict(rtol=1e-9, atol=1e-9) if dtype is torch.float64 else dict(rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(np.asarray(y), want.detach().numpy(), **close)
+    theirs = dict(module.named_parameters()) | {"embedding": embedding.weight}
+    for name, tensor in [*ours.named_parameters(), ("embedding", dict(table.named_parameters())["weight"])]:
+        g = theirs[name].grad.numpy()
+        scale = abs(g).max() + 1
+        np.testing.assert_allclose(np.asarray(tensor.grad) / scale, g / scale, err_msg=name, **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_cross_entropy_is_pytorchs(dtype, label_smoothing):
+    torch.manual_seed(6)
+    logits = (4 * torch.randn(7, 3, 31, dtype=dtype)).requires_grad_()
+    targets = torch.randint(0, 31, (7, 3))
+    targets[2, 1] = targets[5, 0] = -100
+    want = F.cross_entropy(logits.view(-1, 31), targets.view(-1), ignore_index=-100, label_smoothing=label_smoothing)
+    want.backward()
+    leaf = mh.tensor(logits.detach(), requires_grad=True)
+    with mh.Tape() as tape:
+        loss = mh.cross_entropy(leaf, mh.tensor(targets.numpy()), ignore_index=-100, label_smoothing=label_smoothing)
+        tape.backward(loss)
+    close = dict(rtol=1e-12, atol=1e-14) if dtype is torch.float64 else dict(rtol=2e-6, atol=2e-8)
+    np.testing.assert_allclose(np.asarray(loss), want.detach().numpy(), **close)
+    np.testing.assert_allclose(np.asarray(leaf.grad), logits.grad.numpy(), **close)
