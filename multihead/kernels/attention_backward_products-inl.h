@@ -98,15 +98,8 @@ inline void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds,
   const int step = r.full() ? t.rows : RowStep(columns);
   for (int row = 0; row < t.rows; row += step) {
     const int count = std::min(step, t.rows - row);
-    int a = r.k0, e = r.k1;
-    if (!r.full()) {
-      a = r.k1, e = r.k0;
-      for (int i = row; i < row + count; ++i) {
-        a = std::min(a, std::max(t.lo[i], r.k0));
-        e = std::max(e, std::min(t.hi[i], r.k1));
-      }
-      if (a >= e) continue;
-    }
+    const auto [a, e] = KeysOfRows(t, r, row, count);
+    if (a >= e) continue;
     args.a = ds + (a - r.k0) * kTileRows + row;
     args.b = key.data + (a - r.k0) * key.stride;
     args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;

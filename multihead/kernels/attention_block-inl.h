@@ -249,9 +249,6 @@ HWY_INLINE void MergeState(int lanes, bool natural, LaneState& total, const Lane
   }
 }
 
-// Rows that one register tile takes: the grain at which partial blocks trim the keys of a row.
-HWY_INLINE int RowStep(int64_t columns) { return columns >= 64 ? 6 : columns == 48 ? 8 : 12; }
-
 // out[q] = out[q] · alpha[q] + beta[q] · Σ_k p[k][q] value[k], the sum from zero over the keys that q sees.
 // `first`: out[q] is not read. Meanwhile the rows `ahead`, one for each query, are fetched.
 HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
@@ -263,15 +260,7 @@ HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* 
   const int step = r.full() ? t.rows : RowStep(columns);
   for (int row = 0; row < t.rows; row += step) {
     const int count = std::min(step, t.rows - row);
-    int a = r.k0, e = r.k1;
-    if (!r.full()) {
-      a = r.k1, e = r.k0;
-      for (int i = row; i < row + count; ++i) {
-        a = std::min(a, std::max(t.lo[i], r.k0));
-        e = std::max(e, std::min(t.hi[i], r.k1));
-      }
-      e = std::max(a, e);
-    }
+    const auto [a, e] = KeysOfRows(t, r, row, count);
     args.a = s + (a - r.k0) * kTileRows + row;
     args.b = value.data + (a - r.k0) * value.stride;
     args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;

@@ -277,19 +277,11 @@ HWY_INLINE void DotValues(const RowTile& t, const BlockRange& r, const float* s,
                           int64_t columns, bool first, const float* alpha, const float* beta, float* out) {
   DotArgs args{};
   args.a_row = 4, args.a_step = 4 * kTileRows, args.b_stride = columns, args.c_stride = columns;
-  const int step = r.full() ? t.rows : columns >= 64 ? 6 : columns == 48 ? 8 : 12;
+  const int step = r.full() ? t.rows : RowStep(columns);
   const int base = r.k0 & ~1;
   for (int row = 0; row < t.rows; row += step) {
     const int count = std::min(step, t.rows - row);
-    int a = r.k0, e = r.k1;
-    if (!r.full()) {
-      a = r.k1, e = r.k0;
-      for (int i = row; i < row + count; ++i) {
-        a = std::min(a, std::max(t.lo[i], r.k0));
-        e = std::max(e, std::min(t.hi[i], r.k1));
-      }
-      e = std::max(a, e);
-    }
+    const auto [a, e] = KeysOfRows(t, r, row, count);
     const int from = (a - base) / 2, to = (e - base + 1) / 2;
     args.a = reinterpret_cast<const char*>(s + from * kTileRows + row);
     args.b = value + from * columns;

@@ -44,6 +44,25 @@ HWY_INLINE BlockRange MakeBlockRange(const RowTile& t, int k0, int k1) {
   return r;
 }
 
+// Rows that one register tile takes: the grain at which partial blocks trim the keys of a row.
+HWY_INLINE int RowStep(int64_t columns) { return columns >= 64 ? 6 : columns == 48 ? 8 : 12; }
+
+struct KeyRange {
+  int begin, end;
+};
+
+// The keys of a block that any of `count` rows from `row` on sees; empty if there are none.
+HWY_INLINE KeyRange KeysOfRows(const RowTile& t, const BlockRange& r, int row, int count) {
+  if (r.full()) return {r.k0, r.k1};
+  KeyRange keys{r.k1, r.k0};
+  for (int i = row; i < row + count; ++i) {
+    keys.begin = std::min(keys.begin, std::max(t.lo[i], r.k0));
+    keys.end = std::max(keys.end, std::min(t.hi[i], r.k1));
+  }
+  keys.end = std::max(keys.begin, keys.end);
+  return keys;
+}
+
 // Contiguous groups [first, last) that need any key of [a, e).
 HWY_INLINE void NeededGroups(const RowTile& t, const BlockRange& r, int a, int e, int* first, int* last) {
   *first = t.groups, *last = 0;

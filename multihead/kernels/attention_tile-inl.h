@@ -292,8 +292,8 @@ HWY_INLINE VecI EighthPowers(VecI i) {
 #endif
 }
 
-// 2^(n + i/8 + f) for f in [-1/16, 1/16], where the last bits of t are n and i; exactly +0 for n = -127, i =
-// 0.
+// 2^(n + i/8 + f) for f in [-1/16, 1/16], where the last bits of t are n and i; exactly +0 for n = -127 and
+// i = 0.
 //
 // 2^(i/8) comes from a table in a register, and n goes into its exponent as an integer (shifted along with n,
 // i would get there as well, so the table holds that much less); a minimax polynomial of degree 3 for 2^f - 1

@@ -2,6 +2,7 @@
 // compiled for their target, and checks of its own for what the CPU has and the system allows.
 #include <cstdint>
 
+#include "multihead/kernels/amx.h"
 #include "multihead/kernels/isa.h"
 #include "multihead/kernels/peak.h"
 #include "multihead/kernels/precision.h"
@@ -67,16 +68,11 @@ constexpr int kTileSteps = 2048;
 constexpr double kTileFlops = double{kTileSteps} * 4 * 16 * 16 * 32 * 2;
 
 __attribute__((target("amx-tile,amx-bf16"))) float tile_burst() {
-  alignas(64) uint8_t config[64] = {};
-  config[0] = 1;
-  for (int t = 0; t < 8; ++t) {
-    config[16 + 2 * t] = 64;  // bytes of a row
-    config[48 + t] = 16;      // rows
-  }
   alignas(64) uint16_t x[4][512];
   fill(x[0], 4 * 512);
   alignas(64) float out[256];
-  _tile_loadconfig(config);
+  const AmxRegisters registers(true);
+  __asm__ volatile("" ::"m"(x) : "memory");  // GCC 12 does not say that tiles are loaded from memory
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -92,7 +88,6 @@ __attribute__((target("amx-tile,amx-bf16"))) float tile_burst() {
     _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, out, 64);
-  _tile_release();
   __asm__ volatile("" ::: "memory");  // GCC 12 does not say that a tile is stored to memory
   return out[0];
 }
