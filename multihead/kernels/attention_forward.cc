@@ -88,44 +88,57 @@ void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, float* out)
   }
 }
 
+// to[c] = from[c] · factor; check gathers x · 0, which is NaN where x is not finite.
+HWY_INLINE Vec StoreFloatRow(const float* from, Vec factor, int64_t n, float* to, Vec check) {
+  const F d;
+  int64_t c = 0;
+  for (; c + kN <= n; c += kN) {
+    const Vec x = hn::Mul(hn::LoadU(d, from + c), factor);
+    check = hn::MulAdd(x, hn::Zero(d), check);
+    hn::StoreU(x, d, to + c);
+  }
+  for (; c < n; ++c) {
+    to[c] = from[c] * hn::GetLane(factor);
+    check = hn::Add(check, hn::Set(d, to[c] * 0.0f));
+  }
+  return check;
+}
+
+void WriteLogSumExp(const ForwardCall& c, const RowTile& t, const LaneState& state) {
+  const F d;
+  const Vec unit = hn::Set(d, c.has_terms ? 1.0f : 0.693147180559945f);
+  alignas(64) float lse[kTileRows];
+  for (int i = 0; i < t.groups * kGroupRows; i += kN) {
+    const Vec sum = hn::Load(d, state.sum + i);
+    const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
+    hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
+  }
+  float* to = c.lse + t.b * c.lse_strides.batch + c.p->query_begin(t.b);
+  for (int r = 0; r < t.rows; ++r) to[t.head[r] * c.lse_strides.head + t.query[r]] = lse[r];
+}
+
 // Divides by the sums and writes the tile's rows and log-sum-exps. False if anything is not finite.
 bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, float* out) {
   const F d;
   const AttentionProblem& p = *c.p;
   const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
-  const Vec unit = hn::Set(d, c.has_terms ? 1.0f : 0.693147180559945f);
-  alignas(64) float lse[kTileRows], factors[kTileRows];
+  alignas(64) float factors[kTileRows];
   for (int i = 0; i < t.groups * kGroupRows; i += kN) {
-    const Vec sum = hn::Load(d, state.sum + i);
-    hn::Store(hn::Div(hn::Set(d, keep_scale), sum), d, factors + i);
-    const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
-    hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
+    hn::Store(hn::Div(hn::Set(d, keep_scale), hn::Load(d, state.sum + i)), d, factors + i);
   }
+  if (c.lse) WriteLogSumExp(c, t, state);
   Vec check = hn::Zero(d);
+  const Strides3& strides = c.out_strides;
+  const int64_t dim = p.value_dim, columns = c.value_columns;
+  const int64_t start = t.b * strides.batch + p.query_begin(t.b) * strides.token;
   for (int r = 0; r < t.rows; ++r) {
-    const int64_t token = p.query_begin(t.b) + t.query[r];
-    float* row = out + r * c.value_columns;
+    float* row = out + r * columns;
     const bool empty = state.sum[r] == 0;
     if (empty) EmptyRowOutput(c, t, r, row);
-    if (c.lse) c.lse[t.b * c.lse_strides.batch + t.head[r] * c.lse_strides.head + token] = lse[r];
     const Vec factor = hn::Set(d, empty ? 1.0f : factors[r]);
-    const int64_t at =
-        t.b * c.out_strides.batch + t.head[r] * c.out_strides.head + token * c.out_strides.token;
-    int64_t v = 0;
-    if (!c.bf16) {
-      float* to = static_cast<float*>(c.out) + at;
-      for (; v + kN <= p.value_dim; v += kN) {
-        const Vec x = hn::Mul(hn::LoadU(d, row + v), factor);
-        check = hn::MulAdd(x, hn::Zero(d), check);
-        hn::StoreU(x, d, to + v);
-      }
-      for (; v < p.value_dim; ++v) {
-        to[v] = row[v] * hn::GetLane(factor);
-        check = hn::Add(check, hn::Set(d, to[v] * 0.0f));
-      }
-    } else {
-      check = StoreBf16Row(row, factor, p.value_dim, static_cast<uint16_t*>(c.out) + at, check);
-    }
+    const int64_t at = start + t.head[r] * strides.head + t.query[r] * strides.token;
+    check = c.bf16 ? StoreBf16Row(row, factor, dim, static_cast<uint16_t*>(c.out) + at, check)
+                   : StoreFloatRow(row, factor, dim, static_cast<float*>(c.out) + at, check);
   }
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }

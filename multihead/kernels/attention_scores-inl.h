@@ -45,7 +45,10 @@ HWY_INLINE BlockRange MakeBlockRange(const RowTile& t, int k0, int k1) {
 }
 
 // Rows that one register tile takes: the grain at which partial blocks trim the keys of a row.
-HWY_INLINE int RowStep(int64_t columns) { return columns >= 64 ? 6 : columns == 48 ? 8 : 12; }
+HWY_INLINE int RowStep(int64_t columns) {
+  if (columns >= 64 || kMaxVecs < 4) return 6;
+  return columns >= 32 ? 8 : 16;
+}
 
 struct KeyRange {
   int begin, end;
@@ -54,13 +57,10 @@ struct KeyRange {
 // The keys of a block that any of `count` rows from `row` on sees; empty if there are none.
 HWY_INLINE KeyRange KeysOfRows(const RowTile& t, const BlockRange& r, int row, int count) {
   if (r.full()) return {r.k0, r.k1};
-  KeyRange keys{r.k1, r.k0};
-  for (int i = row; i < row + count; ++i) {
-    keys.begin = std::min(keys.begin, std::max(t.lo[i], r.k0));
-    keys.end = std::max(keys.end, std::min(t.hi[i], r.k1));
-  }
-  keys.end = std::max(keys.begin, keys.end);
-  return keys;
+  int lo = r.k1, hi = r.k0;
+  for (int i = row; i < row + count; ++i) lo = std::min(lo, t.lo[i]), hi = std::max(hi, t.hi[i]);
+  lo = std::max(lo, r.k0);
+  return {lo, std::max(lo, std::min(hi, r.k1))};
 }
 
 // Contiguous groups [first, last) that need any key of [a, e).

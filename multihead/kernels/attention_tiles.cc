@@ -31,6 +31,12 @@ void summarise(RowTile& t) {
   }
 }
 
+// Every sample has the same rows and intervals.
+bool samples_are_alike(const AttentionProblem& p) {
+  return !p.sequences && !p.diagonals && !p.key_lengths && !p.query_lengths &&
+         !((p.key_begin || p.key_end) && p.interval_stride != 0);
+}
+
 }  // namespace
 
 IntervalRule::IntervalRule(const AttentionProblem& p, int64_t sample)
@@ -79,9 +85,7 @@ void make_row_tile_again(const AttentionProblem& p, uint64_t number, int64_t b, 
     RowTile tile;
   };
   static thread_local Last last;
-  const bool same_samples = !p.sequences && !p.diagonals && !p.key_lengths && !p.query_lengths &&
-                            !((p.key_begin || p.key_end) && p.interval_stride != 0);
-  if (!same_samples || number == 0) return make_row_tile(p, b, kv, row_begin, row_end, t);
+  if (!samples_are_alike(p) || number == 0) return make_row_tile(p, b, kv, row_begin, row_end, t);
   const int64_t queries = p.queries, row = row_begin % queries, end = row_end - row_begin + row;
   if (last.number != number || last.row != row || last.end != end) {
     make_row_tile(p, b, kv, row_begin, row_end, last.tile);
@@ -114,13 +118,25 @@ void add_tasks(int64_t b, int64_t begin, int64_t end, int64_t most_tiles, int64_
   }
 }
 
+// The tasks from `first` on again for index 1, 2, … count - 1.
+void repeat_tasks(size_t first, int64_t count, int64_t AttentionTask::*index,
+                  std::vector<AttentionTask>& tasks) {
+  const size_t last = tasks.size();
+  for (int64_t i = 1; i < count; ++i) {
+    for (size_t n = first; n < last; ++n) {
+      tasks.push_back(tasks[n]);
+      tasks.back().*index = i;
+    }
+  }
+}
+
 }  // namespace
 
 void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<AttentionTask>& tasks) {
   tasks.clear();
   bool unequal = p.causal || p.sequences || p.key_lengths || p.query_lengths || p.key_begin || p.key_end ||
                  p.window_left >= 0 || p.window_right >= 0;
-  for (int64_t b = 0; b < p.batch; ++b) {
+  for (int64_t b = 0; b < (samples_are_alike(p) ? std::min<int64_t>(p.batch, 1) : p.batch); ++b) {
     const int64_t queries = p.query_count(b), rows = queries * p.group();
     if (rows == 0) continue;
     const IntervalRule rule(p, b);
@@ -133,14 +149,9 @@ void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<Atten
       add_tasks(b, start, start + valid, most_tiles, queries, unequal, rule, tasks);
       add_tasks(b, start + valid, start + span, most_tiles, queries, unequal, rule, tasks);
     }
-    const size_t last = tasks.size();
-    for (int64_t kv = 1; kv < p.kv_heads; ++kv) {
-      for (size_t n = first; n < last; ++n) {
-        tasks.push_back(tasks[n]);
-        tasks.back().kv = kv;
-      }
-    }
+    repeat_tasks(first, p.kv_heads, &AttentionTask::kv, tasks);
   }
+  if (samples_are_alike(p)) repeat_tasks(0, p.batch, &AttentionTask::b, tasks);
   if (!unequal) return;
   std::sort(tasks.begin(), tasks.end(), [](const AttentionTask& x, const AttentionTask& y) {
     if (x.pairs != y.pairs) return x.pairs > y.pairs;
