@@ -222,8 +222,9 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
   t.last_lanes = columns - (width - 1) * kLanes;
   t.load_c = k > 0 || g.accumulate;
   const bool last_panel = panel + 1 == task.panel_end;
-  int64_t line = 0;
-  for (int64_t i = 0, height; i < task.rows; i += height, ++line) {
+  int64_t line = 0, height = 0, last_height = 0;
+  for (int64_t i = 0; i < task.rows; i += height, ++line) {
+    last_height = height;
     height = TileHeight(task.rows - i, panels.tile_rows, width);
     a.point(t, i);
     t.c = g.c + (task.row + i) * g.ldc + column;
@@ -236,8 +237,10 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
       t.next_b = line < next.lines ? next[line] : Stream{t.b, 0};
     }
     TileOf(a.row_major, streams, height, width)(t);
-    if (finish) Finish(g, task.row + i, height, column, columns);
+    // One tile late: its own sums are still on their way to the cache.
+    if (finish && i > 0) Finish(g, task.row + i - last_height, last_height, column, columns);
   }
+  if (finish) Finish(g, task.row + task.rows - height, height, column, columns);
 }
 
 void MultiplyTask(const Chunk& chunk, const Task& task, bool pack_b) {
