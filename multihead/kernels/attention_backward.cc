@@ -97,12 +97,12 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, int64_t n,
   }
   const float* lse = job.lse + n * kTileRows;
   const float* delta = job.delta + n * kTileRows;
-  if (c.has_terms) {
-    if (p.dropout_p > 0) DropGradientRows<true>(p, t, r, lse, b.p, b.ds, b.extra);
-    GradientRows<true>(t, r, lse, delta, b.p, b.ds);
+  if (p.dropout_p > 0) {
+    c.has_terms ? DropGradientRows<true>(p, t, r, lse, delta, b.p, b.ds, b.extra)
+                : DropGradientRows<false>(p, t, r, lse, delta, b.p, b.ds, b.extra);
   } else {
-    if (p.dropout_p > 0) DropGradientRows<false>(p, t, r, lse, b.p, b.ds, b.extra);
-    GradientRows<false>(t, r, lse, delta, b.p, b.ds);
+    c.has_terms ? GradientRows<true>(t, r, lse, delta, b.p, b.ds)
+                : GradientRows<false>(t, r, lse, delta, b.p, b.ds);
   }
   ZeroUnneeded(t, r, p.dropout_p > 0 ? b.extra : b.p);
   ZeroUnneeded(t, r, b.ds);

@@ -20,7 +20,12 @@ HWY_INLINE Vec Probability(F d, Vec s, Vec lse) {
   return Exp2(d, hn::NegMulAdd(lse, hn::Set(d, kLog2e), s));
 }
 
-// s <- P, dp <- dS = P · (dP - delta), exactly zero where excluded (s = -inf) whatever dP is.
+// P · (dP - delta), exactly zero where excluded (s = -inf) whatever dP is.
+HWY_INLINE Vec ScoreGradient(F d, Vec s, Vec p, Vec dp, Vec delta) {
+  return hn::IfThenZeroElse(hn::Eq(s, hn::Set(d, -kInfinity)), hn::Mul(p, hn::Sub(dp, delta)));
+}
+
+// s <- P, dp <- dS.
 template <bool kNatural>
 inline void GradientRows(const RowTile& t, const BlockRange& r, const float* lse, const float* delta,
                          float* s, float* dp) {
@@ -32,30 +37,29 @@ inline void GradientRows(const RowTile& t, const BlockRange& r, const float* lse
     float* pd = dp + (r.need_begin[g] - r.k0) * kTileRows + lane;
     for (int k = r.need_begin[g]; k < r.need_end[g]; ++k, ps += kTileRows, pd += kTileRows) {
       const Vec x = hn::LoadU(d, ps), p = Probability<kNatural>(d, x, vl);
-      const Vec g1 = hn::Mul(p, hn::Sub(hn::LoadU(d, pd), vd));
       hn::StoreU(p, d, ps);
-      hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, hn::Set(d, -kInfinity)), g1), d, pd);
+      hn::StoreU(ScoreGradient(d, x, p, hn::LoadU(d, pd), vd), d, pd);
     }
   }
 }
 
-// With dropout: dropped <- P · keep / (1 - p), dp <- dP · keep / (1 - p), before the above.
+// With dropout: dropped <- P · keep / (1 - p), dp <- dS of dP · keep / (1 - p).
 template <bool kNatural>
 inline void DropGradientRows(const AttentionProblem& p, const RowTile& t, const BlockRange& r,
-                             const float* lse, const float* s, float* dp, float* dropped) {
+                             const float* lse, const float* delta, float* s, float* dp, float* dropped) {
   const F d;
   if (p.dropout_p >= 1) {
     std::fill_n(dp, (r.k1 - r.k0) * kTileRows, 0.0f);
     std::fill_n(dropped, (r.k1 - r.k0) * kTileRows, 0.0f);
-    return;
+    return GradientRows<kNatural>(t, r, lse, delta, s, dp);
   }
   const Vec keep_scale = hn::Set(d, static_cast<float>(1 / (1 - p.dropout_p)));
   EachDropout(p, t, r, [&](int k, int lane, hn::Mask<F> kept) HWY_ATTR {
     const int64_t at = int64_t{k - r.k0} * kTileRows + lane;
-    const Vec factor = hn::IfThenElseZero(kept, keep_scale);
-    const Vec probability = Probability<kNatural>(d, hn::LoadU(d, s + at), hn::LoadU(d, lse + lane));
-    hn::StoreU(hn::Mul(probability, factor), d, dropped + at);
-    hn::StoreU(hn::IfThenElseZero(kept, hn::Mul(hn::LoadU(d, dp + at), factor)), d, dp + at);
+    const Vec x = hn::LoadU(d, s + at), probability = Probability<kNatural>(d, x, hn::LoadU(d, lse + lane));
+    hn::StoreU(hn::IfThenElseZero(kept, hn::Mul(probability, keep_scale)), d, dropped + at);
+    const Vec kept_dp = hn::IfThenElseZero(kept, hn::Mul(hn::LoadU(d, dp + at), keep_scale));
+    hn::StoreU(ScoreGradient(d, x, probability, kept_dp, hn::LoadU(d, delta + lane)), d, dp + at);
   });
 }
 

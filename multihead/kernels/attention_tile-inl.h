@@ -4,9 +4,10 @@
 // probabilities nor their gradients are ever transposed. Each element of C is a sum of chains of FMAs in
 // order of k: short ones, because the error of a chain grows with the root of its length. 6x4 vectors (10
 // loads per 24 FMAs) for full tiles on AVX-512; 8x3, 8x2, 16x1 where queries were dropped: they divide the 16
-// rows that are done at a time there, and a tile of 4 rows has too few sums to hide an FMA's latency. On Zen 5
-// (two 512-bit FMA pipes) 6x4 and 8x3 reach .98-.99 of the FMA peak for k = 32 … 512 with operands in L1/L2;
-// unrolling k by 2 or 4 changes nothing (2026-11).
+// rows that are done at a time there, and a tile of 4 rows has too few sums to hide an FMA's latency (rows of
+// A with a stride of their own: 8x1, for want of pointers). On Zen 5 (two 512-bit FMA pipes) 6x4 and 8x3
+// reach .98-.99 of the FMA peak for k = 32 … 512 with operands in L1/L2; unrolling k by 2 or 4 changes
+// nothing (2026-11).
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -249,7 +250,7 @@ HWY_INLINE void TileColumns(TileArgs t, int64_t rows, int64_t columns) {
           TileRows<kEnd, kStepOne, kCut, 8, 2>(t, rows);
           break;
         default:
-          TileRows<kEnd, kStepOne, kCut, 16, 1>(t, rows);
+          TileRows<kEnd, kStepOne, kCut, kStepOne ? 8 : 16, 1>(t, rows);
       }
       t.b += now, t.c += now, t.max += now, columns -= now, t.ahead = nullptr;
       if constexpr (kEnd == End::alibi_max) t.slope += now, t.place += now;
