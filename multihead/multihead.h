@@ -7,6 +7,7 @@
 #include "multihead/core/dtype.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/core/gradient_lock.h"
 #include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/core/gradient_lock.h"
 #include "multihead/kernels/accumulate.h"
 
 namespace multihead {
@@ -13,6 +14,7 @@ thread_local Tape* active = nullptr;
 // slot += gradient. The first gradient is shared, not copied; a sum gets memory of its own unless the slot is
 // the only holder.
 void accumulate(GradientSlot& slot, Tensor gradient) {
+  const std::lock_guard lock(detail::gradient_mutex(slot));  // other threads' tapes may reach this leaf too
   if (!slot.gradient.defined()) {
     slot.gradient = std::move(gradient);
     return;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+#include <vector>
+
 #include "multihead/core/error.h"
 
 namespace multihead {
@@ -49,6 +52,23 @@ TEST(TapeTest, GradientsAccumulateOverBackwards) {
     tape.backward(multiply(x, x));
   }
   EXPECT_EQ(x.grad().item(), 12);
+}
+
+TEST(TapeTest, ThreadsShareALeaf) {
+  constexpr int kThreads = 4, kRounds = 500;
+  const Tensor x = leaf(3);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&x] {
+      for (int round = 0; round < kRounds; ++round) {
+        Tape tape;
+        tape.backward(multiply(x, x));
+        EXPECT_TRUE(x.grad().defined());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(x.grad().item(), 6 * kThreads * kRounds);
 }
 
 TEST(TapeTest, NothingIsRecordedWithoutTapeOrGradient) {

@@ -1,11 +1,13 @@
 #include "multihead/core/tensor.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <ostream>
 #include <sstream>
 
 #include "multihead/core/error.h"
+#include "multihead/core/gradient_lock.h"
 
 namespace multihead {
 namespace {
@@ -267,11 +269,21 @@ Tensor& Tensor::set_requires_grad(bool value) {
   return *this;
 }
 
-Tensor Tensor::grad() const { return impl().slot == nullptr ? Tensor() : impl().slot->gradient; }
+std::mutex& detail::gradient_mutex(const GradientSlot& slot) {
+  static std::array<std::mutex, 64> mutexes;
+  return mutexes[std::hash<const GradientSlot*>()(&slot) / sizeof(GradientSlot) % mutexes.size()];
+}
+
+Tensor Tensor::grad() const {
+  if (impl().slot == nullptr) return Tensor();
+  const std::lock_guard lock(detail::gradient_mutex(*impl().slot));
+  return impl().slot->gradient;
+}
 
 void Tensor::set_grad(Tensor gradient) const {
   MH_CHECK(impl().slot != nullptr, ValueError, "set_grad: the tensor does not require a gradient");
-  impl().slot->gradient = std::move(gradient);
+  const std::lock_guard lock(detail::gradient_mutex(*impl().slot));
+  std::swap(impl().slot->gradient, gradient);  // the old one is released after the lock
 }
 
 bool Tensor::is_unique() const {
