@@ -31,6 +31,8 @@ class Eval : public Verb {
     flags.flag("chrf", pairs_.chrf, "translator: chrF2 of its translations");
     flags.integer("beam", pairs_.beam, "translator: hypotheses kept at every step");
     flags.integer("pairs", pairs_.pairs, "translator: only so many pairs, from the start (0: all)");
+    flags.choice("weight-dtype", pairs_.weight_dtype, {"f32", "int8"},
+                 "translator: what translations are made with; the loss is f32's");
     flags.text("save-translations", "FILE", pairs_.output, "translator: write what it said, line by line");
   }
 

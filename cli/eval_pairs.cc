@@ -39,6 +39,7 @@ Scores measure(const LoadedTranslator& loaded, const text::ParallelText& text,
   if (!options.bleu && !options.chrf && options.output.empty()) return scores;
   TranslateOptions translate_options;
   translate_options.beam.beam_size = options.beam;
+  translate_options.weight_dtype = kernels::parse_weight_dtype(options.weight_dtype);
   const auto begin = std::chrono::steady_clock::now();
   for (const auto& best : translate(loaded.model, loaded.tokenizers.source, loaded.tokenizers.target,
                                     text.source, translate_options)) {

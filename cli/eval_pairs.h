@@ -11,6 +11,7 @@ namespace multihead::cli {
 struct EvalPairsOptions {
   bool bleu = false, chrf = false;
   int64_t beam = 4;
+  std::string weight_dtype = "f32";
   int64_t pairs = 0;   ///< from the start; 0: all
   std::string output;  ///< a file for the translations; empty: none
 };

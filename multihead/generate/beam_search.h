@@ -46,8 +46,8 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& mo
                                                  const std::vector<std::vector<int32_t>>& sources,
                                                  const BeamOptions& options = {});
 
-/// Packs the model first, at the cost of reading and writing its weights once: for more than one call keep a
-/// PackedSeq2Seq.
+/// Packs the model first, in f32, at the cost of reading and writing its weights once: for more than one
+/// call, or int8 weights, keep a PackedSeq2Seq.
 inline std::vector<std::vector<Hypothesis>> beam_search(const models::Seq2Seq& model,
                                                         const std::vector<std::vector<int32_t>>& sources,
                                                         const BeamOptions& options = {}) {

@@ -1,6 +1,7 @@
 // Sentences per second at beam 4, 30 tokens each: 4+4 layers of 256, 8,000 words, random weights.
 //
-//   generate_bench --benchmark_filter=Translate
+//   generate_bench --benchmark_filter=Translate        f32 and int8
+//   generate_bench --benchmark_filter=Translate/       f32
 #include <benchmark/benchmark.h>
 
 #include "multihead/core/parallel.h"
@@ -34,8 +35,7 @@ std::vector<std::vector<int32_t>> sentences(size_t count) {
 }
 
 // Arguments: sentences per batch, threads.
-void Translate(benchmark::State& state) {
-  static const models::PackedSeq2Seq translator(model());
+void run(benchmark::State& state, const models::PackedSeq2Seq& translator) {
   const auto batch = static_cast<size_t>(state.range(0));
   set_num_threads(static_cast<int>(state.range(1)));
   const auto sources = sentences(64);
@@ -49,13 +49,27 @@ void Translate(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(batch));
 }
-BENCHMARK(Translate)
-    ->Args({32, 2})
-    ->Args({1, 2})
-    ->Args({32, 1})
-    ->Args({1, 1})
-    ->Unit(benchmark::kMillisecond)
-    ->UseRealTime();
+
+void Translate(benchmark::State& state) {
+  static const models::PackedSeq2Seq translator(model());
+  run(state, translator);
+}
+
+void TranslateInt8(benchmark::State& state) {
+  static const models::PackedSeq2Seq translator(model(), models::WeightDtype::int8);
+  run(state, translator);
+}
+
+void arguments(benchmark::internal::Benchmark* bench) {
+  bench->Args({32, 2})
+      ->Args({1, 2})
+      ->Args({32, 1})
+      ->Args({1, 1})
+      ->Unit(benchmark::kMillisecond)
+      ->UseRealTime();
+}
+BENCHMARK(Translate)->Apply(arguments);
+BENCHMARK(TranslateInt8)->Apply(arguments);
 
 }  // namespace
 }  // namespace multihead

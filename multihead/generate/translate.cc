@@ -30,7 +30,7 @@ std::vector<std::vector<size_t>> batches_of(const std::vector<std::vector<int32_
 
 }  // namespace
 
-std::vector<int32_t> encode_source(const models::Seq2Seq& model, const text::Tokenizer& tokenizer,
+std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const text::Tokenizer& tokenizer,
                                    const std::string& text, const std::string& what) {
   MH_CHECK(text.find_first_not_of(" \t\r") != std::string::npos, ValueError, what, " is empty");
   std::vector<int32_t> ids;
@@ -39,14 +39,14 @@ std::vector<int32_t> encode_source(const models::Seq2Seq& model, const text::Tok
   } catch (const ValueError& error) {
     throw ValueError(concat(what, ": ", error.what()));
   }
-  ids.push_back(static_cast<int32_t>(model.config().eos_id));
-  MH_CHECK(static_cast<int64_t>(ids.size()) <= model.config().max_positions, ValueError, what, " has ",
-           ids.size(), " tokens, the model reads at most ", model.config().max_positions, "; split it");
+  ids.push_back(static_cast<int32_t>(config.eos_id));
+  MH_CHECK(static_cast<int64_t>(ids.size()) <= config.max_positions, ValueError, what, " has ", ids.size(),
+           " tokens, the model reads at most ", config.max_positions, "; split it");
   return ids;
 }
 
-std::vector<std::vector<Translation>> translate(const models::Seq2Seq& model, const text::Tokenizer& source,
-                                                const text::Tokenizer& target,
+std::vector<std::vector<Translation>> translate(const models::PackedSeq2Seq& model,
+                                                const text::Tokenizer& source, const text::Tokenizer& target,
                                                 const std::vector<std::string>& texts,
                                                 const TranslateOptions& options) {
   MH_CHECK(options.batch_tokens > 0, ValueError, "translate: batch_tokens must be positive, got ",
@@ -56,7 +56,7 @@ std::vector<std::vector<Translation>> translate(const models::Seq2Seq& model, co
   MH_CHECK(options.beam.prefixes.empty(), ValueError, "translate: give prefixes as texts");
   std::vector<std::vector<int32_t>> sources;
   for (size_t i = 0; i < texts.size(); ++i) {
-    sources.push_back(encode_source(model, source, texts[i], concat("text ", i + 1)));
+    sources.push_back(encode_source(model.config(), source, texts[i], concat("text ", i + 1)));
   }
   std::vector<std::vector<Translation>> results(texts.size());
   for (const std::vector<size_t>& rows : batches_of(sources, static_cast<size_t>(options.batch_tokens))) {

@@ -92,7 +92,16 @@ bool read_fast_dots() {
 #endif
 }
 
-std::atomic<bool> dots_allowed{true};
+bool read_int8_dots() {
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1);
+#else
+  return false;
+#endif
+}
+
+std::atomic<bool> dots_allowed{true}, int8_dots_allowed{true};
 
 std::string read_cpu_name() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -138,6 +147,13 @@ bool bf16_dots() {
 }
 
 void set_bf16_dots(bool allowed) { dots_allowed = allowed; }
+
+bool int8_dots() {
+  static const bool known = read_int8_dots();
+  return known && int8_dots_allowed && current_isa() == Isa::avx512;
+}
+
+void set_int8_dots(bool allowed) { int8_dots_allowed = allowed; }
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {

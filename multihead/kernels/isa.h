@@ -23,6 +23,12 @@ bool bf16_dots();
 /// Forbids them, or allows them again. Not to be called while kernels run.
 void set_bf16_dots(bool allowed);
 
+/// Whether int8 products add four at once (AVX512_VNNI): needs current_isa() avx512 and the CPU. Else int8 is
+/// widened; the sums are integers, so the bits are the same.
+bool int8_dots();
+/// Forbids them, or allows them again. Not to be called while kernels run.
+void set_int8_dots(bool allowed);
+
 std::string_view isa_name(Isa isa);
 /// "baseline", "avx2" or "avx512"; throws ValueError otherwise.
 Isa parse_isa(std::string_view name);

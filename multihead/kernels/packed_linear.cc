@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/packed_linear_int8.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/packed_linear.cc"
@@ -57,7 +59,7 @@ void PackWeight(const float* weight, int64_t stride, int64_t out, int64_t in, fl
 
 void MultiplyPackedPanel(const PackedLinearArgs& p, const GemmArgs<float>& g, int64_t index) {
   const PackedPanel panel(p.out, index);
-  const float* weights = p.packed + panel.column * p.in;
+  const float* weights = static_cast<const float*>(p.packed) + panel.column * p.in;
   const float* next = index + 1 < PanelCount(p.out) ? weights + kPanelColumns * p.in : nullptr;
   TileArgs t{};
   t.a_stride = p.ldx;
@@ -118,14 +120,31 @@ HWY_EXPORT(PaddedColumns);
 HWY_EXPORT(PackWeight);
 HWY_EXPORT(PackedLinear);
 
-int64_t packed_weight_size(int64_t out, int64_t in) { return HWY_DYNAMIC_DISPATCH(PaddedColumns)(out) * in; }
+std::string_view name(WeightDtype dtype) { return dtype == WeightDtype::int8 ? "int8" : "f32"; }
 
-void pack_weight(const float* weight, int64_t stride, int64_t out, int64_t in, float* packed) {
-  HWY_DYNAMIC_DISPATCH(PackWeight)(weight, stride, out, in, packed);
+WeightDtype parse_weight_dtype(std::string_view text) {
+  for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::int8}) {
+    if (text == name(dtype)) return dtype;
+  }
+  throw ValueError(concat("weight_dtype: expected f32 or int8, got '", text, "'"));
+}
+
+int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in) {
+  if (dtype == WeightDtype::int8) return int8::packed_bytes(out, in);
+  const int64_t bytes = HWY_DYNAMIC_DISPATCH(PaddedColumns)(out) * in * static_cast<int64_t>(sizeof(float));
+  return (bytes + 63) / 64 * 64;
+}
+
+void pack_weight(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in,
+                 void* packed) {
+  if (dtype == WeightDtype::int8) return int8::pack(weight, stride, out, in, packed);
+  HWY_DYNAMIC_DISPATCH(PackWeight)(weight, stride, out, in, static_cast<float*>(packed));
 }
 
 void packed_linear(const PackedLinearArgs& args) {
-  if (args.rows > 0 && args.out > 0) HWY_DYNAMIC_DISPATCH(PackedLinear)(args);
+  if (args.rows <= 0 || args.out <= 0) return;
+  if (args.dtype == WeightDtype::int8) return int8::multiply(args);
+  HWY_DYNAMIC_DISPATCH(PackedLinear)(args);
 }
 
 }  // namespace multihead::kernels

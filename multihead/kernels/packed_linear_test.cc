@@ -10,14 +10,28 @@ namespace {
 using testing::normal_floats;
 using testing::poisoned;
 
+struct alignas(64) Line {
+  float floats[16];
+};
+
+struct Packed {
+  Packed(WeightDtype dtype, const std::vector<float>& weight, int64_t stride, int64_t out, int64_t in)
+      : lines(static_cast<size_t>(packed_weight_bytes(dtype, out, in) / 64)) {
+    for (Line& line : lines) std::fill_n(line.floats, 16, std::numeric_limits<float>::quiet_NaN());
+    pack_weight(dtype, weight.data(), stride, out, in, lines.data());
+  }
+  const void* data() const { return lines.data(); }
+  std::vector<Line> lines;
+};
+
 struct Layer {
   int64_t rows, out, in;
   std::vector<float> x = normal_floats(rows * in, 1), weight = normal_floats(out * in, 2);
   std::vector<float> bias = normal_floats(out, 3), residual = normal_floats(rows * out, 4);
 
   std::vector<float> run(Activation activation) const {
-    std::vector<float> packed = poisoned(packed_weight_size(out, in)), y = poisoned(rows * out);
-    pack_weight(weight.data(), in, out, in, packed.data());
+    const Packed packed(WeightDtype::f32, weight, in, out, in);
+    std::vector<float> y = poisoned(rows * out);
     packed_linear({.x = x.data(),
                    .ldx = in,
                    .packed = packed.data(),
@@ -74,8 +88,8 @@ TEST(PackedLinearTest, TheBitsOfGemmOnEveryTargetAndThreadCount) {
 TEST(PackedLinearTest, WritesItsColumnsAloneAndReadsRowsWhereTheyLie) {
   const int64_t rows = 5, out = 37, in = 11, ldx = 13, ldy = 41;
   const auto x = normal_floats(rows * ldx, 5), weight = normal_floats(out * 17, 6);
-  std::vector<float> packed = poisoned(packed_weight_size(out, in)), y = poisoned(rows * ldy);
-  pack_weight(weight.data(), 17, out, in, packed.data());
+  const Packed packed(WeightDtype::f32, weight, 17, out, in);
+  std::vector<float> y = poisoned(rows * ldy);
   packed_linear({.x = x.data(),
                  .ldx = ldx,
                  .packed = packed.data(),

@@ -6,7 +6,6 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/kernels/norm.h"
-#include "multihead/kernels/packed_linear.h"
 #include "multihead/kernels/token_attention.h"
 #include "multihead/ops/shape.h"
 
@@ -18,33 +17,6 @@ Tensor in_f32(const Tensor& x) { return x.defined() ? x.detach().to(Dtype::f32).
 const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
 }  // namespace
-
-// --- PackedLinear
-// ----------------------------------------------------------------------------------------------
-
-PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end)
-    : out_(end - begin), in_(weight.size(1)) {
-  const Tensor w = in_f32(weight);
-  packed_ = Tensor::empty({kernels::packed_weight_size(out_, in_)});
-  kernels::pack_weight(w.data<float>() + begin * in_, in_, out_, in_, packed_.data<float>());
-  if (!bias.defined()) return;
-  bias_ = Tensor::empty({out_});
-  std::copy_n(in_f32(bias).data<float>() + begin, out_, bias_.data<float>());
-}
-
-void PackedLinear::operator()(const float* x, float* y, const Call& call) const {
-  kernels::packed_linear({.x = x,
-                          .ldx = in_,
-                          .packed = packed_.data<float>(),
-                          .y = y,
-                          .ldy = call.stride == 0 ? out_ : call.stride,
-                          .rows = call.rows,
-                          .out = out_,
-                          .in = in_,
-                          .bias = data_or_null(bias_),
-                          .activation = call.activation,
-                          .residual = call.residual});
-}
 
 // --- PackedState
 // -----------------------------------------------------------------------------------------------
@@ -77,21 +49,24 @@ size_t PackedState::bytes() const {
 struct PackedSeq2Seq::Rows {
   Rows(int64_t row_count, const Seq2SeqConfig& c) : count(row_count) {
     const int64_t e = c.embed_dim;
-    buffer = Tensor::empty({row_count * (5 * e + c.ffn_dim)});
+    buffer = Tensor::empty({row_count * (7 * e + c.ffn_dim)});
     x = buffer.data<float>();
     y = x + row_count * e;
     normed = y + row_count * e;
     query = normed + row_count * e;
-    attended = query + row_count * e;
+    attended = query + row_count * 3 * e;
     hidden = attended + row_count * e;
   }
   int64_t count;
   Tensor buffer;
-  float *x, *y, *normed, *query, *attended, *hidden;
+  float *x, *y, *normed;
+  float* query;  // rows query_stride apart: with keys and values behind them, or alone
+  float *attended, *hidden;
   std::vector<float> scratch;
 };
 
-PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model) : config_(model.config()) {
+PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
+    : config_(model.config()), weight_dtype_(weight_dtype) {
   const NoTape silent;
   source_table_ = in_f32(model.source_embedding.weight);
   target_table_ = config_.share_embeddings ? source_table_ : in_f32(model.target_embedding.weight);
@@ -113,8 +88,8 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model) : config_(model.config()) {
     if (cross.in_proj_bias.defined()) biases.push_back(slice(cross.in_proj_bias, 0, e, 3 * e));
   }
   const auto stacked = static_cast<int64_t>(2 * decoder_.size()) * e;
-  memory_ = {concat(weights, 0), biases.empty() ? Tensor() : concat(biases, 0), 0, stacked};
-  output_ = {model.output_weight, model.output_bias, 0, config_.target_vocab_size};
+  memory_ = {concat(weights, 0), biases.empty() ? Tensor() : concat(biases, 0), 0, stacked, weight_dtype};
+  output_ = {model.output_weight, model.output_bias, 0, config_.target_vocab_size, weight_dtype};
   if (!config_.final_norm) return;
   encoder_norm_ = norm_of(model.transformer.encoder.norm);
   decoder_norm_ = norm_of(model.transformer.decoder.norm);
@@ -122,20 +97,17 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model) : config_(model.config()) {
 
 PackedSeq2Seq::Layer PackedSeq2Seq::layer_of(const nn::TransformerLayer& from, bool decodes) const {
   const int64_t e = config_.embed_dim;
-  const auto rows_of = [](const nn::MultiHeadAttention& attention, int64_t begin, int64_t end) {
-    return PackedLinear(attention.in_proj_weight, attention.in_proj_bias, begin, end);
+  const auto rows_of = [&](const nn::MultiHeadAttention& attention, int64_t begin, int64_t end) {
+    return PackedLinear(attention.in_proj_weight, attention.in_proj_bias, begin, end, weight_dtype_);
   };
-  const auto all_of = [](const nn::Linear& linear) {
-    return PackedLinear(linear.weight, linear.bias, 0, linear.out_features());
+  const auto all_of = [&](const nn::Linear& linear) {
+    return PackedLinear(linear.weight, linear.bias, 0, linear.out_features(), weight_dtype_);
   };
   Layer to;
+  to.self_all = rows_of(from.self_attn, 0, 3 * e);
   if (decodes) {
-    to.self_query = rows_of(from.self_attn, 0, e);
-    to.self_pair = rows_of(from.self_attn, e, 3 * e);
     to.cross_query = rows_of(from.multihead_attn, 0, e);
     to.cross_out = all_of(from.multihead_attn.out_proj);
-  } else {
-    to.self_all = rows_of(from.self_attn, 0, 3 * e);
   }
   to.self_out = all_of(from.self_attn.out_proj);
   to.fc1 = all_of(from.feed_forward.fc1);
@@ -153,8 +125,7 @@ size_t PackedSeq2Seq::bytes() const {
   if (config_.positions == Positions::learned) total += target_positions_.bytes();
   for (const auto* layers : {&encoder_, &decoder_}) {
     for (const Layer& l : *layers) {
-      for (const PackedLinear* p : {&l.self_all, &l.self_query, &l.self_pair, &l.self_out, &l.cross_query,
-                                    &l.cross_out, &l.fc1, &l.fc2}) {
+      for (const PackedLinear* p : {&l.self_all, &l.self_out, &l.cross_query, &l.cross_out, &l.fc1, &l.fc2}) {
         total += p->out_features() > 0 ? p->bytes() : 0;
       }
     }
@@ -262,12 +233,12 @@ PackedState PackedSeq2Seq::start(std::span<const std::vector<int32_t>> sources) 
 }
 
 // The keys and values of layer l stand 2·l·embed_dim behind a token.
-void PackedSeq2Seq::attend_tokens(size_t layer, Rows& r, int64_t row, int64_t rows,
+void PackedSeq2Seq::attend_tokens(size_t layer, Rows& r, int64_t query_stride, int64_t row, int64_t rows,
                                   const std::vector<PackedState::Token>& tokens) const {
   const int64_t e = config_.embed_dim, at = 2 * static_cast<int64_t>(layer) * e,
                 head_dim = e / config_.num_heads;
-  kernels::token_attention({.query = r.query + row * e,
-                            .query_stride = e,
+  kernels::token_attention({.query = r.query + row * query_stride,
+                            .query_stride = query_stride,
                             .rows = rows,
                             .tokens = tokens.data(),
                             .count = static_cast<int64_t>(tokens.size()),
@@ -283,11 +254,12 @@ void PackedSeq2Seq::attend_tokens(size_t layer, Rows& r, int64_t row, int64_t ro
 
 void PackedSeq2Seq::attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const {
   const Layer& l = decoder_[layer];
-  float* pair = state.steps_.back().data<float>() + 2 * static_cast<int64_t>(layer) * config_.embed_dim;
-  l.self_query(x, r.query, {.rows = r.count});
-  l.self_pair(x, pair, {.rows = r.count, .stride = memory_.out_features()});
+  const int64_t e = config_.embed_dim;
+  float* pair = state.steps_.back().data<float>() + 2 * static_cast<int64_t>(layer) * e;
+  l.self_all(x, r.query, {.rows = r.count});
   for (int64_t row = 0; row < r.count; ++row) {
-    attend_tokens(layer, r, row, 1, state.history_[static_cast<size_t>(row)]);
+    std::copy_n(r.query + (3 * row + 1) * e, 2 * e, pair + row * memory_.out_features());
+    attend_tokens(layer, r, 3 * e, row, 1, state.history_[static_cast<size_t>(row)]);
   }
   l.self_out(r.attended, r.y, {.rows = r.count, .residual = r.x});
 }
@@ -299,7 +271,8 @@ void PackedSeq2Seq::attend_source(size_t layer, const PackedState& state, const 
   for (int64_t row = 0, end; row < r.count; row = end) {
     const int64_t source = state.source_[static_cast<size_t>(row)];
     for (end = row + 1; end < r.count && state.source_[static_cast<size_t>(end)] == source;) ++end;
-    attend_tokens(layer, r, row, end - row, state.source_tokens_[static_cast<size_t>(source)]);
+    attend_tokens(layer, r, config_.embed_dim, row, end - row,
+                  state.source_tokens_[static_cast<size_t>(source)]);
   }
   l.cross_out(r.attended, r.y, {.rows = r.count, .residual = r.x});
 }

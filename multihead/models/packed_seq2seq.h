@@ -6,34 +6,10 @@
 #include <vector>
 
 #include "multihead/core/busy.h"
+#include "multihead/models/packed_linear.h"
 #include "multihead/models/seq2seq.h"
 
 namespace multihead::models {
-
-/// A weight matrix laid out for inference, in f32.
-class PackedLinear {
- public:
-  PackedLinear() = default;
-  /// Rows [begin, end) of weight [out, in] and bias [out] (or undefined).
-  PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end);
-
-  struct Call {
-    int64_t rows = 0;
-    int64_t stride = 0;  ///< of y; 0: out_features
-    Activation activation = Activation::none;
-    const float* residual = nullptr;  ///< rows `stride` apart; may not be y
-  };
-  /// y = activation(x · weightᵀ + bias) + residual.
-  void operator()(const float* x, float* y, const Call& call) const;
-
-  int64_t in_features() const { return in_; }
-  int64_t out_features() const { return out_; }
-  size_t bytes() const { return packed_.bytes(); }
-
- private:
-  Tensor packed_, bias_;
-  int64_t out_ = 0, in_ = 0;
-};
 
 /// What decoding of some sentences has computed so far. Row r is a hypothesis: a list of tokens, each of them
 /// a pointer to its keys and values of all layers. Hypotheses with a common beginning share it, so that a
@@ -60,15 +36,18 @@ class PackedState {
   BusyFlag in_use_;  // as in nn::DecodeState
 };
 
-/// The fast path of translation: the logits of Seq2Seq::step() up to rounding, always in f32.
+/// The fast path of translation: the logits of Seq2Seq::step() up to rounding.
 ///
+/// With int8 weights every product quantises its inputs per row (kernels/packed_linear.h); everything between
+/// the products is f32, and so are the embeddings and what the state keeps.
 /// Nothing is recorded, the weights are copied: later changes of the model have no effect.
 /// Bits: a row does not depend on its neighbours, the number of threads or the instruction set with FMA.
 class PackedSeq2Seq {
  public:
-  explicit PackedSeq2Seq(const Seq2Seq& model);
+  explicit PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype = WeightDtype::f32);
 
   const Seq2SeqConfig& config() const { return config_; }
+  WeightDtype weight_dtype() const { return weight_dtype_; }
 
   /// Encodes the sources, computes their keys and values; one row per source.
   /// Throws ValueError (longer than max_positions).
@@ -84,8 +63,7 @@ class PackedSeq2Seq {
     Tensor weight, bias;
   };
   struct Layer {
-    PackedLinear self_all;               // encoder: queries, keys and values
-    PackedLinear self_query, self_pair;  // decoder: queries; keys and values
+    PackedLinear self_all;  // queries, keys and values
     PackedLinear self_out, cross_query, cross_out, fc1, fc2;
     Norm norms[3];
   };
@@ -98,12 +76,13 @@ class PackedSeq2Seq {
   template <class Function>
   void sublayer(const Norm& norm, Rows& r, Function function) const;
   void feed_forward(const Layer& layer, const float* x, Rows& r) const;
-  void attend_tokens(size_t layer, Rows& r, int64_t row, int64_t rows,
+  void attend_tokens(size_t layer, Rows& r, int64_t query_stride, int64_t row, int64_t rows,
                      const std::vector<PackedState::Token>& tokens) const;
   void attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const;
   void attend_source(size_t layer, const PackedState& state, const float* x, Rows& r) const;
 
   Seq2SeqConfig config_;
+  WeightDtype weight_dtype_;
   Tensor source_table_, target_table_, source_positions_, target_positions_;
   std::vector<Layer> encoder_, decoder_;
   PackedLinear memory_;  // keys and values of every decoder layer

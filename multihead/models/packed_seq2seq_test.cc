@@ -5,6 +5,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/everywhere.h"
 
 namespace multihead::models {
 namespace {
@@ -92,22 +93,56 @@ TEST(PackedSeq2SeqTest, HypothesesOfOneSourceShareTheirPast) {
   }
 }
 
-TEST(PackedSeq2SeqTest, ARowHasTheSameBitsInAnyBatchAndOnAnyThreads) {
-  const Seq2Seq model = model_of({.norm_first = true, .final_norm = true});
-  const PackedSeq2Seq packed(model);
-  PackedState all = packed.start(kSources);
-  const auto together = packed.step(Tokens{1, 2, 3}, all).to_vector<float>();
-  const int before = num_threads();
-  for (const int threads : {1, 3}) {
-    set_num_threads(threads);
-    for (size_t i = 0; i < kSources.size(); ++i) {
-      PackedState one = packed.start({&kSources[i], 1});
-      const auto alone = packed.step(Tokens{static_cast<int32_t>(i) + 1}, one).to_vector<float>();
-      EXPECT_EQ(alone, std::vector<float>(together.begin() + 29 * static_cast<std::ptrdiff_t>(i),
-                                          together.begin() + 29 * static_cast<std::ptrdiff_t>(i + 1)));
+TEST(PackedSeq2SeqTest, ARowHasTheSameBitsInAnyBatchOnAnyThreadsAndInstructionSetWithFma) {
+  const testing::EverywhereScope scope;
+  for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::int8}) {
+    const PackedSeq2Seq reference(model_of({.norm_first = true, .final_norm = true}), dtype);
+    PackedState all = reference.start(kSources);
+    const auto together = reference.step(Tokens{1, 2, 3}, all).to_vector<float>();
+    for (const kernels::Isa isa : {kernels::Isa::avx2, kernels::Isa::avx512}) {
+      if (isa > kernels::best_isa()) continue;
+      kernels::set_isa(isa);
+      const PackedSeq2Seq packed(model_of({.norm_first = true, .final_norm = true}), dtype);
+      for (const int threads : {1, 3}) {
+        set_num_threads(threads);
+        for (size_t i = 0; i < kSources.size(); ++i) {
+          PackedState one = packed.start({&kSources[i], 1});
+          const auto alone = packed.step(Tokens{static_cast<int32_t>(i) + 1}, one).to_vector<float>();
+          EXPECT_EQ(alone, std::vector<float>(together.begin() + 29 * static_cast<std::ptrdiff_t>(i),
+                                              together.begin() + 29 * static_cast<std::ptrdiff_t>(i + 1)))
+              << name(dtype) << ' ' << kernels::isa_name(isa) << ' ' << threads;
+        }
+      }
     }
   }
-  set_num_threads(before);
+}
+
+// Rounding to 8 bits is an error of about 1 % per product.
+TEST(PackedSeq2SeqTest, Int8LogitsAreNearThoseOfF32) {
+  for (const Seq2SeqConfig& config : configs()) {
+    const Seq2Seq model = model_of(config);
+    const PackedSeq2Seq exact(model), rounded(model, WeightDtype::int8);
+    EXPECT_EQ(rounded.weight_dtype(), WeightDtype::int8);
+    PackedState a = exact.start(kSources), b = rounded.start(kSources);
+    double error = 0, power = 0;
+    for (int32_t t = 0; t < 9; ++t) {
+      const Tokens tokens = {t, 2 * t % 23, 7 + t};
+      const auto x = exact.step(tokens, a).to_vector<float>(), y = rounded.step(tokens, b).to_vector<float>();
+      ASSERT_EQ(x.size(), y.size());
+      for (size_t i = 0; i < x.size(); ++i) error += std::pow(x[i] - y[i], 2), power += std::pow(x[i], 2);
+    }
+    EXPECT_LT(std::sqrt(error / power), 0.05);
+    EXPECT_GT(error, 0);
+  }
+}
+
+TEST(PackedSeq2SeqTest, Int8TakesLessMemory) {
+  Seq2SeqConfig config;
+  config.source_vocab_size = 512, config.embed_dim = 64, config.num_heads = 4;
+  Rng rng(3);
+  const Seq2Seq model(config, rng);
+  const auto tables = model.source_embedding.weight.bytes() * 2;  // the words and some for positions
+  EXPECT_LT(PackedSeq2Seq(model, WeightDtype::int8).bytes(), PackedSeq2Seq(model).bytes() / 3 + tables);
 }
 
 TEST(PackedSeq2SeqTest, BadCallsAreNamed) {

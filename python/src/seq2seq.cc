@@ -60,6 +60,7 @@ struct BeamKeywords {
   int64_t beam_size, num_hypotheses;
   double length_penalty;
   int64_t max_length, no_repeat_ngram;
+  std::string weight_dtype;
 };
 
 BeamOptions to_options(const BeamKeywords& k) {
@@ -84,6 +85,11 @@ std::vector<std::vector<int32_t>> to_sources(nb::handle sources) {
   return rows;
 }
 
+models::PackedSeq2Seq packed(const Seq2Seq& model, const BeamKeywords& words) {
+  const models::WeightDtype dtype = kernels::parse_weight_dtype(words.weight_dtype);
+  return unlocked([&] { return models::PackedSeq2Seq(model, dtype); });
+}
+
 void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
@@ -91,8 +97,9 @@ void check_signals() {
 constexpr size_t kGroup = 16;  // sentences between two looks at Ctrl-C; results do not depend on it
 
 // Per source, [(tokens, score)], best first.
-nb::list beam_search_call(const Seq2Seq& model, nb::handle sources, const BeamKeywords& words) {
+nb::list beam_search_call(const Seq2Seq& seq2seq, nb::handle sources, const BeamKeywords& words) {
   const std::vector<std::vector<int32_t>> rows = to_sources(sources);
+  const models::PackedSeq2Seq model = packed(seq2seq, words);
   const BeamOptions options = to_options(words);
   nb::list result;
   for (size_t at = 0; at < rows.size(); at += kGroup) {
@@ -127,13 +134,6 @@ Translator load_translator(const std::string& folder) {
   });
 }
 
-std::vector<std::vector<Translation>> translate_group(const Translator& t,
-                                                      const std::vector<std::string>& texts,
-                                                      const TranslateOptions& options) {
-  return unlocked(
-      [&] { return translate(t.model, t.tokenizers.source, t.tokenizers.target, texts, options); });
-}
-
 nb::str to_str(const std::string& bytes) {
   return nb::steal<nb::str>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
@@ -152,16 +152,18 @@ nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywo
     }
   }
   for (size_t i = 0; i < lines.size(); ++i) {  // nothing is translated if one text cannot be
-    encode_source(t.model, t.tokenizers.source, lines[i], "text " + std::to_string(i + 1));
+    encode_source(t.model.config(), t.tokenizers.source, lines[i], "text " + std::to_string(i + 1));
   }
   const TranslateOptions options{.beam = to_options(words)};
+  const models::PackedSeq2Seq model = packed(t.model, words);
   nb::list result;
   for (size_t at = 0; at < lines.size(); at += kGroup) {
     check_signals();
     const std::vector<std::string> group(
         lines.begin() + static_cast<std::ptrdiff_t>(at),
         lines.begin() + static_cast<std::ptrdiff_t>(std::min(lines.size(), at + kGroup)));
-    for (const auto& translations : translate_group(t, group, options)) {
+    for (const auto& translations : unlocked(
+             [&] { return translate(model, t.tokenizers.source, t.tokenizers.target, group, options); })) {
       nb::list best;
       for (const Translation& x : translations) best.append(to_str(x.text));
       result.append(words.num_hypotheses == 1 && nb::len(best) == 1 ? nb::object(best[0]) : nb::object(best));
@@ -182,13 +184,15 @@ void bind_translator(nb::module_& m) {
   c.def(
       "translate",
       [](const Translator& t, nb::handle texts, int64_t beam_size, int64_t num_hypotheses,
-         double length_penalty, int64_t max_length, int64_t no_repeat_ngram) {
-        return translate_call(t, texts,
-                              {beam_size, num_hypotheses, length_penalty, max_length, no_repeat_ngram});
+         double length_penalty, int64_t max_length, int64_t no_repeat_ngram,
+         const std::string& weight_dtype) {
+        return translate_call(
+            t, texts, {beam_size, num_hypotheses, length_penalty, max_length, no_repeat_ngram, weight_dtype});
       },
       "texts"_a, nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "length_penalty"_a = 1.0,
-      "max_length"_a = 256, "no_repeat_ngram"_a = 0,
-      "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.");
+      "max_length"_a = 256, "no_repeat_ngram"_a = 0, "weight_dtype"_a = "f32",
+      "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.\n"
+      "weight_dtype 'int8' rounds weights and what they multiply: faster, nearly the same translations.");
 }
 
 void bind_model(nb::module_& m) {
@@ -224,12 +228,14 @@ void bind_model(nb::module_& m) {
   c.def(
       "beam_search",
       [](const Seq2Seq& model, nb::handle sources, int64_t beam_size, int64_t num_hypotheses,
-         double length_penalty, int64_t max_length, int64_t no_repeat_ngram) {
-        return beam_search_call(model, sources,
-                                {beam_size, num_hypotheses, length_penalty, max_length, no_repeat_ngram});
+         double length_penalty, int64_t max_length, int64_t no_repeat_ngram,
+         const std::string& weight_dtype) {
+        return beam_search_call(
+            model, sources,
+            {beam_size, num_hypotheses, length_penalty, max_length, no_repeat_ngram, weight_dtype});
       },
       "sources"_a, nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "length_penalty"_a = 1.0,
-      "max_length"_a = 256, "no_repeat_ngram"_a = 0,
+      "max_length"_a = 256, "no_repeat_ngram"_a = 0, "weight_dtype"_a = "f32",
       "Per source (a list of token ids, the end token included), [(tokens, score), ...], best first.");
   c.def(
       "save",

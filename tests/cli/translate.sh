@@ -42,6 +42,15 @@ expect 2 'beam_size must be at least 1' "$multihead" translate run --text ab --b
 expect 3 'no encoder-decoder model' "$multihead" translate "$data/hugging_face/gpt2"
 expect 3 'nowhere' "$multihead" translate nowhere --text ab
 
+expect 2 '--weight-dtype must be one of f32, int8; got "int4"' "$multihead" translate run --text ab --weight-dtype int4
+for threads in 1 3; do
+  MULTIHEAD_NUM_THREADS=$threads "$multihead" translate run --weight-dtype int8 --n-best 2 --quiet \
+    < <(printf 'ab\nbaab\na\n') >"int8.$threads"
+done
+[[ $(wc -l <int8.1) == 6 ]] || fail "--weight-dtype int8 printed $(wc -l <int8.1) of 6 lines"
+cmp int8.1 int8.3 || fail "--weight-dtype int8 depends on the threads"
+expect 0 'BLEU' "$multihead" eval run --data valid.tsv --bleu --weight-dtype int8
+
 lines=$(printf 'ab\nbaab\na\n' | "$multihead" translate run --n-best 2 --quiet | wc -l)
 [[ $lines == 6 ]] || fail "--n-best 2 of 3 lines printed $lines lines"
 "$multihead" translate run --json --quiet < <(printf 'ab\nba\n') | python3 -c '
