@@ -49,6 +49,18 @@ def test_translation(translator):
     assert translator.translate(many, beam_size=1) == [PAIRS[i % 3][1] for i in range(40)]
 
 
+def test_int8_weights(translator):
+    translator, _ = translator
+    texts = [a for a, _ in PAIRS]
+    assert translator.translate(texts, weight_dtype="int8") == [b for _, b in PAIRS]
+    source = translator.source_tokenizer.encode(texts[1]) + [translator.model.config.eos_id]
+    (((tokens, score),),) = translator.model.beam_search([source], weight_dtype="int8")
+    (((exact_tokens, exact),),) = translator.model.beam_search([source])
+    assert tokens == exact_tokens and score != exact and abs(score - exact) < 0.05
+    with pytest.raises(ValueError, match="weight_dtype: expected f32 or int8, got 'int4'"):
+        translator.translate(texts, weight_dtype="int4")
+
+
 def test_beam_search_gives_tokens_and_scores(translator):
     translator, _ = translator
     tokenizer = translator.source_tokenizer
