@@ -56,6 +56,9 @@ class BoundMask {
   void add_key_lengths(const MaskPart& part);
   void add_query_lengths(const MaskPart& part);
   void add_documents(const MaskPart& part);
+  void add_function(const MaskPart& part);
+  bool find_intervals(const Function& f);
+  void intersect_intervals(const std::vector<int64_t>& begin, const std::vector<int64_t>& end);
   void add_flags(const MaskPart& part);
   void add_blocks(const MaskPart& part);
   void combine_flags();

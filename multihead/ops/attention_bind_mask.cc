@@ -55,9 +55,7 @@ BoundMask::BoundMask(std::string who, const AttentionSizes& sizes, const Mask& m
         add_blocks(part);
         break;
       case Kind::function:
-        functions_.push_back({part, resolve(part.diagonal), {}, {}, 0, 0, 0, 0, {}});
-        notes_.push_back(part.classify ? "mask_mod: blocks classified by the user's function"
-                                       : "mask_mod: no classify function, so every block is computed");
+        add_function(part);
         break;
     }
   }
@@ -214,11 +212,7 @@ void BoundMask::add_documents(const MaskPart& part) {
     notes_.push_back("documents: scattered ids, compared element by element");
     return;
   }
-  ensure_intervals();
-  for (size_t n = 0; n < begin_.size(); ++n) {
-    begin_[n] = std::max(begin_[n], begin[n]);
-    end_[n] = std::min(end_[n], end[n]);
-  }
+  intersect_intervals(begin, end);
   notes_.push_back("documents: intervals of keys per query");
 }
 

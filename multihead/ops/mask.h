@@ -44,6 +44,7 @@ struct MaskPart {
   void (*fill)(const void* function, const kernels::KeepTile& tile, int64_t offset) = nullptr;
   kernels::BlockClass (*classify)(const void* function, const kernels::KeepTile& tile,
                                   int64_t offset) = nullptr;
+  bool every_head = false;  ///< function: says the same for every head, so it may be run once for all
 };
 
 /// A set of (query, key) pairs that may meet: a conjunction of parts. A default Mask excludes nothing.

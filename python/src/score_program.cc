@@ -1,5 +1,6 @@
 #include "python/src/score_program.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -47,13 +48,7 @@ ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> ta
 }
 
 void ScoreProgram::analyse() {
-  std::vector<uint8_t> depends_on_key(code_.size()), used(code_.size());
-  used.back() = 1;
-  for (size_t i = code_.size(); i-- > 0;) {
-    for (const int32_t from : {code_[i].a, code_[i].b, code_[i].c}) {
-      if (from >= 0 && used[i] != 0) used[static_cast<size_t>(from)] = 1;
-    }
-  }
+  depends_on_key_.resize(code_.size());
   active_.resize(code_.size());
   for (size_t i = 0; i < code_.size(); ++i) {
     const Instruction& in = code_[i];
@@ -61,20 +56,58 @@ void ScoreProgram::analyse() {
     uint8_t key = in.op == Op::key || is_score, active = is_score;
     for (const int32_t from : {in.a, in.b, in.c}) {
       if (from < 0) continue;
-      key |= depends_on_key[static_cast<size_t>(from)];
+      key |= depends_on_key_[static_cast<size_t>(from)];
       active |= active_[static_cast<size_t>(from)];
     }
-    depends_on_key[i] = key;
+    depends_on_key_[i] = key;
     active_[i] = active && !is_integer(in.op);
-    if (is_score || used[i] == 0) continue;
-    (key ? per_key_ : once_).push_back(static_cast<int32_t>(i));
   }
+  find_steps();
+  lists_ = make_lists(false);
+  by_rows_ = make_lists(true);
+}
+
+ScoreProgram::Lists ScoreProgram::make_lists(bool by_rows) const {
+  std::vector<uint8_t> used(code_.size());
+  used.back() = 1;
+  for (size_t i = code_.size(); i-- > 0;) {
+    if (by_rows && reads_rows(static_cast<int32_t>(i))) continue;
+    for (const int32_t from : {code_[i].a, code_[i].b, code_[i].c}) {
+      if (from >= 0 && used[i] != 0) used[static_cast<size_t>(from)] = 1;
+    }
+  }
+  Lists lists;
+  for (size_t i = 0; i < code_.size(); ++i) {
+    if (code_[i].op == Op::score || used[i] == 0) continue;
+    (depends_on_key_[i] != 0 ? lists.per_key : lists.once).push_back(static_cast<int32_t>(i));
+  }
+  return lists;
 }
 
 ScoreMod to_score_mod(std::shared_ptr<const ScoreProgram> program) { return ScoreMod(std::move(program)); }
 
+ScoreProgram ScoreProgram::conjunction(const std::vector<int32_t>& registers) const {
+  std::vector<Instruction> code(code_.begin(), code_.begin() + registers[0] + 1);
+  if (registers.size() > 1) code = code_;
+  int32_t all = registers[0];
+  for (size_t i = 1; i < registers.size(); ++i) {
+    code.push_back({Op::and_i, all, registers[i]});
+    all = static_cast<int32_t>(code.size()) - 1;
+  }
+  ScoreProgram result(std::move(code), tables_);
+  result.out_of_range_ = out_of_range_;
+  return result;
+}
+
+bool ScoreProgram::uses(Op op) const {
+  const auto is_op = [&](int32_t i) { return code_[static_cast<size_t>(i)].op == op; };
+  return std::any_of(lists_.once.begin(), lists_.once.end(), is_op) ||
+         std::any_of(lists_.per_key.begin(), lists_.per_key.end(), is_op);
+}
+
 Mask to_mask(std::shared_ptr<const ScoreProgram> program) {
-  if (std::optional<Mask> mask = match_mask(*program)) return *mask;
+  MatchedMask matched = match_mask(*program);
+  if (matched.rest.empty()) return matched.mask;
   MaskPart part;
   part.kind = MaskPart::Kind::function;
   part.diagonal = Align::start;
@@ -84,8 +117,10 @@ Mask to_mask(std::shared_ptr<const ScoreProgram> program) {
   part.classify = [](const void* function, const kernels::KeepTile& tile, int64_t) {
     return static_cast<const ScoreProgram*>(function)->classify(tile);
   };
-  part.function = std::move(program);
-  return Mask(std::move(part));
+  const auto rest = std::make_shared<const ScoreProgram>(program->conjunction(matched.rest));
+  part.every_head = !rest->uses(Op::head);
+  part.function = rest;
+  return matched.mask & Mask(std::move(part));
 }
 
 }  // namespace multihead::python

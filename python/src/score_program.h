@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,17 @@ struct Instruction {
   int32_t table = -1;              ///< gather_*
 };
 
+/// How an index moves over a tile: by `query` from one query to the next, by `key` from one key to the next.
+struct Steps {
+  bool known = false;
+  int64_t query = 0, key = 0;
+};
+
+/// The tile that a program runs on.
+struct TilePlace {
+  int64_t batch = 0, head = 0, query = 0, key = 0, queries = 0, keys = 0;
+};
+
 class ScoreProgram {
  public:
   /// `tables`: contiguous f32, f64, i32 (gather_i: i32). The result is the last instruction's register.
@@ -96,27 +108,44 @@ class ScoreProgram {
   /// By interval arithmetic over the block.
   kernels::BlockClass classify(const kernels::KeepTile& tile) const;
 
+  /// The program of the condition that all of `registers` hold, which are this program's.
+  ScoreProgram conjunction(const std::vector<int32_t>& registers) const;
+  bool uses(Op op) const;
+
   bool is_mask() const { return is_integer(code_.back().op); }
   /// True once an index was out of its tensor's range; such reads gave the nearest element.
-  bool out_of_range() const { return out_of_range_.load(std::memory_order_relaxed); }
+  bool out_of_range() const { return out_of_range_->load(std::memory_order_relaxed); }
 
   // Read by the loops.
   const std::vector<Instruction>& code() const { return code_; }
   const std::vector<Tensor>& tables() const { return tables_; }
-  const std::vector<int32_t>& once() const { return once_; }                        ///< per block of queries
-  const std::vector<int32_t>& per_key() const { return per_key_; }                  ///< per key
+  struct Lists {
+    std::vector<int32_t> once, per_key;  ///< per block of queries, per key
+  };
+  /// `by_rows`: without what only serves indices of gathers that read whole rows.
+  const Lists& lists(bool by_rows) const { return by_rows ? by_rows_ : lists_; }
+  const Steps& steps(int32_t i) const { return steps_[static_cast<size_t>(i)]; }
+  /// A gather whose neighbours in a row are neighbours in the table, or the same element.
+  bool reads_rows(int32_t i) const;
+  /// first[i] <- the index that register i holds at the tile's first query and key, where its steps are
+  /// known. False if there is no gather by rows, or one that leaves its table's range somewhere in the tile.
+  bool find_first(const TilePlace& tile, std::vector<int64_t>& first) const;
   bool is_active(int32_t i) const { return active_[static_cast<size_t>(i)] != 0; }  ///< depends on the score
-  void note_out_of_range() const { out_of_range_.store(true, std::memory_order_relaxed); }
+  void note_out_of_range() const { out_of_range_->store(true, std::memory_order_relaxed); }
 
  private:
   void analyse();
+  void find_steps();
+  Lists make_lists(bool by_rows) const;
 
   std::vector<Instruction> code_;
   std::vector<Tensor> tables_;
-  std::vector<Tensor> wide_tables_;
-  std::vector<int32_t> once_, per_key_;
-  std::vector<uint8_t> active_;
-  mutable std::atomic<bool> out_of_range_{false};
+  Lists lists_, by_rows_;
+  std::vector<uint8_t> active_, depends_on_key_;
+  std::vector<Steps> steps_;
+  bool has_rows_ = false;
+  // Shared with the conjunctions made of parts of this program.
+  std::shared_ptr<std::atomic<bool>> out_of_range_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 ScoreMod to_score_mod(std::shared_ptr<const ScoreProgram> program);

@@ -1,6 +1,7 @@
 // The instructions that give indices and conditions.
 #pragma once
 
+#include <cstdlib>
 #include <limits>
 
 #include "python/src/score_program.h"
@@ -42,6 +43,34 @@ MH_INLINE void gather(const Element* table, const int32_t* at, T* y) {
     } else {
       for (int i = 0; i < kQueries; ++i) y[i] = static_cast<T>(table[at[i]]);
     }
+  }
+}
+
+// y[i] = table[index of element i], by rows; what does not exist in the block is left alone.
+template <class Element, class T>
+MH_INLINE void gather_rows(const Element* table, int64_t first, const Steps& s, const Place& at, T* y) {
+  table += first + s.query * (at.query - at.tile.query) + s.key * (at.key - at.tile.key);
+  for (int row = 0; row < at.rows; ++row, table += s.key, y += kQueries) {
+    if (s.query == 1 && at.count == kQueries) {
+      for (int i = 0; i < kQueries; ++i) y[i] = static_cast<T>(table[i]);
+    } else if (s.query == 0) {
+      const auto element = static_cast<T>(table[0]);
+      for (int i = 0; i < kQueries; ++i) y[i] = element;
+    } else {
+      for (int i = 0; i < at.count; ++i) y[i] = static_cast<T>(table[i * s.query]);
+    }
+  }
+}
+
+// y[i] = table[the index register's element i], by rows where the tile allows.
+template <class Element, class T>
+MH_INLINE void gather_table(const ScoreProgram& program, const Instruction& in, const int32_t* index,
+                            const Place& at, T* y) {
+  const Element* table = program.tables()[static_cast<size_t>(in.table)].template data<Element>();
+  if (at.first != nullptr && program.steps(in.a).known && std::abs(program.steps(in.a).query) <= 1) {
+    gather_rows(table, at.first[in.a], program.steps(in.a), at, y);
+  } else {
+    gather(table, index, y);
   }
 }
 
@@ -160,7 +189,7 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
       if (bound(a, number, at, y)) program.note_out_of_range();
       break;
     case Op::gather_i:
-      gather(program.tables()[static_cast<size_t>(in.table)].template data<int32_t>(), a, y);
+      gather_table<int32_t>(program, in, a, at, y);
       break;
     default:
       break;

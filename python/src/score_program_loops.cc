@@ -15,7 +15,7 @@ MH_INLINE void run(const ScoreProgram& program, const std::vector<int32_t>& list
     if (is_integer(program.code()[static_cast<size_t>(index)].op)) {
       run_integer(program, index, r, at);
     } else {
-      run_number<kDerivative>(program, index, r);
+      run_number<kDerivative>(program, index, r, at);
     }
   }
 }
@@ -53,17 +53,22 @@ MH_INLINE void store_block(const T* y, const Place& at, T* scores, int64_t strid
 template <bool kDerivative, class T, class Tile, class Load, class Store>
 MH_INLINE void for_each_block(const ScoreProgram& program, const Tile& tile, Registers<T>& r, Load&& load,
                               Store&& store) {
-  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0, 0};
+  const TilePlace place{tile.batch,     tile.head,        tile.query_begin,
+                        tile.key_begin, tile.query_count, tile.key_count};
+  Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0, 0, place, nullptr};
+  if (program.find_first(place, r.first)) at.first = r.first.data();
+  const ScoreProgram::Lists& lists = program.lists(at.first != nullptr);
   for (int64_t q = 0; q < tile.query_count; q += kQueries) {
     at.query = static_cast<int32_t>(tile.query_begin + q);
     at.count = static_cast<int32_t>(std::min<int64_t>(kQueries, tile.query_count - q));
-    at.rows = kKeys;
-    run<kDerivative>(program, program.once(), r, at);
+    at.rows = static_cast<int32_t>(std::min<int64_t>(kKeys, tile.key_count));
+    at.key = static_cast<int32_t>(tile.key_begin);
+    run<kDerivative>(program, lists.once, r, at);
     for (int64_t k = 0; k < tile.key_count; k += kKeys) {
       at.key = static_cast<int32_t>(tile.key_begin + k);
       at.rows = static_cast<int32_t>(std::min<int64_t>(kKeys, tile.key_count - k));
       load(at, k, q);
-      run<kDerivative>(program, program.per_key(), r, at);
+      run<kDerivative>(program, lists.per_key, r, at);
       store(at, k, q);
     }
   }

@@ -1,6 +1,7 @@
 #include "python/src/score_program_match.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace multihead::python {
@@ -30,12 +31,39 @@ std::optional<int64_t> match_reach(const Matcher& m, int32_t i) {
   return reach >= 0 ? std::optional(reach) : std::nullopt;
 }
 
-std::optional<Mask> match_mask_at(const Matcher& m, int32_t i) {
-  if (m.is(i, Op::le_i, Op::key, Op::query)) return causal(Align::start);
-  if (const auto reach = match_reach(m, i)) return window(*reach, -1, Align::start);
-  if (!m.is(i, Op::and_i)) return {};
-  const auto a = match_mask_at(m, m.at(i).a), b = match_mask_at(m, m.at(i).b);
-  return a && b ? std::optional(*a & *b) : std::nullopt;
+// Whether a register holds nothing but 0 and 1.
+bool is_condition(const Matcher& m, int32_t i) {
+  switch (m.at(i).op) {
+    case Op::not_b:
+    case Op::eq_i:
+    case Op::ne_i:
+    case Op::lt_i:
+    case Op::le_i:
+    case Op::eq_f:
+    case Op::ne_f:
+    case Op::lt_f:
+    case Op::le_f:
+      return true;
+    case Op::and_i:
+    case Op::or_i:
+    case Op::xor_i:
+      return is_condition(m, m.at(i).a) && is_condition(m, m.at(i).b);
+    default:
+      return false;
+  }
+}
+
+void match_mask_at(const Matcher& m, int32_t i, MatchedMask& matched) {
+  if (m.is(i, Op::le_i, Op::key, Op::query)) {
+    matched.mask &= causal(Align::start);
+  } else if (const auto reach = match_reach(m, i)) {
+    matched.mask &= window(*reach, -1, Align::start);
+  } else if (m.is(i, Op::and_i) && is_condition(m, i)) {
+    match_mask_at(m, m.at(i).a, matched);
+    match_mask_at(m, m.at(i).b, matched);
+  } else {
+    matched.rest.push_back(i);
+  }
 }
 
 // A number per head: a constant or table[head].
@@ -116,9 +144,11 @@ Tensor slopes_tensor(const std::vector<double>& factors, double sign, Dtype dtyp
 
 }  // namespace
 
-std::optional<Mask> match_mask(const ScoreProgram& program) {
+MatchedMask match_mask(const ScoreProgram& program) {
   const Matcher m(program);
-  return match_mask_at(m, m.result());
+  MatchedMask matched;
+  match_mask_at(m, m.result(), matched);
+  return matched;
 }
 
 bool match_score(const ScoreProgram& program, const ScoreSizes& sizes, AttentionOptions& options) {

@@ -2,15 +2,20 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include "multihead/ops/attention_options.h"
 #include "python/src/score_program.h"
 
 namespace multihead::python {
 
-/// query >= key, a bound on query - key, and conjunctions of them, as causal() and window().
-std::optional<Mask> match_mask(const ScoreProgram& program);
+/// A mask in parts: query >= key and bounds on query - key as causal() and window(), and the conditions of
+/// the conjunction that are nothing of the kind.
+struct MatchedMask {
+  Mask mask;
+  std::vector<int32_t> rest;  ///< registers
+};
+MatchedMask match_mask(const ScoreProgram& program);
 
 struct ScoreSizes {
   int64_t heads = 0, queries = 0, keys = 0;

@@ -59,7 +59,7 @@ MH_INLINE void unary(Registers<T>& r, int32_t index, int32_t a_index, bool activ
 }
 
 template <bool kDerivative, class T>
-MH_INLINE void run_number(const ScoreProgram& program, int32_t index, Registers<T>& r) {
+MH_INLINE void run_number(const ScoreProgram& program, int32_t index, Registers<T>& r, const Place& at) {
   const Instruction& in = program.code()[static_cast<size_t>(index)];
   const bool active = kDerivative && program.is_active(index);
   T* y = r.value(index);
@@ -173,9 +173,9 @@ MH_INLINE void run_number(const ScoreProgram& program, int32_t index, Registers<
     case Op::gather_f: {
       const Tensor& table = program.tables()[static_cast<size_t>(in.table)];
       if (table.dtype() == Dtype::f64) {
-        gather(table.data<double>(), ia, y);
+        gather_table<double>(program, in, ia, at, y);
       } else {
-        gather(table.data<float>(), ia, y);
+        gather_table<float>(program, in, ia, at, y);
       }
       break;
     }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "python/src/score_program.h"
+
 namespace multihead::python {
 
 #define MH_INLINE [[gnu::always_inline]] inline
@@ -15,6 +17,7 @@ template <class T>
 struct Registers {
   std::vector<T> values, slopes;
   std::vector<int32_t> integers;
+  std::vector<int64_t> first;
   T* value(int32_t i) { return values.data() + static_cast<size_t>(i) * kBlock; }
   T* slope(int32_t i) { return slopes.data() + static_cast<size_t>(i) * kBlock; }
   int32_t* integer(int32_t i) { return integers.data() + static_cast<size_t>(i) * kBlock; }
@@ -36,6 +39,8 @@ Registers<T>& registers() {
 struct Place {
   int32_t batch, head, query, key;
   int32_t count, rows;  ///< queries and keys that exist in this block
+  TilePlace tile;
+  const int64_t* first;  ///< of ScoreProgram::find_first(), or null: gathers read their index register
 };
 
 template <class F>
