@@ -65,6 +65,40 @@ void ScoreProgram::analyse() {
   find_steps();
   lists_ = make_lists(false);
   by_rows_ = make_lists(true);
+  find_slots();
+}
+
+// Only registers that are written for each key, derivative and all, can share: the others' values, or their
+// derivatives of zero or one, are written once per tile.
+void ScoreProgram::find_slots() {
+  const auto shares = [&](int32_t i) {
+    const auto n = static_cast<size_t>(i);
+    return depends_on_key_[n] != 0 && active_[n] != 0 && code_[n].op != Op::score && n + 1 != code_.size();
+  };
+  std::vector<int32_t> last_use(code_.size(), -1), free;
+  for (const int32_t i : lists_.per_key) {
+    const Instruction& in = code_[static_cast<size_t>(i)];
+    for (const int32_t from : {in.a, in.b, in.c}) {
+      if (from >= 0) last_use[static_cast<size_t>(from)] = i;
+    }
+  }
+  slots_.resize(code_.size());
+  for (size_t i = 0; i < code_.size(); ++i) {
+    if (shares(static_cast<int32_t>(i)) && !free.empty()) {
+      slots_[i] = free.back();
+      free.pop_back();
+    } else {
+      slots_[i] = slot_count_++;
+    }
+    // After the result has its slot: it is written while the operands are still read.
+    const Instruction& in = code_[i];
+    for (const int32_t from : {in.a, in.b, in.c}) {
+      if (from < 0 || !shares(from) || last_use[static_cast<size_t>(from)] != static_cast<int32_t>(i))
+        continue;
+      free.push_back(slots_[static_cast<size_t>(from)]);
+      last_use[static_cast<size_t>(from)] = -1;  // an instruction may read it twice
+    }
+  }
 }
 
 ScoreProgram::Lists ScoreProgram::make_lists(bool by_rows) const {

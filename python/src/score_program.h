@@ -124,6 +124,9 @@ class ScoreProgram {
   };
   /// `by_rows`: without what only serves indices of gathers that read whole rows.
   const Lists& lists(bool by_rows) const { return by_rows ? by_rows_ : lists_; }
+  /// The memory of each register: those that live at different times share it.
+  const std::vector<int32_t>& slots() const { return slots_; }
+  int32_t slot_count() const { return slot_count_; }
   const Steps& steps(int32_t i) const { return steps_[static_cast<size_t>(i)]; }
   /// A gather whose neighbours in a row are neighbours in the table, or the same element.
   bool reads_rows(int32_t i) const;
@@ -136,6 +139,7 @@ class ScoreProgram {
  private:
   void analyse();
   void find_steps();
+  void find_slots();
   Lists make_lists(bool by_rows) const;
 
   std::vector<Instruction> code_;
@@ -143,6 +147,8 @@ class ScoreProgram {
   Lists lists_, by_rows_;
   std::vector<uint8_t> active_, depends_on_key_;
   std::vector<Steps> steps_;
+  std::vector<int32_t> slots_;
+  int32_t slot_count_ = 0;
   bool has_rows_ = false;
   // Shared with the conjunctions made of parts of this program.
   std::shared_ptr<std::atomic<bool>> out_of_range_ = std::make_shared<std::atomic<bool>>(false);

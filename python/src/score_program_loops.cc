@@ -78,7 +78,7 @@ template <bool kDerivative, class T>
 MH_INLINE void apply_tile(const ScoreProgram& program, const kernels::ScoreTile<T>& tile, T* derivative) {
   const auto size = static_cast<int32_t>(program.code().size());
   Registers<T>& r = registers<T>();
-  r.fit(static_cast<size_t>(size));
+  r.fit(program);
   int32_t score = -1;  // instructions are unique, so there is one at most
   for (int32_t i = 0; i < size; ++i) {
     if (program.code()[static_cast<size_t>(i)].op == Op::score) score = i;
@@ -104,7 +104,7 @@ MH_INLINE void apply_tile(const ScoreProgram& program, const kernels::ScoreTile<
 MH_INLINE void fill_tile(const ScoreProgram& program, const kernels::KeepTile& tile) {
   const auto size = static_cast<int32_t>(program.code().size());
   Registers<float>& r = registers<float>();
-  r.fit(static_cast<size_t>(size));
+  r.fit(program);
   const auto store = [&](const Place& at, int64_t k, int64_t q) __attribute__((always_inline)) {
     const int32_t* y = r.integer(size - 1);
     for (int row = 0; row < at.rows; ++row, y += kQueries) {
