@@ -1,4 +1,4 @@
-// A traced score or mask function as a list of instructions, run on blocks of 256 scores at a time.
+// A traced score or mask function as a list of instructions, run on blocks of 512 scores at a time.
 //
 // Instruction i writes register i: one block of numbers (values, and for the backward derivatives with
 // respect to the score) or of integers (indices, conditions). What does not depend on the key is computed

@@ -100,7 +100,7 @@ def flex_attention(
     """torch.nn.attention.flex_attention.flex_attention on the CPU, forward and backward, in O(L) memory.
 
     `score_mod(score, b, h, q_idx, kv_idx) -> score` and the mask function are traced once into an expression that the
-    kernel evaluates on blocks of 64 scores: arithmetic, comparisons, where, exp, tanh and other element-wise torch
+    kernel evaluates on blocks of 8 x 64 scores: arithmetic, comparisons, where, exp, tanh and other element-wise torch
     functions, and captured tensors indexed down to one number. Control flow on traced values raises TypeError.
 
     Shapes    query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev) -> (B, Hq, L, Ev); lse (B, Hq, L)

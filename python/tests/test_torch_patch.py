@@ -1,0 +1,154 @@
+"""multihead.torch.patch() under modules and models, on PyTorch's threads, in forked children."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+
+import multihead.torch as mt  # noqa: E402
+from torch_tensors import make  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def test_patch_under_torch_modules():
+    torch.manual_seed(0)
+    x = torch.randn(3, 9, 32)
+    original = F.scaled_dot_product_attention
+    for module in (
+        torch.nn.MultiheadAttention(32, 4, batch_first=True),
+        torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0),
+    ):
+        module.eval()
+        arguments = (x, x, x) if isinstance(module, torch.nn.MultiheadAttention) else (x,)
+        options = {"need_weights": False} if len(arguments) == 3 else {}
+        want = module(*arguments, **options)
+        with mt.patch(always=True) as record:
+            out = module(*arguments, **options)
+        first = lambda y: y[0] if isinstance(y, tuple) else y
+        torch.testing.assert_close(first(out), first(want), atol=2e-6, rtol=0)
+        assert record.calls == 1 and record.fallbacks == 0
+    assert F.scaled_dot_product_attention is original
+    with pytest.raises(KeyError), mt.patch():
+        raise KeyError
+    assert F.scaled_dot_product_attention is original
+
+
+@pytest.mark.parametrize("length, grad, ours", [(8, False, False), (40, False, True), (40, True, False), (128, True, True)])
+def test_patch_leaves_small_calls_to_pytorch(length, grad, ours):
+    x = make((1, 4, length, 16), grad=grad)
+    with mt.patch() as record:
+        F.scaled_dot_product_attention(x, x, x)
+        assert (record.calls, record.fallbacks) == ((1, 0) if ours else (0, 1))
+        F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+        assert record.calls == 1 + ours
+    assert ours or "too small" in repr(record)
+
+
+def test_patch_leaves_the_rest_to_pytorch():
+    x = torch.randn(1, 2, 3, 4)
+    with mt.patch(always=True) as record:
+        out = F.scaled_dot_product_attention(x.to("meta"), x.to("meta"), x.to("meta"))
+    assert out.device.type == "meta" and record.fallbacks == 1 and "meta" in repr(record)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
+def test_patch_under_hugging_face(family):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    common = dict(vocab_size=99, attn_implementation="sdpa")
+    if family == "bert":
+        config = transformers.BertConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, **common
+        )
+        model = transformers.BertModel(config)
+    elif family == "llama":
+        config = transformers.LlamaConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=64,
+            **common,
+        )
+        model = transformers.LlamaForCausalLM(config)
+    else:
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, **common))
+    model.eval()
+    ids = torch.randint(0, 99, (2, 11))
+    padding = torch.ones_like(ids)
+    padding[1, :4] = 0
+    for mask in (None, padding):
+        want = model(input_ids=ids, attention_mask=mask)[0]
+        with mt.patch(always=True) as record:
+            out = model(input_ids=ids, attention_mask=mask)[0]
+        assert record.calls == 2 and record.fallbacks == 0
+        seen = slice(None) if mask is None else mask.bool()
+        torch.testing.assert_close(out[seen], want[seen], atol=5e-5, rtol=1e-4)
+
+
+def test_training_step_under_patch_gives_the_same_gradients():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    x = torch.randn(2, 9, 32)
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(9)
+
+    def gradients():
+        layer.zero_grad()
+        layer(x, src_mask=causal, is_causal=True).square().sum().backward()
+        return [p.grad.clone() for p in layer.parameters()]
+
+    want = gradients()
+    with mt.patch(always=True) as record:
+        out = gradients()
+    assert record.calls == 1
+    for a, b in zip(out, want):
+        torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-4)
+
+
+def test_kernels_run_on_pytorchs_threads():
+    q = make((4, 8, 64, 32))
+    want = mt.scaled_dot_product_attention(q, q, q)
+    before = torch.get_num_threads()
+    tasks = lambda: len(os.listdir("/proc/self/task"))
+    try:
+        torch.set_num_threads(2)
+        torch.randn(1 << 20).exp()  # PyTorch's workers exist now
+        count = tasks()
+        out = mt.scaled_dot_product_attention(q, q, q)
+        out.sum().backward()
+        assert torch.equal(out, want) and tasks() == count
+        pid = os.fork()  # its child has none of them
+        if pid == 0:
+            same = np.array_equal(mt.scaled_dot_product_attention(q, q, q).detach().numpy(), want.detach().numpy())
+            os._exit(0 if same else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_and_forks_with_pytorch():
+    q = make((2, 2, 16, 8), grad=False)
+    want = mt.scaled_dot_product_attention(q, q, q)
+    wrong = []
+
+    def work():
+        x = q.clone().requires_grad_()
+        for _ in range(100):
+            out = mt.scaled_dot_product_attention(x, x, x)
+            out.sum().backward()
+            if not torch.equal(out, want):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if torch.equal(mt.scaled_dot_product_attention(q, q, q), want) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
