@@ -12,6 +12,7 @@
 #include "hwy/highway.h"
 #include "multihead/kernels/gemm_pack-inl.h"
 #include "multihead/kernels/math-inl.h"
+#include "multihead/kernels/token_attention_interleaved-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_TOKEN_ATTENTION_ONCE
 #define MULTIHEAD_KERNELS_TOKEN_ATTENTION_ONCE
@@ -142,22 +143,27 @@ HWY_NOINLINE void AttendRows(const TokenAttentionArgs& a) {
   }
 }
 
+template <int kRows>
+void Attend(const TokenAttentionArgs& a) {
+  a.interleaved ? AttendInterleavedRows<kRows>(a) : AttendRows<kRows>(a);
+}
+
 void TokenAttention(const TokenAttentionArgs& args) {
   TokenAttentionArgs a = args;
   while (a.rows > 0) {
     const int64_t rows = std::min(a.rows, kMostRows);
     switch (rows) {
       case 1:
-        AttendRows<1>(a);
+        Attend<1>(a);
         break;
       case 2:
-        AttendRows<2>(a);
+        Attend<2>(a);
         break;
       case 3:
-        AttendRows<3>(a);
+        Attend<3>(a);
         break;
       default:
-        AttendRows<4>(a);
+        Attend<4>(a);
     }
     a.rows -= rows;
     a.query += rows * a.query_stride;
@@ -187,7 +193,13 @@ namespace multihead::kernels {
 HWY_EXPORT(TokenAttention);
 HWY_EXPORT(NextAbove);
 
-int64_t token_attention_scratch(int64_t count) { return kMostRows * padded_count(count); }
+bool token_attention_interleaves(int64_t heads, int64_t head_dim) {
+  return heads > 0 && kMostLanes % heads == 0 && heads * head_dim % kMostLanes == 0;
+}
+
+int64_t token_attention_scratch(int64_t count, bool interleaved) {
+  return kMostRows * (interleaved ? kMostLanes * count : padded_count(count));
+}
 
 void token_attention(const TokenAttentionArgs& args) {
   if (args.count > 0) return HWY_DYNAMIC_DISPATCH(TokenAttention)(args);

@@ -68,6 +68,8 @@ struct PackedSeq2Seq::Rows {
 PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
     : config_(model.config()), weight_dtype_(weight_dtype) {
   const NoTape silent;
+  interleaved_ =
+      kernels::token_attention_interleaves(config_.num_heads, config_.embed_dim / config_.num_heads);
   source_table_ = in_f32(model.source_embedding.weight);
   target_table_ = config_.share_embeddings ? source_table_ : in_f32(model.target_embedding.weight);
   if (config_.positions == Positions::learned) {
@@ -84,8 +86,8 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
   for (const auto& layer : model.transformer.decoder.layers) {
     decoder_.push_back(layer_of(layer, true));
     const nn::MultiHeadAttention& cross = layer.multihead_attn;
-    weights.push_back(slice(cross.in_proj_weight, 0, e, 3 * e));
-    if (cross.in_proj_bias.defined()) biases.push_back(slice(cross.in_proj_bias, 0, e, 3 * e));
+    weights.push_back(interleave(slice(cross.in_proj_weight, 0, e, 3 * e)));
+    if (cross.in_proj_bias.defined()) biases.push_back(interleave(slice(cross.in_proj_bias, 0, e, 3 * e)));
   }
   const auto stacked = static_cast<int64_t>(2 * decoder_.size()) * e;
   memory_ = {concat(weights, 0), biases.empty() ? Tensor() : concat(biases, 0), 0, stacked, weight_dtype};
@@ -95,21 +97,43 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
   decoder_norm_ = norm_of(model.transformer.decoder.norm);
 }
 
+// The order of rows in which all products of the decoder leave queries, keys or values: the heads of an
+// element side by side.
+Tensor PackedSeq2Seq::interleave(const Tensor& rows) const {
+  if (!interleaved_) return rows;
+  const int64_t blocks = rows.size(0) / config_.embed_dim, rest = rows.numel() / rows.size(0);
+  const Tensor heads =
+      reshape(rows, {blocks, config_.num_heads, config_.embed_dim / config_.num_heads, rest});
+  return reshape(contiguous(transpose(heads, 1, 2)), rows.shape());
+}
+
+// What reads them.
+Tensor PackedSeq2Seq::interleave_columns(const Tensor& weight) const {
+  return interleaved_ ? transpose(interleave(contiguous(transpose(weight, 0, 1))), 0, 1) : weight;
+}
+
 PackedSeq2Seq::Layer PackedSeq2Seq::layer_of(const nn::TransformerLayer& from, bool decodes) const {
   const int64_t e = config_.embed_dim;
-  const auto rows_of = [&](const nn::MultiHeadAttention& attention, int64_t begin, int64_t end) {
-    return PackedLinear(attention.in_proj_weight, attention.in_proj_bias, begin, end, weight_dtype_);
+  const auto in_of = [&](const nn::MultiHeadAttention& attention, int64_t end) {
+    const Tensor &weight = attention.in_proj_weight, &bias = attention.in_proj_bias;
+    if (!decodes) return PackedLinear(weight, bias, 0, end, weight_dtype_);
+    return PackedLinear(interleave(weight), bias.defined() ? interleave(bias) : bias, 0, end, weight_dtype_);
+  };
+  const auto out_of = [&](const nn::MultiHeadAttention& attention) {
+    const Tensor& weight = attention.out_proj.weight;
+    return PackedLinear(decodes ? interleave_columns(weight) : weight, attention.out_proj.bias, 0, e,
+                        weight_dtype_);
   };
   const auto all_of = [&](const nn::Linear& linear) {
     return PackedLinear(linear.weight, linear.bias, 0, linear.out_features(), weight_dtype_);
   };
   Layer to;
-  to.self_all = rows_of(from.self_attn, 0, 3 * e);
+  to.self_all = in_of(from.self_attn, 3 * e);
+  to.self_out = out_of(from.self_attn);
   if (decodes) {
-    to.cross_query = rows_of(from.multihead_attn, 0, e);
-    to.cross_out = all_of(from.multihead_attn.out_proj);
+    to.cross_query = in_of(from.multihead_attn, e);
+    to.cross_out = out_of(from.multihead_attn);
   }
-  to.self_out = all_of(from.self_attn.out_proj);
   to.fc1 = all_of(from.feed_forward.fc1);
   to.fc2 = all_of(from.feed_forward.fc2);
   const nn::Norm* norms[] = {&from.norm1, &from.norm2, &from.norm3};
@@ -249,7 +273,8 @@ void PackedSeq2Seq::attend_tokens(size_t layer, Rows& r, int64_t query_stride, i
                             .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
                             .out = r.attended + row * e,
                             .out_stride = e,
-                            .scratch = r.scratch.data()});
+                            .scratch = r.scratch.data(),
+                            .interleaved = interleaved_});
 }
 
 void PackedSeq2Seq::attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const {
@@ -297,7 +322,7 @@ Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) 
   }
   ++state.length_;
   const int64_t longest = std::max(state.length_, state.memory_.size(1));
-  r.scratch.resize(static_cast<size_t>(kernels::token_attention_scratch(longest)));
+  r.scratch.resize(static_cast<size_t>(kernels::token_attention_scratch(longest, interleaved_)));
   for (size_t i = 0; i < decoder_.size(); ++i) {
     sublayer(decoder_[i].norms[0], r, [&](const float* x) { attend_self(i, state, x, r); });
     sublayer(decoder_[i].norms[1], r, [&](const float* x) { attend_source(i, state, x, r); });

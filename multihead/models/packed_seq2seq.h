@@ -69,6 +69,8 @@ class PackedSeq2Seq {
   };
   struct Rows;
 
+  Tensor interleave(const Tensor& rows) const;
+  Tensor interleave_columns(const Tensor& weight) const;
   Layer layer_of(const nn::TransformerLayer& from, bool decodes) const;
   Tensor encode(std::span<const std::vector<int32_t>> sources, int64_t length) const;
   void embed(const Tensor& table, const Tensor& positions, int32_t token, int64_t position, float* to) const;
@@ -83,6 +85,7 @@ class PackedSeq2Seq {
 
   Seq2SeqConfig config_;
   WeightDtype weight_dtype_;
+  bool interleaved_;  // heads of the decoder's queries, keys and values: see kernels/token_attention.h
   Tensor source_table_, target_table_, source_positions_, target_positions_;
   std::vector<Layer> encoder_, decoder_;
   PackedLinear memory_;  // keys and values of every decoder layer

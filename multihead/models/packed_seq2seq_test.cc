@@ -12,9 +12,17 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+// Sizes with which the decoder's heads stand in lanes.
+Seq2SeqConfig interleaving() {
+  Seq2SeqConfig c;
+  c.num_heads = 4, c.embed_dim = 48, c.ffn_dim = 41;
+  return c;
+}
+
 Seq2Seq model_of(Seq2SeqConfig c) {
-  c.source_vocab_size = 29, c.max_positions = 12, c.encoder_layers = 2, c.decoder_layers = 3, c.num_heads = 3;
-  c.embed_dim = 21, c.ffn_dim = 37, c.init_std = 0.4;
+  c.source_vocab_size = 29, c.max_positions = 12, c.encoder_layers = 2, c.decoder_layers = 3;
+  if (c.embed_dim != 48) c.num_heads = 3, c.embed_dim = 21, c.ffn_dim = 37;
+  c.init_std = 0.4;
   Rng rng(5);
   Seq2Seq model(c, rng);
   for (auto& parameter : nn::parameters(model)) {
@@ -31,7 +39,8 @@ std::vector<Seq2SeqConfig> configs() {
            .activation = Activation::relu,
            .share_embeddings = false,
            .tie_output = false,
-           .scale_embeddings = false}};
+           .scale_embeddings = false},
+          interleaving()};
 }
 
 const std::vector<Tokens> kSources = {{4, 5, 6, 7, 8, 0}, {9, 0}, {11, 12, 13, 0}};
@@ -95,14 +104,19 @@ TEST(PackedSeq2SeqTest, HypothesesOfOneSourceShareTheirPast) {
 
 TEST(PackedSeq2SeqTest, ARowHasTheSameBitsInAnyBatchOnAnyThreadsAndInstructionSetWithFma) {
   const testing::EverywhereScope scope;
-  for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::int8}) {
-    const PackedSeq2Seq reference(model_of({.norm_first = true, .final_norm = true}), dtype);
+  Seq2SeqConfig plain;
+  plain.norm_first = plain.final_norm = true;
+  for (const auto& [dtype, config] : {std::pair{WeightDtype::f32, plain},
+                                      {WeightDtype::int8, plain},
+                                      {WeightDtype::f32, interleaving()},
+                                      {WeightDtype::int8, interleaving()}}) {
+    const PackedSeq2Seq reference(model_of(config), dtype);
     PackedState all = reference.start(kSources);
     const auto together = reference.step(Tokens{1, 2, 3}, all).to_vector<float>();
     for (const kernels::Isa isa : {kernels::Isa::avx2, kernels::Isa::avx512}) {
       if (isa > kernels::best_isa()) continue;
       kernels::set_isa(isa);
-      const PackedSeq2Seq packed(model_of({.norm_first = true, .final_norm = true}), dtype);
+      const PackedSeq2Seq packed(model_of(config), dtype);
       for (const int threads : {1, 3}) {
         set_num_threads(threads);
         for (size_t i = 0; i < kSources.size(); ++i) {
