@@ -2,9 +2,9 @@
 
     python3 bench/translation.py build/bench/generate_bench [--threads 2] [--rounds 3]
 
-4+4 layers of 256, 8 heads, 8,000 words, random weights, f32 (and CTranslate2's int8 as well); 64 sources of 8 to 40 tokens, exactly 30 tokens
-out. Every round runs each program once, one after the other, and the medians over the rounds are printed:
-sentences per second, and per CPU second.
+4+4 layers of 256, 8 heads, 8,000 words, random weights, f32, and int8 of both that have it; 64 sources of 8 to 40
+tokens, exactly 30 tokens out. Every round runs each program once, one after the other, and the medians over the
+rounds are printed: sentences per second, and how many times multihead's f32 and int8 are as fast.
 """
 
 import argparse
@@ -112,18 +112,20 @@ class CTranslate2:
 def timed(program, size, count):
     texts = sources()[:count]
     program.translate(texts[:size])
-    wall, cpu = time.perf_counter(), time.process_time()
+    begin_time = time.perf_counter()
     for begin in range(0, count, size):
         program.translate(texts[begin : begin + size])
-    return count / (time.perf_counter() - wall), count / (time.process_time() - cpu)
+    return count / (time.perf_counter() - begin_time)
 
 
-def ours(path, size, threads):
+OURS = {"multihead": "Translate", "multihead int8": "TranslateInt8"}
+
+
+def ours(path, name, size, threads):
     out = subprocess.run(
-        [path, f"--benchmark_filter=Translate/{size}/{threads}/", "--benchmark_format=json",
+        [path, f"--benchmark_filter={OURS[name]}/{size}/{threads}/", "--benchmark_format=json",
          "--benchmark_min_time=0.7"], check=True, capture_output=True, text=True).stdout
-    result = json.loads(out)["benchmarks"][0]
-    return result["items_per_second"], float("nan")
+    return json.loads(out)["benchmarks"][0]["items_per_second"]
 
 
 RIVALS = {
@@ -141,18 +143,18 @@ def rival(name, size, threads):
     return json.loads(out.splitlines()[-1])
 
 
-def compare(bench, threads, rounds):
-    for size in (32, 1):
-        seen = {name: [] for name in ("multihead", *RIVALS)}
+def compare(bench, sizes, threads, rounds):
+    for size in sizes:
+        seen = {name: [] for name in (*OURS, *RIVALS)}
         for _ in range(rounds):
-            seen["multihead"].append(ours(bench, size, threads))
+            for name in OURS:
+                seen[name].append(ours(bench, name, size, threads))
             for name in RIVALS:
                 seen[name].append(rival(name, size, threads))
-        for name, rates in seen.items():
-            wall, cpu = (statistics.median(column) for column in zip(*rates))
-            factor = statistics.median(r[0] for r in seen["multihead"]) / wall
-            print(f"batch {size:2}  {name:16}  {wall:6.1f} sentences/s   {cpu:6.1f} per CPU second   x{factor:.2f}",
-                  flush=True)
+        rates = {name: statistics.median(rounds) for name, rounds in seen.items()}
+        for name, rate in rates.items():
+            factors = "   ".join(f"{own} x{rates[own] / rate:.2f}" for own in OURS)
+            print(f"batch {size:2}  {name:16}  {rate:6.1f} sentences/s   {factors}", flush=True)
 
 
 def main():
@@ -161,14 +163,15 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rival", choices=RIVALS, help="time this one alone and print its rates as JSON")
-    parser.add_argument("--size", type=int, default=32, help="with --rival: sentences in a batch")
+    parser.add_argument("--size", type=int, choices=(32, 1), help="sentences in a batch; default: 32, then 1")
     options = parser.parse_args()
     if options.rival:
+        options.size = options.size or 32
         slow = options.size == 1 and options.rival == "transformers"
         count = 64 if options.size > 1 else 8 if slow else 32
         print(json.dumps(timed(RIVALS[options.rival](options.threads), options.size, count)))
     elif options.bench:
-        compare(options.bench, options.threads, options.rounds)
+        compare(options.bench, [options.size] if options.size else [32, 1], options.threads, options.rounds)
     else:
         parser.error("the path of generate_bench is missing")
 
