@@ -333,6 +333,77 @@ def rotary_table(length: int, rotary_dim: int, starts: object = 0, base: float =
 def rotary(x: object, table: RotaryTable, heads: int = -1) -> Tensor:
     """Rotates the first R dimensions of x [B, T, N, D]."""
 
+def activate(x: object, activation: str) -> Tensor:
+    """'none', 'relu', 'gelu', 'gelu_tanh' or 'silu' of every element."""
+
+def gated(gate: object, up: object, activation: str) -> Tensor:
+    """activation(gate) * up, both of one shape: SwiGLU with 'silu'."""
+
+def glu(x: object, activation: str) -> Tensor:
+    """
+    activation(gate) * up, the halves of the last axis: x [..., 2F] -> [..., F].
+    """
+
+def activate_dropout(x: object, activation: str, p: float, rng: Rng | None = None) -> Tensor:
+    """dropout(activate(x)) in one pass; acts exactly when rng is given."""
+
+def add_dropout(residual: object, x: object, p: float, rng: Rng | None = None) -> Tensor:
+    """
+    residual + dropout(x) in one pass, both of one shape; acts exactly when rng is given.
+    """
+
+def add_layer_norm(x: object, residual: object, weight: object | None = None, bias: object | None = None, eps: float = 1e-05) -> tuple:
+    """
+    (x + residual, layer_norm(x + residual)) in one pass: x, residual [..., D], weight, bias [D].
+    """
+
+def add_rms_norm(x: object, residual: object, weight: object | None = None, eps: float = 1e-06) -> tuple:
+    """
+    (x + residual, rms_norm(x + residual)) in one pass: x, residual [..., D], weight [D].
+    """
+
+def linear_cross_entropy(x: object, weight: object, targets: object, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
+    """
+    cross_entropy(x @ weight.T, targets) without ever holding all logits: x [..., E], weight [V, E],
+    targets [...]; reduction 'mean' or 'sum'.
+    """
+
+def rotary_frequencies(rotary_dim: int, base: float = 10000.0) -> list[float]:
+    """base^(-2k / rotary_dim) for k < rotary_dim / 2."""
+
+def scale(x: object, factor: float) -> Tensor:
+    """x * factor"""
+
+def add_scalar(x: object, value: float) -> Tensor:
+    """x + value"""
+
+def neg(x: object) -> Tensor:
+    """-x"""
+
+def reshape(x: object, shape: object) -> Tensor:
+    """The same elements under another shape; one size may be -1."""
+
+def transpose(x: object, a: int, b: int) -> Tensor:
+    """View with two axes exchanged."""
+
+def permute(x: object, axes: Sequence[int]) -> Tensor:
+    """View whose axis i is x's axis axes[i]."""
+
+def slice(x: object, axis: int, begin: int, end: int) -> Tensor:
+    """View of the elements [begin, end) of one axis."""
+
+def split(x: object, sizes: Sequence[int], axis: int) -> list[Tensor]:
+    """Views of these sizes, one after the other, along one axis."""
+
+def expand(x: object, shape: object) -> Tensor:
+    """View with axes of size 1 repeated."""
+
+def contiguous(x: object) -> Tensor:
+    """Row-major: x itself or a copy."""
+
+def cast(x: object, dtype: object) -> Tensor:
+    """x in another dtype, with a gradient."""
+
 class Mask:
     """Which (query, key) pairs may meet; parts are composed with &."""
 
@@ -444,14 +515,40 @@ def attention(query: object | None, key: object | None, value: object | None, *,
     Raises    ShapeError, DtypeError, ValueError
     """
 
-def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, scale: float | None = None) -> Tensor:
+def attention_packed(qkv: object, num_heads: int, num_kv_heads: int = 0, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
     """
-    Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
+    Self-attention on the output of one projection: qkv [B, T, (H + 2*Hkv)*D] -> [B, T, H*D], without copies;
+    otherwise as attention(). num_kv_heads 0 is num_heads.
     """
 
-def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', score_mod: object | None = None) -> str:
+def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+    """
+    Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
+    Sequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the keys likewise, and sees nothing of
+    the others. The log-sum-exp is [H, N]; otherwise as attention().
+    """
+
+def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+    """
+    attention() by its definition: plain loops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
+    Same arguments, shapes and gradients; layout 'bhtd' only.
+    """
+
+def merge_attention(a_out: object, a_lse: object, b_out: object, b_lse: object) -> tuple:
+    """
+    (out [..., Dv], lse [...]) of attention over the union of two disjoint key sets, from those of each (return_lse).
+    float32, no gradient.
+    """
+
+def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
     """
     Which rule attention() follows and how it would run, as text; runs nothing.
+    """
+
+def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: object = 'float32', *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+    """
+    explain() from sizes, before any memory is taken: query [batch, heads, queries, head_dim], key [batch, kv_heads,
+    keys, head_dim], value [batch, kv_heads, keys, value_dim]; 0 is the query's number.
     """
 
 class ScoreProgram:
@@ -658,6 +755,21 @@ class FeedForward:
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
     def __repr__(self) -> str: ...
+
+class SinusoidalPositionalEncoding:
+    """
+    x + sinusoids, then dropout: x [B, T, embed_dim] of any length. Nothing to train.
+    """
+
+    def __init__(self, embed_dim: int, *, dropout_p: float = 0.0, layout: str = 'interleaved') -> None: ...
+
+    def __call__(self, x: object, starts: object = 0, rng: Rng | None = None) -> Tensor:
+        """
+        starts: position of the first token, one for all or one per row. Dropout acts exactly when rng is given.
+        """
+
+def position_ids(batch: int, length: int, starts: object = 0, limit: int | None = None) -> Tensor:
+    """[B, T] position ids: row b counts from starts[b], up to `limit`."""
 
 def sinusoidal_positions(length: int, embed_dim: int, start: int = 0, layout: str = 'interleaved', base: float = 10000.0) -> Tensor:
     """
@@ -902,6 +1014,70 @@ class Transformer:
 
     def __repr__(self) -> str: ...
 
+class DecodeState:
+    """
+    Keys and values of every layer and the number of tokens each row has seen; made by LanguageModel.make_state().
+    Copies share memory until one of them goes on.
+    """
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens per row; the position of the next one."""
+
+    @property
+    def starts(self) -> list[int]:
+        """Ring: tokens per row that were dropped."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def room(self) -> int:
+        """Tokens that a call may add to a row."""
+
+    def layers(self) -> list:
+        """
+        (key, value) of each layer, [B, Hkv, capacity, D] each; row b holds lengths[b] tokens.
+        """
+
+    def reorder(self, rows: object) -> None:
+        """
+        Row i becomes what row rows[i] was: beam search, and batches that shrink or grow.
+        """
+
+    def repeat(self, times: int) -> None:
+        """Every row `times` times in a row."""
+
+    def truncate(self, length: int) -> None:
+        """Drops the tokens of every row past `length`."""
+
+    def clear(self, row: int) -> None:
+        """The row forgets everything."""
+
+    def fork(self) -> DecodeState:
+        """A copy; what it shares is copied when either side goes on."""
+
+    def __copy__(self) -> DecodeState: ...
+
+    def __deepcopy__(self, arg: object, /) -> DecodeState: ...
+
+def save_state(path: str, state: DecodeState, model: LanguageModel) -> None:
+    """Writes a decoding state with a checksum of the model's weights."""
+
+def load_state(path: str, model: LanguageModel, capacity: int = 0) -> DecodeState:
+    """
+    A state to go on from; FormatError if another model wrote it. capacity 0: as it was saved.
+    """
+
 class LanguageModelConfig:
     """
     What a language model is: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),
@@ -1111,11 +1287,30 @@ class LanguageModel:
     @property
     def config(self) -> LanguageModelConfig: ...
 
-    def __call__(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None) -> Tensor:
-        """Logits; causal() is always in the mask."""
+    def __call__(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
+        """
+        Logits; causal() is always in the mask. With a state, tokens attend to what it holds, then join it: counts[b] of row
+        b, all by default.
+        """
 
-    def features(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None) -> Tensor:
+    def features(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
         """The last hidden states [B, T, E]."""
+
+    def logits(self, features: object) -> Tensor:
+        """The output layer alone: [..., E] -> [..., vocab_size]."""
+
+    @property
+    def longest(self) -> int:
+        """Longest sequence that can be read."""
+
+    def make_state(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> DecodeState:
+        """
+        A DecodeState with room for `capacity` tokens per row (0: as many as the model reads). ring: memory for the window
+        alone, calls of up to `chunk` tokens. dtype: the model's, or 'bfloat16'.
+        """
+
+    def state_bytes(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> int:
+        """The memory of make_state(), before it is taken."""
 
     def loss(self, tokens: object, targets: object, *, rng: Rng | None = None, label_smoothing: float = 0.0) -> Tensor:
         """
@@ -1125,7 +1320,7 @@ class LanguageModel:
     def attention_weights(self, tokens: object) -> list:
         """The attention weights [B, H, T, T] of every layer."""
 
-    def generate(self, prompts: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', on_token: object | None = None) -> object:
+    def generate(self, prompts: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: object | None = None, on_token: object | None = None) -> object:
         """
         The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it comes and
         may return False to end its row.
@@ -1361,9 +1556,11 @@ class Seq2Seq:
         Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.
         """
 
-    def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, length_penalty: float = 1.0, max_length: int = 256, no_repeat_ngram: int = 0, weight_dtype: str = 'f32') -> list:
+    def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> list:
         """
-        Per source (a list of token ids, the end token included), [(tokens, score), ...], best first.
+        Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. suppress: token
+        sequences that must not come; prefixes: per source, tokens the target starts with. sample draws num_hypotheses
+        instead of searching (beam_size 1), by temperature, top_k, top_p, min_p and seed.
         """
 
     def save(self, folder: str) -> None:
@@ -1425,10 +1622,11 @@ class Translator:
     @property
     def target_tokenizer(self) -> Tokenizer: ...
 
-    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, length_penalty: float = 1.0, max_length: int = 256, no_repeat_ngram: int = 0, weight_dtype: str = 'f32') -> object:
+    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> object:
         """
         The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
         weight_dtype 'int8' rounds weights and what they multiply: faster, nearly the same translations.
+        sample draws num_hypotheses translations (beam_size 1) by temperature, top_k, top_p, min_p and seed.
         """
 
 class Tokenizer:
@@ -1488,6 +1686,39 @@ class Tokenizer:
 
     def __repr__(self) -> str: ...
 
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
+    """
+    Corpus BLEU as sacrebleu's defaults have it: a dict with 'score' in [0, 100], 'precisions', 'correct', 'total',
+    'brevity_penalty', 'hypothesis_words', 'reference_words', 'signature'.
+    """
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Corpus chrF2 in [0, 100] as sacrebleu's defaults have it."""
+
+def bleu_signature() -> str:
+    """What bleu() means, in sacrebleu's notation."""
+
+def chrf_signature() -> str:
+    """What chrf() means, in sacrebleu's notation."""
+
+def tokenize_13a(line: str) -> list[str]:
+    """The words that bleu() counts."""
+
+def read_text(path: object, *, require_utf8: bool = True) -> str:
+    """
+    The text of a file, without a byte order mark. FormatError names the line that is not UTF-8.
+    """
+
+def read_pairs(path: object) -> tuple:
+    """
+    (sources, targets) of a two-column file: source TAB target on every line.
+    """
+
+def split_corpus(text: str, *, validation: float = 0.1, blocks: int = 1) -> tuple:
+    """
+    (training, validation) texts, lists of whole stretches: the last part of each of `blocks` equal blocks is held out.
+    """
+
 class Optimizer:
     """What all optimisers share."""
 
@@ -1545,6 +1776,62 @@ def load_safetensors(path: str) -> dict:
 def save_safetensors(path: str, tensors: object, metadata: Mapping[str, str] = {}) -> None:
     """Writes named tensors atomically."""
 
+def save_checkpoint(folder: str, step: int, tensors: dict, files: dict = {}) -> str:
+    """
+    Writes folder/checkpoint-<step>, complete or not at all, and returns its path. tensors: {'model.safetensors': state_dict,
+    …}; files: {'state.json': str or bytes, …}.
+    """
+
+def load_checkpoint(path: str) -> tuple:
+    """
+    (tensors, files) as save_checkpoint() took them, every byte verified; files are bytes.
+    """
+
+def list_checkpoints(folder: str) -> list:
+    """
+    Dicts 'step', 'path', 'problem' by ascending step; 'problem' is empty for complete checkpoints.
+    """
+
+def newest_checkpoint(folder: str, damage: str = 'fail') -> object:
+    """
+    The checkpoint to resume from, or None. damage: 'fail' raises FormatError if the newest is damaged, 'fall_back'
+    takes the newest whose every byte is right.
+    """
+
+def verify_checkpoint(path: str) -> None:
+    """Reads every byte; FormatError names the damaged file."""
+
+def prune_checkpoints(folder: str, *, keep_newest: int = 2, steps: Sequence[int] = []) -> list[int]:
+    """
+    Deletes the other complete checkpoints; `steps` are kept besides the newest. Returns the deleted steps.
+    """
+
 def train_language_model(data: str, folder: str, settings: dict, preset: str, tokenizer: str, resume: bool, overwrite: bool, callback: object | None) -> object: ...
 
-def language_model_settings(arg: str, /) -> object: ...
+def train_seq2seq(data: str, folder: str, settings: dict, preset: str, valid: str, tokenizer: str, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+
+def language_model_settings(preset: str) -> object:
+    """
+    Every setting of train_language_model() with the value a preset gives it.
+    """
+
+def seq2seq_settings(preset: str) -> object:
+    """
+    Every setting of train_seq2seq() with the value a preset ('tiny', 'small', 'base') gives it.
+    """
+
+def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None) -> dict:
+    """
+    How well a LanguageModel predicts a text, given as token ids: a dict with 'loss' in nats per token, 'perplexity',
+    'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', 'bytes', 'characters'.
+    context: tokens per window (0: the model's); windows: this many, evenly spread (0: all).
+    """
+
+def check_language_model(model: LanguageModel, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
+    """
+    Is it finite, causal, indifferent to padding, cached right, the same on any threads, are its gradients right,
+    can it learn? A list of dicts 'name', 'passed', 'detail', 'seconds'; on_result sees each as it comes.
+    """
+
+def check_translator(model: Seq2Seq, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
+    """The same for a Seq2Seq."""

@@ -1,5 +1,23 @@
-"""Named tensors in the safetensors format."""
+"""Named tensors in the safetensors format, and checkpoints of training runs."""
 
-from ._core import load_safetensors, save_safetensors
+from ._core import (
+    list_checkpoints,
+    load_checkpoint,
+    load_safetensors,
+    newest_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+    save_safetensors,
+    verify_checkpoint,
+)
 
-__all__ = ["load_safetensors", "save_safetensors"]
+__all__ = [
+    "list_checkpoints",
+    "load_checkpoint",
+    "load_safetensors",
+    "newest_checkpoint",
+    "prune_checkpoints",
+    "save_checkpoint",
+    "save_safetensors",
+    "verify_checkpoint",
+]

@@ -1,19 +1,25 @@
 """Language models and translation in Hugging Face layout."""
 
 from ._core import (
+    DecodeState,
     LanguageModel,
     LanguageModelConfig,
     Seq2Seq,
     Seq2SeqConfig,
     Translator,
     language_model_preset,
+    load_state,
+    save_state,
 )
 
 __all__ = [
+    "DecodeState",
     "LanguageModel",
     "LanguageModelConfig",
     "Seq2Seq",
     "Seq2SeqConfig",
     "Translator",
     "language_model_preset",
+    "load_state",
+    "save_state",
 ]

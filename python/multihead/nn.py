@@ -6,11 +6,14 @@ from ._core import (
     Linear,
     MultiHeadAttention,
     Norm,
+    SinusoidalPositionalEncoding,
     Transformer,
     TransformerDecoder,
     TransformerEncoder,
     TransformerLayer,
+    alibi_slopes,
     manual_seed,
+    position_ids,
     sinusoidal_positions,
 )
 from . import _core
@@ -95,10 +98,13 @@ __all__ = [
     "MultiHeadAttention",
     "Norm",
     "RMSNorm",
+    "SinusoidalPositionalEncoding",
     "Transformer",
     "TransformerDecoder",
     "TransformerEncoder",
     "TransformerLayer",
+    "alibi_slopes",
     "manual_seed",
+    "position_ids",
     "sinusoidal_positions",
 ]

@@ -1,5 +1,25 @@
-"""Tokenizers, kept as Hugging Face tokenizer.json."""
+"""Tokenizers, kept as Hugging Face tokenizer.json; text files; BLEU and chrF."""
 
-from ._core import Tokenizer
+from ._core import (
+    Tokenizer,
+    bleu,
+    bleu_signature,
+    chrf,
+    chrf_signature,
+    read_pairs,
+    read_text,
+    split_corpus,
+    tokenize_13a,
+)
 
-__all__ = ["Tokenizer"]
+__all__ = [
+    "Tokenizer",
+    "bleu",
+    "bleu_signature",
+    "chrf",
+    "chrf_signature",
+    "read_pairs",
+    "read_text",
+    "split_corpus",
+    "tokenize_13a",
+]

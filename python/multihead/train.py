@@ -1,7 +1,9 @@
-"""A whole language-model run: a text file becomes a tokenizer, a trained model and the record of how it went."""
+"""Whole runs, from a text file to a tokenizer, a trained model and the record of how it went; evaluation; checks."""
+
+import os
 
 from . import _core
-from ._core import language_model_settings
+from ._core import check_language_model, check_translator, evaluate, language_model_settings, seq2seq_settings
 
 
 class _Bar:
@@ -43,8 +45,38 @@ def train_language_model(
     progress    show a tqdm bar if tqdm is installed
     Ctrl-C saves a checkpoint, from which resume=True goes on, and raises KeyboardInterrupt.
     """
-    import os
+    return _run(
+        _core.train_language_model, (data, folder, settings, preset, tokenizer, resume, overwrite), callback, progress
+    )
 
+
+def train_seq2seq(
+    data,
+    folder,
+    *,
+    preset="tiny",
+    valid="",
+    tokenizer="",
+    resume=False,
+    overwrite=False,
+    callback=None,
+    progress=False,
+    **settings,
+):
+    """Trains a translator on sentence pairs; returns the summary as a dict. Translator.load(folder) reads what it made.
+
+    data, valid  two-column files: source TAB target on every line
+    folder       what is made: model, tokenizers, checkpoints, metrics, summary.json
+    preset       "tiny", "small" or "base"; `settings` override it (see seq2seq_settings(preset))
+    tokenizer    a tokenizer.json, its folder, or a model folder with two; "": train what the settings ask for
+    callback, progress, Ctrl-C and resume=True as in train_language_model().
+    """
+    return _run(
+        _core.train_seq2seq, (data, folder, settings, preset, valid, tokenizer, resume, overwrite), callback, progress
+    )
+
+
+def _run(run, arguments, callback, progress):
     bar = _Bar() if progress else None
 
     def tell(event, fields):
@@ -54,19 +86,19 @@ def train_language_model(
             callback(event, fields)
 
     try:
-        return _core.train_language_model(
-            os.fspath(data),
-            os.fspath(folder),
-            settings,
-            preset,
-            os.fspath(tokenizer),
-            resume,
-            overwrite,
-            tell if bar is not None or callback is not None else None,
-        )
+        paths = [os.fspath(x) if isinstance(x, os.PathLike) else x for x in arguments]
+        return run(*paths, tell if bar is not None or callback is not None else None)
     finally:
         if bar is not None:
             bar.close()
 
 
-__all__ = ["language_model_settings", "train_language_model"]
+__all__ = [
+    "check_language_model",
+    "check_translator",
+    "evaluate",
+    "language_model_settings",
+    "seq2seq_settings",
+    "train_language_model",
+    "train_seq2seq",
+]

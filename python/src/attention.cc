@@ -8,7 +8,6 @@
 
 #include "multihead/core/error.h"
 #include "multihead/nn/positions.h"
-#include "multihead/ops/attention_explain.h"
 #include "multihead/ops/attention_profiles.h"
 #include "multihead/ops/mask.h"
 #include "python/src/bindings.h"
@@ -231,39 +230,6 @@ void bind_attention(nb::module_& m) {
         "dropout_p"_a = 0.0f, "rng"_a = nb::none(), "empty_row"_a = "zero", "layout"_a = "bhtd",
         "capture"_a = nb::none(), "return_lse"_a = false, "allow_binary_bias"_a = false,
         "score_mod"_a = nb::none(), kAttentionDoc);
-  m.def(
-      "attention_ragged",
-      [](nb::handle query, nb::handle key, nb::handle value, nb::handle cu_q, nb::handle cu_k,
-         nb::handle mask, std::optional<double> scale) {
-        const char* who = "attention_ragged";
-        const Tensor q = to_tensor(query, {who, "query"}), k = to_tensor(key, {who, "key"});
-        const Tensor v = to_tensor(value, {who, "value"});
-        const Tensor a = to_tensor(cu_q, {who, "cu_seqlens_q"}), b = to_tensor(cu_k, {who, "cu_seqlens_k"});
-        AttentionOptions options;
-        options.mask = to_mask(mask);
-        options.scale = scale;
-        return unlocked([&] { return attention_ragged(q, k, v, a, b, options); });
-      },
-      "query"_a.none(), "key"_a.none(), "value"_a.none(), "cu_seqlens_q"_a, "cu_seqlens_k"_a, nb::kw_only(),
-      "mask"_a = nb::none(), "scale"_a = nb::none(),
-      "Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, "
-      "Dv].");
-  m.def(
-      "explain",
-      [](nb::handle query, nb::handle key, nb::handle value, nb::handle mask, std::optional<double> scale,
-         float softcap, nb::handle bias, float dropout_p, Rng* rng, const std::string& empty_row,
-         const std::string& layout, nb::handle score_mod) {
-        const Tensor q = to_tensor(query, {"explain", "query"}), k = to_tensor(key, {"explain", "key"});
-        const Tensor v = to_tensor(value, {"explain", "value"});
-        AttentionKeywords words;
-        words.mask = mask, words.bias = bias, words.scale = scale, words.softcap = softcap;
-        words.dropout_p = dropout_p, words.rng = rng, words.empty_row = empty_row, words.layout = layout;
-        return explain(q, k, v, to_options(words), to_score_mod(score_mod)).to_string();
-      },
-      "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only(), "mask"_a = nb::none(),
-      "scale"_a = nb::none(), "softcap"_a = 0.0f, "bias"_a = nb::none(), "dropout_p"_a = 0.0f,
-      "rng"_a = nb::none(), "empty_row"_a = "zero", "layout"_a = "bhtd", "score_mod"_a = nb::none(),
-      "Which rule attention() follows and how it would run, as text; runs nothing.");
 }
 
 }  // namespace multihead::python

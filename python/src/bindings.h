@@ -5,17 +5,23 @@
 
 namespace multihead::python {
 
-void bind_core(nanobind::module_& m);       // core.cc: threads, instruction set, memory, errors
-void bind_tensor(nanobind::module_& m);     // tensor.cc
-void bind_ops(nanobind::module_& m);        // ops.cc
-void bind_attention(nanobind::module_& m);  // attention.cc
-void bind_flex(nanobind::module_& m);       // flex.cc
-void bind_torch(nanobind::module_& m);      // torch.cc
-void bind_nn(nanobind::module_& m);         // nn.cc
-void bind_stacks(nanobind::module_& m);     // stacks.cc
-void bind_models(nanobind::module_& m);     // models.cc
-void bind_seq2seq(nanobind::module_& m);    // seq2seq.cc: translation
-void bind_text(nanobind::module_& m);       // text.cc
-void bind_training(nanobind::module_& m);   // training.cc: optimisers, safetensors, language-model runs
+void bind_core(nanobind::module_& m);             // core.cc: threads, instruction set, memory, errors
+void bind_tensor(nanobind::module_& m);           // tensor.cc
+void bind_ops(nanobind::module_& m);              // ops.cc
+void bind_fused_ops(nanobind::module_& m);        // ops_fused.cc
+void bind_attention(nanobind::module_& m);        // attention.cc
+void bind_attention_kinds(nanobind::module_& m);  // attention_kinds.cc
+void bind_flex(nanobind::module_& m);             // flex.cc
+void bind_torch(nanobind::module_& m);            // torch.cc
+void bind_nn(nanobind::module_& m);               // nn.cc
+void bind_stacks(nanobind::module_& m);           // stacks.cc
+void bind_models(nanobind::module_& m);           // models.cc
+void bind_seq2seq(nanobind::module_& m);          // seq2seq.cc: translation
+void bind_text(nanobind::module_& m);             // text.cc
+void bind_corpus(nanobind::module_& m);           // corpus.cc: text files, BLEU, chrF
+void bind_training(nanobind::module_& m);         // training.cc: optimisers, safetensors
+void bind_checkpoints(nanobind::module_& m);      // checkpoints.cc
+void bind_runs(nanobind::module_& m);             // runs.cc: whole training runs, evaluation, checks
+void bind_decoding(nanobind::module_& m);         // decoding.cc: states of generation
 
 }  // namespace multihead::python

@@ -53,16 +53,7 @@ void bind_config(nb::module_& m) {
         return "none";
       },
       [](C& x, const std::string& name) { x.positions = to_enum(name, "positions", kPositions); });
-  c.def_prop_rw(
-      "norm", [](const C& x) { return x.norm == nn::NormKind::layer ? "layer" : "rms"; },
-      [](C& x, const std::string& name) { x.norm = norm_kind_of(name); });
-  c.def_prop_rw(
-      "activation",
-      [](const C& x) {
-        static const char* const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
-        return names[static_cast<int>(x.activation)];
-      },
-      [](C& x, const std::string& name) { x.activation = activation_of(name); });
+  bind_named_fields(c);
   c.def_prop_rw(
       "rotary_layout",
       [](const C& x) { return x.rotary_layout == RotaryLayout::halves ? "halves" : "interleaved"; },
@@ -106,7 +97,7 @@ std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
 nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t max_new_tokens,
                          double temperature, int64_t top_k, double top_p, double min_p,
                          double repetition_penalty, uint64_t seed, std::vector<int32_t> stop_tokens,
-                         const std::string& overflow, nb::object on_token) {
+                         const std::string& overflow, nb::handle cache_dtype, nb::object on_token) {
   bool single = false;
   const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
   GenerateOptions options;
@@ -116,6 +107,7 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t
   options.stop_tokens = std::move(stop_tokens);
   options.overflow = to_enum<Overflow>(overflow, "generate: overflow",
                                        {{"slide", Overflow::slide}, {"error", Overflow::error}});
+  if (!cache_dtype.is_none()) options.cache_dtype = to_dtype(cache_dtype);
   options.on_token = [&](int64_t row, int32_t token) {
     check_signals();
     if (on_token.is_none()) return true;
@@ -138,10 +130,13 @@ void bind_language_model(nb::module_& m) {
       "config"_a, nb::kw_only(), "rng"_a = nb::none());
   c.def_prop_ro("config", [](const LanguageModel& model) { return model.config(); });
   const auto call = [](const char* who, auto f) {
-    return [who, f](const LanguageModel& model, nb::handle tokens, nb::handle mask, Rng* rng) {
+    return [who, f](const LanguageModel& model, nb::handle tokens, nb::handle mask, Rng* rng,
+                    nn::DecodeState* state, nb::handle counts) {
       const Tensor t = to_tensor(tokens, {who, "tokens"});
       models::LanguageModelCall options;
       options.rng = rng;
+      options.state = state;
+      if (!counts.is_none()) options.counts = to_integers(counts, {who, "counts"});
       options.mask = to_mask(mask);
       return unlocked([&] { return f(model, t, options); });
     };
@@ -149,13 +144,44 @@ void bind_language_model(nb::module_& m) {
   c.def("__call__",
         call("LanguageModel", [](const LanguageModel& l, const Tensor& t,
                                  const models::LanguageModelCall& o) { return l(t, o); }),
-        "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
-        "Logits; causal() is always in the mask.");
+        "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(), "state"_a = nb::none(),
+        "counts"_a = nb::none(),
+        "Logits; causal() is always in the mask. With a state, tokens attend to what it holds, then join it: "
+        "counts[b] of row\nb, all by default.");
   c.def("features",
         call("features", [](const LanguageModel& l, const Tensor& t,
                             const models::LanguageModelCall& o) { return l.features(t, o); }),
-        "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
-        "The last hidden states [B, T, E].");
+        "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(), "state"_a = nb::none(),
+        "counts"_a = nb::none(), "The last hidden states [B, T, E].");
+  c.def(
+      "logits",
+      [](const LanguageModel& model, nb::handle features) {
+        const Tensor x = to_tensor(features, {"logits", "features"});
+        return unlocked([&] { return model.logits(x); });
+      },
+      "features"_a, "The output layer alone: [..., E] -> [..., vocab_size].");
+  c.def_prop_ro("longest", &LanguageModel::longest, "Longest sequence that can be read.");
+  const auto sizes = [](int64_t batch, int64_t capacity, bool ring, int64_t chunk, nb::handle dtype) {
+    models::LanguageModelState options{batch, capacity, ring, chunk, {}};
+    if (!dtype.is_none()) options.dtype = to_dtype(dtype);
+    return options;
+  };
+  c.def(
+      "make_state",
+      [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
+              nb::handle dtype) { return model.make_state(sizes(batch, capacity, ring, chunk, dtype)); },
+      "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
+      "dtype"_a = nb::none(),
+      "A DecodeState with room for `capacity` tokens per row (0: as many as the model reads). ring: memory "
+      "for the window\nalone, calls of up to `chunk` tokens. dtype: the model's, or 'bfloat16'.");
+  c.def(
+      "state_bytes",
+      [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
+              nb::handle dtype) {
+        return nn::decode_state_bytes(model.plan(sizes(batch, capacity, ring, chunk, dtype)));
+      },
+      "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
+      "dtype"_a = nb::none(), "The memory of make_state(), before it is taken.");
   c.def(
       "loss",
       [](const LanguageModel& model, nb::handle tokens, nb::handle targets, Rng* rng,
@@ -183,7 +209,7 @@ void bind_language_model(nb::module_& m) {
   c.def("generate", &generate_call, "prompts"_a, nb::kw_only(), "max_new_tokens"_a = 100,
         "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0,
         "seed"_a = 0, "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide",
-        "on_token"_a = nb::none(),
+        "cache_dtype"_a = nb::none(), "on_token"_a = nb::none(),
         "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
         "comes and\n"
         "may return False to end its row.");

@@ -7,13 +7,19 @@ NB_MODULE(_core, m) {
   bind_core(m);
   bind_tensor(m);
   bind_ops(m);
+  bind_fused_ops(m);
   bind_attention(m);
+  bind_attention_kinds(m);
   bind_flex(m);
   bind_torch(m);
   bind_nn(m);
   bind_stacks(m);
+  bind_decoding(m);
   bind_models(m);
   bind_seq2seq(m);
   bind_text(m);
+  bind_corpus(m);
   bind_training(m);
+  bind_checkpoints(m);
+  bind_runs(m);
 }

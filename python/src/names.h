@@ -7,6 +7,7 @@
 #include "multihead/nn/positions.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/attention_options.h"
+#include "multihead/ops/loss.h"
 #include "multihead/ops/rotary.h"
 #include "python/src/convert.h"
 
@@ -38,11 +39,31 @@ inline EmptyRow empty_row_of(const std::string& name) {
                             {"error", EmptyRow::error}});
 }
 
+inline Reduction reduction_of(const std::string& name) {
+  return to_enum<Reduction>(name, "reduction",
+                            {{"mean", Reduction::mean}, {"sum", Reduction::sum}, {"none", Reduction::none}});
+}
+
 inline CaptureStage stage_of(const std::string& name) {
   return to_enum<CaptureStage>(name, "stage",
                                {{"scores", CaptureStage::scores},
                                 {"probabilities", CaptureStage::probabilities},
                                 {"after_dropout", CaptureStage::after_dropout}});
+}
+
+/// The fields `norm` and `activation` that every model's configuration has, by their names.
+template <class Config>
+void bind_named_fields(nb::class_<Config>& c) {
+  c.def_prop_rw(
+      "norm", [](const Config& x) { return x.norm == nn::NormKind::layer ? "layer" : "rms"; },
+      [](Config& x, const std::string& name) { x.norm = norm_kind_of(name); });
+  c.def_prop_rw(
+      "activation",
+      [](const Config& x) {
+        static const char* const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
+        return names[static_cast<int>(x.activation)];
+      },
+      [](Config& x, const std::string& name) { x.activation = activation_of(name); });
 }
 
 }  // namespace multihead::python

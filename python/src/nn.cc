@@ -81,16 +81,44 @@ void bind_norms(nb::module_& m) {
   bind_module(ffn, "FeedForward");
 }
 
+nn::SinusoidLayout sinusoid_layout_of(const std::string& name) {
+  return to_enum<nn::SinusoidLayout>(
+      name, "layout",
+      {{"interleaved", nn::SinusoidLayout::interleaved}, {"halves", nn::SinusoidLayout::halves}});
+}
+
 void bind_positions(nb::module_& m) {
+  using Encoding = nn::SinusoidalPositionalEncoding;
+  nb::class_<Encoding> c(m, "SinusoidalPositionalEncoding",
+                         "x + sinusoids, then dropout: x [B, T, embed_dim] of any length. Nothing to train.");
+  c.def(
+      "__init__",
+      [](Encoding* self, int64_t embed_dim, double dropout_p, const std::string& layout) {
+        new (self) Encoding(embed_dim, dropout_p, sinusoid_layout_of(layout));
+      },
+      "embed_dim"_a, nb::kw_only(), "dropout_p"_a = 0.0, "layout"_a = "interleaved");
+  c.def(
+      "__call__",
+      [](const Encoding& encoding, nb::handle x, nb::handle starts, Rng* rng) {
+        const Tensor t = to_tensor(x, {"SinusoidalPositionalEncoding", "x"});
+        const auto from = to_integers(starts, {"SinusoidalPositionalEncoding", "starts"});
+        return unlocked([&] { return encoding(t, from, rng); });
+      },
+      "x"_a, "starts"_a = 0, "rng"_a = nb::none(),
+      "starts: position of the first token, one for all or one per row. Dropout acts exactly when rng is "
+      "given.");
+  m.def(
+      "position_ids",
+      [](int64_t batch, int64_t length, nb::handle starts, std::optional<int64_t> limit) {
+        const auto from = to_integers(starts, {"position_ids", "starts"});
+        return limit ? nn::position_ids(batch, length, from, *limit) : nn::position_ids(batch, length, from);
+      },
+      "batch"_a, "length"_a, "starts"_a = 0, "limit"_a = nb::none(),
+      "[B, T] position ids: row b counts from starts[b], up to `limit`.");
   m.def(
       "sinusoidal_positions",
       [](int64_t length, int64_t embed_dim, int64_t start, const std::string& layout, double base) {
-        return nn::sinusoidal_positions(
-            length, embed_dim, start,
-            to_enum<nn::SinusoidLayout>(
-                layout, "layout",
-                {{"interleaved", nn::SinusoidLayout::interleaved}, {"halves", nn::SinusoidLayout::halves}}),
-            base);
+        return nn::sinusoidal_positions(length, embed_dim, start, sinusoid_layout_of(layout), base);
       },
       "length"_a, "embed_dim"_a, "start"_a = 0, "layout"_a = "interleaved", "base"_a = 10000.0,
       "Positions start, start + 1, … as rows of sines and cosines: [length, embed_dim].");

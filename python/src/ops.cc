@@ -164,11 +164,7 @@ void bind_layers(nb::module_& m) {
          const std::string& reduction) {
         const Tensor x = to_tensor(logits, {"cross_entropy", "logits"});
         const Tensor y = to_tensor(targets, {"cross_entropy", "targets"});
-        const CrossEntropyOptions options{
-            ignore_index, label_smoothing,
-            to_enum<Reduction>(
-                reduction, "cross_entropy: reduction",
-                {{"mean", Reduction::mean}, {"sum", Reduction::sum}, {"none", Reduction::none}})};
+        const CrossEntropyOptions options{ignore_index, label_smoothing, reduction_of(reduction)};
         return unlocked([&] { return cross_entropy(x, y, options); });
       },
       "logits"_a, "targets"_a, nb::kw_only(), "ignore_index"_a = -100, "label_smoothing"_a = 0.0,

@@ -1,7 +1,7 @@
 // Tables whose index is a sum of multiples of query and key, as table[head, query - key + c] and slope[head]:
 // a row of scores reads a row of the table. One comparison per tile then stands for a bounds check per
-// element, and the index is never computed (table by head and distance, causal, 1024 tokens, 8 heads of 64, one
-// core of a Zen 5: 10.1 -> 5.7 ms; 2026-11-21).
+// element, and the index is never computed (table by head and distance, causal, 1024 tokens, 8 heads of 64,
+// one core of a Zen 5: 10.1 -> 5.7 ms; 2026-11-21).
 #include <algorithm>
 
 #include "python/src/score_program.h"

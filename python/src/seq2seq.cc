@@ -37,16 +37,7 @@ void bind_config(nb::module_& m) {
         x.positions = to_enum<Positions>(
             name, "positions", {{"sinusoidal", Positions::sinusoidal}, {"learned", Positions::learned}});
       });
-  c.def_prop_rw(
-      "norm", [](const C& x) { return x.norm == nn::NormKind::layer ? "layer" : "rms"; },
-      [](C& x, const std::string& name) { x.norm = norm_kind_of(name); });
-  c.def_prop_rw(
-      "activation",
-      [](const C& x) {
-        static const char* const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
-        return names[static_cast<int>(x.activation)];
-      },
-      [](C& x, const std::string& name) { x.activation = activation_of(name); });
+  bind_named_fields(c);
   c.def("__eq__", [](const C& a, const C& b) { return a == b; });
 }
 
@@ -57,20 +48,32 @@ models::TokenBatch to_batch(const char* who, nb::handle tokens, nb::handle lengt
 }
 
 struct BeamKeywords {
-  int64_t beam_size, num_hypotheses;
-  double length_penalty;
-  int64_t max_length, no_repeat_ngram;
+  BeamOptions options;
   std::string weight_dtype;
 };
 
-BeamOptions to_options(const BeamKeywords& k) {
-  BeamOptions options;
-  options.beam_size = k.beam_size;
-  options.num_hypotheses = k.num_hypotheses;
-  options.length_penalty = k.length_penalty;
-  options.max_length = k.max_length;
-  options.no_repeat_ngram = k.no_repeat_ngram;
-  return options;
+// Defines c.name(first, *, the keywords of BeamOptions) as f(self, first, BeamKeywords).
+template <class Class, class F>
+void def_search(nb::class_<Class>& c, const char* name, const char* first, F f, const char* doc) {
+  using Tokens = std::vector<std::vector<int32_t>>;
+  c.def(
+      name,
+      [f](const Class& self, nb::handle x, int64_t beam_size, int64_t num_hypotheses, double patience,
+          double length_penalty, double repetition_penalty, int64_t no_repeat_ngram, int64_t min_length,
+          int64_t max_length, Tokens suppress, Tokens prefixes, bool sample, double temperature,
+          int64_t top_k, double top_p, double min_p, uint64_t seed, const std::string& weight_dtype) {
+        const SamplingOptions sampling{temperature, top_k, top_p, min_p, 1.0};
+        return f(self, x,
+                 BeamKeywords{{beam_size, num_hypotheses, patience, length_penalty, repetition_penalty,
+                               no_repeat_ngram, min_length, max_length, std::move(suppress),
+                               std::move(prefixes), sample, sampling, seed},
+                              weight_dtype});
+      },
+      nb::arg(first), nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "patience"_a = 1.0,
+      "length_penalty"_a = 1.0, "repetition_penalty"_a = 1.0, "no_repeat_ngram"_a = 0, "min_length"_a = 0,
+      "max_length"_a = 256, "suppress"_a = Tokens(), "prefixes"_a = Tokens(), "sample"_a = false,
+      "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "seed"_a = 0,
+      "weight_dtype"_a = "f32", doc);
 }
 
 std::vector<std::vector<int32_t>> to_sources(nb::handle sources) {
@@ -94,19 +97,36 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-constexpr size_t kGroup = 16;  // sentences between two looks at Ctrl-C; results do not depend on it
+constexpr size_t kGroup =
+    16;  // sentences between two looks at Ctrl-C; what is searched does not depend on it
+
+// The options of the sentences [at, at + count). Drawn hypotheses depend on a sentence's place: one group.
+BeamOptions part_of(const BeamOptions& options, size_t at, size_t count) {
+  BeamOptions part = options;
+  if (options.prefixes.empty()) return part;
+  const auto begin = options.prefixes.begin() + static_cast<std::ptrdiff_t>(at);
+  part.prefixes.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+  return part;
+}
+
+void check_prefixes(const BeamOptions& options, size_t sentences) {
+  MH_CHECK(options.prefixes.empty() || options.prefixes.size() == sentences, ValueError,
+           "beam_search: prefixes must be one per sentence, ", sentences, ", got ", options.prefixes.size());
+}
 
 // Per source, [(tokens, score)], best first.
 nb::list beam_search_call(const Seq2Seq& seq2seq, nb::handle sources, const BeamKeywords& words) {
   const std::vector<std::vector<int32_t>> rows = to_sources(sources);
   const models::PackedSeq2Seq model = packed(seq2seq, words);
-  const BeamOptions options = to_options(words);
+  check_prefixes(words.options, rows.size());
+  const size_t step = words.options.sample ? std::max<size_t>(rows.size(), 1) : kGroup;
   nb::list result;
-  for (size_t at = 0; at < rows.size(); at += kGroup) {
+  for (size_t at = 0; at < rows.size(); at += step) {
     check_signals();
     const std::vector<std::vector<int32_t>> group(
         rows.begin() + static_cast<std::ptrdiff_t>(at),
-        rows.begin() + static_cast<std::ptrdiff_t>(std::min(rows.size(), at + kGroup)));
+        rows.begin() + static_cast<std::ptrdiff_t>(std::min(rows.size(), at + step)));
+    const BeamOptions options = part_of(words.options, at, group.size());
     for (const auto& hypotheses : unlocked([&] { return beam_search(model, group, options); })) {
       nb::list best;
       for (const Hypothesis& h : hypotheses) best.append(nb::make_tuple(nb::cast(h.tokens), h.score));
@@ -154,19 +174,22 @@ nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywo
   for (size_t i = 0; i < lines.size(); ++i) {  // nothing is translated if one text cannot be
     encode_source(t.model.config(), t.tokenizers.source, lines[i], "text " + std::to_string(i + 1));
   }
-  const TranslateOptions options{.beam = to_options(words)};
+  check_prefixes(words.options, lines.size());
   const models::PackedSeq2Seq model = packed(t.model, words);
   nb::list result;
-  for (size_t at = 0; at < lines.size(); at += kGroup) {
+  const size_t step = words.options.sample ? std::max<size_t>(lines.size(), 1) : kGroup;
+  for (size_t at = 0; at < lines.size(); at += step) {
     check_signals();
     const std::vector<std::string> group(
         lines.begin() + static_cast<std::ptrdiff_t>(at),
-        lines.begin() + static_cast<std::ptrdiff_t>(std::min(lines.size(), at + kGroup)));
+        lines.begin() + static_cast<std::ptrdiff_t>(std::min(lines.size(), at + step)));
+    const TranslateOptions options{.beam = part_of(words.options, at, group.size())};
     for (const auto& translations : unlocked(
              [&] { return translate(model, t.tokenizers.source, t.tokenizers.target, group, options); })) {
       nb::list best;
       for (const Translation& x : translations) best.append(to_str(x.text));
-      result.append(words.num_hypotheses == 1 && nb::len(best) == 1 ? nb::object(best[0]) : nb::object(best));
+      result.append(words.options.num_hypotheses == 1 && nb::len(best) == 1 ? nb::object(best[0])
+                                                                            : nb::object(best));
     }
   }
   return single ? nb::object(result[0]) : nb::object(result);
@@ -181,18 +204,14 @@ void bind_translator(nb::module_& m) {
       "model", [](Translator& t) -> Seq2Seq& { return t.model; }, nb::rv_policy::reference_internal);
   c.def_prop_ro("source_tokenizer", [](const Translator& t) { return t.tokenizers.source; });
   c.def_prop_ro("target_tokenizer", [](const Translator& t) { return t.tokenizers.target; });
-  c.def(
-      "translate",
-      [](const Translator& t, nb::handle texts, int64_t beam_size, int64_t num_hypotheses,
-         double length_penalty, int64_t max_length, int64_t no_repeat_ngram,
-         const std::string& weight_dtype) {
-        return translate_call(
-            t, texts, {beam_size, num_hypotheses, length_penalty, max_length, no_repeat_ngram, weight_dtype});
+  def_search(
+      c, "translate", "texts",
+      [](const Translator& t, nb::handle texts, const BeamKeywords& words) {
+        return translate_call(t, texts, words);
       },
-      "texts"_a, nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "length_penalty"_a = 1.0,
-      "max_length"_a = 256, "no_repeat_ngram"_a = 0, "weight_dtype"_a = "f32",
       "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.\n"
-      "weight_dtype 'int8' rounds weights and what they multiply: faster, nearly the same translations.");
+      "weight_dtype 'int8' rounds weights and what they multiply: faster, nearly the same translations.\n"
+      "sample draws num_hypotheses translations (beam_size 1) by temperature, top_k, top_p, min_p and seed.");
 }
 
 void bind_model(nb::module_& m) {
@@ -225,18 +244,15 @@ void bind_model(nb::module_& m) {
       "source"_a, "target"_a, "labels"_a, nb::kw_only(), "source_lengths"_a = nb::none(),
       "rng"_a = nb::none(), "label_smoothing"_a = 0.0,
       "Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.");
-  c.def(
-      "beam_search",
-      [](const Seq2Seq& model, nb::handle sources, int64_t beam_size, int64_t num_hypotheses,
-         double length_penalty, int64_t max_length, int64_t no_repeat_ngram,
-         const std::string& weight_dtype) {
-        return beam_search_call(
-            model, sources,
-            {beam_size, num_hypotheses, length_penalty, max_length, no_repeat_ngram, weight_dtype});
+  def_search(
+      c, "beam_search", "sources",
+      [](const Seq2Seq& model, nb::handle sources, const BeamKeywords& words) {
+        return beam_search_call(model, sources, words);
       },
-      "sources"_a, nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "length_penalty"_a = 1.0,
-      "max_length"_a = 256, "no_repeat_ngram"_a = 0, "weight_dtype"_a = "f32",
-      "Per source (a list of token ids, the end token included), [(tokens, score), ...], best first.");
+      "Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. "
+      "suppress: token\nsequences that must not come; prefixes: per source, tokens the target starts with. "
+      "sample draws num_hypotheses\ninstead of searching (beam_size 1), by temperature, top_k, top_p, min_p "
+      "and seed.");
   c.def(
       "save",
       [](Seq2Seq& model, const std::string& folder) {

@@ -1,14 +1,9 @@
 #include <nanobind/stl/map.h>
 
-#include <algorithm>
-#include <memory>
-
-#include "multihead/core/error.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/schedule.h"
 #include "multihead/optim/sgd.h"
-#include "multihead/train/language_model_run.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
 
@@ -113,111 +108,11 @@ void bind_files(nb::module_& m) {
       "path"_a, "tensors"_a, "metadata"_a = io::Metadata(), "Writes named tensors atomically.");
 }
 
-// --- language-model runs ----------------------------------------------------------------------------------
-
-class PyObserver : public train::Observer {
- public:
-  explicit PyObserver(nb::object callback) : callback_(std::move(callback)) {}
-
-  /// Ctrl-C, noticed here or inside the callback; raised once the run has saved its checkpoint.
-  bool is_interrupted() {
-    nb::gil_scoped_acquire acquire;
-    if (!interrupt_.is_valid() && PyErr_CheckSignals() != 0) take_interrupt(nb::python_error());
-    return interrupt_.is_valid();
-  }
-  void raise_interrupt() const {
-    if (!interrupt_.is_valid()) return;
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(interrupt_.ptr())), interrupt_.ptr());
-    throw nb::python_error();
-  }
-
-  void on_start(int64_t step, int64_t steps) override {
-    tell("start", [&](nb::dict& d) { d["step"] = step, d["steps"] = steps; });
-  }
-  void on_step(const train::StepReport& r) override {
-    tell("step", [&](nb::dict& d) {
-      d["step"] = r.step, d["steps"] = r.steps, d["loss"] = r.loss, d["learning_rate"] = r.learning_rate;
-      d["grad_norm"] = r.grad_norm, d["tokens_per_second"] = r.tokens_per_second, d["tokens"] = r.tokens;
-      d["seconds"] = r.seconds;
-    });
-  }
-  void on_evaluation(const train::EvalReport& r) override {
-    tell("evaluation", [&](nb::dict& d) {
-      d["step"] = r.step, d["loss"] = r.loss, d["perplexity"] = r.perplexity(), d["is_best"] = r.is_best;
-    });
-  }
-  void on_warning(const std::string& message) override {
-    tell("warning", [&](nb::dict& d) { d["message"] = message; });
-  }
-
- private:
-  template <class F>
-  void tell(const char* event, F&& fill) {
-    nb::gil_scoped_acquire acquire;
-    if (callback_.is_none()) return;
-    nb::dict fields;
-    fill(fields);
-    try {
-      callback_(event, fields);
-    } catch (nb::python_error& error) {
-      if (!error.matches(PyExc_KeyboardInterrupt)) throw;
-      take_interrupt(error);
-    }
-  }
-  void take_interrupt(const nb::python_error& error) { interrupt_ = nb::borrow(error.value()); }
-
-  nb::object callback_;
-  nb::object interrupt_;
-};
-
-nb::object train_run(const std::string& data, const std::string& folder, nb::dict settings,
-                     const std::string& preset, const std::string& tokenizer, bool resume, bool overwrite,
-                     nb::object callback) {
-  train::LanguageModelRun run;
-  run.settings = train::language_model_settings(preset);
-  const std::vector<train::Field> known = train::fields(run.settings);
-  for (auto [key, value] : settings) {
-    std::string name = nb::cast<std::string>(key);
-    std::replace(name.begin(), name.end(), '_', '-');
-    const auto field =
-        std::find_if(known.begin(), known.end(), [&](const train::Field& f) { return f.name == name; });
-    if (field == known.end()) {
-      throw nb::type_error(
-          ("train_language_model: unknown setting '" + nb::cast<std::string>(key) + "'").c_str());
-    }
-    std::string text;
-    if (PyBool_Check(value.ptr())) {
-      text = nb::cast<bool>(value) ? "true" : "false";
-    } else {
-      const nb::object printed = nb::steal(PyObject_Str(value.ptr()));
-      text = nb::cast<std::string>(printed);
-    }
-    train::assign(*field, std::string_view(text));
-  }
-  run.data = data;
-  run.folder = folder;
-  run.tokenizer = tokenizer;
-  run.resume = resume;
-  run.overwrite = overwrite;
-  PyObserver observer(callback);
-  run.observers = {&observer};
-  run.should_stop = [&] { return observer.is_interrupted(); };
-  const train::LanguageModelSummary summary = unlocked([&] { return train::train_language_model(run); });
-  observer.raise_interrupt();
-  return nb::module_::import_("json").attr("loads")(train::to_json(summary).dump());
-}
-
 }  // namespace
 
 void bind_training(nb::module_& m) {
   bind_optimizers(m);
   bind_files(m);
-  m.def("train_language_model", &train_run, "data"_a, "folder"_a, "settings"_a, "preset"_a, "tokenizer"_a,
-        "resume"_a, "overwrite"_a, "callback"_a.none());
-  m.def("language_model_settings", [](const std::string& preset) {
-    train::LanguageModelSettings settings = train::language_model_settings(preset);
-    return nb::module_::import_("json").attr("loads")(train::to_json(train::fields(settings)).dump());
-  });
 }
 
 }  // namespace multihead::python

@@ -1,0 +1,222 @@
+// Whole training runs with the command line's settings, how well a model predicts, and what is wrong with it.
+#include <nanobind/stl/map.h>
+
+#include <algorithm>
+
+#include "multihead/core/error.h"
+#include "multihead/train/doctor.h"
+#include "multihead/train/evaluate.h"
+#include "multihead/train/language_model_run.h"
+#include "multihead/train/seq2seq_run.h"
+#include "python/src/bindings.h"
+#include "python/src/modules.h"
+
+namespace multihead::python {
+namespace {
+
+class PyObserver : public train::Observer {
+ public:
+  explicit PyObserver(nb::object callback) : callback_(std::move(callback)) {}
+
+  /// Ctrl-C, noticed here or inside the callback; raised once the run has saved its checkpoint.
+  bool is_interrupted() {
+    nb::gil_scoped_acquire acquire;
+    if (!interrupt_.is_valid() && PyErr_CheckSignals() != 0) take_interrupt(nb::python_error());
+    return interrupt_.is_valid();
+  }
+  void raise_interrupt() const {
+    if (!interrupt_.is_valid()) return;
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(interrupt_.ptr())), interrupt_.ptr());
+    throw nb::python_error();
+  }
+
+  void on_start(int64_t step, int64_t steps) override {
+    tell("start", [&](nb::dict& d) { d["step"] = step, d["steps"] = steps; });
+  }
+  void on_step(const train::StepReport& r) override {
+    tell("step", [&](nb::dict& d) {
+      d["step"] = r.step, d["steps"] = r.steps, d["loss"] = r.loss, d["learning_rate"] = r.learning_rate;
+      d["grad_norm"] = r.grad_norm, d["tokens_per_second"] = r.tokens_per_second, d["tokens"] = r.tokens;
+      d["seconds"] = r.seconds;
+    });
+  }
+  void on_evaluation(const train::EvalReport& r) override {
+    tell("evaluation", [&](nb::dict& d) {
+      d["step"] = r.step, d["loss"] = r.loss, d["perplexity"] = r.perplexity(), d["is_best"] = r.is_best;
+    });
+  }
+  void on_warning(const std::string& message) override {
+    tell("warning", [&](nb::dict& d) { d["message"] = message; });
+  }
+
+ private:
+  template <class F>
+  void tell(const char* event, F&& fill) {
+    nb::gil_scoped_acquire acquire;
+    if (callback_.is_none()) return;
+    nb::dict fields;
+    fill(fields);
+    try {
+      callback_(event, fields);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_KeyboardInterrupt)) throw;
+      take_interrupt(error);
+    }
+  }
+  void take_interrupt(const nb::python_error& error) { interrupt_ = nb::borrow(error.value()); }
+
+  nb::object callback_;
+  nb::object interrupt_;
+};
+
+nb::object from_json(const Json& json) { return nb::module_::import_("json").attr("loads")(json.dump()); }
+
+// Keyword arguments by the settings' names, with _ for -.
+void assign_settings(const char* who, const std::vector<train::Field>& known, nb::dict settings) {
+  for (auto [key, value] : settings) {
+    std::string name = nb::cast<std::string>(key);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto field =
+        std::find_if(known.begin(), known.end(), [&](const train::Field& f) { return f.name == name; });
+    if (field == known.end()) {
+      throw nb::type_error(
+          (std::string(who) + ": unknown setting '" + nb::cast<std::string>(key) + "'").c_str());
+    }
+    std::string text;
+    if (PyBool_Check(value.ptr())) {
+      text = nb::cast<bool>(value) ? "true" : "false";
+    } else {
+      const nb::object printed = nb::steal(PyObject_Str(value.ptr()));
+      text = nb::cast<std::string>(printed);
+    }
+    train::assign(*field, std::string_view(text));
+  }
+}
+
+struct RunWords {
+  const std::string &data, &folder, &tokenizer;
+  bool resume, overwrite;
+  nb::object callback;
+};
+
+template <class Run, class Train>
+nb::object run_with(Run& run, const RunWords& words, Train&& train) {
+  run.data = words.data;
+  run.folder = words.folder;
+  run.tokenizer = words.tokenizer;
+  run.resume = words.resume;
+  run.overwrite = words.overwrite;
+  PyObserver observer(words.callback);
+  run.observers = {&observer};
+  run.should_stop = [&] { return observer.is_interrupted(); };
+  const auto summary = unlocked([&] { return train(run); });
+  observer.raise_interrupt();
+  return from_json(train::to_json(summary));
+}
+
+nb::object train_language_model(const std::string& data, const std::string& folder, nb::dict settings,
+                                const std::string& preset, const std::string& tokenizer, bool resume,
+                                bool overwrite, nb::object callback) {
+  train::LanguageModelRun run;
+  run.settings = train::language_model_settings(preset);
+  assign_settings("train_language_model", train::fields(run.settings), settings);
+  return run_with(run, {data, folder, tokenizer, resume, overwrite, callback}, train::train_language_model);
+}
+
+nb::object train_seq2seq(const std::string& data, const std::string& folder, nb::dict settings,
+                         const std::string& preset, const std::string& valid, const std::string& tokenizer,
+                         bool resume, bool overwrite, nb::object callback) {
+  train::Seq2SeqRun run;
+  run.settings = train::seq2seq_settings(preset);
+  assign_settings("train_seq2seq", train::fields(run.settings), settings);
+  run.valid = valid;
+  return run_with(run, {data, folder, tokenizer, resume, overwrite, callback}, train::train_seq2seq);
+}
+
+nb::dict evaluate(const models::LanguageModel& model, nb::handle tokens, int64_t context, int64_t batch,
+                  int64_t windows, const text::Tokenizer* tokenizer) {
+  std::vector<int32_t> ids;
+  for (const int64_t id : to_integers(tokens, {"evaluate", "tokens"})) {
+    ids.push_back(id < 0 || id > INT32_MAX ? -1 : static_cast<int32_t>(id));
+  }
+  const train::TextLoss loss = unlocked([&] {
+    return train::evaluate(model, ids, {context, batch, windows}, tokenizer);
+  });
+  nb::dict result;
+  result["nats"] = loss.nats, result["tokens"] = loss.tokens;
+  result["loss"] = loss.loss(), result["perplexity"] = loss.perplexity();
+  if (tokenizer == nullptr) return result;
+  result["bytes"] = loss.bytes, result["characters"] = loss.characters;
+  result["bits_per_byte"] = loss.bits_per_byte(), result["nats_per_character"] = loss.nats_per_character();
+  return result;
+}
+
+template <class Model, class Check>
+nb::list check(const Model& model, int64_t length, uint64_t seed, nb::object on_result, Check&& run) {
+  const auto to_dict = [](const train::CheckResult& r) {
+    nb::dict d;
+    d["name"] = r.name, d["passed"] = r.passed, d["detail"] = r.detail, d["seconds"] = r.seconds;
+    return d;
+  };
+  train::DoctorOptions options{length, seed, {}};
+  options.on_result = [&](const train::CheckResult& r) {
+    nb::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (!on_result.is_none()) on_result(to_dict(r));
+  };
+  nb::list results;
+  for (const auto& r : unlocked([&] { return run(model, options); })) results.append(to_dict(r));
+  return results;
+}
+
+void bind_checks(nb::module_& m) {
+  m.def("evaluate", &evaluate, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
+        "windows"_a = 0, "tokenizer"_a.none() = nb::none(),
+        "How well a LanguageModel predicts a text, given as token ids: a dict with 'loss' in nats per token, "
+        "'perplexity',\n'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', "
+        "'bytes', 'characters'.\ncontext: tokens per window (0: the model's); windows: this many, evenly "
+        "spread (0: all).");
+  m.def(
+      "check_language_model",
+      [](const models::LanguageModel& model, int64_t length, uint64_t seed, nb::object on_result) {
+        return check(model, length, seed, on_result, train::check_language_model);
+      },
+      "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(),
+      "Is it finite, causal, indifferent to padding, cached right, the same on any threads, are its "
+      "gradients right,\ncan it learn? A list of dicts 'name', 'passed', 'detail', 'seconds'; on_result sees "
+      "each as it comes.");
+  m.def(
+      "check_translator",
+      [](const models::Seq2Seq& model, int64_t length, uint64_t seed, nb::object on_result) {
+        return check(model, length, seed, on_result, train::check_translator);
+      },
+      "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(),
+      "The same for a Seq2Seq.");
+}
+
+}  // namespace
+
+void bind_runs(nb::module_& m) {
+  m.def("train_language_model", &train_language_model, "data"_a, "folder"_a, "settings"_a, "preset"_a,
+        "tokenizer"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
+  m.def("train_seq2seq", &train_seq2seq, "data"_a, "folder"_a, "settings"_a, "preset"_a, "valid"_a,
+        "tokenizer"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
+  m.def(
+      "language_model_settings",
+      [](const std::string& preset) {
+        train::LanguageModelSettings settings = train::language_model_settings(preset);
+        return from_json(train::to_json(train::fields(settings)));
+      },
+      "preset"_a, "Every setting of train_language_model() with the value a preset gives it.");
+  m.def(
+      "seq2seq_settings",
+      [](const std::string& preset) {
+        train::Seq2SeqSettings settings = train::seq2seq_settings(preset);
+        return from_json(train::to_json(train::fields(settings)));
+      },
+      "preset"_a,
+      "Every setting of train_seq2seq() with the value a preset ('tiny', 'small', 'base') gives it.");
+  bind_checks(m);
+}
+
+}  // namespace multihead::python

@@ -1,0 +1,136 @@
+"""Python has what C++ has: every public class and function of the headers by its name, or a reason why not."""
+
+import importlib
+import pathlib
+import re
+
+import pytest
+
+import multihead as mh
+
+HEADERS = pathlib.Path(__file__).parents[2] / "multihead"
+FOLDERS = ["ops", "nn", "models", "optim", "io", "text", "generate", "train", "autograd"]
+
+# Options structs are keyword arguments, enums are strings, and what a call returns in a struct is a tuple or a dict.
+KEYWORDS = {
+    "AttentionCall", "AttentionOptions", "AttentionShape", "PackedHeads", "LinearOptions", "CrossEntropyOptions",
+    "MultiHeadAttentionOptions", "StackOptions", "StackCall", "FeedForwardOptions", "NormOptions", "LayerCall",
+    "TransformerLayerOptions", "TransformerOptions", "DecodeStateOptions", "LanguageModelCall", "LanguageModelState",
+    "AdamOptions", "AdamWOptions", "SgdOptions", "PruneOptions", "ReadOptions", "SplitOptions", "SpecialTokens",
+    "CharacterOptions", "BpeOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions",
+    "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
+    "Seq2SeqRun", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
+    "CheckpointContents", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
+}  # fmt: skip
+STRINGS = {
+    "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
+    "ScheduleKind", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
+}  # fmt: skip
+RESULTS = {
+    "AddNorm", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
+    "ParallelText", "TextSplit", "Hypothesis", "Translation", "CheckResult", "TextLoss", "PairLoss",
+    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "StepReport", "EvalReport", "NamedTensor",
+}  # fmt: skip
+ELSEWHERE = {  # C++ name: what does it in Python
+    "generate": "models.LanguageModel.generate",
+    "beam_search": "models.Seq2Seq.beam_search",
+    "translate": "models.Translator.translate",
+    "PackedSeq2Seq": "models.Seq2Seq.beam_search",  # weight_dtype=
+    "PackedLinear": "models.Seq2Seq.beam_search",
+    "save_language_model": "models.LanguageModel.save",
+    "load_language_model": "models.LanguageModel.load",
+    "save_seq2seq": "models.Seq2Seq.save",
+    "load_seq2seq": "models.Seq2Seq.load",
+    "language_model_tensors": "models.LanguageModel.state_dict",
+    "seq2seq_tensors": "models.Seq2Seq.state_dict",
+    "PairTokenizers": "models.Translator.source_tokenizer",
+    "load_pair_tokenizers": "models.Translator.load",
+    "make_decode_state": "models.LanguageModel.make_state",
+    "decode_state_bytes": "models.LanguageModel.state_bytes",
+    "ring_capacity": "models.LanguageModel.make_state",
+    "plan_generate": "models.LanguageModel.state_bytes",
+    "KvCache": "models.DecodeState.layers",
+    "causal_offset": "causal",  # align= takes an offset or one per sample
+    "parameters": "nn.Module.parameters",
+    "named_parameters": "nn.Module.named_parameters",
+    "zero_grad": "nn.Module.zero_grad",
+    "load_parameters": "nn.Module.load_state_dict",
+    "to": "nn.Linear.to",
+    "clone": "nn.Linear.clone",
+    "parameter_count": "nn.Module.parameter_count",
+    "ParameterList": "optim.Adam",
+    "Schedule": "optim.learning_rate",
+    "profile_name": "attention_profile",
+    "parse_profile": "attention_profile",
+    "ScoreMod": "score_mod",
+    "MaskPart": "Mask",
+    "Observer": "train.train_language_model",  # callback=
+    "ProgressPrinter": "train.train_language_model",  # progress=
+    "SafetensorsFile": "io.load_safetensors",
+    "encode_all": "text.Tokenizer.encode",
+    "is_seq2seq_folder": "models.Translator.load",
+    "Gradients": "Tape",
+    "is_recording": "Tape",
+}
+INTERNAL = {  # reason: names
+    "only C++ needs a type for it": "Dual ScoreIndex MaskBlock Visitor Module CacheUpdate Family "
+    "WeightPart WeightRule WeightMap ImportOptions PackedState BusyFlag",
+    "how folders of Hugging Face are read and written": "family_of family_name config_to_json config_from_json "
+    "weight_map is_marian load_weights identity_map export_weights import_weights resolved "
+    "seq2seq_config_from_json",
+    "files below checkpoints": "checkpoint_path IntegerRange NumberRange ConfigReader ManifestEntry Manifest "
+    "DirectoryWriter write_directory_atomically remove_directory_atomically read_manifest verify_directory_sizes "
+    "verify_directory TensorInfo SafetensorsHeader parse_safetensors_header write_safetensors save_json load_json "
+    "FolderLock",
+    "Python has its own": "complete_utf8 TokenView TokenFile TokenFileWriter write_tokens duration_text count_text "
+    "uniform_parameter normal_parameter constant_parameter replace_parameters",
+    "steps inside a call": "sum_to check name parse_schedule Candidate candidates sample append record record_many gradient_slots encode_source",
+    "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
+    "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
+    "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "
+    "PairBatches loop_options run_task make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
+    "Seq2SeqTask average_checkpoints fields identity_of language_model_presets seq2seq_presets parse_integer OptimizerChoice add_report_fields "
+    "add_training_fields check_training schedule_of StopSignals WindowOrder gather_windows permuted Seq2SeqStep",
+}
+
+CLASS = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?(?: :.*)? ?\{", re.M)
+FUNCTION = re.compile(
+    r"^(?!namespace|using|return|static|template|typedef|MH_)\w[\w:<>,&\* ]*? \**&?(\w+)\(", re.M
+)
+
+
+def public_names(header):
+    detail = r"^namespace (multihead::)?detail \{.*?^\}  // namespace (multihead::)?detail"
+    text = re.sub(detail, "", header.read_text(), flags=re.M | re.S)
+    return {n for n in CLASS.findall(text) + FUNCTION.findall(text) if not n.startswith(("operator", "MH_"))}
+
+
+def in_python(dotted):
+    parts = dotted.split(".")
+    value = importlib.import_module(f"multihead.{parts[0]}") if len(parts) > 1 else mh
+    for part in parts[1:] if len(parts) > 1 else parts:
+        value = getattr(value, part)
+    return value
+
+
+PLACES = [mh] + [importlib.import_module(f"multihead.{n}") for n in ("nn", "models", "optim", "io", "text", "train")]
+REASONS = {name for names in INTERNAL.values() for name in names.split()}
+
+
+@pytest.mark.skipif(not HEADERS.exists(), reason="the headers lie in a checkout")
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_public_name_of_cpp_is_in_python_or_has_a_reason(folder):
+    missing = {}
+    for header in sorted((HEADERS / folder).glob("*.h")):
+        if header.name.endswith("-inl.h"):
+            continue
+        for name in sorted(public_names(header)):
+            known = name in KEYWORDS | STRINGS | RESULTS | REASONS or name in ELSEWHERE
+            if not known and not any(hasattr(place, name) for place in PLACES):
+                missing.setdefault(header.name, []).append(name)
+    assert not missing, missing
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_is_elsewhere_is_there(name):
+    assert in_python(ELSEWHERE[name]) is not None
