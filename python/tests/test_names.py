@@ -84,12 +84,14 @@ INTERNAL = {  # reason: names
     "FolderLock",
     "Python has its own": "complete_utf8 TokenView TokenFile TokenFileWriter write_tokens duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
-    "steps inside a call": "sum_to check name parse_schedule Candidate candidates sample append record record_many gradient_slots encode_source",
+    "steps inside a call": "sum_to check name parse_schedule Candidate candidates sample append record "
+    "record_many gradient_slots encode_source",
     "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
     "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "
     "PairBatches loop_options run_task make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
-    "Seq2SeqTask average_checkpoints fields identity_of language_model_presets seq2seq_presets parse_integer OptimizerChoice add_report_fields "
+    "Seq2SeqTask average_checkpoints fields identity_of language_model_presets seq2seq_presets parse_integer "
+    "OptimizerChoice add_report_fields "
     "add_training_fields check_training schedule_of StopSignals WindowOrder gather_windows permuted Seq2SeqStep",
 }
 
