@@ -22,7 +22,7 @@ class Runs {
   bool add_full(int32_t k0, int32_t k1) {
     int32_t bad = 0;
     for (size_t q = 0; q < kRows; ++q) {
-      bad |= static_cast<int32_t>((end_[q] != kNone) & (end_[q] != k0));
+      bad |= int32_t{end_[q] != kNone} & int32_t{end_[q] != k0};
       begin_[q] = end_[q] == kNone ? k0 : begin_[q];
       end_[q] = k1;
     }
@@ -34,10 +34,11 @@ class Runs {
     int32_t bad = 0;
     for (int32_t k = k0; k < k1; ++k, keep += kRows) {
       for (size_t q = 0; q < kRows; ++q) {
-        const bool first = end_[q] == kNone, seen = keep[q] != 0;
-        bad |= static_cast<int32_t>(seen & !first & (end_[q] != k));
-        begin_[q] = seen & first ? k : begin_[q];
-        end_[q] = seen ? k + 1 : end_[q];
+        // Without branches, so that the loop becomes vectors.
+        const int32_t seen = keep[q] != 0, first = seen & int32_t{end_[q] == kNone};
+        bad |= (seen ^ first) & int32_t{end_[q] != k};
+        begin_[q] = first != 0 ? k : begin_[q];
+        end_[q] = seen != 0 ? k + 1 : end_[q];
       }
     }
     return bad == 0;
