@@ -175,20 +175,27 @@ float SumRun(const float* x, int64_t count) {
   return Sum(total);
 }
 
-// kPacks packs of columns of Σ_n x[n, i], 64 rows at a time.
+// kPacks packs of columns of Σ_n x[n, i]: chains of 8 rows, added up per 64 and then altogether, because the
+// error of a chain grows with its length.
 template <int kPacks, class Access>
 HWY_INLINE void SumStrip(const float* x, float* y, const AxisSum& s, const Access& at) {
-  Pack total[kPacks];
-  for (Pack& t : total) t = Set(0);
-  for (int64_t block = 0; block < s.axis; block += 64) {
-    Pack part[kPacks];
-    for (Pack& p : part) p = Set(0);
-    const int64_t stop = HWY_MIN(block + 64, s.axis);
-    for (int64_t n = block; n < stop; ++n) {
-      for (int j = 0; j < kPacks; ++j) part[j] = Add(part[j], at.Load(x + n * s.inner + j * kPack));
+  const auto zero = [](Pack(&to)[kPacks]) HWY_ATTR {
+    for (Pack& t : to) t = Set(0);
+  };
+  const auto add = [](Pack(&to)[kPacks], const Pack(&from)[kPacks]) HWY_ATTR {
+    for (int j = 0; j < kPacks; ++j) to[j] = Add(to[j], from[j]);
+  };
+  Pack total[kPacks], block[kPacks], chain[kPacks];
+  zero(total), zero(block);
+  for (int64_t n = 0; n < s.axis;) {
+    zero(chain);
+    for (const int64_t stop = HWY_MIN(n + 8, s.axis); n < stop; ++n) {
+      for (int j = 0; j < kPacks; ++j) chain[j] = Add(chain[j], at.Load(x + n * s.inner + j * kPack));
     }
-    for (int j = 0; j < kPacks; ++j) total[j] = Add(total[j], part[j]);
+    add(block, chain);
+    if (n % 64 == 0) add(total, block), zero(block);
   }
+  add(total, block);
   for (int j = 0; j < kPacks; ++j) at.Store(total[j], y + j * kPack);
 }
 

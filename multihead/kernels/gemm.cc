@@ -220,7 +220,7 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
   t.b_stride = chunk.packed != nullptr ? width * kLanes : g.ldb;
   t.c_stride = g.ldc;
   t.last_lanes = columns - (width - 1) * kLanes;
-  t.load_c = k > 0 || g.accumulate;
+  t.add_c = k > 0 || g.accumulate;
   const bool last_panel = panel + 1 == task.panel_end;
   int64_t line = 0, height = 0, last_height = 0;
   for (int64_t i = 0; i < task.rows; i += height, ++line) {
@@ -320,29 +320,32 @@ void FewRowsTransposedB(const Args& g, Columns columns) {
 // until loading and storing C costs more (M = 8: .31, with 128 .385).
 template <int NV>
 void FewRowsInPlace(const Args& g, Columns columns) {
-  const int64_t side_by_side = g.m <= 6 ? 8 : 128;
+  const int64_t side_by_side = g.m <= 6 ? 8 : kChain, count = columns.end - columns.begin;
+  float* chains = private_scratch.get<float>(static_cast<size_t>(g.m * count));  // that are not at their end
   for (int64_t k = 0; k < g.k; k += side_by_side) {
     TileArgs t{};
+    t.k = std::min(side_by_side, g.k - k);
+    const int64_t end = k + t.k, begin = k / kChain * kChain;
+    const bool last = end % kChain == 0 || end == g.k;
     t.a = g.a + k;
     t.a_stride = g.lda;
     t.b_stride = g.ldb;
-    t.c_stride = g.ldc;
-    t.k = std::min(side_by_side, g.k - k);
+    t.c_stride = last ? g.ldc : count;
     t.last_lanes = kLanes;
-    t.load_c = k > 0 || g.accumulate;
+    t.add_c = last && (begin > 0 || g.accumulate);
+    t.begin_stride = count;
     int64_t n = columns.begin;
-    for (; n + NV * kLanes <= columns.end; n += NV * kLanes) {
+    const auto panel = [&](int vectors) {
       t.b = g.b + k * g.ldb + n;
-      t.c = g.c + n;
-      RowsInPlace<NV>(g.m, t);
-    }
-    for (; n < columns.end; n += kLanes) {
-      t.b = g.b + k * g.ldb + n;
-      t.c = g.c + n;
-      RowsInPlace<1>(g.m, t);
-    }
+      t.c = last ? g.c + n : chains + n - columns.begin;
+      t.begin = k > begin ? chains + n - columns.begin : nullptr;
+      vectors == NV ? RowsInPlace<NV>(g.m, t) : RowsInPlace<1>(g.m, t);
+      n += vectors * kLanes;
+    };
+    while (n + NV * kLanes <= columns.end) panel(NV);
+    while (n < columns.end) panel(1);
   }
-  if (HasEpilogue(g)) Finish(g, 0, g.m, columns.begin, columns.end - columns.begin);
+  if (HasEpilogue(g)) Finish(g, 0, g.m, columns.begin, count);
 }
 
 void FewRows(const Args& g, int threads) {

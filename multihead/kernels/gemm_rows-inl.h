@@ -1,8 +1,8 @@
 // Products of a few rows with a large matrix: every element of B is used once or a few times, so what counts
 // is that memory is read in long runs and that nothing is written on the way.
 //
-// Row-major B: a few rows of it at a time, along all columns; C stays in the caches and continues its chains.
-// Transposed B: lanes rows at a time, along all of k, turned in registers; C stays in registers.
+// Row-major B: a few rows of it at a time, along all columns; chains stay in the caches and go on from there.
+// Transposed B: lanes rows at a time, along all of k, turned in registers; chains stay in registers.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_GEMM_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -32,7 +32,7 @@ struct TransposedRowsArgs {
   float* c;
   int64_t c_stride;
   int64_t columns, k;
-  bool load_c;
+  bool add_c;
 };
 
 // One value of k after the other from a square of B whose rows are k.
@@ -47,19 +47,33 @@ HWY_INLINE void AddSquare(const float* a, int64_t a_stride, const TileVec (&squa
   }
 }
 
+// The sum of the chains so far is kept in C. Ends one.
+template <int M>
+HWY_INLINE void EndChain(const TransposedRowsArgs& t, bool add, TileVec (&acc)[M]) {
+  const TileFloats d;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(t.columns));
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r) {
+    float* c = t.c + r * t.c_stride;
+    if (add) acc[r] = hn::Add(hn::MaskedLoad(mask, d, c), acc[r]);
+    hn::BlendedStore(acc[r], mask, d, c);
+    acc[r] = hn::Zero(d);
+  }
+}
+
 template <int M>
 HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   const TileFloats d;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(t.columns));
   TileVec acc[M];
 #pragma GCC unroll 8
-  for (int r = 0; r < M; ++r) acc[r] = t.load_c ? hn::MaskedLoad(mask, d, t.c + r * t.c_stride) : hn::Zero(d);
+  for (int r = 0; r < M; ++r) acc[r] = hn::Zero(d);
 
   const float* a = t.a;
   int64_t k = 0;
   TileVec square[kLanes];
   if (t.columns == kLanes) {
     for (; k + kLanes <= t.k; k += kLanes, a += kLanes) {
+      if (k % kChain == 0 && k > 0) EndChain<M>(t, t.add_c || k > kChain, acc);
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) {
         const float* row = t.b + i * t.b_stride + k;
@@ -72,13 +86,13 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   }
   alignas(64) float lane[kLanes] = {};
   for (; k < t.k; ++k, ++a) {
+    if (k % kChain == 0 && k > 0) EndChain<M>(t, t.add_c || k > kChain, acc);
     for (int64_t i = 0; i < t.columns; ++i) lane[i] = t.b[i * t.b_stride + k];
     const TileVec vb = hn::Load(d, lane);
 #pragma GCC unroll 8
     for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * t.a_stride]), vb, acc[r]);
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < M; ++r) hn::BlendedStore(acc[r], mask, d, t.c + r * t.c_stride);
+  EndChain<M>(t, t.add_c || t.k > kChain, acc);
 }
 
 // Up to 8 rows of C (6 if the panel is of the widest) times a panel of a row-major B; the next panel goes on

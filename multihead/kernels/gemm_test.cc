@@ -245,6 +245,65 @@ TEST_F(GemmTest, ErrorIsThatOfThePlainLoop) {
   }
 }
 
+// Σ_k a(i, k) · b(k, j) as chains of fused multiply-adds, each `chain` long, added to *begin if there is one.
+float chained(const Problem& p, int64_t i, int64_t j, int64_t chain, const float* begin) {
+  float sum = begin ? *begin : 0;
+  for (int64_t k = 0; k < p.shape.k; k += chain) {
+    float part = 0;
+    for (int64_t at = k; at < std::min(k + chain, p.shape.k); ++at) {
+      part = std::fma(static_cast<float>(p.a_at(i, at)), static_cast<float>(p.b_at(at, j)), part);
+    }
+    sum = k == 0 && !begin ? part : sum + part;
+  }
+  return sum;
+}
+
+TEST_F(GemmTest, SumsAreChainsOf128) {
+  for (Isa isa : isas()) {
+    if (isa < Isa::avx2) continue;  // no FMA
+    set_isa(isa);
+    for (const Shape& s : {Shape{1, 80, 1100},
+                           {3, 83, 300},
+                           {6, 96, 129},
+                           {7, 64, 257},
+                           {8, 48, 640},
+                           {9, 65, 128},
+                           {200, 70, 1200}}) {
+      for (int options = 0; options < 8; ++options) {
+        const Problem p(
+            s, {.ta = kBoth[options & 1], .tb = kBoth[options >> 1 & 1], .accumulate = (options & 4) != 0});
+        const std::vector<float> c = p.run();
+        for (int64_t i = 0; i<s.m; i += s.m> 9 ? 37 : 1) {
+          for (int64_t j = 0; j < s.n; ++j) {
+            const float* begin = p.options.accumulate ? &p.start[i * p.ldc + j] : nullptr;
+            ASSERT_EQ(c[i * p.ldc + j], chained(p, i, j, 128, begin)) << isa_name(isa) << ' ' << s;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What the cuts are for: sums of positive terms, where the error of one chain grows with its length.
+TEST_F(GemmTest, LongSumsAreMoreAccurateThanOneChain) {
+  for (int64_t k : {512, 1024, 4096}) {
+    Problem p({31, 33, k}, {});
+    for (std::vector<float>* x : {&p.a, &p.b}) {
+      for (float& v : *x) v = std::abs(v);
+    }
+    const std::vector<float> c = p.run();
+    double ours = 0, chain = 0;
+    for (int64_t i = 0; i < p.shape.m; ++i) {
+      for (int64_t j = 0; j < p.shape.n; ++j) {
+        double sum = 0;
+        for (int64_t at = 0; at < k; ++at) sum += p.a_at(i, at) * p.b_at(at, j);
+        ours += std::pow(c[i * p.ldc + j] - sum, 2), chain += std::pow(chained(p, i, j, k, nullptr) - sum, 2);
+      }
+    }
+    EXPECT_LE(std::sqrt(ours), 0.6 * std::sqrt(chain)) << k;
+  }
+}
+
 TEST_F(GemmTest, EpiloguesMatchF64) {
   for (Isa isa : isas()) {
     set_isa(isa);

@@ -1,7 +1,7 @@
 // Register tile of the matrix product: C[MR x NV·lanes] += A[MR x k] · B[k x NV·lanes], columns in lanes.
 //
-// Every element of C is one chain of FMAs in order of k; a tile called for the next block of k loads C and
-// goes on with the same chain. B is a row of vectors per k, A is broadcast element by element.
+// Every element of C is a sum of chains of FMAs in order of k, one for each kChain values of k: the error of
+// a chain grows with the root of its length. B is a row of vectors per k, A is broadcast element by element.
 //
 // Tiles are as large as the registers allow (32 on AVX-512, 16 else): MR·NV accumulators, NV vectors of B and
 // a broadcast. 6x4 vectors need 10 loads for 24 FMAs.
@@ -14,6 +14,7 @@
 #define MULTIHEAD_KERNELS_GEMM_TILE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -36,6 +37,9 @@ inline constexpr int kMaxVectors = 2;
 inline constexpr int kTileRows[5] = {0, 8, 6, 0, 0};
 #endif
 
+// Longest chain, cut at multiples of it wherever a block of k begins.
+inline constexpr int64_t kChain = 128;
+
 // One line to prefetch with every step of k, into L2: spread like this it costs nothing, in a burst it blocks
 // the loads behind it.
 struct Stream {
@@ -52,8 +56,10 @@ struct TileArgs {
   int64_t c_stride;
   int64_t k;
   int64_t last_lanes;  // of the last vector, those that are columns of C
-  bool load_c;         // continue the chain in C, else start from zero
+  bool add_c;          // add to C, else overwrite it
   Stream next_a, next_b;
+  const float* begin;  // Ahead::rows: where the chain begins, like C; null for zero
+  int64_t begin_stride;
 };
 
 // What a tile prefetches: nothing, its streams, or each row of B a fixed distance ahead, where the next tile
@@ -62,16 +68,39 @@ enum class Ahead { nothing, streams, rows };
 inline constexpr int kRowsAhead = 256;  // floats; half and twice of it are no better
 
 template <int MR, int NV>
-HWY_INLINE void LoadTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
+HWY_INLINE void ZeroTile(TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::Zero(d);
+  }
+}
+
+// Whole vectors only.
+template <int MR, int NV>
+HWY_INLINE void BeginTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::LoadU(d, t.begin + i * t.begin_stride + j * kLanes);
+  }
+}
+
+// acc += C.
+template <int MR, int NV>
+HWY_INLINE void AddTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
   const TileFloats d;
   const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
     const float* row = t.c + i * t.c_stride;
 #pragma GCC unroll 4
-    for (int j = 0; j + 1 < NV; ++j) acc[i][j] = hn::LoadU(d, row + j * kLanes);
+    for (int j = 0; j + 1 < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, row + j * kLanes), acc[i][j]);
     const float* last = row + (NV - 1) * kLanes;
-    acc[i][NV - 1] = t.last_lanes == kLanes ? hn::LoadU(d, last) : hn::MaskedLoad(mask, d, last);
+    acc[i][NV - 1] =
+        hn::Add(t.last_lanes == kLanes ? hn::LoadU(d, last) : hn::MaskedLoad(mask, d, last), acc[i][NV - 1]);
   }
 }
 
@@ -96,49 +125,58 @@ HWY_INLINE void StoreTile(const TileArgs& t, const TileVec (&acc)[MR][NV]) {
   }
 }
 
-template <bool kRowMajorA, int MR, int NV, Ahead kAhead = Ahead::nothing>
-HWY_NOINLINE void Tile(const TileArgs& t) {
+// Where a tile has got to in its operands and in what it prefetches.
+struct TilePlace {
+  const float *a, *b, *next_a, *next_b;
+};
+
+// acc += A(:, k) · B(k, :).
+template <bool kRowMajorA, int MR, int NV, Ahead kAhead>
+HWY_INLINE void Step(const TileArgs& t, TilePlace& at, TileVec (&acc)[MR][NV]) {
   const TileFloats d;
+  if constexpr (kAhead == Ahead::streams) {
+    __builtin_prefetch(at.next_a, 0, 2);
+    __builtin_prefetch(at.next_b, 0, 2);
+    at.next_a += t.next_a.step;
+    at.next_b += t.next_b.step;
+  }
+  TileVec vb[NV];
+#pragma GCC unroll 4
+  for (int j = 0; j < NV; ++j) {
+    vb[j] = hn::LoadU(d, at.b + j * kLanes);
+    if constexpr (kAhead == Ahead::rows) __builtin_prefetch(at.b + j * kLanes + kRowsAhead);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+    const TileVec va = hn::Set(d, at.a[i * (kRowMajorA ? t.a_stride : 1)]);
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::MulAdd(va, vb[j], acc[i][j]);
+  }
+  at.a += kRowMajorA ? 1 : t.a_stride;
+  at.b += t.b_stride;
+}
+
+// The sum of the chains so far is kept in C, which is in L1 by the second of them.
+template <bool kRowMajorA, int MR, int NV, Ahead kAhead = Ahead::nothing>
+HWY_NOINLINE void Tile(const TileArgs& args) {
+  const TileArgs t = args;  // nothing that is stored changes it
+  TilePlace at{t.a, t.b, t.next_a.from, t.next_b.from};
   TileVec acc[MR][NV];
-  if (t.load_c) {
-    LoadTile<MR, NV>(t, acc);
-  } else {
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i) {
+  bool add = t.add_c;
+  int64_t left = t.k;
+  for (; left > kChain; left -= kChain, add = true) {
+    ZeroTile<MR, NV>(acc);
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) acc[i][j] = hn::Zero(d);
-    }
+    for (int64_t k = 0; k < kChain; ++k) Step<kRowMajorA, MR, NV, kAhead>(t, at, acc);
+    if (add) AddTile<MR, NV>(t, acc);
+    StoreTile<MR, NV>(t, acc);
   }
-
-  const float* HWY_RESTRICT a = t.a;
-  const float* HWY_RESTRICT b = t.b;
-  const int64_t a_row = kRowMajorA ? t.a_stride : 1;
-  const int64_t a_step = kRowMajorA ? 1 : t.a_stride;
-  [[maybe_unused]] const float* next_a = t.next_a.from;
-  [[maybe_unused]] const float* next_b = t.next_b.from;
-  for (int64_t k = 0; k < t.k; ++k) {
-    if constexpr (kAhead == Ahead::streams) {
-      __builtin_prefetch(next_a, 0, 2);
-      __builtin_prefetch(next_b, 0, 2);
-      next_a += t.next_a.step;
-      next_b += t.next_b.step;
-    }
-    TileVec vb[NV];
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) {
-      vb[j] = hn::LoadU(d, b + j * kLanes);
-      if constexpr (kAhead == Ahead::rows) __builtin_prefetch(b + j * kLanes + kRowsAhead);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i) {
-      const TileVec va = hn::Set(d, a[i * a_row]);
-#pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) acc[i][j] = hn::MulAdd(va, vb[j], acc[i][j]);
-    }
-    a += a_step;
-    b += t.b_stride;
+  ZeroTile<MR, NV>(acc);
+  if constexpr (kAhead == Ahead::rows) {
+    if (t.begin != nullptr) BeginTile<MR, NV>(t, acc);
   }
-
+  for (; left > 0; --left) Step<kRowMajorA, MR, NV, kAhead>(t, at, acc);
+  if (add) AddTile<MR, NV>(t, acc);
   StoreTile<MR, NV>(t, acc);
 }
 

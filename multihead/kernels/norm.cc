@@ -83,13 +83,24 @@ void NormRange(const NormArgs<float>& a, int64_t begin, int64_t end) {
   }
 }
 
-// d_weight and d_bias of the rows [begin, end) go to `partial` [2, size].
+// Rows whose gradients of weight and bias are one chain: its error grows with its length.
+inline constexpr int64_t kChainRows = 8;
+
+// to += from; from = 0.
+inline void MoveSums(float* from, float* to, int64_t size) {
+  ForPacks(size, [&](int64_t i, auto at) HWY_ATTR {
+    at.Store(Add(at.Load(to + i), at.Load(from + i)), to + i);
+    at.Store(Set(0), from + i);
+  });
+}
+
+// d_weight and d_bias of the rows [begin, end) go to the first half of `partial` [2, 2, size].
 template <bool kWeight, bool kLayer, bool kSum>
 void NormBackwardRows(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
   const float scale = 1.0f / static_cast<float>(a.size);
-  float* d_weight = partial;
-  float* d_bias = partial + a.size;
-  std::fill(partial, partial + 2 * a.size, 0.0f);
+  float* d_weight = partial + 2 * a.size;
+  float* d_bias = d_weight + a.size;
+  std::fill(partial, partial + 4 * a.size, 0.0f);
   for (int64_t row = begin; row < end; ++row) {
     const float* x = a.x + row * a.size;
     const float* dy = a.dy + row * a.size;
@@ -114,6 +125,7 @@ void NormBackwardRows(const NormGradArgs<float>& a, int64_t begin, int64_t end, 
       if constexpr (kSum) g = Add(g, at.Load(a.d_sum + row * a.size + i));
       at.Store(g, a.dx + row * a.size + i);
     });
+    if ((row + 1 - begin) % kChainRows == 0 || row + 1 == end) MoveSums(d_weight, partial, 2 * a.size);
   }
 }
 
@@ -180,13 +192,13 @@ template <class T, class Range>
 void backward(const NormGradArgs<T>& a, Range range) {
   const int64_t chunks = chunk_count(a.rows), chunk = chunk_rows(a.rows);
   parallel_for(chunks, [&](int64_t i, int) {
-    range(a, i * chunk, std::min(a.rows, (i + 1) * chunk), a.scratch + i * 2 * a.size);
+    range(a, i * chunk, std::min(a.rows, (i + 1) * chunk), a.scratch + i * 4 * a.size);
   });
   const auto add_up = [&](T* total, const T* partials) {
     if (total == nullptr) return;
     std::fill(total, total + a.size, T{0});
     for (int64_t i = 0; i < chunks; ++i) {
-      for (int64_t j = 0; j < a.size; ++j) total[j] += partials[i * 2 * a.size + j];
+      for (int64_t j = 0; j < a.size; ++j) total[j] += partials[i * 4 * a.size + j];
     }
   };
   add_up(a.d_weight, a.scratch);
@@ -224,7 +236,7 @@ void norm(const NormArgs<double>& a) {
   }
 }
 
-int64_t norm_backward_scratch(int64_t rows, int64_t size) { return chunk_count(rows) * 2 * size; }
+int64_t norm_backward_scratch(int64_t rows, int64_t size) { return chunk_count(rows) * 4 * size; }
 
 void norm_backward(const NormGradArgs<float>& args) {
   backward(args, HWY_DYNAMIC_DISPATCH(NormBackwardRange));

@@ -69,7 +69,7 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, const GemmArgs<float>& g, in
   for (int64_t k = 0; k < p.in; k += kLongestK) {
     t.k = std::min(kLongestK, p.in - k);
     t.b = weights + k * t.b_stride;
-    t.load_c = k > 0;
+    t.add_c = k > 0;
     const int64_t lines = next != nullptr ? kPanelColumns / kLineFloats : 0;
     int64_t line = 0;
     for (int64_t i = 0, height; i < p.rows; i += height, ++line) {

@@ -27,7 +27,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 Tensor cross_entropy(Tensor&& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
 /// cross_entropy(x · weightᵀ, targets) without ever holding all logits: rows are taken in chunks, and each
-/// chunk's share of the gradients is computed at once.
+/// chunk's share of the gradients is computed at once. The loss and the gradient of x have the bits of the
+/// two calls; that of weight adds up per chunk.
 ///
 /// Shapes    x [..., E], weight [V, E], targets [...]; reduction mean or sum
 /// Gradient  x, weight

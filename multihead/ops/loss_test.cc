@@ -98,8 +98,10 @@ TEST(LossTest, ChunkedEqualsWhole) {
     return std::vector<Tensor>{loss.detach(), x.grad(), w.grad()};
   };
   const auto chunked = run(true), whole = run(false);
-  // A product's sums run in one order however its rows are grouped.
-  for (size_t i = 0; i < 3; ++i) EXPECT_THAT(chunked[i], SameBits(whole[i]));
+  // What belongs to one row does not depend on how rows are grouped; sums over rows are added up per chunk.
+  EXPECT_THAT(chunked[0], SameBits(whole[0]));
+  EXPECT_THAT(chunked[1], SameBits(whole[1]));
+  EXPECT_THAT(chunked[2], TensorNear(whole[2], 2e-7, 1e-6));
 }
 
 TEST(LossTest, LargeVocabularyStaysWithinOneChunk) {
