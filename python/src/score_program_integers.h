@@ -90,6 +90,43 @@ MH_INLINE bool bound(const int32_t* a, int32_t size, const Place& at, int32_t* y
   return bad != 0;
 }
 
+// Comparisons of the registers a and b.
+template <class T>
+MH_INLINE void run_comparison(const Instruction& in, Registers<T>& r, int32_t* y) {
+  const int32_t* a = r.integer(in.a);
+  const int32_t* b = r.integer(in.b);
+  const T* fa = r.value(in.a);
+  const T* fb = r.value(in.b);
+  switch (in.op) {
+    case Op::eq_i:
+      each([&](int i) { y[i] = a[i] == b[i]; });
+      break;
+    case Op::ne_i:
+      each([&](int i) { y[i] = a[i] != b[i]; });
+      break;
+    case Op::lt_i:
+      each([&](int i) { y[i] = a[i] < b[i]; });
+      break;
+    case Op::le_i:
+      each([&](int i) { y[i] = a[i] <= b[i]; });
+      break;
+    case Op::eq_f:
+      each([&](int i) { y[i] = fa[i] == fb[i]; });
+      break;
+    case Op::ne_f:
+      each([&](int i) { y[i] = fa[i] != fb[i]; });
+      break;
+    case Op::lt_f:
+      each([&](int i) { y[i] = fa[i] < fb[i]; });
+      break;
+    case Op::le_f:
+      each([&](int i) { y[i] = fa[i] <= fb[i]; });
+      break;
+    default:
+      break;
+  }
+}
+
 template <class T>
 MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers<T>& r, const Place& at) {
   const Instruction& in = program.code()[static_cast<size_t>(index)];
@@ -98,7 +135,6 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
   const int32_t* b = in.b >= 0 ? r.integer(in.b) : nullptr;
   const int32_t* c = in.c >= 0 ? r.integer(in.c) : nullptr;
   const T* fa = in.a >= 0 ? r.value(in.a) : nullptr;
-  const T* fb = in.b >= 0 ? r.value(in.b) : nullptr;
   const auto number = static_cast<int32_t>(in.number);
   switch (in.op) {
     case Op::batch:
@@ -158,30 +194,6 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
     case Op::not_b:
       each([&](int i) { y[i] = a[i] == 0; });
       break;
-    case Op::eq_i:
-      each([&](int i) { y[i] = a[i] == b[i]; });
-      break;
-    case Op::ne_i:
-      each([&](int i) { y[i] = a[i] != b[i]; });
-      break;
-    case Op::lt_i:
-      each([&](int i) { y[i] = a[i] < b[i]; });
-      break;
-    case Op::le_i:
-      each([&](int i) { y[i] = a[i] <= b[i]; });
-      break;
-    case Op::eq_f:
-      each([&](int i) { y[i] = fa[i] == fb[i]; });
-      break;
-    case Op::ne_f:
-      each([&](int i) { y[i] = fa[i] != fb[i]; });
-      break;
-    case Op::lt_f:
-      each([&](int i) { y[i] = fa[i] < fb[i]; });
-      break;
-    case Op::le_f:
-      each([&](int i) { y[i] = fa[i] <= fb[i]; });
-      break;
     case Op::select_i:
       each([&](int i) { y[i] = a[i] != 0 ? b[i] : c[i]; });
       break;
@@ -192,7 +204,7 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
       gather_table<int32_t>(program, in, a, at, y);
       break;
     default:
-      break;
+      run_comparison(in, r, y);
   }
 }
 

@@ -123,7 +123,11 @@ MH_INLINE void fill_tile(const ScoreProgram& program, const kernels::KeepTile& t
 // The same loops for each instruction set. No FMA contraction: all give the same bits.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MH_AVX2 __attribute__((target("avx2")))
+#if defined(__clang__)
+#define MH_AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw"), min_vector_width(512)))
+#else
 #define MH_AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512")))
+#endif
 #else
 #define MH_AVX2
 #define MH_AVX512

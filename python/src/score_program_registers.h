@@ -50,7 +50,11 @@ struct Place {
 
 template <class F>
 MH_INLINE void each(F&& f) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
 #pragma GCC ivdep
+#endif
   for (int i = 0; i < kBlock; ++i) f(i);
 }
 
