@@ -205,7 +205,7 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
   const Panels& panels = chunk.panels;
   const int64_t k = chunk.k_begin, column = panels.column(panel), columns = panels.columns_of(panel);
   const int width = panels.width(panel);
-  const bool finish = chunk.k_end == g.k && HasEpilogue(g);
+  LateFinish finish(g, chunk.k_end == g.k);
   // The first panel reads the rows of A for the first time. Where they lie close, a step of some floats goes
   // through those of the next tile.
   const bool first_panel = panel == task.panel && a.k >= kStreamK;
@@ -222,9 +222,8 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
   t.last_lanes = columns - (width - 1) * kLanes;
   t.add_c = k > 0 || g.accumulate;
   const bool last_panel = panel + 1 == task.panel_end;
-  int64_t line = 0, height = 0, last_height = 0;
-  for (int64_t i = 0; i < task.rows; i += height, ++line) {
-    last_height = height;
+  int64_t line = 0;
+  for (int64_t i = 0, height; i < task.rows; i += height, ++line) {
     height = TileHeight(task.rows - i, panels.tile_rows, width);
     a.point(t, i);
     t.c = g.c + (task.row + i) * g.ldc + column;
@@ -237,10 +236,8 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
       t.next_b = line < next.lines ? next[line] : Stream{t.b, 0};
     }
     TileOf(a.row_major, streams, height, width)(t);
-    // One tile late: its own sums are still on their way to the cache.
-    if (finish && i > 0) Finish(g, task.row + i - last_height, last_height, column, columns);
+    finish(task.row + i, height, column, columns);
   }
-  if (finish) Finish(g, task.row + task.rows - height, height, column, columns);
 }
 
 void MultiplyTask(const Chunk& chunk, const Task& task, bool pack_b) {

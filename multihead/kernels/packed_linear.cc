@@ -57,7 +57,7 @@ void PackWeight(const float* weight, int64_t stride, int64_t out, int64_t in, fl
   }
 }
 
-void MultiplyPackedPanel(const PackedLinearArgs& p, const GemmArgs<float>& g, int64_t index) {
+void MultiplyPackedPanel(const PackedLinearArgs& p, int64_t index, LateFinish& finish) {
   const PackedPanel panel(p.out, index);
   const float* weights = static_cast<const float*>(p.packed) + panel.column * p.in;
   const float* next = index + 1 < PanelCount(p.out) ? weights + kPanelColumns * p.in : nullptr;
@@ -86,7 +86,7 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, const GemmArgs<float>& g, in
       } else {
         TileOf(true, streams, height, panel.vectors)(t);
       }
-      if (k + t.k == p.in && HasEpilogue(g)) Finish(g, i, height, panel.column, panel.columns);
+      if (k + t.k == p.in) finish(i, height, panel.column, panel.columns);
     }
   }
 }
@@ -102,8 +102,9 @@ void PackedLinear(const PackedLinearArgs& p) {
   const bool serial = 2 * std::max(p.rows, kReadRows) * p.out * p.in < kSerialFlops;
   const int64_t tasks = serial ? 1 : std::min<int64_t>(panels, num_threads());
   const auto run = [&](int64_t task) {
+    LateFinish finish(g, true);
     for (int64_t i = panels * task / tasks; i < panels * (task + 1) / tasks; ++i) {
-      MultiplyPackedPanel(p, g, i);
+      MultiplyPackedPanel(p, i, finish);
     }
   };
   if (tasks == 1) return run(0);
