@@ -23,7 +23,7 @@ class Translate : public Verb {
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {{"echo \"In the beginning\" | multihead translate model", "the best of a beam of 4"},
             {"multihead translate model --n-best 3 < lines.txt", "line number TAB score TAB translation"},
-            {"multihead translate model --weight-dtype int8 < lines.txt", "two to three times as fast"},
+            {"multihead translate model --weight-dtype int8 < lines.txt", "nearly three times as fast"},
             {"multihead translate model --beam 1 --json < lines.txt", "greedy, one JSON object per line"}};
   }
 

@@ -235,6 +235,18 @@ TEST(BeamSearchTest, SamplesFollowTheSeedAndTheModel) {
   EXPECT_NEAR(empty, std::exp(log_probability(model, {3, 1}, {})), 0.08);
 }
 
+// Rounding to 8 bits must not hide it.
+TEST(BeamSearchTest, AModelWithNanOrInfinityEndsWithAnError) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    models::Seq2Seq model = tiny(7, 3);
+    model.transformer.decoder.layers[0].feed_forward.fc1.weight.data<float>()[5] = bad;
+    const std::vector<Tokens> sources = {Tokens{4, 0}};
+    for (const auto dtype : {models::WeightDtype::f32, models::WeightDtype::int8}) {
+      EXPECT_THROW(beam_search(models::PackedSeq2Seq(model, dtype), sources), ValueError) << bad;
+    }
+  }
+}
+
 TEST(BeamSearchTest, BadArgumentsAreNamed) {
   const auto model = tiny(11, 9);
   const auto refused = [&](const std::vector<Tokens>& sources, const BeamOptions& options, const char* text) {

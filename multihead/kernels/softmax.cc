@@ -16,10 +16,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
+// The maximum of -inf and NaN may be either, so a row without a finite element is looked at again.
+inline bool AllMinusInfinity(const float* x, float max, int64_t size) {
+  return max == kMinusInfinity && std::all_of(x, x + size, [](float v) { return v == kMinusInfinity; });
+}
+
 void SoftmaxRun(const float* x, float* y, Rows rows) {
   for (int64_t row = 0; row < rows.count; ++row, x += rows.size, y += rows.size) {
     const float max = RowMax(x, rows.size);
-    if (max == kMinusInfinity) {
+    if (AllMinusInfinity(x, max, rows.size)) {
       std::fill(y, y + rows.size, 0.0f);
       continue;
     }
@@ -42,7 +47,7 @@ void SoftmaxBackwardRun(const float* y, const float* dy, float* dx, Rows rows) {
 void LogSoftmaxRun(const float* x, float* y, Rows rows) {
   for (int64_t row = 0; row < rows.count; ++row, x += rows.size, y += rows.size) {
     const float max = RowMax(x, rows.size);
-    if (max == kMinusInfinity) {
+    if (AllMinusInfinity(x, max, rows.size)) {
       std::fill(y, y + rows.size, max);
       continue;
     }

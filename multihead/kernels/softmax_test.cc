@@ -80,6 +80,22 @@ TEST(SoftmaxTest, NanStaysInItsRow) {
   }
 }
 
+// Next to the -inf of masked elements, or of lanes past the end, a maximum may lose it.
+TEST(SoftmaxTest, NanIsNotTakenForMinusInfinity) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const int64_t size : {1, 7, 16, 19, 37}) {
+    for (const bool all : {true, false}) {
+      std::vector<float> x(static_cast<size_t>(size), all ? kNan : -kInf), y = poisoned(size);
+      x.back() = kNan;
+      for (const bool logarithm : {false, true}) {
+        logarithm ? log_softmax(x.data(), y.data(), {1, size}) : softmax(x.data(), y.data(), {1, size});
+        for (const float v : y) EXPECT_TRUE(std::isnan(v)) << size << ' ' << all;
+        std::fill(y.begin(), y.end(), 0.0f);
+      }
+    }
+  }
+}
+
 TEST(SoftmaxTest, RowsDoNotDependOnTheirNeighbours) {
   const std::vector<float> x = normal_floats(9 * 131, 6);
   auto all = poisoned(9 * 131), one = poisoned(131);
