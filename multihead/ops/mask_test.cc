@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "multihead/core/error.h"
 #include "multihead/ops/attention.h"
+#include "multihead/ops/attention_explain.h"
 #include "multihead/ops/mask_mod.h"
 
 namespace multihead {
@@ -181,6 +184,44 @@ TEST(MaskTest, RefusesWrongTypes) {
   EXPECT_THROW(keep(Tensor()), ValueError);
   EXPECT_THROW(lengths(Tensor()), ValueError);
   EXPECT_THROW(causal_offset(Tensor()), ValueError);
+}
+
+// A function that says the same for every head, with and without the leave to be run once for all of them.
+Mask for_every_head(bool (*sees)(int64_t query, int64_t key), bool once) {
+  MaskPart part;
+  part.kind = MaskPart::Kind::function;
+  part.diagonal = Align::start;
+  part.every_head = once;
+  part.function = std::make_shared<bool (*)(int64_t, int64_t)>(sees);
+  part.fill = [](const void* function, const kernels::KeepTile& tile, int64_t) {
+    const auto f = *static_cast<bool (*const*)(int64_t, int64_t)>(function);
+    for (int64_t k = 0; k < tile.key_count; ++k) {
+      for (int64_t q = 0; q < tile.query_count; ++q) {
+        tile.keep[k * tile.stride + q] = f(tile.query_begin + q, tile.key_begin + k);
+      }
+    }
+  };
+  part.classify = [](const void*, const kernels::KeepTile&, int64_t) { return kernels::BlockClass::partial; };
+  return Mask(part);
+}
+
+TEST(MaskTest, FunctionsThatGiveRunsOfKeysRunOnceForAllHeads) {
+  bool (*const documents)(int64_t, int64_t) = [](int64_t q, int64_t k) { return q / 37 == k / 37; };
+  bool (*const strided)(int64_t, int64_t) = [](int64_t q, int64_t k) { return (q + k) % 3 == 0; };
+  bool (*const nothing)(int64_t, int64_t) = [](int64_t q, int64_t k) { return q == 5 && k > 70; };
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{1, 131}, {63, 64}, {131, 67}, {193, 193}}) {
+    for (const auto f : {documents, strided, nothing}) {
+      EXPECT_EQ(seen(for_every_head(f, true), queries, keys), seen(for_every_head(f, false), queries, keys));
+      // Beside a band, whose outside does not matter.
+      EXPECT_EQ(seen(window(20, 3, Align::start) & for_every_head(f, true), queries, keys),
+                seen(for_every_head(f, false) & window(20, 3, Align::start), queries, keys));
+    }
+  }
+  const Tensor x = Tensor::zeros({1, 2, 193, 4});
+  EXPECT_THAT(explain(x, x, x, {.mask = for_every_head(documents, true)}).to_string(),
+              HasSubstr("intervals of keys"));
+  EXPECT_THAT(explain(x, x, x, {.mask = for_every_head(strided, true)}).to_string(),
+              HasSubstr("blocks classified"));
 }
 
 }  // namespace
