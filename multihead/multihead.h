@@ -74,6 +74,7 @@
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
 #include "multihead/models/marian.h"
+#include "multihead/models/packed_linear.h"
 #include "multihead/models/packed_seq2seq.h"
 #include "multihead/models/seq2seq.h"
 #include "multihead/models/state_file.h"

@@ -54,17 +54,23 @@ struct ForwardLayout {
   }
 };
 
-BlockBuffers MakeBuffers(const ForwardLayout& layout, float*& scratch) {
-  BlockBuffers b;
-  b.s = scratch;
-  b.bias = b.s + layout.block;
-  b.shadow = b.bias + layout.block;
-  b.keep = reinterpret_cast<uint8_t*>(b.shadow + layout.block);
-  b.weights = reinterpret_cast<uint16_t*>(b.shadow + layout.block + layout.block / 4);
-  b.sums = b.shadow + layout.block + layout.block / 4 + layout.weights;
-  scratch = b.sums + layout.sums;
-  return b;
-}
+struct ForwardMemory {
+  BlockBuffers buffers;
+  float *key, *value;  // a staged block
+  float* tiles;        // packed queries and output, tile after tile
+
+  ForwardMemory(const ForwardLayout& layout, float* scratch) {
+    buffers.s = scratch;
+    buffers.bias = buffers.s + layout.block;
+    buffers.shadow = buffers.bias + layout.block;
+    buffers.keep = reinterpret_cast<uint8_t*>(buffers.shadow + layout.block);
+    buffers.weights = reinterpret_cast<uint16_t*>(buffers.shadow + layout.block + layout.block / 4);
+    buffers.sums = buffers.shadow + layout.block + layout.block / 4 + layout.weights;
+    key = buffers.sums + layout.sums;
+    value = key + layout.key;
+    tiles = value + layout.value;
+  }
+};
 
 // out = Σ weights · value for a row without any allowed key, by policy.
 void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, float* out) {
@@ -336,11 +342,8 @@ void ForwardTask(const ForwardTaskArgs& args) {
   const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
   const AttentionTask& task = *args.task;
   const ForwardLayout layout(c);
-  float* scratch = args.scratch;
-  const BlockBuffers buffers = MakeBuffers(layout, scratch);
-  float* key = scratch;
-  float* value = key + layout.key;
-  scratch = value + layout.value;
+  const auto [buffers, key, value, free] = ForwardMemory(layout, args.scratch);
+  float* scratch = free;
   TileWork tiles[kMostTiles];
   int count = 0;
   for (int64_t row = task.row_begin; row < task.row_end; row += kTileRows) {
@@ -384,12 +387,9 @@ void ForwardPartial(const ForwardTaskArgs& args) {
   const AttentionTask& task = *args.task;
   const ForwardPartials& partials = *args.partials;
   const ForwardLayout layout(c);
-  float* scratch = args.scratch;
-  const BlockBuffers buffers = MakeBuffers(layout, scratch);
-  float* key = scratch;
-  float* value = key + layout.key;
+  const auto [buffers, key, value, free] = ForwardMemory(layout, args.scratch);
   TileWork w;
-  w.qt = value + layout.value;
+  w.qt = free;
   StartTile(c, task, task.row_begin, buffers, w);
   for (int64_t n = args.block_begin; n < args.block_end; ++n) {
     const int64_t slot = args.tile * partials.blocks + n;
@@ -421,12 +421,9 @@ void ForwardMerge(const ForwardTaskArgs& args) {
   const AttentionTask& task = *args.task;
   const ForwardPartials& partials = *args.partials;
   const ForwardLayout layout(c);
-  float* scratch = args.scratch;
-  const BlockBuffers buffers = MakeBuffers(layout, scratch);
-  float* key = scratch;
-  float* value = key + layout.key;
+  const auto [buffers, key, value, free] = ForwardMemory(layout, args.scratch);
   TileWork w;
-  w.qt = value + layout.value;
+  w.qt = free;
   w.out = w.qt + layout.qt;
   StartTile(c, task, task.row_begin, buffers, w);
   for (int64_t n = args.block_begin; n < args.block_end; ++n) {

@@ -1,9 +1,8 @@
 // Register tiles of int8 products: y[MR x NV·lanes] = (Σ x·w) · x_scale · w_scale + bias …, columns in lanes.
 //
 // Sums are integers, so every way of adding them has the same bits:
-//   dots    vpdpbusd adds four products of (x + 128) as unsigned and w as signed bytes to an int32, four
-//   times
-//           the rate of f32; the sums start at -128 · Σ w
+//   dots    vpdpbusd adds four products of (x + 128) as unsigned and w as signed bytes to an int32, at four
+//           times the rate of f32; the sums start at -128 · Σ w
 //   pairs   w widened to int16, vpmaddwd adds two products, two sums per column. (vpmaddubsw saturates at
 //           int16: two products of unsigned and signed bytes reach 2 · 255 · 127.)
 //   plain   elsewhere
