@@ -166,8 +166,11 @@ void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel) {
   job.failed = &failed;
   const int64_t scratch = backward_scratch(call);
   const auto each = [&](int64_t count, auto&& f) {
-    const auto body = [&](int64_t index, int) {
+    // In order: a key block waits for those before it, and threads would begin with far ones.
+    std::atomic<int64_t> next{0};
+    const auto body = [&](int64_t, int) {
       const FloatEnvironment environment;
+      const int64_t index = next.fetch_add(1, std::memory_order_relaxed);
       try {
         if (!f(BackwardTaskArgs{&call, &job, index, worker_scratch(scratch)})) finite = false;
       } catch (...) {

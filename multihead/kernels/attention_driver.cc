@@ -123,10 +123,9 @@ void run_forward(ForwardCall call) {
   }
   const int64_t scratch = forward_scratch(call, tiles);
   const auto count = static_cast<int64_t>(own.tasks.size());
-  const int threads = num_threads();
-  parallel_for(count, [&](int64_t index, int) {
+  parallel_for(count, [&](int64_t index, int) {  // which gives every thread a run of them
     const FloatEnvironment environment;
-    const AttentionTask* next = index + threads < count ? &own.tasks[index + threads] : nullptr;
+    const AttentionTask* next = index + 1 < count ? &own.tasks[index + 1] : nullptr;
     forward_task({&call, &own.tasks[index], worker_scratch(scratch), next, nullptr, 0, 0, 0});
   });
 }
