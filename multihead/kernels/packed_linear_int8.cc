@@ -140,8 +140,9 @@ void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t
   const float* x_scales = t.x_scales;
   const auto* x = static_cast<const char*>(t.x);
   for (int64_t i = 0, rows; i < p.rows; i += rows) {
-    rows = std::min(p.rows - i, kInt8TileRows);
-    if (kInt8TileRows < p.rows - i && p.rows - i < 2 * kInt8TileRows) rows = (p.rows - i + 1) / 2;
+    const int64_t rest = p.rows - i;
+    rows = std::min(rest, kInt8TileRows);
+    if (rest > rows && rest < 2 * kInt8TileRows) rows = (rest + 1) / 2;
     t.x = x + i * x_row;
     t.x_scales = x_scales + i;
     t.y = p.y + i * p.ldy + column;
