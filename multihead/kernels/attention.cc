@@ -59,11 +59,9 @@ void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<floa
 void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<float>& in,
                        const AttentionOutput<float>& out) {
   if (current_isa() == Isa::baseline) return reference_attention_forward(p, t, in, out);
-  const MatmulPrecision precision = float32_matmul_precision();
-  if (precision != MatmulPrecision::highest && has_tiles()) {
-    return attention_forward_on_tiles(p, t, in, out, precision, TileUnit::amx);
-  }
-  run_forward(forward_call(p, t, in, out));
+  ForwardCall call = forward_call(p, t, in, out);
+  choose_products(call);
+  run_forward(call);
 }
 
 void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
@@ -79,9 +77,8 @@ void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
 void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
                        const AttentionInput<BFloat16>& in, const AttentionOutput<BFloat16, float>& out) {
   if (current_isa() == Isa::baseline) return widened_forward(p, t, in, out);
-  if (has_tiles()) return attention_forward_on_tiles(p, t, in, out, TileUnit::amx);
   ForwardCall call = forward_call(p, t, in, out);
-  call.dots = bf16_dots();
+  choose_products(call);
   run_forward(call);
 }
 

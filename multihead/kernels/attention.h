@@ -265,6 +265,12 @@ void attention_merge(int64_t rows, int64_t value_dim, float* out, float* lse, co
 
 // --- Planning --------------------------------------------------------------------------------------------
 
+/// How the operands of a call lie in memory.
+struct AttentionStrides {
+  Strides3 query, key, value;
+  bool bf16 = false;  ///< their type, else f32
+};
+
 struct AttentionPlan {
   std::string kernel;  ///< "tiled f32", "split-key f32", "reference f64", …
   Isa isa = Isa::baseline;
@@ -276,7 +282,7 @@ struct AttentionPlan {
   double computed_pairs = 0;  ///< pairs in blocks that are not skipped
   std::string reasons;        ///< one line per decision
 };
-AttentionPlan attention_plan(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
+AttentionPlan attention_plan(const AttentionProblem&, const ScoreTerms<float>&, const AttentionStrides&,
                              int threads);
 
 }  // namespace multihead::kernels

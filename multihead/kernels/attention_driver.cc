@@ -78,6 +78,13 @@ ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& t
   return call;
 }
 
+void choose_products(ForwardCall& call) {
+  const MatmulPrecision precision = float32_matmul_precision();
+  call.tiles = has_tiles() && (call.bf16 || precision != MatmulPrecision::highest);
+  call.dots = call.bf16 && !call.tiles && bf16_dots();
+  if (call.tiles && !call.bf16) call.scheme = part_scheme(precision);
+}
+
 void decide_copies(ForwardCall& call) {
   const AttentionProblem& p = *call.p;
   const int64_t size = call.bf16 ? 2 : 4, rows = p.queries >= kTileRows ? p.queries : p.queries * p.group();

@@ -10,6 +10,8 @@ namespace multihead::kernels {
 
 /// The digested call without its pointers.
 ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size);
+/// Which units multiply: tiles or pairs of bf16 where the CPU has them and the words allow it.
+void choose_products(ForwardCall& call);
 /// Whether key and value blocks are copied before use.
 void decide_copies(ForwardCall& call);
 /// Tiles per task such that there are tasks enough for the threads; fills `tasks`.

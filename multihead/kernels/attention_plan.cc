@@ -35,19 +35,40 @@ void explain_terms(const AttentionProblem& p, const ScoreTerms<float>& t, Attent
   if (p.dropout_p > 0) reason(plan, "dropout: Philox bits made in the softmax pass");
 }
 
+// Why keys and values do not stay where they lie.
+void explain_copies(const ForwardCall& call, AttentionPlan& plan) {
+  const AttentionProblem& p = *call.p;
+  const int64_t size = call.bf16 ? sizeof(BFloat16) : sizeof(float);
+  if (call.tiles) return reason(plan, "blocks are packed for the tiles");
+  if (call.bf16) {
+    if (!call.dots) return reason(plan, "blocks are widened to f32");
+    reason(plan, "blocks of values are interleaved in pairs of rows");
+  }
+  if (call.copy_key) {
+    reason(plan, concat("keys lie ", call.key_strides.token * size, " bytes apart: blocks are copied"));
+  }
+  if (!call.copy_value || call.bf16) return;
+  reason(plan,
+         call.value_columns != p.value_dim
+             ? concat("value_dim ", p.value_dim, " is no multiple of 16: blocks are copied and padded")
+             : concat("values lie ", call.value_strides.token * size, " bytes apart: blocks are copied"));
+}
+
 }  // namespace
 
 AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>& t,
-                             const AttentionInput<float>& in, int threads) {
+                             const AttentionStrides& strides, int threads) {
   AttentionPlan plan;
   plan.isa = current_isa();
   plan.key_block = attention_key_block;
   plan.query_tile = kTileRows;
   std::vector<AttentionTask> tasks;
-  ForwardCall call = digest_forward(p, t, sizeof(float));
-  call.query_strides = in.query_strides;
-  call.key_strides = in.key_strides;
-  call.value_strides = in.value_strides;
+  const int64_t size = strides.bf16 ? sizeof(BFloat16) : sizeof(float);
+  BackwardCall backward;
+  backward.forward = digest_forward(p, t, size);
+  ForwardCall call = backward.forward;
+  call.query_strides = strides.query, call.key_strides = strides.key, call.value_strides = strides.value;
+  choose_products(call);
   decide_copies(call);
   const int64_t tiles = choose_tiles(p, t.bias != nullptr, threads, tasks);
   const bool split = choose_split(p, threads, tasks);
@@ -60,7 +81,8 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
     reason(plan, "no vector instructions above SSE2 (or MULTIHEAD_ISA caps them): plain loops");
     return plan;
   }
-  plan.kernel = split ? "split-key f32" : "tiled f32";
+  plan.kernel = concat(split ? "split-key " : "tiled ", strides.bf16 ? "bf16" : "f32");
+  if (call.tiles) plan.kernel += " on AMX tiles";
   plan.workspace_bytes = forward_scratch(call, split ? 1 : tiles) * threads * 4;
   if (split) {
     const int64_t blocks = (p.keys + attention_key_block - 1) / attention_key_block;
@@ -69,17 +91,8 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
     reason(plan, concat("rows fill ", plan.tasks, " tasks for ", threads,
                         " threads: key blocks are shared out too"));
   }
-  if (call.copy_key)
-    reason(plan, concat("keys lie ", in.key_strides.token * 4, " bytes apart: blocks are copied"));
-  if (call.copy_value) {
-    reason(plan,
-           call.value_columns != p.value_dim
-               ? concat("value_dim ", p.value_dim, " is no multiple of 16: blocks are copied and padded")
-               : concat("values lie ", in.value_strides.token * 4, " bytes apart: blocks are copied"));
-  }
+  explain_copies(call, plan);
   explain_terms(p, t, plan);
-  BackwardCall backward;
-  backward.forward = call;
   backward.head_columns = padded(p.head_dim);
   const int64_t jobs =
       heads_one_by_one(backward, threads) ? 1 : std::min<int64_t>(p.batch * p.kv_heads, threads);

@@ -114,13 +114,20 @@ void explain_products(Dtype dtype, AttentionExplanation& e) {
                              : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");
 }
 
-void add_plan(AttentionExplanation& e, const BoundAttention& bound, const Tensor& query,
-              const AttentionOptions& options) {
+// Where the kernel finds an operand: in place, or in the copy that is made of f16 and of rows with gaps.
+kernels::Strides3 strides_in_kernel(const Tensor& x, Layout layout) {
+  const Axes axes = layout == Layout::bthd ? kBthd : kBhtd;
+  const bool in_place = x.dtype() != Dtype::f16 && (x.size(-1) <= 1 || x.strides()[-1] == 1);
+  const Shape s = in_place ? x.strides() : contiguous_strides(x.shape());
+  return {s[axes.batch], s[axes.head], s[axes.token]};
+}
+
+void add_plan(AttentionExplanation& e, const BoundAttention& bound, const kernels::AttentionStrides& strides,
+              Dtype dtype, const AttentionOptions& options) {
   const AttentionSizes& s = bound.sizes();
-  const Dtype dtype = query.dtype();
   e.threads = num_threads();
   const kernels::AttentionPlan p =
-      kernels::attention_plan(bound.problem(), bound.terms<float>(), {}, e.threads);
+      kernels::attention_plan(bound.problem(), bound.terms<float>(), strides, e.threads);
   e.target = kernels::isa_name(p.isa);
   e.tasks = p.tasks;
   e.key_splits = p.key_splits;
@@ -169,7 +176,9 @@ AttentionExplanation explain(const Tensor& query, const Tensor& key, const Tenso
   e.scores = score_steps(options, score_mod);
   e.dropout_p = bound.problem().dropout_p;
   e.capture = capture_text(options.capture);
-  add_plan(e, bound, query, options);
+  const auto strides = [&](const Tensor& x) { return strides_in_kernel(x, options.layout); };
+  add_plan(e, bound, {strides(query), strides(key), strides(value), query.dtype() == Dtype::bf16},
+           query.dtype(), options);
   return e;
 }
 

@@ -11,7 +11,9 @@
 namespace multihead {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(AttentionExplainTest, SaysTheRule) {
   Rng rng(4);
@@ -65,6 +67,23 @@ TEST(AttentionExplainTest, NamesTheKernelOfTheType) {
   const Tensor half = y.to(Dtype::bf16);
   EXPECT_THAT(explain(half, half, half).to_string(),
               HasSubstr(kernels::bf16_dots() ? "AVX512_BF16" : "widened to f32"));
+}
+
+TEST(AttentionExplainTest, SaysWhichOperandsAreCopied) {
+  if (kernels::current_isa() == kernels::Isa::baseline) GTEST_SKIP() << "the plain loops copy nothing";
+  const Tensor close = Tensor::ones({1, 2, 1024, 64});
+  EXPECT_THAT(explain(close, close, close).to_string(), Not(HasSubstr("copied")));
+  EXPECT_THAT(plan({.heads = 2, .queries = 1024, .head_dim = 64}).to_string(), Not(HasSubstr("copied")));
+  const Tensor apart = close.as_strided({1, 2, 1024, 64}, {131072, 64, 128, 1});  // tokens before heads
+  EXPECT_THAT(explain(apart, apart, apart).to_string(),
+              AllOf(HasSubstr("keys lie 512 bytes apart: blocks are copied"),
+                    HasSubstr("values lie 512 bytes apart: blocks are copied")));
+  EXPECT_THAT(plan({.heads = 2, .queries = 1024, .head_dim = 64}, {.layout = Layout::bthd}).to_string(),
+              HasSubstr("keys lie 512 bytes apart"));
+  const Tensor odd = Tensor::ones({1, 2, 1024, 63});
+  EXPECT_THAT(explain(odd, odd, odd).to_string(), HasSubstr("value_dim 63 is no multiple of 16"));
+  const Tensor half = close.to(Dtype::bf16);
+  EXPECT_THAT(explain(half, half, half).kernel, HasSubstr("bf16"));
 }
 
 TEST(AttentionExplainTest, PlansFromSizesWithoutMemory) {
