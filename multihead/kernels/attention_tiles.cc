@@ -103,7 +103,7 @@ namespace {
 void add_tasks(int64_t b, int64_t begin, int64_t end, int64_t most_tiles, int64_t queries, bool unequal,
                const IntervalRule& rule, std::vector<AttentionTask>& tasks) {
   for (int64_t r = begin; r < end; r += most_tiles * kTileRows) {
-    AttentionTask task{b, 0, r, std::min(end, r + most_tiles * kTileRows), 0, 0, 0, -1};
+    AttentionTask task{b, 0, r, std::min(end, r + most_tiles * kTileRows), 0, 0, 0};
     int64_t lo = kNever, hi = 0;
     double pairs = 0;
     for (int64_t i = task.row_begin; i < task.row_end; i += unequal ? 1 : task.row_end - task.row_begin) {

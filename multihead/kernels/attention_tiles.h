@@ -72,7 +72,6 @@ struct AttentionTask {
   int64_t b = 0, kv = 0, row_begin = 0, row_end = 0;
   int64_t key_begin = 0, key_end = 0;  // hull over the rows
   double pairs = 0;                    // cost
-  int64_t partial = -1;                // split-key mode: first row in the partial buffers
 };
 
 /// All tasks, longest first where lengths differ. `most_tiles` bounds a task's rows.

@@ -68,6 +68,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 using Args = GemmArgs<float>;
+static_assert(kChunkK % kChain == 0 && kInPlaceChunkK % kChain == 0, "chains end with chunks");
 
 // Columns [first, first + columns) of C in panels of at most kMaxVectors vectors, as equal as possible.
 struct Panels {

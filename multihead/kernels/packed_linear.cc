@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
 #include "multihead/kernels/packed_linear_int8.h"
+#include "multihead/kernels/packed_linear_panels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/packed_linear.cc"
@@ -24,10 +24,8 @@ namespace multihead::kernels {
 namespace {
 
 constexpr int64_t kLongestK = 1024;          // of one pass over a panel: 256 KiB
-constexpr int64_t kReadRows = 16;            // rows that take as long as reading the weights from L3
 constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
 constexpr int64_t kLineFloats = 16;
-constexpr int64_t kFewRows = 6;  // read panels once: what is prefetched is the panel itself
 
 }  // namespace
 }  // namespace multihead::kernels
@@ -37,6 +35,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 inline constexpr int64_t kPanelColumns = kMaxVectors * kLanes;
+static_assert(kLongestK % kChain == 0, "chains are cut where gemm() cuts them");
 
 int64_t PaddedColumns(int64_t out) { return (out + kLanes - 1) / kLanes * kLanes; }
 int64_t PanelCount(int64_t out) { return (out + kPanelColumns - 1) / kPanelColumns; }
@@ -81,7 +80,7 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, int64_t index, LateFinish& f
         t.next_a = {t.b, 0};
         t.next_b = {next + line * t.k * kLineFloats, kLineFloats};
       }
-      if (p.rows <= kFewRows && panel.vectors == kMaxVectors) {
+      if (p.rows <= kPackedFewRows && panel.vectors == kMaxVectors) {
         RowsInPlace<kMaxVectors>(height, t);
       } else {
         TileOf(true, streams, height, panel.vectors)(t);
@@ -98,17 +97,10 @@ void PackedLinear(const PackedLinearArgs& p) {
   g.bias = p.bias;
   g.activation = p.activation;
   g.residual = p.residual;
-  const int64_t panels = PanelCount(p.out);
-  const bool serial = 2 * std::max(p.rows, kReadRows) * p.out * p.in < kSerialFlops;
-  const int64_t tasks = serial ? 1 : std::min<int64_t>(panels, num_threads());
-  const auto run = [&](int64_t task) {
+  share_panels(p, PanelCount(p.out), kSerialFlops, [&](int64_t begin, int64_t end) {
     LateFinish finish(g, true);
-    for (int64_t i = panels * task / tasks; i < panels * (task + 1) / tasks; ++i) {
-      MultiplyPackedPanel(p, i, finish);
-    }
-  };
-  if (tasks == 1) return run(0);
-  parallel_for(tasks, [&](int64_t task, int) { run(task); });
+    for (int64_t i = begin; i < end; ++i) MultiplyPackedPanel(p, i, finish);
+  });
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

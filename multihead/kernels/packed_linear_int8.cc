@@ -6,8 +6,8 @@
 #include <bit>
 #include <limits>
 
-#include "multihead/core/parallel.h"
 #include "multihead/kernels/isa.h"
+#include "multihead/kernels/packed_linear_panels.h"
 #include "multihead/kernels/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -22,11 +22,9 @@
 namespace multihead::kernels {
 namespace {
 
-constexpr int64_t kReadRows = 16;  // rows that take as long as reading the weights
 // Below, starting threads costs more than it saves. On some days two cores take 5 us to meet, on others less
 // than one: a decoder layer of 256 in one thread is 10 % behind on the fast days, twice as fast on the slow.
 constexpr int64_t kSerialFlops = 12'000'000;
-constexpr int64_t kFewRows = 6;  // read panels once: what is prefetched is the panel itself
 
 // The scale of a row whose largest absolute value has the bits `largest`, and what its elements are
 // multiplied by. NaN and infinities make the scale NaN.
@@ -140,14 +138,12 @@ void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t
   const float* x_scales = t.x_scales;
   const auto* x = static_cast<const char*>(t.x);
   for (int64_t i = 0, rows; i < p.rows; i += rows) {
-    const int64_t rest = p.rows - i;
-    rows = std::min(rest, kInt8TileRows);
-    if (rest > rows && rest < 2 * kInt8TileRows) rows = (rest + 1) / 2;
+    rows = TileHeight(p.rows - i, kInt8TileRows, 1);
     t.x = x + i * x_row;
     t.x_scales = x_scales + i;
     t.y = p.y + i * p.ldy + column;
     t.residual = here && p.residual != nullptr ? p.residual + i * p.ldy + column : nullptr;
-    Int8Rows(t, rows, columns, dots, p.rows <= kFewRows);
+    Int8Rows(t, rows, columns, dots, p.rows <= kPackedFewRows);
     if (here) continue;
     GemmArgs<float> g;
     g.c = p.y;
@@ -180,15 +176,9 @@ void MultiplyInt8(const PackedLinearArgs& p) {
     QuantizeRows(p, 0, stride, reinterpret_cast<int16_t*>(scales + p.rows), scales);
   }
   const int64_t panels = (p.out + int8::kPanelColumns - 1) / int8::kPanelColumns;
-  const bool serial = 2 * std::max(p.rows, kReadRows) * p.out * p.in < kSerialFlops;
-  const int64_t tasks = serial ? 1 : std::min<int64_t>(panels, num_threads());
-  const auto run = [&](int64_t task) {
-    for (int64_t i = panels * task / tasks; i < panels * (task + 1) / tasks; ++i) {
-      MultiplyInt8Panel(p, t, dots, i);
-    }
-  };
-  if (tasks == 1) return run(0);
-  parallel_for(tasks, [&](int64_t task, int) { run(task); });
+  share_panels(p, panels, kSerialFlops, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) MultiplyInt8Panel(p, t, dots, i);
+  });
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
