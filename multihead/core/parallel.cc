@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
+#include "multihead/core/storage.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -211,6 +212,7 @@ struct Shared {
 
 Shared& shared() {
   static Shared* instance = [] {
+    memory_stats();  // registers the storage's lock first: a fork takes last what was registered first
     auto* created = new Shared;
     // The child of a fork has no workers: it forgets the pool (whose threads exist in the parent only) and
     // makes its own on first use. The lock is taken around the fork so that it is free in the child.

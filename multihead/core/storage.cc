@@ -1,5 +1,7 @@
 #include "multihead/core/storage.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
@@ -77,6 +79,9 @@ class Cache {
     release_locked();
   }
 
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
  private:
   void release_locked() {
     for (const auto& [capacity, block] : free_) std::free(block);
@@ -91,7 +96,12 @@ class Cache {
 
 // Never destroyed: tensors in static variables outlive any other static.
 Cache& cache() {
-  static Cache* instance = new Cache;
+  static Cache* instance = [] {
+    auto* created = new Cache;
+    // A fork holds the lock: the child finds the cache whole and the lock free, whatever other threads did.
+    pthread_atfork([] { cache().lock(); }, [] { cache().unlock(); }, [] { cache().unlock(); });
+    return created;
+  }();
   return *instance;
 }
 

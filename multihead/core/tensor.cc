@@ -1,7 +1,6 @@
 #include "multihead/core/tensor.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <ostream>
 #include <sstream>
@@ -267,11 +266,6 @@ Tensor& Tensor::set_requires_grad(bool value) {
     impl().slot->leaf = true;
   }
   return *this;
-}
-
-std::mutex& detail::gradient_mutex(const GradientSlot& slot) {
-  static std::array<std::mutex, 64> mutexes;
-  return mutexes[std::hash<const GradientSlot*>()(&slot) / sizeof(GradientSlot) % mutexes.size()];
 }
 
 Tensor Tensor::grad() const {
