@@ -1,7 +1,6 @@
-// Arithmetic on arrays: broadcast pairs, one-operand functions, sums, strided copies.
+// Arithmetic on arrays: broadcast pairs, one-operand functions, choices.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "multihead/core/shape.h"
@@ -32,27 +31,8 @@ void unary_backward(Unary op, const double* saved, const double* dy, double* dx,
 void affine(const float* x, float* y, int64_t count, double factor, double offset);
 void affine(const double* x, double* y, int64_t count, double factor, double offset);
 
-/// Sum of all: fixed blocks of the array, added up in f64.
-double sum(const float* x, int64_t count);
-double sum(const double* x, int64_t count);
-
-/// y[o, i] = Σ_n x[o, n, i]; blocks of 64 n are summed first, then the blocks in order.
-struct AxisSum {
-  int64_t outer = 1, axis = 1, inner = 1;
-};
-void sum_axis(const float* x, float* y, const AxisSum& sizes);
-void sum_axis(const double* x, double* y, const AxisSum& sizes);
-
 /// y[…] = mask[…] ? a[…] : b[…], all contiguous; null operands count as zero.
 void select(const bool* mask, const float* a, const float* b, float* y, int64_t count);
 void select(const bool* mask, const double* a, const double* b, double* y, int64_t count);
-
-/// Copies elements of `element_bytes` (1, 2, 4 or 8) between strided arrays of one shape.
-struct CopyLayout {
-  Shape shape;
-  Shape strides_from, strides_to;
-  size_t element_bytes = 4;
-};
-void strided_copy(const void* from, void* to, const CopyLayout& layout);
 
 }  // namespace multihead::kernels

@@ -12,6 +12,7 @@
 #include "multihead/kernels/norm.h"
 #include "multihead/kernels/optimizer.h"
 #include "multihead/kernels/softmax.h"
+#include "multihead/kernels/sum.h"
 
 namespace multihead::kernels {
 namespace {

@@ -2,6 +2,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/elementwise.h"
+#include "multihead/kernels/sum.h"
 #include "multihead/ops/dispatch.h"
 
 namespace multihead {

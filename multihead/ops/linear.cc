@@ -4,7 +4,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/activation.h"
-#include "multihead/kernels/elementwise.h"
+#include "multihead/kernels/sum.h"
 #include "multihead/ops/dispatch.h"
 #include "multihead/ops/elementwise.h"
 

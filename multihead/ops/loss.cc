@@ -6,6 +6,7 @@
 #include "multihead/kernels/cross_entropy.h"
 #include "multihead/kernels/elementwise.h"
 #include "multihead/kernels/gemm.h"
+#include "multihead/kernels/sum.h"
 #include "multihead/ops/dispatch.h"
 
 namespace multihead {

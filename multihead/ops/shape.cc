@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/elementwise.h"
+#include "multihead/kernels/strided_copy.h"
 #include "multihead/ops/dispatch.h"
 #include "multihead/ops/elementwise.h"
 
