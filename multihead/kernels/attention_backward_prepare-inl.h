@@ -111,7 +111,7 @@ inline void BackwardPrepare(const BackwardTaskArgs& args) {
   }
   const float scale = static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
   float* buffer = args.scratch;
-  PackQuery(c, t, scale, job.qt + n * dim * kTileRows, buffer);
+  PackQuery(c, t, scale, job.qt + n * dim * kTileRows);
   if (call.stage_query) {
     CopyTileRows(c, t, c.query, c.query_strides, dim, call.head_columns,
                  job.query + n * kTileRows * call.head_columns);

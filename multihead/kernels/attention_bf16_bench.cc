@@ -81,9 +81,15 @@ void bf16_over_f32(benchmark::State& state, const Shape& s) {
       {"dense_8x1024x64", 1, 8, 1024, 64, false, true},
       {"dense_8x1024x32", 1, 8, 1024, 32, false, true},
       {"causal_8x1024x64", 1, 8, 1024, 64, true, true},
+      {"causal_8x1024x32", 1, 8, 1024, 32, true, true},
       {"causal_32x256x64", 4, 8, 256, 64, true, true},
       {"dense_96x128x64", 8, 12, 128, 64, false, true},
+      {"widened_8x1024x128", 1, 8, 1024, 128, false, false},
       {"widened_8x1024x64", 1, 8, 1024, 64, false, false},
+      {"widened_8x1024x32", 1, 8, 1024, 32, false, false},
+      {"widened_causal_8x1024x128", 1, 8, 1024, 128, true, false},
+      {"widened_causal_8x1024x64", 1, 8, 1024, 64, true, false},
+      {"widened_causal_8x1024x32", 1, 8, 1024, 32, true, false},
       {"widened_96x128x64", 8, 12, 128, 64, false, false},
   };
   for (const Shape& s : kShapes) {

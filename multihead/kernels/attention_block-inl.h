@@ -26,8 +26,6 @@ HWY_INLINE const void* At(const void* base, int64_t index, bool bf16) {
 // A row of either type as f32.
 HWY_INLINE void LoadRow(const void* from, int64_t n, bool bf16, float* to) {
   const F d;
-  const hn::Rebind<uint16_t, F> d16;
-  const hn::Rebind<uint32_t, F> d32;
   int64_t c = 0;
   if (!bf16) {
     const float* x = static_cast<const float*>(from);
@@ -36,10 +34,14 @@ HWY_INLINE void LoadRow(const void* from, int64_t n, bool bf16, float* to) {
     return;
   }
   const auto* x = static_cast<const uint16_t*>(from);
-  for (; c + kN <= n; c += kN) {
-    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, x + c)))), d, to + c);
+  for (; c + 4 * kN <= n; c += 4 * kN) {
+    const Vec x0 = LoadWide(d, x + c), x1 = LoadWide(d, x + c + kN);
+    const Vec x2 = LoadWide(d, x + c + 2 * kN), x3 = LoadWide(d, x + c + 3 * kN);
+    hn::StoreU(x0, d, to + c), hn::StoreU(x1, d, to + c + kN);
+    hn::StoreU(x2, d, to + c + 2 * kN), hn::StoreU(x3, d, to + c + 3 * kN);
   }
-  for (; c < n; ++c) to[c] = std::bit_cast<float>(uint32_t{x[c]} << 16);
+  for (; c + kN <= n; c += kN) hn::StoreU(LoadWide(d, x + c), d, to + c);
+  for (; c < n; ++c) to[c] = Wide(x[c]);
 }
 
 // to[c] = bf16(from[c] · factor), to nearest even; check gathers x · 0, which is NaN where x is not finite.
@@ -81,33 +83,45 @@ struct Rows {
   int64_t stride = 0;
 };
 
+HWY_INLINE Rows Shifted(const Rows& rows, int64_t by) { return {rows.data + by * rows.stride, rows.stride}; }
+
+// Rows that a product asks for meanwhile, `columns` floats of each; there may be none.
+struct RowsAhead {
+  Rows rows;
+  int64_t columns = 0;
+};
+HWY_INLINE RowsAhead Shifted(const RowsAhead& ahead, int64_t by) {
+  return ahead.rows.data ? RowsAhead{Shifted(ahead.rows, by), ahead.columns} : ahead;
+}
+
 // Rows [k0, k1) of a key head, in place or copied to `copy` with `columns` floats a row.
 HWY_INLINE Rows StageRows(const ForwardCall& call, const void* base, const Strides3& s, int64_t b, int64_t kv,
                           int k0, int k1, int64_t dim, bool copy, int64_t columns, float* buffer) {
   const int64_t token = call.p->key_begin_row(b) + k0;
   const void* from = At(base, b * s.batch + kv * s.head + token * s.token, call.bf16);
   if (!copy) return {static_cast<const float*>(from), s.token};
-  for (int k = 0; k < k1 - k0; ++k) {
+  const bool dense = s.token == dim && columns == dim;  // one long row
+  const int64_t rows = dense ? 1 : k1 - k0, length = dense ? (k1 - k0) * dim : dim;
+  for (int64_t k = 0; k < rows; ++k) {
     float* to = buffer + k * columns;
-    LoadRow(At(from, k * s.token, call.bf16), dim, call.bf16, to);
+    LoadRow(At(from, k * s.token, call.bf16), length, call.bf16, to);
     for (int64_t c = dim; c < columns; ++c) to[c] = 0.0f;
   }
   return {buffer, columns};
 }
 
 // qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero.
-HWY_INLINE void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt, float* buffer) {
+HWY_INLINE void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt) {
   const int64_t dim = call.p->head_dim;
   const Strides3& s = call.query_strides;
   each_head_run(t, [&](int first, int count) {
     const int64_t token = call.p->query_begin(t.b) + t.query[first];
     const void* from = At(call.query, t.b * s.batch + t.head[first] * s.head + token * s.token, call.bf16);
-    if (!call.bf16) {
+    if (call.bf16) {
+      TransposeTo(static_cast<const uint16_t*>(from), s.token, count, dim, qt + first, kTileRows, scale);
+    } else {
       TransposeTo(static_cast<const float*>(from), s.token, count, dim, qt + first, kTileRows, scale);
-      return;
     }
-    for (int r = 0; r < count; ++r) LoadRow(At(from, r * s.token, true), dim, true, buffer + r * dim);
-    TransposeTo(buffer, dim, count, dim, qt + first, kTileRows, scale);
   });
   for (int64_t c = 0; c < dim && t.rows < t.groups * kGroupRows; ++c) {
     std::fill(qt + c * kTileRows + t.rows, qt + c * kTileRows + t.groups * kGroupRows, 0.0f);
@@ -143,7 +157,7 @@ inline constexpr int kChunk = 48;
 
 // s <- final scores of keys [r.k0, r.k1) with terms and masks; their maximum joins `max`.
 HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const BlockRange& r,
-                           const LaneTerms& lanes, const Rows& key, const Rows& value, const float* qt,
+                           const LaneTerms& lanes, const Rows& key, const RowsAhead& ahead, const float* qt,
                            const float* bias, const BlockBuffers& b, const uint8_t* keep, float* max) {
   const ScoreTerms<float>& terms = *call.terms;
   if (UsesTiles(call)) {
@@ -151,14 +165,12 @@ HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const Bloc
   } else if (UsesDots(call)) {
     DotScores(call, t, r, key.data, key.stride, qt, b.s, nullptr);
   } else {
-    ScoreProduct(t, r, key.data, key.stride, qt, call.p->head_dim, b.s, nullptr, value.data, value.stride,
-                 call.value_columns);
+    ScoreProduct(t, r, key.data, key.stride, qt, call.p->head_dim, b.s, nullptr, ahead.rows.data,
+                 ahead.rows.stride, ahead.columns);
   }
   if (terms.score_function) ApplyScoreFunction(terms.score_function, t, r, b.s, nullptr);
   TermRows({&terms, &t, &lanes, bias, keep, b.s, nullptr}, r, max);
 }
-
-HWY_INLINE Rows Shifted(const Rows& rows, int64_t by) { return {rows.data + by * rows.stride, rows.stride}; }
 
 // A bias or ALiBi alone needs no pass of its own over the scores.
 HWY_INLINE ProductTerm TermOfProduct(const ForwardCall& call, const LaneTerms& lanes, bool safe) {
@@ -174,7 +186,7 @@ HWY_INLINE ProductTerm TermOfProduct(const ForwardCall& call, const LaneTerms& l
 // s <- probabilities of the block relative to its own maximum; state <- that maximum and the sum. False if no
 // query sees any of it.
 HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, const BlockRange& r,
-                                   const LaneTerms& lanes, const Rows& key, const Rows& value,
+                                   const LaneTerms& lanes, const Rows& key, const RowsAhead& ahead,
                                    const float* qt, const BlockBuffers& buffers, bool safe,
                                    LaneState& state) {
   const AttentionProblem& p = *call.p;
@@ -202,7 +214,7 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
       BlockBuffers chunk = buffers;
       chunk.s += by * kTileRows;
       ScoreChunk(call, t, MakeBlockRange(t, k, std::min(k + kChunk, r.k1)), lanes, Shifted(key, by),
-                 Shifted(value, by), qt, bias ? bias + by * kTileRows : nullptr, chunk,
+                 Shifted(ahead, by), qt, bias ? bias + by * kTileRows : nullptr, chunk,
                  keep ? keep + by * kTileRows : nullptr, state.max);
     }
   } else if (UsesTiles(call)) {
@@ -214,8 +226,8 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
     if (term.end == End::bias_max) {
       GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.s);
     }
-    ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, state.max, value.data, value.stride,
-                 call.value_columns, term);
+    ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, state.max, ahead.rows.data,
+                 ahead.rows.stride, ahead.columns, term);
     MaskRows(t, r, buffers.s, state.max);
   }
   if (safe) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);

@@ -37,6 +37,19 @@ float* worker_scratch(int64_t floats) {
   return scratch.get<float>(static_cast<size_t>(floats));
 }
 
+// Tiles that may share staged keys and values.
+int64_t most_tiles(const ForwardCall& call) {
+  // Bias rows are fetched one block ahead: with several tiles in turn they would be evicted before their use.
+  if (call.terms->bias) return 1;
+  int64_t tiles = 4;
+  if (!call.bf16 || call.tiles) return tiles;
+  // Every task stages its blocks anew (2 % of its time with 4 tiles of d = 64): as many tiles as leave L2
+  // room.
+  const int64_t floats = kTileRows * (call.p->head_dim + call.value_columns);
+  while (tiles < kMostTiles && 2 * tiles * floats <= 65536) tiles *= 2;
+  return tiles;
+}
+
 // Split-key mode: every task has one tile; its key blocks become tasks of their own.
 void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scratch& memory) {
   const int64_t blocks = (call.p->keys + kBlock - 1) / kBlock, tiles = static_cast<int64_t>(tasks.size());
@@ -99,10 +112,9 @@ void decide_copies(ForwardCall& call) {
   }
 }
 
-int64_t choose_tiles(const AttentionProblem& p, bool bias, int threads, std::vector<AttentionTask>& tasks) {
-  // Bias rows are fetched one block ahead: with several tiles in turn they would be evicted before their use.
-  for (int64_t tiles = bias ? 1 : kMostTiles;; tiles /= 2) {
-    make_tasks(p, tiles, tasks);
+int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<AttentionTask>& tasks) {
+  for (int64_t tiles = most_tiles(call);; tiles /= 2) {
+    make_tasks(*call.p, tiles, tasks);
     if (tiles == 1 || static_cast<int64_t>(tasks.size()) >= 4 * threads) return tiles;
   }
 }
@@ -123,7 +135,7 @@ void run_forward(ForwardCall call) {
   static std::atomic<uint64_t> calls{0};
   call.number = ++calls;
   decide_copies(call);
-  const int64_t tiles = choose_tiles(p, call.terms->bias != nullptr, num_threads(), own.tasks);
+  const int64_t tiles = choose_tiles(call, num_threads(), own.tasks);
   if (choose_split(p, num_threads(), own.tasks)) {
     if (tiles > 1) make_tasks(p, 1, own.tasks);
     return run_split(call, own.tasks, own.partials);

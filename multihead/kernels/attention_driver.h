@@ -15,7 +15,7 @@ void choose_products(ForwardCall& call);
 /// Whether key and value blocks are copied before use.
 void decide_copies(ForwardCall& call);
 /// Tiles per task such that there are tasks enough for the threads; fills `tasks`.
-int64_t choose_tiles(const AttentionProblem& p, bool bias, int threads, std::vector<AttentionTask>& tasks);
+int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<AttentionTask>& tasks);
 /// Whether rows are so few that the keys have to be split as well.
 bool choose_split(const AttentionProblem& p, int threads, const std::vector<AttentionTask>& tasks);
 

@@ -10,7 +10,7 @@
 namespace multihead::kernels {
 
 /// Most tiles of a task: its rows share staged keys and values.
-inline constexpr int kMostTiles = 4;
+inline constexpr int kMostTiles = 16;
 
 /// One forward call. Inputs are f32 or bf16 by flag; the pointers keep their element strides.
 struct ForwardCall {

@@ -70,7 +70,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   call.query_strides = strides.query, call.key_strides = strides.key, call.value_strides = strides.value;
   choose_products(call);
   decide_copies(call);
-  const int64_t tiles = choose_tiles(p, t.bias != nullptr, threads, tasks);
+  const int64_t tiles = choose_tiles(call, threads, tasks);
   const bool split = choose_split(p, threads, tasks);
   if (split && tiles > 1) make_tasks(p, 1, tasks);
   count_pairs(p, tasks, plan);

@@ -85,8 +85,7 @@ struct ProductTerm {
 // receives the maximum over the rows [full_begin, full_end), which nothing has to mask.
 HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float* key, int64_t key_stride,
                              const float* qt, int64_t dim, float* s, float* max, const float* ahead,
-                             int64_t ahead_stride, [[maybe_unused]] int64_t ahead_columns,
-                             const ProductTerm& term = {}) {
+                             int64_t ahead_stride, int64_t ahead_columns, const ProductTerm& term = {}) {
   TileArgs args{};
   alignas(64) float unused_max[kTileRows] = {};
   const auto product = [&](int k, int end, int first, int last) HWY_ATTR {
@@ -105,6 +104,7 @@ HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float*
   };
   args.a_row = key_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows,
   args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
+  args.ahead_stride = ahead_stride, args.ahead_columns = ahead_columns;
   const auto part = [&](int a, int e) HWY_ATTR {
     for (int k = a; k < e;) {
       const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
