@@ -78,7 +78,7 @@ void bind_checkpoints(nb::module_& m) {
       "'fall_back'\ntakes the newest whose every byte is right.");
   m.def(
       "verify_checkpoint", [](const std::string& path) { io::verify_checkpoint(path); }, "path"_a,
-      nb::call_guard<nb::gil_scoped_release>(), "Reads every byte; FormatError names the damaged file.");
+      nb::call_guard<Unlocked>(), "Reads every byte; FormatError names the damaged file.");
   m.def(
       "prune_checkpoints",
       [](const std::string& folder, int64_t keep_newest, std::vector<int64_t> steps) {

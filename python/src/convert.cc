@@ -38,9 +38,8 @@ constexpr const char* kDtypes = "float32, float64, bfloat16, float16, int64, int
 template <class F>
 void with_interpreter(F&& f) {
   if (!Py_IsInitialized()) return;
-  const PyGILState_STATE state = PyGILState_Ensure();
+  const Locked locked;
   f();
-  PyGILState_Release(state);
 }
 
 // --- buffer protocol ------------------------------------------------------------------------------------
@@ -170,9 +169,7 @@ nb::object capsule_of(nb::handle object, Argument argument) {
                   " is a PyTorch tensor that requires a gradient: use multihead.torch, or pass "
                   "tensor.detach()");
       }
-      static nb::object* export_function =
-          new nb::object(nb::module_::import_("torch").attr("_C").attr("_to_dlpack"));
-      return (*export_function)(object);
+      return nb::module_::import_("torch").attr("_C").attr("_to_dlpack")(object);
     }
     const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
     const int type = nb::cast<int>(nb::int_(device[0]));
@@ -182,6 +179,7 @@ nb::object capsule_of(nb::handle object, Argument argument) {
     }
     return object.attr("__dlpack__")();
   } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
     if (error.matches(PyExc_TypeError) &&
         std::string(error.what()).find("multihead.torch") != std::string::npos) {
       throw;
@@ -227,8 +225,9 @@ Tensor from_python_values(nb::handle object, Argument argument) {
   nb::object numpy = nb::module_::import_("numpy");
   nb::object array;
   try {
-    array = numpy.attr("asarray")(object);
+    array = or_sleep([&] { return nb::object(numpy.attr("asarray")(object)); });
   } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
     raise(PyExc_TypeError, prefix(argument) + " must be an array of " + kDtypes + ", got " +
                                name_of_type(object) + " (" + text_of(error.value()) + ")");
   }
@@ -276,7 +275,7 @@ Tensor to_tensor(nb::handle object, Argument argument) {
   }
   if (object.is_none()) raise(PyExc_TypeError, prefix(argument) + " must be an array, got None");
   if (is_torch(object) || nb::hasattr(object, "__dlpack__")) {
-    return from_capsule(capsule_of(object, argument), argument);
+    return from_capsule(or_sleep([&] { return capsule_of(object, argument); }), argument);
   }
   if (PyLong_Check(object.ptr()) || PyFloat_Check(object.ptr()) || PyBool_Check(object.ptr()) ||
       PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "multihead/core/tensor.h"
+#include "python/src/gil.h"
 
 namespace multihead::python {
 
@@ -44,13 +45,6 @@ nb::object to_dlpack(const Tensor& tensor);
 /// Fills a Py_buffer; raises BufferError for bf16, which has no format character.
 int get_buffer(PyObject* exporter, Py_buffer* view, int flags);
 void release_buffer(PyObject* exporter, Py_buffer* view);
-
-/// Releases the interpreter lock around f().
-template <class F>
-auto unlocked(F&& f) {
-  nb::gil_scoped_release release;
-  return f();
-}
 
 /// Enum values by their names.
 template <class Enum>

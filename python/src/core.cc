@@ -70,7 +70,7 @@ void bind_core(nb::module_& m) {
   m.def(
       "git_hash", [] { return std::string(git_hash()); }, "Commit the library was built from, or ''.");
   m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");
-  m.def("set_num_threads", &set_num_threads, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>(),
+  m.def("set_num_threads", &set_num_threads, nb::arg("threads"), nb::call_guard<Unlocked>(),
         "Sets the number of threads; ValueError unless 1 <= threads <= 1024.");
   m.def(
       "set_float32_matmul_precision",

@@ -44,7 +44,7 @@ void bind_decoding(nb::module_& m) {
             });
           },
           "rows"_a, "Row i becomes what row rows[i] was: beam search, and batches that shrink or grow.")
-      .def("repeat", &State::repeat, "times"_a, nb::call_guard<nb::gil_scoped_release>(),
+      .def("repeat", &State::repeat, "times"_a, nb::call_guard<Unlocked>(),
            "Every row `times` times in a row.")
       .def("truncate", &State::truncate, "length"_a, "Drops the tokens of every row past `length`.")
       .def("clear", &State::clear, "row"_a, "The row forgets everything.")

@@ -64,7 +64,7 @@ void bind_config(nb::module_& m) {
 
 // Ctrl-C during generation: Python's handler only sets a flag, which somebody has to look at.
 void check_signals() {
-  nb::gil_scoped_acquire acquire;
+  const Locked locked;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
@@ -111,8 +111,8 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t
   options.on_token = [&](int64_t row, int32_t token) {
     check_signals();
     if (on_token.is_none()) return true;
-    nb::gil_scoped_acquire acquire;
-    const nb::object answer = on_token(row, token);
+    const Locked locked;
+    const nb::object answer = or_sleep([&] { return on_token(row, token); });
     return answer.is_none() || nb::cast<bool>(answer);
   };
   auto result = unlocked([&] { return generate(model, rows, options); });

@@ -20,7 +20,7 @@ class PyObserver : public train::Observer {
 
   /// Ctrl-C, noticed here or inside the callback; raised once the run has saved its checkpoint.
   bool is_interrupted() {
-    nb::gil_scoped_acquire acquire;
+    const Locked locked;
     if (!interrupt_.is_valid() && PyErr_CheckSignals() != 0) take_interrupt(nb::python_error());
     return interrupt_.is_valid();
   }
@@ -52,12 +52,12 @@ class PyObserver : public train::Observer {
  private:
   template <class F>
   void tell(const char* event, F&& fill) {
-    nb::gil_scoped_acquire acquire;
+    const Locked locked;
     if (callback_.is_none()) return;
     nb::dict fields;
     fill(fields);
     try {
-      callback_(event, fields);
+      or_sleep([&] { return callback_(event, fields); });
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_KeyboardInterrupt)) throw;
       take_interrupt(error);
@@ -160,9 +160,9 @@ nb::list check(const Model& model, int64_t length, uint64_t seed, nb::object on_
   };
   train::DoctorOptions options{length, seed, {}};
   options.on_result = [&](const train::CheckResult& r) {
-    nb::gil_scoped_acquire acquire;
+    const Locked locked;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (!on_result.is_none()) on_result(to_dict(r));
+    if (!on_result.is_none()) or_sleep([&] { return on_result(to_dict(r)); });
   };
   nb::list results;
   for (const auto& r : unlocked([&] { return run(model, options); })) results.append(to_dict(r));

@@ -54,11 +54,27 @@ class PyTape {
 
 class PyNoTape {
  public:
-  void enter() { hidden_ = std::make_unique<NoTape>(); }
-  void exit() { hidden_.reset(); }
+  void enter() {
+    MH_CHECK(hidden_ == nullptr, ValueError, "NoTape: already hiding; make a new NoTape for a nested block");
+    hidden_ = std::make_unique<NoTape>();
+    thread_ = std::this_thread::get_id();
+  }
+  void exit() {
+    if (hidden_ == nullptr) return;
+    MH_CHECK(is_innermost(), ValueError,
+             "NoTape: blocks must end on the thread and in the order in which they began");
+    hidden_.reset();
+  }
+  // As with a Tape: it would give one thread the tape of another.
+  ~PyNoTape() {
+    if (hidden_ && !is_innermost()) static_cast<void>(hidden_.release());
+  }
 
  private:
+  bool is_innermost() const { return thread_ == std::this_thread::get_id() && Tape::current() == nullptr; }
+
   std::unique_ptr<NoTape> hidden_;
+  std::thread::id thread_;
 };
 
 bool is_number(nb::handle x) { return PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr()); }
@@ -337,7 +353,7 @@ void bind_tensor(nb::module_& m) {
           [](PyTape& t, const Tensor& loss, nb::handle seed) {
             const Tensor d = to_tensor_or_none(seed, {"backward", "seed"});
             Tape& tape = t.get();
-            nb::gil_scoped_release release;
+            const Unlocked without;
             tape.backward(loss, d);
           },
           "loss"_a, "seed"_a = nb::none(),

@@ -44,7 +44,7 @@ Tokenizer train_bpe(nb::handle texts, int64_t vocab_size, int64_t min_frequency,
   options.min_frequency = min_frequency;
   options.special.eos = eos;
   options.progress = [](int64_t, int64_t) {
-    nb::gil_scoped_acquire acquire;
+    const Locked locked;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   };
   return unlocked([&] { return Tokenizer::train_bpe(std::span<const std::string_view>(views), options); });

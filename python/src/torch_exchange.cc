@@ -49,8 +49,7 @@ Tensor borrow_from_torch(nb::handle object, Argument argument) {
 nb::object give_to_torch(const Tensor& tensor) {
   if (!tensor.defined()) return nb::none();
   if (exchange == nullptr) {
-    static nb::object* import = new nb::object(nb::module_::import_("torch").attr("_C").attr("_from_dlpack"));
-    return (*import)(to_dlpack(tensor));
+    return nb::module_::import_("torch").attr("_C").attr("_from_dlpack")(to_dlpack(tensor));
   }
   auto exported = to_versioned_dlpack(tensor);
   void* object = nullptr;

@@ -32,7 +32,7 @@ optim::ParameterList to_parameters(nb::handle object) {
 void bind_optimizers(nb::module_& m) {
   using optim::Optimizer;
   nb::class_<Optimizer>(m, "Optimizer", "What all optimisers share.")
-      .def("step", &Optimizer::step, nb::call_guard<nb::gil_scoped_release>(),
+      .def("step", &Optimizer::step, nb::call_guard<Unlocked>(),
            "Updates every parameter that has a gradient; the gradients stay.")
       .def("zero_grad", &Optimizer::zero_grad, "Forgets the gradients.")
       .def("grad_norm", &Optimizer::grad_norm,

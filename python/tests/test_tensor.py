@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -219,6 +220,30 @@ def test_errors_of_tapes():
     x = mh.tensor(np.ones(3, "f4"))
     with mh.Tape() as tape, pytest.raises(ValueError, match="requires a gradient"):
         tape.backward(mh.sum(x))
+
+
+def test_blocks_without_a_tape_end_where_they_began():
+    x = mh.tensor(np.ones(3, "f4"), requires_grad=True)
+    hiding, refused = mh.NoTape(), []
+
+    def leave():
+        try:
+            hiding.__exit__(None, None, None)
+        except ValueError as error:
+            refused.append(str(error))
+
+    with mh.Tape():
+        with hiding:
+            with pytest.raises(ValueError, match="already hiding"):
+                hiding.__enter__()
+            assert not mh.sum(x).requires_grad  # still
+            with mh.Tape():
+                leave()
+            other = threading.Thread(target=leave)
+            other.start()
+            other.join()
+        assert mh.sum(x).requires_grad
+    assert len(refused) == 2 and all("in the order in which they began" in text for text in refused)
 
 
 def test_copies_and_pickles():

@@ -1,0 +1,58 @@
+// Gives the interpreter's lock away and takes it back.
+#pragma once
+
+#include <cxxabi.h>
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+namespace multihead::python {
+
+/// f(), which asks for the interpreter's lock or runs Python code, and so may find the interpreter shutting
+/// down. Python before 3.14 then ends the thread by unwinding its stack, and an unwinding that meets a
+/// function that may not throw, as destructors are, or a catch (...), aborts the process. The thread, a
+/// daemon that was computing, sleeps here instead, as under later versions, until the process is gone.
+template <class F>
+auto or_sleep(F&& f) {
+  try {
+    return f();
+  } catch (const abi::__forced_unwind&) {
+    while (true) pause();
+  }
+}
+
+/// Without the interpreter's lock while it lives.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() {
+    or_sleep([this] { PyEval_RestoreThread(state_); });
+  }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+/// With the interpreter's lock while it lives, whatever the thread had before.
+class Locked {
+ public:
+  Locked() {
+    or_sleep([this] { state_ = PyGILState_Ensure(); });
+  }
+  ~Locked() { PyGILState_Release(state_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+/// Releases the interpreter lock around f().
+template <class F>
+auto unlocked(F&& f) {
+  const Unlocked without;
+  return f();
+}
+
+}  // namespace multihead::python

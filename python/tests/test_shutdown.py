@@ -1,0 +1,62 @@
+"""The interpreter ends while daemon threads compute: the process ends with its own code, and without a word."""
+
+import subprocess
+import sys
+
+import pytest
+
+SETUP = """
+import sys, threading, time
+import numpy as np
+import multihead as mh
+
+q = np.ones((2, 4, 100, 32), "f4")
+model = mh.models.LanguageModel(mh.models.LanguageModelConfig(vocab_size=7, context=64), rng=mh.Rng(1))
+tokens = np.zeros((4, 32), "i8")
+
+def think(*_):
+    return sum(range(3000)) >= 0
+
+def attend():
+    mh.attention(q, q, q)
+
+def train():
+    with mh.Tape() as tape:
+        tape.backward(model.loss(tokens, tokens))
+
+def generate():
+    model.generate([1, 2], max_new_tokens=20)
+
+def call_back():
+    model.generate([1, 2], max_new_tokens=20, on_token=think)
+
+def repeat(work):
+    while True:
+        work()
+"""
+
+
+@pytest.mark.parametrize("work", ["attend", "train", "generate", "call_back"])
+def test_daemon_threads_do_not_abort_the_end(work):
+    program = SETUP + (
+        f"for _ in range(3): threading.Thread(target=repeat, args=({work},), daemon=True).start()\n"
+        "time.sleep(0.2)\n"
+        "sys.exit(3)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
+def test_tensors_in_globals_and_in_atexit_outlive_the_end():
+    program = SETUP + (
+        "import atexit\n"
+        "kept = mh.attention(q, q, q)\n"
+        "class Holder:\n"
+        "    def __del__(self): attend()\n"
+        "holder, cycle = Holder(), []\n"
+        "cycle.append([cycle, mh.tensor(q), model])\n"
+        "view = memoryview(kept)\n"
+        "atexit.register(attend)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, "")
