@@ -235,7 +235,8 @@ void check_size_before_allocating(const LanguageModelConfig& c, const io::Safete
   const int64_t embeddings = checked_multiply(c.vocab_size, c.embed_dim, "config");
   const int64_t layer =
       checked_multiply(c.embed_dim, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim + c.ffn_dim, "config");
-  const int64_t least = embeddings + checked_multiply(layer, c.num_layers, "config");
+  const int64_t positions = c.positions == Positions::learned ? c.context * c.embed_dim : 0;
+  const int64_t least = embeddings + positions + checked_multiply(layer, c.num_layers, "config");
   const auto elements = static_cast<int64_t>(file.data_bytes());  // at least one byte each
   MH_CHECK(least <= elements, FormatError, file.path(), ": the config asks for at least ", least,
            " weights, the file holds ", file.data_bytes(), " bytes");

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "multihead/core/error.h"
+#include "multihead/core/storage.h"
 #include "multihead/io/json.h"
 
 namespace multihead::models {
@@ -105,16 +106,30 @@ TEST(HuggingFaceTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
   refused("hidden_act", "quick", "hidden_act");
   refused("model_type", "mamba", "model_type");
   refused("rope_scaling", Json::object({{"type", "linear"}}), "rope_scaling");
+  refused("intermediate_size", int64_t{1} << 40, "intermediate_size");
 
   const Folder folder;
   fs::copy(kData / "llama", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
   const std::string config = (folder.path / "config.json").string();
   Json json = io::load_json(config);
   json["hidden_size"] = 1 << 20;
-  json["head_dim"] = 1 << 18;
+  json["head_dim"] = int64_t{1} << 31;  // neither time nor memory goes into its rotations
   json["vocab_size"] = 1 << 30;
   io::save_json(config, json);
   EXPECT_THROW(load_language_model(folder.path.string()), FormatError);
+}
+
+TEST(HuggingFaceTest, PositionsBeyondTheFileAreRefusedBeforeMemoryIsTaken) {
+  const Folder folder;
+  fs::copy(kData / "gpt2", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
+  const std::string config = (folder.path / "config.json").string();
+  Json json = io::load_json(config);
+  json["n_positions"] = 1 << 30;
+  io::save_json(config, json);
+  reset_peak_memory();
+  const int64_t before = memory_stats().peak_bytes;
+  EXPECT_THROW(load_language_model(folder.path.string()), FormatError);
+  EXPECT_LT(memory_stats().peak_bytes, before + (1 << 20));
 }
 
 }  // namespace

@@ -6,20 +6,13 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/models/config_check-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/loss.h"
 
 namespace multihead::models {
 namespace {
-
-void check_positive(const char* field, int64_t value) {
-  MH_CHECK(value > 0, ValueError, "config: ", field, " must be positive, got ", value);
-}
-
-void check_probability(const char* field, double value) {
-  MH_CHECK(value >= 0 && value < 1, ValueError, "config: ", field, " must be in [0, 1), got ", value);
-}
 
 int64_t rotary_dim(const LanguageModelConfig& c) {
   return static_cast<int64_t>(std::lround(c.rotary_fraction * static_cast<double>(c.head_dim))) / 2 * 2;
@@ -51,39 +44,36 @@ nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c) {
 }  // namespace
 
 LanguageModelConfig resolved(LanguageModelConfig c) {
-  check_positive("vocab_size", c.vocab_size);
-  check_positive("context", c.context);
+  check_count("vocab_size", c.vocab_size);
+  check_count("context", c.context);
   MH_CHECK(c.window >= 0, ValueError, "config: window must not be negative, got ", c.window);
-  check_positive("num_layers", c.num_layers);
-  check_positive("num_heads", c.num_heads);
-  check_positive("embed_dim", c.embed_dim);
+  check_count("num_layers", c.num_layers);
+  check_count("num_heads", c.num_heads);
+  check_count("embed_dim", c.embed_dim);
   MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
            " is not divisible by num_heads ", c.num_heads, "; choose other sizes or give head_dim");
   if (c.head_dim == 0) c.head_dim = c.embed_dim / c.num_heads;
   if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
-  check_positive("head_dim", c.head_dim);
-  check_positive("num_kv_heads", c.num_kv_heads);
-  check_positive("ffn_dim", c.ffn_dim);
+  check_count("head_dim", c.head_dim);
+  check_count("num_kv_heads", c.num_kv_heads);
+  check_count("ffn_dim", c.ffn_dim);
   MH_CHECK(c.num_heads % c.num_kv_heads == 0, ValueError, "config: num_heads ", c.num_heads,
            " is not a multiple of num_kv_heads ", c.num_kv_heads);
   check_probability("dropout_p", c.dropout_p);
   check_probability("attention_dropout_p", c.attention_dropout_p);
   check_probability("ffn_dropout_p", c.ffn_dropout_p);
-  MH_CHECK(c.norm_eps > 0 && std::isfinite(c.norm_eps), ValueError, "config: norm_eps must be positive, got ",
-           c.norm_eps);
-  MH_CHECK(c.init_std > 0 && std::isfinite(c.init_std), ValueError, "config: init_std must be positive, got ",
-           c.init_std);
+  check_positive_number("norm_eps", c.norm_eps);
+  check_positive_number("init_std", c.init_std);
   if (c.positions == Positions::rotary) {
     MH_CHECK(c.rotary_fraction > 0 && c.rotary_fraction <= 1 && rotary_dim(c) >= 2, ValueError,
              "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
              c.rotary_fraction);
-    rotary_frequencies(rotary_dim(c), c.rotary_base);  // throws where the base makes no sense
+    rotary_frequencies(2, c.rotary_base);  // throws where the base makes no sense
   }
-  // The parameter count must be a number before memory is asked for.
-  checked_multiply(checked_multiply(c.vocab_size, c.embed_dim, "config"), 8, "config");
-  const int64_t rows = checked_multiply(c.num_heads + 2 * c.num_kv_heads, c.head_dim, "config");
-  checked_multiply(checked_multiply(rows + 3 * c.ffn_dim, c.embed_dim, "config"), 8 * c.num_layers, "config");
+  const int64_t rows = checked_multiply(2 * (c.num_heads + c.num_kv_heads), c.head_dim, "config");
+  check_weights(c.vocab_size * c.embed_dim, checked_multiply(rows + 3 * c.ffn_dim, c.embed_dim, "config"),
+                c.num_layers);
   return c;
 }
 
@@ -219,7 +209,7 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
   Tensor x = embed(tokens, starts, call.rng);
   std::vector<int64_t> held;
   if (state != nullptr) {
-    state->make_room(counts);
+    state->make_room(counts, *busy);
     held = state->held();
   }
   for (size_t i = 0; i < layers.size(); ++i) {

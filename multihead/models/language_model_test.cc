@@ -158,7 +158,12 @@ TEST(LanguageModelTest, BadConfigsAndInputsAreNamed) {
   refused([](auto& c) { c.init_std = std::numeric_limits<double>::quiet_NaN(); });
   refused([](auto& c) { c.rotary_fraction = 0; });
   refused([](auto& c) { c.rotary_base = -1; });
-  refused([](auto& c) { c.vocab_size = int64_t{1} << 60; });
+  for (int64_t LanguageModelConfig::*size :  // sums and products of them are no numbers any more
+       {&LanguageModelConfig::vocab_size, &LanguageModelConfig::num_kv_heads, &LanguageModelConfig::head_dim,
+        &LanguageModelConfig::ffn_dim, &LanguageModelConfig::num_layers, &LanguageModelConfig::context}) {
+    refused([&](auto& c) { c.*size = int64_t{1} << 60; });
+  }
+  refused([](auto& c) { c.num_layers = int64_t{1} << 31; });
   EXPECT_THROW(language_model_preset("huge"), ValueError);
 
   const LanguageModel model(small(Positions::learned), rng);

@@ -226,7 +226,9 @@ std::string config_path(const std::string& folder) {
 void check_size_before_allocating(const Seq2SeqConfig& c, const io::SafetensorsFile& file) {
   const int64_t embeddings = checked_multiply(c.source_vocab_size, c.embed_dim, "config");
   const int64_t layer = checked_multiply(c.embed_dim, 4 * c.embed_dim + 2 * c.ffn_dim, "config");
-  const int64_t least = embeddings + checked_multiply(layer, c.encoder_layers + c.decoder_layers, "config");
+  const int64_t positions = c.positions == Positions::learned ? c.max_positions * c.embed_dim : 0;
+  const int64_t least =
+      embeddings + positions + checked_multiply(layer, c.encoder_layers + c.decoder_layers, "config");
   const auto elements = static_cast<int64_t>(file.data_bytes());  // at least one byte each
   MH_CHECK(least <= elements, FormatError, file.path(), ": the config asks for at least ", least,
            " weights, the file holds ", file.data_bytes(), " bytes");

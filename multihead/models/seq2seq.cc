@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
+#include "multihead/models/config_check-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/loss.h"
@@ -57,17 +58,14 @@ void check_batch(const char* who, const TokenBatch& batch, int64_t limit) {
 Seq2SeqConfig resolved(Seq2SeqConfig c) {
   if (c.target_vocab_size == 0) c.target_vocab_size = c.source_vocab_size;
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
-  const auto positive = [](const char* field, int64_t value) {
-    MH_CHECK(value > 0, ValueError, "config: ", field, " must be positive, got ", value);
-  };
-  positive("source_vocab_size", c.source_vocab_size);
-  positive("target_vocab_size", c.target_vocab_size);
-  positive("max_positions", c.max_positions);
-  positive("encoder_layers", c.encoder_layers);
-  positive("decoder_layers", c.decoder_layers);
-  positive("num_heads", c.num_heads);
-  positive("embed_dim", c.embed_dim);
-  positive("ffn_dim", c.ffn_dim);
+  check_count("source_vocab_size", c.source_vocab_size);
+  check_count("target_vocab_size", c.target_vocab_size);
+  check_count("max_positions", c.max_positions);
+  check_count("encoder_layers", c.encoder_layers);
+  check_count("decoder_layers", c.decoder_layers);
+  check_count("num_heads", c.num_heads);
+  check_count("embed_dim", c.embed_dim);
+  check_count("ffn_dim", c.ffn_dim);
   MH_CHECK(c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
            " is not divisible by num_heads ", c.num_heads);
   MH_CHECK(!c.share_embeddings || c.source_vocab_size == c.target_vocab_size, ValueError,
@@ -75,26 +73,20 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
            c.target_vocab_size);
   MH_CHECK(c.positions == Positions::sinusoidal || c.positions == Positions::learned, ValueError,
            "config: positions must be sinusoidal or learned");
-  for (const auto& [field, p] : {std::pair{"dropout_p", c.dropout_p},
-                                 {"attention_dropout_p", c.attention_dropout_p},
-                                 {"ffn_dropout_p", c.ffn_dropout_p}}) {
-    MH_CHECK(p >= 0 && p < 1, ValueError, "config: ", field, " must be in [0, 1), got ", p);
-  }
-  MH_CHECK(c.norm_eps > 0 && std::isfinite(c.norm_eps), ValueError, "config: norm_eps must be positive, got ",
-           c.norm_eps);
-  MH_CHECK(c.init_std > 0 && std::isfinite(c.init_std), ValueError, "config: init_std must be positive, got ",
-           c.init_std);
+  check_probability("dropout_p", c.dropout_p);
+  check_probability("attention_dropout_p", c.attention_dropout_p);
+  check_probability("ffn_dropout_p", c.ffn_dropout_p);
+  check_positive_number("norm_eps", c.norm_eps);
+  check_positive_number("init_std", c.init_std);
   MH_CHECK(c.pad_id >= 0 && c.pad_id < c.source_vocab_size && c.pad_id < c.target_vocab_size, ValueError,
            "config: pad_id ", c.pad_id, " is outside the vocabulary");
   for (const auto& [field, id] : {std::pair{"eos_id", c.eos_id}, {"decoder_start_id", c.decoder_start_id}}) {
     MH_CHECK(id >= 0 && id < c.target_vocab_size, ValueError, "config: ", field, " ", id,
              " is outside the vocabulary of ", c.target_vocab_size);
   }
-  checked_multiply(
-      checked_multiply(std::max(c.source_vocab_size, c.target_vocab_size), c.embed_dim, "config"), 16,
-      "config");
-  checked_multiply(checked_multiply(8 * c.embed_dim + 2 * c.ffn_dim, c.embed_dim, "config"),
-                   4 * (c.encoder_layers + c.decoder_layers), "config");
+  check_weights(std::max(c.source_vocab_size, c.target_vocab_size) * c.embed_dim,
+                checked_multiply(8 * c.embed_dim + 2 * c.ffn_dim, c.embed_dim, "config"),
+                c.encoder_layers + c.decoder_layers);
   return c;
 }
 

@@ -167,6 +167,7 @@ TEST(Seq2SeqTest, BadInputIsNamed) {
   refused([](Seq2SeqConfig& c) { c.positions = Positions::rotary; }, "positions");
   refused([](Seq2SeqConfig& c) { c.dropout_p = 1; }, "dropout_p");
   refused([](Seq2SeqConfig& c) { c.embed_dim = int64_t{1} << 40, c.num_heads = 1; }, "config");
+  refused([](Seq2SeqConfig& c) { c.encoder_layers = c.decoder_layers = int64_t{1} << 62; }, "encoder_layers");
 }
 
 }  // namespace

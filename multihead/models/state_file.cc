@@ -119,8 +119,8 @@ class Reader {
     MH_CHECK(x.dtype() == Dtype::i64 && x.rank() == 1, FormatError, file_.path(), ": \"", name,
              "\" must be [rows] of i64, got ", x.shape(), " of ", x.dtype());
     const auto values = x.to_vector<int64_t>();
-    for (const int64_t value : values) {
-      MH_CHECK(value >= 0, FormatError, file_.path(), ": a length of ", value);
+    for (const int64_t value : values) {  // sums of lengths stay numbers
+      MH_CHECK(value >= 0 && value <= int64_t{1} << 48, FormatError, file_.path(), ": a length of ", value);
     }
     return values;
   }
@@ -216,6 +216,7 @@ Tensor of(const std::vector<int64_t>& values) {
 }
 
 void save(const std::string& path, const DecodeState& state, const std::string& weights) {
+  const Busy busy(state.in_use, "save_state");
   io::TensorMap tensors;
   tensors["lengths"] = of(state.lengths);
   tensors["starts"] = of(state.starts);

@@ -65,6 +65,8 @@ TEST(ConcurrencyTest, OneStateServesOneCallAtATime) {
       EXPECT_THROW(state.reorder(std::vector<int64_t>{1, 0}), ValueError);
       EXPECT_THROW(state.repeat(2), ValueError);
       EXPECT_THROW(state.truncate(0), ValueError);
+      EXPECT_THROW(state.clear(0), ValueError);
+      EXPECT_THROW(state.fork(), ValueError);
       DecodeState copy = state;  // not in use
       EXPECT_NO_THROW(copy.truncate(0));
     }).join();

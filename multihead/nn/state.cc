@@ -98,7 +98,7 @@ int64_t DecodeState::room() const {
   return capacity - (lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()));
 }
 
-void DecodeState::make_room(std::span<const int64_t> counts) {
+void DecodeState::make_room(std::span<const int64_t> counts, const Busy& /*held*/) {
   if (window == 0) return;
   // Blocks of keys keep their places in the kernel's order of sums.
   std::vector<int64_t> shifts(lengths.size(), 0);
@@ -156,8 +156,10 @@ void DecodeState::reorder_layers(std::span<const int64_t> rows) {
 
 void DecodeState::repeat(int64_t times) {
   const Busy busy(in_use, "repeat");
+  MH_CHECK(times >= 1, ValueError, "repeat: expected at least 1 time, got ", times);
+  const int64_t count = checked_multiply(batch(), times, "repeat");
   std::vector<int64_t> rows;
-  for (int64_t i = 0; i < batch() * times; ++i) rows.push_back(i / times);
+  for (int64_t i = 0; i < count; ++i) rows.push_back(i / times);
   reorder_layers(rows);
 }
 
@@ -173,8 +175,15 @@ void DecodeState::truncate(int64_t length) {
 }
 
 void DecodeState::clear(int64_t row) {
-  lengths.at(static_cast<size_t>(row)) = 0;
-  starts.at(static_cast<size_t>(row)) = 0;
+  const Busy busy(in_use, "clear");
+  MH_CHECK(row >= 0 && row < batch(), ValueError, "clear: row ", row, " of a batch of ", batch());
+  lengths[static_cast<size_t>(row)] = 0;
+  starts[static_cast<size_t>(row)] = 0;
+}
+
+DecodeState DecodeState::fork() const {
+  const Busy busy(in_use, "fork");
+  return *this;
 }
 
 size_t DecodeState::bytes() const {

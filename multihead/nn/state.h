@@ -36,9 +36,9 @@ struct DecodeState {
   std::vector<int64_t> lengths;        ///< tokens per row; the position of the next one
   /// Ring: tokens per row that were dropped, the position of the first one that is held; otherwise 0.
   std::vector<int64_t> starts;
-  int64_t capacity = 0;  ///< tokens that fit per row (ring: at a time)
-  int64_t window = 0;    ///< ring: keys that a token sees, itself included; 0: no ring
-  BusyFlag in_use;       ///< held by the call that moves the state on
+  int64_t capacity = 0;     ///< tokens that fit per row (ring: at a time)
+  int64_t window = 0;       ///< ring: keys that a token sees, itself included; 0: no ring
+  mutable BusyFlag in_use;  ///< held by the call that moves the state on, or copies or saves it
 
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
   /// Rows of the state per row of `cross` (1 without).
@@ -47,23 +47,23 @@ struct DecodeState {
   std::vector<int64_t> held() const;
   /// Ring: tokens that a call may add to a row whatever it holds; otherwise what the longest row leaves.
   int64_t room() const;
-  /// Drops what a ring need not hold any longer where row b would not take counts[b] more tokens.
-  /// Throws ValueError if they do not fit even then, before anything has changed.
-  void make_room(std::span<const int64_t> counts);
+  /// Drops what a ring need not hold any longer where row b would not take counts[b] more tokens. The caller
+  /// holds in_use. Throws ValueError if they do not fit even then, before anything has changed.
+  void make_room(std::span<const int64_t> counts, const Busy& held);
 
   /// Row i becomes what row rows[i] was: beam search, and batches that shrink or grow. Tokens that do not
   /// move are not copied. With `cross`, rows must stay in whole groups. Throws ValueError, and then nothing
   /// has changed.
   void reorder(std::span<const int64_t> rows);
-  /// Every row `times` times in a row; `cross` is shared by them.
+  /// Every row `times` times in a row; `cross` is shared by them. Throws ValueError unless times >= 1.
   void repeat(int64_t times);
   /// Drops the tokens of every row past `length`. Throws ValueError where a ring has dropped keys that the
   /// next token would see; then nothing has changed.
   void truncate(int64_t length);
-  /// Row b forgets everything.
+  /// The row forgets everything. Throws ValueError unless the batch has it.
   void clear(int64_t row);
   /// A copy; what it shares is copied when either side goes on.
-  DecodeState fork() const { return *this; }
+  DecodeState fork() const;
   size_t bytes() const;
 
  private:

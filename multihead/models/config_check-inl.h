@@ -1,0 +1,33 @@
+// What the configs of all models are asked.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "multihead/core/error.h"
+
+namespace multihead::models {
+
+/// A number of things: so bounded that sums of a few of them, and the product of two, are numbers.
+inline void check_count(const char* field, int64_t value) {
+  MH_CHECK(value > 0, ValueError, "config: ", field, " must be positive, got ", value);
+  MH_CHECK(value <= int64_t{1} << 31, ValueError, "config: ", field, " must be at most 2^31, got ", value);
+}
+
+inline void check_probability(const char* field, double value) {
+  MH_CHECK(value >= 0 && value < 1, ValueError, "config: ", field, " must be in [0, 1), got ", value);
+}
+
+inline void check_positive_number(const char* field, double value) {
+  MH_CHECK(value > 0 && std::isfinite(value), ValueError, "config: ", field, " must be positive, got ",
+           value);
+}
+
+/// Throws ValueError for more weights than any machine holds, before memory is asked for.
+inline void check_weights(int64_t embeddings, int64_t layer, int64_t layers) {
+  constexpr int64_t kMost = int64_t{1} << 42;
+  MH_CHECK(embeddings <= kMost && layer <= kMost / layers, ValueError, "config: ", embeddings,
+           " weights of embeddings and ", layer, " in each of ", layers, " layers are more than 2^42");
+}
+
+}  // namespace multihead::models
