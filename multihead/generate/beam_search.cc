@@ -17,13 +17,22 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
+// How many hypotheses of a sentence must end; as good as all of them where the patience has no end.
+size_t hypotheses_wanted(const BeamOptions& o) {
+  if (o.sample) return static_cast<size_t>(o.num_hypotheses);
+  const double wanted = std::ceil(static_cast<double>(o.beam_size) * o.patience);
+  return static_cast<size_t>(std::min(wanted, double{INT32_MAX}));
+}
+
 void check_options(const BeamOptions& o, size_t sentences) {
-  const auto positive = [](const char* name, int64_t value) {
+  constexpr int64_t kMost = 1 << 20;
+  const auto in_range = [](const char* name, int64_t value, int64_t most) {
     MH_CHECK(value >= 1, ValueError, "beam search: ", name, " must be at least 1, got ", value);
+    MH_CHECK(value <= most, ValueError, "beam search: ", name, " must be at most ", most, ", got ", value);
   };
-  positive("beam_size", o.beam_size);
-  positive("num_hypotheses", o.num_hypotheses);
-  positive("max_length", o.max_length);
+  in_range("beam_size", o.beam_size, kMost);
+  in_range("num_hypotheses", o.num_hypotheses, kMost);
+  in_range("max_length", o.max_length, INT64_MAX);
   MH_CHECK(o.patience > 0 && std::isfinite(o.patience), ValueError, "beam search: patience must be > 0, got ",
            o.patience);
   MH_CHECK(std::isfinite(o.length_penalty), ValueError, "beam search: length_penalty must be a number, got ",
@@ -36,12 +45,9 @@ void check_options(const BeamOptions& o, size_t sentences) {
            "beam search: repetition_penalty must be > 0, got ", o.repetition_penalty);
   MH_CHECK(o.prefixes.empty() || o.prefixes.size() == sentences, ValueError,
            "beam search: ", o.prefixes.size(), " prefixes for ", sentences, " sentences");
-  if (o.sample) {
-    check(o.sampling);
-    return;
-  }
-  MH_CHECK(static_cast<double>(o.num_hypotheses) <= std::ceil(static_cast<double>(o.beam_size) * o.patience),
-           ValueError, "beam search: num_hypotheses ", o.num_hypotheses, " exceeds beam_size ", o.beam_size,
+  check(o.sampling);
+  MH_CHECK(static_cast<size_t>(o.num_hypotheses) <= hypotheses_wanted(o), ValueError,
+           "beam search: num_hypotheses ", o.num_hypotheses, " exceeds beam_size ", o.beam_size,
            " · patience ", o.patience);
 }
 
@@ -90,8 +96,7 @@ class Search {
     // The start token takes a position, too.
     max_length_ = std::min(options.max_length, model.config().max_positions - 1);
     beams_ = options.sample ? options.num_hypotheses : options.beam_size;
-    wanted_ = static_cast<size_t>(std::ceil(static_cast<double>(options.beam_size) * options.patience));
-    if (options.sample) wanted_ = static_cast<size_t>(options.num_hypotheses);
+    wanted_ = hypotheses_wanted(options);
   }
 
   // The hypotheses of sources[i] go to results[i]; `sentences[i]` is its index among all.

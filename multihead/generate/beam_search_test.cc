@@ -264,6 +264,10 @@ TEST(BeamSearchTest, BadArgumentsAreNamed) {
   refused({{3}}, {.beam_size = 0}, "beam_size");
   refused({{3}}, {.beam_size = 2, .num_hypotheses = 3}, "num_hypotheses 3 exceeds");
   refused({{3}}, {.patience = 0}, "patience");
+  refused({{3}}, {.beam_size = INT64_MAX}, "beam_size must be at most");
+  refused({{3}}, {.num_hypotheses = INT64_MAX, .sample = true}, "num_hypotheses must be at most");
+  refused({{3}}, {.sampling = {.temperature = -1}}, "temperature");
+  EXPECT_EQ(beam_search(model, {{3}}, {.patience = 1e300, .max_length = 5}).size(), 1u);  // no end to wait for
   refused({{3}}, {.length_penalty = NAN}, "length_penalty");
   refused({{3}}, {.repetition_penalty = 0}, "repetition_penalty");
   refused({{3}}, {.no_repeat_ngram = -1}, "no_repeat_ngram");
