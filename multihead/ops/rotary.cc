@@ -66,8 +66,8 @@ Tensor rotated(const Tensor& x, const RotaryTable& table, double sign, const Siz
 }  // namespace
 
 std::vector<double> rotary_frequencies(int64_t rotary_dim, double base) {
-  MH_CHECK(rotary_dim > 0 && rotary_dim % 2 == 0, ValueError,
-           "rotary: the rotated size must be positive and even, got ", rotary_dim);
+  MH_CHECK(rotary_dim > 0 && rotary_dim % 2 == 0 && rotary_dim <= 1 << 24, ValueError,
+           "rotary: the rotated size must be positive, even and at most 2^24, got ", rotary_dim);
   MH_CHECK(base > 0 && std::isfinite(base), ValueError, "rotary: base must be positive, got ", base);
   std::vector<double> frequencies;
   for (int64_t k = 0; k < rotary_dim / 2; ++k) {

@@ -24,7 +24,7 @@ Diagonal to_diagonal(nb::handle align) {
     return to_enum<Align>(nb::cast<std::string>(align), "align",
                           {{"end", Align::end}, {"start", Align::start}});
   }
-  if (PyLong_Check(align.ptr())) return Diagonal(nb::cast<int64_t>(align));
+  if (PyLong_Check(align.ptr())) return Diagonal(to_integer(align, {"mask", "align"}));
   return Diagonal(to_tensor(align, {"mask", "align"}));
 }
 
@@ -66,7 +66,8 @@ void bind_masks(nb::module_& m) {
   m.def(
       "prefix",
       [](nb::handle length, nb::handle align) {
-        if (PyLong_Check(length.ptr())) return prefix(nb::cast<int64_t>(length), to_diagonal(align));
+        if (PyLong_Check(length.ptr()))
+          return prefix(to_integer(length, {"prefix", "length"}), to_diagonal(align));
         return prefix(to_tensor(length, {"prefix", "length"}), to_diagonal(align));
       },
       "length"_a, "align"_a = "end", "Causal, except that everybody sees the first keys.");

@@ -311,8 +311,28 @@ Tensor to_tensor_like(nb::handle object, const Tensor& like, Argument argument) 
   return plain ? tensor.to(like.dtype()) : tensor;
 }
 
+bool is_true(nb::handle object) {
+  const int answer = PyObject_IsTrue(object.ptr());
+  if (answer < 0) throw nb::python_error();
+  return answer != 0;
+}
+
+int64_t to_integer(nb::handle object, Argument argument) {
+  const nb::object index = nb::steal(PyIndex_Check(object.ptr()) ? PyNumber_Index(object.ptr()) : nullptr);
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    raise(PyExc_TypeError, prefix(argument) + " must be an integer, got " + name_of_type(object));
+  }
+  const long long value = PyLong_AsLongLong(index.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    raise(PyExc_ValueError, prefix(argument) + " must be an integer of 64 bits, got one beyond");
+  }
+  return value;
+}
+
 std::vector<int64_t> to_integers(nb::handle object, Argument argument) {
-  if (PyLong_Check(object.ptr())) return {nb::cast<int64_t>(object)};
+  if (PyLong_Check(object.ptr())) return {to_integer(object, argument)};
   const Tensor tensor = to_tensor(object, argument);
   if (tensor.numel() == 0) return {};
   if (is_floating(tensor.dtype()) || tensor.rank() > 1) {
@@ -350,13 +370,13 @@ Dtype to_dtype(nb::handle object) {
 Shape to_shape(nb::handle object, Argument argument) {
   Shape shape;
   if (PyLong_Check(object.ptr())) {
-    shape.push_back(nb::cast<int64_t>(object));
+    shape.push_back(to_integer(object, argument));
     return shape;
   }
   for (nb::handle size : object) {
     MH_CHECK(shape.rank() < Shape::kMaxRank, ShapeError, prefix(argument), " has more than ", Shape::kMaxRank,
              " axes");
-    shape.push_back(nb::cast<int64_t>(nb::int_(size)));
+    shape.push_back(to_integer(size, argument));
   }
   return shape;
 }

@@ -32,6 +32,10 @@ bool is_read_only(nb::handle object);
 Tensor to_tensor_or_none(nb::handle object, Argument argument);
 /// Numbers and lists become `like`'s dtype, everything else as to_tensor().
 Tensor to_tensor_like(nb::handle object, const Tensor& like, Argument argument);
+/// As `if` takes it.
+bool is_true(nb::handle object);
+/// Anything with __index__. Raises TypeError, and ValueError for what 64 bits do not hold.
+int64_t to_integer(nb::handle object, Argument argument);
 /// i64 from lists and integer arrays.
 std::vector<int64_t> to_integers(nb::handle object, Argument argument);
 

@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <new>
+#include <typeinfo>
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
@@ -49,6 +50,8 @@ void translate(const std::exception_ptr& pointer, void*) {
     PyErr_SetString(known.numeric.ptr(), e.what());
   } catch (const std::bad_alloc&) {
     PyErr_SetString(PyExc_MemoryError, "multihead: out of memory");
+  } catch (const std::bad_cast&) {
+    PyErr_SetString(PyExc_TypeError, "multihead: a value has a type or a size that was not expected");
   }
 }
 

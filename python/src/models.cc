@@ -113,7 +113,7 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t
     if (on_token.is_none()) return true;
     const Locked locked;
     const nb::object answer = or_sleep([&] { return on_token(row, token); });
-    return answer.is_none() || nb::cast<bool>(answer);
+    return answer.is_none() || is_true(answer);
   };
   auto result = unlocked([&] { return generate(model, rows, options); });
   return single ? nb::cast(result.at(0)) : nb::cast(result);

@@ -1,6 +1,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <climits>
+
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -76,7 +79,8 @@ void bind_elementwise(nb::module_& m) {
       [](nb::handle x, nb::handle axis, bool keep_axis) {
         const Tensor t = to_tensor(x, {"sum", "x"});
         if (axis.is_none()) return unlocked([&] { return sum(t); });
-        const int a = nb::cast<int>(axis);
+        const int64_t given = to_integer(axis, {"sum", "axis"});
+        const int a = static_cast<int>(std::clamp<int64_t>(given, INT_MIN, INT_MAX));
         return unlocked([&] { return sum(t, a, keep_axis); });
       },
       "x"_a, "axis"_a = nb::none(), "keep_axis"_a = false, "Sum of all elements, or over one axis.");

@@ -91,7 +91,7 @@ Tensor take(const Tensor& x, nb::handle item, int& axis) {
     Shape shape = x.shape(), strides = x.strides();
     const int64_t offset = count > 0 ? begin * strides[axis] : 0;
     shape[axis] = count;
-    strides[axis] *= step;
+    if (count > 1) strides[axis] *= step;
     const Tensor view = x.as_strided(shape, strides, offset);
     ++axis;
     return step > 0 ? view : view.clone();
@@ -151,7 +151,9 @@ nb::object arithmetic(const Tensor& a, nb::handle b, F&& f) {
     return nb::cast(unlocked([&] { return f(a, other); }));
   }
   if (is_number(b)) {
-    const Tensor other = Tensor::full({}, nb::cast<double>(b), a.dtype());
+    const double value = PyFloat_AsDouble(b.ptr());
+    if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+    const Tensor other = Tensor::full({}, value, a.dtype());
     return nb::cast(unlocked([&] { return f(a, other); }));
   }
   return nb::borrow(nb::handle(Py_NotImplemented));
@@ -275,7 +277,7 @@ void bind_tensor(nb::module_& m) {
       [](nb::object self, nb::object dtype, nb::object copy) {
         nb::object array = to_numpy(self);
         if (!dtype.is_none()) array = array.attr("astype")(dtype, "copy"_a = false);
-        return !copy.is_none() && nb::cast<bool>(copy) ? array.attr("copy")() : array;
+        return is_true(copy) ? array.attr("copy")() : array;
       },
       "dtype"_a = nb::none(), "copy"_a = nb::none());
   c.def(

@@ -246,6 +246,29 @@ def test_blocks_without_a_tape_end_where_they_began():
     assert len(refused) == 2 and all("in the order in which they began" in text for text in refused)
 
 
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda x: mh.reshape(x, 2**63), "reshape: shape must be an integer of 64 bits"),
+        (lambda x: x.reshape([3.0]), "must be an integer, got float"),
+        (lambda x: mh.zeros([2**64]), "must be an integer of 64 bits"),
+        (lambda x: mh.sum(x, axis="0"), "sum: axis must be an integer, got str"),
+        (lambda x: mh.sum(x, axis=10**30), "sum: axis must be an integer of 64 bits"),
+        (lambda x: mh.causal(10**30), "align must be an integer of 64 bits"),
+        (lambda x: mh.prefix(-(10**30)), "prefix: length must be an integer of 64 bits"),
+        (lambda x: x + 10**400, "too large"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_named(call, message):
+    with pytest.raises((TypeError, ValueError, OverflowError), match=message):
+        call(mh.tensor(np.ones(3, "f4")))
+
+
+def test_numpy_may_ask_for_a_copy_in_its_own_words():
+    x = mh.tensor(np.ones(3, "f4"))
+    assert x.__array__(copy=np.bool_(True)).ctypes.data != x.data_ptr == x.__array__(copy=0).ctypes.data
+
+
 def test_copies_and_pickles():
     import copy
     import pickle
