@@ -88,6 +88,8 @@ class Tokenizer {
   /// The contents of tokenizer.json and tokenizer_config.json.
   std::string to_json() const;
   std::string config_json() const;
+  /// What to_json() and config_json() gave.
+  static Tokenizer from_contents(std::string_view json, std::string_view config_json);
 
   /// Throws: ValueError for a character (or byte) that has no token.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;

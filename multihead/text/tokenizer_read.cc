@@ -355,7 +355,9 @@ class Reader {
 };
 
 // Roles: tokenizer_config.json gives each as a string or as {"content": string}.
-SpecialTokens read_roles(const Json& config, const Model& model, const std::string& name) {
+SpecialTokens read_roles(std::string_view json, const Model& model, const std::string& name) {
+  const Json config = Json::parse(json, name);
+  MH_CHECK(config.is_object(), FormatError, name, ": must be an object, got ", kind_name(config));
   SpecialTokens special;
   const auto read = [&](const char* key, std::string& role) {
     const Json& given = member(config, key);
@@ -387,6 +389,12 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
   return Tokenizer(read_model(json, name));
 }
 
+Tokenizer Tokenizer::from_contents(std::string_view json, std::string_view config_json) {
+  const std::shared_ptr<Model> model = read_model(json, "tokenizer.json");
+  model->special = read_roles(config_json, *model, "tokenizer_config.json");
+  return Tokenizer(model);
+}
+
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   std::error_code error;
   const bool directory = std::filesystem::is_directory(path, error);
@@ -394,9 +402,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const std::shared_ptr<Model> model = read_model(read_file(file.string()), file.string());
   const std::filesystem::path config = path / "tokenizer_config.json";
   if (directory && std::filesystem::exists(config, error)) {
-    const Json root = Json::parse(read_file(config.string()), config.string());
-    MH_CHECK(root.is_object(), FormatError, config.string(), ": must be an object, got ", kind_name(root));
-    model->special = read_roles(root, *model, config.string());
+    model->special = read_roles(read_file(config.string()), *model, config.string());
   }
   return Tokenizer(model);
 }

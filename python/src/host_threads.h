@@ -10,7 +10,7 @@
 namespace multihead::python {
 
 /// Finds OpenMP among the libraries that the loaded shared object `library` depends on; false if there is
-/// none.
+/// none, or if this process was forked from one that may have used it.
 bool find_openmp(const std::string& library);
 
 /// OpenMP's threads for the kernels called while it lives; our own pool without OpenMP and in the children of

@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "multihead/text/tokenizer.h"
@@ -118,6 +119,12 @@ void bind_text(nb::module_& m) {
       .def_prop_ro("pad_id", &Tokenizer::pad_id)
       .def_prop_ro("unk_id", &Tokenizer::unk_id)
       .def_prop_ro("fingerprint", &Tokenizer::fingerprint)
+      // Workers of a data loader get it by pickle.
+      .def("__getstate__", [](const Tokenizer& t) { return nb::make_tuple(t.to_json(), t.config_json()); })
+      .def("__setstate__",
+           [](Tokenizer& t, const std::tuple<std::string, std::string>& contents) {
+             new (&t) Tokenizer(Tokenizer::from_contents(std::get<0>(contents), std::get<1>(contents)));
+           })
       .def("__repr__", [](const Tokenizer& t) {
         return std::string("Tokenizer(") + (t.kind() == Tokenizer::Kind::bpe ? "bpe" : "characters") + ", " +
                std::to_string(t.vocab_size()) + " tokens)";

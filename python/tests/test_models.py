@@ -1,6 +1,8 @@
 """Modules, optimisers, files, tokenizers, language models, training, the command line."""
 
+import copy
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -170,6 +172,7 @@ def test_tokenizers(tmp_path):
     ids = t.encode("The lazy fox — 狐\x00")
     assert t.decode(ids) == "The lazy fox — 狐\x00" and t.decode_bytes(np.array(ids)) == "The lazy fox — 狐\x00".encode()
     t.save(str(tmp_path))
+    assert pickle.loads(pickle.dumps(t)).eos_id == t.eos_id and copy.deepcopy(t).fingerprint == t.fingerprint
     again = mh.Tokenizer.load(str(tmp_path))
     assert again.encode("dog") == t.encode("dog") and again.fingerprint == t.fingerprint
     assert t.encode(b"\xff\xfe") and t.vocab_size == len(t) and t.eos_id is not None

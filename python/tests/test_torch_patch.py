@@ -1,6 +1,8 @@
 """multihead.torch.patch() under modules and models, on PyTorch's threads, in forked children."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -36,6 +38,46 @@ def test_patch_under_torch_modules():
     with pytest.raises(KeyError), mt.patch():
         raise KeyError
     assert F.scaled_dot_product_attention is original
+
+
+def test_patches_that_nest_overlap_and_run_in_threads_leave_nothing_behind():
+    original, fast_path = F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    q = torch.ones(1, 2, 8, 4)
+    first, second = mt.patch(always=True), mt.patch(always=True)
+    outer, inner = first.__enter__(), second.__enter__()
+    F.scaled_dot_product_attention(q, q, q)
+    first.__exit__(None, None, None)
+    F.scaled_dot_product_attention(q, q, q)
+    assert (outer.calls, inner.calls) == (0, 2)
+    second.__exit__(None, None, None)
+    assert F.scaled_dot_product_attention is original and torch.backends.mha.get_fastpath_enabled() == fast_path
+
+    def work():
+        for _ in range(200):
+            with mt.patch():
+                F.scaled_dot_product_attention(q, q, q)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert F.scaled_dot_product_attention is original and torch.backends.mha.get_fastpath_enabled() == fast_path
+
+
+def test_a_patch_beneath_another_library_steps_aside():
+    original, q = F.scaled_dot_product_attention, torch.ones(1, 2, 8, 4)
+    with mt.patch(always=True) as record:
+        ours = F.scaled_dot_product_attention
+        theirs = lambda *arguments: ours(*arguments)
+        F.scaled_dot_product_attention = theirs
+        theirs(q, q, q)
+    try:
+        assert F.scaled_dot_product_attention is theirs and record.calls == 1
+        torch.testing.assert_close(theirs(q, q, q), original(q, q, q))
+        with mt.patch(always=True) as record:
+            theirs(q, q, q)
+        assert record.calls == 1
+    finally:
+        F.scaled_dot_product_attention = original
 
 
 @pytest.mark.parametrize("length, grad, ours", [(8, False, False), (40, False, True), (40, True, False), (128, True, True)])
@@ -129,6 +171,22 @@ def test_kernels_run_on_pytorchs_threads():
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_child_that_imports_after_pytorch_had_workers_has_its_own():
+    program = """
+import os, signal, sys, torch
+torch.set_num_threads(2)
+torch.randn(1 << 20).exp()  # PyTorch's workers exist now, and will not in the child
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    import multihead.torch as mt
+    q = torch.ones(2, 8, 64, 32)
+    os._exit(0 if torch.equal(mt.scaled_dot_product_attention(q, q, q), q) else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0
 
 
 def test_threads_and_forks_with_pytorch():

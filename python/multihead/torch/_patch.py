@@ -1,6 +1,7 @@
 """Puts multihead's attention under PyTorch's, for the duration of a with block."""
 
 import contextlib
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +77,48 @@ def _is_small(query, key, value):
     return recorded or work < _LEAST_WORK
 
 
+_lock = threading.Lock()
+_blocks = ()  # (record, always) of every patch() block that runs, in any thread; the newest takes the calls
+_original, _fast_path = None, None
+
+
+def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    blocks = _blocks
+    if blocks:
+        record, always = blocks[-1]
+        if dropout_p == 0.0 and not always and _is_small(query, key, value):
+            record.left_to_pytorch(_TOO_SMALL)
+        elif _is_ours(query, key, value, attn_mask):
+            record.calls += 1
+            return _attention.plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        else:
+            record.left_to_pytorch(_why_not(query, key, value, attn_mask))
+    return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def _begin(block):
+    global _blocks, _original, _fast_path
+    with _lock:
+        if F.scaled_dot_product_attention is not _patched and not _blocks:
+            _original = F.scaled_dot_product_attention
+            F.scaled_dot_product_attention = _patched
+        if not _blocks:
+            _fast_path = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+        _blocks += (block,)
+
+
+def _end(block):
+    global _blocks
+    with _lock:
+        _blocks = tuple(other for other in _blocks if other is not block)
+        if _blocks:
+            return
+        torch.backends.mha.set_fastpath_enabled(_fast_path)
+        if F.scaled_dot_product_attention is _patched:  # else somebody has put theirs above ours
+            F.scaled_dot_product_attention = _original
+
+
 @contextlib.contextmanager
 def patch(*, always=False):
     """Makes torch.nn.functional.scaled_dot_product_attention, and with it nn.MultiheadAttention, nn.Transformer* and
@@ -83,32 +126,14 @@ def patch(*, always=False):
 
     Tensors elsewhere, nested ones and functorch transforms are left to PyTorch, and so are calls without dropout that
     are too small to gain (queries * keys * width of all heads and samples below 2^19 with a gradient, 2^16 without),
-    unless `always`. The object that the block gets counts
-    both: `with patch() as p: …; print(p)`. The patch is process-wide while the block runs. The fused inference path
-    of nn.MultiheadAttention and nn.TransformerEncoder, which has its own attention, is switched off.
+    unless `always`. The object that the block gets counts both: `with patch() as p: …; print(p)`. The patch is
+    process-wide while a block runs; blocks may nest, overlap and run in several threads, and the newest counts. The
+    fused inference path of nn.MultiheadAttention and nn.TransformerEncoder, which has its own attention, is off
+    meanwhile.
     """
-    original = F.scaled_dot_product_attention
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    record = Patch()
-
-    def scaled_dot_product_attention(
-        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-    ):
-        if dropout_p == 0.0 and not always and _is_small(query, key, value):
-            record.left_to_pytorch(_TOO_SMALL)
-            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        if _is_ours(query, key, value, attn_mask):
-            record.calls += 1
-            return _attention.plain_attention(
-                query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-            )
-        record.left_to_pytorch(_why_not(query, key, value, attn_mask))
-        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-
-    F.scaled_dot_product_attention = scaled_dot_product_attention
-    torch.backends.mha.set_fastpath_enabled(False)
+    block = (Patch(), always)
+    _begin(block)
     try:
-        yield record
+        yield block[0]
     finally:
-        F.scaled_dot_product_attention = original
-        torch.backends.mha.set_fastpath_enabled(fast_path)
+        _end(block)
