@@ -38,6 +38,24 @@ ForwardCall forward_call(const AttentionProblem& p, const ScoreTerms<float>& t, 
   return call;
 }
 
+BackwardCall backward_call(const AttentionProblem& p, const ScoreTerms<float>& t,
+                           const AttentionInput<float>& in, const AttentionGradient<float>& g) {
+  BackwardCall call;
+  call.forward = digest_forward(p, t, sizeof(float));
+  set_input(call.forward, in);
+  call.f32 = g;
+  return call;
+}
+
+BackwardCall backward_call(const AttentionProblem& p, const ScoreTerms<float>& t,
+                           const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g) {
+  BackwardCall call;
+  call.forward = digest_forward(p, t, sizeof(BFloat16));
+  set_input(call.forward, in);
+  call.bf16 = g;
+  return call;
+}
+
 }  // namespace
 
 void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
@@ -56,6 +74,22 @@ void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<floa
   run_forward(call);
 }
 
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                 const AttentionInput<float>& in, const AttentionGradient<float>& g,
+                                 MatmulPrecision precision, TileUnit unit) {
+  BackwardCall call = backward_call(p, t, in, g);
+  call.forward.tiles = true, call.forward.unit = unit, call.forward.scheme = part_scheme(precision);
+  run_backward(call);
+}
+
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                 const AttentionInput<BFloat16>& in,
+                                 const AttentionGradient<BFloat16, float>& g, TileUnit unit) {
+  BackwardCall call = backward_call(p, t, in, g);
+  call.forward.tiles = true, call.forward.unit = unit;
+  run_backward(call);
+}
+
 void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<float>& in,
                        const AttentionOutput<float>& out) {
   if (current_isa() == Isa::baseline) return reference_attention_forward(p, t, in, out);
@@ -67,10 +101,8 @@ void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, co
 void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                         const AttentionInput<float>& in, const AttentionGradient<float>& g) {
   if (current_isa() == Isa::baseline) return reference_attention_backward(p, t, in, g);
-  BackwardCall call;
-  call.forward = digest_forward(p, t, sizeof(float));
-  set_input(call.forward, in);
-  call.f32 = g;
+  BackwardCall call = backward_call(p, t, in, g);
+  choose_products(call.forward);
   run_backward(call);
 }
 
@@ -85,10 +117,8 @@ void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
 void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                         const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g) {
   if (current_isa() == Isa::baseline) return widened_backward(p, t, in, g);
-  BackwardCall call;
-  call.forward = digest_forward(p, t, sizeof(BFloat16));
-  set_input(call.forward, in);
-  call.bf16 = g;
+  BackwardCall call = backward_call(p, t, in, g);
+  choose_products(call.forward);
   run_backward(call);
 }
 

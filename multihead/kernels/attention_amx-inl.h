@@ -38,7 +38,6 @@ struct AmxLayout {
         value(c.value_columns / kAmxLines * (attention_key_block / kAmxStep) * parts * kAmxWords),
         query(kTileGroups * head_steps * parts * kAmxWords),
         weights(kTileGroups * (attention_key_block / kAmxStep) * parts * kAmxWords) {}
-  int64_t head_strip() const { return head_steps * parts * kAmxWords; }
 };
 
 // Keys and values of one block, packed from a multiple of 32 on.
@@ -158,24 +157,38 @@ HWY_INLINE void ScaleRows(const RowTile& t, const BlockRange& r, float scale, fl
   }
 }
 
+// Rows of keys from `first` (a multiple of 32) to `end`, columns of queries, `dim` numbers each.
+struct AmxPairs {
+  const uint16_t* keys = nullptr;
+  const uint16_t* queries = nullptr;
+  int first = 0, end = 0;
+  int64_t dim = 0;
+};
+
+// s[k - r.k0][q] = ⟨key[k], query[q]⟩ wherever needed. Rows before s down to a multiple of 32 keys are
+// overwritten.
+HWY_INLINE void TilePairs(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxPairs& of,
+                          float* s) {
+  AmxProduct p;
+  p.a_strip = p.b_strip = std::max<int64_t>(amx_steps(of.dim), 1) * c.scheme.parts * kAmxWords;
+  p.steps = amx_steps(of.dim), p.scheme = c.scheme, p.c_stride = kTileRows;
+  for (int k = r.k0 / 32 * 32; k < r.k1; k += 32) {
+    int from, to;
+    NeededGroups(t, r, std::max(k, r.k0), std::min(k + 32, r.k1), &from, &to);
+    if (from >= to) continue;
+    p.a = of.keys + (k - of.first) / kAmxLines * p.a_strip;
+    p.a_strips = std::min<int64_t>(2, amx_strips(of.end - k));
+    p.b = of.queries + from * p.b_strip, p.b_strips = to - from;
+    p.c = s + (k - r.k0) * kTileRows + from * kGroupRows;
+    amx_multiply(p, c.unit);
+  }
+}
+
 // As ScoreProduct. Rows before s down to a multiple of 32 keys are overwritten.
 HWY_INLINE void TileScores(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxTile& tile,
                            float* s, float* max) {
   const AmxStage& stage = *tile.stage;
-  const AmxLayout layout(c);
-  const int first = r.k0 / 32 * 32;
-  AmxProduct p{.a_strip = layout.head_strip(), .b_strip = layout.head_strip()};
-  p.steps = amx_steps(c.p->head_dim), p.scheme = c.scheme, p.c_stride = kTileRows;
-  for (int k = first; k < r.k1; k += 32) {
-    int from, to;
-    NeededGroups(t, r, std::max(k, r.k0), std::min(k + 32, r.k1), &from, &to);
-    if (from >= to) continue;
-    p.a = stage.key + (k - stage.first) / kAmxLines * p.a_strip;
-    p.a_strips = std::min<int64_t>(2, amx_strips(stage.end - k));
-    p.b = tile.query + from * p.b_strip, p.b_strips = to - from;
-    p.c = s + (k - r.k0) * kTileRows + from * kGroupRows;
-    amx_multiply(p, c.unit);
-  }
+  TilePairs(c, t, r, {stage.key, tile.query, stage.first, stage.end, c.p->head_dim}, s);
   if (stage.key_strange || tile.query_strange) StrangeScores(c, t, r, s);
   ScaleRows(t, r, ScoreScale(c), s, max);
 }
@@ -197,18 +210,24 @@ HWY_INLINE void AddStrangeValues(const ForwardCall& c, const RowTile& t, const B
   }
 }
 
-// sums[q][:] = Σ_k P[k][q] V[k][:] over the keys that q sees; `shadow` is read only if some value is not
-// finite.
-HWY_INLINE void TileValues(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxTile& tile,
-                           const float* s, const float* shadow, uint16_t* weights, float* sums) {
-  const AmxStage& stage = *tile.stage;
+// sums[q][:] = Σ_k weights[k][q] rows[k][:] [+ sums] over the keys that q sees.
+struct AmxSum {
+  const float* weights = nullptr;  // from key r.k0 on
+  const uint16_t* rows = nullptr;  // packed columns of keys from `first` (a multiple of 32) to `end`
+  int first = 0, end = 0;
+  int64_t columns = 0;
+  bool add = false;
+  uint16_t* packed = nullptr;  // memory for the weights
+  float* sums = nullptr;
+};
+
+HWY_INLINE void TileSums(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxSum& of) {
   const int first = r.k0 / 32 * 32;
   const int64_t step = c.scheme.parts * kAmxWords;
-  const AmxOperand from{s, false, 1, kTileRows, t.groups * kGroupRows, r.k1 - r.k0, r.k0 - first};
-  amx_pack(from, AmxSide::rows, c.scheme.parts, NotFinite::keep, weights);
-  AmxProduct p{.a_strip = amx_steps(r.k1 - first) * step,
-               .b_strip = amx_steps(stage.end - stage.first) * step};
-  p.b_strips = c.value_columns / kAmxLines, p.scheme = c.scheme, p.c_stride = c.value_columns;
+  const AmxOperand from{of.weights, false, 1, kTileRows, t.groups * kGroupRows, r.k1 - r.k0, r.k0 - first};
+  amx_pack(from, AmxSide::rows, c.scheme.parts, NotFinite::keep, of.packed);
+  AmxProduct p{.a_strip = amx_steps(r.k1 - first) * step, .b_strip = amx_steps(of.end - of.first) * step};
+  p.b_strips = of.columns / kAmxLines, p.scheme = c.scheme, p.c_stride = of.columns, p.add = of.add;
   for (int g = 0; g < t.groups; g += 2) {
     int a = r.k1, e = r.k0;
     for (int i = g; i < std::min(g + 2, t.groups); ++i) {
@@ -216,12 +235,20 @@ HWY_INLINE void TileValues(const ForwardCall& c, const RowTile& t, const BlockRa
     }
     const int64_t begin = (a - first) / 32;
     p.steps = std::max<int64_t>(0, amx_steps(e - first) - begin);
-    p.a = weights + g * p.a_strip + begin * step;
-    p.b = stage.value + ((first - stage.first) / 32 + begin) * step;
+    p.a = of.packed + g * p.a_strip + begin * step;
+    p.b = of.rows + ((first - of.first) / 32 + begin) * step;
     p.a_strips = std::min(2, t.groups - g);
-    p.c = sums + g * kGroupRows * c.value_columns;
+    p.c = of.sums + g * kGroupRows * of.columns;
     amx_multiply(p, c.unit);
   }
+}
+
+// sums[q][:] = Σ_k P[k][q] V[k][:] over the keys that q sees; `shadow` is read only if some value is not
+// finite.
+HWY_INLINE void TileValues(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxTile& tile,
+                           const float* s, const float* shadow, uint16_t* weights, float* sums) {
+  const AmxStage& stage = *tile.stage;
+  TileSums(c, t, r, {s, stage.value, stage.first, stage.end, c.value_columns, false, weights, sums});
   if (stage.value_strange) AddStrangeValues(c, t, r, s, shadow, sums);
 }
 

@@ -44,10 +44,12 @@ struct BackwardBuffers {
   float* derivative;  // likewise: of soft-cap and score function
   float* extra;       // likewise: transposed bias, dropped probabilities, turned bias gradients
   uint8_t* keep;
-  float* key;      // staged
-  float* value;    // staged
-  float* d_key;    // [kBackwardBlock][head_columns]
-  float* d_value;  // [kBackwardBlock][value_columns]
+  float* key;          // staged
+  float* value;        // staged
+  float* key_columns;  // on tiles
+  uint16_t* weights;   // on tiles: packed probabilities or score gradients
+  float* d_key;        // [kBackwardBlock][head_columns]
+  float* d_value;      // [kBackwardBlock][value_columns]
 };
 
 BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
@@ -59,16 +61,49 @@ BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
   b.extra = b.derivative + kSize;
   b.keep = reinterpret_cast<uint8_t*>(b.extra + kSize);
   b.key = b.extra + kSize + kSize / 4;
-  b.value = b.key + kBackwardBlock * call.head_columns;
-  b.d_key = b.value + kBackwardBlock * call.forward.value_columns;
+  b.value = b.key + call.operands.key;
+  b.key_columns = b.value + call.operands.value;
+  b.weights = reinterpret_cast<uint16_t*>(b.key_columns + call.operands.key_columns);
+  b.d_key = b.key_columns + call.operands.key_columns + call.operands.weights;
   b.d_value = b.d_key + kBackwardBlock * call.head_columns;
   return b;
 }
 
 struct BlockInput {
-  Rows key, value;  // from key k0 of the block on
+  Rows key, value;  // from key `base` on
+  AmxBlock packed;  // on tiles
   int base = 0;
 };
+
+BlockInput StageInput(const BackwardCall& call, const BackwardJob& job, int k0, int k1,
+                      const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  if (UsesTiles(c)) return {{}, {}, PackBlock(call, job, k0, k1, b.key, b.value, b.key_columns), k0};
+  return {StageRows(c, c.key, c.key_strides, job.b, job.kv, k0, k1, c.p->head_dim, c.copy_key,
+                    call.head_columns, b.key),
+          StageRows(c, c.value, c.value_strides, job.b, job.kv, k0, k1, c.p->value_dim, c.copy_value,
+                    c.value_columns, b.value),
+          {},
+          k0};
+}
+
+// p <- S, ds <- dP wherever needed.
+void ChunkProducts(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                   const BlockInput& in, const BackwardBuffers& b) {
+  const AttentionProblem& p = *call.forward.p;
+  const RowTile& t = job.row_tiles[n];
+  const float* qt = job.qt + n * call.operands.qt;
+  const float* d_out_t = job.d_out_t + n * call.operands.d_out_t;
+  if (UsesTiles(call.forward)) {
+    TilePairs(call.forward, t, r, in.packed.keys(qt, p.head_dim), b.p);
+    ScaleRows(t, r, ScoreScale(call.forward), b.p, nullptr);
+    TilePairs(call.forward, t, r, in.packed.values(d_out_t, p.value_dim), b.ds);
+    return;
+  }
+  const Rows key = Shifted(in.key, r.k0 - in.base), value = Shifted(in.value, r.k0 - in.base);
+  ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, b.p, nullptr, nullptr, 0, 0);
+  ScoreProduct(t, r, value.data, value.stride, d_out_t, p.value_dim, b.ds, nullptr, nullptr, 0, 0);
+}
 
 // P and dS of keys [r.k0, r.k1), a chunk that stays in L1; the buffers start at r.k0.
 void ChunkGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
@@ -77,11 +112,7 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, int64_t n,
   const ForwardCall& c = call.forward;
   const AttentionProblem& p = *c.p;
   const RowTile& t = job.row_tiles[n];
-  const Rows key = Shifted(in.key, r.k0 - in.base), value = Shifted(in.value, r.k0 - in.base);
-  ScoreProduct(t, r, key.data, key.stride, job.qt + n * p.head_dim * kTileRows, p.head_dim, b.p, nullptr,
-               nullptr, 0, 0);
-  ScoreProduct(t, r, value.data, value.stride, job.d_out_t + n * p.value_dim * kTileRows, p.value_dim, b.ds,
-               nullptr, nullptr, 0, 0);
+  ChunkProducts(call, job, n, r, in, b);
   alignas(64) float unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
   if (rows) {
@@ -119,11 +150,12 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, 
   const bool partial = mask == BlockClass::partial;
   if (partial) fill_keep(*c.p, t, r.k0, r.k1, b.keep);
   if (c.terms->bias) GatherBias(c.terms->bias, c.terms->bias_strides, t, r, b.extra);
-  for (int k = r.k0; k < r.k1; k += kChunk) {
+  const int step = UsesTiles(c) ? kTileChunk : kChunk;
+  for (int k = r.k0; k < r.k1; k += step) {
     const int64_t by = int64_t{k - r.k0} * kTileRows;
     BackwardBuffers chunk = b;
     chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
-    ChunkGradients(call, job, n, MakeBlockRange(t, k, std::min(k + kChunk, r.k1)), in, lanes,
+    ChunkGradients(call, job, n, MakeBlockRange(t, k, std::min(k + step, r.k1)), in, lanes,
                    partial ? b.keep + by : nullptr, c.has_terms || partial, chunk);
   }
   return true;
@@ -150,6 +182,46 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
       hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, hn::Zero(d)), hn::Mul(x, factor)), d, at);
     }
   }
+}
+
+// d_value += P · dO, d_key += dS · Q, d_query += dSᵀ · K of one tile, keys [r.k0, r.k1) of block in.base.
+void AddToValues(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                 const BlockInput& in, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  const float* p = c.p->dropout_p > 0 ? b.extra : b.p;
+  const float* packed = job.d_out + n * call.operands.d_out;
+  float* to = b.d_value + (r.k0 - in.base) * c.value_columns;
+  if (UsesTiles(c)) return TileAddKeyRows(c, t, r, {p, packed, c.value_columns, b.weights, to});
+  const GradientView view = View(call);
+  AddKeyRows(
+      t, r, p,
+      TileRowsOf(call, t, n, call.stage_d_out, job.d_out, view.d_out, view.d_out_strides, c.value_columns),
+      c.value_columns, to);
+}
+
+void AddToKeys(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+               const BlockInput& in, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  const float* packed = job.query + n * call.operands.query;
+  float* to = b.d_key + (r.k0 - in.base) * call.head_columns;
+  if (UsesTiles(c)) return TileAddKeyRows(c, t, r, {b.ds, packed, call.head_columns, b.weights, to});
+  AddKeyRows(t, r, b.ds,
+             TileRowsOf(call, t, n, call.stage_query, job.query, c.query, c.query_strides, call.head_columns),
+             call.head_columns, to);
+}
+
+void AddToQueries(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                  const BlockInput& in, const BackwardBuffers& b) {
+  const RowTile& t = job.row_tiles[n];
+  float* to = job.d_query + n * kTileRows * call.head_columns;
+  if (UsesTiles(call.forward)) {
+    return TileSums(
+        call.forward, t, r,
+        {b.ds, in.packed.key_columns, in.base, in.packed.end, call.head_columns, true, b.weights, to});
+  }
+  AddQueryRows(t, r, b.ds, Shifted(in.key, r.k0 - in.base), call.head_columns, to);
 }
 
 // Waits until all earlier key blocks have added to tile n's d_query. False if another task failed.
@@ -219,42 +291,31 @@ bool BackwardBlock(const BackwardTaskArgs& args) {
   const ForwardCall& c = call.forward;
   const AttentionProblem& p = *c.p;
   const BackwardJob& job = *args.job;
-  const GradientView view = View(call);
   const BackwardBuffers b = MakeBackwardBuffers(call, args.scratch);
   const int k0 = static_cast<int>(args.index * kBackwardBlock);
   const int k1 = static_cast<int>(std::min<int64_t>(k0 + kBackwardBlock, p.key_count(job.b)));
   const bool wants_query = c.bf16 ? call.bf16.d_query != nullptr : call.f32.d_query != nullptr;
-  BlockInput in;
-  in.base = k0;
-  in.key = StageRows(c, c.key, c.key_strides, job.b, job.kv, k0, k1, p.head_dim, c.copy_key,
-                     call.head_columns, b.key);
-  in.value = StageRows(c, c.value, c.value_strides, job.b, job.kv, k0, k1, p.value_dim, c.copy_value,
-                       c.value_columns, b.value);
+  const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
+  const BlockInput in = StageInput(call, job, k0, k1, b);
   std::fill_n(b.d_key, (k1 - k0) * call.head_columns, 0.0f);
   std::fill_n(b.d_value, (k1 - k0) * c.value_columns, 0.0f);
   for (int64_t n = 0; n < job.tiles; ++n) {
     const RowTile& t = job.row_tiles[n];
-    const int a = std::max(k0, t.begin), e = std::min(k1, t.end);
+    int a = std::max(k0, t.begin);
+    const int e = std::min(k1, t.end);
     if (a >= e) continue;
+    if (UsesTiles(c)) a = a / 32 * 32;  // products start there; no row needs the keys before
     const BlockRange r = MakeBlockRange(t, a, e);
     LaneTerms lanes;
     if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
     const bool seen = TileGradients(call, job, n, r, in, lanes, b);
     if (seen) {
-      const Rows d_out = TileRowsOf(call, t, n, call.stage_d_out, job.d_out, view.d_out, view.d_out_strides,
-                                    c.value_columns);
-      const Rows query =
-          TileRowsOf(call, t, n, call.stage_query, job.query, c.query, c.query_strides, call.head_columns);
-      AddKeyRows(t, r, p.dropout_p > 0 ? b.extra : b.p, d_out, c.value_columns,
-                 b.d_value + (a - k0) * c.value_columns);
+      AddToValues(call, job, n, r, in, b);
       if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b, b.extra);
-      AddKeyRows(t, r, b.ds, query, call.head_columns, b.d_key + (a - k0) * call.head_columns);
+      AddToKeys(call, job, n, r, in, b);
     }
     if (!AwaitTurn(job, n, args.index)) return true;
-    if (seen && wants_query) {
-      const Rows key{in.key.data + (a - k0) * in.key.stride, in.key.stride};
-      AddQueryRows(t, r, b.ds, key, call.head_columns, job.d_query + n * kTileRows * call.head_columns);
-    }
+    if (seen && wants_query) AddToQueries(call, job, n, r, in, b);
     job.done[n].fetch_add(1, std::memory_order_release);
   }
   return c.bf16 ? WriteBlock(call, job, call.bf16, k0, k1 - k0, b)

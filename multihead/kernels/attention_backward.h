@@ -11,13 +11,22 @@ namespace multihead::kernels {
 /// Key blocks of the backward pass, at absolute positions.
 inline constexpr int64_t kBackwardBlock = 128;
 
+/// Floats of the products' operands: rows of f32, or packed for bf16 tiles.
+struct BackwardOperands {
+  // Of a tile of rows: columns of the score products, and what the key gradients sum (0: read in place).
+  int64_t qt = 0, d_out_t = 0, query = 0, d_out = 0;
+  // Of a key block: rows of the score products, and on tiles what the query gradients sum.
+  int64_t key = 0, value = 0, key_columns = 0;
+  int64_t weights = 0;  // on tiles: probabilities or score gradients
+};
+
 struct BackwardCall {
   ForwardCall forward;  // inputs, terms; its out and lse are the forward's results
   AttentionGradient<float> f32;
   AttentionGradient<BFloat16, float> bf16;        // one of the two is set, by forward.bf16
   int64_t head_columns = 0;                       // head_dim rounded up to 16
   bool stage_query = false, stage_d_out = false;  // rows are copied into the job's memory
-  bool score_gradients = false;                   // d_bias, d_relative_bias or d_alibi_slopes
+  BackwardOperands operands;
 };
 
 /// One key head of one sample: all its query rows, prepared once and then used by every key block.
@@ -25,18 +34,21 @@ struct BackwardJob {
   int64_t b = 0, kv = 0, rows = 0, tiles = 0, blocks = 0;
   int64_t span = 0, span_tiles = 0;  // tiles do not cross multiples of `span` rows: one head or several whole
   RowTile* row_tiles = nullptr;
-  float* qt = nullptr;                   // [tile][head_dim][kTileRows] scaled queries
-  float* d_out_t = nullptr;              // [tile][value_dim][kTileRows]
+  float* qt = nullptr;                   // [tile][head_dim][kTileRows] scaled queries, or packed
+  float* d_out_t = nullptr;              // [tile][value_dim][kTileRows], or packed
   float* d_query = nullptr;              // [tile][kTileRows][head_columns], not yet scaled
   float* delta = nullptr;                // [tile][kTileRows] ⟨out, d_out⟩
   float* lse = nullptr;                  // [tile][kTileRows], +inf for empty rows
-  float* query = nullptr;                // [tile][kTileRows][head_columns] if staged
-  float* d_out = nullptr;                // [tile][kTileRows][value_columns] if staged
+  float* query = nullptr;                // [tile][kTileRows][head_columns] if staged, or packed
+  float* d_out = nullptr;                // [tile][kTileRows][value_columns] if staged, or packed
   float* relative = nullptr;             // [block][group][relative_span]
   float* alibi = nullptr;                // [block][group]
   std::atomic<int32_t>* done = nullptr;  // [tile] key blocks whose share of d_query is in
   std::atomic<bool>* failed = nullptr;   // another task threw: stop waiting
 };
+
+/// How the call's operands lie, from the input's strides and types.
+void decide_backward(BackwardCall& call);
 
 /// Whether so many heads in parallel would take more memory than they are worth: a long one has work for all
 /// threads by itself.

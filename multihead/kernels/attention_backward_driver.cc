@@ -21,11 +21,12 @@ struct JobShape {
   int64_t rows, span, span_tiles, tiles, blocks;
 };
 
-JobShape shape_of(const AttentionProblem& p, int64_t queries, int64_t keys) {
+JobShape shape_of(const AttentionProblem& p, bool bf16_tiles, int64_t queries, int64_t keys) {
   JobShape s;
   s.rows = queries * p.group();
   // A head that fills a tile, or as many whole ones as fit: chains of sums are cut at a head's own positions.
-  const int64_t heads = queries >= kTileRows ? 1 : kTileRows / std::max<int64_t>(queries, 1);
+  // bf16 tiles cannot cut theirs.
+  const int64_t heads = queries >= kTileRows || bf16_tiles ? 1 : kTileRows / std::max<int64_t>(queries, 1);
   s.span = std::max<int64_t>(queries, 1) * heads;
   s.span_tiles = ceil_div(s.span, kTileRows);
   s.tiles = ceil_div(s.rows, s.span) * s.span_tiles;
@@ -44,12 +45,12 @@ struct JobLayout {
     const float* d_relative = bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias;
     const float* d_alibi = bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes;
     row_tiles = s.tiles * static_cast<int64_t>(sizeof(RowTile) / sizeof(float));
-    qt = lanes * p.head_dim;
-    d_out_t = lanes * p.value_dim;
+    qt = s.tiles * call.operands.qt;
+    d_out_t = s.tiles * call.operands.d_out_t;
     d_query = lanes * call.head_columns;
     delta = lanes;
-    query = call.stage_query ? lanes * call.head_columns : 0;
-    d_out = call.stage_d_out ? lanes * call.forward.value_columns : 0;
+    query = s.tiles * call.operands.query;
+    d_out = s.tiles * call.operands.d_out;
     relative = d_relative && t.relative_bias ? padded(s.blocks * p.group() * t.relative_span) : 0;
     alibi = d_alibi && t.alibi_slopes ? padded(s.blocks * p.group()) : 0;
     done = padded(s.tiles);
@@ -187,7 +188,7 @@ void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel) {
   });
   each(job.blocks, [](const BackwardTaskArgs& args) { return backward_block(args); });
   each(job.tiles, [](const BackwardTaskArgs& args) { return backward_finish(args); });
-  if (!finite && anything_masked(p, *call.forward.terms)) {
+  if (!finite && (call.forward.tiles || anything_masked(p, *call.forward.terms))) {
     repeat_by_specification(call, b, kv);
   } else if (p.empty_row == EmptyRow::uniform) {
     if (call.forward.bf16) {
@@ -229,7 +230,8 @@ Chains chains_of(const BackwardCall& call) {
 
 int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys) {
   const AttentionProblem& p = *call.forward.p;
-  return JobLayout(call, shape_of(p, p.group() ? rows / p.group() : 0, keys)).total() + 64;
+  const int64_t queries = p.group() ? rows / p.group() : 0;
+  return JobLayout(call, shape_of(p, call.forward.tiles, queries, keys)).total() + 64;
 }
 
 bool heads_one_by_one(const BackwardCall& call, int threads) {
@@ -240,7 +242,7 @@ bool heads_one_by_one(const BackwardCall& call, int threads) {
 
 void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job) {
   const AttentionProblem& p = *call.forward.p;
-  const JobShape s = shape_of(p, p.query_count(b), p.key_count(b));
+  const JobShape s = shape_of(p, call.forward.tiles, p.query_count(b), p.key_count(b));
   const JobLayout layout(call, s);
   job.b = b, job.kv = kv, job.rows = s.rows, job.tiles = s.tiles, job.blocks = s.blocks;
   job.span = s.span, job.span_tiles = s.span_tiles;
@@ -269,8 +271,59 @@ void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* 
 int64_t backward_scratch(const BackwardCall& call) {
   const int64_t size = kBackwardBlock * kTileRows;
   const int64_t prepare = kTileRows * std::max(2 * call.forward.value_columns, call.head_columns);
-  return std::max(4 * size + size / 4 + 2 * kBackwardBlock * (call.head_columns + call.forward.value_columns),
+  const BackwardOperands& o = call.operands;
+  return std::max(4 * size + size / 4 + o.key + o.value + o.key_columns + o.weights +
+                      kBackwardBlock * (call.head_columns + call.forward.value_columns),
                   prepare);
+}
+
+namespace {
+
+BackwardOperands row_operands(const BackwardCall& call) {
+  const AttentionProblem& p = *call.forward.p;
+  BackwardOperands o;
+  o.qt = kTileRows * p.head_dim, o.d_out_t = kTileRows * p.value_dim;
+  if (call.stage_query) o.query = kTileRows * call.head_columns;
+  if (call.stage_d_out) o.d_out = kTileRows * call.forward.value_columns;
+  o.key = kBackwardBlock * call.head_columns, o.value = kBackwardBlock * call.forward.value_columns;
+  return o;
+}
+
+// Strips of 16 lines, each of steps of 32 numbers.
+BackwardOperands packed_operands(const BackwardCall& call) {
+  const ForwardCall& c = call.forward;
+  const auto floats = [&](int64_t lines, int64_t count) {
+    return amx_strips(lines) * amx_steps(count) * c.scheme.parts * kAmxWords / 2;
+  };
+  const int64_t dim = c.p->head_dim, value_dim = c.p->value_dim;
+  BackwardOperands o;
+  o.qt = floats(kTileRows, dim), o.d_out_t = floats(kTileRows, value_dim);
+  o.query = floats(dim, kTileRows), o.d_out = floats(value_dim, kTileRows);
+  o.key = floats(kBackwardBlock, dim), o.value = floats(kBackwardBlock, value_dim);
+  o.key_columns = floats(dim, kBackwardBlock), o.weights = floats(kTileRows, kBackwardBlock);
+  return o;
+}
+
+}  // namespace
+
+void decide_backward(BackwardCall& call) {
+  ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  c.dots = false;
+  decide_copies(c);
+  call.head_columns = padded(p.head_dim);
+  c.copy_key = c.copy_key || call.head_columns != p.head_dim;
+  if (c.tiles) {
+    call.operands = packed_operands(call);
+    return;
+  }
+  const bool copied = c.bf16 || (p.queries < kTileRows && p.group() > 1) || p.sequences;
+  const Strides3& d_out = c.bf16 ? call.bf16.d_out_strides : call.f32.d_out_strides;
+  call.stage_query =
+      copied || call.head_columns != p.head_dim || (c.query_strides.token != p.head_dim && p.queries >= 256);
+  call.stage_d_out =
+      copied || c.value_columns != p.value_dim || (d_out.token != p.value_dim && p.queries >= 256);
+  call.operands = row_operands(call);
 }
 
 void run_backward(BackwardCall call) {
@@ -282,16 +335,8 @@ void run_backward(BackwardCall call) {
     p.keep_classes = classes.data();
   }
   call.forward.p = &p;
-  decide_copies(call.forward);
-  call.head_columns = padded(p.head_dim);
-  const bool packed_heads = p.queries < kTileRows && p.group() > 1;
+  decide_backward(call);
   const bool bf16 = call.forward.bf16;
-  const Strides3& d_out = bf16 ? call.bf16.d_out_strides : call.f32.d_out_strides;
-  call.forward.copy_key = call.forward.copy_key || call.head_columns != p.head_dim;
-  call.stage_query = bf16 || call.head_columns != p.head_dim || packed_heads || p.sequences ||
-                     (call.forward.query_strides.token != p.head_dim && p.queries >= 256);
-  call.stage_d_out = bf16 || call.forward.value_columns != p.value_dim || packed_heads || p.sequences ||
-                     (d_out.token != p.value_dim && p.queries >= 256);
   if (bf16 ? !call.bf16.accumulate : !call.f32.accumulate) {
     zero_score_gradients(p, *call.forward.terms, bf16 ? call.bf16.d_bias : call.f32.d_bias,
                          bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias,

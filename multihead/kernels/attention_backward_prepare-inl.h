@@ -9,6 +9,7 @@
 #endif
 
 #include "multihead/kernels/attention_backward.h"
+#include "multihead/kernels/attention_backward_amx-inl.h"
 #include "multihead/kernels/attention_block-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -99,7 +100,7 @@ inline void BackwardPrepare(const BackwardTaskArgs& args) {
   const BackwardCall& call = *args.call;
   const ForwardCall& c = call.forward;
   const BackwardJob& job = *args.job;
-  const int64_t n = args.index, dim = c.p->head_dim, value_dim = c.p->value_dim;
+  const int64_t n = args.index, value_dim = c.p->value_dim;
   const GradientView view = View(call);
   RowTile& t = job.row_tiles[n];
   const int64_t first = n / job.span_tiles * job.span, row = first + n % job.span_tiles * kTileRows;
@@ -109,12 +110,15 @@ inline void BackwardPrepare(const BackwardTaskArgs& args) {
     std::fill_n(job.lse + n * kTileRows, kTileRows, kInfinity);
     return;
   }
-  const float scale = static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
   float* buffer = args.scratch;
-  PackQuery(c, t, scale, job.qt + n * dim * kTileRows);
+  if (UsesTiles(c)) {
+    PackTileRows(call, job, n, view.d_out, view.d_out_strides);
+  } else {
+    PackQuery(c, t, ScoreScale(c), job.qt + n * call.operands.qt);
+  }
   if (call.stage_query) {
-    CopyTileRows(c, t, c.query, c.query_strides, dim, call.head_columns,
-                 job.query + n * kTileRows * call.head_columns);
+    CopyTileRows(c, t, c.query, c.query_strides, c.p->head_dim, call.head_columns,
+                 job.query + n * call.operands.query);
   }
   // Rows are read in place where they can be.
   const bool in_place = !c.bf16 && c.value_columns == value_dim && t.head[0] == t.head[t.rows - 1];
@@ -126,7 +130,7 @@ inline void BackwardPrepare(const BackwardTaskArgs& args) {
   Rows d_out = rows_of_tile(view.d_out, view.d_out_strides, buffer);
   const Rows out = rows_of_tile(view.out, view.out_strides, buffer + kTileRows * c.value_columns);
   if (call.stage_d_out) {
-    float* staged = job.d_out + n * kTileRows * c.value_columns;
+    float* staged = job.d_out + n * call.operands.d_out;
     CopyTileRows(c, t, view.d_out, view.d_out_strides, value_dim, c.value_columns, staged);
     d_out = {staged, c.value_columns};
   }
@@ -146,7 +150,8 @@ inline void BackwardPrepare(const BackwardTaskArgs& args) {
       lse[r] = x;
     }
   }
-  float* d_out_t = job.d_out_t + n * value_dim * kTileRows;
+  if (UsesTiles(c)) return;
+  float* d_out_t = job.d_out_t + n * call.operands.d_out_t;
   if (t.rows < kTileRows) std::fill_n(d_out_t, value_dim * kTileRows, 0.0f);
   TransposeTo(d_out.data, d_out.stride, t.rows, value_dim, d_out_t, kTileRows, 1.0f);
 }

@@ -43,4 +43,12 @@ void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<floa
                                 const AttentionOutput<BFloat16, float>& out, TileUnit unit);
 void run_backward(BackwardCall call);
 
+/// Likewise the backward pass.
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                 const AttentionInput<float>& in, const AttentionGradient<float>& g,
+                                 MatmulPrecision precision, TileUnit unit);
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                 const AttentionInput<BFloat16>& in,
+                                 const AttentionGradient<BFloat16, float>& g, TileUnit unit);
+
 }  // namespace multihead::kernels

@@ -93,7 +93,9 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   }
   explain_copies(call, plan);
   explain_terms(p, t, plan);
-  backward.head_columns = padded(p.head_dim);
+  backward.forward = call;
+  backward.f32.d_out_strides.token = backward.bf16.d_out_strides.token = p.value_dim;
+  decide_backward(backward);
   const int64_t jobs =
       heads_one_by_one(backward, threads) ? 1 : std::min<int64_t>(p.batch * p.kv_heads, threads);
   plan.backward_workspace_bytes = 4 * (backward_scratch(backward) * threads +
