@@ -9,7 +9,8 @@
 // Memory    O(Tq + Tk) beyond the arguments; the [Tq, Tk] scores are never stored.
 // Bits      f32 results depend on the row and its keys alone: not on threads, batch, padding, chunking or
 //           (among FMA targets) vector width. See attention_key_block. bf16 keeps all of that but the last:
-//           where bf16_dots() holds, products of pairs round differently from widening (isa.h).
+//           where has_tiles() or bf16_dots() holds, tiles or products of pairs round differently from
+//           widening (precision.h, isa.h).
 // Errors    Callers check shapes and values; kernels throw only std::bad_alloc.
 //
 // The options are plain data: AttentionProblem (sizes, exclusions, dropout), ScoreTerms (what changes a
@@ -187,7 +188,8 @@ struct AttentionGradient {
 };
 
 // The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32;
-// in the forward pass with bf16_dots(), probabilities are rounded to bf16 before the product with the values.
+// in the forward pass with bf16_dots(), probabilities are rounded to bf16 before the product with the values,
+// with has_tiles() probabilities and score gradients before any product.
 // f64: the plain specification of attention_reference.h, parallel over batch and heads.
 void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
                        const AttentionOutput<float>&);

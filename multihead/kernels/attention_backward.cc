@@ -9,6 +9,8 @@
 // and dK lie within a tile, those of dQ are the forward pass's. Key blocks of one head may run on several
 // threads: a block waits for its turn at each tile's dQ, which follows the block before it like a wave.
 //
+// Where tiles multiply (attention_backward_amx-inl.h), the same five products come from packed operands.
+//
 // As in the forward pass, zero times NaN is caught at the end: the caller repeats the head by the
 // specification if a gradient is not finite and something was excluded.
 #include "multihead/kernels/attention_backward.h"
@@ -297,8 +299,8 @@ bool BackwardBlock(const BackwardTaskArgs& args) {
   const bool wants_query = c.bf16 ? call.bf16.d_query != nullptr : call.f32.d_query != nullptr;
   const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
   const BlockInput in = StageInput(call, job, k0, k1, b);
-  std::fill_n(b.d_key, (k1 - k0) * call.head_columns, 0.0f);
-  std::fill_n(b.d_value, (k1 - k0) * c.value_columns, 0.0f);
+  std::fill_n(b.d_key, padded(k1 - k0) * call.head_columns, 0.0f);
+  std::fill_n(b.d_value, padded(k1 - k0) * c.value_columns, 0.0f);
   for (int64_t n = 0; n < job.tiles; ++n) {
     const RowTile& t = job.row_tiles[n];
     int a = std::max(k0, t.begin);

@@ -7,6 +7,7 @@
 
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention.h"
+#include "multihead/kernels/precision.h"
 #include "multihead/testing/attention_case.h"
 
 namespace multihead {
@@ -312,6 +313,7 @@ struct WithoutDots {
 
 // Widened bf16 is f32 with one rounding at the end.
 TEST(AttentionBitsTest, BrainFloatRoundsOnce) {
+  if (kernels::has_tiles()) GTEST_SKIP() << "bf16 is not widened here";
   const WithoutDots without;
   std::vector<CaseOptions> cases = shapes();
   cases.emplace_back();  // tasks of sixteen tiles

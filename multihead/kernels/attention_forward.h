@@ -25,7 +25,7 @@ struct ForwardCall {
   uint64_t number = 0;  // of the call; 0: none
   bool bf16 = false;
   bool dots = false;   // bf16: products of pairs instead of widening (forward only)
-  bool tiles = false;  // products on bf16 tiles, by `unit`, of operands in parts (forward only)
+  bool tiles = false;  // products on bf16 tiles, by `unit`, of operands in parts
   TileUnit unit = TileUnit::amx;
   PartScheme scheme;
   bool has_terms = false;  // scores leave the product in natural units and go through the terms

@@ -11,8 +11,7 @@ namespace multihead::kernels {
 ///   medium         one part, one product: as if both operands were bf16
 ///   highest_tiles  three parts, six products: as accurate as f32, with other last bits
 /// Without tiles the words change nothing. With them numbers below the smallest normal one count as zero; Inf
-/// and NaN arise where f32 arithmetic has them. Attention follows them in its forward pass; its
-/// backward pass stays f32 under every word.
+/// and NaN arise where f32 arithmetic has them. Attention follows them forward and backward.
 enum class MatmulPrecision { highest, high, medium, highest_tiles };
 
 /// The process's setting.

@@ -98,8 +98,8 @@ void explain_products(Dtype dtype, AttentionExplanation& e) {
           concat("float32_matmul_precision ", word, ": changes nothing, there are no tiles here"));
     } else if (dtype != Dtype::bf16) {
       const kernels::PartScheme scheme = kernels::part_scheme(precision);
-      e.reasons.push_back(concat("float32_matmul_precision ", word, ": forward products on tiles, ",
-                                 scheme.products, " of bf16 parts each; backward by f32 multiply-adds"));
+      e.reasons.push_back(concat("float32_matmul_precision ", word, ": products on tiles, ", scheme.products,
+                                 " of bf16 parts each, forward and backward"));
     }
   }
   if (dtype == Dtype::f16) e.reasons.emplace_back("f16 is storage: operands are widened to f32 first");
@@ -107,8 +107,8 @@ void explain_products(Dtype dtype, AttentionExplanation& e) {
   e.reasons.emplace_back("bf16 is storage: scores, softmax and sums are f32");
   e.reasons.emplace_back(
       tiles
-          ? "forward products on bf16 tiles (AMX), probabilities rounded to bf16: same bits for any threads "
-            "and chunking on such CPUs, others round differently; backward widened to f32"
+          ? "products on bf16 tiles (AMX) forward and backward, probabilities and their gradients rounded to "
+            "bf16: same bits for any threads and chunking on such CPUs, others round differently"
       : kernels::bf16_dots() ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "
                                "same bits for any threads and chunking on such CPUs, others round differently"
                              : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/precision.h"
 #include "multihead/ops/attention.h"
 
 namespace multihead {
@@ -66,7 +67,24 @@ TEST(AttentionExplainTest, NamesTheKernelOfTheType) {
               HasSubstr("f16 is storage"));
   const Tensor half = y.to(Dtype::bf16);
   EXPECT_THAT(explain(half, half, half).to_string(),
-              HasSubstr(kernels::bf16_dots() ? "AVX512_BF16" : "widened to f32"));
+              HasSubstr(kernels::has_tiles()   ? "(AMX) forward and backward"
+                        : kernels::bf16_dots() ? "AVX512_BF16"
+                                               : "widened to f32"));
+}
+
+TEST(AttentionExplainTest, SaysWhatAPrecisionChanges) {
+  const Tensor x = Tensor::ones({1, 2, 8, 4});
+  EXPECT_THAT(explain(x, x, x).to_string(), Not(HasSubstr("float32_matmul_precision")));
+  kernels::set_float32_matmul_precision(kernels::MatmulPrecision::high);
+  const AttentionExplanation e = explain(x, x, x),
+                             wide = explain(x.to(Dtype::f64), x.to(Dtype::f64), x.to(Dtype::f64));
+  kernels::set_float32_matmul_precision(kernels::MatmulPrecision::highest);
+  EXPECT_THAT(
+      e.to_string(),
+      HasSubstr(kernels::has_tiles() ? "high: products on tiles, 3 of bf16 parts each, forward and backward"
+                                     : "high: changes nothing, there are no tiles here"));
+  EXPECT_EQ(e.kernel, kernels::has_tiles() ? "tiled f32 on AMX tiles" : explain(x, x, x).kernel);
+  EXPECT_THAT(wide.to_string(), Not(HasSubstr("float32_matmul_precision")));
 }
 
 TEST(AttentionExplainTest, SaysWhichOperandsAreCopied) {
