@@ -163,7 +163,7 @@ std::vector<double> errors(const Result& ours, const AttentionResult<double>& ex
 TEST(AttentionBackwardAmxTest, AsAccurateAsItsParts) {
   for (CaseOptions o : cases()) {
     SCOPED_TRACE(concat("seed ", o.seed));
-    if (o.seed % 4 != 0) o.batch = 1;
+    if (o.seed % 4 != 0) o.batch = 1, o.heads = std::min<int64_t>(o.heads, 4);
     AttentionCase c(o);
     const auto exact = c.reference<double>(true);
     const auto naive = errors(c.reference<float>(true), exact, o);
