@@ -169,7 +169,7 @@ TEST(AttentionBackwardAmxTest, AsAccurateAsItsParts) {
     const auto naive = errors(c.reference<float>(true), exact, o);
     const auto six = errors(run_f32(c, c.problem, MatmulPrecision::highest_tiles), exact, o);
     for (size_t i = 0; i < six.size(); ++i) EXPECT_LE(six[i], 1.5 * naive[i] + 2e-7) << i;
-    const double luck = o.queries < 16 ? 2 : 1;  // few values
+    const double luck = o.queries < 16 ? 3 : 1;  // few values, or gradients that cancel
     for (double e : errors(run_f32(c, c.problem, MatmulPrecision::high), exact, o)) {
       EXPECT_LE(e, luck * 2e-5);
     }
@@ -265,6 +265,21 @@ TEST(AttentionBackwardAmxTest, PaddedAndAlone) {
         expect_rows(run(one, alone), all, o, b, lengths[b]);
       }
     });
+  }
+}
+
+TEST(AttentionBackwardAmxTest, SizesOfZero) {
+  for (int which = 0; which < 4; ++which) {
+    SCOPED_TRACE(which);
+    CaseOptions o;
+    o.queries = which == 0 ? 0 : 35, o.keys = which == 1 ? 0 : 70;
+    o.head_dim = which == 2 ? 0 : 24, o.value_dim = which == 3 ? 0 : 40;
+    AttentionCase c(o);
+    const auto exact = c.reference<double>(true);
+    const Result r = run_f32(c, c.problem, MatmulPrecision::highest_tiles);
+    EXPECT_LE(multihead::testing::distance(r.d_query, exact.d_query).max, 1e-5);
+    EXPECT_LE(multihead::testing::distance(r.d_key, exact.d_key).max, 1e-5);
+    EXPECT_LE(multihead::testing::distance(r.d_value, exact.d_value).max, 1e-5);
   }
 }
 

@@ -289,11 +289,12 @@ BackwardOperands row_operands(const BackwardCall& call) {
   return o;
 }
 
-// Strips of 16 lines, each of steps of 32 numbers.
+// Strips of 16 lines, each of steps of 32 numbers; at least one of each, so that all are there.
 BackwardOperands packed_operands(const BackwardCall& call) {
   const ForwardCall& c = call.forward;
   const auto floats = [&](int64_t lines, int64_t count) {
-    return amx_strips(lines) * amx_steps(count) * c.scheme.parts * kAmxWords / 2;
+    const int64_t steps = amx_strips(std::max<int64_t>(lines, 1)) * amx_steps(std::max<int64_t>(count, 1));
+    return steps * c.scheme.parts * kAmxWords / 2;
   };
   const int64_t dim = c.p->head_dim, value_dim = c.p->value_dim;
   BackwardOperands o;
