@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cli/suggestion.h"
+#include "multihead/core/files.h"
 #include "multihead/core/json.h"
 
 namespace multihead::cli {
@@ -40,7 +41,12 @@ void check_file(const std::vector<std::string>& arguments) {
     std::optional<std::string> path;
     if (arguments[i] == "--config" && i + 1 < arguments.size()) path = arguments[i + 1];
     if (arguments[i].starts_with("--config=")) path = arguments[i].substr(9);
-    if (path && !CLI::ExistingFile(*path).empty()) throw InputError(concat(*path, ": there is no such file"));
+    if (!path) continue;
+    try {
+      read_file(*path, 1 << 20);  // CLI11 would wait for a pipe, and read a disk to its end
+    } catch (const IoError& error) {
+      throw InputError(error.what());
+    }
   }
 }
 
@@ -61,8 +67,12 @@ void check_names(const std::string& verb, const Flags& flags, const std::vector<
   }
 }
 
+// CLI11 repeats what it read, however long it is and whatever it holds.
 std::string first_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  constexpr size_t kMost = 200;
+  if (text.size() > kMost) text.replace(kMost, std::string::npos, "...");
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, ' ');
   return text;
 }
 

@@ -46,6 +46,9 @@ expect 2 'unknown verb' "$multihead" $'sing\nsong'
 printf 'lr = 0.01\ncolour = 3\n' >bad.toml
 expect 2 'colour' "${fresh[@]}" --data text.txt --config bad.toml
 expect 3 'none.toml' "${fresh[@]}" --data text.txt --config none.toml
+mkfifo pipe && expect 3 'pipe.*not a regular file' timeout 60 "${fresh[@]}" --data text.txt --config pipe
+head -c 300000 /dev/zero | tr '\0' '\a' >noise.toml
+expect 2 '--config: .{1,300}$' "${fresh[@]}" --data text.txt --config noise.toml
 [[ ! -e run ]] || fail "a refused command left a folder behind"
 
 # A run, and what can be wrong with it afterwards.
