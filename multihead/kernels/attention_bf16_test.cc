@@ -154,6 +154,27 @@ TEST(AttentionBf16Test, PrefillChunksAndSingleTokens) {
   }
 }
 
+// Probabilities become pairs of keys while they are computed, or, with dropout (here of nothing), after it:
+// blocks and windows that begin and end at odd keys, within a chain of 16 or not.
+TEST(AttentionBf16Test, PairsMadeAtOnceOrAfterwards) {
+  for (int64_t queries : {1, 3, 67}) {
+    for (int64_t window : {1, 4, 15, 16, 17, 18, 33, 70, 255, 256, 291}) {
+      for (int64_t keys : {301, 512, 521}) {
+        SCOPED_TRACE(concat("queries ", queries, " window ", window, " keys ", keys));
+        CaseOptions o;
+        o.heads = o.kv_heads = 2, o.queries = queries, o.keys = keys, o.head_dim = o.value_dim = 24;
+        o.window_left = window, o.causal = true, o.alibi = window % 2 == 0;
+        AttentionCase c(o);
+        const Bf16Result at_once = run(c);
+        c.problem.dropout_p = 1e-30;
+        const Bf16Result afterwards = run(c);
+        expect_equal(at_once.out, afterwards.out, "out");
+        EXPECT_EQ(at_once.lse, afterwards.lse);
+      }
+    }
+  }
+}
+
 // NaN and Inf in keys and values that nobody may see, by lengths, a dense mask and a window.
 TEST(AttentionBf16Test, NothingExcludedLeaks) {
   for (int kind = 0; kind < 3; ++kind) {

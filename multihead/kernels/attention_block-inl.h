@@ -9,8 +9,8 @@
 #endif
 
 #include "multihead/kernels/attention_amx-inl.h"
-#include "multihead/kernels/attention_dots-inl.h"
 #include "multihead/kernels/attention_forward.h"
+#include "multihead/kernels/attention_pairs-inl.h"
 #include "multihead/kernels/attention_terms-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -233,13 +233,21 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
   if (safe) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);
   alignas(64) float shift[kTileRows];
   for (int i = 0; i < kTileRows; ++i) shift[i] = state.max[i] == -kInfinity ? 0.0f : state.max[i];
+  if (UsesDots(call) && p.dropout_p <= 0) {
+    if (call.has_terms) {
+      ExpPairBlock<true>(t, r, buffers.s, shift, state.sum);
+    } else {
+      ExpPairBlock<false>(t, r, buffers.s, shift, state.sum);
+    }
+    return true;
+  }
   if (call.has_terms) {
     ExpBlock<true>(t, r, buffers.s, shift, state.sum);
   } else {
     ExpBlock<false>(t, r, buffers.s, shift, state.sum);
   }
   if (p.dropout_p > 0) DropRows(p, t, r, buffers.s);
-  if (UsesDots(call)) PairProbabilities(t, r, buffers.s);
+  if (UsesDots(call)) PairProbabilities(t, r, r.k0, r.k1, buffers.s);
   return true;
 }
 

@@ -162,10 +162,10 @@ HWY_INLINE void DotProduct(DotArgs t, int64_t rows, int64_t columns) {
         DotRows<kEnd, 8, 3>(t, rows);
         break;
       case 2:
-        DotRows<kEnd, 12, 2>(t, rows);
+        DotRows<kEnd, 8, 2>(t, rows);
         break;
       default:
-        DotRows<kEnd, 12, 1>(t, rows);
+        DotRows<kEnd, 16, 1>(t, rows);
     }
     t.b += now, t.c += now, columns -= now;
     if (t.max) t.max += now;
@@ -237,20 +237,6 @@ HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const Block
     args.max = nullptr;
   }
   part(r.full_end, r.k1);
-}
-
-// s: rows of probabilities -> rows of pairs of keys, counted from the even position at or below r.k0.
-HWY_INLINE void PairProbabilities(const RowTile& t, const BlockRange& r, float* s) {
-  const F d;
-  const int odd = r.k0 & 1, keys = r.k1 - r.k0;
-  for (int pair = 0; 2 * pair < keys + odd; ++pair) {
-    const int k = 2 * pair - odd;
-    for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
-      const Vec lower = k < 0 ? hn::Zero(d) : hn::LoadU(d, s + k * kTileRows + lane);
-      const Vec upper = k + 1 < keys ? hn::LoadU(d, s + (k + 1) * kTileRows + lane) : hn::Zero(d);
-      _mm512_storeu_si512(s + pair * kTileRows + lane, RoundPairs(lower, upper));
-    }
-  }
 }
 
 // Value rows of keys [k0, k1) interleaved by pairs at even positions, `columns` pairs a row; rows outside are
@@ -349,7 +335,6 @@ inline constexpr bool kHasDots = false;
 HWY_INLINE void PackQueryPairs(const ForwardCall&, const RowTile&, float*) {}
 HWY_INLINE void DotScores(const ForwardCall&, const RowTile&, const BlockRange&, const float*, int64_t,
                           const float*, float*, float*) {}
-HWY_INLINE void PairProbabilities(const RowTile&, const BlockRange&, float*) {}
 HWY_INLINE void InterleaveValues(const ForwardCall&, int64_t, int64_t, int, int, float*) {}
 HWY_INLINE void DotValues(const RowTile&, const BlockRange&, const float*, const float*, int64_t, bool,
                           const float*, const float*, float*) {}

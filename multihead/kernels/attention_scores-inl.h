@@ -230,28 +230,36 @@ HWY_INLINE void ZeroRows(float* s, int64_t rows) {
   }
 }
 
+// The whole chains that every query sees: there all groups go together.
+HWY_INLINE KeyRange WholeChains(const BlockRange& r) {
+  const int a = r.full_begin == r.k0 ? r.k0 : SumChainEnd(r.full_begin - 1);
+  const int e = r.full_end == r.k1 ? r.k1 : r.full_end / kSumChain * kSumChain;
+  return a < e ? KeyRange{a, e} : KeyRange{r.k0, r.k0};
+}
+
+// As ExpBlock for keys [from, to), group by group.
+template <bool kNatural>
+HWY_INLINE void ExpPart(const RowTile& t, const BlockRange& r, int from, int to, float* s, const float* max,
+                        float* sum) {
+  for (int g = 0; g < t.groups; ++g) {
+    const int c = g * kGroupRows;
+    const int b = std::clamp(r.need_begin[g], from, to), f = std::clamp(r.need_end[g], b, to);
+    ZeroRows(s + (from - r.k0) * kTileRows + c, b - from);
+    ExpColumns<kNatural>(s + (b - r.k0) * kTileRows + c, b, f, kGroupRows, max + c, sum + c);
+    ZeroRows(s + (f - r.k0) * kTileRows + c, to - f);
+  }
+}
+
 // Probabilities of the block, their sums added to `sum`. Rows that a group does not need become zero.
 template <bool kNatural>
 HWY_INLINE void ExpBlock(const RowTile& t, const BlockRange& r, float* s, const float* max, float* sum) {
   bool equal = true;
   for (int g = 0; g < t.groups; ++g) equal = equal && r.need_begin[g] == r.k0 && r.need_end[g] == r.k1;
   if (equal) return ExpColumns<kNatural>(s, r.k0, r.k1, t.groups * kGroupRows, max, sum);
-  // All groups together in the whole chains that every query sees.
-  int a = r.full_begin == r.k0 ? r.k0 : SumChainEnd(r.full_begin - 1);
-  int e = r.full_end == r.k1 ? r.k1 : r.full_end / kSumChain * kSumChain;
-  if (a >= e) a = e = r.k0;
-  const auto outside = [&](int from, int to) HWY_ATTR {
-    for (int g = 0; g < t.groups; ++g) {
-      const int c = g * kGroupRows;
-      const int b = std::clamp(r.need_begin[g], from, to), f = std::clamp(r.need_end[g], b, to);
-      ZeroRows(s + (from - r.k0) * kTileRows + c, b - from);
-      ExpColumns<kNatural>(s + (b - r.k0) * kTileRows + c, b, f, kGroupRows, max + c, sum + c);
-      ZeroRows(s + (f - r.k0) * kTileRows + c, to - f);
-    }
-  };
-  outside(r.k0, a);
+  const auto [a, e] = WholeChains(r);
+  ExpPart<kNatural>(t, r, r.k0, a, s, max, sum);
   ExpColumns<kNatural>(s + (a - r.k0) * kTileRows, a, e, t.groups * kGroupRows, max, sum);
-  outside(e, r.k1);
+  ExpPart<kNatural>(t, r, e, r.k1, s, max, sum);
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
