@@ -177,24 +177,26 @@ void StartTile(const ForwardCall& c, const AttentionTask& task, int64_t row, con
 
 // Claims the cache lines of a tile's output while the products run.
 void FetchOutput(const ForwardCall& c, const RowTile& t) {
-  if (c.bf16) return;
+  const int64_t line = c.bf16 ? 32 : 16;
   for (int r = 0; r < t.rows; ++r) {
     const int64_t token = c.p->query_begin(t.b) + t.query[r];
-    const float* row = static_cast<const float*>(c.out) + t.b * c.out_strides.batch +
-                       t.head[r] * c.out_strides.head + token * c.out_strides.token;
-    for (int64_t v = 0; v < c.p->value_dim; v += kGroupRows) __builtin_prefetch(row + v, 1, 2);
+    const int64_t row =
+        t.b * c.out_strides.batch + t.head[r] * c.out_strides.head + token * c.out_strides.token;
+    for (int64_t v = 0; v < c.p->value_dim; v += line) __builtin_prefetch(At(c.out, row + v, c.bf16), 1, 2);
   }
 }
 
 // Where tile `n` of the next task finds its queries.
-Rows NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
+RowsAhead NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
   const int64_t row = next ? next->row_begin + n * kTileRows : 0;
-  if (!next || c.bf16 || row + kTileRows > next->row_end) return {};
+  if (!next || row + kTileRows > next->row_end) return {};
   const Strides3& s = c.query_strides;
   const int64_t queries = c.p->query_count(next->b), head = next->kv * c.p->group() + row / queries;
   const int64_t token = c.p->query_begin(next->b) + row % queries;
   if (row % queries + kTileRows > queries) return {};
-  return {static_cast<const float*>(c.query) + next->b * s.batch + head * s.head + token * s.token, s.token};
+  const int64_t numbers = c.bf16 ? 2 : 1;  // in a float
+  const void* from = At(c.query, next->b * s.batch + head * s.head + token * s.token, c.bf16);
+  return {{static_cast<const float*>(from), s.token / numbers}, c.p->head_dim / numbers};
 }
 
 // The bias rows of a tile for the key block from k0 on.
@@ -260,7 +262,7 @@ void AddTileBlock(const ForwardCall& c, int k0, int k1, const AmxStage& stage, B
 
 // One block of keys into one tile.
 void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows& value,
-              const BlockBuffers& buffers, bool safe, const Rows& next_queries, TileWork& w) {
+              const BlockBuffers& buffers, bool safe, const RowsAhead& next_queries, TileWork& w) {
   const BlockRange r = MakeBlockRange(w.rows, k0, k1);
   LaneState block;
   if (!BlockProbabilities(c, w.rows, r, w.lanes, key, w.ahead, w.qt, buffers, safe, block)) return;
@@ -283,9 +285,9 @@ void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows&
   } else {
     const Rows next_bias = k1 < w.rows.end ? NextBias(c, w.rows, k1) : Rows{};
     // A row that starts within a cache line ends in one more: without it .04 of a call's time (T = 1024).
-    const int64_t columns = next_bias.data ? std::min(kBlock, w.rows.end - k1) + 15 : c.p->head_dim;
+    const int64_t columns = next_bias.data ? std::min(kBlock, w.rows.end - k1) + 15 : next_queries.columns;
     BlockValues(w.rows, r, buffers.s, value, c.value_columns, w.first, alpha, beta, w.out,
-                next_bias.data ? next_bias : next_queries, columns);
+                next_bias.data ? next_bias : next_queries.rows, columns);
   }
   w.first = false;
 }
@@ -393,7 +395,7 @@ void ForwardTask(const ForwardTaskArgs& args) {
       if (last) FetchOutput(c, tiles[i].rows);
       const int values = UsesDots(c) ? k0 / 2 - stage / 2 : k0 - stage;  // rows of pairs
       AddBlock(c, k0, k1, Shifted(rows.key, k0 - stage), Shifted(rows.value, values), buffers, false,
-               last ? NextQueries(c, args.next, i) : Rows{}, tiles[i]);
+               last ? NextQueries(c, args.next, i) : RowsAhead{}, tiles[i]);
     }
   }
   for (int i = 0; i < count; ++i) FinishTile(c, task, buffers, key, value, tiles[i]);
