@@ -112,6 +112,7 @@ class Search {
     }
     state_.select(rows);
     for (int64_t length = 0; !sentences_.empty(); ++length) {
+      if (options_.should_stop && options_.should_stop()) return;
       const Tensor log_probabilities = step();
       std::vector<std::vector<Extension>> chosen(sentences_.size());
       std::vector<int64_t> begins(sentences_.size());
@@ -363,6 +364,7 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& mo
       groups_of(sources, static_cast<size_t>(options.sample ? options.num_hypotheses : options.beam_size));
   std::vector<std::vector<Hypothesis>> results(sources.size());
   parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t i, int) {
+    if (options.should_stop && options.should_stop()) return;
     const std::vector<size_t>& group = groups[static_cast<size_t>(i)];
     std::vector<std::vector<int32_t>> own;
     for (const size_t sentence : group) own.push_back(sources[sentence]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "multihead/generate/sampling.h"
@@ -27,6 +28,9 @@ struct BeamOptions {
   bool sample = false;
   SamplingOptions sampling = {};
   uint64_t seed = 0;
+  /// Asked before every token, by any of the threads; once true, sentences that are not done get no
+  /// hypotheses.
+  std::function<bool()> should_stop = {};
 };
 
 struct Hypothesis {

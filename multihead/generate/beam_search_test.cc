@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -247,6 +248,18 @@ TEST(BeamSearchTest, AModelWithNanOrInfinityEndsWithAnError) {
   }
 }
 
+TEST(BeamSearchTest, StopsWhenItIsTold) {
+  const auto model = tiny(11, 9);
+  const std::vector<Tokens> sources(40, Tokens{4, 5, 1});
+  for (const int most : {0, 3}) {
+    std::atomic<int> asked = 0;
+    const BeamOptions options = {
+        .min_length = 15, .max_length = 15, .should_stop = [&] { return asked++ >= most; }};
+    for (const auto& hypotheses : beam_search(model, sources, options)) EXPECT_TRUE(hypotheses.empty());
+  }
+  EXPECT_EQ(beam_search(model, sources, {.should_stop = [] { return false; }}).back().size(), 1u);
+}
+
 TEST(BeamSearchTest, BadArgumentsAreNamed) {
   const auto model = tiny(11, 9);
   const auto refused = [&](const std::vector<Tokens>& sources, const BeamOptions& options, const char* text) {
@@ -267,7 +280,8 @@ TEST(BeamSearchTest, BadArgumentsAreNamed) {
   refused({{3}}, {.beam_size = INT64_MAX}, "beam_size must be at most");
   refused({{3}}, {.num_hypotheses = INT64_MAX, .sample = true}, "num_hypotheses must be at most");
   refused({{3}}, {.sampling = {.temperature = -1}}, "temperature");
-  EXPECT_EQ(beam_search(model, {{3}}, {.patience = 1e300, .max_length = 5}).size(), 1u);  // no end to wait for
+  EXPECT_EQ(beam_search(model, {{3}}, {.patience = 1e300, .max_length = 5}).size(),
+            1u);  // no end to wait for
   refused({{3}}, {.length_penalty = NAN}, "length_penalty");
   refused({{3}}, {.repetition_penalty = 0}, "repetition_penalty");
   refused({{3}}, {.no_repeat_ngram = -1}, "no_repeat_ngram");

@@ -71,6 +71,7 @@ TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tok
   };
   const std::vector<int64_t> begins = begins_of(last / context, options.windows, context);
   for (size_t i = 0; i < begins.size(); i += static_cast<size_t>(options.batch)) {
+    if (options.should_stop && options.should_stop()) return total;
     add(std::span(begins).subspan(i, std::min(begins.size() - i, static_cast<size_t>(options.batch))),
         context);
   }

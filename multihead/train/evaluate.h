@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "multihead/models/language_model.h"
 #include "multihead/text/token_file.h"
@@ -13,6 +14,8 @@ struct EvaluateOptions {
   int64_t context = 0;  ///< tokens per window; 0: the model's context
   int64_t batch = 16;   ///< windows at once
   int64_t windows = 0;  ///< this many, evenly spread over the text; 0: all of it
+  /// Asked between batches; once true, the rest is left out.
+  std::function<bool()> should_stop = {};
 };
 
 /// A text cut into windows side by side; every token but the first of the text is predicted from those before

@@ -110,10 +110,11 @@ Task::Loss LanguageModelTask::loss(int64_t index) {
           batch.tokens.numel()};
 }
 
-std::optional<double> LanguageModelTask::evaluate() {
+std::optional<double> LanguageModelTask::evaluate(const std::function<bool()>& should_stop) {
   if (data_.validation.size() < 2) return std::nullopt;
-  return train::evaluate(model_, data_.validation,
-                         {.batch = settings_.batch, .windows = settings_.eval_windows})
+  return train::evaluate(
+             model_, data_.validation,
+             {.batch = settings_.batch, .windows = settings_.eval_windows, .should_stop = should_stop})
       .loss();
 }
 
@@ -155,7 +156,13 @@ void finish(const LanguageModelRun& run, LanguageModelTask& task, const Language
             LanguageModelSummary& summary) {
   if (data.validation.size() >= 2) {
     summary.validation =
-        evaluate(task.model(), data.validation, {.batch = run.settings.batch}, &data.tokenizer);
+        evaluate(task.model(), data.validation, {.batch = run.settings.batch, .should_stop = run.should_stop},
+                 &data.tokenizer);
+    if (run.should_stop && run.should_stop()) {
+      summary.validation.reset();
+      summary.ending = Ending::interrupted;
+      return;
+    }
   }
   models::save_language_model(task.model(), run.folder);
   io::save_json(run.folder + "/summary.json", to_json(summary));

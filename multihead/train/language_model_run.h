@@ -40,7 +40,7 @@ class LanguageModelTask : public Task {
   LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data);
 
   Loss loss(int64_t index) override;
-  std::optional<double> evaluate() override;
+  std::optional<double> evaluate(const std::function<bool()>& should_stop) override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;

@@ -121,10 +121,11 @@ TrainLoop::TrainLoop(Task& task, optim::Optimizer& optimizer, LoopOptions option
 }
 
 Ending TrainLoop::run(const std::function<bool()>& should_stop) {
+  should_stop_ = should_stop;
   start();
   Ending ending = Ending::finished;
   while (progress_.step < options_.steps) {
-    if (should_stop && should_stop()) {
+    if (is_stopping()) {
       ending = Ending::interrupted;
       break;
     }
@@ -136,7 +137,10 @@ Ending TrainLoop::run(const std::function<bool()>& should_stop) {
     const bool new_best = is_due(options_.eval_every) && evaluate();
     if (is_due(options_.save_every) || (new_best && options_.restore_best)) save(false);
   }
-  if (ending != Ending::interrupted && evaluated_step_ != progress_.step) evaluate();
+  if (ending != Ending::interrupted && evaluated_step_ != progress_.step) {
+    evaluate();
+    if (stopping_) ending = Ending::interrupted;
+  }
   if (saved_step_ != progress_.step) save(true);
   if (ending != Ending::interrupted && options_.restore_best && progress_.best_step >= 0 &&
       progress_.best_step != progress_.step) {
@@ -153,7 +157,15 @@ void TrainLoop::start() {
   if (found) restore(found->path);
   started_ = now() - progress_.seconds;
   tell([&](Observer& o) { o.on_start(progress_.step, options_.steps); });
-  if (progress_.step == 0) evaluate();
+  const bool is_last = progress_.step == options_.steps;  // which run() looks after
+  if (evaluated_step_ != progress_.step && !is_last && (progress_.step == 0 || is_due(options_.eval_every))) {
+    evaluate();
+  }
+}
+
+bool TrainLoop::is_stopping() {
+  stopping_ = stopping_ || (should_stop_ && should_stop_());
+  return stopping_;
 }
 
 void TrainLoop::restore(const std::string& path) {
@@ -232,7 +244,8 @@ void TrainLoop::report(double grad_norm) {
 
 // Returns whether this is the best loss so far.
 bool TrainLoop::evaluate() {
-  const std::optional<double> measured = task_.evaluate();
+  const std::optional<double> measured = task_.evaluate([this] { return is_stopping(); });
+  if (stopping_) return false;
   evaluated_step_ = progress_.step;
   progress_.seconds = now() - started_;
   if (!measured) return false;

@@ -27,8 +27,9 @@ class Task {
   /// The loss of micro-batch `index` = 0, 1, …, recorded on the current tape: a function of the index and
   /// the weights alone, dropout included. That is what makes a resumed run the same run.
   virtual Loss loss(int64_t index) = 0;
-  /// The mean validation loss in nats; none if there is nothing to validate on.
-  virtual std::optional<double> evaluate() = 0;
+  /// The mean validation loss in nats; none if there is nothing to validate on. `should_stop` is asked now
+  /// and then; once true, what is returned does not matter.
+  virtual std::optional<double> evaluate(const std::function<bool()>& should_stop) = 0;
   /// Adds the files that make a folder a model.
   virtual void save(io::CheckpointContents& contents) = 0;
   /// Reads the weights back from a checkpoint folder; throws FormatError if they belong to another model.
@@ -118,7 +119,8 @@ class TrainLoop {
   TrainLoop(Task& task, optim::Optimizer& optimizer, LoopOptions options,
             std::vector<Observer*> observers = {});
 
-  /// `should_stop` is asked between steps; once true, the run saves and ends as interrupted.
+  /// `should_stop` is asked between steps and inside evaluations; once true, the run saves and ends as
+  /// interrupted. An evaluation that it cut short is done again by the run that resumes.
   Ending run(const std::function<bool()>& should_stop = {});
   const Progress& progress() const { return progress_; }
 
@@ -129,6 +131,7 @@ class TrainLoop {
   double backward_all();
   void report(double grad_norm);
   bool evaluate();
+  bool is_stopping();
   void save(bool must_succeed);
   bool is_due(int64_t every) const;
   template <class F>
@@ -136,6 +139,8 @@ class TrainLoop {
     for (Observer* observer : observers_) call(*observer);
   }
 
+  std::function<bool()> should_stop_;
+  bool stopping_ = false;
   Task& task_;
   optim::Optimizer& optimizer_;
   LoopOptions options_;

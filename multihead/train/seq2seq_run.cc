@@ -127,12 +127,14 @@ Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text:
   return data;
 }
 
-PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs, int64_t batch_tokens) {
+PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs, int64_t batch_tokens,
+                  const std::function<bool()>& should_stop) {
   PairLoss total;
   if (pairs.empty()) return total;
   const NoTape silent;
   const PairBatches batches(pairs, {.batch_tokens = batch_tokens, .bucket = 1});
   for (int64_t i = 0; i < batches.batches_per_epoch(); ++i) {
+    if (should_stop && should_stop()) return total;
     const PairBatch batch = make_pair_batch(pairs, batches.rows(i), model.config());
     total.nats +=
         model.loss(batch.source, batch.input, batch.labels).item() * static_cast<double>(batch.tokens);
@@ -158,9 +160,9 @@ Task::Loss Seq2SeqTask::loss(int64_t index) {
           batch.tokens};
 }
 
-std::optional<double> Seq2SeqTask::evaluate() {
+std::optional<double> Seq2SeqTask::evaluate(const std::function<bool()>& should_stop) {
   if (probe_.empty()) return std::nullopt;
-  return train::evaluate(model_, probe_, settings_.batch_tokens).loss();
+  return train::evaluate(model_, probe_, settings_.batch_tokens, should_stop).loss();
 }
 
 void Seq2SeqTask::save(io::CheckpointContents& contents) {
@@ -220,7 +222,14 @@ void finish(const Seq2SeqRun& run, Seq2SeqTask& task, const Seq2SeqData& data, S
     for (size_t i = all.size() - count; i < all.size(); ++i) paths.push_back(all[i].path);
     average_checkpoints(task.model(), paths);
   }
-  if (!data.validation.empty()) summary.validation = evaluate(task.model(), data.validation);
+  if (!data.validation.empty()) {
+    summary.validation = evaluate(task.model(), data.validation, 4096, run.should_stop);
+    if (run.should_stop && run.should_stop()) {
+      summary.validation.reset();
+      summary.ending = Ending::interrupted;
+      return;
+    }
+  }
   models::save_seq2seq(task.model(), run.folder);
   io::save_json(run.folder + "/summary.json", to_json(summary));
 }

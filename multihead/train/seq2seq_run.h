@@ -44,8 +44,9 @@ struct PairLoss {
   int64_t tokens = 0;
   double loss() const { return nats / static_cast<double>(tokens); }
 };
+/// `should_stop` is asked between batches; once true, the rest is left out.
 PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs,
-                  int64_t batch_tokens = 4096);
+                  int64_t batch_tokens = 4096, const std::function<bool()>& should_stop = {});
 
 /// An encoder-decoder model in a training loop. Weights are saved in Hugging Face layout.
 class Seq2SeqTask : public Task {
@@ -54,7 +55,7 @@ class Seq2SeqTask : public Task {
   Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data);
 
   Loss loss(int64_t index) override;
-  std::optional<double> evaluate() override;
+  std::optional<double> evaluate(const std::function<bool()>& should_stop) override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;

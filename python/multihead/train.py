@@ -40,11 +40,12 @@ def train_language_model(
     data        a UTF-8 text file
     folder      what is made: model, tokenizer, checkpoints, metrics, summary.json
     preset      "tiny", "small" or "tutorial"; `settings` override it (see language_model_settings(preset))
-    tokenizer   a tokenizer.json or its folder; "": train one
+    tokenizer   a tokenizer.json or its folder; "char" or "bpe": train such a one; "": what the preset asks for
     callback    called as callback(event, fields) for "start", "step", "evaluation", "warning"
     progress    show a tqdm bar if tqdm is installed
     Ctrl-C saves a checkpoint, from which resume=True goes on, and raises KeyboardInterrupt.
     """
+    tokenizer = _choose(tokenizer, settings)
     return _run(
         _core.train_language_model, (data, folder, settings, preset, tokenizer, resume, overwrite), callback, progress
     )
@@ -68,12 +69,21 @@ def train_seq2seq(
     data, valid  two-column files: source TAB target on every line
     folder       what is made: model, tokenizers, checkpoints, metrics, summary.json
     preset       "tiny", "small" or "base"; `settings` override it (see seq2seq_settings(preset))
-    tokenizer    a tokenizer.json, its folder, or a model folder with two; "": train what the settings ask for
+    tokenizer    a tokenizer.json, its folder, or a model folder with two; "char", "bpe" and "" as there
     callback, progress, Ctrl-C and resume=True as in train_language_model().
     """
+    tokenizer = _choose(tokenizer, settings)
     return _run(
         _core.train_seq2seq, (data, folder, settings, preset, valid, tokenizer, resume, overwrite), callback, progress
     )
+
+
+def _choose(tokenizer, settings):
+    """The file to read; the kind of a tokenizer to be trained is a setting."""
+    if tokenizer not in ("char", "bpe"):
+        return tokenizer
+    settings["tokenizer"] = tokenizer
+    return ""
 
 
 def _run(run, arguments, callback, progress):

@@ -9,6 +9,7 @@
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/seq2seq_run.h"
 #include "python/src/bindings.h"
+#include "python/src/interrupt.h"
 #include "python/src/modules.h"
 
 namespace multihead::python {
@@ -18,17 +19,8 @@ class PyObserver : public train::Observer {
  public:
   explicit PyObserver(nb::object callback) : callback_(std::move(callback)) {}
 
-  /// Ctrl-C, noticed here or inside the callback; raised once the run has saved its checkpoint.
-  bool is_interrupted() {
-    const Locked locked;
-    if (!interrupt_.is_valid() && PyErr_CheckSignals() != 0) take_interrupt(nb::python_error());
-    return interrupt_.is_valid();
-  }
-  void raise_interrupt() const {
-    if (!interrupt_.is_valid()) return;
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(interrupt_.ptr())), interrupt_.ptr());
-    throw nb::python_error();
-  }
+  /// Ctrl-C, noticed between steps or inside the callback; raised once the run has saved its checkpoint.
+  Interrupt& interrupt() { return interrupt_; }
 
   void on_start(int64_t step, int64_t steps) override {
     tell("start", [&](nb::dict& d) { d["step"] = step, d["steps"] = steps; });
@@ -60,13 +52,12 @@ class PyObserver : public train::Observer {
       or_sleep([&] { return callback_(event, fields); });
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_KeyboardInterrupt)) throw;
-      take_interrupt(error);
+      interrupt_.take(error);
     }
   }
-  void take_interrupt(const nb::python_error& error) { interrupt_ = nb::borrow(error.value()); }
 
   nb::object callback_;
-  nb::object interrupt_;
+  Interrupt interrupt_;
 };
 
 nb::object from_json(const Json& json) { return nb::module_::import_("json").attr("loads")(json.dump()); }
@@ -108,9 +99,9 @@ nb::object run_with(Run& run, const RunWords& words, Train&& train) {
   run.overwrite = words.overwrite;
   PyObserver observer(words.callback);
   run.observers = {&observer};
-  run.should_stop = [&] { return observer.is_interrupted(); };
+  run.should_stop = [&] { return observer.interrupt().came(); };
   const auto summary = unlocked([&] { return train(run); });
-  observer.raise_interrupt();
+  observer.interrupt().raise_if_any();
   return from_json(train::to_json(summary));
 }
 
@@ -139,9 +130,10 @@ nb::dict evaluate(const models::LanguageModel& model, nb::handle tokens, int64_t
   for (const int64_t id : to_integers(tokens, {"evaluate", "tokens"})) {
     ids.push_back(id < 0 || id > INT32_MAX ? -1 : static_cast<int32_t>(id));
   }
-  const train::TextLoss loss = unlocked([&] {
-    return train::evaluate(model, ids, {context, batch, windows}, tokenizer);
-  });
+  Interrupt interrupt;
+  const train::EvaluateOptions options{context, batch, windows, [&] { return interrupt.came(); }};
+  const train::TextLoss loss = unlocked([&] { return train::evaluate(model, ids, options, tokenizer); });
+  interrupt.raise_if_any();
   nb::dict result;
   result["nats"] = loss.nats, result["tokens"] = loss.tokens;
   result["loss"] = loss.loss(), result["perplexity"] = loss.perplexity();

@@ -6,6 +6,7 @@
 #include "multihead/models/marian.h"
 #include "multihead/train/seq2seq_run.h"
 #include "python/src/bindings.h"
+#include "python/src/interrupt.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 
@@ -93,45 +94,20 @@ models::PackedSeq2Seq packed(const Seq2Seq& model, const BeamKeywords& words) {
   return unlocked([&] { return models::PackedSeq2Seq(model, dtype); });
 }
 
-void check_signals() {
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
-
-constexpr size_t kGroup =
-    16;  // sentences between two looks at Ctrl-C; what is searched does not depend on it
-
-// The options of the sentences [at, at + count). Drawn hypotheses depend on a sentence's place: one group.
-BeamOptions part_of(const BeamOptions& options, size_t at, size_t count) {
-  BeamOptions part = options;
-  if (options.prefixes.empty()) return part;
-  const auto begin = options.prefixes.begin() + static_cast<std::ptrdiff_t>(at);
-  part.prefixes.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
-  return part;
-}
-
-void check_prefixes(const BeamOptions& options, size_t sentences) {
-  MH_CHECK(options.prefixes.empty() || options.prefixes.size() == sentences, ValueError,
-           "beam_search: prefixes must be one per sentence, ", sentences, ", got ", options.prefixes.size());
-}
-
 // Per source, [(tokens, score)], best first.
 nb::list beam_search_call(const Seq2Seq& seq2seq, nb::handle sources, const BeamKeywords& words) {
   const std::vector<std::vector<int32_t>> rows = to_sources(sources);
   const models::PackedSeq2Seq model = packed(seq2seq, words);
-  check_prefixes(words.options, rows.size());
-  const size_t step = words.options.sample ? std::max<size_t>(rows.size(), 1) : kGroup;
+  Interrupt interrupt;
+  BeamOptions options = words.options;
+  options.should_stop = [&] { return interrupt.came(); };
+  const auto found = unlocked([&] { return beam_search(model, rows, options); });
+  interrupt.raise_if_any();
   nb::list result;
-  for (size_t at = 0; at < rows.size(); at += step) {
-    check_signals();
-    const std::vector<std::vector<int32_t>> group(
-        rows.begin() + static_cast<std::ptrdiff_t>(at),
-        rows.begin() + static_cast<std::ptrdiff_t>(std::min(rows.size(), at + step)));
-    const BeamOptions options = part_of(words.options, at, group.size());
-    for (const auto& hypotheses : unlocked([&] { return beam_search(model, group, options); })) {
-      nb::list best;
-      for (const Hypothesis& h : hypotheses) best.append(nb::make_tuple(nb::cast(h.tokens), h.score));
-      result.append(best);
-    }
+  for (const auto& hypotheses : found) {
+    nb::list best;
+    for (const Hypothesis& h : hypotheses) best.append(nb::make_tuple(nb::cast(h.tokens), h.score));
+    result.append(best);
   }
   return result;
 }
@@ -171,26 +147,19 @@ nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywo
       lines.push_back(nb::cast<std::string>(text));
     }
   }
-  for (size_t i = 0; i < lines.size(); ++i) {  // nothing is translated if one text cannot be
-    encode_source(t.model.config(), t.tokenizers.source, lines[i], "text " + std::to_string(i + 1));
-  }
-  check_prefixes(words.options, lines.size());
   const models::PackedSeq2Seq model = packed(t.model, words);
+  Interrupt interrupt;
+  TranslateOptions options{.beam = words.options};
+  options.beam.should_stop = [&] { return interrupt.came(); };
+  const auto found =
+      unlocked([&] { return translate(model, t.tokenizers.source, t.tokenizers.target, lines, options); });
+  interrupt.raise_if_any();
   nb::list result;
-  const size_t step = words.options.sample ? std::max<size_t>(lines.size(), 1) : kGroup;
-  for (size_t at = 0; at < lines.size(); at += step) {
-    check_signals();
-    const std::vector<std::string> group(
-        lines.begin() + static_cast<std::ptrdiff_t>(at),
-        lines.begin() + static_cast<std::ptrdiff_t>(std::min(lines.size(), at + step)));
-    const TranslateOptions options{.beam = part_of(words.options, at, group.size())};
-    for (const auto& translations : unlocked(
-             [&] { return translate(model, t.tokenizers.source, t.tokenizers.target, group, options); })) {
-      nb::list best;
-      for (const Translation& x : translations) best.append(to_str(x.text));
-      result.append(words.options.num_hypotheses == 1 && nb::len(best) == 1 ? nb::object(best[0])
-                                                                            : nb::object(best));
-    }
+  for (const auto& translations : found) {
+    nb::list best;
+    for (const Translation& x : translations) best.append(to_str(x.text));
+    result.append(words.options.num_hypotheses == 1 && nb::len(best) == 1 ? nb::object(best[0])
+                                                                          : nb::object(best));
   }
   return single ? nb::object(result[0]) : nb::object(result);
 }

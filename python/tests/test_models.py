@@ -250,6 +250,28 @@ def test_interrupts_end_generation_within_a_second():
     assert time.monotonic() - begin < 1.5
 
 
+@pytest.mark.parametrize("work", ["evaluate", "beam_search", "evaluation of a run"])
+def test_interrupts_end_what_takes_long(work, tmp_path):
+    tokens = np.zeros(3_000_000, "i4")
+    translator = mh.models.Seq2Seq(
+        mh.models.Seq2SeqConfig(source_vocab_size=9, max_positions=2000, embed_dim=8, num_heads=2)
+    )
+    (tmp_path / "text.txt").write_text(TEXT * 3000)
+
+    def run():
+        if work == "evaluate":
+            mh.train.evaluate(tiny(), tokens)
+        elif work == "beam_search":
+            translator.beam_search([[3] * 9] * 3000, min_length=1500, max_length=1500)
+        else:
+            options = settings(eval_windows=0, validation_share=0.9, tokenizer="char")
+            mh.train_language_model(str(tmp_path / "text.txt"), str(tmp_path / "run"), steps=5, **options)
+
+    interrupt_after(0.7)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
 SMALL = dict(layers=1, heads=2, width=16, context=16, batch=4, vocab_size=280, eval_every=0, log_every=1)
 
 
