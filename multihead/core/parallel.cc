@@ -34,6 +34,8 @@ thread_local const HostThreads* current_host = nullptr;
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // "yield" takes no time on most cores
 #else
   std::this_thread::yield();
 #endif

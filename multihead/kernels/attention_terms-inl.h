@@ -19,7 +19,7 @@ namespace multihead::kernels::HWY_NAMESPACE {
 HWY_INLINE Vec Tanh(F d, Vec x) {
   const I di;
   const Vec magic = hn::Set(d, 12582912.0f), limit = hn::Set(d, 60.0f);
-  x = hn::Min(limit, hn::Max(hn::Neg(limit), hn::Mul(x, hn::Set(d, 2 * kLog2e))));  // NaN goes through
+  x = AtMost(limit, AtLeast(hn::Neg(limit), hn::Mul(x, hn::Set(d, 2 * kLog2e))));
   const Vec t = hn::Add(x, magic), f = hn::Sub(x, hn::Sub(t, magic));
   Vec y = hn::MulAdd(hn::Set(d, 0.00132647273f), f, hn::Set(d, 0.00967151299f));
   y = hn::MulAdd(y, f, hn::Set(d, 0.0555073358f));

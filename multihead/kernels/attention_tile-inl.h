@@ -313,16 +313,33 @@ HWY_INLINE Vec PowerOfParts(F d, Vec t, Vec f) {
 inline constexpr float kEighths = 1572864.0f;  // 1.5 · 2^20: what is added to it loses all bits below 1/8
 inline constexpr float kLog2e = 1.44269504088896341f;
 
+// The larger and the smaller of a bound and x; NaN stays. x86 gives its second operand then, other CPUs the
+// bound.
+HWY_INLINE Vec AtLeast(Vec bound, Vec x) {
+#if HWY_ARCH_X86
+  return hn::Max(bound, x);
+#else
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+#endif
+}
+HWY_INLINE Vec AtMost(Vec bound, Vec x) {
+#if HWY_ARCH_X86
+  return hn::Min(bound, x);
+#else
+  return hn::IfThenElse(hn::Gt(x, bound), bound, x);
+#endif
+}
+
 // 2^x for x <= 127 to 1.1e-7 (3.6e-8 rms); exactly 1 at 0, exactly +0 at -inf and below -127, NaN for NaN.
 HWY_INLINE Vec Exp2(F d, Vec x) {
-  x = hn::Max(hn::Set(d, -127.0f), x);  // the second operand is returned for NaN
+  x = AtLeast(hn::Set(d, -127.0f), x);
   const Vec magic = hn::Set(d, kEighths), t = hn::Add(x, magic);
   return PowerOfParts(d, t, hn::Sub(x, hn::Sub(t, magic)));
 }
 
 // e^x likewise, for x <= 88: x · log2(e) is never rounded but to its parts.
 HWY_INLINE Vec Exp(F d, Vec x) {
-  x = hn::Max(hn::Set(d, -88.02969f), x);
+  x = AtLeast(hn::Set(d, -88.02969f), x);
   const Vec magic = hn::Set(d, kEighths), log2e = hn::Set(d, kLog2e), t = hn::MulAdd(x, log2e, magic);
   return PowerOfParts(d, t, hn::MulSub(x, log2e, hn::Sub(t, magic)));
 }

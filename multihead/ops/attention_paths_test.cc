@@ -7,9 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <thread>
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
@@ -17,6 +14,7 @@
 #include "multihead/ops/attention.h"
 #include "multihead/ops/mask_mod.h"
 #include "multihead/testing/everywhere.h"
+#include "multihead/testing/float_mode.h"
 
 namespace multihead {
 namespace {
@@ -59,26 +57,20 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
-// `mode`: what the caller's MXCSR holds meanwhile.
+// `mode`: what the caller's control register holds meanwhile.
 Pass run(Operands x, AttentionOptions options, const ScoreMod& mod = {}, unsigned mode = 0) {
   x.q.set_requires_grad(), x.k.set_requires_grad(), x.v.set_requires_grad();
   for (const Tensor* t : {&x.q, &x.k, &x.v}) t->set_grad({});
   Tensor lse;
   options.lse = &lse;
   Tape tape;
-#if defined(__x86_64__)
-  const unsigned saved = _mm_getcsr();
-  if (mode != 0) _mm_setcsr((saved & ~0xE040u) | mode);
-#endif
-  const Tensor out = attention(x.q, x.k, x.v, options, mod);
-  tape.backward(out, x.d_out);
-#if defined(__x86_64__)
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(saved);
-  EXPECT_EQ(after & 0xE040u, mode != 0 ? mode : saved & 0xE040u) << "the caller's mode is gone";
-#else
-  static_cast<void>(mode);
-#endif
+  Tensor out;
+  {
+    const testing::FloatModeScope scope(mode);
+    out = attention(x.q, x.k, x.v, options, mod);
+    tape.backward(out, x.d_out);
+    EXPECT_TRUE(scope.untouched()) << "the caller's mode is gone";
+  }
   return {out.to_vector<float>(), lse.to_vector<float>(), x.q.grad().to_vector<float>(),
           x.k.grad().to_vector<float>(), x.v.grad().to_vector<float>()};
 }
@@ -163,8 +155,8 @@ TEST(AttentionPathsTest, NanInExcludedKeysStaysThere) {
   });
 }
 
-#if defined(__x86_64__)
-// FTZ + DAZ, rounding down, up and towards zero: nothing of it reaches the result, and the caller keeps it.
+// Flushing of subnormals, rounding down, up and towards zero: nothing of it reaches the result, and the
+// caller keeps it.
 TEST(AttentionPathsTest, ForeignFloatingPointModesChangeNothing) {
   on_every_path([](const Path& path) {
     Operands x = operands(path);
@@ -173,7 +165,7 @@ TEST(AttentionPathsTest, ForeignFloatingPointModesChangeNothing) {
     for (const int threads : {1, 3}) {
       set_num_threads(threads);
       const Pass expected = run(x, options);
-      for (const unsigned mode : {0x8040u, 0x2000u, 0x4000u, 0x6000u}) {
+      for (const unsigned mode : testing::kFloatModes) {
         const Pass got = run(x, options, {}, mode);
         expect_same_bits(got.out, expected.out, "out");
         expect_same_bits(got.dq, expected.dq, "dq");
@@ -183,7 +175,6 @@ TEST(AttentionPathsTest, ForeignFloatingPointModesChangeNothing) {
     }
   });
 }
-#endif
 
 // Memory that ends (or begins) where nobody may read: one element too far is a crash.
 class Guarded {

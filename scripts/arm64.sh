@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Builds for 64-bit ARM with Debian's cross compiler and runs the fast C++ tests in an emulator (QEMU's user mode).
+# Adds the architecture arm64 to the system's package sources: as root, on a machine meant for it.
+#   scripts/arm64.sh [ctest arguments]      e.g. scripts/arm64.sh -R Attention
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/setup.sh --test
+dpkg --add-architecture arm64
+apt-get -q update
+apt-get -q -y install --no-install-recommends g++-aarch64-linux-gnu qemu-user \
+  lib{hwy,fmt,utf8proc,gtest,gmock}-dev:arm64
+
+scripts/build.sh arm64
+ctest --test-dir build/arm64 -L fast -j"$(nproc)" --output-on-failure --no-tests=error "$@"
