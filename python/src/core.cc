@@ -7,6 +7,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/storage.h"
+#include "multihead/core/tensor.h"
 #include "multihead/core/version.h"
 #include "multihead/kernels/isa.h"
 #include "multihead/kernels/precision.h"
@@ -58,6 +59,11 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 void bind_core(nb::module_& m) {
+  // What is made on first use is made here, where no other thread can fork: a fork in the middle would leave
+  // its guard taken in the child for ever.
+  Tensor::zeros({1}).set_requires_grad(true).grad();  // the storage, the pool, the gradients' locks
+  kernels::bf16_dots();
+  kernels::int8_dots();
   Exceptions& e = exceptions();
   e.shape =
       make_exception(m, "ShapeError", "A tensor has the wrong rank, sizes or strides.", PyExc_ValueError);
