@@ -6,6 +6,8 @@
 
 #include "cli/rival_process.h"
 #include "multihead/autograd/tape.h"
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/peak.h"
 #include "multihead/ops/shape.h"
 #include "multihead/train/signals.h"
 
@@ -150,6 +152,19 @@ std::vector<double> OwnAttention::burst(double seconds) {
     times.push_back(call(calls_++));
   }
   return times;
+}
+
+double OwnAttention::read_gbps() {
+  const auto& [key, value] = ring_[static_cast<size_t>(calls_++) % ring_.size()];
+  const char* operands[] = {static_cast<const char*>(key.raw()), static_cast<const char*>(value.raw())};
+  const int64_t parts = num_threads();
+  const size_t part = key.bytes() / static_cast<size_t>(parts);
+  const double begin = wall_seconds();
+  parallel_for(2 * parts, [&](int64_t i, int) {
+    const char* from = operands[i % 2] + static_cast<size_t>(i / 2) * part;
+    kernels::read_gbps(reinterpret_cast<const float*>(from), part, 0);
+  });
+  return 2e-9 * static_cast<double>(part) * static_cast<double>(parts) / (wall_seconds() - begin);
 }
 
 void OwnAttention::compute_exact() {

@@ -25,6 +25,9 @@ class OwnAttention {
   /// Calls for about `seconds` (at least once, after one call that does not count): the time of each.
   std::vector<double> burst(double seconds);
 
+  /// GB/s at which all threads read the next keys and values of the ring, once.
+  double read_gbps();
+
   /// Largest error of out and gradients of batch 0 and key head 0, relative to the largest element, against
   /// the same in f64. Where that would take long, only the last rows of out and d_query. Nothing to compare
   /// with if the shape is too large even for that.
@@ -33,6 +36,7 @@ class OwnAttention {
   std::optional<double> error_of(const std::vector<Tensor>& results);
   /// Beyond it a result counts as wrong.
   double tolerance() const { return shape_.bf16 ? 3e-2 : 5e-5; }
+  bool cold() const { return shape_.cold; }
 
  private:
   double call(int64_t number);

@@ -22,7 +22,7 @@ if command -v python3 >/dev/null; then
   json report.json 'r["threads"] == 2 and r["cpu"] and r["isa"] in ("baseline", "avx2", "avx512") and len(r["date"]) == 10'
   json report.json 'all(r["calibration"][k] > 0 for k in ("fma_gflops", "read_gbps", "copy_gbps"))'
   json report.json 'r["calibration"]["bf16_unit"] in ("", "dots", "tiles") and (r["calibration"]["bf16_gflops"] > 0) == (r["calibration"]["bf16_unit"] != "")'
-  json report.json 'all(x[k] > 0 for x in s for k in ("seconds", "seconds_min", "flops", "bytes", "gflops", "gbps", "peak_gflops", "share_of_peak", "share_of_read_rate"))'
+  json report.json 'all(x[k] > 0 for x in s for k in ("seconds", "seconds_min", "flops", "bytes", "gflops", "gbps", "read_gbps", "peak_gflops", "share_of_peak", "share_of_read_rate"))'
   json report.json 'all(0 <= x["error"] < 1e-5 and x["rounds"] >= 3 and x["rivals"] == {} for x in s) and r["rivals"] == {}'
   json report.json 's[0]["flops"] == 4 * 2 * 8 * 37 * 38 / 2 and s[2]["flops"] == 2.5 * s[0]["flops"]'
   json report.json 's[1]["bytes"] == 4 * 16 * 2 * (2 * 4 + 2 * 2 * 67) and s[1]["dtype"] == "f32"'
