@@ -2,6 +2,12 @@
 #include "python/src/bindings.h"
 
 NB_MODULE(_core, m) {
+  // Its types and exceptions are one set for the process: a second interpreter would take them from the
+  // first.
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    throw nanobind::import_error(
+        "multihead cannot be imported into a subinterpreter; use threads or processes");
+  }
   using namespace multihead::python;   // NOLINT(google-build-using-namespace)
   nanobind::set_leak_warnings(false);  // PyTorch's graph may hold calls when the interpreter ends
   bind_core(m);

@@ -60,3 +60,18 @@ def test_tensors_in_globals_and_in_atexit_outlive_the_end():
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_subinterpreter_is_refused():
+    pytest.importorskip("_xxsubinterpreters")
+    program = (
+        "import sys, _xxsubinterpreters as interpreters\n"
+        "other = interpreters.create()\n"
+        "try:\n"
+        "    interpreters.run_string(other, f'import sys; sys.path[:] = {sys.path}; import multihead._core')\n"
+        "except interpreters.RunFailedError as error:\n"
+        "    print(error)\n"
+        "interpreters.destroy(other)\n"
+    ) + SETUP + "attend()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0 and "use threads or processes" in ended.stdout

@@ -220,6 +220,8 @@ def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, e
         raise ValueError(f"{_WHO}: scale is NaN")
     q, k, v, restore = query.shape, key.shape, value.shape, None
     if not (len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0]):
+        if attn_mask is not None:
+            refuse(_WHO, "attn_mask", attn_mask)
         query, key, value, attn_mask, restore = _to_four_axes(query, key, value, attn_mask)
         q, k, v = query.shape, key.shape, value.shape
     if not q[1] == k[1] == v[1]:
