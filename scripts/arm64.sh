@@ -12,4 +12,7 @@ apt-get -q -y install --no-install-recommends g++-aarch64-linux-gnu qemu-user \
   lib{hwy,fmt,utf8proc,gtest,gmock}-dev:arm64
 
 scripts/build.sh arm64
-ctest --test-dir build/arm64 -L fast -j"$(nproc)" --output-on-failure --no-tests=error "$@"
+
+# Left out: what starts ARM programs by itself, and forks of many threads, which this emulator does not survive.
+ctest --test-dir build/arm64 -L fast -E '^(cli|example)\.|ForkTest|Forked|AfterFork' -j"$(nproc)" --output-on-failure \
+  --no-tests=error "$@"

@@ -16,11 +16,11 @@
 #define MULTIHEAD_KERNELS_ATTENTION_AMX_INL_H_
 #endif
 
-#include <bit>
 #include <cmath>
 
 #include "multihead/kernels/attention_dots-inl.h"
 #include "multihead/kernels/attention_forward.h"
+#include "multihead/kernels/attention_rows-inl.h"
 #include "multihead/kernels/attention_scores-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -55,15 +55,6 @@ struct AmxTile {
   bool query_strange = false;
 };
 
-HWY_INLINE float ElementOf(const void* base, int64_t index, bool bf16) {
-  if (!bf16) return static_cast<const float*>(base)[index];
-  return std::bit_cast<float>(uint32_t{static_cast<const uint16_t*>(base)[index]} << 16);
-}
-
-HWY_INLINE const void* ElementAt(const void* base, int64_t index, bool bf16) {
-  return static_cast<const char*>(base) + index * (bf16 ? 2 : 4);
-}
-
 HWY_INLINE int64_t KeyIndex(const ForwardCall& c, const Strides3& s, int64_t b, int64_t kv, int k) {
   return b * s.batch + kv * s.head + (c.p->key_begin_row(b) + k) * s.token;
 }
@@ -81,18 +72,10 @@ HWY_INLINE AmxStage StageForTiles(const ForwardCall& c, int64_t b, int64_t kv, i
   auto* values = reinterpret_cast<uint16_t*>(value);
   const int64_t count = k1 - stage.first;
   const Strides3 &ks = c.key_strides, &vs = c.value_strides;
-  const AmxOperand k{ElementAt(c.key, KeyIndex(c, ks, b, kv, stage.first), c.bf16),
-                     c.bf16,
-                     ks.token,
-                     1,
-                     count,
-                     c.p->head_dim};
-  const AmxOperand v{ElementAt(c.value, KeyIndex(c, vs, b, kv, stage.first), c.bf16),
-                     c.bf16,
-                     1,
-                     vs.token,
-                     c.p->value_dim,
-                     count};
+  const AmxOperand k{
+      At(c.key, KeyIndex(c, ks, b, kv, stage.first), c.bf16), c.bf16, ks.token, 1, count, c.p->head_dim};
+  const AmxOperand v{
+      At(c.value, KeyIndex(c, vs, b, kv, stage.first), c.bf16), c.bf16, 1, vs.token, c.p->value_dim, count};
   stage.key_strange = amx_pack(k, AmxSide::rows, c.scheme.parts, NotFinite::zero, keys);
   stage.value_strange = amx_pack(v, AmxSide::columns, c.scheme.parts, NotFinite::zero, values);
   stage.key = keys, stage.value = values;
@@ -103,7 +86,7 @@ HWY_INLINE AmxStage StageForTiles(const ForwardCall& c, int64_t b, int64_t kv, i
 HWY_INLINE bool PackTileQueries(const ForwardCall& c, const RowTile& t, float* to, float* buffer) {
   const int64_t dim = c.p->head_dim;
   AmxOperand from{nullptr, c.bf16, c.query_strides.token, 1, t.rows, dim};
-  from.data = ElementAt(c.query, QueryIndex(c, t, 0), c.bf16);
+  from.data = At(c.query, QueryIndex(c, t, 0), c.bf16);
   if (t.head[0] != t.head[t.rows - 1]) {  // rows of several heads
     for (int r = 0; r < t.rows; ++r) {
       const int64_t at = QueryIndex(c, t, r);

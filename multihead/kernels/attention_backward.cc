@@ -16,8 +16,6 @@
 #include "multihead/kernels/attention_backward.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <thread>
 
 #undef HWY_TARGET_INCLUDE
@@ -243,22 +241,8 @@ bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64
   const Vec factor = hn::Set(d, scale);
   Vec check = hn::Zero(d);
   for (int64_t r = 0; r < count; ++r) {
-    const float* from = rows + r * columns;
-    int64_t c = 0;
-    if (call.forward.bf16) {
-      check = StoreBf16Row(from, factor, dim, static_cast<uint16_t*>(to) + r * stride, check);
-      continue;
-    }
-    float* out = static_cast<float*>(to) + r * stride;
-    for (; c + kN <= dim; c += kN) {
-      const Vec x = hn::Mul(hn::LoadU(d, from + c), factor);
-      check = hn::MulAdd(x, hn::Zero(d), check);
-      hn::StoreU(x, d, out + c);
-    }
-    for (; c < dim; ++c) {
-      out[c] = from[c] * scale;
-      check = hn::Add(check, hn::Set(d, out[c] * 0.0f));
-    }
+    void* row = At(to, r * stride, call.forward.bf16);
+    check = StoreRow(rows + r * columns, factor, dim, call.forward.bf16, row, check);
   }
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }

@@ -48,7 +48,7 @@ inline void PackTileRows(const BackwardCall& call, const BackwardJob& job, int64
   const RowTile& t = job.row_tiles[n];
   const auto rows = [&](const void* base, const Strides3& s, int64_t dim) {
     const int64_t token = c.p->query_begin(t.b) + t.query[0];
-    const void* first = ElementAt(base, t.b * s.batch + t.head[0] * s.head + token * s.token, c.bf16);
+    const void* first = At(base, t.b * s.batch + t.head[0] * s.head + token * s.token, c.bf16);
     return AmxOperand{first, c.bf16, s.token, 1, t.rows, dim};
   };
   const AmxOperand query = rows(c.query, c.query_strides, c.p->head_dim);
@@ -76,7 +76,7 @@ inline AmxBlock PackBlock(const BackwardCall& call, const BackwardJob& job, int 
                           float* value, float* key_columns) {
   const ForwardCall& c = call.forward;
   const auto rows = [&](const void* base, const Strides3& s, int64_t dim) {
-    const void* first = ElementAt(base, KeyIndex(c, s, job.b, job.kv, k0), c.bf16);
+    const void* first = At(base, KeyIndex(c, s, job.b, job.kv, k0), c.bf16);
     return AmxOperand{first, c.bf16, s.token, 1, k1 - k0, dim};
   };
   const AmxOperand keys = rows(c.key, c.key_strides, c.p->head_dim);

@@ -14,8 +14,6 @@
 #include "multihead/kernels/attention_forward.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/attention_forward.cc"
@@ -33,6 +31,7 @@ int64_t ForwardScratch(const ForwardCall&, int64_t) { return 0; }
 #include "hwy/contrib/math/math-inl.h"
 #include "multihead/kernels/attention_block-inl.h"
 #include "multihead/kernels/attention_decode-inl.h"
+#include "multihead/kernels/attention_output-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -71,83 +70,6 @@ struct ForwardMemory {
     tiles = value + layout.value;
   }
 };
-
-// out = Σ weights · value for a row without any allowed key, by policy.
-void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, float* out) {
-  const AttentionProblem& p = *c.p;
-  std::fill_n(out, c.value_columns, p.empty_row == EmptyRow::nan ? std::nanf("") : 0.0f);
-  if (p.empty_row != EmptyRow::uniform) return;
-  const int64_t n = p.key_count(t.b);
-  const Strides3& s = c.value_strides;
-  for (int64_t k = 0; k < n; ++k) {
-    float weight = 1.0f / static_cast<float>(n);
-    if (p.dropout_p > 0) {
-      const bool kept = attention_dropout_keep(p.dropout_key, t.b, t.head[row], t.query[row], k, p.dropout_p);
-      weight = kept ? weight / static_cast<float>(1 - p.dropout_p) : 0.0f;
-    }
-    const int64_t at = t.b * s.batch + t.kv * s.head + (p.key_begin_row(t.b) + k) * s.token;
-    for (int64_t v = 0; v < p.value_dim; ++v) {
-      const void* x = At(c.value, at + v, c.bf16);
-      out[v] += weight * (c.bf16 ? std::bit_cast<float>(uint32_t{*static_cast<const uint16_t*>(x)} << 16)
-                                 : *static_cast<const float*>(x));
-    }
-  }
-}
-
-// to[c] = from[c] · factor; check gathers x · 0, which is NaN where x is not finite.
-HWY_INLINE Vec StoreFloatRow(const float* from, Vec factor, int64_t n, float* to, Vec check) {
-  const F d;
-  int64_t c = 0;
-  for (; c + kN <= n; c += kN) {
-    const Vec x = hn::Mul(hn::LoadU(d, from + c), factor);
-    check = hn::MulAdd(x, hn::Zero(d), check);
-    hn::StoreU(x, d, to + c);
-  }
-  for (; c < n; ++c) {
-    to[c] = from[c] * hn::GetLane(factor);
-    check = hn::Add(check, hn::Set(d, to[c] * 0.0f));
-  }
-  return check;
-}
-
-void WriteLogSumExp(const ForwardCall& c, const RowTile& t, const LaneState& state) {
-  const F d;
-  const Vec unit = hn::Set(d, c.has_terms ? 1.0f : 0.693147180559945f);
-  alignas(64) float lse[kTileRows];
-  for (int i = 0; i < t.groups * kGroupRows; i += kN) {
-    const Vec sum = hn::Load(d, state.sum + i);
-    const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
-    hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
-  }
-  float* to = c.lse + t.b * c.lse_strides.batch + c.p->query_begin(t.b);
-  for (int r = 0; r < t.rows; ++r) to[t.head[r] * c.lse_strides.head + t.query[r]] = lse[r];
-}
-
-// Divides by the sums and writes the tile's rows and log-sum-exps. False if anything is not finite.
-bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, float* out) {
-  const F d;
-  const AttentionProblem& p = *c.p;
-  const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
-  alignas(64) float factors[kTileRows];
-  for (int i = 0; i < t.groups * kGroupRows; i += kN) {
-    hn::Store(hn::Div(hn::Set(d, keep_scale), hn::Load(d, state.sum + i)), d, factors + i);
-  }
-  if (c.lse) WriteLogSumExp(c, t, state);
-  Vec check = hn::Zero(d);
-  const Strides3& strides = c.out_strides;
-  const int64_t dim = p.value_dim, columns = c.value_columns;
-  const int64_t start = t.b * strides.batch + p.query_begin(t.b) * strides.token;
-  for (int r = 0; r < t.rows; ++r) {
-    float* row = out + r * columns;
-    const bool empty = state.sum[r] == 0;
-    if (empty) EmptyRowOutput(c, t, r, row);
-    const Vec factor = hn::Set(d, empty ? 1.0f : factors[r]);
-    const int64_t at = start + t.head[r] * strides.head + t.query[r] * strides.token;
-    check = c.bf16 ? StoreBf16Row(row, factor, dim, static_cast<uint16_t*>(c.out) + at, check)
-                   : StoreFloatRow(row, factor, dim, static_cast<float*>(c.out) + at, check);
-  }
-  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
-}
 
 struct TileWork {
   RowTile rows;
