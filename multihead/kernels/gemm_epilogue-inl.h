@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "multihead/kernels/activation-inl.h"
+#include "multihead/kernels/first_lanes-inl.h"
 #include "multihead/kernels/gemm.h"
 #include "multihead/kernels/gemm_tile-inl.h"
 
@@ -33,9 +34,9 @@ HWY_NOINLINE void FinishWith(const GemmArgs<float>& g, int64_t row, int64_t rows
       const bool whole = lanes == kLanes;
       const auto mask = hn::FirstN(d, static_cast<size_t>(lanes));
       const auto load = [&](const float* from)
-                            HWY_ATTR { return whole ? hn::LoadU(d, from) : hn::MaskedLoad(mask, d, from); };
+                            HWY_ATTR { return whole ? hn::LoadU(d, from) : LoadLanes(mask, d, from); };
       const auto store = [&](TileVec x, float* to)
-                             HWY_ATTR { whole ? hn::StoreU(x, d, to) : hn::BlendedStore(x, mask, d, to); };
+                             HWY_ATTR { whole ? hn::StoreU(x, d, to) : StoreLanes(x, mask, d, to); };
       // The next tile goes on in the rows below: its operands arrive while it multiplies.
       if (g.factor != nullptr) __builtin_prefetch(g.factor + at + rows * g.ldc);
       if (g.residual != nullptr) __builtin_prefetch(g.residual + at + rows * g.ldc);

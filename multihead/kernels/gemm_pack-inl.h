@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "multihead/kernels/first_lanes-inl.h"
 #include "multihead/kernels/gemm_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -154,7 +155,7 @@ HWY_INLINE void CopyFloats(const float* from, int64_t count, float* to) {
     hn::StoreU(hn::LoadU(d, from), d, to);
   if (count > 0) {
     const auto mask = hn::FirstN(d, static_cast<size_t>(count));
-    hn::BlendedStore(hn::MaskedLoad(mask, d, from), mask, d, to);
+    StoreLanes(LoadLanes(mask, d, from), mask, d, to);
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "multihead/kernels/first_lanes-inl.h"
 #include "multihead/kernels/gemm_pack-inl.h"
 #include "multihead/kernels/gemm_tile-inl.h"
 
@@ -55,8 +56,8 @@ HWY_INLINE void EndChain(const TransposedRowsArgs& t, bool add, TileVec (&acc)[M
 #pragma GCC unroll 8
   for (int r = 0; r < M; ++r) {
     float* c = t.c + r * t.c_stride;
-    if (add) acc[r] = hn::Add(hn::MaskedLoad(mask, d, c), acc[r]);
-    hn::BlendedStore(acc[r], mask, d, c);
+    if (add) acc[r] = hn::Add(LoadLanes(mask, d, c), acc[r]);
+    StoreLanes(acc[r], mask, d, c);
     acc[r] = hn::Zero(d);
   }
 }

@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "multihead/kernels/first_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -100,7 +101,7 @@ HWY_INLINE void AddTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
     for (int j = 0; j + 1 < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, row + j * kLanes), acc[i][j]);
     const float* last = row + (NV - 1) * kLanes;
     acc[i][NV - 1] =
-        hn::Add(t.last_lanes == kLanes ? hn::LoadU(d, last) : hn::MaskedLoad(mask, d, last), acc[i][NV - 1]);
+        hn::Add(t.last_lanes == kLanes ? hn::LoadU(d, last) : LoadLanes(mask, d, last), acc[i][NV - 1]);
   }
 }
 
@@ -121,7 +122,7 @@ HWY_INLINE void StoreTile(const TileArgs& t, const TileVec (&acc)[MR][NV]) {
     float* row = t.c + i * t.c_stride;
 #pragma GCC unroll 4
     for (int j = 0; j + 1 < NV; ++j) hn::StoreU(acc[i][j], d, row + j * kLanes);
-    hn::BlendedStore(acc[i][NV - 1], mask, d, row + (NV - 1) * kLanes);
+    StoreLanes(acc[i][NV - 1], mask, d, row + (NV - 1) * kLanes);
   }
 }
 

@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "multihead/kernels/activation-inl.h"
+#include "multihead/kernels/first_lanes-inl.h"
 #include "multihead/kernels/gemm_tile-inl.h"
 #include "multihead/kernels/packed_linear_int8.h"
 
@@ -49,14 +50,14 @@ HWY_INLINE void StoreInt8(const Int8Tile& t, int64_t i, int64_t j, bool whole, I
   const TileFloats d;
   const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
   const auto load = [&](const float* from)
-                        HWY_ATTR { return whole ? hn::LoadU(d, from) : hn::MaskedLoad(mask, d, from); };
+                        HWY_ATTR { return whole ? hn::LoadU(d, from) : LoadLanes(mask, d, from); };
   const int64_t at = i * t.ldy + j * kLanes;
   TileVec y = hn::Mul(hn::ConvertTo(d, sum), hn::Set(d, t.x_scales[i]));
   y = hn::Mul(y, hn::LoadU(d, t.w_scales + j * kLanes));
   if (t.bias != nullptr) y = hn::Add(y, load(t.bias + j * kLanes));
   if (t.relu) y = Activate<Activation::relu>::Value(d, y);
   if (t.residual != nullptr) y = hn::Add(y, load(t.residual + at));
-  whole ? hn::StoreU(y, d, t.y + at) : hn::BlendedStore(y, mask, d, t.y + at);
+  whole ? hn::StoreU(y, d, t.y + at) : StoreLanes(y, mask, d, t.y + at);
 }
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2

@@ -14,6 +14,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/packed_linear_int8.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "multihead/kernels/first_lanes-inl.h"
 #include "multihead/kernels/gemm_epilogue-inl.h"
 #include "multihead/kernels/packed_linear_int8-inl.h"
 
@@ -59,7 +60,7 @@ HWY_INLINE int32_t LargestBits(const float* x, int64_t count) {
   }
   if (i < count) {
     const auto mask = hn::FirstN(d, static_cast<size_t>(count - i));
-    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::MaskedLoad(mask, d, x + i))));
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(LoadLanes(mask, d, x + i))));
   }
   return hn::GetLane(hn::MaxOfLanes(di, most));
 }
@@ -87,7 +88,7 @@ HWY_INLINE float QuantizeRow(const float* x, int64_t count, int zero, Q* q) {
   for (; i < padded; i += kLanes) {
     HWY_ALIGN Q rest[kLanes];
     const auto mask = hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(count - i, 0)));
-    hn::StoreU(i < count ? of(hn::MaskedLoad(mask, d, x + i)) : of(hn::Zero(d)), dq, rest);
+    hn::StoreU(i < count ? of(LoadLanes(mask, d, x + i)) : of(hn::Zero(d)), dq, rest);
     std::copy_n(rest, std::min(kLanes, padded - i), q + i);
   }
   return row.scale;

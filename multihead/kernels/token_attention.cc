@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/token_attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "multihead/kernels/first_lanes-inl.h"
 #include "multihead/kernels/gemm_pack-inl.h"
 #include "multihead/kernels/math-inl.h"
 #include "multihead/kernels/token_attention_interleaved-inl.h"
@@ -48,7 +49,7 @@ HWY_INLINE void TokenScores(const TokenAttentionArgs& a, int64_t head, int64_t s
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) {
         const float* key = a.tokens[std::min(t + i, a.count - 1)] + a.key_offset + at + c;
-        square[i] = columns == kLanes ? hn::LoadU(d, key) : hn::MaskedLoad(mask, d, key);
+        square[i] = columns == kLanes ? hn::LoadU(d, key) : LoadLanes(mask, d, key);
       }
       TransposeSquare(square);
       const float* query = a.query + at + c;
@@ -108,7 +109,7 @@ HWY_INLINE void TokenValues(const TokenAttentionArgs& a, int64_t column, int64_t
     TileVec x[NV];
 #pragma GCC unroll 2
     for (int v = 0; v < NV; ++v) {
-      x[v] = whole ? hn::LoadU(d, value + v * kLanes) : hn::MaskedLoad(mask, d, value);
+      x[v] = whole ? hn::LoadU(d, value + v * kLanes) : LoadLanes(mask, d, value);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
@@ -124,7 +125,7 @@ HWY_INLINE void TokenValues(const TokenAttentionArgs& a, int64_t column, int64_t
 #pragma GCC unroll 2
     for (int v = 0; v < NV; ++v) {
       const TileVec y = hn::Div(acc[r][v], total[r]);
-      whole ? hn::StoreU(y, d, out + v * kLanes) : hn::BlendedStore(y, mask, d, out);
+      whole ? hn::StoreU(y, d, out + v * kLanes) : StoreLanes(y, mask, d, out);
     }
   }
 }
