@@ -44,7 +44,8 @@ void check_options(const BeamOptions& o, size_t sentences) {
   MH_CHECK(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty), ValueError,
            "beam search: repetition_penalty must be > 0, got ", o.repetition_penalty);
   MH_CHECK(o.prefixes.empty() || o.prefixes.size() == sentences, ValueError,
-           "beam search: ", o.prefixes.size(), " prefixes for ", sentences, " sentences");
+           "beam search: expected no prefixes or one per sentence, got ", o.prefixes.size(), " prefixes for ",
+           sentences, " sentences");
   check(o.sampling);
   MH_CHECK(static_cast<size_t>(o.num_hypotheses) <= hypotheses_wanted(o), ValueError,
            "beam search: num_hypotheses ", o.num_hypotheses, " exceeds beam_size ", o.beam_size,
