@@ -12,12 +12,16 @@
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention_driver.h"
 #include "multihead/testing/attention_case.h"
+#include "multihead/testing/attention_poison.h"
 
 namespace multihead::kernels {
 namespace {
 
 using multihead::testing::AttentionCase;
 using multihead::testing::CaseOptions;
+using multihead::testing::ExcludedBy;
+using multihead::testing::kEveryExclusion;
+using multihead::testing::PoisonedTwins;
 
 struct Result {
   std::vector<float> out, lse;
@@ -195,40 +199,17 @@ TEST(AttentionAmxTest, PrefillChunksAndSingleTokens) {
 // NaN and Inf in keys and values that nobody may see, by lengths, a dense mask, a window and a bias of -inf.
 TEST(AttentionAmxTest, NothingExcludedLeaks) {
   const float inf = std::numeric_limits<float>::infinity();
-  for (int kind = 0; kind < 4; ++kind) {
+  for (const ExcludedBy by : kEveryExclusion) {
     for (int64_t queries : {1, 70}) {
       for (float poison : {std::nanf(""), inf}) {
-        CaseOptions o;
-        o.batch = 2, o.heads = 4, o.kv_heads = 2, o.queries = queries, o.keys = 83;
-        o.head_dim = 32, o.value_dim = 48, o.seed = 5 + static_cast<uint32_t>(kind);
-        if (kind == 2) o.window_right = 0, o.diagonal = 82 - 30 - queries;  // the last queries see key 51
-        if (kind == 3) o.bias = multihead::testing::Bias::key_only;
-        AttentionCase clean(o), dirty(o);
-        const int64_t lengths[] = {51, 40};
-        std::vector<uint8_t> keep;
-        for (int64_t b = 0; b < 2; ++b) {
-          const int64_t seen = kind == 2 ? 53 : lengths[b];
-          for (int64_t j = 0; j < o.keys; ++j) keep.push_back(j < seen);
-          for (int64_t j = seen; j < o.keys; ++j) {
-            for (int64_t h = 0; h < 2; ++h) {
-              dirty.key[static_cast<size_t>(((b * 2 + h) * o.keys + j) * 32 + 2)] = poison;
-              dirty.value[static_cast<size_t>(((b * 2 + h) * o.keys + j) * 48 + 3)] = poison;
-            }
-            if (kind == 3) {
-              clean.bias[static_cast<size_t>(b * o.keys + j)] = -inf;
-              dirty.bias[static_cast<size_t>(b * o.keys + j)] = -inf;
-            }
-          }
-        }
-        for (AttentionCase* c : {&clean, &dirty}) {
-          if (kind == 0) c->problem.key_lengths = lengths;
-          if (kind == 1) c->problem.keep = keep.data(), c->problem.keep_strides = {o.keys, 0, 0, 1};
-        }
+        PoisonedTwins twins(by, queries, poison);
         each_kind([&](const std::string& name, const auto& run) {
-          const Result a = run(clean), z = run(dirty);
+          const Result a = run(twins.clean), z = run(twins.dirty);
           for (float x : a.out) ASSERT_TRUE(std::isfinite(x));
-          EXPECT_TRUE(same_bits(a.out, z.out)) << name << " kind " << kind << " poison " << poison;
-          EXPECT_TRUE(same_bits(a.lse, z.lse)) << name << " kind " << kind << " poison " << poison;
+          EXPECT_TRUE(same_bits(a.out, z.out))
+              << name << " excluded by " << static_cast<int>(by) << " poison " << poison;
+          EXPECT_TRUE(same_bits(a.lse, z.lse))
+              << name << " excluded by " << static_cast<int>(by) << " poison " << poison;
         });
       }
     }

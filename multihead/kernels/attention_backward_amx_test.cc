@@ -14,6 +14,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention_driver.h"
 #include "multihead/testing/attention_case.h"
+#include "multihead/testing/attention_poison.h"
 
 namespace multihead::kernels {
 namespace {
@@ -22,8 +23,11 @@ using multihead::testing::AttentionCase;
 using multihead::testing::AttentionResult;
 using multihead::testing::Bias;
 using multihead::testing::CaseOptions;
+using multihead::testing::ExcludedBy;
 using multihead::testing::Keep;
+using multihead::testing::kEveryExclusion;
 using multihead::testing::Layout;
+using multihead::testing::PoisonedTwins;
 using Result = AttentionResult<float>;
 
 constexpr MatmulPrecision kAll[] = {MatmulPrecision::high, MatmulPrecision::medium,
@@ -314,37 +318,15 @@ TEST(AttentionBackwardAmxTest, OnlyWhatIsWanted) {
 // gradients are those without them but for rounding, because such a head is repeated by the specification.
 TEST(AttentionBackwardAmxTest, NothingExcludedLeaks) {
   const float inf = std::numeric_limits<float>::infinity();
-  for (int kind = 0; kind < 4; ++kind) {
+  for (const ExcludedBy by : kEveryExclusion) {
     for (float poison : {std::nanf(""), inf}) {
-      SCOPED_TRACE(concat("kind ", kind, " poison ", poison));
-      CaseOptions o;
-      o.batch = 2, o.heads = 4, o.kv_heads = 2, o.queries = 70, o.keys = 83;
-      o.head_dim = 32, o.value_dim = 48, o.seed = 5 + static_cast<uint32_t>(kind);
-      if (kind == 2) o.window_right = 0, o.diagonal = 82 - 30 - 70;  // the last query sees key 51
-      if (kind == 3) o.bias = Bias::key_only;
-      AttentionCase clean(o), dirty(o);
-      const int64_t lengths[] = {51, 40}, query_lengths[] = {61, 70};
-      std::vector<uint8_t> keep;
-      for (int64_t b = 0; b < 2; ++b) {
-        const int64_t seen = kind == 2 ? 53 : lengths[b];
-        for (int64_t j = 0; j < o.keys; ++j) keep.push_back(j < seen);
-        for (int64_t j = seen; j < o.keys; ++j) {
-          for (int64_t h = 0; h < 2; ++h) {
-            dirty.key[static_cast<size_t>(((b * 2 + h) * o.keys + j) * 32 + 2)] = poison;
-            dirty.value[static_cast<size_t>(((b * 2 + h) * o.keys + j) * 48 + 3)] = poison;
-          }
-          if (kind == 3) {
-            clean.bias[static_cast<size_t>(b * o.keys + j)] = -inf;
-            dirty.bias[static_cast<size_t>(b * o.keys + j)] = -inf;
-          }
-        }
-      }
-      for (AttentionCase* c : {&clean, &dirty}) {
-        if (kind == 0) c->problem.key_lengths = lengths, c->problem.query_lengths = query_lengths;
-        if (kind == 1) c->problem.keep = keep.data(), c->problem.keep_strides = {o.keys, 0, 0, 1};
-      }
-      if (kind == 0) {  // an excluded query
-        dirty.query[69 * 32] = dirty.d_out[69 * 48] = poison;
+      SCOPED_TRACE(concat("excluded by ", static_cast<int>(by), " poison ", poison));
+      PoisonedTwins twins(by, 70, poison);
+      AttentionCase &clean = twins.clean, &dirty = twins.dirty;
+      const int64_t query_lengths[] = {61, 70};
+      if (by == ExcludedBy::lengths) {
+        clean.problem.query_lengths = dirty.problem.query_lengths = query_lengths;
+        dirty.query[69 * 32] = dirty.d_out[69 * 48] = poison;  // an excluded query
       }
       each_kind([&](const Runner& run) {
         const Result a = run(clean, clean.problem), z = run(dirty, dirty.problem);
