@@ -23,6 +23,8 @@ class Translate : public Verb {
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {{"echo \"In the beginning\" | multihead translate model", "the best of a beam of 4"},
             {"multihead translate model --n-best 3 < lines.txt", "line number TAB score TAB translation"},
+            {"multihead translate model --prefix \"And he\" --alternatives --n-best 5 < lines.txt",
+             "five ways to go on from there"},
             {"multihead translate model --weight-dtype int8 < lines.txt", "nearly three times as fast"},
             {"multihead translate model --beam 1 --json < lines.txt", "greedy, one JSON object per line"}};
   }
@@ -41,6 +43,8 @@ class Translate : public Verb {
     flags.integer("min-length", beam.min_length, "tokens before the end may come");
     flags.integer("max-length", beam.max_length, "tokens at most");
     flags.text("prefix", "TEXT", prefix_, "every translation starts with this");
+    flags.flag("alternatives", beam.alternatives,
+               "the --n-best likeliest words behind --prefix, each with its best translation");
     flags.text("suppress", "TEXT", suppress_, "these words must not come, separated by spaces");
     flags.flag("sample", beam.sample, "draw --n-best translations instead of searching");
     flags.number("temperature", beam.sampling.temperature, "--sample: below 1 more likely, above 1 bolder");

@@ -47,7 +47,9 @@ void check_options(const BeamOptions& o, size_t sentences) {
            "beam search: expected no prefixes or one per sentence, got ", o.prefixes.size(), " prefixes for ",
            sentences, " sentences");
   check(o.sampling);
-  MH_CHECK(static_cast<size_t>(o.num_hypotheses) <= hypotheses_wanted(o), ValueError,
+  MH_CHECK(!o.alternatives || !o.sample, ValueError,
+           "beam search: alternatives are searched, not sampled; got both");
+  MH_CHECK(o.alternatives || static_cast<size_t>(o.num_hypotheses) <= hypotheses_wanted(o), ValueError,
            "beam search: num_hypotheses ", o.num_hypotheses, " exceeds beam_size ", o.beam_size,
            " · patience ", o.patience);
 }
@@ -70,6 +72,7 @@ struct Sentence {
   std::vector<Hypothesis>* result = nullptr;
   std::vector<Open> open;
   std::vector<Hypothesis> ended;
+  size_t rank = 0;  // of its first free token, among the alternatives
 };
 
 struct Extension {
@@ -108,12 +111,12 @@ class Search {
     const auto first = static_cast<size_t>(options_.sample ? beams_ : 1);
     std::vector<int64_t> rows;
     for (size_t i = 0; i < sources.size(); ++i) {
-      sentences_.push_back({sentences[i], &results[i], std::vector<Open>(first), {}});
+      sentences_.push_back({sentences[i], &results[i], std::vector<Open>(first), {}, 0});
       rows.insert(rows.end(), first, static_cast<int64_t>(i));
     }
     state_.select(rows);
     for (int64_t length = 0; !sentences_.empty(); ++length) {
-      if (options_.should_stop && options_.should_stop()) return;
+      if (options_.should_stop && options_.should_stop()) return drop_open();
       const Tensor log_probabilities = step();
       std::vector<std::vector<Extension>> chosen(sentences_.size());
       std::vector<int64_t> begins(sentences_.size());
@@ -128,6 +131,9 @@ class Search {
       });
       advance(chosen, begins, length);
     }
+    if (!options_.alternatives) return;
+    const auto is_missing = [](const Hypothesis& h) { return h.score == kNever; };
+    for (auto& result : results) std::erase_if(result, is_missing);
   }
 
  private:
@@ -145,9 +151,15 @@ class Search {
     return logits;
   }
 
+  // Of a sentence that was split, no alternative is given before all are done.
+  void drop_open() {
+    for (const Sentence& sentence : sentences_) sentence.result->clear();
+  }
+
   // The best continuations of a sentence, whose rows of log-probabilities are at hand to change: the open
   // ones for the next step, and those that end.
   std::vector<Extension> extend(const Sentence& sentence, float* rows, int64_t length) const {
+    const auto most = static_cast<size_t>(splits(sentence, length) ? options_.num_hypotheses : 2 * beams_);
     std::vector<Extension> all;
     for (size_t b = 0; b < sentence.open.size(); ++b) {
       const std::span<float> scores(rows + static_cast<int64_t>(b) * vocabulary_,
@@ -158,24 +170,33 @@ class Search {
       if (options_.sample) {
         all.push_back(draw(sentence, b, scores, length));
       } else {
-        best_of(scores, b, sentence.open[b].log_probability, all);
+        best_of(scores, b, sentence.open[b].log_probability, most, all);
       }
     }
     if (options_.sample) return all;
-    const size_t kept = std::min(all.size(), 2 * static_cast<size_t>(beams_));
+    const size_t kept = std::min(all.size(), most);
     std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept), all.end(), better);
     all.resize(kept);
     return all;
   }
 
+  std::span<const int32_t> prefix_of(const Sentence& sentence) const {
+    if (options_.prefixes.empty()) return {};
+    return options_.prefixes[sentence.index];
+  }
+
+  // Whether the next token is the one whose alternatives are asked for.
+  bool splits(const Sentence& sentence, int64_t length) const {
+    return options_.alternatives && static_cast<size_t>(length) == prefix_of(sentence).size();
+  }
+
   // Applies the options to the log-probabilities.
   void constrain(std::span<float> scores, const Sentence& sentence, const Open& open, int64_t length) const {
-    const std::vector<int32_t>* prefix =
-        options_.prefixes.empty() ? nullptr : &options_.prefixes[sentence.index];
-    const bool has_prefix = prefix != nullptr && static_cast<size_t>(length) < prefix->size();
+    const std::span<const int32_t> prefix = prefix_of(sentence);
     const bool last = length >= max_length_;
-    if (has_prefix || last) {  // what must come comes, whatever the other options say
-      const auto only = static_cast<size_t>(last ? eos_ : (*prefix)[static_cast<size_t>(length)]);
+    // What must come comes, whatever the other options say.
+    if (static_cast<size_t>(length) < prefix.size() || last) {
+      const auto only = static_cast<size_t>(last ? eos_ : prefix[static_cast<size_t>(length)]);
       const float score = scores[only];
       std::fill(scores.begin(), scores.end(), kNever);
       scores[only] = score;
@@ -214,10 +235,10 @@ class Search {
     }
   }
 
-  void best_of(std::span<const float> scores, size_t beam, double before, std::vector<Extension>& all) const {
-    // 2·beams candidates per beam are enough: at most `beams` of them can end. The worst of them stands at
-    // the front of a heap; of equal ones the smaller token stays.
-    const auto kept = 2 * static_cast<size_t>(beams_);
+  // Of a search 2·beams candidates per beam are enough: at most `beams` of them can end.
+  void best_of(std::span<const float> scores, size_t beam, double before, size_t kept,
+               std::vector<Extension>& all) const {
+    // The worst of them stands at the front of a heap; of equal ones the smaller token stays.
     using Candidate = std::pair<float, int32_t>;
     const auto worst_first = [](const Candidate& a, const Candidate& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
@@ -260,6 +281,11 @@ class Search {
     std::vector<Sentence> alive;
     for (size_t s = 0; s < sentences_.size(); ++s) {
       Sentence& sentence = sentences_[s];
+      if (splits(sentence, length)) {
+        const size_t parts = split(sentence, chosen[s], alive);
+        rows.insert(rows.end(), parts, begins[s]);  // there is one hypothesis up to the end of the prefix
+        continue;
+      }
       std::vector<Open> next;
       std::vector<int64_t> from;
       for (size_t rank = 0; rank < chosen[s].size(); ++rank) {
@@ -286,6 +312,26 @@ class Search {
     if (!sentences_.empty()) state_.select(rows);
   }
 
+  // Every token starts a sentence of its own, which keeps the token's rank among the results. Returns how
+  // many are open.
+  size_t split(const Sentence& sentence, const std::vector<Extension>& tokens, std::vector<Sentence>& parts) {
+    const size_t before = parts.size();
+    sentence.result->assign(tokens.size(), {{}, kNever, kNever});
+    for (const Extension& e : tokens) {
+      Sentence part = sentence;
+      part.rank = static_cast<size_t>(&e - tokens.data());
+      if (e.token == eos_) {
+        end(part, e);
+        finish(part);
+        continue;
+      }
+      part.open[0].tokens.push_back(e.token);
+      part.open[0].log_probability = e.log_probability;
+      parts.push_back(std::move(part));
+    }
+    return parts.size() - before;
+  }
+
   void end(Sentence& sentence, const Extension& e) {
     const std::vector<int32_t>& tokens = sentence.open[e.beam].tokens;
     sentence.ended.push_back({tokens, normalized(e.log_probability, tokens.size() + 1), e.log_probability});
@@ -304,6 +350,10 @@ class Search {
   }
 
   void finish(Sentence& sentence) {
+    if (options_.alternatives) {
+      if (!sentence.ended.empty()) (*sentence.result)[sentence.rank] = std::move(sentence.ended.front());
+      return;
+    }
     if (sentence.ended.size() > static_cast<size_t>(options_.num_hypotheses)) {
       sentence.ended.resize(static_cast<size_t>(options_.num_hypotheses));
     }
@@ -321,6 +371,11 @@ class Search {
 
 constexpr size_t kRowsPerThread = 8;   // below, threads do better to share the weights of a step
 constexpr size_t kRowsPerSearch = 64;  // more would not fit the second-level cache
+
+size_t rows_per_sentence(const BeamOptions& o) {
+  return static_cast<size_t>((o.sample ? 1 : o.beam_size) *
+                             (o.sample || o.alternatives ? o.num_hypotheses : 1));
+}
 
 // Sentences of about the same length in groups of about the same size, or one group of few.
 std::vector<std::vector<size_t>> groups_of(const std::vector<std::vector<int32_t>>& sources, size_t beams) {
@@ -361,8 +416,7 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& mo
   for (const auto& source : sources) longest = std::max(longest, source.size());
   MH_CHECK(static_cast<int64_t>(longest) <= config.max_positions, ValueError, "beam search: source of ",
            longest, " tokens, the model has max_positions = ", config.max_positions);
-  const auto groups =
-      groups_of(sources, static_cast<size_t>(options.sample ? options.num_hypotheses : options.beam_size));
+  const auto groups = groups_of(sources, rows_per_sentence(options));
   std::vector<std::vector<Hypothesis>> results(sources.size());
   parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t i, int) {
     if (options.should_stop && options.should_stop()) return;

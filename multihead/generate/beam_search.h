@@ -24,6 +24,9 @@ struct BeamOptions {
   std::vector<std::vector<int32_t>> suppress = {};  ///< sequences that must not come
   std::vector<std::vector<int32_t>> prefixes =
       {};  ///< per sentence (or empty): tokens the target starts with
+  /// Instead of the best hypotheses: the num_hypotheses likeliest tokens behind the prefix, in this order,
+  /// each with the best hypothesis that begins with it (the words a translator could have chosen there).
+  bool alternatives = false;
   /// sampling: hypotheses are drawn instead of searched (beam_size 1), num_hypotheses times.
   bool sample = false;
   SamplingOptions sampling = {};
@@ -43,7 +46,8 @@ struct Hypothesis {
 ///
 /// Threads   groups of sentences are searched side by side; few sentences share the products of a step
 /// Memory    keys and values of every token that was tried: 2 · decoder_layers · embed_dim floats each
-/// Returns   per sentence, num_hypotheses hypotheses, best first; fewer if the options leave no more
+/// Returns   per sentence, num_hypotheses hypotheses, best first (alternatives: likeliest token first); fewer
+///           if the options leave no more
 /// Throws    ValueError (options; an empty source, or one longer than max_positions; tokens outside the
 ///           vocabulary)
 std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& model,

@@ -260,6 +260,68 @@ TEST(BeamSearchTest, StopsWhenItIsTold) {
   EXPECT_EQ(beam_search(model, sources, {.should_stop = [] { return false; }}).back().size(), 1u);
 }
 
+TEST(BeamSearchTest, AlternativesAreTheLikeliestTokensBehindThePrefixEachWithItsBest) {
+  const auto model = tiny(13, 6);
+  const std::vector<Tokens> sources = {{5, 7, 1}, {3, 2, 9, 4, 1}, {8, 1}};
+  const BeamOptions options = {.beam_size = 3,
+                               .num_hypotheses = 5,
+                               .max_length = 8,
+                               .suppress = {{11}},
+                               .prefixes = {{4, 9}, {}, {6}},
+                               .alternatives = true};
+  const auto together = beam_search(model, sources, options);
+  for (size_t s = 0; s < sources.size(); ++s) {
+    const Tokens& prefix = options.prefixes[s];
+    std::vector<std::pair<double, int32_t>> next;  // by likelihood; the end of the sentence is one of them
+    for (int32_t token = 0; token < 13; ++token) {
+      if (token == 11) continue;
+      const auto length = static_cast<int64_t>(prefix.size()) + 1;
+      Tokens input = prefix;
+      input.insert(input.begin(), static_cast<int32_t>(model.config().decoder_start_id));
+      const auto logits =
+          model({Tensor::of<int32_t>({1, static_cast<int64_t>(sources[s].size())}, sources[s]), {}},
+                {Tensor::of<int32_t>({1, length}, input), {}})
+              .to_vector<double>();
+      next.emplace_back(-logits[static_cast<size_t>((length - 1) * 13 + token)], token);
+    }
+    std::sort(next.begin(), next.end());
+    ASSERT_EQ(together[s].size(), 5u);
+    for (size_t i = 0; i < 5; ++i) {
+      const Hypothesis& got = together[s][i];
+      if (next[i].second == model.config().eos_id) {
+        EXPECT_EQ(got.tokens, prefix);
+        EXPECT_NEAR(got.log_probability, log_probability(model, sources[s], prefix), 1e-5);
+        continue;
+      }
+      BeamOptions one = options;
+      one.prefixes = {prefix}, one.alternatives = false, one.num_hypotheses = 1;
+      one.prefixes[0].push_back(next[i].second);
+      const Hypothesis best = beam_search(model, {sources[s]}, one)[0][0];
+      EXPECT_EQ(got.tokens, best.tokens);
+      EXPECT_EQ(got.score, best.score);
+      EXPECT_EQ(got.log_probability, best.log_probability);
+    }
+  }
+}
+
+TEST(BeamSearchTest, AlternativesAreFewerWhereTheOptionsLeaveNoMore) {
+  const auto model = tiny(7, 3);
+  const BeamOptions all = {.beam_size = 2, .num_hypotheses = 100, .max_length = 6, .alternatives = true};
+  EXPECT_EQ(beam_search(model, {{5, 1}}, all)[0].size(), 7u);
+  BeamOptions full = all;
+  full.prefixes = {Tokens(6, 3)};
+  const auto ended = beam_search(model, {{5, 1}}, full)[0];  // nothing but the end fits behind it
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].tokens, full.prefixes[0]);
+  BeamOptions none = all;
+  for (int32_t token = 0; token < 7; ++token) none.suppress.push_back({token});
+  EXPECT_TRUE(beam_search(model, {{5, 1}}, none)[0].empty());
+  int steps = 0;  // stopped on the way: no alternatives rather than some of them
+  BeamOptions stopped = all;
+  stopped.should_stop = [&] { return ++steps > 3; };
+  EXPECT_TRUE(beam_search(model, {{5, 1}}, stopped)[0].empty());
+}
+
 TEST(BeamSearchTest, BadArgumentsAreNamed) {
   const auto model = tiny(11, 9);
   const auto refused = [&](const std::vector<Tokens>& sources, const BeamOptions& options, const char* text) {
@@ -276,6 +338,7 @@ TEST(BeamSearchTest, BadArgumentsAreNamed) {
   refused({Tokens(21, 3)}, {}, "21 tokens, the model has max_positions = 20");
   refused({{3}}, {.beam_size = 0}, "beam_size");
   refused({{3}}, {.beam_size = 2, .num_hypotheses = 3}, "num_hypotheses 3 exceeds");
+  refused({{3}}, {.alternatives = true, .sample = true}, "not sampled");
   refused({{3}}, {.patience = 0}, "patience");
   refused({{3}}, {.beam_size = INT64_MAX}, "beam_size must be at most");
   refused({{3}}, {.num_hypotheses = INT64_MAX, .sample = true}, "num_hypotheses must be at most");

@@ -61,20 +61,21 @@ void def_search(nb::class_<Class>& c, const char* name, const char* first, F f, 
       name,
       [f](const Class& self, nb::handle x, int64_t beam_size, int64_t num_hypotheses, double patience,
           double length_penalty, double repetition_penalty, int64_t no_repeat_ngram, int64_t min_length,
-          int64_t max_length, Tokens suppress, Tokens prefixes, bool sample, double temperature,
-          int64_t top_k, double top_p, double min_p, uint64_t seed, const std::string& weight_dtype) {
+          int64_t max_length, Tokens suppress, Tokens prefixes, bool alternatives, bool sample,
+          double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
+          const std::string& weight_dtype) {
         const SamplingOptions sampling{temperature, top_k, top_p, min_p, 1.0};
         return f(self, x,
                  BeamKeywords{{beam_size, num_hypotheses, patience, length_penalty, repetition_penalty,
                                no_repeat_ngram, min_length, max_length, std::move(suppress),
-                               std::move(prefixes), sample, sampling, seed},
+                               std::move(prefixes), alternatives, sample, sampling, seed},
                               weight_dtype});
       },
       nb::arg(first), nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "patience"_a = 1.0,
       "length_penalty"_a = 1.0, "repetition_penalty"_a = 1.0, "no_repeat_ngram"_a = 0, "min_length"_a = 0,
-      "max_length"_a = 256, "suppress"_a = Tokens(), "prefixes"_a = Tokens(), "sample"_a = false,
-      "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "seed"_a = 0,
-      "weight_dtype"_a = "f32", doc);
+      "max_length"_a = 256, "suppress"_a = Tokens(), "prefixes"_a = Tokens(), "alternatives"_a = false,
+      "sample"_a = false, "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0,
+      "seed"_a = 0, "weight_dtype"_a = "f32", doc);
 }
 
 std::vector<std::vector<int32_t>> to_sources(nb::handle sources) {

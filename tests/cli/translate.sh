@@ -38,6 +38,9 @@ lines() { expect "$1" "$2" bash -c 'printf "$1" | "$0" translate run' "$multihea
 lines 3 'line 2 is empty' 'ab\n\nba\n'
 lines 3 'line 1 has 17 tokens, the model reads at most 16' 'abababababababab\n'
 expect 2 'num_hypotheses 5 exceeds beam_size 4' "$multihead" translate run --text ab --n-best 5
+expect 2 'alternatives are searched, not sampled' "$multihead" translate run --text ab --alternatives --sample
+[ "$("$multihead" translate run --text ab --alternatives --n-best 5 --quiet | sort -u | wc -l)" = 5 ] ||
+  fail "--alternatives gives other than five translations"
 expect 2 'beam_size must be at least 1' "$multihead" translate run --text ab --beam 0
 expect 3 'no encoder-decoder model' "$multihead" translate "$data/hugging_face/gpt2"
 expect 3 'nowhere' "$multihead" translate nowhere --text ab
