@@ -1556,7 +1556,7 @@ class Seq2Seq:
         Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.
         """
 
-    def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> list:
+    def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> list:
         """
         Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. suppress: token
         sequences that must not come; prefixes: per source, tokens the target starts with. sample draws num_hypotheses
@@ -1622,7 +1622,7 @@ class Translator:
     @property
     def target_tokenizer(self) -> Tokenizer: ...
 
-    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> object:
+    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> object:
         """
         The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
         weight_dtype 'int8' rounds weights and what they multiply: faster, nearly the same translations.

@@ -69,6 +69,15 @@ def test_beam_search_gives_tokens_and_scores(translator):
     assert translator.target_tokenizer.decode(tokens) == PAIRS[1][1] and second <= score <= 0
 
 
+def test_alternatives_begin_with_different_tokens(translator):
+    translator, _ = translator
+    source = translator.source_tokenizer.encode(PAIRS[1][0]) + [translator.model.config.eos_id]
+    others = translator.model.beam_search([source], alternatives=True, num_hypotheses=6)[0]
+    assert len({tuple(tokens[:1]) for tokens, _ in others}) == 6
+    ((best, score),) = translator.model.beam_search([source])[0]
+    assert others[0] == (best, score)
+
+
 def test_what_cannot_be_translated_is_named(translator):
     translator, folder = translator
     with pytest.raises(ValueError, match="text 2 is empty"):
