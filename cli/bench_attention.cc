@@ -123,15 +123,12 @@ class BenchAttention : public Verb {
     flags.flag("backward", backward_, "each --shape backward too");
     flags.text("vs", "LIST", vs_, "rivals: torch, onnxruntime or both with a comma");
     flags.text("python", "FILE", python_, "interpreter that has the rivals");
-    flags.number("seconds", seconds_, "time per shape");
+    flags.number("seconds", seconds_, "time per shape", {.least = 0, .most = 600, .open = true});
     flags.text("svg", "FILE", svg_, "write a picture: the roofline, and each shape beside its rivals");
   }
 
   int run(const CommonOptions& common) override {
     common_ = common;
-    if (!(seconds_ > 0 && seconds_ <= 600)) {
-      throw UsageError(concat("--seconds must be in (0, 600], got ", seconds_));
-    }
     const std::vector<std::string> rivals = names_in(vs_);
     check_picture();
     if (!reports_.empty()) return show();

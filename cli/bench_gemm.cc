@@ -40,12 +40,10 @@ class BenchGemm : public Verb {
     flags.integer("n", one_.n, "columns of the result");
     flags.integer("k", one_.k, "inner size");
     flags.choice("layout", layout_, {"NN", "NT", "TN", "TT"}, "A and B as stored (T: transposed)");
-    flags.number("seconds", seconds_, "time per product");
+    flags.number("seconds", seconds_, "time per product", {.least = 0, .most = 600, .open = true});
   }
 
   int run(const CommonOptions& common) override {
-    if (!(seconds_ > 0 && seconds_ <= 600))
-      throw UsageError(concat("--seconds must be in (0, 600], got ", seconds_));
     std::vector<Product> list;
     if (one_.m != 0 || one_.n != 0 || one_.k != 0) {
       for (const int64_t size : {one_.m, one_.n, one_.k}) {

@@ -72,18 +72,14 @@ class BenchTrain : public Verb {
     flags.integer("ff", config_.ffn_dim, "hidden size of the feed-forward networks (0: 4 x width)");
     flags.integer("context", config_.context, "tokens per sequence");
     flags.integer("vocab-size", config_.vocab_size, "tokens in the vocabulary");
-    flags.integer("batch", batch_, "sequences per step");
+    flags.integer("batch", batch_, "sequences per step", {.least = 1});
     flags.number("dropout", dropout_, "of attention weights and sub-layer outputs");
     flags.choice("positions", positions_, {"none", "learned", "sinusoidal", "rotary", "alibi"}, "positions");
-    flags.number("seconds", seconds_, "how long to measure");
+    flags.number("seconds", seconds_, "how long to measure", {.least = 0, .most = 3600, .open = true});
     flags.integer("seed", seed_, "seed of weights and tokens");
   }
 
   int run(const CommonOptions& common) override {
-    if (batch_ < 1) throw UsageError(concat("--batch must be positive, got ", batch_));
-    if (!(seconds_ > 0 && seconds_ <= 3600)) {
-      throw UsageError(concat("--seconds must be in (0, 3600], got ", seconds_));
-    }
     config_.dropout_p = config_.attention_dropout_p = dropout_;
     const std::vector<std::string> names = {"none", "learned", "sinusoidal", "rotary", "alibi"};
     config_.positions =

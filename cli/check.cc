@@ -21,12 +21,11 @@ class Check : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.integer("length", options_.length, "tokens per sequence");
+    flags.integer("length", options_.length, "tokens per sequence", {.least = 1});
     flags.integer("seed", seed_, "seed of the sequences");
   }
 
   int run(const CommonOptions& common) override {
-    if (options_.length < 1) throw UsageError(concat("--length must be positive, got ", options_.length));
     options_.seed = static_cast<uint64_t>(seed_);
     if (!common.json) options_.on_result = print;
     const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });

@@ -23,13 +23,14 @@ class Eval : public Verb {
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
     flags.text("data", "FILE", data_, "text to predict (required)");
-    flags.number("last", last_, "only this share of the text, from its end");
+    flags.number("last", last_, "only this share of the text, from its end",
+                 {.least = 0, .most = 1, .open = true});
     flags.integer("context", options_.context, "tokens per window (0: the model's context)");
-    flags.integer("batch", options_.batch, "windows at once");
+    flags.integer("batch", options_.batch, "windows at once", {.least = 1});
     flags.integer("windows", options_.windows, "windows, evenly spread over the text (0: all)");
     flags.flag("bleu", pairs_.bleu, "translator: BLEU of its translations (the data: source TAB target)");
     flags.flag("chrf", pairs_.chrf, "translator: chrF2 of its translations");
-    flags.integer("beam", pairs_.beam, "translator: hypotheses kept at every step");
+    flags.integer("beam", pairs_.beam, "translator: hypotheses kept at every step", {.least = 1});
     flags.integer("pairs", pairs_.pairs, "translator: only so many pairs, from the start (0: all)");
     flags.choice("weight-dtype", pairs_.weight_dtype, {"f32", "int8"},
                  "translator: what translations are made with; the loss is f32's");
@@ -38,7 +39,6 @@ class Eval : public Verb {
 
   int run(const CommonOptions& common) override {
     if (data_.empty()) throw UsageError("--data FILE is required; see multihead eval --help");
-    if (!(last_ > 0 && last_ <= 1)) throw UsageError(concat("--last must be in (0, 1], got ", last_));
     if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
       return eval_pairs(common, folder_, data_, pairs_);
     }
@@ -47,7 +47,7 @@ class Eval : public Verb {
     }
     const LoadedModel loaded = load_model_dir(folder_);
     const int64_t context = loaded.model.config().context;
-    if (options_.context < 0 || options_.context > context) {
+    if (options_.context > context) {
       throw UsageError(
           concat("--context must be in [1, ", context, "], the model's, got ", options_.context));
     }

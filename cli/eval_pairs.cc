@@ -91,10 +91,6 @@ void print_json(const Scores& scores, const std::vector<std::string>& references
 
 int eval_pairs(const CommonOptions& common, const std::string& folder, const std::string& data,
                const EvalPairsOptions& options) {
-  if (options.beam < 1 || options.pairs < 0) {
-    throw UsageError(concat("--beam must be positive and --pairs not negative, got ", options.beam, " and ",
-                            options.pairs));
-  }
   const LoadedTranslator loaded = load_translator_dir(folder);
   text::ParallelText text = reading([&] { return text::read_pairs(data); });
   if (options.pairs > 0 && static_cast<size_t>(options.pairs) < text.source.size()) {

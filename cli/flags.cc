@@ -3,8 +3,20 @@
 
 namespace multihead::cli {
 
-using train::parse_integer;
-using train::parse_number;
+namespace {
+
+// "--samples must be in [1, 4096], got 5000"; without an upper end: "--seed must be at least 0, got -1".
+template <class T, class Range>
+T in_range(const char* name, T value, const Range& range, bool open) {
+  if (value <= range.most && (open ? value > range.least : value >= range.least)) return value;
+  std::string expected = concat(open ? "above " : "at least ", range.least);
+  if (range.most < std::numeric_limits<T>::max()) {
+    expected = concat("in ", open ? "(" : "[", range.least, ", ", range.most, "]");
+  }
+  throw UsageError(concat("--", name, " must be ", expected, ", got ", value));
+}
+
+}  // namespace
 
 void Flags::text(const char* name, const char* value, std::string& target, const char* help) {
   add({.name = name, .value = value, .help = help, .initial = target, .set = [&target](std::string_view v) {
@@ -12,20 +24,24 @@ void Flags::text(const char* name, const char* value, std::string& target, const
        }});
 }
 
-void Flags::integer(const char* name, int64_t& target, const char* help) {
+void Flags::integer(const char* name, int64_t& target, const char* help, IntegerRange range) {
   add({.name = name,
        .value = "N",
        .help = help,
        .initial = std::to_string(target),
-       .set = [&target, name](std::string_view v) { target = parse_integer(concat("--", name), v); }});
+       .set = [&target, name, range](std::string_view v) {
+         target = in_range(name, train::parse_integer(concat("--", name), v), range, false);
+       }});
 }
 
-void Flags::number(const char* name, double& target, const char* help) {
+void Flags::number(const char* name, double& target, const char* help, NumberRange range) {
   add({.name = name,
        .value = "X",
        .help = help,
        .initial = Json(target).dump(),
-       .set = [&target, name](std::string_view v) { target = parse_number(concat("--", name), v); }});
+       .set = [&target, name, range](std::string_view v) {
+         target = in_range(name, train::parse_number(concat("--", name), v), range, range.open);
+       }});
 }
 
 void Flags::flag(const char* name, bool& target, const char* help) {

@@ -53,7 +53,7 @@ class Generate : public Verb {
                  "drop what is less likely than this share of the likeliest");
     flags.number("repetition-penalty", options_.sampling.repetition_penalty, "> 1 avoids what was said");
     flags.integer("seed", seed_, "seed of the choices");
-    flags.integer("samples", samples_, "continuations");
+    flags.integer("samples", samples_, "continuations", {.least = 1, .most = 4096});
     flags.text("stop", "TEXT", stop_, "end before this text");
     flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16"},
                  "cached keys and values: bf16 halves their memory and rounds them");
@@ -62,12 +62,6 @@ class Generate : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    if (samples_ < 1 || samples_ > 4096)
-      throw UsageError(concat("--samples must be in [1, 4096], got ", samples_));
-    if (seed_ < 0) throw UsageError(concat("--seed must not be negative, got ", seed_));
-    if (options_.max_new_tokens < 0) {
-      throw UsageError(concat("--max-new-tokens must not be negative, got ", options_.max_new_tokens));
-    }
     check(options_.sampling);
     const LoadedModel loaded = load_model_dir(folder_);
     const std::string prompt = text_or_stdin(prompt_);

@@ -21,7 +21,7 @@ class TokenizerTrain : public Verb {
     flags.positionals("FILE", files_, "texts, UTF-8");
     flags.text("out", "DIR", out_, "folder for tokenizer.json (required)");
     flags.choice("kind", kind_, {"bpe", "char"}, "what a token is");
-    flags.integer("vocab-size", vocab_size_, "tokens (bpe)");
+    flags.integer("vocab-size", vocab_size_, "tokens (bpe)", {.least = 1});
     flags.integer("min-frequency", min_frequency_, "merge pairs that occur so often (bpe)");
   }
 

@@ -36,7 +36,8 @@ class Translate : public Verb {
     flags.integer("beam", beam.beam_size, "hypotheses kept at every step (1: greedy)");
     flags.integer("n-best", beam.num_hypotheses, "translations per line");
     flags.flag("scores", scores_, "print score TAB translation");
-    flags.number("length-penalty", beam.length_penalty, "scores are divided by length to this power");
+    flags.number("length-penalty", beam.length_penalty, "scores are divided by length to this power",
+                 {.least = std::numeric_limits<double>::lowest()});
     flags.number("patience", beam.patience, "wait for so many times beam ended hypotheses");
     flags.number("repetition-penalty", beam.repetition_penalty, "> 1 avoids what was said");
     flags.integer("no-repeat-ngram", beam.no_repeat_ngram, "never the same N tokens twice (0: off)");
@@ -51,13 +52,12 @@ class Translate : public Verb {
     flags.integer("top-k", beam.sampling.top_k, "--sample: choose among the k most likely (0: all)");
     flags.number("top-p", beam.sampling.top_p, "--sample: among the fewest that make up this probability");
     flags.integer("seed", seed_, "--sample: seed of the choices");
-    flags.integer("batch-tokens", options_.batch_tokens, "source tokens searched together");
+    flags.integer("batch-tokens", options_.batch_tokens, "source tokens searched together", {.least = 1});
     flags.choice("weight-dtype", weight_dtype_, {"f32", "int8"},
                  "int8: a quarter of the memory, faster, and rounds weights and inputs");
   }
 
   int run(const CommonOptions& common) override {
-    if (seed_ < 0) throw UsageError(concat("--seed must not be negative, got ", seed_));
     options_.beam.seed = static_cast<uint64_t>(seed_);
     const LoadedTranslator loaded = load_translator_dir(folder_);
     const models::PackedSeq2Seq model(loaded.model, kernels::parse_weight_dtype(weight_dtype_));
@@ -104,12 +104,7 @@ class Translate : public Verb {
   }
 
   // What is wrong with the options is said before any line is read.
-  void check_options(const models::PackedSeq2Seq& model) {
-    if (options_.batch_tokens < 1) {
-      throw UsageError(concat("--batch-tokens must be positive, got ", options_.batch_tokens));
-    }
-    beam_search(model, {}, options_.beam);
-  }
+  void check_options(const models::PackedSeq2Seq& model) { beam_search(model, {}, options_.beam); }
 
   struct Translator {
     const models::PackedSeq2Seq& model;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -62,11 +63,22 @@ struct Flag {
   std::function<void(std::string_view)> set;
 };
 
+/// Which numbers a flag takes: unless it says otherwise, none that are negative.
+struct IntegerRange {
+  int64_t least = 0;
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+struct NumberRange {
+  double least = 0;
+  double most = std::numeric_limits<double>::max();
+  bool open = false;  ///< `least` itself is refused
+};
+
 class Flags {
  public:
   void text(const char* name, const char* value, std::string& target, const char* help);
-  void integer(const char* name, int64_t& target, const char* help);
-  void number(const char* name, double& target, const char* help);
+  void integer(const char* name, int64_t& target, const char* help, IntegerRange range = {});
+  void number(const char* name, double& target, const char* help, NumberRange range = {});
   void flag(const char* name, bool& target, const char* help);
   void choice(const char* name, std::string& target, std::vector<std::string> names, const char* help);
   void positional(const char* name, std::string& target, const char* help, bool required = true);

@@ -81,13 +81,12 @@ TextSplit split_corpus(std::string_view text, const SplitOptions& options) {
     const size_t begin = cut(size * block / blocks);
     const size_t middle = cut(size * (block + 1 - options.validation) / blocks);
     const size_t end = cut(size * (block + 1) / blocks);
-    if (middle > begin) split.train.push_back(text.substr(begin, middle - begin));
-    if (end > middle) split.validation.push_back(text.substr(middle, end - middle));
+    MH_CHECK(begin < middle && middle < end, ValueError, "split_corpus: a text of ", text.size(),
+             " bytes is too short for ", options.blocks, " blocks with a validation share of ",
+             options.validation);
+    split.train.push_back(text.substr(begin, middle - begin));
+    split.validation.push_back(text.substr(middle, end - middle));
   }
-  const auto count = static_cast<size_t>(options.blocks);
-  MH_CHECK(split.train.size() == count && split.validation.size() == count, ValueError,
-           "split_corpus: a text of ", text.size(), " bytes is too short for ", options.blocks,
-           " blocks with a validation share of ", options.validation);
   return split;
 }
 

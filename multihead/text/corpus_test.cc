@@ -136,6 +136,10 @@ TEST(SplitCorpusTest, BadOptions) {
   EXPECT_THAT(error_of<ValueError>([] { split_corpus("abc", {.blocks = 0}); }),
               HasSubstr("blocks must be >= 1"));
   EXPECT_THAT(error_of<ValueError>([] { split_corpus("abc"); }), HasSubstr("too short"));
+  EXPECT_THAT(error_of<ValueError>([] {  // at once
+                split_corpus("abcdefghij", {.blocks = std::numeric_limits<int64_t>::max()});
+              }),
+              HasSubstr("too short"));
   EXPECT_THAT(error_of<ValueError>([] { split_corpus("abc", {.validation = 0.5, .blocks = 3}); }),
               HasSubstr("too short"));
   const TextSplit bytes = split_corpus("\x80\x80\x80\x80\x80\x80\x80\x80\x80");  // not UTF-8: cut anywhere

@@ -1,6 +1,7 @@
 #include "multihead/train/fields.h"
 
 #include <charconv>
+#include <cmath>
 
 #include "multihead/core/error.h"
 
@@ -51,7 +52,7 @@ double parse_number(std::string_view what, std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   MH_CHECK(error != std::errc::result_out_of_range, ValueError, what, " is out of range: ", quote(text));
-  MH_CHECK(error == std::errc() && end == text.data() + text.size(), ValueError, what,
+  MH_CHECK(error == std::errc() && end == text.data() + text.size() && std::isfinite(value), ValueError, what,
            " must be a number, got ", quote(text));
   return value;
 }

@@ -45,7 +45,7 @@ Json to_json(const std::vector<Field>& fields);
 /// Members without a field throw FormatError; fields without a member keep their value.
 void assign_all(const std::vector<Field>& fields, const Json& object, std::string_view where);
 
-/// Whole decimal numbers only, whatever the locale. Throws ValueError naming `what`.
+/// Whole decimal numbers, and finite ones; whatever the locale. Throws ValueError naming `what`.
 int64_t parse_integer(std::string_view what, std::string_view text);
 double parse_number(std::string_view what, std::string_view text);
 

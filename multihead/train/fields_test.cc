@@ -42,7 +42,9 @@ TEST(FieldsTest, NonsenseIsRefusedByName) {
   }
   EXPECT_THAT([&] { set(s, "layers", "99999999999999999999"); },
               ThrowsMessage<ValueError>(HasSubstr("out of range")));
-  EXPECT_THAT([&] { set(s, "lr", "0,001"); }, ThrowsMessage<ValueError>(HasSubstr("\"0,001\"")));
+  for (const char* text : {"", "0,001", "1x", "nan", "inf", "-inf", "1e400"}) {
+    EXPECT_THAT([&] { set(s, "lr", text); }, ThrowsMessage<ValueError>(HasSubstr(concat("\"", text, "\""))));
+  }
   EXPECT_THAT([&] { set(s, "gated", "yes"); }, ThrowsMessage<ValueError>(HasSubstr("true or false")));
   EXPECT_THAT([&] { set(s, "positions", "rope"); },
               ThrowsMessage<ValueError>(HasSubstr("none, learned, sinusoidal, rotary or alibi")));
@@ -121,6 +123,14 @@ TEST(SettingsTest, NonsenseIsRefused) {
   refused([](auto& s) { s.label_smoothing = 1.5; });
   refused([](auto& s) { s.clip = -1; });
   refused([](auto& s) { s.model.dropout_p = 1; });
+  refused([](auto& s) { s.seed = -1; });
+  refused([](auto& s) { s.vocab_size = 0; });
+  refused([](auto& s) { s.log_every = 0; });
+  refused([](auto& s) { s.keep = 0; });
+  refused([](auto& s) { s.beta1 = 1; });
+  refused([](auto& s) { s.momentum = -0.1; });  // of an optimiser that is not chosen, too
+  refused([](auto& s) { s.steps = s.accumulate = int64_t{1} << 32; });
+  refused([](auto& s) { s.batch = int64_t{1} << 40; });
 }
 
 }  // namespace

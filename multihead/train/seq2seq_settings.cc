@@ -83,13 +83,11 @@ void check(const Seq2SeqSettings& s) {
   if (config.source_vocab_size == 0) config.source_vocab_size = 1;
   models::resolved(config);
   check_training(s, s.model.embed_dim);
-  const auto at_least = [](const char* flag, int64_t value, int64_t least) {
-    MH_CHECK(value >= least, ValueError, "train: ", flag, " must be at least ", least, ", got ", value);
-  };
-  at_least("--batch-tokens", s.batch_tokens, 1);
-  at_least("--bucket", s.bucket, 1);
-  at_least("--average", s.average, 1);
-  at_least("--eval-pairs", s.eval_pairs, 0);
+  check_least("--vocab-size", s.vocab_size, 1);
+  check_least("--batch-tokens", s.batch_tokens, 1);
+  check_least("--bucket", s.bucket, 1);
+  check_least("--average", s.average, 1);
+  check_least("--eval-pairs", s.eval_pairs, 0);
   MH_CHECK(s.max_tokens >= 2 && s.max_tokens <= s.model.max_positions, ValueError,
            "train: --max-tokens must be in [2, --max-positions = ", s.model.max_positions, "], got ",
            s.max_tokens);

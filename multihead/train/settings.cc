@@ -3,9 +3,14 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
+#include "multihead/train/run.h"
 
 namespace multihead::train {
 namespace {
+
+// Every micro-batch has 2^20 random streams of the 2^64 for its dropout.
+constexpr int64_t kMostBatches = int64_t{1} << 42;
+constexpr int64_t kMostTokens = int64_t{1} << 31;  // of a micro-batch
 
 void add_model_fields(std::vector<Field>& list, models::LanguageModelConfig& m) {
   list.push_back({"layers", "Transformer layers", &m.num_layers});
@@ -62,6 +67,14 @@ void tutorial(LanguageModelSettings& s) {
   s.lr = 1, s.warmup_steps = 2000;
   s.beta1 = 0.9, s.beta2 = 0.999, s.eps_hat = true;
   s.weight_decay = 0, s.clip = 1;
+}
+
+// Whichever is chosen: the optimisers know best what they take.
+void check_optimizers(TrainingSettings s) {
+  for (const auto choice : {OptimizerChoice::adamw, OptimizerChoice::adam, OptimizerChoice::sgd}) {
+    s.optimizer = choice;
+    make_optimizer(s, {{"weight", Tensor::zeros({1})}});
+  }
 }
 
 }  // namespace
@@ -135,15 +148,27 @@ optim::Schedule schedule_of(const TrainingSettings& s, int64_t embed_dim) {
           .embed_dim = embed_dim};
 }
 
+void check_least(const char* flag, int64_t value, int64_t least) {
+  MH_CHECK(value >= least, ValueError, "train: ", flag, " must be at least ", least, ", got ", value);
+}
+
 void check_training(const TrainingSettings& s, int64_t embed_dim) {
-  MH_CHECK(s.steps > 0, ValueError, "train: --steps must be positive, got ", s.steps);
-  MH_CHECK(s.accumulate > 0, ValueError, "train: --accumulate must be positive, got ", s.accumulate);
+  check_least("--steps", s.steps, 1);
+  check_least("--accumulate", s.accumulate, 1);
+  MH_CHECK(s.steps <= kMostBatches / s.accumulate, ValueError, "train: ", s.steps, " --steps of ",
+           s.accumulate, " micro-batches (--accumulate) are more than 2^42");
   MH_CHECK(s.label_smoothing >= 0 && s.label_smoothing <= 1, ValueError,
            "train: --label-smoothing must be in [0, 1], got ", s.label_smoothing);
   MH_CHECK(s.clip >= 0 && std::isfinite(s.clip), ValueError,
            "train: --clip must be finite and not negative, got ", s.clip);
-  MH_CHECK(s.seed >= 0, ValueError, "train: --seed must not be negative, got ", s.seed);
+  check_least("--seed", s.seed, 0);
+  check_least("--log-every", s.log_every, 1);
+  check_least("--eval-every", s.eval_every, 0);
+  check_least("--save-every", s.save_every, 0);
+  check_least("--keep", s.keep, 1);
+  check_least("--patience", s.patience, 0);
   optim::check(schedule_of(s, embed_dim));
+  check_optimizers(s);
 }
 
 void check(const LanguageModelSettings& s) {
@@ -151,13 +176,14 @@ void check(const LanguageModelSettings& s) {
   if (config.vocab_size == 0) config.vocab_size = 1;
   models::resolved(config);
   check_training(s, s.model.embed_dim);
-  MH_CHECK(s.batch > 0, ValueError, "train: --batch must be positive, got ", s.batch);
+  check_least("--batch", s.batch, 1);
+  MH_CHECK(s.batch <= kMostTokens / s.model.context, ValueError, "train: a --batch of ", s.batch,
+           " sequences of ", s.model.context, " tokens is more than 2^31 tokens");
+  check_least("--vocab-size", s.vocab_size, 1);
   MH_CHECK(s.validation_share >= 0 && s.validation_share < 1, ValueError,
            "train: --validation-share must be in [0, 1), got ", s.validation_share);
-  MH_CHECK(s.validation_blocks > 0, ValueError, "train: --validation-blocks must be positive, got ",
-           s.validation_blocks);
-  MH_CHECK(s.eval_windows >= 0, ValueError, "train: --eval-windows must not be negative, got ",
-           s.eval_windows);
+  check_least("--validation-blocks", s.validation_blocks, 1);
+  check_least("--eval-windows", s.eval_windows, 0);
 }
 
 Json identity_of(const LanguageModelSettings& settings) {

@@ -67,6 +67,7 @@ optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim)
 void add_training_fields(std::vector<Field>& list, TrainingSettings& settings);
 void add_report_fields(std::vector<Field>& list, TrainingSettings& settings);
 void check_training(const TrainingSettings& settings, int64_t embed_dim);
+void check_least(const char* flag, int64_t value, int64_t least);
 /// The settings that a resumed run must share.
 Json identity_of(const LanguageModelSettings& settings);
 

@@ -26,7 +26,7 @@ expect 2 '--lr.*1 required' "${fresh[@]}" --data text.txt --lr
 expect 2 '--seed.*At Most 1' "${fresh[@]}" --data text.txt --seed 1 --seed 2
 expect 2 'embed_dim 128 is not divisible by num_heads 3' "$multihead" train lm --data text.txt --out run --heads 3
 expect 2 'context must be positive, got 0' "$multihead" train lm --data text.txt --out run --context 0
-expect 2 'learning rate must be positive and finite, got nan' "${fresh[@]}" --data text.txt --lr nan
+expect 2 '--lr must be a number, got "nan"' "${fresh[@]}" --data text.txt --lr nan
 expect 2 '--lr must be a number, got "0,001"' "${fresh[@]}" --data text.txt --lr 0,001
 expect 2 '--keep must be a whole number, got "2.5"' "${fresh[@]}" --data text.txt --keep 2.5
 expect 2 '--keep is out of range' "${fresh[@]}" --data text.txt --keep 99999999999999999999

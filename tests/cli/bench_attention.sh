@@ -66,7 +66,8 @@ expect 2 'multiple of the key heads' "${bench[@]}" --shape 1x8/3x4x4
 expect 2 'unknown option "red", expected causal, window=N' "${bench[@]}" --shape 1x2x4x4:red
 expect 2 'unknown option "causal=1"' "${bench[@]}" --shape 1x2x4x4:causal=1
 expect 2 'dropout must be in \(0, 1\)' "${bench[@]}" --shape 1x2x4x4:dropout=1
-expect 2 'softcap must be positive' "${bench[@]}" --shape 1x2x4x4:softcap=nan
+expect 2 'softcap must be a number' "${bench[@]}" --shape 1x2x4x4:softcap=nan
+expect 2 'softcap must be positive' "${bench[@]}" --shape 1x2x4x4:softcap=-1
 expect 2 'as many queries as keys' "${bench[@]}" --shape 2x2x4/8x4:lengths
 expect 2 'cold is for the forward pass' "${bench[@]}" --shape 2x2x4/8x4:cold:backward
 expect 2 '--seconds must be in' "${bench[@]}" --seconds 0
