@@ -237,11 +237,7 @@ def _lift(graph, value):
         return Symbol(graph, graph.emit("const_f", number=float(value)), "f")
     shape = getattr(value, "shape", None)
     if shape is not None and math.prod(shape) == 1:  # a captured scalar
-        if getattr(value, "requires_grad", False):
-            raise TypeError(
-                f"{graph.who}: a captured tensor requires a gradient; gradients flow into query, key and value only: "
-                "pass tensor.detach()"
-            )
+        _refuse_gradient(graph, value)
         return _lift(graph, value.item())
     if shape is not None:
         raise TypeError(
@@ -335,15 +331,20 @@ def _where(graph, condition, a, b):
     return Symbol(graph, graph.emit("select_i", condition.register, a.register, b.register), kind)
 
 
+def _refuse_gradient(graph, tensor):
+    if getattr(tensor, "requires_grad", False):
+        raise TypeError(
+            f"{graph.who}: a captured tensor requires a gradient; gradients flow into query, key and value only: pass "
+            "tensor.detach(). What is to learn goes into attn_mask of scaled_dot_product_attention, or bias, "
+            "alibi_slopes or relative_bias of multihead.attention"
+        )
+
+
 def _gather(graph, array, index):
     """array[i, j, …] with one index per axis."""
     if isinstance(array, Symbol):
         raise TypeError(f"{graph.who}: a traced value cannot be indexed")
-    if getattr(array, "requires_grad", False):
-        raise TypeError(
-            f"{graph.who}: a captured tensor requires a gradient; gradients flow into query, key and value only: "
-            "pass tensor.detach()"
-        )
+    _refuse_gradient(graph, array)
     index = index if isinstance(index, tuple) else (index,)
     shape = tuple(array.shape)
     if len(index) != len(shape):

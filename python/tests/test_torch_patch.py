@@ -98,6 +98,37 @@ def test_patch_leaves_the_rest_to_pytorch():
     assert out.device.type == "meta" and record.fallbacks == 1 and "meta" in repr(record)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_converts_what_pytorch_converts(dtype):
+    q, k, v = (torch.randn(2, 2, 9, 8, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3))
+    mixed = (q, k, v.to(torch.bfloat16))  # as behind a norm in float32
+    double = (q.double(), k.double(), v.double())
+    masks = (None, torch.randn(9, 9), torch.rand(9, 9) < 0.9)
+    with torch.autocast("cpu", dtype):
+        for args in [(*qkv, mask) for qkv in ((q, k, v), mixed) for mask in masks] + [double]:
+            want = F.scaled_dot_product_attention(*args)
+            with mt.patch(always=True) as record:
+                out = F.scaled_dot_product_attention(*args)
+            assert record.calls == 1 and out.dtype == want.dtype == mt.scaled_dot_product_attention(*args).dtype
+            torch.testing.assert_close(out, want, atol=2e-2, rtol=2e-2)
+        assert mt.flex_attention(q, k, v).dtype is dtype
+    mt.scaled_dot_product_attention(*mixed[:2], v).float().sum().backward()
+    assert q.grad.dtype is torch.float32
+
+
+def test_transforms_are_left_to_pytorch_and_refused_by_name():
+    q, k, v = torch.randn(3, 2, 2, 9, 8).unbind()
+    want = torch.vmap(F.scaled_dot_product_attention)(q, k, v)
+    with mt.patch(always=True) as record:
+        assert torch.equal(torch.vmap(F.scaled_dot_product_attention)(q, k, v), want)
+        torch.func.grad(lambda x: F.scaled_dot_product_attention(x, k, v).sum())(q)
+    assert record.calls == 0 and "transform" in repr(record)
+    for transform in (torch.vmap, lambda f: torch.func.grad(lambda *args: f(*args).sum())):
+        for function in (mt.scaled_dot_product_attention, mt.flex_attention):
+            with pytest.raises(RuntimeError, match=f"{function.__name__}: torch.func transforms"):
+                transform(function)(q, k, v)
+
+
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
 def test_patch_under_hugging_face(family):
     transformers = pytest.importorskip("transformers")

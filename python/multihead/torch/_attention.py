@@ -1,5 +1,7 @@
 """scaled_dot_product_attention as an autograd function; the tensors are shared with PyTorch, never copied."""
 
+import functools
+
 import torch
 
 from .. import _core
@@ -68,6 +70,7 @@ class _Attention(torch.autograd.Function):
 # Function.apply() without its look for functorch's wrappers: 1 us of every call.
 _apply = super(torch.autograd.Function, _Attention).apply
 _transforms_active = torch._C._are_functorch_transforms_active
+_is_autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 
 
 def attend(query, key, value, bias, options):
@@ -107,6 +110,26 @@ def refuse(who, name, tensor):
         raise TypeError(f"{who}: {name} is a nested tensor; pad it, or use multihead.attention_ragged")
     if tensor.device.type != "cpu":
         raise ValueError(f"{who}: {name} must be on the CPU, got device {tensor.device}; move it with .cpu()")
+
+
+def refuse_transforms(who):
+    """torch.func's tensors have no memory of their own for a kernel to read."""
+    if _transforms_active():
+        raise RuntimeError(
+            f"{who}: torch.func transforms (vmap, grad, jvp, …) need PyTorch's own function; patch() leaves them to it"
+        )
+
+
+def autocast(*tensors):
+    """What torch.autocast("cpu") makes of attention's arguments: its dtype for all floating ones but float64."""
+    if not _is_autocast():
+        return tensors
+    dtype = torch.get_autocast_dtype("cpu")
+
+    def is_converted(t):
+        return isinstance(t, _Tensor) and t.is_cpu and t.is_floating_point() and t.dtype is not torch.float64
+
+    return [t.to(dtype) if is_converted(t) else t for t in tensors]
 
 
 def is_plain(query, key, value):
@@ -186,13 +209,15 @@ def scaled_dot_product_attention(
 
     Same arguments and meaning as PyTorch's: a bool mask says what may be attended to, a float mask is added,
     is_causal aligns the diagonal at the top left, dropout acts whenever dropout_p > 0, and enable_gqa lets query head
-    h use key head h // (Hq / Hkv). Rows without any allowed key give zeros.
+    h use key head h // (Hq / Hkv). Rows without any allowed key give zeros. torch.autocast("cpu") acts as on PyTorch's.
 
     Shapes    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev) -> (N, ..., Hq, L, Ev)
     Dtypes    float32, float64, bfloat16, float16
     Gradient  query, key, value and a float attn_mask; no second derivative
     Raises    TypeError, ValueError: not on the CPU, sparse, quantized, shapes that do not fit
     """
+    refuse_transforms(_WHO)
+    query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     if not (isinstance(query, _Tensor) and is_plain(query, key, value)):
         _refuse_inputs(query, key, value)
     return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

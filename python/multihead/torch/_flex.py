@@ -7,7 +7,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import _core, _trace_symbols
 from .._trace import trace
-from ._attention import attend, refuse
+from ._attention import attend, autocast, refuse, refuse_transforms
 
 _WHO = "flex_attention"
 
@@ -107,6 +107,8 @@ def flex_attention(
     Gradient  query, key, value (not captured tensors; lse carries none)
     Raises    TypeError, ValueError, IndexError (an index outside a captured tensor)
     """
+    refuse_transforms(_WHO)
+    query, key, value = autocast(query, key, value)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         refuse(_WHO, name, tensor)
         if tensor.dim() != 4:

@@ -88,10 +88,11 @@ def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, 
         record, always = blocks[-1]
         if dropout_p == 0.0 and not always and _is_small(query, key, value):
             record.left_to_pytorch(_TOO_SMALL)
-        elif _is_ours(query, key, value, attn_mask):
-            record.calls += 1
-            return _attention.plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         else:
+            q, k, v, mask = _attention.autocast(query, key, value, attn_mask)
+            if _is_ours(q, k, v, mask):
+                record.calls += 1
+                return _attention.plain_attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
             record.left_to_pytorch(_why_not(query, key, value, attn_mask))
     return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
