@@ -162,6 +162,15 @@ void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first
   }
 }
 
+// Takes over a block's maxima and sums: out · alpha + block's part · beta is the tile's from then on.
+void JoinState(const LaneState& block, bool has_terms, float* alpha, float* beta, TileWork& w) {
+  if (w.first) {  // the same as merging with nothing
+    w.state = block;
+  } else {
+    MergeState(w.rows.groups * kGroupRows, has_terms, w.state, block, alpha, beta);
+  }
+}
+
 // As AddBlock, on tiles.
 void AddTileBlock(const ForwardCall& c, int k0, int k1, const AmxStage& stage, BlockBuffers buffers,
                   bool safe, TileWork& w) {
@@ -173,11 +182,7 @@ void AddTileBlock(const ForwardCall& c, int k0, int k1, const AmxStage& stage, B
   if (!BlockProbabilities(c, w.rows, r, w.lanes, {}, {}, w.qt, buffers, safe, block)) return;
   TileValues(c, w.rows, r, buffers.tile, buffers.s, buffers.shadow, buffers.weights, buffers.sums);
   alignas(64) float alpha[kTileRows], beta[kTileRows];
-  if (w.first) {
-    w.state = block;
-  } else {
-    MergeState(w.rows.groups * kGroupRows, c.has_terms, w.state, block, alpha, beta);
-  }
+  JoinState(block, c.has_terms, alpha, beta, w);
   MergeRows(w.rows, c.value_columns, buffers.sums, w.first, alpha, beta, w.out);
   w.first = false;
 }
@@ -189,11 +194,7 @@ void AddBlock(const ForwardCall& c, int k0, int k1, const Rows& key, const Rows&
   LaneState block;
   if (!BlockProbabilities(c, w.rows, r, w.lanes, key, w.ahead, w.qt, buffers, safe, block)) return;
   alignas(64) float alpha[kTileRows], beta[kTileRows];
-  if (w.first) {  // the same as merging with nothing
-    w.state = block;
-  } else {
-    MergeState(w.rows.groups * kGroupRows, c.has_terms, w.state, block, alpha, beta);
-  }
+  JoinState(block, c.has_terms, alpha, beta, w);
   if (UsesDots(c)) {
     if (safe) {
       DotValuesSafe(w.rows, r, buffers.s, buffers.shadow, value.data, c.value_columns, w.first, alpha, beta,
@@ -221,11 +222,7 @@ void AddFewBlock(const ForwardCall& c, int k0, int k1, const BlockBuffers& buffe
   float* sum = buffers.bias;  // free: there are no terms
   FewBlock(c, w.rows, r, w.qt, buffers, block, sum);
   alignas(64) float alpha[kTileRows], beta[kTileRows];
-  if (w.first) {
-    w.state = block;
-  } else {
-    MergeState(w.rows.groups * kGroupRows, false, w.state, block, alpha, beta);
-  }
+  JoinState(block, false, alpha, beta, w);
   MergeRows(w.rows, c.value_columns, sum, w.first, alpha, beta, w.out);
   w.first = false;
 }
