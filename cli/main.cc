@@ -12,9 +12,11 @@
 #include "cli/output.h"
 #include "cli/parser.h"
 #include "cli/suggestion.h"
+#include "multihead/core/error.h"
 #include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
+#include "multihead/kernels/precision.h"
 
 namespace multihead::cli {
 namespace {
@@ -74,6 +76,15 @@ std::vector<std::string> help_last(std::vector<std::string> arguments) {
   return arguments;
 }
 
+void choose_precision(const CommonOptions& common) {
+  kernels::set_float32_matmul_precision(common.precision);
+  if (common.quiet || common.precision == kernels::MatmulPrecision::highest || kernels::has_tiles()) return;
+  const std::string note =
+      concat("note: --float32-matmul-precision ", kernels::precision_name(common.precision),
+             " changes nothing here: this CPU has no AMX tiles\n");
+  std::fputs(note.c_str(), stderr);
+}
+
 int run(const std::vector<std::string>& given) {
   const Verbs verbs = make_verbs();
   const std::vector<std::string> arguments = help_last(given);
@@ -102,7 +113,7 @@ int run(const std::vector<std::string>& given) {
     return kDone;
   }
   if (line.common.threads > 0) set_num_threads(static_cast<int>(line.common.threads));
-  kernels::set_float32_matmul_precision(line.common.precision);
+  choose_precision(line.common);
   return verb->run(line.common);
 }
 

@@ -12,6 +12,12 @@ json() {
     fail "$1: not $2 -- $(head -c 1500 "$1")"
 }
 
+# A word that changes nothing is said to.
+"$multihead" bench gemm --m 8 --n 8 --k 8 --seconds 0.01 --float32-matmul-precision high >out.txt 2>err.txt ||
+  fail "bench gemm --float32-matmul-precision high"
+if ! grep -q "no tiles" out.txt; then [ ! -s err.txt ]; else grep -q 'high changes nothing here' err.txt; fi ||
+  fail "what --float32-matmul-precision does here: $(cat err.txt)"
+
 # Results for people and for programs.
 expect 0 '1x2x37x8:causal +forward +[0-9.]+ ms +[0-9.]+ GFLOP/s +0\.[0-9]+ of .*error [0-9]e-0[6-8]' "${bench[@]}" "${tiny[@]}"
 expect 0 'peak [0-9]+ GFLOP/s in f32.*memory: read [0-9.]+ GB/s, copy [0-9.]+ GB/s' "${bench[@]}" "${tiny[@]}"
