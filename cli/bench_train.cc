@@ -17,6 +17,7 @@
 #include "multihead/models/language_model.h"
 #include "multihead/nn/module.h"
 #include "multihead/optim/adam.h"
+#include "multihead/train/run.h"
 
 namespace multihead::cli {
 namespace {
@@ -85,6 +86,7 @@ class BenchTrain : public Verb {
     config_.positions =
         static_cast<models::Positions>(std::find(names.begin(), names.end(), positions_) - names.begin());
     config_ = models::resolved(config_);
+    train::check_training_memory({}, models::matrix_weights(config_));
     measure();
     report(common);
     return kDone;

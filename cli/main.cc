@@ -14,6 +14,7 @@
 #include "cli/suggestion.h"
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
+#include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
 #include "multihead/kernels/precision.h"
@@ -132,6 +133,8 @@ int guarded(const std::vector<std::string>& arguments) {
     return complain(error.what(), kBadInput);
   } catch (const std::invalid_argument& error) {
     return complain(error.what(), kUsage);
+  } catch (const MemoryError& error) {
+    return complain(error.what(), kUnsupported);
   } catch (const std::bad_alloc&) {
     return complain("out of memory; try a smaller --batch or --context", kFailed);
   } catch (const std::system_error& error) {

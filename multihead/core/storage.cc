@@ -10,11 +10,14 @@
 #include <new>
 
 #include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 
 namespace multihead {
 namespace {
 
 constexpr size_t kAlignment = 64;
+// From here on, asking what is left (some 50 us) is nothing beside the time to fill the block.
+constexpr int64_t kLarge = 64 << 20;
 
 // Sizes are rounded up to eighths of a power of two, so a block serves requests up to 12.5 % smaller and
 // batches of slightly different length still find their blocks again.
@@ -28,6 +31,7 @@ class Cache {
  public:
   void* take(size_t capacity) {
     const std::lock_guard lock(mutex_);
+    const int64_t peak = stats_.peak_bytes;
     stats_.live_bytes += static_cast<int64_t>(capacity);
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
     if (const auto it = free_.find(capacity); it != free_.end()) {
@@ -40,17 +44,13 @@ class Cache {
     // than an eighth (at least 16 MiB).
     const int64_t limit = stats_.peak_bytes + std::max<int64_t>(stats_.peak_bytes / 8, 16 << 20);
     if (stats_.live_bytes + stats_.cached_bytes > limit) release_locked();
-    ++stats_.system_allocations;
-    void* block = std::aligned_alloc(kAlignment, capacity);
-    if (block == nullptr) {
-      release_locked();
-      block = std::aligned_alloc(kAlignment, capacity);
-    }
-    if (block == nullptr) {
+    try {
+      return allocate_locked(capacity);
+    } catch (...) {
       stats_.live_bytes -= static_cast<int64_t>(capacity);
-      throw std::bad_alloc();
+      stats_.peak_bytes = peak;
+      throw;
     }
-    return block;
   }
 
   void give(void* block, size_t capacity) noexcept {
@@ -83,6 +83,22 @@ class Cache {
   void unlock() { mutex_.unlock(); }
 
  private:
+  void* allocate_locked(size_t capacity) {
+    ++stats_.system_allocations;
+    const auto bytes = static_cast<int64_t>(capacity);
+    if (bytes >= kLarge && bytes > available_memory()) {
+      release_locked();
+      check_memory(static_cast<double>(capacity), "tensor: a block");
+    }
+    void* block = std::aligned_alloc(kAlignment, capacity);
+    if (block == nullptr) {
+      release_locked();
+      block = std::aligned_alloc(kAlignment, capacity);
+    }
+    if (block == nullptr) throw std::bad_alloc();
+    return block;
+  }
+
   void release_locked() {
     for (const auto& [capacity, block] : free_) std::free(block);
     free_.clear();

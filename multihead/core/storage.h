@@ -11,7 +11,7 @@ namespace multihead {
 class Storage {
  public:
   /// Uninitialised bytes. Throws ValueError if `bytes` is beyond the address space, std::bad_alloc when out
-  /// of memory.
+  /// of memory; for a block larger than what is left that is MemoryError, before the system is asked.
   explicit Storage(size_t bytes);
   /// Borrowed memory, kept alive by `owner`.
   Storage(void* data, size_t bytes, std::shared_ptr<void> owner);

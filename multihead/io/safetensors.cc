@@ -9,6 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
+#include "multihead/core/memory.h"
 #include "multihead/io/json.h"
 #include "multihead/io/names-inl.h"
 
@@ -235,6 +236,7 @@ void SafetensorsFile::load_into(const std::string& tensor_name, const Tensor& ta
 }
 
 TensorMap SafetensorsFile::load_all() const {
+  check_memory(static_cast<double>(data_bytes()), concat(path_, ": loading its tensors"));
   TensorMap tensors;
   for (const auto& [tensor_name, entry] : entries_) tensors.emplace(tensor_name, load(tensor_name));
   return tensors;

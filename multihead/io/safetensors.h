@@ -61,6 +61,7 @@ class SafetensorsFile {
   /// Into an existing tensor of the same shape, converted if the dtype differs; untouched after an error.
   /// Throws also ShapeError.
   void load_into(const std::string& name, const Tensor& target) const;
+  /// Throws also MemoryError if they are more than memory has left.
   TensorMap load_all() const;
   /// Of the first shard.
   const Metadata& metadata() const { return metadata_; }

@@ -7,6 +7,7 @@
 
 #include "multihead/core/files_testing-inl.h"
 #include "multihead/core/json.h"
+#include "multihead/core/memory.h"
 #include "multihead/io/json.h"
 
 namespace multihead::io {
@@ -55,6 +56,25 @@ void expect_same_bits(const TensorMap& a, const TensorMap& b) {
 TEST(SafetensorsTest, ReadsTheReferenceFile) {
   expect_same_bits(load_safetensors(kGoldens + "all_dtypes.safetensors"), all_dtypes());
   EXPECT_THAT(load_safetensors(kGoldens + "empty.safetensors"), IsEmpty());
+}
+
+TEST(SafetensorsTest, MoreThanMemoryHasLeft) {
+  constexpr int64_t kRows = 250'000'000;  // two tensors of 4 TB each, all holes
+  const std::string half = concat("\"shape\":[", kRows, ",4096],\"data_offsets\":[");
+  const std::string header =
+      concat("{\"a\":{\"dtype\":\"F32\",", half, "0,", kRows * 16384, "]},\"b\":{\"dtype\":\"F32\",", half,
+             kRows * 16384, ",", kRows * 32768, "]}}");
+  const uint64_t size = header.size();
+  const fs::path path = fs::path(testing::TempDir()) / "sparse.safetensors";
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(&size), 8) << header;
+  std::error_code error;
+  fs::resize_file(path, 8 + size + kRows * 32768, error);
+  if (!error) {
+    EXPECT_THAT([&] { load_safetensors(path.string()); },
+                testing::ThrowsMessage<MemoryError>(HasSubstr("loading its tensors takes 8.2 TB")));
+  }
+  fs::remove(path);
+  if (error) GTEST_SKIP() << "no file of 8 TB here: " << error.message();
 }
 
 TEST(SafetensorsTest, WritesTheBytesOfTheReference) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 
 namespace multihead::models {
 
@@ -28,6 +29,11 @@ inline void check_weights(int64_t embeddings, int64_t layer, int64_t layers) {
   constexpr int64_t kMost = int64_t{1} << 42;
   MH_CHECK(embeddings <= kMost && layer <= kMost / layers, ValueError, "config: ", embeddings,
            " weights of embeddings and ", layer, " in each of ", layers, " layers are more than 2^42");
+}
+
+/// Throws MemoryError unless so many f32 weights fit into what is left.
+inline void check_weight_memory(int64_t weights) {
+  check_memory(4.0 * static_cast<double>(weights), concat("model: ", weights, " weights"));
 }
 
 }  // namespace multihead::models

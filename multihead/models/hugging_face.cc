@@ -230,18 +230,6 @@ std::string config_path(const std::string& folder) {
   return (std::filesystem::path(folder) / "config.json").string();
 }
 
-// A stored matrix must have this many elements for the config to be taken at its word.
-void check_size_before_allocating(const LanguageModelConfig& c, const io::SafetensorsFile& file) {
-  const int64_t embeddings = checked_multiply(c.vocab_size, c.embed_dim, "config");
-  const int64_t layer =
-      checked_multiply(c.embed_dim, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim + c.ffn_dim, "config");
-  const int64_t positions = c.positions == Positions::learned ? c.context * c.embed_dim : 0;
-  const int64_t least = embeddings + positions + checked_multiply(layer, c.num_layers, "config");
-  const auto elements = static_cast<int64_t>(file.data_bytes());  // at least one byte each
-  MH_CHECK(least <= elements, FormatError, file.path(), ": the config asks for at least ", least,
-           " weights, the file holds ", file.data_bytes(), " bytes");
-}
-
 }  // namespace
 
 Family family_of(const LanguageModelConfig& config) {
@@ -386,7 +374,7 @@ LanguageModel load_language_model(const std::string& folder) {
   const std::string path = config_path(folder);
   const LanguageModelConfig config = config_from_json(io::load_json(path), path);
   const io::SafetensorsFile file(folder);
-  check_size_before_allocating(config, file);
+  check_size(file, matrix_weights(config));
   Rng rng(0);
   LanguageModel model(config, rng);
   ImportOptions options;

@@ -77,6 +77,14 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
   return c;
 }
 
+int64_t matrix_weights(const LanguageModelConfig& config) {
+  const LanguageModelConfig c = resolved(config);
+  const int64_t rows = c.vocab_size * (c.tie_embeddings ? 1 : 2) +
+                       (c.positions == Positions::learned ? c.context : 0),
+                layer = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim + (c.gated ? 3 : 2) * c.ffn_dim;
+  return (rows + c.num_layers * layer) * c.embed_dim;
+}
+
 LanguageModelConfig language_model_preset(const std::string& name) {
   LanguageModelConfig c;
   if (name == "tiny") {
@@ -103,6 +111,7 @@ LanguageModelConfig language_model_preset(const std::string& name) {
 
 LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : config_(resolved(config)) {
   const LanguageModelConfig& c = config_;
+  check_weight_memory(matrix_weights(c));
   token_embedding = nn::Embedding(c.vocab_size, c.embed_dim, rng);
   if (c.positions == Positions::learned) position_embedding = nn::Embedding(c.context, c.embed_dim, rng);
   if (c.positions == Positions::alibi) alibi_slopes_ = nn::alibi_slopes(c.num_heads);

@@ -60,6 +60,8 @@ struct LanguageModelConfig {
 
 /// Fills the fields that are 0 by their rule and throws ValueError naming the first one that makes no sense.
 LanguageModelConfig resolved(LanguageModelConfig config);
+/// How many weights its matrices have: all but biases and norms.
+int64_t matrix_weights(const LanguageModelConfig& config);
 
 /// Presets of the family's sizes: "tiny", "small", "tutorial". Throws ValueError for other names.
 LanguageModelConfig language_model_preset(const std::string& name);

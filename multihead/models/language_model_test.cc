@@ -7,6 +7,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -140,6 +141,19 @@ TEST(LanguageModelTest, DropoutActsExactlyWithAnRng) {
   EXPECT_EQ(dropped, model(x, {.rng = &b}).to_vector<float>());
   EXPECT_NE(dropped, model(x, {.rng = &c}).to_vector<float>());
   EXPECT_NE(dropped, model(x).to_vector<float>());
+}
+
+TEST(LanguageModelTest, TheWeightsOfItsMatricesAreKnownBeforehand) {
+  Rng rng(1);
+  for (const LanguageModelConfig& c : configs()) {
+    LanguageModel model(c, rng);
+    int64_t weights = 0;
+    for (const Tensor& p : nn::parameters(model)) weights += p.rank() == 2 ? p.numel() : 0;
+    EXPECT_EQ(matrix_weights(c), weights);
+  }
+  LanguageModelConfig huge = small(Positions::rotary);
+  huge.num_layers = 1 << 29;  // 8 TB
+  EXPECT_THROW(LanguageModel(huge, rng), MemoryError);
 }
 
 TEST(LanguageModelTest, BadConfigsAndInputsAreNamed) {

@@ -223,17 +223,6 @@ std::string config_path(const std::string& folder) {
   return (std::filesystem::path(folder) / "config.json").string();
 }
 
-void check_size_before_allocating(const Seq2SeqConfig& c, const io::SafetensorsFile& file) {
-  const int64_t embeddings = checked_multiply(c.source_vocab_size, c.embed_dim, "config");
-  const int64_t layer = checked_multiply(c.embed_dim, 4 * c.embed_dim + 2 * c.ffn_dim, "config");
-  const int64_t positions = c.positions == Positions::learned ? c.max_positions * c.embed_dim : 0;
-  const int64_t least =
-      embeddings + positions + checked_multiply(layer, c.encoder_layers + c.decoder_layers, "config");
-  const auto elements = static_cast<int64_t>(file.data_bytes());  // at least one byte each
-  MH_CHECK(least <= elements, FormatError, file.path(), ": the config asks for at least ", least,
-           " weights, the file holds ", file.data_bytes(), " bytes");
-}
-
 }  // namespace
 
 bool is_marian(const Seq2SeqConfig& config) {
@@ -294,7 +283,7 @@ void load_weights(Seq2Seq& model, const std::string& path) {
 Seq2Seq load_seq2seq(const std::string& folder) {
   const std::string path = config_path(folder);
   const Seq2SeqConfig config = seq2seq_config_from_json(io::load_json(path), path);
-  check_size_before_allocating(config, io::SafetensorsFile(folder));
+  check_size(io::SafetensorsFile(folder), matrix_weights(config));
   Rng rng(0);
   Seq2Seq model(config, rng);
   load_weights(model, folder);

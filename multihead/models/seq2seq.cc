@@ -90,8 +90,20 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
   return c;
 }
 
+int64_t matrix_weights(const Seq2SeqConfig& config) {
+  const Seq2SeqConfig c = resolved(config);
+  const int64_t rows = c.source_vocab_size + (c.share_embeddings ? 0 : c.target_vocab_size) +
+                       (c.tie_output ? 0 : c.target_vocab_size) +
+                       (c.positions == Positions::learned ? 2 * c.max_positions : 0),
+                attention = 4 * c.embed_dim, feed_forward = 2 * c.ffn_dim;
+  return (rows + c.encoder_layers * (attention + feed_forward) +
+          c.decoder_layers * (2 * attention + feed_forward)) *
+         c.embed_dim;
+}
+
 Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(config)) {
   const Seq2SeqConfig& c = config_;
+  check_weight_memory(matrix_weights(c));
   const auto table = [&](int64_t rows) {
     nn::Embedding embedding;
     embedding.weight = nn::normal_parameter({rows, c.embed_dim}, c.init_std, rng);

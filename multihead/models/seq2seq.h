@@ -48,6 +48,8 @@ struct Seq2SeqConfig {
 
 /// Fills the fields that are 0 by their rule and throws ValueError naming the first one that makes no sense.
 Seq2SeqConfig resolved(Seq2SeqConfig config);
+/// How many weights its matrices have: all but biases and norms.
+int64_t matrix_weights(const Seq2SeqConfig& config);
 
 /// Padded sentences.
 struct TokenBatch {

@@ -6,6 +6,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -125,6 +126,19 @@ void expect_message(F&& f, const char* text) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
   }
+}
+
+TEST(Seq2SeqTest, TheWeightsOfItsMatricesAreKnownBeforehand) {
+  Rng rng(1);
+  for (const Seq2SeqConfig& c : variants()) {
+    Seq2Seq model(c, rng);
+    int64_t weights = 0;
+    for (const Tensor& p : nn::parameters(model)) weights += p.rank() == 2 ? p.numel() : 0;
+    EXPECT_EQ(matrix_weights(c), weights);
+  }
+  Seq2SeqConfig huge = config();
+  huge.encoder_layers = 1 << 29;
+  EXPECT_THROW(Seq2Seq(huge, rng), MemoryError);
 }
 
 TEST(Seq2SeqTest, BadInputIsNamed) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 
 namespace multihead::models {
 namespace {
@@ -68,6 +69,14 @@ io::TensorMap export_weights(const std::vector<nn::NamedTensor>& parameters, con
     tensors.emplace(name, view.contiguous());
   });
   return tensors;
+}
+
+void check_size(const io::SafetensorsFile& file, int64_t weights) {
+  const uint64_t bytes = file.data_bytes();  // at least one for each
+  MH_CHECK(weights <= static_cast<int64_t>(bytes), FormatError, file.path(),
+           ": the config asks for at least ", weights, " weights, the file holds ", bytes, " bytes");
+  check_memory(4.0 * static_cast<double>(weights) + static_cast<double>(bytes),
+               concat(file.path(), ": loading its weights"));
 }
 
 void import_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,

@@ -38,6 +38,10 @@ struct ImportOptions {
   std::vector<std::string> ignored_suffixes;
 };
 
+/// Before a model of so many weights is made to be filled from `file`. Throws FormatError if the file is too
+/// small to hold them, MemoryError if memory is too small for both.
+void check_size(const io::SafetensorsFile& file, int64_t weights);
+
 /// Fills the parameters (dtype converted). Every missing, unexpected and mis-shaped name is listed in one
 /// FormatError, before anything is changed.
 void import_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,

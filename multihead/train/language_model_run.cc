@@ -42,7 +42,15 @@ LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vo
   return settings;
 }
 
+// Without a vocabulary yet: with the least there can be.
+void check_memory_for(const LanguageModelSettings& settings) {
+  models::LanguageModelConfig config = settings.model;
+  config.vocab_size = std::max<int64_t>(config.vocab_size, 1);
+  check_training_memory(settings, models::matrix_weights(config));
+}
+
 models::LanguageModel make_model(const LanguageModelSettings& settings) {
+  check_memory_for(settings);
   Rng rng(static_cast<uint64_t>(settings.seed));
   return {settings.model, rng};
 }
@@ -173,6 +181,7 @@ void finish(const LanguageModelRun& run, LanguageModelTask& task, const Language
 LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   check(run.settings);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
+  check_memory_for(run.settings);
   std::string text;
   if (!is_token_file(run.data)) {
     text = text::read_text(run.data);

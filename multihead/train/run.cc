@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 #include "multihead/core/storage.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
@@ -61,6 +63,14 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
                                                                         .weight_decay = s.weight_decay,
                                                                         .decay_vectors = false,
                                                                         .eps_hat = s.eps_hat});
+}
+
+void check_training_memory(const TrainingSettings& s, int64_t weights) {
+  const bool sgd = s.optimizer == OptimizerChoice::sgd;
+  const int moments = !sgd ? 2 : s.momentum > 0 ? 1 : 0;
+  check_memory(4.0 * (2 + moments) * static_cast<double>(weights),
+               concat("train: a model of ", weights, " weights, with gradients and optimizer"),
+               "choose fewer or smaller layers");
 }
 
 Json to_json(const RunRequest& request, const std::vector<Field>& settings) {

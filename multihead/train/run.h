@@ -47,6 +47,10 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& settings,
                                                  const std::vector<nn::NamedTensor>& parameters);
 
+/// Throws MemoryError unless a model of so many weights, their gradients and what the optimiser of the
+/// settings keeps of them fit into memory.
+void check_training_memory(const TrainingSettings& settings, int64_t weights);
+
 /// For kRunFile and summary.json; a kind of run adds its own to them.
 Json to_json(const RunRequest& request, const std::vector<Field>& settings);
 Json to_json(const RunSummary& summary);

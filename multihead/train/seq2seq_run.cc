@@ -73,8 +73,10 @@ models::Seq2SeqConfig model_config(const Seq2SeqSettings& settings, const Seq2Se
 }
 
 models::Seq2Seq make_model(const Seq2SeqSettings& settings, const Seq2SeqData& data) {
+  const models::Seq2SeqConfig config = model_config(settings, data);
+  check_training_memory(settings, models::matrix_weights(config));
   Rng rng(static_cast<uint64_t>(settings.seed));
-  return {model_config(settings, data), rng};
+  return {config, rng};
 }
 
 int64_t drop_long(std::vector<TokenPair>& pairs, int64_t limit) {
@@ -239,6 +241,9 @@ void finish(const Seq2SeqRun& run, Seq2SeqTask& task, const Seq2SeqData& data, S
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   check(run.settings);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
+  models::Seq2SeqConfig least = run.settings.model;
+  least.source_vocab_size = std::max<int64_t>(least.source_vocab_size, 1);
+  check_training_memory(run.settings, models::matrix_weights(least));
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
       run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);

@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/storage.h"
 #include "multihead/core/tensor.h"
@@ -49,6 +50,8 @@ void translate(const std::exception_ptr& pointer, void*) {
     PyErr_SetString(known.format.ptr(), e.what());
   } catch (const NumericError& e) {
     PyErr_SetString(known.numeric.ptr(), e.what());
+  } catch (const MemoryError& e) {
+    PyErr_SetString(PyExc_MemoryError, e.what());
   } catch (const std::bad_alloc&) {
     PyErr_SetString(PyExc_MemoryError, "multihead: out of memory");
   } catch (const std::bad_cast&) {

@@ -25,6 +25,10 @@ expect 2 'unknown flag "--colour"' "${fresh[@]}" --data text.txt --colour red
 expect 2 '--lr.*1 required' "${fresh[@]}" --data text.txt --lr
 expect 2 '--seed.*At Most 1' "${fresh[@]}" --data text.txt --seed 1 --seed 2
 expect 2 'embed_dim 128 is not divisible by num_heads 3' "$multihead" train lm --data text.txt --out run --heads 3
+huge=(--layers 4000 --width 8192 --heads 8)
+takes='a model of [0-9]{13} weights, with gradients and optimizer takes .*TB, but .* are left; choose'
+expect 4 "$takes" "$multihead" train lm --data text.txt --out run "${huge[@]}"
+expect 4 "$takes" "$multihead" bench train "${huge[@]}"
 expect 2 'context must be positive, got 0' "$multihead" train lm --data text.txt --out run --context 0
 expect 2 '--lr must be a number, got "nan"' "${fresh[@]}" --data text.txt --lr nan
 expect 2 '--lr must be a number, got "0,001"' "${fresh[@]}" --data text.txt --lr 0,001
