@@ -309,7 +309,8 @@ void FewRowsTransposedB(const Args& g, Columns columns) {
   const TransposedRowsFunction rows = TransposedRowsOf(g.m);
   for (int64_t n = columns.begin; n < columns.end; n += kLanes) {
     const int64_t count = std::min(kLanes, columns.end - n);
-    rows({g.a, g.lda, g.b + n * g.ldb, g.ldb, g.c + n, g.ldc, count, g.k, g.accumulate});
+    rows({g.a, g.lda, g.b + n * g.ldb, g.ldb, g.c + n, g.ldc, count, g.k, g.accumulate,
+          g.b + (n + kLanes) * g.ldb});
   }
   if (HasEpilogue(g)) Finish(g, 0, g.m, columns.begin, columns.end - columns.begin);
 }

@@ -21,8 +21,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-inline constexpr int kAhead =
-    256;  // floats of each row to prefetch ahead; half and twice of it are no better
+// Floats of each row of a transposed B to ask for ahead; behind the end of the rows the next ones are asked
+// for, which takes cold products of one row from .80 to .93 of the memory's rate and of four from .70 to .86
+// (k = 768).
+inline constexpr int64_t kTransposedAhead = 128;
 
 // `columns` <= lanes columns of C, all of k. B is [columns, k] in memory.
 struct TransposedRowsArgs {
@@ -34,6 +36,7 @@ struct TransposedRowsArgs {
   int64_t c_stride;
   int64_t columns, k;
   bool add_c;
+  const float* next;  // the rows of B that are read next
 };
 
 // One value of k after the other from a square of B whose rows are k.
@@ -72,14 +75,16 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   const float* a = t.a;
   int64_t k = 0;
   TileVec square[kLanes];
+  const int64_t distance = std::min(kTransposedAhead, t.k);
   if (t.columns == kLanes) {
     for (; k + kLanes <= t.k; k += kLanes, a += kLanes) {
       if (k % kChain == 0 && k > 0) EndChain<M>(t, t.add_c || k > kChain, acc);
+      const int64_t beyond = k + distance - t.k;
+      const float* ahead = beyond < 0 ? t.b + k + distance : t.next + beyond;
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) {
-        const float* row = t.b + i * t.b_stride + k;
-        square[i] = hn::LoadU(d, row);
-        __builtin_prefetch(row + kRowsAhead);
+        square[i] = hn::LoadU(d, t.b + i * t.b_stride + k);
+        __builtin_prefetch(ahead + i * t.b_stride);
       }
       TransposeSquare(square);
       AddSquare<M>(a, t.a_stride, square, acc);
