@@ -11,12 +11,13 @@ namespace {
 
 thread_local Tape* active = nullptr;
 
-// slot += gradient. The first gradient is shared, not copied; a sum gets memory of its own unless the slot is
-// the only holder.
+// slot += gradient. The first gradient is shared, not copied, but for leaves, whose gradients users read and
+// write by pointer; a sum gets memory of its own unless the slot is the only holder.
 void accumulate(GradientSlot& slot, Tensor gradient) {
   const std::lock_guard lock(detail::gradient_mutex(slot));  // other threads' tapes may reach this leaf too
   if (!slot.gradient.defined()) {
-    slot.gradient = std::move(gradient);
+    const bool owned = gradient.is_unique() && gradient.is_contiguous();
+    slot.gradient = slot.leaf && !owned ? gradient.clone() : std::move(gradient);
     return;
   }
   MH_CHECK(slot.gradient.shape() == gradient.shape(), ShapeError, "backward: gradients of shape ",
@@ -62,6 +63,12 @@ void Tape::backward(const Tensor& loss, Tensor seed) {
   MH_CHECK(
       loss.requires_grad(), ValueError,
       "backward: the loss depends on no tensor that requires a gradient, or was not computed under a tape");
+  const auto& slot = loss.gradient_slot();
+  const bool recorded = std::any_of(nodes_.rbegin(), nodes_.rend(), [&](const Node& node) {
+    return std::find(node.outputs.begin(), node.outputs.end(), slot) != node.outputs.end();
+  });
+  MH_CHECK(recorded || slot->leaf, ValueError,
+           "backward: the loss was not recorded by this tape, or backward() has run and forgotten it");
   if (!seed.defined()) {
     MH_CHECK(loss.numel() == 1, ShapeError, "backward: a loss of shape ", loss.shape(), " needs a seed");
     seed = Tensor::ones(loss.shape(), loss.dtype());

@@ -26,7 +26,7 @@ class Tape {
 
   /// Adds d(sum(seed · loss))/d(leaf) to .grad() of every leaf that requires a gradient, in the reverse of
   /// the recorded order, and forgets what was recorded. Without a seed, `loss` must have one element. Throws
-  /// ShapeError (seed), ValueError (loss was not recorded here).
+  /// ShapeError (seed), ValueError (loss was not recorded here, or backward() has forgotten it).
   void backward(const Tensor& loss, Tensor seed = {});
 
   size_t size() const { return nodes_.size(); }

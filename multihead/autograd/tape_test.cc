@@ -45,6 +45,52 @@ TEST(TapeTest, SharingADyNeverMixesGradients) {
   EXPECT_EQ(y.grad().item(), 1);
 }
 
+// A view whose gradient is a view: what transpose() does.
+Tensor transposed(const Tensor& x) {
+  const auto swap = [](const Tensor& t) {
+    return t.as_strided({t.size(1), t.size(0)}, {t.strides()[1], t.strides()[0]});
+  };
+  return record({x}, swap(x), [swap](const Tensor& dy) -> Gradients { return {swap(dy)}; });
+}
+
+TEST(TapeTest, LeavesHaveRowMajorGradientsOfTheirOwn) {
+  const Tensor x = Tensor::ones({2, 3}).set_requires_grad();
+  const Tensor seed = Tensor::of<float>({3, 2}, {1, 2, 3, 4, 5, 6});
+  {
+    Tape tape;
+    tape.backward(transposed(x), seed);
+  }
+  const float* gradient = x.grad().data<float>();
+  EXPECT_EQ(std::vector<float>(gradient, gradient + 6), (std::vector<float>{1, 3, 5, 2, 4, 6}));
+  x.grad().fill(0);
+  EXPECT_EQ(seed.at({0, 1}), 2) << "the caller's seed is not the leaf's gradient";
+
+  const Tensor a = leaf(2), b = leaf(7);
+  {
+    Tape tape;
+    tape.backward(add(a, b));
+  }
+  a.grad().fill(5);
+  EXPECT_EQ(b.grad().item(), 1) << "two leaves share one gradient";
+}
+
+TEST(TapeTest, ALossIsGoneAfterItsBackward) {
+  const Tensor x = leaf(3);
+  Tape tape;
+  const Tensor y = multiply(x, x);
+  tape.backward(y);
+  EXPECT_THROW(tape.backward(y), ValueError);
+  Tensor z;
+  {
+    Tape inner;
+    z = multiply(x, x);
+    EXPECT_THROW(inner.backward(y), ValueError);
+  }
+  EXPECT_THROW(tape.backward(z), ValueError) << "recorded by the inner tape";
+  tape.backward(x);  // a leaf is its own function
+  EXPECT_EQ(x.grad().item(), 2 * 3 + 1);
+}
+
 TEST(TapeTest, GradientsAccumulateOverBackwards) {
   const Tensor x = leaf(3);
   for (int i = 0; i < 2; ++i) {

@@ -99,7 +99,7 @@ class Tensor {
   /// Leaf tensors with requires_grad get .grad() from Tape::backward().
   bool requires_grad() const;
   Tensor& set_requires_grad(bool value = true);
-  /// Undefined until backward() reached this tensor.
+  /// Undefined until backward() reached this tensor. A leaf's is row-major, in memory of its own.
   Tensor grad() const;
   void set_grad(Tensor gradient) const;
   const std::shared_ptr<GradientSlot>& gradient_slot() const { return impl().slot; }
