@@ -10,8 +10,7 @@ namespace {
 struct LimitedDistance {
   std::vector<float> slope;
   auto operator()(auto score, mh::ScoreIndex at) const {
-    using std::tanh;
-    return 5.0F * tanh(score / 5.0F) -
+    return 5.0F * mh::fast::tanh(score / 5.0F) -
            slope[static_cast<size_t>(at.head)] * static_cast<float>(at.query - at.key);
   }
 };

@@ -39,6 +39,7 @@
 #include "multihead/ops/mask_mod.h"
 #include "multihead/ops/norm.h"
 #include "multihead/ops/rotary.h"
+#include "multihead/ops/score_math.h"
 #include "multihead/ops/score_mod.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
