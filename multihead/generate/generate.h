@@ -26,7 +26,7 @@ struct GenerateOptions {
   Overflow overflow = Overflow::slide;
   std::optional<Dtype> cache_dtype = {};  ///< of cached keys and values: the model's, or bf16
   /// Called with every new token as soon as it is known; returning false ends the row.
-  std::function<bool(int64_t row, int32_t token)> on_token;
+  std::function<bool(int64_t row, int32_t token)> on_token = {};
 };
 
 /// The state that generate() keeps, for the longest of the prompts: nn::decode_state_bytes() is its memory. A

@@ -11,7 +11,7 @@
 namespace multihead {
 
 struct TranslateOptions {
-  BeamOptions beam;                        ///< prefixes must be empty: see `prefixes`
+  BeamOptions beam = {};                   ///< prefixes must be empty: see `prefixes`
   std::vector<std::string> prefixes = {};  ///< per text (or empty): what its translation starts with
   int64_t batch_tokens = 1024;             ///< source tokens searched together, padding counted
   /// What the weights are packed to; of no effect on a model that is packed already.

@@ -18,8 +18,8 @@
 namespace multihead::io {
 
 struct CheckpointContents {
-  std::map<std::string, TensorMap> tensors;  ///< by file name: "model.safetensors"
-  std::map<std::string, std::string> files;  ///< by file name: "trainer_state.json"
+  std::map<std::string, TensorMap> tensors = {};  ///< by file name: "model.safetensors"
+  std::map<std::string, std::string> files = {};  ///< by file name: "trainer_state.json"
 };
 
 struct CheckpointInfo {

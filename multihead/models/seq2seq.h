@@ -53,8 +53,8 @@ int64_t matrix_weights(const Seq2SeqConfig& config);
 
 /// Padded sentences.
 struct TokenBatch {
-  Tensor tokens;                 ///< [B, T] i64 or i32
-  std::vector<int64_t> lengths;  ///< valid tokens per row; empty: all T
+  Tensor tokens = {};                 ///< [B, T] i64 or i32
+  std::vector<int64_t> lengths = {};  ///< valid tokens per row; empty: all T
 };
 
 /// What a decoding step may add.

@@ -33,9 +33,9 @@ io::TensorMap export_weights(const std::vector<nn::NamedTensor>& parameters, con
 
 struct ImportOptions {
   /// Names in the file may lack this (or have it in excess): "transformer." of GPT-2.
-  std::string optional_prefix;
+  std::string optional_prefix = {};
   /// Names that end so are no weights and are passed over.
-  std::vector<std::string> ignored_suffixes;
+  std::vector<std::string> ignored_suffixes = {};
 };
 
 /// Before a model of so many weights is made to be filled from `file`. Throws FormatError if the file is too

@@ -42,8 +42,8 @@ struct AttentionCall {
 /// Appends to a cache during decoding: row b holds `held[b]` tokens and gets counts[b] more.
 struct CacheUpdate {
   KvCache* cache = nullptr;
-  std::span<const int64_t> held;
-  std::span<const int64_t> counts;
+  std::span<const int64_t> held = {};
+  std::span<const int64_t> counts = {};
   int64_t window = 0;  ///< keys that a token sees, itself included; 0: all
 };
 

@@ -10,7 +10,7 @@
 namespace multihead::nn {
 
 struct StackOptions {
-  TransformerLayerOptions layer;
+  TransformerLayerOptions layer = {};
   int64_t num_layers = 6;
   bool final_norm = false;  ///< a norm behind the last layer; pre-norm stacks want one
 };

@@ -10,9 +10,9 @@
 namespace multihead::nn {
 
 struct TransformerLayerOptions {
-  MultiHeadAttentionOptions attention;
-  FeedForwardOptions feed_forward;
-  NormOptions norm;
+  MultiHeadAttentionOptions attention = {};
+  FeedForwardOptions feed_forward = {};
+  NormOptions norm = {};
   bool norm_first = false;       ///< x + f(norm(x)) (pre-norm); else norm(x + f(x)) (post-norm)
   bool cross_attention = false;  ///< a decoder layer that attends to an encoder's output
   double dropout_p = 0;          ///< on the output of each sub-layer, before it is added
@@ -20,11 +20,11 @@ struct TransformerLayerOptions {
 
 /// What a layer's call may add; see AttentionCall.
 struct LayerCall {
-  AttentionCall attention;             ///< self-attention
-  CacheUpdate update;                  ///< decode: the cache of this layer
-  Tensor memory;                       ///< [B, Ts, embed_dim], for cross-attention …
+  AttentionCall attention = {};        ///< self-attention
+  CacheUpdate update = {};             ///< decode: the cache of this layer
+  Tensor memory = {};                  ///< [B, Ts, embed_dim], for cross-attention …
   const KvCache* projected = nullptr;  ///< … or its keys and values
-  AttentionCall cross;
+  AttentionCall cross = {};
   Rng* rng = nullptr;
 };
 

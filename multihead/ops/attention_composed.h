@@ -6,9 +6,9 @@
 
 namespace multihead {
 
-/// attention() as plain loops over the whole [Tq, Tk] matrix in f64, each rule where DESIGN's pipeline has
-/// it: documentation that runs, and the oracle of the tests. Masks are evaluated pair by pair from their
-/// definitions, sharing nothing with the fused path but the dropout's random numbers.
+/// attention() as plain loops over the whole [Tq, Tk] matrix in f64, each rule in its place in the
+/// pipeline: documentation that runs, and the oracle of the tests. Masks are evaluated pair by pair from
+/// their definitions, sharing nothing with the fused path but the dropout's random numbers.
 ///
 /// Same arguments, shapes, dtypes, options (Layout::bhtd only) and gradients as attention(); of a capture it
 /// fills in `weights` for all heads and rows. Memory O(B · H · Tq · Tk).

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
 #include "multihead/ops/attention.h"
 
 namespace multihead {
@@ -59,7 +60,7 @@ TEST(AttentionGoldenTest, EqualsPyTorch) {
       const double tolerance = dtype == Dtype::f32                   ? 2e-6
                                : std::string(golden.name) == "scale" ? 1e-7
                                                                      : 1e-14;
-      const std::string what = golden.name + (" " + std::string(name(dtype)));
+      const std::string what = concat(golden.name, " ", name(dtype));
       expect_near(y, golden.out, tolerance, what);
       expect_near(q.grad(), golden.dq, tolerance, what + " d_query");
       expect_near(k.grad(), golden.dk, tolerance, what + " d_key");

@@ -34,18 +34,18 @@ struct AttentionCapture {
   // What to capture.
   bool weights_wanted = true;
   CaptureStage stage = CaptureStage::probabilities;
-  std::vector<int64_t> heads;       ///< empty: all
-  std::vector<int64_t> query_rows;  ///< empty: all; -1 is the last
+  std::vector<int64_t> heads = {};       ///< empty: all
+  std::vector<int64_t> query_rows = {};  ///< empty: all; -1 is the last
   bool key_mass_wanted = false;
   bool entropy_wanted = false;
   int64_t top_k = 0;
 
   // What was captured (f32, or f64 for f64 inputs where `weights` is concerned).
-  Tensor weights;      ///< [B, heads, query_rows, Tk]; excluded keys: score -inf, weight 0
-  Tensor key_mass;     ///< [B, H, Tk]: sum over the queries of the probabilities
-  Tensor entropy;      ///< [B, H, Tq], in nats
-  Tensor top_weights;  ///< [B, H, Tq, top_k], largest first
-  Tensor top_keys;     ///< i64, -1 where there are fewer keys
+  Tensor weights = {};      ///< [B, heads, query_rows, Tk]; excluded keys: score -inf, weight 0
+  Tensor key_mass = {};     ///< [B, H, Tk]: sum over the queries of the probabilities
+  Tensor entropy = {};      ///< [B, H, Tq], in nats
+  Tensor top_weights = {};  ///< [B, H, Tq, top_k], largest first
+  Tensor top_keys = {};     ///< i64, -1 where there are fewer keys
 };
 
 struct AttentionOptions {

@@ -22,7 +22,7 @@ struct DoctorOptions {
   int64_t length = 24;  ///< tokens per sequence (at most the context)
   uint64_t seed = 1;
   /// Called as soon as a check is done.
-  std::function<void(const CheckResult&)> on_result;
+  std::function<void(const CheckResult&)> on_result = {};
 };
 
 /// Runs, on copies of the model:

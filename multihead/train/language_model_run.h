@@ -56,7 +56,7 @@ class LanguageModelTask : public Task {
 
 /// `data` is a text file or a token file; a token file needs the tokenizer that made it.
 struct LanguageModelRun : RunRequest {
-  LanguageModelSettings settings;
+  LanguageModelSettings settings = {};
 };
 
 struct LanguageModelSummary : RunSummary {

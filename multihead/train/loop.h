@@ -39,12 +39,12 @@ class Task {
 };
 
 struct LoopOptions {
-  std::string folder;  ///< exists, and the caller holds its FolderLock
+  std::string folder = {};  ///< exists, and the caller holds its FolderLock
   int64_t steps = 1000;
-  int64_t accumulate = 1;     ///< micro-batches per step
-  double clip = 1;            ///< largest gradient norm; 0: any
-  optim::Schedule schedule;   ///< check() it first
-  int64_t log_every = 10;     ///< steps between training reports
+  int64_t accumulate = 1;         ///< micro-batches per step
+  double clip = 1;                ///< largest gradient norm; 0: any
+  optim::Schedule schedule = {};  ///< check() it first
+  int64_t log_every = 10;         ///< steps between training reports
   int64_t eval_every = 250;   ///< steps between evaluations; 0: only before the first step and after the last
   int64_t save_every = 0;     ///< steps between checkpoints; 0: as eval_every
   int64_t keep = 2;           ///< newest checkpoints kept, besides the best one

@@ -17,9 +17,9 @@ constexpr const char* kRunFile = "train_config.json";
 
 /// What a run is asked for besides its settings.
 struct RunRequest {
-  std::string data;       ///< what it learns from
-  std::string tokenizer;  ///< a tokenizer.json or its folder; empty: one is trained
-  std::string folder;     ///< what is made: model, tokenizer, checkpoints, metrics, summary.json
+  std::string data = {};       ///< what it learns from
+  std::string tokenizer = {};  ///< a tokenizer.json or its folder; empty: one is trained
+  std::string folder = {};     ///< what is made: model, tokenizer, checkpoints, metrics, summary.json
   bool resume = false;
   bool overwrite = false;
   std::vector<Observer*> observers = {};

@@ -75,8 +75,8 @@ void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>&
 
 /// `data` is a two-column file; a tokenizer may be a model folder with two.
 struct Seq2SeqRun : RunRequest {
-  Seq2SeqSettings settings;
-  std::string valid;  ///< another two-column file; may be empty
+  Seq2SeqSettings settings = {};
+  std::string valid = {};  ///< another two-column file; may be empty
 };
 
 struct Seq2SeqSummary : RunSummary {

@@ -11,7 +11,7 @@
 namespace multihead::train {
 
 struct Seq2SeqSettings : TrainingSettings {
-  models::Seq2SeqConfig model;  ///< sizes of vocabularies and special tokens come from the tokenizers
+  models::Seq2SeqConfig model = {};  ///< sizes of vocabularies and special tokens come from the tokenizers
 
   TokenizerChoice tokenizer = TokenizerChoice::bpe;
   int64_t vocab_size = 4000;      ///< of each BPE tokenizer to be trained

@@ -53,6 +53,7 @@ check_prefix() {  # no path of the build or of the first prefix may remain in th
     exit 1
   fi
   [[ ! -e $1/include/multihead/testing ]] || { echo "testing/ was installed" >&2; exit 1; }
+  [[ -z $(find "$1/include" -type d -empty) ]] || { echo "empty folders were installed" >&2; exit 1; }
 }
 
 step "install static, then move the prefix"
