@@ -164,8 +164,9 @@ class ScoreMod {
 ///
 /// `f` is generic, `auto f(auto score, ScoreIndex at)`: it is called with float, double and Dual numbers,
 /// from several threads at once, also for pairs that a mask excludes afterwards. It is copied; what it refers
-/// to must live until the backward has run. Gradients flow through `score`, not into what f refers to: what is
-/// to learn goes into bias, alibi_slopes or relative_bias. For exp, tanh and sigmoid use those of score_math.h.
+/// to must live until the backward has run. Gradients flow through `score`, not into what f refers to: what
+/// is to learn goes into bias, alibi_slopes or relative_bias. For exp, tanh and sigmoid use those of
+/// score_math.h.
 ///
 ///   auto alibi = [&](auto score, ScoreIndex at) { return score - slope[at.head] * float(at.query - at.key);
 ///   }; attention(q, k, v, {.mask = causal()}, score_mod(alibi));
