@@ -76,7 +76,7 @@ INTERNAL = {  # reason: names
     "only C++ needs a type for it": "Dual ScoreIndex MaskBlock Visitor Module CacheUpdate Family "
     "WeightPart WeightRule WeightMap ImportOptions PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of family_name config_to_json config_from_json "
-    "weight_map is_marian load_weights identity_map export_weights import_weights resolved "
+    "weight_map matrix_weights check_size is_marian load_weights identity_map export_weights import_weights resolved "
     "seq2seq_config_from_json",
     "files below checkpoints": "checkpoint_path IntegerRange NumberRange ConfigReader ManifestEntry Manifest "
     "DirectoryWriter write_directory_atomically remove_directory_atomically read_manifest verify_directory_sizes "
@@ -92,7 +92,7 @@ INTERNAL = {  # reason: names
     "PairBatches loop_options run_task make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
     "Seq2SeqTask average_checkpoints fields identity_of language_model_presets seq2seq_presets parse_integer "
     "OptimizerChoice add_report_fields "
-    "add_training_fields check_training schedule_of StopSignals WindowOrder gather_windows permuted Seq2SeqStep",
+    "add_training_fields check_training check_training_memory check_least schedule_of StopSignals WindowOrder gather_windows permuted Seq2SeqStep",
 }
 
 CLASS = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?(?: :.*)? ?\{", re.M)
