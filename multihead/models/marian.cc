@@ -15,6 +15,7 @@ const std::vector<std::string> kPositions = {"none", "learned", "sinusoidal"};
 const std::vector<std::string> kLayouts = {"interleaved", "halves"};
 const std::vector<std::string> kNorms = {"layer_norm", "rms_norm"};
 constexpr const char* kOwnType = "multihead_seq2seq";
+constexpr const char* kOutputBias = "final_logits_bias";
 constexpr io::IntegerRange kSize = {.min = 1, .max = int64_t{1} << 31};
 constexpr io::IntegerRange kLayers = {.min = 1, .max = 1 << 16};
 constexpr io::IntegerRange kToken = {.min = 0, .max = int64_t{1} << 31};
@@ -121,6 +122,7 @@ Seq2SeqConfig marian_config(io::ConfigReader& r) {
   c.pad_id = r.integer("pad_token_id", kToken);
   c.eos_id = r.integer("eos_token_id", kToken);
   c.decoder_start_id = r.integer_or("decoder_start_token_id", c.pad_id, kToken);
+  if (auto ours = r.optional_child("multihead")) c.output_bias = ours->boolean_or("output_bias", true);
   expect(r, "normalize_before", false);
   expect(r, "normalize_embedding", false);
   expect(r, "static_position_embeddings", true);
@@ -203,7 +205,7 @@ WeightMap marian_map(const Seq2SeqConfig& c) {
     map.push_back({"target_embedding.weight", {{"model.decoder.embed_tokens.weight"}}});
   }
   if (!c.tie_output) map.push_back({"output.weight", {{"lm_head.weight"}}});
-  map.push_back({.parameter = "output.bias", .parts = {{"final_logits_bias"}}, .as_row = true});
+  if (c.output_bias) map.push_back({.parameter = "output.bias", .parts = {{kOutputBias}}, .as_row = true});
   add_stack(map, c, false);
   add_stack(map, c, true);
   return map;
@@ -216,6 +218,7 @@ std::vector<std::string> redundant_names(const Seq2SeqConfig& c) {
     names.insert(names.end(), {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"});
   }
   if (c.tie_output) names.push_back("lm_head.weight");
+  if (!c.output_bias) names.push_back(kOutputBias);
   return names;
 }
 
@@ -228,13 +231,13 @@ std::string config_path(const std::string& folder) {
 bool is_marian(const Seq2SeqConfig& config) {
   const Seq2SeqConfig c = resolved(config);
   return c.positions == Positions::sinusoidal && c.sinusoid_layout == nn::SinusoidLayout::halves &&
-         c.norm == nn::NormKind::layer && c.norm_eps == 1e-5 && !c.norm_first && !c.final_norm && c.bias &&
-         c.output_bias;
+         c.norm == nn::NormKind::layer && c.norm_eps == 1e-5 && !c.norm_first && !c.final_norm && c.bias;
 }
 
 Json config_to_json(const Seq2SeqConfig& config) {
   const Seq2SeqConfig c = resolved(config);
   Json json = is_marian(c) ? marian_json(c) : own_json(c);
+  if (is_marian(c)) json["multihead"] = Json::object({{"output_bias", c.output_bias}});
   json["torch_dtype"] = "float32";
   return json;
 }
@@ -265,7 +268,10 @@ WeightMap weight_map(Seq2Seq& model) {
 }
 
 io::TensorMap seq2seq_tensors(Seq2Seq& model) {
-  return export_weights(nn::named_parameters(model), weight_map(model));
+  io::TensorMap tensors = export_weights(nn::named_parameters(model), weight_map(model));
+  const Seq2SeqConfig& c = model.config();
+  if (is_marian(c) && !c.output_bias) tensors[kOutputBias] = Tensor::zeros({1, c.target_vocab_size});
+  return tensors;
 }
 
 void save_seq2seq(Seq2Seq& model, const std::string& folder) {
@@ -276,7 +282,9 @@ void save_seq2seq(Seq2Seq& model, const std::string& folder) {
 
 void load_weights(Seq2Seq& model, const std::string& path) {
   const io::SafetensorsFile file(path);
-  import_weights(nn::named_parameters(model), weight_map(model), file,
+  const bool own_names = file.contains("source_embedding.weight");  // as models without output bias once had
+  const std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
+  import_weights(parameters, own_names ? identity_map(parameters) : weight_map(model), file,
                  {.ignored_suffixes = redundant_names(model.config())});
 }
 

@@ -12,10 +12,11 @@
 namespace multihead::models {
 
 /// Whether transformers' MarianMTModel can express this configuration: sinusoids in halves, layer norm behind
-/// each sub-layer (eps 1e-5), biases everywhere. Everything else is saved under our own names.
+/// each sub-layer (eps 1e-5), biases everywhere (an output bias that is missing is saved as zeros).
+/// Everything else is saved under our own names.
 bool is_marian(const Seq2SeqConfig& config);
 
-/// config.json. What only training needs and Marian has no field for goes under "multihead".
+/// config.json. What Marian has no field for goes under "multihead".
 Json config_to_json(const Seq2SeqConfig& config);
 /// Throws FormatError naming file and field. `unknown` (optional) receives the fields that were not
 /// understood.

@@ -44,7 +44,7 @@ TEST(MarianTest, LogitsAreThoseOfTransformers) {
 }
 
 TEST(MarianTest, WhatIsSavedIsLoadedBitForBit) {
-  std::vector<Seq2SeqConfig> configs(4);
+  std::vector<Seq2SeqConfig> configs(5);
   for (Seq2SeqConfig& c : configs) {
     c.source_vocab_size = 19, c.embed_dim = 12, c.num_heads = 3, c.encoder_layers = 2, c.decoder_layers = 1;
     c.eos_id = 3, c.decoder_start_id = 2;
@@ -52,11 +52,12 @@ TEST(MarianTest, WhatIsSavedIsLoadedBitForBit) {
   configs[1].share_embeddings = configs[1].tie_output = false, configs[1].target_vocab_size = 23;
   configs[2].norm_first = configs[2].final_norm = true, configs[2].positions = Positions::learned;
   configs[3].norm = nn::NormKind::rms, configs[3].bias = false, configs[3].activation = Activation::gelu_tanh;
+  configs[4].output_bias = false;
   for (size_t i = 0; i < configs.size(); ++i) {
     const Folder folder;
     Rng rng(i);
     Seq2Seq model(configs[i], rng);
-    EXPECT_EQ(is_marian(configs[i]), i < 2);
+    EXPECT_EQ(is_marian(configs[i]), i != 2 && i != 3);
     save_seq2seq(model, folder.name());
     EXPECT_TRUE(is_seq2seq_folder(folder.name()));
     const Seq2Seq loaded = load_seq2seq(folder.name());
@@ -65,6 +66,28 @@ TEST(MarianTest, WhatIsSavedIsLoadedBitForBit) {
     EXPECT_EQ(loaded({x, {}}, {x, {}}).to_vector<float>(), model({x, {}}, {x, {}}).to_vector<float>());
   }
   EXPECT_FALSE(is_seq2seq_folder((kData.parent_path() / "hugging_face" / "gpt2").string()));
+}
+
+// transformers has it; a model without one gets zeros in the file, and a file of our names is read, too.
+TEST(MarianTest, AnOutputBiasThatIsMissingIsSavedAsZeros) {
+  Seq2SeqConfig c;
+  c.source_vocab_size = 19, c.embed_dim = 12, c.num_heads = 3, c.encoder_layers = c.decoder_layers = 1;
+  c.output_bias = false;
+  Rng rng(5);
+  Seq2Seq model(c, rng), other(c, rng);
+  const io::TensorMap tensors = seq2seq_tensors(model);
+  EXPECT_EQ(tensors.at("final_logits_bias").shape(), Shape({1, 19}));
+  EXPECT_EQ(tensors.at("final_logits_bias").to_vector<float>(), std::vector<float>(19, 0));
+
+  const Folder folder;
+  const std::string path = (folder.path / "model.safetensors").string();
+  const Tensor x = Tensor::of<int32_t>({1, 4}, std::vector<int32_t>{5, 18, 7, 3});
+  const auto logits = [&](const Seq2Seq& m) { return m({x, {}}, {x, {}}).to_vector<float>(); };
+  const auto parameters = nn::named_parameters(model);
+  io::save_safetensors(path, export_weights(parameters, identity_map(parameters)));
+  EXPECT_NE(logits(other), logits(model));
+  load_weights(other, path);
+  EXPECT_EQ(logits(other), logits(model));
 }
 
 TEST(MarianTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {

@@ -92,7 +92,8 @@ INTERNAL = {  # reason: names
     "PairBatches loop_options run_task make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
     "Seq2SeqTask average_checkpoints fields identity_of language_model_presets seq2seq_presets parse_integer "
     "OptimizerChoice add_report_fields "
-    "add_training_fields check_training check_training_memory check_least schedule_of StopSignals WindowOrder gather_windows permuted Seq2SeqStep",
+    "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
+    "gather_windows permuted Seq2SeqStep",
 }
 
 CLASS = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?(?: :.*)? ?\{", re.M)

@@ -96,13 +96,18 @@ def test_what_cannot_be_translated_is_named(translator):
         mh.models.Translator.load(str(folder / "nowhere"))
 
 
-def test_transformers_reads_the_folder(translator):
+@pytest.mark.parametrize("output_bias", [True, False])
+def test_transformers_reads_the_folder(translator, output_bias, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     translator, folder = translator
+    model = translator.model
+    if not output_bias:  # Marian has one: it reads zeros
+        model, folder = tiny(translator.target_tokenizer, output_bias=False, eos_id=0, decoder_start_id=0), tmp_path
+        model.save(str(folder))
+        assert not mh.models.Seq2Seq.load(str(folder)).config.output_bias
     theirs = transformers.MarianMTModel.from_pretrained(str(folder)).eval()
     source, target = np.array([[5, 9, 11, 3]]), np.array([[0, 7, 8]])
     with torch.no_grad():
         want = theirs(input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)).logits
-    out = np.asarray(translator.model(source, target))
-    np.testing.assert_allclose(out, want.numpy(), atol=2e-4, rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(model(source, target)), want.numpy(), atol=2e-4, rtol=1e-4)
