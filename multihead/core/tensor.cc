@@ -88,7 +88,9 @@ void copy_runs(const Tensor& to, const Tensor& from) {
 }  // namespace
 
 Tensor::Impl& Tensor::impl() const {
-  MH_CHECK(impl_ != nullptr, ValueError, "tensor: undefined tensor used");
+  MH_CHECK(
+      impl_ != nullptr, ValueError,
+      "tensor: used, but undefined: nothing was put into it (an absent bias, a gradient before backward())");
   return *impl_;
 }
 

@@ -262,6 +262,10 @@ Json config_to_json(const LanguageModelConfig& config) {
 LanguageModelConfig config_from_json(const Json& json, const std::string& where,
                                      std::vector<std::string>* unknown) {
   io::ConfigReader reader(json, where);
+  if (reader.string_or("model_type", "") == "marian") {
+    reader.fail("model_type",
+                "is \"marian\", a translator, which load_seq2seq() and the verb translate read");
+  }
   const size_t family = reader.choice("model_type", {"gpt2", "llama", "mistral", "multihead"});
   LanguageModelConfig c = family == 0   ? gpt2_config(reader)
                           : family <= 2 ? llama_config(reader, family == 2)

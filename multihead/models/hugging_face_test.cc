@@ -105,6 +105,7 @@ TEST(HuggingFaceTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
   refused("rms_norm_eps", -1.0, "rms_norm_eps");
   refused("hidden_act", "quick", "hidden_act");
   refused("model_type", "mamba", "model_type");
+  refused("model_type", "marian", "load_seq2seq");
   refused("rope_scaling", Json::object({{"type", "linear"}}), "rope_scaling");
   refused("intermediate_size", int64_t{1} << 40, "intermediate_size");
 

@@ -219,7 +219,8 @@ std::string AttentionExplanation::to_string() const {
   out << "\n";
   if (query_tile > 0) out << "  blocks     " << query_tile << " queries x " << key_block << " keys\n";
   if (useful_pairs > 0) {
-    out << "  work       " << useful_pairs << " allowed pairs, " << computed_pairs << " computed\n";
+    out << "  work       " << static_cast<int64_t>(useful_pairs) << " allowed pairs, "
+        << static_cast<int64_t>(computed_pairs) << " computed\n";
   }
   out << "  memory     " << workspace_bytes << " B workspace, " << backward_workspace_bytes
       << " B in backward, " << output_bytes << " B output";

@@ -104,6 +104,11 @@ TEST(AttentionExplainTest, SaysWhichOperandsAreCopied) {
   EXPECT_THAT(explain(half, half, half).kernel, HasSubstr("bf16"));
 }
 
+TEST(AttentionExplainTest, PairsAreWholeNumbers) {
+  EXPECT_THAT(plan({.heads = 8, .queries = 4096, .head_dim = 64}, {.mask = causal()}).to_string(),
+              HasSubstr("  67125248 allowed pairs, "));
+}
+
 TEST(AttentionExplainTest, PlansFromSizesWithoutMemory) {
   reset_peak_memory();
   const int64_t before = memory_stats().peak_bytes;
