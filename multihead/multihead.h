@@ -9,6 +9,7 @@
 #include "multihead/core/files.h"
 #include "multihead/core/gradient_lock.h"
 #include "multihead/core/json.h"
+#include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
 #include "multihead/core/shape.h"
