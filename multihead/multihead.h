@@ -8,6 +8,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/gradient_lock.h"
+#include "multihead/core/interrupt.h"
 #include "multihead/core/json.h"
 #include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"

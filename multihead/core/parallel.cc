@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
+#include "multihead/core/interrupt.h"
 #include "multihead/core/storage.h"
 
 #if defined(__x86_64__)
@@ -30,6 +31,7 @@ constexpr int kSpins = 4000;  // about 20–40 us: longer than the gap between t
 
 thread_local int current_worker = -1;  // >= 0 inside a body
 thread_local const HostThreads* current_host = nullptr;
+thread_local const std::function<void()>* current_check = nullptr;
 
 void pause() {
 #if defined(__x86_64__)
@@ -282,8 +284,15 @@ void set_num_threads(int threads) {
   shared().threads.store(threads);
 }
 
-void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body) {
-  if (count <= 0) return;
+InterruptScope::InterruptScope(std::function<void()> check)
+    : check_(std::move(check)), before_(current_check) {
+  current_check = &check_;
+}
+InterruptScope::~InterruptScope() { current_check = before_; }
+
+namespace {
+
+void run_anywhere(int64_t count, FunctionRef<void(int64_t, int)> body) {
   if (count == 1 || current_worker >= 0 || num_threads() == 1) {
     run_here(count, body);
     return;
@@ -308,6 +317,17 @@ void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body) {
     const int64_t part = std::min(count - begin, Pool::kMaxCount);
     state.pool->run(part, [&](int64_t i, int worker) { body(begin + i, worker); });
   }
+}
+
+}  // namespace
+
+void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body) {
+  if (count <= 0) return;
+  if (current_check == nullptr) return run_anywhere(count, body);
+  run_anywhere(count, [&](int64_t i, int worker) {
+    if (current_check != nullptr) (*current_check)();  // the pool's threads have none
+    body(i, worker);
+  });
 }
 
 void parallel_ranges(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body) {

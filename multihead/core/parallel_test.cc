@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "multihead/core/error.h"
+#include "multihead/core/interrupt.h"
 
 namespace multihead {
 namespace {
@@ -62,6 +64,28 @@ TEST(ParallelTest, AnExceptionReachesTheCallerAndThePoolLives) {
 }
 
 // More threads than cores: workers arrive late, in the middle of a later region, or not at all.
+TEST(ParallelTest, AnInterruptEndsACallAndNoOther) {
+  for (const int threads : {1, 3}) {
+    const ThreadCount scope_of_threads(threads);
+    std::atomic<int64_t> ran = 0;
+    int64_t asked = 0;
+    const auto body = [&](int64_t, int) {
+      ++ran;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    };
+    {
+      const InterruptScope scope([&] {
+        if (++asked == 5) throw std::runtime_error("enough");
+      });
+      EXPECT_THROW(parallel_for(100'000, body), std::runtime_error) << threads;
+    }
+    EXPECT_EQ(asked, 5);
+    EXPECT_LT(ran, 90'000);
+    parallel_for(7, body);
+    EXPECT_EQ(asked, 5);
+  }
+}
+
 TEST(ParallelTest, RegionsBackToBackNeverMixTheirIndices) {
   const ThreadCount scope(8);
   for (int64_t region = 0; region < 5000; ++region) {

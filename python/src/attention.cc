@@ -11,6 +11,7 @@
 #include "multihead/ops/attention_profiles.h"
 #include "multihead/ops/mask.h"
 #include "python/src/bindings.h"
+#include "python/src/interrupt.h"
 #include "python/src/names.h"
 
 namespace multihead::python {
@@ -146,7 +147,7 @@ nb::object attention_call(nb::handle query, nb::handle key, nb::handle value, nb
   Tensor lse;
   if (return_lse) options.lse = &lse;
   const ScoreMod mod = to_score_mod(score_mod);
-  Tensor out = unlocked([&] { return attention(q, k, v, options, mod); });
+  Tensor out = interruptible([&] { return attention(q, k, v, options, mod); });
   if (!return_lse) return nb::cast(std::move(out));
   return nb::make_tuple(std::move(out), std::move(lse));
 }

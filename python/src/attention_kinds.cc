@@ -9,6 +9,7 @@
 #include "multihead/ops/attention_explain.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
+#include "python/src/interrupt.h"
 
 namespace multihead::python {
 
@@ -62,7 +63,7 @@ void bind_packed_and_ragged(nb::module_& m) {
       [](nb::handle qkv, int64_t num_heads, int64_t num_kv_heads, const AttentionOptions& options,
          const ScoreMod& mod) {
         const Tensor x = to_tensor(qkv, {"attention_packed", "qkv"});
-        return unlocked([&] { return attention_packed(x, {num_heads, num_kv_heads}, options, mod); });
+        return interruptible([&] { return attention_packed(x, {num_heads, num_kv_heads}, options, mod); });
       },
       "Self-attention on the output of one projection: qkv [B, T, (H + 2*Hkv)*D] -> [B, T, H*D], without "
       "copies;\notherwise as attention(). num_kv_heads 0 is num_heads.",
@@ -74,7 +75,7 @@ void bind_packed_and_ragged(nb::module_& m) {
         constexpr const char* who = "attention_ragged";
         const Inputs x = to_inputs(who, query, key, value);
         const Tensor a = to_tensor(cu_q, {who, "cu_seqlens_q"}), b = to_tensor(cu_k, {who, "cu_seqlens_k"});
-        return unlocked([&] { return attention_ragged(x.query, x.key, x.value, a, b, options, mod); });
+        return interruptible([&] { return attention_ragged(x.query, x.key, x.value, a, b, options, mod); });
       },
       "Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, "
       "Dv].\nSequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the keys likewise, and "
@@ -88,7 +89,7 @@ void bind_definition(nb::module_& m) {
       [](nb::handle query, nb::handle key, nb::handle value, const AttentionOptions& options,
          const ScoreMod& mod) {
         const Inputs x = to_inputs("attention_composed", query, key, value);
-        return unlocked([&] { return attention_composed(x.query, x.key, x.value, options, mod); });
+        return interruptible([&] { return attention_composed(x.query, x.key, x.value, options, mod); });
       },
       "attention() by its definition: plain loops in f64 over the whole [Tq, Tk] matrix, slow and easy to "
       "trust.\nSame arguments, shapes and gradients; layout 'bhtd' only.",

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 
+#include "multihead/core/interrupt.h"
 #include "python/src/gil.h"
 
 namespace multihead::python {
@@ -35,5 +37,30 @@ class Interrupt {
   std::atomic<bool> came_{false};
   nb::object error_;
 };
+
+/// Releases the interpreter lock around f(), which Ctrl-C ends between two tasks of a kernel: for calls whose
+/// results are thrown away then.
+template <class F>
+auto interruptible(F&& f) {
+  struct Stopped {};
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kBetween(50);  // asking takes the interpreter's lock
+  Interrupt interrupt;
+  Clock::time_point next = Clock::now() + kBetween;
+  const auto check = [&] {
+    if (Clock::now() < next) return;
+    if (interrupt.came()) throw Stopped();
+    next = Clock::now() + kBetween;
+  };
+  try {
+    return unlocked([&] {
+      const InterruptScope scope(check);
+      return f();
+    });
+  } catch (const Stopped&) {
+    interrupt.raise_if_any();
+    throw;
+  }
+}
 
 }  // namespace multihead::python

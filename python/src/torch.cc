@@ -12,6 +12,7 @@
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/host_threads.h"
+#include "python/src/interrupt.h"
 #include "python/src/score_program_match.h"
 #include "python/src/torch_exchange.h"
 
@@ -99,7 +100,7 @@ nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::
   Tensor lse;
   if (return_lse) options.lse = &lse;
   const ScoreMod mod = fused_or_mod(to_score_program(score_mod), {q, k}, options);
-  auto result = unlocked([&] {
+  auto result = interruptible([&] {
     const OpenMpScope openmp(threads);
     auto call = std::make_unique<TorchCall>(TorchCall{prepare(who, q, k, v, options, mod), mod, threads});
     detail::compute_attention(call->call, options);
@@ -124,7 +125,7 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle qu
   detail::AttentionCall call = saved.call;
   detail::Operand dq, dk, dv;
   detail::TermGradients terms;
-  unlocked([&] {
+  interruptible([&] {
     const OpenMpScope openmp(saved.threads);
     call.query = detail::operand(q, call.axes), call.key = detail::operand(k, call.axes);
     call.value = detail::operand(v, call.axes), call.out = detail::operand(y, call.axes);

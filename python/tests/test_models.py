@@ -250,6 +250,26 @@ def test_interrupts_end_generation_within_a_second():
     assert time.monotonic() - begin < 1.5
 
 
+@pytest.mark.parametrize("inside", ["numpy", "packed", "torch"])
+def test_interrupts_end_one_huge_attention(inside):
+    x = np.full((1, 8, 32768, 64), 0.1, "f4")  # seconds of work
+    if inside == "torch":
+        torch = pytest.importorskip("torch")
+        from multihead.torch import scaled_dot_product_attention as run
+        arguments = [torch.from_numpy(x)] * 3
+    elif inside == "packed":
+        run, arguments = mh.attention_packed, [np.concatenate([x[0].transpose(1, 0, 2).reshape(1, 32768, 512)] * 3, 2), 8]
+    else:
+        run, arguments = mh.attention, [x, x, x]
+    interrupt_after(0.3)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(*arguments)
+    assert time.monotonic() - begin < 1.5
+    small = x[:, :, :64]
+    np.testing.assert_allclose(np.asarray(mh.attention(small, small, small)), small, rtol=1e-5)
+
+
 @pytest.mark.parametrize("work", ["evaluate", "beam_search", "evaluation of a run"])
 def test_interrupts_end_what_takes_long(work, tmp_path):
     tokens = np.zeros(3_000_000, "i4")
