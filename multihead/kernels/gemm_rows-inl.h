@@ -26,7 +26,7 @@ namespace multihead::kernels::HWY_NAMESPACE {
 // (k = 768).
 inline constexpr int64_t kTransposedAhead = 128;
 
-// `columns` <= lanes columns of C, all of k. B is [columns, k] in memory.
+// A chain, or what is left of k, of `columns` <= lanes columns of C. B is [columns, k] in memory.
 struct TransposedRowsArgs {
   const float* a;
   int64_t a_stride;
@@ -36,7 +36,10 @@ struct TransposedRowsArgs {
   int64_t c_stride;
   int64_t columns, k;
   bool add_c;
+  int64_t left;       // floats of the rows of B from b on
+  int64_t distance;   // to ask for ahead, at most the length of a row
   const float* next;  // the rows of B that are read next
+  float* turned;      // [k][lanes]: gets B for the rows of A that follow; may be null
 };
 
 // One value of k after the other from a square of B whose rows are k.
@@ -51,20 +54,7 @@ HWY_INLINE void AddSquare(const float* a, int64_t a_stride, const TileVec (&squa
   }
 }
 
-// The sum of the chains so far is kept in C. Ends one.
-template <int M>
-HWY_INLINE void EndChain(const TransposedRowsArgs& t, bool add, TileVec (&acc)[M]) {
-  const TileFloats d;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(t.columns));
-#pragma GCC unroll 8
-  for (int r = 0; r < M; ++r) {
-    float* c = t.c + r * t.c_stride;
-    if (add) acc[r] = hn::Add(LoadLanes(mask, d, c), acc[r]);
-    StoreLanes(acc[r], mask, d, c);
-    acc[r] = hn::Zero(d);
-  }
-}
-
+// The sum of the chains so far is kept in C.
 template <int M>
 HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   const TileFloats d;
@@ -75,12 +65,10 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   const float* a = t.a;
   int64_t k = 0;
   TileVec square[kLanes];
-  const int64_t distance = std::min(kTransposedAhead, t.k);
   if (t.columns == kLanes) {
     for (; k + kLanes <= t.k; k += kLanes, a += kLanes) {
-      if (k % kChain == 0 && k > 0) EndChain<M>(t, t.add_c || k > kChain, acc);
-      const int64_t beyond = k + distance - t.k;
-      const float* ahead = beyond < 0 ? t.b + k + distance : t.next + beyond;
+      const int64_t beyond = k + t.distance - t.left;
+      const float* ahead = beyond < 0 ? t.b + k + t.distance : t.next + beyond;
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) {
         square[i] = hn::LoadU(d, t.b + i * t.b_stride + k);
@@ -88,17 +76,26 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
       }
       TransposeSquare(square);
       AddSquare<M>(a, t.a_stride, square, acc);
+      if (t.turned == nullptr) continue;
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) hn::Store(square[i], d, t.turned + (k + i) * kLanes);
     }
   }
   alignas(64) float lane[kLanes] = {};
   for (; k < t.k; ++k, ++a) {
-    if (k % kChain == 0 && k > 0) EndChain<M>(t, t.add_c || k > kChain, acc);
     for (int64_t i = 0; i < t.columns; ++i) lane[i] = t.b[i * t.b_stride + k];
     const TileVec vb = hn::Load(d, lane);
 #pragma GCC unroll 8
     for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * t.a_stride]), vb, acc[r]);
+    if (t.turned != nullptr) hn::Store(vb, d, t.turned + k * kLanes);
   }
-  EndChain<M>(t, t.add_c || t.k > kChain, acc);
+  const auto mask = hn::FirstN(d, static_cast<size_t>(t.columns));
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r) {
+    float* c = t.c + r * t.c_stride;
+    if (t.add_c) acc[r] = hn::Add(LoadLanes(mask, d, c), acc[r]);
+    StoreLanes(acc[r], mask, d, c);
+  }
 }
 
 // Up to 8 rows of C (6 if the panel is of the widest) times a panel of a row-major B; the next panel goes on

@@ -186,9 +186,10 @@ using TileFunction = void (*)(const TileArgs&);
 // Heights for which there is a tile; the tallest keep all accumulators in registers.
 constexpr bool HasTile(int64_t rows, int vectors) {
   if (kMaxVectors == 4) {
-    return rows <= 6 || (rows == 8 && (vectors == 2 || vectors == 3)) || (rows == 12 && vectors <= 2);
+    return rows <= 6 || (rows == 7 && vectors == 1) || (rows == 8 && vectors <= 3) ||
+           (rows == 12 && vectors <= 2);
   }
-  return rows <= 6 || (rows == 8 && vectors == 1);
+  return rows <= 6 || (rows <= 8 && vectors == 1);
 }
 
 template <bool kRowMajorA, Ahead kAhead, int NV>
@@ -207,6 +208,7 @@ TileFunction TileOf(int64_t rows) {
     MULTIHEAD_TILE(4);
     MULTIHEAD_TILE(5);
     MULTIHEAD_TILE(6);
+    MULTIHEAD_TILE(7);
     MULTIHEAD_TILE(8);
     MULTIHEAD_TILE(12);
   }
