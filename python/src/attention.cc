@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cmath>
 
 #include "multihead/core/error.h"
@@ -130,13 +131,31 @@ void bind_capture(nb::module_& m) {
       .def_ro("query_rows", &C::query_rows);
 }
 
+// PyTorch's names are the likely mistakes.
+void refuse_unknown(const nb::kwargs& unknown) {
+  if (unknown.size() == 0) return;
+  const std::string name = nb::cast<std::string>((*unknown.begin()).first);
+  constexpr std::array<std::array<const char*, 2>, 4> kHints = {{
+      {"is_causal", "; say mask=causal(align='start'), or causal() to let the last query see the last key"},
+      {"attn_mask", "; say mask=keep(m) for a bool mask where True may attend, bias=m for numbers to add"},
+      {"key_padding_mask", "; say mask=drop(m[:, None, None, :]), or lengths(n)"},
+      {"enable_gqa", "; key heads are shared wherever there are fewer of them"},
+  }};
+  std::string hint;
+  for (const auto& [theirs, ours] : kHints) {
+    if (name == theirs) hint = ours;
+  }
+  throw nb::type_error(concat("attention: no argument '", name, "'", hint).c_str());
+}
+
 // attention(query, key, value, …) -> Tensor or (Tensor, lse)
 nb::object attention_call(nb::handle query, nb::handle key, nb::handle value, nb::handle mask,
                           std::optional<double> scale, float softcap, nb::handle bias,
                           nb::handle alibi_slopes, nb::handle relative_bias, int64_t relative_center,
                           float dropout_p, Rng* rng, const std::string& empty_row, const std::string& layout,
                           AttentionCapture* capture, bool return_lse, bool allow_binary_bias,
-                          nb::handle score_mod) {
+                          nb::handle score_mod, const nb::kwargs& unknown) {
+  refuse_unknown(unknown);
   const Tensor q = to_tensor(query, {"attention", "query"});
   const Tensor k = to_tensor(key, {"attention", "key"});
   const Tensor v = to_tensor(value, {"attention", "value"});
@@ -151,6 +170,15 @@ nb::object attention_call(nb::handle query, nb::handle key, nb::handle value, nb
   if (!return_lse) return nb::cast(std::move(out));
   return nb::make_tuple(std::move(out), std::move(lse));
 }
+
+// Without the **unknown that is there to be refused.
+constexpr const char* kAttentionSignature =
+    "def attention(query: object | None, key: object | None, value: object | None, *, mask: object | "
+    "None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, "
+    "alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = "
+    "-1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = "
+    "'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: "
+    "bool = False, score_mod: object | None = None) -> object";
 
 constexpr const char* kAttentionDoc =
     "softmax(softcap(scale * query @ key.T) + biases, over the keys the mask allows) @ value.\n\n"
@@ -231,7 +259,7 @@ void bind_attention(nb::module_& m) {
         "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "relative_center"_a = -1,
         "dropout_p"_a = 0.0f, "rng"_a = nb::none(), "empty_row"_a = "zero", "layout"_a = "bhtd",
         "capture"_a = nb::none(), "return_lse"_a = false, "allow_binary_bias"_a = false,
-        "score_mod"_a = nb::none(), kAttentionDoc);
+        "score_mod"_a = nb::none(), "unknown"_a, nb::sig(kAttentionSignature), kAttentionDoc);
 }
 
 }  // namespace multihead::python

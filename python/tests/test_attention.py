@@ -169,6 +169,8 @@ def test_errors_say_what_came(rng):
         (lambda: mh.window(-2, 0), ValueError, "window"),
         (lambda: mh.set_num_threads(0), ValueError, "1 to"),
         (lambda: mh.attention(q, k, v, scale="big"), TypeError, "attention"),
+        (lambda: mh.attention(q, k, v, is_causal=True), TypeError, "no argument 'is_causal'; say mask=causal("),
+        (lambda: mh.attention(q, k, v, sofcap=1.0), TypeError, "no argument 'sofcap'"),
     ]
     for call, error, text in cases:
         with pytest.raises(error) as info:
