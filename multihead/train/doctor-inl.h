@@ -9,8 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/tensor.h"
+#include "multihead/optim/adam.h"
 #include "multihead/train/doctor.h"
 
 namespace multihead::train {
@@ -54,6 +57,27 @@ inline double largest_difference(const Tensor& a, const Tensor& b) {
     if (!(difference <= largest)) largest = difference;  // keeps NaN
   }
   return largest;
+}
+
+/// Whether a few steps of AdamW learn one batch of random tokens.
+inline void learn_by_heart(CheckResult& r, const std::vector<Tensor>& parameters, int64_t tokens,
+                           const std::function<Tensor()>& loss_of_batch) {
+  optim::AdamW optimizer(parameters, {.lr = 1e-3, .weight_decay = 0});
+  double first = 0, last = 0;
+  int64_t steps = 0;
+  for (; steps < 300; ++steps) {
+    Tape tape;
+    const Tensor loss = loss_of_batch();
+    last = loss.item();
+    if (steps == 0) first = last;
+    if (last < 0.05 * first) break;
+    tape.backward(loss);
+    optimizer.clip_grad_norm(1.0);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  r.passed = last < 0.1 * first;
+  r.detail = concat("loss ", first, " -> ", last, " in ", steps, " steps on ", tokens, " random tokens");
 }
 
 struct ThreadScope {

@@ -7,7 +7,6 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/nn/module.h"
-#include "multihead/optim/adam.h"
 #include "multihead/train/doctor-inl.h"
 
 namespace multihead::train {
@@ -194,23 +193,7 @@ class Doctor {
     LanguageModel copy = nn::clone(model_);
     const int64_t length = std::min<int64_t>(length_, 16);
     const Tensor x = tokens(2, length), y = tokens(2, length);
-    optim::AdamW optimizer(nn::parameters(copy), {.lr = 1e-3, .weight_decay = 0});
-    double first = 0, last = 0;
-    int64_t steps = 0;
-    for (; steps < 300; ++steps) {
-      Tape tape;
-      const Tensor loss = copy.loss(x, y);
-      last = loss.item();
-      if (steps == 0) first = last;
-      if (last < 0.05 * first) break;
-      tape.backward(loss);
-      optimizer.clip_grad_norm(1.0);
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-    r.passed = last < 0.1 * first;
-    r.detail =
-        concat("loss ", first, " -> ", last, " in ", steps, " steps on ", 2 * length, " random tokens");
+    learn_by_heart(r, nn::parameters(copy), 2 * length, [&] { return copy.loss(x, y); });
   }
 
   const LanguageModel& model_;

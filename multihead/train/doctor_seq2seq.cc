@@ -8,7 +8,6 @@
 #include "multihead/models/packed_seq2seq.h"
 #include "multihead/nn/module.h"
 #include "multihead/ops/shape.h"
-#include "multihead/optim/adam.h"
 #include "multihead/train/doctor-inl.h"
 #include "multihead/train/doctor.h"
 
@@ -160,23 +159,8 @@ class TranslatorDoctor {
 
   void overfit(CheckResult& r) {
     Seq2Seq copy = nn::clone(model_);
-    optim::AdamW optimizer(nn::parameters(copy), {.lr = 1e-3, .weight_decay = 0});
-    double first = 0, last = 0;
-    int64_t steps = 0;
-    for (; steps < 300; ++steps) {
-      Tape tape;
-      const Tensor loss = copy.loss(source_, target_, labels_);
-      last = loss.item();
-      if (steps == 0) first = last;
-      if (last < 0.05 * first) break;
-      tape.backward(loss);
-      optimizer.clip_grad_norm(1.0);
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-    r.passed = last < 0.1 * first;
-    r.detail =
-        concat("loss ", first, " -> ", last, " in ", steps, " steps on ", 2 * length_, " random tokens");
+    learn_by_heart(r, nn::parameters(copy), 2 * length_,
+                   [&] { return copy.loss(source_, target_, labels_); });
   }
 
   const Seq2Seq& model_;
