@@ -26,6 +26,20 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// y = x·Wᵀ, dx = dy·W and dW = dyᵀ·x of the sizes that small models have, and decoding.
+std::vector<Product> usual_products() {
+  std::vector<Product> list;
+  for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{768, 384, 128},
+                                {768, 512, 128},
+                                {4096, 768, 256},
+                                {4096, 1024, 256},
+                                {1024, 2304, 768}}) {
+    list.insert(list.end(), {{m, n, k, false, true}, {m, k, n, false, false}, {n, k, m, true, false}});
+  }
+  list.insert(list.end(), {{64, 64, 64}, {1, 4096, 4096}, {8, 4096, 4096}});
+  return list;
+}
+
 class BenchGemm : public Verb {
  public:
   std::string name() const override { return "bench gemm"; }
@@ -44,62 +58,51 @@ class BenchGemm : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    std::vector<Product> list;
-    if (one_.m != 0 || one_.n != 0 || one_.k != 0) {
-      for (const int64_t size : {one_.m, one_.n, one_.k}) {
-        if (size < 1 || size > 65536)
-          throw UsageError(concat("--m, --n and --k must be in [1, 65536], got ", size));
-      }
-      one_.ta = layout_[0] == 'T', one_.tb = layout_[1] == 'T';
-      list = {one_};
-    } else {
-      // y = x·Wᵀ, dx = dy·W and dW = dyᵀ·x of the sizes that small models have, and decoding.
-      for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{768, 384, 128},
-                                    {768, 512, 128},
-                                    {4096, 768, 256},
-                                    {4096, 1024, 256},
-                                    {1024, 2304, 768}}) {
-        list.insert(list.end(), {{m, n, k, false, true}, {m, k, n, false, false}, {n, k, m, true, false}});
-      }
-      list.insert(list.end(), {{64, 64, 64}, {1, 4096, 4096}, {8, 4096, 4096}});
-    }
-    const std::string isa(kernels::isa_name(kernels::current_isa()));
-    const std::string precision(kernels::precision_name(kernels::float32_matmul_precision()));
-    const bool tiles = kernels::has_tiles();
-    if (!common.json) {
-      fmt::print("{}, {}, {} thread{}, float32_matmul_precision {}, {}\n", kernels::cpu_name(), isa,
-                 num_threads(), num_threads() == 1 ? "" : "s", precision, tiles ? "AMX tiles" : "no tiles");
-    }
-    Json rows = Json::array();
+    Json report = Json::object({{"cpu", std::string(kernels::cpu_name())},
+                                {"isa", std::string(kernels::isa_name(kernels::current_isa()))},
+                                {"float32_matmul_precision",
+                                 std::string(kernels::precision_name(kernels::float32_matmul_precision()))},
+                                {"tiles", kernels::has_tiles()},
+                                {"threads", num_threads()},
+                                {"products", Json::array()}});
+    const std::vector<Product> list = products();
+    if (!common.json) print_header(report);
     for (const Product& p : list) {
       const auto [gflops, share] = measure(p);
       const std::string layout = fmt::format("{}{}", p.ta ? 'T' : 'N', p.tb ? 'T' : 'N');
-      if (common.json) {
-        rows.push_back(Json::object({{"m", p.m},
-                                     {"n", p.n},
-                                     {"k", p.k},
-                                     {"layout", layout},
-                                     {"gflops", gflops},
-                                     {"share_of_peak", share}}));
-      } else {
-        fmt::print("{} {:>5} x {:>5} x {:>5}  {:8.1f} GFLOP/s  {:.2f} of peak\n", layout, p.m, p.n, p.k,
-                   gflops, share);
-        flush_output();
-      }
+      report["products"].push_back(Json::object({{"m", p.m},
+                                                 {"n", p.n},
+                                                 {"k", p.k},
+                                                 {"layout", layout},
+                                                 {"gflops", gflops},
+                                                 {"share_of_peak", share}}));
+      if (common.json) continue;
+      fmt::print("{} {:>5} x {:>5} x {:>5}  {:8.1f} GFLOP/s  {:.2f} of peak\n", layout, p.m, p.n, p.k, gflops,
+                 share);
+      flush_output();
     }
-    if (common.json) {
-      fmt::print("{}\n", Json::object({{"cpu", std::string(kernels::cpu_name())},
-                                       {"isa", isa},
-                                       {"float32_matmul_precision", precision},
-                                       {"tiles", tiles},
-                                       {"threads", num_threads()},
-                                       {"products", rows}})
-                             .dump(2));
-    }
+    if (common.json) fmt::print("{}\n", report.dump(2));
     return kDone;
   }
 
  private:
+  // The one that the flags name, or those that training and decoding have.
+  std::vector<Product> products() const {
+    if (one_.m == 0 && one_.n == 0 && one_.k == 0) return usual_products();
+    for (const int64_t size : {one_.m, one_.n, one_.k}) {
+      if (size < 1 || size > 65536)
+        throw UsageError(concat("--m, --n and --k must be in [1, 65536], got ", size));
+    }
+    return {{one_.m, one_.n, one_.k, layout_[0] == 'T', layout_[1] == 'T'}};
+  }
+
+  static void print_header(const Json& report) {
+    const auto text = [&](const char* key) { return report.at(key).as_string(); };
+    fmt::print("{}, {}, {} thread{}, float32_matmul_precision {}, {}\n", text("cpu"), text("isa"),
+               num_threads(), num_threads() == 1 ? "" : "s", text("float32_matmul_precision"),
+               report.at("tiles").as_bool() ? "AMX tiles" : "no tiles");
+  }
+
   // Medians of bursts of about a millisecond, each between two measurements of the peak.
   std::pair<double, double> measure(const Product& p) const {
     Rng rng(1);
