@@ -100,6 +100,30 @@ TEST(TapeTest, GradientsAccumulateOverBackwards) {
   EXPECT_EQ(x.grad().item(), 12);
 }
 
+// Without the error these would leave no gradients, and nobody would notice.
+TEST(TapeTest, ALossIsGoneAfterABackwardAndOnOtherTapes) {
+  const Tensor x = leaf(3);
+  Tape tape;
+  const Tensor first = multiply(x, x), second = multiply(x, first);
+  tape.backward(first);
+  EXPECT_EQ(x.grad().item(), 6);
+  EXPECT_THROW(tape.backward(first), ValueError);
+  EXPECT_THROW(tape.backward(second), ValueError);
+  {
+    const Tensor outer = multiply(x, x);
+    Tape inner;
+    EXPECT_THROW(inner.backward(outer), ValueError);
+    const Tensor other = multiply(x, x);
+    EXPECT_THROW(tape.backward(other), ValueError);
+    EXPECT_EQ(x.grad().item(), 6);
+    tape.backward(outer);
+    inner.backward(other);
+  }
+  EXPECT_EQ(x.grad().item(), 18);
+  tape.backward(x);  // a leaf is its own loss
+  EXPECT_EQ(x.grad().item(), 19);
+}
+
 TEST(TapeTest, ThreadsShareALeaf) {
   constexpr int kThreads = 4, kRounds = 500;
   const Tensor x = leaf(3);
