@@ -4,10 +4,11 @@
 #include <filesystem>
 
 #include "multihead/core/error.h"
-#include "multihead/io/config.h"
 #include "multihead/io/json.h"
+#include "multihead/models/hugging_face-inl.h"
 
 namespace multihead::models {
+namespace detail {
 namespace {
 
 // Hugging Face's names of the activations, in the order of the enum.
@@ -15,12 +16,8 @@ const std::vector<std::string> kActivations = {"linear", "relu", "gelu", "gelu_n
 // gelu_pytorch_tanh is gelu_new by another name.
 const std::vector<std::string> kReadableActivations = {
     "linear", "relu", "gelu", "gelu_new", "silu", "swish", "gelu_pytorch_tanh"};
-const std::vector<std::string> kPositions = {"none", "learned", "sinusoidal", "rotary", "alibi"};
-const std::vector<std::string> kNorms = {"layer_norm", "rms_norm"};
-const std::vector<std::string> kRotaryLayouts = {"halves", "interleaved"};
-constexpr io::IntegerRange kSize = {.min = 1, .max = int64_t{1} << 31};
-constexpr io::NumberRange kProbability = {.min = 0, .max = 1};
-constexpr io::NumberRange kPositive = {.min = 0, .exclude_min = true};
+
+}  // namespace
 
 Activation activation_field(io::ConfigReader& config, const char* key, Activation fallback) {
   const size_t index = config.choice_or(key, kReadableActivations, static_cast<size_t>(fallback));
@@ -33,20 +30,20 @@ const std::string& activation_name(Activation activation) {
   return kActivations[static_cast<size_t>(activation)];
 }
 
+}  // namespace detail
+
+namespace {
+
+using namespace detail;  // NOLINT(google-build-using-namespace): models' own internals
+
+const std::vector<std::string> kPositions = {"none", "learned", "sinusoidal", "rotary", "alibi"};
+const std::vector<std::string> kNorms = {"layer_norm", "rms_norm"};
+const std::vector<std::string> kRotaryLayouts = {"halves", "interleaved"};
 bool is_gpt2(const LanguageModelConfig& c) {
   return c.window == 0 && c.positions == Positions::learned && c.norm == nn::NormKind::layer &&
-         c.norm_first && c.final_norm && !c.gated && c.attention_bias && c.out_bias && c.ffn_bias &&
-         !c.head_bias && !c.scale_embeddings && c.num_kv_heads == c.num_heads &&
+         c.norm_first && c.final_norm && !c.gated && !c.qk_norm && c.attention_bias && c.out_bias &&
+         c.ffn_bias && !c.head_bias && !c.scale_embeddings && c.num_kv_heads == c.num_heads &&
          c.head_dim * c.num_heads == c.embed_dim;
-}
-
-// Llama, or Mistral where there is a window.
-bool is_llama(const LanguageModelConfig& c) {
-  const bool biased = c.attention_bias || c.ffn_bias;
-  return !(c.window > 0 && biased) && c.positions == Positions::rotary &&
-         c.rotary_layout == RotaryLayout::halves && c.rotary_fraction == 1 && c.norm == nn::NormKind::rms &&
-         c.norm_first && c.final_norm && c.gated && c.attention_bias == c.out_bias && !c.head_bias &&
-         !c.scale_embeddings;
 }
 
 Json gpt2_json(const LanguageModelConfig& c) {
@@ -67,66 +64,39 @@ Json gpt2_json(const LanguageModelConfig& c) {
                        {"tie_word_embeddings", c.tie_embeddings}});
 }
 
-Json llama_json(const LanguageModelConfig& c) {
-  const bool windowed = c.window > 0;
-  Json json = Json::object(
-      {{"architectures", Json(std::vector<Json>{windowed ? "MistralForCausalLM" : "LlamaForCausalLM"})},
-       {"model_type", windowed ? "mistral" : "llama"},
-       {"vocab_size", c.vocab_size},
-       {"max_position_embeddings", c.context},
-       {"hidden_size", c.embed_dim},
-       {"intermediate_size", c.ffn_dim},
-       {"num_hidden_layers", c.num_layers},
-       {"num_attention_heads", c.num_heads},
-       {"num_key_value_heads", c.num_kv_heads},
-       {"head_dim", c.head_dim},
-       {"hidden_act", activation_name(c.activation)},
-       {"rms_norm_eps", c.norm_eps},
-       {"rope_theta", c.rotary_base},  // read by transformers 4 …
-       {"rope_parameters",             // … and by 5
-        Json::object({{"rope_type", "default"}, {"rope_theta", c.rotary_base}})},
-       {"attention_dropout", c.attention_dropout_p},
-       {"initializer_range", c.init_std},
-       {"tie_word_embeddings", c.tie_embeddings}});
-  if (windowed) {
-    json["sliding_window"] = c.window;
-  } else {
-    json["attention_bias"] = c.attention_bias;
-    json["mlp_bias"] = c.ffn_bias;
-  }
-  return json;
-}
-
 Json own_json(const LanguageModelConfig& c) {
-  return Json::object({{"architectures", Json(std::vector<Json>{"LanguageModel"})},
-                       {"model_type", "multihead"},
-                       {"vocab_size", c.vocab_size},
-                       {"context", c.context},
-                       {"window", c.window},
-                       {"num_layers", c.num_layers},
-                       {"num_heads", c.num_heads},
-                       {"num_kv_heads", c.num_kv_heads},
-                       {"head_dim", c.head_dim},
-                       {"embed_dim", c.embed_dim},
-                       {"ffn_dim", c.ffn_dim},
-                       {"positions", kPositions[static_cast<size_t>(c.positions)]},
-                       {"rotary_base", c.rotary_base},
-                       {"rotary_fraction", c.rotary_fraction},
-                       {"rotary_layout", kRotaryLayouts[static_cast<size_t>(c.rotary_layout)]},
-                       {"norm", kNorms[static_cast<size_t>(c.norm)]},
-                       {"norm_eps", c.norm_eps},
-                       {"norm_first", c.norm_first},
-                       {"final_norm", c.final_norm},
-                       {"activation", activation_name(c.activation)},
-                       {"gated", c.gated},
-                       {"attention_bias", c.attention_bias},
-                       {"out_bias", c.out_bias},
-                       {"ffn_bias", c.ffn_bias},
-                       {"head_bias", c.head_bias},
-                       {"tie_embeddings", c.tie_embeddings},
-                       {"scale_embeddings", c.scale_embeddings},
-                       {"attention_dropout_p", c.attention_dropout_p},
-                       {"init_std", c.init_std}});
+  Json json = Json::object({{"architectures", Json(std::vector<Json>{"LanguageModel"})},
+                            {"model_type", "multihead"},
+                            {"vocab_size", c.vocab_size},
+                            {"context", c.context},
+                            {"window", c.window},
+                            {"num_layers", c.num_layers},
+                            {"num_heads", c.num_heads},
+                            {"num_kv_heads", c.num_kv_heads},
+                            {"head_dim", c.head_dim},
+                            {"embed_dim", c.embed_dim},
+                            {"ffn_dim", c.ffn_dim},
+                            {"positions", kPositions[static_cast<size_t>(c.positions)]},
+                            {"rotary_base", c.rotary_base},
+                            {"rotary_fraction", c.rotary_fraction},
+                            {"rotary_layout", kRotaryLayouts[static_cast<size_t>(c.rotary_layout)]},
+                            {"norm", kNorms[static_cast<size_t>(c.norm)]},
+                            {"norm_eps", c.norm_eps},
+                            {"norm_first", c.norm_first},
+                            {"final_norm", c.final_norm},
+                            {"activation", activation_name(c.activation)},
+                            {"gated", c.gated},
+                            {"attention_bias", c.attention_bias},
+                            {"qk_norm", c.qk_norm},
+                            {"out_bias", c.out_bias},
+                            {"ffn_bias", c.ffn_bias},
+                            {"head_bias", c.head_bias},
+                            {"tie_embeddings", c.tie_embeddings},
+                            {"scale_embeddings", c.scale_embeddings},
+                            {"attention_dropout_p", c.attention_dropout_p},
+                            {"init_std", c.init_std}});
+  if (c.rotary_scaling != RotaryScaling{}) write_rotary(c, json);
+  return json;
 }
 
 LanguageModelConfig gpt2_config(io::ConfigReader& r) {
@@ -154,46 +124,6 @@ LanguageModelConfig gpt2_config(io::ConfigReader& r) {
   return c;
 }
 
-// Mistral is Llama without biases and with a window (null: none); its defaults are others.
-LanguageModelConfig llama_config(io::ConfigReader& r, bool mistral) {
-  LanguageModelConfig c;
-  c.positions = Positions::rotary;
-  c.norm = nn::NormKind::rms;
-  c.gated = true;
-  c.vocab_size = r.integer("vocab_size", kSize);
-  c.context = r.integer("max_position_embeddings", kSize);
-  c.embed_dim = r.integer("hidden_size", kSize);
-  c.ffn_dim = r.integer("intermediate_size", kSize);
-  c.num_layers = r.integer("num_hidden_layers", {.min = 1, .max = 1 << 16});
-  c.num_heads = r.integer("num_attention_heads", kSize);
-  c.num_kv_heads = r.optional_integer("num_key_value_heads", kSize).value_or(mistral ? 8 : 0);
-  c.head_dim = r.optional_integer("head_dim", kSize).value_or(0);
-  c.activation = activation_field(r, "hidden_act", Activation::silu);
-  c.norm_eps = r.number_or("rms_norm_eps", 1e-6, kPositive);
-  c.rotary_base = r.number_or("rope_theta", 10000, kPositive);
-  if (auto rope = r.optional_child("rope_parameters")) {
-    c.rotary_base = rope->number_or("rope_theta", c.rotary_base, kPositive);
-    if (rope->string_or("rope_type", "default") != "default")
-      rope->fail("rope_type", "only \"default\" is supported");
-  }
-  if (const Json* scaling = r.find("rope_scaling"); scaling != nullptr && !scaling->is_null()) {
-    r.fail("rope_scaling", "is not supported");
-  }
-  c.attention_bias = c.out_bias = c.ffn_bias = false;
-  if (mistral) {
-    const Json* given = r.find("sliding_window");
-    c.window = given == nullptr ? 4096 : r.optional_integer("sliding_window", kSize).value_or(0);
-  } else {
-    c.attention_bias = c.out_bias = r.boolean_or("attention_bias", false);
-    c.ffn_bias = r.boolean_or("mlp_bias", false);
-  }
-  c.attention_dropout_p = r.number_or("attention_dropout", 0, kProbability);
-  c.init_std = r.number_or("initializer_range", 0.02, kPositive);
-  c.tie_embeddings = r.boolean_or("tie_word_embeddings", false);
-  r.ignore({"pretraining_tp"});
-  return c;
-}
-
 LanguageModelConfig own_config(io::ConfigReader& r) {
   LanguageModelConfig c;
   c.vocab_size = r.integer("vocab_size", kSize);
@@ -206,6 +136,7 @@ LanguageModelConfig own_config(io::ConfigReader& r) {
   c.embed_dim = r.integer("embed_dim", kSize);
   c.ffn_dim = r.integer("ffn_dim", kSize);
   c.positions = static_cast<Positions>(r.choice("positions", kPositions));
+  read_rotary(r, c);
   c.rotary_base = r.number_or("rotary_base", c.rotary_base, kPositive);
   c.rotary_fraction = r.number_or("rotary_fraction", 1, {.min = 0, .max = 1, .exclude_min = true});
   c.rotary_layout = static_cast<RotaryLayout>(r.choice_or("rotary_layout", kRotaryLayouts, 0));
@@ -216,6 +147,7 @@ LanguageModelConfig own_config(io::ConfigReader& r) {
   c.activation = activation_field(r, "activation", c.activation);
   c.gated = r.boolean("gated");
   c.attention_bias = r.boolean("attention_bias");
+  c.qk_norm = r.boolean_or("qk_norm", false);
   c.out_bias = r.boolean("out_bias");
   c.ffn_bias = r.boolean("ffn_bias");
   c.head_bias = r.boolean("head_bias");
@@ -234,14 +166,11 @@ std::string config_path(const std::string& folder) {
 
 Family family_of(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
-  return is_gpt2(c)     ? Family::gpt2
-         : !is_llama(c) ? Family::multihead
-         : c.window > 0 ? Family::mistral
-                        : Family::llama;
+  return is_gpt2(c) ? Family::gpt2 : llama_family(c);
 }
 
 const char* family_name(Family family) {
-  constexpr std::array<const char*, 4> kNames = {"gpt2", "llama", "mistral", "multihead"};
+  constexpr std::array<const char*, 6> kNames = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "multihead"};
   return kNames[static_cast<size_t>(family)];
 }
 
@@ -250,7 +179,7 @@ Json config_to_json(const LanguageModelConfig& config) {
   const Family family = family_of(c);
   Json json = family == Family::gpt2        ? gpt2_json(c)
               : family == Family::multihead ? own_json(c)
-                                            : llama_json(c);
+                                            : llama_json(c, family);
   json["multihead"] = Json::object({{"dropout_p", c.dropout_p},
                                     {"ffn_dropout_p", c.ffn_dropout_p},
                                     {"scaled_residual_init", c.scaled_residual_init},
@@ -266,10 +195,11 @@ LanguageModelConfig config_from_json(const Json& json, const std::string& where,
     reader.fail("model_type",
                 "is \"marian\", a translator, which load_seq2seq() and the verb translate read");
   }
-  const size_t family = reader.choice("model_type", {"gpt2", "llama", "mistral", "multihead"});
-  LanguageModelConfig c = family == 0   ? gpt2_config(reader)
-                          : family <= 2 ? llama_config(reader, family == 2)
-                                        : own_config(reader);
+  const auto family = static_cast<Family>(
+      reader.choice("model_type", {"gpt2", "llama", "mistral", "qwen2", "qwen3", "multihead"}));
+  LanguageModelConfig c = family == Family::gpt2        ? gpt2_config(reader)
+                          : family == Family::multihead ? own_config(reader)
+                                                        : llama_config(reader, family);
   if (auto training = reader.optional_child("multihead")) {
     c.dropout_p = training->number_or("dropout_p", c.dropout_p, kProbability);
     c.ffn_dropout_p = training->number_or("ffn_dropout_p", c.ffn_dropout_p, kProbability);
@@ -315,40 +245,6 @@ WeightMap gpt2_map(const LanguageModelConfig& c) {
   return map;
 }
 
-void add_llama_layer(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
-                     const std::string& theirs) {
-  const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
-  for (const char* kind : {"weight", "bias"}) {
-    const bool bias = kind[0] == 'b';
-    if (!bias || c.attention_bias) {
-      const std::string attention = theirs + "self_attn.";
-      map.push_back({ours + "self_attn.in_proj_" + kind,
-                     {{attention + "q_proj." + kind, query_rows},
-                      {attention + "k_proj." + kind, key_rows},
-                      {attention + "v_proj." + kind, key_rows}}});
-      map.push_back({ours + "self_attn.out_proj." + kind, {{attention + "o_proj." + kind}}});
-    }
-    if (!bias || c.ffn_bias) {
-      map.push_back(
-          {ours + "linear1." + kind,
-           {{theirs + "mlp.gate_proj." + kind, c.ffn_dim}, {theirs + "mlp.up_proj." + kind, c.ffn_dim}}});
-      map.push_back({ours + "linear2." + kind, {{theirs + "mlp.down_proj." + kind}}});
-    }
-  }
-  map.push_back({ours + "norm1.weight", {{theirs + "input_layernorm.weight"}}});
-  map.push_back({ours + "norm2.weight", {{theirs + "post_attention_layernorm.weight"}}});
-}
-
-WeightMap llama_map(const LanguageModelConfig& c) {
-  WeightMap map = {{"token_embedding.weight", {{"model.embed_tokens.weight"}}},
-                   {"final_norm.weight", {{"model.norm.weight"}}}};
-  for (int64_t i = 0; i < c.num_layers; ++i) {
-    add_llama_layer(map, c, concat("layers.", i, "."), concat("model.layers.", i, "."));
-  }
-  if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
-  return map;
-}
-
 }  // namespace
 
 WeightMap weight_map(LanguageModel& model) {
@@ -357,6 +253,8 @@ WeightMap weight_map(LanguageModel& model) {
       return gpt2_map(model.config());
     case Family::llama:
     case Family::mistral:
+    case Family::qwen2:
+    case Family::qwen3:
       return llama_map(model.config());
     case Family::multihead:
       break;

@@ -11,10 +11,11 @@
 
 namespace multihead::models {
 
-/// What config.json says. `gpt2`, `llama` and `mistral` load in transformers as GPT2LMHeadModel,
-/// LlamaForCausalLM and MistralForCausalLM (llama with a sliding window and without biases); `multihead` is
-/// everything that none of them can express, under our own names.
-enum class Family { gpt2, llama, mistral, multihead };
+/// What config.json says. `gpt2`, `llama`, `mistral` (llama with a sliding window and without biases),
+/// `qwen2` (biases of queries, keys and values alone) and `qwen3` (norms of queries and keys) load in
+/// transformers as GPT2LMHeadModel, LlamaForCausalLM and so on; `multihead` is everything that none of them
+/// can express, under our own names.
+enum class Family { gpt2, llama, mistral, qwen2, qwen3, multihead };
 
 /// The family that can express this configuration.
 Family family_of(const LanguageModelConfig& config);

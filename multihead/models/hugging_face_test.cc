@@ -32,7 +32,8 @@ class Folder {
 
 // Fixtures: tools/goldens/hugging_face.py.
 TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
-  for (const char* name : {"gpt2", "llama", "llama_tied", "mistral"}) {
+  for (const char* name : {"gpt2", "llama", "llama_tied", "mistral", "qwen2", "qwen3", "rope_linear",
+                           "rope_llama3", "rope_yarn"}) {
     const std::string folder = (kData / name).string();
     const LanguageModel model = load_language_model(folder);
     const io::TensorMap expected = io::load_safetensors((kData / name / "expected.safetensors").string());
@@ -44,7 +45,7 @@ TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
 }
 
 TEST(HuggingFaceTest, WhatIsSavedIsLoadedBitForBit) {
-  std::vector<LanguageModelConfig> configs(5);
+  std::vector<LanguageModelConfig> configs(8);
   for (LanguageModelConfig& c : configs)
     c.vocab_size = 19, c.embed_dim = 12, c.num_heads = 3, c.num_layers = 2;
   configs[1].positions = Positions::rotary, configs[1].norm = nn::NormKind::rms, configs[1].gated = true;
@@ -53,8 +54,18 @@ TEST(HuggingFaceTest, WhatIsSavedIsLoadedBitForBit) {
   configs[2].positions = Positions::alibi, configs[2].tie_embeddings = false;
   configs[3] = configs[1], configs[3].ffn_bias = false, configs[3].window = 3;
   configs[4].window = 4;  // GPT-2 has none
-  const Family families[] = {Family::gpt2, Family::llama, Family::multihead, Family::mistral,
-                             Family::multihead};
+  configs[5] = configs[3], configs[5].window = 0, configs[5].attention_bias = true;
+  configs[5].rotary_scaling = {.kind = RotaryScaling::Kind::llama3, .factor = 8, .original_context = 64};
+  configs[6] = configs[3], configs[6].window = 0, configs[6].qk_norm = true;
+  configs[6].rotary_scaling = {.kind = RotaryScaling::Kind::yarn,
+                               .factor = 2.5,
+                               .original_context = 16,
+                               .beta_fast = 3,
+                               .attention_factor = 1.25,
+                               .truncate = false};
+  configs[7] = configs[6], configs[7].rotary_layout = RotaryLayout::interleaved;  // in our own layout
+  const Family families[] = {Family::gpt2,      Family::llama, Family::multihead, Family::mistral,
+                             Family::multihead, Family::qwen2, Family::qwen3,     Family::multihead};
   for (size_t i = 0; i < configs.size(); ++i) {
     const Folder folder;
     Rng rng(i);
@@ -66,6 +77,18 @@ TEST(HuggingFaceTest, WhatIsSavedIsLoadedBitForBit) {
     const Tensor tokens = Tensor::arange(7);
     const Tensor x = tokens.as_strided({1, 7}, {7, 1});
     EXPECT_EQ(loaded(x).to_vector<float>(), model(x).to_vector<float>());
+  }
+}
+
+TEST(HuggingFaceTest, OlderNamesOfScaledPositionsMeanTheSame) {
+  for (const char* name : {"rope_linear", "rope_llama3", "rope_yarn"}) {
+    Json json = io::load_json((kData / name / "config.json").string());
+    const LanguageModelConfig newer = config_from_json(json, "config.json");
+    EXPECT_NE(newer.rotary_scaling, RotaryScaling{});
+    json["rope_scaling"] = json.at("rope_parameters");
+    json["rope_theta"] = json.at("rope_parameters").at("rope_theta");
+    json["rope_parameters"] = Json();
+    EXPECT_EQ(config_from_json(json, "config.json"), newer) << name;
   }
 }
 
@@ -106,7 +129,14 @@ TEST(HuggingFaceTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
   refused("hidden_act", "quick", "hidden_act");
   refused("model_type", "mamba", "model_type");
   refused("model_type", "marian", "load_seq2seq");
-  refused("rope_scaling", Json::object({{"type", "linear"}}), "rope_scaling");
+  // The fixture is of transformers 5, which has the field under another name.
+  refused("rope_parameters", Json::object({{"rope_type", "linear"}}), "rope_parameters.factor");
+  refused("rope_parameters", Json::object({{"rope_type", "dynamic"}, {"factor", 2}}), "linear");
+  refused("rope_parameters", Json::object({{"rope_type", "linear"}, {"factor", 0.5}}), "factor must be >= 1");
+  refused("partial_rotary_factor", 0.5, "partial_rotary_factor");
+  refused("rope_parameters", Json::object({{"partial_rotary_factor", 0.5}}), "partial_rotary_factor");
+  refused("rope_parameters", Json::object({{"rope_type", "llama3"}, {"factor", 2}}),
+          "rope_parameters.original_max_position_embeddings");
   refused("intermediate_size", int64_t{1} << 40, "intermediate_size");
 
   const Folder folder;

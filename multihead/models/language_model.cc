@@ -28,7 +28,9 @@ nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c) {
                  .key_bias = c.attention_bias,
                  .value_bias = c.attention_bias,
                  .out_bias = c.out_bias,
-                 .dropout_p = c.attention_dropout_p};
+                 .dropout_p = c.attention_dropout_p,
+                 .qk_norm = c.qk_norm,
+                 .qk_norm_eps = c.norm_eps};
   o.feed_forward = {.embed_dim = c.embed_dim,
                     .hidden_dim = c.ffn_dim,
                     .activation = c.activation,
@@ -69,7 +71,7 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
     MH_CHECK(c.rotary_fraction > 0 && c.rotary_fraction <= 1 && rotary_dim(c) >= 2, ValueError,
              "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
              c.rotary_fraction);
-    rotary_frequencies(2, c.rotary_base);  // throws where the base makes no sense
+    rotary_frequencies(2, c.rotary_base, c.rotary_scaling);  // throws where they make no sense
   }
   const int64_t rows = checked_multiply(2 * (c.num_heads + c.num_kv_heads), c.head_dim, "config");
   check_weights(c.vocab_size * c.embed_dim, checked_multiply(rows + 3 * c.ffn_dim, c.embed_dim, "config"),
@@ -211,8 +213,10 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
   RotaryTable table;
   const bool rotated = config_.positions == Positions::rotary;
   if (rotated) {
-    table = rotary_table(length, starts, rotary_frequencies(rotary_dim(config_), config_.rotary_base),
-                         config_.rotary_layout);
+    const RotaryScaling& scaling = config_.rotary_scaling;
+    table =
+        rotary_table(length, starts, rotary_frequencies(rotary_dim(config_), config_.rotary_base, scaling),
+                     config_.rotary_layout, rotary_amplitude(scaling));
   }
   nn::LayerCall layer = layer_call(call, rotated ? &table : nullptr);
   Tensor x = embed(tokens, starts, call.rng);

@@ -15,7 +15,8 @@ namespace multihead::models {
 
 enum class Positions { none, learned, sinusoidal, rotary, alibi };
 
-/// A superset of the GPT-2 and Llama families of Hugging Face and of the founding tutorial's model.
+/// A superset of the GPT-2, Llama, Mistral and Qwen 3 families of Hugging Face and of the founding tutorial's
+/// model.
 struct LanguageModelConfig {
   int64_t vocab_size = 0;
   int64_t context = 256;  ///< longest sequence; see LanguageModel::longest()
@@ -31,6 +32,7 @@ struct LanguageModelConfig {
   double rotary_base = 10000;
   double rotary_fraction = 1;  ///< share of head_dim that is rotated
   RotaryLayout rotary_layout = RotaryLayout::halves;
+  RotaryScaling rotary_scaling = {};
 
   nn::NormKind norm = nn::NormKind::layer;
   double norm_eps = 1e-5;
@@ -39,6 +41,7 @@ struct LanguageModelConfig {
   Activation activation = Activation::gelu_tanh;
   bool gated = false;
   bool attention_bias = true;  ///< of queries, keys and values
+  bool qk_norm = false;        ///< RMS norm (norm_eps) of every head's queries and keys, as in Qwen 3
   bool out_bias = true;        ///< of the attention's output projection
   bool ffn_bias = true;
   bool head_bias = false;

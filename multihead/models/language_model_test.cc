@@ -34,6 +34,9 @@ std::vector<LanguageModelConfig> configs() {
     list.push_back(small(p));
   }
   list.push_back(llama_like());
+  list.push_back(llama_like());
+  list.back().qk_norm = true;
+  list.back().rotary_scaling = {.kind = RotaryScaling::Kind::yarn, .factor = 4, .original_context = 5};
   list.push_back(small(Positions::sinusoidal));
   list.back().norm_first = false, list.back().scale_embeddings = true, list.back().head_bias = true;
   return list;

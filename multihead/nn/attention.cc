@@ -33,6 +33,8 @@ MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
   }
   MH_CHECK(o.dropout_p >= 0 && o.dropout_p <= 1, ValueError,
            "MultiHeadAttention: dropout_p must be in [0, 1], got ", o.dropout_p);
+  MH_CHECK(o.qk_norm_eps >= 0 && std::isfinite(o.qk_norm_eps), ValueError,
+           "MultiHeadAttention: qk_norm_eps must be finite and not negative, got ", o.qk_norm_eps);
   return o;
 }
 
@@ -74,6 +76,10 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options,
     v_proj = Linear(o.value_dim, value_rows(), rng, {.bias = o.value_bias});
   }
   out_proj = Linear(o.num_heads * o.value_head_dim, o.embed_dim, rng, {.bias = o.out_bias});
+  if (o.qk_norm) {
+    const NormOptions norm = {.kind = NormKind::rms, .eps = o.qk_norm_eps};
+    q_norm = Norm(o.head_dim, norm), k_norm = Norm(o.head_dim, norm);
+  }
 }
 
 void MultiHeadAttention::visit(Visitor& visitor) {
@@ -85,6 +91,10 @@ void MultiHeadAttention::visit(Visitor& visitor) {
     visitor("v_proj", v_proj);
   }
   visitor("out_proj", out_proj);
+  if (options_.qk_norm) {
+    visitor("q_norm", q_norm);
+    visitor("k_norm", k_norm);
+  }
 }
 
 Tensor MultiHeadAttention::project_rows(const Tensor& x, int64_t begin, int64_t end) const {
@@ -94,8 +104,9 @@ Tensor MultiHeadAttention::project_rows(const Tensor& x, int64_t begin, int64_t 
 
 Tensor MultiHeadAttention::project_queries(const Tensor& query) const {
   check_input("query", query, options_.query_dim);
-  return split_heads(in_proj_weight.defined() ? project_rows(query, 0, query_rows()) : q_proj(query),
-                     options_.num_heads);
+  const Tensor heads = split_heads(
+      in_proj_weight.defined() ? project_rows(query, 0, query_rows()) : q_proj(query), options_.num_heads);
+  return options_.qk_norm ? q_norm(heads) : heads;
 }
 
 MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const Tensor& key,
@@ -118,7 +129,8 @@ MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const 
     k = project_rows(key, first, middle);
     v = project_rows(value, middle, last);
   }
-  return {{}, split_heads(k, options_.num_kv_heads), split_heads(v, options_.num_kv_heads)};
+  const Tensor heads = split_heads(k, options_.num_kv_heads);
+  return {{}, options_.qk_norm ? k_norm(heads) : heads, split_heads(v, options_.num_kv_heads)};
 }
 
 MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, const Tensor& key,
@@ -168,7 +180,8 @@ Tensor MultiHeadAttention::attend_cached(const Projected& heads, const Attention
 Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionCall& call) const {
   const bool self = query.is_same(key) && key.is_same(value);
-  if (!self || !in_proj_weight.defined() || options_.head_dim != options_.value_head_dim) {
+  const bool packed = in_proj_weight.defined() && options_.head_dim == options_.value_head_dim;
+  if (!self || !packed || options_.qk_norm) {
     return attend_heads(project(query, key, value, call.rotary), call);
   }
   // One product for queries, keys and values, attended to where they lie.

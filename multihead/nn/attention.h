@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "multihead/nn/linear.h"
+#include "multihead/nn/norm.h"
 #include "multihead/nn/state.h"
 #include "multihead/ops/attention.h"
 #include "multihead/ops/rotary.h"
@@ -22,6 +22,9 @@ struct MultiHeadAttentionOptions {
   bool query_bias = true, key_bias = true, value_bias = true, out_bias = true;
   std::optional<double> scale = {};  ///< default 1/sqrt(head_dim)
   double dropout_p = 0;              ///< of the attention weights
+  /// Queries and keys of every head pass an RMS norm over head_dim, before they are rotated (Qwen 3).
+  bool qk_norm = false;
+  double qk_norm_eps = 1e-6;
 };
 
 /// What a call may add. Everything is optional.
@@ -51,7 +54,8 @@ struct CacheUpdate {
 ///
 /// Shapes    query [B, Tq, query_dim], key [B, Tk, key_dim], value [B, Tk, value_dim] -> [B, Tq, embed_dim]
 /// Weights   as in PyTorch: in_proj_weight (rows: queries, keys, values) and in_proj_bias where the inputs
-///           have the same size and the same bias flags, else q_proj, k_proj, v_proj; out_proj
+///           have the same size and the same bias flags, else q_proj, k_proj, v_proj; out_proj; with qk_norm
+///           q_norm and k_norm
 /// Gradient  all inputs and weights
 /// Throws    ValueError (constructor: sizes that do not divide), ShapeError
 class MultiHeadAttention {
@@ -78,6 +82,7 @@ class MultiHeadAttention {
   Tensor in_proj_weight, in_proj_bias;  ///< packed form
   Linear q_proj, k_proj, v_proj;        ///< separate form
   Linear out_proj;
+  Norm q_norm, k_norm;  ///< [head_dim], with qk_norm
 
  private:
   struct Projected {

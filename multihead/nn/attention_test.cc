@@ -119,6 +119,64 @@ TEST(MultiHeadAttentionTest, TokenByTokenEqualsTheWholeBitForBit) {
   }
 }
 
+// softmax(norm(q)·norm(k)) by the ops it is made of, for self-, cross- and cached attention.
+TEST(MultiHeadAttentionTest, NormedQueriesAndKeysEqualTheComposition) {
+  Rng rng(3);
+  MultiHeadAttention attention({.embed_dim = 24, .num_heads = 4, .num_kv_heads = 2, .qk_norm = true}, rng);
+  ASSERT_EQ(named_parameters(attention)[4].name, "q_norm.weight");
+  ASSERT_EQ(named_parameters(attention)[5].tensor.shape(), (Shape{6}));
+  attention.q_norm.weight.copy_from(random({6}, 11));
+  attention.k_norm.weight.copy_from(random({6}, 12));
+  const Tensor x = random({2, 7, 24}, 5), memory = random({2, 5, 24}, 6);
+  const RotaryTable table = rotary_table(7, {0}, rotary_frequencies(6));
+  const auto part = [&](const Tensor& from, int64_t begin, int64_t heads) {
+    const Tensor weight = slice(attention.in_proj_weight, 0, begin, begin + heads * 6);
+    return reshape(linear(from, weight, slice(attention.in_proj_bias, 0, begin, begin + heads * 6)),
+                   {2, from.size(1), heads, 6});
+  };
+  const Tensor q = rms_norm(part(x, 0, 4), attention.q_norm.weight);
+  const auto attended = [&](const Tensor& query, const Tensor& key, const Tensor& value, const Mask& mask) {
+    const Tensor out = multihead::attention(query, key, value, {.mask = mask, .layout = Layout::bthd});
+    return attention.out_proj(reshape(out, {2, 7, 24}));
+  };
+  const Tensor cross =
+      attended(q, rms_norm(part(memory, 24, 2), attention.k_norm.weight), part(memory, 36, 2), {});
+  expect_near(attention(x, memory, memory), cross, 1e-6);
+  expect_near(attention.attend(x, attention.project_memory(memory, memory)), cross, 1e-6);
+  const Tensor k = rotary(rms_norm(part(x, 24, 2), attention.k_norm.weight), table);
+  const Tensor whole = attention(x, x, x, {.mask = causal(), .rotary = &table});
+  expect_near(whole, attended(rotary(q, table), k, part(x, 36, 2), causal()), 1e-6);
+  KvCache cache{Tensor::full({2, 2, 8, 6}, 99), Tensor::full({2, 2, 8, 6}, 99)};
+  for (int64_t t = 0; t < 7; ++t) {
+    const RotaryTable one = rotary_table(1, {t}, rotary_frequencies(6));
+    const std::vector<int64_t> before = {t, t}, fresh = {1, 1};
+    const Tensor token = slice(x, 1, t, t + 1).contiguous();
+    expect_bits(attention.decode(token, {&cache, before, fresh}, {.rotary = &one}),
+                slice(whole, 1, t, t + 1).contiguous());
+  }
+}
+
+TEST(MultiHeadAttentionTest, NormsMakeTheSizeOfQueriesAndKeysIrrelevant) {
+  Rng rng(3);
+  MultiHeadAttention attention({.embed_dim = 12,
+                                .num_heads = 3,
+                                .query_bias = false,
+                                .key_bias = false,
+                                .value_bias = false,
+                                .qk_norm = true,
+                                .qk_norm_eps = 0},
+                               rng);
+  const Tensor x = random({1, 5, 12}, 7);
+  const Tensor before = attention(x, x, x);
+  const Tensor rows = slice(attention.in_proj_weight, 0, 0, 24);
+  rows.copy_from(scale(rows.clone(), 8));  // a power of two leaves every bit of the norms
+  expect_bits(attention(x, x, x), before);
+  Tensor trained = x.clone().set_requires_grad();
+  Tape tape;
+  tape.backward(sum(square(attention(trained, trained, trained))));
+  for (const NamedTensor& p : named_parameters(attention)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
+}
+
 TEST(MultiHeadAttentionTest, ResidualIsAdded) {
   Rng rng(3);
   const MultiHeadAttention attention({.embed_dim = 12, .num_heads = 3}, rng);
@@ -132,6 +190,7 @@ TEST(MultiHeadAttentionTest, WrongSizesAreNamed) {
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3}, rng), ValueError);
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 0}, rng), ValueError);
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .dropout_p = 1.5}, rng), ValueError);
+  EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .qk_norm_eps = -1}, rng), ValueError);
   const MultiHeadAttention attention({.embed_dim = 12, .num_heads = 3}, rng);
   const Tensor x = Tensor::zeros({2, 5, 12}), narrow = Tensor::zeros({2, 5, 11}),
                other = Tensor::zeros({3, 5, 12});

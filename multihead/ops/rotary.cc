@@ -1,6 +1,8 @@
 #include "multihead/ops/rotary.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -63,7 +65,77 @@ Tensor rotated(const Tensor& x, const RotaryTable& table, double sign, const Siz
   return y;
 }
 
+constexpr double kTurn = 2 * std::numbers::pi;
+
+// Waves that fit the first training's context often enough keep their frequency.
+double llama3_frequency(double frequency, const RotaryScaling& s) {
+  const double waves = static_cast<double>(s.original_context) * frequency / kTurn;
+  if (waves >= s.high_freq_factor) return frequency;
+  if (waves <= s.low_freq_factor) return frequency / s.factor;
+  const double kept = (waves - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - kept) * frequency / s.factor + kept * frequency;
+}
+
+// The (fractional) pair of dimensions that turns `rotations` times in the first training's context.
+double yarn_dimension(double rotations, int64_t rotary_dim, double base, const RotaryScaling& s) {
+  return static_cast<double>(rotary_dim) *
+         std::log(static_cast<double>(s.original_context) / (rotations * kTurn)) / (2 * std::log(base));
+}
+
+void scale_yarn(std::vector<double>& frequencies, int64_t rotary_dim, double base, const RotaryScaling& s) {
+  double low = yarn_dimension(s.beta_fast, rotary_dim, base, s);
+  double high = yarn_dimension(s.beta_slow, rotary_dim, base, s);
+  if (s.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0), high = std::min(high, static_cast<double>(rotary_dim - 1));
+  if (low == high) high += 0.001;
+  for (size_t k = 0; k < frequencies.size(); ++k) {
+    const double divided = std::clamp((static_cast<double>(k) - low) / (high - low), 0.0, 1.0);
+    frequencies[k] *= divided / s.factor + (1 - divided);
+  }
+}
+
 }  // namespace
+
+void check(const RotaryScaling& s) {
+  using Kind = RotaryScaling::Kind;
+  if (s.kind == Kind::none) return;
+  const auto finite = [](const char* name, double value, double least, bool open) {
+    MH_CHECK(std::isfinite(value) && (open ? value > least : value >= least), ValueError,
+             "rotary scaling: ", name, " must be ", open ? "> " : ">= ", least, " and finite, got ", value);
+  };
+  finite("factor", s.factor, 1, false);
+  if (s.kind == Kind::linear) return;
+  MH_CHECK(s.original_context > 0, ValueError, "rotary scaling: original_context must be positive, got ",
+           s.original_context);
+  if (s.kind == Kind::llama3) {
+    finite("low_freq_factor", s.low_freq_factor, 0, true);
+    finite("high_freq_factor", s.high_freq_factor, s.low_freq_factor, true);
+  } else {
+    finite("beta_slow", s.beta_slow, 0, true);
+    finite("beta_fast", s.beta_fast, s.beta_slow, true);
+    finite("attention_factor", s.attention_factor, 0, false);
+  }
+}
+
+double rotary_amplitude(const RotaryScaling& s) {
+  if (s.kind != RotaryScaling::Kind::yarn) return 1;
+  return s.attention_factor > 0 ? s.attention_factor : 0.1 * std::log(s.factor) + 1;
+}
+
+std::vector<double> rotary_frequencies(int64_t rotary_dim, double base, const RotaryScaling& scaling) {
+  using Kind = RotaryScaling::Kind;
+  check(scaling);
+  std::vector<double> frequencies = rotary_frequencies(rotary_dim, base);
+  if (scaling.kind == Kind::linear) {
+    for (double& frequency : frequencies) frequency /= scaling.factor;
+  } else if (scaling.kind == Kind::llama3) {
+    for (double& frequency : frequencies) frequency = llama3_frequency(frequency, scaling);
+  } else if (scaling.kind == Kind::yarn) {
+    MH_CHECK(base > 1, ValueError, "rotary scaling: yarn needs a base above 1, got ", base);
+    scale_yarn(frequencies, rotary_dim, base, scaling);
+  }
+  return frequencies;
+}
 
 std::vector<double> rotary_frequencies(int64_t rotary_dim, double base) {
   MH_CHECK(rotary_dim > 0 && rotary_dim % 2 == 0 && rotary_dim <= 1 << 24, ValueError,
@@ -77,7 +149,7 @@ std::vector<double> rotary_frequencies(int64_t rotary_dim, double base) {
 }
 
 RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
-                         const std::vector<double>& frequencies, RotaryLayout layout) {
+                         const std::vector<double>& frequencies, RotaryLayout layout, double amplitude) {
   const int64_t rows = static_cast<int64_t>(starts.size()), pairs = static_cast<int64_t>(frequencies.size());
   RotaryTable table{Tensor::empty({rows, length, pairs}), Tensor::empty({rows, length, pairs}), layout};
   float* cos = table.cos.data<float>();
@@ -87,8 +159,8 @@ RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
       const auto position = static_cast<double>(starts[static_cast<size_t>(row / length)] + row % length);
       for (int64_t k = 0; k < pairs; ++k) {
         const double angle = position * frequencies[static_cast<size_t>(k)];
-        cos[row * pairs + k] = static_cast<float>(std::cos(angle));
-        sin[row * pairs + k] = static_cast<float>(std::sin(angle));
+        cos[row * pairs + k] = static_cast<float>(amplitude * std::cos(angle));
+        sin[row * pairs + k] = static_cast<float>(amplitude * std::sin(angle));
       }
     }
   });

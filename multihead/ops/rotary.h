@@ -14,6 +14,30 @@ enum class RotaryLayout {
   interleaved,  ///< (2i, 2i + 1): GPT-J, Meta's Llama
 };
 
+/// How frequencies change for texts longer than those a model was first trained on.
+struct RotaryScaling {
+  enum class Kind {
+    none,
+    linear,  ///< all of them divided by factor (Chen et al. 2023)
+    llama3,  ///< long waves divided by factor, short ones kept, between them a blend (Llama 3.1)
+    yarn,    ///< the same with a ramp over the dimensions, and angles' sines scaled (Peng et al. 2023)
+  };
+  Kind kind = Kind::none;
+  double factor = 1;             ///< how many times longer, >= 1
+  int64_t original_context = 0;  ///< llama3, yarn: tokens of the first training
+  /// llama3: waves longer than original_context / low_freq_factor are long, those shorter than
+  /// original_context / high_freq_factor short.
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double beta_fast = 32, beta_slow = 1;  ///< yarn: rotations in original_context where the ramp begins, ends
+  double attention_factor = 0;           ///< yarn: of sines and cosines; 0: 0.1 ln(factor) + 1
+  bool truncate = true;                  ///< yarn: the ramp begins and ends at whole dimensions
+
+  bool operator==(const RotaryScaling&) const = default;
+};
+
+/// Throws ValueError naming the field that makes no sense.
+void check(const RotaryScaling& scaling);
+
 /// Cosines and sines of angles, [B or 1, T, R/2] each, f32.
 struct RotaryTable {
   Tensor cos, sin;
@@ -22,10 +46,16 @@ struct RotaryTable {
 
 /// w_k = base^(-2k/R), k < R/2. Throws ValueError unless R is positive and even and base > 0.
 std::vector<double> rotary_frequencies(int64_t rotary_dim, double base = 10000);
+/// The same, scaled. Throws ValueError as check().
+std::vector<double> rotary_frequencies(int64_t rotary_dim, double base, const RotaryScaling& scaling);
+/// What a scaling multiplies sines and cosines by: 1, but for yarn.
+double rotary_amplitude(const RotaryScaling& scaling);
 
 /// Angles position · w_k in f64; `starts` holds the position of the first token, one for all or one per row.
+/// Cosines and sines are multiplied by `amplitude`.
 RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
-                         const std::vector<double>& frequencies, RotaryLayout layout = RotaryLayout::halves);
+                         const std::vector<double>& frequencies, RotaryLayout layout = RotaryLayout::halves,
+                         double amplitude = 1);
 
 /// Rotates the first R dimensions of the first `heads` heads (default: all) and copies the rest.
 ///

@@ -32,6 +32,7 @@ void add_model_fields(std::vector<Field>& list, models::LanguageModelConfig& m) 
                   choice(m.activation, {"none", "relu", "gelu", "gelu_tanh", "silu"})});
   list.push_back({"gated", "gated feed-forward networks (as in Llama)", &m.gated});
   list.push_back({"attention-bias", "biases of queries, keys and values", &m.attention_bias});
+  list.push_back({"qk-norm", "normalise the queries and keys of every head (as in Qwen 3)", &m.qk_norm});
   list.push_back({"out-bias", "bias of the attention's output", &m.out_bias});
   list.push_back({"ff-bias", "biases of the feed-forward networks", &m.ffn_bias});
   list.push_back({"head-bias", "bias of the output layer", &m.head_bias});

@@ -42,7 +42,7 @@ void bind_config(nb::module_& m) {
   MH_FIELD(out_bias), MH_FIELD(ffn_bias), MH_FIELD(head_bias), MH_FIELD(tie_embeddings),
       MH_FIELD(scale_embeddings);
   MH_FIELD(dropout_p), MH_FIELD(attention_dropout_p), MH_FIELD(ffn_dropout_p), MH_FIELD(init_std);
-  MH_FIELD(scaled_residual_init), MH_FIELD(default_linear_init);
+  MH_FIELD(qk_norm), MH_FIELD(scaled_residual_init), MH_FIELD(default_linear_init);
 #undef MH_FIELD
   c.def_prop_rw(
       "positions",
@@ -58,6 +58,7 @@ void bind_config(nb::module_& m) {
       "rotary_layout",
       [](const C& x) { return x.rotary_layout == RotaryLayout::halves ? "halves" : "interleaved"; },
       [](C& x, const std::string& name) { x.rotary_layout = rotary_layout_of(name); });
+  c.def_rw("rotary_scaling", &C::rotary_scaling);
   c.def("__eq__", [](const C& a, const C& b) { return a == b; });
   m.def("language_model_preset", &models::language_model_preset, "name"_a, "'tiny', 'small' or 'tutorial'.");
 }

@@ -129,10 +129,11 @@ using Options = nn::MultiHeadAttentionOptions;
 void construct_attention(nn::MultiHeadAttention* self, int64_t embed_dim, int64_t num_heads,
                          int64_t num_kv_heads, int64_t head_dim, int64_t value_head_dim, int64_t query_dim,
                          int64_t key_dim, int64_t value_dim, bool query_bias, bool key_bias, bool value_bias,
-                         bool out_bias, std::optional<double> scale, double dropout_p, Rng* rng) {
+                         bool out_bias, std::optional<double> scale, double dropout_p, bool qk_norm,
+                         double qk_norm_eps, Rng* rng) {
   new (self) nn::MultiHeadAttention(
       Options{embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, query_dim, key_dim, value_dim,
-              query_bias, key_bias, value_bias, out_bias, scale, dropout_p},
+              query_bias, key_bias, value_bias, out_bias, scale, dropout_p, qk_norm, qk_norm_eps},
       rng_or_default(rng));
 }
 
@@ -169,7 +170,8 @@ void bind_attention_module(nb::module_& m) {
   c.def("__init__", &construct_attention, "embed_dim"_a, "num_heads"_a, nb::kw_only(), "num_kv_heads"_a = 0,
         "head_dim"_a = 0, "value_head_dim"_a = 0, "query_dim"_a = 0, "key_dim"_a = 0, "value_dim"_a = 0,
         "query_bias"_a = true, "key_bias"_a = true, "value_bias"_a = true, "out_bias"_a = true,
-        "scale"_a = nb::none(), "dropout_p"_a = 0.0, "rng"_a = nb::none());
+        "scale"_a = nb::none(), "dropout_p"_a = 0.0, "qk_norm"_a = false, "qk_norm_eps"_a = 1e-6,
+        "rng"_a = nb::none());
   c.def("__call__", &call_attention, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(), nb::kw_only(),
         "mask"_a = nb::none(), "rng"_a = nb::none(), "rotary"_a = nb::none(), "bias"_a = nb::none(),
         "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "softcap"_a = 0.0f,

@@ -16,6 +16,7 @@
 #include "multihead/ops/softmax.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
+#include "python/src/modules.h"
 #include "python/src/names.h"
 
 namespace multihead::python {
@@ -175,18 +176,50 @@ void bind_layers(nb::module_& m) {
       "reduction"_a = "mean", "Cross-entropy from logits [..., V] and targets [...].");
 }
 
+RotaryScaling::Kind scaling_kind_of(const std::string& name) {
+  using Kind = RotaryScaling::Kind;
+  return to_enum<Kind>(
+      name, "kind",
+      {{"none", Kind::none}, {"linear", Kind::linear}, {"llama3", Kind::llama3}, {"yarn", Kind::yarn}});
+}
+
+void bind_rotary_scaling(nb::module_& m) {
+  using S = RotaryScaling;
+  nb::class_<S> c(m, "RotaryScaling",
+                  "How rotary frequencies change for texts longer than those of the first training.\n"
+                  "kind: 'none', 'linear', 'llama3' or 'yarn'. Fields are keyword arguments.");
+  bind_fields_init(c, "RotaryScaling");
+  c.def_rw("factor", &S::factor).def_rw("original_context", &S::original_context);
+  c.def_rw("low_freq_factor", &S::low_freq_factor).def_rw("high_freq_factor", &S::high_freq_factor);
+  c.def_rw("beta_fast", &S::beta_fast).def_rw("beta_slow", &S::beta_slow);
+  c.def_rw("attention_factor", &S::attention_factor).def_rw("truncate", &S::truncate);
+  c.def_prop_rw(
+      "kind",
+      [](const S& s) {
+        static const char* const names[] = {"none", "linear", "llama3", "yarn"};
+        return names[static_cast<int>(s.kind)];
+      },
+      [](S& s, const std::string& name) { s.kind = scaling_kind_of(name); });
+  c.def("__eq__", [](const S& a, const S& b) { return a == b; });
+}
+
 void bind_rotary(nb::module_& m) {
+  bind_rotary_scaling(m);
   nb::class_<RotaryTable>(m, "RotaryTable", "Cosines and sines of rotary angles.")
       .def_ro("cos", &RotaryTable::cos)
       .def_ro("sin", &RotaryTable::sin);
   m.def(
       "rotary_table",
-      [](int64_t length, int64_t rotary_dim, nb::handle starts, double base, const std::string& layout) {
+      [](int64_t length, int64_t rotary_dim, nb::handle starts, double base, const std::string& layout,
+         const RotaryScaling* scaling) {
+        const RotaryScaling how = scaling != nullptr ? *scaling : RotaryScaling{};
         return rotary_table(length, to_integers(starts, {"rotary_table", "starts"}),
-                            rotary_frequencies(rotary_dim, base), rotary_layout_of(layout));
+                            rotary_frequencies(rotary_dim, base, how), rotary_layout_of(layout),
+                            rotary_amplitude(how));
       },
       "length"_a, "rotary_dim"_a, "starts"_a = 0, "base"_a = 10000.0, "layout"_a = "halves",
-      "Angles position * base^(-2k/R) for positions start, start + 1, ...");
+      "scaling"_a = nb::none(),
+      "Angles position * base^(-2k/R), scaled, for positions start, start + 1, ...");
   m.def(
       "rotary",
       [](nb::handle x, const RotaryTable& table, int64_t heads) {

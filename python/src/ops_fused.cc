@@ -107,8 +107,15 @@ void bind_norms_and_losses(nb::module_& m) {
       "reduction"_a = "mean",
       "cross_entropy(x @ weight.T, targets) without ever holding all logits: x [..., E], weight [V, E],\n"
       "targets [...]; reduction 'mean' or 'sum'.");
-  m.def("rotary_frequencies", &rotary_frequencies, "rotary_dim"_a, "base"_a = 10000.0,
-        "base^(-2k / rotary_dim) for k < rotary_dim / 2.");
+  m.def(
+      "rotary_frequencies",
+      [](int64_t rotary_dim, double base, const RotaryScaling* scaling) {
+        return rotary_frequencies(rotary_dim, base, scaling != nullptr ? *scaling : RotaryScaling{});
+      },
+      "rotary_dim"_a, "base"_a = 10000.0, "scaling"_a = nb::none(),
+      "base^(-2k / rotary_dim) for k < rotary_dim / 2, scaled.");
+  m.def("rotary_amplitude", &rotary_amplitude, "scaling"_a,
+        "What a scaling multiplies sines and cosines by.");
 }
 
 void bind_numbers(nb::module_& m) {

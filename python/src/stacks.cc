@@ -58,6 +58,8 @@ nn::TransformerLayerOptions layer_options(Keywords& k) {
   o.attention.query_bias = o.attention.key_bias = o.attention.value_bias = bias;
   o.attention.out_bias = k.take("out_bias", true);
   o.attention.dropout_p = k.take("attention_dropout_p", 0.0);
+  o.attention.qk_norm = k.take("qk_norm", false);
+  o.attention.qk_norm_eps = k.take("qk_norm_eps", 1e-6);
   o.feed_forward.embed_dim = o.attention.embed_dim;
   o.feed_forward.hidden_dim = k.take<int64_t>("hidden_dim", 4 * o.attention.embed_dim);
   o.feed_forward.activation = activation_of(k.take<std::string>("activation", "gelu"));

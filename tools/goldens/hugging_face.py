@@ -12,7 +12,7 @@ import pathlib
 import torch
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM)
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "hugging_face"
 
@@ -25,6 +25,14 @@ def models():
     yield "llama_tied", LlamaForCausalLM(
         LlamaConfig(**llama, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, head_dim=10, rope_theta=500.0))
     yield "mistral", MistralForCausalLM(MistralConfig(**llama, sliding_window=4))
+    yield "qwen2", Qwen2ForCausalLM(Qwen2Config(**llama, tie_word_embeddings=True))
+    yield "qwen3", Qwen3ForCausalLM(Qwen3Config(**llama, head_dim=10))
+    # A short first context and a small base, so that eleven tokens meet kept, blended and divided frequencies.
+    for kind, more in (("linear", {}),
+                       ("llama3", dict(low_freq_factor=0.5, high_freq_factor=1.5, original_max_position_embeddings=8)),
+                       ("yarn", dict(beta_fast=2, beta_slow=0.25, original_max_position_embeddings=8))):
+        rope = dict(rope_type=kind, rope_theta=50.0, factor=3.0, **more)
+        yield f"rope_{kind}", LlamaForCausalLM(LlamaConfig(**llama, head_dim=12, rope_parameters=rope))
 
 
 def write():
