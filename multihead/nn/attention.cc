@@ -156,6 +156,11 @@ AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call
   options.bias = call.bias;
   options.alibi_slopes = call.alibi_slopes;
   options.relative_bias = call.relative_bias;
+  options.sinks = call.sinks;
+  if (options_.zero_attn) {
+    MH_CHECK(!call.sinks.defined(), ValueError, "MultiHeadAttention: sinks and zero_attn exclude each other");
+    options.sinks = Tensor::zeros({options_.num_heads}, out_proj.weight.dtype());
+  }
   options.dropout_p = static_cast<float>(options_.dropout_p);
   options.rng = call.rng;
   options.empty_row = call.empty_row;

@@ -25,6 +25,8 @@ struct MultiHeadAttentionOptions {
   /// Queries and keys of every head pass an RMS norm over head_dim, before they are rotated (Qwen 3).
   bool qk_norm = false;
   double qk_norm_eps = 1e-6;
+  /// One more key and value of zeros, which every query may attend to (PyTorch's add_zero_attn).
+  bool zero_attn = false;
 };
 
 /// What a call may add. Everything is optional.
@@ -35,6 +37,7 @@ struct AttentionCall {
   Tensor bias = {};                     ///< added to the scores; broadcasts to [B, H, Tq, Tk]
   Tensor alibi_slopes = {};             ///< [H]
   Tensor relative_bias = {};            ///< [H or 1, span], see AttentionOptions
+  Tensor sinks = {};                    ///< [H], see AttentionOptions
   float softcap = 0;
   ScoreMod score_mod = {};  ///< a score function of the user's
   EmptyRow empty_row = EmptyRow::zero;

@@ -92,9 +92,10 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options, c
                                   value.requires_grad(),
                                   options.bias.requires_grad(),
                                   options.alibi_slopes.requires_grad(),
-                                  options.relative_bias.requires_grad()};
+                                  options.relative_bias.requires_grad(),
+                                  options.sinks.requires_grad()};
   const Shape relative = options.relative_bias.defined() ? options.relative_bias.shape() : Shape();
-  return record({query, key, value, options.bias, options.alibi_slopes, options.relative_bias},
+  return record({query, key, value, options.bias, options.alibi_slopes, options.relative_bias, options.sinks},
                 call.out.tensor.detach(), [call, wanted, relative](const Tensor& dy) -> Gradients {
                   const Dtype dtype = arithmetic_dtype(call.query.tensor.dtype());
                   const auto gradient = [&](bool needed, const Operand& x) -> Operand {
@@ -105,7 +106,8 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options, c
                   Operand dv = gradient(wanted.value, call.value);
                   TermGradients terms = attention_gradients(call, dy, dq, dk, dv, wanted, relative);
                   return {std::move(dq.tensor),  std::move(dk.tensor),   std::move(dv.tensor),
-                          std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative)};
+                          std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative),
+                          std::move(terms.sinks)};
                 });
 }
 
@@ -158,10 +160,11 @@ Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const Atten
                                   qkv.requires_grad(),
                                   options.bias.requires_grad(),
                                   options.alibi_slopes.requires_grad(),
-                                  options.relative_bias.requires_grad()};
+                                  options.relative_bias.requires_grad(),
+                                  options.sinks.requires_grad()};
   const Shape relative = options.relative_bias.defined() ? options.relative_bias.shape() : Shape();
   return record(
-      {qkv, options.bias, options.alibi_slopes, options.relative_bias}, out,
+      {qkv, options.bias, options.alibi_slopes, options.relative_bias, options.sinks}, out,
       [call, wanted, relative, h, kv, d](const Tensor& dy) -> Gradients {
         const Tensor& q = call.query.tensor;
         Tensor d_qkv;
@@ -176,7 +179,8 @@ Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const Atten
         const Tensor d_out = packed_view(rows, 0, h, d).tensor;
         TermGradients terms = attention_gradients(call, d_out, dq, dk, dv, wanted, relative);
         dq = dk = dv = {};
-        return {std::move(d_qkv), std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative)};
+        return {std::move(d_qkv), std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative),
+                std::move(terms.sinks)};
       });
 }
 

@@ -113,6 +113,12 @@ void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
     relative_bias_ = x.as_strided({sizes_.heads, span}, {x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1]})
                          .contiguous();
   }
+  if (options.sinks.defined()) {
+    check_term_dtype(who_, "sinks", options.sinks, dtype);
+    MH_CHECK(options.sinks.rank() == 1 && options.sinks.size(0) == sizes_.heads, ShapeError, who_,
+             ": sinks must be [H=", sizes_.heads, "], got ", options.sinks.shape());
+    sinks_ = options.sinks.contiguous();
+  }
   score_context_.function = score_mod_.function();
   score_context_.offset = mask_.offsets()[0];
   score_context_.offsets = mask_.offsets().size() > 1 ? mask_.offsets().data() : nullptr;

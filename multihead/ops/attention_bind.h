@@ -104,6 +104,7 @@ class BoundAttention {
   const Tensor& alibi_slopes() const { return alibi_slopes_; }
   /// Always [H, span].
   const Tensor& relative_bias() const { return relative_bias_; }
+  const Tensor& sinks() const { return sinks_; }
 
  private:
   void bind_numbers(const AttentionOptions& options);
@@ -120,7 +121,7 @@ class BoundAttention {
   ScoreContext score_context_;
   kernels::ScoreTerms<float> terms_f32_;
   kernels::ScoreTerms<double> terms_f64_;
-  Tensor bias_, alibi_slopes_, relative_bias_;
+  Tensor bias_, alibi_slopes_, relative_bias_, sinks_;
   int64_t relative_center_ = 0;
   bool error_on_empty_row_ = false;
 };

@@ -5,6 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/ops/attention_capture.h"
+#include "multihead/ops/attention_sinks.h"
 
 namespace multihead::detail {
 namespace {
@@ -172,6 +173,7 @@ void compute_attention(AttentionCall& call, const AttentionOptions& options) {
     call.lse_strides = {sizes.heads * sizes.queries, sizes.queries, 1};
   }
   run_forward(call);
+  if (call.bound->sinks().defined()) apply_sinks(call);
   const bool wide = dtype == Dtype::f64;
   if (call.bound->error_on_empty_row())
     wide ? check_no_empty_row<double>(call) : check_no_empty_row<float>(call);
@@ -187,6 +189,7 @@ TermGradients attention_gradients(const AttentionCall& call, const Tensor& d_out
                             ? run_backward<double>(call, d_out, d_query, d_key, d_value, wanted)
                             : run_backward<float>(call, d_out, d_query, d_key, d_value, wanted);
   terms.relative = relative_gradient(terms.relative, relative_shape);
+  if (wanted.sinks) terms.sinks = sink_gradient(call, d_out);
   return terms;
 }
 

@@ -33,11 +33,12 @@ struct AttentionCall {
 
 /// Which gradients somebody wants.
 struct WantedGradients {
-  bool query = false, key = false, value = false, bias = false, alibi = false, relative = false;
+  bool query = false, key = false, value = false, bias = false, alibi = false, relative = false,
+       sinks = false;
 };
 
 struct TermGradients {
-  Tensor bias, alibi, relative;
+  Tensor bias, alibi, relative, sinks;
 };
 
 /// f64 for f64, else f32.
@@ -53,7 +54,7 @@ Tensor empty_ordered_like(const Tensor& like, const Shape& shape, Dtype dtype);
 void compute_attention(AttentionCall& call, const AttentionOptions& options);
 
 /// Writes d_query, d_key, d_value (where wanted) and returns the gradients of the additive terms, which have
-/// the shapes of options.bias, options.alibi_slopes and `relative_shape`.
+/// the shapes of options.bias, options.alibi_slopes, `relative_shape` and options.sinks.
 TermGradients attention_gradients(const AttentionCall& call, const Tensor& d_out, const Operand& d_query,
                                   const Operand& d_key, const Operand& d_value, const WantedGradients& wanted,
                                   const Shape& relative_shape);

@@ -147,6 +147,7 @@ struct Row {
   Doubles probability, derivative, factor;  // factor: 0 where dropped, else 1 / (1 - p)
   std::vector<bool> allowed;
   double lse = -kInf;
+  double sink = 0;  // its probability
   bool empty = true;
 };
 
@@ -166,10 +167,14 @@ Row make_row(const Problem& p, int64_t b, int64_t h, int64_t i) {
     row.empty = row.empty && score == -kInf;
     max = std::max(max, score);
   }
-  double sum = 0;
+  const bool has_sink = p.options.sinks.defined() && !row.empty;
+  const double sink = has_sink ? p.options.sinks.at({h}) : -kInf;
+  max = std::max(max, sink);
+  double sum = has_sink ? std::exp(sink - max) : 0;
   for (double& x : row.probability) sum += (x = row.empty ? 0 : std::exp(x - max));
   for (double& x : row.probability) x = row.empty ? 0 : x / sum;
   if (!row.empty) row.lse = max + std::log(sum);
+  row.sink = has_sink ? std::exp(sink - row.lse) : 0;
   if (row.empty && p.options.empty_row == EmptyRow::uniform) {
     std::fill(row.probability.begin(), row.probability.end(), 1.0 / static_cast<double>(p.keys));
     row.allowed.assign(row.allowed.size(), true);
@@ -178,7 +183,7 @@ Row make_row(const Problem& p, int64_t b, int64_t h, int64_t i) {
 }
 
 struct DoubleGradients {
-  Doubles q, k, v, bias, alibi, relative;
+  Doubles q, k, v, bias, alibi, relative, sinks;
 };
 
 // Index of the element of `shape` that broadcasts to (b, h, i, j).
@@ -205,6 +210,7 @@ void backward_row(const Problem& p, const Row& row, const Pair& first, const dou
     delta += row.probability[j] * dp[j];
   }
   if (row.empty) return;
+  if (!g.sinks.empty()) g.sinks[static_cast<size_t>(first.h)] -= row.sink * delta;
   for (size_t j = 0; j < dp.size(); ++j) {
     if (!row.allowed[j]) continue;
     const Pair at{first.b, first.h, first.i, static_cast<int64_t>(j)};
@@ -283,15 +289,16 @@ Tensor attention_composed(const Tensor& query, const Tensor& key, const Tensor& 
   const Tensor result =
       of_doubles(out, {p->batch, p->heads, p->queries, p->value_dim}, Dtype::f64).to(query.dtype());
   const Shape q_shape = query.shape(), k_shape = key.shape(), v_shape = value.shape();
-  return record({query, key, value, options.bias, options.alibi_slopes, options.relative_bias}, result,
-                [=](const Tensor& dy) -> Gradients {
+  return record({query, key, value, options.bias, options.alibi_slopes, options.relative_bias, options.sinks},
+                result, [=](const Tensor& dy) -> Gradients {
                   const Doubles d_out = dy.to_vector<double>();
                   const auto zeros = [](const Tensor& x) {
                     return Doubles(x.defined() ? static_cast<size_t>(x.numel()) : 0, 0.0);
                   };
                   DoubleGradients g{Doubles(p->q.size(), 0.0),      Doubles(p->k.size(), 0.0),
                                     Doubles(p->v.size(), 0.0),      zeros(p->options.bias),
-                                    zeros(p->options.alibi_slopes), zeros(p->options.relative_bias)};
+                                    zeros(p->options.alibi_slopes), zeros(p->options.relative_bias),
+                                    zeros(p->options.sinks)};
                   each_row([&](int64_t n, const Pair& at) {
                     backward_row(*p, (*rows)[static_cast<size_t>(n)], at, d_out.data() + n * p->value_dim, g);
                   });
@@ -300,7 +307,8 @@ Tensor attention_composed(const Tensor& query, const Tensor& key, const Tensor& 
                   };
                   return {of_doubles(g.q, q_shape, dtype),        of_doubles(g.k, k_shape, dtype),
                           of_doubles(g.v, v_shape, dtype),        term(g.bias, p->options.bias),
-                          term(g.alibi, p->options.alibi_slopes), term(g.relative, p->options.relative_bias)};
+                          term(g.alibi, p->options.alibi_slopes), term(g.relative, p->options.relative_bias),
+                          term(g.sinks, p->options.sinks)};
                 });
 }
 

@@ -50,6 +50,7 @@ std::vector<std::string> score_steps(const AttentionOptions& options, const Scor
   term("bias", options.bias);
   term("relative_bias", options.relative_bias);
   term("alibi_slopes", options.alibi_slopes);
+  if (options.sinks.defined()) steps.emplace_back("one more in every softmax, of no key: sinks");
   return steps;
 }
 

@@ -58,7 +58,10 @@ struct AttentionOptions {
   /// [H or 1, span]: + relative_bias[h, clamp(key position - query position + center, 0, span - 1)].
   Tensor relative_bias = {};
   int64_t relative_center = -1;  ///< default (span - 1) / 2
-  float dropout_p = 0;           ///< on the probabilities; acts only if rng is given
+  /// [H]: every row's softmax has this score besides, of no key: what falls to it is lost. Zeros are softmax
+  /// with 1 added to the sum (add_zero_attn). The log-sum-exp counts it; rows without any key do not have it.
+  Tensor sinks = {};
+  float dropout_p = 0;  ///< on the probabilities; acts only if rng is given
   Rng* rng = nullptr;
   EmptyRow empty_row = EmptyRow::zero;
   Layout layout = Layout::bhtd;

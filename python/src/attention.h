@@ -22,6 +22,7 @@ struct AttentionKeywords {
   Rng* rng = nullptr;
   std::string empty_row = "zero", layout = "bhtd";
   bool allow_binary_bias = false;
+  nb::handle sinks = {};
 };
 
 AttentionOptions to_options(const AttentionKeywords& k);

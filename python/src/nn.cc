@@ -130,17 +130,18 @@ void construct_attention(nn::MultiHeadAttention* self, int64_t embed_dim, int64_
                          int64_t num_kv_heads, int64_t head_dim, int64_t value_head_dim, int64_t query_dim,
                          int64_t key_dim, int64_t value_dim, bool query_bias, bool key_bias, bool value_bias,
                          bool out_bias, std::optional<double> scale, double dropout_p, bool qk_norm,
-                         double qk_norm_eps, Rng* rng) {
+                         double qk_norm_eps, bool zero_attn, Rng* rng) {
   new (self) nn::MultiHeadAttention(
       Options{embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, query_dim, key_dim, value_dim,
-              query_bias, key_bias, value_bias, out_bias, scale, dropout_p, qk_norm, qk_norm_eps},
+              query_bias, key_bias, value_bias, out_bias, scale, dropout_p, qk_norm, qk_norm_eps, zero_attn},
       rng_or_default(rng));
 }
 
 Tensor call_attention(const nn::MultiHeadAttention& a, nb::handle query, nb::handle key, nb::handle value,
                       nb::handle mask, Rng* rng, const RotaryTable* rotary, nb::handle bias,
                       nb::handle alibi_slopes, nb::handle relative_bias, float softcap, nb::handle score_mod,
-                      const std::string& empty_row, AttentionCapture* capture, nb::handle residual) {
+                      const std::string& empty_row, AttentionCapture* capture, nb::handle residual,
+                      nb::handle sinks) {
   constexpr const char* who = "MultiHeadAttention";
   const Tensor q = to_tensor(query, {who, "query"});
   const Tensor k = key.is_none() ? q : to_tensor(key, {who, "key"});
@@ -152,6 +153,7 @@ Tensor call_attention(const nn::MultiHeadAttention& a, nb::handle query, nb::han
   call.bias = to_tensor_or_none(bias, {who, "bias"});
   call.alibi_slopes = to_tensor_or_none(alibi_slopes, {who, "alibi_slopes"});
   call.relative_bias = to_tensor_or_none(relative_bias, {who, "relative_bias"});
+  call.sinks = to_tensor_or_none(sinks, {who, "sinks"});
   call.softcap = softcap;
   call.score_mod = to_score_mod(score_mod);
   call.empty_row = empty_row_of(empty_row);
@@ -171,12 +173,12 @@ void bind_attention_module(nb::module_& m) {
         "head_dim"_a = 0, "value_head_dim"_a = 0, "query_dim"_a = 0, "key_dim"_a = 0, "value_dim"_a = 0,
         "query_bias"_a = true, "key_bias"_a = true, "value_bias"_a = true, "out_bias"_a = true,
         "scale"_a = nb::none(), "dropout_p"_a = 0.0, "qk_norm"_a = false, "qk_norm_eps"_a = 1e-6,
-        "rng"_a = nb::none());
+        "zero_attn"_a = false, "rng"_a = nb::none());
   c.def("__call__", &call_attention, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(), nb::kw_only(),
         "mask"_a = nb::none(), "rng"_a = nb::none(), "rotary"_a = nb::none(), "bias"_a = nb::none(),
         "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "softcap"_a = 0.0f,
         "score_mod"_a = nb::none(), "empty_row"_a = "zero", "capture"_a = nb::none(),
-        "residual"_a = nb::none(),
+        "residual"_a = nb::none(), "sinks"_a = nb::none(),
         "key and value default to query and key. Dropout acts exactly when rng is given.");
   c.def_prop_ro("embed_dim", [](const nn::MultiHeadAttention& a) { return a.options().embed_dim; });
   c.def_prop_ro("num_heads", [](const nn::MultiHeadAttention& a) { return a.options().num_heads; });

@@ -60,6 +60,7 @@ nn::TransformerLayerOptions layer_options(Keywords& k) {
   o.attention.dropout_p = k.take("attention_dropout_p", 0.0);
   o.attention.qk_norm = k.take("qk_norm", false);
   o.attention.qk_norm_eps = k.take("qk_norm_eps", 1e-6);
+  o.attention.zero_attn = k.take("zero_attn", false);
   o.feed_forward.embed_dim = o.attention.embed_dim;
   o.feed_forward.hidden_dim = k.take<int64_t>("hidden_dim", 4 * o.attention.embed_dim);
   o.feed_forward.activation = activation_of(k.take<std::string>("activation", "gelu"));
@@ -68,6 +69,7 @@ nn::TransformerLayerOptions layer_options(Keywords& k) {
   o.feed_forward.dropout_p = k.take("ffn_dropout_p", 0.0);
   o.norm.kind = norm_kind_of(k.take<std::string>("norm", "layer"));
   o.norm.eps = k.take("norm_eps", 1e-5);
+  o.norm.bias = k.take("norm_bias", true);
   o.norm_first = k.take("norm_first", false);
   o.cross_attention = k.take("cross_attention", false);
   o.dropout_p = k.take("dropout_p", 0.0);

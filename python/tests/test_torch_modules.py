@@ -80,10 +80,17 @@ def torch_modules():
         "LayerNorm": t.LayerNorm(24),
         "RMSNorm": t.RMSNorm(24, eps=1e-6),
         "MultiheadAttention": t.MultiheadAttention(24, 4, batch_first=True),
+        "MultiheadAttention, add_zero_attn": t.MultiheadAttention(24, 4, batch_first=True, add_zero_attn=True),
         "TransformerEncoderLayer": layer,
+        "TransformerEncoderLayer without biases": t.TransformerEncoderLayer(
+            24, 4, 40, dropout=0.0, batch_first=True, bias=False
+        ),
         "TransformerEncoderLayer, norm first": pre,
         "TransformerEncoder": t.TransformerEncoder(layer, 3, t.LayerNorm(24)),
         "TransformerDecoder": t.TransformerDecoder(decoder, 2),
+        "TransformerDecoder without biases": t.TransformerDecoder(
+            t.TransformerDecoderLayer(24, 4, 40, dropout=0.0, batch_first=True, bias=False), 2
+        ),
     }
 
 

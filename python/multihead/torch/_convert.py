@@ -16,8 +16,8 @@ def _activation(layer):
 
 
 def _attention(m):
-    if m.bias_k is not None or m.add_zero_attn:
-        raise ValueError("from_torch: nn.MultiheadAttention with add_bias_kv or add_zero_attn is not supported")
+    if m.bias_k is not None:
+        raise ValueError("from_torch: nn.MultiheadAttention with add_bias_kv is not supported")
     bias = m.in_proj_bias is not None
     return nn.MultiHeadAttention(
         m.embed_dim,
@@ -29,12 +29,12 @@ def _attention(m):
         value_bias=bias,
         out_bias=m.out_proj.bias is not None,
         dropout_p=m.dropout,
+        zero_attn=m.add_zero_attn,
     )
 
 
 def _layer_options(layer, cross):
-    if layer.norm1.bias is None:
-        raise ValueError("from_torch: layers with bias=False are not supported")
+    bias = layer.linear1.bias is not None
     return dict(
         embed_dim=layer.linear1.in_features,
         num_heads=layer.self_attn.num_heads,
@@ -46,6 +46,10 @@ def _layer_options(layer, cross):
         attention_dropout_p=layer.self_attn.dropout,
         ffn_dropout_p=layer.dropout.p,
         cross_attention=cross,
+        attention_bias=bias,
+        out_bias=bias,
+        ffn_bias=bias,
+        norm_bias=bias,
     )
 
 
