@@ -10,7 +10,7 @@
 namespace multihead::optim {
 namespace {
 
-constexpr std::string_view kNames[] = {"constant", "linear", "cosine", "noam"};
+constexpr std::string_view kNames[] = {"constant", "linear", "cosine", "noam", "wsd"};
 
 double noam(const Schedule& s, double t) {
   return s.lr / std::sqrt(static_cast<double>(s.embed_dim)) *
@@ -20,6 +20,11 @@ double noam(const Schedule& s, double t) {
 // What is left of the way from lr to the last rate, 1 … 0.
 double remaining(const Schedule& s, int64_t step) {
   if (s.kind == ScheduleKind::constant) return 1;
+  if (s.kind == ScheduleKind::wsd) {
+    const double length = s.decay_share * static_cast<double>(s.total_steps);
+    const double left = std::max(0.0, static_cast<double>(s.total_steps - step));
+    return left >= length ? 1 : 1 - std::sqrt(1 - left / length);
+  }
   const int64_t length = std::max<int64_t>(s.total_steps - s.warmup_steps, 1);
   const double done = std::min(1.0, static_cast<double>(step - s.warmup_steps) / static_cast<double>(length));
   if (s.kind == ScheduleKind::linear) return 1 - done;
@@ -42,6 +47,8 @@ void check(const Schedule& s) {
            s.warmup_steps);
   MH_CHECK(s.final_ratio >= 0 && s.final_ratio <= 1, ValueError,
            "schedule: final_ratio must be in [0, 1], got ", s.final_ratio);
+  MH_CHECK(s.decay_share > 0 && s.decay_share <= 1, ValueError,
+           "schedule: decay_share must be in (0, 1], got ", s.decay_share);
   if (s.kind == ScheduleKind::noam) {
     MH_CHECK(s.embed_dim > 0, ValueError, "schedule: noam needs embed_dim > 0, got ", s.embed_dim);
     MH_CHECK(s.warmup_steps > 0, ValueError, "schedule: noam needs warmup_steps > 0, got 0");
@@ -57,7 +64,7 @@ ScheduleKind parse_schedule(std::string_view text) {
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (text == kNames[i]) return static_cast<ScheduleKind>(i);
   }
-  throw ValueError(concat("schedule: expected constant, linear, cosine or noam, got ", quote(text)));
+  throw ValueError(concat("schedule: expected constant, linear, cosine, noam or wsd, got ", quote(text)));
 }
 
 }  // namespace multihead::optim

@@ -7,17 +7,25 @@
 
 namespace multihead::optim {
 
-enum class ScheduleKind { constant, linear, cosine, noam };
+enum class ScheduleKind {
+  constant,
+  linear,
+  cosine,
+  noam,
+  wsd,  ///< warm-up, stable, decay: constant until the last steps, so that a run can be prolonged from there
+};
 
 /// The rate of every step. Warm-up is linear: the first of `warmup_steps` steps gets lr / warmup_steps.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
   double lr = 1e-3;          ///< the highest rate; for noam the factor in front
   int64_t warmup_steps = 0;  ///< noam: at least 1
-  int64_t total_steps = 0;   ///< linear, cosine: where they end; later steps keep the last rate
-  double final_ratio = 0;    ///< linear, cosine: the last rate is final_ratio · lr
+  int64_t total_steps = 0;   ///< linear, cosine, wsd: where they end; later steps keep the last rate
+  double final_ratio = 0;    ///< linear, cosine, wsd: the last rate is final_ratio · lr
   int64_t embed_dim = 0;  ///< noam: lr · embed_dim^-½ · min(t^-½, t · warmup_steps^-1.5), t = step + 1
                           ///< (Vaswani et al. 2017, §5.3)
+  double decay_share = 0.2;  ///< wsd: share of total_steps, at their end, in which the rate falls as 1 - √t
+                             ///< (Hägele et al. 2024)
 
   /// Steps count from 0. Throws ValueError if step < 0.
   double at(int64_t step) const;
@@ -27,7 +35,7 @@ struct Schedule {
 void check(const Schedule& schedule);
 
 std::string_view name(ScheduleKind kind);
-/// "constant", "linear", "cosine" or "noam"; throws ValueError otherwise.
+/// "constant", "linear", "cosine", "noam" or "wsd"; throws ValueError otherwise.
 ScheduleKind parse_schedule(std::string_view name);
 
 }  // namespace multihead::optim

@@ -35,6 +35,20 @@ TEST(ScheduleTest, CosineIsHalfwayInTheMiddleAndNeverRises) {
   for (int64_t step = 5; step < 30; ++step) EXPECT_LE(s.at(step + 1), s.at(step)) << step;
 }
 
+TEST(ScheduleTest, WsdIsConstantUntilTheLastSteps) {
+  const Schedule s{
+      .kind = ScheduleKind::wsd, .lr = 2, .warmup_steps = 4, .total_steps = 100, .final_ratio = 0.1};
+  EXPECT_DOUBLE_EQ(s.at(1), 1);
+  for (const int64_t step : {4, 50, 80}) EXPECT_DOUBLE_EQ(s.at(step), 2);
+  EXPECT_NEAR(s.at(85), 2 * (0.1 + 0.9 * (1 - std::sqrt(0.25))), 1e-14);
+  for (const int64_t step : {100, 1000}) EXPECT_DOUBLE_EQ(s.at(step), 0.2);
+  for (int64_t step = 80; step < 100; ++step) EXPECT_LT(s.at(step + 1), s.at(step)) << step;
+  // What came before the decay is the same in a longer run.
+  const Schedule longer{
+      .kind = ScheduleKind::wsd, .lr = 2, .warmup_steps = 4, .total_steps = 400, .final_ratio = 0.1};
+  for (int64_t step = 0; step <= 80; ++step) EXPECT_EQ(longer.at(step), s.at(step));
+}
+
 TEST(ScheduleTest, NoamPeaksAtTheEndOfWarmup) {
   const Schedule s{.kind = ScheduleKind::noam, .lr = 1, .warmup_steps = 2000, .embed_dim = 256};
   EXPECT_DOUBLE_EQ(s.at(0), std::pow(2000, -1.5) / 16);
@@ -54,13 +68,18 @@ TEST(ScheduleTest, RefusesWhatMakesNoSense) {
                ValueError);
   EXPECT_THROW(check(Schedule{.kind = ScheduleKind::noam, .warmup_steps = 5}), ValueError);
   EXPECT_THROW(check(Schedule{.kind = ScheduleKind::noam, .embed_dim = 8}), ValueError);
+  EXPECT_THROW(check(Schedule{.kind = ScheduleKind::wsd}), ValueError);
+  for (const double share : {0.0, 1.5, std::nan("")}) {
+    EXPECT_THROW(check(Schedule{.kind = ScheduleKind::wsd, .total_steps = 9, .decay_share = share}),
+                 ValueError);
+  }
   EXPECT_THROW(Schedule{}.at(-1), ValueError);
   EXPECT_NO_THROW(check(Schedule{}));
 }
 
 TEST(ScheduleTest, NamesGoBothWays) {
-  for (const auto kind :
-       {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::noam}) {
+  for (const auto kind : {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine,
+                          ScheduleKind::noam, ScheduleKind::wsd}) {
     EXPECT_EQ(parse_schedule(name(kind)), kind);
   }
   EXPECT_THROW(parse_schedule("cosin"), ValueError);

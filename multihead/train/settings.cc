@@ -85,10 +85,11 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"accumulate", "micro-batches per step", &s.accumulate});
   list.push_back({"optimizer", "update rule", choice(s.optimizer, {"adamw", "adam", "sgd"})});
   list.push_back({"schedule", "course of the learning rate",
-                  choice(s.schedule, {"constant", "linear", "cosine", "noam"})});
+                  choice(s.schedule, {"constant", "linear", "cosine", "noam", "wsd"})});
   list.push_back({"lr", "highest learning rate (noam: factor)", &s.lr});
   list.push_back({"warmup", "steps of linear warm-up", &s.warmup_steps});
   list.push_back({"final-ratio", "last learning rate, as a share of the highest", &s.final_ratio});
+  list.push_back({"decay-share", "wsd: share of the steps, at the end, in which it falls", &s.decay_share});
   list.push_back({"beta1", "Adam: decay of the first moment", &s.beta1});
   list.push_back({"beta2", "Adam: decay of the second moment", &s.beta2});
   list.push_back({"eps", "Adam: added to the root of the second moment", &s.eps});
@@ -146,7 +147,8 @@ optim::Schedule schedule_of(const TrainingSettings& s, int64_t embed_dim) {
           .warmup_steps = s.warmup_steps,
           .total_steps = s.steps,
           .final_ratio = s.final_ratio,
-          .embed_dim = embed_dim};
+          .embed_dim = embed_dim,
+          .decay_share = s.decay_share};
 }
 
 void check_least(const char* flag, int64_t value, int64_t least) {

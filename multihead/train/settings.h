@@ -22,7 +22,8 @@ struct TrainingSettings {
   optim::ScheduleKind schedule = optim::ScheduleKind::cosine;
   double lr = 1e-3;
   int64_t warmup_steps = 100;
-  double final_ratio = 0.1;  ///< of the learning rate, at the end of linear and cosine
+  double final_ratio = 0.1;  ///< of the learning rate, at the end of linear, cosine and wsd
+  double decay_share = 0.2;  ///< wsd: share of the steps in which the rate falls
   double beta1 = 0.9, beta2 = 0.99;
   double eps = 1e-8;
   bool eps_hat = false;

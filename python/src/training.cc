@@ -79,15 +79,15 @@ void bind_optimizers(nb::module_& m) {
   m.def(
       "learning_rate",
       [](int64_t step, const std::string& kind, double lr, int64_t warmup_steps, int64_t total_steps,
-         double final_ratio, int64_t embed_dim) {
+         double final_ratio, int64_t embed_dim, double decay_share) {
         const optim::Schedule s{
-            optim::parse_schedule(kind), lr, warmup_steps, total_steps, final_ratio, embed_dim};
+            optim::parse_schedule(kind), lr, warmup_steps, total_steps, final_ratio, embed_dim, decay_share};
         optim::check(s);
         return s.at(step);
       },
       "step"_a, nb::kw_only(), "kind"_a = "constant", "lr"_a = 1e-3, "warmup_steps"_a = 0,
-      "total_steps"_a = 0, "final_ratio"_a = 0.0, "embed_dim"_a = 0,
-      "The rate of a step (from 0) of a 'constant', 'linear', 'cosine' or 'noam' schedule with linear "
+      "total_steps"_a = 0, "final_ratio"_a = 0.0, "embed_dim"_a = 0, "decay_share"_a = 0.2,
+      "The rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule with linear "
       "warm-up.");
 }
 
