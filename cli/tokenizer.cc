@@ -63,7 +63,7 @@ class TokenizerEncode : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
-    flags.positional("TEXT", text_, "what to encode; - reads stdin", false);
+    flags.positional("TEXT", text_, "what to encode; - or none: stdin", false);
     flags.text("data", "FILE", data_, "encode this text file …");
     flags.text("out", "FILE", out_, "… into this token file, from which `train lm` reads without loading it");
     flags.flag("special", special_, "read special tokens written in the text as such");
@@ -99,7 +99,7 @@ class TokenizerEncode : public Verb {
     return kDone;
   }
 
-  std::string folder_, text_, data_, out_;
+  std::string folder_, text_ = "-", data_, out_;
   bool special_ = false;
 };
 

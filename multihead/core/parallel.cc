@@ -43,6 +43,7 @@ void pause() {
 #endif
 }
 
+// 0 if it says nothing that we understand.
 int threads_from(const char* variable) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return 0;
@@ -51,8 +52,13 @@ int threads_from(const char* variable) {
   return end != text && *end == '\0' && value >= 1 && value <= kMaxThreads ? static_cast<int>(value) : 0;
 }
 
+constexpr const char* kVariable = "MULTIHEAD_NUM_THREADS";
+
+// 0: our variable makes no sense, which num_threads() reports. OMP_NUM_THREADS may hold lists that are not
+// ours.
 int default_threads() {
-  if (const int n = threads_from("MULTIHEAD_NUM_THREADS")) return n;
+  if (const char* text = std::getenv(kVariable); text != nullptr && *text != '\0')
+    return threads_from(kVariable);
   if (const int n = threads_from("OMP_NUM_THREADS")) return n;
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::clamp(CPU_COUNT(&set), 1, kMaxThreads);
@@ -274,7 +280,11 @@ HostThreadsScope::HostThreadsScope(const HostThreads& host) : before_(current_ho
 HostThreadsScope::~HostThreadsScope() { current_host = before_; }
 
 int num_threads() {
-  return current_host != nullptr ? current_host->threads : shared().threads.load(std::memory_order_relaxed);
+  if (current_host != nullptr) return current_host->threads;
+  const int threads = shared().threads.load(std::memory_order_relaxed);
+  MH_CHECK(threads > 0, ValueError, kVariable, ": expected a whole number in [1, ", kMaxThreads, "], got '",
+           std::getenv(kVariable), "'");
+  return threads;
 }
 
 void set_num_threads(int threads) {

@@ -65,10 +65,19 @@ expect 3 'other.txt.*not among the 18' "${train[@]}" --out run --data other.txt 
 expect 3 'config.json' "$multihead" generate nothing --prompt x
 expect 2 'prompt is empty' "$multihead" generate run --prompt ''
 expect 2 'temperature' "$multihead" generate run --prompt the --temperature -1
+for threads in many 0 -1 2.5 4096; do
+  MULTIHEAD_NUM_THREADS=$threads expect 2 "MULTIHEAD_NUM_THREADS: expected a whole number in .1, 1024., got '$threads'" \
+    "$multihead" generate run --prompt the
+done
+MULTIHEAD_NUM_THREADS=many expect 0 'the' "$multihead" generate run --prompt the --max-new-tokens 2 --threads 2
+MULTIHEAD_NUM_THREADS='' expect 0 'the' "$multihead" generate run --prompt the --max-new-tokens 2
 expect 3 'other.txt|character|token' "$multihead" eval run --data other.txt  # letters the model never saw
 expect 2 'context must be in \[1, 16\]' "$multihead" eval run --data text.txt --context 17
 expect 2 'character|token' "$multihead" generate run --prompt 'Z€'
 expect 2 'outside \[0,' "$multihead" tokenizer decode run 5 1000000
+ids=$("$multihead" tokenizer encode run 'the cat')
+[[ -n $ids && $(printf 'the cat' | "$multihead" tokenizer encode run) == "$ids" ]] ||
+  fail 'tokenizer encode without a text does not read stdin'
 
 # Vocabulary mismatch: the tokenizer of another model.
 expect 0 'tokens in' "$multihead" tokenizer train text.txt other.txt --out tok --vocab-size 300
