@@ -73,6 +73,24 @@ def test_scale_of_float64(rng, attention_reference):
     np.testing.assert_allclose(ours, attention_reference(q, k, v, scale=0.3), rtol=0, atol=1e-14)
 
 
+def test_sinks_are_scores_of_no_key(rng):
+    q, k, v = qkv(rng, dtype="f8")
+    sinks = mh.tensor(rng.standard_normal(4), requires_grad=True)
+    key, value = (np.repeat(x, 2, axis=1) for x in (k, v))
+    scores = q @ key.swapaxes(2, 3) / np.sqrt(8)
+    extended = np.concatenate([scores, np.broadcast_to(np.asarray(sinks.detach())[:, None, None], (2, 4, 7, 1))], 3)
+    weights = np.exp(extended - extended.max(3, keepdims=True))
+    weights /= weights.sum(3, keepdims=True)
+    with mh.Tape() as tape:
+        out = mh.attention(q, k, v, sinks=sinks)
+        tape.backward(mh.sum(out))
+    np.testing.assert_allclose(np.asarray(out), weights[..., :-1] @ value, atol=1e-13)
+    want = -(weights[..., -1] * np.asarray(out).sum(3)).sum((0, 2))
+    np.testing.assert_allclose(np.asarray(sinks.grad), want, atol=1e-12)
+    with pytest.raises(mh.ShapeError, match=r"sinks must be \[H=4\]"):
+        mh.attention(q, k, v, sinks=np.zeros(3))
+
+
 def test_layouts_strides_and_no_copies(rng):
     q, k, v = qkv(rng, h=2, hkv=2)
     want = np.asarray(mh.attention(q, k, v))

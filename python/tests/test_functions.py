@@ -38,6 +38,11 @@ def test_fused_functions_are_their_parts(rng):
         want = mh.cross_entropy(x @ head.T, targets, label_smoothing=0.1, reduction=reduction)
         close(mh.linear_cross_entropy(x, head, targets, label_smoothing=0.1, reduction=reduction), want, 1e-5)
     close(mh.rotary_frequencies(8), 10000.0 ** (-np.arange(4) / 4), 1e-12)
+    scaling = mh.RotaryScaling(kind="linear", factor=4.0)
+    close(mh.rotary_frequencies(8, scaling=scaling), 10000.0 ** (-np.arange(4) / 4) / 4, 1e-12)
+    assert scaling.kind == "linear" and scaling != mh.RotaryScaling() and mh.rotary_amplitude(scaling) == 1
+    with pytest.raises(ValueError, match="original_context"):
+        mh.rotary_table(3, 8, scaling=mh.RotaryScaling(kind="yarn", factor=2.0))
     with pytest.raises(ValueError, match="'gelu'"):
         mh.activate(x, "tan")
 

@@ -150,6 +150,7 @@ def test_schedules():
     assert rates[0] == 0.25 and max(rates) == 1.0 and rates[-1] < 0.05
     with pytest.raises(ValueError):
         mh.optim.learning_rate(0, kind="up")
+    assert [mh.optim.learning_rate(s, kind="wsd", lr=1.0, total_steps=10) for s in (0, 8, 10)] == [1, 1, 0]
 
 
 def test_safetensors(tmp_path, rng):
@@ -208,12 +209,25 @@ def test_language_model(tmp_path, rng):
     assert abs(loss.item() - np.log(31)) < 0.5
 
 
-def test_hugging_face_reads_what_we_write(tmp_path, rng):
+SCALINGS = {
+    "linear": dict(factor=3.0),
+    "llama3": dict(factor=8.0, original_context=8, low_freq_factor=0.5, high_freq_factor=1.5),
+    "yarn": dict(factor=3.0, original_context=8, beta_fast=2.0, beta_slow=0.25),
+}
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", *SCALINGS])
+def test_hugging_face_reads_what_we_write(tmp_path, rng, name):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    model = tiny(norm="rms", gated=True, activation="silu", attention_bias=False, out_bias=False, ffn_bias=False)
+    more = {"Qwen2ForCausalLM": dict(attention_bias=True), "Qwen3ForCausalLM": dict(qk_norm=True)}.get(name, {})
+    if name in SCALINGS:
+        more = dict(rotary_base=50.0, rotary_scaling=mh.RotaryScaling(kind=name, **SCALINGS[name]))
+    fields = dict(norm="rms", gated=True, activation="silu", attention_bias=False, out_bias=False, ffn_bias=False)
+    model = tiny(**{**fields, **more})
     model.save(str(tmp_path))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(str(tmp_path)).eval()
+    assert type(theirs).__name__ == (name if name.endswith("LM") else "LlamaForCausalLM")
     tokens = rng.integers(0, 31, (2, 9))
     with torch.no_grad():
         want = theirs(torch.from_numpy(tokens)).logits.numpy()
