@@ -17,6 +17,7 @@
 #include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
+#include "multihead/kernels/isa.h"
 #include "multihead/kernels/precision.h"
 
 namespace multihead::cli {
@@ -114,6 +115,7 @@ int run(const std::vector<std::string>& given) {
     return kDone;
   }
   if (line.common.threads > 0) set_num_threads(static_cast<int>(line.common.threads));
+  num_threads(), kernels::current_isa();  // refuse environment variables before anything is written
   choose_precision(line.common);
   return verb->run(line.common);
 }

@@ -10,7 +10,7 @@
 namespace multihead {
 
 /// Threads that parallel_for uses, the caller included. Starts as MULTIHEAD_NUM_THREADS, else
-/// OMP_NUM_THREADS, else the CPUs this process may run on.
+/// OMP_NUM_THREADS, else the CPUs this process may run on. Throws ValueError if the first makes no sense.
 int num_threads();
 
 /// Throws ValueError unless 1 <= threads <= 1024.

@@ -318,6 +318,70 @@ def dropout(x: object, p: float, rng: Rng | None = None) -> Tensor:
 def cross_entropy(logits: object, targets: object, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
     """Cross-entropy from logits [..., V] and targets [...]."""
 
+class RotaryScaling:
+    """
+    How rotary frequencies change for texts longer than those of the first training.
+    kind: 'none', 'linear', 'llama3' or 'yarn'. Fields are keyword arguments.
+    """
+
+    def __init__(self, **kwargs) -> None: ...
+
+    @property
+    def factor(self) -> float: ...
+
+    @factor.setter
+    def factor(self, arg: float, /) -> None: ...
+
+    @property
+    def original_context(self) -> int: ...
+
+    @original_context.setter
+    def original_context(self, arg: int, /) -> None: ...
+
+    @property
+    def low_freq_factor(self) -> float: ...
+
+    @low_freq_factor.setter
+    def low_freq_factor(self, arg: float, /) -> None: ...
+
+    @property
+    def high_freq_factor(self) -> float: ...
+
+    @high_freq_factor.setter
+    def high_freq_factor(self, arg: float, /) -> None: ...
+
+    @property
+    def beta_fast(self) -> float: ...
+
+    @beta_fast.setter
+    def beta_fast(self, arg: float, /) -> None: ...
+
+    @property
+    def beta_slow(self) -> float: ...
+
+    @beta_slow.setter
+    def beta_slow(self, arg: float, /) -> None: ...
+
+    @property
+    def attention_factor(self) -> float: ...
+
+    @attention_factor.setter
+    def attention_factor(self, arg: float, /) -> None: ...
+
+    @property
+    def truncate(self) -> bool: ...
+
+    @truncate.setter
+    def truncate(self, arg: bool, /) -> None: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @kind.setter
+    def kind(self, arg: str, /) -> None: ...
+
+    def __eq__(self, arg: RotaryScaling, /) -> bool: ...
+
 class RotaryTable:
     """Cosines and sines of rotary angles."""
 
@@ -327,8 +391,10 @@ class RotaryTable:
     @property
     def sin(self) -> Tensor: ...
 
-def rotary_table(length: int, rotary_dim: int, starts: object = 0, base: float = 10000.0, layout: str = 'halves') -> RotaryTable:
-    """Angles position * base^(-2k/R) for positions start, start + 1, ..."""
+def rotary_table(length: int, rotary_dim: int, starts: object = 0, base: float = 10000.0, layout: str = 'halves', scaling: RotaryScaling | None = None) -> RotaryTable:
+    """
+    Angles position * base^(-2k/R), scaled, for positions start, start + 1, ...
+    """
 
 def rotary(x: object, table: RotaryTable, heads: int = -1) -> Tensor:
     """Rotates the first R dimensions of x [B, T, N, D]."""
@@ -368,8 +434,11 @@ def linear_cross_entropy(x: object, weight: object, targets: object, *, ignore_i
     targets [...]; reduction 'mean' or 'sum'.
     """
 
-def rotary_frequencies(rotary_dim: int, base: float = 10000.0) -> list[float]:
-    """base^(-2k / rotary_dim) for k < rotary_dim / 2."""
+def rotary_frequencies(rotary_dim: int, base: float = 10000.0, scaling: RotaryScaling | None = None) -> list[float]:
+    """base^(-2k / rotary_dim) for k < rotary_dim / 2, scaled."""
+
+def rotary_amplitude(scaling: RotaryScaling) -> float:
+    """What a scaling multiplies sines and cosines by."""
 
 def scale(x: object, factor: float) -> Tensor:
     """x * factor"""
@@ -502,33 +571,34 @@ def from_torch_key_padding_mask(mask: object) -> Mask:
 def from_torch_sdpa_mask(mask: object) -> Mask:
     """attn_mask of scaled_dot_product_attention: True may attend."""
 
-def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     softmax(softcap(scale * query @ key.T) + biases, over the keys the mask allows) @ value.
 
     Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];
               layout='bthd' swaps H and T in all of them. H % Hkv == 0.
     Dtypes    float32, float64, bfloat16, float16, the same for all three
-    Gradient  query, key, value, bias, alibi_slopes, relative_bias
+    Gradient  query, key, value, bias, alibi_slopes, relative_bias, sinks
     Memory    O(Tq + Tk) per head beyond inputs and output
     Rows      without any allowed key give 0, see empty_row
+    sinks     [H]: one more score in every row's softmax, of no key
     Raises    ShapeError, DtypeError, ValueError
     """
 
-def attention_packed(qkv: object, num_heads: int, num_kv_heads: int = 0, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+def attention_packed(qkv: object, num_heads: int, num_kv_heads: int = 0, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     Self-attention on the output of one projection: qkv [B, T, (H + 2*Hkv)*D] -> [B, T, H*D], without copies;
     otherwise as attention(). num_kv_heads 0 is num_heads.
     """
 
-def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
     Sequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the keys likewise, and sees nothing of
     the others. The log-sum-exp is [H, N]; otherwise as attention().
     """
 
-def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     attention() by its definition: plain loops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
     Same arguments, shapes and gradients; layout 'bhtd' only.
@@ -540,12 +610,12 @@ def merge_attention(a_out: object, a_lse: object, b_out: object, b_lse: object) 
     float32, no gradient.
     """
 
-def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     Which rule attention() follows and how it would run, as text; runs nothing.
     """
 
-def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: object = 'float32', *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None) -> object:
+def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: object = 'float32', *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     explain() from sizes, before any memory is taken: query [batch, heads, queries, head_dim], key [batch, kv_heads,
     keys, head_dim], value [batch, kv_heads, keys, value_dim]; 0 is the query's number.
@@ -784,9 +854,9 @@ class MultiHeadAttention:
     Weights   as torch.nn.MultiheadAttention: in_proj_weight, in_proj_bias, or q_proj, k_proj, v_proj; out_proj
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None) -> None: ...
+    def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, query: object, key: object | None = None, value: object | None = None, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, softcap: float = 0.0, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, residual: object | None = None) -> Tensor:
+    def __call__(self, query: object, key: object | None = None, value: object | None = None, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, softcap: float = 0.0, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, residual: object | None = None, sinks: object | None = None) -> Tensor:
         """
         key and value default to query and key. Dropout acts exactly when rng is given.
         """
@@ -1237,6 +1307,12 @@ class LanguageModelConfig:
     def init_std(self, arg: float, /) -> None: ...
 
     @property
+    def qk_norm(self) -> bool: ...
+
+    @qk_norm.setter
+    def qk_norm(self, arg: bool, /) -> None: ...
+
+    @property
     def scaled_residual_init(self) -> bool: ...
 
     @scaled_residual_init.setter
@@ -1271,6 +1347,12 @@ class LanguageModelConfig:
 
     @rotary_layout.setter
     def rotary_layout(self, arg: str, /) -> None: ...
+
+    @property
+    def rotary_scaling(self) -> RotaryScaling: ...
+
+    @rotary_scaling.setter
+    def rotary_scaling(self, arg: RotaryScaling, /) -> None: ...
 
     def __eq__(self, arg: LanguageModelConfig, /) -> bool: ...
 
@@ -1769,9 +1851,9 @@ class SGD(Optimizer):
 
     def __init__(self, parameters: object, *, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None: ...
 
-def learning_rate(step: int, *, kind: str = 'constant', lr: float = 0.001, warmup_steps: int = 0, total_steps: int = 0, final_ratio: float = 0.0, embed_dim: int = 0) -> float:
+def learning_rate(step: int, *, kind: str = 'constant', lr: float = 0.001, warmup_steps: int = 0, total_steps: int = 0, final_ratio: float = 0.0, embed_dim: int = 0, decay_share: float = 0.2) -> float:
     """
-    The rate of a step (from 0) of a 'constant', 'linear', 'cosine' or 'noam' schedule with linear warm-up.
+    The rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule with linear warm-up.
     """
 
 def load_safetensors(path: str) -> dict:

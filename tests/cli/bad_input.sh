@@ -69,6 +69,7 @@ for threads in many 0 -1 2.5 4096; do
   MULTIHEAD_NUM_THREADS=$threads expect 2 "MULTIHEAD_NUM_THREADS: expected a whole number in .1, 1024., got '$threads'" \
     "$multihead" generate run --prompt the
 done
+MULTIHEAD_ISA=sse9 expect 2 "MULTIHEAD_ISA: expected .*, got 'sse9'" "$multihead" generate run --prompt the
 MULTIHEAD_NUM_THREADS=many expect 0 'the' "$multihead" generate run --prompt the --max-new-tokens 2 --threads 2
 MULTIHEAD_NUM_THREADS='' expect 0 'the' "$multihead" generate run --prompt the --max-new-tokens 2
 expect 3 'other.txt|character|token' "$multihead" eval run --data other.txt  # letters the model never saw
