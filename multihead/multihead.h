@@ -30,6 +30,7 @@
 #include "multihead/ops/attention_explain.h"
 #include "multihead/ops/attention_options.h"
 #include "multihead/ops/attention_profiles.h"
+#include "multihead/ops/attention_sinks.h"
 #include "multihead/ops/dispatch.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/dual.h"
