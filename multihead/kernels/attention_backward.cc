@@ -148,7 +148,7 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, 
   if (c.has_keep) mask = mask_class(*c.p, t, r.k0, r.k1);
   if (mask == BlockClass::empty) return false;
   const bool partial = mask == BlockClass::partial;
-  if (partial) fill_keep(*c.p, t, r.k0, r.k1, b.keep);
+  if (partial && !fill_keep(*c.p, t, r.k0, r.k1, b.keep)) return false;
   if (c.terms->bias) GatherBias(c.terms->bias, c.terms->bias_strides, t, r, b.extra);
   const int step = UsesTiles(c) ? kTileChunk : kChunk;
   for (int k = r.k0; k < r.k1; k += step) {

@@ -135,6 +135,8 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
   BlockClass mask = BlockClass::full;
   if (call.has_keep) mask = mask_class(p, t, r.k0, r.k1);
   if (mask == BlockClass::empty) return false;
+  const uint8_t* keep = mask == BlockClass::partial ? buffers.keep : nullptr;
+  if (keep != nullptr && !fill_keep(p, t, r.k0, r.k1, buffers.keep)) return false;
   ResetState(state);
   const ProductTerm term = TermOfProduct(call, lanes, safe);
   const bool finish_chunks = mask == BlockClass::partial || (call.has_terms && term.end == End::store_max);
@@ -142,8 +144,6 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
     TileScores(call, t, r, buffers.tile, buffers.s, finish_chunks ? nullptr : state.max);
   }
   if (finish_chunks) {
-    const uint8_t* keep = nullptr;
-    if (mask == BlockClass::partial) fill_keep(p, t, r.k0, r.k1, buffers.keep), keep = buffers.keep;
     const float* bias = call.terms->bias ? buffers.bias : nullptr;
     if (bias) GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.bias);
     if (bias && safe) {  // -inf excludes even where the score is NaN

@@ -199,7 +199,7 @@ BlockClass mask_class(const AttentionProblem& p, const RowTile& t, int64_t k0, i
   return empty ? BlockClass::empty : full ? BlockClass::full : BlockClass::partial;
 }
 
-void fill_keep(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t k1, uint8_t* keep) {
+bool fill_keep(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t k1, uint8_t* keep) {
   const Strides4& s = p.keep_strides;
   each_head_run(t, [&](int first, int count) {
     const int64_t head = t.head[first], q0 = t.query[first];
@@ -217,9 +217,13 @@ void fill_keep(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t 
       for (int64_t k = 0; k < k1 - k0; ++k) to[k * kTileRows] &= static_cast<uint8_t>(row[k * s.key] != 0);
     }
   });
-  for (int64_t k = 0; k < k1 - k0; ++k) {  // padding lanes
-    std::memset(keep + k * kTileRows + t.rows, 1, static_cast<size_t>(t.groups * kGroupRows - t.rows));
+  bool any = false;
+  for (int64_t k = 0; k < k1 - k0; ++k) {
+    uint8_t* row = keep + k * kTileRows;
+    any = any || std::memchr(row, 1, static_cast<size_t>(t.rows)) != nullptr;
+    std::memset(row + t.rows, 1, static_cast<size_t>(t.groups * kGroupRows - t.rows));  // padding lanes
   }
+  return any;
 }
 
 }  // namespace multihead::kernels

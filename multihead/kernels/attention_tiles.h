@@ -80,8 +80,9 @@ void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<Atten
 /// Class of key block [k0, k1) for the rows of a tile by dense mask and mask function (analytic masks aside).
 BlockClass mask_class(const AttentionProblem& p, const RowTile& tile, int64_t k0, int64_t k1);
 
-/// Writes keep[k][q] (stride kTileRows) for keys [k0, k1) of a tile: dense mask and mask function.
-void fill_keep(const AttentionProblem& p, const RowTile& tile, int64_t k0, int64_t k1, uint8_t* keep);
+/// Writes keep[k][q] (stride kTileRows) for keys [k0, k1) of a tile: dense mask and mask function. False if
+/// no query may see any of them.
+bool fill_keep(const AttentionProblem& p, const RowTile& tile, int64_t k0, int64_t k1, uint8_t* keep);
 
 /// Runs of equal head in a tile: f(first_row, count).
 template <class F>

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/attention.h"
 #include "multihead/ops/attention_explain.h"
@@ -138,6 +139,32 @@ TEST(MaskTest, ClassifiedBlocksAreNotEvaluated) {
   const std::vector<float> expected = attention(x, x, x, {.mask = causal()}).to_vector<float>();
   const std::vector<float> got = y.to_vector<float>();
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-6);
+}
+
+// A block that a function turns out to leave empty is skipped as one that is known to be.
+TEST(MaskTest, BlocksThatAFunctionLeavesEmptyChangeNoBit) {
+  const auto window = [](ScoreIndex at) {
+    return at.query != 5 && at.key <= at.query && (at.key < 4 || at.query - at.key < 100);
+  };
+  const auto classify = [](const MaskBlock& block) {
+    const bool behind = block.key_begin >= 4 && block.query_begin - (block.key_end - 1) >= 100;
+    return block.key_begin >= block.query_end || behind ? BlockClass::empty : BlockClass::partial;
+  };
+  const auto run = [](const Mask& mask) {
+    Rng rng(3);
+    std::vector<std::vector<float>> results;
+    const Tensor q = randn({1, 2, 1031, 8}, rng), k = randn({1, 2, 1031, 8}, rng),
+                 v = randn({1, 2, 1031, 8}, rng);
+    for (Tensor x : {q, k, v}) x.set_requires_grad();
+    Tape tape;
+    const Tensor y = attention(q, k, v, {.mask = mask});
+    tape.backward(y, randn(y.shape(), rng));
+    for (const Tensor& x : {y, q.grad(), k.grad(), v.grad()}) results.push_back(x.to_vector<float>());
+    return results;
+  };
+  const auto skipped = run(mask_mod(window)), known = run(mask_mod(window, classify));
+  EXPECT_EQ(skipped, known);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(skipped[0][5 * 8 + i], 0) << "query 5 sees nothing";
 }
 
 TEST(MaskTest, ConjunctionIsSymmetricAndKeepsItsOperands) {
