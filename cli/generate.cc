@@ -11,7 +11,7 @@
 namespace multihead::cli {
 namespace {
 
-// Prints text as its tokens come, never half a character.
+// Prints text as its tokens come, never half a character, and U+FFFD for bytes that will never be one.
 class Stream {
  public:
   explicit Stream(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -23,7 +23,7 @@ class Stream {
 
  private:
   void put(size_t bytes) {
-    put_output(std::string_view(pending_).substr(0, bytes));
+    put_output(valid_utf8(pending_.substr(0, bytes)));
     pending_.erase(0, bytes);
   }
   const text::Tokenizer& tokenizer_;

@@ -48,7 +48,8 @@ std::string valid_utf8(const std::string& text) {
   return out;
 }
 
-std::string one_line(std::string text) {
+std::string one_line(const std::string& bytes) {
+  std::string text = valid_utf8(bytes);
   std::replace(text.begin(), text.end(), '\n', ' ');
   std::replace(text.begin(), text.end(), '\r', ' ');
   return text;

@@ -27,10 +27,10 @@ struct LoadedTranslator {
 /// The same for encoder-decoder models.
 LoadedTranslator load_translator_dir(const std::string& folder);
 
-/// JSON holds characters: what is no UTF-8 becomes the replacement character.
+/// Output is text, and tokens may be bytes: what is no UTF-8 becomes the replacement character.
 std::string valid_utf8(const std::string& text);
-/// Line breaks become spaces.
-std::string one_line(std::string text);
+/// The same with spaces for line breaks.
+std::string one_line(const std::string& bytes);
 
 /// The text itself; "-": all of stdin.
 std::string text_or_stdin(const std::string& text);

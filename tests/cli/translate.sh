@@ -62,6 +62,19 @@ rows = [json.loads(line) for line in sys.stdin]
 assert [row["source"] for row in rows] == ["ab", "ba"], rows
 assert all(row["translations"][0]["score"] < 0 for row in rows), rows' || fail "--json of translate"
 
+# Tokens of half a character: what is printed is UTF-8 all the same.
+for word in ab ba abba baab; do printf '%s\t%s\n' "$word" "$(sed 's/a/ä/g; s/b/ß/g' <<<"$word")"; done >bytes.tsv
+bytes=(--tokenizer bpe --vocab-size 300 --steps 1 --warmup 0 --eval-every 0 --heads 2 --width 16 --quiet)
+"$multihead" train seq2seq "${bytes[@]}" --encoder-layers 1 --decoder-layers 1 --max-positions 32 --max-tokens 12 \
+  --batch-tokens 32 --data bytes.tsv --out bytes >/dev/null || fail "training on bytes"
+"$multihead" translate bytes --text ab --sample --n-best 50 --max-length 12 --quiet >sampled.txt
+iconv -f UTF-8 -t UTF-8 sampled.txt >/dev/null || fail "translate printed no UTF-8"
+for _ in {1..200}; do printf 'ä ö ü ß '; done >bytes.txt
+"$multihead" train lm "${bytes[@]}" --layers 1 --context 16 --batch 4 --data bytes.txt --out bytes_lm >/dev/null ||
+  fail "training on bytes"
+"$multihead" generate bytes_lm --prompt 'ä' --max-new-tokens 60 --quiet | iconv -f UTF-8 -t UTF-8 >/dev/null ||
+  fail "generate printed no UTF-8"
+
 expect 0 '' "$multihead" eval run --data valid.tsv --bleu --chrf
 expect 3 'columns.tsv.*line 2' "$multihead" eval run --data columns.tsv --bleu
 "$multihead" eval run --data valid.tsv --bleu --chrf --json | python3 -c '
