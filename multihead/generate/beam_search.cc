@@ -2,57 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <span>
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
+#include "multihead/generate/beam_rules-inl.h"
 #include "multihead/kernels/softmax.h"
 #include "multihead/kernels/token_attention.h"
 
 namespace multihead {
+
+using detail::apply_rules, detail::hypotheses_wanted, detail::kNever;
+
 namespace {
-
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-// How many hypotheses of a sentence must end; as good as all of them where the patience has no end.
-size_t hypotheses_wanted(const BeamOptions& o) {
-  if (o.sample) return static_cast<size_t>(o.num_hypotheses);
-  const double wanted = std::ceil(static_cast<double>(o.beam_size) * o.patience);
-  return static_cast<size_t>(std::min(wanted, double{INT32_MAX}));
-}
-
-void check_options(const BeamOptions& o, size_t sentences) {
-  constexpr int64_t kMost = 1 << 20;
-  const auto in_range = [](const char* name, int64_t value, int64_t most) {
-    MH_CHECK(value >= 1, ValueError, "beam search: ", name, " must be at least 1, got ", value);
-    MH_CHECK(value <= most, ValueError, "beam search: ", name, " must be at most ", most, ", got ", value);
-  };
-  in_range("beam_size", o.beam_size, kMost);
-  in_range("num_hypotheses", o.num_hypotheses, kMost);
-  in_range("max_length", o.max_length, INT64_MAX);
-  MH_CHECK(o.patience > 0 && std::isfinite(o.patience), ValueError, "beam search: patience must be > 0, got ",
-           o.patience);
-  MH_CHECK(std::isfinite(o.length_penalty), ValueError, "beam search: length_penalty must be a number, got ",
-           o.length_penalty);
-  MH_CHECK(o.no_repeat_ngram >= 0, ValueError, "beam search: no_repeat_ngram must be >= 0, got ",
-           o.no_repeat_ngram);
-  MH_CHECK(o.min_length >= 0 && o.min_length <= o.max_length, ValueError,
-           "beam search: min_length must be in [0, max_length], got ", o.min_length);
-  MH_CHECK(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty), ValueError,
-           "beam search: repetition_penalty must be > 0, got ", o.repetition_penalty);
-  MH_CHECK(o.prefixes.empty() || o.prefixes.size() == sentences, ValueError,
-           "beam search: expected no prefixes or one per sentence, got ", o.prefixes.size(), " prefixes for ",
-           sentences, " sentences");
-  check(o.sampling);
-  MH_CHECK(!o.alternatives || !o.sample, ValueError,
-           "beam search: alternatives are searched, not sampled; got both");
-  MH_CHECK(o.alternatives || static_cast<size_t>(o.num_hypotheses) <= hypotheses_wanted(o), ValueError,
-           "beam search: num_hypotheses ", o.num_hypotheses, " exceeds beam_size ", o.beam_size,
-           " · patience ", o.patience);
-}
 
 void check_tokens(const char* what, const std::vector<int32_t>& tokens, int64_t vocabulary) {
   for (const int32_t token : tokens) {
@@ -84,11 +48,6 @@ struct Extension {
 bool better(const Extension& a, const Extension& b) {
   if (a.log_probability != b.log_probability) return a.log_probability > b.log_probability;
   return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
-}
-
-bool ends_with(const std::vector<int32_t>& tokens, std::span<const int32_t> suffix) {
-  return tokens.size() >= suffix.size() &&
-         std::equal(suffix.begin(), suffix.end(), tokens.end() - static_cast<std::ptrdiff_t>(suffix.size()));
 }
 
 // Searches the translations of a few sentences.
@@ -166,7 +125,8 @@ class Search {
                                     static_cast<size_t>(vocabulary_));
       // One NaN among the logits makes all of them NaN.
       MH_CHECK(!std::isnan(scores[0]), ValueError, "beam search: the model's output is not a number");
-      constrain(scores, sentence, sentence.open[b], length);
+      apply_rules(options_, {sentence.open[b].tokens, prefix_of(sentence), eos_, length >= max_length_},
+                  scores);
       if (options_.sample) {
         all.push_back(draw(sentence, b, scores, length));
       } else {
@@ -188,51 +148,6 @@ class Search {
   // Whether the next token is the one whose alternatives are asked for.
   bool splits(const Sentence& sentence, int64_t length) const {
     return options_.alternatives && static_cast<size_t>(length) == prefix_of(sentence).size();
-  }
-
-  // Applies the options to the log-probabilities.
-  void constrain(std::span<float> scores, const Sentence& sentence, const Open& open, int64_t length) const {
-    const std::span<const int32_t> prefix = prefix_of(sentence);
-    const bool last = length >= max_length_;
-    // What must come comes, whatever the other options say.
-    if (static_cast<size_t>(length) < prefix.size() || last) {
-      const auto only = static_cast<size_t>(last ? eos_ : prefix[static_cast<size_t>(length)]);
-      const float score = scores[only];
-      std::fill(scores.begin(), scores.end(), kNever);
-      scores[only] = score;
-      return;
-    }
-    if (options_.repetition_penalty != 1) penalize(scores, open);
-    if (length < options_.min_length) scores[static_cast<size_t>(eos_)] = kNever;
-    for (const auto& banned : options_.suppress) {
-      if (!banned.empty() && ends_with(open.tokens, std::span(banned).first(banned.size() - 1))) {
-        scores[static_cast<size_t>(banned.back())] = kNever;
-      }
-    }
-    ban_repeated(scores, open);
-  }
-
-  // On log-probabilities, which are negative: seen tokens lose.
-  void penalize(std::span<float> scores, const Open& open) const {
-    std::vector<int32_t> seen = open.tokens;
-    std::sort(seen.begin(), seen.end());
-    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-    for (const int32_t token : seen) {
-      float& score = scores[static_cast<size_t>(token)];
-      score = static_cast<float>(score * options_.repetition_penalty);
-    }
-  }
-
-  void ban_repeated(std::span<float> scores, const Open& open) const {
-    const auto n = static_cast<size_t>(options_.no_repeat_ngram);
-    const size_t length = open.tokens.size();
-    if (n == 0 || length + 1 < n) return;
-    const std::span<const int32_t> tokens(open.tokens), tail = tokens.last(n - 1);
-    for (size_t i = 0; i + n <= length; ++i) {
-      if (std::equal(tail.begin(), tail.end(), tokens.begin() + static_cast<std::ptrdiff_t>(i))) {
-        scores[static_cast<size_t>(tokens[i + n - 1])] = kNever;
-      }
-    }
   }
 
   // Of a search 2·beams candidates per beam are enough: at most `beams` of them can end.
@@ -404,7 +319,7 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& mo
                                                  const std::vector<std::vector<int32_t>>& sources,
                                                  const BeamOptions& options) {
   const models::Seq2SeqConfig& config = model.config();
-  check_options(options, sources.size());
+  detail::check_beam_options(options, sources.size());
   for (const auto& source : sources) {
     MH_CHECK(!source.empty(), ValueError, "beam search: a source is empty; give at least the end token");
     check_tokens("a source", source, config.source_vocab_size);
