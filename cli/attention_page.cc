@@ -41,19 +41,31 @@ void append_base64(std::string& out, const std::vector<uint8_t>& bytes) {
   }
 }
 
-std::string weights(const AttentionView& view) {
+// √weight in whole steps, the lower bytes first: small weights keep their share of the precision.
+void append_level(std::vector<uint8_t>& bytes, float weight, int bits) {
+  const float most = static_cast<float>((1 << bits) - 1);
+  const float clean = std::clamp(std::isnan(weight) ? 0.0F : weight, 0.0F, 1.0F);
+  const auto level = static_cast<uint32_t>(std::lround(std::sqrt(clean) * most));
+  for (int shift = 0; shift < bits; shift += 8) bytes.push_back(static_cast<uint8_t>(level >> shift & 255));
+}
+
+std::string weights(const AttentionView& view, int bits) {
   const auto queries = static_cast<int64_t>(view.queries.size()),
-             keys = static_cast<int64_t>(view.keys.size());
+             keys = static_cast<int64_t>(view.keys.size()), heads = static_cast<int64_t>(view.heads.size());
+  const Shape expected = {1, heads, queries, keys};
+  MH_CHECK(view.weights.size() == view.layers.size() && !view.layers.empty(), ShapeError,
+           "attention page: ", view.name, " has ", view.weights.size(), " tensors for ", view.layers.size(),
+           " layers");
   std::vector<uint8_t> bytes;
-  for (const Tensor& layer : view.layers) {
-    const Shape expected = {1, layer.size(1), queries, keys};
-    MH_CHECK(layer.shape() == expected && layer.size(1) == view.layers[0].size(1), ShapeError,
-             "attention page: weights of ", view.name, " must be [1, H, ", queries, ", ", keys, "], got ",
-             layer.shape());
-    for (const float w : layer.to_vector<float>()) {
-      const auto level =
-          static_cast<uint16_t>(std::lround(std::clamp(std::isnan(w) ? 0.0F : w, 0.0F, 1.0F) * 65535));
-      bytes.push_back(static_cast<uint8_t>(level & 255)), bytes.push_back(static_cast<uint8_t>(level >> 8));
+  bytes.reserve(static_cast<size_t>(view.weight_count() * bits / 8));
+  for (const Tensor& layer : view.weights) {
+    MH_CHECK(layer.shape() == expected, ShapeError, "attention page: weights of ", view.name, " must be ",
+             expected, ", got ", layer.shape());
+    const Tensor rows = layer.contiguous();
+    const auto* from = rows.data<float>();
+    for (int64_t row = 0; row < heads * queries; ++row) {
+      const int64_t stored = view.causal ? row % queries + 1 : keys;
+      for (int64_t key = 0; key < stored; ++key) append_level(bytes, from[row * keys + key], bits);
     }
   }
   std::string out;
@@ -62,9 +74,15 @@ std::string weights(const AttentionView& view) {
   return out;
 }
 
-Json tokens(const std::vector<std::string>& texts) {
+Json array_of(const std::vector<std::string>& texts) {
   Json array = Json::array();
   for (const std::string& text : texts) array.push_back(valid_utf8(text));
+  return array;
+}
+
+Json array_of(const std::vector<int64_t>& numbers) {
+  Json array = Json::array();
+  for (const int64_t number : numbers) array.push_back(number);
   return array;
 }
 
@@ -76,17 +94,31 @@ void replace(std::string& text, std::string_view what, const std::string& by) {
 
 }  // namespace
 
+int64_t AttentionView::weight_count() const {
+  const auto q = static_cast<int64_t>(queries.size()), k = static_cast<int64_t>(keys.size());
+  return static_cast<int64_t>(layers.size() * heads.size()) * (causal ? q * (q + 1) / 2 : q * k);
+}
+
+double stored_bytes(const std::vector<AttentionView>& views, int bits) {
+  double count = 0;
+  for (const AttentionView& view : views) count += static_cast<double>(view.weight_count());
+  return count * bits / 8 * 4 / 3;
+}
+
 std::string to_html(const AttentionPage& page) {
   Json views = Json::array();
   std::string data;
   for (const AttentionView& view : page.views) {
-    MH_CHECK(!view.layers.empty(), ShapeError, "attention page: ", view.name, " has no layers");
-    data += concat("<script type=\"text/plain\" id=\"w", views.size(), "\">", weights(view), "</script>\n");
+    data += concat("<script type=\"text/plain\" id=\"w", views.size(), "\">", weights(view, page.bits),
+                   "</script>\n");
     views.push_back(Json::object({{"name", view.name},
-                                  {"queries", tokens(view.queries)},
-                                  {"keys", tokens(view.keys)},
-                                  {"layers", static_cast<int64_t>(view.layers.size())},
-                                  {"heads", view.layers[0].size(1)}}));
+                                  {"queries", array_of(view.queries)},
+                                  {"keys", array_of(view.keys)},
+                                  {"causal", view.causal},
+                                  {"bits", static_cast<int64_t>(page.bits)},
+                                  {"layers", array_of(view.layers)},
+                                  {"heads", array_of(view.heads)},
+                                  {"of", array_of(std::vector{view.all_layers, view.all_heads})}}));
   }
   std::string html(kTemplate);
   replace(html, "@DATA@",

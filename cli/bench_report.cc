@@ -39,24 +39,27 @@ void check_row(const Json& row) {
   }
 }
 
+// Reports are files, and these lines are for a terminal.
+std::string shown(const Json& text) { return printable(text.as_string()); }
+
 }  // namespace
 
 std::string header_text(const Json& report) {
   const Json& c = report.at("calibration");
-  std::string out = fmt::format("{}, {}, {} thread{}, {}; multihead {}", report.at("cpu").as_string(),
-                                report.at("isa").as_string(), report.at("threads").as_int(),
-                                report.at("threads").as_int() == 1 ? "" : "s", report.at("date").as_string(),
-                                report.at("version").as_string());
+  std::string out =
+      fmt::format("{}, {}, {} thread{}, {}; multihead {}", shown(report.at("cpu")), shown(report.at("isa")),
+                  report.at("threads").as_int(), report.at("threads").as_int() == 1 ? "" : "s",
+                  shown(report.at("date")), shown(report.at("version")));
   if (report.at("tiles").as_bool()) {
-    out += fmt::format(", AMX tiles, float32_matmul_precision {}",
-                       report.at("float32_matmul_precision").as_string());
+    out +=
+        fmt::format(", AMX tiles, float32_matmul_precision {}", shown(report.at("float32_matmul_precision")));
   }
-  if (const std::string& commit = report.at("commit").as_string(); !commit.empty()) out += " " + commit;
+  if (const std::string& commit = shown(report.at("commit")); !commit.empty()) out += " " + commit;
   for (const auto& [name, version] : report.at("rivals").members()) {
-    out += fmt::format(", {} {}", name, version.as_string());
+    out += fmt::format(", {} {}", printable(name), shown(version));
   }
   out += fmt::format("\npeak {:.0f} GFLOP/s in f32", c.at("fma_gflops").as_double());
-  if (const std::string& unit = c.at("bf16_unit").as_string(); !unit.empty()) {
+  if (const std::string& unit = shown(c.at("bf16_unit")); !unit.empty()) {
     out += fmt::format(", {:.0f} in bf16 ({})", c.at("bf16_gflops").as_double(), unit);
   }
   return out + fmt::format("; memory: read {:.1f} GB/s, copy {:.1f} GB/s\n\n", c.at("read_gbps").as_double(),
@@ -65,15 +68,15 @@ std::string header_text(const Json& report) {
 
 std::string row_text(const Json& row) {
   std::string out =
-      fmt::format("{:<33} {:<8} {:9.3f} ms {:8.1f} GFLOP/s  {:<17} error {:<6}", row.at("shape").as_string(),
-                  row.at("direction").as_string(), row.at("seconds").as_double() * 1e3,
+      fmt::format("{:<33} {:<8} {:9.3f} ms {:8.1f} GFLOP/s  {:<17} error {:<6}", shown(row.at("shape")),
+                  shown(row.at("direction")), row.at("seconds").as_double() * 1e3,
                   row.at("gflops").as_double(), share_text(row), error_text(row.find("error")));
   for (const auto& [name, rival] : row.at("rivals").members()) {
     if (rival.contains("unsupported")) {
-      out += fmt::format("  {}: -", name);
+      out += fmt::format("  {}: -", printable(name));
     } else {
-      out += fmt::format("  {}: {:.2f}x ({}, error {})", name, rival.at("ratio").as_double(),
-                         rival.at("variant").as_string(), error_text(rival.find("error")));
+      out += fmt::format("  {}: {:.2f}x ({}, error {})", printable(name), rival.at("ratio").as_double(),
+                         shown(rival.at("variant")), error_text(rival.find("error")));
     }
   }
   if (row.contains("wrong")) out += "  WRONG";
@@ -93,12 +96,13 @@ std::string summary_text(const Json& report) {
       logs += std::log(ratio), ++count;
       if (ratio < least) {
         least = ratio;
-        where = row.at("shape").as_string() + " " + row.at("direction").as_string();
+        where = shown(row.at("shape")) + " " + shown(row.at("direction"));
       }
     }
     if (count == 0) continue;
-    out += fmt::format("\nagainst {} {}: geometric mean {:.2f}x over {} shapes, least {:.2f}x ({})", name,
-                       version.as_string(), std::exp(logs / static_cast<double>(count)), count, least, where);
+    out += fmt::format("\nagainst {} {}: geometric mean {:.2f}x over {} shapes, least {:.2f}x ({})",
+                       printable(name), shown(version), std::exp(logs / static_cast<double>(count)), count,
+                       least, where);
   }
   return out.empty() ? out : out + "\n";
 }

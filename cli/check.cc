@@ -40,12 +40,14 @@ class Check : public Verb {
           {{"name", r.name}, {"passed", r.passed}, {"detail", r.detail}, {"seconds", r.seconds}}));
     }
     if (common.json) fmt::print("{}\n", Json::object({{"passed", all}, {"checks", checks}}).dump(2));
-    return all ? kDone : kFailed;
+    if (all) return kDone;
+    check_weights(folder_, "the checks cannot pass");
+    return kFailed;
   }
 
  private:
   static void print(const train::CheckResult& r) {
-    fmt::print("{}  {:<12} {}\n", r.passed ? "ok  " : "FAIL", r.name, r.detail);
+    fmt::print("{}  {:<12} {}\n", r.passed ? "ok  " : "FAIL", r.name, printable(r.detail));
     flush_output();
   }
 

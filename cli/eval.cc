@@ -30,7 +30,9 @@ class Eval : public Verb {
     flags.integer("windows", options_.windows, "windows, evenly spread over the text (0: all)");
     flags.flag("bleu", pairs_.bleu, "translator: BLEU of its translations (the data: source TAB target)");
     flags.flag("chrf", pairs_.chrf, "translator: chrF2 of its translations");
-    flags.integer("beam", pairs_.beam, "translator: hypotheses kept at every step", {.least = 1});
+    pairs_.given.declare(flags, [this](Flags& own) {
+      own.integer("beam", pairs_.search.beam_size, "translator: hypotheses kept at every step", {.least = 1});
+    });
     flags.integer("pairs", pairs_.pairs, "translator: only so many pairs, from the start (0: all)");
     flags.choice("weight-dtype", pairs_.weight_dtype, {"f32", "int8"},
                  "translator: what translations are made with; the loss is f32's");
@@ -55,11 +57,12 @@ class Eval : public Verb {
     const std::vector<int32_t> tokens = reading([&] { return loaded.tokenizer.encode(part(text)); });
     const train::TextLoss result =
         train::evaluate(loaded.model, std::span<const int32_t>(tokens), options_, &loaded.tokenizer);
+    check_number(folder_, "the loss", result.loss());
     if (common.json) {
-      fmt::print("{}\n", Json::object({{"loss", result.loss()},
-                                       {"perplexity", result.perplexity()},
-                                       {"nats_per_character", result.nats_per_character()},
-                                       {"bits_per_byte", result.bits_per_byte()},
+      fmt::print("{}\n", Json::object({{"loss", number_or_null(result.loss())},
+                                       {"perplexity", number_or_null(result.perplexity())},
+                                       {"nats_per_character", number_or_null(result.nats_per_character())},
+                                       {"bits_per_byte", number_or_null(result.bits_per_byte())},
                                        {"tokens", result.tokens},
                                        {"characters", result.characters},
                                        {"bytes", result.bytes}})

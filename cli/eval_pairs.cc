@@ -7,6 +7,7 @@
 
 #include "cli/model_dir.h"
 #include "multihead/core/files.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/generate/translate.h"
 #include "multihead/text/bleu.h"
 #include "multihead/text/corpus.h"
@@ -38,7 +39,7 @@ Scores measure(const LoadedTranslator& loaded, const text::ParallelText& text,
   scores.loss = train::evaluate(loaded.model, pairs);
   if (!options.bleu && !options.chrf && options.output.empty()) return scores;
   TranslateOptions translate_options;
-  translate_options.beam.beam_size = options.beam;
+  translate_options.beam = options.search;
   translate_options.weight_dtype = kernels::parse_weight_dtype(options.weight_dtype);
   const auto begin = std::chrono::steady_clock::now();
   for (const auto& best : translate(loaded.model, loaded.tokenizers.source, loaded.tokenizers.target,
@@ -66,14 +67,14 @@ void print(const Scores& scores, const std::vector<std::string>& references,
   if (!scores.translations.empty()) {
     const auto count = static_cast<double>(scores.translations.size());
     fmt::print("translated   {} lines, {:.1f} lines/s at beam {}\n", scores.translations.size(),
-               count / scores.seconds, options.beam);
+               count / scores.seconds, options.search.beam_size);
   }
 }
 
 void print_json(const Scores& scores, const std::vector<std::string>& references,
                 const EvalPairsOptions& options) {
-  Json json = Json::object({{"loss", scores.loss.loss()},
-                            {"perplexity", std::exp(scores.loss.loss())},
+  Json json = Json::object({{"loss", number_or_null(scores.loss.loss())},
+                            {"perplexity", number_or_null(std::exp(scores.loss.loss()))},
                             {"tokens", scores.loss.tokens},
                             {"pairs", static_cast<int64_t>(references.size())}});
   if (options.bleu) {
@@ -90,14 +91,17 @@ void print_json(const Scores& scores, const std::vector<std::string>& references
 }  // namespace
 
 int eval_pairs(const CommonOptions& common, const std::string& folder, const std::string& data,
-               const EvalPairsOptions& options) {
+               EvalPairsOptions& options) {
   const LoadedTranslator loaded = load_translator_dir(folder);
+  reading([&] { apply(models::load_generation_config(folder), loaded.model.config(), options.search); });
+  options.given.set_again();
   text::ParallelText text = reading([&] { return text::read_pairs(data); });
   if (options.pairs > 0 && static_cast<size_t>(options.pairs) < text.source.size()) {
     text.source.resize(static_cast<size_t>(options.pairs));
     text.target.resize(static_cast<size_t>(options.pairs));
   }
-  const Scores scores = measure(loaded, text, options);
+  const Scores scores = with_weights_of(folder, [&] { return measure(loaded, text, options); });
+  check_number(folder, "the loss", scores.loss.loss());
   if (!options.output.empty()) {
     std::string lines;
     for (const std::string& line : scores.translations) lines += line + "\n";

@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <string>
 
+#include "cli/given_flags.h"
 #include "cli/verb.h"
+#include "multihead/generate/beam_search.h"
 
 namespace multihead::cli {
 
 struct EvalPairsOptions {
   bool bleu = false, chrf = false;
-  int64_t beam = 4;
+  BeamOptions search;  ///< the model folder's defaults, then the flags that were given
+  GivenFlags given;
   std::string weight_dtype = "f32";
   int64_t pairs = 0;   ///< from the start; 0: all
   std::string output;  ///< a file for the translations; empty: none
@@ -18,6 +21,6 @@ struct EvalPairsOptions {
 
 /// Prints the loss of the targets in a two-column file and, if asked for, how close translations come.
 int eval_pairs(const CommonOptions& common, const std::string& folder, const std::string& data,
-               const EvalPairsOptions& options);
+               EvalPairsOptions& options);
 
 }  // namespace multihead::cli

@@ -3,9 +3,11 @@
 
 #include <chrono>
 
+#include "cli/given_flags.h"
+#include "cli/input.h"
 #include "cli/model_dir.h"
 #include "cli/output.h"
-#include "multihead/generate/generate.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -46,12 +48,14 @@ class Generate : public Verb {
     flags.positional("DIR", folder_, "model folder");
     flags.text("prompt", "TEXT", prompt_, "what to continue; - reads stdin");
     flags.integer("max-new-tokens", options_.max_new_tokens, "tokens to add");
-    flags.number("temperature", options_.sampling.temperature, "0: always the most likely token");
-    flags.integer("top-k", options_.sampling.top_k, "choose among the k most likely (0: all)");
-    flags.number("top-p", options_.sampling.top_p, "choose among the fewest that make up this probability");
-    flags.number("min-p", options_.sampling.min_p,
+    given_.declare(flags, [this](Flags& own) {
+      own.number("temperature", options_.sampling.temperature, "0: always the most likely token");
+      own.integer("top-k", options_.sampling.top_k, "choose among the k most likely (0: all)");
+      own.number("top-p", options_.sampling.top_p, "choose among the fewest that make up this probability");
+      own.number("min-p", options_.sampling.min_p,
                  "drop what is less likely than this share of the likeliest");
-    flags.number("repetition-penalty", options_.sampling.repetition_penalty, "> 1 avoids what was said");
+      own.number("repetition-penalty", options_.sampling.repetition_penalty, "> 1 avoids what was said");
+    });
     flags.integer("seed", seed_, "seed of the choices");
     flags.integer("samples", samples_, "continuations", {.least = 1, .most = 4096});
     flags.text("stop", "TEXT", stop_, "end before this text");
@@ -70,6 +74,8 @@ class Generate : public Verb {
     options_.overflow = overflow_ == "error" ? Overflow::error : Overflow::slide;
     if (cache_dtype_ == "bf16") options_.cache_dtype = Dtype::bf16;
     if (const auto eos = loaded.tokenizer.eos_id()) options_.stop_tokens = {*eos};
+    reading([&] { apply(models::load_generation_config(folder_), options_), check(options_.sampling); });
+    given_.set_again();
     return print(common, loaded, prompt);
   }
 
@@ -91,7 +97,7 @@ class Generate : public Verb {
     };
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<std::vector<int32_t>> rows(static_cast<size_t>(samples_), ids);
-    const auto tokens = generate(loaded.model, rows, options_);
+    const auto tokens = with_weights_of(folder_, [&] { return generate(loaded.model, rows, options_); });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (streams) {
       stream.finish();
@@ -129,6 +135,7 @@ class Generate : public Verb {
   std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32";
   int64_t samples_ = 1, seed_ = 0;
   GenerateOptions options_;
+  GivenFlags given_;
 };
 
 }  // namespace

@@ -84,7 +84,7 @@ class Info : public Verb {
   static void print_text(const Facts& facts, const io::SafetensorsFile& file) {
     fmt::print("config.json\n");
     for (const JsonMember& member : facts.config.members())
-      fmt::print("  {:<28} {}\n", member.key, member.value.dump());
+      fmt::print("  {:<28} {}\n", printable(member.key), member.value.dump());
     fmt::print("\ntensors\n");
     for (const std::string& name : file.names()) print_tensor(file, name);
     fmt::print("\n{} parameters; f32 weights {}, training with Adam {}, key/value cache of {} {}\n",
@@ -112,7 +112,7 @@ class Info : public Verb {
 
   static void print_tensor(const io::SafetensorsFile& file, const std::string& name) {
     const io::TensorInfo& info = file.info(name);
-    fmt::print("  {:<44} {:<5} {:>12}  [{}]\n", name, info.dtype_name, info.numel(),
+    fmt::print("  {:<44} {:<5} {:>12}  [{}]\n", printable(name), printable(info.dtype_name), info.numel(),
                fmt::join(info.shape, ", "));
   }
 

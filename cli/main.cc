@@ -16,6 +16,7 @@
 #include "multihead/core/json.h"
 #include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
+#include "multihead/core/threads.h"
 #include "multihead/core/version.h"
 #include "multihead/kernels/isa.h"
 #include "multihead/kernels/precision.h"
@@ -24,9 +25,9 @@ namespace multihead::cli {
 namespace {
 
 int complain(const char* what, int code) {
-  std::string line = what;
-  for (char& c : line) c = c == '\n' ? ' ' : c;
-  std::fputs(("multihead: " + line + "\n").c_str(), stderr);  // fmt would throw if stderr is full
+  std::string line = what;  // may repeat what stands in a file, or on the command line
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fputs(("multihead: " + printable(line) + "\n").c_str(), stderr);  // fmt would throw if stderr is full
   return code;
 }
 
@@ -87,6 +88,17 @@ void choose_precision(const CommonOptions& common) {
   std::fputs(note.c_str(), stderr);
 }
 
+// Makes the threads now, so that a shortage is said before the work and not behind it.
+void start_threads(const CommonOptions& common) {
+  parallel_for(num_threads(), [](int64_t, int) {});
+  if (common.quiet || missing_threads() == 0) return;
+  const int all = num_threads();
+  const std::string note =
+      concat("note: only ", all - missing_threads(), " of ", all,
+             " threads could be started (a limit on processes or memory); going on with those\n");
+  std::fputs(note.c_str(), stderr);
+}
+
 int run(const std::vector<std::string>& given) {
   const Verbs verbs = make_verbs();
   const std::vector<std::string> arguments = help_last(given);
@@ -117,6 +129,7 @@ int run(const std::vector<std::string>& given) {
   if (line.common.threads > 0) set_num_threads(static_cast<int>(line.common.threads));
   num_threads(), kernels::current_isa();  // refuse environment variables before anything is written
   choose_precision(line.common);
+  start_threads(line.common);
   return verb->run(line.common);
 }
 

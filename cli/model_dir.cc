@@ -1,8 +1,10 @@
 #include "cli/model_dir.h"
 
 #include <algorithm>
-#include <iostream>
+#include <cmath>
 #include <iterator>
+
+#include "multihead/io/safetensors.h"
 
 namespace multihead::cli {
 
@@ -21,9 +23,6 @@ LoadedModel load_model_dir(const std::string& folder) {
 
 LoadedTranslator load_translator_dir(const std::string& folder) {
   return reading([&] {
-    if (!models::is_seq2seq_folder(folder)) {
-      throw InputError(concat(folder, ": this is no encoder-decoder model; see multihead generate"));
-    }
     models::Seq2Seq model = models::load_seq2seq(folder);
     train::PairTokenizers tokenizers = train::load_pair_tokenizers(folder);
     const auto check = [&](const char* side, int64_t tokens, int64_t known) {
@@ -36,6 +35,27 @@ LoadedTranslator load_translator_dir(const std::string& folder) {
     check("target", tokenizers.target.vocab_size(), model.config().target_vocab_size);
     return LoadedTranslator{std::move(model), std::move(tokenizers)};
   });
+}
+
+void check_weights(const std::string& folder, const std::string& problem) {
+  const auto is_number = [](double x) { return std::isfinite(x); };
+  reading([&] {
+    const io::SafetensorsFile file(folder);
+    for (const std::string& name : file.names()) {
+      const auto dtype = file.info(name).dtype;
+      if (!dtype || !is_floating(*dtype)) continue;
+      const std::vector<double> values = file.load(name).to_vector<double>();
+      if (std::all_of(values.begin(), values.end(), is_number)) continue;
+      throw InputError(concat(file.path(), ": tensor ", quote(name), " holds NaN or Inf: ", problem));
+    }
+  });
+}
+
+void check_number(const std::string& folder, const std::string& what, double value) {
+  if (std::isfinite(value)) return;
+  const std::string problem = concat(what, " is ", value);
+  check_weights(folder, problem);
+  throw NumericError(concat(folder, ": ", problem, " although all weights are finite"));
 }
 
 std::string valid_utf8(const std::string& text) {
@@ -53,11 +73,6 @@ std::string one_line(const std::string& bytes) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   std::replace(text.begin(), text.end(), '\r', ' ');
   return text;
-}
-
-std::string text_or_stdin(const std::string& text) {
-  if (text != "-") return text;
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
 }  // namespace multihead::cli

@@ -27,12 +27,25 @@ struct LoadedTranslator {
 /// The same for encoder-decoder models.
 LoadedTranslator load_translator_dir(const std::string& folder);
 
+/// Throws InputError "<file>: tensor "x" holds NaN or Inf: <problem>" if the weights of a model folder do.
+void check_weights(const std::string& folder, const std::string& problem);
+/// Throws, unless `value` (the loss …) is a number: InputError naming the tensor of the folder's weights that
+/// holds NaN or Inf, or NumericError if none does.
+void check_number(const std::string& folder, const std::string& what, double value);
+/// The same where the numbers show only as an error of `call`, which is thrown if the weights are innocent.
+template <class F>
+auto with_weights_of(const std::string& folder, F&& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const ValueError& error) {
+    check_weights(folder, error.what());
+    throw;
+  }
+}
+
 /// Output is text, and tokens may be bytes: what is no UTF-8 becomes the replacement character.
 std::string valid_utf8(const std::string& text);
 /// The same with spaces for line breaks.
 std::string one_line(const std::string& bytes);
-
-/// The text itself; "-": all of stdin.
-std::string text_or_stdin(const std::string& text);
 
 }  // namespace multihead::cli

@@ -30,6 +30,10 @@ void SettingFlags::apply(const std::vector<train::Field>& fields) const {
   }
 }
 
+std::string path_of(const Json& record, const char* key) {
+  return reading([&] { return io::path_from_json(record.at(key)); });
+}
+
 std::optional<Json> read_run_record(const std::string& folder, bool resume,
                                     const std::vector<train::Field>& fields) {
   const std::string record = folder + "/" + train::kRunFile;

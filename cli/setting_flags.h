@@ -27,5 +27,7 @@ class SettingFlags {
 /// settings already assigned. Throws InputError.
 std::optional<Json> read_run_record(const std::string& folder, bool resume,
                                     const std::vector<train::Field>& fields);
+/// A path of that record. Throws InputError.
+std::string path_of(const Json& record, const char* key);
 
 }  // namespace multihead::cli

@@ -1,7 +1,10 @@
 // multihead tokenizer train | encode | decode
 #include <fmt/format.h>
 
+#include "cli/input.h"
 #include "cli/model_dir.h"
+#include "multihead/io/file_set.h"
+#include "multihead/io/json.h"
 #include "multihead/text/corpus.h"
 
 namespace multihead::cli {
@@ -20,6 +23,7 @@ class TokenizerTrain : public Verb {
   void declare(Flags& flags) override {
     flags.positionals("FILE", files_, "texts, UTF-8");
     flags.text("out", "DIR", out_, "folder for tokenizer.json (required)");
+    flags.flag("overwrite", overwrite_, "replace an earlier tokenizer in --out");
     flags.choice("kind", kind_, {"bpe", "char"}, "what a token is");
     flags.integer("vocab-size", vocab_size_, "tokens (bpe)", {.least = 1});
     flags.integer("min-frequency", min_frequency_, "merge pairs that occur so often (bpe)");
@@ -28,6 +32,7 @@ class TokenizerTrain : public Verb {
   int run(const CommonOptions& common) override {
     if (files_.empty()) throw UsageError("no FILE given; see multihead tokenizer train --help");
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead tokenizer train --help");
+    check_folder();
     std::vector<std::string> texts;
     for (const std::string& file : files_) texts.push_back(reading([&] { return text::read_text(file); }));
     const std::vector<std::string_view> views(texts.begin(), texts.end());
@@ -37,15 +42,31 @@ class TokenizerTrain : public Verb {
             : text::Tokenizer::train_bpe(views, {.vocab_size = vocab_size_, .min_frequency = min_frequency_});
     tokenizer.save(out_);
     if (common.json) {
-      fmt::print("{}\n", Json::object({{"folder", out_}, {"vocab_size", tokenizer.vocab_size()}}).dump(2));
+      fmt::print(
+          "{}\n",
+          Json::object({{"folder", io::path_to_json(out_)}, {"vocab_size", tokenizer.vocab_size()}}).dump(2));
     } else {
-      fmt::print("{} tokens in {}/tokenizer.json\n", tokenizer.vocab_size(), out_);
+      fmt::print("{} tokens in {}/tokenizer.json\n", tokenizer.vocab_size(), printable(out_));
     }
     return kDone;
   }
 
  private:
+  // A model and its tokenizer change as one.
+  void check_folder() const {
+    const auto holds = [&](const char* name) { return node_at(out_ + "/" + name) != Node::absent; };
+    if (holds("config.json") || holds(io::kRunFile)) {
+      throw UsageError(
+          concat("folder ", quote(out_), " holds a model, whose tokenizer must stay; choose another folder"));
+    }
+    if (!overwrite_ && holds("tokenizer.json")) {
+      throw UsageError(
+          concat("folder ", quote(out_), " holds a tokenizer; overwrite it or choose another folder"));
+    }
+  }
+
   std::vector<std::string> files_;
+  bool overwrite_ = false;
   std::string out_, kind_ = "bpe";
   int64_t vocab_size_ = 4096, min_frequency_ = 2;
 };
@@ -92,9 +113,9 @@ class TokenizerEncode : public Verb {
     const std::string text = reading([&] { return text::read_text(data_); });
     const int64_t count = text::write_tokens(out_, text, tokenizer);
     if (common.json) {
-      fmt::print("{}\n", Json::object({{"file", out_}, {"tokens", count}}).dump());
+      fmt::print("{}\n", Json::object({{"file", io::path_to_json(out_)}, {"tokens", count}}).dump());
     } else {
-      fmt::print("{} tokens in {}\n", count, out_);
+      fmt::print("{} tokens in {}\n", count, printable(out_));
     }
     return kDone;
   }
@@ -129,7 +150,7 @@ class TokenizerDecode : public Verb {
     }
     const std::string text = tokenizer.decode(ids, {.skip_special = skip_special_});
     if (common.json) {
-      fmt::print("{}\n", Json::object({{"text", text}}).dump());
+      fmt::print("{}\n", Json::object({{"text", valid_utf8(text)}}).dump());
     } else {
       fmt::print("{}\n", text);
     }

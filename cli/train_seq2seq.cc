@@ -27,7 +27,12 @@ class TrainSeq2Seq : public TrainVerb<train::Seq2SeqRun, train::Seq2SeqSummary> 
  private:
   Settings preset(const std::string& name) const override { return train::seq2seq_settings(name); }
   void complete(train::Seq2SeqRun& run, const Json* record) const override {
-    run.valid = valid_.empty() && record != nullptr ? record->at("valid").as_string() : valid_;
+    run.valid = valid_.empty() && record != nullptr ? path_of(*record, "valid") : valid_;
+  }
+  std::vector<std::string> input_files(const train::Seq2SeqRun& run) const override {
+    std::vector<std::string> files = TrainVerb::input_files(run);
+    if (!run.valid.empty()) files.push_back(run.valid);
+    return files;
   }
   train::Seq2SeqSummary train(const train::Seq2SeqRun& run) const override { return train_seq2seq(run); }
 

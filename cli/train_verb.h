@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 
 #include "cli/setting_flags.h"
 #include "multihead/core/files.h"
+#include "multihead/io/json.h"
 #include "multihead/train/progress.h"
 #include "multihead/train/run.h"
 #include "multihead/train/signals.h"
@@ -24,7 +26,7 @@ class TrainVerb : public Verb {
     if (run.data.empty())
       throw UsageError(concat("--data FILE is required; see multihead ", name(), " --help"));
     check(run.settings);
-    reading([&] { return FileReader(run.data).size(); });
+    for (const std::string& file : input_files(run)) reading([&] { return FileReader(file).size(); });
     const train::StopSignals signals;
     run.should_stop = [] { return train::StopSignals::received() != 0; };
     train::ProgressPrinter progress(std::cerr,
@@ -41,17 +43,24 @@ class TrainVerb : public Verb {
   virtual Settings preset(const std::string& name) const = 0;
   /// What the verb's own flags say, else the record of the run that is resumed (null: a new one).
   virtual void complete(Run& run, const Json* record) const { (void)run, (void)record; }
+  /// What must be there before anything is made.
+  virtual std::vector<std::string> input_files(const Run& run) const {
+    std::vector<std::string> files = {run.data};
+    if (!tokenizer_.empty()) files.push_back(tokenizer_file(tokenizer_));
+    return files;
+  }
   virtual Summary train(const Run& run) const = 0;
   virtual void print(const Summary& summary) const = 0;
 
   /// --data, which the verb describes, and what follows the verb's own flags.
   void declare_data(Flags& flags, const char* help) { flags.text("data", "FILE", data_, help); }
   void declare_run(Flags& flags, const std::vector<std::string>& presets, const char* tokenizer_help) {
-    flags.text("out", "DIR", out_, "folder for model, checkpoints and metrics (required)");
+    flags.text("out", "DIR", out_,
+               "folder for model, checkpoints and metrics; refused if it holds others' (required)");
     flags.choice("preset", preset_, presets, "settings to start from");
     flags.text("tokenizer-file", "PATH", tokenizer_, tokenizer_help);
     flags.flag("resume", resume_, "go on from the newest checkpoint in --out, if there is one");
-    flags.flag("overwrite", overwrite_, "replace an earlier run in --out");
+    flags.flag("overwrite", overwrite_, "delete an earlier run in --out, its model first");
     setting_flags_.declare(flags, fields(shown_));
   }
 
@@ -67,24 +76,29 @@ class TrainVerb : public Verb {
     run.overwrite = overwrite_;
     const std::vector<train::Field> list = fields(run.settings);
     const std::optional<Json> record = read_run_record(out_, resume_, list);
-    if (record && run.data.empty()) run.data = record->at("data").as_string();
-    if (record && run.tokenizer.empty()) run.tokenizer = record->at("tokenizer").as_string();
+    if (record && run.data.empty()) run.data = path_of(*record, "data");
+    if (record && run.tokenizer.empty()) run.tokenizer = path_of(*record, "tokenizer");
     complete(run, record ? &*record : nullptr);
     setting_flags_.apply(list);
     return run;
   }
 
+  static std::string tokenizer_file(const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::is_directory(path, ignored) ? path + "/tokenizer.json" : path;
+  }
+
   void report(const CommonOptions& common, const Summary& summary) const {
     if (common.json) {
       Json json = to_json(summary);
-      json["folder"] = out_;
+      json["folder"] = io::path_to_json(out_);
       fmt::print("{}\n", json.dump(2));
     } else if (summary.ending == train::Ending::interrupted) {
       fmt::print("stopped at step {}; go on with: multihead {} --out {} --resume\n", summary.progress.step,
-                 name(), out_);
+                 name(), printable(out_));
     } else {
       print(summary);
-      fmt::print("model in {}\n", out_);
+      fmt::print("model in {}\n", printable(out_));
     }
   }
 

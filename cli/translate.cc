@@ -3,10 +3,12 @@
 
 #include <chrono>
 #include <cstdio>
-#include <iostream>
 
+#include "cli/given_flags.h"
+#include "cli/input.h"
 #include "cli/model_dir.h"
 #include "cli/output.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/generate/translate.h"
 #include "multihead/train/signals.h"
 
@@ -30,9 +32,50 @@ class Translate : public Verb {
   }
 
   void declare(Flags& flags) override {
-    BeamOptions& beam = options_.beam;
     flags.positional("DIR", folder_, "model folder");
     flags.text("text", "TEXT", text_, "translate this instead of stdin");
+    given_.declare(flags, [this](Flags& flags) { declare_search(flags); });
+    flags.integer("seed", seed_, "--sample: seed of the choices");
+    flags.integer("batch-tokens", options_.batch_tokens, "source tokens searched together", {.least = 1});
+    flags.choice("weight-dtype", weight_dtype_, {"f32", "int8"},
+                 "int8: a quarter of the memory, faster, and rounds weights and inputs");
+  }
+
+  int run(const CommonOptions& common) override {
+    options_.beam.seed = static_cast<uint64_t>(seed_);
+    const LoadedTranslator loaded = load_translator_dir(folder_);
+    const models::PackedSeq2Seq model(loaded.model, kernels::parse_weight_dtype(weight_dtype_));
+    reading([&] { apply(models::load_generation_config(folder_), loaded.model.config(), options_.beam); });
+    given_.set_again();
+    suppress_words(loaded);
+    check_options(model);
+    const train::StopSignals signals;
+    if (!text_.empty()) {
+      translate_group(common, {model, loaded.tokenizers}, {text_}, 1);
+      return kDone;
+    }
+    std::vector<std::string> lines;
+    std::string line;
+    size_t first = 1;
+    while (read_line(line)) {
+      lines.push_back(line);
+      if (lines.size() < kGroup) continue;
+      translate_group(common, {model, loaded.tokenizers}, lines, first);
+      first += lines.size();
+      lines.clear();
+      if (train::StopSignals::received() != 0) return train::StopSignals::exit_code();
+    }
+    translate_group(common, {model, loaded.tokenizers}, lines, first);
+    if (common.quiet || words_ == 0) return kDone;
+    fmt::print(stderr, "{} lines, {:.1f} lines/s, {:.0f} tokens/s\n", first - 1 + lines.size(),
+               static_cast<double>(first - 1 + lines.size()) / seconds_,
+               static_cast<double>(words_) / seconds_);
+    return kDone;
+  }
+
+ private:
+  void declare_search(Flags& flags) {
+    BeamOptions& beam = options_.beam;
     flags.integer("beam", beam.beam_size, "hypotheses kept at every step (1: greedy)");
     flags.integer("n-best", beam.num_hypotheses, "translations per line");
     flags.flag("scores", scores_, "print score TAB translation");
@@ -51,44 +94,8 @@ class Translate : public Verb {
     flags.number("temperature", beam.sampling.temperature, "--sample: below 1 more likely, above 1 bolder");
     flags.integer("top-k", beam.sampling.top_k, "--sample: choose among the k most likely (0: all)");
     flags.number("top-p", beam.sampling.top_p, "--sample: among the fewest that make up this probability");
-    flags.integer("seed", seed_, "--sample: seed of the choices");
-    flags.integer("batch-tokens", options_.batch_tokens, "source tokens searched together", {.least = 1});
-    flags.choice("weight-dtype", weight_dtype_, {"f32", "int8"},
-                 "int8: a quarter of the memory, faster, and rounds weights and inputs");
   }
 
-  int run(const CommonOptions& common) override {
-    options_.beam.seed = static_cast<uint64_t>(seed_);
-    const LoadedTranslator loaded = load_translator_dir(folder_);
-    const models::PackedSeq2Seq model(loaded.model, kernels::parse_weight_dtype(weight_dtype_));
-    suppress_words(loaded);
-    check_options(model);
-    const train::StopSignals signals;
-    if (!text_.empty()) {
-      translate_group(common, {model, loaded.tokenizers}, {text_}, 1);
-      return kDone;
-    }
-    std::vector<std::string> lines;
-    std::string line;
-    size_t first = 1;
-    while (std::getline(std::cin, line)) {
-      if (line.ends_with('\r')) line.pop_back();
-      lines.push_back(line);
-      if (lines.size() < kGroup) continue;
-      translate_group(common, {model, loaded.tokenizers}, lines, first);
-      first += lines.size();
-      lines.clear();
-      if (train::StopSignals::received() != 0) return train::StopSignals::exit_code();
-    }
-    translate_group(common, {model, loaded.tokenizers}, lines, first);
-    if (common.quiet || words_ == 0) return kDone;
-    fmt::print(stderr, "{} lines, {:.1f} lines/s, {:.0f} tokens/s\n", first - 1 + lines.size(),
-               static_cast<double>(first - 1 + lines.size()) / seconds_,
-               static_cast<double>(words_) / seconds_);
-    return kDone;
-  }
-
- private:
   // A word may be spelt with and without a space in front of it.
   void suppress_words(const LoadedTranslator& loaded) {
     size_t begin = 0;
@@ -119,7 +126,9 @@ class Translate : public Verb {
     }
     if (!prefix_.empty()) options_.prefixes.assign(lines.size(), prefix_);
     const auto begin = std::chrono::steady_clock::now();
-    const auto all = translate(with.model, with.tokenizers.source, with.tokenizers.target, lines, options_);
+    const auto all = with_weights_of(folder_, [&] {
+      return translate(with.model, with.tokenizers.source, with.tokenizers.target, lines, options_);
+    });
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     for (size_t i = 0; i < lines.size(); ++i) {
       words_ += all[i].empty() ? 0 : all[i].front().hypothesis.tokens.size();
@@ -151,6 +160,7 @@ class Translate : public Verb {
   bool scores_ = false;
   int64_t seed_ = 0;
   TranslateOptions options_;
+  GivenFlags given_;
   double seconds_ = 0;
   size_t words_ = 0;
 };

@@ -31,13 +31,13 @@ class LabmlAttention {
       call.mask = mh::from_labml_mask(mask);
     }
     const auto batch_first = [](const mh::Tensor& x) { return mh::transpose(x, 0, 1); };
-    call.score_mod = get_scores(batch_first(query));
+    get_scores(query.size(0), key.size(0), call);
     const mh::Tensor out = mha(batch_first(query), batch_first(key), batch_first(value), call);
     attn = mh::permute(capture.weights, {2, 3, 0, 1});
     return mh::transpose(out, 0, 1);
   }
-  /// What happens to a scaled score q·k/sqrt(d_k); nothing here.
-  virtual mh::ScoreMod get_scores(const mh::Tensor&) { return {}; }
+  /// What happens to the scores q·k/sqrt(d_k), as options of the call; nothing here.
+  virtual void get_scores(int64_t /*seq_q*/, int64_t /*seq_k*/, mh::nn::AttentionCall&) const {}
 
   mh::nn::MultiHeadAttention mha;
   mh::Tensor attn;
@@ -45,21 +45,28 @@ class LabmlAttention {
 // [module end]
 
 // [relative]
-// Relative positions: q·k + q·R[k - q] + b[k - q], one table row per distance.
+// Relative positions: (q·k + q·R[k - q] + b[k - q]) / sqrt(d_k). One row of the tables per distance; both
+// learn.
 struct RelativeAttention : LabmlAttention {
   using LabmlAttention::LabmlAttention;
-  mh::ScoreMod get_scores(const mh::Tensor& query) override {
-    const int64_t rows = table.size(0), heads = table.size(1), d_k = table.size(2), seq = query.size(1);
-    const mh::Tensor q = mh::reshape(mha.q_proj(query), {query.size(0), seq, heads, d_k});
-    const mh::Tensor by_distance = mh::matmul(mh::transpose(q, 1, 2), mh::permute(table, {1, 2, 0}));
-    extra = mh::contiguous(mh::add(by_distance, mh::reshape(mh::transpose(bias, 0, 1), {heads, 1, rows})));
-    const float scale = 1 / std::sqrt(static_cast<float>(d_k));
-    return mh::score_mod([=, e = extra.data<float>()](auto score, mh::ScoreIndex at) {
-      const int64_t row = (at.batch * heads + at.head) * seq + at.row;
-      return score + scale * e[row * rows + at.key - at.row + seq - 1];
+  void get_scores(int64_t /*seq_q*/, int64_t seq_k, mh::nn::AttentionCall& call) const override {
+    call.relative_key = mh::transpose(table, 0, 1);
+    call.relative_bias =
+        mh::scale(mh::transpose(bias, 0, 1), 1 / std::sqrt(static_cast<double>(table.size(2))));
+    call.relative_center = seq_k - 1;  // the row in which the last query meets the last key
+  }
+  mh::Tensor table, bias;  // [seq_q + seq_k - 1, heads, d_k], [seq_q + seq_k - 1, heads]
+};
+
+// A function of one score and its place. What it captures is constant: gradients reach queries and keys only.
+struct FadingAttention : LabmlAttention {
+  using LabmlAttention::LabmlAttention;
+  void get_scores(int64_t, int64_t, mh::nn::AttentionCall& call) const override {
+    call.score_mod = mh::score_mod([rate = rate](auto score, mh::ScoreIndex at) {
+      return score - rate * static_cast<float>(std::abs(at.query - at.key));
     });
   }
-  mh::Tensor table, bias, extra;
+  float rate = 0.1F;
 };
 // [relative end]
 
@@ -67,6 +74,20 @@ void load(mh::nn::MultiHeadAttention& mha, mh::io::TensorMap& t) {
   mha.q_proj.weight = t["query.linear.weight"], mha.k_proj.weight = t["key.linear.weight"];
   mha.v_proj.weight = t["value.linear.weight"], mha.v_proj.bias = t["value.linear.bias"];
   mha.out_proj.weight = t["output.weight"], mha.out_proj.bias = t["output.bias"];
+}
+
+// Of sum(out²) by everything that can learn, as PyTorch has them.
+void check_gradients(Checks& check, RelativeAttention& relative, mh::io::TensorMap& t) {
+  mh::Tensor query = t["query"].clone().set_requires_grad(), key = t["key"].clone().set_requires_grad();
+  mh::Tensor& weight = relative.mha.q_proj.weight;
+  for (mh::Tensor* x : {&weight, &relative.table, &relative.bias}) *x = x->clone().set_requires_grad();
+  mh::Tape tape;
+  tape.backward(mh::sum(mh::square(relative(query, key, key, t["mask"]))));
+  check.close("gradient of the table", relative.table.grad(), t["grad.relative"], 2e-6);
+  check.close("gradient of the bias", relative.bias.grad(), t["grad.relative_bias"], 2e-6);
+  check.close("gradient of the queries", query.grad(), t["grad.query"], 2e-6);
+  check.close("gradient of their weight", weight.grad(), t["grad.query.linear.weight"], 2e-6);
+  check.close("gradient of the keys and values", key.grad(), t["grad.key"], 2e-6);
 }
 
 }  // namespace
@@ -99,6 +120,14 @@ int main(int argc, char** argv) {
   load(relative.mha, t);
   relative.table = t["relative"], relative.bias = t["relative_bias"];
   check.close("overridden scores: relative positions", relative(query, key, key, mask), t["relative_out"]);
+  check_gradients(check, relative, t);
+
+  FadingAttention fading(2, 12, 0, false, rng);
+  load(fading.mha, t);
+  const mh::Tensor faded = fading(query, key, key, mask);
+  fading.rate = 0;
+  check.close("overridden scores: a function that changes nothing", fading(query, key, key, mask), t["out"]);
+  check.that("and one that does", difference(faded, t["out"]) > 1e-3);
 
   picture(argc, argv,
           {{"two heads under a mask", undropped}, {"with relative positions", first_sample(relative.attn)}});

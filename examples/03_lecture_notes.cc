@@ -6,20 +6,6 @@ using namespace examples;
 
 namespace {
 
-// [masked]
-// masked_X: keys at or behind the valid length get `value`. A new tensor; the caller's is left alone.
-mh::Tensor masked_scores(const mh::Tensor& scores, const mh::Tensor& valid_lens, float value = -1e6F) {
-  mh::Tensor out = scores.clone();
-  const int64_t queries = scores.size(1), keys = scores.size(2);
-  for (int64_t row = 0; row < scores.size(0) * queries; ++row) {
-    const int64_t length = valid_lens.data<int64_t>()[valid_lens.rank() == 1 ? row / queries : row];
-    for (int64_t key = std::max<int64_t>(length, 0); key < keys; ++key)
-      out.data<float>()[row * keys + key] = value;
-  }
-  return out;
-}
-// [masked end]
-
 // [lazy]
 // MultiHeadAttention(num_heads, hidden_dim): no biases, input sizes read off the first call.
 struct LectureAttention {
@@ -73,9 +59,13 @@ mh::nn::TransformerEncoder lecture_encoder(int64_t blocks, int64_t heads, int64_
 int main(int argc, char** argv) {
   Checks check;
   mh::io::TensorMap t = stored("lecture");
-  check.close("masked scores, one length per sample", masked_scores(t["scores"], t["lens"]), t["masked"], 0);
-  check.close("masked scores, one length per query", masked_scores(t["scores"], t["lens_2d"]), t["masked_2d"],
-              0);
+  // [masked]
+  // masked_X: keys at or behind the valid length get -1e6. A new tensor; the caller's is left alone.
+  const mh::Tensor per_sample = mh::masked_scores(t["scores"], t["lens"]);    // lens: [batch]
+  const mh::Tensor per_query = mh::masked_scores(t["scores"], t["lens_2d"]);  // [batch, queries]
+  // [masked end]
+  check.close("masked scores, one length per sample", per_sample, t["masked"], 0);
+  check.close("masked scores, one length per query", per_query, t["masked_2d"], 0);
 
   // [dot]
   const auto one_head = [&](const char* name) { return mh::reshape(t[name], {2, 1, -1, t[name].size(2)}); };

@@ -3,6 +3,7 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
@@ -50,39 +51,27 @@ void check_path(const std::string& path) {
   MH_CHECK(path.find('\0') == std::string::npos, IoError, "file path ", quote(path, 400), " holds a NUL");
 }
 
-// Unique among processes and threads; remove_leftovers() knows the pattern.
+// Unique among processes and threads.
 std::string temporary_name(const std::string& path) {
   static std::atomic<uint64_t> counter = 0;
   return concat(path, ".tmp-", ::getpid(), "-", counter++);
 }
 
-bool all_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-bool is_temporary_file(std::string_view name) {
-  const size_t at = name.rfind(".tmp-");
-  if (at == std::string_view::npos) return false;
-  const std::string_view numbers = name.substr(at + 5);
-  const size_t dash = numbers.find('-');
-  return dash != std::string_view::npos && all_digits(numbers.substr(0, dash)) &&
-         all_digits(numbers.substr(dash + 1));
-}
-
-// Only folders that carry a checkpoint's or a manifest's mark are ours to delete.
-bool is_temporary_folder(const fs::path& path) {
-  const std::string name = path.filename().string();
-  if (!name.ends_with(".tmp")) return false;
-  const std::string stem = name.substr(0, name.size() - 4);
-  const size_t dash = stem.rfind('-');
-  const bool numbered = dash != std::string::npos && all_digits(std::string_view(stem).substr(dash + 1));
-  std::error_code ignored;
-  return numbered || fs::exists(path / "manifest.json", ignored);
-}
-
-std::string parent_of(const std::string& path) {
-  const std::string parent = fs::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
+Node node_of(const struct stat& status) {
+  switch (status.st_mode & S_IFMT) {
+    case S_IFREG:
+      return Node::file;
+    case S_IFDIR:
+      return Node::folder;
+    case S_IFLNK:
+      return Node::link;
+    case S_IFIFO:
+      return Node::pipe;
+    case S_IFSOCK:
+      return Node::socket;
+    default:
+      return Node::device;
+  }
 }
 
 }  // namespace
@@ -92,10 +81,25 @@ SystemCalls& system_calls() {
   return calls;
 }
 
-FileReader::FileReader(std::string path) : path_(std::move(path)) {
+Node node_at(const std::string& path) {
+  check_path(path);
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) == 0) return node_of(status);
+  if (errno == ENOENT || errno == ENOTDIR) return Node::absent;
+  fail("look at", path, errno);
+}
+
+const char* node_name(Node node) {
+  constexpr std::array<const char*, 7> kNames = {"nothing", "a file",   "a folder", "a symbolic link",
+                                                 "a pipe",  "a socket", "a device"};
+  return kNames[static_cast<size_t>(node)];
+}
+
+FileReader::FileReader(std::string path, Links links) : path_(std::move(path)) {
   check_path(path_);
   // O_NONBLOCK: opening a pipe must not wait for a writer.
-  const int descriptor = open_retrying(path_, O_RDONLY | O_NONBLOCK, 0);
+  const int flags = O_RDONLY | O_NONBLOCK | (links == Links::refuse ? O_NOFOLLOW : 0);
+  const int descriptor = open_retrying(path_, flags, 0);
   if (descriptor < 0) fail("open", path_, errno);
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -137,8 +141,8 @@ void FileReader::read(uint64_t offset, void* data, size_t bytes) const {
   }
 }
 
-std::string read_file(const std::string& path, uint64_t limit) {
-  const FileReader file(path);
+std::string read_file(const std::string& path, uint64_t limit, Links links) {
+  const FileReader file(path, links);
   MH_CHECK(file.size() <= limit, FormatError, "file ", quote(path, 400), " has ", file.size(),
            " bytes, the limit is ", limit);
   std::string content(static_cast<size_t>(file.size()), '\0');
@@ -185,8 +189,14 @@ void FileWriter::rewrite(uint64_t offset, std::string_view text) {
   }
 }
 
+void FileWriter::flush() {
+  MH_CHECK(descriptor_ >= 0, IoError, "cannot flush ", quote(path_, 400), ": it is finished");
+  if (fsync_retrying(descriptor_) != 0) fail("flush", path_, errno);
+  finished_ = true;
+}
+
 void FileWriter::finish() {
-  if (finished_) return;
+  if (finished_ && descriptor_ < 0) return;
   if (fsync_retrying(descriptor_) != 0) fail("flush", path_, errno);
   // Some network file systems report a full disk only here.
   if (close_descriptor(std::exchange(descriptor_, -1)) != 0) fail("close", path_, errno);
@@ -229,14 +239,28 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   write_file_atomically(path, [&](FileWriter& file) { file.write(content); });
 }
 
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
 void make_folder(const std::string& path) {
   check_path(path);
   std::error_code error;
-  const bool created = fs::create_directories(path, error);
-  if (error) fail("create folder", path, error.value());
-  MH_CHECK(fs::is_directory(path, error), IoError, "cannot create folder ", quote(path, 400),
-           ": a file is in the way");
-  if (created) flush_folder(parent_of(path));
+  if (fs::is_directory(path, error)) return;
+  // "a/b/" is the folder "a/b".
+  const std::string name = path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
+  if (name != path) return make_folder(name);
+  const std::string parent = parent_of(path);
+  if (parent != path) make_folder(parent);
+  if (system_calls().mkdir(path.c_str(), 0777) != 0) {
+    const int reason = errno;
+    // Another process may have been faster.
+    if (reason == EEXIST && fs::is_directory(path, error)) return;
+    MH_CHECK(reason != EEXIST, IoError, "cannot create folder ", quote(path, 400), ": a file is in the way");
+    fail("create folder", path, reason);
+  }
+  flush_folder(parent);
 }
 
 void flush_folder(const std::string& path) {
@@ -249,70 +273,91 @@ void flush_folder(const std::string& path) {
   if (result != 0 && error != EINVAL) fail("flush folder", path, error);
 }
 
-std::vector<std::string> remove_leftovers(const std::string& folder) {
-  std::vector<std::string> removed;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    const fs::file_status status = it->symlink_status(ignored);
-    const std::string name = it->path().filename().string();
-    if ((fs::is_regular_file(status) && is_temporary_file(name)) ||
-        (fs::is_directory(status) && is_temporary_folder(it->path())))
-      removed.push_back(name);
-  }
-  if (error && error != std::errc::no_such_file_or_directory) fail("list", folder, error.value());
-  std::sort(removed.begin(), removed.end());
-  for (const std::string& name : removed) {
-    fs::remove_all(fs::path(folder) / name, error);
-    if (error) fail("remove", (fs::path(folder) / name).string(), error.value());
-  }
-  return removed;
-}
-
 namespace {
 
-// The process that holds a lock writes its number into the file; for the message only.
-std::string lock_holder(int descriptor) {
-  char text[32] = {};
-  const ssize_t got = ::pread(descriptor, text, sizeof text - 1, 0);
-  std::string_view digits(text, got > 0 ? static_cast<size_t>(got) : 0);
-  digits = digits.substr(0, digits.find('\n'));
-  return all_digits(digits) ? concat("process ", digits) : "another process";
+constexpr std::string_view kLockMark = "multihead ";
+
+// The process that holds a lock writes its number into the file. Nothing: it was killed before it could.
+struct LockContent {
+  bool ours = false;
+  std::string_view process = "";
+};
+
+LockContent lock_content(std::string_view text) {
+  if (text.starts_with(kLockMark)) text.remove_prefix(kLockMark.size());  // earlier versions had no mark
+  const bool number =
+      text.ends_with('\n') && text.substr(0, text.size() - 1).find_first_not_of("0123456789") == text.npos;
+  if (!number) return {text.empty(), ""};
+  return {true, text.substr(0, text.size() - 1)};
+}
+
+// The whole of a lock file, which is short if it is one.
+std::string lock_text(int descriptor) {
+  char text[64];
+  const ssize_t got = ::pread(descriptor, text, sizeof text, 0);
+  return {text, got > 0 ? static_cast<size_t>(got) : 0};
+}
+
+// Whether an open lock file still has its name. The holder removes the file when it leaves: a lock on a
+// removed file protects nothing.
+bool is_still_at(int descriptor, const std::string& path) {
+  struct stat ours = {}, current = {};
+  return ::fstat(descriptor, &ours) == 0 && ::lstat(path.c_str(), &current) == 0 &&
+         ours.st_ino == current.st_ino && ours.st_dev == current.st_dev;
+}
+
+// Null if it is a lock file; else what it is.
+const char* foreign_lock(int descriptor) {
+  struct stat status = {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return node_name(node_of(status));
+  if (status.st_nlink > 1) return "a file with a second name (a hard link)";
+  return lock_content(lock_text(descriptor)).ours ? nullptr : "a file of somebody else";
 }
 
 }  // namespace
 
 FolderLock::FolderLock(const std::string& folder) {
   make_folder(folder);
-  path_ = (fs::path(folder) / ".lock").string();
+  path_ = (fs::path(folder) / kFile).string();
+  const auto refuse = [&](const char* what) {
+    throw ValueError(concat("folder ", quote(folder, 400), " cannot be locked: its ", kFile, " is ", what,
+                            "; move it away or choose another folder"));
+  };
   while (descriptor_ < 0) {
-    const int descriptor = open_retrying(path_, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
-    if (descriptor < 0) fail("lock", path_, errno);
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    const int descriptor = open_retrying(path_, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (descriptor < 0) {
       const int error = errno;
-      const std::string holder = lock_holder(descriptor);
-      close_descriptor(descriptor);
-      if (error == EINTR) continue;
-      MH_CHECK(error != EWOULDBLOCK, IoError, "folder ", quote(folder, 400), " is in use by ", holder);
+      const Node node = node_at(path_);
+      if (node != Node::file && node != Node::absent) refuse(node_name(node));
       fail("lock", path_, error);
     }
-    // The holder removes the file when it leaves: a lock on a removed file protects nothing.
-    struct stat ours = {}, current = {};
-    const bool same = ::fstat(descriptor, &ours) == 0 && ::stat(path_.c_str(), &current) == 0 &&
-                      ours.st_ino == current.st_ino && ours.st_dev == current.st_dev;
-    if (!same) {
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      const std::string text = lock_text(descriptor);
+      close_descriptor(descriptor);
+      if (error == EINTR) continue;
+      const std::string_view process = lock_content(text).process;
+      MH_CHECK(error != EWOULDBLOCK, IoError, "folder ", quote(folder, 400), " is in use by ",
+               process.empty() ? "another process" : concat("process ", process));
+      fail("lock", path_, error);
+    }
+    if (!is_still_at(descriptor, path_)) {
       close_descriptor(descriptor);
       continue;
     }
+    if (const char* what = foreign_lock(descriptor)) {
+      close_descriptor(descriptor);
+      refuse(what);
+    }
     descriptor_ = descriptor;
   }
-  const std::string pid = concat(::getpid(), "\n");
+  const std::string pid = concat(kLockMark, ::getpid(), "\n");
   // A full disk must not keep a run from being resumed; the number is for messages only.
   if (::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, pid.data(), pid.size(), 0) < 0) return;
 }
 
 FolderLock::~FolderLock() {
-  ::unlink(path_.c_str());
+  if (is_still_at(descriptor_, path_)) ::unlink(path_.c_str());
   close_descriptor(descriptor_);
 }
 

@@ -6,17 +6,25 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "multihead/core/checksum.h"
 
 namespace multihead {
 
+/// What a name stands for; links are not followed.
+enum class Node : uint8_t { absent, file, folder, link, pipe, socket, device };
+/// Throws IoError if the system does not tell.
+Node node_at(const std::string& path);
+/// "a file", "a symbolic link" …
+const char* node_name(Node node);
+
+enum class Links : uint8_t { follow, refuse };
+
 /// A regular file open for reading at any offset. The same bytes stay readable when the path is replaced.
 class FileReader {
  public:
-  /// Throws IoError: missing, unreadable, a directory, a pipe or a device.
-  explicit FileReader(std::string path);
+  /// Throws IoError: missing, unreadable, a directory, a pipe or a device; a link if those are refused.
+  explicit FileReader(std::string path, Links links = Links::follow);
   ~FileReader();
   FileReader(FileReader&& other) noexcept;
   FileReader& operator=(FileReader&& other) noexcept;
@@ -37,7 +45,8 @@ class FileReader {
 };
 
 /// The whole content. Throws IoError, or FormatError if the file is larger than `limit` bytes.
-std::string read_file(const std::string& path, uint64_t limit = uint64_t{1} << 32);
+std::string read_file(const std::string& path, uint64_t limit = uint64_t{1} << 32,
+                      Links links = Links::follow);
 
 /// Writes a new file front to back. Every call is checked; a file that was not finished is removed.
 class FileWriter {
@@ -52,6 +61,8 @@ class FileWriter {
   void write(std::string_view text) { write(text.data(), text.size()); }
   /// Replaces bytes written before; checksum() and size() stay. Throws IoError.
   void rewrite(uint64_t offset, std::string_view text);
+  /// Bytes on the disk. What is written from now on is appended, wherever the file is moved. Throws IoError.
+  void flush();
   /// Bytes on the disk, descriptor closed. Throws IoError.
   void finish();
 
@@ -96,18 +107,19 @@ using FillFile = std::function<void(FileWriter&)>;
 void write_file_atomically(const std::string& path, const FillFile& fill);
 void write_file_atomically(const std::string& path, std::string_view content);
 
-/// Creates a folder and its parents. Throws IoError.
+/// Creates a folder and its parents, each of them on the disk in its own parent. Throws IoError.
 void make_folder(const std::string& path);
 /// Forces the entries of a folder to disk. Throws IoError.
 void flush_folder(const std::string& path);
-/// Removes what killed writers left in a folder: `*.tmp` folders of atomic directories and temporary files of
-/// atomic writes. Call it while holding the folder's lock. Returns the names.
-std::vector<std::string> remove_leftovers(const std::string& folder);
+/// The folder a file or folder lies in; "." for a bare name.
+std::string parent_of(const std::string& path);
 
-/// Holds a folder for one process; released by the destructor and by any kind of death.
+/// Holds a folder for one process by its file .lock; released by the destructor and by any kind of death.
 class FolderLock {
  public:
-  /// Creates the folder if needed. Throws IoError "… is in use by process 1234".
+  static constexpr const char* kFile = ".lock";
+  /// Creates the folder if needed. Throws IoError "… is in use by process 1234", ValueError if .lock is a
+  /// file of somebody else.
   explicit FolderLock(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -177,15 +177,6 @@ TEST(FilesTest, EveryFailingCallIsReportedAndLeavesTheOldFile) {
   }
 }
 
-// Runs f in a child; its exit code.
-int in_child(const std::function<int()>& f) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(f());
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 TEST(FilesTest, AFileSizeLimitIsAnError) {
   const TemporaryFolder folder;
   write_file_atomically(folder / "x", "old");
@@ -321,23 +312,92 @@ TEST(FilesTest, LockErrorsAreNamed) {
   EXPECT_THAT(message_of<IoError>([] { FolderLock lock("/proc/multihead"); }), HasSubstr("/proc/multihead"));
 }
 
-TEST(FilesTest, LeftoversAreRecognisedAndNothingElseIsTouched) {
+// A lock file is a short file of ours with one name. Anything else stays as it is.
+TEST(FilesTest, ALockFileOfSomebodyElseIsNeitherWrittenNorRemoved) {
+  using Make = std::function<void(const std::string&)>;
+  const std::vector<std::pair<const char*, Make>> table = {
+      {"a file of somebody else", [](const std::string& path) { put(path, "precious"); }},
+      {"a file of somebody else", [](const std::string& path) { put(path, "12 monkeys\n"); }},
+      {"a file with a second name (a hard link)",
+       [](const std::string& path) {
+         put(path + "-outside", "12\n");
+         fs::create_hard_link(path + "-outside", path);
+       }},
+      {"a symbolic link",
+       [](const std::string& path) {
+         put(path + "-outside", "precious");
+         fs::create_symlink(path + "-outside", path);
+       }},
+      {"a symbolic link", [](const std::string& path) { fs::create_symlink("nowhere", path); }},
+      {"a folder", [](const std::string& path) { fs::create_directory(path); }},
+      {"a pipe", [](const std::string& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }}};
+  for (const auto& [what, make] : table) {
+    const TemporaryFolder folder;
+    make(folder / ".lock");
+    const auto before = tree_of(folder.path());
+    EXPECT_THAT(message_of<ValueError>([&] { FolderLock lock(folder.path()); }),
+                HasSubstr(concat("its .lock is ", what, "; move it away")));
+    EXPECT_EQ(tree_of(folder.path()), before) << what;
+  }
+}
+
+TEST(FilesTest, LockFilesThatKilledProcessesLeftAreTaken) {
+  for (const char* content : {"", "multihead ", "multihead 123\n", "123\n"}) {
+    const TemporaryFolder folder;
+    put(folder / ".lock", content);
+    {
+      const FolderLock lock(folder.path());
+      EXPECT_EQ(read_file(folder / ".lock"), concat("multihead ", ::getpid(), "\n"));
+    }
+    EXPECT_THAT(names_in(folder.path()), testing::IsEmpty());
+  }
+}
+
+TEST(FilesTest, EveryNewFolderIsOnTheDiskInItsParent) {
+  if (!fs::exists("/proc/self/fd")) GTEST_SKIP() << "needs /proc to tell which file is flushed";
   const TemporaryFolder folder;
-  put(folder / "config.json.tmp-123-0", "");
-  fs::create_directories(folder / "checkpoint-5.tmp");
-  put(folder / "checkpoint-5.tmp/model.safetensors", "half");
-  fs::create_directories(folder / "best.tmp");
-  put(folder / "best.tmp/manifest.json", "");
-  fs::create_directories(folder / "mine.tmp");
-  put(folder / "notes.tmp", "");
-  put(folder / "a.tmp-x-1", "");
-  fs::create_directories(folder / "target");
-  fs::create_directory_symlink("target", folder / "checkpoint-6.tmp");
-  EXPECT_THAT(remove_leftovers(folder.path()),
-              ElementsAre("best.tmp", "checkpoint-5.tmp", "config.json.tmp-123-0"));
-  EXPECT_THAT(names_in(folder.path()),
-              ElementsAre("a.tmp-x-1", "checkpoint-6.tmp", "mine.tmp", "notes.tmp", "target"));
-  EXPECT_THAT(remove_leftovers(folder / "none"), testing::IsEmpty());
+  const std::string root = fs::path(folder.path()).filename().string();
+  for (const char* end : {"", "/"}) {
+    const DiskLog log;
+    make_folder(folder / concat("a/b/c", end));
+    EXPECT_THAT(DiskLog::lines(), ElementsAre("flush " + root, "flush a", "flush b"));
+    make_folder(folder / concat("a/b/c", end));
+    EXPECT_EQ(DiskLog::lines().size(), 3u);
+    fs::remove_all(folder / "a");
+  }
+  put(folder / "file", "");
+  EXPECT_THAT(message_of<IoError>([&] { make_folder(folder / "file/x"); }), HasSubstr("in the way"));
+}
+
+TEST(FilesTest, WhatANameStandsFor) {
+  const TemporaryFolder folder;
+  put(folder / "file", "");
+  fs::create_symlink("file", folder / "link");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(node_at(folder / "none"), Node::absent);
+  EXPECT_EQ(node_at(folder / "file/none"), Node::absent);
+  EXPECT_EQ(node_at(folder / "file"), Node::file);
+  EXPECT_EQ(node_at(folder / "link"), Node::link);
+  EXPECT_EQ(node_at(folder / "pipe"), Node::pipe);
+  EXPECT_EQ(node_at(folder.path()), Node::folder);
+  EXPECT_EQ(node_at("/dev/null"), Node::device);
+  EXPECT_STREQ(node_name(Node::pipe), "a pipe");
+  EXPECT_STREQ(node_name(Node::device), "a device");
+  EXPECT_EQ(read_file(folder / "link"), "");
+  EXPECT_THROW(read_file(folder / "link", 1, Links::refuse), IoError);
+  EXPECT_EQ(read_file(folder / "file", 1, Links::refuse), "");
+}
+
+TEST(FilesTest, AFlushedFileCanBeMovedAndAppendedTo) {
+  const TemporaryFolder folder;
+  {
+    FileWriter file(folder / "x");
+    file.write("one ");
+    file.flush();
+    fs::rename(folder / "x", folder / "y");
+    file.write("two");
+  }
+  EXPECT_EQ(read_file(folder / "y"), "one two");
 }
 
 }  // namespace

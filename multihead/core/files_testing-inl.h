@@ -3,13 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -73,9 +76,9 @@ inline std::vector<std::string> names_in(const std::string& folder) {
 /// Makes the n-th system call of a kind fail while it lives.
 class FailingCalls {
  public:
-  enum class Kind { open, pread, write, short_write, fsync, close, rename, exchange, mkdir };
+  enum class Kind { open, pread, write, short_write, fsync, close, rename, exchange, mkdir, unlink };
   static constexpr Kind kAll[] = {Kind::open,  Kind::pread,  Kind::write,    Kind::short_write, Kind::fsync,
-                                  Kind::close, Kind::rename, Kind::exchange, Kind::mkdir};
+                                  Kind::close, Kind::rename, Kind::exchange, Kind::mkdir,       Kind::unlink};
 
   FailingCalls(Kind kind, int nth, int error) {
     kind_ = kind;
@@ -104,6 +107,7 @@ class FailingCalls {
       return fails(Kind::exchange) ? -1 : SystemCalls().exchange(a, b);
     };
     calls.mkdir = [](const char* path, mode_t mode) { return fails(Kind::mkdir) ? -1 : ::mkdir(path, mode); };
+    calls.unlink = [](const char* path) { return fails(Kind::unlink) ? -1 : ::unlink(path); };
   }
   ~FailingCalls() { system_calls() = SystemCalls(); }
   /// True once the n-th call came.
@@ -120,6 +124,84 @@ class FailingCalls {
   static inline int error_;
 };
 
+/// Ends the process, as a kill would, instead of the n-th call that changes something on the disk. A write is
+/// cut in half.
+class KillingCalls {
+ public:
+  static constexpr int kKilled = 99;
+
+  explicit KillingCalls(int nth) {
+    left_ = nth;
+    SystemCalls& calls = system_calls();
+    calls.open = [](const char* path, int flags, mode_t mode) {
+      if ((flags & O_CREAT) != 0) step();
+      return SystemCalls().open(path, flags, mode);
+    };
+    calls.write = [](int descriptor, const void* data, size_t bytes) -> ssize_t {
+      if (left_ == 0 && ::write(descriptor, data, bytes / 2) < 0) ::_exit(1);
+      step();
+      return ::write(descriptor, data, bytes);
+    };
+    calls.fsync = [](int descriptor) { return step(), ::fsync(descriptor); };
+    calls.rename = [](const char* from, const char* to) { return step(), ::rename(from, to); };
+    calls.exchange = [](const char* a, const char* b) { return step(), SystemCalls().exchange(a, b); };
+    calls.mkdir = [](const char* path, mode_t mode) { return step(), ::mkdir(path, mode); };
+    calls.unlink = [](const char* path) { return step(), ::unlink(path); };
+    calls.rmdir = [](const char* path) { return step(), ::rmdir(path); };
+  }
+  ~KillingCalls() { system_calls() = SystemCalls(); }
+
+ private:
+  static void step() {
+    if (left_-- == 0) ::_exit(kKilled);
+  }
+  static inline int left_;
+};
+
+/// Runs f in a child; its exit code.
+inline int in_child(const std::function<int()>& f) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(f());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Runs f in children that are killed at its first, second … change on the disk, until one ends by itself;
+/// calls `after` with the number of each kill. Returns how many there were. `before` prepares each round.
+inline int kill_everywhere(const std::function<void()>& before, const std::function<void()>& f,
+                           const std::function<void(int)>& after) {
+  for (int nth = 0;; ++nth) {
+    before();
+    const int code = in_child([&] {
+      const KillingCalls killing(nth);
+      try {
+        f();
+      } catch (const std::exception& error) {
+        return std::fprintf(stderr, "%s\n", error.what()), 1;
+      }
+      return 0;
+    });
+    EXPECT_TRUE(code == 0 || code == KillingCalls::kKilled) << "kill " << nth << ": exit code " << code;
+    if (code != KillingCalls::kKilled) return nth;
+    after(nth);
+  }
+}
+
+/// Every file with its content, every link with its target, everything else with its kind; links not
+/// followed.
+inline std::map<std::string, std::string> tree_of(const std::string& folder) {
+  std::map<std::string, std::string> tree;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    const std::string path = entry.path().string();
+    const Node node = node_at(path);
+    tree[path] = node == Node::file   ? "file " + read_file(path)
+                 : node == Node::link ? "link " + std::filesystem::read_symlink(path).string()
+                                      : node_name(node);
+  }
+  return tree;
+}
+
 /// Writes down what reaches the disk and in which order while it lives: "flush x", "rename x.tmp x".
 class DiskLog {
  public:
@@ -135,6 +217,10 @@ class DiskLog {
       lines_.push_back("rename " + last_part(from) + " " + last_part(to));
       return ::rename(from, to);
     };
+    system_calls().unlink = [](const char* path) {
+      lines_.push_back("remove " + last_part(path));
+      return ::unlink(path);
+    };
     system_calls().exchange = [](const char* a, const char* b) {
       lines_.push_back("exchange " + last_part(a) + " " + last_part(b));
       return SystemCalls().exchange(a, b);
@@ -147,6 +233,7 @@ class DiskLog {
   // The numbers in the names of temporary files differ from run to run.
   static std::string last_part(const std::filesystem::path& path) {
     const std::string name = path.filename().string();
+    if (name.starts_with(".multihead-")) return ".multihead";
     const size_t number = name.find(".tmp-");
     return number == std::string::npos ? name : name.substr(0, number + 4);
   }

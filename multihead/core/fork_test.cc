@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -60,6 +61,28 @@ TEST(ForkTest, NoChildWaitsForALockOfAThreadThatItDoesNotHave) {
   for (std::thread& thread : threads) thread.join();
   set_num_threads(before);
   EXPECT_EQ(hung, 0);
+}
+
+// Python forks while it holds its interpreter's lock, which a region may be waiting for.
+TEST(ForkTest, AForkDoesNotWaitForARegion) {
+  const int before = num_threads();
+  set_num_threads(2);
+  std::atomic<bool> running = false, forked = false;
+  std::atomic<int> saw_the_fork = 0;
+  std::thread region([&] {
+    parallel_for(2, [&](int64_t, int) {
+      running = true;
+      for (int i = 0; i < 10000 && !forked; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      saw_the_fork += forked;
+    });
+  });
+  while (!running) std::this_thread::yield();
+  const int status = status_of_a_child();
+  forked = true;
+  region.join();
+  set_num_threads(before);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(saw_the_fork, 2);
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace {
 
 using Mutexes = std::array<std::mutex, 64>;
 
-// Never destroyed. A fork holds them, like the pool's lock and the storage's: the child finds them free and
-// every gradient whole. Who adds gradients may take those two while it has one of these, so a fork takes
+// Never destroyed. A fork holds them, like the locks of the pool and the storage: the child finds them free
+// and every gradient whole. Who adds gradients may take those two while it has one of these, so a fork takes
 // these first, which means that they are registered last.
 Mutexes& mutexes() {
   static Mutexes* instance = [] {

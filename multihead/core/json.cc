@@ -1,11 +1,16 @@
 #include "multihead/core/json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <memory>
 #include <ostream>
+#include <random>
 
 #include "multihead/core/error.h"
+#include "multihead/core/json_list-inl.h"
 
 namespace multihead {
 namespace {
@@ -13,191 +18,183 @@ namespace {
 // Below this a scan over the keys is faster than the index, and most objects are small.
 constexpr size_t kIndexedFrom = 16;
 
-void append_indent(std::string& out, int indent, int depth) {
-  if (indent < 0) return;
-  out += '\n';
-  out.append(static_cast<size_t>(indent) * static_cast<size_t>(depth), ' ');
-}
-
-void append_escape(std::string& out, unsigned char byte) {
-  constexpr char kHex[] = "0123456789abcdef";
-  switch (byte) {
-    case '"':
-      out += "\\\"";
-      return;
-    case '\\':
-      out += "\\\\";
-      return;
-    case '\n':
-      out += "\\n";
-      return;
-    case '\r':
-      out += "\\r";
-      return;
-    case '\t':
-      out += "\\t";
-      return;
-    case '\b':
-      out += "\\b";
-      return;
-    case '\f':
-      out += "\\f";
-      return;
-    default:
-      out += "\\u00";
-      out += kHex[byte >> 4];
-      out += kHex[byte & 15];
+// Murmur's mix of eight bytes at a time, from a number that no file can know.
+uint32_t hash_of(std::string_view key) {
+  static const uint64_t seed = [] {
+    std::random_device device;
+    return uint64_t{device()} << 32 | device();
+  }();
+  uint64_t hash = seed ^ key.size();
+  for (size_t at = 0; at < key.size(); at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, key.data() + at, std::min<size_t>(8, key.size() - at));
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
   }
-}
-
-bool needs_escape(unsigned char byte) { return byte < 0x20 || byte == '"' || byte == '\\'; }
-
-void append_string(std::string& out, std::string_view text) {
-  out += '"';
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (needs_escape(byte)) {
-      append_escape(out, byte);
-      ++i;
-      continue;
-    }
-    const size_t length = utf8_sequence(text, i);
-    MH_CHECK(length > 0, ValueError, "json: string ", quote(text), " is not UTF-8 at byte ", i);
-    out.append(text, i, length);
-    i += length;
-  }
-  out += '"';
-}
-
-void append_double(std::string& out, double value) {
-  MH_CHECK(std::isfinite(value), ValueError, "json: cannot write ", value, ", numbers must be finite");
-  // Python's rule for when an exponent is used; the digits are the fewest that read back as this double.
-  const double size = std::abs(value);
-  const bool fixed = size == 0 || (size >= 1e-4 && size < 1e16);
-  char buffer[32];
-  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value,
-                                          fixed ? std::chars_format::fixed : std::chars_format::scientific);
-  const std::string_view digits(buffer, static_cast<size_t>(end - buffer));
-  out += digits;
-  // A number stays a number when it is read again.
-  if (digits.find_first_of(".e") == std::string_view::npos) out += ".0";
-}
-
-void append_json(std::string& out, const Json& json, int indent, int depth);
-
-template <class Range, class WriteOne>
-void append_list(std::string& out, const Range& range, char open, char close, int indent, int depth,
-                 WriteOne&& write_one) {
-  out += open;
-  bool first = true;
-  for (const auto& element : range) {
-    if (!first) out += ',';
-    first = false;
-    append_indent(out, indent, depth + 1);
-    write_one(element);
-  }
-  if (!first) append_indent(out, indent, depth);
-  out += close;
-}
-
-void append_json(std::string& out, const Json& json, int indent, int depth) {
-  switch (json.kind()) {
-    case Json::Kind::null:
-      out += "null";
-      break;
-    case Json::Kind::boolean:
-      out += json.as_bool() ? "true" : "false";
-      break;
-    case Json::Kind::integer:
-      out += std::to_string(json.as_int());
-      break;
-    case Json::Kind::number:
-      append_double(out, json.as_double());
-      break;
-    case Json::Kind::string:
-      append_string(out, json.as_string());
-      break;
-    case Json::Kind::array:
-      append_list(out, json.items(), '[', ']', indent, depth,
-                  [&](const Json& item) { append_json(out, item, indent, depth + 1); });
-      break;
-    case Json::Kind::object:
-      append_list(out, json.members(), '{', '}', indent, depth, [&](const JsonMember& member) {
-        append_string(out, member.key);
-        out += indent < 0 ? ":" : ": ";
-        append_json(out, member.value, indent, depth + 1);
-      });
-      break;
-  }
+  hash *= 0xD6E8FEB86659FD93u;
+  return static_cast<uint32_t>(hash >> 32);
 }
 
 }  // namespace
 
-JsonObject::JsonObject() = default;
-JsonObject::JsonObject(JsonObject&&) noexcept = default;
-JsonObject& JsonObject::operator=(JsonObject&&) noexcept = default;
-JsonObject::~JsonObject() = default;
-
-JsonObject::JsonObject(const JsonObject& other) : members_(other.members_) {
-  if (other.index_ != nullptr) index_ = std::make_unique<Index>(*other.index_);
+JsonText::JsonText(std::string_view text) {
+  if (text.size() < kLong) {
+    bytes_[0] = static_cast<unsigned char>(text.size());
+    std::copy(text.begin(), text.end(), bytes_ + 1);
+    return;
+  }
+  auto* memory = static_cast<char*>(std::malloc(sizeof(size_t) + text.size()));
+  if (memory == nullptr) throw std::bad_alloc();
+  const size_t size = text.size();
+  std::memcpy(memory, &size, sizeof size);
+  std::memcpy(memory + sizeof size, text.data(), size);
+  bytes_[0] = kLong;
+  std::memcpy(bytes_ + 8, &memory, sizeof memory);
 }
 
-JsonObject& JsonObject::operator=(const JsonObject& other) {
-  // By way of a copy, because `other` may lie inside this object.
-  JsonObject copy(other);
-  *this = std::move(copy);
+JsonText::JsonText(const JsonText& other) {
+  if (other.bytes_[0] == kLong) {
+    JsonText copy(other.view());
+    std::swap(bytes_, copy.bytes_);
+  } else {
+    std::memcpy(bytes_, other.bytes_, sizeof bytes_);
+  }
+}
+
+JsonText::JsonText(JsonText&& other) noexcept {
+  std::memcpy(bytes_, other.bytes_, sizeof bytes_);
+  other.bytes_[0] = 0;
+}
+
+JsonText& JsonText::operator=(JsonText other) noexcept {
+  std::swap(bytes_, other.bytes_);
   return *this;
 }
 
+JsonText::~JsonText() {
+  if (bytes_[0] != kLong) return;
+  char* memory;
+  std::memcpy(&memory, bytes_ + 8, sizeof memory);
+  std::free(memory);
+}
+
+JsonText::operator std::string_view() const {
+  if (bytes_[0] < kLong) return {reinterpret_cast<const char*>(bytes_ + 1), bytes_[0]};
+  const char* memory;
+  std::memcpy(&memory, bytes_ + 8, sizeof memory);
+  size_t size;
+  std::memcpy(&size, memory, sizeof size);
+  return {memory + sizeof size, size};
+}
+
+size_t JsonText::bytes() const { return bytes_[0] == kLong ? sizeof(size_t) + view().size() : 0; }
+
+std::ostream& operator<<(std::ostream& out, const JsonText& text) { return out << text.view(); }
+
+size_t JsonIndex::find(std::span<const JsonMember> members, std::string_view key) const {
+  for (uint32_t at = hash_of(key) & mask_; slots_[at] != 0; at = (at + 1) & mask_) {
+    const uint32_t number = slots_[at] - 1;
+    if (members[number].key == key) return number;
+  }
+  return members.size();
+}
+
+void JsonIndex::put(std::string_view key, uint32_t number) {
+  uint32_t at = hash_of(key) & mask_;
+  while (slots_[at] != 0) at = (at + 1) & mask_;
+  slots_[at] = number + 1;
+}
+
+void JsonIndex::add(std::span<const JsonMember> members) {
+  // At most three quarters are taken.
+  if (slots_ == nullptr || 4 * uint64_t{members.size()} > 3 * (uint64_t{mask_} + 1)) return build(members);
+  put(members.back().key, static_cast<uint32_t>(members.size() - 1));
+}
+
+void JsonIndex::build(std::span<const JsonMember> members) {
+  const size_t slots = std::bit_ceil(members.size() + members.size() / 2);
+  auto* memory = static_cast<uint32_t*>(std::calloc(slots, sizeof(uint32_t)));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::free(slots_);
+  slots_ = memory;
+  mask_ = static_cast<uint32_t>(slots - 1);
+  for (size_t i = 0; i < members.size(); ++i) put(members[i].key, static_cast<uint32_t>(i));
+}
+
+JsonObject::JsonObject(const JsonObject& other) : JsonList(other) {
+  if (size() >= kIndexedFrom) extra().build(all());
+}
+
 size_t JsonObject::position(std::string_view key) const {
-  if (index_ != nullptr) {
-    const auto it = index_->find(key);
-    return it == index_->end() ? members_.size() : it->second;
+  const auto members = all();
+  if (!members.empty() && extra().is_built()) return extra().find(members, key);
+  const auto found =
+      std::find_if(members.begin(), members.end(), [&](const JsonMember& m) { return m.key == key; });
+  return static_cast<size_t>(found - members.begin());
+}
+
+JsonMember* JsonObject::insert(std::string_view key) {
+  if (position(key) < size()) return nullptr;
+  JsonMember& member = push_back({key, Json()});
+  if (size() >= kIndexedFrom) extra().add(all());
+  return &member;
+}
+
+Json::Json(Mark mark, int64_t payload) {
+  slot_.bytes_[0] = mark;
+  std::memcpy(slot_.bytes_ + 8, &payload, sizeof payload);
+}
+
+Json::Json(std::vector<Json> items) : Json(kArray, 0) {
+  for (Json& item : items) list<JsonArray>().push_back(std::move(item));
+}
+
+Json::Json(const Json& other) : Json() {
+  if (other.is_array()) {
+    new (slot_.bytes_ + 8) JsonArray(other.list<JsonArray>());
+  } else if (other.is_object()) {
+    new (slot_.bytes_ + 8) JsonObject(other.list<JsonObject>());
+  } else {
+    slot_ = other.slot_;
   }
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i].key == key) return i;
-  }
-  return members_.size();
+  if (other.is_array() || other.is_object()) slot_.bytes_[0] = other.mark();
 }
 
-const Json* JsonObject::find(std::string_view key) const {
-  const size_t at = position(key);
-  return at < members_.size() ? &members_[at].value : nullptr;
+Json::Json(Json&& other) noexcept : slot_(std::move(other.slot_)) { other.slot_.bytes_[0] = kNull; }
+
+Json& Json::operator=(Json other) noexcept {
+  std::swap(slot_.bytes_, other.slot_.bytes_);
+  return *this;
 }
 
-Json* JsonObject::find(std::string_view key) {
-  const size_t at = position(key);
-  return at < members_.size() ? &members_[at].value : nullptr;
+Json::~Json() {
+  if (is_array()) std::destroy_at(&list<JsonArray>());
+  if (is_object()) std::destroy_at(&list<JsonObject>());
 }
 
-Json* JsonObject::insert(std::string key) {
-  if (position(key) < members_.size()) return nullptr;
-  if (index_ != nullptr) index_->emplace(key, members_.size());
-  members_.push_back({std::move(key), Json()});
-  if (index_ == nullptr && members_.size() >= kIndexedFrom) build_index();
-  return &members_.back().value;
+Json::Kind Json::kind() const {
+  return mark() <= JsonText::kLong ? Kind::string
+         : mark() < kArray         ? static_cast<Kind>(mark() - kNull)
+                                   : static_cast<Kind>(mark() - kNull + 1);  // texts stand between
 }
 
-bool JsonObject::erase(std::string_view key) {
-  const size_t at = position(key);
-  if (at == members_.size()) return false;
-  members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(at));
-  if (index_ != nullptr) build_index();
-  return true;
+// Only of null.
+void Json::become(Mark mark) { *this = Json(mark, 0); }
+
+Json* Json::insert(std::string_view key) {
+  JsonMember* member = list<JsonObject>().insert(key);
+  return member == nullptr ? nullptr : &member->value;
 }
 
-void JsonObject::build_index() {
-  index_ = std::make_unique<Index>();
-  for (size_t i = 0; i < members_.size(); ++i) index_->emplace(members_[i].key, i);
-}
+void Json::fit() { is_array() ? list<JsonArray>().fit() : list<JsonObject>().fit(); }
 
-Json::Json(float value) : value_(static_cast<double>(value)) {
+Json::Json(float value) : Json(static_cast<double>(value)) {
   if (!std::isfinite(value)) return;
   char buffer[32];
   const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);
   double decimal = 0;
   std::from_chars(buffer, end, decimal);
-  value_ = decimal;
+  *this = Json(decimal);
 }
 
 Json Json::object(std::initializer_list<JsonMember> members) {
@@ -212,52 +209,42 @@ int64_t Json::checked_unsigned(uint64_t value) {
   return static_cast<int64_t>(value);
 }
 
-std::string Json::dump(int indent) const {
-  std::string out;
-  append_json(out, *this, indent, 0);
-  return out;
-}
-
 bool Json::as_bool() const {
   MH_CHECK(is_bool(), FormatError, "json: expected a boolean, got ", name(kind()));
-  return std::get<bool>(value_);
+  return payload<int64_t>() != 0;
 }
 
 int64_t Json::as_int() const {
   MH_CHECK(is_integer(), FormatError, "json: expected an integer, got ", name(kind()));
-  return std::get<int64_t>(value_);
+  return payload<int64_t>();
 }
 
 double Json::as_double() const {
   MH_CHECK(is_number(), FormatError, "json: expected a number, got ", name(kind()));
-  return is_integer() ? static_cast<double>(std::get<int64_t>(value_)) : std::get<double>(value_);
+  return is_integer() ? static_cast<double>(payload<int64_t>()) : payload<double>();
 }
 
-const std::string& Json::as_string() const {
+std::string Json::as_string() const {
   MH_CHECK(is_string(), FormatError, "json: expected a string, got ", name(kind()));
-  return std::get<std::string>(value_);
+  return slot_;
 }
 
-const std::vector<Json>& Json::items() const {
+std::span<const Json> Json::items() const {
   MH_CHECK(is_array(), FormatError, "json: expected an array, got ", name(kind()));
-  return std::get<std::vector<Json>>(value_);
+  return list<JsonArray>().all();
 }
 
-std::vector<Json>& Json::items() {
-  MH_CHECK(is_array(), FormatError, "json: expected an array, got ", name(kind()));
-  return std::get<std::vector<Json>>(value_);
-}
-
-const std::vector<JsonMember>& Json::members() const {
+std::span<const JsonMember> Json::members() const {
   MH_CHECK(is_object(), FormatError, "json: expected an object, got ", name(kind()));
-  return std::get<JsonObject>(value_).members();
+  return list<JsonObject>().all();
 }
 
 size_t Json::size() const { return is_array() ? items().size() : is_object() ? members().size() : 0; }
 
 const Json* Json::find(std::string_view key) const {
-  const auto* object = std::get_if<JsonObject>(&value_);
-  return object == nullptr ? nullptr : object->find(key);
+  if (!is_object()) return nullptr;
+  const size_t at = list<JsonObject>().position(key);
+  return at < size() ? &members()[at].value : nullptr;
 }
 
 const Json& Json::at(std::string_view key) const {
@@ -274,21 +261,25 @@ const Json& Json::at(size_t index) const {
 }
 
 Json& Json::operator[](std::string_view key) {
-  if (is_null()) value_ = JsonObject();
+  if (is_null()) become(kObject);
   MH_CHECK(is_object(), FormatError, "json: expected an object to hold ", quote(key), ", got ", name(kind()));
-  auto& object = std::get<JsonObject>(value_);
-  Json* value = object.find(key);
-  return value != nullptr ? *value : *object.insert(std::string(key));
+  auto& object = list<JsonObject>();
+  const size_t at = object.position(key);
+  return at < object.size() ? object.all()[at].value : object.insert(key)->value;
 }
 
 bool Json::erase(std::string_view key) {
-  auto* object = std::get_if<JsonObject>(&value_);
-  return object != nullptr && object->erase(key);
+  if (find(key) == nullptr) return false;
+  auto& object = list<JsonObject>();
+  object.erase(object.position(key));
+  if (object.extra().is_built()) object.extra().build(object.all());
+  return true;
 }
 
 void Json::push_back(Json value) {
-  if (is_null()) value_ = std::vector<Json>();
-  items().push_back(std::move(value));
+  if (is_null()) become(kArray);
+  MH_CHECK(is_array(), FormatError, "json: expected an array, got ", name(kind()));
+  list<JsonArray>().push_back(std::move(value));
 }
 
 bool Json::operator==(const Json& other) const {
@@ -309,13 +300,15 @@ bool Json::operator==(const Json& other) const {
     case Kind::number:
       return as_double() == other.as_double();
     case Kind::string:
-      return as_string() == other.as_string();
+      return slot_ == other.slot_.view();
     case Kind::array:
-      return items() == other.items();
+      return std::ranges::equal(items(), other.items());
     default:
       return true;
   }
 }
+
+Json number_or_null(double x) { return std::isfinite(x) ? Json(x) : Json(); }
 
 std::string_view name(Json::Kind kind) {
   constexpr std::string_view kNames[] = {"null",     "a boolean", "an integer", "a number",
@@ -324,56 +317,5 @@ std::string_view name(Json::Kind kind) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Json& json) { return out << json.dump(); }
-
-std::string quote(std::string_view text, size_t limit) {
-  std::string out = "\"";
-  size_t i = 0;
-  while (i < text.size()) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const size_t length = utf8_sequence(text, i);
-    if (i + length > limit) break;
-    // U+0080..U+009F are control characters too (terminals obey them).
-    const bool control =
-        byte == 0x7f || (byte == 0xc2 && length == 2 && static_cast<unsigned char>(text[i + 1]) < 0xa0);
-    if (needs_escape(byte)) {
-      append_escape(out, byte);
-    } else if (length == 0 || control) {
-      constexpr char kHex[] = "0123456789abcdef";
-      for (size_t k = i; k < i + std::max<size_t>(length, 1); ++k) {
-        const auto bad = static_cast<unsigned char>(text[k]);
-        out += "\\x";
-        out += kHex[bad >> 4];
-        out += kHex[bad & 15];
-      }
-    } else {
-      out.append(text, i, length);
-    }
-    i += std::max<size_t>(length, 1);
-  }
-  if (i < text.size()) out += "…";
-  return out + "\"";
-}
-
-size_t utf8_sequence(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
-  const unsigned first = byte(at);
-  if (at >= text.size()) return 0;
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return follows(at + 1) ? 2 : 0;
-  if ((first & 0xf0) == 0xe0) {
-    const unsigned second = byte(at + 1);
-    if (!follows(at + 1) || !follows(at + 2)) return 0;
-    if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f)) return 0;
-    return 3;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    const unsigned second = byte(at + 1);
-    if (!follows(at + 1) || !follows(at + 2) || !follows(at + 3)) return 0;
-    if ((first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f)) return 0;
-    return 4;
-  }
-  return 0;
-}
 
 }  // namespace multihead

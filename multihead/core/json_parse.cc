@@ -1,4 +1,5 @@
 // Json::parse: nlohmann's tokenizer drives a builder that is stricter than it.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
+#include "multihead/core/json_list-inl.h"
 
 namespace multihead {
 namespace {
@@ -64,7 +66,11 @@ std::string reason(const std::string& what) {
 /// Receives the tokenizer's events; returns false to stop it, with the problem in `problem`.
 class JsonBuilder {
  public:
-  JsonBuilder(const JsonLimits& limits, Json* root) : limits_(limits), root_(root) {}
+  /// Of a text of `bytes` bytes.
+  JsonBuilder(const JsonLimits& limits, size_t bytes, Json* root)
+      : limits_(limits),
+        memory_left_(std::max(limits.least_memory, limits.memory_factor * bytes)),
+        root_(root) {}
 
   bool null() { return put(Json()); }
   bool boolean(bool value) { return put(Json(value)); }
@@ -81,7 +87,7 @@ class JsonBuilder {
     if (error == std::errc::result_out_of_range && std::abs(value) > 1) return fail("number is too large");
     return put(Json(value));
   }
-  bool string(std::string& value) { return put(Json(std::move(value))); }
+  bool string(std::string& value) { return take(text_memory(value)) && put(Json(value)); }
   bool binary(std::vector<uint8_t>&) { return fail("binary value"); }
 
   bool start_object(size_t) { return open(Json::object()); }
@@ -89,7 +95,8 @@ class JsonBuilder {
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(std::string& value) {
-    member_ = std::get<JsonObject>(open_.back()->value_).insert(value);
+    if (!take(kMember + text_memory(value))) return false;
+    member_ = open_.back()->insert(value);
     return member_ != nullptr || fail("duplicate key " + quote(value));
   }
 
@@ -112,13 +119,27 @@ class JsonBuilder {
       *root_ = std::move(value);
       return root_;
     }
-    if (open_.back()->is_array()) return &open_.back()->items().emplace_back(std::move(value));
+    if (open_.back()->is_array()) return &open_.back()->list<JsonArray>().push_back(std::move(value));
     *member_ = std::move(value);
     return member_;
   }
 
+  // What a value, a member's key with its place in the index and a list take.
+  static constexpr size_t kValue = sizeof(Json), kMember = sizeof(JsonText) + 8, kList = 32;
+
+  // What a text takes besides, if it does not fit in place.
+  static size_t text_memory(const std::string& text) { return text.size() < 16 ? 0 : text.size() + 16; }
+
+  // Many values can be written in few bytes: what they take is bounded before it is taken.
+  bool take(size_t bytes) {
+    if (bytes > memory_left_) return fail("its values take too many times the memory of the text");
+    memory_left_ -= bytes;
+    return true;
+  }
+
   bool put(Json&& value) {
     if (++values_ > limits_.values) return fail(concat("more than ", limits_.values, " values"));
+    if (!take(kValue)) return false;
     place_value(std::move(value));
     return true;
   }
@@ -128,16 +149,19 @@ class JsonBuilder {
     if (++values_ > limits_.values) return fail(concat("more than ", limits_.values, " values"));
     if (static_cast<int>(open_.size()) >= limits_.depth)
       return fail(concat("nested deeper than ", limits_.depth));
+    if (!take(kValue + kList)) return false;
     open_.push_back(place_value(std::move(value)));
     return true;
   }
 
   bool close() {
+    open_.back()->fit();
     open_.pop_back();
     return true;
   }
 
   JsonLimits limits_;
+  size_t memory_left_;
   Json* root_;
   Json* member_ = nullptr;
   std::vector<Json*> open_;
@@ -153,7 +177,7 @@ Json Json::parse(std::string_view text, std::string_view where, const JsonLimits
     throw FormatError(concat(where, ": ", place(text, nul), ": NUL byte"));
 
   Json root;
-  JsonBuilder builder(limits, &root);
+  JsonBuilder builder(limits, text.size(), &root);
   const char* progress = text.data();
   const char* end = text.data() + text.size();
   const bool good =

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <chrono>
 #include <clocale>
@@ -13,6 +14,11 @@ namespace multihead {
 namespace {
 
 using testing::HasSubstr;
+
+size_t memory_in_use() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
 
 std::string error_of(std::string_view text, const JsonLimits& limits = {}) {
   try {
@@ -255,6 +261,70 @@ TEST(JsonTest, QuotedTextCannotForgeALogLine) {
   EXPECT_EQ(quote("a\nb\x1b[0m\"\\"), "\"a\\nb\\u001b[0m\\\"\\\\\"");
   EXPECT_EQ(quote("\xff\xc2\x9b\x7f"), "\"\\xff\\xc2\\x9b\\x7f\"");
   EXPECT_EQ(quote("ééé", 4), "\"éé…\"");
+}
+
+TEST(JsonTest, TextForATerminalIsOneHarmlessLine) {
+  const std::string bidi = "\u202Aa\u202Eb\u2066c\u2069d\u200Fe\u061Cf\u2028g";
+  for (const std::string& text : {std::string("\x1b]0;title\x07\x1b[31mred"), std::string("a\nforged\r\x7f"),
+                                  std::string("\x9b"
+                                              "2J\xff"),
+                                  std::string("\u009b2J\u0085"), bidi}) {
+    for (const std::string& line : {printable(text), quote(text), concat(printable(text), "é")}) {
+      EXPECT_EQ(printable(line), line);  // nothing left to escape
+      for (const char c : line) EXPECT_TRUE(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) << line;
+    }
+  }
+  EXPECT_EQ(printable("naïve \"text\" \\ 日本 😀 -"), "naïve \"text\" \\ 日本 😀 -");
+  EXPECT_EQ(printable("\u202E"), "\\xe2\\x80\\xae");
+  EXPECT_EQ(quote(bidi).find("\u202E"), std::string::npos);
+  EXPECT_EQ(Json("a\x7f"
+                 "\u009b\u202Eb\u00e9")
+                .dump(),
+            R"("a\u007f\u009b\u202ebé")");
+  EXPECT_EQ(Json::parse(Json(bidi).dump()).as_string(), bidi);
+}
+
+// Every shape of many values in few bytes, and what a text of ordinary values takes.
+TEST(JsonTest, MemoryFollowsFromTheText) {
+  const auto text_of = [](const std::string& unit, size_t bytes) {
+    std::string text = "[";
+    while (text.size() < bytes) text += unit + ",";
+    return text + unit + "]";
+  };
+  std::string object = "{";
+  for (int i = 0; object.size() < (1 << 20); ++i) object += concat("\"", i, "\":0,");
+  object += "\"\":0}";
+  const std::string merges = text_of("[\"a\",\"b\"]", 1 << 20);
+  for (const std::string& text : {text_of("0", 1 << 20), text_of("\"\"", 1 << 20), merges, object,
+                                  text_of("{\"name\":\"a longer text than fits\",\"id\":17}", 1 << 20)}) {
+    const size_t before = memory_in_use();
+    const Json json = Json::parse(text);
+    EXPECT_LT(memory_in_use() - before, 8.5 * static_cast<double>(text.size())) << text.substr(0, 20);
+  }
+  for (const char* unit : {"[0]", "{\"\":0}", "[[]]"}) {
+    const std::string text = text_of(unit, 1 << 20);
+    EXPECT_EQ(error_of(text, {.least_memory = 1 << 30}), "accepted") << unit;
+    EXPECT_THAT(error_of(text, {.memory_factor = 4, .least_memory = 0}),
+                HasSubstr("too many times the memory"));
+  }
+}
+
+TEST(JsonTest, TextsKeepTheirBytesAtEveryLength) {
+  for (size_t size = 0; size < 40; ++size) {
+    const std::string text(size, 'x');
+    Json json(text);
+    const Json copy = json;
+    json = Json(json);
+    Json list = Json::array();
+    for (int i = 0; i < 5; ++i) list.push_back(json);
+    const Json moved = std::move(json);
+    EXPECT_EQ(moved.as_string(), text);
+    EXPECT_EQ(copy, moved);
+    EXPECT_EQ(list.at(4).as_string(), text);
+    Json object = Json::object({{text, 1}, {text + "y", copy}});
+    EXPECT_EQ(object.at(text).as_int(), 1);
+    EXPECT_EQ(Json(object).at(text + "y").as_string(), text);
+  }
 }
 
 // Ten megabytes of the worst shapes; the promise is a second on an idle machine.

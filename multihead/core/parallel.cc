@@ -10,14 +10,19 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "multihead/core/error.h"
 #include "multihead/core/interrupt.h"
+#include "multihead/core/parallel-inl.h"
 #include "multihead/core/storage.h"
+#include "multihead/core/threads.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -72,8 +77,11 @@ class Pool {
  public:
   static constexpr int64_t kMaxCount = 0xffffffff;
 
-  explicit Pool(int threads) : shares_(static_cast<size_t>(threads)) {
-    for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { serve(worker); });
+  // Whatever allocates comes before the first thread: from then on nothing may throw past the workers.
+  explicit Pool(int threads) : wanted_(threads), shares_(static_cast<size_t>(threads)) {
+    workers_.reserve(static_cast<size_t>(threads));
+    for (int worker = 1; worker < threads && add_worker(worker);) ++worker;
+    used_ = workers_.size() + 1;
   }
 
   ~Pool() {
@@ -83,7 +91,8 @@ class Pool {
     for (std::thread& worker : workers_) worker.join();
   }
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int wanted() const { return wanted_; }
+  int missing() const { return wanted_ - static_cast<int>(used_); }
 
   void run(int64_t count, const FunctionRef<void(int64_t, int)>& body) {
     failure_ = nullptr;
@@ -92,7 +101,7 @@ class Pool {
     body_.store(&body, std::memory_order_release);
     count_.store(static_cast<uint32_t>(count), std::memory_order_release);
     ++region_;
-    for (size_t share = 0; share < shares_.size(); ++share) {
+    for (size_t share = 0; share < used_; ++share) {
       const int64_t size = begin_of(share + 1, count) - begin_of(share, count);
       shares_[share].tickets.store(region_ << 32 | static_cast<uint64_t>(size), std::memory_order_release);
     }
@@ -112,9 +121,21 @@ class Pool {
     std::atomic<uint64_t> tickets{0};  // region << 32 | indices not yet taken
   };
 
+  // A thread that cannot be made is done without; the next one would be refused as well.
+  bool add_worker(int worker) {
+    try {
+      workers_.push_back(start_thread()([this, worker] { serve(worker); }));
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
   static uint64_t region_of(uint64_t tickets) { return tickets >> 32; }
   int64_t begin_of(size_t share, int64_t count) const {
-    return count * static_cast<int64_t>(share) / static_cast<int64_t>(shares_.size());
+    return count * static_cast<int64_t>(share) / static_cast<int64_t>(used_);
   }
   static uint32_t left_of(uint64_t tickets) { return static_cast<uint32_t>(tickets); }
 
@@ -141,8 +162,8 @@ class Pool {
   void work(int worker) {
     current_worker = worker;
     Progress progress;
-    for (size_t i = 0; i < shares_.size(); ++i) {
-      take_from((static_cast<size_t>(worker) + i) % shares_.size(), worker, progress);
+    for (size_t i = 0; i < used_; ++i) {
+      take_from((static_cast<size_t>(worker) + i) % used_, worker, progress);
     }
     current_worker = -1;
     // count was read while this worker held an unreported ticket, so it is the one of the open region.
@@ -179,7 +200,8 @@ class Pool {
   // After a failure nothing more is started; returns how many indices that leaves out.
   uint32_t withdraw_tickets() {
     uint32_t left = 0;
-    for (Share& share : shares_) {
+    for (size_t i = 0; i < used_; ++i) {
+      Share& share = shares_[i];
       uint64_t tickets = share.tickets.load(std::memory_order_relaxed);
       while (!share.tickets.compare_exchange_weak(tickets, region_of(tickets) << 32,
                                                   std::memory_order_acq_rel)) {
@@ -201,6 +223,7 @@ class Pool {
     }
   }
 
+  const int wanted_;
   std::vector<std::thread> workers_;
   std::exception_ptr failure_;
   std::atomic<bool> failed_{false};
@@ -208,6 +231,7 @@ class Pool {
   std::atomic<const FunctionRef<void(int64_t, int)>*> body_{nullptr};
   std::atomic<uint32_t> count_{0};
   std::vector<Share> shares_;
+  size_t used_ = 0;  // shares, one per thread there is; fixed before the first region wakes a worker
   uint64_t region_ = 0;
   alignas(64) std::atomic<uint32_t> finished_{0};  // indices run in this region
   alignas(64) std::atomic<uint32_t> wake_{0};      // changes when there is something to do
@@ -216,8 +240,22 @@ class Pool {
 // One job at a time: a second thread of the user's that calls in meanwhile works alone (see parallel_for).
 struct Shared {
   std::mutex busy;
+  std::mutex making;  // held, with busy, while threads begin or end
   Pool* pool = nullptr;
   std::atomic<int> threads{default_threads()};
+  std::atomic<int> missing{0};
+
+  void make_pool(int count) {
+    const std::lock_guard lock(making);
+    pool = new Pool(count);
+    missing.store(pool->missing());
+  }
+  void forget_pool() {
+    const std::lock_guard lock(making);
+    delete pool;
+    pool = nullptr;
+    missing.store(0);
+  }
 };
 
 Shared& shared() {
@@ -225,11 +263,15 @@ Shared& shared() {
     memory_stats();  // registers the storage's lock first: a fork takes last what was registered first
     auto* created = new Shared;
     // The child of a fork has no workers: it forgets the pool (whose threads exist in the parent only) and
-    // makes its own on first use. The lock is taken around the fork so that it is free in the child.
-    pthread_atfork([] { shared().busy.lock(); }, [] { shared().busy.unlock(); },
+    // makes its own on first use. A fork does not come while threads begin or end, but waits for no region,
+    // which may wait for what the forking thread holds (Python's lock, to look for Ctrl-C): where another
+    // thread held the lock of regions, the child makes it anew.
+    pthread_atfork([] { shared().making.lock(); }, [] { shared().making.unlock(); },
                    [] {
+                     std::construct_at(&shared().busy);
                      shared().pool = nullptr;
-                     shared().busy.unlock();
+                     shared().missing.store(0);
+                     shared().making.unlock();
                    });
     return created;
   }();
@@ -276,6 +318,11 @@ class HostRegion {
 
 }  // namespace
 
+StartThread& start_thread() {
+  static StartThread start = [](std::function<void()> body) { return std::thread(std::move(body)); };
+  return start;
+}
+
 HostThreadsScope::HostThreadsScope(const HostThreads& host) : before_(current_host) { current_host = &host; }
 HostThreadsScope::~HostThreadsScope() { current_host = before_; }
 
@@ -290,9 +337,13 @@ int num_threads() {
 void set_num_threads(int threads) {
   MH_CHECK(threads >= 1 && threads <= kMaxThreads, ValueError, "set_num_threads: expected 1 to ", kMaxThreads,
            ", got ", threads);
-  const std::lock_guard lock(shared().busy);
-  shared().threads.store(threads);
+  Shared& state = shared();
+  const std::lock_guard lock(state.busy);
+  if (state.missing.load() > 0) state.forget_pool();
+  state.threads.store(threads);
 }
+
+int missing_threads() { return current_host != nullptr ? 0 : shared().missing.load(); }
 
 InterruptScope::InterruptScope(std::function<void()> check)
     : check_(std::move(check)), before_(current_check) {
@@ -318,11 +369,8 @@ void run_anywhere(int64_t count, FunctionRef<void(int64_t, int)> body) {
     return;
   }
   const int threads = state.threads.load(std::memory_order_relaxed);
-  if (state.pool != nullptr && state.pool->threads() != threads) {
-    delete state.pool;
-    state.pool = nullptr;
-  }
-  if (state.pool == nullptr) state.pool = new Pool(threads);
+  if (state.pool != nullptr && state.pool->wanted() != threads) state.forget_pool();
+  if (state.pool == nullptr) state.make_pool(threads);
   for (int64_t begin = 0; begin < count; begin += Pool::kMaxCount) {  // one round, unless count is astronomic
     const int64_t part = std::min(count - begin, Pool::kMaxCount);
     state.pool->run(part, [&](int64_t i, int worker) { body(begin + i, worker); });

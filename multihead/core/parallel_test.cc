@@ -4,15 +4,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <sys/resource.h>
+
+#include <grp.h>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <new>
 #include <numeric>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "multihead/core/error.h"
 #include "multihead/core/interrupt.h"
+#include "multihead/core/parallel-inl.h"
+#include "multihead/core/threads.h"
 
 namespace multihead {
 namespace {
@@ -147,6 +155,118 @@ TEST(ParallelTest, AForkedChildMakesItsOwnWorkers) {
 TEST(ParallelTest, ThreadCountIsChecked) {
   EXPECT_THROW(set_num_threads(0), ValueError);
   EXPECT_THROW(set_num_threads(1000000), ValueError);
+}
+
+// Lets `allowed` threads start while it lives; the next one meets a limit.
+class ThreadLimit {
+ public:
+  enum class Error { system, memory };
+
+  ThreadLimit(int allowed, Error error) {
+    left_ = allowed;
+    error_ = error;
+    before_ = start_thread();
+    start_thread() = [](std::function<void()> body) {
+      if (left_-- > 0) return std::thread(std::move(body));
+      if (error_ == Error::memory) throw std::bad_alloc();
+      throw std::system_error(EAGAIN, std::generic_category());
+    };
+  }
+  ~ThreadLimit() { start_thread() = before_; }
+
+ private:
+  static inline StartThread before_;
+  static inline int left_;
+  static inline Error error_;
+};
+
+int64_t sum_of_a_region(int64_t count) {
+  std::atomic<int64_t> sum = 0;
+  parallel_for(count, [&](int64_t i, int worker) {
+    EXPECT_LT(worker, num_threads());
+    sum += i;
+  });
+  return sum;
+}
+
+TEST(ParallelTest, ThreadsThatCannotBeMadeAreDoneWithout) {
+  for (const auto error : {ThreadLimit::Error::system, ThreadLimit::Error::memory}) {
+    for (int threads = 1; threads <= 8; ++threads) {
+      for (int allowed = 0; allowed <= threads; ++allowed) {
+        const ThreadCount other(threads + 1);  // whatever pool there is goes
+        sum_of_a_region(2);
+        const ThreadLimit limit(allowed, error);
+        const ThreadCount scope(threads);
+        for (const int64_t count : {1, 2, 7, 100}) EXPECT_EQ(sum_of_a_region(count), count * (count - 1) / 2);
+        EXPECT_EQ(missing_threads(), std::max(0, threads - 1 - allowed)) << threads << " " << allowed;
+        EXPECT_EQ(num_threads(), threads);
+        EXPECT_THROW(parallel_for(50, [](int64_t i, int) { MH_CHECK(i != 17, ValueError, "seventeen"); }),
+                     ValueError);
+        EXPECT_EQ(sum_of_a_region(50), 49 * 25);
+      }
+    }
+  }
+}
+
+TEST(ParallelTest, SettingTheThreadsTriesTheMissingOnesAgain) {
+  const ThreadCount scope(4);
+  sum_of_a_region(9);
+  {
+    const ThreadLimit limit(1, ThreadLimit::Error::system);
+    set_num_threads(5);
+    sum_of_a_region(9);
+    sum_of_a_region(9);  // and not in every region
+    EXPECT_EQ(missing_threads(), 3);
+  }
+  sum_of_a_region(9);
+  EXPECT_EQ(missing_threads(), 3);
+  set_num_threads(5);
+  EXPECT_EQ(sum_of_a_region(9), 36);
+  EXPECT_EQ(missing_threads(), 0);
+}
+
+// A child has no workers, and no shortage, of its parent's.
+TEST(ParallelTest, AForkUnderALimitCountsItsOwnThreads) {
+  const ThreadCount scope(3);
+  {
+    const ThreadLimit limit(0, ThreadLimit::Error::system);
+    sum_of_a_region(9);
+    set_num_threads(4);
+    sum_of_a_region(9);
+    EXPECT_EQ(missing_threads(), 3);
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const bool good = missing_threads() == 0 && sum_of_a_region(100) == 4950 && missing_threads() == 0;
+    _exit(good ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(missing_threads(), 3);
+}
+
+// The system's own limit on a user's processes, which does not hold for root.
+TEST(ParallelTest, ALimitOnProcessesIsNoEnd) {
+  if (getuid() != 0) GTEST_SKIP() << "only root can become a user without processes";
+  for (const rlim_t limit : {1, 2, 3}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      const rlimit processes = {limit, limit};
+      const uid_t nobody = 54321;  // who has no other process
+      if (setrlimit(RLIMIT_NPROC, &processes) != 0 || setgroups(0, nullptr) != 0 || setuid(nobody) != 0) {
+        _exit(0);
+      }
+      set_num_threads(8);
+      const bool good = sum_of_a_region(100) == 4950 && missing_threads() == 8 - static_cast<int>(limit);
+      _exit(good ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << limit;
+  }
 }
 
 // As many std::threads as asked for, or one fewer: a host need not give all.

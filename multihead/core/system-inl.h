@@ -22,6 +22,8 @@ struct SystemCalls {
     return ::renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
   };
   int (*mkdir)(const char*, mode_t) = ::mkdir;
+  int (*unlink)(const char*) = ::unlink;
+  int (*rmdir)(const char*) = ::rmdir;
 };
 
 SystemCalls& system_calls();

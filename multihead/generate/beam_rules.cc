@@ -34,6 +34,15 @@ void ban_repeated(size_t n, std::span<const int32_t> tokens, std::span<float> sc
   }
 }
 
+void renormalize(std::span<float> scores) {
+  const float largest = *std::max_element(scores.begin(), scores.end());
+  if (largest == kNever) return;
+  double sum = 0;
+  for (const float score : scores) sum += std::exp(static_cast<double>(score - largest));
+  const auto shift = static_cast<float>(largest + std::log(sum));
+  for (float& score : scores) score -= shift;
+}
+
 }  // namespace
 
 size_t hypotheses_wanted(const BeamOptions& o) {
@@ -77,7 +86,7 @@ void apply_rules(const BeamOptions& o, const NextToken& next, std::span<float> s
   // What must come comes, whatever the other options say.
   if (length < next.prefix.size() || next.last) {
     const auto only = static_cast<size_t>(next.last ? next.eos : next.prefix[length]);
-    const float score = scores[only];
+    const float score = next.last && o.free_forced_end ? 0 : scores[only];
     std::fill(scores.begin(), scores.end(), kNever);
     scores[only] = score;
     return;
@@ -90,6 +99,7 @@ void apply_rules(const BeamOptions& o, const NextToken& next, std::span<float> s
     }
   }
   ban_repeated(static_cast<size_t>(o.no_repeat_ngram), next.tokens, scores);
+  if (o.renormalize) renormalize(scores);
 }
 
 }  // namespace multihead::detail

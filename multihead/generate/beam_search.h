@@ -31,6 +31,10 @@ struct BeamOptions {
   bool sample = false;
   SamplingOptions sampling = {};
   uint64_t seed = 0;
+  /// Behind the rules above, the scores of a step are made log-probabilities again.
+  bool renormalize = false;
+  /// The end that comes because max_length is reached costs nothing (forced_eos_token_id of transformers).
+  bool free_forced_end = false;
   /// Asked before every token, by any of the threads; once true, sentences that are not done get no
   /// hypotheses.
   std::function<bool()> should_stop = {};

@@ -26,11 +26,24 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
+// Whatever bears the name of a checkpoint, by ascending step.
+std::map<int64_t, std::string> checkpoint_names(const std::string& folder) {
+  std::map<int64_t, std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (const auto step = step_of(it->path().filename().string())) names[*step] = it->path().string();
+  }
+  MH_CHECK(!error || error == std::errc::no_such_file_or_directory, IoError, "cannot list ",
+           quote(folder, 400), ": ", error.message());
+  return names;
+}
+
 bool is_safetensors(const std::string& name) { return name.ends_with(".safetensors"); }
 
 CheckpointInfo inspect(int64_t step, const std::string& path) {
-  CheckpointInfo info = {step, path, ""};
+  CheckpointInfo info = {step, path, "", ""};
   try {
+    info.run = read_manifest(path).run;
     verify_directory_sizes(path);
   } catch (const std::runtime_error& error) {
     info.problem = error.what();
@@ -55,34 +68,40 @@ std::string checkpoint_path(const std::string& folder, int64_t step) {
   return (fs::path(folder) / concat(kPrefix, step)).string();
 }
 
-std::string save_checkpoint(const std::string& folder, int64_t step, const CheckpointContents& contents) {
-  const std::string path = checkpoint_path(folder, step);
+void write_contents(DirectoryWriter& writer, const CheckpointContents& contents) {
   for (const auto& [name, tensors] : contents.tensors)
     MH_CHECK(is_safetensors(name), ValueError, "checkpoint: tensors go to *.safetensors, got ", quote(name));
   for (const auto& [name, bytes] : contents.files)
     MH_CHECK(!is_safetensors(name), ValueError, "checkpoint: ", quote(name), " is a name for tensors");
-  write_directory_atomically(path, [&](DirectoryWriter& writer) {
-    for (const auto& [name, tensors] : contents.tensors)
-      writer.write(name, [&tensors = tensors](FileWriter& file) { write_safetensors(file, tensors); });
-    for (const auto& [name, bytes] : contents.files) writer.write(name, bytes);
-  });
+  for (const auto& [name, tensors] : contents.tensors)
+    writer.write(name, [&tensors = tensors](FileWriter& file) { write_safetensors(file, tensors); });
+  for (const auto& [name, bytes] : contents.files) writer.write(name, bytes);
+}
+
+std::string save_checkpoint(const std::string& folder, int64_t step, const CheckpointContents& contents,
+                            const std::string& run) {
+  const std::string path = checkpoint_path(folder, step);
+  write_directory_atomically(
+      path, [&](DirectoryWriter& writer) { write_contents(writer, contents); }, run);
   return path;
 }
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& folder) {
   std::vector<CheckpointInfo> checkpoints;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::optional<int64_t> step = step_of(it->path().filename().string());
+  for (const auto& [step, path] : checkpoint_names(folder)) {
     std::error_code ignored;
-    if (!step || !fs::exists(it->path() / Manifest::kFile, ignored)) continue;
-    checkpoints.push_back(inspect(*step, it->path().string()));
+    if (fs::exists(fs::path(path) / Manifest::kFile, ignored)) checkpoints.push_back(inspect(step, path));
   }
-  MH_CHECK(!error || error == std::errc::no_such_file_or_directory, IoError, "cannot list ",
-           quote(folder, 400), ": ", error.message());
-  std::sort(checkpoints.begin(), checkpoints.end(),
-            [](const CheckpointInfo& a, const CheckpointInfo& b) { return a.step < b.step; });
   return checkpoints;
+}
+
+std::vector<std::string> foreign_checkpoints(const std::string& folder, const std::string& run) {
+  std::vector<std::string> found;
+  for (const auto& [step, path] : checkpoint_names(folder)) {
+    const std::string reason = foreign_directory(path, run);
+    if (!reason.empty()) found.push_back(concat(quote(concat(kPrefix, step)), " ", reason));
+  }
+  return found;
 }
 
 std::optional<CheckpointInfo> newest_checkpoint(const std::string& folder, OnDamage damage) {
@@ -115,13 +134,15 @@ std::vector<int64_t> prune_checkpoints(const std::string& folder, const PruneOpt
   MH_CHECK(options.keep_newest >= 1, ValueError, "checkpoint: keep_newest must be >= 1, got ",
            options.keep_newest);
   std::vector<CheckpointInfo> complete = list_checkpoints(folder);
-  std::erase_if(complete, [](const CheckpointInfo& info) { return !info.problem.empty(); });
+  std::erase_if(complete, [&](const CheckpointInfo& info) {
+    return !info.problem.empty() || !foreign_directory(info.path, options.run).empty();
+  });
   const auto surplus = static_cast<int64_t>(complete.size()) - options.keep_newest;
   std::vector<int64_t> deleted;
   for (int64_t i = 0; i < surplus; ++i) {
     const CheckpointInfo& info = complete[static_cast<size_t>(i)];
     if (std::find(options.steps.begin(), options.steps.end(), info.step) != options.steps.end()) continue;
-    remove_directory_atomically(info.path);
+    remove_directory_atomically(info.path, options.run);
     deleted.push_back(info.step);
   }
   return deleted;

@@ -167,9 +167,28 @@ void ConfigReader::ignore(const std::vector<std::string>& keys) { asked_.insert(
 std::vector<std::string> ConfigReader::unknown_keys() const {
   std::vector<std::string> keys;
   for (const JsonMember& member : object_.members()) {
-    if (!asked_.contains(member.key)) keys.push_back(prefix_ + member.key);
+    if (!asked_.contains(member.key.view())) keys.push_back(prefix_ + std::string(member.key));
   }
   return keys;
+}
+
+namespace {
+
+bool is_off(const Json& value) {
+  if (value.is_array() || value.is_object()) return value.size() == 0;
+  if (value.is_number()) return value.as_double() == 0;
+  return value.is_null() || value == Json(false) || value == Json("");
+}
+
+}  // namespace
+
+void ConfigReader::refuse_unknown() const {
+  for (const JsonMember& member : object_.members()) {
+    const std::string_view key = member.key.view();
+    const Json& given = member.value;
+    if (asked_.contains(key) || is_off(given)) continue;
+    fail(key, concat("is not known and may change what is computed, got ", quote(given.dump())));
+  }
 }
 
 }  // namespace multihead::io

@@ -62,6 +62,8 @@ class ConfigReader {
   void ignore(const std::vector<std::string>& keys);
   /// Fields nobody asked for, in the order of the file.
   std::vector<std::string> unknown_keys() const;
+  /// Throws FormatError for the first of them, unless its value says that it is off: null, false, 0 or empty.
+  void refuse_unknown() const;
   /// Throws FormatError: config.json: "hidden_size" <problem>.
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;
 

@@ -12,6 +12,7 @@
 #include "multihead/core/system-inl.h"
 #include "multihead/core/version.h"
 #include "multihead/io/names-inl.h"
+#include "multihead/io/staging.h"
 
 namespace multihead::io {
 namespace {
@@ -28,20 +29,9 @@ std::string join(const std::string& folder, const std::string& name) {
   throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
 }
 
-void remove_tree(const std::string& path) {
-  std::error_code error;
-  fs::remove_all(path, error);
-  if (error) fail("remove", path, error.value());
-}
-
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
-}
-
-std::string parent_of(const std::string& path) {
-  const std::string parent = fs::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
 }
 
 Json to_json(const Manifest& manifest) {
@@ -54,6 +44,7 @@ Json to_json(const Manifest& manifest) {
                             {"version", Manifest::kVersion},
                             {"program", concat("multihead ", version())},
                             {"files", files}});
+  if (!manifest.run.empty()) json["run"] = manifest.run;
   json["crc64"] = checksum_text(checksum(json.dump()));
   return json;
 }
@@ -83,6 +74,7 @@ Manifest manifest_from_json(Json json) {
   json.erase("crc64");
   MH_CHECK(checksum_text(checksum(json.dump())) == sum, FormatError, "its own checksum is wrong");
   Manifest manifest;
+  if (const Json* run = json.find("run")) manifest.run = run->as_string();
   std::set<std::string> names;
   for (const Json& item : json.at("files").items()) {
     manifest.files.push_back(entry_from_json(item));
@@ -111,35 +103,42 @@ uint64_t checksum_of(const FileReader& file) {
   return sum.value();
 }
 
-// Puts the finished folder in its place; what was there is deleted after it is out of sight.
-void publish(const std::string& temporary, const std::string& path) {
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) {
+// Puts the finished folder in its place; what was there takes its place in the staging folder.
+void publish(const Staging& staging, const std::string& name, const std::string& path) {
+  const std::string temporary = staging / name;
+  if (node_at(path) == Node::absent) {
     if (system_calls().rename(temporary.c_str(), path.c_str()) != 0) fail("rename folder to", path, errno);
-    flush_folder(parent_of(path));
-    return;
-  }
-  if (system_calls().exchange(temporary.c_str(), path.c_str()) != 0) {
+  } else if (system_calls().exchange(temporary.c_str(), path.c_str()) != 0) {
     // Not every file system can exchange two names. A crash between the two renames leaves no folder at
-    // `path`, but a complete one of another name.
+    // `path`, but a complete one in the staging folder.
     if (errno != EINVAL && errno != ENOSYS) fail("replace folder", path, errno);
-    const std::string old = path + "-0.tmp";
-    remove_tree(old);
+    const std::string old = staging / (name + ".old");
     if (system_calls().rename(path.c_str(), old.c_str()) != 0) fail("move folder", path, errno);
     if (system_calls().rename(temporary.c_str(), path.c_str()) != 0) {
       const int reason = errno;
       system_calls().rename(old.c_str(), path.c_str());
       fail("rename folder to", path, reason);
     }
-    flush_folder(parent_of(path));
-    remove_tree(old);
-    return;
   }
   flush_folder(parent_of(path));
-  remove_tree(temporary);
 }
 
+void check_ours(const std::string& path, const std::string& run) {
+  const std::string foreign = foreign_directory(path, run);
+  MH_CHECK(foreign.empty(), ValueError, "cannot replace ", quote(path, 400), ": it ", foreign,
+           "; move it away or choose another folder");
+}
+
+std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
+
 }  // namespace
+
+const ManifestEntry* Manifest::find(std::string_view name) const {
+  for (const ManifestEntry& entry : files) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
 
 void DirectoryWriter::write(const std::string& name, const FillFile& fill) {
   MH_CHECK(is_plain_file_name(name), ValueError, "directory: ", quote(name), " is not a plain file name");
@@ -156,43 +155,57 @@ void DirectoryWriter::write(const std::string& name, std::string_view content) {
   write(name, [&](FileWriter& file) { file.write(content); });
 }
 
-void write_directory_atomically(const std::string& raw_path,
-                                const std::function<void(DirectoryWriter&)>& fill) {
-  const std::string path = without_slash(raw_path);
-  std::error_code error;
-  const fs::file_status before = fs::symlink_status(path, error);
-  MH_CHECK(!fs::exists(before) || fs::is_directory(before), IoError, "cannot replace ", quote(path, 400),
-           ": it is not a folder");
-  const std::string temporary = path + ".tmp";
-  make_folder(parent_of(path));
-  remove_tree(temporary);
-  if (system_calls().mkdir(temporary.c_str(), 0777) != 0) fail("create folder", temporary, errno);
-  try {
-    DirectoryWriter writer(temporary);
-    fill(writer);
-    FileWriter manifest(join(temporary, Manifest::kFile));
-    manifest.write(to_json(writer.manifest_).dump(2) + "\n");
-    manifest.finish();
-    flush_folder(temporary);
-    publish(temporary, path);
-  } catch (...) {
-    fs::remove_all(temporary, error);
-    throw;
+void DirectoryWriter::finish(const std::string& run, const Manifest& kept) {
+  manifest_.run = run;
+  for (const ManifestEntry& entry : kept.files) {
+    if (manifest_.find(entry.name) == nullptr) manifest_.files.push_back(entry);
   }
+  FileWriter file(join(folder_, Manifest::kFile));
+  file.write(manifest_text(manifest_));
+  file.finish();
+  flush_folder(folder_);
 }
 
-void remove_directory_atomically(const std::string& raw_path) {
+void write_directory_atomically(const std::string& raw_path, const FillFolder& fill, const std::string& run) {
+  const std::string path = without_slash(raw_path), name = name_of(path);
+  check_ours(path, run);
+  make_folder(parent_of(path));
+  const Staging staging(parent_of(path));
+  const std::string temporary = staging / name;
+  if (system_calls().mkdir(temporary.c_str(), 0777) != 0) fail("create folder", temporary, errno);
+  DirectoryWriter writer(temporary);
+  fill(writer);
+  writer.finish(run);
+  publish(staging, name, path);
+}
+
+void remove_directory_atomically(const std::string& raw_path, const std::string& run) {
   const std::string path = without_slash(raw_path);
-  const std::string temporary = path + ".tmp";
-  remove_tree(temporary);
+  check_ours(path, run);
+  const Staging staging(parent_of(path));
+  const std::string temporary = staging / name_of(path);
   if (system_calls().rename(path.c_str(), temporary.c_str()) != 0) fail("remove folder", path, errno);
   flush_folder(parent_of(path));
-  remove_tree(temporary);
+}
+
+std::string foreign_directory(const std::string& path, const std::string& run) {
+  const Node node = node_at(path);
+  if (node == Node::absent) return "";
+  if (node != Node::folder) return concat("is ", node_name(node), ", not a folder");
+  const Node manifest = node_at(join(path, Manifest::kFile));
+  if (manifest == Node::absent) return "was not written by multihead";
+  if (manifest != Node::file) return concat("has ", node_name(manifest), " for a ", Manifest::kFile);
+  try {
+    const std::string theirs = read_manifest(path).run;
+    return theirs == run ? "" : theirs.empty() ? "belongs to no run" : "belongs to another run";
+  } catch (const FormatError& error) {
+    return concat("cannot be told to be multihead's: ", error.what());
+  }
 }
 
 Manifest read_manifest(const std::string& path) {
   const std::string file = join(path, Manifest::kFile);
-  const std::string text = read_file(file, uint64_t{16} << 20);
+  const std::string text = read_file(file, uint64_t{16} << 20, Links::refuse);
   try {
     return manifest_from_json(Json::parse(text));
   } catch (const FormatError& error) {
@@ -210,6 +223,18 @@ void verify_directory(const std::string& path) {
     MH_CHECK(checksum_of(file) == entry.checksum, FormatError, "file ", quote(file.path(), 400),
              " is damaged: its checksum is not the one in the manifest");
   }
+}
+
+std::string manifest_text(const Manifest& manifest) { return to_json(manifest).dump(2) + "\n"; }
+
+ManifestEntry entry_of(const std::string& folder, const std::string& name) {
+  const FileReader file(join(folder, name), Links::refuse);
+  return {name, file.size(), checksum_of(file)};
+}
+
+bool is_unchanged(const std::string& path, const ManifestEntry& entry) {
+  const FileReader file(path, Links::refuse);
+  return file.size() == entry.bytes && checksum_of(file) == entry.checksum;
 }
 
 }  // namespace multihead::io

@@ -1,5 +1,9 @@
 #include "multihead/io/json.h"
 
+#include <algorithm>
+#include <charconv>
+
+#include "multihead/core/error.h"
 #include "multihead/core/files.h"
 
 namespace multihead::io {
@@ -10,6 +14,34 @@ Json load_json(const std::string& path, const JsonLimits& limits) {
 
 void save_json(const std::string& path, const Json& json) {
   write_file_atomically(path, json.dump(2) + "\n");
+}
+
+Json path_to_json(const std::string& path) {
+  size_t at = 0;
+  while (at < path.size() && utf8_sequence(path, at) > 0) at += utf8_sequence(path, at);
+  if (at == path.size()) return path;
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string digits;
+  for (const char c : path) {
+    const auto byte = static_cast<unsigned char>(c);
+    digits += {kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return Json::object({{"base16", digits}});
+}
+
+std::string path_from_json(const Json& json) {
+  if (!json.is_object()) return json.as_string();
+  const std::string digits = json.at("base16").as_string();
+  std::string path;
+  for (size_t at = 0; at < digits.size(); at += 2) {
+    unsigned byte = 0;
+    const char* end = digits.data() + std::min(at + 2, digits.size());
+    const auto [stopped, error] = std::from_chars(digits.data() + at, end, byte, 16);
+    MH_CHECK(error == std::errc() && stopped == digits.data() + at + 2, FormatError,
+             "json: expected pairs of base-16 digits, got ", quote(digits));
+    path += static_cast<char>(byte);
+  }
+  return path;
 }
 
 }  // namespace multihead::io

@@ -14,4 +14,9 @@ Json load_json(const std::string& path, const JsonLimits& limits = {});
 /// then.
 void save_json(const std::string& path, const Json& json);
 
+/// A path is bytes, JSON is UTF-8: a string where the path is one, else {"base16": "…"}.
+Json path_to_json(const std::string& path);
+/// Throws FormatError.
+std::string path_from_json(const Json& json);
+
 }  // namespace multihead::io

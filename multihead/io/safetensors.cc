@@ -183,7 +183,7 @@ void SafetensorsFile::open_index(const std::string& path, const SafetensorsLimit
     add_shard(resolve_shard(path, shard_name), limits);
   }
   for (const JsonMember& member : map->members()) {
-    const auto it = entries_.find(member.key);
+    const auto it = entries_.find(std::string(member.key));
     MH_CHECK(it != entries_.end() && it->second.shard == shard_of.at(member.value.as_string()), FormatError,
              path, ": tensor ", quote(member.key), " is not in shard ", quote(member.value.as_string()));
   }
@@ -213,17 +213,22 @@ const TensorInfo& SafetensorsFile::info(const std::string& tensor_name) const {
   return entry(tensor_name).info;
 }
 
+const SafetensorsFile::Entry& SafetensorsFile::loadable(const std::string& tensor_name) const {
+  const Entry& found = entry(tensor_name);
+  const std::string& where = shards_[found.shard].file.path();
+  MH_CHECK(found.info.dtype.has_value(), FormatError, where, ": tensor ", quote(tensor_name), " has dtype ",
+           quote(found.info.dtype_name), ", which is not supported");
+  MH_CHECK(found.info.shape.size() <= Shape::kMaxRank, FormatError, where, ": tensor ", quote(tensor_name),
+           " has ", found.info.shape.size(), " axes, at most ", Shape::kMaxRank, " are supported");
+  return found;
+}
+
 Tensor SafetensorsFile::load(const std::string& tensor_name) const {
-  const auto& [info, number] = entry(tensor_name);
+  const auto& [info, number] = loadable(tensor_name);
   const Shard& shard = shards_[number];
-  const std::string& where = shard.file.path();
-  MH_CHECK(info.dtype.has_value(), FormatError, where, ": tensor ", quote(tensor_name), " has dtype ",
-           quote(info.dtype_name), ", which is not supported");
-  MH_CHECK(info.shape.size() <= Shape::kMaxRank, FormatError, where, ": tensor ", quote(tensor_name), " has ",
-           info.shape.size(), " axes, at most ", Shape::kMaxRank, " are supported");
   Tensor tensor = Tensor::empty(Shape(std::span<const int64_t>(info.shape)), *info.dtype);
   shard.file.read(shard.data_begin + info.begin, tensor.raw(), tensor.bytes());
-  if (*info.dtype == Dtype::boolean) check_bools(where, tensor_name, tensor);
+  if (*info.dtype == Dtype::boolean) check_bools(shard.file.path(), tensor_name, tensor);
   return tensor;
 }
 

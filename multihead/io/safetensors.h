@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "multihead/core/files.h"
@@ -61,6 +62,11 @@ class SafetensorsFile {
   /// Into an existing tensor of the same shape, converted if the dtype differs; untouched after an error.
   /// Throws also ShapeError.
   void load_into(const std::string& name, const Tensor& target) const;
+  /// The same for many, by all threads and without a copy on the way: what has the target's dtype is read
+  /// straight into it, a matrix also into a transposed view. After an error targets may hold anything.
+  void read_into(const std::vector<std::pair<std::string, Tensor>>& targets) const;
+  /// Whether two tensors have the same dtype, shape and bytes. Throws as load().
+  bool is_repeated(const std::string& a, const std::string& b) const;
   /// Throws also MemoryError if they are more than memory has left.
   TensorMap load_all() const;
   /// Of the first shard.
@@ -79,6 +85,9 @@ class SafetensorsFile {
   void add_shard(const std::string& path, const SafetensorsLimits& limits);
   void open_index(const std::string& path, const SafetensorsLimits& limits);
   const Entry& entry(const std::string& name) const;
+  // The entry of a tensor that this library can hold.
+  const Entry& loadable(const std::string& name) const;
+  struct Source;
 
   std::string path_;
   std::vector<Shard> shards_;

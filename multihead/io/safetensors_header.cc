@@ -79,7 +79,7 @@ TensorInfo parse_entry(const Json& entry) {
   info.dtype_name = entry.at("dtype").as_string();
   for (const Json& size : entry.at("shape").items())
     info.shape.push_back(static_cast<int64_t>(unsigned_item(size, "shape")));
-  const std::vector<Json>& offsets = entry.at("data_offsets").items();
+  const std::span<const Json> offsets = entry.at("data_offsets").items();
   MH_CHECK(offsets.size() == 2, FormatError, "data_offsets must hold 2 integers, got ", offsets.size());
   info.begin = unsigned_item(offsets[0], "data_offsets");
   info.end = unsigned_item(offsets[1], "data_offsets");

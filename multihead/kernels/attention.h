@@ -1,6 +1,7 @@
 // Scaled dot-product attention on raw pointers: fused forward, backward and decode.
 //
-//   s[q,k] = score_function(scale · ⟨query[q], key[k]⟩), soft-capped, + bias + relative bias + ALiBi
+//   s[q,k] = score_function(scale · ⟨query[q], key[k] + relative_key[k - q]⟩), soft-capped, + bias
+//            + relative bias + ALiBi
 //   p[q,k] = softmax over the keys that row q may see;  out[q] = Σ_k dropout(p[q,k]) · value[k]
 //
 // Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> out [B, H, Tq, Dv];
@@ -126,13 +127,29 @@ struct ScoreFunction {
   void (*apply)(const void* context, const ScoreTile<T>& tile) = nullptr;
   /// scores <- f(scores), derivative[k * stride + q] <- f'(scores). Null: no backward.
   void (*apply_with_derivative)(const void* context, const ScoreTile<T>& tile, T* derivative) = nullptr;
+  /// In reverse, for a function of `captured` numbers that ask for a gradient: d_scores[k * stride + q], the
+  /// gradients of f(scores), become those of scores, and sums[captured] takes up those of the captured
+  /// numbers. Scores whose gradient is 0 add nothing. Null: there are none.
+  void (*backward)(const void* context, const ScoreTile<T>& tile, T* d_scores, T* sums) = nullptr;
+  int64_t captured = 0;
   explicit operator bool() const { return apply != nullptr; }
 };
 
-/// What happens to a score after the scaling, in this order: score_function, softcap, bias, relative bias,
-/// ALiBi.
+/// A vector per distance, added to every key before it meets the query: for query i and key j of head h the
+/// row data[h * head_stride + clamp(j - i - diagonal + center, 0, span - 1) * row_stride], head_dim numbers.
+template <class T>
+struct RelativeKey {
+  const T* data = nullptr;
+  int64_t head_stride = 0, row_stride = 0;  ///< head_stride 0: the same rows for every head
+  int64_t span = 0, center = 0;
+  explicit operator bool() const { return data != nullptr; }
+};
+
+/// What makes a score besides query and key, in this order: relative key, then (after the scaling)
+/// score_function, softcap, bias, relative bias, ALiBi.
 template <class T>
 struct ScoreTerms {
+  RelativeKey<T> relative_key;
   ScoreFunction<T> score_function;
   double softcap = 0.0;  ///< c > 0: c · tanh(s / c)
   const T* bias = nullptr;
@@ -145,7 +162,9 @@ struct ScoreTerms {
   const T* alibi_slopes = nullptr;
   int64_t alibi_stride = 1, alibi_batch_stride = 0;
 
-  bool any() const { return score_function || softcap > 0 || bias || relative_bias || alibi_slopes; }
+  bool any() const {
+    return relative_key || score_function || softcap > 0 || bias || relative_bias || alibi_slopes;
+  }
 };
 
 template <class T>
@@ -175,6 +194,7 @@ struct AttentionGradient {
   Strides3 lse_strides;
   const T* d_out = nullptr;
   Strides3 d_out_strides;
+  const Accum* d_lse = nullptr;  ///< strides: lse_strides; empty rows are not read. Null: lse had no use
 
   T* d_query = nullptr;
   T* d_key = nullptr;
@@ -183,8 +203,9 @@ struct AttentionGradient {
   Accum* d_bias = nullptr;  ///< strides: ScoreTerms::bias_strides; broadcast axes are summed
   Accum* d_relative_bias = nullptr;
   Accum* d_alibi_slopes = nullptr;
-  bool accumulate =
-      false;  ///< add to d_bias, d_relative_bias and d_alibi_slopes instead of zeroing them first
+  Accum* d_relative_key = nullptr;  ///< [H, span, head_dim], contiguous
+  Accum* d_captured = nullptr;      ///< [ScoreFunction::captured]
+  bool accumulate = false;          ///< add to the gradients of score terms instead of zeroing them first
 };
 
 // The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32;

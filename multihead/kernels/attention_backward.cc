@@ -9,6 +9,10 @@
 // and dK lie within a tile, those of dQ are the forward pass's. Key blocks of one head may run on several
 // threads: a block waits for its turn at each tile's dQ, which follows the block before it like a wave.
 //
+// Relative keys (attention_gradients-inl.h) add two products of dS laid out by distance: with the table's
+// rows to dQ, in turn after the keys' share, and with the queries to the table's gradient. A block sums its
+// own rows of that, Tq + 128 at most, and the blocks' sums are added in order.
+//
 // Where tiles multiply (attention_backward_amx-inl.h), the same five products come from packed operands.
 //
 // As in the forward pass, zero times NaN is caught at the end: the caller repeats the head by the
@@ -43,6 +47,7 @@ struct BackwardBuffers {
   float* ds;          // likewise: probability gradients, then score gradients
   float* derivative;  // likewise: of soft-cap and score function
   float* extra;       // likewise: transposed bias, dropped probabilities, turned bias gradients
+  float* raw;         // likewise: what the score function is given, if something it captured learns
   uint8_t* keep;
   float* key;          // staged
   float* value;        // staged
@@ -50,6 +55,8 @@ struct BackwardBuffers {
   uint16_t* weights;   // on tiles: packed probabilities or score gradients
   float* d_key;        // [kBackwardBlock][head_columns]
   float* d_value;      // [kBackwardBlock][value_columns]
+  float* table_rows;   // a band of the relative keys' table, padded
+  float* table_sums;   // the block's share of its gradient
 };
 
 BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
@@ -59,13 +66,17 @@ BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
   b.ds = b.p + kSize;
   b.derivative = b.ds + kSize;
   b.extra = b.derivative + kSize;
-  b.keep = reinterpret_cast<uint8_t*>(b.extra + kSize);
-  b.key = b.extra + kSize + kSize / 4;
+  const bool captured = (call.forward.bf16 ? call.bf16.d_captured : call.f32.d_captured) != nullptr;
+  b.raw = captured ? b.extra + kSize : nullptr;
+  b.keep = reinterpret_cast<uint8_t*>(b.extra + (captured ? 2 : 1) * kSize);
+  b.key = reinterpret_cast<float*>(b.keep) + kSize / 4;
   b.value = b.key + call.operands.key;
   b.key_columns = b.value + call.operands.value;
   b.weights = reinterpret_cast<uint16_t*>(b.key_columns + call.operands.key_columns);
   b.d_key = b.key_columns + call.operands.key_columns + call.operands.weights;
   b.d_value = b.d_key + kBackwardBlock * call.head_columns;
+  b.table_rows = b.d_value + kBackwardBlock * call.forward.value_columns;
+  b.table_sums = b.table_rows + relative_band_floats(call);
   return b;
 }
 
@@ -101,7 +112,8 @@ void ChunkProducts(const BackwardCall& call, const BackwardJob& job, int64_t n, 
     return;
   }
   const Rows key = Shifted(in.key, r.k0 - in.base), value = Shifted(in.value, r.k0 - in.base);
-  ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, b.p, nullptr, nullptr, 0, 0);
+  AddScoreProduct(static_cast<bool>(call.forward.terms->relative_key), t, r, key.data, key.stride, qt,
+                  p.head_dim, b.p, nullptr, 0, 0);
   ScoreProduct(t, r, value.data, value.stride, d_out_t, p.value_dim, b.ds, nullptr, nullptr, 0, 0);
 }
 
@@ -118,8 +130,10 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, int64_t n,
   if (rows) {
     float* derivative = c.terms->score_function || c.terms->softcap > 0 ? b.derivative : nullptr;
     if (c.terms->score_function) {
-      ApplyScoreFunction(c.terms->score_function, t, r, b.p, derivative);
-    } else if (derivative) {
+      if (b.raw) std::copy_n(b.p, (r.k1 - r.k0) * kTileRows, b.raw);
+      ApplyScoreFunction(c.terms->score_function, t, r, b.p, b.raw ? nullptr : derivative);
+    }
+    if (derivative && (b.raw || !c.terms->score_function)) {
       std::fill_n(derivative, (r.k1 - r.k0) * kTileRows, 1.0f);
     }
     TermRows({c.terms, &t, &lanes, c.terms->bias ? b.extra : nullptr, keep, b.p, derivative}, r, unused);
@@ -150,11 +164,16 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, 
   const bool partial = mask == BlockClass::partial;
   if (partial && !fill_keep(*c.p, t, r.k0, r.k1, b.keep)) return false;
   if (c.terms->bias) GatherBias(c.terms->bias, c.terms->bias_strides, t, r, b.extra);
+  if (c.terms->relative_key) {
+    RelativeScores(c.terms->relative_key, c.p->head_dim, t, r, job.qt + n * call.operands.qt, b.derivative,
+                   b.p);
+  }
   const int step = UsesTiles(c) ? kTileChunk : kChunk;
   for (int k = r.k0; k < r.k1; k += step) {
     const int64_t by = int64_t{k - r.k0} * kTileRows;
     BackwardBuffers chunk = b;
     chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
+    if (b.raw) chunk.raw += by;
     ChunkGradients(call, job, n, MakeBlockRange(t, k, std::min(k + step, r.k1)), in, lanes,
                    partial ? b.keep + by : nullptr, c.has_terms || partial, chunk);
   }
@@ -181,6 +200,10 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
       const Vec x = hn::LoadU(d, at), factor = hn::LoadU(d, b.derivative + (k - r.k0) * kTileRows + lane);
       hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, hn::Zero(d)), hn::Mul(x, factor)), d, at);
     }
+  }
+  if (b.raw) {
+    const ScoreFunction<float>& f = terms.score_function;
+    BackwardScoreFunction(f, t, r, b.raw, b.ds, job.captured + block % job.copies * f.captured);
   }
 }
 
@@ -222,6 +245,62 @@ void AddToQueries(const BackwardCall& call, const BackwardJob& job, int64_t n, c
         {b.ds, in.packed.key_columns, in.base, in.packed.end, call.head_columns, true, b.weights, to});
   }
   AddQueryRows(t, r, b.ds, Shifted(in.key, r.k0 - in.base), call.head_columns, to);
+}
+
+// Rows of the relative keys' table that a key block meets.
+struct RelativeRange {
+  int64_t first = 0, rows = 0;
+};
+
+RelativeRange RelativeRangeOf(const BackwardCall& call, const BackwardJob& job, int k0, int k1) {
+  if (!job.relative_key) return {};
+  const AttentionProblem& p = *call.forward.p;
+  const RelativeKey<float>& table = call.forward.terms->relative_key;
+  const int64_t offset = table.center - p.diagonal_of(job.b), last = table.span - 1;
+  const int64_t first = std::clamp<int64_t>(k0 + offset - (p.query_count(job.b) - 1), 0, last);
+  return {first, std::clamp<int64_t>(k1 - 1 + offset, 0, last) + 1 - first};
+}
+
+// The relative keys' share of d_query, and their own gradient's sums of this block.
+void AddToRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                       const RelativeRange& range, bool wants_query, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  RelativeKeyArgs args{};
+  args.table = &c.terms->relative_key, args.dim = c.p->head_dim, args.group = c.p->group();
+  args.query =
+      TileRowsOf(call, t, n, call.stage_query, job.query, c.query, c.query_strides, call.head_columns);
+  args.columns = call.head_columns;
+  args.d_query = wants_query ? job.d_query + n * kTileRows * call.head_columns : nullptr;
+  args.sums = job.relative_key ? b.table_sums : nullptr;
+  args.sum_first = range.first, args.sum_rows = range.rows;
+  args.band = b.p, args.padded_rows = b.table_rows;
+  RelativeKeyGradient(args, t, r, b.ds);
+}
+
+// Adds a block's sums to the job's once all earlier blocks have: one order, whoever computes them. False if
+// something is not finite.
+bool SumRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t block,
+                     const RelativeRange& range, const float* sums) {
+  if (!job.relative_key) return true;
+  const F d;
+  for (int spins = 0; job.turn->load(std::memory_order_acquire) != block; ++spins) {
+    if (job.failed->load(std::memory_order_relaxed)) return true;
+    if (spins > 64) std::this_thread::yield();
+  }
+  const int64_t columns = call.head_columns, span = call.forward.terms->relative_key.span;
+  Vec check = hn::Zero(d);
+  for (int64_t g = 0; g < call.forward.p->group(); ++g) {
+    const float* from = sums + g * range.rows * columns;
+    float* to = job.relative_key + (g * span + range.first) * columns;
+    for (int64_t i = 0; i < range.rows * columns; i += kN) {
+      const Vec x = hn::LoadU(d, from + i);
+      check = hn::MulAdd(x, hn::Zero(d), check);
+      hn::StoreU(hn::Add(hn::LoadU(d, to + i), x), d, to + i);
+    }
+  }
+  job.turn->store(static_cast<int32_t>(block + 1), std::memory_order_release);
+  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
 
 // Waits until all earlier key blocks have added to tile n's d_query. False if another task failed.
@@ -272,6 +351,17 @@ bool WriteBlock(const BackwardCall& call, const BackwardJob& job, const G& g, in
   return finite;
 }
 
+// Waits until the earlier key blocks that share this one's copy have added to it.
+bool AwaitCopy(const BackwardJob& job, int64_t block) {
+  if (job.copies == 0) return true;
+  const auto turn = static_cast<int32_t>(block / job.copies);
+  for (int spins = 0; job.turns[block % job.copies].load(std::memory_order_acquire) != turn; ++spins) {
+    if (job.failed->load(std::memory_order_relaxed)) return false;
+    if (spins > 64) std::this_thread::yield();
+  }
+  return true;
+}
+
 bool BackwardBlock(const BackwardTaskArgs& args) {
   const BackwardCall& call = *args.call;
   const ForwardCall& c = call.forward;
@@ -283,8 +373,11 @@ bool BackwardBlock(const BackwardTaskArgs& args) {
   const bool wants_query = c.bf16 ? call.bf16.d_query != nullptr : call.f32.d_query != nullptr;
   const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
   const BlockInput in = StageInput(call, job, k0, k1, b);
+  if (!AwaitCopy(job, args.index)) return true;
   std::fill_n(b.d_key, padded(k1 - k0) * call.head_columns, 0.0f);
   std::fill_n(b.d_value, padded(k1 - k0) * c.value_columns, 0.0f);
+  const RelativeRange relative = RelativeRangeOf(call, job, k0, k1);
+  if (relative.rows) std::fill_n(b.table_sums, p.group() * relative.rows * call.head_columns, 0.0f);
   for (int64_t n = 0; n < job.tiles; ++n) {
     const RowTile& t = job.row_tiles[n];
     int a = std::max(k0, t.begin);
@@ -302,10 +395,14 @@ bool BackwardBlock(const BackwardTaskArgs& args) {
     }
     if (!AwaitTurn(job, n, args.index)) return true;
     if (seen && wants_query) AddToQueries(call, job, n, r, in, b);
+    if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, wants_query, b);
     job.done[n].fetch_add(1, std::memory_order_release);
   }
-  return c.bf16 ? WriteBlock(call, job, call.bf16, k0, k1 - k0, b)
-                : WriteBlock(call, job, call.f32, k0, k1 - k0, b);
+  const bool finite = SumRelativeKeys(call, job, args.index, relative, b.table_sums);
+  if (job.copies > 0) job.turns[args.index % job.copies].fetch_add(1, std::memory_order_release);
+  return (c.bf16 ? WriteBlock(call, job, call.bf16, k0, k1 - k0, b)
+                 : WriteBlock(call, job, call.f32, k0, k1 - k0, b)) &&
+         finite;
 }
 
 bool BackwardFinish(const BackwardTaskArgs& args) {

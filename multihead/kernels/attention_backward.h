@@ -34,16 +34,21 @@ struct BackwardJob {
   int64_t b = 0, kv = 0, rows = 0, tiles = 0, blocks = 0;
   int64_t span = 0, span_tiles = 0;  // tiles do not cross multiples of `span` rows: one head or several whole
   RowTile* row_tiles = nullptr;
-  float* qt = nullptr;                   // [tile][head_dim][kTileRows] scaled queries, or packed
-  float* d_out_t = nullptr;              // [tile][value_dim][kTileRows], or packed
-  float* d_query = nullptr;              // [tile][kTileRows][head_columns], not yet scaled
-  float* delta = nullptr;                // [tile][kTileRows] ⟨out, d_out⟩
-  float* lse = nullptr;                  // [tile][kTileRows], +inf for empty rows
-  float* query = nullptr;                // [tile][kTileRows][head_columns] if staged, or packed
-  float* d_out = nullptr;                // [tile][kTileRows][value_columns] if staged, or packed
-  float* relative = nullptr;             // [block][group][relative_span]
-  float* alibi = nullptr;                // [block][group]
+  float* qt = nullptr;                    // [tile][head_dim][kTileRows] scaled queries, or packed
+  float* d_out_t = nullptr;               // [tile][value_dim][kTileRows], or packed
+  float* d_query = nullptr;               // [tile][kTileRows][head_columns], not yet scaled
+  float* delta = nullptr;                 // [tile][kTileRows] ⟨out, d_out⟩ - d_lse
+  float* lse = nullptr;                   // [tile][kTileRows], +inf for empty rows
+  float* query = nullptr;                 // [tile][kTileRows][head_columns] if staged, or packed
+  float* d_out = nullptr;                 // [tile][kTileRows][value_columns] if staged, or packed
+  float* relative = nullptr;              // [block][group][relative_span]
+  float* alibi = nullptr;                 // [block][group]
+  float* relative_key = nullptr;          // [group][relative_key.span][head_columns], not yet scaled
+  float* captured = nullptr;              // [copies][ScoreFunction::captured], the call's
+  std::atomic<int32_t>* turns = nullptr;  // [copies] blocks of this job that have added to a copy
+  int64_t copies = 0;
   std::atomic<int32_t>* done = nullptr;  // [tile] key blocks whose share of d_query is in
+  std::atomic<int32_t>* turn = nullptr;  // the key block that adds to relative_key next
   std::atomic<bool>* failed = nullptr;   // another task threw: stop waiting
 };
 
@@ -59,6 +64,12 @@ int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys
 /// Cuts the memory and fills in the sizes.
 void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job);
 
+/// Whether somebody wants the gradient of a table of relative keys.
+bool wants_relative_key(const BackwardCall& call);
+/// Parts of the scratch memory: a band of padded rows of the table, and a key block's own sums of its
+/// gradient.
+int64_t relative_band_floats(const BackwardCall& call);
+int64_t relative_sum_floats(const BackwardCall& call);
 int64_t backward_scratch(const BackwardCall& call);
 
 struct BackwardTaskArgs {

@@ -58,6 +58,7 @@ struct Bf16Case {
     g.out = out.data(), g.out_strides = c.out_strides, g.lse = terms.lse.data(),
     g.lse_strides = c.lse_strides;
     g.d_out = d_out.data(), g.d_out_strides = c.out_strides;
+    g.d_lse = c.d_lse.empty() ? nullptr : c.d_lse.data();
     g.d_query = d_query.data(), g.d_query_strides = c.query_strides;
     g.d_key = d_key.data(), g.d_key_strides = c.key_strides;
     g.d_value = d_value.data(), g.d_value_strides = c.value_strides;
@@ -138,6 +139,7 @@ std::vector<CaseOptions> cases() {
     if (seed % 6 == 1) o.key_lengths = true;
     if (seed % 13 == 0) o.query_lengths = o.intervals = true;
     if (seed % 15 == 2) o.ragged = true;
+    o.lse_gradient = seed % 5 == 2;
     if (seed % 12 == 5) o.empty_row = EmptyRow::uniform, o.query_lengths = true;
     list.push_back(o);
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <vector>
 
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention_backward.h"
@@ -36,7 +37,7 @@ JobShape shape_of(const AttentionProblem& p, bool bf16_tiles, int64_t queries, i
 
 // Sizes in floats of the parts of a job's memory.
 struct JobLayout {
-  int64_t row_tiles, qt, d_out_t, d_query, delta, query, d_out, relative, alibi, done;
+  int64_t row_tiles, qt, d_out_t, d_query, delta, query, d_out, relative, alibi, relative_key, done;
   JobLayout(const BackwardCall& call, const JobShape& s) {
     const AttentionProblem& p = *call.forward.p;
     const ScoreTerms<float>& t = *call.forward.terms;
@@ -53,10 +54,12 @@ struct JobLayout {
     d_out = s.tiles * call.operands.d_out;
     relative = d_relative && t.relative_bias ? padded(s.blocks * p.group() * t.relative_span) : 0;
     alibi = d_alibi && t.alibi_slopes ? padded(s.blocks * p.group()) : 0;
+    relative_key = wants_relative_key(call) ? p.group() * t.relative_key.span * call.head_columns : 0;
     done = padded(s.tiles);
   }
   int64_t total() const {
-    return row_tiles + qt + d_out_t + d_query + 2 * delta + query + d_out + relative + alibi + done;
+    return row_tiles + qt + d_out_t + d_query + 2 * delta + query + d_out + relative + alibi + relative_key +
+           done;
   }
 };
 
@@ -69,7 +72,8 @@ float* job_memory(int64_t floats) {
   return scratch.get<float>(static_cast<size_t>(floats));
 }
 
-// The head's private sums of d_relative_bias and d_alibi_slopes, block after block.
+// The head's private sums of d_relative_bias and d_alibi_slopes, block after block; its sum of
+// d_relative_key.
 void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
   const AttentionProblem& p = *call.forward.p;
   const ScoreTerms<float>& t = *call.forward.terms;
@@ -77,6 +81,11 @@ void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
   float* d_relative = bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias;
   float* d_alibi = bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes;
   const int64_t group = p.group();
+  if (job.relative_key) {
+    const int64_t count = group * t.relative_key.span * p.head_dim;
+    float* to = (bf16 ? call.bf16.d_relative_key : call.f32.d_relative_key) + job.kv * count;
+    for (int64_t i = 0; i < count; ++i) to[i] += job.relative_key[i];
+  }
   for (int64_t n = 0; n < job.blocks; ++n) {
     for (int64_t g = 0; g < group; ++g) {
       const int64_t h = job.kv * group + g;
@@ -91,10 +100,28 @@ void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
   }
 }
 
-// Repeats one key head by the specification, which touches nothing that is excluded.
-void repeat_by_specification(const BackwardCall& call, int64_t b, int64_t kv) {
+// The sums of d_relative_key become [group, span, head_dim], scaled.
+void scale_relative_key(const BackwardCall& call, const BackwardJob& job) {
+  const AttentionProblem& p = *call.forward.p;
+  const auto scale = static_cast<float>(p.scale);
+  for (int64_t row = 0; row < p.group() * call.forward.terms->relative_key.span; ++row) {
+    const float* from = job.relative_key + row * call.head_columns;
+    float* to = job.relative_key + row * p.head_dim;
+    for (int64_t c = 0; c < p.head_dim; ++c) to[c] = scale * from[c];
+  }
+}
+
+// Repeats one key head by the specification, which touches nothing that is excluded. The gradient of a
+// relative key, which sums products with queries, is the job's again, scaled; those of the other terms stand.
+void repeat_by_specification(const BackwardCall& call, const BackwardJob& job) {
   const ForwardCall& c = call.forward;
   const AttentionProblem& p = *c.p;
+  const int64_t b = job.b, kv = job.kv, table = c.terms->relative_key.span * p.head_dim;
+  float* d_relative_key = nullptr;
+  if (job.relative_key) {
+    std::fill_n(job.relative_key, p.group() * table, 0.0f);
+    d_relative_key = job.relative_key - kv * p.group() * table;
+  }
   if (c.bf16) {
     const AttentionInput<BFloat16> in{static_cast<const BFloat16*>(c.query),
                                       static_cast<const BFloat16*>(c.key),
@@ -102,10 +129,13 @@ void repeat_by_specification(const BackwardCall& call, int64_t b, int64_t kv) {
                                       c.query_strides,
                                       c.key_strides,
                                       c.value_strides};
-    return specified_backward_head(p, *c.terms, in, call.bf16, b, kv);
+    AttentionGradient<BFloat16, float> g = call.bf16;
+    g.d_relative_key = d_relative_key;
+    return specified_backward_head(p, *c.terms, in, g, b, kv);
   }
   AttentionGradient<float> g = call.f32;
-  g.d_bias = g.d_relative_bias = g.d_alibi_slopes = nullptr;
+  g.d_bias = g.d_relative_bias = g.d_alibi_slopes = g.d_captured = nullptr;
+  g.d_relative_key = d_relative_key;
   const AttentionInput<float> in{static_cast<const float*>(c.query),
                                  static_cast<const float*>(c.key),
                                  static_cast<const float*>(c.value),
@@ -154,17 +184,54 @@ void add_uniform_rows(const BackwardCall& call, const BackwardJob& job, const G&
 
 bool anything_masked(const AttentionProblem& p, const ScoreTerms<float>& t) {
   return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.key_lengths || p.query_lengths ||
-         p.key_begin || p.key_end || p.keep || p.mask_function || t.bias;
+         p.key_begin || p.key_end || p.keep || p.mask_function || t.bias || t.relative_key;
 }
 
+float* d_captured_of(const BackwardCall& call) {
+  return call.forward.bf16 ? call.bf16.d_captured : call.f32.d_captured;
+}
+
+// Sums of the gradients of what a score function captured: key block n of any head adds to copy n % count,
+// block after block. So the order depends on the table's size and the key's position alone.
+class CapturedSums {
+ public:
+  explicit CapturedSums(const BackwardCall& call) : to_(d_captured_of(call)) {
+    constexpr int64_t kMost = 8, kFloats = int64_t{1} << 21;  // 8 MiB, or one copy of a larger table
+    if (to_ == nullptr) return;
+    size_ = call.forward.terms->score_function.captured;
+    count_ = std::clamp<int64_t>(kFloats / std::max<int64_t>(size_, 1), 1, kMost);
+    sums_.assign(static_cast<size_t>(count_ * size_), 0.0f);
+    turns_ = std::vector<std::atomic<int32_t>>(static_cast<size_t>(count_));
+  }
+  void lend(BackwardJob& job) {
+    if (to_ == nullptr) return;
+    for (auto& turn : turns_) turn.store(0, std::memory_order_relaxed);
+    job.captured = sums_.data(), job.turns = turns_.data(), job.copies = count_;
+  }
+  void add() const {
+    for (int64_t n = 0; n < count_; ++n) {
+      const float* from = sums_.data() + n * size_;
+      for (int64_t i = 0; i < size_; ++i) to_[i] += from[i];
+    }
+  }
+
+ private:
+  float* to_;
+  int64_t size_ = 0, count_ = 0;
+  std::vector<float> sums_;
+  std::vector<std::atomic<int32_t>> turns_;
+};
+
 // One key head. `parallel`: its tiles and key blocks run on all threads.
-void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel) {
+void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel, CapturedSums& captured) {
   const AttentionProblem& p = *call.forward.p;
   BackwardJob job;
   place_backward_job(
       call, b, kv, job_memory(backward_job_floats(call, p.query_count(b) * p.group(), p.key_count(b))), job);
   std::atomic<bool> failed{false}, finite{true};
-  job.failed = &failed;
+  std::atomic<int32_t> turn{0};
+  job.failed = &failed, job.turn = &turn;
+  captured.lend(job);
   const int64_t scratch = backward_scratch(call);
   const auto each = [&](int64_t count, auto&& f) {
     // In order: a key block waits for those before it, and threads would begin with far ones.
@@ -188,8 +255,9 @@ void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel) {
   });
   each(job.blocks, [](const BackwardTaskArgs& args) { return backward_block(args); });
   each(job.tiles, [](const BackwardTaskArgs& args) { return backward_finish(args); });
+  if (job.relative_key) scale_relative_key(call, job);
   if (!finite && (call.forward.tiles || anything_masked(p, *call.forward.terms))) {
-    repeat_by_specification(call, b, kv);
+    repeat_by_specification(call, job);
   } else if (p.empty_row == EmptyRow::uniform) {
     if (call.forward.bf16) {
       add_uniform_rows(call, job, call.bf16);
@@ -219,6 +287,8 @@ Chains chains_of(const BackwardCall& call) {
     c.batch_shared = true;
     c.head_shared = c.head_shared || t.relative_stride == 0;
   }
+  c.batch_shared = c.batch_shared || wants_relative_key(call);
+  if (d_captured_of(call)) c.batch_shared = c.head_shared = true;
   if (bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes) {
     c.batch_shared = c.batch_shared || t.alibi_batch_stride == 0;
     c.head_shared = c.head_shared || t.alibi_stride == 0;
@@ -227,6 +297,11 @@ Chains chains_of(const BackwardCall& call) {
 }
 
 }  // namespace
+
+bool wants_relative_key(const BackwardCall& call) {
+  const float* d = call.forward.bf16 ? call.bf16.d_relative_key : call.f32.d_relative_key;
+  return d != nullptr && call.forward.terms->relative_key;
+}
 
 int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys) {
   const AttentionProblem& p = *call.forward.p;
@@ -261,19 +336,35 @@ void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* 
   job.d_out = take(layout.d_out);
   job.relative = take(layout.relative);
   job.alibi = take(layout.alibi);
+  job.relative_key = take(layout.relative_key);
   job.done = reinterpret_cast<std::atomic<int32_t>*>(take(layout.done));
   for (int64_t i = 0; i < s.tiles; ++i)
     new (&job.done[i]) std::atomic<int32_t>(0), new (&job.row_tiles[i]) RowTile;
   std::fill_n(job.relative, layout.relative, 0.0f);
   std::fill_n(job.alibi, layout.alibi, 0.0f);
+  std::fill_n(job.relative_key, layout.relative_key, 0.0f);
+}
+
+int64_t relative_band_floats(const BackwardCall& call) {
+  const bool copied = call.forward.terms->relative_key && call.head_columns != call.forward.p->head_dim;
+  return copied ? (kBackwardBlock + kGroupRows) * call.head_columns : 0;
+}
+
+int64_t relative_sum_floats(const BackwardCall& call) {
+  if (!wants_relative_key(call)) return 0;
+  const AttentionProblem& p = *call.forward.p;
+  const int64_t rows = std::min(call.forward.terms->relative_key.span, p.queries + kBackwardBlock);
+  return p.group() * rows * call.head_columns;
 }
 
 int64_t backward_scratch(const BackwardCall& call) {
   const int64_t size = kBackwardBlock * kTileRows;
   const int64_t prepare = kTileRows * std::max(2 * call.forward.value_columns, call.head_columns);
   const BackwardOperands& o = call.operands;
-  return std::max(4 * size + size / 4 + o.key + o.value + o.key_columns + o.weights +
-                      kBackwardBlock * (call.head_columns + call.forward.value_columns),
+  const int64_t blocks = d_captured_of(call) ? 5 : 4;
+  return std::max(blocks * size + size / 4 + o.key + o.value + o.key_columns + o.weights +
+                      kBackwardBlock * (call.head_columns + call.forward.value_columns) +
+                      relative_band_floats(call) + relative_sum_floats(call),
                   prepare);
 }
 
@@ -338,29 +429,29 @@ void run_backward(BackwardCall call) {
   call.forward.p = &p;
   decide_backward(call);
   const bool bf16 = call.forward.bf16;
-  if (bf16 ? !call.bf16.accumulate : !call.f32.accumulate) {
-    zero_score_gradients(p, *call.forward.terms, bf16 ? call.bf16.d_bias : call.f32.d_bias,
-                         bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias,
-                         bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes);
-  }
+  bf16 ? zero_score_gradients(p, *call.forward.terms, call.bf16)
+       : zero_score_gradients(p, *call.forward.terms, call.f32);
   const Chains shared = chains_of(call);
   const int64_t batch_chains = shared.batch_shared ? std::min<int64_t>(p.batch, 1) : p.batch;
   const int64_t head_chains = shared.head_shared ? std::min<int64_t>(p.kv_heads, 1) : p.kv_heads;
   const int64_t chains = batch_chains * head_chains;
   if (chains == 0) return;
   const int64_t batches = p.batch / batch_chains, heads = p.kv_heads / head_chains;
+  CapturedSums captured(call);
   const auto chain = [&](int64_t index, bool parallel) {
     const int64_t b0 = index / head_chains * batches, h0 = index % head_chains * heads;
     for (int64_t b = b0; b < b0 + batches; ++b) {
-      for (int64_t h = h0; h < h0 + heads; ++h) run_job(call, b, h, parallel);
+      for (int64_t h = h0; h < h0 + heads; ++h) run_job(call, b, h, parallel, captured);
     }
   };
   const int threads = num_threads();
   const bool even = chains % threads == 0 || chains >= 4 * threads;
   if (threads == 1 || shared.key_shared || (even && !heads_one_by_one(call, threads))) {
-    return parallel_for(chains, [&](int64_t index, int) { chain(index, false); });
+    parallel_for(chains, [&](int64_t index, int) { chain(index, false); });
+  } else {
+    for (int64_t index = 0; index < chains; ++index) chain(index, true);
   }
-  for (int64_t index = 0; index < chains; ++index) chain(index, true);
+  captured.add();
 }
 
 }  // namespace multihead::kernels

@@ -77,15 +77,16 @@ struct GradientView {
   const void* out;
   const void* d_out;
   Strides3 out_strides, d_out_strides, lse_strides;
-  const float* lse;
+  const float *lse, *d_lse;
 };
 
 inline GradientView View(const BackwardCall& c) {
   if (c.forward.bf16) {
-    return {c.bf16.out,           c.bf16.d_out,       c.bf16.out_strides,
-            c.bf16.d_out_strides, c.bf16.lse_strides, c.bf16.lse};
+    return {c.bf16.out,         c.bf16.d_out, c.bf16.out_strides, c.bf16.d_out_strides,
+            c.bf16.lse_strides, c.bf16.lse,   c.bf16.d_lse};
   }
-  return {c.f32.out, c.f32.d_out, c.f32.out_strides, c.f32.d_out_strides, c.f32.lse_strides, c.f32.lse};
+  return {c.f32.out,         c.f32.d_out, c.f32.out_strides, c.f32.d_out_strides,
+          c.f32.lse_strides, c.f32.lse,   c.f32.d_lse};
 }
 
 // Rows of a tile as the products want them: staged, or in place.
@@ -143,12 +144,13 @@ inline void BackwardPrepare(const BackwardTaskArgs& args) {
   }
   for (int r = 0; r < t.rows; ++r) {
     const int64_t token = c.p->query_begin(t.b) + t.query[r];
-    const float x = view.lse[t.b * view.lse_strides.batch + t.head[r] * view.lse_strides.head + token];
-    if (x == -kInfinity) {
+    const int64_t at = t.b * view.lse_strides.batch + t.head[r] * view.lse_strides.head + token;
+    if (view.lse[at] == -kInfinity) {
       delta[r] = 0.0f;  // an empty row: its probabilities are zero by lse = +inf
-    } else {
-      lse[r] = x;
+      continue;
     }
+    lse[r] = view.lse[at];
+    if (view.d_lse) delta[r] -= view.d_lse[at];  // dlse/ds = p
   }
   if (UsesTiles(c)) return;
   float* d_out_t = job.d_out_t + n * call.operands.d_out_t;

@@ -39,6 +39,7 @@ Bf16Result run(AttentionCase& c) {
   kernels::AttentionGradient<BFloat16, float> g;
   g.out = r.out.data(), g.out_strides = c.out_strides, g.lse = r.lse.data(), g.lse_strides = c.lse_strides;
   g.d_out = d_out.data(), g.d_out_strides = c.out_strides;
+  g.d_lse = c.d_lse.empty() ? nullptr : c.d_lse.data();
   g.d_query = r.d_query.data(), g.d_query_strides = c.query_strides;
   g.d_key = r.d_key.data(), g.d_key_strides = c.key_strides;
   g.d_value = r.d_value.data(), g.d_value_strides = c.value_strides;
@@ -77,6 +78,7 @@ std::vector<CaseOptions> cases() {
     if (seed % 11 == 0) o.dropout = 0.25;
     if (seed % 4 == 1) o.layout = testing::Layout::bthd;
     if (seed % 6 == 1) o.key_lengths = true;
+    o.lse_gradient = seed % 3 == 1;
     list.push_back(o);
   }
   return list;

@@ -35,6 +35,7 @@ void expect_same(const AttentionResult<float>& a, const AttentionResult<float>& 
   EXPECT_TRUE(same_bits(a.d_bias, b.d_bias)) << "d_bias";
   EXPECT_TRUE(same_bits(a.d_relative_bias, b.d_relative_bias)) << "d_relative_bias";
   EXPECT_TRUE(same_bits(a.d_alibi_slopes, b.d_alibi_slopes)) << "d_alibi_slopes";
+  EXPECT_TRUE(same_bits(a.d_relative_key, b.d_relative_key)) << "d_relative_key";
 }
 
 struct ThreadsGuard {
@@ -63,6 +64,11 @@ std::vector<CaseOptions> shapes() {
   for (CaseOptions x : std::vector<CaseOptions>(list)) {
     x.alibi = true;  // one term alone is added by the product
     list.push_back(x);
+    x.alibi = false, x.relative_key = 333;
+    list.push_back(x);
+    x.relative_key = 20, x.relative_key_shared = true, x.window_left = 150, x.softcap = 9;
+    list.push_back(x);
+    x.relative_key = 0, x.window_left = -1, x.softcap = 0;
     x.alibi = false, x.bias = Bias::per_head, x.keep = Keep::per_sample;
     list.push_back(x);
     x.keep = Keep::none;
@@ -123,11 +129,12 @@ std::vector<float> part(AttentionCase& c, int64_t first, int64_t count, int64_t 
 
 TEST(AttentionBitsTest, PrefillChunksAndSingleTokens) {
   const ThreadsGuard guard;
-  for (bool options : {false, true}) {
+  for (int options : {0, 1, 2}) {
     CaseOptions o;
     o.batch = 2, o.heads = 6, o.kv_heads = 2, o.queries = o.keys = 1100, o.head_dim = 48, o.value_dim = 32;
     o.causal = true;
-    if (options) o.alibi = true, o.softcap = 20, o.window_left = 700;
+    if (options == 1) o.alibi = true, o.softcap = 20, o.window_left = 700;
+    if (options == 2) o.relative_key = 900, o.head_dim = 41;
     AttentionCase c(o);
     const auto whole = part(c, 0, o.queries, o.keys);
     for (int threads : {1, 3}) {
@@ -149,9 +156,10 @@ TEST(AttentionBitsTest, PrefillChunksAndSingleTokens) {
 }
 
 // The same sequences padded to a common length, packed, and one by one.
-TEST(AttentionBitsTest, PaddedPackedAndAlone) {
+void expect_padding_changes_nothing(int64_t relative_key) {
   CaseOptions o;
   o.batch = 4, o.heads = 4, o.kv_heads = 2, o.queries = o.keys = 150, o.head_dim = 32, o.value_dim = 48;
+  o.relative_key = relative_key;
   AttentionCase c(o);
   const int64_t lengths[] = {150, 1, 77, 130};
   kernels::AttentionProblem p = c.problem;
@@ -186,12 +194,17 @@ TEST(AttentionBitsTest, PaddedPackedAndAlone) {
   }
 }
 
+TEST(AttentionBitsTest, PaddedPackedAndAlone) {
+  for (int64_t relative_key : {0, 90, 400}) expect_padding_changes_nothing(relative_key);
+}
+
 // Grouped heads of fewer queries than a tile holds, several to a tile: their sums do not depend on the
 // padding.
 TEST(AttentionBitsTest, ShortGroupedHeadsPaddedAndAlone) {
   CaseOptions o;
   o.batch = 1, o.heads = 6, o.kv_heads = 2, o.queries = o.keys = 150, o.head_dim = 32, o.value_dim = 48;
   for (int64_t length : {5, 21, 37, 63}) {
+    o.relative_key = length % 2 == 0 ? 0 : 3 * length;
     AttentionCase c(o);
     const int64_t lengths[] = {length};
     kernels::AttentionProblem padded = c.problem, alone = c.problem;
@@ -215,6 +228,36 @@ TEST(AttentionBitsTest, ShortGroupedHeadsPaddedAndAlone) {
     expect_rows(a.d_query, b.d_query, o.heads, o.head_dim, "d_query");
     expect_rows(a.d_key, b.d_key, o.kv_heads, o.head_dim, "d_key");
     expect_rows(a.d_value, b.d_value, o.kv_heads, o.value_dim, "d_value");
+    EXPECT_TRUE(same_bits(a.d_relative_key, b.d_relative_key)) << length;
+  }
+}
+
+// NaN in rows of a table of relative keys that no query meets with a key it may see, and in queries without
+// any key.
+TEST(AttentionBitsTest, RelativeKeysOfExcludedPairsDoNotLeak) {
+  for (int64_t dim : {32, 17}) {
+    CaseOptions o;
+    o.batch = 2, o.heads = 4, o.kv_heads = 2, o.queries = 90, o.keys = 90, o.head_dim = dim, o.value_dim = 32;
+    o.relative_key = 150, o.causal = true, o.window_left = 40;  // rows 60 to 100 are met
+    AttentionCase clean(o), dirty(o);
+    const int64_t lengths[] = {90, 71};
+    clean.problem.query_lengths = dirty.problem.query_lengths = lengths;
+    for (int64_t row = 0; row < o.heads * o.relative_key; ++row) {
+      const int64_t r = row % o.relative_key;
+      if (r < 60 || r > 100)
+        dirty.relative_key[static_cast<size_t>(row * (dim + 3) + r % dim)] = std::nanf("");
+    }
+    for (int64_t row = 0; row < o.heads * o.queries; ++row) {
+      if (row % o.queries < lengths[1]) continue;
+      dirty.query[static_cast<size_t>((o.heads * o.queries + row) * dim)] = std::nanf("");
+    }
+    const auto a = clean.fused(true), z = dirty.fused(true), exact = clean.reference<float>(true);
+    EXPECT_TRUE(same_bits(a.out, z.out));
+    for (const auto* g : {&z.d_query, &z.d_key, &z.d_value, &z.d_relative_key}) {
+      for (float x : *g) ASSERT_TRUE(std::isfinite(x)) << g - &z.d_query;
+    }
+    EXPECT_LE(testing::distance(z.d_relative_key, exact.d_relative_key).max, 1e-4);
+    EXPECT_LE(testing::distance(z.d_query, exact.d_query).max, 1e-4);
   }
 }
 

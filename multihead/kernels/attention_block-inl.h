@@ -11,6 +11,7 @@
 #include "multihead/kernels/attention_amx-inl.h"
 #include "multihead/kernels/attention_forward.h"
 #include "multihead/kernels/attention_pairs-inl.h"
+#include "multihead/kernels/attention_relative-inl.h"
 #include "multihead/kernels/attention_rows-inl.h"
 #include "multihead/kernels/attention_terms-inl.h"
 
@@ -107,8 +108,8 @@ HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const Bloc
   } else if (UsesDots(call)) {
     DotScores(call, t, r, key.data, key.stride, qt, b.s, nullptr);
   } else {
-    ScoreProduct(t, r, key.data, key.stride, qt, call.p->head_dim, b.s, nullptr, ahead.rows.data,
-                 ahead.rows.stride, ahead.columns);
+    AddScoreProduct(static_cast<bool>(terms.relative_key), t, r, key.data, key.stride, qt, call.p->head_dim,
+                    b.s, ahead.rows.data, ahead.rows.stride, ahead.columns);
   }
   if (terms.score_function) ApplyScoreFunction(terms.score_function, t, r, b.s, nullptr);
   TermRows({&terms, &t, &lanes, bias, keep, b.s, nullptr}, r, max);
@@ -118,7 +119,7 @@ HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const Bloc
 HWY_INLINE ProductTerm TermOfProduct(const ForwardCall& call, const LaneTerms& lanes, bool safe) {
   const ScoreTerms<float>& terms = *call.terms;
   const bool alone = call.has_terms && !UsesDots(call) && !UsesTiles(call) && !(terms.softcap > 0) &&
-                     !terms.relative_bias && !terms.score_function &&
+                     !terms.relative_bias && !terms.score_function && !terms.relative_key &&
                      (terms.bias == nullptr) != (terms.alibi_slopes == nullptr);
   if (!alone) return {};
   if (terms.alibi_slopes) return {End::alibi_max, lanes.slope, lanes.place};
@@ -150,6 +151,9 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, co
       const int count = (r.k1 - r.k0) * kTileRows;
       if (keep == nullptr) std::fill_n(buffers.keep, count, uint8_t{1}), keep = buffers.keep;
       for (int i = 0; i < count; ++i) buffers.keep[i] &= bias[i] != -kInfinity;
+    }
+    if (call.terms->relative_key) {
+      RelativeScores(call.terms->relative_key, p.head_dim, t, r, qt, buffers.shadow, buffers.s);
     }
     for (int k = r.k0; k < r.k1; k += kChunk) {
       const int by = k - r.k0;

@@ -50,6 +50,16 @@ int64_t most_tiles(const ForwardCall& call) {
   return tiles;
 }
 
+void run_tiled(const ForwardCall& call, const std::vector<AttentionTask>& tasks, int64_t tiles) {
+  const int64_t scratch = forward_scratch(call, tiles);
+  const auto count = static_cast<int64_t>(tasks.size());
+  parallel_for(count, [&](int64_t index, int) {  // which gives every thread a run of them
+    const FloatEnvironment environment;
+    const AttentionTask* next = index + 1 < count ? &tasks[index + 1] : nullptr;
+    forward_task({&call, &tasks[index], worker_scratch(scratch), next, nullptr, 0, 0, 0});
+  });
+}
+
 // Split-key mode: every task has one tile; its key blocks become tasks of their own.
 void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scratch& memory) {
   const int64_t blocks = (call.p->keys + kBlock - 1) / kBlock, tiles = static_cast<int64_t>(tasks.size());
@@ -93,6 +103,7 @@ ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& t
 
 void choose_products(ForwardCall& call) {
   const MatmulPrecision precision = float32_matmul_precision();
+  if (call.terms->relative_key) return;  // whose bands come from queries in f32
   call.tiles = has_tiles() && (call.bf16 || precision != MatmulPrecision::highest);
   call.dots = call.bf16 && !call.tiles && bf16_dots();
   if (call.tiles && !call.bf16) call.scheme = part_scheme(precision);
@@ -112,15 +123,16 @@ void decide_copies(ForwardCall& call) {
   }
 }
 
-int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<AttentionTask>& tasks) {
+int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<AttentionTask>& tasks,
+                     int64_t copies) {
   for (int64_t tiles = most_tiles(call);; tiles /= 2) {
     make_tasks(*call.p, tiles, tasks);
-    if (tiles == 1 || static_cast<int64_t>(tasks.size()) >= 4 * threads) return tiles;
+    if (tiles == 1 || static_cast<int64_t>(tasks.size()) * copies >= 4 * threads) return tiles;
   }
 }
 
-bool choose_split(const AttentionProblem& p, int threads, const std::vector<AttentionTask>& tasks) {
-  return threads > 1 && static_cast<int64_t>(tasks.size()) < 3 * threads && p.keys >= 4 * kBlock;
+bool choose_split(const AttentionProblem& p, int threads, int64_t tasks) {
+  return threads > 1 && tasks < 3 * threads && p.keys >= 4 * kBlock;
 }
 
 void run_forward(ForwardCall call) {
@@ -135,18 +147,16 @@ void run_forward(ForwardCall call) {
   static std::atomic<uint64_t> calls{0};
   call.number = ++calls;
   decide_copies(call);
+  std::atomic<bool> not_finite{false};
+  call.not_finite = &not_finite;
   const int64_t tiles = choose_tiles(call, num_threads(), own.tasks);
-  if (choose_split(p, num_threads(), own.tasks)) {
+  if (choose_split(p, num_threads(), static_cast<int64_t>(own.tasks.size()))) {
     if (tiles > 1) make_tasks(p, 1, own.tasks);
-    return run_split(call, own.tasks, own.partials);
+    run_split(call, own.tasks, own.partials);
+  } else {
+    run_tiled(call, own.tasks, tiles);
   }
-  const int64_t scratch = forward_scratch(call, tiles);
-  const auto count = static_cast<int64_t>(own.tasks.size());
-  parallel_for(count, [&](int64_t index, int) {  // which gives every thread a run of them
-    const FloatEnvironment environment;
-    const AttentionTask* next = index + 1 < count ? &own.tasks[index + 1] : nullptr;
-    forward_task({&call, &own.tasks[index], worker_scratch(scratch), next, nullptr, 0, 0, 0});
-  });
+  if (not_finite.load(std::memory_order_relaxed)) mend_overflow(call);
 }
 
 }  // namespace multihead::kernels

@@ -251,14 +251,16 @@ BlockRows StageBlock(const ForwardCall& c, const AttentionTask& task, int k0, in
           {}};
 }
 
-// Writes a tile; if it is not finite although something was excluded, computes it again safely.
+// Writes a tile; if it is not finite although something was excluded, computes it again safely. Says so if it
+// stays that way.
 void FinishTile(const ForwardCall& c, const AttentionTask& task, const BlockBuffers& buffers, float* key,
                 float* value, TileWork& w) {
   if (w.first) std::fill_n(w.out, w.rows.rows * c.value_columns, 0.0f);
   const bool finite = WriteTile(c, w.rows, w.state, w.out);
   const bool masked =
       c.has_keep || c.terms->bias || w.rows.full_begin > w.rows.begin || w.rows.full_end < w.rows.end;
-  if (finite || !masked) return;
+  if (finite) return;
+  if (!masked) return c.not_finite->store(true, std::memory_order_relaxed);
   ResetState(w.state);
   w.first = true;
   for (int64_t base = w.rows.begin / kBlock * kBlock; base < w.rows.end; base += kBlock) {
@@ -272,7 +274,7 @@ void FinishTile(const ForwardCall& c, const AttentionTask& task, const BlockBuff
     }
   }
   if (w.first) std::fill_n(w.out, w.rows.rows * c.value_columns, 0.0f);
-  WriteTile(c, w.rows, w.state, w.out);
+  if (!WriteTile(c, w.rows, w.state, w.out)) c.not_finite->store(true, std::memory_order_relaxed);
 }
 
 void ForwardTask(const ForwardTaskArgs& args) {

@@ -1,6 +1,7 @@
 // What the forward kernel's targets share: the call in digested form. Internal.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "multihead/kernels/amx.h"
@@ -32,6 +33,7 @@ struct ForwardCall {
   bool has_keep = false;   // dense mask or mask function
   bool copy_key = false, copy_value = false;  // stage blocks in scratch memory
   int64_t value_columns = 0;                  // value_dim rounded up to 16
+  std::atomic<bool>* not_finite = nullptr;    // set where an output is not
 };
 
 /// Floats of scratch memory that a task of `tiles` tiles needs.

@@ -8,7 +8,7 @@
 #endif
 
 #include "multihead/kernels/attention_backward.h"
-#include "multihead/kernels/attention_terms-inl.h"
+#include "multihead/kernels/attention_block-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -75,6 +75,90 @@ HWY_INLINE void AlibiGradient(const LaneTerms& lanes, int64_t group, const RowTi
     hn::Store(total, d, sum + lane);
   }
   for (int row = 0; row < t.rows; ++row) alibi[t.head[row] - t.kv * group] -= sum[row];
+}
+
+// Score gradients of sixteen queries by distance, one query a row: 16 distances of margin on either side.
+inline constexpr int kBandRow = kBackwardBlock + 4 * kGroupRows;
+
+// band[lane][16 + row - first] = the score gradients of the lane at that row of the table, zeros elsewhere.
+// The first and last row take what lies beyond. `ds` begins with key keys.begin.
+HWY_INLINE void GatherBand(const float* ds, const DistanceBand& d, int64_t span, int count, KeyRange keys,
+                           float* band) {
+  std::fill_n(band, kGroupRows * kBandRow, 0.0f);
+  // Keys that lie beyond for all sixteen lanes are summed first.
+  const int64_t low = std::clamp<int64_t>(1 - d.offset, keys.begin, keys.end);
+  const int64_t high = std::clamp<int64_t>(span - 1 + kGroupRows - 1 - d.offset, low, keys.end);
+  float before[kGroupRows] = {}, behind[kGroupRows] = {};
+  const auto sum = [&](int64_t from, int64_t to, float* sums) {
+    for (int64_t k = from; k < to; ++k) {
+      for (int i = 0; i < count; ++i) sums[i] += ds[(k - keys.begin) * kTileRows + i];
+    }
+  };
+  sum(keys.begin, low, before);
+  sum(high, keys.end, behind);
+  // A row's length less one from lane to lane: each is shifted by its own number.
+  const int64_t margin = kGroupRows;
+  TransposeTo(ds + (low - keys.begin) * kTileRows, kTileRows, high - low, count,
+              band + (low + d.offset - d.first + margin), kBandRow - 1, 1.0f);
+  const bool starts = d.first == 0, ends = d.first + d.count == span;
+  for (int i = 0; i < count; ++i) {
+    float* row = band + i * kBandRow;
+    for (int64_t c = 0; starts && c < margin; ++c) before[i] += row[c];
+    for (int64_t c = margin + d.count; ends && c < kBandRow; ++c) behind[i] += row[c];
+    row[margin] += before[i];
+    row[margin + d.count - 1] += behind[i];
+  }
+}
+
+// What a tile's relative key gradients read and write.
+struct RelativeKeyArgs {
+  const RelativeKey<float>* table;
+  int64_t dim, group;
+  Rows query;       // of the tile
+  int64_t columns;  // of all rows of sums: dim rounded up to 16
+  float* d_query;   // of the tile; may be null
+  float* sums;      // [group][sum_rows][columns], from row sum_first of the table on; may be null
+  int64_t sum_first, sum_rows;
+  float* band;         // 16 · kBandRow
+  float* padded_rows;  // if columns != dim: room for a band's rows of the table
+};
+
+// Rows of the table with `columns` readable numbers each.
+HWY_INLINE Rows BandRows(const RelativeKeyArgs& args, const DistanceBand& d) {
+  if (args.columns == args.dim) return {d.rows, args.table->row_stride};
+  for (int64_t i = 0; i < d.count; ++i) {
+    float* to = args.padded_rows + i * args.columns;
+    std::copy_n(d.rows + i * args.table->row_stride, args.dim, to);
+    std::fill(to + args.dim, to + args.columns, 0.0f);
+  }
+  return {args.padded_rows, args.columns};
+}
+
+// d_query[q] += Σ_d band[q][d] relative_key[d], sums[d] += Σ_q band[q][d] query[q].
+HWY_INLINE void RelativeKeyGradient(const RelativeKeyArgs& args, const RowTile& t, const BlockRange& r,
+                                    const float* ds) {
+  EachSixteen(t, r, [&](int start, int count, KeyRange keys) HWY_ATTR {
+    const DistanceBand d = BandOf(*args.table, t, start, keys);
+    GatherBand(ds + (keys.begin - r.k0) * kTileRows + start, d, args.table->span, count, keys, args.band);
+    TileArgs product{};
+    product.a = args.band + kGroupRows, product.c_stride = args.columns;
+    if (args.d_query) {
+      const Rows rows = BandRows(args, d);
+      product.a_row = kBandRow, product.a_step = 1, product.b = rows.data, product.b_stride = rows.stride;
+      product.c = args.d_query + start * args.columns, product.k = d.count;
+      product.first_chain = KeyChainRest(static_cast<int>(d.first)), product.chain = kKeyChain;
+      Product<End::add, true>(product, count, args.columns);
+    }
+    if (args.sums) {
+      product.a_row = 1, product.a_step = kBandRow;
+      product.b = args.query.data + start * args.query.stride, product.b_stride = args.query.stride;
+      product.c =
+          args.sums +
+          ((t.head[start] - t.kv * args.group) * args.sum_rows + d.first - args.sum_first) * args.columns;
+      product.k = product.first_chain = count, product.chain = kGroupRows;
+      Product<End::add, false>(product, d.count, args.columns);
+    }
+  });
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

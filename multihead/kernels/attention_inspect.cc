@@ -15,7 +15,7 @@ namespace {
 template <class T>
 int64_t probabilities(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in, T lse,
                       int64_t b, int64_t h, int64_t i, ReferenceRow<T>& row) {
-  const int64_t n = reference_scores(p, t, in, b, h, i, false, row);
+  const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row);
   const bool empty = lse == -std::numeric_limits<T>::infinity();
   for (int64_t j = 0; j < n; ++j) {
     if (!empty) {
@@ -65,7 +65,7 @@ void attention_capture(const AttentionProblem& p, const ScoreTerms<T>& t, const 
       const auto [b, h, i] = rows[r];
       T* w = weights + r * weights_stride;
       if (stage == CaptureStage::scores) {
-        const int64_t n = reference_scores(p, t, in, b, h, i, false, row);
+        const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row);
         std::copy_n(row.score.begin(), n, w);
         continue;
       }
@@ -121,7 +121,8 @@ void attention_merge(int64_t rows, int64_t value_dim, float* out, float* lse, co
       const float wa = std::exp(a - max), wb = std::exp(b - max), sum = wa + wb;
       for (int64_t c = r * value_dim; c < (r + 1) * value_dim; ++c) {
         const float x = wa == 0 ? 0.0f : wa * out[c], y = wb == 0 ? 0.0f : wb * other_out[c];
-        out[c] = (x + y) / sum;
+        out[c] =
+            std::isfinite(x + y) ? (x + y) / sum : static_cast<float>((double{x} + double{y}) / double{sum});
       }
       lse[r] = max + std::log(sum);
     }

@@ -11,6 +11,22 @@ namespace {
 
 void reason(AttentionPlan& plan, const std::string& line) { plan.reasons += line + "\n"; }
 
+// What a plan has to look at: one sample and one key head stand for all that have the same tasks.
+struct Sample {
+  AttentionProblem problem;
+  int64_t copies = 1;
+};
+
+Sample sample_of(const AttentionProblem& p) {
+  Sample sample{p, p.kv_heads};
+  sample.problem.heads = p.group(), sample.problem.kv_heads = std::min<int64_t>(p.kv_heads, 1);
+  if (samples_are_alike(p)) {
+    sample.copies *= p.batch;
+    sample.problem.batch = std::min<int64_t>(p.batch, 1);
+  }
+  return sample;
+}
+
 // Pairs that the analytic masks allow, and pairs in key blocks that some row of their tile sees.
 void count_pairs(const AttentionProblem& p, const std::vector<AttentionTask>& tasks, AttentionPlan& plan) {
   RowTile tile;
@@ -24,6 +40,9 @@ void count_pairs(const AttentionProblem& p, const std::vector<AttentionTask>& ta
 }
 
 void explain_terms(const AttentionProblem& p, const ScoreTerms<float>& t, AttentionPlan& plan) {
+  if (t.relative_key) {
+    reason(plan, "relative key: a band of distances for 16 queries at a time, in f32 without tiles or pairs");
+  }
   if (t.any()) reason(plan, "score terms: applied to chunks of 48 keys while they are in L1");
   if (t.score_function && !t.score_function.apply_with_derivative) {
     reason(plan, "score function without derivative: no backward pass");
@@ -63,6 +82,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   plan.key_block = attention_key_block;
   plan.query_tile = kTileRows;
   std::vector<AttentionTask> tasks;
+  const auto [sample, copies] = sample_of(p);
   const int64_t size = strides.bf16 ? sizeof(BFloat16) : sizeof(float);
   BackwardCall backward;
   backward.forward = digest_forward(p, t, size);
@@ -70,11 +90,15 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   call.query_strides = strides.query, call.key_strides = strides.key, call.value_strides = strides.value;
   choose_products(call);
   decide_copies(call);
-  const int64_t tiles = choose_tiles(call, threads, tasks);
-  const bool split = choose_split(p, threads, tasks);
-  if (split && tiles > 1) make_tasks(p, 1, tasks);
-  count_pairs(p, tasks, plan);
-  plan.tasks = static_cast<int64_t>(tasks.size());
+  call.p = &sample;
+  const int64_t tiles = choose_tiles(call, threads, tasks, copies);
+  call.p = &p;
+  const bool split = choose_split(p, threads, static_cast<int64_t>(tasks.size()) * copies);
+  if (split && tiles > 1) make_tasks(sample, 1, tasks);
+  count_pairs(sample, tasks, plan);
+  plan.tasks = static_cast<int64_t>(tasks.size()) * copies;
+  plan.useful_pairs *= static_cast<double>(copies);
+  plan.computed_pairs *= static_cast<double>(copies);
   if (plan.isa == Isa::baseline) {
     plan.kernel = "reference f32";
     plan.query_tile = plan.key_block = 1;

@@ -23,6 +23,7 @@ struct Variant {
   bool causal = false, alibi = false, bias = false, lengths = false;
   double softcap = 0, dropout_p = 0;
   int64_t window = 0;
+  int64_t relative_key = 0;  // rows of the table
   int threads = 1;
 };
 
@@ -34,7 +35,7 @@ struct Ratio {
 
 struct Operands {
   Shape shape;
-  std::vector<float> q, k, v, out, lse, d_out, dq, dk, dv, bias, slopes;
+  std::vector<float> q, k, v, out, lse, d_out, dq, dk, dv, bias, slopes, table, d_table;
   std::vector<int64_t> lengths;
 
   explicit Operands(const Ratio& ratio) : shape(ratio.shape) {
@@ -50,6 +51,7 @@ struct Operands {
     for (auto* x : {&q, &k, &v, &out, &d_out, &dq, &dk, &dv}) fill(*x, s.batch * s.heads * s.length * s.dim);
     lse.resize(static_cast<size_t>(s.batch * s.heads * s.length));
     if (ratio.variant.bias) fill(bias, s.heads * s.length * s.length);
+    for (auto* x : {&table, &d_table}) fill(*x, s.heads * ratio.variant.relative_key * s.dim);
     for (int64_t h = 0; h < s.heads; ++h) slopes.push_back(std::exp2(-static_cast<float>(h + 1)));
     for (int64_t b = 0; b < s.batch; ++b) lengths.push_back(s.length * (2 * b + 1) / (2 * s.batch));
   }
@@ -74,11 +76,16 @@ struct Operands {
     if (variant.bias) {
       terms.bias = bias.data(), terms.bias_strides = {0, shape.length * shape.length, shape.length, 1};
     }
+    if (variant.relative_key > 0) {
+      const int64_t span = variant.relative_key;
+      terms.relative_key = {table.data(), span * shape.dim, shape.dim, span, span / 2};
+    }
     const Strides3 x{shape.heads * shape.length * shape.dim, shape.length * shape.dim, shape.dim};
     const Strides3 l{shape.heads * shape.length, shape.length, 1};
     const AttentionInput<float> in{q.data(), k.data(), v.data(), x, x, x};
     AttentionGradient<float> g;
     g.out = out.data(), g.lse = lse.data(), g.d_out = d_out.data();
+    if (variant.relative_key > 0) g.d_relative_key = d_table.data();
     g.d_query = dq.data(), g.d_key = dk.data(), g.d_value = dv.data();
     g.out_strides = g.d_out_strides = g.d_query_strides = g.d_key_strides = g.d_value_strides = x;
     g.lse_strides = l;
@@ -115,6 +122,8 @@ void attention_ratio(benchmark::State& state, const Ratio& r, bool backward) {
       {"bias", kUsual, {}, {.bias = true}},
       {"alibi", kUsual, {}, {.alibi = true}},
       {"softcap", kUsual, {}, {.softcap = 20}},
+      {"relative_key", kUsual, {}, {.relative_key = 2047}},
+      {"relative_key_clipped", kUsual, {}, {.relative_key = 33}},
       {"causal_alibi", kUsual, {.causal = true}, {.causal = true, .alibi = true}},
       {"causal_bias", kUsual, {.causal = true}, {.causal = true, .bias = true}},
       {"causal_dropout", kUsual, {.causal = true}, {.causal = true, .dropout_p = 0.1}},

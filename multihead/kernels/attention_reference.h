@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "multihead/core/parallel.h"
@@ -17,7 +18,7 @@ namespace multihead::kernels {
 /// Buffers for one row of scores.
 template <class T>
 struct ReferenceRow {
-  std::vector<T> score, derivative, d_probability;
+  std::vector<T> score, derivative, d_probability, raw;
   std::vector<uint8_t> keep;
 
   void resize(int64_t keys) {
@@ -25,6 +26,7 @@ struct ReferenceRow {
     score.resize(n);
     derivative.resize(n);
     d_probability.resize(n);
+    raw.resize(n);
     keep.resize(n);
   }
 };
@@ -65,11 +67,26 @@ inline int64_t relative_index(int64_t distance, int64_t center, int64_t span) {
   return std::clamp<int64_t>(distance + center, 0, span - 1);
 }
 
+/// The row of a table of relative keys that query i and key j meet, and its place in a contiguous [H, span].
+template <class T>
+int64_t relative_row(const AttentionProblem& p, const RelativeKey<T>& table, int64_t b, int64_t i,
+                     int64_t j) {
+  return relative_index(j - i - p.diagonal_of(b), table.center, table.span);
+}
+template <class T>
+const T* relative_key_row(const AttentionProblem& p, const RelativeKey<T>& table, int64_t b, int64_t h,
+                          int64_t i, int64_t j) {
+  return table.data + h * table.head_stride + relative_row(p, table, b, i, j) * table.row_stride;
+}
+enum class ReferenceDerivative { none, whole, behind_function };
+
 /// row.score[j] = final score of (b, h, i, j), -inf where excluded; row.derivative[j] = its derivative by
-/// scale · ⟨query, key⟩ if asked for. Returns the number of keys.
+/// scale · ⟨query, key⟩, or by what the score function gives, if asked for; row.raw[j] = what it is given.
+/// Returns the number of keys.
 template <class T>
 int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
-                         int64_t b, int64_t h, int64_t i, bool derivative, ReferenceRow<T>& row) {
+                         int64_t b, int64_t h, int64_t i, ReferenceDerivative derivative,
+                         ReferenceRow<T>& row) {
   const int64_t n = p.key_count(b), kv = h / p.group();
   row.resize(n);
   const T* q = row_of(in.query, in.query_strides, b, h, p.query_begin(b) + i);
@@ -77,8 +94,12 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
   for (int64_t j = 0; j < n; ++j) {
     row.keep[j] = attention_allows(p, b, h, i, j);
     const T* k = row_of(in.key, in.key_strides, b, kv, p.key_begin_row(b) + j);
-    s[j] = row.keep[j] ? static_cast<T>(p.scale) * dot(q, k, p.head_dim) : T{0};
     row.derivative[j] = 1;
+    s[j] = 0;
+    if (!row.keep[j]) continue;
+    T sum = dot(q, k, p.head_dim);
+    if (t.relative_key) sum += dot(q, relative_key_row(p, t.relative_key, b, h, i, j), p.head_dim);
+    s[j] = static_cast<T>(p.scale) * sum;
   }
   if (p.mask_function && n > 0) {
     std::vector<uint8_t> keep(static_cast<size_t>(n));
@@ -87,7 +108,8 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
   }
   if (t.score_function && n > 0) {
     const ScoreTile<T> tile{s, 1, b, h, i, 1, 0, n};
-    if (derivative) {
+    std::copy_n(s, n, row.raw.data());
+    if (derivative == ReferenceDerivative::whole) {
       t.score_function.apply_with_derivative(t.score_function.context, tile, row.derivative.data());
     } else {
       t.score_function.apply(t.score_function.context, tile);
@@ -124,12 +146,42 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
   return n;
 }
 
+/// The columns of a row of output that are not finite again, in sums that hold more: those of finite values
+/// may be too large for T although their weighted mean is not. `max` of row.score, which is as
+/// reference_scores left it; an `empty` row is one of equal weights.
+template <class T>
+void widen_not_finite(const AttentionProblem& p, const AttentionInput<T>& in, int64_t b, int64_t h, int64_t i,
+                      T max, bool empty, ReferenceRow<T>& row, T* out) {
+  using Wide = std::conditional_t<std::is_same_v<T, float>, double, long double>;
+  if (std::all_of(out, out + p.value_dim, [](T x) { return std::isfinite(x); })) return;
+  const int64_t n = p.key_count(b), kv = h / p.group();
+  Wide total = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    T& weight = row.d_probability[j];
+    const bool excluded = !empty && !row.keep[j];
+    weight = empty ? T{1} : std::exp(row.score[j] - max);
+    if (!excluded) total += weight;
+    const bool dropped = p.dropout_p > 0 && !attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p);
+    if (excluded || dropped) weight = -1;  // not even 0 times an Inf
+  }
+  for (int64_t c = 0; c < p.value_dim; ++c) {
+    if (std::isfinite(out[c])) continue;
+    Wide sum = 0;
+    for (int64_t j = 0; j < n; ++j) {
+      if (row.d_probability[j] == -1) continue;
+      const T value = row_of(in.value, in.value_strides, b, kv, p.key_begin_row(b) + j)[c];
+      sum += Wide{row.d_probability[j]} * Wide{value};
+    }
+    out[c] = static_cast<T>(sum / (total * static_cast<Wide>(1 - p.dropout_p)));
+  }
+}
+
 template <class T>
 void reference_forward_row(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
                            const AttentionOutput<T>& out, int64_t b, int64_t h, int64_t i,
                            ReferenceRow<T>& row) {
   constexpr T kInf = std::numeric_limits<T>::infinity();
-  const int64_t n = reference_scores(p, t, in, b, h, i, false, row), kv = h / p.group();
+  const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row), kv = h / p.group();
   T* o = row_of(out.out, out.out_strides, b, h, p.query_begin(b) + i);
   T* lse = out.lse ? row_of(out.lse, out.lse_strides, b, h, 0) + (p.query_begin(b) + i) : nullptr;
   std::fill(o, o + p.value_dim, T{0});
@@ -155,6 +207,7 @@ void reference_forward_row(const AttentionProblem& p, const ScoreTerms<T>& t, co
     if (!empty || sum > 0) o[c] /= sum;
     if (empty && p.empty_row == EmptyRow::nan) o[c] = std::numeric_limits<T>::quiet_NaN();
   }
+  if (!empty || p.empty_row == EmptyRow::uniform) widen_not_finite(p, in, b, h, i, max, empty, row, o);
 }
 
 template <class T>
@@ -193,8 +246,11 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms<T>& t, c
     for (int64_t j = 0; j < n; ++j) add_d_value(j, dropped(j) / static_cast<T>(n));
     return;
   }
-  reference_scores(p, t, in, b, h, i, true, row);
-  T delta = 0;  // Σ_j p_j · dp_j = ⟨out, d_out⟩
+  const bool captured = g.d_captured && t.score_function.captured > 0;
+  reference_scores(p, t, in, b, h, i,
+                   captured ? ReferenceDerivative::behind_function : ReferenceDerivative::whole, row);
+  // Σ_j p_j · dp_j = ⟨out, d_out⟩, less what a gradient of lse gives each score: dlse/ds_j = p_j
+  T delta = g.d_lse ? -row_of(g.d_lse, g.lse_strides, b, h, 0)[qi] : T{0};
   for (int64_t j = 0; j < n; ++j) {
     if (!row.keep[j]) continue;
     row.score[j] = std::exp(row.score[j] - lse);
@@ -218,13 +274,28 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms<T>& t, c
       g.d_alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] -=
           d_score * static_cast<T>(std::abs(distance));
     }
-    const T d_dot = static_cast<T>(p.scale) * (d_score * row.derivative[j]);
+    row.derivative[j] *= d_score;
+  }
+  if (captured) {
+    const ScoreTile<T> tile{row.raw.data(), 1, b, h, i, 1, 0, n};
+    for (int64_t j = 0; j < n; ++j) row.derivative[j] = row.keep[j] ? row.derivative[j] : T{0};
+    t.score_function.backward(t.score_function.context, tile, row.derivative.data(), g.d_captured);
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    if (!row.keep[j]) continue;
+    const T d_dot = static_cast<T>(p.scale) * row.derivative[j];
     const T* k = row_of(in.key, in.key_strides, b, kv, p.key_begin_row(b) + j);
     T* d_key = g.d_key ? row_of(g.d_key, g.d_key_strides, b, kv, p.key_begin_row(b) + j) : nullptr;
     for (int64_t c = 0; c < p.head_dim; ++c) {
       if (d_query) d_query[c] += d_dot * k[c];
       if (d_key) d_key[c] += d_dot * q[c];
     }
+    if (!t.relative_key) continue;
+    const T* r = relative_key_row(p, t.relative_key, b, h, i, j);
+    for (int64_t c = 0; d_query && c < p.head_dim; ++c) d_query[c] += d_dot * r[c];
+    if (!g.d_relative_key) continue;
+    const int64_t at = h * t.relative_key.span + relative_row(p, t.relative_key, b, i, j);
+    for (int64_t c = 0; c < p.head_dim; ++c) g.d_relative_key[at * p.head_dim + c] += d_dot * q[c];
   }
 }
 
@@ -240,26 +311,28 @@ void zero_rows(T* base, const Strides3& s, const AttentionProblem& p, bool keys,
   }
 }
 
-/// Zeroes d_bias (its distinct elements), d_relative_bias and d_alibi_slopes unless they accumulate.
-template <class T>
-void zero_score_gradients(const AttentionProblem& p, const ScoreTerms<T>& t, T* d_bias, T* d_relative_bias,
-                          T* d_alibi_slopes) {
+/// Zeroes d_bias (its distinct elements) and the gradients of the other terms unless they accumulate.
+template <class T, class G>
+void zero_score_gradients(const AttentionProblem& p, const ScoreTerms<T>& t, const G& g) {
+  if (g.accumulate) return;
+  if (g.d_captured) std::fill_n(g.d_captured, t.score_function.captured, T{0});
   const Strides4& s = t.bias_strides;
   const auto extent = [](int64_t n, int64_t stride) { return stride == 0 ? std::min<int64_t>(n, 1) : n; };
-  for (int64_t b = 0; d_bias && b < extent(p.batch, s.batch); ++b) {
+  for (int64_t b = 0; g.d_bias && b < extent(p.batch, s.batch); ++b) {
     for (int64_t h = 0; h < extent(p.heads, s.head); ++h) {
       for (int64_t i = 0; i < extent(p.queries, s.query); ++i) {
-        T* row = d_bias + b * s.batch + h * s.head + i * s.query;
+        T* row = g.d_bias + b * s.batch + h * s.head + i * s.query;
         for (int64_t j = 0; j < extent(p.keys, s.key); ++j) row[j * s.key] = 0;
       }
     }
   }
   for (int64_t h = 0; h < p.heads; ++h) {
-    if (d_relative_bias) std::fill_n(d_relative_bias + h * t.relative_stride, t.relative_span, T{0});
-    for (int64_t b = 0; d_alibi_slopes && b < extent(p.batch, t.alibi_batch_stride); ++b) {
-      d_alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] = 0;
+    if (g.d_relative_bias) std::fill_n(g.d_relative_bias + h * t.relative_stride, t.relative_span, T{0});
+    for (int64_t b = 0; g.d_alibi_slopes && b < extent(p.batch, t.alibi_batch_stride); ++b) {
+      g.d_alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] = 0;
     }
   }
+  if (g.d_relative_key) std::fill_n(g.d_relative_key, p.heads * t.relative_key.span * p.head_dim, T{0});
 }
 
 template <class T>
@@ -268,7 +341,7 @@ void reference_attention_backward(const AttentionProblem& p, const ScoreTerms<T>
   zero_rows(g.d_query, g.d_query_strides, p, false, p.heads, p.head_dim);
   zero_rows(g.d_key, g.d_key_strides, p, true, p.kv_heads, p.head_dim);
   zero_rows(g.d_value, g.d_value_strides, p, true, p.kv_heads, p.value_dim);
-  if (!g.accumulate) zero_score_gradients(p, t, g.d_bias, g.d_relative_bias, g.d_alibi_slopes);
+  zero_score_gradients(p, t, g);
   const auto task = [&](int64_t index, int) {
     const FloatEnvironment environment;
     ReferenceRow<T> row;
@@ -277,7 +350,8 @@ void reference_attention_backward(const AttentionProblem& p, const ScoreTerms<T>
       for (int64_t i = 0; i < p.query_count(b); ++i) reference_backward_row(p, t, in, g, b, h, i, row);
     }
   };
-  if (g.d_bias || g.d_relative_bias || g.d_alibi_slopes) {  // shared by tasks: one order, one thread
+  if (g.d_bias || g.d_relative_bias || g.d_alibi_slopes || g.d_relative_key ||
+      g.d_captured) {  // shared by tasks: one order, one thread
     for (int64_t index = 0; index < p.batch * p.kv_heads; ++index) task(index, 0);
   } else {
     parallel_for(p.batch * p.kv_heads, task);

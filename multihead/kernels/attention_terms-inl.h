@@ -45,6 +45,16 @@ HWY_INLINE void ApplyScoreFunction(const ScoreFunction<float>& f, const RowTile&
   });
 }
 
+// Gradients of the function's results become those of the scores `raw`; `sums`: of what it captured.
+HWY_INLINE void BackwardScoreFunction(const ScoreFunction<float>& f, const RowTile& t, const BlockRange& r,
+                                      float* raw, float* ds, float* sums) {
+  each_head_run(t, [&](int first, int count) {
+    const ScoreTile<float> tile{raw + first,    kTileRows, t.b,  t.head[first],
+                                t.query[first], count,     r.k0, r.k1 - r.k0};
+    f.backward(f.context, tile, ds + first, sums);
+  });
+}
+
 // Transposes a [query, key] tensor's block into to[key][query].
 HWY_INLINE void GatherBias(const float* bias, const Strides4& s, const RowTile& t, const BlockRange& r,
                            float* to) {

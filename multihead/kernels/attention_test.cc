@@ -60,6 +60,8 @@ void expect_backward(const CaseOptions& o) {
                  delta * std::sqrt(rows));
   expect_as_good("d_alibi_slopes", fused.d_alibi_slopes, naive.d_alibi_slopes, exact.d_alibi_slopes, 1.5,
                  delta * std::sqrt(rows) * static_cast<double>(o.queries + o.keys));
+  expect_as_good("d_relative_key", fused.d_relative_key, naive.d_relative_key, exact.d_relative_key, 1.5,
+                 delta * std::sqrt(rows));
 }
 
 std::string describe(const CaseOptions& o) {
@@ -68,7 +70,8 @@ std::string describe(const CaseOptions& o) {
                 " win", o.window_left, ",", o.window_right, " len", o.key_lengths, o.query_lengths,
                 o.intervals, " ragged", o.ragged, " keep", static_cast<int>(o.keep), " fn", o.mask_function,
                 " bias", static_cast<int>(o.bias), " rel", o.relative_bias, " alibi", o.alibi, " score",
-                o.score_function, " cap", o.softcap, " drop", o.dropout, " seed", o.seed);
+                o.score_function, " cap", o.softcap, " drop", o.dropout, " relkey", o.relative_key,
+                o.relative_key_shared, " dlse", o.lse_gradient, " seed", o.seed);
 }
 
 // A random point of {masks} x {terms} x {heads} x {lengths around tile edges}.
@@ -99,6 +102,7 @@ CaseOptions random_options(uint32_t seed) {
   if (chance(20)) o.softcap = 5;
   if (chance(25)) o.dropout = 0.25;
   if (chance(10)) o.empty_row = kernels::EmptyRow::uniform;
+  o.lse_gradient = chance(40);
   return o;
 }
 
@@ -111,6 +115,24 @@ TEST(AttentionTest, ForwardIsAsAccurateAsTheNaiveLoop) {
   }
 }
 
+// Tables shorter than a vector, than a band and than a block, and longer than everything.
+CaseOptions random_relative(uint32_t seed) {
+  CaseOptions o = random_options(seed);
+  const int64_t spans[] = {1, 2, 17, 33, 150, 400, 1031};
+  o.relative_key = spans[seed % 7], o.relative_key_shared = seed % 5 == 0;
+  return o;
+}
+
+TEST(AttentionTest, RelativeKeysAreAsAccurateAsTheNaiveLoop) {
+  for (uint32_t seed = 1; seed <= 150; ++seed) {
+    const CaseOptions o = random_relative(seed);
+    SCOPED_TRACE(describe(o));
+    expect_forward(o);
+    if (seed % 2 == 0) expect_backward(o);
+    if (::testing::Test::HasFailure()) break;
+  }
+}
+
 TEST(AttentionTest, BackwardIsAsAccurateAsTheNaiveLoop) {
   for (uint32_t seed = 1; seed <= 150; ++seed) {
     const CaseOptions o = random_options(seed);
@@ -118,6 +140,58 @@ TEST(AttentionTest, BackwardIsAsAccurateAsTheNaiveLoop) {
     expect_backward(o);
     if (::testing::Test::HasFailure()) break;
   }
+}
+
+double weighted_lse(AttentionCase& c) {
+  const auto r = c.reference<double>(false);
+  double sum = 0;
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    if (std::isfinite(r.lse[i])) sum += static_cast<double>(c.d_lse[i]) * r.lse[i];
+  }
+  return sum;
+}
+
+// Masked rows, dropout (which lse does not know), grouped heads, terms; lse is all that is used.
+TEST(AttentionTest, GradientOfLseIsItsSlope) {
+  CaseOptions o;
+  o.heads = 4, o.queries = 5, o.keys = 7, o.head_dim = 3, o.lse_gradient = true;
+  o.causal = true, o.diagonal = -1, o.key_lengths = true, o.alibi = true, o.softcap = 5, o.dropout = 0.25;
+  o.score_function = true, o.bias = Bias::per_head;
+  AttentionCase c(o);
+  std::fill(c.d_out.begin(), c.d_out.end(), 0.0f);
+  const auto r = c.reference<double>(true);
+  const auto expect_slope = [&](std::vector<float>& x, const std::vector<double>& gradient) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float at = x[i], h = 1e-3f;
+      const float up = at + h, down = at - h;
+      x[i] = up;
+      const double above = weighted_lse(c);
+      x[i] = down;
+      const double below = weighted_lse(c);
+      x[i] = at;
+      EXPECT_NEAR(gradient[i], (above - below) / (double{up} - double{down}), 1e-5) << i;
+    }
+  };
+  expect_slope(c.query, r.d_query);
+  expect_slope(c.key, r.d_key);
+  expect_slope(c.bias, r.d_bias);
+  for (double d : r.d_value) EXPECT_EQ(d, 0);
+}
+
+// What arrives for lse = -inf has no way back, not even NaN.
+TEST(AttentionTest, EmptyRowsTakeNoGradientOfLse) {
+  CaseOptions o;
+  o.queries = 67, o.keys = 97, o.causal = true, o.diagonal = -31, o.lse_gradient = true;
+  AttentionCase c(o);
+  const auto before = c.fused(true);
+  const auto specified = c.reference<float>(true);
+  ASSERT_TRUE(std::isinf(before.lse[0]));
+  for (size_t i = 0; i < c.d_lse.size(); ++i) {
+    if (std::isinf(before.lse[i])) c.d_lse[i] = std::nanf("");
+  }
+  EXPECT_EQ(c.fused(true).d_query, before.d_query);
+  EXPECT_EQ(c.fused(true).d_key, before.d_key);
+  EXPECT_EQ(c.reference<float>(true).d_key, specified.d_key);
 }
 
 // Each shape by itself. A forward may add to the naive loop's error one rounding of its output (2^-25 of it,

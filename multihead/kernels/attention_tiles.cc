@@ -6,6 +6,8 @@
 #include <limits>
 #include <new>
 
+#include "multihead/kernels/attention_driver.h"
+
 namespace multihead::kernels {
 namespace {
 
@@ -31,13 +33,12 @@ void summarise(RowTile& t) {
   }
 }
 
-// Every sample has the same rows and intervals.
+}  // namespace
+
 bool samples_are_alike(const AttentionProblem& p) {
   return !p.sequences && !p.diagonals && !p.key_lengths && !p.query_lengths &&
          !((p.key_begin || p.key_end) && p.interval_stride != 0);
 }
-
-}  // namespace
 
 IntervalRule::IntervalRule(const AttentionProblem& p, int64_t sample)
     : keys(p.key_count(sample)), queries(p.query_count(sample)) {

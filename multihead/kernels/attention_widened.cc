@@ -93,12 +93,13 @@ void widened_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
   Widened dv = widened(p, true, p.kv_heads, p.value_dim);
   AttentionGradient<float> f;
   f.out = o.data.data(), f.out_strides = o.strides;
-  f.lse = g.lse, f.lse_strides = g.lse_strides;
+  f.lse = g.lse, f.d_lse = g.d_lse, f.lse_strides = g.lse_strides;
   f.d_out = d_o.data.data(), f.d_out_strides = d_o.strides;
   if (g.d_query) f.d_query = dq.data.data(), f.d_query_strides = dq.strides;
   if (g.d_key) f.d_key = dk.data.data(), f.d_key_strides = dk.strides;
   if (g.d_value) f.d_value = dv.data.data(), f.d_value_strides = dv.strides;
   f.d_bias = g.d_bias, f.d_relative_bias = g.d_relative_bias, f.d_alibi_slopes = g.d_alibi_slopes;
+  f.d_relative_key = g.d_relative_key, f.d_captured = g.d_captured;
   f.accumulate = g.accumulate;
   attention_backward(p, t, w.input(), f);
   if (g.d_query) narrow(p, false, p.heads, p.head_dim, dq, g.d_query, g.d_query_strides);
@@ -153,11 +154,14 @@ void specified_backward_head(const AttentionProblem& problem, const ScoreTerms<f
     const AttentionInput<float> wide{query.data(),       key.data(),         value.data(),
                                      {0, 0, p.head_dim}, {0, 0, p.head_dim}, {0, 0, p.value_dim}};
     AttentionGradient<float> f;
-    f.lse = g.lse + b * g.lse_strides.batch + h * g.lse_strides.head + q0;
+    const int64_t lse = b * g.lse_strides.batch + h * g.lse_strides.head + q0;
+    f.lse = g.lse + lse;
+    if (g.d_lse) f.d_lse = g.d_lse + lse;
     f.d_out = d_out.data(), f.d_out_strides = {0, 0, p.value_dim};
     f.d_query = d_query.data(), f.d_query_strides = {0, 0, p.head_dim};
     f.d_key = d_key.data(), f.d_key_strides = {0, 0, p.head_dim};
     f.d_value = d_value.data(), f.d_value_strides = {0, 0, p.value_dim};
+    f.d_relative_key = g.d_relative_key;
     for (int64_t i = 0; i < queries; ++i) reference_backward_row(p, t, wide, f, b, h, i, row);
     narrow_head(d_query, g.d_query, g.d_query_strides, b, h, q0, queries, p.head_dim);
   }

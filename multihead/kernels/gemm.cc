@@ -158,7 +158,7 @@ struct RowsOfA {
     data = to;
   }
 
-  void point(TileArgs& t, int64_t row) const {
+  void point(GemmTileArgs& t, int64_t row) const {
     t.a = data + (row_major ? row * stride : row);
     t.a_stride = stride;
     if (!packed) return;
@@ -215,7 +215,7 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
   // peak on a loaded machine); an A that lives in L2 loses two points.
   const bool new_columns = first_panel && !a.row_major && !a.packed && g.m * g.k > 2 * kBlockFloats;
 
-  TileArgs t{};
+  GemmTileArgs t{};
   t.k = chunk.size_k();
   t.b = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, column);
   t.b_stride = chunk.packed != nullptr ? width * kLanes : g.ldb;
@@ -332,7 +332,7 @@ void FewRowsTransposedB(const Args& g, Columns columns) {
                 .distance = std::min(kTransposedAhead, g.k),
                 .next = g.b + (n + kLanes) * g.ldb,
                 .turned = g.m > first ? turned : nullptr});
-      TileArgs t{};
+      GemmTileArgs t{};
       t.a_stride = g.lda, t.b = turned, t.b_stride = kLanes, t.c_stride = g.ldc;
       t.k = size, t.last_lanes = count, t.add_c = add_c;
       for (int64_t row = first, height; row < g.m; row += height) {
@@ -353,7 +353,7 @@ void FewRowsInPlace(const Args& g, Columns columns) {
   const int64_t side_by_side = g.m <= 6 ? 8 : kChain, count = columns.end - columns.begin;
   float* chains = private_scratch.get<float>(static_cast<size_t>(g.m * count));  // that are not at their end
   for (int64_t k = 0; k < g.k; k += side_by_side) {
-    TileArgs t{};
+    GemmTileArgs t{};
     t.k = std::min(side_by_side, g.k - k);
     const int64_t end = k + t.k, begin = k / kChain * kChain;
     const bool last = end % kChain == 0 || end == g.k;

@@ -101,23 +101,23 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
 // Up to 8 rows of C (6 if the panel is of the widest) times a panel of a row-major B; the next panel goes on
 // in the same rows of B.
 template <int NV>
-HWY_INLINE void RowsInPlace(int64_t rows, const TileArgs& t) {
+HWY_INLINE void RowsInPlace(int64_t rows, const GemmTileArgs& t) {
   switch (rows) {
     case 1:
-      return Tile<true, 1, NV, Ahead::rows>(t);
+      return Tile<true, 1, NV, Prefetch::rows>(t);
     case 2:
-      return Tile<true, 2, NV, Ahead::rows>(t);
+      return Tile<true, 2, NV, Prefetch::rows>(t);
     case 3:
-      return Tile<true, 3, NV, Ahead::rows>(t);
+      return Tile<true, 3, NV, Prefetch::rows>(t);
     case 4:
-      return Tile<true, 4, NV, Ahead::rows>(t);
+      return Tile<true, 4, NV, Prefetch::rows>(t);
     case 5:
-      return Tile<true, 5, NV, Ahead::rows>(t);
+      return Tile<true, 5, NV, Prefetch::rows>(t);
     case 6:
-      return Tile<true, 6, NV, Ahead::rows>(t);
+      return Tile<true, 6, NV, Prefetch::rows>(t);
   }
   if constexpr (NV < kMaxVectors) {  // with the widest panel 7 and 8 rows do not fit the registers
-    rows == 7 ? Tile<true, 7, NV, Ahead::rows>(t) : Tile<true, 8, NV, Ahead::rows>(t);
+    rows == 7 ? Tile<true, 7, NV, Prefetch::rows>(t) : Tile<true, 8, NV, Prefetch::rows>(t);
   }
 }
 

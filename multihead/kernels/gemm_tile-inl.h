@@ -48,7 +48,7 @@ struct Stream {
   int64_t step;
 };
 
-struct TileArgs {
+struct GemmTileArgs {
   const float* a;
   int64_t a_stride;  // between rows if A is row-major, between columns (steps of k) if not
   const float* b;
@@ -59,13 +59,13 @@ struct TileArgs {
   int64_t last_lanes;  // of the last vector, those that are columns of C
   bool add_c;          // add to C, else overwrite it
   Stream next_a, next_b;
-  const float* begin;  // Ahead::rows: where the chain begins, like C; null for zero
+  const float* begin;  // Prefetch::rows: where the chain begins, like C; null for zero
   int64_t begin_stride;
 };
 
 // What a tile prefetches: nothing, its streams, or each row of B a fixed distance ahead, where the next tile
 // reads on in the same rows.
-enum class Ahead { nothing, streams, rows };
+enum class Prefetch { nothing, streams, rows };
 inline constexpr int kRowsAhead = 256;  // floats; half and twice of it are no better
 
 template <int MR, int NV>
@@ -80,7 +80,7 @@ HWY_INLINE void ZeroTile(TileVec (&acc)[MR][NV]) {
 
 // Whole vectors only.
 template <int MR, int NV>
-HWY_INLINE void BeginTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
+HWY_INLINE void BeginTile(const GemmTileArgs& t, TileVec (&acc)[MR][NV]) {
   const TileFloats d;
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
@@ -91,7 +91,7 @@ HWY_INLINE void BeginTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
 
 // acc += C.
 template <int MR, int NV>
-HWY_INLINE void AddTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
+HWY_INLINE void AddTile(const GemmTileArgs& t, TileVec (&acc)[MR][NV]) {
   const TileFloats d;
   const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
 #pragma GCC unroll 16
@@ -106,7 +106,7 @@ HWY_INLINE void AddTile(const TileArgs& t, TileVec (&acc)[MR][NV]) {
 }
 
 template <int MR, int NV>
-HWY_INLINE void StoreTile(const TileArgs& t, const TileVec (&acc)[MR][NV]) {
+HWY_INLINE void StoreTile(const GemmTileArgs& t, const TileVec (&acc)[MR][NV]) {
   const TileFloats d;
   if (t.last_lanes == kLanes) {
 #pragma GCC unroll 16
@@ -132,10 +132,10 @@ struct TilePlace {
 };
 
 // acc += A(:, k) · B(k, :).
-template <bool kRowMajorA, int MR, int NV, Ahead kAhead>
-HWY_INLINE void Step(const TileArgs& t, TilePlace& at, TileVec (&acc)[MR][NV]) {
+template <bool kRowMajorA, int MR, int NV, Prefetch kPrefetch>
+HWY_INLINE void Step(const GemmTileArgs& t, TilePlace& at, TileVec (&acc)[MR][NV]) {
   const TileFloats d;
-  if constexpr (kAhead == Ahead::streams) {
+  if constexpr (kPrefetch == Prefetch::streams) {
     __builtin_prefetch(at.next_a, 0, 2);
     __builtin_prefetch(at.next_b, 0, 2);
     at.next_a += t.next_a.step;
@@ -145,7 +145,7 @@ HWY_INLINE void Step(const TileArgs& t, TilePlace& at, TileVec (&acc)[MR][NV]) {
 #pragma GCC unroll 4
   for (int j = 0; j < NV; ++j) {
     vb[j] = hn::LoadU(d, at.b + j * kLanes);
-    if constexpr (kAhead == Ahead::rows) __builtin_prefetch(at.b + j * kLanes + kRowsAhead);
+    if constexpr (kPrefetch == Prefetch::rows) __builtin_prefetch(at.b + j * kLanes + kRowsAhead);
   }
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
@@ -158,9 +158,9 @@ HWY_INLINE void Step(const TileArgs& t, TilePlace& at, TileVec (&acc)[MR][NV]) {
 }
 
 // The sum of the chains so far is kept in C, which is in L1 by the second of them.
-template <bool kRowMajorA, int MR, int NV, Ahead kAhead = Ahead::nothing>
-HWY_NOINLINE void Tile(const TileArgs& args) {
-  const TileArgs t = args;  // nothing that is stored changes it
+template <bool kRowMajorA, int MR, int NV, Prefetch kPrefetch = Prefetch::nothing>
+HWY_NOINLINE void Tile(const GemmTileArgs& args) {
+  const GemmTileArgs t = args;  // nothing that is stored changes it
   TilePlace at{t.a, t.b, t.next_a.from, t.next_b.from};
   TileVec acc[MR][NV];
   bool add = t.add_c;
@@ -168,20 +168,20 @@ HWY_NOINLINE void Tile(const TileArgs& args) {
   for (; left > kChain; left -= kChain, add = true) {
     ZeroTile<MR, NV>(acc);
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < kChain; ++k) Step<kRowMajorA, MR, NV, kAhead>(t, at, acc);
+    for (int64_t k = 0; k < kChain; ++k) Step<kRowMajorA, MR, NV, kPrefetch>(t, at, acc);
     if (add) AddTile<MR, NV>(t, acc);
     StoreTile<MR, NV>(t, acc);
   }
   ZeroTile<MR, NV>(acc);
-  if constexpr (kAhead == Ahead::rows) {
+  if constexpr (kPrefetch == Prefetch::rows) {
     if (t.begin != nullptr) BeginTile<MR, NV>(t, acc);
   }
-  for (; left > 0; --left) Step<kRowMajorA, MR, NV, kAhead>(t, at, acc);
+  for (; left > 0; --left) Step<kRowMajorA, MR, NV, kPrefetch>(t, at, acc);
   if (add) AddTile<MR, NV>(t, acc);
   StoreTile<MR, NV>(t, acc);
 }
 
-using TileFunction = void (*)(const TileArgs&);
+using TileFunction = void (*)(const GemmTileArgs&);
 
 // Heights for which there is a tile; the tallest keep all accumulators in registers.
 constexpr bool HasTile(int64_t rows, int vectors) {
@@ -192,14 +192,14 @@ constexpr bool HasTile(int64_t rows, int vectors) {
   return rows <= 6 || (rows <= 8 && vectors == 1);
 }
 
-template <bool kRowMajorA, Ahead kAhead, int NV>
+template <bool kRowMajorA, Prefetch kPrefetch, int NV>
 TileFunction TileOf(int64_t rows) {
 // Only tall tiles prefetch.
-#define MULTIHEAD_TILE(MR)                                                  \
-  case MR:                                                                  \
-    if constexpr (HasTile(MR, NV) && (kAhead == Ahead::nothing || MR >= 6)) \
-      return &Tile<kRowMajorA, MR, NV, kAhead>;                             \
-    if constexpr (HasTile(MR, NV)) return &Tile<kRowMajorA, MR, NV>;        \
+#define MULTIHEAD_TILE(MR)                                                        \
+  case MR:                                                                        \
+    if constexpr (HasTile(MR, NV) && (kPrefetch == Prefetch::nothing || MR >= 6)) \
+      return &Tile<kRowMajorA, MR, NV, kPrefetch>;                                \
+    if constexpr (HasTile(MR, NV)) return &Tile<kRowMajorA, MR, NV>;              \
     break
   switch (rows) {
     MULTIHEAD_TILE(1);
@@ -216,18 +216,18 @@ TileFunction TileOf(int64_t rows) {
   return nullptr;
 }
 
-template <bool kRowMajorA, Ahead kAhead>
+template <bool kRowMajorA, Prefetch kPrefetch>
 TileFunction TileOf(int64_t rows, int vectors) {
   switch (vectors) {
     case 1:
-      return TileOf<kRowMajorA, kAhead, 1>(rows);
+      return TileOf<kRowMajorA, kPrefetch, 1>(rows);
     case 2:
-      return TileOf<kRowMajorA, kAhead, 2>(rows);
+      return TileOf<kRowMajorA, kPrefetch, 2>(rows);
 #if HWY_TARGET == HWY_AVX3
     case 3:
-      return TileOf<kRowMajorA, kAhead, 3>(rows);
+      return TileOf<kRowMajorA, kPrefetch, 3>(rows);
     case 4:
-      return TileOf<kRowMajorA, kAhead, 4>(rows);
+      return TileOf<kRowMajorA, kPrefetch, 4>(rows);
 #endif
   }
   return nullptr;
@@ -235,11 +235,11 @@ TileFunction TileOf(int64_t rows, int vectors) {
 
 inline TileFunction TileOf(bool row_major_a, bool streams, int64_t rows, int vectors) {
   if (streams) {
-    return row_major_a ? TileOf<true, Ahead::streams>(rows, vectors)
-                       : TileOf<false, Ahead::streams>(rows, vectors);
+    return row_major_a ? TileOf<true, Prefetch::streams>(rows, vectors)
+                       : TileOf<false, Prefetch::streams>(rows, vectors);
   }
-  return row_major_a ? TileOf<true, Ahead::nothing>(rows, vectors)
-                     : TileOf<false, Ahead::nothing>(rows, vectors);
+  return row_major_a ? TileOf<true, Prefetch::nothing>(rows, vectors)
+                     : TileOf<false, Prefetch::nothing>(rows, vectors);
 }
 
 // Height of the next tile when `rest` rows are left: full tiles, then two of about the same height, since a

@@ -60,7 +60,7 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, int64_t index, LateFinish& f
   const PackedPanel panel(p.out, index);
   const float* weights = static_cast<const float*>(p.packed) + panel.column * p.in;
   const float* next = index + 1 < PanelCount(p.out) ? weights + kPanelColumns * p.in : nullptr;
-  TileArgs t{};
+  GemmTileArgs t{};
   t.a_stride = p.ldx;
   t.b_stride = panel.vectors * kLanes;
   t.c_stride = p.ldy;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "multihead/core/json.h"
 #include "multihead/models/language_model.h"
@@ -23,14 +22,14 @@ const char* family_name(Family family);
 
 /// config.json. What only training needs and the family has no field for goes under "multihead".
 Json config_to_json(const LanguageModelConfig& config);
-/// Throws FormatError naming file and field. `unknown` (optional) receives the fields that were not
-/// understood.
-LanguageModelConfig config_from_json(const Json& json, const std::string& where,
-                                     std::vector<std::string>* unknown = nullptr);
+/// Throws FormatError naming file and field; also for a field that is not known.
+LanguageModelConfig config_from_json(const Json& json, const std::string& where);
 
 WeightMap weight_map(LanguageModel& model);
 
-/// Writes config.json and model.safetensors into an existing folder.
+/// Writes config.json and model.safetensors, which change as one; makes the folder if need be. Files there
+/// that this library did not write, or that were changed since, are left alone: ValueError (io/file_set.h).
+/// Throws IoError, too.
 void save_language_model(LanguageModel& model, const std::string& folder);
 /// The weights as they stand in model.safetensors, for checkpoints.
 io::TensorMap language_model_tensors(LanguageModel& model);

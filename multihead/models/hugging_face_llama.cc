@@ -1,3 +1,4 @@
+#include "multihead/core/error.h"
 #include "multihead/models/hugging_face-inl.h"
 
 namespace multihead::models::detail {
@@ -16,13 +17,90 @@ std::string architecture(Family family) {
   }
 }
 
-// Their layers may have windows from some layer on; ours have one for all or none.
-void refuse_windows(io::ConfigReader& r) {
-  if (r.boolean_or("use_sliding_window", false)) r.fail("use_sliding_window", "true is not supported");
-  r.ignore({"sliding_window", "max_window_layers"});
-  for (const std::string& kind : r.strings_or("layer_types", {})) {
-    if (kind != "full_attention") r.fail("layer_types", "only full_attention is supported");
+using C = LanguageModelConfig;
+using R = Row<C>;
+using Reader = io::ConfigReader;
+
+// What each layer attends to, where a file says so: all layers must be of the one kind that the rest says.
+R::Key layer_types() {
+  return {"layer_types", [](Reader& r, const std::string& key, C& c) {
+            const std::string kind = c.window > 0 ? "sliding_attention" : "full_attention";
+            for (const std::string& given : r.strings_or(key, {})) {
+              if (given != kind) r.fail(key, concat("must be ", quote(kind), " for all, got ", quote(given)));
+            }
+          }};
+}
+
+// Layers from max_window_layers on have a window; ours have one for all or none.
+R::Key refuse_windows() {
+  return {"use_sliding_window", [](Reader& r, const std::string& key, C& c) {
+            if (!r.boolean_or(key, false)) return;
+            const bool typed = r.has("layer_types");  // which then says more
+            if (!typed && r.integer_or("max_window_layers", 28) >= c.num_layers) return;
+            if (!typed) r.fail(key, "true is not supported");
+          }};
+}
+
+ConfigKeys<C> common_keys(Family family) {
+  const auto kv_heads = [family](Reader& r, const std::string& key, C& c) {
+    const int64_t fallback = family == Family::mistral ? 8 : family == Family::llama ? 0 : 32;
+    const Json* given = r.find(key);
+    c.num_kv_heads = given == nullptr ? fallback : r.integer_or(key, 0, kSize);
+  };
+  const auto activation = [](Reader& r, const std::string& key, C& c) {
+    c.activation = activation_field(r, key, Activation::silu);
+  };
+  const auto rotary = [](Reader& r, const std::string&, C& c) { read_rotary(r, c); };
+  return {R::integer("vocab_size", &C::vocab_size, kSize),
+          R::integer("max_position_embeddings", &C::context, kSize),
+          R::integer("hidden_size", &C::embed_dim, kSize),
+          R::integer("intermediate_size", &C::ffn_dim, kSize),
+          R::integer("num_hidden_layers", &C::num_layers, kLayers),
+          R::integer("num_attention_heads", &C::num_heads, kSize),
+          {"num_key_value_heads", kv_heads},
+          R::integer_or("head_dim", &C::head_dim, family == Family::qwen3 ? 128 : 0, kSize),
+          {"hidden_act", activation},
+          R::number_or("rms_norm_eps", &C::norm_eps, 1e-6, kPositive),
+          {"rope_parameters", rotary},
+          R::boolean_or("tie_word_embeddings", &C::tie_embeddings, false),
+          R::only("is_encoder_decoder", false),
+          R::number_or("attention_dropout", &C::attention_dropout_p, 0, kProbability),
+          R::number_or("initializer_range", &C::init_std, 0.02, kPositive),
+          R::nothing("max_sequence_length"),  // of Llama's first conversions; nobody reads them
+          R::nothing("max_window_layers")};
+}
+
+R::Key attention_bias() {
+  return {"attention_bias", [](Reader& r, const std::string& key, C& c) {
+            c.attention_bias = c.out_bias = r.boolean_or(key, false);
+          }};
+}
+
+ConfigKeys<C> family_keys(Family family) {
+  switch (family) {
+    case Family::llama:
+      return {attention_bias(), R::boolean_or("mlp_bias", &C::ffn_bias, false),
+              R::only("use_sliding_window", false), R::only("sliding_window", Json()), layer_types()};
+    case Family::mistral:
+      return {{"sliding_window",
+               [](Reader& r, const std::string& key, C& c) {
+                 const Json* given = r.find(key);
+                 c.window = given == nullptr ? 4096 : r.integer_or(key, 0, kSize);
+               }},
+              R::only("attention_bias", false),
+              layer_types()};
+    case Family::qwen2:
+      return {refuse_windows(), R::nothing("sliding_window"), R::nothing("attention_bias"),
+              R::only("use_mrope", false), layer_types()};
+    default:  // qwen3
+      return {attention_bias(), refuse_windows(), R::nothing("sliding_window"), layer_types()};
   }
+}
+
+ConfigKeys<C> llama_keys(Family family) {
+  ConfigKeys<C> keys = common_keys(family);
+  for (R::Key& key : family_keys(family)) keys.push_back(std::move(key));
+  return keys;
 }
 
 void add_llama_layer(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
@@ -96,38 +174,14 @@ Json llama_json(const LanguageModelConfig& c, Family family) {
 
 // Defaults are those of transformers, which differ between the families.
 LanguageModelConfig llama_config(io::ConfigReader& r, Family family) {
-  const bool mistral = family == Family::mistral;
   LanguageModelConfig c;
   c.positions = Positions::rotary;
   c.norm = nn::NormKind::rms;
   c.gated = true;
-  c.vocab_size = r.integer("vocab_size", kSize);
-  c.context = r.integer("max_position_embeddings", kSize);
-  c.embed_dim = r.integer("hidden_size", kSize);
-  c.ffn_dim = r.integer("intermediate_size", kSize);
-  c.num_layers = r.integer("num_hidden_layers", {.min = 1, .max = 1 << 16});
-  c.num_heads = r.integer("num_attention_heads", kSize);
-  c.num_kv_heads = r.optional_integer("num_key_value_heads", kSize).value_or(mistral ? 8 : 0);
-  c.head_dim = r.optional_integer("head_dim", kSize).value_or(family == Family::qwen3 ? 128 : 0);
-  c.activation = activation_field(r, "hidden_act", Activation::silu);
-  c.norm_eps = r.number_or("rms_norm_eps", 1e-6, kPositive);
-  read_rotary(r, c);
-  c.attention_bias = c.out_bias = c.ffn_bias = false;
-  if (mistral) {
-    const Json* given = r.find("sliding_window");
-    c.window = given == nullptr ? 4096 : r.optional_integer("sliding_window", kSize).value_or(0);
-  } else if (family == Family::qwen2) {
-    c.attention_bias = true;
-  } else {
-    c.attention_bias = c.out_bias = r.boolean_or("attention_bias", false);
-  }
-  if (family == Family::llama) c.ffn_bias = r.boolean_or("mlp_bias", false);
+  c.attention_bias = family == Family::qwen2;
+  c.out_bias = c.ffn_bias = false;
   c.qk_norm = family == Family::qwen3;
-  if (family == Family::qwen2 || family == Family::qwen3) refuse_windows(r);
-  c.attention_dropout_p = r.number_or("attention_dropout", 0, kProbability);
-  c.init_std = r.number_or("initializer_range", 0.02, kPositive);
-  c.tie_embeddings = r.boolean_or("tie_word_embeddings", false);
-  r.ignore({"pretraining_tp"});
+  read_keys(r, llama_keys(family), c);
   return c;
 }
 

@@ -12,7 +12,7 @@ using Kind = RotaryScaling::Kind;
 const std::vector<std::string> kKinds = {"default", "linear", "llama3", "yarn"};
 
 double yarn_attention_factor(io::ConfigReader& rope, double factor) {
-  const double given = rope.number_or("attention_factor", 0, {.min = 0});
+  const double given = rope.number_or("attention_factor", 0, kPositive);
   const double mscale = rope.number_or("mscale", 0), all = rope.number_or("mscale_all_dim", 0);
   if (given > 0 || mscale == 0 || all == 0) return given;
   const RotaryScaling plain = {.kind = Kind::yarn, .factor = factor};
@@ -21,11 +21,15 @@ double yarn_attention_factor(io::ConfigReader& rope, double factor) {
 }
 
 RotaryScaling read_scaling(io::ConfigReader& rope, int64_t context) {
-  if (rope.number_or("partial_rotary_factor", 1) != 1) rope.fail("partial_rotary_factor", "must be 1");
+  expect_value(rope, "partial_rotary_factor", 1);
   RotaryScaling s;
   const char* key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   s.kind = static_cast<Kind>(rope.choice_or(key, kKinds, 0));
-  rope.ignore({"type", "rope_type"});
+  // Those of the other kinds are passed over, as transformers does.
+  rope.ignore({"type", "rope_type", "rope_theta", "factor", "original_max_position_embeddings",
+               "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
+               "mscale_all_dim", "truncate", "finetuned"});
+  rope.refuse_unknown();
   if (s.kind == Kind::none) return s;
   const char* original = "original_max_position_embeddings";
   if (s.kind == Kind::llama3) s.original_context = rope.integer(original, kSize);
@@ -38,8 +42,8 @@ RotaryScaling read_scaling(io::ConfigReader& rope, int64_t context) {
     s.low_freq_factor = rope.number("low_freq_factor");
     s.high_freq_factor = rope.number("high_freq_factor");
   } else if (s.kind == Kind::yarn) {
-    s.beta_fast = rope.number_or("beta_fast", s.beta_fast);
-    s.beta_slow = rope.number_or("beta_slow", s.beta_slow);
+    s.beta_fast = rope.number_or("beta_fast", s.beta_fast, kPositive);
+    s.beta_slow = rope.number_or("beta_slow", s.beta_slow, kPositive);
     s.truncate = rope.boolean_or("truncate", true);
     s.attention_factor = yarn_attention_factor(rope, s.factor);
   }
@@ -69,14 +73,36 @@ Json rope_json(const LanguageModelConfig& c) {
 }  // namespace
 
 void read_rotary(io::ConfigReader& config, LanguageModelConfig& c) {
-  if (config.number_or("partial_rotary_factor", 1) != 1) config.fail("partial_rotary_factor", "must be 1");
-  c.rotary_base = config.number_or("rope_theta", 10000, kPositive);
-  std::optional<io::ConfigReader> rope = config.optional_child("rope_parameters");
-  std::optional<io::ConfigReader> older = config.optional_child("rope_scaling");
-  if (!rope) rope = older;
-  if (!rope) return;
-  c.rotary_base = rope->number_or("rope_theta", c.rotary_base, kPositive);
-  c.rotary_scaling = read_scaling(*rope, c.context);
+  const double base = config.number_or("rope_theta", 10000, kPositive);
+  c.rotary_base = base;
+  std::optional<RotaryScaling> read;
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    std::optional<io::ConfigReader> rope = config.optional_child(key);
+    if (!rope) continue;
+    const double own_base = rope->number_or("rope_theta", base, kPositive);
+    const RotaryScaling scaling = read_scaling(*rope, c.context);
+    if (read && (scaling != *read || own_base != c.rotary_base)) {
+      config.fail(key, "says something else than \"rope_parameters\"");
+    }
+    c.rotary_base = own_base;
+    c.rotary_scaling = scaling;
+    read = scaling;
+  }
+}
+
+ExtraTensor rotary_buffers(const LanguageModelConfig& c) {
+  // Some versions saved them before they were scaled, some after.
+  return constant_tensor(
+      "rotary_emb.inv_freq",
+      [c](const Shape&) {
+        std::vector<Tensor> tables;
+        for (const RotaryScaling& scaling : {RotaryScaling{}, c.rotary_scaling}) {
+          const std::vector<double> w = rotary_frequencies(c.head_dim, c.rotary_base, scaling);
+          tables.push_back(Tensor::of<double>({static_cast<int64_t>(w.size())}, w));
+        }
+        return tables;
+      },
+      1e-4);
 }
 
 void write_rotary(const LanguageModelConfig& c, Json& json) {

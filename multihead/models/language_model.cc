@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/loss.h"
@@ -128,7 +129,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
 
 // GPT-2's rule: matrices N(0, std), the two projections that write to the residual stream smaller, biases 0.
 void LanguageModel::initialize(Rng& rng) {
-  if (config_.default_linear_init) return;
+  if (config_.default_linear_init || nn::UnfilledParameters::active()) return;
   const double residual_scale =
       config_.scaled_residual_init ? 1 / std::sqrt(2.0 * static_cast<double>(config_.num_layers)) : 1;
   for (auto& [name, tensor] : nn::named_parameters(*this)) {

@@ -3,11 +3,17 @@
 #include <filesystem>
 
 #include "multihead/core/error.h"
-#include "multihead/io/config.h"
+#include "multihead/io/checkpoint.h"
+#include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
+#include "multihead/models/hugging_face-inl.h"
+#include "multihead/nn/positions.h"
+#include "multihead/nn/unfilled-inl.h"
 
 namespace multihead::models {
 namespace {
+
+using namespace detail;  // NOLINT(google-build-using-namespace): models' own internals
 
 const std::vector<std::string> kActivations = {"linear",   "relu", "gelu",
                                                "gelu_new", "silu", "swish"};  // swish: silu by another name
@@ -16,11 +22,7 @@ const std::vector<std::string> kLayouts = {"interleaved", "halves"};
 const std::vector<std::string> kNorms = {"layer_norm", "rms_norm"};
 constexpr const char* kOwnType = "multihead_seq2seq";
 constexpr const char* kOutputBias = "final_logits_bias";
-constexpr io::IntegerRange kSize = {.min = 1, .max = int64_t{1} << 31};
-constexpr io::IntegerRange kLayers = {.min = 1, .max = 1 << 16};
 constexpr io::IntegerRange kToken = {.min = 0, .max = int64_t{1} << 31};
-constexpr io::NumberRange kProbability = {.min = 0, .max = 1};
-constexpr io::NumberRange kPositive = {.min = 0, .exclude_min = true};
 
 Json marian_json(const Seq2SeqConfig& c) {
   const std::string& activation = kActivations[static_cast<size_t>(c.activation)];
@@ -83,53 +85,89 @@ Json own_json(const Seq2SeqConfig& c) {
                        {"decoder_start_id", c.decoder_start_id}});
 }
 
-Activation activation_field(io::ConfigReader& r, const char* key) {
+Activation activation_field(io::ConfigReader& r, const std::string& key) {
   const size_t index = r.choice_or(key, kActivations, static_cast<size_t>(Activation::gelu));
   return index == 5 ? Activation::silu : static_cast<Activation>(index);
 }
 
+using C = Seq2SeqConfig;
+using R = Row<C>;
+using Reader = io::ConfigReader;
+
 // Both stacks of a Marian model share a size here.
-int64_t common_size(io::ConfigReader& r, const char* encoder, const char* decoder) {
-  const int64_t size = r.integer(encoder, kSize);
-  if (r.integer_or(decoder, size, kSize) != size) r.fail(decoder, concat("must equal ", encoder));
-  return size;
+R::Key same_size(const std::string& decoder, const std::string& encoder) {
+  return {decoder, [=](Reader& r, const std::string& key, C&) {
+            const int64_t size = r.integer(encoder, kSize);
+            if (r.integer_or(key, size, kSize) != size) r.fail(key, concat("must equal ", encoder));
+          }};
 }
 
-void expect(io::ConfigReader& r, const char* key, bool value) {
-  if (r.boolean_or(key, value) != value) {
-    r.fail(key, value ? "false is not supported" : "true is not supported");
-  }
+// A sentence that is as long as it may be ends with the end token, here always.
+R::Key forced_end() {
+  return {"forced_eos_token_id", [](Reader& r, const std::string& key, C& c) {
+            if (r.has(key) && r.integer(key, kToken) != c.eos_id) r.fail(key, "must equal eos_token_id");
+          }};
+}
+
+ConfigKeys<C> marian_keys() {
+  const auto target_size = [](Reader& r, const std::string& key, C& c) {
+    c.target_vocab_size = r.integer_or(key, c.source_vocab_size, kSize);
+    if (c.share_embeddings && c.target_vocab_size != c.source_vocab_size) {
+      r.fail(key, "must equal vocab_size where share_encoder_decoder_embeddings is true");
+    }
+  };
+  const auto activation = [](Reader& r, const std::string& key, C& c) {
+    c.activation = activation_field(r, key);
+  };
+  const auto start = [](Reader& r, const std::string& key, C& c) {
+    c.decoder_start_id = r.integer_or(key, c.pad_id, kToken);
+  };
+  return {R::integer("vocab_size", &C::source_vocab_size, kSize),
+          R::integer("max_position_embeddings", &C::max_positions, kSize),
+          R::integer("d_model", &C::embed_dim, kSize),
+          R::alias("hidden_size", "d_model"),
+          R::integer("encoder_layers", &C::encoder_layers, kLayers),
+          R::alias("num_hidden_layers", "encoder_layers"),
+          R::integer("decoder_layers", &C::decoder_layers, kLayers),
+          R::integer("encoder_attention_heads", &C::num_heads, kSize),
+          R::alias("num_attention_heads", "encoder_attention_heads"),
+          same_size("decoder_attention_heads", "encoder_attention_heads"),
+          R::integer("encoder_ffn_dim", &C::ffn_dim, kSize),
+          same_size("decoder_ffn_dim", "encoder_ffn_dim"),
+          {"activation_function", activation},
+          R::boolean_or("scale_embedding", &C::scale_embeddings, false),
+          R::boolean_or("share_encoder_decoder_embeddings", &C::share_embeddings, true),
+          {"decoder_vocab_size", target_size},
+          R::boolean_or("tie_word_embeddings", &C::tie_output, true),
+          R::integer("pad_token_id", &C::pad_id, kToken),
+          R::integer("eos_token_id", &C::eos_id, kToken),
+          {"decoder_start_token_id", start},
+          forced_end(),
+          R::only("is_encoder_decoder", true),
+          R::only("is_decoder", false),
+          R::only("normalize_before", false),
+          R::only("normalize_embedding", false),
+          R::only("static_position_embeddings", true),
+          R::only("add_final_layer_norm", false),
+          R::only("add_bias_logits", false),
+          R::only("force_bos_token_to_be_generated", false),
+          R::number_or("dropout", &C::dropout_p, 0.1, kProbability),
+          R::number_or("attention_dropout", &C::attention_dropout_p, 0, kProbability),
+          R::number_or("activation_dropout", &C::ffn_dropout_p, 0, kProbability),
+          R::number_or("init_std", &C::init_std, 0.02, kPositive),
+          R::nothing("encoder_layerdrop"),
+          R::nothing("decoder_layerdrop"),
+          R::nothing("extra_pos_embeddings")};  // Bart's, of no meaning for sinusoids
 }
 
 Seq2SeqConfig marian_config(io::ConfigReader& r) {
-  Seq2SeqConfig c;
-  c.source_vocab_size = r.integer("vocab_size", kSize);
-  c.target_vocab_size = r.integer_or("decoder_vocab_size", c.source_vocab_size, kSize);
-  c.max_positions = r.integer("max_position_embeddings", kSize);
-  c.embed_dim = r.integer("d_model", kSize);
-  c.encoder_layers = r.integer("encoder_layers", kLayers);
-  c.decoder_layers = r.integer("decoder_layers", kLayers);
-  c.num_heads = common_size(r, "encoder_attention_heads", "decoder_attention_heads");
-  c.ffn_dim = common_size(r, "encoder_ffn_dim", "decoder_ffn_dim");
-  c.activation = activation_field(r, "activation_function");
-  c.dropout_p = r.number_or("dropout", 0.1, kProbability);
-  c.attention_dropout_p = r.number_or("attention_dropout", 0, kProbability);
-  c.ffn_dropout_p = r.number_or("activation_dropout", 0, kProbability);
-  c.init_std = r.number_or("init_std", 0.02, kPositive);
-  c.scale_embeddings = r.boolean_or("scale_embedding", false);
-  c.share_embeddings = r.boolean_or("share_encoder_decoder_embeddings", true);
-  c.tie_output = r.boolean_or("tie_word_embeddings", true);
-  c.pad_id = r.integer("pad_token_id", kToken);
-  c.eos_id = r.integer("eos_token_id", kToken);
-  c.decoder_start_id = r.integer_or("decoder_start_token_id", c.pad_id, kToken);
-  if (auto ours = r.optional_child("multihead")) c.output_bias = ours->boolean_or("output_bias", true);
-  expect(r, "normalize_before", false);
-  expect(r, "normalize_embedding", false);
-  expect(r, "static_position_embeddings", true);
-  expect(r, "add_final_layer_norm", false);
-  r.ignore({"forced_eos_token_id", "bos_token_id", "num_beams", "max_length", "bad_words_ids",
-            "num_hidden_layers", "encoder_layerdrop", "decoder_layerdrop", "use_cache", "is_encoder_decoder",
-            "is_decoder", "classifier_dropout", "add_bias_logits", "extra_pos_embeddings"});
+  static const ConfigKeys<C> keys = marian_keys();
+  C c;
+  if (auto ours = r.optional_child("multihead")) {
+    c.output_bias = ours->boolean_or("output_bias", true);
+    ours->refuse_unknown();
+  }
+  read_keys(r, keys, c);
   return c;
 }
 
@@ -162,6 +200,8 @@ Seq2SeqConfig own_config(io::ConfigReader& r) {
   c.pad_id = r.integer("pad_id", kToken);
   c.eos_id = r.integer("eos_id", kToken);
   c.decoder_start_id = r.integer("decoder_start_id", kToken);
+  r.ignore({"architectures", "torch_dtype"});
+  r.refuse_unknown();
   return c;
 }
 
@@ -196,15 +236,20 @@ void add_stack(WeightMap& map, const Seq2SeqConfig& c, bool decoder) {
   }
 }
 
+constexpr const char* kShared = "model.shared.weight";
+constexpr const char* kSource = "model.encoder.embed_tokens.weight";
+constexpr const char* kTarget = "model.decoder.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
 WeightMap marian_map(const Seq2SeqConfig& c) {
   WeightMap map;
   if (c.share_embeddings) {
-    map.push_back({"source_embedding.weight", {{"model.shared.weight"}}});
+    map.push_back({"source_embedding.weight", {{kShared}}});
   } else {
-    map.push_back({"source_embedding.weight", {{"model.encoder.embed_tokens.weight"}}});
-    map.push_back({"target_embedding.weight", {{"model.decoder.embed_tokens.weight"}}});
+    map.push_back({"source_embedding.weight", {{kSource}}});
+    map.push_back({"target_embedding.weight", {{kTarget}}});
   }
-  if (!c.tie_output) map.push_back({"output.weight", {{"lm_head.weight"}}});
+  if (!c.tie_output) map.push_back({"output.weight", {{kHead}}});
   if (c.output_bias) map.push_back({.parameter = "output.bias", .parts = {{kOutputBias}}, .as_row = true});
   add_stack(map, c, false);
   add_stack(map, c, true);
@@ -212,14 +257,32 @@ WeightMap marian_map(const Seq2SeqConfig& c) {
 }
 
 // What files of other writers repeat or what follows from the config.
-std::vector<std::string> redundant_names(const Seq2SeqConfig& c) {
-  std::vector<std::string> names = {"embed_positions.weight"};
+std::vector<ExtraTensor> extra_tensors(const Seq2SeqConfig& c) {
+  const auto sinusoids = [c](const Shape& stored) -> std::vector<Tensor> {
+    if (stored != Shape({c.max_positions, c.embed_dim})) return {};
+    return {nn::sinusoidal_positions(c.max_positions, c.embed_dim, 0, nn::SinusoidLayout::halves)};
+  };
+  std::vector<ExtraTensor> extras = {constant_tensor("embed_positions.weight", sinusoids, 1e-4)};
   if (c.share_embeddings) {
-    names.insert(names.end(), {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"});
+    extras.push_back(repeated_tensor(kSource, kShared));
+    extras.push_back(repeated_tensor(kTarget, kShared));
+  } else {
+    extras.push_back({kShared});  // transformers 5 saves it, and looks nothing up in it
   }
-  if (c.tie_output) names.push_back("lm_head.weight");
-  if (!c.output_bias) names.push_back(kOutputBias);
-  return names;
+  if (c.tie_output) extras.push_back(repeated_tensor(kHead, c.share_embeddings ? kShared : kTarget));
+  if (!c.output_bias) extras.push_back({kOutputBias});
+  return extras;
+}
+
+// share_encoder_decoder_embeddings without tie_word_embeddings: transformers 5 unties everything and saves
+// three tables besides the shared one, which nothing reads; 4 shares the two embeddings and saves one table.
+// The file says which of them wrote it.
+Seq2SeqConfig settled(Seq2SeqConfig c, const io::SafetensorsFile& file) {
+  if (!is_marian(c) || !c.share_embeddings || c.tie_output) return c;
+  c.share_embeddings =
+      !file.contains(kSource) || !file.contains(kTarget) ||
+      (file.contains(kShared) && file.is_repeated(kSource, kShared) && file.is_repeated(kTarget, kShared));
+  return c;
 }
 
 std::string config_path(const std::string& folder) {
@@ -242,13 +305,27 @@ Json config_to_json(const Seq2SeqConfig& config) {
   return json;
 }
 
-Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where,
-                                       std::vector<std::string>* unknown) {
+namespace {
+
+[[noreturn]] void refuse_type(const io::ConfigReader& reader, const std::string& type) {
+  for (const std::string& family : family_names()) {
+    if (type != family) continue;
+    reader.fail("model_type", concat("is ", quote(type),
+                                     ", a language model, which load_language_model() and the verb generate "
+                                     "read"));
+  }
+  reader.fail("model_type", concat("is ", quote(type),
+                                   ", which is not read; of encoder-decoder models "
+                                   "\"marian\" is, and what train seq2seq writes"));
+}
+
+}  // namespace
+
+Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where) {
   io::ConfigReader reader(json, where);
-  const size_t family = reader.choice("model_type", {"marian", kOwnType});
-  const Seq2SeqConfig c = family == 0 ? marian_config(reader) : own_config(reader);
-  reader.ignore({"architectures", "torch_dtype", "dtype", "transformers_version"});
-  if (unknown != nullptr) *unknown = reader.unknown_keys();
+  const std::string type = reader.string("model_type");
+  if (type != "marian" && type != kOwnType) refuse_type(reader, type);
+  const Seq2SeqConfig c = type == "marian" ? marian_config(reader) : own_config(reader);
   try {
     return resolved(c);
   } catch (const std::invalid_argument& error) {
@@ -257,6 +334,7 @@ Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& wher
 }
 
 bool is_seq2seq_folder(const std::string& folder) {
+  io::check_complete(folder, "config.json");
   const Json json = io::load_json(config_path(folder));
   const Json* type = json.is_object() ? json.find("model_type") : nullptr;
   return type != nullptr && type->is_string() &&
@@ -270,31 +348,44 @@ WeightMap weight_map(Seq2Seq& model) {
 io::TensorMap seq2seq_tensors(Seq2Seq& model) {
   io::TensorMap tensors = export_weights(nn::named_parameters(model), weight_map(model));
   const Seq2SeqConfig& c = model.config();
-  if (is_marian(c) && !c.output_bias) tensors[kOutputBias] = Tensor::zeros({1, c.target_vocab_size});
+  if (!is_marian(c)) return tensors;
+  if (!c.output_bias) tensors[kOutputBias] = Tensor::zeros({1, c.target_vocab_size});
+  // For transformers 5, which shares nothing without tie_word_embeddings.
+  if (c.share_embeddings && !c.tie_output) tensors[kSource] = tensors[kTarget] = tensors.at(kShared);
   return tensors;
 }
 
 void save_seq2seq(Seq2Seq& model, const std::string& folder) {
-  const std::filesystem::path path(folder);
-  io::save_safetensors((path / "model.safetensors").string(), seq2seq_tensors(model));
-  io::save_json(config_path(folder), config_to_json(model.config()));
+  io::save_files(folder, io::kModelFiles, [&](io::DirectoryWriter& writer) {
+    io::write_contents(writer, {.tensors = {{"model.safetensors", seq2seq_tensors(model)}},
+                                .files = {{"config.json", config_to_json(model.config()).dump(2) + "\n"}}});
+  });
 }
 
-void load_weights(Seq2Seq& model, const std::string& path) {
-  const io::SafetensorsFile file(path);
+namespace {
+
+void fill(Seq2Seq& model, const io::SafetensorsFile& file, bool fresh) {
   const bool own_names = file.contains("source_embedding.weight");  // as models without output bias once had
   const std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
   import_weights(parameters, own_names ? identity_map(parameters) : weight_map(model), file,
-                 {.ignored_suffixes = redundant_names(model.config())});
+                 {.extras = extra_tensors(model.config()), .fresh = fresh});
 }
 
+}  // namespace
+
+void load_weights(Seq2Seq& model, const std::string& path) { fill(model, io::SafetensorsFile(path), false); }
+
 Seq2Seq load_seq2seq(const std::string& folder) {
+  io::check_complete(folder, "config.json");
   const std::string path = config_path(folder);
-  const Seq2SeqConfig config = seq2seq_config_from_json(io::load_json(path), path);
-  check_size(io::SafetensorsFile(folder), matrix_weights(config));
+  const Seq2SeqConfig read = seq2seq_config_from_json(io::load_json(path), path);
+  const io::SafetensorsFile file = open_weights(folder, "AutoModelForSeq2SeqLM");
+  const Seq2SeqConfig config = settled(read, file);
+  check_size(file, matrix_weights(config));
+  const nn::UnfilledParameters unfilled;
   Rng rng(0);
   Seq2Seq model(config, rng);
-  load_weights(model, folder);
+  fill(model, file, true);
   return model;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "multihead/core/json.h"
 #include "multihead/models/seq2seq.h"
@@ -18,17 +17,15 @@ bool is_marian(const Seq2SeqConfig& config);
 
 /// config.json. What Marian has no field for goes under "multihead".
 Json config_to_json(const Seq2SeqConfig& config);
-/// Throws FormatError naming file and field. `unknown` (optional) receives the fields that were not
-/// understood.
-Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where,
-                                       std::vector<std::string>* unknown = nullptr);
+/// Throws FormatError naming file and field; also for a field that is not known.
+Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where);
 
 /// Whether the folder's config.json speaks of an encoder-decoder model. Throws IoError, FormatError.
 bool is_seq2seq_folder(const std::string& folder);
 
 WeightMap weight_map(Seq2Seq& model);
 
-/// Writes config.json and model.safetensors into an existing folder.
+/// As save_language_model().
 void save_seq2seq(Seq2Seq& model, const std::string& folder);
 /// The weights as they stand in model.safetensors, for checkpoints.
 io::TensorMap seq2seq_tensors(Seq2Seq& model);

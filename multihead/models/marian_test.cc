@@ -108,7 +108,7 @@ TEST(MarianTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
   refused("normalize_before", true, "normalize_before");
   refused("activation_function", "quick", "activation_function");
   refused("model_type", "bart", "model_type");
-  refused("decoder_vocab_size", 42, "share_embeddings");
+  refused("decoder_vocab_size", 42, "\"decoder_vocab_size\" must equal vocab_size where share_");
 
   const Folder folder;
   fs::copy(kData, folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);

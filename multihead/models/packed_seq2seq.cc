@@ -14,6 +14,9 @@ namespace {
 
 Tensor in_f32(const Tensor& x) { return x.defined() ? x.detach().to(Dtype::f32).contiguous() : Tensor(); }
 
+// Sinusoids kept in a table: max_positions is only a number in a file. Later ones are computed as they come.
+constexpr int64_t kKeptPositions = 1024;
+
 const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
 }  // namespace
@@ -76,8 +79,8 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
     source_positions_ = in_f32(model.source_positions.weight);
     target_positions_ = in_f32(model.target_positions.weight);
   } else {
-    source_positions_ = target_positions_ =
-        nn::sinusoidal_positions(config_.max_positions, config_.embed_dim, 0, config_.sinusoid_layout);
+    source_positions_ = target_positions_ = nn::sinusoidal_positions(
+        std::min(config_.max_positions, kKeptPositions), config_.embed_dim, 0, config_.sinusoid_layout);
   }
   const auto norm_of = [](const nn::Norm& norm) { return Norm{in_f32(norm.weight), in_f32(norm.bias)}; };
   for (const auto& layer : model.transformer.encoder.layers) encoder_.push_back(layer_of(layer, false));
@@ -157,14 +160,19 @@ size_t PackedSeq2Seq::bytes() const {
   return total;
 }
 
-void PackedSeq2Seq::embed(const Tensor& table, const Tensor& positions, int32_t token, int64_t position,
-                          float* to) const {
+// [count, embed_dim]: the encodings of positions from `begin` on.
+Tensor PackedSeq2Seq::positions(const Tensor& table, int64_t begin, int64_t count) const {
+  if (begin + count <= table.size(0)) return slice(table, 0, begin, begin + count);
+  return nn::sinusoidal_positions(count, config_.embed_dim, begin, config_.sinusoid_layout);
+}
+
+void PackedSeq2Seq::embed(const Tensor& table, int32_t token, const float* position, float* to) const {
   const int64_t e = config_.embed_dim;
   MH_CHECK(token >= 0 && token < table.size(0), ValueError, "PackedSeq2Seq: token ", token,
            " is outside the vocabulary of ", table.size(0));
   const float factor = config_.scale_embeddings ? static_cast<float>(std::sqrt(static_cast<double>(e))) : 1;
-  const float *row = table.data<float>() + token * e, *at = positions.data<float>() + position * e;
-  for (int64_t i = 0; i < e; ++i) to[i] = row[i] * factor + at[i];
+  const float* row = table.data<float>() + token * e;
+  for (int64_t i = 0; i < e; ++i) to[i] = row[i] * factor + position[i];
 }
 
 void PackedSeq2Seq::normalize(const Norm& norm, const float* x, float* y, int64_t rows) const {
@@ -203,6 +211,7 @@ Tensor PackedSeq2Seq::encode(std::span<const std::vector<int32_t>> sources, int6
   const auto batch = static_cast<int64_t>(sources.size());
   const int64_t e = config_.embed_dim;
   Rows r(batch * length, config_);
+  const Tensor at = positions(source_positions_, 0, length);
   std::vector<int64_t> valid;
   for (int64_t b = 0; b < batch; ++b) {
     const std::vector<int32_t>& source = sources[static_cast<size_t>(b)];
@@ -210,7 +219,7 @@ Tensor PackedSeq2Seq::encode(std::span<const std::vector<int32_t>> sources, int6
     for (int64_t t = 0; t < length; ++t) {
       const int32_t token =
           t < valid.back() ? source[static_cast<size_t>(t)] : static_cast<int32_t>(config_.pad_id);
-      embed(source_table_, source_positions_, token, t, r.x + (b * length + t) * e);
+      embed(source_table_, token, at.data<float>() + t * e, r.x + (b * length + t) * e);
     }
   }
   AttentionOptions options;
@@ -313,8 +322,9 @@ Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) 
   MH_CHECK(state.length_ < config_.max_positions, ValueError,
            "PackedSeq2Seq: the model has max_positions = ", config_.max_positions);
   Rows r(rows, config_);
+  const Tensor at = positions(target_positions_, state.length_, 1);
   for (int64_t row = 0; row < rows; ++row) {
-    embed(target_table_, target_positions_, tokens[static_cast<size_t>(row)], state.length_, r.x + row * e);
+    embed(target_table_, tokens[static_cast<size_t>(row)], at.data<float>(), r.x + row * e);
   }
   const Tensor& added = state.steps_.emplace_back(Tensor::empty({rows, memory_.out_features()}));
   for (int64_t row = 0; row < rows; ++row) {

@@ -73,7 +73,8 @@ class PackedSeq2Seq {
   Tensor interleave_columns(const Tensor& weight) const;
   Layer layer_of(const nn::TransformerLayer& from, bool decodes) const;
   Tensor encode(std::span<const std::vector<int32_t>> sources, int64_t length) const;
-  void embed(const Tensor& table, const Tensor& positions, int32_t token, int64_t position, float* to) const;
+  Tensor positions(const Tensor& table, int64_t begin, int64_t count) const;
+  void embed(const Tensor& table, int32_t token, const float* position, float* to) const;
   void normalize(const Norm& norm, const float* x, float* y, int64_t rows) const;
   template <class Function>
   void sublayer(const Norm& norm, Rows& r, Function function) const;
@@ -86,7 +87,8 @@ class PackedSeq2Seq {
   Seq2SeqConfig config_;
   WeightDtype weight_dtype_;
   bool interleaved_;  // heads of the decoder's queries, keys and values: see kernels/token_attention.h
-  Tensor source_table_, target_table_, source_positions_, target_positions_;
+  Tensor source_table_, target_table_;
+  Tensor source_positions_, target_positions_;  // learned: all; sinusoidal: the first ones
   std::vector<Layer> encoder_, decoder_;
   PackedLinear memory_;  // keys and values of every decoder layer
   PackedLinear output_;

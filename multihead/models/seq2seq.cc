@@ -5,6 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/loss.h"
@@ -116,6 +117,15 @@ Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(confi
     target_positions = table(c.max_positions);
   }
   transformer = nn::Transformer(stack_options(c, c.encoder_layers), stack_options(c, c.decoder_layers), rng);
+  initialize(rng);
+  output_weight = c.tie_output ? target_embedding.weight
+                               : nn::normal_parameter({c.target_vocab_size, c.embed_dim}, c.init_std, rng);
+  if (c.output_bias) output_bias = nn::constant_parameter({c.target_vocab_size}, 0);
+}
+
+// Xavier for the matrices of the stacks, biases 0.
+void Seq2Seq::initialize(Rng& rng) {
+  if (nn::UnfilledParameters::active()) return;
   for (auto& [name, tensor] : nn::named_parameters(transformer)) {
     if (tensor.rank() == 2 && !name.ends_with("in_proj_weight")) {
       const double bound = std::sqrt(6.0 / static_cast<double>(tensor.size(0) + tensor.size(1)));
@@ -124,9 +134,6 @@ Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(confi
       tensor.fill(0);
     }
   }
-  output_weight = c.tie_output ? target_embedding.weight
-                               : nn::normal_parameter({c.target_vocab_size, c.embed_dim}, c.init_std, rng);
-  if (c.output_bias) output_bias = nn::constant_parameter({c.target_vocab_size}, 0);
 }
 
 void Seq2Seq::visit(nn::Visitor& visitor) {

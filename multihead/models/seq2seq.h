@@ -99,6 +99,7 @@ class Seq2Seq {
   Tensor embed(const nn::Embedding& table, const nn::Embedding& positions, const Tensor& tokens,
                const std::vector<int64_t>& starts, Rng* rng) const;
   Tensor logits(const Tensor& features) const { return linear(features, output_weight, output_bias); }
+  void initialize(Rng& rng);
 
   Seq2SeqConfig config_;
 };

@@ -1,9 +1,11 @@
 #include "multihead/models/state_file.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/kernels/attention.h"
@@ -25,9 +27,10 @@ Tensor first_tokens(const Tensor& x, int64_t b, int64_t count) {
   return x.as_strided({x.size(1), count, x.size(3)}, {s[1], s[2], s[3]}, b * s[0]);
 }
 
-// The tokens that rows hold, in a tensor with room for `capacity`; zeros behind them.
-Tensor with_capacity(const Tensor& x, const std::vector<int64_t>& lengths, int64_t capacity) {
-  Tensor result = Tensor::zeros({x.size(0), x.size(1), capacity, x.size(3)}, x.dtype());
+Shape with_room(const Tensor& x, int64_t capacity) { return {x.size(0), x.size(1), capacity, x.size(3)}; }
+
+// The tokens that rows hold, copied into `result`.
+Tensor filled(Tensor result, const Tensor& x, const std::vector<int64_t>& lengths) {
   for (int64_t b = 0; b < x.size(0); ++b) {
     const int64_t count = lengths[static_cast<size_t>(b)];
     if (count > 0) first_tokens(result, b, count).copy_from(first_tokens(x, b, count));
@@ -43,8 +46,10 @@ void put(io::TensorMap& tensors, const char* part, const std::vector<KvCache>& c
          const std::vector<int64_t>& lengths) {
   const int64_t room = std::max<int64_t>(longest(lengths), 1);
   for (size_t i = 0; i < caches.size(); ++i) {
-    tensors[key_name(part, i)] = with_capacity(caches[i].key, lengths, room);
-    tensors[value_name(part, i)] = with_capacity(caches[i].value, lengths, room);
+    for (const auto& [name, x] :
+         {std::pair{key_name(part, i), caches[i].key}, std::pair{value_name(part, i), caches[i].value}}) {
+      tensors[name] = filled(Tensor::zeros(with_room(x, room), x.dtype()), x, lengths);
+    }
   }
 }
 
@@ -81,6 +86,7 @@ std::string fingerprint_of(const Model& model) {
 struct Expected {
   size_t layers = 0, cross = 0;
   int64_t heads = 0, key_dim = 0, value_dim = 0, window = 0;
+  int64_t longest = 0;  // tokens that the model takes
   Dtype dtype = Dtype::f32;
   std::string weights;
 };
@@ -154,7 +160,9 @@ class Reader {
     MH_CHECK(info.shape[0] == rows && info.shape[2] >= longest(lengths), FormatError, file_.path(), ": \"",
              name, "\" holds ", info.shape[0], " rows of ", info.shape[2], " tokens, expected ", rows, " of ",
              longest(lengths));
-    return with_capacity(file_.load(name), lengths, capacity);
+    // Room that no token takes is not touched: it costs no memory until generation reaches it.
+    const Tensor x = file_.load(name);
+    return filled(Tensor::empty(with_room(x, capacity), x.dtype()), x, lengths);
   }
 
   io::SafetensorsFile file_;
@@ -187,6 +195,8 @@ DecodeState load_sizes(const Reader& reader, const Expected& e, int64_t capacity
   const int64_t least = state.window > 0 ? nn::ring_capacity(state.window, 1) : 1;
   MH_CHECK(saved >= std::max(held, least), FormatError, reader.path(),
            ": the capacity does not fit the lengths");
+  MH_CHECK(capacity > 0 || saved <= std::max(e.longest, least), FormatError, reader.path(),
+           ": a capacity of ", saved, " tokens, the model takes ", e.longest, " at most");
   state.capacity = capacity == 0 ? saved : capacity;
   MH_CHECK(state.capacity >= held && state.capacity > 0, ValueError, "load_state: a capacity of ",
            state.capacity, " for ", held, " tokens");
@@ -198,6 +208,11 @@ DecodeState load_sizes(const Reader& reader, const Expected& e, int64_t capacity
 DecodeState load(const std::string& path, const Expected& e, int64_t capacity) {
   const Reader reader(path);
   DecodeState state = load_sizes(reader, e, capacity);
+  const double numbers = static_cast<double>(e.heads * (e.key_dim + e.value_dim)) *
+                         static_cast<double>(e.layers * state.lengths.size());
+  check_memory(numbers * static_cast<double>(state.capacity) * static_cast<double>(size_of(e.dtype)),
+               concat(path, ": a state of ", state.lengths.size(), " rows of ", state.capacity, " tokens"),
+               "give load_state a smaller capacity");
   state.cross_lengths = reader.lengths("cross_lengths");
   const size_t groups = state.cross_lengths.size();
   MH_CHECK((e.cross > 0) == (groups > 0), FormatError, path, ": the state belongs to another model: it has ",
@@ -242,6 +257,7 @@ DecodeState load_state(const std::string& path, const LanguageModel& model, int6
   const auto& layer = model.layers.front();
   Expected e = expected_of(layer.self_attn, layer.norm1.weight, model.layers.size(), false);
   e.window = model.config().window;
+  e.longest = model.longest();
   e.weights = fingerprint_of(model);
   return load(path, e, capacity);
 }
@@ -249,6 +265,7 @@ DecodeState load_state(const std::string& path, const LanguageModel& model, int6
 DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity) {
   const auto& layers = model.transformer.decoder.layers;
   Expected e = expected_of(layers.front().self_attn, layers.front().norm1.weight, layers.size(), true);
+  e.longest = model.config().max_positions;
   e.weights = fingerprint_of(model);
   return load(path, e, capacity);
 }

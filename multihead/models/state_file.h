@@ -16,8 +16,8 @@ void save_state(const std::string& path, const nn::DecodeState& state, const Seq
 /// A state that was saved, with room for `capacity` tokens per row (0: as many as before).
 ///
 /// Throws    IoError; FormatError: this is no such file, its parts contradict each other, or it belongs to
-///           another model (layers, heads, sizes, dtype, window, or any weight differs); ValueError: the
-///           capacity is too small
+///           another model (layers, heads, sizes, dtype, window, or any weight differs), or was saved with
+///           more capacity than the model takes tokens; ValueError: the capacity is too small; MemoryError
 nn::DecodeState load_state(const std::string& path, const LanguageModel& model, int64_t capacity = 0);
 nn::DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity = 0);
 

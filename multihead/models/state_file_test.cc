@@ -80,6 +80,35 @@ TEST_F(StateFileTest, ALanguageModelsStateGoesOn) {
   refused([&] { load_state(path_, translator(2, 2, 8)); }, "another model: it has 0 rows of an encoder's");
 }
 
+// What the file says of its capacity is bounded by the model, and room that no token takes costs nothing.
+TEST_F(StateFileTest, ACapacityInAFileTakesNoMemory) {
+  Rng rng(6);
+  const LanguageModel model({.vocab_size = 17, .context = 9, .num_layers = 2, .num_heads = 2, .embed_dim = 8},
+                            rng);
+  nn::DecodeState state = model.make_state(1);
+  model(Tensor::of<int64_t>({1, 3}, std::vector<int64_t>{4, 2, 6}), {.state = &state});
+  save_state(path_, state, model);
+  const io::SafetensorsFile file(path_);
+  const io::TensorMap tensors = file.load_all();
+  for (const int64_t capacity : {int64_t{10}, int64_t{1000}, int64_t{1} << 40, int64_t{1} << 48}) {
+    io::TensorMap other = tensors;
+    other["capacity"] = Tensor::of<int64_t>({1}, {capacity});
+    io::save_safetensors(path_, other, file.metadata());
+    refused([&] { load_state(path_, model); }, "the model takes 9 at most");
+    EXPECT_EQ(load_state(path_, model, 5).capacity, 5);
+  }
+  const int64_t endless = int64_t{1} << 50;
+  refused([&] { load_state(path_, model, endless); },
+          "of memory are left; give load_state a smaller capacity");
+  Seq2Seq seq2seq = translator(2, 3, 12);
+  save_state(path_, seq2seq.start({Tensor::of<int32_t>({1, 2}, Tokens{3, 4}), {}}, 5), seq2seq);
+  const io::SafetensorsFile pair(path_);
+  io::TensorMap other = pair.load_all();
+  other["capacity"] = Tensor::of<int64_t>({1}, {12});
+  io::save_safetensors(path_, other, pair.metadata());
+  refused([&] { load_state(path_, seq2seq); }, "the model takes 11 at most");
+}
+
 TEST_F(StateFileTest, StatesOfOtherModelsAndBrokenFilesAreRefused) {
   const Seq2Seq model = translator(2, 3, 12);
   const nn::DecodeState state = model.start({Tensor::of<int32_t>({1, 2}, Tokens{3, 4}), {}}, 5);

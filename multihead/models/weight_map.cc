@@ -1,6 +1,8 @@
 #include "multihead/models/weight_map.h"
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -71,19 +73,87 @@ io::TensorMap export_weights(const std::vector<nn::NamedTensor>& parameters, con
   return tensors;
 }
 
+ExtraTensor repeated_tensor(const std::string& suffix, const std::string& of,
+                            const std::string& optional_prefix) {
+  return {suffix, [=](const io::SafetensorsFile& file, const std::string& name) -> std::string {
+            const std::string original = found_name(file, of, optional_prefix);
+            if (original.empty() || file.is_repeated(name, original)) return {};
+            return concat("differs from ", original,
+                          ", which tie_word_embeddings says it is; write false there if it is not");
+          }};
+}
+
+ExtraTensor constant_tensor(const std::string& suffix, const Constants& expected, double tolerance) {
+  return {suffix, [=](const io::SafetensorsFile& file, const std::string& name) -> std::string {
+            const Tensor stored = file.load(name);
+            const std::vector<double> got = stored.to_vector<double>();
+            const bool rounded = stored.dtype() == Dtype::bf16 || stored.dtype() == Dtype::f16;
+            const double relative = rounded ? std::max(tolerance, 0x1p-8) : tolerance;
+            for (const Tensor& constant : expected(stored.shape())) {
+              const std::vector<double> want = constant.to_vector<double>();
+              const auto close = [&](double a, double b) {
+                return std::abs(a - b) <= 1e-6 + relative * std::abs(b);
+              };
+              if (got.size() == want.size() && std::equal(got.begin(), got.end(), want.begin(), close))
+                return {};
+            }
+            return "is not what the config says";
+          }};
+}
+
+io::SafetensorsFile open_weights(const std::string& path, const char* loader) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const auto holds = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
+  if (fs::is_directory(path, ignored) && !holds("model.safetensors") &&
+      !holds("model.safetensors.index.json")) {
+    for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+                              "flax_model.msgpack", "adapter_model.safetensors"}) {
+      MH_CHECK(!holds(other), FormatError, path, ": holds its weights as ", other,
+               ", which is not read; convert them once with transformers: python3 -c \"import transformers; "
+               "transformers.",
+               loader, ".from_pretrained('DIR').save_pretrained('DIR')\"");
+    }
+  }
+  return io::SafetensorsFile(path);
+}
+
 void check_size(const io::SafetensorsFile& file, int64_t weights) {
   const uint64_t bytes = file.data_bytes();  // at least one for each
   MH_CHECK(weights <= static_cast<int64_t>(bytes), FormatError, file.path(),
            ": the config asks for at least ", weights, " weights, the file holds ", bytes, " bytes");
-  check_memory(4.0 * static_cast<double>(weights) + static_cast<double>(bytes),
-               concat(file.path(), ": loading its weights"));
+  check_memory(4.0 * static_cast<double>(weights), concat(file.path(), ": loading its weights"));
 }
 
-void import_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
-                    const io::SafetensorsFile& file, const ImportOptions& options) {
+namespace {
+
+// A parameter that the map forgets, or fills in part, would keep what it was made of.
+void check_complete(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map) {
+  std::map<std::string, int64_t> missing;
+  for (const auto& [name, tensor] : parameters) missing[name] = tensor.rank() == 0 ? 1 : tensor.size(0);
+  for (const WeightRule& rule : map) {
+    for (const WeightPart& part : rule.parts) {
+      int64_t& rows = missing[rule.parameter];
+      rows -= part.rows > 0 ? part.rows : rows;
+    }
+  }
+  for (const auto& [name, rows] : missing)
+    MH_CHECK(rows == 0, ValueError, "weight map: ", rows, " rows of ", name, " are not in the file's layout");
+}
+
+using Plan = std::vector<std::pair<std::string, Tensor>>;
+
+struct Matched {
+  Plan plan;
+  std::vector<std::pair<const ExtraTensor*, std::string>> extras;
+};
+
+// Which tensor of the file goes where. Throws FormatError with all that does not fit.
+Matched match(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+              const io::SafetensorsFile& file, const ImportOptions& options) {
+  Matched matched;
   std::string problems;
   std::set<std::string> used;
-  std::vector<std::pair<std::string, Tensor>> plan;
   for_each_part(parameters, map, [&](const std::string& name, const Tensor& view) {
     const std::string found = found_name(file, name, options.optional_prefix);
     if (found.empty()) {
@@ -95,18 +165,38 @@ void import_weights(const std::vector<nn::NamedTensor>& parameters, const Weight
     if (!std::equal(stored.begin(), stored.end(), view.shape().begin(), view.shape().end())) {
       problems += concat("\n  ", found, ": expected ", view.shape(), ", got ", shape_text(stored));
     }
-    plan.emplace_back(found, view);
+    matched.plan.emplace_back(found, view);
   });
   for (const std::string& name : file.names()) {
-    const bool ignored = std::any_of(options.ignored_suffixes.begin(), options.ignored_suffixes.end(),
-                                     [&](const std::string& suffix) { return name.ends_with(suffix); });
-    if (!ignored && !used.contains(name)) problems += concat("\n  unexpected ", name);
+    if (used.contains(name)) continue;
+    const auto extra = std::find_if(options.extras.begin(), options.extras.end(),
+                                    [&](const ExtraTensor& e) { return name.ends_with(e.suffix); });
+    if (extra == options.extras.end()) {
+      problems += concat("\n  unexpected ", name);
+    } else if (extra->problem) {
+      matched.extras.emplace_back(&*extra, name);
+    }
   }
   MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
-  // All tensors are read (and their bytes checked) before the first parameter changes.
-  std::vector<Tensor> loaded;
-  for (const auto& [name, view] : plan) loaded.push_back(file.load(name));
-  for (size_t i = 0; i < plan.size(); ++i) plan[i].second.copy_from(loaded[i]);
+  return matched;
+}
+
+}  // namespace
+
+void import_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                    const io::SafetensorsFile& file, const ImportOptions& options) {
+  check_complete(parameters, map);
+  const Matched matched = match(parameters, map, file, options);
+  for (const auto& [extra, name] : matched.extras) {
+    const std::string problem = extra->problem(file, name);
+    MH_CHECK(problem.empty(), FormatError, file.path(), ": ", name, " ", problem);
+  }
+  if (options.fresh) return file.read_into(matched.plan);
+  // All tensors are read before the first parameter changes.
+  Plan loaded = matched.plan;
+  for (auto& [name, tensor] : loaded) tensor = Tensor::empty(tensor.shape(), tensor.dtype());
+  file.read_into(loaded);
+  for (size_t i = 0; i < loaded.size(); ++i) matched.plan[i].second.copy_from(loaded[i].second);
 }
 
 }  // namespace multihead::models

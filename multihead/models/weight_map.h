@@ -1,6 +1,7 @@
 // How parameters of ours are named, split and laid out in somebody else's file.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,19 +32,40 @@ WeightMap identity_map(const std::vector<nn::NamedTensor>& parameters);
 /// What to write.
 io::TensorMap export_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map);
 
+/// A tensor that files may hold besides the weights, and what must be true of it.
+struct ExtraTensor {
+  std::string suffix;  ///< its name ends so
+  /// What is wrong with it, or nothing; without this function it is passed over.
+  std::function<std::string(const io::SafetensorsFile&, const std::string& name)> problem = {};
+};
+
+/// A copy of a tied weight, under either of two names that differ by `optional_prefix`.
+ExtraTensor repeated_tensor(const std::string& suffix, const std::string& of,
+                            const std::string& optional_prefix = {});
+/// Constants that such a tensor may hold, given the shape that the file gives it.
+using Constants = std::function<std::vector<Tensor>(const Shape& stored)>;
+/// A constant that old files carry: its elements must be within `tolerance` (times the element, plus 1e-6, or
+/// what the stored dtype rounds) of those of one of `expected`.
+ExtraTensor constant_tensor(const std::string& suffix, const Constants& expected, double tolerance);
+
 struct ImportOptions {
   /// Names in the file may lack this (or have it in excess): "transformer." of GPT-2.
   std::string optional_prefix = {};
-  /// Names that end so are no weights and are passed over.
-  std::vector<std::string> ignored_suffixes = {};
+  std::vector<ExtraTensor> extras = {};
+  /// The parameters are new: weights are read straight into them, and after an error they mean nothing.
+  bool fresh = false;
 };
 
+/// The weights of a model folder (or file). A folder that holds them in another format is told how to
+/// convert them: `loader` is the class of transformers that reads them. Throws IoError, FormatError.
+io::SafetensorsFile open_weights(const std::string& path, const char* loader);
+
 /// Before a model of so many weights is made to be filled from `file`. Throws FormatError if the file is too
-/// small to hold them, MemoryError if memory is too small for both.
+/// small to hold them, MemoryError if memory is too small.
 void check_size(const io::SafetensorsFile& file, int64_t weights);
 
 /// Fills the parameters (dtype converted). Every missing, unexpected and mis-shaped name is listed in one
-/// FormatError, before anything is changed.
+/// FormatError, before anything is changed; that every parameter is filled is checked.
 void import_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
                     const io::SafetensorsFile& file, const ImportOptions& options = {});
 

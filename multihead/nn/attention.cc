@@ -156,6 +156,8 @@ AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call
   options.bias = call.bias;
   options.alibi_slopes = call.alibi_slopes;
   options.relative_bias = call.relative_bias;
+  options.relative_key = call.relative_key;
+  options.relative_center = call.relative_center;
   options.sinks = call.sinks;
   if (options_.zero_attn) {
     MH_CHECK(!call.sinks.defined(), ValueError, "MultiHeadAttention: sinks and zero_attn exclude each other");

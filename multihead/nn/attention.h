@@ -37,6 +37,8 @@ struct AttentionCall {
   Tensor bias = {};                     ///< added to the scores; broadcasts to [B, H, Tq, Tk]
   Tensor alibi_slopes = {};             ///< [H]
   Tensor relative_bias = {};            ///< [H or 1, span], see AttentionOptions
+  Tensor relative_key = {};             ///< [H or 1, span, head_dim], likewise
+  int64_t relative_center = -1;         ///< of both, likewise
   Tensor sinks = {};                    ///< [H], see AttentionOptions
   float softcap = 0;
   ScoreMod score_mod = {};  ///< a score function of the user's

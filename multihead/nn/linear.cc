@@ -3,23 +3,31 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
+#include "multihead/nn/unfilled-inl.h"
 
 namespace multihead::nn {
 
+namespace {
+
+template <class Fill>
+Tensor parameter(const Shape& shape, Fill&& fill) {
+  Tensor tensor = Tensor::empty(shape);
+  if (!UnfilledParameters::active()) fill(tensor);
+  return tensor.set_requires_grad();
+}
+
+}  // namespace
+
 Tensor uniform_parameter(const Shape& shape, double bound, Rng& rng) {
-  Tensor parameter = Tensor::empty(shape);
-  fill_uniform(parameter, -bound, bound, rng.next());
-  return parameter.set_requires_grad();
+  return parameter(shape, [&](const Tensor& x) { fill_uniform(x, -bound, bound, rng.next()); });
 }
 
 Tensor normal_parameter(const Shape& shape, double std, Rng& rng) {
-  Tensor parameter = Tensor::empty(shape);
-  fill_normal(parameter, 0, std, rng.next());
-  return parameter.set_requires_grad();
+  return parameter(shape, [&](const Tensor& x) { fill_normal(x, 0, std, rng.next()); });
 }
 
 Tensor constant_parameter(const Shape& shape, double value) {
-  return Tensor::full(shape, value).set_requires_grad();
+  return parameter(shape, [&](const Tensor& x) { x.fill(value); });
 }
 
 Linear::Linear(int64_t in_features, int64_t out_features, Rng& rng, const LinearOptions& options) {

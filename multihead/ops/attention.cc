@@ -1,5 +1,7 @@
 #include "multihead/ops/attention.h"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "multihead/autograd/tape.h"
@@ -84,6 +86,29 @@ AttentionSizes check_ragged(const Tensor& query, const Tensor& key, const Tensor
   return s;
 }
 
+// record() of inputs that end in what the score function captured.
+template <class F>
+Tensor record_captured(std::initializer_list<Tensor> inputs, const ScoreMod& mod, Tensor output,
+                       F&& backward) {
+  const std::vector<Tensor>& captured = mod.captured();
+  const bool recording =
+      is_recording(inputs) ||
+      std::any_of(captured.begin(), captured.end(), [](const Tensor& x) { return is_recording({x}); });
+  if (!recording) return output;
+  std::vector<std::shared_ptr<GradientSlot>> slots = gradient_slots(inputs);
+  for (const Tensor& x : captured) slots.push_back(x.gradient_slot());
+  Tape::current()->add(std::move(slots), {&output, 1},
+                       [f = std::forward<F>(backward)](const std::vector<Tensor>& d_outputs) -> Gradients {
+                         return f(d_outputs[0]);
+                       });
+  return output;
+}
+
+Gradients joined(Gradients gradients, std::vector<Tensor> captured) {
+  std::move(captured.begin(), captured.end(), std::back_inserter(gradients));
+  return gradients;
+}
+
 // Turns a call into a recorded op: gradients of query, key, value are laid out as those are.
 Tensor record_call(const AttentionCall& call, const AttentionOptions& options, const Tensor& query,
                    const Tensor& key, const Tensor& value) {
@@ -93,22 +118,28 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options, c
                                   options.bias.requires_grad(),
                                   options.alibi_slopes.requires_grad(),
                                   options.relative_bias.requires_grad(),
-                                  options.sinks.requires_grad()};
+                                  options.sinks.requires_grad(),
+                                  options.relative_key.requires_grad(),
+                                  !call.bound->score_mod().captured().empty()};
   const Shape relative = options.relative_bias.defined() ? options.relative_bias.shape() : Shape();
-  return record({query, key, value, options.bias, options.alibi_slopes, options.relative_bias, options.sinks},
-                call.out.tensor.detach(), [call, wanted, relative](const Tensor& dy) -> Gradients {
-                  const Dtype dtype = arithmetic_dtype(call.query.tensor.dtype());
-                  const auto gradient = [&](bool needed, const Operand& x) -> Operand {
-                    if (!needed) return {};
-                    return operand(empty_ordered_like(x.tensor, x.tensor.shape(), dtype), call.axes);
-                  };
-                  Operand dq = gradient(wanted.query, call.query), dk = gradient(wanted.key, call.key);
-                  Operand dv = gradient(wanted.value, call.value);
-                  TermGradients terms = attention_gradients(call, dy, dq, dk, dv, wanted, relative);
-                  return {std::move(dq.tensor),  std::move(dk.tensor),   std::move(dv.tensor),
-                          std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative),
-                          std::move(terms.sinks)};
-                });
+  return record_captured(
+      {query, key, value, options.bias, options.alibi_slopes, options.relative_bias, options.sinks,
+       options.relative_key},
+      call.bound->score_mod(), call.out.tensor.detach(),
+      [call, wanted, relative](const Tensor& dy) -> Gradients {
+        const Dtype dtype = arithmetic_dtype(call.query.tensor.dtype());
+        const auto gradient = [&](bool needed, const Operand& x) -> Operand {
+          if (!needed) return {};
+          return operand(empty_ordered_like(x.tensor, x.tensor.shape(), dtype), call.axes);
+        };
+        Operand dq = gradient(wanted.query, call.query), dk = gradient(wanted.key, call.key);
+        Operand dv = gradient(wanted.value, call.value);
+        TermGradients terms = attention_gradients(call, {dy, {}}, dq, dk, dv, wanted, relative);
+        return joined({std::move(dq.tensor), std::move(dk.tensor), std::move(dv.tensor),
+                       std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative),
+                       std::move(terms.sinks), std::move(terms.relative_key)},
+                      std::move(terms.captured));
+      });
 }
 
 }  // namespace
@@ -161,11 +192,13 @@ Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const Atten
                                   options.bias.requires_grad(),
                                   options.alibi_slopes.requires_grad(),
                                   options.relative_bias.requires_grad(),
-                                  options.sinks.requires_grad()};
+                                  options.sinks.requires_grad(),
+                                  options.relative_key.requires_grad(),
+                                  !score_mod.captured().empty()};
   const Shape relative = options.relative_bias.defined() ? options.relative_bias.shape() : Shape();
-  return record(
-      {qkv, options.bias, options.alibi_slopes, options.relative_bias, options.sinks}, out,
-      [call, wanted, relative, h, kv, d](const Tensor& dy) -> Gradients {
+  return record_captured(
+      {qkv, options.bias, options.alibi_slopes, options.relative_bias, options.sinks, options.relative_key},
+      score_mod, out, [call, wanted, relative, h, kv, d](const Tensor& dy) -> Gradients {
         const Tensor& q = call.query.tensor;
         Tensor d_qkv;
         Operand dq, dk, dv;
@@ -177,10 +210,11 @@ Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const Atten
         }
         const Tensor rows = dy.strides()[2] == 1 ? dy.detach() : dy.contiguous();
         const Tensor d_out = packed_view(rows, 0, h, d).tensor;
-        TermGradients terms = attention_gradients(call, d_out, dq, dk, dv, wanted, relative);
+        TermGradients terms = attention_gradients(call, {d_out, {}}, dq, dk, dv, wanted, relative);
         dq = dk = dv = {};
-        return {std::move(d_qkv), std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative),
-                std::move(terms.sinks)};
+        return joined({std::move(d_qkv), std::move(terms.bias), std::move(terms.alibi),
+                       std::move(terms.relative), std::move(terms.sinks), std::move(terms.relative_key)},
+                      std::move(terms.captured));
       });
 }
 

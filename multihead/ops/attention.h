@@ -6,18 +6,20 @@
 
 namespace multihead {
 
-/// out = dropout(softmax(softcap(score_mod(scale · query·keyᵀ)) + biases, over the keys the mask allows and
-/// the sink, if any)) · value.
+/// out = dropout(softmax(softcap(score_mod(scale · query·(key + relative_key)ᵀ)) + biases, over the keys the
+/// mask allows and the sink, if any)) · value.
 ///
 /// Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];
 ///           H % Hkv == 0, query head h reads key head h / (H / Hkv). Sizes may be 0 except D. Layout::bthd
 ///           swaps H and T in all of them.
 /// Dtypes    f32, f64, bf16, f16, the same for all three; scores and softmax of 16-bit inputs are f32.
-///           bias, alibi_slopes, relative_bias and sinks are f32 (f64 with f64 inputs).
+///           bias, alibi_slopes, relative_bias, relative_key and sinks are f32 (f64 with f64 inputs).
 /// Strides   any; a tensor whose last axis is not contiguous is copied. The output's memory has the order of
 ///           axes of the query's, so that a [B, T, H, D] view in gives a [B, T, H, Dv] view out.
-/// Gradient  query, key, value, bias, alibi_slopes, relative_bias, sinks (16-bit inputs get f32 gradients)
-/// Memory    O(Tq + Tk) per head beyond inputs and output, forward and backward
+/// Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks (16-bit inputs get f32
+///           gradients)
+/// Memory    O(Tq + Tk) per head beyond inputs and output, forward and backward; the gradient of relative_key
+///           takes its own size for each head in work and (Tq + 128)·D per thread besides
 /// Rows      without any allowed key give 0 and no gradient, see EmptyRow. What the mask excludes is never
 ///           read into a result: NaN there does not spread.
 /// Throws    ShapeError, DtypeError, ValueError

@@ -82,6 +82,36 @@ void BoundAttention::bind_dropout(const AttentionOptions& options) {
   problem_.dropout_key = dropout_key(options.rng->next());
 }
 
+int64_t BoundAttention::relative_center(const AttentionOptions& options, const char* name,
+                                        int64_t span) const {
+  MH_CHECK(options.relative_center < span, ValueError, who_, ": relative_center must be in [0, ", span,
+           "), the span of ", name, ", got ", options.relative_center);
+  return options.relative_center < 0 ? (span - 1) / 2 : options.relative_center;
+}
+
+void BoundAttention::bind_relative(const AttentionOptions& options, Dtype dtype) {
+  const int64_t heads = sizes_.heads;
+  if (options.relative_bias.defined()) {
+    const Tensor& x = options.relative_bias;
+    check_term_dtype(who_, "relative_bias", x, dtype);
+    MH_CHECK(x.rank() == 2 && (x.size(0) == 1 || x.size(0) == heads) && x.size(1) > 0, ShapeError, who_,
+             ": relative_bias must be [H=", heads, ", span] or [1, span], got ", x.shape());
+    relative_center_ = relative_center(options, "relative_bias", x.size(1));
+    relative_bias_ =
+        x.as_strided({heads, x.size(1)}, {x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1]}).contiguous();
+  }
+  if (options.relative_key.defined()) {
+    const Tensor& x = options.relative_key;
+    check_term_dtype(who_, "relative_key", x, dtype);
+    const bool fits = x.rank() == 3 && (x.size(0) == 1 || x.size(0) == heads) && x.size(1) > 0 &&
+                      x.size(2) == sizes_.head_dim;
+    MH_CHECK(fits, ShapeError, who_, ": relative_key must be [H=", heads, ", span, D=", sizes_.head_dim,
+             "] or [1, span, D], got ", x.shape());
+    relative_key_center_ = relative_center(options, "relative_key", x.size(1));
+    relative_key_ = x.size(2) == 1 || x.strides()[2] == 1 ? x.detach() : x.contiguous();
+  }
+}
+
 void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
   if (options.bias.defined()) {
     check_term_dtype(who_, "bias", options.bias, dtype);
@@ -101,18 +131,7 @@ void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
              ", H=", sizes_.heads, "], got ", x.shape());
     alibi_slopes_ = x.contiguous();
   }
-  if (options.relative_bias.defined()) {
-    const Tensor& x = options.relative_bias;
-    check_term_dtype(who_, "relative_bias", x, dtype);
-    MH_CHECK(x.rank() == 2 && (x.size(0) == 1 || x.size(0) == sizes_.heads) && x.size(1) > 0, ShapeError,
-             who_, ": relative_bias must be [H=", sizes_.heads, ", span] or [1, span], got ", x.shape());
-    const int64_t span = x.size(1);
-    relative_center_ = options.relative_center < 0 ? (span - 1) / 2 : options.relative_center;
-    MH_CHECK(relative_center_ < span, ValueError, who_, ": relative_center must be in [0, ", span, "), got ",
-             relative_center_);
-    relative_bias_ = x.as_strided({sizes_.heads, span}, {x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1]})
-                         .contiguous();
-  }
+  bind_relative(options, dtype);
   if (options.sinks.defined()) {
     check_term_dtype(who_, "sinks", options.sinks, dtype);
     MH_CHECK(options.sinks.rank() == 1 && options.sinks.size(0) == sizes_.heads, ShapeError, who_,
@@ -141,6 +160,11 @@ void BoundAttention::fill_terms(const AttentionOptions& options, kernels::ScoreT
     terms.relative_bias = relative_bias_.data<T>();
     terms.relative_stride = terms.relative_span = relative_bias_.size(1);
     terms.relative_center = relative_center_;
+  }
+  if (relative_key_.defined()) {
+    const Shape& strides = relative_key_.strides();
+    terms.relative_key = {relative_key_.data<T>(), relative_key_.size(0) == 1 ? 0 : strides[0], strides[1],
+                          relative_key_.size(1), relative_key_center_};
   }
   if (alibi_slopes_.defined()) {
     terms.alibi_slopes = alibi_slopes_.data<T>();

@@ -60,6 +60,7 @@ class BoundMask {
   bool find_intervals(const Function& f);
   void intersect_intervals(const std::vector<int64_t>& begin, const std::vector<int64_t>& end);
   void add_flags(const MaskPart& part);
+  void check_exact(const MaskPart& part) const;
   void add_blocks(const MaskPart& part);
   void combine_flags();
   static void fill(const void* self, const kernels::KeepTile& tile);
@@ -104,11 +105,16 @@ class BoundAttention {
   const Tensor& alibi_slopes() const { return alibi_slopes_; }
   /// Always [H, span].
   const Tensor& relative_bias() const { return relative_bias_; }
+  /// [H or 1, span, D]; the last axis is contiguous.
+  const Tensor& relative_key() const { return relative_key_; }
   const Tensor& sinks() const { return sinks_; }
+  const ScoreMod& score_mod() const { return score_mod_; }
 
  private:
   void bind_numbers(const AttentionOptions& options);
   void bind_terms(const AttentionOptions& options, Dtype dtype);
+  void bind_relative(const AttentionOptions& options, Dtype dtype);
+  int64_t relative_center(const AttentionOptions& options, const char* name, int64_t span) const;
   void bind_dropout(const AttentionOptions& options);
   template <class T>
   void fill_terms(const AttentionOptions& options, kernels::ScoreTerms<T>& terms) const;
@@ -121,8 +127,8 @@ class BoundAttention {
   ScoreContext score_context_;
   kernels::ScoreTerms<float> terms_f32_;
   kernels::ScoreTerms<double> terms_f64_;
-  Tensor bias_, alibi_slopes_, relative_bias_, sinks_;
-  int64_t relative_center_ = 0;
+  Tensor bias_, alibi_slopes_, relative_bias_, relative_key_, sinks_;
+  int64_t relative_center_ = 0, relative_key_center_ = 0;
   bool error_on_empty_row_ = false;
 };
 

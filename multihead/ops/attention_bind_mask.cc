@@ -2,6 +2,7 @@
 // without looking. Only dense flags, scattered documents, block maps and user functions cost code per
 // element.
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "multihead/core/error.h"
@@ -218,7 +219,23 @@ void BoundMask::add_documents(const MaskPart& part) {
 
 void BoundMask::add_flags(const MaskPart& part) {
   broadcast_strides(who_, "mask", part.tensor, sizes_);
+  check_exact(part);
   flags_.push_back(part);
+}
+
+// Axes that another system's mask does not broadcast.
+void BoundMask::check_exact(const MaskPart& part) const {
+  if (part.exact == 0) return;
+  constexpr const char* kNames[] = {"B", "H", "Tq", "Tk"};
+  const std::array<int64_t, 4> sizes = {sizes_.batch, sizes_.heads, sizes_.queries, sizes_.keys};
+  for (int axis = 0; axis < 4; ++axis) {
+    const auto a = static_cast<size_t>(axis);
+    const int from_end = 4 - axis;
+    const int64_t size = from_end <= part.tensor.rank() ? part.tensor.size(-from_end) : 1;
+    MH_CHECK((part.exact >> a & 1) == 0 || size == sizes[a], ShapeError, who_, ": the mask ",
+             part.tensor.shape(), " must have ", kNames[a], "=", sizes[a], ", got ", size,
+             ": this axis is not broadcast");
+  }
 }
 
 void BoundMask::add_blocks(const MaskPart& part) {

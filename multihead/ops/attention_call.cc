@@ -96,16 +96,31 @@ void capture(const AttentionCall& call, AttentionCapture& to) {
 
 // --- backward --------------------------------------------------------------------------------------------
 
+// The parts of the kernel's sums, in the shapes of what was captured; 16 bits get f32.
+std::vector<Tensor> captured_gradients(const ScoreMod& mod, const Tensor& sums) {
+  std::vector<Tensor> gradients;
+  int64_t begin = 0;
+  for (const Tensor& x : mod.captured()) {
+    Tensor part = Tensor::empty(x.shape(), sums.dtype());
+    part.copy_from(sums.as_strided(x.shape(), part.strides(), begin));
+    gradients.push_back(is_half(x.dtype()) ? part : part.to(x.dtype()));
+    begin += x.numel();
+  }
+  return gradients;
+}
+
 template <class T>
-TermGradients run_backward(const AttentionCall& call, const Tensor& d_out, const Operand& d_query,
+TermGradients run_backward(const AttentionCall& call, const OutputGradients& from, const Operand& d_query,
                            const Operand& d_key, const Operand& d_value, const WantedGradients& wanted) {
   const Operand q = widened(call.query, call.axes), k = widened(call.key, call.axes),
                 v = widened(call.value, call.axes);
-  const Operand out = widened(call.out, call.axes), dy = operand(widened(d_out), call.axes);
+  const Operand out = widened(call.out, call.axes), dy = operand(widened(from.out), call.axes);
   kernels::AttentionGradient<T> g;
   g.out = out.tensor.data<T>(), g.out_strides = out.strides;
   g.lse = call.lse.data<T>(), g.lse_strides = call.lse_strides;
   g.d_out = dy.tensor.data<T>(), g.d_out_strides = dy.strides;
+  const Tensor d_lse = from.lse.defined() ? from.lse.contiguous() : Tensor();
+  if (d_lse.defined()) g.d_lse = d_lse.data<T>();
   if (wanted.query) g.d_query = d_query.tensor.data<T>(), g.d_query_strides = d_query.strides;
   if (wanted.key) g.d_key = d_key.tensor.data<T>(), g.d_key_strides = d_key.strides;
   if (wanted.value) g.d_value = d_value.tensor.data<T>(), g.d_value_strides = d_value.strides;
@@ -122,17 +137,30 @@ TermGradients run_backward(const AttentionCall& call, const Tensor& d_out, const
     terms.relative = empty_like(call.bound->relative_bias());
     g.d_relative_bias = terms.relative.data<T>();
   }
+  if (wanted.relative_key) {
+    const Tensor& table = call.bound->relative_key();
+    terms.relative_key =
+        Tensor::empty({call.bound->sizes().heads, table.size(1), table.size(2)}, table.dtype());
+    g.d_relative_key = terms.relative_key.data<T>();
+  }
+  Tensor captured;
+  if (wanted.captured) {
+    captured = Tensor::empty({call.bound->terms<T>().score_function.captured}, call.lse.dtype());
+    g.d_captured = captured.data<T>();
+  }
   kernels::attention_backward(call.bound->problem(), call.bound->terms<T>(), input_of<T>(q, k, v), g);
+  if (wanted.captured) terms.captured = captured_gradients(call.bound->score_mod(), captured);
   return terms;
 }
 
-// The kernel knows [H, span]; a table of one row gets the sum over the heads.
+// The kernel knows [H, …]; a table that all heads share gets the sum over them.
 Tensor relative_gradient(const Tensor& full, const Shape& shape) {
   if (!full.defined() || full.shape() == shape) return full;
   const Tensor sum = Tensor::zeros(shape, full.dtype());
+  const int64_t count = sum.numel();
   const auto add = [&](auto* to, const auto* from) {
     for (int64_t h = 0; h < full.size(0); ++h) {
-      for (int64_t i = 0; i < full.size(1); ++i) to[i] += from[h * full.size(1) + i];
+      for (int64_t i = 0; i < count; ++i) to[i] += from[h * count + i];
     }
   };
   if (full.dtype() == Dtype::f64) {
@@ -182,14 +210,17 @@ void compute_attention(AttentionCall& call, const AttentionOptions& options) {
   if (options.lse) *options.lse = call.lse;
 }
 
-TermGradients attention_gradients(const AttentionCall& call, const Tensor& d_out, const Operand& d_query,
-                                  const Operand& d_key, const Operand& d_value, const WantedGradients& wanted,
-                                  const Shape& relative_shape) {
+TermGradients attention_gradients(const AttentionCall& call, const OutputGradients& from,
+                                  const Operand& d_query, const Operand& d_key, const Operand& d_value,
+                                  const WantedGradients& wanted, const Shape& relative_shape) {
   TermGradients terms = arithmetic_dtype(call.query.tensor.dtype()) == Dtype::f64
-                            ? run_backward<double>(call, d_out, d_query, d_key, d_value, wanted)
-                            : run_backward<float>(call, d_out, d_query, d_key, d_value, wanted);
+                            ? run_backward<double>(call, from, d_query, d_key, d_value, wanted)
+                            : run_backward<float>(call, from, d_query, d_key, d_value, wanted);
   terms.relative = relative_gradient(terms.relative, relative_shape);
-  if (wanted.sinks) terms.sinks = sink_gradient(call, d_out);
+  if (wanted.relative_key) {
+    terms.relative_key = relative_gradient(terms.relative_key, call.bound->relative_key().shape());
+  }
+  if (wanted.sinks) terms.sinks = sink_gradient(call, from.out);
   return terms;
 }
 

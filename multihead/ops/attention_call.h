@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/ops/attention_bind.h"
@@ -34,11 +35,17 @@ struct AttentionCall {
 /// Which gradients somebody wants.
 struct WantedGradients {
   bool query = false, key = false, value = false, bias = false, alibi = false, relative = false,
-       sinks = false;
+       sinks = false, relative_key = false, captured = false;
+};
+
+/// Gradients that come in. An undefined `lse` ([...] as AttentionCall::lse, of its dtype) has none.
+struct OutputGradients {
+  Tensor out, lse;
 };
 
 struct TermGradients {
-  Tensor bias, alibi, relative, sinks;
+  Tensor bias, alibi, relative, sinks, relative_key;
+  std::vector<Tensor> captured;  ///< of ScoreMod::captured()
 };
 
 /// f64 for f64, else f32.
@@ -54,9 +61,10 @@ Tensor empty_ordered_like(const Tensor& like, const Shape& shape, Dtype dtype);
 void compute_attention(AttentionCall& call, const AttentionOptions& options);
 
 /// Writes d_query, d_key, d_value (where wanted) and returns the gradients of the additive terms, which have
-/// the shapes of options.bias, options.alibi_slopes, `relative_shape` and options.sinks.
-TermGradients attention_gradients(const AttentionCall& call, const Tensor& d_out, const Operand& d_query,
-                                  const Operand& d_key, const Operand& d_value, const WantedGradients& wanted,
-                                  const Shape& relative_shape);
+/// the shapes of options.bias, options.alibi_slopes, `relative_shape`, options.sinks and
+/// options.relative_key.
+TermGradients attention_gradients(const AttentionCall& call, const OutputGradients& from,
+                                  const Operand& d_query, const Operand& d_key, const Operand& d_value,
+                                  const WantedGradients& wanted, const Shape& relative_shape);
 
 }  // namespace multihead::detail

@@ -9,6 +9,8 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/attention_bind.h"
+#include "multihead/ops/attention_call.h"
+#include "multihead/ops/attention_check.h"
 
 namespace multihead {
 namespace {
@@ -47,7 +49,7 @@ struct Problem {
   ScoreMod score_mod;
   double scale = 1, dropout_p = 0;
   uint64_t dropout_key = 0;
-  Doubles q, k, v;
+  Doubles q, k, v, relative_key;
 
   int64_t offset(const Diagonal& diagonal, int64_t b) const {
     if (diagonal.offsets.defined()) return entry(diagonal.offsets, b);
@@ -72,10 +74,16 @@ struct Problem {
     return q.data() + ((at.b * heads + at.h) * queries + at.i) * dim;
   }
   int64_t kv_row(const Pair& at) const { return (at.b * kv_heads + at.h / (heads / kv_heads)) * keys + at.j; }
-  int64_t relative_index(const Pair& at) const {
-    const int64_t span = options.relative_bias.size(1);
+  int64_t relative_index(const Tensor& table, const Pair& at) const {
+    const int64_t span = table.size(1);
     const int64_t center = options.relative_center < 0 ? (span - 1) / 2 : options.relative_center;
     return std::clamp<int64_t>(at.j - at.i - position_offset(at.b) + center, 0, span - 1);
+  }
+  /// Where the vector of a pair begins in relative_key.
+  size_t relative_key_row(const Pair& at) const {
+    const Tensor& table = options.relative_key;
+    const int64_t head = table.size(0) == 1 ? 0 : at.h;
+    return static_cast<size_t>((head * table.size(1) + relative_index(table, at)) * dim);
   }
   int64_t alibi_index(const Pair& at) const {
     return (options.alibi_slopes.rank() == 2 ? at.b * heads : 0) + at.h;
@@ -121,6 +129,10 @@ std::pair<double, double> Problem::score(const Pair& at) const {
   const double* c = k.data() + kv_row(at) * dim;
   double s = 0, derivative = 1;
   for (int64_t d = 0; d < dim; ++d) s += a[d] * c[d];
+  if (options.relative_key.defined()) {
+    const double* r = relative_key.data() + relative_key_row(at);
+    for (int64_t d = 0; d < dim; ++d) s += a[d] * r[d];
+  }
   s *= scale;
   if (score_mod) {
     const detail::ScoreContext context{score_mod.function(), nullptr, position_offset(at.b)};
@@ -134,7 +146,9 @@ std::pair<double, double> Problem::score(const Pair& at) const {
   }
   const double distance = static_cast<double>(std::abs(at.i + position_offset(at.b) - at.j));
   if (options.bias.defined()) s += broadcast_at(options.bias, at.b, at.h, at.i, at.j);
-  if (options.relative_bias.defined()) s += options.relative_bias.at({relative_row(at), relative_index(at)});
+  if (options.relative_bias.defined()) {
+    s += options.relative_bias.at({relative_row(at), relative_index(options.relative_bias, at)});
+  }
   if (options.alibi_slopes.defined()) {
     const Tensor& slopes = options.alibi_slopes;
     s -= distance * (slopes.rank() == 2 ? slopes.at({at.b, at.h}) : slopes.at({at.h}));
@@ -183,7 +197,7 @@ Row make_row(const Problem& p, int64_t b, int64_t h, int64_t i) {
 }
 
 struct DoubleGradients {
-  Doubles q, k, v, bias, alibi, relative, sinks;
+  Doubles q, k, v, bias, alibi, relative, relative_key, sinks;
 };
 
 // Index of the element of `shape` that broadcasts to (b, h, i, j).
@@ -222,13 +236,20 @@ void backward_row(const Problem& p, const Row& row, const Pair& first, const dou
     }
     if (!g.relative.empty()) {
       const int64_t span = p.options.relative_bias.size(1);
-      g.relative[static_cast<size_t>(p.relative_row(at) * span + p.relative_index(at))] += ds;
+      const int64_t index = p.relative_index(p.options.relative_bias, at);
+      g.relative[static_cast<size_t>(p.relative_row(at) * span + index)] += ds;
     }
     const double d_dot = ds * row.derivative[j] * p.scale;
     const int64_t q = (p.query_row(at) - p.q.data()), k = p.kv_row(at) * p.dim;
     for (int64_t d = 0; d < p.dim; ++d) {
       g.q[static_cast<size_t>(q + d)] += d_dot * p.k[static_cast<size_t>(k + d)];
       g.k[static_cast<size_t>(k + d)] += d_dot * p.q[static_cast<size_t>(q + d)];
+    }
+    if (g.relative_key.empty()) continue;
+    const size_t row = p.relative_key_row(at);
+    for (int64_t d = 0; d < p.dim; ++d) {
+      g.q[static_cast<size_t>(q + d)] += d_dot * p.relative_key[row + static_cast<size_t>(d)];
+      g.relative_key[row + static_cast<size_t>(d)] += d_dot * p.q[static_cast<size_t>(q + d)];
     }
   }
 }
@@ -237,9 +258,20 @@ Tensor of_doubles(const Doubles& values, const Shape& shape, Dtype dtype) {
   return Tensor::of<double>(shape, values).to(dtype);
 }
 
+// Refuses what attention() refuses; the generator stays where it is.
+void check_call(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
+                const ScoreMod& score_mod) {
+  constexpr const char* who = "attention_composed";
+  MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": only Layout::bhtd");
+  const detail::AttentionSizes sizes = detail::check_attention(who, query, key, value, options.layout);
+  AttentionOptions checked = options;
+  checked.rng = nullptr;
+  detail::BoundAttention(who, sizes, checked, score_mod, detail::arithmetic_dtype(query.dtype()));
+}
+
 Problem make_problem(const Tensor& query, const Tensor& key, const Tensor& value,
                      const AttentionOptions& options, const ScoreMod& score_mod) {
-  MH_CHECK(options.layout == Layout::bhtd, ValueError, "attention_composed: only Layout::bhtd");
+  check_call(query, key, value, options, score_mod);
   Problem p{query.size(0), query.size(1), key.size(1), query.size(2), key.size(2),
             query.size(3), value.size(3), options,     score_mod};
   p.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));
@@ -250,6 +282,7 @@ Problem make_problem(const Tensor& query, const Tensor& key, const Tensor& value
   p.q = query.to_vector<double>();
   p.k = key.to_vector<double>();
   p.v = value.to_vector<double>();
+  if (options.relative_key.defined()) p.relative_key = options.relative_key.to_vector<double>();
   return p;
 }
 
@@ -289,7 +322,8 @@ Tensor attention_composed(const Tensor& query, const Tensor& key, const Tensor& 
   const Tensor result =
       of_doubles(out, {p->batch, p->heads, p->queries, p->value_dim}, Dtype::f64).to(query.dtype());
   const Shape q_shape = query.shape(), k_shape = key.shape(), v_shape = value.shape();
-  return record({query, key, value, options.bias, options.alibi_slopes, options.relative_bias, options.sinks},
+  return record({query, key, value, options.bias, options.alibi_slopes, options.relative_bias,
+                 options.relative_key, options.sinks},
                 result, [=](const Tensor& dy) -> Gradients {
                   const Doubles d_out = dy.to_vector<double>();
                   const auto zeros = [](const Tensor& x) {
@@ -298,16 +332,20 @@ Tensor attention_composed(const Tensor& query, const Tensor& key, const Tensor& 
                   DoubleGradients g{Doubles(p->q.size(), 0.0),      Doubles(p->k.size(), 0.0),
                                     Doubles(p->v.size(), 0.0),      zeros(p->options.bias),
                                     zeros(p->options.alibi_slopes), zeros(p->options.relative_bias),
-                                    zeros(p->options.sinks)};
+                                    zeros(p->options.relative_key), zeros(p->options.sinks)};
                   each_row([&](int64_t n, const Pair& at) {
                     backward_row(*p, (*rows)[static_cast<size_t>(n)], at, d_out.data() + n * p->value_dim, g);
                   });
                   const auto term = [&](const Doubles& values, const Tensor& like) {
                     return like.defined() ? of_doubles(values, like.shape(), dtype) : Tensor();
                   };
-                  return {of_doubles(g.q, q_shape, dtype),        of_doubles(g.k, k_shape, dtype),
-                          of_doubles(g.v, v_shape, dtype),        term(g.bias, p->options.bias),
-                          term(g.alibi, p->options.alibi_slopes), term(g.relative, p->options.relative_bias),
+                  return {of_doubles(g.q, q_shape, dtype),
+                          of_doubles(g.k, k_shape, dtype),
+                          of_doubles(g.v, v_shape, dtype),
+                          term(g.bias, p->options.bias),
+                          term(g.alibi, p->options.alibi_slopes),
+                          term(g.relative, p->options.relative_bias),
+                          term(g.relative_key, p->options.relative_key),
                           term(g.sinks, p->options.sinks)};
                 });
 }

@@ -11,6 +11,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/attention.h"
+#include "multihead/ops/attention_composed.h"
 #include "multihead/testing/float_mode.h"
 
 namespace multihead {
@@ -120,6 +121,11 @@ TEST(AttentionErrorsTest, Dtypes) {
         with({.relative_bias = ones({4, 3}, Dtype::f16)});
       },
       "relative_bias must be f32");
+  expect_error<DtypeError>(
+      [&] {
+        with({.relative_key = ones({1, 3, 8}, Dtype::f64)});
+      },
+      "relative_key must be f32, got f64");
   expect_error<ValueError>([&] { attention(Tensor(), q, q); },
                            "query, key and value must be defined tensors");
 }
@@ -205,7 +211,17 @@ TEST(AttentionErrorsTest, ScoreTerms) {
       [&] {
         with({.relative_bias = ones({4, 3}), .relative_center = 3});
       },
-      "relative_center must be in [0, 3), got 3");
+      "relative_center must be in [0, 3), the span of relative_bias, got 3");
+  for (const Shape& shape :
+       {Shape{9, 8}, Shape{2, 9, 8}, Shape{4, 0, 8}, Shape{4, 9, 7}, Shape{1, 4, 9, 8}}) {
+    expect_error<ShapeError>([&] { with({.relative_key = ones(shape)}); },
+                             concat("relative_key must be [H=4, span, D=8] or [1, span, D], got ", shape));
+  }
+  expect_error<ValueError>(
+      [&] {
+        with({.relative_bias = ones({4, 9}), .relative_key = ones({1, 5, 8}), .relative_center = 6});
+      },
+      "relative_center must be in [0, 5), the span of relative_key, got 6");
   // A mask in disguise.
   Tensor binary = ones({5, 7});
   binary.as_strided({3}, {1}).fill(0);
@@ -414,6 +430,53 @@ TEST(AttentionErrorsTest, ChildAfterForkWorks) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+// The composed form is public as well: the same calls, the same errors.
+TEST(AttentionErrorsTest, TheComposedFormRefusesTheSame) {
+  struct Case {
+    Tensor query, key, value;
+    AttentionOptions options = {};
+  };
+  const Tensor q = ones({2, 4, 5, 8}), k = ones({2, 2, 7, 8}), v = ones({2, 2, 7, 3});
+  const std::vector<Case> cases = {
+      {ones({1, 2, 3, 8}), ones({1, 3, 3, 8}), ones({1, 3, 3, 8})},
+      {q, ones({2, 0, 7, 8}), ones({2, 0, 7, 3})},
+      {q, ones({1, 2, 7, 8}), ones({1, 2, 7, 3})},
+      {q, ones({2, 2, 7, 4}), v},
+      {q, k, ones({2, 2, 6, 3})},
+      {q, k, ones({2, 1, 7, 3})},
+      {ones({2, 4, 5}), k, v},
+      {q, ones({2, 7, 8}), v},
+      {q, k, ones({14})},
+      {ones({2, 4, 5, 0}), ones({2, 2, 7, 0}), v},
+      {Tensor(), k, v},
+      {q, k, ones({2, 2, 7, 3}, Dtype::f64)},
+      {ones({2, 4, 5, 8}, Dtype::i32), ones({2, 2, 7, 8}, Dtype::i32), ones({2, 2, 7, 3}, Dtype::i32)},
+      {q, k, v, {.mask = keep(ones({2, 3, 5, 7}, Dtype::boolean))}},
+      {q, k, v, {.mask = lengths(ints({1, 2, 3}))}},
+      {q, k, v, {.mask = documents(ints({1, 2, 3}))}},
+      {q, k, v, {.bias = ones({3, 5, 7})}},
+      {q, k, v, {.alibi_slopes = ones({3})}},
+      {q, k, v, {.relative_bias = ones({3, 9})}},
+      {q, k, v, {.sinks = ones({5})}},
+      {q, k, v, {.softcap = -1}},
+      {q, k, v, {.dropout_p = 2}},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Case& c = cases[i];
+    const auto error = [&](auto&& call) -> std::string {
+      try {
+        call(c.query, c.key, c.value, c.options, ScoreMod());
+      } catch (const std::invalid_argument& e) {
+        return e.what();
+      }
+      return "no error";
+    };
+    std::string fused = error(attention);
+    EXPECT_NE(fused, "no error") << i;
+    EXPECT_EQ(error(attention_composed), fused.replace(0, 9, "attention_composed")) << i;
+  }
 }
 
 }  // namespace

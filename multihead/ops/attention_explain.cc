@@ -1,10 +1,13 @@
 #include "multihead/ops/attention_explain.h"
 
+#include <initializer_list>
+#include <limits>
 #include <sstream>
 #include <string_view>
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
+#include "multihead/core/threads.h"
 #include "multihead/kernels/amx.h"
 #include "multihead/ops/attention_call.h"
 #include "multihead/ops/attention_check.h"
@@ -41,6 +44,10 @@ std::string alignment_text(const BoundMask& mask, const AttentionSizes& sizes) {
 
 std::vector<std::string> score_steps(const AttentionOptions& options, const ScoreMod& score_mod) {
   std::vector<std::string> steps;
+  if (options.relative_key.defined()) {
+    steps.push_back(concat("+ scale · query · relative_key ", options.relative_key.shape(),
+                           options.relative_key.requires_grad() ? ", trained" : ""));
+  }
   if (score_mod) steps.emplace_back("score_mod: a user's function, derivative by dual numbers");
   if (options.softcap > 0) steps.push_back(concat("softcap ", options.softcap, " (before biases and masks)"));
   const auto term = [&](const char* name, const Tensor& x) {
@@ -66,19 +73,31 @@ std::string capture_text(const AttentionCapture* capture) {
   return text + "; recomputed from the log-sum-exp, the output keeps its bits";
 }
 
+// Sizes of a plan may be anything: the largest number stands for what is larger.
+int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (const int64_t factor : factors) {
+    if (__builtin_mul_overflow(result, factor, &result)) return std::numeric_limits<int64_t>::max();
+  }
+  return result;
+}
+
 int64_t capture_bytes(const AttentionCapture* capture, const AttentionSizes& s, int64_t element) {
   if (capture == nullptr) return 0;
   const auto count = [](const std::vector<int64_t>& chosen, int64_t all) {
     return chosen.empty() ? all : static_cast<int64_t>(chosen.size());
   };
   int64_t bytes = 0;
+  const auto add = [&](std::initializer_list<int64_t> factors) {
+    if (__builtin_add_overflow(bytes, product(factors), &bytes)) bytes = std::numeric_limits<int64_t>::max();
+  };
   if (capture->weights_wanted) {
-    bytes +=
-        s.batch * count(capture->heads, s.heads) * count(capture->query_rows, s.queries) * s.keys * element;
+    add({s.batch, count(capture->heads, s.heads), count(capture->query_rows, s.queries), s.keys, element});
   }
-  if (capture->key_mass_wanted) bytes += s.batch * s.heads * s.keys * 4;
-  if (capture->entropy_wanted) bytes += s.batch * s.heads * s.queries * 4;
-  return bytes + s.batch * s.heads * s.queries * capture->top_k * 12;
+  if (capture->key_mass_wanted) add({s.batch, s.heads, s.keys, 4});
+  if (capture->entropy_wanted) add({s.batch, s.heads, s.queries, 4});
+  add({s.batch, s.heads, s.queries, capture->top_k, 12});
+  return bytes;
 }
 
 void split_lines(const std::string& text, std::vector<std::string>& lines) {
@@ -88,15 +107,17 @@ void split_lines(const std::string& text, std::vector<std::string>& lines) {
   }
 }
 
-// Which units multiply, and how precisely.
-void explain_products(Dtype dtype, AttentionExplanation& e) {
+// Which units multiply, and how precisely. A relative key takes plain f32.
+void explain_products(Dtype dtype, bool relative_key, AttentionExplanation& e) {
   const kernels::MatmulPrecision precision = kernels::float32_matmul_precision();
-  const bool tiles = kernels::has_tiles();
+  const bool tiles = kernels::has_tiles() && !relative_key;
+  const bool dots = kernels::bf16_dots() && !relative_key;
   if (precision != kernels::MatmulPrecision::highest && dtype != Dtype::f64) {
     const std::string_view word = kernels::precision_name(precision);
     if (!tiles) {
       e.reasons.push_back(
-          concat("float32_matmul_precision ", word, ": changes nothing, there are no tiles here"));
+          concat("float32_matmul_precision ", word, ": changes nothing, ",
+                 relative_key ? "relative_key runs in plain f32" : "there are no tiles here"));
     } else if (dtype != Dtype::bf16) {
       const kernels::PartScheme scheme = kernels::part_scheme(precision);
       e.reasons.push_back(concat("float32_matmul_precision ", word, ": products on tiles, ", scheme.products,
@@ -110,9 +131,10 @@ void explain_products(Dtype dtype, AttentionExplanation& e) {
       tiles
           ? "products on bf16 tiles (AMX) forward and backward, probabilities and their gradients rounded to "
             "bf16: same bits for any threads and chunking on such CPUs, others round differently"
-      : kernels::bf16_dots() ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "
-                               "same bits for any threads and chunking on such CPUs, others round differently"
-                             : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");
+      : dots         ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "
+                       "same bits for any threads and chunking on such CPUs, others round differently"
+      : relative_key ? "bf16 is widened to f32: relative_key takes no bf16 products"
+                     : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");
 }
 
 // Where the kernel finds an operand: in place, or in the copy that is made of f16 and of rows with gaps.
@@ -127,6 +149,10 @@ void add_plan(AttentionExplanation& e, const BoundAttention& bound, const kernel
               Dtype dtype, const AttentionOptions& options) {
   const AttentionSizes& s = bound.sizes();
   e.threads = num_threads();
+  if (const int missing = missing_threads(); missing > 0) {
+    e.reasons.push_back(
+        concat(missing, " of ", e.threads, " threads could not be started; the others do ", "their work"));
+  }
   const kernels::AttentionPlan p =
       kernels::attention_plan(bound.problem(), bound.terms<float>(), strides, e.threads);
   e.target = kernels::isa_name(p.isa);
@@ -147,11 +173,11 @@ void add_plan(AttentionExplanation& e, const BoundAttention& bound, const kernel
     e.backward_workspace_bytes = p.backward_workspace_bytes;
     split_lines(p.reasons, e.reasons);
   }
-  explain_products(dtype, e);
+  explain_products(dtype, options.relative_key.defined(), e);
   const auto element = static_cast<int64_t>(size_of(dtype)), wide = dtype == Dtype::f64 ? int64_t{8} : 4;
-  e.output_bytes = s.batch * s.heads * s.queries * (s.value_dim * element + wide);
+  e.output_bytes = product({s.batch, s.heads, s.queries, s.value_dim * element + wide});
   e.capture_bytes = capture_bytes(options.capture, s, wide);
-  e.score_matrix_bytes = s.batch * s.heads * s.queries * s.keys * wide;
+  e.score_matrix_bytes = product({s.batch, s.heads, s.queries, s.keys, wide});
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "multihead/core/error.h"
 #include "multihead/kernels/precision.h"
@@ -45,6 +47,20 @@ TEST(AttentionExplainTest, SaysTheRule) {
        {"softcap 30", "+ bias [5, 7], trained", "capture    probabilities before dropout, entropy",
         "keys behind the end are skipped", "kernel"}) {
     EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(AttentionExplainTest, RelativeKeysRunInF32) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    const Tensor x = Tensor::ones({1, 2, 8, 4}, dtype);
+    const std::string text =
+        explain(x, x, x, {.relative_key = Tensor::ones({2, 15, 4}).set_requires_grad()}).to_string();
+    EXPECT_THAT(text, HasSubstr("+ scale · query · relative_key [2, 15, 4], trained"));
+    EXPECT_THAT(text, HasSubstr("relative key: a band of distances for 16 queries at a time"));
+    EXPECT_THAT(text, Not(HasSubstr("on AMX tiles")));
+    if (dtype == Dtype::bf16) {
+      EXPECT_THAT(text, HasSubstr("relative_key takes no bf16 products"));
+    }
   }
 }
 
@@ -124,6 +140,37 @@ TEST(AttentionExplainTest, PlansFromSizesWithoutMemory) {
   const AttentionShape swapped = {
       .batch = 2, .heads = 3, .queries = 5, .keys = 7, .head_dim = 4, .value_dim = 6};
   EXPECT_EQ(plan(swapped, {.layout = Layout::bthd}).output_bytes, plan(swapped).output_bytes);
+}
+
+// One sample and head stand for all that are alike; samples with lengths are looked at one by one.
+TEST(AttentionExplainTest, PlansOfManySamplesCountWhatPlansOfFewDo) {
+  for (const int64_t queries : {1, 7, 64, 200, 700}) {
+    for (const bool is_causal : {false, true}) {
+      const AttentionShape shape = {
+          .batch = 3, .heads = 6, .kv_heads = 2, .queries = queries, .head_dim = 16};
+      const Mask mask = is_causal ? causal() : Mask();
+      const Tensor full = Tensor::of<int64_t>({3}, {queries, queries, queries});
+      const AttentionExplanation a = plan(shape, {.mask = mask}),
+                                 b = plan(shape, {.mask = mask & lengths(full)});
+      EXPECT_EQ(a.tasks, b.tasks) << queries;
+      EXPECT_EQ(a.key_splits, b.key_splits) << queries;
+      EXPECT_EQ(a.useful_pairs, b.useful_pairs) << queries;
+      EXPECT_EQ(a.computed_pairs, b.computed_pairs) << queries;
+      EXPECT_EQ(a.workspace_bytes, b.workspace_bytes) << queries;
+    }
+  }
+}
+
+TEST(AttentionExplainTest, HugePlansAreQuick) {
+  const auto start = std::chrono::steady_clock::now();
+  const AttentionExplanation wide = plan({.batch = 1'000'000'000, .heads = 8, .queries = 64, .head_dim = 64});
+  EXPECT_EQ(wide.useful_pairs, 8e9 * 64 * 64);
+  EXPECT_GE(wide.tasks, 8'000'000'000 / 4);
+  const AttentionExplanation most =
+      plan({.batch = 1'000'000, .heads = 1'000, .queries = 10'000'000, .head_dim = 8});
+  EXPECT_EQ(most.score_matrix_bytes, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(plan({.queries = 10'000'000, .head_dim = 64}).useful_pairs, 1e14);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
 TEST(AttentionExplainTest, RefusesWhatAttentionRefuses) {

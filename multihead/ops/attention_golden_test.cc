@@ -38,7 +38,7 @@ void expect_near(const Tensor& x, const std::vector<double>& expected, double to
 TEST(AttentionGoldenTest, EqualsPyTorch) {
   const Tensor flags = Tensor::of<bool>(
       {3, 5}, {true, false, true, true, false, false, true, true, false, true, true, true, true, true, true});
-  ASSERT_EQ(kGoldens.size(), 7u);
+  ASSERT_EQ(kGoldens.size(), 8u);
   for (const Dtype dtype : {Dtype::f64, Dtype::f32}) {
     const std::map<std::string, AttentionOptions> options = {
         {"plain", {}},
@@ -47,6 +47,8 @@ TEST(AttentionGoldenTest, EqualsPyTorch) {
         {"keep", {.mask = keep(flags)}},
         {"bias", {.bias = sines(5, {4, 3, 5}, dtype)}},
         {"softcap", {.softcap = 0.5f}},
+        {"relative_key",
+         {.relative_bias = sines(7, {4, 10}, dtype), .relative_key = sines(6, {4, 10, 4}, dtype)}},
         {"alibi", {.alibi_slopes = Tensor::of<float>({4}, {0.5f, 0.25f, 0.125f, 0.0625f}).to(dtype)}},
     };
     for (const Golden& golden : kGoldens) {

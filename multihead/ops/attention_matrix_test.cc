@@ -25,7 +25,8 @@ struct Inputs {
 
   std::vector<Tensor> leaves() const {
     std::vector<Tensor> all;
-    for (const Tensor& x : {query, key, value, options.bias, options.alibi_slopes, options.relative_bias}) {
+    for (const Tensor& x : {query, key, value, options.bias, options.alibi_slopes, options.relative_bias,
+                            options.relative_key}) {
       if (x.defined()) all.push_back(x);
     }
     return all;
@@ -43,7 +44,7 @@ Inputs make_inputs(const AttentionCase& c, const AttentionDims& d, Dtype dtype) 
   in.score_mod = c.score_mod;
   in.dropout = c.dropout;
   for (Tensor* x : {&in.query, &in.key, &in.value, &in.options.bias, &in.options.alibi_slopes,
-                    &in.options.relative_bias}) {
+                    &in.options.relative_bias, &in.options.relative_key}) {
     if (x->defined()) x->set_requires_grad();
   }
   return in;
@@ -114,12 +115,18 @@ Result naive(const Inputs& in, const AttentionDims& d) {
     relative = empty_like(bound.relative_bias());
     g.d_relative_bias = relative.data<float>();
   }
+  Tensor relative_key;
+  if (in.options.relative_key.defined()) {
+    relative_key = Tensor::empty({d.heads, in.options.relative_key.size(1), d.dim});
+    g.d_relative_key = relative_key.data<float>();
+  }
   kernels::reference_attention_backward<float>(bound.problem(), bound.terms<float>(), input, g);
-  if (relative.defined()) {
-    float* sum = r.gradients[next].data<float>();
+  for (const Tensor& table : {relative, relative_key}) {  // one row for all heads gets their sum
+    if (!table.defined()) continue;
     const int64_t count = r.gradients[next].numel();
+    float* sum = r.gradients[next++].data<float>();
     for (int64_t i = 0; i < count; ++i) sum[i] = 0;
-    for (int64_t i = 0; i < relative.numel(); ++i) sum[i % count] += relative.data<float>()[i];
+    for (int64_t i = 0; i < table.numel(); ++i) sum[i % count] += table.data<float>()[i];
   }
   return r;
 }
@@ -276,8 +283,13 @@ TEST(AttentionMatrixTest, EachGradientAlone) {
   const AttentionCase c = testing::attention_cases().back();
   Inputs in = make_inputs(c, kDims[0], Dtype::f64);
   const Result all = fused(in);
-  std::vector<Tensor*> leaves = {
-      &in.query, &in.key, &in.value, &in.options.bias, &in.options.alibi_slopes, &in.options.relative_bias};
+  std::vector<Tensor*> leaves = {&in.query,
+                                 &in.key,
+                                 &in.value,
+                                 &in.options.bias,
+                                 &in.options.alibi_slopes,
+                                 &in.options.relative_bias,
+                                 &in.options.relative_key};
   for (size_t n = 0; n < leaves.size(); ++n) {
     for (size_t m = 0; m < leaves.size(); ++m) {
       leaves[m]->set_requires_grad(false);

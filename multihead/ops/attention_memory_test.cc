@@ -53,7 +53,8 @@ double extra_mib(const AttentionOptions& options, int64_t length) {
   Tape tape;
   const Tensor out = attention(q, k, v, options);
   tape.backward(out, d_out);
-  const size_t named = out.bytes() + q.grad().bytes() + k.grad().bytes() + v.grad().bytes();
+  size_t named = out.bytes() + q.grad().bytes() + k.grad().bytes() + v.grad().bytes();
+  if (options.relative_key.defined()) named += options.relative_key.grad().bytes();
   return static_cast<double>(status("VmHWM") - before - static_cast<int64_t>(named)) / kMiB;
 }
 
@@ -70,6 +71,7 @@ double extra_mib_fresh(int threads, bool options) {
       o = {.mask = causal() & window(4095, 0), .softcap = 20, .dropout_p = 0.1f, .rng = &rng};
       o.alibi_slopes = Tensor::full({8}, 0.01).set_requires_grad();
       o.relative_bias = Tensor::full({8, 129}, 0.5).set_requires_grad();
+      o.relative_key = Tensor::full({8, 8191, 64}, 0.01).set_requires_grad();
     }
     const double extra = extra_mib(o, 16384);
     _exit(write(ends[1], &extra, sizeof(extra)) == sizeof(extra) ? 0 : 1);

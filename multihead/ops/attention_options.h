@@ -57,7 +57,11 @@ struct AttentionOptions {
   Tensor alibi_slopes = {};  ///< [H] or [B, H]: - slope · |query position - key position|
   /// [H or 1, span]: + relative_bias[h, clamp(key position - query position + center, 0, span - 1)].
   Tensor relative_bias = {};
-  int64_t relative_center = -1;  ///< default (span - 1) / 2
+  /// [H or 1, span, D]: a vector per distance that the query meets with the key, scale · ⟨query[i], key[j] +
+  /// relative_key[h, clamp(key position - query position + center, 0, span - 1)]⟩: Shaw et al. 2018's keys,
+  /// and with a relative_bias labml's and Transformer-XL's scores.
+  Tensor relative_key = {};
+  int64_t relative_center = -1;  ///< of both tables; default (span - 1) / 2 of each
   /// [H]: every row's softmax has this score besides, of no key: what falls to it is lost. Zeros are softmax
   /// with 1 added to the sum (add_zero_attn). The log-sum-exp counts it; rows without any key do not have it.
   Tensor sinks = {};

@@ -108,11 +108,17 @@ AttentionProfile onnx() {
   return p;
 }
 
-Mask drop_padding(const char* who, const Tensor& mask) {
-  MH_CHECK(mask.defined() && mask.rank() == 2, ShapeError, who, ": mask must be [B, Tk]");
-  const Shape& s = mask.strides();
-  return drop(mask.as_strided({mask.size(0), 1, 1, mask.size(1)}, {s[0], 0, 0, s[1]}));
+// Axes of [B, H, Tq, Tk].
+constexpr unsigned kBatch = 1, kQueries = 4, kKeys = 8;
+
+// The system does not broadcast these axes. Their sizes are known where the mask meets its scores.
+Mask with_exact(const Mask& mask, unsigned axes) {
+  MaskPart part = mask.parts().front();
+  part.exact = axes;
+  return Mask(std::move(part));
 }
+
+Shape shape_of(const Tensor& mask) { return mask.defined() ? mask.shape() : Shape(); }
 
 const char* stage_text(CaptureStage stage) {
   switch (stage) {
@@ -191,16 +197,25 @@ std::string AttentionProfile::to_string() const {
 
 Mask from_labml_mask(const Tensor& mask) {
   MH_CHECK(mask.defined() && mask.rank() == 3, ShapeError,
-           "from_labml_mask: mask must be [Tq or 1, Tk, B or 1]");
+           "from_labml_mask: mask must be [Tq or 1, Tk, B or 1], got ", shape_of(mask));
   const Tensor flags = mask.to(Dtype::boolean);
   const Shape &n = flags.shape(), &s = flags.strides();
-  return keep(flags.as_strided({n[2], 1, n[0], n[1]}, {s[2], 0, s[0], s[1]}));
+  return with_exact(keep(flags.as_strided({n[2], 1, n[0], n[1]}, {s[2], 0, s[0], s[1]})), kKeys);
 }
 
-Mask from_torch_mha_mask(const Tensor& attn_mask) { return drop(attn_mask); }
+Mask from_torch_mha_mask(const Tensor& attn_mask) {
+  MH_CHECK(attn_mask.defined() && attn_mask.rank() == 2, ShapeError,
+           "from_torch_mha_mask: attn_mask must be [Tq, Tk], got ", shape_of(attn_mask),
+           "; one for every head, [B * H, Tq, Tk], is drop(reshape(mask, {B, H, Tq, Tk}))");
+  return with_exact(drop(attn_mask), kQueries | kKeys);
+}
 
 Mask from_torch_key_padding_mask(const Tensor& key_padding_mask) {
-  return drop_padding("from_torch_key_padding_mask", key_padding_mask);
+  const Tensor& mask = key_padding_mask;
+  MH_CHECK(mask.defined() && mask.rank() == 2, ShapeError,
+           "from_torch_key_padding_mask: key_padding_mask must be [B, Tk], got ", shape_of(mask));
+  const Shape &n = mask.shape(), &s = mask.strides();
+  return with_exact(drop(mask.as_strided({n[0], 1, 1, n[1]}, {s[0], 0, 0, s[1]})), kBatch | kKeys);
 }
 
 Mask from_torch_sdpa_mask(const Tensor& attn_mask) { return keep(attn_mask); }

@@ -43,9 +43,11 @@ std::string_view profile_name(Profile profile);
 /// "labml", "blog", "lecture", "d2l", "torch_mha", "torch_sdpa" or "onnx"; throws ValueError.
 Profile parse_profile(std::string_view name);
 
-// Masks as those systems write them. Each throws ShapeError and DtypeError as the systems' own checks do.
+// Masks as those systems write them. Each throws ShapeError and DtypeError as the systems' own checks do: the
+// number of axes and the dtype here; their sizes where the mask is used. An axis is broadcast only where "or
+// 1" says so.
 
-/// labml: [Tq or 1, Tk, B or 1], every non-zero element (any dtype) may attend.
+/// labml: [Tq or 1, Tk, B or 1], every non-zero element (any dtype, also NaN) may attend.
 Mask from_labml_mask(const Tensor& mask);
 /// torch.nn.MultiheadAttention attn_mask, bool [Tq, Tk]: True may NOT attend. Float masks go into
 /// options.bias.

@@ -115,6 +115,51 @@ TEST(AttentionProfilesTest, MasksKeepTheirSystemsPolarity) {
   EXPECT_THROW(from_labml_mask(flags), ShapeError);
   EXPECT_THROW(from_torch_key_padding_mask(Tensor::ones({3}, Dtype::boolean)), ShapeError);
   EXPECT_THROW(from_torch_mha_mask(Tensor::ones({2, 3})), DtypeError);
+  EXPECT_THROW(from_torch_mha_mask(Tensor::ones({2, 2, 3}, Dtype::boolean)), ShapeError);
+  EXPECT_EQ(seen(from_labml_mask(Tensor::of<float>({1, 3, 1}, {NAN, 0, 0})), 1), "1.. 1.. ");
+}
+
+// The systems broadcast where their documentation says so, and nowhere else.
+TEST(AttentionProfilesTest, MasksBroadcastOnlyTheAxesTheirSystemDoes) {
+  const auto labml = [](const Tensor& m) { return from_labml_mask(m); };
+  const auto mha = [](const Tensor& m) { return from_torch_mha_mask(m); };
+  const auto padding = [](const Tensor& m) { return from_torch_key_padding_mask(m); };
+  const auto sdpa = [](const Tensor& m) { return from_torch_sdpa_mask(m); };
+  const struct {
+    const char* what;
+    Mask (*make)(const Tensor&);
+    Shape shape;
+    bool fits;
+  } cases[] = {
+      // The scores are [B=3, H=2, Tq=5, Tk=7].
+      {"labml, full", labml, {5, 7, 3}, true},
+      {"labml, one query", labml, {1, 7, 3}, true},
+      {"labml, one sample", labml, {5, 7, 1}, true},
+      {"labml, one key", labml, {5, 1, 3}, false},
+      {"labml, one of all", labml, {1, 1, 1}, false},
+      {"labml, queries", labml, {4, 7, 3}, false},
+      {"labml, samples", labml, {5, 7, 2}, false},
+      {"torch mha, full", mha, {5, 7}, true},
+      {"torch mha, one query", mha, {1, 7}, false},
+      {"torch mha, one key", mha, {5, 1}, false},
+      {"torch padding, full", padding, {3, 7}, true},
+      {"torch padding, one sample", padding, {1, 7}, false},
+      {"torch padding, one key", padding, {3, 1}, false},
+      {"torch sdpa, full", sdpa, {3, 2, 5, 7}, true},
+      {"torch sdpa, one key", sdpa, {5, 1}, true},
+      {"torch sdpa, keys", sdpa, {5, 6}, false},
+  };
+  const Tensor q = Tensor::zeros({3, 2, 5, 2}), k = Tensor::zeros({3, 2, 7, 2});
+  for (const auto& c : cases) {
+    const Mask mask = c.make(Tensor::ones(c.shape, Dtype::boolean));
+    for (const Mask& used : {mask, mask & causal(), drop(Tensor::zeros({5, 7}, Dtype::boolean)) & mask}) {
+      if (c.fits) {
+        EXPECT_NO_THROW(attention(q, k, k, {.mask = used})) << c.what;
+      } else {
+        EXPECT_THROW(attention(q, k, k, {.mask = used}), ShapeError) << c.what;
+      }
+    }
+  }
 }
 
 }  // namespace

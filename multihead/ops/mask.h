@@ -33,8 +33,9 @@ struct Diagonal {
 struct MaskPart {
   enum class Kind { keep, drop, band, prefix, key_lengths, query_lengths, documents, blocks, function };
   Kind kind = Kind::keep;
-  Tensor tensor;  ///< flags, lengths or query ids
-  Tensor other;   ///< key ids
+  Tensor tensor;       ///< flags, lengths or query ids
+  Tensor other;        ///< key ids
+  unsigned exact = 0;  ///< keep, drop: bit a set: axis a of [B, H, Tq, Tk] is not broadcast
   Diagonal diagonal;
   bool causal = false;            ///< band: printed as causal()
   int64_t left = -1, right = -1;  ///< band: keys allowed before and after the diagonal, -1 = all

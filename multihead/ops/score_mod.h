@@ -6,7 +6,9 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "multihead/core/tensor.h"
 #include "multihead/kernels/attention.h"
 #include "multihead/ops/score_math.h"
 
@@ -112,6 +114,7 @@ template <class T>
 struct ScoreTable {
   void (*apply)(const void*, const kernels::ScoreTile<T>&) = nullptr;
   void (*apply_with_derivative)(const void*, const kernels::ScoreTile<T>&, T*) = nullptr;
+  void (*backward)(const void*, const kernels::ScoreTile<T>&, T*, T*) = nullptr;  ///< of captured numbers
 };
 
 template <class F, class T>
@@ -138,7 +141,16 @@ class ScoreMod {
   explicit ScoreMod(std::shared_ptr<const F> function)
       : function_(function), f32_(detail::score_table<F, float>), f64_(detail::score_table<F, double>) {}
 
+  /// A function that knows its derivative by the numbers of `captured`, too, which then get gradients.
+  template <class F>
+  ScoreMod(std::shared_ptr<const F> function, std::vector<Tensor> captured) : ScoreMod(std::move(function)) {
+    captured_ = std::move(captured);
+    for (const Tensor& x : captured_) captured_size_ += x.numel();
+  }
+
   explicit operator bool() const { return function_ != nullptr; }
+  /// What has a gradient besides the scores; the kernel's sums hold them one after another.
+  const std::vector<Tensor>& captured() const { return captured_; }
   const void* function() const { return function_.get(); }
 
   /// The kernel's callbacks; `context` must outlive their use and hold function().
@@ -151,22 +163,26 @@ class ScoreMod {
     } else {
       table = f64_(avx2);
     }
-    return {context, table.apply, table.apply_with_derivative};
+    return {context, table.apply, table.apply_with_derivative, captured_size_ > 0 ? table.backward : nullptr,
+            captured_size_};
   }
 
  private:
   std::shared_ptr<const void> function_;
   detail::ScoreTable<float> (*f32_)(bool avx2) = nullptr;
   detail::ScoreTable<double> (*f64_)(bool avx2) = nullptr;
+  std::vector<Tensor> captured_;
+  int64_t captured_size_ = 0;
 };
 
 /// score <- f(score, at), applied after the scaling and before soft-cap, biases and masks.
 ///
 /// `f` is generic, `auto f(auto score, ScoreIndex at)`: it is called with float, double and Dual numbers,
 /// from several threads at once, also for pairs that a mask excludes afterwards. It is copied; what it refers
-/// to must live until the backward has run. Gradients flow through `score`, not into what f refers to: what
-/// is to learn goes into bias, alibi_slopes or relative_bias. For exp, tanh and sigmoid use those of
-/// score_math.h.
+/// to must live until the backward has run. Gradients flow through `score` alone: numbers that f reads from a
+/// tensor (data<float>()) are constants, and no tape knows that they depend on anything, queries included.
+/// What is to learn goes into bias, alibi_slopes, relative_bias or relative_key. For exp, tanh and sigmoid
+/// use those of score_math.h.
 ///
 ///   auto alibi = [&](auto score, ScoreIndex at) { return score - slope[at.head] * float(at.query - at.key);
 ///   }; attention(q, k, v, {.mask = causal()}, score_mod(alibi));

@@ -31,8 +31,11 @@ struct CaseOptions {
   bool mask_function = false;
   Bias bias = Bias::none;
   bool relative_bias = false, alibi = false, score_function = false;
+  int64_t relative_key = 0;          // span of the table; 0: none
+  bool relative_key_shared = false;  // one table for all heads
   double softcap = 0, dropout = 0;
   double logits = 1;  // standard deviation of the scores
+  bool lse_gradient = false;
   kernels::EmptyRow empty_row = kernels::EmptyRow::zero;
   uint32_t seed = 1;
 };
@@ -73,7 +76,7 @@ struct StripeMask {
 
 template <class T>
 struct AttentionResult {
-  std::vector<T> out, lse, d_query, d_key, d_value, d_bias, d_relative_bias, d_alibi_slopes;
+  std::vector<T> out, lse, d_query, d_key, d_value, d_bias, d_relative_bias, d_alibi_slopes, d_relative_key;
 };
 
 class AttentionCase {
@@ -89,7 +92,7 @@ class AttentionCase {
   kernels::AttentionProblem problem;
   kernels::Strides3 query_strides, key_strides, value_strides, out_strides, lse_strides;
   kernels::Strides4 bias_strides;
-  std::vector<float> query, key, value, d_out, bias, relative_bias, alibi_slopes;
+  std::vector<float> query, key, value, d_out, bias, relative_bias, alibi_slopes, relative_key, d_lse;
 
   template <class T>
   kernels::ScoreTerms<T> terms() {
@@ -103,6 +106,9 @@ class AttentionCase {
     t.relative_bias = pointer<T>(relative_bias);
     t.relative_span = kSpan, t.relative_stride = kSpan, t.relative_center = kSpan / 2;
     t.alibi_slopes = pointer<T>(alibi_slopes);
+    const int64_t span = options.relative_key, row = options.head_dim + 3;  // a gap behind each row
+    t.relative_key = {pointer<T>(relative_key), options.relative_key_shared ? 0 : span * row, row, span,
+                      span * 2 / 3};
     return t;
   }
   template <class T>
@@ -120,6 +126,8 @@ class AttentionCase {
     r.d_query.assign(query.size(), nan), r.d_key.assign(key.size(), nan), r.d_value.assign(value.size(), nan);
     r.d_bias.assign(bias.size(), nan), r.d_relative_bias.assign(relative_bias.size(), nan);
     r.d_alibi_slopes.assign(alibi_slopes.size(), nan);
+    r.d_relative_key.assign(static_cast<size_t>(options.heads * options.relative_key * options.head_dim),
+                            nan);
     return r;
   }
   template <class T>
@@ -131,12 +139,14 @@ class AttentionCase {
     kernels::AttentionGradient<T> g;
     g.out = r.out.data(), g.out_strides = out_strides, g.lse = r.lse.data(), g.lse_strides = lse_strides;
     g.d_out = pointer<T>(d_out), g.d_out_strides = out_strides;
+    g.d_lse = pointer<T>(d_lse);
     g.d_query = r.d_query.data(), g.d_query_strides = query_strides;
     g.d_key = r.d_key.data(), g.d_key_strides = key_strides;
     g.d_value = r.d_value.data(), g.d_value_strides = value_strides;
     g.d_bias = r.d_bias.empty() ? nullptr : r.d_bias.data();
     g.d_relative_bias = r.d_relative_bias.empty() ? nullptr : r.d_relative_bias.data();
     g.d_alibi_slopes = r.d_alibi_slopes.empty() ? nullptr : r.d_alibi_slopes.data();
+    g.d_relative_key = r.d_relative_key.empty() ? nullptr : r.d_relative_key.data();
     return g;
   }
 
@@ -260,9 +270,16 @@ class AttentionCase {
     if (o.bias == Bias::per_head) bias = normal(h * plane, 1), bias_strides = {0, plane, o.keys, 1};
     if (o.bias == Bias::key_only) bias = normal(o.batch * o.keys, 1), bias_strides = {o.keys, 0, 0, 1};
     if (o.relative_bias) relative_bias = normal(h * kSpan, 1);
+    if (o.relative_key) {
+      relative_key = normal((o.relative_key_shared ? 1 : h) * o.relative_key * (o.head_dim + 3), 1);
+      for (size_t i = 0; i < relative_key.size(); ++i) {
+        if (static_cast<int64_t>(i) % (o.head_dim + 3) >= o.head_dim) relative_key[i] = std::nanf("");
+      }
+    }
     if (o.alibi) {
       for (int64_t i = 0; i < h; ++i) alibi_slopes.push_back(std::exp2(-static_cast<float>(i + 1)));
     }
+    if (o.lse_gradient) d_lse = normal(h * query_rows_, 1);
   }
 };
 

@@ -185,6 +185,14 @@ inline std::vector<AttentionCase> attention_option_cases() {
        [](D d, Dtype t, Rng& r) {
          return AttentionOptions{.relative_bias = randn({1, 2 * d.keys}, r, t), .relative_center = d.keys};
        }},
+      {"relative_key",
+       [](D d, Dtype t, Rng& r) {
+         return AttentionOptions{.relative_key = randn({d.heads, 2 * d.keys, d.dim}, r, t)};
+       }},
+      {"relative_key_clipped",
+       [](D d, Dtype t, Rng& r) {
+         return AttentionOptions{.mask = causal(), .relative_key = randn({1, 3, d.dim}, r, t)};
+       }},
       {"softcap", [](D, Dtype, Rng&) { return AttentionOptions{.mask = causal(), .softcap = 0.75f}; }},
       {"scale_zero", [](D, Dtype, Rng&) { return AttentionOptions{.scale = 0.0f}; }},
       {"scale_negative", [](D, Dtype, Rng&) { return AttentionOptions{.scale = -0.5f}; }},
@@ -210,6 +218,7 @@ inline std::vector<AttentionCase> attention_option_cases() {
                                  .bias = randn({d.heads, d.queries, 1}, r, t),
                                  .alibi_slopes = rand({d.heads}, r, t),
                                  .relative_bias = randn({d.heads, 3}, r, t),
+                                 .relative_key = randn({d.heads, 4, d.dim}, r, t),
                                  .dropout_p = 0.25f};
        },
        score_mod(CurvedMod()), true},

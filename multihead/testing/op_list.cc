@@ -11,6 +11,7 @@
 #include "multihead/ops/embedding.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
+#include "multihead/ops/masked_softmax.h"
 #include "multihead/ops/norm.h"
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
@@ -238,6 +239,16 @@ void row_cases(List& list) {
     list.one("log_softmax", "axis " + std::to_string(axis),
              [axis](const Inputs& x) { return log_softmax(x[0], axis); }, {list.normal({3, 5, 2})});
   }
+  for (const bool per_query : {false, true}) {
+    const Tensor valid =
+        per_query ? Tensor::of<int64_t>({2, 3}, {5, 1, 3, 2, 4, 0}) : Tensor::of<int64_t>({2}, {2, 5});
+    const char* variant = per_query ? "per query" : "per sample";
+    list.one("masked_scores", variant,
+             [valid](const Inputs& x) { return square(masked_scores(x[0], valid, 2)); },
+             {list.normal({2, 3, 5})});
+    list.one("masked_softmax", variant, [valid](const Inputs& x) { return masked_softmax(x[0], valid); },
+             {list.normal({2, 3, 5})});
+  }
   const Tensor ids = Tensor::of<int64_t>({2, 4}, {3, 0, 3, 6, 1, 3, 6, 5});
   list.one("embedding", "repeated ids", [ids](const Inputs& x) { return square(embedding(x[0], ids)); },
            {list.normal({7, 5})});
@@ -305,6 +316,22 @@ void attention_cases(List& list) {
   list.one("attention_ragged", "causal",
            [o = causal_rows, cu](const Inputs& x) { return attention_ragged(x[0], x[1], x[2], cu, cu, o); },
            {list.normal({7, 2, 3}), list.normal({7, 2, 3}), list.normal({7, 2, 3})});
+  list.one("attention", "relative key and bias of all heads",
+           [](const Inputs& x) {
+             return attention(x[0], x[1], x[2], {.relative_bias = x[4], .relative_key = x[3]});
+           },
+           {list.normal({2, 4, 5, 3}), list.normal({2, 2, 6, 3}), list.normal({2, 2, 6, 2}),
+            list.normal({1, 7, 3}), list.normal({1, 7})});
+  list.one("attention_packed", "relative key, clipped",
+           [](const Inputs& x) {
+             return attention_packed(x[0], {.num_heads = 2},
+                                     {.mask = causal(), .softcap = 2, .relative_key = transpose(x[1], 0, 1)});
+           },
+           {list.normal({2, 5, 18}), list.normal({4, 2, 3})});
+  list.one(
+      "attention_ragged", "relative key",
+      [cu](const Inputs& x) { return attention_ragged(x[0], x[1], x[2], cu, cu, {.relative_key = x[3]}); },
+      {list.normal({7, 2, 3}), list.normal({7, 1, 3}), list.normal({7, 1, 3}), list.normal({2, 6, 3})});
   for (const RotaryLayout layout : {RotaryLayout::halves, RotaryLayout::interleaved}) {
     const RotaryTable table = rotary_table(3, {5}, rotary_frequencies(4), layout);
     list.one("rotary", "partial", [table](const Inputs& x) { return rotary(x[0], table, 1); },

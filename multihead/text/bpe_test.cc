@@ -96,8 +96,8 @@ TEST(UnicodeTest, ClassesAndUtf8) {
 }
 
 TEST(UnicodeTest, QuotesAreSafeToPrint) {
-  EXPECT_EQ(in_quotes("a\n\x1B[31m\xFF\xC3\xA9"), "\"a\\n\\x1b[31m\\xff\xC3\xA9\"");
-  EXPECT_EQ(in_quotes(std::string(50, 'x')), '"' + std::string(40, 'x') + "...\"");
+  EXPECT_EQ(in_quotes("a\n\x1B[31m\xFF\xC3\xA9"), "\"a\\n\\u001b[31m\\xff\xC3\xA9\"");
+  EXPECT_EQ(in_quotes(std::string(90, 'x')), '"' + std::string(80, 'x') + "…\"");
 }
 
 // The definition: the pair of lowest rank, leftmost first, until no pair merges.

@@ -214,6 +214,25 @@ TEST_F(CorpusFileTest, EveryDamagedByteOfATokenFileIsFound) {
   EXPECT_THROW(TokenFile::open(folder_), IoError);
 }
 
+TEST_F(CorpusFileTest, ATokenFileThatIsCutShortWhileOpenIsAnError) {
+  for (const int64_t vocab : {65536, 1 << 20}) {
+    const fs::path path = folder_ / "t.tokens";
+    TokenFileWriter writer(path, vocab, 5);
+    writer.append(counting(40'000));
+    writer.finish();
+    const TokenFile file = TokenFile::open(path);
+    fs::resize_file(path, 64 + 1000);
+    std::vector<int32_t> tokens(100);
+    file.tokens().copy(0, tokens);
+    EXPECT_EQ(tokens, counting(100));
+    const std::string error = error_of<IoError>([&] { file.tokens().copy(30'000, tokens); });
+    EXPECT_THAT(error, HasSubstr("t.tokens"));
+    EXPECT_THAT(error, HasSubstr("it ends at byte"));
+    EXPECT_THROW(file.tokens().sub(30'000, 100)[7], IoError);
+    EXPECT_THROW(file.tokens().each_piece([](int64_t, std::span<const int32_t>) {}), IoError);
+  }
+}
+
 TEST_F(CorpusFileTest, WritesTheTokensOfATextInPieces) {
   std::string text;
   for (int i = 0; text.size() < (size_t{1} << 24) + 100000; ++i)

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "multihead/text/bpe-inl.h"
+#include "multihead/text/normalize-inl.h"
+#include "multihead/text/token_finder-inl.h"
 #include "multihead/text/tokenizer.h"
 
 namespace multihead::text {
@@ -20,6 +22,8 @@ struct AddedToken {
   std::string content;
   bool special = true;
   bool lstrip = false, rstrip = false;  // swallow the white space before, behind
+  bool normalized = false;              // found in the normalised text, not in what was given
+  std::string found = {};               // by Model::finish(): the content as it stands in that text
 };
 
 struct Tokenizer::Model {
@@ -31,6 +35,7 @@ struct Tokenizer::Model {
   std::string source;                   // the file this was read from, written back unchanged
 
   // Byte pairs.
+  Normalizer normalizer = Normalizer::none;
   MergeTable merges;
   std::vector<SplitRule> rules;
   bool add_prefix_space = false;
@@ -43,8 +48,10 @@ struct Tokenizer::Model {
   std::vector<bool> is_special;                       // by id
   std::unordered_map<std::string_view, int32_t> ids;  // of tokens
   std::array<int32_t, 256> byte_token;
-  std::unordered_map<int32_t, int32_t> characters;        // code point -> id
-  std::array<std::vector<const AddedToken*>, 256> match;  // added tokens by first byte, longest first
+  std::unordered_map<int32_t, int32_t> characters;  // code point -> id
+  // Added tokens, by place in `added`, as they are found in a text; plain: not special. Those of the text as
+  // given come first, the others in what is left of it, normalised.
+  TokenFinder given_tokens, normalized_tokens;
 
   void finish();
 };

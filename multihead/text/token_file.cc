@@ -1,17 +1,13 @@
 #include "multihead/text/token_file.h"
 
-#include <sys/mman.h>
-
+#include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <vector>
 
 #include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/core/json.h"
 
 namespace multihead::text {
 namespace {
@@ -54,67 +50,95 @@ void check_header(const Header& header, uint64_t file_size, const std::string& n
 
 void TokenView::copy(int64_t begin, std::span<int32_t> out) const {
   if (out.empty()) return;  // memcpy minds null pointers even then
-  if (width_ == 4) {
-    std::memcpy(out.data(), static_cast<const int32_t*>(data_) + begin, out.size_bytes());
+  const size_t bytes = out.size() * static_cast<size_t>(width_);
+  const uint64_t at = static_cast<uint64_t>(begin) * static_cast<uint64_t>(width_);
+  // Narrow tokens go to the back of `out` and are widened from the front, which never overtakes them.
+  char* to = reinterpret_cast<char*>(out.data()) + (out.size_bytes() - bytes);
+  if (file_ != nullptr) {
+    file_->read(offset_ + at, to, bytes);
   } else {
-    const auto* from = static_cast<const uint16_t*>(data_) + begin;
-    for (size_t i = 0; i < out.size(); ++i) out[i] = from[i];
+    std::memcpy(to, static_cast<const char*>(data_) + at, bytes);
+  }
+  if (width_ == 4) return;
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t token;
+    std::memcpy(&token, to + i * sizeof token, sizeof token);
+    out[i] = token;
   }
 }
 
 TokenView TokenView::sub(int64_t begin, int64_t size) const {
   MH_CHECK(begin >= 0 && size >= 0 && begin <= size_ - size, ValueError, "TokenView: tokens [", begin, ", ",
            begin, " + ", size, ") must lie in [0, ", size_, ")");
-  return {static_cast<const char*>(data_) + begin * width_, size, width_};
+  TokenView part = *this;
+  part.size_ = size;
+  const int64_t skipped = begin * width_;
+  if (file_ != nullptr) {
+    part.offset_ += static_cast<uint64_t>(skipped);
+  } else {
+    part.data_ = static_cast<const char*>(data_) + skipped;
+  }
+  return part;
 }
 
-struct TokenFile::Mapping {
-  void* address = MAP_FAILED;
-  size_t size = 0;
-  Header header;
+struct TokenFile::Opened {
+  FileReader file;
+  Header header = {};
 
-  ~Mapping() {
-    if (address != MAP_FAILED) ::munmap(address, size);
-  }
-  const unsigned char* payload() const { return static_cast<const unsigned char*>(address) + sizeof(Header); }
   TokenView tokens() const {
-    return {payload(), static_cast<int64_t>(header.count), static_cast<int>(header.width)};
+    return {file, sizeof(Header), static_cast<int64_t>(header.count), static_cast<int>(header.width)};
   }
 };
 
-TokenFile TokenFile::open(const std::filesystem::path& path, const Options& options) {
-  const std::string name = path.string();
-  const FileReader file(name);
-  auto mapping = std::make_shared<Mapping>();
-  mapping->size = file.size();
-  MH_CHECK(mapping->size >= sizeof(Header), FormatError, name, ": a token file has at least ", sizeof(Header),
-           " bytes, got ", mapping->size);
-  mapping->address = ::mmap(nullptr, mapping->size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-  MH_CHECK(mapping->address != MAP_FAILED, IoError, "cannot map ", quote(name, 400), ": ",
-           std::generic_category().message(errno));
-  std::memcpy(&mapping->header, mapping->address, sizeof(Header));
-  check_header(mapping->header, mapping->size, name);
-  if (!options.verify) return TokenFile(std::move(mapping));
+namespace {
 
+void verify_checksum(const FileReader& file, const Header& header) {
+  std::vector<char> piece(size_t{1} << 20);
   Checksum sum;
-  sum.update(mapping->payload(), mapping->size - sizeof(Header));
-  MH_CHECK(sum.value() == mapping->header.checksum, FormatError, name,
+  for (uint64_t at = sizeof(Header); at < file.size(); at += piece.size()) {
+    piece.resize(std::min<uint64_t>(piece.size(), file.size() - at));
+    file.read(at, piece.data(), piece.size());
+    sum.update(piece.data(), piece.size());
+  }
+  MH_CHECK(sum.value() == header.checksum, FormatError, file.path(),
            ": the tokens are damaged: wrong checksum");
-  const TokenView tokens = mapping->tokens();
-  for (int64_t i = 0; i < tokens.size(); ++i)
-    MH_CHECK(static_cast<uint32_t>(tokens[i]) < mapping->header.vocab_size, FormatError, name, ": token ",
-             static_cast<uint32_t>(tokens[i]), " at offset ", sizeof(Header) + i * mapping->header.width,
-             " is outside the vocabulary of ", mapping->header.vocab_size);
-  return TokenFile(std::move(mapping));
 }
 
-TokenView TokenFile::tokens() const { return mapping_->tokens(); }
-int64_t TokenFile::vocab_size() const { return static_cast<int64_t>(mapping_->header.vocab_size); }
-uint64_t TokenFile::tokenizer_fingerprint() const { return mapping_->header.fingerprint; }
+void verify_range(const TokenView& tokens, const Header& header, const std::string& name) {
+  tokens.each_piece([&](int64_t begin, std::span<const int32_t> piece) {
+    for (size_t i = 0; i < piece.size(); ++i) {
+      const auto token = static_cast<uint32_t>(piece[i]);
+      MH_CHECK(token < header.vocab_size, FormatError, name, ": token ", token, " at offset ",
+               sizeof(Header) + (static_cast<size_t>(begin) + i) * header.width,
+               " is outside the vocabulary of ", header.vocab_size);
+    }
+  });
+}
+
+}  // namespace
+
+TokenFile TokenFile::open(const std::filesystem::path& path, const Options& options) {
+  const std::string name = path.string();
+  auto opened = std::make_shared<Opened>(Opened{FileReader(name)});
+  const FileReader& file = opened->file;
+  MH_CHECK(file.size() >= sizeof(Header), FormatError, name, ": a token file has at least ", sizeof(Header),
+           " bytes, got ", file.size());
+  file.read(0, &opened->header, sizeof(Header));
+  check_header(opened->header, file.size(), name);
+  if (options.verify) {
+    verify_checksum(file, opened->header);
+    verify_range(opened->tokens(), opened->header, name);
+  }
+  return TokenFile(std::move(opened));
+}
+
+TokenView TokenFile::tokens() const { return opened_->tokens(); }
+int64_t TokenFile::vocab_size() const { return static_cast<int64_t>(opened_->header.vocab_size); }
+uint64_t TokenFile::tokenizer_fingerprint() const { return opened_->header.fingerprint; }
 
 void TokenFile::check_tokenizer(uint64_t fingerprint) const {
-  MH_CHECK(fingerprint == mapping_->header.fingerprint, ValueError,
-           "token file: it was written with another tokenizer (fingerprint ", mapping_->header.fingerprint,
+  MH_CHECK(fingerprint == opened_->header.fingerprint, ValueError,
+           "token file: it was written with another tokenizer (fingerprint ", opened_->header.fingerprint,
            ", this one has ", fingerprint, ")");
 }
 

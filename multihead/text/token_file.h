@@ -1,10 +1,12 @@
-// A file of token ids, mapped into memory: corpora larger than memory train as well as small ones.
+// A file of token ids, read where a window asks for it: corpora larger than memory train as well as small
+// ones. Not mapped, because a mapped file that somebody shortens kills the process that reads it.
 //
 // Layout, little-endian: "MHTOKENS", u32 version = 1, u32 bytes per token (2 or 4), u64 token count, u64
 // vocabulary size, u64 fingerprint of the tokenizer, u64 checksum of the tokens, u64 zero, u64 checksum of
 // the 56 bytes before; then the tokens. Checksums are those of core/checksum.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -12,9 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "multihead/core/files.h"
+
 namespace multihead::text {
 
-/// Tokens in memory, as 16- or 32-bit numbers; does not own them.
+/// Tokens as 16- or 32-bit numbers, in memory or in a file; does not own them.
 class TokenView {
  public:
   TokenView(std::span<const int32_t> tokens)  // NOLINT(google-explicit-constructor)
@@ -22,32 +26,49 @@ class TokenView {
   TokenView(const std::vector<int32_t>& tokens)  // NOLINT(google-explicit-constructor)
       : TokenView(std::span<const int32_t>(tokens)) {}
   TokenView(std::vector<int32_t>&&) = delete;  // would dangle
-  TokenView(const void* data, int64_t size, int width) : data_(data), size_(size), width_(width) {}
+  /// Of a file that outlives the view, from byte `offset` on.
+  TokenView(const FileReader& file, uint64_t offset, int64_t size, int width)
+      : file_(&file), offset_(offset), size_(size), width_(width) {}
 
   int64_t size() const { return size_; }
+  /// One token; copy() and each_piece() read many at a time. Throws what copy() throws.
   int32_t operator[](int64_t i) const {
-    return width_ == 2 ? static_cast<const uint16_t*>(data_)[i] : static_cast<const int32_t*>(data_)[i];
+    int32_t token;
+    copy(i, {&token, 1});
+    return token;
   }
-  /// out[i] = tokens[begin + i]; the range must lie inside.
+  /// out[i] = tokens[begin + i]; the range must lie inside. Throws IoError (a file that has become shorter).
   void copy(int64_t begin, std::span<int32_t> out) const;
+  /// f(begin, tokens) for stretches of the tokens, from the first to the last.
+  template <class F>
+  void each_piece(F&& f) const {
+    constexpr int64_t kPiece = 1 << 16;
+    std::vector<int32_t> piece;
+    for (int64_t begin = 0; begin < size_; begin += kPiece) {
+      piece.resize(static_cast<size_t>(std::min(kPiece, size_ - begin)));
+      copy(begin, piece);
+      f(begin, std::span<const int32_t>(piece));
+    }
+  }
   /// The tokens [begin, begin + size).
   TokenView sub(int64_t begin, int64_t size) const;
 
  private:
-  const void* data_;
+  const void* data_ = nullptr;        // in memory
+  const FileReader* file_ = nullptr;  // or here
+  uint64_t offset_ = 0;
   int64_t size_;
   int width_;
 };
 
-/// A token file opened for reading; cheap to copy, the mapping lives as long as a copy.
+/// A token file opened for reading; cheap to copy, it stays open as long as a copy lives.
 class TokenFile {
  public:
   struct Options {
     /// Reads everything once: checksum, and every token below the vocabulary size.
     bool verify = true;
   };
-  /// Throws: IoError; FormatError naming the fault and its offset. The file must not be shortened while
-  /// mapped.
+  /// Throws: IoError; FormatError naming the fault and its offset.
   static TokenFile open(const std::filesystem::path& path, const Options& options);
   static TokenFile open(const std::filesystem::path& path) { return open(path, Options()); }
 
@@ -60,9 +81,9 @@ class TokenFile {
   void check_tokenizer(uint64_t fingerprint) const;
 
  private:
-  struct Mapping;
-  explicit TokenFile(std::shared_ptr<const Mapping> mapping) : mapping_(std::move(mapping)) {}
-  std::shared_ptr<const Mapping> mapping_;
+  struct Opened;
+  explicit TokenFile(std::shared_ptr<const Opened> opened) : opened_(std::move(opened)) {}
+  std::shared_ptr<const Opened> opened_;
 };
 
 /// Writes a token file in pieces; it appears under its name when finish() returns, complete, or never.

@@ -20,15 +20,12 @@ class Encoder {
   void text(std::string_view text, size_t offset) {
     if (text.empty()) return;
     if (model_.kind == Tokenizer::Kind::characters) return characters(text, offset);
-    if (model_.add_prefix_space && text[0] != ' ') {
-      cache_.clear();  // its keys would point into the copy
-      const std::string copy = ' ' + std::string(text);
-      byte_pairs(copy);
-      cache_.clear();
-    } else {
-      byte_pairs(text);
-    }
+    if (model_.add_prefix_space && text[0] != ' ') return passing_text(' ' + std::string(text));
+    byte_pairs(text);
   }
+
+  /// For the cache, whose keys point into the texts: those before and those to come live no longer.
+  void forget() { cache_.clear(); }
 
  private:
   struct Span {
@@ -56,6 +53,12 @@ class Encoder {
     throw ValueError(concat("tokenizer: character ", in_quotes(character), " (", code, ") at offset ", offset,
                             " is not among the ", model_.characters.size(),
                             " it knows, and it has no token for unknown ones"));
+  }
+
+  void passing_text(const std::string& text) {
+    forget();
+    byte_pairs(text);
+    forget();
   }
 
   void byte_pairs(std::string_view text) {
@@ -106,12 +109,6 @@ class Encoder {
   std::unordered_map<std::string_view, Span> cache_;
 };
 
-const AddedToken* added_token_at(const Model& model, std::string_view text, size_t at, bool parse_special) {
-  for (const AddedToken* token : model.match[static_cast<unsigned char>(text[at])])
-    if ((parse_special || !token->special) && text.substr(at).starts_with(token->content)) return token;
-  return nullptr;
-}
-
 size_t space_begin(std::string_view text, size_t floor, size_t at) {
   while (at > floor) {
     size_t before = at - 1;
@@ -129,6 +126,22 @@ size_t space_end(std::string_view text, size_t at) {
     at += c.length;
   }
   return at;
+}
+
+// Calls `on_text(begin, end)` for what is between added tokens, which `on_token(id)` gets.
+template <class OnText, class OnToken>
+void split_at_tokens(const Model& model, const TokenFinder& finder, std::string_view text, bool parse_special,
+                     OnText&& on_text, OnToken&& on_token) {
+  size_t begin = 0;
+  TokenScan scan(finder, text, !parse_special);
+  for (TokenScan::Found found = scan.next(0); found.token >= 0; found = scan.next(begin)) {
+    const AddedToken& token = model.added[found.token];
+    on_text(begin, token.lstrip ? space_begin(text, begin, found.begin) : found.begin);
+    on_token(token.id);
+    begin = found.begin + token.found.size();
+    if (token.rstrip) begin = space_end(text, begin);
+  }
+  on_text(begin, text.size());
 }
 
 int32_t checked_id(const Model& model, int32_t id, const char* who) {
@@ -190,15 +203,16 @@ void Model::finish() {
     ids.emplace(token, static_cast<int32_t>(bytes.size()));
     bytes.push_back(kind == Kind::bpe ? symbols_to_bytes(token) : token);
   }
-  for (const AddedToken& token : added) {
+  for (size_t i = 0; i < added.size(); ++i) {
+    AddedToken& token = added[i];
     is_special[token.id] = token.special;
     bytes[token.id] = token.content;
-    match[static_cast<unsigned char>(token.content[0])].push_back(&token);
+    token.found =
+        token.normalized ? normalized(normalizer, token.content).value_or(token.content) : token.content;
+    TokenFinder& finder = token.normalized ? normalized_tokens : given_tokens;
+    finder.add(token.found, static_cast<int32_t>(i), !token.special);
   }
-  for (auto& list : match)
-    std::stable_sort(list.begin(), list.end(), [](const AddedToken* a, const AddedToken* b) {
-      return a->content.size() > b->content.size();
-    });
+  given_tokens.finish(), normalized_tokens.finish();
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
     const auto found = ids.find(bytes_to_symbols({&byte, 1}));
@@ -218,21 +232,22 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   std::vector<int32_t> out;
   if (options.add_template) out = model.prefix;
   Encoder encoder(model, out);
-  size_t begin = 0;
-  for (size_t at = model.added.empty() ? text.size() : 0; at < text.size();) {
-    const AddedToken* token = added_token_at(model, text, at, options.parse_special);
-    if (token == nullptr) {
-      ++at;
-      continue;
-    }
-    const size_t stop = token->lstrip ? space_begin(text, begin, at) : at;
-    encoder.text(text.substr(begin, stop - begin), begin);
-    out.push_back(token->id);
-    at += token->content.size();
-    if (token->rstrip) at = space_end(text, at);
-    begin = at;
-  }
-  encoder.text(text.substr(begin), begin);
+  const auto put = [&](int32_t id) { out.push_back(id); };
+  const auto normal_text = [&](std::string_view piece, size_t offset) {
+    split_at_tokens(
+        model, model.normalized_tokens, piece, options.parse_special,
+        [&](size_t begin, size_t end) { encoder.text(piece.substr(begin, end - begin), offset + begin); },
+        put);
+  };
+  const auto given_text = [&](size_t begin, size_t end) {
+    const std::string_view piece = text.substr(begin, end - begin);
+    const std::optional<std::string> normal = normalized(model.normalizer, piece);
+    if (!normal) return normal_text(piece, begin);
+    encoder.forget();
+    normal_text(*normal, begin);
+    encoder.forget();
+  };
+  split_at_tokens(model, model.given_tokens, text, options.parse_special, given_text, put);
   if (options.add_template) out.insert(out.end(), model.suffix.begin(), model.suffix.end());
   return out;
 }
@@ -259,6 +274,7 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t at) const {
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
   std::string out;
   for (int32_t id : ids) {
+    if (id >= vocab_size()) continue;
     checked_id(*model_, id, "tokenizer: decode");
     if (!(options.skip_special && model_->is_special[id])) out += model_->bytes[id];
   }
@@ -293,6 +309,11 @@ uint64_t Tokenizer::fingerprint() const {
   for (const std::string& token : m.tokens) hash = hash_bytes(hash_number(hash, std::ssize(token)), token);
   for (const AddedToken& a : m.added)
     hash = hash_number(hash, a.id << 3 | a.special << 2 | a.lstrip << 1 | int{a.rstrip});
+  // What came later counts where it is used, so that older fingerprints hold.
+  if (m.normalizer == Normalizer::none) return hash;
+  hash = hash_number(hash, static_cast<int>(m.normalizer));
+  for (const AddedToken& a : m.added)
+    if (a.normalized) hash = hash_number(hash, ~int64_t{a.id});
   for (const SplitRule& rule : m.rules)
     hash = hash_number(hash_number(hash, static_cast<int>(rule.kind)), rule.max_digits);
   for (const Merge& merge : m.merges.merges()) hash = hash_number(hash_number(hash, merge.left), merge.right);

@@ -74,16 +74,16 @@ class Tokenizer {
   static Tokenizer train_bpe(std::string_view text, const BpeOptions& options = {});
 
   /// Reads a tokenizer.json or the directory that holds one (with tokenizer_config.json for the roles of
-  /// special tokens). Understands byte-level BPE (GPT-2, RoBERTa, Llama 3, Qwen 2 without its normalizer) and
+  /// special tokens). Understands byte-level BPE (GPT-2, RoBERTa, Llama 3, Qwen 2 and 3 with their NFC) and
   /// the character tokenizers of this library; refuses everything else by name.
   /// Throws: IoError, FormatError.
   static Tokenizer load(const std::filesystem::path& path);
   /// The same from memory; `name` is how messages call it.
   static Tokenizer from_json(std::string_view json, const std::string& name = "tokenizer.json");
 
-  /// Writes `directory`/tokenizer.json and tokenizer_config.json, each replaced atomically; the directory is
-  /// made if need be. A path that ends in .json is the file itself, alone.
-  /// Throws: IoError.
+  /// Writes `directory`/tokenizer.json and tokenizer_config.json, which change as one; the directory is made
+  /// if need be. A path that ends in .json is the file itself, alone. Throws: IoError; ValueError if files
+  /// there were not written by this library, or changed since.
   void save(const std::filesystem::path& path) const;
   /// The contents of tokenizer.json and tokenizer_config.json.
   std::string to_json() const;
@@ -96,8 +96,8 @@ class Tokenizer {
   /// The first offset >= `at` (> 0) where the text can be cut so that both sides, encoded alone and without a
   /// template, give the ids of the whole; text.size() if there is none. For texts too long for memory.
   size_t safe_cut(std::string_view text, size_t at) const;
-  /// The bytes the ids stand for, joined; a cut inside a character stays cut (see complete_utf8).
-  /// Throws: ValueError for an id outside [0, vocab_size).
+  /// The bytes the ids stand for, joined; a cut inside a character stays cut (see complete_utf8). Ids from
+  /// vocab_size on, to which models pad their tables, stand for nothing. Throws: ValueError for an id < 0.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 
   Kind kind() const;

@@ -5,6 +5,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/json.h"
+#include "multihead/io/file_set.h"
 #include "multihead/text/model-inl.h"
 
 namespace multihead::text {
@@ -123,33 +124,43 @@ class Reader {
   void read_normalizer(const Json& normalizer) {
     if (!normalizer.is_object()) wrong("normalizer", "an object", normalizer);
     const std::string type = string(normalizer, "type", "normalizer.type");
-    if (type == "Sequence" && array(normalizer, "normalizers", "normalizer.normalizers").size() == 0) return;
-    unsupported("normalizer", in_quotes(type));
+    constexpr std::pair<const char*, Normalizer> kForms[] = {{"NFC", Normalizer::nfc},
+                                                             {"NFD", Normalizer::nfd},
+                                                             {"NFKC", Normalizer::nfkc},
+                                                             {"NFKD", Normalizer::nfkd}};
+    for (const auto& [name, form] : kForms) {
+      if (type == name) model_.normalizer = form;
+    }
+    if (model_.normalizer != Normalizer::none) return;
+    if (type != "Sequence") unsupported("normalizer", in_quotes(type));
+    const Json& steps = array(normalizer, "normalizers", "normalizer.normalizers");
+    if (steps.size() > 1) unsupported("normalizer", "a sequence of more than one step");
+    if (steps.size() == 1) read_normalizer(steps.at(size_t{0}));
   }
 
   // Tokens: the vocabulary and the added ones must fill the ids 0 … n-1, each once.
   void read_tokens(const Json& vocab) {
-    std::vector<std::pair<int32_t, const std::string*>> entries;
+    std::vector<std::pair<int32_t, std::string_view>> entries;
     for (const auto& [token, value] : vocab.members()) {
       if (token.empty()) fail("model.vocab: a token must not be empty");
-      entries.emplace_back(vocab_id(token, value), &token);
+      entries.emplace_back(vocab_id(token, value), token);
     }
     read_added(vocab);
     for (const AddedToken& token : model_.added)
-      if (!vocab.contains(token.content)) entries.emplace_back(token.id, &token.content);
+      if (!vocab.contains(token.content)) entries.emplace_back(token.id, token.content);
     std::sort(entries.begin(), entries.end(), [](auto& a, auto& b) { return a.first < b.first; });
     for (const auto& [id, token] : entries) {
       const auto next = static_cast<int32_t>(model_.tokens.size());
       if (id < next)
-        fail("id ", id, " is given to both ", in_quotes(model_.tokens.back()), " and ", in_quotes(*token));
+        fail("id ", id, " is given to both ", in_quotes(model_.tokens.back()), " and ", in_quotes(token));
       if (id > next)
-        fail("ids have a hole: no token has id ", next, ", the next is ", in_quotes(*token), " with ", id);
-      model_.tokens.push_back(*token);
+        fail("ids have a hole: no token has id ", next, ", the next is ", in_quotes(token), " with ", id);
+      model_.tokens.emplace_back(token);
     }
     if (model_.tokens.empty()) fail("model.vocab is empty");
   }
 
-  int32_t vocab_id(const std::string& token, const Json& value) const {
+  int32_t vocab_id(std::string_view token, const Json& value) const {
     // The place is spelt out only when it is needed: there are many tokens.
     if (!value.is_integer() || value.as_int() < 0 || value.as_int() >= INT32_MAX)
       token_id(value, "model.vocab[" + in_quotes(token) + "]");
@@ -174,6 +185,7 @@ class Reader {
       token.special = flag(entry, "special", where);
       token.lstrip = flag(entry, "lstrip", where);
       token.rstrip = flag(entry, "rstrip", where);
+      token.normalized = flag(entry, "normalized", where);
       if (flag(entry, "single_word", where)) unsupported(where + ".single_word", "true");
       if (const Json* known = vocab.find(token.content); known && *known != Json(token.id))
         fail(where, ": token ", in_quotes(token.content), " has id ", token.id, " here and ", known->dump(),
@@ -184,6 +196,7 @@ class Reader {
 
   void read_characters(const Json& model) {
     model_.kind = Tokenizer::Kind::characters;
+    if (model_.normalizer != Normalizer::none) unsupported("normalizer", "one with single characters");
     const Json& pre = object(root_, "pre_tokenizer", "pre_tokenizer");
     const bool each = is_type(pre, "Split") && pattern(pre, "pre_tokenizer") == kEveryCharacter &&
                       member(pre, "behavior") == "Isolated";
@@ -343,7 +356,11 @@ class Reader {
           string(object(item, "SpecialToken", where + ".single"), "id", where + ".single.id");
       const Json& tokens = object(post, "special_tokens", where + ".special_tokens");
       const Json& token = object(tokens, name.c_str(), where + ".special_tokens[" + in_quotes(name) + "]");
-      for (const Json& id : array(token, "ids", where + ".special_tokens.ids").items())
+      const Json& ids = array(token, "ids", where + ".special_tokens.ids");
+      // Each item may stand for many ids: written out, they must not be more than the file has bytes.
+      if (model_.prefix.size() + model_.suffix.size() + ids.size() > model_.source.size())
+        fail(where, ".single: its tokens stand for more ids than the file has bytes");
+      for (const Json& id : ids.items())
         (behind ? model_.suffix : model_.prefix).push_back(known_id(id, where + ".special_tokens.ids"));
     }
     if (!behind) fail(where, ".single has no place for the text");
@@ -375,6 +392,22 @@ SpecialTokens read_roles(std::string_view json, const Model& model, const std::s
   return special;
 }
 
+// Folders that come with the files of another library say what to do with them.
+void explain_missing(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const auto holds = [&](const char* file) { return std::filesystem::exists(folder / file, ignored); };
+  if (holds("tokenizer.json")) return;
+  for (const char* file : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm"}) {
+    MH_CHECK(!holds(file), FormatError, folder.string(), ": has no tokenizer.json but ", file,
+             ", a SentencePiece model, which is not read; the model itself takes token ids "
+             "(LanguageModel.load or Seq2Seq.load in Python), which sentencepiece or transformers can make");
+  }
+  MH_CHECK(!holds("vocab.json"), FormatError, folder.string(),
+           ": has no tokenizer.json but vocab.json; write one with transformers: python3 -c \"import "
+           "transformers; "
+           "transformers.AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\"");
+}
+
 std::shared_ptr<Model> read_model(std::string_view json, const std::string& name) {
   auto model = std::make_shared<Model>();
   model->source = json;
@@ -398,6 +431,10 @@ Tokenizer Tokenizer::from_contents(std::string_view json, std::string_view confi
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   std::error_code error;
   const bool directory = std::filesystem::is_directory(path, error);
+  if (directory) {
+    explain_missing(path);
+    io::check_complete(path.string(), "tokenizer.json");
+  }
   const std::filesystem::path file = directory ? path / "tokenizer.json" : path;
   const std::shared_ptr<Model> model = read_model(read_file(file.string()), file.string());
   const std::filesystem::path config = path / "tokenizer_config.json";

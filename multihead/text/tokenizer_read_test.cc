@@ -46,6 +46,57 @@ TEST(TokenizerReadTest, SmallestFileWorks) {
   EXPECT_THROW(tokenizer.encode("c"), ValueError);  // no token for this byte
 }
 
+// é is the bytes C3 A9, symbols Ã ©; the acute accent alone is CC 81, Ì and U+0123.
+std::string accents(const std::string& normalizer, const std::string& added = "[]") {
+  return file({.vocab = "{\"Ã\":0,\"©\":1,\"e\":2,\"Ì\":3,\"ģ\":4}",
+               .merges = "[]",
+               .added = added,
+               .top = "\"normalizer\":" + normalizer});
+}
+
+TEST(TokenizerReadTest, TextIsNormalisedFirst) {
+  using testing::ElementsAre;
+  const std::string composed = "\xC3\xA9", apart = "e\xCC\x81";
+  for (const char* form : {R"({"type":"NFC"})", R"({"type":"Sequence","normalizers":[{"type":"NFKC"}]})"}) {
+    const Tokenizer tokenizer = Tokenizer::from_json(accents(form));
+    EXPECT_THAT(tokenizer.encode(apart), ElementsAre(0, 1)) << form;
+    EXPECT_THAT(tokenizer.encode(composed), ElementsAre(0, 1)) << form;
+    // Each side of a byte that is no UTF-8 stands alone.
+    EXPECT_THAT(tokenizer.encode("e\xC3\xCC\x81"), ElementsAre(2, 0, 3, 4)) << form;
+  }
+  const Tokenizer tokenizer = Tokenizer::from_json(accents(R"({"type":"NFD"})"));
+  EXPECT_THAT(tokenizer.encode(composed + apart), ElementsAre(2, 3, 4, 2, 3, 4));
+  EXPECT_NE(tokenizer.fingerprint(), Tokenizer::from_json(accents("null")).fingerprint());
+}
+
+TEST(TokenizerReadTest, AddedTokensAreFoundAsGivenOrNormalised) {
+  using testing::ElementsAre;
+  const std::string composed = "\xC3\xA9", apart = "e\xCC\x81";
+  const auto with = [&](const char* flag) {
+    return Tokenizer::from_json(
+        accents(R"({"type":"NFC"})",
+                concat(R"([{"id":5,"special":false,"content":")", apart, R"(","normalized":)", flag, "}]")));
+  };
+  EXPECT_THAT(with("true").encode(composed + apart), ElementsAre(5, 5));
+  EXPECT_THAT(with("false").encode(composed + apart), ElementsAre(0, 1, 5));
+}
+
+// One token that stands for K ids, R times in the template.
+TEST(TokenizerReadTest, TemplatesStayAsSmallAsTheirFile) {
+  const auto with_template = [](int repeats, int ids) {
+    std::string single, list;
+    for (int i = 0; i < repeats; ++i) single += R"({"SpecialToken":{"id":"s","type_id":0}},)";
+    for (int i = 0; i < ids; ++i) list += i > 0 ? ",0" : "0";
+    return file({.top = R"("version":"1.0","post_processor":{"type":"TemplateProcessing","single":[)" +
+                        single +
+                        R"({"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"s":{"id":"s",)" +
+                        R"("ids":[)" + list + R"(],"tokens":["a"]}}})"});
+  };
+  EXPECT_EQ(Tokenizer::from_json(with_template(3, 2)).encode("b").size(), 7u);
+  EXPECT_EQ(Tokenizer::from_json(with_template(40, 40)).encode("b").size(), 1601u);
+  EXPECT_THAT(error_of(with_template(1000, 1000)), HasSubstr("stand for more ids than the file has bytes"));
+}
+
 TEST(TokenizerReadTest, Vocabulary) {
   EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":1})"})),
               AllOf(HasSubstr("t.json: id 1 is given to both"), HasSubstr("\"b\""), HasSubstr("\"ab\"")));
@@ -128,7 +179,10 @@ TEST(TokenizerReadTest, WhatIsNotUnderstoodIsRefusedByName) {
               HasSubstr("end_of_word_suffix"));
   EXPECT_THAT(error_of(file({.model = R"("type":"BPE","unk_token":"<unk>")"})),
               HasSubstr("not in the vocabulary"));
-  EXPECT_THAT(error_of(file({.top = R"("normalizer":{"type":"NFC"})"})), HasSubstr("normalizer: \"NFC\""));
+  EXPECT_THAT(error_of(file({.top = R"("normalizer":{"type":"Lowercase"})"})),
+              HasSubstr("normalizer: \"Lowercase\""));
+  EXPECT_THAT(error_of(file({.top = R"("normalizer":{"type":"Sequence","normalizers":[{},{}]})"})),
+              HasSubstr("more than one step"));
   EXPECT_THAT(error_of(file({.top = R"("truncation":{"max_length":4})"})), HasSubstr("truncation"));
   EXPECT_THAT(error_of(file({.top = R"("version":"2.0")"})), HasSubstr("version"));
   EXPECT_THAT(error_of(file({.top = R"("post_processor":{"type":"BertProcessing"})"})),

@@ -2,6 +2,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/json.h"
+#include "multihead/io/file_set.h"
 #include "multihead/text/model-inl.h"
 
 namespace multihead::text {
@@ -89,9 +90,10 @@ std::string Tokenizer::config_json() const {
 
 void Tokenizer::save(const std::filesystem::path& path) const {
   if (path.extension() == ".json") return write_file_atomically(path.string(), to_json());
-  make_folder(path.string());
-  write_file_atomically((path / "tokenizer.json").string(), to_json());
-  write_file_atomically((path / "tokenizer_config.json").string(), config_json());
+  io::save_files(path.string(), io::kTokenizerFiles, [&](io::DirectoryWriter& writer) {
+    writer.write("tokenizer.json", to_json());
+    writer.write("tokenizer_config.json", config_json());
+  });
 }
 
 }  // namespace multihead::text

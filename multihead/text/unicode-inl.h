@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "multihead/core/json.h"
+
 namespace multihead::text {
 
 struct DecodedChar {
@@ -38,8 +40,8 @@ int32_t byte_to_symbol(uint8_t byte);
 /// The byte a code point stands for, or -1.
 int32_t symbol_to_byte(int32_t code_point);
 
-/// `text` in quotes for a message: control characters escaped, invalid bytes as \xNN, cut after 40
-/// characters.
-std::string in_quotes(std::string_view text);
+/// `text` in quotes for a message: what a terminal would obey is escaped, and what is no UTF-8; cut after 80
+/// bytes.
+inline std::string in_quotes(std::string_view text) { return quote(text); }
 
 }  // namespace multihead::text

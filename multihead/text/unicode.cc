@@ -117,32 +117,4 @@ int32_t symbol_to_byte(int32_t code_point) {
   return code_point >= 0 && code_point < std::ssize(table) ? table[code_point] : -1;
 }
 
-std::string in_quotes(std::string_view text) {
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string out = "\"";
-  int shown = 0;
-  for (size_t at = 0; at < text.size(); ++shown) {
-    if (shown == 40) {
-      out += "...";
-      break;
-    }
-    const DecodedChar c = decode_char(text, at);
-    const bool control = c.code_point >= 0 && utf8proc_category(c.code_point) == UTF8PROC_CATEGORY_CC;
-    if (c.code_point < 0 || (control && c.length == 1)) {
-      const auto byte = static_cast<unsigned char>(text[at]);
-      if (byte == '\n') {
-        out += "\\n";
-      } else {
-        out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-      }
-    } else if (control) {
-      out += "?";
-    } else {
-      out += text.substr(at, c.length);
-    }
-    at += c.length;
-  }
-  return out += '"';
-}
-
 }  // namespace multihead::text

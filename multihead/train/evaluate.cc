@@ -27,10 +27,12 @@ class Measure {
   }
 
   void add(const text::TokenView& tokens, TextLoss& total) const {
-    for (int64_t i = 0; i < tokens.size(); ++i) {
-      total.bytes += bytes_.at(static_cast<size_t>(tokens[i]));
-      total.characters += characters_.at(static_cast<size_t>(tokens[i]));
-    }
+    tokens.each_piece([&](int64_t, std::span<const int32_t> piece) {
+      for (const int32_t token : piece) {
+        total.bytes += bytes_.at(static_cast<size_t>(token));
+        total.characters += characters_.at(static_cast<size_t>(token));
+      }
+    });
   }
 
  private:
@@ -58,10 +60,12 @@ TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tok
            options.windows);
   const int64_t last = tokens.size() - 1;
   MH_CHECK(last >= 1, FormatError, "evaluate: the text has ", tokens.size(), " tokens, needs at least 2");
-  for (int64_t i = 0; i <= last; ++i) {
-    MH_CHECK(tokens[i] >= 0 && tokens[i] < model.config().vocab_size, ValueError, "evaluate: token ",
-             tokens[i], " is outside the model's vocabulary of ", model.config().vocab_size);
-  }
+  tokens.each_piece([&](int64_t, std::span<const int32_t> piece) {
+    for (const int32_t token : piece) {
+      MH_CHECK(token >= 0 && token < model.config().vocab_size, ValueError, "evaluate: token ", token,
+               " is outside the model's vocabulary of ", model.config().vocab_size);
+    }
+  });
   TextLoss total;
   auto add = [&](std::span<const int64_t> begins, int64_t length) {
     const TokenBatch batch = gather_windows(tokens, begins, length);

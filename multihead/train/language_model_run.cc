@@ -5,7 +5,6 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
 
@@ -67,9 +66,7 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
         text, {.validation = settings.validation_share, .blocks = settings.validation_blocks});
   }
   LanguageModelData data{tokenizer != nullptr ? *tokenizer : make_tokenizer(text, split.train, settings),
-                         {nullptr, 0, 4},
-                         {nullptr, 0, 4},
-                         checksum(text)};
+                         std::span<const int32_t>(), std::span<const int32_t>(), checksum(text)};
   size_t training = 0;
   try {
     data.tokens = text::encode_all(data.tokenizer, split.train);
@@ -148,8 +145,8 @@ Json LanguageModelTask::identity() const {
 namespace {
 
 // A resumed run goes on with the tokenizer it began with.
-LanguageModelData load_data(const LanguageModelRun& run, const std::string& text, bool resumes) {
-  const std::string path = resumes ? run.folder : run.tokenizer;
+LanguageModelData load_data(const LanguageModelRun& run, const RunFolder& folder, const std::string& text) {
+  const std::string path = folder.checkpoint() ? folder.checkpoint()->path : run.tokenizer;
   if (path.empty()) {
     MH_CHECK(!text.empty(), ValueError, "train: ", run.data,
              " holds tokens; give the tokenizer that made them with --tokenizer-file");
@@ -160,8 +157,8 @@ LanguageModelData load_data(const LanguageModelRun& run, const std::string& text
   return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
 }
 
-void finish(const LanguageModelRun& run, LanguageModelTask& task, const LanguageModelData& data,
-            LanguageModelSummary& summary) {
+void finish(const LanguageModelRun& run, RunFolder& folder, LanguageModelTask& task,
+            const LanguageModelData& data, LanguageModelSummary& summary) {
   if (data.validation.size() >= 2) {
     summary.validation =
         evaluate(task.model(), data.validation, {.batch = run.settings.batch, .should_stop = run.should_stop},
@@ -172,8 +169,10 @@ void finish(const LanguageModelRun& run, LanguageModelTask& task, const Language
       return;
     }
   }
-  models::save_language_model(task.model(), run.folder);
-  io::save_json(run.folder + "/summary.json", to_json(summary));
+  io::CheckpointContents model;
+  task.save(model);
+  folder.publish(model);
+  folder.write_summary(to_json(summary));
 }
 
 }  // namespace
@@ -187,32 +186,31 @@ LanguageModelSummary train_language_model(const LanguageModelRun& run) {
     text = text::read_text(run.data);
     check_length(static_cast<int64_t>(text.size()), "bytes", run.data, run.settings);
   }
-  const FolderLock lock(run.folder);
-  const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
-  const LanguageModelData data = load_data(run, text, resumes);
+  RunFolder folder(run.folder, run.resume, run.overwrite);
+  const LanguageModelData data = load_data(run, folder, text);
   LanguageModelTask task(run.settings, data);
-  if (!resumes) {
-    data.tokenizer.save(run.folder);
+  if (!folder.checkpoint()) {
     LanguageModelSettings settings = run.settings;
-    io::save_json(run.folder + "/" + kRunFile, to_json(run, fields(settings)));
+    folder.begin(to_json(run, fields(settings)));
   }
-  LoopOptions options = loop_options(run, run.settings, run.settings.model.embed_dim);
+  LoopOptions options = loop_options(run, folder, run.settings, run.settings.model.embed_dim);
   options.restore_best = true;
   LanguageModelSummary summary{run_task(task, nn::named_parameters(task.model()), run, run.settings, options),
                                {}};
-  if (summary.ending != Ending::interrupted) finish(run, task, data, summary);
+  if (summary.ending != Ending::interrupted) finish(run, folder, task, data, summary);
   return summary;
 }
 
 Json to_json(const LanguageModelSummary& s) {
   Json json = to_json(static_cast<const RunSummary&>(s));
   if (s.validation) {
-    json["validation"] = Json::object({{"loss", s.validation->loss()},
-                                       {"perplexity", s.validation->perplexity()},
-                                       {"nats_per_character", s.validation->nats_per_character()},
-                                       {"bits_per_byte", s.validation->bits_per_byte()},
-                                       {"tokens", s.validation->tokens},
-                                       {"bytes", s.validation->bytes}});
+    json["validation"] =
+        Json::object({{"loss", number_or_null(s.validation->loss())},
+                      {"perplexity", number_or_null(s.validation->perplexity())},
+                      {"nats_per_character", number_or_null(s.validation->nats_per_character())},
+                      {"bits_per_byte", number_or_null(s.validation->bits_per_byte())},
+                      {"tokens", s.validation->tokens},
+                      {"bytes", s.validation->bytes}});
   }
   return json;
 }

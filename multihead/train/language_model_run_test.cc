@@ -15,6 +15,7 @@
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
+#include "multihead/train/metrics.h"
 
 namespace multihead::train {
 namespace {
@@ -152,6 +153,73 @@ TEST_F(LanguageModelRunTest, DamagedCheckpointIsNamed) {
   r.resume = true;
   EXPECT_THAT([&] { train_language_model(r); },
               ThrowsMessage<FormatError>(HasSubstr("optimizer.safetensors")));
+}
+
+// A checkpoint whose every byte is signed may still say nonsense.
+TEST_F(LanguageModelRunTest, CountersOfACheckpointAreChecked) {
+  LanguageModelRun r = run("a");
+  stopped_at(r, 8);
+  r.resume = true;
+  const io::CheckpointInfo newest = io::list_checkpoints(r.folder).back();
+  const io::CheckpointContents saved = io::load_checkpoint(newest.path);
+  const Json state = Json::parse(saved.files.at("trainer_state.json"));
+  const auto refused = [&](const std::string& field, const Json& changed, const std::string& words) {
+    io::CheckpointContents contents = saved;
+    contents.files["trainer_state.json"] = changed.dump();
+    fs::remove_all(newest.path);
+    io::save_checkpoint(r.folder, newest.step, contents, newest.run);
+    EXPECT_THAT([&] { train_language_model(r); },
+                ThrowsMessage<FormatError>(
+                    testing::AllOf(HasSubstr("trainer_state.json"), HasSubstr(field), HasSubstr(words))))
+        << field;
+  };
+  const std::vector<Json> bad = {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), -2,
+                                 "7", 1.5};
+  for (const char* field : {"step", "tokens", "best_step", "evaluations_since_best"}) {
+    for (const Json& value : bad) {
+      Json changed = state;
+      changed["progress"][field] = value;
+      refused(concat("\"progress.", field, "\""), changed,
+              concat("got ", value.is_string() ? "\"7\"" : value.dump()));
+    }
+  }
+  for (const Json& value : bad) {
+    Json changed = state;
+    changed["evaluated_step"] = value;
+    refused("\"evaluated_step\"", changed, "must be an integer in [-1, ");
+  }
+  Json changed = state;
+  changed["progress"].erase("tokens");
+  refused("\"progress.tokens\"", changed, "is missing");
+  changed = state;
+  changed["identity"] = 3;
+  refused("\"identity\"", changed, "must be an object");
+}
+
+TEST_F(LanguageModelRunTest, APerplexityBeyondAllNumbersIsNull) {
+  MetricsWriter metrics(root_.string(), nullptr);
+  metrics.on_start(0, 10);
+  metrics.on_evaluation({.step = 4, .loss = 800});
+  metrics.on_step({.step = 5, .loss = 2, .grad_norm = std::numeric_limits<double>::infinity()});
+  const std::string lines = read_file((root_ / "metrics.jsonl").string());
+  EXPECT_THAT(lines, HasSubstr(R"({"step":4,"eval/loss":800.0,"eval/perplexity":null})"));
+  EXPECT_THAT(lines, HasSubstr(R"("train/grad_norm":null)"));
+  EXPECT_THAT(read_file((root_ / "metrics.csv").string()), HasSubstr("4,,,,,,,800.0,\n"));
+}
+
+TEST_F(LanguageModelRunTest, PathsNeedNotBeText) {
+  fs::rename(root_ / "text.txt", root_ / "t\xe9xt.txt");
+  LanguageModelRun r =
+      run("r\xff"
+          "n");
+  r.data = (root_ / "t\xe9xt.txt").string();
+  stopped_at(r, 7);
+  r.resume = true;
+  EXPECT_EQ(train_language_model(r).progress.step, 23);
+  const Json record = io::load_json(r.folder + "/" + kRunFile);
+  EXPECT_EQ(io::path_from_json(record.at("data")), r.data);
+  EXPECT_EQ(io::path_from_json("plain"), "plain");
+  EXPECT_THROW(io::path_from_json(Json::object({{"base16", "7"}})), FormatError);
 }
 
 TEST_F(LanguageModelRunTest, TwoRunsInOneFolderAreRefused) {

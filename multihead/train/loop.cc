@@ -7,8 +7,11 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/io/config.h"
 #include "multihead/io/directory.h"
+#include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
+#include "multihead/io/staging.h"
 
 namespace multihead::train {
 namespace {
@@ -36,14 +39,6 @@ bool all_finite(const Tensor& x) {
   throw NumericError(concat("step ", step, ": the loss is ", loss,
                             " although all weights are finite; the weights are those of the step before, ",
                             "try a lower learning rate"));
-}
-
-// JSON has no NaN or Inf: null stands for both.
-Json number_or_null(double x) { return std::isfinite(x) ? Json(x) : Json(); }
-
-double number(const Json& json, std::string_view key, double otherwise) {
-  const Json& value = json.at(key);
-  return value.is_null() ? otherwise : value.as_double();
 }
 
 // "seed was 1, is 2; …"
@@ -79,27 +74,33 @@ Json to_json(const Progress& p) {
                        {"evaluations_since_best", p.evaluations_since_best}});
 }
 
-Progress progress_from_json(const Json& json) {
+Progress progress_from_json(io::ConfigReader& in) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  return {.step = json.at("step").as_int(),
-          .tokens = json.at("tokens").as_int(),
-          .seconds = json.at("seconds").as_double(),
-          .train_seconds = json.at("train_seconds").as_double(),
-          .first_loss = number(json, "first_loss", kNan),
-          .last_loss = number(json, "last_loss", kNan),
-          .best_loss = number(json, "best_loss", std::numeric_limits<double>::infinity()),
-          .best_step = json.at("best_step").as_int(),
-          .evaluations_since_best = json.at("evaluations_since_best").as_int()};
+  constexpr io::IntegerRange kCount = {.min = 0, .max = int64_t{1} << 53};  // room to count on
+  constexpr io::NumberRange kSeconds = {.min = 0};
+  Progress p;
+  p.step = in.integer("step", kCount);
+  p.tokens = in.integer("tokens", kCount);
+  p.seconds = in.number("seconds", kSeconds);
+  p.train_seconds = in.number("train_seconds", kSeconds);
+  p.first_loss = in.number_or("first_loss", kNan);
+  p.last_loss = in.number_or("last_loss", kNan);
+  p.best_loss = in.number_or("best_loss", std::numeric_limits<double>::infinity());
+  p.best_step = in.integer("best_step", {.min = -1, .max = p.step});
+  p.evaluations_since_best = in.integer("evaluations_since_best", kCount);
+  return p;
 }
 
-std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite) {
-  remove_leftovers(folder);
+std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite,
+                                           const std::string& run) {
+  io::refuse_foreign("train", folder, io::foreign_checkpoints(folder, run));
+  io::remove_leftovers(folder);
   const std::vector<io::CheckpointInfo> found = io::list_checkpoints(folder);
   if (found.empty()) return std::nullopt;
   if (resume) return found.back();
   MH_CHECK(overwrite, ValueError, "train: ", folder, " holds a run of ", found.back().step,
            " steps; resume it, overwrite it, or choose another folder");
-  for (const io::CheckpointInfo& info : found) io::remove_directory_atomically(info.path);
+  for (const io::CheckpointInfo& info : found) io::remove_directory_atomically(info.path, run);
   return std::nullopt;
 }
 
@@ -153,7 +154,7 @@ Ending TrainLoop::run(const std::function<bool()>& should_stop) {
 }
 
 void TrainLoop::start() {
-  const auto found = open_run(options_.folder, options_.resume, options_.overwrite);
+  const auto found = open_run(options_.folder, options_.resume, options_.overwrite, options_.run);
   if (found) restore(found->path);
   started_ = now() - progress_.seconds;
   tell([&](Observer& o) { o.on_start(progress_.step, options_.steps); });
@@ -170,16 +171,21 @@ bool TrainLoop::is_stopping() {
 
 void TrainLoop::restore(const std::string& path) {
   io::verify_checkpoint(path);
-  const Json state = io::load_json(path + "/" + kStateFile);
-  const int64_t version = state.at("format_version").as_int();
-  MH_CHECK(version == kStateVersion, FormatError, path, ": format version ", version, ", expected ",
+  const std::string file = path + "/" + kStateFile;
+  io::ConfigReader state(io::load_json(file), file);
+  const int64_t version = state.integer("format_version");
+  MH_CHECK(version == kStateVersion, FormatError, file, ": format version ", version, ", expected ",
            kStateVersion);
-  const std::string changed = differences(state.at("identity"), task_.identity());
+  const Json* identity = state.find("identity");
+  MH_CHECK(identity != nullptr && identity->is_object(), FormatError, file,
+           ": \"identity\" must be an object");
+  const std::string changed = differences(*identity, task_.identity());
   MH_CHECK(changed.empty(), ValueError, "train: cannot resume ", path, " with other settings: ", changed);
-  const Progress progress = progress_from_json(state.at("progress"));
+  io::ConfigReader saved = state.child("progress");
+  const Progress progress = progress_from_json(saved);
   MH_CHECK(progress.step <= options_.steps, ValueError, "train: ", path, " is beyond the ", options_.steps,
            " steps asked for");
-  const int64_t evaluated_step = state.at("evaluated_step").as_int();
+  const int64_t evaluated_step = state.integer("evaluated_step", {.min = -1, .max = progress.step});
   task_.load(path);
   optimizer_.load_state(io::load_safetensors(path + "/" + kOptimizerFile));
   progress_ = progress;
@@ -274,9 +280,10 @@ void TrainLoop::save(bool must_succeed) {
                                    .dump(2) +
                                "\n";
   try {
-    const std::string path = io::save_checkpoint(options_.folder, progress_.step, contents);
+    const std::string path = io::save_checkpoint(options_.folder, progress_.step, contents, options_.run);
     saved_step_ = progress_.step;
-    io::prune_checkpoints(options_.folder, {.keep_newest = options_.keep, .steps = {progress_.best_step}});
+    io::prune_checkpoints(
+        options_.folder, {.keep_newest = options_.keep, .steps = {progress_.best_step}, .run = options_.run});
     tell([&](Observer& o) { o.on_checkpoint(path); });
   } catch (const IoError& error) {
     if (must_succeed) throw;

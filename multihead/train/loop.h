@@ -10,6 +10,7 @@
 
 #include "multihead/core/json.h"
 #include "multihead/io/checkpoint.h"
+#include "multihead/io/config.h"
 #include "multihead/optim/optimizer.h"
 #include "multihead/optim/schedule.h"
 
@@ -52,6 +53,7 @@ struct LoopOptions {
   bool restore_best = false;  ///< end with the weights of the best checkpoint instead of the last
   bool resume = false;        ///< go on from the newest checkpoint, or start if there is none
   bool overwrite = false;  ///< without resume: delete the checkpoints of an earlier run instead of refusing
+  std::string run = {};    ///< the run the checkpoints belong to (RunFolder::run); empty: none
 };
 
 struct StepReport {
@@ -100,12 +102,14 @@ struct Progress {
 };
 
 Json to_json(const Progress& progress);
-/// Throws FormatError.
-Progress progress_from_json(const Json& json);
+/// Throws FormatError naming the file and the field.
+Progress progress_from_json(io::ConfigReader& in);
 
-/// The checkpoint to go on from, if there is one. Without `resume` an earlier run in the folder is deleted
-/// (overwrite) or refused with ValueError. Also removes what killed processes left behind.
-std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite);
+/// The checkpoint to go on from, if there is one. Without `resume` the checkpoints of the run are deleted
+/// (overwrite) or refused with ValueError; so is a checkpoint-<step> that is not this run's. Also removes
+/// what killed processes left behind.
+std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite,
+                                           const std::string& run = "");
 
 /// Runs a task with an optimiser over its parameters.
 ///

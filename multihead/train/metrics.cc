@@ -1,9 +1,11 @@
 #include "multihead/train/metrics.h"
 
+#include <functional>
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/core/files.h"
+#include "multihead/io/staging.h"
+#include "multihead/train/run_folder.h"
 
 namespace multihead::train {
 namespace {
@@ -29,24 +31,28 @@ std::string csv_line(const Json& json) {
   for (size_t i = 0; i < kColumns.size(); ++i) {
     const Json* value = json.find(kColumns[i]);
     if (i > 0) line += ',';
-    if (value != nullptr) line += value->dump();
+    if (value != nullptr && !value->is_null()) line += value->dump();
   }
   return line + "\n";
 }
 
+// What a run can report in years; a larger file is none of ours.
+constexpr uint64_t kLargestMetrics = uint64_t{1} << 28;
+
 // The lines up to `step` of an earlier process; a last line cut short by a kill is no JSON and goes, too.
-std::vector<Json> lines_until(const std::string& path, int64_t step) {
-  std::vector<Json> lines;
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
+void for_lines_until(const std::string& path, int64_t step, const std::function<void(const Json&)>& use) {
+  if (node_at(path) == Node::absent) return;
+  const std::string text = read_file(path, kLargestMetrics, Links::refuse);
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    Json json;
     try {
-      Json json = Json::parse(line);
-      const Json* at = json.find("step");
-      if (at != nullptr && at->is_integer() && at->as_int() <= step) lines.push_back(std::move(json));
+      json = Json::parse(text.substr(begin, end - begin));
     } catch (const FormatError&) {
+      continue;
     }
+    const Json* at = json.is_object() ? json.find("step") : nullptr;
+    if (at != nullptr && at->is_integer() && at->as_int() <= step) use(json);
   }
-  return lines;
 }
 
 }  // namespace
@@ -55,47 +61,60 @@ MetricsWriter::MetricsWriter(std::string folder, Observer* warnings)
     : folder_(std::move(folder)), warnings_(warnings) {}
 
 void MetricsWriter::on_start(int64_t step, int64_t) {
-  const std::string jsonl = folder_ + "/metrics.jsonl", csv = folder_ + "/metrics.csv";
-  std::string jsonl_text, csv_text = csv_header();
-  if (step > 0) {
-    for (const Json& line : lines_until(jsonl, step)) {
-      jsonl_text += line.dump() + "\n";
-      csv_text += csv_line(line);
-    }
-  }
   try {
-    write_file_atomically(jsonl, jsonl_text);
-    write_file_atomically(csv, csv_text);
-  } catch (const IoError& error) {
-    if (warnings_ != nullptr) warnings_->on_warning(error.what());
-    failed_ = true;
-    return;
+    open(step);
+  } catch (const std::runtime_error& error) {
+    give_up(error.what());
   }
-  jsonl_.open(jsonl, std::ios::app);
-  csv_.open(csv, std::ios::app);
+}
+
+// The new files take the place of the old ones while they are open: what is appended never goes by the name.
+void MetricsWriter::open(int64_t step) {
+  const io::Staging staging(folder_);
+  jsonl_ = std::make_unique<FileWriter>(staging / kMetricsFile);
+  csv_ = std::make_unique<FileWriter>(staging / kMetricsTable);
+  csv_->write(csv_header());
+  if (step > 0) for_lines_until(folder_ + "/" + kMetricsFile, step, [&](const Json& line) { write(line); });
+  for (FileWriter* file : {jsonl_.get(), csv_.get()}) file->flush();
+  for (const char* name : {kMetricsFile, kMetricsTable}) staging.publish(name);
+  flush_folder(folder_);
 }
 
 void MetricsWriter::on_step(const StepReport& r) {
   append(Json::object({{"step", r.step},
                        {"tokens", r.tokens},
                        {"seconds", r.seconds},
-                       {"train/loss", r.loss},
+                       {"train/loss", number_or_null(r.loss)},
                        {"train/learning_rate", r.learning_rate},
-                       {"train/grad_norm", r.grad_norm},
+                       {"train/grad_norm", number_or_null(r.grad_norm)},
                        {"train/tokens_per_second", r.tokens_per_second}}));
 }
 
 void MetricsWriter::on_evaluation(const EvalReport& r) {
-  append(Json::object({{"step", r.step}, {"eval/loss", r.loss}, {"eval/perplexity", r.perplexity()}}));
+  append(Json::object(
+      {{"step", r.step}, {"eval/loss", r.loss}, {"eval/perplexity", number_or_null(r.perplexity())}}));
 }
 
 void MetricsWriter::append(const Json& line) {
-  if (failed_) return;
-  jsonl_ << line.dump() << '\n' << std::flush;
-  csv_ << csv_line(line) << std::flush;
-  if (jsonl_ && csv_) return;
-  failed_ = true;
-  if (warnings_ != nullptr) warnings_->on_warning(folder_ + ": metrics can no longer be written");
+  if (jsonl_ == nullptr) return;
+  try {
+    write(line);
+  } catch (const IoError& error) {
+    give_up(error.what());
+  }
+}
+
+void MetricsWriter::write(const Json& line) {
+  jsonl_->write(line.dump() + "\n");
+  csv_->write(csv_line(line));
+}
+
+void MetricsWriter::give_up(const std::string& why) {
+  jsonl_.reset();
+  csv_.reset();
+  if (warnings_ != nullptr) {
+    warnings_->on_warning(concat(folder_, ": metrics can no longer be written: ", why));
+  }
 }
 
 }  // namespace multihead::train

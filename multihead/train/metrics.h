@@ -1,9 +1,10 @@
 // metrics.jsonl and metrics.csv: what a run reported, under the names of the Hugging Face Trainer.
 #pragma once
 
-#include <fstream>
+#include <memory>
 #include <string>
 
+#include "multihead/core/files.h"
 #include "multihead/train/loop.h"
 
 namespace multihead::train {
@@ -20,12 +21,14 @@ class MetricsWriter : public Observer {
   void on_evaluation(const EvalReport& report) override;
 
  private:
+  void open(int64_t step);
   void append(const Json& line);
+  void write(const Json& line);
+  void give_up(const std::string& why);
 
   std::string folder_;
   Observer* warnings_;
-  std::ofstream jsonl_, csv_;
-  bool failed_ = false;
+  std::unique_ptr<FileWriter> jsonl_, csv_;  // null: not writing
 };
 
 }  // namespace multihead::train

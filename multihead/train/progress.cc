@@ -59,7 +59,7 @@ void ProgressPrinter::on_evaluation(const EvalReport& r) {
               r.loss, r.perplexity(), r.is_best ? "  (best)" : ""));
 }
 
-void ProgressPrinter::on_warning(const std::string& message) { line("warning: " + message); }
+void ProgressPrinter::on_warning(const std::string& message) { line("warning: " + printable(message)); }
 
 void ProgressPrinter::line(const std::string& text) {
   if (pending_) out_ << "\r\x1b[K";

@@ -5,13 +5,15 @@
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
 #include "multihead/core/storage.h"
+#include "multihead/io/json.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
 #include "multihead/train/metrics.h"
 
 namespace multihead::train {
 
-LoopOptions loop_options(const RunRequest& request, const TrainingSettings& s, int64_t embed_dim) {
+LoopOptions loop_options(const RunRequest& request, const RunFolder& folder, const TrainingSettings& s,
+                         int64_t embed_dim) {
   return {.folder = request.folder,
           .steps = s.steps,
           .accumulate = s.accumulate,
@@ -23,7 +25,8 @@ LoopOptions loop_options(const RunRequest& request, const TrainingSettings& s, i
           .keep = s.keep,
           .patience = s.patience,
           .resume = request.resume,
-          .overwrite = request.overwrite};
+          .overwrite = request.overwrite,
+          .run = folder.run()};
 }
 
 RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
@@ -74,15 +77,16 @@ void check_training_memory(const TrainingSettings& s, int64_t weights) {
 }
 
 Json to_json(const RunRequest& request, const std::vector<Field>& settings) {
-  return Json::object(
-      {{"data", request.data}, {"tokenizer", request.tokenizer}, {"settings", to_json(settings)}});
+  return Json::object({{"data", io::path_to_json(request.data)},
+                       {"tokenizer", io::path_to_json(request.tokenizer)},
+                       {"settings", to_json(settings)}});
 }
 
 Json to_json(const RunSummary& s) {
   static constexpr const char* kEndings[] = {"finished", "stopped_early", "interrupted"};
   return Json::object({{"ending", kEndings[static_cast<int>(s.ending)]},
                        {"parameters", s.parameters},
-                       {"tokens_per_second", s.tokens_per_second},
+                       {"tokens_per_second", number_or_null(s.tokens_per_second)},
                        {"peak_tensor_bytes", s.peak_bytes},
                        {"progress", to_json(s.progress)}});
 }

@@ -8,12 +8,12 @@
 
 #include "multihead/nn/module.h"
 #include "multihead/train/loop.h"
+#include "multihead/train/run_folder.h"
 #include "multihead/train/settings.h"
 
 namespace multihead::train {
 
-/// The file with what a run was asked for, beside the model.
-constexpr const char* kRunFile = "train_config.json";
+using io::kRunFile;
 
 /// What a run is asked for besides its settings.
 struct RunRequest {
@@ -36,7 +36,8 @@ struct RunSummary {
 };
 
 /// The loop a request and its settings ask for; `restore_best` and the schedule's width are the task's.
-LoopOptions loop_options(const RunRequest& request, const TrainingSettings& settings, int64_t embed_dim);
+LoopOptions loop_options(const RunRequest& request, const RunFolder& folder, const TrainingSettings& settings,
+                         int64_t embed_dim);
 
 /// Trains `task`, whose parameters these are, with the optimiser of the settings. Reports to the request's
 /// observers and to metrics.jsonl and metrics.csv. Throws what TrainLoop throws.

@@ -101,6 +101,17 @@ uint64_t checksum_of(const text::ParallelText& text) {
 
 }  // namespace
 
+namespace {
+
+std::map<std::string, std::string> files_of(const PairTokenizers& tokenizers) {
+  std::map<std::string, std::string> files = {{"tokenizer.json", tokenizers.target.to_json()},
+                                              {"tokenizer_config.json", tokenizers.target.config_json()}};
+  if (!tokenizers.shared) files[kSourceTokenizerFile] = tokenizers.source.to_json();
+  return files;
+}
+
+}  // namespace
+
 PairTokenizers load_pair_tokenizers(const std::string& folder) {
   const text::Tokenizer target = text::Tokenizer::load(folder);
   const std::filesystem::path source = std::filesystem::path(folder) / kSourceTokenizerFile;
@@ -109,8 +120,9 @@ PairTokenizers load_pair_tokenizers(const std::string& folder) {
 }
 
 void save_pair_tokenizers(const PairTokenizers& tokenizers, const std::string& folder) {
-  tokenizers.target.save(folder);
-  if (!tokenizers.shared) tokenizers.source.save(std::filesystem::path(folder) / kSourceTokenizerFile);
+  io::save_files(folder, io::kTokenizerFiles, [&](io::DirectoryWriter& writer) {
+    for (const auto& [name, content] : files_of(tokenizers)) writer.write(name, content);
+  });
 }
 
 Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
@@ -170,9 +182,7 @@ std::optional<double> Seq2SeqTask::evaluate(const std::function<bool()>& should_
 void Seq2SeqTask::save(io::CheckpointContents& contents) {
   contents.tensors["model.safetensors"] = models::seq2seq_tensors(model_);
   contents.files["config.json"] = models::config_to_json(model_.config()).dump(2) + "\n";
-  contents.files["tokenizer.json"] = data_.tokenizers.target.to_json();
-  contents.files["tokenizer_config.json"] = data_.tokenizers.target.config_json();
-  if (!data_.tokenizers.shared) contents.files[kSourceTokenizerFile] = data_.tokenizers.source.to_json();
+  contents.files.merge(files_of(data_.tokenizers));
 }
 
 void Seq2SeqTask::load(const std::string& path) { models::load_weights(model_, path + "/model.safetensors"); }
@@ -207,16 +217,17 @@ void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>&
 
 namespace {
 
-Seq2SeqData load_data(const Seq2SeqRun& run, const text::ParallelText& training,
-                      const text::ParallelText& validation, bool resumes) {
+Seq2SeqData load_data(const Seq2SeqRun& run, const RunFolder& folder, const text::ParallelText& training,
+                      const text::ParallelText& validation) {
   // A resumed run goes on with the tokenizers it began with.
-  const std::string path = resumes ? run.folder : run.tokenizer;
+  const std::string path = folder.checkpoint() ? folder.checkpoint()->path : run.tokenizer;
   if (path.empty()) return prepare_seq2seq_data(training, validation, run.settings);
   const PairTokenizers tokenizers = load_pair_tokenizers(path);
   return prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
 }
 
-void finish(const Seq2SeqRun& run, Seq2SeqTask& task, const Seq2SeqData& data, Seq2SeqSummary& summary) {
+void finish(const Seq2SeqRun& run, RunFolder& folder, Seq2SeqTask& task, const Seq2SeqData& data,
+            Seq2SeqSummary& summary) {
   if (run.settings.average > 1) {
     std::vector<std::string> paths;
     const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
@@ -232,8 +243,10 @@ void finish(const Seq2SeqRun& run, Seq2SeqTask& task, const Seq2SeqData& data, S
       return;
     }
   }
-  models::save_seq2seq(task.model(), run.folder);
-  io::save_json(run.folder + "/summary.json", to_json(summary));
+  io::CheckpointContents model;
+  task.save(model);
+  folder.publish(model);
+  folder.write_summary(to_json(summary));
 }
 
 }  // namespace
@@ -247,16 +260,14 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
       run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
-  const FolderLock lock(run.folder);
-  const bool resumes = open_run(run.folder, run.resume, run.overwrite).has_value();
-  const Seq2SeqData data = load_data(run, training, validation, resumes);
+  RunFolder folder(run.folder, run.resume, run.overwrite);
+  const Seq2SeqData data = load_data(run, folder, training, validation);
   Seq2SeqTask task(run.settings, data);
-  if (!resumes) {
-    save_pair_tokenizers(data.tokenizers, run.folder);
+  if (!folder.checkpoint()) {
     Seq2SeqSettings settings = run.settings;
     Json record = to_json(run, fields(settings));
-    record["valid"] = run.valid;
-    io::save_json(run.folder + "/" + kRunFile, record);
+    record["valid"] = io::path_to_json(run.valid);
+    folder.begin(std::move(record));
   }
   if (data.left_out > 0) {
     for (Observer* observer : run.observers) {
@@ -264,12 +275,12 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
                                   run.settings.max_tokens, " tokens and are left out (--max-tokens)"));
     }
   }
-  LoopOptions options = loop_options(run, run.settings, run.settings.model.embed_dim);
+  LoopOptions options = loop_options(run, folder, run.settings, run.settings.model.embed_dim);
   options.restore_best = run.settings.average == 1;
   Seq2SeqSummary summary{run_task(task, nn::named_parameters(task.model()), run, run.settings, options), {}};
   summary.pairs = static_cast<int64_t>(data.training.size());
   summary.left_out = data.left_out;
-  if (summary.ending != Ending::interrupted) finish(run, task, data, summary);
+  if (summary.ending != Ending::interrupted) finish(run, folder, task, data, summary);
   return summary;
 }
 
@@ -278,7 +289,8 @@ Json to_json(const Seq2SeqSummary& s) {
   json["pairs"] = s.pairs;
   json["pairs_left_out"] = s.left_out;
   if (s.validation) {
-    json["validation"] = Json::object({{"loss", s.validation->loss()}, {"tokens", s.validation->tokens}});
+    json["validation"] =
+        Json::object({{"loss", number_or_null(s.validation->loss())}, {"tokens", s.validation->tokens}});
   }
   return json;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "multihead/core/error.h"
 #include "multihead/core/rng.h"
@@ -54,12 +55,14 @@ TokenBatch gather_windows(const text::TokenView& text, std::span<const int64_t> 
   TokenBatch batch{Tensor::empty({rows, context}, Dtype::i32), Tensor::empty({rows, context}, Dtype::i32)};
   const auto tokens = batch.tokens.span<int32_t>(), targets = batch.targets.span<int32_t>();
   const auto length = static_cast<size_t>(context);
+  std::vector<int32_t> window(length + 1);  // one read for both
   for (size_t row = 0; row < begins.size(); ++row) {
     const int64_t begin = begins[row];
     MH_CHECK(begin >= 0 && begin + context < text.size(), ValueError, "windows: tokens ", begin, " to ",
              begin + context, " of a text of ", text.size());
-    text.copy(begin, tokens.subspan(row * length, length));
-    text.copy(begin + 1, targets.subspan(row * length, length));
+    text.copy(begin, window);
+    std::copy_n(window.begin(), length, tokens.begin() + row * length);
+    std::copy_n(window.begin() + 1, length, targets.begin() + row * length);
   }
   return batch;
 }

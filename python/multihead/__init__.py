@@ -65,10 +65,13 @@ from ._core import (
     linear_cross_entropy,
     log,
     log_softmax,
+    masked_scores,
+    masked_softmax,
     matmul,
     mean,
     memory_stats,
     merge_attention,
+    missing_threads,
     mul,
     neg,
     num_threads,
@@ -110,6 +113,7 @@ from ._core import __version__
 from . import io, models, nn, optim, text, train
 from ._trace import mask_mod, score_mod
 from .io import load_safetensors, save_safetensors
+from .nn import masked_X
 from .onnx import onnx_attention, rms_normalization, rotary_embedding
 from .text import Tokenizer
 from .train import train_language_model, train_seq2seq

@@ -1,4 +1,6 @@
 from collections.abc import Mapping, Sequence
+import os
+from typing import overload
 
 import numpy
 
@@ -19,6 +21,11 @@ def git_hash() -> str:
 
 def num_threads() -> int:
     """Threads that kernels use, the caller included."""
+
+def missing_threads() -> int:
+    """
+    Threads that the system would not start (a limit on processes or on address space); the others do their work. 0 before the first call that needs them; set_num_threads() tries again.
+    """
 
 def set_num_threads(threads: int) -> None:
     """Sets the number of threads; ValueError unless 1 <= threads <= 1024."""
@@ -473,6 +480,18 @@ def contiguous(x: object) -> Tensor:
 def cast(x: object, dtype: object) -> Tensor:
     """x in another dtype, with a gradient."""
 
+def masked_scores(scores: object, valid_lens: object, value: float = -1000000.0) -> Tensor:
+    """
+    scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on. A new tensor. Attention needs none: its
+    mask=mh.lengths(valid_lens) excludes them.
+    """
+
+def masked_softmax(scores: object, valid_lens: object) -> Tensor:
+    """
+    Softmax of scores [B, Tq, Tk] over the keys in front of valid_lens [B] or [B, Tq]; 0 behind them, and everywhere if the
+    length is 0.
+    """
+
 class Mask:
     """Which (query, key) pairs may meet; parts are composed with &."""
 
@@ -571,34 +590,37 @@ def from_torch_key_padding_mask(mask: object) -> Mask:
 def from_torch_sdpa_mask(mask: object) -> Mask:
     """attn_mask of scaled_dot_product_attention: True may attend."""
 
-def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
-    softmax(softcap(scale * query @ key.T) + biases, over the keys the mask allows) @ value.
+    softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ value.
 
     Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];
               layout='bthd' swaps H and T in all of them. H % Hkv == 0.
     Dtypes    float32, float64, bfloat16, float16, the same for all three
-    Gradient  query, key, value, bias, alibi_slopes, relative_bias, sinks
+    Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks
     Memory    O(Tq + Tk) per head beyond inputs and output
     Rows      without any allowed key give 0, see empty_row
+    relative_bias, relative_key
+              [H or 1, span] and [H or 1, span, D]: a number and a vector per distance, that of query i and key
+              j at clamp(j - i - offset + relative_center, 0, span - 1)
     sinks     [H]: one more score in every row's softmax, of no key
     Raises    ShapeError, DtypeError, ValueError
     """
 
-def attention_packed(qkv: object, num_heads: int, num_kv_heads: int = 0, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def attention_packed(qkv: object, num_heads: int, num_kv_heads: int = 0, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     Self-attention on the output of one projection: qkv [B, T, (H + 2*Hkv)*D] -> [B, T, H*D], without copies;
     otherwise as attention(). num_kv_heads 0 is num_heads.
     """
 
-def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
     Sequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the keys likewise, and sees nothing of
     the others. The log-sum-exp is [H, N]; otherwise as attention().
     """
 
-def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     attention() by its definition: plain loops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
     Same arguments, shapes and gradients; layout 'bhtd' only.
@@ -610,12 +632,12 @@ def merge_attention(a_out: object, a_lse: object, b_out: object, b_lse: object) 
     float32, no gradient.
     """
 
-def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     Which rule attention() follows and how it would run, as text; runs nothing.
     """
 
-def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: object = 'float32', *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: object = 'float32', *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
     """
     explain() from sizes, before any memory is taken: query [batch, heads, queries, head_dim], key [batch, kv_heads,
     keys, head_dim], value [batch, kv_heads, keys, value_dim]; 0 is the query's number.
@@ -627,15 +649,31 @@ class ScoreProgram:
     @property
     def is_mask(self) -> bool: ...
 
+    def raise_faults(self, who: str) -> None:
+        """
+        Raises what went wrong since the last call: an index outside a captured tensor, a division by zero, an
+        integer beyond 32 bits.
+        """
+
+    def differentiate(self, scores: object, d_results: object) -> tuple:
+        """
+        (results, gradients of scores, those of captured tensors one after another) of scores [B, H, Tk, Tq].
+        """
+
     @property
-    def out_of_range(self) -> bool: ...
+    def fingerprint(self) -> int: ...
+
+    def block_classes(self, batch: int, heads: int, queries: int, keys: int, rows: int, columns: int) -> Tensor:
+        """
+        0 empty, 1 full, 2 partial per block of rows x columns, int32 [B or 1, H or 1, blocks, blocks].
+        """
 
     def __len__(self) -> int: ...
 
     def mask(self) -> Mask:
         """The Mask of the pairs for which the function is true."""
 
-def score_program(code: Sequence, tables: Sequence) -> ScoreProgram: ...
+def score_program(code: Sequence, tables: Sequence, learnt: Sequence) -> ScoreProgram: ...
 
 class TorchCall:
     """What a backward needs of its forward."""
@@ -646,7 +684,7 @@ def use_exchange_of(tensor_type: object) -> None: ...
 
 def use_openmp_of(library: str) -> bool: ...
 
-def torch_backward(call: TorchCall, d_out: object, query: object, key: object, value: object, out: object, want_query: bool, want_key: bool, want_value: bool, want_bias: bool) -> tuple: ...
+def torch_backward(call: TorchCall, d_out: object, d_lse: object | None, query: object, key: object, value: object, out: object, want_query: bool, want_key: bool, want_value: bool, want_bias: bool, want_captured: bool = False) -> tuple: ...
 
 def manual_seed(seed: int) -> None:
     """Restarts the generator of modules that are made without rng."""
@@ -659,7 +697,13 @@ class Linear:
     def __call__(self, arg: object, /) -> Tensor: ...
 
     @property
-    def weight(self) -> Tensor: ...
+    def in_features(self) -> int: ...
+
+    @property
+    def out_features(self) -> int: ...
+
+    @property
+    def weight(self) -> Tensor | None: ...
 
     @property
     def bias(self) -> Tensor | None: ...
@@ -705,7 +749,7 @@ class Embedding:
     def __call__(self, arg: object, /) -> Tensor: ...
 
     @property
-    def weight(self) -> Tensor: ...
+    def weight(self) -> Tensor | None: ...
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -748,7 +792,7 @@ class Norm:
     def __call__(self, arg: object, /) -> Tensor: ...
 
     @property
-    def weight(self) -> Tensor: ...
+    def weight(self) -> Tensor | None: ...
 
     @property
     def bias(self) -> Tensor | None: ...
@@ -792,6 +836,12 @@ class FeedForward:
     def __init__(self, embed_dim: int, hidden_dim: int, *, activation: str = 'gelu', gated: bool = False, bias: bool = True, dropout_p: float = 0.0, rng: Rng | None = None) -> None: ...
 
     def __call__(self, x: object, *, rng: Rng | None = None) -> Tensor: ...
+
+    @property
+    def fc1(self) -> Linear: ...
+
+    @property
+    def fc2(self) -> Linear: ...
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -856,10 +906,34 @@ class MultiHeadAttention:
 
     def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, query: object, key: object | None = None, value: object | None = None, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, softcap: float = 0.0, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, residual: object | None = None, sinks: object | None = None) -> Tensor:
+    def __call__(self, query: object, key: object | None = None, value: object | None = None, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, softcap: float = 0.0, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, residual: object | None = None, sinks: object | None = None) -> Tensor:
         """
         key and value default to query and key. Dropout acts exactly when rng is given.
         """
+
+    @property
+    def in_proj_weight(self) -> Tensor | None: ...
+
+    @property
+    def in_proj_bias(self) -> Tensor | None: ...
+
+    @property
+    def q_proj(self) -> Linear: ...
+
+    @property
+    def k_proj(self) -> Linear: ...
+
+    @property
+    def v_proj(self) -> Linear: ...
+
+    @property
+    def out_proj(self) -> Linear: ...
+
+    @property
+    def q_norm(self) -> Norm: ...
+
+    @property
+    def k_norm(self) -> Norm: ...
 
     @property
     def embed_dim(self) -> int: ...
@@ -872,6 +946,54 @@ class MultiHeadAttention:
 
     @property
     def head_dim(self) -> int: ...
+
+    @property
+    def value_head_dim(self) -> int: ...
+
+    @property
+    def query_dim(self) -> int: ...
+
+    @property
+    def key_dim(self) -> int: ...
+
+    @property
+    def value_dim(self) -> int: ...
+
+    @property
+    def dropout_p(self) -> float: ...
+
+    @property
+    def qk_norm(self) -> bool: ...
+
+    @property
+    def zero_attn(self) -> bool: ...
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by, 1/sqrt(head_dim) unless given."""
+
+    def make_state(self, batch: int, capacity: int, *, window: int = 0, dtype: object | None = None) -> DecodeState:
+        """
+        A DecodeState of one layer with room for `capacity` tokens per row. window > 0: a ring for tokens that see that
+        many keys.
+        """
+
+    def decode(self, x: object, state: DecodeState, *, counts: object | None = None, mask: object | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, softcap: float = 0.0, score_mod: object | None = None, capture: AttentionCapture | None = None) -> Tensor:
+        """
+        Self-attention of the next tokens x [B, T, embed_dim] to those of the state and, causally, to themselves; then they
+        join it: counts[b] of row b, all by default. Nothing is recorded.
+        """
+
+    def project_memory(self, key: object, value: object | None = None) -> tuple[Tensor, Tensor]:
+        """
+        (keys, values) of a memory [B, Tk, dim], [B, Hkv, Tk, D] each: for attend(), as often as wanted.
+        """
+
+    def attend(self, query: object, memory: tuple[Tensor, Tensor], *, mask: object | None = None, rng: Rng | None = None, capture: AttentionCapture | None = None) -> Tensor:
+        """
+        Attention of query [B, Tq, query_dim] to what project_memory() made; each row of it may serve several consecutive
+        rows of queries.
+        """
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -910,16 +1032,58 @@ class TransformerLayer:
     """
     An encoder layer, a decoder layer (cross_attention=True), or a language model's.
 
-    Options   embed_dim, num_heads, num_kv_heads, head_dim, attention_bias, out_bias, attention_dropout_p,
-              hidden_dim (4 * embed_dim), activation ('gelu'), gated, ffn_bias, ffn_dropout_p, norm ('layer',
-              'rms'), norm_eps, norm_first, cross_attention, dropout_p, rng
+    Options   embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, scale (1/sqrt(head_dim)),
+              attention_bias or query_bias, key_bias, value_bias; out_bias, attention_dropout_p, qk_norm,
+              qk_norm_eps, zero_attn, hidden_dim (4 * embed_dim), activation ('gelu'), gated, ffn_bias,
+              ffn_dropout_p, norm ('layer', 'rms'), norm_eps, norm_bias, norm_first, cross_attention,
+              dropout_p, rng
     Shapes    x [B, T, embed_dim] -> the same
-    Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer
+    Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; parts by the same names
     """
 
     def __init__(self, **kwargs) -> None: ...
 
-    def __call__(self, x: object, *, mask: object | None = None, memory: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None) -> Tensor: ...
+    def __call__(self, x: object, *, mask: object | None = None, memory: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, softcap: float = 0.0, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
+        """
+        The options of attention are the self-attention's. With a state, x attends to what it holds and, causally, to itself,
+        then joins it: counts[b] tokens of row b, all by default.
+        """
+
+    @property
+    def self_attn(self) -> MultiHeadAttention: ...
+
+    @property
+    def multihead_attn(self) -> MultiHeadAttention: ...
+
+    @property
+    def feed_forward(self) -> FeedForward: ...
+
+    @property
+    def norm1(self) -> Norm: ...
+
+    @property
+    def norm2(self) -> Norm: ...
+
+    @property
+    def norm3(self) -> Norm: ...
+
+    @property
+    def linear1(self) -> Linear: ...
+
+    @property
+    def linear2(self) -> Linear: ...
+
+    def make_state(self, batch: int, capacity: int, *, window: int = 0, dtype: object | None = None) -> DecodeState:
+        """
+        A DecodeState of this layer with room for `capacity` tokens per row. window > 0: a ring for tokens that see that many
+        keys. A layer with cross_attention: start().
+        """
+
+    def start(self, memory: object, memory_lengths: object | None = None, *, capacity: int, dtype: object | None = None) -> DecodeState:
+        """
+        A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, embed_dim] are
+        computed here, once; row b of it has memory_lengths[b] valid tokens, all by default. dtype: the memory's, or 'bfloat16'.
+        """
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -963,7 +1127,14 @@ class TransformerEncoder:
 
     def __init__(self, **kwargs) -> None: ...
 
-    def __call__(self, x: object, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, capture: bool = False) -> object: ...
+    def __call__(self, x: object, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, empty_row: str = 'zero', capture: bool = False) -> object:
+        """capture: (result, [weights of every layer, before dropout])."""
+
+    @property
+    def layers(self) -> list[TransformerLayer]: ...
+
+    @property
+    def norm(self) -> Norm: ...
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -1007,8 +1178,24 @@ class TransformerDecoder:
 
     def __init__(self, **kwargs) -> None: ...
 
-    def __call__(self, x: object, memory: object, *, mask: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, capture: bool = False) -> object:
-        """causal() is always part of the mask."""
+    def __call__(self, x: object, memory: object | None = None, *, mask: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, empty_row: str = 'zero', capture: bool = False, cross_capture: bool = False, state: DecodeState | None = None, counts: object | None = None) -> object:
+        """
+        causal() is always part of the mask. With a state of start() instead of a memory, x attends to what it holds, then
+        joins it: counts[b] tokens of row b, all by default; the result has the bits of a call on everything at once.
+        capture, cross_capture: (result, [weights of every layer], ...).
+        """
+
+    def start(self, memory: object, memory_lengths: object | None = None, *, capacity: int, dtype: object | None = None) -> DecodeState:
+        """
+        A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, embed_dim] are
+        computed here, once; row b of it has memory_lengths[b] valid tokens, all by default. dtype: the memory's, or 'bfloat16'.
+        """
+
+    @property
+    def layers(self) -> list[TransformerLayer]: ...
+
+    @property
+    def norm(self) -> Norm: ...
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -1051,6 +1238,12 @@ class Transformer:
     def __call__(self, source: object, target: object, *, source_mask: object | None = None, target_mask: object | None = None, rng: Rng | None = None) -> Tensor:
         """source_mask also holds for the decoder's view of the source."""
 
+    @property
+    def encoder(self) -> TransformerEncoder: ...
+
+    @property
+    def decoder(self) -> TransformerDecoder: ...
+
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
@@ -1086,7 +1279,8 @@ class Transformer:
 
 class DecodeState:
     """
-    Keys and values of every layer and the number of tokens each row has seen; made by LanguageModel.make_state().
+    Keys and values of every layer and the number of tokens each row has seen; made by LanguageModel.make_state(),
+    TransformerDecoder.start(), Seq2Seq.start(), and make_state() of layers and attention.
     Copies share memory until one of them goes on.
     """
 
@@ -1119,9 +1313,26 @@ class DecodeState:
         (key, value) of each layer, [B, Hkv, capacity, D] each; row b holds lengths[b] tokens.
         """
 
+    def cross(self) -> list:
+        """
+        (key, value) of the memory, per layer: [rows, Hkv, Ts, D] each, projected once; none in a decoder-only model.
+        """
+
+    @property
+    def cross_lengths(self) -> list[int]:
+        """Valid tokens of each row of the memory."""
+
+    @property
+    def group(self) -> int:
+        """Rows of the state per row of the memory (1 without)."""
+
+    @property
+    def held(self) -> list[int]:
+        """Tokens held per row: lengths - starts."""
+
     def reorder(self, rows: object) -> None:
         """
-        Row i becomes what row rows[i] was: beam search, and batches that shrink or grow.
+        Row i becomes what row rows[i] was: beam search, and batches that shrink or grow. The memory's rows follow.
         """
 
     def repeat(self, times: int) -> None:
@@ -1140,10 +1351,18 @@ class DecodeState:
 
     def __deepcopy__(self, arg: object, /) -> DecodeState: ...
 
-def save_state(path: str, state: DecodeState, model: LanguageModel) -> None:
+@overload
+def save_state(path: str | bytes | os.PathLike, state: DecodeState, model: LanguageModel) -> None: ...
+
+@overload
+def save_state(path: str | bytes | os.PathLike, state: DecodeState, model: Seq2Seq) -> None:
     """Writes a decoding state with a checksum of the model's weights."""
 
-def load_state(path: str, model: LanguageModel, capacity: int = 0) -> DecodeState:
+@overload
+def load_state(path: str | bytes | os.PathLike, model: LanguageModel, capacity: int = 0) -> DecodeState: ...
+
+@overload
+def load_state(path: str | bytes | os.PathLike, model: Seq2Seq, capacity: int = 0) -> DecodeState:
     """
     A state to go on from; FormatError if another model wrote it. capacity 0: as it was saved.
     """
@@ -1408,16 +1627,34 @@ class LanguageModel:
         may return False to end its row.
         """
 
-    def save(self, folder: str) -> None:
+    def save(self, folder: str | bytes | os.PathLike) -> None:
         """
         Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, where they can express it.
         """
 
     @staticmethod
-    def load(folder: str) -> LanguageModel:
+    def load(folder: str | bytes | os.PathLike) -> LanguageModel:
         """
         A model from a Hugging Face folder (GPT-2, Llama families) or one of ours.
         """
+
+    @property
+    def token_embedding(self) -> Embedding: ...
+
+    @property
+    def position_embedding(self) -> Embedding: ...
+
+    @property
+    def layers(self) -> list[TransformerLayer]: ...
+
+    @property
+    def final_norm(self) -> Norm: ...
+
+    @property
+    def head_weight(self) -> Tensor | None: ...
+
+    @property
+    def head_bias(self) -> Tensor | None: ...
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -1605,6 +1842,12 @@ class Seq2SeqConfig:
     def positions(self, arg: str, /) -> None: ...
 
     @property
+    def sinusoid_layout(self) -> str: ...
+
+    @sinusoid_layout.setter
+    def sinusoid_layout(self, arg: str, /) -> None: ...
+
+    @property
     def norm(self) -> str: ...
 
     @norm.setter
@@ -1645,13 +1888,48 @@ class Seq2Seq:
         instead of searching (beam_size 1), by temperature, top_k, top_p, min_p and seed.
         """
 
-    def save(self, folder: str) -> None:
+    def save(self, folder: str | bytes | os.PathLike) -> None:
         """
         Writes config.json and model.safetensors as Hugging Face's Marian, where it can express it.
         """
 
     @staticmethod
-    def load(folder: str) -> Seq2Seq: ...
+    def load(folder: str | bytes | os.PathLike) -> Seq2Seq: ...
+
+    def encode(self, source: object, *, source_lengths: object | None = None, rng: Rng | None = None) -> Tensor:
+        """The encoder's output [B, Ts, embed_dim]."""
+
+    def start(self, source: object, *, source_lengths: object | None = None, capacity: int, dtype: object | None = None) -> DecodeState:
+        """
+        A DecodeState for `capacity` target tokens per row: the source is encoded and projected here, once.
+        """
+
+    def step(self, tokens: object, state: DecodeState, *, counts: object | None = None) -> Tensor:
+        """
+        Logits [B, T, V] of the next target tokens [B, T] (decoder_start_id first); counts[b] of row b, all by default, join
+        the state.
+        """
+
+    @property
+    def source_embedding(self) -> Embedding: ...
+
+    @property
+    def target_embedding(self) -> Embedding: ...
+
+    @property
+    def source_positions(self) -> Embedding: ...
+
+    @property
+    def target_positions(self) -> Embedding: ...
+
+    @property
+    def transformer(self) -> Transformer: ...
+
+    @property
+    def output_weight(self) -> Tensor | None: ...
+
+    @property
+    def output_bias(self) -> Tensor | None: ...
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -1690,7 +1968,7 @@ class Translator:
     """An encoder-decoder model with its tokenizers: text in, text out."""
 
     @staticmethod
-    def load(folder: str) -> Translator:
+    def load(folder: str | bytes | os.PathLike) -> Translator:
         """
         From a folder in Marian's layout: config.json, model.safetensors and tokenizers.
         """
@@ -1725,13 +2003,13 @@ class Tokenizer:
         """One token per distinct character."""
 
     @staticmethod
-    def load(path: str) -> Tokenizer:
+    def load(path: str | bytes | os.PathLike) -> Tokenizer:
         """A tokenizer.json or the folder that holds one."""
 
     @staticmethod
     def from_json(json: str) -> Tokenizer: ...
 
-    def save(self, path: str) -> None: ...
+    def save(self, path: str | bytes | os.PathLike) -> None: ...
 
     def to_json(self) -> str: ...
 
@@ -1772,6 +2050,12 @@ class Tokenizer:
 
     def __repr__(self) -> str: ...
 
+def token_labels(tokenizer: Tokenizer, ids: object) -> list[str]:
+    """
+    A label per token, for AttentionView and tables: its text; of a token that is a part of a character, the character and
+    which part of how many ("é¹⁄₂"); "<0xE2>" for bytes of no character.
+    """
+
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
     """
     Corpus BLEU as sacrebleu's defaults have it: a dict with 'score' in [0, 100], 'precisions', 'correct', 'total',
@@ -1790,12 +2074,12 @@ def chrf_signature() -> str:
 def tokenize_13a(line: str) -> list[str]:
     """The words that bleu() counts."""
 
-def read_text(path: object, *, require_utf8: bool = True) -> str:
+def read_text(path: str | bytes | os.PathLike, *, require_utf8: bool = True) -> str:
     """
     The text of a file, without a byte order mark. FormatError names the line that is not UTF-8.
     """
 
-def read_pairs(path: object) -> tuple:
+def read_pairs(path: str | bytes | os.PathLike) -> tuple:
     """
     (sources, targets) of a two-column file: source TAB target on every line.
     """
@@ -1856,45 +2140,45 @@ def learning_rate(step: int, *, kind: str = 'constant', lr: float = 0.001, warmu
     The rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule with linear warm-up.
     """
 
-def load_safetensors(path: str) -> dict:
+def load_safetensors(path: str | bytes | os.PathLike) -> dict:
     """The tensors of a .safetensors file, an index, or a folder, by name."""
 
-def save_safetensors(path: str, tensors: object, metadata: Mapping[str, str] = {}) -> None:
+def save_safetensors(path: str | bytes | os.PathLike, tensors: object, metadata: Mapping[str, str] = {}) -> None:
     """Writes named tensors atomically."""
 
-def save_checkpoint(folder: str, step: int, tensors: dict, files: dict = {}) -> str:
+def save_checkpoint(folder: str | bytes | os.PathLike, step: int, tensors: dict, files: dict = {}) -> str | bytes | os.PathLike:
     """
     Writes folder/checkpoint-<step>, complete or not at all, and returns its path. tensors: {'model.safetensors': state_dict,
     …}; files: {'state.json': str or bytes, …}.
     """
 
-def load_checkpoint(path: str) -> tuple:
+def load_checkpoint(path: str | bytes | os.PathLike) -> tuple:
     """
     (tensors, files) as save_checkpoint() took them, every byte verified; files are bytes.
     """
 
-def list_checkpoints(folder: str) -> list:
+def list_checkpoints(folder: str | bytes | os.PathLike) -> list:
     """
     Dicts 'step', 'path', 'problem' by ascending step; 'problem' is empty for complete checkpoints.
     """
 
-def newest_checkpoint(folder: str, damage: str = 'fail') -> object:
+def newest_checkpoint(folder: str | bytes | os.PathLike, damage: str = 'fail') -> object:
     """
     The checkpoint to resume from, or None. damage: 'fail' raises FormatError if the newest is damaged, 'fall_back'
     takes the newest whose every byte is right.
     """
 
-def verify_checkpoint(path: str) -> None:
+def verify_checkpoint(path: str | bytes | os.PathLike) -> None:
     """Reads every byte; FormatError names the damaged file."""
 
-def prune_checkpoints(folder: str, *, keep_newest: int = 2, steps: Sequence[int] = []) -> list[int]:
+def prune_checkpoints(folder: str | bytes | os.PathLike, *, keep_newest: int = 2, steps: Sequence[int] = []) -> list[int]:
     """
     Deletes the other complete checkpoints; `steps` are kept besides the newest. Returns the deleted steps.
     """
 
-def train_language_model(data: str, folder: str, settings: dict, preset: str, tokenizer: str, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+def train_language_model(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, tokenizer: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
 
-def train_seq2seq(data: str, folder: str, settings: dict, preset: str, valid: str, tokenizer: str, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+def train_seq2seq(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, valid: str | bytes | os.PathLike, tokenizer: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
 
 def language_model_settings(preset: str) -> object:
     """

@@ -8,61 +8,61 @@ import types
 
 import numpy as np
 
-from . import _core, _trace_functions  # noqa: F401: fills the table of functions
-from ._trace_symbols import (
-    Symbol,
-    _Graph,
-    _as_float,
-    _find,
-    _gather,
-    _lift,
-)
+from . import _core, _trace_functions, _trace_kinds as kinds  # noqa: F401: fills the table of functions
+from ._trace_symbols import Graph, Symbol, Traced, cast, find, lift
+from ._trace_tables import index_captured
 
 
 class CapturedArray:
     """A NumPy array or Tensor that can be indexed by traced values: score + mh.captured(bias)[head]."""
 
     def __init__(self, array):
-        self.array = np.asarray(array)
-        self.shape, self.dtype = self.array.shape, self.array.dtype
+        learns = isinstance(array, _core.Tensor) and array.requires_grad
+        self.array = array if learns else np.asarray(array)
+        self.shape, self.dtype = tuple(array.shape), array.dtype
 
     def __getitem__(self, index):
-        symbol = _find(index if isinstance(index, tuple) else (index,))
-        return self.array[index] if symbol is None else _gather(symbol.graph, self.array, index)
+        symbol = find(index if isinstance(index, tuple) else (index,))
+        return self.array[index] if symbol is None else index_captured(symbol.graph, self.array, index)
 
     def item(self):
         return self.array.item()
 
 
-def trace(function, who, with_score, guard=None):
-    """The function as an _core.ScoreProgram. `guard`: a context manager active while it is called."""
-    graph = _Graph(who)
+def trace(function, who, with_score, guard=None, score="f32", typed=False, gradients=True):
+    """The function as an _core.ScoreProgram. `guard`: a context manager active while it is called; see Graph."""
+    graph = Graph(who, score, typed, gradients and with_score)
     names = ["batch", "head", "query", "key"]
-    arguments = [Symbol(graph, graph.emit(name), "i", f"the {name} index") for name in names]
+    arguments = [Symbol(graph, graph.emit(name), "i64", f"the {name} index") for name in names]
     if with_score:
-        arguments.insert(0, Symbol(graph, graph.emit("score"), "f", "the score"))
+        emitted = graph.emit("score", kind=score if typed else "any")
+        arguments.insert(0, Symbol(graph, emitted, score, "the score"))
     function = _with_captured_arrays(function)
     if guard is None:
         result = function(*arguments)
     else:
         with guard:
             result = function(*arguments)
+    program = _core.score_program(_finish(graph, result, with_score), graph.tables, list(graph.learnt))
+    return program, list(graph.learnt.values())
+
+
+def _finish(graph, result, with_score):
+    """The instructions, of which the last one gives the result."""
+    what = "a score" if with_score else "a condition"
     if result is None:
-        raise TypeError(f"{who}: the function returned None; it must return {'a score' if with_score else 'a condition'}")
-    result = _lift(graph, result)
+        raise TypeError(f"{graph.who}: the function returned None; it must return {what}")
+    if isinstance(result, Traced) and not isinstance(result, Symbol):
+        raise TypeError(f"{graph.who}: the function returned {list(result.shape)} values; it must return {what}")
+    result = lift(graph, result)
     if with_score:
-        result = _as_float(result)
-    elif result.kind == "f":
-        raise TypeError(f"{who}: the function must return a condition such as query >= key, got a number")
-    # The result is the last instruction's register.
-    if result.register != len(graph.code) - 1:
-        if result.kind == "f":
-            zero = graph.emit("const_f", number=0.0)
-            graph.code.append(("add_f", result.register, zero, -1, 0.0, -1))
-        else:
-            zero = graph.emit("const_i", number=0)
-            graph.code.append(("or_i", result.register, zero, -1, 0.0, -1))
-    return _core.score_program(graph.code, graph.tables)
+        result = cast(graph, result, graph.score)
+    else:
+        result = cast(graph, result, "b") if not isinstance(result, Symbol) else result
+        if result.kind != "b" and (graph.typed or result.kind in kinds.FLOATS):
+            got = "a number" if result.kind in kinds.FLOATS else kinds.DTYPES[result.kind]
+            raise TypeError(f"{graph.who}: the function must return a condition such as query >= key, got {got}")
+    return graph.code[: result.register + 1]  # nothing behind it can serve it
 
 
 def _with_captured_arrays(function):
@@ -103,9 +103,11 @@ def _filled(cell):
 def score_mod(function):
     """A score function for attention(score_mod=…): function(score, batch, head, query, key) -> score.
 
-    It is traced once; NumPy functions and captured arrays indexed by batch, head, query and key may be used.
+    It is traced once; NumPy functions and captured arrays indexed by batch, head, query and key may be used. Numbers
+    have the type of the arithmetic. A captured Tensor that requires a gradient gets one, and is read anew by every
+    call; other arrays are copied here.
     """
-    return trace(function, "score_mod", True)
+    return trace(function, "score_mod", True)[0]
 
 
 def mask_mod(function):
@@ -113,4 +115,4 @@ def mask_mod(function):
 
     Whole blocks that are empty or full are found by interval arithmetic and cost nothing.
     """
-    return trace(function, "mask_mod", False).mask()
+    return trace(function, "mask_mod", False)[0].mask()

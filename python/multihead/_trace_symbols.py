@@ -1,373 +1,336 @@
 """The symbols that a traced function is called with: what is done to them becomes instructions."""
 
-import math
-import numbers
+import sys
 
 import numpy as np
+
+from . import _trace_kinds as kinds
 
 _CONTROL_FLOW = (
     "{who}: Python control flow on {what} is not possible, because the function is traced once for all scores; "
     "use where(condition, a, b), minimum or maximum instead"
 )
+FUNCTIONS = {}  # name -> function(graph, *args); _trace_functions.py fills it
+SHAPED = set()  # names of those that see a whole vector; the others go element by element
+_LONGEST = 4096  # elements of a vector per score
 
 
-class _Graph:
-    """Instructions with common subexpressions merged."""
+class Graph:
+    """Instructions with common subexpressions merged.
 
-    def __init__(self, who):
-        self.who = who
-        self.code = []
-        self.tables = []
+    `typed`: values have PyTorch's element types and are rounded to them. Otherwise numbers have the type of the
+    arithmetic, whatever a call's is. `gradients`: captured tensors that require a gradient get one.
+    """
+
+    def __init__(self, who, score="f32", typed=False, gradients=False):
+        self.who, self.score, self.typed, self.gradients = who, score, typed, gradients
+        self.code, self.tables, self.learnt = [], [], {}
         self._known = {}
         self._table_ids = {}
         self._kept = []  # keeps captured arrays alive, so that ids stay unique
 
-    def emit(self, op, *args, number=0.0, table=-1):
+    @property
+    def default(self):
+        """The type of an integer that becomes a number."""
+        torch = sys.modules.get("torch")
+        return kinds.of_dtype(torch.get_default_dtype(), self.who) if self.typed and torch else self.score
+
+    def emit(self, op, *args, number=0.0, table=-1, kind="any"):
         args = tuple(args) + (-1,) * (3 - len(args))
-        key = (op, args, number, table)
+        key = (op, args, number, str(number), table, kind)  # -0.0 == 0.0
         if key not in self._known:
             self._known[key] = len(self.code)
-            self.code.append((op, *args, float(number), table))
+            self.code.append((op, *args, float(number), table, kind))
         return self._known[key]
 
+    def number(self, op, kind, *operands, number=0.0, table=-1):
+        """A float instruction whose result is rounded to `kind`."""
+        registers = [-1 if x is None else x.register for x in operands]
+        emitted = self.emit(op, *registers, number=number, table=table, kind=kind if self.typed else "any")
+        return Symbol(self, emitted, kind)
+
+    def integer(self, op, kind, *operands, number=0.0, table=-1):
+        result = Symbol(self, self.emit(op, *(x.register for x in operands), number=number, table=table), kind)
+        return result.wrapped() if op.endswith("_i") else result
+
+    def condition(self, op, *operands):
+        return Symbol(self, self.emit(op, *(x.register for x in operands)), "b")
+
+    def refuse(self, text):
+        raise TypeError(f"{self.who}: {text}")
+
     def table(self, array):
-        if id(array) not in self._table_ids:
+        """The number of the table that holds a captured array."""
+        learns = self.gradients and bool(getattr(array, "requires_grad", False))
+        is_torch = callable(getattr(array, "data_ptr", None))
+        key = (id(array), learns)
+        if is_torch:
+            key = (array.data_ptr(), tuple(array.shape), array.stride(), str(array.dtype), learns)
+        if key not in self._table_ids:
             self._kept.append(array)
-            contiguous = array.contiguous() if hasattr(array, "contiguous") else np.ascontiguousarray(array)
-            self._kept.append(contiguous)
-            self._table_ids[id(array)] = len(self.tables)
-            self.tables.append(contiguous)
-        return self._table_ids[id(array)]
+            self._table_ids[key] = len(self.tables)
+            if learns:
+                self.learnt[len(self.tables)] = array
+            if kinds.of_dtype(array.dtype, self.who) in kinds.WRAPS:  # the kernel's integers have 32 bits
+                array = array.int() if is_torch else np.asarray(array).astype(np.int32)
+            self.tables.append(array.detach().contiguous() if is_torch else array)
+        return self._table_ids[key]
 
 
-_FUNCTIONS = {}  # name -> function(graph, *args); _trace_functions.py fills it
-
-
-class Symbol:
-    """A number (kind 'f'), an index ('i') or a condition ('b') that is not known yet."""
+class Traced:
+    """What a function meets: one value per score, or a short vector of them."""
 
     __array_priority__ = 1e6
-    __slots__ = ("graph", "register", "kind", "name")
+    __slots__ = ("graph",)
+    __hash__ = object.__hash__
+
+    def _refuse(self, *_):
+        raise TypeError(_CONTROL_FLOW.format(who=self.graph.who, what=getattr(self, "name", None) or "a traced value"))
+
+    __bool__ = __index__ = __int__ = __float__ = __iter__ = item = tolist = numpy = _refuse
+
+    def __getattr__(self, name):
+        if name in FUNCTIONS:
+            return lambda *args, **kwargs: call(self.graph, name, (self, *args), kwargs)
+        raise AttributeError(
+            f"{self.graph.who}: a traced value has no '{name}'; it knows arithmetic, comparisons and "
+            f"{', '.join(sorted(FUNCTIONS))}"
+        )
+
+    def where(self, condition, other):
+        return call(self.graph, "where", (condition, self, other), {})
+
+    @property
+    def device(self):
+        torch = sys.modules.get("torch")
+        return torch.device("cpu") if self.graph.typed and torch else "cpu"
+
+    # --- NumPy and PyTorch functions of symbols ---
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        if method != "__call__":
+            return NotImplemented
+        return call(self.graph, ufunc.__name__, inputs, kwargs)
+
+    def __array_function__(self, func, types, args, kwargs):
+        return call(self.graph, func.__name__, args, kwargs)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return torch_call(func, args, kwargs or {})
+
+
+def _operators():
+    def method(name, swapped=False):
+        if swapped:
+            return lambda self, other: call(self.graph, name, (other, self), {})
+        return lambda self, *other: call(self.graph, name, (self, *other), {})
+
+    def in_place(name):
+        return lambda self, other: self.become(call(self.graph, name, (self, other), {}))
+
+    for operator, name in {
+        "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+        "pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
+        "rshift": "bitwise_right_shift",
+    }.items():  # fmt: skip
+        setattr(Traced, f"__{operator}__", method(name))
+        setattr(Traced, f"__r{operator}__", method(name, swapped=True))
+        setattr(Traced, f"__i{operator}__", in_place(name))
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(Traced, f"__{name}__", method(name))
+    for operator, name in {"neg": "neg", "pos": "positive", "abs": "abs", "invert": "bitwise_not"}.items():
+        setattr(Traced, f"__{operator}__", method(name))
+
+
+_operators()
+
+
+class Symbol(Traced):
+    """A value of a type in _trace_kinds.py that is not known yet."""
+
+    __slots__ = ("register", "kind", "name")
+    shape, ndim = (), 0
 
     def __init__(self, graph, register, kind, name=None):
         self.graph, self.register, self.kind, self.name = graph, register, kind, name
 
-    # --- what cannot be known while tracing ---
-    def _refuse(self, *_):
-        raise TypeError(_CONTROL_FLOW.format(who=self.graph.who, what=self.name or "a traced value"))
-
-    __bool__ = __index__ = __int__ = __float__ = __iter__ = __len__ = _refuse
-    __hash__ = object.__hash__
-
-    def item(self):
-        self._refuse()
-
     def __repr__(self):
         return f"<{self.name or 'traced value'}>"
 
-    # --- arithmetic ---
-    def __add__(self, other):
-        return _binary(self.graph, "add", self, other)
-
-    def __radd__(self, other):
-        return _binary(self.graph, "add", other, self)
-
-    def __sub__(self, other):
-        return _binary(self.graph, "sub", self, other)
-
-    def __rsub__(self, other):
-        return _binary(self.graph, "sub", other, self)
-
-    def __mul__(self, other):
-        return _binary(self.graph, "mul", self, other)
-
-    def __rmul__(self, other):
-        return _binary(self.graph, "mul", other, self)
-
-    def __truediv__(self, other):
-        return _divide(self.graph, self, other)
-
-    def __rtruediv__(self, other):
-        return _divide(self.graph, other, self)
-
-    def __floordiv__(self, other):
-        return _floor_divide(self.graph, self, other)
-
-    def __rfloordiv__(self, other):
-        return _floor_divide(self.graph, other, self)
-
-    def __mod__(self, other):
-        return _modulo(self.graph, self, other)
-
-    def __rmod__(self, other):
-        return _modulo(self.graph, other, self)
-
-    def __pow__(self, exponent):
-        return _power(self.graph, self, exponent)
-
-    def __neg__(self):
-        return _unary(self, "neg_f", "neg_i")
-
-    def __pos__(self):
-        return self
-
-    def __abs__(self):
-        return _unary(self, "abs_f", "abs_i")
-
-    # --- comparisons and logic ---
-    def __eq__(self, other):
-        return _compare(self.graph, "eq", self, other)
-
-    def __ne__(self, other):
-        return _compare(self.graph, "ne", self, other)
-
-    def __lt__(self, other):
-        return _compare(self.graph, "lt", self, other)
-
-    def __le__(self, other):
-        return _compare(self.graph, "le", self, other)
-
-    def __gt__(self, other):
-        return _compare(self.graph, "lt", other, self)
-
-    def __ge__(self, other):
-        return _compare(self.graph, "le", other, self)
-
-    def __and__(self, other):
-        return _logic(self.graph, "and_i", self, other)
-
-    __rand__ = __and__
-
-    def __or__(self, other):
-        return _logic(self.graph, "or_i", self, other)
-
-    __ror__ = __or__
-
-    def __xor__(self, other):
-        return _logic(self.graph, "xor_i", self, other)
-
-    __rxor__ = __xor__
-
-    def __invert__(self):
-        if self.kind != "b":
-            raise TypeError(f"{self.graph.who}: ~ takes a condition")
-        return Symbol(self.graph, self.graph.emit("not_b", self.register), "b")
-
-    # --- methods that tensors have ---
-    def __getattr__(self, name):
-        if name in _FUNCTIONS:
-            return lambda *args, **kwargs: _FUNCTIONS[name](self.graph, self, *args, **kwargs)
-        raise AttributeError(
-            f"{self.graph.who}: a traced value has no '{name}'; it knows arithmetic, comparisons and "
-            f"{', '.join(sorted(set(_FUNCTIONS)))}"
-        )
-
-    def to(self, *args, **_):
-        text = str(args[0]) if args else ""
-        return _as_int(self) if "int" in text or "long" in text else _as_float(self)
-
-    def float(self):
-        return _as_float(self)
-
-    def int(self):
-        return _as_int(self)
-
-    long = int
-    double = float
-
-    @property
-    def device(self):
-        return "cpu"
+    def __len__(self):
+        raise TypeError(f"{self.graph.who}: a traced value is one number and has no length")
 
     def __getitem__(self, _):
         raise TypeError(f"{self.graph.who}: a score is one number and cannot be indexed")
 
-    # --- NumPy and PyTorch functions of symbols ---
-    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        if method != "__call__" or kwargs:
-            return NotImplemented
-        return _call(self.graph, ufunc.__name__, inputs, {})
+    @property
+    def dtype(self):
+        torch = sys.modules.get("torch")
+        name = kinds.DTYPES[self.kind]
+        return getattr(torch, name) if self.graph.typed and torch else name
 
-    def __array_function__(self, func, types, args, kwargs):
-        return _call(self.graph, func.__name__, args, kwargs)
+    def become(self, result):
+        """In-place operations keep the type."""
+        if kinds.category(result.kind) > kinds.category(self.kind):
+            old, new = kinds.DTYPES[self.kind], kinds.DTYPES[result.kind]
+            self.graph.refuse(f"an in-place operation cannot turn {old} into {new}")
+        self.register = cast(self.graph, result, self.kind).register
+        return self
 
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        return _torch_call(func, args, kwargs or {})
+    def wrapped(self):
+        """Integers of 8 and 16 bits wrap around."""
+        if self.kind not in kinds.WRAPS:
+            return self
+        return Symbol(self.graph, self.graph.emit("wrap_i", self.register, number=kinds.WRAPS[self.kind]), self.kind)
 
 
-def _find(args):
+class Vector(Traced):
+    """A few values per score: a captured tensor that was indexed in part, or what became of one."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, graph, items):
+        self.graph, self.items = graph, items  # a NumPy array of symbols
+
+    shape = property(lambda self: self.items.shape)
+    ndim = property(lambda self: self.items.ndim)
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        if find((index,)) is not None:
+            self.graph.refuse("a traced vector can be indexed by plain numbers only")
+        picked = self.items[index]
+        return Vector(self.graph, picked) if isinstance(picked, np.ndarray) else picked
+
+    def expand(self):
+        return self
+
+    def become(self, _):
+        self.graph.refuse("a traced vector cannot be changed in place")
+
+
+def objects(shape, items):
+    """A NumPy array of symbols."""
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def find(args):
     for value in args:
-        if isinstance(value, Symbol):
+        if isinstance(value, Traced):
             return value
         if isinstance(value, (tuple, list)):
-            inner = _find(value)
+            inner = find(value)
             if inner is not None:
                 return inner
     return None
 
 
-def _torch_call(func, args, kwargs):
-    graph = _find(list(args) + list(kwargs.values())).graph
+def torch_call(func, args, kwargs):
+    graph = find(list(args) + list(kwargs.values())).graph
     name = getattr(func, "__name__", str(func))
     if name == "__getitem__":
-        return _gather(graph, args[0], args[1])
-    return _call(graph, name.strip("_") if name.startswith("__") else name, args, kwargs)
+        from ._trace_tables import index_captured
+
+        return index_captured(graph, args[0], args[1])
+    if name.startswith("__"):
+        name = name.strip("_")
+    if name == "where" and hasattr(func, "__objclass__"):  # tensor.where(condition, other)
+        args = (args[1], args[0], *args[2:])
+    return call(graph, name, args, kwargs)
 
 
-def _call(graph, name, args, kwargs):
-    if name not in _FUNCTIONS:
-        raise TypeError(
-            f"{graph.who}: '{name}' cannot be traced; there are arithmetic, comparisons and "
-            f"{', '.join(sorted(set(_FUNCTIONS)))}"
-        )
-    return _FUNCTIONS[name](graph, *args, **kwargs)
+def call(graph, name, args, kwargs):
+    if name not in FUNCTIONS:
+        graph.refuse(f"'{name}' cannot be traced; there are arithmetic, comparisons and {', '.join(sorted(FUNCTIONS))}")
+    try:
+        if name not in SHAPED and any(not isinstance(x, Symbol) and isinstance(x, Traced) for x in args):
+            return _each(graph, FUNCTIONS[name], args, kwargs)
+        return FUNCTIONS[name](graph, *args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__.tb_next is None:  # the arguments do not fit
+            graph.refuse(f"'{name}' with such arguments cannot be traced: {error}")
+        raise
 
 
-def _lift(graph, value):
+def _each(graph, function, args, kwargs):
+    """The function of every element of vectors that broadcast."""
+    vectors = [isinstance(x, Traced) and not isinstance(x, Symbol) for x in args]
+    arrays = [x.expand().items if is_vector else objects((), [x]) for x, is_vector in zip(args, vectors)]
+    arrays = np.broadcast_arrays(*arrays)
+    if arrays[0].size > _LONGEST:
+        graph.refuse(f"{arrays[0].size} numbers for every score are too many; {_LONGEST} are possible")
+    items = [function(graph, *each, **kwargs) for each in zip(*(a.reshape(-1) for a in arrays))]
+    return Vector(graph, objects(arrays[0].shape, items))
+
+
+# --- values, their types and conversions --------------------------------------------------------------------
+
+
+def lift(graph, value):
+    """A symbol, or a plain number that takes the type of its partner."""
     if isinstance(value, Symbol):
         return value
-    if isinstance(value, (bool, np.bool_)):
-        return Symbol(graph, graph.emit("const_i", number=int(value)), "b")
-    if isinstance(value, (numbers.Integral, np.integer)):
-        if not -(2**31) <= int(value) < 2**31:
-            return Symbol(graph, graph.emit("const_f", number=float(value)), "f")
-        return Symbol(graph, graph.emit("const_i", number=int(value)), "i")
-    if isinstance(value, numbers.Real):
-        return Symbol(graph, graph.emit("const_f", number=float(value)), "f")
-    shape = getattr(value, "shape", None)
-    if shape is not None and math.prod(shape) == 1:  # a captured scalar
-        _refuse_gradient(graph, value)
-        return _lift(graph, value.item())
-    if shape is not None:
-        raise TypeError(
-            f"{graph.who}: a captured tensor of shape {tuple(shape)} must be indexed down to one number, "
-            "for example bias[head, query, key]"
-        )
-    raise TypeError(f"{graph.who}: cannot use a {type(value).__name__} in a traced function")
+    if kinds.is_number(value):
+        return value
+    from ._trace_tables import lift_captured
+
+    return lift_captured(graph, value)
 
 
-def _as_float(symbol):
-    if symbol.kind == "f":
-        return symbol
-    return Symbol(symbol.graph, symbol.graph.emit("to_f", symbol.register), "f")
+def common(graph, *values):
+    """The type that PyTorch computes with: that of the tensors, unless a plain number is of a higher category."""
+    strong, weak = None, -1
+    for value in values:
+        if isinstance(value, Symbol):
+            strong = value.kind if strong is None else kinds.promote(strong, value.kind)
+        else:
+            weak = max(weak, kinds.category_of_number(value))
+    if strong is not None and kinds.category(strong) >= weak:
+        return strong
+    return ("b", "i64", graph.default)[weak]
 
 
-def _as_int(symbol):
-    if symbol.kind != "f":
-        return Symbol(symbol.graph, symbol.register, "i")
-    return Symbol(symbol.graph, symbol.graph.emit("to_i", symbol.register), "i")
+def constant(graph, value, kind):
+    if kind == "b":
+        return Symbol(graph, graph.emit("const_i", number=int(bool(value))), "b")
+    if kind in kinds.INTEGERS:
+        low, high = kinds.INTEGERS[kind]
+        if not low <= int(value) <= high:
+            graph.refuse(f"the number {value} does not fit into {kinds.DTYPES[kind] if kind != 'i64' else '32 bits'}")
+        return Symbol(graph, graph.emit("const_i", number=int(value)), kind)
+    return graph.number("const_f", kind, number=kinds.rounded(value, kind) if graph.typed else float(value))
 
 
-def _pair(graph, a, b):
-    a, b = _lift(graph, a), _lift(graph, b)
-    if a.kind == "f" or b.kind == "f":
-        return _as_float(a), _as_float(b), "f"
-    return a, b, "i"
+def cast(graph, value, kind):
+    """The value as PyTorch converts it: numbers are cut, small integers wrap, anything but 0 is true."""
+    if not isinstance(value, Symbol):
+        return constant(graph, value, kind)
+    old = value.kind
+    if old == kind:
+        return value
+    if kind == "b":
+        if old in kinds.INTEGERS:
+            return graph.condition("ne_i", value, constant(graph, 0, old))
+        return graph.condition("ne_f", value, constant(graph, 0.0, old))
+    if kind in kinds.INTEGERS:
+        if old in kinds.FLOATS:
+            value = Symbol(graph, graph.emit("to_i", value.register), kind)
+        narrower = old not in kinds.INTEGERS or kinds.promote(old, kind) != kind
+        result = Symbol(graph, value.register, kind)
+        return result.wrapped() if narrower and old != "b" else result
+    if old not in kinds.FLOATS:
+        return graph.number("to_f", kind, value)
+    if not graph.typed or kinds.promote(old, kind) == kind:
+        return Symbol(graph, value.register, kind)
+    return graph.number("copy_f", kind, value)
 
 
-def _binary(graph, name, a, b):
-    a, b, kind = _pair(graph, a, b)
-    return Symbol(graph, graph.emit(f"{name}_{kind}", a.register, b.register), kind)
-
-
-def _divide(graph, a, b):
-    a, b = _as_float(_lift(graph, a)), _as_float(_lift(graph, b))
-    return Symbol(graph, graph.emit("div_f", a.register, b.register), "f")
-
-
-def _floor_divide(graph, a, b):
-    a, b, kind = _pair(graph, a, b)
-    if kind == "i":
-        return Symbol(graph, graph.emit("div_i", a.register, b.register), "i")
-    return _unary(_divide(graph, a, b), "floor_f", None)
-
-
-def _modulo(graph, a, b):
-    a, b, kind = _pair(graph, a, b)
-    if kind == "i":
-        return Symbol(graph, graph.emit("mod_i", a.register, b.register), "i")
-    return a - _floor_divide(graph, a, b) * b
-
-
-def _power(graph, base, exponent):
-    base = _lift(graph, base)
-    if isinstance(exponent, Symbol) or not isinstance(exponent, numbers.Real):
-        raise TypeError(f"{graph.who}: the exponent of a power must be a plain number")
-    if exponent == 2:
-        return base * base
-    base = _as_float(base)
-    return Symbol(graph, graph.emit("pow_f", base.register, number=float(exponent)), "f")
-
-
-def _unary(symbol, float_op, int_op):
-    graph = symbol.graph
-    if symbol.kind != "f" and int_op is not None:
-        return Symbol(graph, graph.emit(int_op, symbol.register), "i")
-    return Symbol(graph, graph.emit(float_op, _as_float(symbol).register), "f")
-
-
-def _compare(graph, name, a, b):
-    a, b, kind = _pair(graph, a, b)
-    return Symbol(graph, graph.emit(f"{name}_{kind}", a.register, b.register), "b")
-
-
-def _logic(graph, op, a, b):
-    a, b = _lift(graph, a), _lift(graph, b)
-    if a.kind == "f" or b.kind == "f":
-        raise TypeError(f"{graph.who}: & | ^ take conditions or integers")
-    return Symbol(graph, graph.emit(op, a.register, b.register), "b" if a.kind == b.kind == "b" else "i")
-
-
-def _where(graph, condition, a, b):
-    condition = _lift(graph, condition)
-    a, b = _lift(graph, a), _lift(graph, b)
-    if condition.kind == "f":
-        condition = condition != 0.0
-    if a.kind == "f" or b.kind == "f":
-        a, b = _as_float(a), _as_float(b)
-        return Symbol(graph, graph.emit("select_f", condition.register, a.register, b.register), "f")
-    kind = "b" if a.kind == b.kind == "b" else "i"
-    return Symbol(graph, graph.emit("select_i", condition.register, a.register, b.register), kind)
-
-
-def _refuse_gradient(graph, tensor):
-    if getattr(tensor, "requires_grad", False):
-        raise TypeError(
-            f"{graph.who}: a captured tensor requires a gradient; gradients flow into query, key and value only: pass "
-            "tensor.detach(). What is to learn goes into attn_mask of scaled_dot_product_attention, or bias, "
-            "alibi_slopes or relative_bias of multihead.attention"
-        )
-
-
-def _gather(graph, array, index):
-    """array[i, j, …] with one index per axis."""
-    if isinstance(array, Symbol):
-        raise TypeError(f"{graph.who}: a traced value cannot be indexed")
-    _refuse_gradient(graph, array)
-    index = index if isinstance(index, tuple) else (index,)
-    shape = tuple(array.shape)
-    if len(index) != len(shape):
-        raise TypeError(
-            f"{graph.who}: a captured tensor of shape {shape} needs {len(shape)} indices to give one number, "
-            f"got {len(index)}"
-        )
-    flat, stride = None, 1
-    for size, at in reversed(list(zip(shape, index))):
-        at = _lift(graph, at)
-        if at.kind == "f":
-            raise TypeError(f"{graph.who}: indices are integers; use .int()")
-        at = Symbol(graph, graph.emit("bound_i", at.register, number=size), "i")
-        part = at if stride == 1 else at * stride
-        flat = part if flat is None else part + flat
-        stride *= size
-    if flat is None:
-        return _lift(graph, array.item())
-    kind = _kind_of(array)
-    op = "gather_f" if kind == "f" else "gather_i"
-    return Symbol(graph, graph.emit(op, flat.register, table=graph.table(array)), kind)
-
-
-def _kind_of(array):
-    text = str(array.dtype)
-    return "f" if "float" in text else "b" if "bool" in text else "i"
+def operands(graph, *values):
+    """The values in their common type, and that type."""
+    values = [lift(graph, x) for x in values]
+    kind = common(graph, *values)
+    return kind, *(cast(graph, x, kind) for x in values)

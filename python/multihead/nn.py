@@ -1,6 +1,7 @@
 """Modules, with PyTorch's weight names. Dropout acts exactly when a call passes rng."""
 
 from ._core import (
+    DecodeState,
     Embedding,
     FeedForward,
     Linear,
@@ -27,6 +28,11 @@ def LayerNorm(size, eps=1e-5, bias=True):
 def RMSNorm(size, eps=1e-6):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
     return Norm(size, kind="rms", eps=eps)
+
+
+def masked_X(X, valid_lens, value=-1e6):  # noqa: N802, N803
+    """masked_scores() by the name that the lecture notes teach."""
+    return _core.masked_scores(X, valid_lens, value)
 
 
 class Module:
@@ -90,6 +96,7 @@ def _parts(name, value):
 
 
 __all__ = [
+    "DecodeState",
     "Embedding",
     "FeedForward",
     "LayerNorm",
@@ -105,6 +112,7 @@ __all__ = [
     "TransformerLayer",
     "alibi_slopes",
     "manual_seed",
+    "masked_X",
     "position_ids",
     "sinusoidal_positions",
 ]

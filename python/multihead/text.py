@@ -9,6 +9,7 @@ from ._core import (
     read_pairs,
     read_text,
     split_corpus,
+    token_labels,
     tokenize_13a,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "read_pairs",
     "read_text",
     "split_corpus",
+    "token_labels",
     "tokenize_13a",
 ]

@@ -8,8 +8,9 @@ import numpy as np
 class AttentionView:
     """Shows attention weights [H, Tq, Tk] or [B, H, Tq, Tk] (its first sample) as one heat map per head.
 
-    `tokens` label the keys, `query_tokens` the queries (default: the keys' labels where the sizes agree). A notebook
-    draws it by itself; svg() gives the text. Nothing is loaded from anywhere.
+    `tokens` label the keys, `query_tokens` the queries (default: the keys' labels where the sizes agree);
+    text.token_labels(tokenizer, ids) has labels also for pieces of characters. A notebook draws it by itself; svg() gives
+    the text. Nothing is loaded from anywhere.
     """
 
     def __init__(self, weights, tokens=None, query_tokens=None, heads=None):
@@ -33,7 +34,7 @@ class AttentionView:
             raise ValueError(f"AttentionView: {len(self.query_tokens)} query tokens for {queries} queries")
 
     def svg(self, cell=14):
-        """One SVG with a panel per head."""
+        """One SVG with a panel per head; where `cell` is smaller than a line of text, every second or third label."""
         count, queries, keys = self.weights.shape
         left = 10 + 7 * max((len(t) for t in self.query_tokens or [""]), default=0)
         top = 24 + 7 * max((len(t) for t in self.tokens or [""]), default=0)
@@ -54,10 +55,11 @@ class AttentionView:
         return "".join(parts)
 
     def _labels(self, left, top, cell):
-        for i, token in enumerate(self.query_tokens or []):
-            yield f'<text x="{left - 4}" y="{top + i * cell + cell - 4}" text-anchor="end">{html.escape(token)}</text>'
-        for j, token in enumerate(self.tokens or []):
-            x, y = left + j * cell + cell - 4, top - 4
+        step = -(-12 // cell)
+        for i, token in list(enumerate(self.query_tokens or []))[::step]:
+            yield f'<text x="{left - 4}" y="{top + (i + 0.5) * cell + 4}" text-anchor="end">{html.escape(token)}</text>'
+        for j, token in list(enumerate(self.tokens or []))[::step]:
+            x, y = left + (j + 0.5) * cell + 4, top - 4
             yield f'<text x="{x}" y="{y}" transform="rotate(-90 {x} {y})">{html.escape(token)}</text>'
 
     def _cells(self, weights, left, top, cell):

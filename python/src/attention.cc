@@ -151,22 +151,24 @@ void refuse_unknown(const nb::kwargs& unknown) {
 // attention(query, key, value, …) -> Tensor or (Tensor, lse)
 nb::object attention_call(nb::handle query, nb::handle key, nb::handle value, nb::handle mask,
                           std::optional<double> scale, float softcap, nb::handle bias,
-                          nb::handle alibi_slopes, nb::handle relative_bias, int64_t relative_center,
-                          float dropout_p, Rng* rng, const std::string& empty_row, const std::string& layout,
-                          AttentionCapture* capture, bool return_lse, bool allow_binary_bias,
-                          nb::handle score_mod, nb::handle sinks, const nb::kwargs& unknown) {
+                          nb::handle alibi_slopes, nb::handle relative_bias, nb::handle relative_key,
+                          int64_t relative_center, float dropout_p, Rng* rng, const std::string& empty_row,
+                          const std::string& layout, AttentionCapture* capture, bool return_lse,
+                          bool allow_binary_bias, nb::handle score_mod, nb::handle sinks,
+                          const nb::kwargs& unknown) {
   refuse_unknown(unknown);
   const Tensor q = to_tensor(query, {"attention", "query"});
   const Tensor k = to_tensor(key, {"attention", "key"});
   const Tensor v = to_tensor(value, {"attention", "value"});
   AttentionOptions options =
-      to_options({mask, bias, alibi_slopes, relative_bias, scale, softcap, relative_center, dropout_p, rng,
-                  empty_row, layout, allow_binary_bias, sinks});
+      to_options({mask, bias, alibi_slopes, relative_bias, relative_key, scale, softcap, relative_center,
+                  dropout_p, rng, empty_row, layout, allow_binary_bias, sinks});
   options.capture = capture;
   Tensor lse;
   if (return_lse) options.lse = &lse;
   const ScoreMod mod = to_score_mod(score_mod);
   Tensor out = interruptible([&] { return attention(q, k, v, options, mod); });
+  raise_faults("attention", options.mask, score_mod);
   if (!return_lse) return nb::cast(std::move(out));
   return nb::make_tuple(std::move(out), std::move(lse));
 }
@@ -175,19 +177,25 @@ nb::object attention_call(nb::handle query, nb::handle key, nb::handle value, nb
 constexpr const char* kAttentionSignature =
     "def attention(query: object | None, key: object | None, value: object | None, *, mask: object | "
     "None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, "
-    "alibi_slopes: object | None = None, relative_bias: object | None = None, relative_center: int = "
-    "-1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = "
+    "alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | "
+    "None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str "
+    "= 'zero', layout: str = "
     "'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: "
     "bool = False, score_mod: object | None = None, sinks: object | None = None) -> object";
 
 constexpr const char* kAttentionDoc =
-    "softmax(softcap(scale * query @ key.T) + biases, over the keys the mask allows) @ value.\n\n"
+    "softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ "
+    "value.\n\n"
     "Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];\n"
     "          layout='bthd' swaps H and T in all of them. H % Hkv == 0.\n"
     "Dtypes    float32, float64, bfloat16, float16, the same for all three\n"
-    "Gradient  query, key, value, bias, alibi_slopes, relative_bias, sinks\n"
+    "Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks\n"
     "Memory    O(Tq + Tk) per head beyond inputs and output\n"
     "Rows      without any allowed key give 0, see empty_row\n"
+    "relative_bias, relative_key\n"
+    "          [H or 1, span] and [H or 1, span, D]: a number and a vector per distance, that of query i and "
+    "key\n"
+    "          j at clamp(j - i - offset + relative_center, 0, span - 1)\n"
     "sinks     [H]: one more score in every row's softmax, of no key\n"
     "Raises    ShapeError, DtypeError, ValueError";
 
@@ -239,6 +247,7 @@ AttentionOptions to_options(const AttentionKeywords& k) {
   options.bias = optional(k.bias, "bias");
   options.alibi_slopes = optional(k.alibi_slopes, "alibi_slopes");
   options.relative_bias = optional(k.relative_bias, "relative_bias");
+  options.relative_key = optional(k.relative_key, "relative_key");
   options.sinks = optional(k.sinks, "sinks");
   options.relative_center = k.relative_center;
   options.dropout_p = k.dropout_p;
@@ -258,9 +267,9 @@ void bind_attention(nb::module_& m) {
   bind_profiles(m);
   m.def("attention", &attention_call, "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only(),
         "mask"_a = nb::none(), "scale"_a = nb::none(), "softcap"_a = 0.0f, "bias"_a = nb::none(),
-        "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "relative_center"_a = -1,
-        "dropout_p"_a = 0.0f, "rng"_a = nb::none(), "empty_row"_a = "zero", "layout"_a = "bhtd",
-        "capture"_a = nb::none(), "return_lse"_a = false, "allow_binary_bias"_a = false,
+        "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "relative_key"_a = nb::none(),
+        "relative_center"_a = -1, "dropout_p"_a = 0.0f, "rng"_a = nb::none(), "empty_row"_a = "zero",
+        "layout"_a = "bhtd", "capture"_a = nb::none(), "return_lse"_a = false, "allow_binary_bias"_a = false,
         "score_mod"_a = nb::none(), "sinks"_a = nb::none(), "unknown"_a, nb::sig(kAttentionSignature),
         kAttentionDoc);
 }

@@ -7,14 +7,14 @@
 #include <optional>
 #include <string>
 
-#include "multihead/ops/attention.h"
+#include "multihead/nn/attention.h"
 #include "python/src/convert.h"
 
 namespace multihead::python {
 
 /// The keyword arguments of attention() as Python has them.
 struct AttentionKeywords {
-  nb::handle mask, bias, alibi_slopes, relative_bias;
+  nb::handle mask, bias, alibi_slopes, relative_bias, relative_key;
   std::optional<double> scale;
   float softcap = 0;
   int64_t relative_center = -1;
@@ -32,5 +32,19 @@ class ScoreProgram;
 /// From None (null) or what multihead.score_mod() made.
 std::shared_ptr<const ScoreProgram> to_score_program(nb::handle object);
 ScoreMod to_score_mod(nb::handle object);
+/// Raises what went wrong in traced functions of the call that has just ended: IndexError, ZeroDivisionError,
+/// OverflowError.
+void raise_faults(const std::string& who, const Mask& mask, nb::handle score_mod);
+
+/// What a call of an attention module may add, as Python has it.
+struct AttentionCallKeywords {
+  nb::handle mask, bias, alibi_slopes, relative_bias, relative_key, sinks, score_mod;
+  const RotaryTable* rotary = nullptr;
+  int64_t relative_center = -1;
+  float softcap = 0;
+  std::string empty_row = "zero";
+  AttentionCapture* capture = nullptr;
+};
+nn::AttentionCall to_call(const char* who, const AttentionCallKeywords& k);
 
 }  // namespace multihead::python

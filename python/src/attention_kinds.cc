@@ -26,16 +26,18 @@ struct Definition {
     m.def(
         name,
         [f](Lead... lead, nb::handle mask, std::optional<double> scale, float softcap, nb::handle bias,
-            nb::handle alibi_slopes, nb::handle relative_bias, int64_t relative_center, float dropout_p,
-            Rng* rng, const std::string& empty_row, const std::string& layout, AttentionCapture* capture,
-            bool return_lse, bool allow_binary_bias, nb::handle score_mod, nb::handle sinks) -> nb::object {
+            nb::handle alibi_slopes, nb::handle relative_bias, nb::handle relative_key,
+            int64_t relative_center, float dropout_p, Rng* rng, const std::string& empty_row,
+            const std::string& layout, AttentionCapture* capture, bool return_lse, bool allow_binary_bias,
+            nb::handle score_mod, nb::handle sinks) -> nb::object {
           AttentionOptions options =
-              to_options({mask, bias, alibi_slopes, relative_bias, scale, softcap, relative_center, dropout_p,
-                          rng, empty_row, layout, allow_binary_bias, sinks});
+              to_options({mask, bias, alibi_slopes, relative_bias, relative_key, scale, softcap,
+                          relative_center, dropout_p, rng, empty_row, layout, allow_binary_bias, sinks});
           options.capture = capture;
           Tensor lse;
           if (return_lse) options.lse = &lse;
           auto result = f(lead..., options, to_score_mod(score_mod));
+          raise_faults("attention", options.mask, score_mod);
           if constexpr (std::is_same_v<decltype(result), Tensor>) {
             if (return_lse) return nb::make_tuple(std::move(result), std::move(lse));
           }
@@ -43,9 +45,9 @@ struct Definition {
         },
         names..., nb::kw_only(), "mask"_a = nb::none(), "scale"_a = nb::none(), "softcap"_a = 0.0f,
         "bias"_a = nb::none(), "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(),
-        "relative_center"_a = -1, "dropout_p"_a = 0.0f, "rng"_a = nb::none(), "empty_row"_a = "zero",
-        "layout"_a = "bhtd", "capture"_a = nb::none(), "return_lse"_a = false, "allow_binary_bias"_a = false,
-        "score_mod"_a = nb::none(), "sinks"_a = nb::none(), doc);
+        "relative_key"_a = nb::none(), "relative_center"_a = -1, "dropout_p"_a = 0.0f, "rng"_a = nb::none(),
+        "empty_row"_a = "zero", "layout"_a = "bhtd", "capture"_a = nb::none(), "return_lse"_a = false,
+        "allow_binary_bias"_a = false, "score_mod"_a = nb::none(), "sinks"_a = nb::none(), doc);
   }
 };
 using OfThree = Definition<nb::handle, nb::handle, nb::handle>;

@@ -10,13 +10,14 @@
 #include "multihead/io/checkpoint.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 namespace {
 
 nb::dict info_dict(const io::CheckpointInfo& info) {
   nb::dict result;
-  result["step"] = info.step, result["path"] = info.path, result["problem"] = info.problem;
+  result["step"] = info.step, result["path"] = Path(info.path), result["problem"] = info.problem;
   return result;
 }
 
@@ -26,7 +27,7 @@ std::string bytes_of(nb::handle content) {
   return {bytes.c_str(), bytes.size()};
 }
 
-std::string save(const std::string& folder, int64_t step, nb::dict tensors, nb::dict files) {
+Path save(const Path& folder, int64_t step, nb::dict tensors, nb::dict files) {
   io::CheckpointContents contents;
   for (auto [name, map] : tensors) {
     contents.tensors[nb::cast<std::string>(name)] = to_tensor_map(map, "save_checkpoint");
@@ -35,7 +36,7 @@ std::string save(const std::string& folder, int64_t step, nb::dict tensors, nb::
   return unlocked([&] { return io::save_checkpoint(folder, step, contents); });
 }
 
-nb::tuple load(const std::string& path) {
+nb::tuple load(const Path& path) {
   const io::CheckpointContents contents = unlocked([&] { return io::load_checkpoint(path); });
   nb::dict tensors, files;
   for (const auto& [name, map] : contents.tensors) tensors[name.c_str()] = to_dict(map);
@@ -55,7 +56,7 @@ void bind_checkpoints(nb::module_& m) {
         "(tensors, files) as save_checkpoint() took them, every byte verified; files are bytes.");
   m.def(
       "list_checkpoints",
-      [](const std::string& folder) {
+      [](const Path& folder) {
         nb::list result;
         for (const auto& info : unlocked([&] { return io::list_checkpoints(folder); })) {
           result.append(info_dict(info));
@@ -66,7 +67,7 @@ void bind_checkpoints(nb::module_& m) {
       "Dicts 'step', 'path', 'problem' by ascending step; 'problem' is empty for complete checkpoints.");
   m.def(
       "newest_checkpoint",
-      [](const std::string& folder, const std::string& damage) -> nb::object {
+      [](const Path& folder, const std::string& damage) -> nb::object {
         const auto rule =
             to_enum<io::OnDamage>(damage, "newest_checkpoint: damage",
                                   {{"fail", io::OnDamage::fail}, {"fall_back", io::OnDamage::fall_back}});
@@ -77,11 +78,11 @@ void bind_checkpoints(nb::module_& m) {
       "The checkpoint to resume from, or None. damage: 'fail' raises FormatError if the newest is damaged, "
       "'fall_back'\ntakes the newest whose every byte is right.");
   m.def(
-      "verify_checkpoint", [](const std::string& path) { io::verify_checkpoint(path); }, "path"_a,
+      "verify_checkpoint", [](const Path& path) { io::verify_checkpoint(path); }, "path"_a,
       nb::call_guard<Unlocked>(), "Reads every byte; FormatError names the damaged file.");
   m.def(
       "prune_checkpoints",
-      [](const std::string& folder, int64_t keep_newest, std::vector<int64_t> steps) {
+      [](const Path& folder, int64_t keep_newest, std::vector<int64_t> steps) {
         return unlocked([&] { return io::prune_checkpoints(folder, {keep_newest, std::move(steps)}); });
       },
       "folder"_a, nb::kw_only(), "keep_newest"_a = 2, "steps"_a = std::vector<int64_t>(),

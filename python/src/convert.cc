@@ -145,32 +145,43 @@ std::optional<Dtype> dtype_of_dlpack(nb::dlpack::dtype dtype) {
   }
 }
 
+// torch.Tensor; null until PyTorch is imported.
+PyTypeObject* torch_tensor() {
+  static PyTypeObject* known = nullptr;
+  if (known != nullptr) return known;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (torch == nullptr) return nullptr;
+  nb::object type = nb::steal(PyObject_GetAttrString(torch, "Tensor"));
+  if (!type.is_valid()) PyErr_Clear();
+  if (type.is_valid() && PyType_Check(type.ptr()))
+    known = reinterpret_cast<PyTypeObject*>(type.release().ptr());
+  return known;
+}
+
+// Subclasses too: what they export is not what they mean.
 bool is_torch(nb::handle object) {
-  static PyTypeObject* known = nullptr;  // torch.Tensor, once met
-  PyTypeObject* type = Py_TYPE(object.ptr());
-  if (type == known) return true;
-  if (std::strcmp(type->tp_name, "Tensor") != 0 && std::strcmp(type->tp_name, "Parameter") != 0) return false;
-  const nb::object module = nb::handle(reinterpret_cast<PyObject*>(type)).attr("__module__");
-  const auto name = nb::cast<std::string>(module);
-  if (name == "torch" && std::strcmp(type->tp_name, "Tensor") == 0) {
-    Py_INCREF(type);
-    known = type;
+  PyTypeObject* type = torch_tensor();
+  return type != nullptr && PyType_IsSubtype(Py_TYPE(object.ptr()), type) != 0;
+}
+
+nb::object capsule_of_torch(nb::handle tensor, Argument argument) {
+  nb::object plain = nb::borrow(tensor);
+  if (!argument.is_plain) {
+    plain =
+        nb::module_::import_("multihead._torch_guards").attr("admit")(argument.who, argument.name, tensor);
   }
-  return name.starts_with("torch");
+  if (!argument.allow_grad && nb::cast<bool>(tensor.attr("requires_grad"))) {
+    raise(PyExc_TypeError, prefix(argument) +
+                               " is a PyTorch tensor that requires a gradient: use multihead.torch, or pass "
+                               "tensor.detach()");
+  }
+  return nb::module_::import_("torch").attr("_C").attr("_to_dlpack")(plain);
 }
 
 // A capsule, or an error that says why there is none.
 nb::object capsule_of(nb::handle object, Argument argument) {
+  if (is_torch(object)) return capsule_of_torch(object, argument);
   try {
-    if (is_torch(object)) {
-      if (!argument.allow_grad && nb::cast<bool>(object.attr("requires_grad"))) {
-        raise(PyExc_TypeError,
-              prefix(argument) +
-                  " is a PyTorch tensor that requires a gradient: use multihead.torch, or pass "
-                  "tensor.detach()");
-      }
-      return nb::module_::import_("torch").attr("_C").attr("_to_dlpack")(object);
-    }
     const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
     const int type = nb::cast<int>(nb::int_(device[0]));
     if (type != kCpu && type != kCudaHost) {
@@ -180,10 +191,6 @@ nb::object capsule_of(nb::handle object, Argument argument) {
     return object.attr("__dlpack__")();
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) throw;
-    if (error.matches(PyExc_TypeError) &&
-        std::string(error.what()).find("multihead.torch") != std::string::npos) {
-      throw;
-    }
     if (error.matches(PyExc_ValueError)) throw;
     const std::string why = text_of(error.value());
     std::string kind = name_of_type(object);

@@ -20,6 +20,7 @@ struct Argument {
   const char* who;
   const char* name;
   bool allow_grad = false;  ///< take PyTorch tensors that require a gradient: the caller records it there
+  bool is_plain = false;    ///< multihead._torch_guards has admitted it
 };
 
 /// A tensor over the object's own memory where that is possible (CPU, a dtype of ours, native byte order,

@@ -5,10 +5,12 @@
 #include <typeinfo>
 
 #include "multihead/core/error.h"
+#include "multihead/core/json.h"
 #include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/storage.h"
 #include "multihead/core/tensor.h"
+#include "multihead/core/threads.h"
 #include "multihead/core/version.h"
 #include "multihead/kernels/isa.h"
 #include "multihead/kernels/precision.h"
@@ -34,24 +36,30 @@ nb::object make_exception(nb::module_& m, const char* name, const char* doc, PyO
   return type;
 }
 
+// What files and arguments are called may be no UTF-8, which Python would not take, and may be meant for a
+// terminal.
+void raise(PyObject* type, const std::exception& error) {
+  PyErr_SetString(type, printable(error.what()).c_str());
+}
+
 void translate(const std::exception_ptr& pointer, void*) {
   const Exceptions& known = exceptions();
   try {
     std::rethrow_exception(pointer);
   } catch (const ShapeError& e) {
-    PyErr_SetString(known.shape.ptr(), e.what());
+    raise(known.shape.ptr(), e);
   } catch (const DtypeError& e) {
-    PyErr_SetString(known.dtype.ptr(), e.what());
+    raise(known.dtype.ptr(), e);
   } catch (const ValueError& e) {
-    PyErr_SetString(PyExc_ValueError, e.what());
+    raise(PyExc_ValueError, e);
   } catch (const IoError& e) {
-    PyErr_SetString(known.io.ptr(), e.what());
+    raise(known.io.ptr(), e);
   } catch (const FormatError& e) {
-    PyErr_SetString(known.format.ptr(), e.what());
+    raise(known.format.ptr(), e);
   } catch (const NumericError& e) {
-    PyErr_SetString(known.numeric.ptr(), e.what());
+    raise(known.numeric.ptr(), e);
   } catch (const MemoryError& e) {
-    PyErr_SetString(PyExc_MemoryError, e.what());
+    raise(PyExc_MemoryError, e);
   } catch (const std::bad_alloc&) {
     PyErr_SetString(PyExc_MemoryError, "multihead: out of memory");
   } catch (const std::bad_cast&) {
@@ -82,6 +90,10 @@ void bind_core(nb::module_& m) {
   m.def(
       "git_hash", [] { return std::string(git_hash()); }, "Commit the library was built from, or ''.");
   m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");
+  m.def("missing_threads", &missing_threads,
+        "Threads that the system would not start (a limit on processes or on address space); the others do "
+        "their "
+        "work. 0 before the first call that needs them; set_num_threads() tries again.");
   m.def("set_num_threads", &set_num_threads, nb::arg("threads"), nb::call_guard<Unlocked>(),
         "Sets the number of threads; ValueError unless 1 <= threads <= 1024.");
   m.def(

@@ -11,6 +11,7 @@
 #include "multihead/text/corpus.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 
@@ -22,10 +23,6 @@ namespace {
 nb::str to_str(std::string_view bytes) {
   return nb::steal<nb::str>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
-}
-
-std::string to_path(nb::handle path) {
-  return nb::cast<std::string>(nb::str(nb::module_::import_("os").attr("fspath")(path)));
 }
 
 nb::dict bleu_dict(const std::vector<std::string>& hypotheses, const std::vector<std::string>& references) {
@@ -64,17 +61,15 @@ void bind_scores(nb::module_& m) {
 void bind_files(nb::module_& m) {
   m.def(
       "read_text",
-      [](nb::handle path, bool require_utf8) {
-        const std::string file = to_path(path);
-        return to_str(unlocked([&] { return text::read_text(file, {require_utf8}); }));
+      [](const Path& path, bool require_utf8) {
+        return to_str(unlocked([&] { return text::read_text(path, {require_utf8}); }));
       },
       "path"_a, nb::kw_only(), "require_utf8"_a = true,
       "The text of a file, without a byte order mark. FormatError names the line that is not UTF-8.");
   m.def(
       "read_pairs",
-      [](nb::handle path) {
-        const std::string file = to_path(path);
-        const text::ParallelText pairs = unlocked([&] { return text::read_pairs(file); });
+      [](const Path& path) {
+        const text::ParallelText pairs = unlocked([&] { return text::read_pairs(path); });
         return nb::make_tuple(pairs.source, pairs.target);
       },
       "path"_a, "(sources, targets) of a two-column file: source TAB target on every line.");

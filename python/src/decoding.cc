@@ -9,16 +9,49 @@
 #include "multihead/nn/state.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 
 using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
+namespace {
+
+template <class Model>
+void bind_state_file(nb::module_& m) {
+  m.def(
+      "save_state",
+      [](const Path& path, const nn::DecodeState& state, const Model& model) {
+        unlocked([&] {
+          models::save_state(path, state, model);
+          return 0;
+        });
+      },
+      "path"_a, "state"_a, "model"_a, "Writes a decoding state with a checksum of the model's weights.");
+  m.def(
+      "load_state",
+      [](const Path& path, const Model& model, int64_t capacity) {
+        return unlocked([&] { return models::load_state(path, model, capacity); });
+      },
+      "path"_a, "model"_a, "capacity"_a = 0,
+      "A state to go on from; FormatError if another model wrote it. capacity 0: as it was saved.");
+}
+
+nb::list pairs(const std::vector<nn::KvCache>& caches) {
+  nb::list result;
+  for (const nn::KvCache& cache : caches) result.append(nb::make_tuple(cache.key, cache.value));
+  return result;
+}
+
+}  // namespace
+
 void bind_decoding(nb::module_& m) {
   using State = nn::DecodeState;
-  nb::class_<State>(m, "DecodeState",
-                    "Keys and values of every layer and the number of tokens each row has seen; made by "
-                    "LanguageModel.make_state().\nCopies share memory until one of them goes on.")
+  nb::class_<State>(
+      m, "DecodeState",
+      "Keys and values of every layer and the number of tokens each row has seen; made by "
+      "LanguageModel.make_state(),\nTransformerDecoder.start(), Seq2Seq.start(), and make_state() "
+      "of layers and attention.\nCopies share memory until one of them goes on.")
       .def_ro("lengths", &State::lengths, "Tokens per row; the position of the next one.")
       .def_ro("starts", &State::starts, "Ring: tokens per row that were dropped.")
       .def_ro("capacity", &State::capacity)
@@ -27,13 +60,15 @@ void bind_decoding(nb::module_& m) {
       .def_prop_ro("nbytes", &State::bytes)
       .def_prop_ro("room", &State::room, "Tokens that a call may add to a row.")
       .def(
-          "layers",
-          [](const State& s) {
-            nb::list result;
-            for (const nn::KvCache& cache : s.layers) result.append(nb::make_tuple(cache.key, cache.value));
-            return result;
-          },
+          "layers", [](const State& s) { return pairs(s.layers); },
           "(key, value) of each layer, [B, Hkv, capacity, D] each; row b holds lengths[b] tokens.")
+      .def(
+          "cross", [](const State& s) { return pairs(s.cross); },
+          "(key, value) of the memory, per layer: [rows, Hkv, Ts, D] each, projected once; none in a "
+          "decoder-only model.")
+      .def_ro("cross_lengths", &State::cross_lengths, "Valid tokens of each row of the memory.")
+      .def_prop_ro("group", &State::group, "Rows of the state per row of the memory (1 without).")
+      .def_prop_ro("held", &State::held, "Tokens held per row: lengths - starts.")
       .def(
           "reorder",
           [](State& s, nb::handle rows) {
@@ -43,7 +78,10 @@ void bind_decoding(nb::module_& m) {
               return 0;
             });
           },
-          "rows"_a, "Row i becomes what row rows[i] was: beam search, and batches that shrink or grow.")
+          "rows"_a,
+          "Row i becomes what row rows[i] was: beam search, and batches that shrink or grow. The memory's "
+          "rows "
+          "follow.")
       .def("repeat", &State::repeat, "times"_a, nb::call_guard<Unlocked>(),
            "Every row `times` times in a row.")
       .def("truncate", &State::truncate, "length"_a, "Drops the tokens of every row past `length`.")
@@ -51,22 +89,8 @@ void bind_decoding(nb::module_& m) {
       .def("fork", &State::fork, "A copy; what it shares is copied when either side goes on.")
       .def("__copy__", &State::fork)
       .def("__deepcopy__", [](const State& s, nb::handle) { return s.fork(); });
-  m.def(
-      "save_state",
-      [](const std::string& path, const State& state, const models::LanguageModel& model) {
-        unlocked([&] {
-          models::save_state(path, state, model);
-          return 0;
-        });
-      },
-      "path"_a, "state"_a, "model"_a, "Writes a decoding state with a checksum of the model's weights.");
-  m.def(
-      "load_state",
-      [](const std::string& path, const models::LanguageModel& model, int64_t capacity) {
-        return unlocked([&] { return models::load_state(path, model, capacity); });
-      },
-      "path"_a, "model"_a, "capacity"_a = 0,
-      "A state to go on from; FormatError if another model wrote it. capacity 0: as it was saved.");
+  bind_state_file<models::LanguageModel>(m);
+  bind_state_file<models::Seq2Seq>(m);
 }
 
 }  // namespace multihead::python

@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
+#include "python/src/names.h"
 #include "python/src/score_program.h"
 
 namespace multihead::python {
@@ -17,27 +18,51 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
 
-// (op, a, b, c, number, table) per instruction.
-std::shared_ptr<ScoreProgram> make_program(nb::sequence code, nb::sequence tables) {
+// (op, a, b, c, number, table, kind) per instruction.
+Instruction to_instruction(nb::handle item) {
+  const auto t = nb::cast<nb::tuple>(item);
+  if (t.size() != 7) {
+    throw nb::type_error("score expression: instructions are (op, a, b, c, number, table, kind)");
+  }
+  return {parse_op(nb::cast<std::string>(t[0])),
+          nb::cast<int32_t>(t[1]),
+          nb::cast<int32_t>(t[2]),
+          nb::cast<int32_t>(t[3]),
+          nb::cast<double>(t[4]),
+          nb::cast<int32_t>(t[5]),
+          to_enum<Kind>(nb::cast<std::string>(t[6]), "score expression",
+                        {{"any", Kind::any},
+                         {"f16", Kind::f16},
+                         {"bf16", Kind::bf16},
+                         {"f32", Kind::f32},
+                         {"f64", Kind::f64}})};
+}
+
+// `learnt`: tables that get gradients.
+std::shared_ptr<ScoreProgram> make_program(nb::sequence code, nb::sequence tables, nb::sequence learnt) {
   std::vector<Instruction> instructions;
-  for (nb::handle item : code) {
-    const auto t = nb::cast<nb::tuple>(item);
-    if (t.size() != 6)
-      throw nb::type_error("score expression: instructions are (op, a, b, c, number, table)");
-    instructions.push_back({parse_op(nb::cast<std::string>(t[0])), nb::cast<int32_t>(t[1]),
-                            nb::cast<int32_t>(t[2]), nb::cast<int32_t>(t[3]), nb::cast<double>(t[4]),
-                            nb::cast<int32_t>(t[5])});
-  }
-  std::vector<Tensor> converted;
+  for (nb::handle item : code) instructions.push_back(to_instruction(item));
+  std::vector<Tensor> tensors, converted;
   for (nb::handle table : tables) {
-    const Tensor x = to_tensor(table, {"score_mod", "captured tensor", true});
-    const Dtype dtype = x.dtype() == Dtype::f64  ? Dtype::f64
-                        : is_floating(x.dtype()) ? Dtype::f32
-                                                 : Dtype::i32;
-    // A copy: the caller may change the tensor between forward and backward.
-    converted.push_back(x.dtype() == dtype ? x.clone() : x.to(dtype));
+    tensors.push_back(to_tensor(table, {"score_mod", "captured tensor", true}));
+    converted.push_back(to_table(tensors.back()));  // the caller may change it between forward and backward
   }
-  return std::make_shared<ScoreProgram>(std::move(instructions), std::move(converted));
+  std::vector<ScoreProgram::Learnt> learns;
+  for (nb::handle table : learnt) {
+    const auto i = nb::cast<int32_t>(table);
+    learns.push_back({i, tensors.at(static_cast<size_t>(i))});
+  }
+  return std::make_shared<ScoreProgram>(std::move(instructions), std::move(converted), std::move(learns));
+}
+
+void raise(const std::string& who, int faults) {
+  const auto error = [&](PyObject* type, const char* text) {
+    PyErr_SetString(type, concat(who, text).c_str());
+    throw nb::python_error();
+  };
+  if (faults & kOutOfRange) error(PyExc_IndexError, ": the function used an index outside a captured tensor");
+  if (faults & kDivisionByZero) error(PyExc_ZeroDivisionError, ": the function divides an integer by zero");
+  if (faults & kWideInteger) error(PyExc_OverflowError, ": an integer of the function leaves 32 bits");
 }
 
 }  // namespace
@@ -55,14 +80,56 @@ std::shared_ptr<const ScoreProgram> to_score_program(nb::handle object) {
 }
 
 ScoreMod to_score_mod(nb::handle object) {
-  auto program = to_score_program(object);
-  return program ? to_score_mod(std::move(program)) : ScoreMod();
+  const auto program = to_score_program(object);
+  return program ? to_score_mod(program) : ScoreMod();
+}
+
+void raise_faults(const std::string& who, const Mask& mask, nb::handle score_mod) {
+  int faults = 0;
+  if (const auto program = to_score_program(score_mod)) faults |= program->take_faults();
+  for (const MaskPart& part : mask.parts()) {
+    if (const ScoreProgram* program = program_of(part)) faults |= program->take_faults();
+  }
+  raise(who, faults);
 }
 
 void bind_flex(nb::module_& m) {
   nb::class_<ScoreProgram>(m, "ScoreProgram", "A traced score or mask function.")
       .def_prop_ro("is_mask", &ScoreProgram::is_mask)
-      .def_prop_ro("out_of_range", &ScoreProgram::out_of_range)
+      .def(
+          "raise_faults", [](const ScoreProgram& p, const std::string& who) { raise(who, p.take_faults()); },
+          "who"_a,
+          "Raises what went wrong since the last call: an index outside a captured tensor, a division by "
+          "zero, an\ninteger beyond 32 bits.")
+      .def(
+          "differentiate",
+          [](const ScoreProgram& p, nb::handle scores, nb::handle d_results) {
+            const Tensor x = to_tensor(scores, {"differentiate", "scores"}).clone();
+            const Tensor d = to_tensor(d_results, {"differentiate", "d_results"}).clone();
+            MH_CHECK(x.rank() == 4 && x.shape() == d.shape() && x.dtype() == d.dtype(), ShapeError,
+                     "differentiate: scores and d_results must be [B, H, Tk, Tq], got ", x.shape(), " and ",
+                     d.shape());
+            std::vector<double> sums;
+            if (x.dtype() == Dtype::f64) {
+              sums = p.differentiate<double>(x, d);
+            } else {
+              const std::vector<float> narrow = p.differentiate<float>(x, d);
+              sums.assign(narrow.begin(), narrow.end());
+            }
+            return nb::make_tuple(x, d, sums);
+          },
+          "scores"_a, "d_results"_a,
+          "(results, gradients of scores, those of captured tensors one after another) of scores [B, H, Tk, "
+          "Tq].")
+      .def_prop_ro("fingerprint", &ScoreProgram::fingerprint)
+      .def(
+          "block_classes",
+          [](const ScoreProgram& p, int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t rows,
+             int64_t columns) {
+            return p.block_classes({batch, heads, 0, 0, queries, keys}, rows, columns);
+          },
+          "batch"_a, "heads"_a, "queries"_a, "keys"_a, "rows"_a, "columns"_a,
+          "0 empty, 1 full, 2 partial per block of rows x columns, int32 [B or 1, H or 1, blocks, blocks].")
       .def("__len__", [](const ScoreProgram& p) { return p.code().size(); })
       .def(
           "mask",
@@ -71,7 +138,7 @@ void bind_flex(nb::module_& m) {
             return to_mask(std::shared_ptr<const ScoreProgram>(p));
           },
           "The Mask of the pairs for which the function is true.");
-  m.def("score_program", &make_program, "code"_a, "tables"_a);
+  m.def("score_program", &make_program, "code"_a, "tables"_a, "learnt"_a);
 }
 
 }  // namespace multihead::python

@@ -11,6 +11,7 @@
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 namespace {
@@ -216,8 +217,7 @@ void bind_language_model(nb::module_& m) {
         "may return False to end its row.");
   c.def(
       "save",
-      [](LanguageModel& model, const std::string& folder) {
-        nb::module_::import_("os").attr("makedirs")(folder, "exist_ok"_a = true);
+      [](LanguageModel& model, const Path& folder) {
         unlocked([&] {
           models::save_language_model(model, folder);
           return 0;
@@ -228,8 +228,14 @@ void bind_language_model(nb::module_& m) {
       "it.");
   c.def_static(
       "load",
-      [](const std::string& folder) { return unlocked([&] { return models::load_language_model(folder); }); },
+      [](const Path& folder) { return unlocked([&] { return models::load_language_model(folder); }); },
       "folder"_a, "A model from a Hugging Face folder (GPT-2, Llama families) or one of ours.");
+  bind_part(c, "token_embedding", &LanguageModel::token_embedding);
+  bind_part(c, "position_embedding", &LanguageModel::position_embedding);
+  bind_parts(c, "layers", &LanguageModel::layers);
+  bind_part(c, "final_norm", &LanguageModel::final_norm);
+  bind_weight(c, "head_weight", &LanguageModel::head_weight);
+  bind_weight(c, "head_bias", &LanguageModel::head_bias);
   bind_module(c, "LanguageModel");
 }
 

@@ -57,6 +57,35 @@ void bind_fields_init(nb::class_<Config>& c, const char* name) {
   });
 }
 
+/// c.name: a module that is a part of this one, None where it has no weights. It lives as long as anybody
+/// holds it, and its weights are this one's.
+template <class Module, class Part>
+void bind_part(nb::class_<Module>& c, const char* name, Part Module::*part) {
+  c.def_prop_ro(name, [part](Module& m) -> Part* {
+    bool present = false;
+    auto see = [&](const std::string&, Tensor&) { present = true; };
+    nn::Visitor visitor(see);
+    (m.*part).visit(visitor);
+    return present ? &(m.*part) : nullptr;
+  });
+}
+
+/// c.name: the list of a module's layers.
+template <class Module, class Part>
+void bind_parts(nb::class_<Module>& c, const char* name, std::vector<Part> Module::*parts) {
+  c.def_prop_ro(name, [parts](Module& m) {
+    std::vector<Part*> result;
+    for (Part& part : m.*parts) result.push_back(&part);
+    return result;
+  });
+}
+
+/// c.name: a weight, None where the module has none of that name.
+template <class Module>
+void bind_weight(nb::class_<Module>& c, const char* name, Tensor Module::*weight) {
+  c.def_prop_ro(name, [weight](const Module& m) { return optional_tensor(m.*weight); });
+}
+
 template <class Module>
 void bind_module(nb::class_<Module>& c, const char* name) {
   c.def(

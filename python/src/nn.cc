@@ -1,4 +1,9 @@
 #include "multihead/nn/attention.h"
+
+#include <nanobind/stl/pair.h>
+
+#include <cmath>
+
 #include "multihead/nn/embedding.h"
 #include "multihead/nn/feed_forward.h"
 #include "multihead/nn/linear.h"
@@ -6,6 +11,7 @@
 #include "multihead/nn/positions.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
+#include "python/src/decoding.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 
@@ -25,8 +31,10 @@ void bind_linear(nb::module_& m) {
     const Tensor t = to_tensor(x, {"Linear", "x"});
     return unlocked([&] { return l(t); });
   });
-  linear.def_prop_ro("weight", [](const nn::Linear& l) { return l.weight; });
-  linear.def_prop_ro("bias", [](const nn::Linear& l) { return optional_tensor(l.bias); });
+  linear.def_prop_ro("in_features", &nn::Linear::in_features);
+  linear.def_prop_ro("out_features", &nn::Linear::out_features);
+  bind_weight(linear, "weight", &nn::Linear::weight);
+  bind_weight(linear, "bias", &nn::Linear::bias);
   bind_module(linear, "Linear");
 
   nb::class_<nn::Embedding> embedding(m, "Embedding", "Rows of a table by number; initialised N(0, 1).");
@@ -41,7 +49,7 @@ void bind_linear(nb::module_& m) {
     const Tensor t = to_tensor(ids, {"Embedding", "ids"});
     return unlocked([&] { return e(t); });
   });
-  embedding.def_prop_ro("weight", [](const nn::Embedding& e) { return e.weight; });
+  bind_weight(embedding, "weight", &nn::Embedding::weight);
   bind_module(embedding, "Embedding");
 }
 
@@ -57,8 +65,8 @@ void bind_norms(nb::module_& m) {
     const Tensor t = to_tensor(x, {"Norm", "x"});
     return unlocked([&] { return n(t); });
   });
-  norm.def_prop_ro("weight", [](const nn::Norm& n) { return n.weight; });
-  norm.def_prop_ro("bias", [](const nn::Norm& n) { return optional_tensor(n.bias); });
+  bind_weight(norm, "weight", &nn::Norm::weight);
+  bind_weight(norm, "bias", &nn::Norm::bias);
   bind_module(norm, "Norm");
 
   nb::class_<nn::FeedForward> ffn(m, "FeedForward", "fc2(activation(fc1(x)))");
@@ -78,6 +86,8 @@ void bind_norms(nb::module_& m) {
         return unlocked([&] { return f(t, rng); });
       },
       "x"_a, nb::kw_only(), "rng"_a = nb::none());
+  bind_part(ffn, "fc1", &nn::FeedForward::fc1);
+  bind_part(ffn, "fc2", &nn::FeedForward::fc2);
   bind_module(ffn, "FeedForward");
 }
 
@@ -139,27 +149,116 @@ void construct_attention(nn::MultiHeadAttention* self, int64_t embed_dim, int64_
 
 Tensor call_attention(const nn::MultiHeadAttention& a, nb::handle query, nb::handle key, nb::handle value,
                       nb::handle mask, Rng* rng, const RotaryTable* rotary, nb::handle bias,
-                      nb::handle alibi_slopes, nb::handle relative_bias, float softcap, nb::handle score_mod,
+                      nb::handle alibi_slopes, nb::handle relative_bias, nb::handle relative_key,
+                      int64_t relative_center, float softcap, nb::handle score_mod,
                       const std::string& empty_row, AttentionCapture* capture, nb::handle residual,
                       nb::handle sinks) {
   constexpr const char* who = "MultiHeadAttention";
   const Tensor q = to_tensor(query, {who, "query"});
   const Tensor k = key.is_none() ? q : to_tensor(key, {who, "key"});
   const Tensor v = value.is_none() || value.is(key) ? k : to_tensor(value, {who, "value"});
-  nn::AttentionCall call;
-  call.mask = to_mask(mask);
+  nn::AttentionCall call = to_call(who, {mask, bias, alibi_slopes, relative_bias, relative_key, sinks,
+                                         score_mod, rotary, relative_center, softcap, empty_row, capture});
   call.rng = rng;
-  call.rotary = rotary;
-  call.bias = to_tensor_or_none(bias, {who, "bias"});
-  call.alibi_slopes = to_tensor_or_none(alibi_slopes, {who, "alibi_slopes"});
-  call.relative_bias = to_tensor_or_none(relative_bias, {who, "relative_bias"});
-  call.sinks = to_tensor_or_none(sinks, {who, "sinks"});
-  call.softcap = softcap;
-  call.score_mod = to_score_mod(score_mod);
-  call.empty_row = empty_row_of(empty_row);
-  call.capture = capture;
   call.residual = to_tensor_or_none(residual, {who, "residual"});
-  return unlocked([&] { return a(q, k, v, call); });
+  Tensor out = unlocked([&] { return a(q, k, v, call); });
+  raise_faults(who, call.mask, score_mod);
+  return out;
+}
+
+// Decoding: new tokens against a state, and queries against a memory that was projected once.
+void bind_attention_steps(nb::class_<nn::MultiHeadAttention>& c) {
+  using Memory = std::pair<Tensor, Tensor>;
+  c.def(
+      "make_state",
+      [](const nn::MultiHeadAttention& a, int64_t batch, int64_t capacity, int64_t window, nb::handle dtype) {
+        return make_layer_state(a, batch, capacity, window, dtype);
+      },
+      "batch"_a, "capacity"_a, nb::kw_only(), "window"_a = 0, "dtype"_a = nb::none(),
+      "A DecodeState of one layer with room for `capacity` tokens per row. window > 0: a ring for tokens "
+      "that "
+      "see that\nmany keys.");
+  c.def(
+      "decode",
+      [](const nn::MultiHeadAttention& a, nb::handle x, nn::DecodeState& state, nb::handle counts,
+         nb::handle mask, const RotaryTable* rotary, nb::handle alibi_slopes, nb::handle relative_bias,
+         nb::handle relative_key, int64_t relative_center, nb::handle sinks, float softcap,
+         nb::handle score_mod, AttentionCapture* capture) {
+        constexpr const char* who = "MultiHeadAttention.decode";
+        const Tensor t = to_tensor(x, {who, "x"});
+        const nn::AttentionCall call = to_call(who, {mask,
+                                                     {},
+                                                     alibi_slopes,
+                                                     relative_bias,
+                                                     relative_key,
+                                                     sinks,
+                                                     score_mod,
+                                                     rotary,
+                                                     relative_center,
+                                                     softcap,
+                                                     "zero",
+                                                     capture});
+        const std::vector<int64_t> fresh = to_counts(counts, who);
+        return unlocked([&] {
+          return move_on(who, t, state, fresh,
+                         [&](const nn::CacheUpdate& update) { return a.decode(t, update, call); });
+        });
+      },
+      "x"_a, "state"_a, nb::kw_only(), "counts"_a = nb::none(), "mask"_a = nb::none(),
+      "rotary"_a = nb::none(), "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(),
+      "relative_key"_a = nb::none(), "relative_center"_a = -1, "sinks"_a = nb::none(), "softcap"_a = 0.0f,
+      "score_mod"_a = nb::none(), "capture"_a = nb::none(),
+      "Self-attention of the next tokens x [B, T, embed_dim] to those of the state and, causally, to "
+      "themselves; then they\njoin it: counts[b] of row b, all by default. Nothing is recorded.");
+  c.def(
+      "project_memory",
+      [](const nn::MultiHeadAttention& a, nb::handle key, nb::handle value) {
+        const Tensor k = to_tensor(key, {"project_memory", "key"});
+        const Tensor v = value.is_none() ? k : to_tensor(value, {"project_memory", "value"});
+        const nn::KvCache memory = unlocked([&] { return a.project_memory(k, v); });
+        return Memory{memory.key, memory.value};
+      },
+      "key"_a, "value"_a = nb::none(),
+      "(keys, values) of a memory [B, Tk, dim], [B, Hkv, Tk, D] each: for attend(), as often as wanted.");
+  c.def(
+      "attend",
+      [](const nn::MultiHeadAttention& a, nb::handle query, const Memory& memory, nb::handle mask, Rng* rng,
+         AttentionCapture* capture) {
+        constexpr const char* who = "MultiHeadAttention.attend";
+        const Tensor q = to_tensor(query, {who, "query"});
+        AttentionCallKeywords words;
+        words.mask = mask, words.capture = capture;
+        nn::AttentionCall call = to_call(who, words);
+        call.rng = rng;
+        return unlocked([&] { return a.attend(q, {memory.first, memory.second}, call); });
+      },
+      "query"_a, "memory"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
+      "capture"_a = nb::none(),
+      "Attention of query [B, Tq, query_dim] to what project_memory() made; each row of it may serve several "
+      "consecutive\nrows of queries.");
+}
+
+void bind_attention_parts(nb::class_<nn::MultiHeadAttention>& c) {
+  using A = nn::MultiHeadAttention;
+  bind_weight(c, "in_proj_weight", &A::in_proj_weight);
+  bind_weight(c, "in_proj_bias", &A::in_proj_bias);
+  bind_part(c, "q_proj", &A::q_proj);
+  bind_part(c, "k_proj", &A::k_proj);
+  bind_part(c, "v_proj", &A::v_proj);
+  bind_part(c, "out_proj", &A::out_proj);
+  bind_part(c, "q_norm", &A::q_norm);
+  bind_part(c, "k_norm", &A::k_norm);
+#define MH_OPTION(name) c.def_prop_ro(#name, [](const A& a) { return a.options().name; })
+  MH_OPTION(embed_dim), MH_OPTION(num_heads), MH_OPTION(num_kv_heads), MH_OPTION(head_dim);
+  MH_OPTION(value_head_dim), MH_OPTION(query_dim), MH_OPTION(key_dim), MH_OPTION(value_dim);
+  MH_OPTION(dropout_p), MH_OPTION(qk_norm), MH_OPTION(zero_attn);
+#undef MH_OPTION
+  c.def_prop_ro(
+      "scale",
+      [](const A& a) {
+        return a.options().scale.value_or(1 / std::sqrt(static_cast<double>(a.options().head_dim)));
+      },
+      "What scores are multiplied by, 1/sqrt(head_dim) unless given.");
 }
 
 void bind_attention_module(nb::module_& m) {
@@ -176,18 +275,36 @@ void bind_attention_module(nb::module_& m) {
         "zero_attn"_a = false, "rng"_a = nb::none());
   c.def("__call__", &call_attention, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(), nb::kw_only(),
         "mask"_a = nb::none(), "rng"_a = nb::none(), "rotary"_a = nb::none(), "bias"_a = nb::none(),
-        "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "softcap"_a = 0.0f,
-        "score_mod"_a = nb::none(), "empty_row"_a = "zero", "capture"_a = nb::none(),
-        "residual"_a = nb::none(), "sinks"_a = nb::none(),
+        "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "relative_key"_a = nb::none(),
+        "relative_center"_a = -1, "softcap"_a = 0.0f, "score_mod"_a = nb::none(), "empty_row"_a = "zero",
+        "capture"_a = nb::none(), "residual"_a = nb::none(), "sinks"_a = nb::none(),
         "key and value default to query and key. Dropout acts exactly when rng is given.");
-  c.def_prop_ro("embed_dim", [](const nn::MultiHeadAttention& a) { return a.options().embed_dim; });
-  c.def_prop_ro("num_heads", [](const nn::MultiHeadAttention& a) { return a.options().num_heads; });
-  c.def_prop_ro("num_kv_heads", [](const nn::MultiHeadAttention& a) { return a.options().num_kv_heads; });
-  c.def_prop_ro("head_dim", [](const nn::MultiHeadAttention& a) { return a.options().head_dim; });
+  bind_attention_parts(c);
+  bind_attention_steps(c);
   bind_module(c, "MultiHeadAttention");
 }
 
 }  // namespace
+
+nn::AttentionCall to_call(const char* who, const AttentionCallKeywords& k) {
+  const auto optional = [&](nb::handle x, const char* name) {
+    return x.is_valid() ? to_tensor_or_none(x, {who, name}) : Tensor();
+  };
+  nn::AttentionCall call;
+  call.mask = to_mask(k.mask);
+  call.rotary = k.rotary;
+  call.bias = optional(k.bias, "bias");
+  call.alibi_slopes = optional(k.alibi_slopes, "alibi_slopes");
+  call.relative_bias = optional(k.relative_bias, "relative_bias");
+  call.relative_key = optional(k.relative_key, "relative_key");
+  call.relative_center = k.relative_center;
+  call.sinks = optional(k.sinks, "sinks");
+  call.softcap = k.softcap;
+  if (k.score_mod.is_valid()) call.score_mod = to_score_mod(k.score_mod);
+  call.empty_row = empty_row_of(k.empty_row);
+  call.capture = k.capture;
+  return call;
+}
 
 Rng& default_rng() {
   static Rng rng(0);

@@ -12,6 +12,7 @@
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/loss.h"
+#include "multihead/ops/masked_softmax.h"
 #include "multihead/ops/norm.h"
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
@@ -218,6 +219,30 @@ void bind_shape_functions(nb::module_& m) {
       "x"_a, "dtype"_a, "x in another dtype, with a gradient.");
 }
 
+void bind_masked_scores(nb::module_& m) {
+  m.def(
+      "masked_scores",
+      [](nb::handle scores, nb::handle valid_lens, double value) {
+        const Tensor x = to_tensor(scores, {"masked_scores", "scores"});
+        const Tensor n = to_tensor(valid_lens, {"masked_scores", "valid_lens"});
+        return unlocked([&] { return masked_scores(x, n, value); });
+      },
+      "scores"_a, "valid_lens"_a, "value"_a = -1e6,
+      "scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on. A new tensor. Attention "
+      "needs "
+      "none: its\nmask=mh.lengths(valid_lens) excludes them.");
+  m.def(
+      "masked_softmax",
+      [](nb::handle scores, nb::handle valid_lens) {
+        const Tensor x = to_tensor(scores, {"masked_softmax", "scores"});
+        const Tensor n = to_tensor(valid_lens, {"masked_softmax", "valid_lens"});
+        return unlocked([&] { return masked_softmax(x, n); });
+      },
+      "scores"_a, "valid_lens"_a,
+      "Softmax of scores [B, Tq, Tk] over the keys in front of valid_lens [B] or [B, Tq]; 0 behind them, and "
+      "everywhere if the\nlength is 0.");
+}
+
 }  // namespace
 
 void bind_fused_ops(nb::module_& m) {
@@ -225,6 +250,7 @@ void bind_fused_ops(nb::module_& m) {
   bind_norms_and_losses(m);
   bind_numbers(m);
   bind_shape_functions(m);
+  bind_masked_scores(m);
 }
 
 }  // namespace multihead::python

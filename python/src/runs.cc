@@ -11,6 +11,7 @@
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"
 #include "python/src/modules.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 namespace {
@@ -105,18 +106,18 @@ nb::object run_with(Run& run, const RunWords& words, Train&& train) {
   return from_json(train::to_json(summary));
 }
 
-nb::object train_language_model(const std::string& data, const std::string& folder, nb::dict settings,
-                                const std::string& preset, const std::string& tokenizer, bool resume,
-                                bool overwrite, nb::object callback) {
+nb::object train_language_model(const Path& data, const Path& folder, nb::dict settings,
+                                const std::string& preset, const Path& tokenizer, bool resume, bool overwrite,
+                                nb::object callback) {
   train::LanguageModelRun run;
   run.settings = train::language_model_settings(preset);
   assign_settings("train_language_model", train::fields(run.settings), settings);
   return run_with(run, {data, folder, tokenizer, resume, overwrite, callback}, train::train_language_model);
 }
 
-nb::object train_seq2seq(const std::string& data, const std::string& folder, nb::dict settings,
-                         const std::string& preset, const std::string& valid, const std::string& tokenizer,
-                         bool resume, bool overwrite, nb::object callback) {
+nb::object train_seq2seq(const Path& data, const Path& folder, nb::dict settings, const std::string& preset,
+                         const Path& valid, const Path& tokenizer, bool resume, bool overwrite,
+                         nb::object callback) {
   train::Seq2SeqRun run;
   run.settings = train::seq2seq_settings(preset);
   assign_settings("train_seq2seq", train::fields(run.settings), settings);

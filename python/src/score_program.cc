@@ -10,27 +10,33 @@
 namespace multihead::python {
 namespace {
 
-constexpr std::array<const char*, 54> kNames = {
-    "batch",     "head",    "query",    "key",   "const_i", "to_i",    "add_i",   "sub_i",    "mul_i",
-    "div_i",     "mod_i",   "min_i",    "max_i", "abs_i",   "neg_i",   "and_i",   "or_i",     "xor_i",
-    "not_b",     "eq_i",    "ne_i",     "lt_i",  "le_i",    "eq_f",    "ne_f",    "lt_f",     "le_f",
-    "select_i",  "bound_i", "gather_i", "score", "const_f", "to_f",    "add_f",   "sub_f",    "mul_f",
-    "div_f",     "neg_f",   "abs_f",    "min_f", "max_f",   "exp_f",   "log_f",   "sqrt_f",   "tanh_f",
-    "sigmoid_f", "sin_f",   "cos_f",    "erf_f", "pow_f",   "floor_f", "round_f", "select_f", "gather_f"};
-static_assert(static_cast<size_t>(Op::gather_f) + 1 == kNames.size());
+constexpr std::array kNames = {
+#define MH_SCORE_NAME(name) #name,
+    MH_SCORE_INTEGER_OPS(MH_SCORE_NAME) MH_SCORE_NUMBER_OPS(MH_SCORE_NAME)
+#undef MH_SCORE_NAME
+};
 
 }  // namespace
 
 Op parse_op(const std::string& name) {
   for (size_t i = 0; i < kNames.size(); ++i) {
-    if (name == kNames[i]) return static_cast<Op>(i);
+    if (kNames[i] == name) return static_cast<Op>(i);
   }
   throw ValueError("score expression: unknown operation '" + name + "'");
 }
 
-ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables)
-    : code_(std::move(code)), tables_(std::move(tables)) {
+ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables,
+                           std::vector<Learnt> learnt)
+    : code_(std::move(code)), tables_(std::move(tables)), learnt_(std::move(learnt)) {
   MH_CHECK(!code_.empty(), ValueError, "score expression: empty");
+  sums_begin_.assign(tables_.size(), -1);
+  int64_t begin = 0;
+  for (const auto& [table, tensor] : learnt_) {
+    MH_CHECK(table >= 0 && table < static_cast<int32_t>(tables_.size()), ValueError,
+             "score expression: no table ", table);
+    sums_begin_[static_cast<size_t>(table)] = begin;
+    begin += tables_[static_cast<size_t>(table)].numel();
+  }
   for (size_t i = 0; i < code_.size(); ++i) {
     for (const int32_t from : {code_[i].a, code_[i].b, code_[i].c}) {
       MH_CHECK(from < static_cast<int32_t>(i), ValueError, "score expression: instruction ", i,
@@ -50,30 +56,35 @@ ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> ta
 void ScoreProgram::analyse() {
   depends_on_key_.resize(code_.size());
   active_.resize(code_.size());
+  on_score_.resize(code_.size());
   for (size_t i = 0; i < code_.size(); ++i) {
     const Instruction& in = code_[i];
     const bool is_score = in.op == Op::score;
-    uint8_t key = in.op == Op::key || is_score, active = is_score;
+    const bool learns = in.op == Op::gather_f && sums_begin(in.table) >= 0;
+    uint8_t key = in.op == Op::key || is_score, active = is_score || learns, on_score = is_score;
     for (const int32_t from : {in.a, in.b, in.c}) {
       if (from < 0) continue;
       key |= depends_on_key_[static_cast<size_t>(from)];
       active |= active_[static_cast<size_t>(from)];
+      on_score |= on_score_[static_cast<size_t>(from)];
     }
     depends_on_key_[i] = key;
-    active_[i] = active && !is_integer(in.op);
+    active_[i] = active && !is_integer(in.op) && in.op != Op::detach_f;
+    on_score_[i] = on_score;
+    wide_ = wide_ || (in.kind == Kind::f64 && !is_integer(in.op));
   }
+  find_checked();
   find_steps();
   lists_ = make_lists(false);
   by_rows_ = make_lists(true);
   find_slots();
 }
 
-// Only registers that are written for each key, derivative and all, can share: the others' values, or their
-// derivatives of zero or one, are written once per tile.
+// Only registers that are written for each key can share: the others' values are written once per tile.
 void ScoreProgram::find_slots() {
   const auto shares = [&](int32_t i) {
     const auto n = static_cast<size_t>(i);
-    return depends_on_key_[n] != 0 && active_[n] != 0 && code_[n].op != Op::score && n + 1 != code_.size();
+    return depends_on_key_[n] != 0 && code_[n].op != Op::score && n + 1 != code_.size();
   };
   std::vector<int32_t> last_use(code_.size(), -1), free;
   for (const int32_t i : lists_.per_key) {
@@ -118,7 +129,42 @@ ScoreProgram::Lists ScoreProgram::make_lists(bool by_rows) const {
   return lists;
 }
 
-ScoreMod to_score_mod(std::shared_ptr<const ScoreProgram> program) { return ScoreMod(std::move(program)); }
+bool ScoreProgram::is_uniform(Dtype arithmetic) const {
+  const Kind own = arithmetic == Dtype::f64 ? Kind::f64 : Kind::f32;
+  return std::all_of(code_.begin(), code_.end(), [&](const Instruction& in) {
+    return is_integer(in.op) || in.kind == Kind::any || in.kind == own;
+  });
+}
+
+std::vector<Tensor> ScoreProgram::captured() const {
+  std::vector<Tensor> tensors;
+  for (const Learnt& x : learnt_) tensors.push_back(x.tensor);
+  return tensors;
+}
+
+ScoreProgram ScoreProgram::refreshed() const {
+  ScoreProgram copy = *this;
+  for (const Learnt& x : learnt_) copy.tables_[static_cast<size_t>(x.table)] = to_table(x.tensor);
+  return copy;
+}
+
+Tensor to_table(const Tensor& x) {
+  if (x.dtype() == Dtype::i64) {
+    const std::vector<int64_t> values = x.to_vector<int64_t>();
+    const auto fits = [](int64_t v) { return v == static_cast<int32_t>(v); };
+    MH_CHECK(std::all_of(values.begin(), values.end(), fits), ValueError,
+             "score expression: a captured tensor holds integers beyond 32 bits");
+  }
+  const Dtype dtype = x.dtype() == Dtype::f64 ? Dtype::f64 : is_floating(x.dtype()) ? Dtype::f32 : Dtype::i32;
+  const Tensor dense = x.detach().contiguous();
+  return dense.dtype() == dtype ? dense.clone() : dense.to(dtype);
+}
+
+// What learns is read anew for every call: an optimizer changes it in between.
+ScoreMod to_score_mod(const std::shared_ptr<const ScoreProgram>& program) {
+  if (!program->learns()) return ScoreMod(program);
+  return {std::make_shared<const ScoreProgram>(program->refreshed()), program->captured()};
+}
 
 ScoreProgram ScoreProgram::conjunction(const std::vector<int32_t>& registers) const {
   std::vector<Instruction> code(code_.begin(), code_.begin() + registers[0] + 1);
@@ -129,7 +175,7 @@ ScoreProgram ScoreProgram::conjunction(const std::vector<int32_t>& registers) co
     all = static_cast<int32_t>(code.size()) - 1;
   }
   ScoreProgram result(std::move(code), tables_);
-  result.out_of_range_ = out_of_range_;
+  result.faults_ = faults_;
   return result;
 }
 
@@ -139,15 +185,25 @@ bool ScoreProgram::uses(Op op) const {
          std::any_of(lists_.per_key.begin(), lists_.per_key.end(), is_op);
 }
 
+namespace {
+
+void fill_program(const void* function, const kernels::KeepTile& tile, int64_t) {
+  static_cast<const ScoreProgram*>(function)->fill(tile);
+}
+
+}  // namespace
+
+const ScoreProgram* program_of(const MaskPart& part) {
+  return part.fill == fill_program ? static_cast<const ScoreProgram*>(part.function.get()) : nullptr;
+}
+
 Mask to_mask(std::shared_ptr<const ScoreProgram> program) {
   MatchedMask matched = match_mask(*program);
   if (matched.rest.empty()) return matched.mask;
   MaskPart part;
   part.kind = MaskPart::Kind::function;
   part.diagonal = Align::start;
-  part.fill = [](const void* function, const kernels::KeepTile& tile, int64_t) {
-    static_cast<const ScoreProgram*>(function)->fill(tile);
-  };
+  part.fill = fill_program;
   part.classify = [](const void* function, const kernels::KeepTile& tile, int64_t) {
     return static_cast<const ScoreProgram*>(function)->classify(tile);
   };

@@ -1,6 +1,7 @@
 // The instructions that give indices and conditions.
 #pragma once
 
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 
@@ -74,6 +75,45 @@ MH_INLINE void gather_table(const ScoreProgram& program, const Instruction& in, 
   }
 }
 
+// What existing element i holds, or nothing to complain about.
+template <class Bad>
+MH_INLINE bool any_existing(const Place& at, Bad&& bad) {
+  int32_t found = 0;
+  if (at.count == kQueries && at.rows == kKeys) {
+    each([&](int i) { found |= bad(i); });
+  } else {
+    each([&](int i) { found |= (i % kQueries < at.count) & (i / kQueries < at.rows) & bad(i); });
+  }
+  return found != 0;
+}
+
+// y = f(a, b) in 64 bits; returns whether one that exists in the block does not fit into 32.
+template <class F>
+MH_INLINE bool checked(const Place& at, int32_t* y, F&& f) {
+  return any_existing(at, [&](int i) {
+    const int64_t exact = f(i);
+    y[i] = static_cast<int32_t>(exact);
+    return static_cast<int32_t>(y[i] != exact);
+  });
+}
+
+// PyTorch's shifts of 64-bit integers; a result that leaves 32 bits is far from them in 64, too.
+MH_INLINE int64_t shift_left(int32_t a, int32_t b) {
+  if (a == 0 || b < 0 || b > 63) return 0;
+  return b > 31 ? int64_t{1} << 40 : int64_t{a} * (int64_t{1} << b);
+}
+MH_INLINE int32_t shift_right(int32_t a, int32_t b) { return a >> (b < 0 || b > 31 ? 31 : b); }
+
+// Truncated; numbers beyond 32 bits become the nearest integer there is.
+template <class T>
+MH_INLINE int32_t truncated(T x) {
+  constexpr T kLow = T(-2147483648.0), kHigh = sizeof(T) == 4 ? T(2147483520.0) : T(2147483647.0);
+  return static_cast<int32_t>(x > kLow ? (x < kHigh ? x : kHigh) : kLow);
+}
+
+/// The types of wrap_i.
+enum Wrap : int32_t { kInt8 = 0, kUint8 = 1, kInt16 = 2 };
+
 // Negative indices count from the end; returns whether one that exists in the block is outside.
 MH_INLINE bool bound(const int32_t* a, int32_t size, const Place& at, int32_t* y) {
   const auto clamped = [&](int i) {
@@ -81,13 +121,53 @@ MH_INLINE bool bound(const int32_t* a, int32_t size, const Place& at, int32_t* y
     y[i] = wrapped < 0 ? 0 : (wrapped >= size ? size - 1 : wrapped);
     return static_cast<int32_t>(y[i] != wrapped);
   };
-  int32_t bad = 0;
-  if (at.count == kQueries && at.rows == kKeys) {
-    each([&](int i) { bad |= clamped(i); });
-  } else {
-    each([&](int i) { bad |= (i % kQueries < at.count) & (i / kQueries < at.rows) & clamped(i); });
+  return any_existing(at, clamped);
+}
+
+// Sums, products and shifts of the registers a and b.
+MH_INLINE void run_arithmetic(const ScoreProgram& program, int32_t index, const int32_t* a, const int32_t* b,
+                              const Place& at, int32_t* y) {
+  const bool careful = program.is_checked(index);
+  const auto run = [&](auto&& exact, auto&& wrapping) __attribute__((always_inline)) {
+    if (careful) {
+      if (checked(at, y, exact)) program.note(kWideInteger);
+    } else {
+      each([&](int i) { y[i] = static_cast<int32_t>(wrapping(i)); });
+    }
+  };
+  const auto u = [](int32_t x) { return static_cast<uint32_t>(x); };
+  switch (program.code()[static_cast<size_t>(index)].op) {
+    case Op::add_i:
+      return run([&](int i) { return int64_t{a[i]} + b[i]; }, [&](int i) { return u(a[i]) + u(b[i]); });
+    case Op::sub_i:
+      return run([&](int i) { return int64_t{a[i]} - b[i]; }, [&](int i) { return u(a[i]) - u(b[i]); });
+    case Op::mul_i:
+      return run([&](int i) { return int64_t{a[i]} * b[i]; }, [&](int i) { return u(a[i]) * u(b[i]); });
+    case Op::neg_i:
+      return run([&](int i) { return -int64_t{a[i]}; }, [&](int i) { return 0 - u(a[i]); });
+    case Op::abs_i:
+      return run([&](int i) { return std::abs(int64_t{a[i]}); },
+                 [&](int i) { return a[i] < 0 ? 0 - u(a[i]) : u(a[i]); });
+    case Op::shl_i:
+      return run([&](int i) { return shift_left(a[i], b[i]); },
+                 [&](int i) { return shift_left(a[i], b[i]); });
+    default:
+      return;
   }
-  return bad != 0;
+}
+
+MH_INLINE void run_wrap(Wrap type, const int32_t* a, int32_t* y) {
+  switch (type) {
+    case kInt8:
+      each([&](int i) { y[i] = static_cast<int8_t>(a[i]); });
+      break;
+    case kUint8:
+      each([&](int i) { y[i] = static_cast<uint8_t>(a[i]); });
+      break;
+    case kInt16:
+      each([&](int i) { y[i] = static_cast<int16_t>(a[i]); });
+      break;
+  }
 }
 
 // Comparisons of the registers a and b.
@@ -153,34 +233,47 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
       each([&](int i) { y[i] = number; });
       break;
     case Op::to_i:
-      each([&](int i) { y[i] = static_cast<int32_t>(fa[i]); });
+      each([&](int i) { y[i] = truncated(fa[i]); });
+      // Scores of pairs that nobody looks at may be anything.
+      if (!program.depends_on_score(index) && any_existing(at, [&](int i) {
+            return static_cast<int32_t>(!(std::fabs(fa[i]) < T(2147483648.0)));
+          })) {
+        program.note(kWideInteger);
+      }
+      break;
+    case Op::wrap_i:
+      run_wrap(static_cast<Wrap>(number), a, y);
       break;
     case Op::add_i:
-      each([&](int i) { y[i] = a[i] + b[i]; });
-      break;
     case Op::sub_i:
-      each([&](int i) { y[i] = a[i] - b[i]; });
-      break;
     case Op::mul_i:
-      each([&](int i) { y[i] = a[i] * b[i]; });
+    case Op::neg_i:
+    case Op::abs_i:
+    case Op::shl_i:
+      run_arithmetic(program, index, a, b, at, y);
+      break;
+    case Op::shr_i:
+      each([&](int i) { y[i] = shift_right(a[i], b[i]); });
+      break;
+    case Op::nonzero_i:
+      each([&](int i) { y[i] = a[i]; });
+      if (any_existing(at, [&](int i) { return static_cast<int32_t>(a[i] == 0); }))
+        program.note(kDivisionByZero);
       break;
     case Op::div_i:
       each([&](int i) { y[i] = floor_div(a[i], b[i]); });
       break;
     case Op::mod_i:
-      each([&](int i) { y[i] = a[i] - floor_div(a[i], b[i]) * b[i]; });
+      each([&](int i) {
+        const auto whole = static_cast<uint32_t>(floor_div(a[i], b[i])) * static_cast<uint32_t>(b[i]);
+        y[i] = static_cast<int32_t>(static_cast<uint32_t>(a[i]) - whole);
+      });
       break;
     case Op::min_i:
       each([&](int i) { y[i] = b[i] < a[i] ? b[i] : a[i]; });
       break;
     case Op::max_i:
       each([&](int i) { y[i] = b[i] > a[i] ? b[i] : a[i]; });
-      break;
-    case Op::abs_i:
-      each([&](int i) { y[i] = a[i] < 0 ? -a[i] : a[i]; });
-      break;
-    case Op::neg_i:
-      each([&](int i) { y[i] = -a[i]; });
       break;
     case Op::and_i:
       each([&](int i) { y[i] = a[i] & b[i]; });
@@ -198,7 +291,7 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
       each([&](int i) { y[i] = a[i] != 0 ? b[i] : c[i]; });
       break;
     case Op::bound_i:
-      if (bound(a, number, at, y)) program.note_out_of_range();
+      if (bound(a, number, at, y)) program.note(kOutOfRange);
       break;
     case Op::gather_i:
       gather_table<int32_t>(program, in, a, at, y);

@@ -152,6 +152,7 @@ MatchedMask match_mask(const ScoreProgram& program) {
 }
 
 bool match_score(const ScoreProgram& program, const ScoreSizes& sizes, AttentionOptions& options) {
+  if (program.learns() || !program.is_uniform(sizes.dtype)) return false;
   const Matcher m(program);
   const int32_t root = m.result();
   if (const auto cap = match_softcap(m, root)) {

@@ -1,5 +1,5 @@
-// The instructions that give numbers, with their derivatives by the score: loops that compilers turn into
-// vectors.
+// The instructions that give numbers: loops that compilers turn into vectors. Their derivatives are in
+// score_program_reverse.h.
 #pragma once
 
 #include <bit>
@@ -8,6 +8,7 @@
 #include "python/src/score_program.h"
 #include "python/src/score_program_integers.h"
 #include "python/src/score_program_registers.h"
+#include "python/src/score_program_rounding.h"
 
 namespace multihead::python {
 
@@ -45,31 +46,51 @@ MH_INLINE float vector_tanh(float x) {
 }
 MH_INLINE double vector_tanh(double x) { return std::tanh(x); }
 
-// y = f(a), dy = df(a, y) · da
-template <bool kDerivative, class T, class F, class D>
-MH_INLINE void unary(Registers<T>& r, int32_t index, int32_t a_index, bool active, F&& f, D&& df) {
-  T* y = r.value(index);
-  const T* a = r.value(a_index);
+// y = f(a)
+template <class T, class F>
+MH_INLINE void unary(T* y, const T* a, F&& f) {
   each([&](int i) { y[i] = f(a[i]); });
-  if (kDerivative && active) {
-    T* dy = r.slope(index);
-    const T* da = r.slope(a_index);
-    each([&](int i) { dy[i] = df(a[i], y[i]) * da[i]; });
-  }
+}
+
+// x^n with PyTorch's short cuts, which differ from the C library's at infinities.
+template <class T>
+MH_INLINE T power(T x, T n) {
+  if (n == T(1)) return x;
+  if (n == T(2)) return x * x;
+  if (n == T(3)) return x * x * x;
+  if (n == T(0.5)) return std::sqrt(x);
+  if (n == T(-0.5)) return 1 / std::sqrt(x);
+  if (n == T(-1)) return 1 / x;
+  if (n == T(-2)) return 1 / (x * x);
+  return std::pow(x, n);
+}
+
+// The remainder with the sign of the divisor, and the quotient that goes with it.
+template <class T>
+MH_INLINE T floor_mod(T a, T b) {
+  const T rest = std::fmod(a, b);
+  return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}
+template <class T>
+MH_INLINE T floor_quotient(T a, T b) {
+  if (b == 0) return a / b;
+  const T rest = std::fmod(a, b);
+  T quotient = (a - rest) / b;
+  if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
+  if (quotient == 0) return std::copysign(T(0), a / b);
+  const T whole = std::floor(quotient);
+  return quotient - whole > T(0.5) ? whole + 1 : whole;
 }
 
 // One switch, however long: with the functions of one number in a second one GCC 12 makes all of it 7 %
 // slower.
-template <bool kDerivative, class T>
+template <class T>
 MH_INLINE void run_number(const ScoreProgram& program, int32_t index, Registers<T>& r, const Place& at) {
   const Instruction& in = program.code()[static_cast<size_t>(index)];
-  const bool active = kDerivative && program.is_active(index);
   T* y = r.value(index);
-  T* dy = r.slope(index);
   const T* a = in.a >= 0 ? r.value(in.a) : nullptr;
   const T* b = in.b >= 0 ? r.value(in.b) : nullptr;
-  const T* da = in.a >= 0 ? r.slope(in.a) : nullptr;
-  const T* db = in.b >= 0 ? r.slope(in.b) : nullptr;
+  const T* c = in.c >= 0 ? r.value(in.c) : nullptr;
   const int32_t* ia = in.a >= 0 ? r.integer(in.a) : nullptr;
   const auto number = static_cast<T>(in.number);
   switch (in.op) {
@@ -81,109 +102,129 @@ MH_INLINE void run_number(const ScoreProgram& program, int32_t index, Registers<
     case Op::to_f:
       each([&](int i) { y[i] = static_cast<T>(ia[i]); });
       break;
+    case Op::copy_f:
+    case Op::detach_f:
+      each([&](int i) { y[i] = a[i]; });
+      break;
     case Op::add_f:
       each([&](int i) { y[i] = a[i] + b[i]; });
-      if (active) each([&](int i) { dy[i] = da[i] + db[i]; });
       break;
     case Op::sub_f:
       each([&](int i) { y[i] = a[i] - b[i]; });
-      if (active) each([&](int i) { dy[i] = da[i] - db[i]; });
       break;
     case Op::mul_f:
       each([&](int i) { y[i] = a[i] * b[i]; });
-      if (active) each([&](int i) { dy[i] = da[i] * b[i] + a[i] * db[i]; });
       break;
     case Op::div_f:
       each([&](int i) { y[i] = a[i] / b[i]; });
-      if (active) each([&](int i) { dy[i] = (da[i] - y[i] * db[i]) / b[i]; });
       break;
-    case Op::min_f:
-      each([&](int i) { y[i] = b[i] < a[i] ? b[i] : a[i]; });
-      if (active) each([&](int i) { dy[i] = b[i] < a[i] ? db[i] : da[i]; });
+    case Op::floordiv_f:
+      each([&](int i) { y[i] = floor_quotient(a[i], b[i]); });
+      break;
+    case Op::mod_f:
+      each([&](int i) { y[i] = floor_mod(a[i], b[i]); });
+      break;
+    case Op::fmod_f:
+      each([&](int i) { y[i] = std::fmod(a[i], b[i]); });
+      break;
+    case Op::power_f:
+      each([&](int i) { y[i] = std::pow(a[i], b[i]); });
+      break;
+    case Op::min_f:  // NaN wins
+      each([&](int i) { y[i] = ((b[i] < a[i]) | (b[i] != b[i])) ? b[i] : a[i]; });
       break;
     case Op::max_f:
-      each([&](int i) { y[i] = b[i] > a[i] ? b[i] : a[i]; });
-      if (active) each([&](int i) { dy[i] = b[i] > a[i] ? db[i] : da[i]; });
+      each([&](int i) { y[i] = ((b[i] > a[i]) | (b[i] != b[i])) ? b[i] : a[i]; });
+      break;
+    case Op::clamp_f:  // bounds b and c, where there are any; the upper one wins, and NaN
+      each([&](int i) { y[i] = a[i]; });
+      if (b) each([&](int i) { y[i] = ((y[i] < b[i]) | (b[i] != b[i])) ? b[i] : y[i]; });
+      if (c) each([&](int i) { y[i] = ((y[i] > c[i]) | (c[i] != c[i])) ? c[i] : y[i]; });
       break;
     case Op::neg_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return -x; }, [](T, T) { return T(-1); });
+      unary(y, a, [](T x) { return -x; });
       break;
     case Op::abs_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return x < 0 ? -x : x; },
-          [](T x, T) { return x > 0 ? T(1) : (x < 0 ? T(-1) : T(0)); });
+      unary(y, a, [](T x) { return std::fabs(x); });
+      break;
+    case Op::sign_f:
+      unary(y, a, [](T x) { return static_cast<T>((x > 0) - (x < 0)); });
       break;
     case Op::exp_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return vector_exp(x); }, [](T, T e) { return e; });
+      unary(y, a, [](T x) { return vector_exp(x); });
+      break;
+    case Op::exp2_f:
+      unary(y, a, [](T x) { return std::exp2(x); });
+      break;
+    case Op::expm1_f:
+      unary(y, a, [](T x) { return std::expm1(x); });
       break;
     case Op::tanh_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return vector_tanh(x); }, [](T, T t) { return 1 - t * t; });
+      unary(y, a, [](T x) { return vector_tanh(x); });
       break;
     case Op::sigmoid_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return 1 / (1 + vector_exp(-x)); },
-          [](T, T s) { return s * (1 - s); });
-      break;
-    case Op::log_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return std::log(x); }, [](T x, T) { return 1 / x; });
-      break;
-    case Op::sqrt_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return std::sqrt(x); }, [](T, T s) { return T(0.5) / s; });
-      break;
-    case Op::sin_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return std::sin(x); }, [](T x, T) { return std::cos(x); });
-      break;
-    case Op::cos_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return std::cos(x); }, [](T x, T) { return -std::sin(x); });
-      break;
-    case Op::erf_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return std::erf(x); },
-          [](T x, T) { return T(1.1283791670955126) * std::exp(-x * x); });
-      break;
-    case Op::pow_f:  // the exponent is a constant in in.number
-      unary<kDerivative>(
-          r, index, in.a, active, [&](T x) { return std::pow(x, number); },
-          [&](T x, T) { return number * std::pow(x, number - 1); });
-      break;
-    case Op::floor_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return std::floor(x); }, [](T, T) { return T(0); });
-      break;
-    case Op::round_f:
-      unary<kDerivative>(
-          r, index, in.a, active, [](T x) { return std::nearbyint(x); }, [](T, T) { return T(0); });
-      break;
-    case Op::select_f: {
-      const T* x = r.value(in.b);
-      const T* z = r.value(in.c);
-      each([&](int i) { y[i] = ia[i] != 0 ? x[i] : z[i]; });
-      if (active) {
-        const T* dx = r.slope(in.b);
-        const T* dz = r.slope(in.c);
-        each([&](int i) { dy[i] = ia[i] != 0 ? dx[i] : dz[i]; });
+      if (in.kind == Kind::any || in.kind == Kind::f64) {
+        unary(y, a, [](T x) { return 1 / (1 + vector_exp(-x)); });
+      } else {  // as in f32, whose exponential overflows
+        unary(y, a, [](T x) { return 1 / (1 + static_cast<T>(static_cast<float>(vector_exp(-x)))); });
       }
       break;
-    }
-    case Op::gather_f: {
-      const Tensor& table = program.tables()[static_cast<size_t>(in.table)];
-      if (table.dtype() == Dtype::f64) {
+    case Op::log_f:
+      unary(y, a, [](T x) { return std::log(x); });
+      break;
+    case Op::log2_f:
+      unary(y, a, [](T x) { return std::log2(x); });
+      break;
+    case Op::log1p_f:
+      unary(y, a, [](T x) { return std::log1p(x); });
+      break;
+    case Op::sqrt_f:
+      unary(y, a, [](T x) { return std::sqrt(x); });
+      break;
+    case Op::rsqrt_f:
+      unary(y, a, [](T x) { return 1 / std::sqrt(x); });
+      break;
+    case Op::sin_f:
+      unary(y, a, [](T x) { return std::sin(x); });
+      break;
+    case Op::cos_f:
+      unary(y, a, [](T x) { return std::cos(x); });
+      break;
+    case Op::tan_f:
+      unary(y, a, [](T x) { return std::tan(x); });
+      break;
+    case Op::erf_f:
+      unary(y, a, [](T x) { return std::erf(x); });
+      break;
+    case Op::pow_f:  // the exponent is a constant in in.number
+      unary(y, a, [&](T x) { return power(x, number); });
+      break;
+    case Op::floor_f:
+      unary(y, a, [](T x) { return std::floor(x); });
+      break;
+    case Op::ceil_f:
+      unary(y, a, [](T x) { return std::ceil(x); });
+      break;
+    case Op::trunc_f:
+      unary(y, a, [](T x) { return std::trunc(x); });
+      break;
+    case Op::round_f:  // ties to even
+      unary(y, a, [](T x) { return std::nearbyint(x); });
+      break;
+    case Op::select_f:
+      each([&](int i) { y[i] = ia[i] != 0 ? b[i] : c[i]; });
+      break;
+    case Op::gather_f:
+      if (program.tables()[static_cast<size_t>(in.table)].dtype() == Dtype::f64) {
         gather_table<double>(program, in, ia, at, y);
       } else {
         gather_table<float>(program, in, ia, at, y);
       }
       break;
-    }
     default:
       break;
   }
+  round_to(in.kind, y);
 }
 
 }  // namespace multihead::python

@@ -16,22 +16,24 @@ constexpr int kQueries = 64, kKeys = 8, kBlock = kQueries * kKeys;
 
 template <class T>
 struct Registers {
-  std::vector<T> values, slopes;
+  std::vector<T> values, slopes;  ///< slopes: gradients, in the backward pass
   std::vector<int32_t> integers;
   std::vector<int64_t> first;
-  const int32_t* slots = nullptr;  ///< where each register lives
+  const int32_t* slots = nullptr;  ///< where each register lives; null: at its own number
+  std::vector<T> kept;             ///< gradients of once-computed registers, see restore_once()
   T* value(int32_t i) { return values.data() + at(i); }
   T* slope(int32_t i) { return slopes.data() + at(i); }
   int32_t* integer(int32_t i) { return integers.data() + at(i); }
-  size_t at(int32_t i) const { return static_cast<size_t>(slots[i]) * kBlock; }
-  void fit(const ScoreProgram& program) {
-    slots = program.slots().data();
-    const auto count = static_cast<size_t>(program.slot_count());
+  size_t at(int32_t i) const { return static_cast<size_t>(slots ? slots[i] : i) * kBlock; }
+  // A backward pass reads every value again, so that none can share its memory.
+  void fit(const ScoreProgram& program, bool in_reverse) {
+    slots = in_reverse ? nullptr : program.slots().data();
+    const auto count = in_reverse ? program.code().size() : static_cast<size_t>(program.slot_count());
     if (integers.size() < count * kBlock) {
       values.resize(count * kBlock);
-      slopes.resize(count * kBlock);
       integers.resize(count * kBlock);
     }
+    if (in_reverse && slopes.size() < count * kBlock) slopes.resize(count * kBlock);
   }
 };
 

@@ -9,6 +9,7 @@
 #include "python/src/interrupt.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 namespace {
@@ -37,6 +38,14 @@ void bind_config(nb::module_& m) {
       [](C& x, const std::string& name) {
         x.positions = to_enum<Positions>(
             name, "positions", {{"sinusoidal", Positions::sinusoidal}, {"learned", Positions::learned}});
+      });
+  c.def_prop_rw(
+      "sinusoid_layout",
+      [](const C& x) { return x.sinusoid_layout == nn::SinusoidLayout::halves ? "halves" : "interleaved"; },
+      [](C& x, const std::string& name) {
+        x.sinusoid_layout = to_enum<nn::SinusoidLayout>(
+            name, "sinusoid_layout",
+            {{"interleaved", nn::SinusoidLayout::interleaved}, {"halves", nn::SinusoidLayout::halves}});
       });
   bind_named_fields(c);
   c.def("__eq__", [](const C& a, const C& b) { return a == b; });
@@ -118,7 +127,7 @@ struct Translator {
   train::PairTokenizers tokenizers;
 };
 
-Translator load_translator(const std::string& folder) {
+Translator load_translator(const Path& folder) {
   return unlocked([&] {
     Translator t{models::load_seq2seq(folder), train::load_pair_tokenizers(folder)};
     const auto check = [&](const char* side, int64_t tokens, int64_t known) {
@@ -184,6 +193,40 @@ void bind_translator(nb::module_& m) {
       "sample draws num_hypotheses translations (beam_size 1) by temperature, top_k, top_p, min_p and seed.");
 }
 
+// Decoding step by step: what beam_search does for a loop of one's own.
+void bind_steps(nb::class_<Seq2Seq>& c) {
+  c.def(
+      "encode",
+      [](const Seq2Seq& model, nb::handle source, nb::handle lengths, Rng* rng) {
+        const auto from = to_batch("encode", source, lengths);
+        return unlocked([&] { return model.encode(from, rng); });
+      },
+      "source"_a, nb::kw_only(), "source_lengths"_a = nb::none(), "rng"_a = nb::none(),
+      "The encoder's output [B, Ts, embed_dim].");
+  c.def(
+      "start",
+      [](const Seq2Seq& model, nb::handle source, nb::handle lengths, int64_t capacity, nb::handle dtype) {
+        const auto from = to_batch("start", source, lengths);
+        std::optional<Dtype> type;
+        if (!dtype.is_none()) type = to_dtype(dtype);
+        return unlocked([&] { return model.start(from, capacity, type); });
+      },
+      "source"_a, nb::kw_only(), "source_lengths"_a = nb::none(), "capacity"_a, "dtype"_a = nb::none(),
+      "A DecodeState for `capacity` target tokens per row: the source is encoded and projected here, once.");
+  c.def(
+      "step",
+      [](const Seq2Seq& model, nb::handle tokens, nn::DecodeState& state, nb::handle counts) {
+        const Tensor t = to_tensor(tokens, {"step", "tokens"});
+        models::Seq2SeqStep call;
+        if (!counts.is_none()) call.counts = to_integers(counts, {"step", "counts"});
+        return unlocked([&] { return model.step(t, state, call); });
+      },
+      "tokens"_a, "state"_a, nb::kw_only(), "counts"_a = nb::none(),
+      "Logits [B, T, V] of the next target tokens [B, T] (decoder_start_id first); counts[b] of row b, all "
+      "by "
+      "default, join\nthe state.");
+}
+
 void bind_model(nb::module_& m) {
   nb::class_<Seq2Seq> c(
       m, "Seq2Seq", "An encoder-decoder Transformer: source [B, Ts], target [B, Tt] -> logits [B, Tt, V].");
@@ -225,16 +268,22 @@ void bind_model(nb::module_& m) {
       "and seed.");
   c.def(
       "save",
-      [](Seq2Seq& model, const std::string& folder) {
-        nb::module_::import_("os").attr("makedirs")(folder, "exist_ok"_a = true);
+      [](Seq2Seq& model, const Path& folder) {
         unlocked([&] { return models::save_seq2seq(model, folder), 0; });
       },
       "folder"_a,
       "Writes config.json and model.safetensors as Hugging Face's Marian, where it can express it.");
   c.def_static(
-      "load",
-      [](const std::string& folder) { return unlocked([&] { return models::load_seq2seq(folder); }); },
+      "load", [](const Path& folder) { return unlocked([&] { return models::load_seq2seq(folder); }); },
       "folder"_a);
+  bind_steps(c);
+  bind_part(c, "source_embedding", &Seq2Seq::source_embedding);
+  bind_part(c, "target_embedding", &Seq2Seq::target_embedding);
+  bind_part(c, "source_positions", &Seq2Seq::source_positions);
+  bind_part(c, "target_positions", &Seq2Seq::target_positions);
+  bind_part(c, "transformer", &Seq2Seq::transformer);
+  bind_weight(c, "output_weight", &Seq2Seq::output_weight);
+  bind_weight(c, "output_bias", &Seq2Seq::output_bias);
   bind_module(c, "Seq2Seq");
 }
 

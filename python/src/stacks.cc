@@ -1,9 +1,11 @@
 #include <nanobind/stl/pair.h>
 
+#include "multihead/core/error.h"
 #include "multihead/nn/encoder_decoder.h"
 #include "multihead/nn/transformer.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
+#include "python/src/decoding.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 
@@ -54,9 +56,13 @@ nn::TransformerLayerOptions layer_options(Keywords& k) {
   o.attention.num_heads = k.need("num_heads");
   o.attention.num_kv_heads = k.take<int64_t>("num_kv_heads", 0);
   o.attention.head_dim = k.take<int64_t>("head_dim", 0);
+  o.attention.value_head_dim = k.take<int64_t>("value_head_dim", 0);
   const bool bias = k.take("attention_bias", true);
-  o.attention.query_bias = o.attention.key_bias = o.attention.value_bias = bias;
+  o.attention.query_bias = k.take("query_bias", bias);
+  o.attention.key_bias = k.take("key_bias", bias);
+  o.attention.value_bias = k.take("value_bias", bias);
   o.attention.out_bias = k.take("out_bias", true);
+  o.attention.scale = k.take<std::optional<double>>("scale", std::nullopt);
   o.attention.dropout_p = k.take("attention_dropout_p", 0.0);
   o.attention.qk_norm = k.take("qk_norm", false);
   o.attention.qk_norm_eps = k.take("qk_norm_eps", 1e-6);
@@ -89,11 +95,20 @@ struct StackWords {
   Rng* rng;
   const RotaryTable* rotary;
   nb::handle alibi_slopes, relative_bias;
-  bool capture;
+  std::string empty_row;
+  nn::DecodeState* state;
+  std::vector<int64_t> counts;
+  bool capture, cross_capture;
   size_t layers;
 };
 
-// (result, [weights of every layer]) if capture was asked for.
+nb::list weights_of(const std::vector<AttentionCapture>& captures) {
+  nb::list weights;
+  for (const AttentionCapture& c : captures) weights.append(c.weights);
+  return weights;
+}
+
+// The result; (result, [weights of every layer], ...) if captures were asked for.
 template <class F>
 nb::object run_stack(const StackWords& w, F&& f) {
   nn::StackCall call;
@@ -103,26 +118,88 @@ nb::object run_stack(const StackWords& w, F&& f) {
   call.rotary = w.rotary;
   call.alibi_slopes = to_tensor_or_none(w.alibi_slopes, {"stack", "alibi_slopes"});
   call.relative_bias = to_tensor_or_none(w.relative_bias, {"stack", "relative_bias"});
-  std::vector<AttentionCapture> captures(w.layers);
-  if (w.capture) call.capture = &captures;
+  call.empty_row = empty_row_of(w.empty_row);
+  call.state = w.state;
+  call.counts = w.counts;
+  std::vector<AttentionCapture> own(w.layers), cross(w.layers);
+  if (w.capture) call.capture = &own;
+  if (w.cross_capture) call.cross_capture = &cross;
   Tensor out = unlocked([&] { return f(call); });
-  if (!w.capture) return nb::cast(std::move(out));
-  nb::list weights;
-  for (const AttentionCapture& c : captures) weights.append(c.weights);
-  return nb::make_tuple(std::move(out), weights);
+  if (!w.capture && !w.cross_capture) return nb::cast(std::move(out));
+  nb::list result;
+  result.append(std::move(out));
+  if (w.capture) result.append(weights_of(own));
+  if (w.cross_capture) result.append(weights_of(cross));
+  return nb::tuple(result);
+}
+
+nn::DecodeState start_stack(const nn::TransformerDecoder& decoder, nb::handle memory, nb::handle lengths,
+                            int64_t capacity, nb::handle dtype) {
+  const Tensor m = to_tensor(memory, {"start", "memory"});
+  MH_CHECK(m.rank() == 3, ShapeError, "start: memory must be [B, Ts, embed_dim], got ", m.shape());
+  std::vector<int64_t> valid;
+  if (!lengths.is_none()) valid = to_integers(lengths, {"start", "memory_lengths"});
+  std::optional<Dtype> type;
+  if (!dtype.is_none()) type = to_dtype(dtype);
+  return unlocked([&] { return decoder.start(m, valid, capacity, type); });
+}
+
+constexpr const char* kStartDoc =
+    "A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, "
+    "embed_dim] are\ncomputed here, once; row b of it has memory_lengths[b] valid tokens, all by default. "
+    "dtype: the memory's, or 'bfloat16'.";
+
+// What a layer's step needs beside the update.
+Tensor layer_step(const nn::TransformerLayer& layer, const Tensor& x, nn::LayerCall call,
+                  nn::DecodeState& state, const std::vector<int64_t>& counts) {
+  if (!state.cross.empty()) {
+    call.projected = &state.cross.front();
+    const auto rows = static_cast<int64_t>(state.cross_lengths.size());
+    call.cross.mask &= lengths(Tensor::of<int64_t>({rows}, state.cross_lengths));
+  }
+  return move_on("TransformerLayer", x, state, counts, [&](const nn::CacheUpdate& update) {
+    call.update = update;
+    return layer(x, call);
+  });
+}
+
+void check_memory_or_state(const char* who, const Tensor& memory) {
+  MH_CHECK(!memory.defined(), ValueError, who,
+           ": give a memory or a state, not both: a state holds the memory it was started with");
+}
+
+void bind_layer_steps(nb::class_<nn::TransformerLayer>& c) {
+  c.def(
+      "make_state",
+      [](const nn::TransformerLayer& layer, int64_t batch, int64_t capacity, int64_t window,
+         nb::handle dtype) { return make_layer_state(layer.self_attn, batch, capacity, window, dtype); },
+      "batch"_a, "capacity"_a, nb::kw_only(), "window"_a = 0, "dtype"_a = nb::none(),
+      "A DecodeState of this layer with room for `capacity` tokens per row. window > 0: a ring for tokens "
+      "that see that many\nkeys. A layer with cross_attention: start().");
+  c.def(
+      "start",
+      [](const nn::TransformerLayer& layer, nb::handle memory, nb::handle memory_lengths, int64_t capacity,
+         nb::handle dtype) {
+        nn::TransformerDecoder one;
+        one.layers.push_back(layer);
+        return start_stack(one, memory, memory_lengths, capacity, dtype);
+      },
+      "memory"_a, "memory_lengths"_a = nb::none(), nb::kw_only(), "capacity"_a, "dtype"_a = nb::none(),
+      kStartDoc);
 }
 
 void bind_layer(nb::module_& m) {
   nb::class_<nn::TransformerLayer> c(
       m, "TransformerLayer",
       "An encoder layer, a decoder layer (cross_attention=True), or a language model's.\n\n"
-      "Options   embed_dim, num_heads, num_kv_heads, head_dim, attention_bias, out_bias, "
-      "attention_dropout_p,\n"
-      "          hidden_dim (4 * embed_dim), activation ('gelu'), gated, ffn_bias, ffn_dropout_p, norm "
-      "('layer',\n"
-      "          'rms'), norm_eps, norm_first, cross_attention, dropout_p, rng\n"
+      "Options   embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, scale (1/sqrt(head_dim)),\n"
+      "          attention_bias or query_bias, key_bias, value_bias; out_bias, attention_dropout_p, "
+      "qk_norm,\n"
+      "          qk_norm_eps, zero_attn, hidden_dim (4 * embed_dim), activation ('gelu'), gated, ffn_bias,\n"
+      "          ffn_dropout_p, norm ('layer', 'rms'), norm_eps, norm_bias, norm_first, cross_attention,\n"
+      "          dropout_p, rng\n"
       "Shapes    x [B, T, embed_dim] -> the same\n"
-      "Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer");
+      "Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; parts by the same names");
   c.def("__init__", [](nn::TransformerLayer* self, nb::kwargs words) {
     Keywords k("TransformerLayer", words);
     const nn::TransformerLayerOptions options = layer_options(k);
@@ -133,19 +210,43 @@ void bind_layer(nb::module_& m) {
   c.def(
       "__call__",
       [](const nn::TransformerLayer& layer, nb::handle x, nb::handle mask, nb::handle memory,
-         nb::handle memory_mask, Rng* rng, const RotaryTable* rotary, nb::handle alibi_slopes) {
-        const Tensor t = to_tensor(x, {"TransformerLayer", "x"});
+         nb::handle memory_mask, Rng* rng, const RotaryTable* rotary, nb::handle bias,
+         nb::handle alibi_slopes, nb::handle relative_bias, nb::handle relative_key, int64_t relative_center,
+         nb::handle sinks, float softcap, nb::handle score_mod, const std::string& empty_row,
+         AttentionCapture* capture, AttentionCapture* cross_capture, nn::DecodeState* state,
+         nb::handle counts) {
+        constexpr const char* who = "TransformerLayer";
+        const Tensor t = to_tensor(x, {who, "x"});
         nn::LayerCall call;
-        call.attention.mask = to_mask(mask);
-        call.attention.rotary = rotary;
-        call.attention.alibi_slopes = to_tensor_or_none(alibi_slopes, {"TransformerLayer", "alibi_slopes"});
-        call.attention.rng = call.cross.rng = call.rng = rng;
-        call.memory = to_tensor_or_none(memory, {"TransformerLayer", "memory"});
+        call.attention = to_call(who, {mask, bias, alibi_slopes, relative_bias, relative_key, sinks,
+                                       score_mod, rotary, relative_center, softcap, empty_row, capture});
+        call.rng = rng;
+        call.memory = to_tensor_or_none(memory, {who, "memory"});
         call.cross.mask = to_mask(memory_mask);
-        return unlocked([&] { return layer(t, call); });
+        call.cross.empty_row = call.attention.empty_row;
+        call.cross.capture = cross_capture;
+        const std::vector<int64_t> fresh = to_counts(counts, who);
+        if (state != nullptr) check_memory_or_state(who, call.memory);
+        return unlocked(
+            [&] { return state != nullptr ? layer_step(layer, t, call, *state, fresh) : layer(t, call); });
       },
       "x"_a, nb::kw_only(), "mask"_a = nb::none(), "memory"_a = nb::none(), "memory_mask"_a = nb::none(),
-      "rng"_a = nb::none(), "rotary"_a = nb::none(), "alibi_slopes"_a = nb::none());
+      "rng"_a = nb::none(), "rotary"_a = nb::none(), "bias"_a = nb::none(), "alibi_slopes"_a = nb::none(),
+      "relative_bias"_a = nb::none(), "relative_key"_a = nb::none(), "relative_center"_a = -1,
+      "sinks"_a = nb::none(), "softcap"_a = 0.0f, "score_mod"_a = nb::none(), "empty_row"_a = "zero",
+      "capture"_a = nb::none(), "cross_capture"_a = nb::none(), "state"_a = nb::none(),
+      "counts"_a = nb::none(),
+      "The options of attention are the self-attention's. With a state, x attends to what it holds and, "
+      "causally, to itself,\nthen joins it: counts[b] tokens of row b, all by default.");
+  bind_part(c, "self_attn", &nn::TransformerLayer::self_attn);
+  bind_part(c, "multihead_attn", &nn::TransformerLayer::multihead_attn);
+  bind_part(c, "feed_forward", &nn::TransformerLayer::feed_forward);
+  bind_part(c, "norm1", &nn::TransformerLayer::norm1);
+  bind_part(c, "norm2", &nn::TransformerLayer::norm2);
+  bind_part(c, "norm3", &nn::TransformerLayer::norm3);
+  c.def_prop_ro("linear1", [](nn::TransformerLayer& layer) { return &layer.feed_forward.fc1; });
+  c.def_prop_ro("linear2", [](nn::TransformerLayer& layer) { return &layer.feed_forward.fc2; });
+  bind_layer_steps(c);
   bind_module(c, "TransformerLayer");
 }
 
@@ -173,14 +274,27 @@ void bind_encoder_decoder(nb::module_& m) {
   encoder.def(
       "__call__",
       [](const nn::TransformerEncoder& e, nb::handle x, nb::handle mask, Rng* rng, const RotaryTable* rotary,
-         nb::handle alibi_slopes, nb::handle relative_bias, bool capture) {
+         nb::handle alibi_slopes, nb::handle relative_bias, const std::string& empty_row, bool capture) {
         const Tensor t = to_tensor(x, {"TransformerEncoder", "x"});
-        return run_stack(
-            {mask, nb::none(), rng, rotary, alibi_slopes, relative_bias, capture, e.layers.size()},
-            [&](const nn::StackCall& call) { return e(t, call); });
+        return run_stack({mask,
+                          nb::none(),
+                          rng,
+                          rotary,
+                          alibi_slopes,
+                          relative_bias,
+                          empty_row,
+                          nullptr,
+                          {},
+                          capture,
+                          false,
+                          e.layers.size()},
+                         [&](const nn::StackCall& call) { return e(t, call); });
       },
       "x"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(), "rotary"_a = nb::none(),
-      "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "capture"_a = false);
+      "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "empty_row"_a = "zero",
+      "capture"_a = false, "capture: (result, [weights of every layer, before dropout]).");
+  bind_parts(encoder, "layers", &nn::TransformerEncoder::layers);
+  bind_part(encoder, "norm", &nn::TransformerEncoder::norm);
   bind_module(encoder, "TransformerEncoder");
 
   nb::class_<nn::TransformerDecoder> decoder(m, "TransformerDecoder", kStackDoc);
@@ -192,14 +306,30 @@ void bind_encoder_decoder(nb::module_& m) {
   decoder.def(
       "__call__",
       [](const nn::TransformerDecoder& d, nb::handle x, nb::handle memory, nb::handle mask,
-         nb::handle memory_mask, Rng* rng, bool capture) {
-        const Tensor t = to_tensor(x, {"TransformerDecoder", "x"});
-        const Tensor s = to_tensor(memory, {"TransformerDecoder", "memory"});
-        return run_stack({mask, memory_mask, rng, nullptr, nb::none(), nb::none(), capture, d.layers.size()},
+         nb::handle memory_mask, Rng* rng, const RotaryTable* rotary, nb::handle alibi_slopes,
+         nb::handle relative_bias, const std::string& empty_row, bool capture, bool cross_capture,
+         nn::DecodeState* state, nb::handle counts) {
+        constexpr const char* who = "TransformerDecoder";
+        const Tensor t = to_tensor(x, {who, "x"});
+        const Tensor s = to_tensor_or_none(memory, {who, "memory"});
+        if (state != nullptr) check_memory_or_state(who, s);
+        return run_stack({mask, memory_mask, rng, rotary, alibi_slopes, relative_bias, empty_row, state,
+                          to_counts(counts, who), capture, cross_capture, d.layers.size()},
                          [&](const nn::StackCall& call) { return d(t, s, call); });
       },
-      "x"_a, "memory"_a, nb::kw_only(), "mask"_a = nb::none(), "memory_mask"_a = nb::none(),
-      "rng"_a = nb::none(), "capture"_a = false, "causal() is always part of the mask.");
+      "x"_a, "memory"_a = nb::none(), nb::kw_only(), "mask"_a = nb::none(), "memory_mask"_a = nb::none(),
+      "rng"_a = nb::none(), "rotary"_a = nb::none(), "alibi_slopes"_a = nb::none(),
+      "relative_bias"_a = nb::none(), "empty_row"_a = "zero", "capture"_a = false, "cross_capture"_a = false,
+      "state"_a = nb::none(), "counts"_a = nb::none(),
+      "causal() is always part of the mask. With a state of start() instead of a memory, x attends to what "
+      "it "
+      "holds, then\njoins it: counts[b] tokens of row b, all by default; the result has the bits of a call "
+      "on "
+      "everything at once.\ncapture, cross_capture: (result, [weights of every layer], ...).");
+  decoder.def("start", &start_stack, "memory"_a, "memory_lengths"_a = nb::none(), nb::kw_only(), "capacity"_a,
+              "dtype"_a = nb::none(), kStartDoc);
+  bind_parts(decoder, "layers", &nn::TransformerDecoder::layers);
+  bind_part(decoder, "norm", &nn::TransformerDecoder::norm);
   bind_module(decoder, "TransformerDecoder");
 
   nb::class_<nn::Transformer> both(m, "Transformer",
@@ -228,6 +358,8 @@ void bind_encoder_decoder(nb::module_& m) {
       },
       "source"_a, "target"_a, nb::kw_only(), "source_mask"_a = nb::none(), "target_mask"_a = nb::none(),
       "rng"_a = nb::none(), "source_mask also holds for the decoder's view of the source.");
+  bind_part(both, "encoder", &nn::Transformer::encoder);
+  bind_part(both, "decoder", &nn::Transformer::decoder);
   bind_module(both, "Transformer");
 }
 

@@ -5,9 +5,11 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "multihead/text/token_labels.h"
 #include "multihead/text/tokenizer.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 
@@ -60,11 +62,17 @@ Tokenizer train_characters(nb::handle texts, const std::string& unk) {
       [&] { return Tokenizer::train_characters(std::span<const std::string_view>(views), options); });
 }
 
-std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special) {
+// What 32 bits do not hold is no token.
+std::vector<int32_t> to_ids(nb::handle ids, const char* who) {
   std::vector<int32_t> tokens;
-  for (const int64_t id : to_integers(ids, {"decode", "ids"})) {
+  for (const int64_t id : to_integers(ids, {who, "ids"})) {
     tokens.push_back(id < 0 || id > INT32_MAX ? -1 : static_cast<int32_t>(id));
   }
+  return tokens;
+}
+
+std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special) {
+  const std::vector<int32_t> tokens = to_ids(ids, "decode");
   return unlocked([&] { return tokenizer.decode(tokens, {skip_special}); });
 }
 
@@ -79,12 +87,12 @@ void bind_text(nb::module_& m) {
       .def_static("train_characters", &train_characters, "texts"_a, nb::kw_only(), "unk"_a = "",
                   "One token per distinct character.")
       .def_static(
-          "load", [](const std::string& path) { return unlocked([&] { return Tokenizer::load(path); }); },
-          "path"_a, "A tokenizer.json or the folder that holds one.")
+          "load", [](const Path& path) { return unlocked([&] { return Tokenizer::load(path); }); }, "path"_a,
+          "A tokenizer.json or the folder that holds one.")
       .def_static(
           "from_json", [](const std::string& json) { return Tokenizer::from_json(json); }, "json"_a)
       .def(
-          "save", [](const Tokenizer& t, const std::string& path) { t.save(path); }, "path"_a)
+          "save", [](const Tokenizer& t, const Path& path) { t.save(path); }, "path"_a)
       .def("to_json", &Tokenizer::to_json)
       .def(
           "encode",
@@ -129,6 +137,16 @@ void bind_text(nb::module_& m) {
         return std::string("Tokenizer(") + (t.kind() == Tokenizer::Kind::bpe ? "bpe" : "characters") + ", " +
                std::to_string(t.vocab_size()) + " tokens)";
       });
+  m.def(
+      "token_labels",
+      [](const Tokenizer& t, nb::handle ids) {
+        const std::vector<int32_t> tokens = to_ids(ids, "token_labels");
+        return unlocked([&] { return text::token_labels(t, tokens); });
+      },
+      "tokenizer"_a, "ids"_a,
+      "A label per token, for AttentionView and tables: its text; of a token that is a part of a character, "
+      "the "
+      "character and\nwhich part of how many (\"é¹⁄₂\"); \"<0xE2>\" for bytes of no character.");
 }
 
 }  // namespace multihead::python

@@ -41,8 +41,8 @@ AttentionOptions to_options(const char* who, const TorchKeywords& k, Rng& rng) {
   AttentionOptions options;
   options.mask = to_mask(k.mask);
   if (k.causal) options.mask &= causal(Align::start);
-  if (!k.keep.is_none()) options.mask &= keep(to_tensor(k.keep, {who, "attn_mask", true}));
-  options.bias = to_tensor_or_none(k.bias, {who, "attn_mask", true});
+  if (!k.keep.is_none()) options.mask &= keep(to_tensor(k.keep, {who, "attn_mask", true, true}));
+  options.bias = to_tensor_or_none(k.bias, {who, "attn_mask", true, true});
   options.allow_binary_bias = true;
   options.scale = k.scale;
   if (k.dropout_p > 0) {
@@ -83,7 +83,7 @@ ScoreMod fused_or_mod(std::shared_ptr<const ScoreProgram> program, const ScoreOp
                            detail::arithmetic_dtype(x.query.dtype())};
     if (match_score(*program, sizes, options)) return {};
   }
-  return to_score_mod(std::move(program));
+  return to_score_mod(program);
 }
 
 // (out, lse or None, call or None); lse in natural logarithms.
@@ -91,9 +91,9 @@ nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::
                         bool causal, std::optional<double> scale, double dropout_p, uint64_t seed,
                         bool needs_grad, int threads, bool return_lse, nb::handle mask, nb::handle score_mod,
                         const char* who) {
-  const Tensor q = borrow_from_torch(query, {who, "query", true});
-  const Tensor k = borrow_from_torch(key, {who, "key", true});
-  const Tensor v = borrow_from_torch(value, {who, "value", true});
+  const Tensor q = borrow_from_torch(query, {who, "query", true, true});
+  const Tensor k = borrow_from_torch(key, {who, "key", true, true});
+  const Tensor v = borrow_from_torch(value, {who, "value", true, true});
   Rng rng(seed);
   AttentionOptions options =
       to_options(who, {keep, bias, mask, score_mod, causal, scale, dropout_p, seed}, rng);
@@ -113,15 +113,17 @@ nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::
   return nb::make_tuple(out, give_to_torch(lse), kept);
 }
 
-// Gradients of query, key, value, bias, None where not wanted.
-nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle query, nb::handle key,
-                         nb::handle value, nb::handle out, bool want_query, bool want_key, bool want_value,
-                         bool want_bias) {
+// Gradients of query, key, value, bias, None where not wanted, and a list of those of captured tensors.
+// `d_lse` may be None.
+nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle d_lse, nb::handle query,
+                         nb::handle key, nb::handle value, nb::handle out, bool want_query, bool want_key,
+                         bool want_value, bool want_bias, bool want_captured) {
   const auto borrowed = [](nb::handle x, const char* name) {
-    return borrow_from_torch(x, {"attention backward", name, true});
+    return borrow_from_torch(x, {"attention backward", name, true, true});
   };
   const Tensor dy = borrowed(d_out, "grad_output"), q = borrowed(query, "query"), k = borrowed(key, "key"),
                v = borrowed(value, "value"), y = borrowed(out, "output");
+  const Tensor d_sum = d_lse.is_none() ? Tensor() : borrowed(d_lse, "grad_lse");
   detail::AttentionCall call = saved.call;
   detail::Operand dq, dk, dv;
   detail::TermGradients terms;
@@ -137,12 +139,15 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle qu
     dq = gradient(want_query, call.query), dk = gradient(want_key, call.key),
     dv = gradient(want_value, call.value);
     const NoTape silent;
-    terms =
-        detail::attention_gradients(call, dy, dq, dk, dv, {want_query, want_key, want_value, want_bias}, {});
+    detail::WantedGradients wanted{want_query, want_key, want_value, want_bias};
+    wanted.captured = want_captured;
+    terms = detail::attention_gradients(call, {dy, d_sum}, dq, dk, dv, wanted, {});
     return 0;
   });
+  nb::list captured;
+  for (const Tensor& x : terms.captured) captured.append(give_to_torch(x));
   return nb::make_tuple(give_to_torch(dq.tensor), give_to_torch(dk.tensor), give_to_torch(dv.tensor),
-                        give_to_torch(terms.bias));
+                        give_to_torch(terms.bias), captured);
 }
 
 }  // namespace
@@ -155,8 +160,9 @@ void bind_torch(nb::module_& m) {
         "score_mod"_a = nb::none(), "who"_a = "scaled_dot_product_attention");
   m.def("use_exchange_of", &find_torch_exchange, "tensor_type"_a);
   m.def("use_openmp_of", &find_openmp, "library"_a);
-  m.def("torch_backward", &torch_backward, "call"_a, "d_out"_a, "query"_a, "key"_a, "value"_a, "out"_a,
-        "want_query"_a, "want_key"_a, "want_value"_a, "want_bias"_a);
+  m.def("torch_backward", &torch_backward, "call"_a, "d_out"_a, "d_lse"_a.none(), "query"_a, "key"_a,
+        "value"_a, "out"_a, "want_query"_a, "want_key"_a, "want_value"_a, "want_bias"_a,
+        "want_captured"_a = false);
 }
 
 }  // namespace multihead::python

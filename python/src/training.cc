@@ -6,6 +6,7 @@
 #include "multihead/optim/sgd.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 namespace {
@@ -94,11 +95,11 @@ void bind_optimizers(nb::module_& m) {
 void bind_files(nb::module_& m) {
   m.def(
       "load_safetensors",
-      [](const std::string& path) { return to_dict(unlocked([&] { return io::load_safetensors(path); })); },
+      [](const Path& path) { return to_dict(unlocked([&] { return io::load_safetensors(path); })); },
       "path"_a, "The tensors of a .safetensors file, an index, or a folder, by name.");
   m.def(
       "save_safetensors",
-      [](const std::string& path, nb::handle tensors, const io::Metadata& metadata) {
+      [](const Path& path, nb::handle tensors, const io::Metadata& metadata) {
         const io::TensorMap map = to_tensor_map(tensors, "save_safetensors");
         unlocked([&] {
           io::save_safetensors(path, map, metadata);

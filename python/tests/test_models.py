@@ -179,7 +179,8 @@ def test_tokenizers(tmp_path):
     assert t.encode(b"\xff\xfe") and t.vocab_size == len(t) and t.eos_id is not None
     c = mh.Tokenizer.train_characters(["abc"])
     assert c.decode(c.encode("cab")) == "cab"
-    for call in (lambda: c.encode("z"), lambda: c.decode([99]), lambda: c.decode([-1])):
+    assert c.decode([0, 99, 1]) == "ab"  # what a model is padded with stands for nothing, as in tokenizers
+    for call in (lambda: c.encode("z"), lambda: c.decode([-1])):
         with pytest.raises(ValueError):
             call()
     with pytest.raises(TypeError, match="str or bytes"):
@@ -207,6 +208,38 @@ def test_language_model(tmp_path, rng):
         loss = model.loss(tokens[:, :-1], tokens[:, 1:])
         tape.backward(loss)
     assert abs(loss.item() - np.log(31)) < 0.5
+
+
+def test_saving_replaces_only_what_was_saved(tmp_path):
+    folder, path = str(tmp_path / "m"), tmp_path / "m"
+    tokenizer = mh.Tokenizer.train_characters(["abc"])
+    for width in (8, 16):  # in any order, again and again
+        model = tiny(embed_dim=width)
+        model.save(folder)
+        tokenizer.save(folder)
+        model.save(folder)
+        assert mh.models.LanguageModel.load(folder).config.embed_dim == width
+    (path / "config.json").write_text((path / "config.json").read_text() + " ")
+    before = {p.name: p.read_bytes() for p in path.iterdir()}
+    with pytest.raises(ValueError, match='"config.json" was changed since multihead wrote it; move it away'):
+        model.save(folder)
+    assert {p.name: p.read_bytes() for p in path.iterdir()} == before
+    (path / "config.json").unlink()
+    with pytest.raises(mh.FormatError, match="has no config.json: saving it was interrupted; save it again"):
+        mh.models.LanguageModel.load(folder)
+    model.save(folder)
+    assert mh.models.LanguageModel.load(folder).config == model.config
+
+
+def test_a_folder_of_transformers_loads_and_is_not_saved_over(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=31, n_positions=16, n_embd=8, n_layer=1, n_head=2)
+    transformers.GPT2LMHeadModel(config).save_pretrained(str(tmp_path))
+    model = mh.models.LanguageModel.load(str(tmp_path))
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match='"config.json" was not written by multihead'):
+        model.save(str(tmp_path))
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
 SCALINGS = {

@@ -45,7 +45,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "seq2seq_tensors": "models.Seq2Seq.state_dict",
     "PairTokenizers": "models.Translator.source_tokenizer",
     "load_pair_tokenizers": "models.Translator.load",
-    "make_decode_state": "models.LanguageModel.make_state",
+    "make_decode_state": "nn.MultiHeadAttention.make_state",
     "decode_state_bytes": "models.LanguageModel.state_bytes",
     "ring_capacity": "models.LanguageModel.make_state",
     "plan_generate": "models.LanguageModel.state_bytes",
@@ -74,14 +74,19 @@ ELSEWHERE = {  # C++ name: what does it in Python
 }
 INTERNAL = {  # reason: names
     "only C++ needs a type for it": "Dual ScoreIndex MaskBlock Visitor Module CacheUpdate Family "
-    "WeightPart WeightRule WeightMap ImportOptions PackedState BusyFlag",
+    "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of family_name config_to_json config_from_json "
     "weight_map matrix_weights check_size is_marian load_weights identity_map export_weights import_weights resolved "
-    "seq2seq_config_from_json",
+    "seq2seq_config_from_json open_weights repeated_tensor constant_tensor",
+    "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
+    "load_generation_config apply",
     "files below checkpoints": "checkpoint_path IntegerRange NumberRange ConfigReader ManifestEntry Manifest "
     "DirectoryWriter write_directory_atomically remove_directory_atomically read_manifest verify_directory_sizes "
     "verify_directory TensorInfo SafetensorsHeader parse_safetensors_header write_safetensors save_json load_json "
-    "FolderLock",
+    "path_to_json path_from_json "
+    "FolderLock RunFolder Staging random_id is_id write_staged find_leftovers remove_leftovers foreign_directory "
+    "entry_of manifest_text is_unchanged foreign_checkpoints write_contents Look foreign_files replace_files "
+    "remove_files adopt_files save_files lock_folder refuse_foreign check_complete",
     "Python has its own": "complete_utf8 TokenView TokenFile TokenFileWriter write_tokens duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
     "steps inside a call": "sum_to check name parse_schedule Candidate candidates sample append record "
@@ -96,10 +101,30 @@ INTERNAL = {  # reason: names
     "gather_windows permuted Seq2SeqStep",
 }
 
+MEMBERS = {  # C++ member: what does it in Python
+    "DecodeState.bytes": "models.DecodeState.nbytes",
+    "DecodeState.make_room": "models.DecodeState.room",  # calls make it
+    "LanguageModel.plan": "models.LanguageModel.state_bytes",
+    "MultiHeadAttention.options": "nn.MultiHeadAttention.scale",  # a property each
+    "Norm.add": "add_layer_norm",
+}
+
 CLASS = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?(?: :.*)? ?\{", re.M)
 FUNCTION = re.compile(
     r"^(?!namespace|using|return|static|template|typedef|MH_)\w[\w:<>,&\* ]*? \**&?(\w+)\(", re.M
 )
+
+
+BODY = re.compile(r"^(?:class|struct) (\w+)(?: final)?(?: : [^{]*)? \{\n(.*?)^\};", re.M | re.S)
+METHOD = re.compile(r"^  (?! |return|using|friend|explicit)(?:static |virtual )?[\w:<>,&\* ]*?[ \*&](\w+)\(", re.M)
+FIELD = re.compile(r"^  (?!using|return|friend|mutable)[\w:]+(?:<[^;=]*>)? (\w+(?:, \w+)*)(?: = [^;]*)?;", re.M)
+
+
+def public_members(header):
+    for name, body in BODY.findall(header.read_text()):
+        body = body.split("\n private:")[0]
+        found = set(METHOD.findall(body)).union(*(fields.split(", ") for fields in FIELD.findall(body)))
+        yield name, {m for m in found if not m.startswith("operator") and m not in (name, "visit", "visitor")}
 
 
 def public_names(header):
@@ -132,6 +157,43 @@ def test_every_public_name_of_cpp_is_in_python_or_has_a_reason(folder):
             if not known and not any(hasattr(place, name) for place in PLACES):
                 missing.setdefault(header.name, []).append(name)
     assert not missing, missing
+
+
+NAMES_PAGE = HEADERS.parent / "docs" / "tutorials" / "names.md"
+
+
+@pytest.mark.skipif(not NAMES_PAGE.exists(), reason="the page lies in a checkout")
+def test_the_page_of_the_texts_names_tells_the_truth():
+    page = NAMES_PAGE.read_text()
+    headers = "".join(header.read_text() for header in HEADERS.rglob("*.h"))
+    tables, code = page.split("```python")
+    ours = "\n".join(row.split("|", 2)[2] for row in tables.splitlines() if row.startswith("|"))  # not the texts' column
+    names = {*re.findall(r"\bmh\.((?:nn\.)?\w+)", ours), *("nn." + n for n in re.findall(r"\bnn\.([A-Z]\w+)\(", ours))}
+    assert len(names) > 15
+    for name in names:
+        assert in_python(name), name
+    for name in re.findall(r"(?:mh|nn)::([a-zA-Z]\w+)", ours):
+        assert re.search(rf"\b{name}\b", headers), name
+    exec(compile(code.split("```")[0], str(NAMES_PAGE), "exec"), {})
+
+
+@pytest.mark.skipif(not HEADERS.exists(), reason="the headers lie in a checkout")
+@pytest.mark.parametrize("folder", ["nn", "models"])
+def test_every_public_member_of_a_class_is_in_python_or_has_a_reason(folder):
+    missing, classes = [], 0
+    for header in sorted((HEADERS / folder).glob("*.h")):
+        for name, members in public_members(header):
+            ours = next((getattr(place, name) for place in PLACES if hasattr(place, name)), None)
+            if not isinstance(ours, type):
+                continue
+            classes += 1
+            missing += [f"{name}.{m}" for m in sorted(members) if not hasattr(ours, m) and f"{name}.{m}" not in MEMBERS]
+    assert classes >= 4 and not missing, missing
+
+
+@pytest.mark.parametrize("name", sorted(MEMBERS.values()))
+def test_what_another_member_does_is_there(name):
+    assert in_python(name) is not None
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

@@ -175,7 +175,7 @@ def test_flex_refuses_what_it_cannot_do():
     learnt = torch.ones(4, requires_grad=True)
     cases = [
         (lambda s, b, h, q, k: s if q > k else -s, TypeError, "control flow"),
-        (lambda s, b, h, q, k: s * learnt[h], TypeError, "detach"),
+        (lambda s, b, h, q, k: torch.where(learnt[h], s, -s), TypeError, "condition"),
         (lambda s, b, h, q, k: s + SLOPES, TypeError, "indexed"),
         (lambda s, b, h, q, k: torch.fft.fft(s), TypeError, "cannot be traced"),
         (lambda s, b, h, q, k: s + SLOPES[q], IndexError, "outside"),

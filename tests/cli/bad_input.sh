@@ -80,8 +80,16 @@ ids=$("$multihead" tokenizer encode run 'the cat')
 [[ -n $ids && $(printf 'the cat' | "$multihead" tokenizer encode run) == "$ids" ]] ||
   fail 'tokenizer encode without a text does not read stdin'
 
+for stdin in '< .' '<&-'; do  # a folder, closed: no end of the input
+  expect 3 'stdin cannot be read: (Is a directory|Bad file descriptor)' \
+    bash -c "\"\$1\" tokenizer encode run - $stdin" bash "$multihead"
+done
+
 # Vocabulary mismatch: the tokenizer of another model.
 expect 0 'tokens in' "$multihead" tokenizer train text.txt other.txt --out tok --vocab-size 300
+expect 2 'folder "tok" holds a tokenizer; overwrite it' "$multihead" tokenizer train text.txt --out tok
+expect 0 'tokens in' "$multihead" tokenizer train text.txt other.txt --out tok --vocab-size 300 --overwrite
+expect 2 'folder "run" holds a model' "$multihead" tokenizer train text.txt --out run --overwrite
 cp -r run mixed && cp tok/tokenizer.json mixed/
 expect 3 'the tokenizer has [0-9]+ tokens, the model knows 18' "$multihead" generate mixed --prompt the
 
@@ -98,8 +106,16 @@ cp -r run damaged && printf 'X' | dd of=damaged/checkpoint-6/optimizer.safetenso
 expect 3 'optimizer.safetensors' "${train[@]}" --out damaged --data text.txt --resume
 cp -r run half && truncate -s 200 half/checkpoint-6/model.safetensors
 expect 3 'half/checkpoint-6/model.safetensors.*200 bytes' "${train[@]}" --out half --data text.txt --resume
-cp -r run gone && rm gone/checkpoint-6/manifest.json  # not one of ours any more: passed over
-expect 0 'model in gone' "${train[@]}" --out gone --data text.txt --resume
+cp -r run gone && rm gone/checkpoint-6/manifest.json  # not one of ours any more: not touched
+expect 2 'folder "gone", because "checkpoint-6" was not written by multihead; move it away' \
+  "${train[@]}" --out gone --data text.txt --resume
+cp -r run saving && rm saving/config.json
+expect 3 'saving" has no config.json: the training run in it has not ended; go on with --resume' \
+  "$multihead" generate saving --prompt the
+expect 0 'model in saving' "${train[@]}" --out saving --data text.txt --resume
+expect 0 'the' "$multihead" generate saving --prompt the --max-new-tokens 2
+rm saving/train_config.json saving/config.json
+expect 3 'saving" has no config.json: saving it was interrupted; save it again' "$multihead" info saving
 
 # Two runs in one folder.
 "$multihead" train lm --data text.txt --out busy --context 16 --quiet --eval-every 0 >/dev/null 2>&1 &

@@ -42,8 +42,23 @@ expect 2 'alternatives are searched, not sampled' "$multihead" translate run --t
 [ "$("$multihead" translate run --text ab --alternatives --n-best 5 --quiet | sort -u | wc -l)" = 5 ] ||
   fail "--alternatives gives other than five translations"
 expect 2 'beam_size must be at least 1' "$multihead" translate run --text ab --beam 0
-expect 3 'no encoder-decoder model' "$multihead" translate "$data/hugging_face/gpt2"
+expect 3 'a language model, which' "$multihead" translate "$data/hugging_face/gpt2"
 expect 3 'nowhere' "$multihead" translate nowhere --text ab
+mkdir t5
+echo '{"model_type": "t5"}' >t5/config.json
+expect 3 'is "t5", which is not read' "$multihead" translate t5 --text ab
+# What a folder asks for is done, goes behind the flags, or is refused by name.
+cp -r run asks
+echo '{"num_beams": 1, "max_new_tokens": 2}' >asks/generation_config.json
+expect 2 'num_hypotheses 2 exceeds beam_size 1' "$multihead" translate asks --text ab --n-best 2
+expect 0 '' "$multihead" translate asks --text ab --n-best 2 --beam 2
+echo '{"early_stopping": true}' >asks/generation_config.json
+expect 3 'early_stopping' "$multihead" translate asks --text ab
+rm asks/tokenizer.json
+touch asks/source.spm
+expect 3 'source.spm, a SentencePiece model, which is not read' "$multihead" translate asks --text ab
+mv asks/model.safetensors asks/pytorch_model.bin
+expect 3 'AutoModelForSeq2SeqLM.from_pretrained\(' "$multihead" translate asks --text ab
 
 expect 2 '--weight-dtype must be one of f32, int8; got "int4"' "$multihead" translate run --text ab --weight-dtype int4
 for threads in 1 3; do

@@ -19,16 +19,19 @@ def tensor(number, *shape):
     return torch.tensor([math.sin(0.7 * n + number) for n in range(count)]).reshape(shape)
 
 
-def composed(q, k, v, bias=None, softcap=0.0, slopes=None):
+def composed(q, k, v, bias=None, softcap=0.0, slopes=None, table=None, numbers=None):
     """Written out, for what scaled_dot_product_attention cannot do."""
     k, v = (x.repeat_interleave(H // HKV, dim=1) for x in (k, v))
+    i, j = torch.arange(TQ)[:, None], torch.arange(TK)[None, :]
     scores = q @ k.transpose(-1, -2) / math.sqrt(D)
+    if table is not None:  # a vector and a number per distance, clipped at the ends
+        row = (j - i - (TK - TQ) + (table.shape[1] - 1) // 2).clamp(0, table.shape[1] - 1)
+        scores = scores + torch.einsum("bhid,hijd->bhij", q, table[:, row]) / math.sqrt(D) + numbers[:, row]
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores = scores + bias
     if slopes is not None:
-        i, j = torch.arange(TQ)[:, None], torch.arange(TK)[None, :]
         scores = scores - slopes[:, None, None] * (i + TK - TQ - j).abs()
     return scores.softmax(-1) @ v
 
@@ -42,6 +45,7 @@ CASES = {
     "keep": lambda q, k, v: sdpa(q, k, v, attn_mask=KEEP, enable_gqa=True),
     "bias": lambda q, k, v: sdpa(q, k, v, attn_mask=BIAS, enable_gqa=True),
     "softcap": lambda q, k, v: composed(q, k, v, softcap=0.5),
+    "relative_key": lambda q, k, v: composed(q, k, v, table=tensor(6, H, 10, D), numbers=tensor(7, H, 10)),
     "alibi": lambda q, k, v: composed(q, k, v, slopes=torch.tensor([0.5, 0.25, 0.125, 0.0625])),
 }
 

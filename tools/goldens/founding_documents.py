@@ -63,9 +63,15 @@ def labml():
         return torch.einsum("ibhd,ijhd->ijbh", q, relative[row]) + relative_bias[row][:, :, None, :]
 
     attn, out = attend(lambda q: torch.zeros(()))
+    trained = {"query.linear.weight": w["query.linear.weight"], "query": query, "key": key, "relative": relative,
+               "relative_bias": relative_bias}
+    for x in trained.values():
+        x.requires_grad_()
     _, relative_out = attend(by_distance)
-    save("labml", {**w, "query": query, "key": key, "mask": mask, "attn": attn, "out": out, "relative": relative,
-                   "relative_bias": relative_bias, "relative_out": relative_out})
+    gradients = torch.autograd.grad(relative_out.square().sum(), list(trained.values()))
+    save("labml", {**{k: v.detach() for k, v in w.items()}, **{k: v.detach() for k, v in trained.items()},
+                   "mask": mask, "attn": attn.detach(), "out": out.detach(), "relative_out": relative_out.detach(),
+                   **{f"grad.{name}": g for name, g in zip(trained, gradients)}})
 
 
 def blog():

@@ -1,22 +1,30 @@
 """scaled_dot_product_attention as an autograd function; the tensors are shared with PyTorch, never copied."""
 
 import functools
+import math
 
 import torch
+import torch.nn.functional as F
 
-from .. import _core
+from .. import _core, _torch_guards
+from .._torch_guards import are_plain, is_plain, plain, refuse_tracers, untraced
 
 _WHO = "scaled_dot_product_attention"
 _HALVES = (torch.bfloat16, torch.float16)
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_Tensor, _strided = torch.Tensor, torch.strided
-_TYPES = (torch.Tensor, torch.nn.Parameter)  # not their subclasses, which mean something else
+_TYPES, _is_quiet = _torch_guards._TYPES, _torch_guards.is_quiet
 _forward = _core.torch_forward
 _backward = _core.torch_backward
 _num_threads, _is_grad_enabled = torch.get_num_threads, torch.is_grad_enabled
 _max_seed = 2**63 - 1
 _core.use_openmp_of(torch._C.__file__)  # kernels run on PyTorch's own threads, torch.get_num_threads() of them
 _core.use_exchange_of(torch.Tensor)
+
+
+_NO_SECOND_DERIVATIVE = (
+    "multihead.torch: attention has no second derivative; compute it with PyTorch's own function "
+    "(torch.nn.functional.scaled_dot_product_attention outside patch())"
+)
 
 
 class _NoSecondDerivative(torch.autograd.Function):
@@ -29,63 +37,82 @@ class _NoSecondDerivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *_):
-        raise RuntimeError(
-            "multihead.torch: attention has no second derivative; compute it with PyTorch's own function "
-            "(torch.nn.functional.scaled_dot_product_attention outside patch())"
-        )
+        raise RuntimeError(_NO_SECOND_DERIVATIVE)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, query, key, value, bias, options):
+    def forward(ctx, query, key, value, bias, options, *captured):
         keep, causal, scale, dropout_p, seed, *rare = options
         out, lse, ctx.call = _forward(
             query, key, value, keep, bias, causal, scale, dropout_p, seed, True, _num_threads(), *rare
         )
-        ctx.save_for_backward(query, key, value, bias, out)
+        ctx.save_for_backward(query, key, value, bias, out, lse, *captured)
         if lse is None:
             return out
-        ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
-    def backward(ctx, grad, *_):
-        if grad is None:
-            return None, None, None, None, None
-        query, key, value, bias, out = ctx.saved_tensors
-        grads = _backward(ctx.call, grad, query, key, value, out, *ctx.needs_input_grad[:4])
-        dtype = query.dtype
-        if dtype in _HALVES:  # the arithmetic was in float32
-            inputs = (query, key, value, bias)
-            grads = tuple(g if g is None else g.to(x.dtype) for g, x in zip(grads, inputs))
+    def backward(ctx, grad, d_lse=None):
+        if grad is None and d_lse is None:
+            return (None,) * len(ctx.needs_input_grad)
+        query, key, value, bias, out, _, *captured = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:4] + ctx.needs_input_grad[5:]
+        grads = _gradients(ctx.call, (query, key, value, bias, out), captured, wanted, grad, d_lse)
         if _is_grad_enabled():  # create_graph=True
+            if not all(g is None or is_plain(g) for g in grads):
+                raise RuntimeError(_NO_SECOND_DERIVATIVE)
             present = [g for g in grads if g is not None]
-            inputs = [t for t in (query, key, value, bias, grad) if t is not None]
+            inputs = [t for t in (query, key, value, bias, grad, d_lse, *captured) if t is not None]
             tied = iter(_NoSecondDerivative.apply(len(present), *present, *inputs))
             grads = [next(tied) if g is not None else None for g in grads]
-        return (*grads, None)
+        return (*grads[:4], None, *grads[4:])
 
 
-# Function.apply() without its look for functorch's wrappers: 1 us of every call.
+def _gradients(call, saved, captured, wanted, grad, d_lse):
+    """Of query, key, value, bias and what was captured, None where not wanted; `grad` and `d_lse` as autograd gives
+    them."""
+    if not (is_plain(grad) and (d_lse is None or is_plain(d_lse))):
+        batch = _torch_guards.unbatch((grad, d_lse))
+        if batch is not None:
+            rows, join = batch
+            columns = zip(*(_gradients(call, saved, captured, wanted, *row) for row in rows))
+            return [join(column) if wants else None for wants, column in zip(wanted, columns)]
+        if grad is not None:
+            grad = plain("attention backward", "grad_output", grad)
+        if d_lse is not None:
+            d_lse = plain("attention backward", "grad_lse", d_lse)
+    if not _is_quiet() and _torch_guards.recorder() is not None:
+        refuse_tracers("attention backward")
+    query, key, value, bias, out = saved
+    if grad is None:  # lse is all that was used
+        grad = torch.zeros_like(out)
+    *grads, of_captured = _backward(call, grad, d_lse, query, key, value, out, *wanted[:4], any(wanted[4:]))
+    if query.dtype in _HALVES:  # the arithmetic was in float32
+        grads = [g if g is None else g.to(x.dtype) for g, x in zip(grads, saved)]
+    return grads + ([g.to(x.dtype) for g, x in zip(of_captured, captured)] or [None] * len(captured))
+
+
+# Function.apply() without its look for functorch's wrappers, which never come here: 1 us of every call.
 _apply = super(torch.autograd.Function, _Attention).apply
-_transforms_active = torch._C._are_functorch_transforms_active
-_is_autocast = functools.partial(torch.is_autocast_enabled, "cpu")
+is_autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 
 
-def attend(query, key, value, bias, options):
+def attend(query, key, value, bias, options, captured=()):
     """The kernel on 4-D tensors, recorded by autograd if somebody wants a gradient.
 
     `options`: keep, causal, scale, dropout_p, seed and what may follow them, see torch_forward in torch.cc.
+    `captured`: tensors of a traced score function that get gradients, too.
     """
     if _is_grad_enabled() and (
         query.requires_grad
         or key.requires_grad
         or value.requires_grad
         or (bias is not None and bias.requires_grad)
+        or captured
     ):
-        apply = _Attention.apply if _transforms_active() else _apply
-        return apply(query, key, value, bias, options)
+        return _apply(query, key, value, bias, options, *captured)
     keep, causal, scale, dropout_p, seed, *rare = options
     out, lse, _ = _forward(
         query, key, value, keep, bias, causal, scale, dropout_p, seed, False, _num_threads(), *rare
@@ -95,67 +122,22 @@ def attend(query, key, value, bias, options):
 
 def new_seed():
     """A seed from PyTorch's generator, so that torch.manual_seed() decides the dropout."""
-    return int(torch.randint(_max_seed, ()))
-
-
-def refuse(who, name, tensor):
-    """Raises if the kernels cannot take the tensor: says what came and what was expected."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{who}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
-    if tensor.is_quantized:
-        raise TypeError(f"{who}: {name} is quantized ({tensor.dtype}); dequantize() it first")
-    if tensor.layout is not torch.strided:
-        raise TypeError(f"{who}: {name} must be a dense tensor, got layout {tensor.layout}; use to_dense()")
-    if tensor.is_nested:
-        raise TypeError(f"{who}: {name} is a nested tensor; pad it, or use multihead.attention_ragged")
-    if tensor.device.type != "cpu":
-        raise ValueError(f"{who}: {name} must be on the CPU, got device {tensor.device}; move it with .cpu()")
-
-
-def refuse_transforms(who):
-    """torch.func's tensors have no memory of their own for a kernel to read."""
-    if _transforms_active():
-        raise RuntimeError(
-            f"{who}: torch.func transforms (vmap, grad, jvp, …) need PyTorch's own function; patch() leaves them to it"
-        )
+    return int(torch.randint(_max_seed, (), device="cpu"))
 
 
 def autocast(*tensors):
     """What torch.autocast("cpu") makes of attention's arguments: its dtype for all floating ones but float64."""
-    if not _is_autocast():
+    if not is_autocast():
         return tensors
     dtype = torch.get_autocast_dtype("cpu")
 
     def is_converted(t):
-        return isinstance(t, _Tensor) and t.is_cpu and t.is_floating_point() and t.dtype is not torch.float64
+        return type(t) in _TYPES and t.is_cpu and t.is_floating_point() and t.dtype is not torch.float64
 
     return [t.to(dtype) if is_converted(t) else t for t in tensors]
 
 
-def is_plain(query, key, value):
-    """Whether the kernels take them as they are: three dense CPU tensors of one dtype that we have."""
-    dtype = query.dtype
-    return (
-        type(query) in _TYPES
-        and type(key) in _TYPES
-        and type(value) in _TYPES
-        and query.is_cpu
-        and key.is_cpu
-        and value.is_cpu
-        and query.layout is key.layout is value.layout is _strided
-        and dtype is key.dtype is value.dtype
-        and dtype in _DTYPES
-        and not (query.is_nested or key.is_nested or value.is_nested)
-    )
-
-
-def is_plain_mask(mask):
-    return isinstance(mask, _Tensor) and mask.is_cpu and mask.layout is _strided and not mask.is_nested
-
-
-def _refuse_inputs(query, key, value):
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        refuse(_WHO, name, tensor)
+def _check_dtypes(query, key, value):
     if query.dtype not in _DTYPES:
         raise TypeError(f"{_WHO}: query must be float32, float64, bfloat16 or float16, got {query.dtype}")
     if not query.dtype is key.dtype is value.dtype:
@@ -166,7 +148,6 @@ def _refuse_inputs(query, key, value):
 
 def _mask_options(attn_mask, is_causal, dtype):
     """(keep, bias): a mask is one or the other."""
-    refuse(_WHO, "attn_mask", attn_mask)
     if is_causal:
         raise RuntimeError(f"{_WHO}: attn_mask and is_causal=True exclude each other")
     if attn_mask.dtype is torch.bool:
@@ -176,32 +157,57 @@ def _mask_options(attn_mask, is_causal, dtype):
     return None, attn_mask.to(torch.float64 if dtype is torch.float64 else torch.float32)
 
 
-def _to_four_axes(query, key, value, attn_mask):
-    """[N…, H, L, E] with one batch axis, and the shape of the batch to restore."""
+def _heads(tensor):
+    return tensor.size(-3) if tensor.dim() > 2 else 1
+
+
+def _share_heads(query, key, value, enable_gqa):
+    """Query, key and value with heads that the kernel knows: as many, or fewer of key and value than of query."""
+    heads, key_heads, value_heads = map(_heads, (query, key, value))
+    if enable_gqa:
+        if min(query.dim(), key.dim(), value.dim()) < 3:
+            raise _core.ShapeError(f"{_WHO}: enable_gqa needs an axis of heads, (..., H, L, E)")
+        if key_heads == value_heads:
+            return query, key, value, heads, key_heads
+        if not key_heads or not value_heads or heads % value_heads or heads % key_heads:
+            raise _core.ShapeError(f"{_WHO}: query has {heads} heads, key {key_heads}, value {value_heads}")
+        key, value = key.repeat_interleave(heads // key_heads, -3), value.repeat_interleave(heads // value_heads, -3)
+        return query, key, value, heads, heads
+    try:
+        (all_heads,) = torch.broadcast_shapes((heads,), (key_heads,), (value_heads,))
+    except RuntimeError:
+        raise _core.ShapeError(
+            f"{_WHO}: query has {heads} heads, key {key_heads}, value {value_heads}; "
+            "set enable_gqa=True to share key heads"
+        ) from None
+    return query, key, value, all_heads, 1 if key_heads == value_heads == 1 else all_heads
+
+
+def _to_four_axes(query, key, value, attn_mask, enable_gqa):
+    """PyTorch's broadcasting: [B, H, L, E] with one batch axis, and the leading axes of the result."""
+    axes = max(query.dim(), key.dim(), value.dim())
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() < 2:
             raise _core.ShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
-    heads = max(query.dim(), key.dim(), value.dim()) >= 4
-    tail = 3 if heads else 2
-    leads = [t.shape[:-tail] if t.dim() >= tail else () for t in (query, key, value)]
+    if attn_mask is not None and not 2 <= attn_mask.dim() <= max(axes, 4):
+        raise _core.ShapeError(f"{_WHO}: attn_mask must have 2 to {max(axes, 4)} axes, got {attn_mask.dim()}")
+    query, key, value, heads, key_heads = _share_heads(query, key, value, enable_gqa)
     try:
-        lead = torch.broadcast_shapes(*leads)
+        batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     except RuntimeError as error:
         raise _core.ShapeError(f"{_WHO}: batch axes of query, key and value do not broadcast: {error}") from None
 
-    def flat(t):
-        t = t.expand(*lead, *t.shape[-tail:]).reshape(-1, *t.shape[-tail:])
-        return t if heads else t.unsqueeze(1)
+    def flat(tensor, *inner):
+        return tensor.expand(*batch, *inner).reshape(math.prod(batch), *inner)
 
-    query, key, value = flat(query), flat(key), flat(value)
-    if attn_mask is not None and attn_mask.dim() > 2:
-        if heads:
-            attn_mask = attn_mask.expand(*lead, *attn_mask.shape[-3:]).reshape(-1, *attn_mask.shape[-3:])
-        else:
-            attn_mask = attn_mask.expand(*lead, *attn_mask.shape[-2:]).reshape(-1, 1, *attn_mask.shape[-2:])
-    return query, key, value, attn_mask, (lead, heads)
+    query = flat(query, heads, *query.shape[-2:])
+    key, value = (flat(t, key_heads, *t.shape[-2:]) for t in (key, value))
+    if attn_mask is not None and len(batch) > 1 and attn_mask.dim() > 3:
+        attn_mask = flat(attn_mask, *attn_mask.shape[-3:])
+    return query, key, value, attn_mask, (*batch, heads) if axes > 2 else ()
 
 
+@untraced
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
@@ -216,48 +222,51 @@ def scaled_dot_product_attention(
     Gradient  query, key, value and a float attn_mask; no second derivative
     Raises    TypeError, ValueError: not on the CPU, sparse, quantized, shapes that do not fit
     """
-    refuse_transforms(_WHO)
-    query, key, value, attn_mask = autocast(query, key, value, attn_mask)
-    if not (isinstance(query, _Tensor) and is_plain(query, key, value)):
-        _refuse_inputs(query, key, value)
+    if not _is_quiet():
+        refuse_tracers(_WHO)
+    if is_autocast():
+        query, key, value, attn_mask = autocast(query, key, value, attn_mask)
+    if not are_plain(query, key, value):
+        query, key, value = (
+            plain(_WHO, *named) for named in (("query", query), ("key", key), ("value", value))
+        )
+    if attn_mask is not None:
+        attn_mask = plain(_WHO, "attn_mask", attn_mask)
+    _check_dtypes(query, key, value)
     return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
-def _share_heads(query, key, value, enable_gqa):
-    """PyTorch repeats the heads of keys and values separately; the kernel knows one number for both."""
-    heads, key_heads, value_heads = query.size(1), key.size(1), value.size(1)
-    if not enable_gqa and heads != key_heads:
-        raise _core.ShapeError(
-            f"{_WHO}: query has {heads} heads and key {key_heads}; set enable_gqa=True to share key heads"
-        )
-    if key_heads == value_heads:
-        return key, value
-    if not enable_gqa or heads % value_heads or heads % key_heads:
-        raise _core.ShapeError(f"{_WHO}: key has {key_heads} heads, value {value_heads}")
-    return key.repeat_interleave(heads // key_heads, 1), value.repeat_interleave(heads // value_heads, 1)
+def is_ours(query, key, value, attn_mask):
+    """Whether plain_attention() takes them."""
+    return (
+        are_plain(query, key, value)
+        and (dtype := query.dtype) in _DTYPES
+        and dtype is key.dtype is value.dtype
+        and (attn_mask is None or is_plain(attn_mask))
+    )
 
 
 def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
-    """scaled_dot_product_attention of tensors for which is_plain() holds."""
+    """scaled_dot_product_attention of tensors for which is_ours() holds."""
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"{_WHO}: dropout_p must be in [0, 1], got {dropout_p}")
     if scale is not None and scale != scale:
         raise ValueError(f"{_WHO}: scale is NaN")
-    q, k, v, restore = query.shape, key.shape, value.shape, None
-    if not (len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0]):
-        if attn_mask is not None:
-            refuse(_WHO, "attn_mask", attn_mask)
-        query, key, value, attn_mask, restore = _to_four_axes(query, key, value, attn_mask)
-        q, k, v = query.shape, key.shape, value.shape
-    if not q[1] == k[1] == v[1]:
-        key, value = _share_heads(query, key, value, enable_gqa)
+    q, k, v, lead = query.shape, key.shape, value.shape, None
+    if not (
+        len(q) == len(k) == len(v) == 4
+        and q[0] == k[0] == v[0]
+        and k[1] == v[1]
+        and (q[1] == k[1] or k[1] == 1 or enable_gqa)
+        and q[3]
+    ):
+        if q[-1:] == k[-1:] == (0,):  # scores of nothing are zero
+            query, key, scale = F.pad(query, (0, 1)), F.pad(key, (0, 1)), 1.0
+        query, key, value, attn_mask, lead = _to_four_axes(query, key, value, attn_mask, enable_gqa)
     keep, bias, seed = None, None, 0
     if attn_mask is not None:
         keep, bias = _mask_options(attn_mask, is_causal, query.dtype)
     if dropout_p > 0.0:
         seed = new_seed()
     out = attend(query, key, value, bias, (keep, is_causal, scale, dropout_p, seed))
-    if restore is None:
-        return out
-    lead, heads = restore
-    return out.reshape(*lead, *out.shape[1:]) if heads else out.reshape(*lead, *out.shape[2:])
+    return out if lead is None else out.reshape(*lead, *out.shape[2:])

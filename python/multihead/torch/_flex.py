@@ -1,13 +1,16 @@
 """flex_attention on the CPU: user score and mask functions, forward and backward, without a compiler."""
 
 import types
+import weakref
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from .. import _core, _trace_symbols
 from .._trace import trace
-from ._attention import attend, autocast, refuse, refuse_transforms
+from .._torch_guards import plain, refuse_tracers, untraced
+from ._attention import attend, autocast
+from ._blocks import check_blocks
 
 _WHO = "flex_attention"
 
@@ -17,28 +20,40 @@ class _Tracing(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if _trace_symbols._find(list(args) + list(kwargs.values())) is not None:
-            return _trace_symbols._torch_call(func, args, kwargs)
+        if _trace_symbols.find(list(args) + list(kwargs.values())) is not None:
+            return _trace_symbols.torch_call(func, args, kwargs)
         return func(*args, **kwargs)
 
 
 class BlockMask:
     """Which pairs may meet: a traced mask function. Blocks are classified when the kernel meets them."""
 
-    def __init__(self, mask_mod, shape=None):
+    def __init__(self, mask_mod, shape=(None, None, None, None)):
         self.mask_mod = mask_mod
-        self.shape = shape
-        self.program = trace(mask_mod, "mask_mod", False, _Tracing())
+        self.shape = shape  # (B, H, Q_LEN, KV_LEN), None where any will do
+        self.program, _ = trace(mask_mod, "mask_mod", False, _Tracing(), typed=True)
         self.mask = self.program.mask()
 
     def __repr__(self):
         return f"<multihead BlockMask of {getattr(self.mask_mod, '__name__', 'mask_mod')}, {len(self.program)} steps>"
 
 
-def create_block_mask(mask_mod, B=None, H=None, Q_LEN=None, KV_LEN=None, device="cpu", BLOCK_SIZE=None, _compile=None):
+@untraced
+def create_block_mask(
+    mask_mod,
+    B=None,
+    H=None,
+    Q_LEN=None,
+    KV_LEN=None,
+    device="cpu",
+    BLOCK_SIZE=None,
+    _compile=None,
+    separate_full_blocks=True,
+):
     """As torch.nn.attention.flex_attention.create_block_mask: mask_mod(b, h, q_idx, kv_idx) -> bool.
 
-    Nothing is materialised: sizes are taken from the call, and empty or full blocks are found by interval arithmetic.
+    Nothing is materialised: empty or full blocks are found by interval arithmetic. Lengths that are given must be those
+    of the call, as in PyTorch; None takes any. BLOCK_SIZE and what follows it change nothing here.
     """
     if torch.device(device).type != "cpu":
         raise ValueError(f"create_block_mask: device must be cpu, got {device}")
@@ -62,30 +77,65 @@ def _cached(function):
     return function
 
 
-def _score_program(score_mod):
+def _score_program(score_mod, dtype):
+    """The traced function, and the captured tensors that want a gradient."""
+    score = "f64" if dtype is torch.float64 else "f32"
+    gradients = torch.is_grad_enabled()
     key = _cached(score_mod)
-    if key is not None and key in _traced:
-        return _traced[key]
-    program = trace(score_mod, "score_mod", True, _Tracing())
+    if key is not None:
+        key = (key, score, torch.get_default_dtype())
+        if key in _traced:
+            return _traced[key], []
+    program, learnt = trace(score_mod, "score_mod", True, _Tracing(), score=score, typed=True, gradients=gradients)
     if key is not None:
         if len(_traced) > 256:
             _traced.clear()
         _traced[key] = program
-    return program
+    return program, learnt
 
 
-def _as_mask(block_mask):
+_checked = weakref.WeakKeyDictionary()  # PyTorch's BlockMask -> its blocks agree with its function
+
+
+def _as_mask(block_mask, query, key):
     if isinstance(block_mask, BlockMask):
-        return block_mask
-    mask_mod = getattr(block_mask, "mask_mod", None)  # PyTorch's BlockMask carries its function
-    if mask_mod is None:
-        raise TypeError(
-            f"{_WHO}: block_mask must come from create_block_mask (multihead's or PyTorch's), got "
-            f"{type(block_mask).__name__}"
-        )
-    return BlockMask(mask_mod)
+        mask, lengths = block_mask, block_mask.shape[2:]
+    else:
+        mask_mod = getattr(block_mask, "mask_mod", None)  # PyTorch's BlockMask carries its function
+        if mask_mod is None:
+            raise TypeError(
+                f"{_WHO}: block_mask must come from create_block_mask (multihead's or PyTorch's), got "
+                f"{type(block_mask).__name__}"
+            )
+        mask = BlockMask(mask_mod)
+        lengths = check_blocks(_WHO, block_mask, mask.program, query, _checked)
+    for name, got, expected in (("Q_LEN", query.size(2), lengths[0]), ("KV_LEN", key.size(2), lengths[1])):
+        if expected is not None and got != expected:
+            raise _core.ShapeError(f"{_WHO}: block_mask was made for {name}={expected}, got {got}; make one for it")
+    return mask
 
 
+def _auxiliary(return_lse, return_aux):
+    """Whether the log-sum-exp is wanted, and whether it goes into an AuxOutput."""
+    if return_aux is None:
+        return return_lse, False
+    if return_lse:
+        raise ValueError(f"{_WHO}: return_lse and return_aux exclude each other")
+    if getattr(return_aux, "max_scores", False):
+        raise ValueError(f"{_WHO}: return_aux: max_scores is not kept by the kernel; ask for lse alone")
+    return bool(return_aux.lse), True
+
+
+def _result(result, wants_lse, auxiliary):
+    if not auxiliary:
+        return result
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    out, lse = result if wants_lse else (result, None)
+    return out, AuxOutput(lse=lse)
+
+
+@untraced
 def flex_attention(
     query,
     key,
@@ -96,21 +146,24 @@ def flex_attention(
     enable_gqa=False,
     return_lse=False,
     kernel_options=None,
+    *,
+    return_aux=None,
 ):
     """torch.nn.attention.flex_attention.flex_attention on the CPU, forward and backward, in O(L) memory.
 
     `score_mod(score, b, h, q_idx, kv_idx) -> score` and the mask function are traced once into an expression that the
-    kernel evaluates on blocks of 8 x 64 scores: arithmetic, comparisons, where, exp, tanh and other element-wise torch
-    functions, and captured tensors indexed down to one number. Control flow on traced values raises TypeError.
+    kernel evaluates on blocks of 8 x 64 scores: element-wise torch functions with PyTorch's element types, and captured
+    tensors indexed down to one number or a short vector. An operation that is not known exactly raises TypeError, and
+    so does control flow on traced values. kernel_options change nothing here.
 
     Shapes    query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev) -> (B, Hq, L, Ev); lse (B, Hq, L)
-    Gradient  query, key, value (not captured tensors; lse carries none)
-    Raises    TypeError, ValueError, IndexError (an index outside a captured tensor)
+    Gradient  query, key, value and captured tensors, from the output and from lse
+    Raises    TypeError, ValueError, IndexError (an index outside a captured tensor), ZeroDivisionError, OverflowError
     """
-    refuse_transforms(_WHO)
+    refuse_tracers(_WHO)
     query, key, value = autocast(query, key, value)
+    query, key, value = plain(_WHO, "query", query), plain(_WHO, "key", key), plain(_WHO, "value", value)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        refuse(_WHO, name, tensor)
         if tensor.dim() != 4:
             raise _core.ShapeError(f"{_WHO}: {name} must be (B, H, L, E), got shape {list(tensor.shape)}")
     if scale is not None and scale != scale:
@@ -119,17 +172,20 @@ def flex_attention(
         raise _core.ShapeError(
             f"{_WHO}: query has {query.size(1)} heads and key {key.size(1)}; set enable_gqa=True to share key heads"
         )
+    wants_lse, auxiliary = _auxiliary(return_lse, return_aux)
     if key.size(0) == 1 and query.size(0) > 1:
         key, value = key.expand(query.size(0), -1, -1, -1), value.expand(query.size(0), -1, -1, -1)
-    programs, program, mask = [], None, None
+    programs, program, mask, learnt = [], None, None, []
     if score_mod is not None:
-        program = _score_program(score_mod)
+        program, learnt = _score_program(score_mod, query.dtype)
         programs.append(program)
     if block_mask is not None:
-        block_mask = _as_mask(block_mask)
+        block_mask = _as_mask(block_mask, query, key)
         mask = block_mask.mask
         programs.append(block_mask.program)
-    result = attend(query, key, value, None, (None, False, scale, 0.0, 0, return_lse, mask, program, _WHO))
-    if any(program.out_of_range for program in programs):
-        raise IndexError(f"{_WHO}: score_mod or mask_mod used an index outside a captured tensor")
-    return result
+    result = attend(
+        query, key, value, None, (None, False, scale, 0.0, 0, wants_lse, mask, program, _WHO), learnt
+    )
+    for program in programs:
+        program.raise_faults(_WHO)
+    return _result(result, wants_lse, auxiliary)

@@ -6,8 +6,8 @@ import threading
 import torch
 import torch.nn.functional as F
 
+from .. import _torch_guards
 from . import _attention
-
 
 # Queries * keys * width below which PyTorch's own call is as quick: it pays no Python for recording the gradient and
 # none for being found in the caches of a model that just ran something else. Measured inside GPT steps on two cores
@@ -15,6 +15,8 @@ from . import _attention
 # 2^16. With dropout PyTorch has no fused way, and ours wins at every size.
 _LEAST_WORK, _LEAST_WORK_WITH_GRADIENT = 2**16, 2**19
 _TOO_SMALL = "too small to gain"
+_TYPES = _torch_guards._TYPES
+_is_compiling, _tracing_state = torch.compiler.is_compiling, torch._C._get_tracing_state
 
 
 class Patch:
@@ -33,41 +35,18 @@ class Patch:
         return f"<multihead.torch.patch: {self.calls} calls, {self.fallbacks} left to PyTorch {self.reasons or ''}>"
 
 
-def _why_not(query, key, value, attn_mask):
-    """Why PyTorch must do this call itself."""
-    for tensor in (query, key, value) if attn_mask is None else (query, key, value, attn_mask):
-        if not isinstance(tensor, torch.Tensor):
-            return "not a tensor"
-        if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
-            return "not a dense tensor"
-        if tensor.device.type != "cpu":
-            return f"device {tensor.device.type}"
-        if type(tensor) not in _attention._TYPES:
-            return f"a {type(tensor).__name__}"
-    if _in_transform():
-        return "a torch.func transform or tracing"
-    return f"dtype {query.dtype}"
+def _why_not(tensors):
+    """Why PyTorch must do a call with these tensors itself."""
+    reasons = (_torch_guards.why_not(tensor) for tensor in tensors if tensor is not None)
+    return next((why for why in reasons if why is not None), f"dtype {tensors[0].dtype}")
 
 
-def _in_transform():
-    return (
-        torch._C._functorch.maybe_current_level() is not None
-        or torch.overrides._is_torch_function_mode_enabled()
-        or torch.compiler.is_compiling()
-    )
-
-
-def _is_ours(query, key, value, attn_mask):
-    return (
-        isinstance(query, torch.Tensor)
-        and _attention.is_plain(query, key, value)
-        and (attn_mask is None or _attention.is_plain_mask(attn_mask))
-        and not _in_transform()
-    )
-
-
-def _is_small(query, key, value):
-    if type(query) not in _attention._TYPES or type(key) not in _attention._TYPES or query.is_nested or key.is_nested:
+def _is_small(query, key, value, attn_mask):
+    if type(query) not in _TYPES or type(key) not in _TYPES or type(value) not in _TYPES:
+        return False
+    if query.is_nested or key.is_nested or not (attn_mask is None or type(attn_mask) in _TYPES):
+        return False
+    if _tracing_state() is not None:  # it would record that somebody asked for sizes
         return False
     shape = key.shape
     work = query.numel() * shape[-2] if len(shape) >= 2 else 0
@@ -80,21 +59,75 @@ def _is_small(query, key, value):
 _lock = threading.Lock()
 _blocks = ()  # (record, always) of every patch() block that runs, in any thread; the newest takes the calls
 _original, _fast_path = None, None
+_nested_calls = 0  # of modules with nested tensors, in any thread
 
 
 def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    blocks = _blocks
+    blocks = () if _is_compiling() else _blocks  # a graph that reads a count is compiled again when that changes
     if blocks:
         record, always = blocks[-1]
-        if dropout_p == 0.0 and not always and _is_small(query, key, value):
+        if dropout_p == 0.0 and not always and _is_small(query, key, value, attn_mask):
             record.left_to_pytorch(_TOO_SMALL)
-        else:
-            q, k, v, mask = _attention.autocast(query, key, value, attn_mask)
-            if _is_ours(q, k, v, mask):
+            return _original(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        why = _torch_guards.observer()
+        if why is None:
+            q, k, v, mask = query, key, value, attn_mask
+            if _attention.is_autocast():
+                q, k, v, mask = _attention.autocast(q, k, v, mask)
+            if _attention.is_ours(q, k, v, mask):
                 record.calls += 1
                 return _attention.plain_attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
-            record.left_to_pytorch(_why_not(query, key, value, attn_mask))
-    return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            why = _why_not((query, key, value, attn_mask))
+        record.left_to_pytorch(why)
+    options = dict(scale=scale, enable_gqa=enable_gqa)
+    for kind in map(type, (query, key, value, attn_mask)):
+        if kind not in _TYPES and kind.__module__ == "torch.nn.attention.bias":  # looks for the function that F has now
+            arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+            return kind.__torch_function__(F.scaled_dot_product_attention, (kind,), arguments, options)
+    return _original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+# What torch.jit.script compiles for it.
+torch.jit._builtins._register_builtin(_patched, "aten::scaled_dot_product_attention")
+
+
+def _set_fast_path():
+    """The fused inference path of these modules has an attention of its own, and is the only one for nested tensors."""
+    torch.backends.mha.set_fastpath_enabled(_fast_path and (not _blocks or _nested_calls > 0))
+
+
+def _call_module(module, *args, **kwargs):
+    """nn.Module.__call__ that counts what never asks for scaled_dot_product_attention, and has PyTorch's fused path
+    for nested tensors."""
+    global _nested_calls
+    call = torch.nn.Module.__call__
+    blocks = () if _is_compiling() else _blocks
+    if not blocks:
+        return call(module, *args, **kwargs)
+    record, _ = blocks[-1]
+    if not any(isinstance(x, torch.Tensor) and x.is_nested for x in (*args, *kwargs.values())):
+        if isinstance(module, torch.nn.MultiheadAttention) and _needs_weights(*args, **kwargs):
+            record.left_to_pytorch("need_weights=True")
+        return call(module, *args, **kwargs)
+    record.left_to_pytorch(_torch_guards.NOT_DENSE)
+    with _lock:
+        _nested_calls += 1
+        _set_fast_path()
+    try:
+        return call(module, *args, **kwargs)
+    finally:
+        with _lock:
+            _nested_calls -= 1
+            _set_fast_path()
+
+
+def _needs_weights(query, key=None, value=None, key_padding_mask=None, need_weights=True, *_, **__):
+    return need_weights
+
+
+_MODULES = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 
 
 def _begin(block):
@@ -105,8 +138,10 @@ def _begin(block):
             F.scaled_dot_product_attention = _patched
         if not _blocks:
             _fast_path = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
+            for module in _MODULES:
+                module.__call__ = _call_module
         _blocks += (block,)
+        _set_fast_path()
 
 
 def _end(block):
@@ -115,7 +150,10 @@ def _end(block):
         _blocks = tuple(other for other in _blocks if other is not block)
         if _blocks:
             return
-        torch.backends.mha.set_fastpath_enabled(_fast_path)
+        _set_fast_path()
+        for module in _MODULES:
+            if module.__dict__.get("__call__") is _call_module:
+                del module.__call__
         if F.scaled_dot_product_attention is _patched:  # else somebody has put theirs above ours
             F.scaled_dot_product_attention = _original
 
@@ -125,12 +163,12 @@ def patch(*, always=False):
     """Makes torch.nn.functional.scaled_dot_product_attention, and with it nn.MultiheadAttention, nn.Transformer* and
     Hugging Face models (attn_implementation="sdpa"), use multihead's attention for CPU tensors.
 
-    Tensors elsewhere, nested ones and functorch transforms are left to PyTorch, and so are calls without dropout that
-    are too small to gain (queries * keys * width of all heads and samples below 2^19 with a gradient, 2^16 without),
-    unless `always`. The object that the block gets counts both: `with patch() as p: …; print(p)`. The patch is
-    process-wide while a block runs; blocks may nest, overlap and run in several threads, and the newest counts. The
-    fused inference path of nn.MultiheadAttention and nn.TransformerEncoder, which has its own attention, is off
-    meanwhile.
+    Tensors elsewhere, nested ones, subclasses, whatever is traced or transformed are left to PyTorch, and so are calls
+    without dropout that are too small to gain (queries * keys * width of all heads and samples below 2^19 with a
+    gradient, 2^16 without), unless `always`. The object that the block gets counts both: `with patch() as p: …;
+    print(p)`. The patch is process-wide while a block runs; blocks may nest, overlap and run in several threads, and
+    the newest counts. The fused inference path of nn.MultiheadAttention and nn.TransformerEncoder, which has its own
+    attention, is off meanwhile, but for nested tensors.
     """
     block = (Patch(), always)
     _begin(block)

@@ -1,0 +1,44 @@
+#include "cli/input.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "cli/verb.h"
+
+namespace multihead::cli {
+namespace {
+
+// What ended the last read: the end, or an error. C's stream, because std::cin keeps no error.
+void check_stdin() {
+  const int error = errno != 0 ? errno : EIO;
+  if (!std::ferror(stdin)) return;
+  throw InputError(concat("stdin cannot be read: ", std::generic_category().message(error)));
+}
+
+}  // namespace
+
+bool read_line(std::string& line) {
+  line.clear();
+  errno = 0;
+  int c = EOF;
+  while ((c = std::getc(stdin)) != EOF && c != '\n') line += static_cast<char>(c);
+  if (c == EOF) check_stdin();
+  if (c == EOF && line.empty()) return false;
+  if (line.ends_with('\r')) line.pop_back();
+  return true;
+}
+
+std::string text_or_stdin(const std::string& text) {
+  if (text != "-") return text;
+  std::string all;
+  std::array<char, 1 << 14> buffer;
+  errno = 0;
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), stdin))
+    all.append(buffer.data(), got);
+  check_stdin();
+  return all;
+}
+
+}  // namespace multihead::cli

@@ -1,0 +1,13 @@
+// How the pool makes a thread, behind a pointer so that tests can refuse the n-th one.
+#pragma once
+
+#include <functional>
+#include <thread>
+
+namespace multihead {
+
+/// Throws what std::thread throws: std::system_error at a limit of the system, std::bad_alloc.
+using StartThread = std::thread (*)(std::function<void()> body);
+StartThread& start_thread();
+
+}  // namespace multihead

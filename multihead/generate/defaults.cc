@@ -1,0 +1,87 @@
+#include "multihead/generate/defaults.h"
+
+#include <algorithm>
+
+#include "multihead/core/error.h"
+
+namespace multihead {
+namespace {
+
+using models::GenerationConfig;
+
+template <class To, class From>
+void set(To& option, const std::optional<From>& given) {
+  if (given) option = *given;
+}
+
+// Keys that ask for what does not exist here, each with whether it does.
+using Refused = std::vector<std::pair<const char*, bool>>;
+
+void refuse(const GenerationConfig& c, const Refused& list, const char* who) {
+  for (const auto& [key, asked] : list) {
+    MH_CHECK(!asked, FormatError, c.source, ": \"", key, "\" asks for what ", who,
+             " does not have; without the key it runs");
+  }
+}
+
+bool above(const std::optional<int64_t>& value, int64_t limit) { return value && *value > limit; }
+
+void set_sampling(const GenerationConfig& c, SamplingOptions& sampling) {
+  set(sampling.temperature, c.temperature);
+  set(sampling.top_k, c.top_k);
+  set(sampling.top_p, c.top_p);
+  set(sampling.min_p, c.min_p);
+}
+
+void check_id(const GenerationConfig& c, const char* key, std::optional<int64_t> given, int64_t own) {
+  MH_CHECK(!given || *given == own, FormatError, c.source, ": \"", key, "\" must be ", own,
+           ", as the model's config.json says, got ", *given);
+}
+
+}  // namespace
+
+void apply(const GenerationConfig& c, GenerateOptions& options) {
+  refuse(c,
+         {{"num_beams", above(c.num_beams, 1)},
+          {"no_repeat_ngram_size", above(c.no_repeat_ngram_size, 0)},
+          {"min_length", above(c.min_length, 0)},
+          {"min_new_tokens", above(c.min_new_tokens, 0)},
+          {"bad_words_ids or suppress_tokens", !c.bad_words_ids.empty()},
+          {"forced_eos_token_id", c.forced_eos_token_id.has_value()}},
+         "generate");
+  set_sampling(c, options.sampling);
+  if (c.do_sample && !*c.do_sample) options.sampling.temperature = 0;
+  set(options.sampling.repetition_penalty, c.repetition_penalty);
+  if (!c.eos_token_ids.empty()) options.stop_tokens = c.eos_token_ids;
+}
+
+void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOptions& options) {
+  const bool sample = c.do_sample.value_or(false);
+  refuse(c, {{"early_stopping", c.early_stopping}, {"do_sample", sample && above(c.num_beams, 1)}},
+         "translate");
+  check_id(c, "forced_eos_token_id", c.forced_eos_token_id, model.eos_id);
+  check_id(c, "decoder_start_token_id", c.decoder_start_token_id, model.decoder_start_id);
+  for (const int32_t eos : c.eos_token_ids) check_id(c, "eos_token_id", eos, model.eos_id);
+  set(options.beam_size, c.num_beams);
+  set(options.length_penalty, c.length_penalty);
+  set(options.repetition_penalty, c.repetition_penalty);
+  set(options.no_repeat_ngram, c.no_repeat_ngram_size);
+  // Theirs count the token that the decoder starts with, and at most the end.
+  if (c.min_length) options.min_length = std::max<int64_t>(*c.min_length - 1, 0);
+  if (c.min_new_tokens) options.min_length = std::max(options.min_length, *c.min_new_tokens);
+  if (c.max_length) options.max_length = std::max<int64_t>(*c.max_length - 2, 1);
+  if (c.max_new_tokens) options.max_length = std::max<int64_t>(*c.max_new_tokens - 1, 1);
+  set_sampling(c, options.sampling);
+  if (sample) options.sample = true, options.beam_size = 1;
+  options.renormalize = c.renormalize_logits;
+  options.free_forced_end = c.forced_eos_token_id.has_value();
+  for (const std::vector<int32_t>& word : c.bad_words_ids) {
+    for (const int32_t token : word) {
+      MH_CHECK(token < model.target_vocab_size, FormatError, c.source, ": token ", token,
+               " of \"bad_words_ids\" is outside the vocabulary of ", model.target_vocab_size);
+    }
+    options.suppress.push_back(word);
+  }
+}
+
+}  // namespace multihead

@@ -1,0 +1,18 @@
+// What a model folder's generation_config.json asks of generate() and beam_search().
+#pragma once
+
+#include "multihead/generate/beam_search.h"
+#include "multihead/generate/generate.h"
+#include "multihead/models/generation_config.h"
+
+namespace multihead {
+
+/// Sampling and the tokens that end a text; how long it gets stays the caller's.
+/// Throws    FormatError naming a key that generate() has no option for
+void apply(const models::GenerationConfig& config, GenerateOptions& options);
+
+/// The search for a translation by `model`.
+/// Throws    FormatError naming a key that beam_search() has no option for, or an id that is not the model's
+void apply(const models::GenerationConfig& config, const models::Seq2SeqConfig& model, BeamOptions& options);
+
+}  // namespace multihead

@@ -1,0 +1,45 @@
+// Where files and folders wait until they are finished: a hidden folder that nobody mistakes for his own.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace multihead::io {
+
+/// Sixteen random hexadecimal digits.
+std::string random_id();
+bool is_id(std::string_view text);
+
+/// The hidden folder `.multihead-<16 random hexadecimal digits>` inside `folder`, for what is not finished or
+/// no longer wanted; the destructor deletes it. A rename out of it is one step: same file system. An empty
+/// file of its own name inside marks it as ours, so that what a killed process leaves can be told from
+/// anything of somebody else.
+class Staging {
+ public:
+  /// Throws IoError.
+  explicit Staging(const std::string& folder);
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  /// Moves a finished file to its name in the folder; a link of that name is replaced, not followed. Throws
+  /// IoError. flush_folder() the folder then.
+  void publish(const std::string& name) const;
+
+ private:
+  std::string path_;
+};
+
+/// Creates or replaces a file of the folder in one step, on the disk before this returns; a link of that name
+/// is replaced, not followed. Throws IoError.
+void write_staged(const std::string& folder, const std::string& name, std::string_view content);
+
+/// The marked hidden folders that killed processes left in `folder`.
+std::vector<std::string> find_leftovers(const std::string& folder);
+/// Deletes them. Call it while holding the folder's lock. Returns their names. Throws IoError.
+std::vector<std::string> remove_leftovers(const std::string& folder);
+
+}  // namespace multihead::io

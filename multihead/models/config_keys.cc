@@ -1,0 +1,74 @@
+#include "multihead/models/config_keys-inl.h"
+
+#include "multihead/core/error.h"
+#include "multihead/models/generation_config.h"
+
+namespace multihead::models::detail {
+namespace {
+
+bool is_equal(const Json& a, const Json& b) {
+  return a.is_number() && b.is_number() ? a.as_double() == b.as_double() : a == b;
+}
+
+}  // namespace
+
+void expect_value(io::ConfigReader& reader, const std::string& key, const Json& value) {
+  const Json* given = reader.find(key);
+  if (given == nullptr || given->is_null() || is_equal(*given, value)) return;
+  const std::string got = concat("got ", quote(given->dump(), 80), ", which is not supported");
+  reader.fail(key, value.is_null() ? got : concat("must be ", value.dump(), ", ", got));
+}
+
+void expect_same(io::ConfigReader& reader, const std::string& key, const std::string& original) {
+  const Json *given = reader.find(key), *other = reader.find(original);
+  if (given == nullptr || given->is_null() || (other != nullptr && is_equal(*given, *other))) return;
+  reader.fail(key, concat("is another name of ", quote(original), ", got ", quote(given->dump(), 80), " and ",
+                          other == nullptr ? "none" : quote(other->dump(), 80)));
+}
+
+const std::vector<std::string>& neutral_keys() {
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> all = {
+        // names and versions
+        "architectures", "model_type", "_name_or_path", "name_or_path", "transformers_version",
+        "_commit_hash", "auto_map", "custom_pipelines", "tokenizer_class", "unsloth_version", "unsloth_fixed",
+        "transformers.js_config", "is_llama_config", "multihead",
+        // how weights are stored and computed: ours become f32
+        "torch_dtype", "dtype", "use_bfloat16", "torchscript", "tf_legacy_loss", "_attn_implementation",
+        "attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal",
+        "_experts_implementation", "_experts_implementation_internal", "experts_implementation",
+        "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention", "chunk_size_feed_forward",
+        "pretraining_tp", "xla_device",
+        // what a call returns
+        "output_attentions", "_output_attentions", "output_hidden_states", "return_dict", "use_return_dict",
+        "output_past", "use_cache", "tie_last_hidden_states", "is_decoder",
+        // heads of other tasks
+        "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
+        "task_specific_params", "classifier_dropout", "classif_dropout",
+        // tokenizers
+        "prefix", "sep_token_id", "unk_token_id", "tokenizer_model_max_length", "tokenizer_padding_side",
+        "model_max_length",
+        // training
+        "gradient_checkpointing"};
+    for (const std::string& key : generation_keys()) all.push_back(key);
+    return all;
+  }();
+  return keys;
+}
+
+const std::vector<std::pair<std::string, Json>>& required_values() {
+  static const std::vector<std::pair<std::string, Json>> values = {
+      {"quantization_config", Json()},
+      {"compression_config", Json()},
+      {"cross_attention_hidden_size", Json()},
+      {"per_layer_config", Json()},
+      {"pruned_heads", Json::object()},
+      {"tie_encoder_decoder", false},
+      {"add_cross_attention", false},
+      {"rope_interleaved", false},
+      {"partial_rotary_factor", 1},
+      {"original_max_position_embeddings", Json()}};
+  return values;
+}
+
+}  // namespace multihead::models::detail

@@ -1,0 +1,229 @@
+// What config.json may hold: every key is understood, known to change nothing, or refused by name. That the
+// understood ones mean what transformers means is python/tests/test_model_configs.py.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "multihead/core/error.h"
+#include "multihead/io/json.h"
+#include "multihead/models/generation_config.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/models/marian.h"
+
+namespace multihead::models {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data";
+
+class Folder {
+ public:
+  explicit Folder(const fs::path& from)
+      : path(fs::temp_directory_path() / concat("mh_keys_", getpid(), "_", counter++)) {
+    fs::copy(from, path, fs::copy_options::recursive);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string name() const { return path.string(); }
+  std::string weights() const { return (path / "model.safetensors").string(); }
+  fs::path path;
+
+ private:
+  static inline int counter = 0;
+};
+
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string config_error(const char* family, const char* key, const Json& value) {
+  const bool marian = std::string(family) == "marian";
+  const fs::path folder = marian ? kData / family : kData / "hugging_face" / family;
+  Json json = io::load_json((folder / "config.json").string());
+  json[key] = value;
+  return error_of([&] {
+    marian ? static_cast<void>(seq2seq_config_from_json(json, "config.json"))
+           : static_cast<void>(config_from_json(json, "config.json"));
+  });
+}
+
+TEST(ConfigKeysTest, UnknownKeysAreRefusedUnlessTheyAreOff) {
+  for (const char* family : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "marian"}) {
+    for (const Json& off :
+         {Json(), Json(false), Json(0), Json(0.0), Json(""), Json::array(), Json::object()}) {
+      EXPECT_EQ(config_error(family, "attn_logit_softcapping", off), "accepted") << family << off;
+    }
+    for (const Json& on : {Json(30), Json(true), Json("x"), Json::object({{"a", 1}})}) {
+      EXPECT_THAT(config_error(family, "attn_logit_softcapping", on),
+                  HasSubstr("config.json: \"attn_logit_softcapping\" is not known"))
+          << family;
+    }
+    EXPECT_THAT(config_error(family, "quantization_config", Json::object({{"quant_method", "gptq"}})),
+                HasSubstr("\"quantization_config\""))
+        << family;
+    EXPECT_EQ(config_error(family, "quantization_config", Json()), "accepted");
+    EXPECT_THAT(config_error(family, "pruned_heads", Json::object({{"0", Json::array()}})),
+                HasSubstr("pruned"));
+    // What published folders carry.
+    for (const auto& [key, value] :
+         std::vector<std::pair<const char*, Json>>{{"_name_or_path", "x/y"},
+                                                   {"auto_map", Json::object({{"AutoModel", "x.Y"}})},
+                                                   {"torch_dtype", "bfloat16"},
+                                                   {"transformers_version", "4.40.1"},
+                                                   {"use_cache", true},
+                                                   {"id2label", Json::object({{"0", "LABEL_0"}})},
+                                                   {"task_specific_params", Json::object({{"a", 1}})},
+                                                   {"bad_words_ids", Json::array()},
+                                                   {"num_beams", 6},
+                                                   {"unsloth_version", "2024.9"},
+                                                   {"_attn_implementation_autoset", true},
+                                                   {"temperature", 0.6}}) {
+      EXPECT_EQ(config_error(family, key, value), "accepted") << family << " " << key;
+    }
+  }
+}
+
+TEST(ConfigKeysTest, KeysWithOneMeaningMustHaveIt) {
+  EXPECT_THAT(config_error("gpt2", "scale_attn_weights", false), HasSubstr("must be true"));
+  EXPECT_THAT(config_error("gpt2", "scale_attn_by_inverse_layer_idx", true), HasSubstr("must be false"));
+  EXPECT_THAT(config_error("gpt2", "hidden_size", 21), HasSubstr("another name of \"n_embd\""));
+  EXPECT_THAT(config_error("llama", "rope_interleaved", true), HasSubstr("rope_interleaved"));
+  EXPECT_THAT(config_error("llama", "original_max_position_embeddings", 5), HasSubstr("original_max"));
+  EXPECT_THAT(config_error("llama", "rope_scaling", Json::object({{"type", "linear"}, {"factor", 2}})),
+              HasSubstr("something else than"));
+  EXPECT_THAT(config_error("llama", "rope_parameters",
+                           Json::object({{"rope_type", "default"}, {"mrope_section", 2}})),
+              HasSubstr("rope_parameters.mrope_section"));
+  EXPECT_THAT(config_error("qwen2", "layer_types", Json(std::vector<Json>{"sliding_attention"})),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(config_error("llama", "use_sliding_window", true), HasSubstr("use_sliding_window"));
+  EXPECT_THAT(config_error("mistral", "layer_types", Json(std::vector<Json>{"full_attention"})),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(config_error("marian", "num_hidden_layers", 5),
+              HasSubstr("another name of \"encoder_layers\""));
+  EXPECT_THAT(config_error("marian", "forced_eos_token_id", 5), HasSubstr("must equal eos_token_id"));
+  EXPECT_EQ(config_error("marian", "forced_eos_token_id", Json()), "accepted");
+  EXPECT_THAT(config_error("marian", "model_type", "t5"), HasSubstr("is \"t5\", which is not read"));
+  EXPECT_THAT(config_error("marian", "model_type", "qwen3"), HasSubstr("is \"qwen3\", a language model"));
+}
+
+// Tensors that files hold besides the weights are accepted where they say what the config says.
+TEST(ConfigKeysTest, BuffersAndCopiesAreCheckedNotRefused) {
+  const Folder llama(kData / "hugging_face" / "llama_tied");
+  const io::TensorMap weights = io::load_safetensors(llama.weights());
+  const LanguageModelConfig c = load_language_model(llama.name()).config();
+  const std::vector<double> w = rotary_frequencies(c.head_dim, c.rotary_base);
+  const Tensor frequencies = Tensor::of<double>({static_cast<int64_t>(w.size())}, w).to(Dtype::f32);
+  const auto with = [&](const std::string& name, const Tensor& tensor) {
+    io::TensorMap all = weights;
+    all[name] = tensor;
+    io::save_safetensors(llama.weights(), all);
+    return error_of([&] { load_language_model(llama.name()); });
+  };
+  const std::string buffer = "model.layers.0.self_attn.rotary_emb.inv_freq";
+  EXPECT_EQ(with(buffer, frequencies), "accepted");
+  EXPECT_EQ(with(buffer, frequencies.to(Dtype::bf16)), "accepted");
+  Tensor other = frequencies.clone();
+  other.data<float>()[1] *= 1.01f;
+  EXPECT_THAT(with(buffer, other), HasSubstr("inv_freq is not what the config says"));
+  const Tensor embedding = weights.at("model.embed_tokens.weight");
+  EXPECT_EQ(with("lm_head.weight", embedding), "accepted");
+  Tensor untied = embedding.clone();
+  untied.data<float>()[0] += 1;
+  EXPECT_THAT(with("lm_head.weight", untied),
+              HasSubstr("lm_head.weight differs from model.embed_tokens.weight"));
+}
+
+// As transformers 5 saves share_encoder_decoder_embeddings without tie_word_embeddings: four tables, one
+// unread.
+TEST(ConfigKeysTest, EmbeddingsThatAreUntiedInTheFileAreUntied) {
+  const Folder folder(kData / "marian");
+  io::TensorMap all = io::load_safetensors(folder.weights());
+  Json json = io::load_json((folder.path / "config.json").string());
+  json["tie_word_embeddings"] = false;
+  io::save_json((folder.path / "config.json").string(), json);
+  const Tensor shared = all.at("model.shared.weight");
+  const auto scaled = [&](float by) {
+    Tensor x = shared.clone();
+    for (float& value : x.span<float>()) value *= by;
+    return x;
+  };
+  all["lm_head.weight"] = scaled(4);
+  io::save_safetensors(folder.weights(), all);
+  EXPECT_TRUE(load_seq2seq(folder.name()).config().share_embeddings);  // as transformers 4 saves it
+  all["model.encoder.embed_tokens.weight"] = scaled(2), all["model.decoder.embed_tokens.weight"] = scaled(3);
+  io::save_safetensors(folder.weights(), all);
+  const Seq2Seq model = load_seq2seq(folder.name());
+  EXPECT_EQ(model.source_embedding.weight.to_vector<float>(), scaled(2).to_vector<float>());
+  EXPECT_EQ(model.target_embedding.weight.to_vector<float>(), scaled(3).to_vector<float>());
+  EXPECT_EQ(model.output_weight.to_vector<float>(), scaled(4).to_vector<float>());
+
+  json["tie_word_embeddings"] = true;
+  io::save_json((folder.path / "config.json").string(), json);
+  EXPECT_THAT(error_of([&] { load_seq2seq(folder.name()); }), HasSubstr("differs from model.shared.weight"));
+}
+
+TEST(ConfigKeysTest, OtherFormatsOfWeightsSayHowToConvertThem) {
+  const Folder folder(kData / "hugging_face" / "gpt2");
+  fs::rename(folder.weights(), folder.path / "pytorch_model.bin");
+  const std::string error = error_of([&] { load_language_model(folder.name()); });
+  EXPECT_THAT(error, HasSubstr("pytorch_model.bin"));
+  EXPECT_THAT(error, HasSubstr("AutoModelForCausalLM.from_pretrained('DIR').save_pretrained('DIR')"));
+}
+
+TEST(GenerationConfigTest, KeysAreReadOrRefused) {
+  const auto read = [](const Json& json) {
+    return generation_config_from_json(json, "generation_config.json");
+  };
+  // As Llama 3, Qwen 2.5 and opus-mt publish it.
+  const GenerationConfig c =
+      read(Json::object({{"_from_model_config", true},
+                         {"bos_token_id", 7},
+                         {"do_sample", true},
+                         {"temperature", 0.6},
+                         {"top_p", 0.9},
+                         {"top_k", 20},
+                         {"repetition_penalty", 1.05},
+                         {"transformers_version", "4.40.0"},
+                         {"eos_token_id", Json(std::vector<Json>{3, 5})},
+                         {"max_length", 512},
+                         {"num_beams", 6},
+                         {"bad_words_ids", Json(std::vector<Json>{Json(std::vector<Json>{9})})},
+                         {"suppress_tokens", Json(std::vector<Json>{1})},
+                         {"renormalize_logits", true},
+                         {"forced_eos_token_id", 3},
+                         {"decoder_start_token_id", 9}}));
+  EXPECT_EQ(c.eos_token_ids, (std::vector<int32_t>{3, 5}));
+  EXPECT_EQ(c.bad_words_ids, (std::vector<std::vector<int32_t>>{{9}, {1}}));
+  EXPECT_EQ(c.temperature, 0.6);
+  EXPECT_EQ(c.num_beams, 6);
+  EXPECT_TRUE(c.renormalize_logits);
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, Json>>{{"forced_bos_token_id", 4},
+                                                 {"begin_suppress_tokens", Json(std::vector<Json>{4})},
+                                                 {"typical_p", 0.9},
+                                                 {"encoder_no_repeat_ngram_size", 3},
+                                                 {"diversity_penalty", 0.5},
+                                                 {"guidance_scale", 2},
+                                                 {"sequence_bias", Json(std::vector<Json>{4})},
+                                                 {"stop_strings", "x"},
+                                                 {"made_up", 4},
+                                                 {"bad_words_ids", Json(std::vector<Json>{4})},
+                                                 {"eos_token_id", -2}}) {
+    const Json json = Json::object({{key, value}});
+    EXPECT_THAT(error_of([&] { read(json); }), HasSubstr(key));
+  }
+}
+
+}  // namespace
+}  // namespace multihead::models

@@ -1,0 +1,201 @@
+#include "multihead/models/generation_config.h"
+
+#include <filesystem>
+
+#include "multihead/core/error.h"
+#include "multihead/io/json.h"
+#include "multihead/models/config_keys-inl.h"
+
+namespace multihead::models {
+namespace {
+
+using namespace detail;  // NOLINT(google-build-using-namespace): models' own internals
+
+using C = GenerationConfig;
+using R = Row<C>;
+using Reader = io::ConfigReader;
+
+constexpr io::IntegerRange kToken = {.min = 0, .max = INT32_MAX};
+constexpr io::IntegerRange kCount = {.min = 0, .max = int64_t{1} << 31};
+
+R::Key count(const std::string& name, std::optional<int64_t> C::*field) {
+  return {name, [=](Reader& r, const std::string& key, C& c) { c.*field = r.optional_integer(key, kCount); }};
+}
+
+R::Key number(const std::string& name, std::optional<double> C::*field) {
+  return {name, [=](Reader& r, const std::string& key, C& c) {
+            if (r.has(key)) c.*field = r.number(key);
+          }};
+}
+
+int32_t token_of(const Reader& r, const std::string& key, const Json& value) {
+  if (!value.is_integer() || value.as_int() < 0 || value.as_int() > kToken.max) {
+    r.fail(key, concat("must hold token ids, got ", quote(value.dump())));
+  }
+  return static_cast<int32_t>(value.as_int());
+}
+
+// One id or an array of ids.
+std::vector<int32_t> tokens_of(const Reader& r, const std::string& key, const Json& value) {
+  if (!value.is_array()) return {token_of(r, key, value)};
+  std::vector<int32_t> tokens;
+  for (const Json& item : value.items()) tokens.push_back(token_of(r, key, item));
+  return tokens;
+}
+
+const Json* given(Reader& r, const std::string& key) {
+  const Json* json = r.find(key);
+  return json == nullptr || json->is_null() ? nullptr : json;
+}
+
+void read_end(Reader& r, const std::string& key, C& c) {
+  if (const Json* json = given(r, key)) c.eos_token_ids = tokens_of(r, key, *json);
+}
+
+void read_forced_end(Reader& r, const std::string& key, C& c) {
+  const Json* json = given(r, key);
+  if (json == nullptr) return;
+  const std::vector<int32_t> tokens = tokens_of(r, key, *json);
+  if (tokens.size() != 1) r.fail(key, "must be one token id");
+  c.forced_eos_token_id = tokens[0];
+}
+
+void read_bad_words(Reader& r, const std::string& key, C& c) {
+  const Json* json = given(r, key);
+  if (json == nullptr) return;
+  if (!json->is_array()) r.fail(key, "must be an array of arrays of token ids");
+  for (const Json& word : json->items()) {
+    if (!word.is_array() || word.size() == 0) r.fail(key, "must be an array of arrays of token ids");
+    c.bad_words_ids.push_back(tokens_of(r, key, word));
+  }
+}
+
+void read_suppressed(Reader& r, const std::string& key, C& c) {
+  const Json* json = given(r, key);
+  if (json == nullptr) return;
+  for (const int32_t token : tokens_of(r, key, *json)) c.bad_words_ids.push_back({token});
+}
+
+void read_sampling(Reader& r, const std::string& key, C& c) {
+  if (r.has(key)) c.do_sample = r.boolean(key);
+}
+
+// true ends a search as soon as num_beams hypotheses have ended, "never" when none can overtake at any
+// length; ours, as theirs with false, when none can at this length.
+void read_early_stopping(Reader& r, const std::string& key, C& c) {
+  const Json* json = given(r, key);
+  if (json != nullptr) c.early_stopping = *json == Json("never") || r.boolean(key);
+}
+
+const ConfigKeys<C>& keys() {
+  static const ConfigKeys<C> table = {{"do_sample", read_sampling},
+                                      number("temperature", &C::temperature),
+                                      count("top_k", &C::top_k),
+                                      number("top_p", &C::top_p),
+                                      number("min_p", &C::min_p),
+                                      number("repetition_penalty", &C::repetition_penalty),
+                                      number("length_penalty", &C::length_penalty),
+                                      count("num_beams", &C::num_beams),
+                                      count("no_repeat_ngram_size", &C::no_repeat_ngram_size),
+                                      count("min_length", &C::min_length),
+                                      count("max_length", &C::max_length),
+                                      count("min_new_tokens", &C::min_new_tokens),
+                                      count("max_new_tokens", &C::max_new_tokens),
+                                      count("decoder_start_token_id", &C::decoder_start_token_id),
+                                      {"eos_token_id", read_end},
+                                      {"forced_eos_token_id", read_forced_end},
+                                      {"bad_words_ids", read_bad_words},
+                                      {"suppress_tokens", read_suppressed},
+                                      {"early_stopping", read_early_stopping},
+                                      R::boolean_or("renormalize_logits", &C::renormalize_logits, false),
+                                      // Known, and not to be had here.
+                                      R::only("forced_bos_token_id", Json()),
+                                      R::only("begin_suppress_tokens", Json::array()),
+                                      R::only("typical_p", 1),
+                                      R::only("epsilon_cutoff", 0),
+                                      R::only("eta_cutoff", 0),
+                                      R::only("top_h", Json()),
+                                      R::only("encoder_repetition_penalty", 1),
+                                      R::only("encoder_no_repeat_ngram_size", 0),
+                                      R::only("exponential_decay_length_penalty", Json()),
+                                      R::only("sequence_bias", Json()),
+                                      R::only("guidance_scale", 1),
+                                      R::only("diversity_penalty", 0),
+                                      R::only("num_beam_groups", 1),
+                                      R::only("penalty_alpha", 0),
+                                      R::only("dola_layers", Json()),
+                                      R::only("constraints", Json()),
+                                      R::only("force_words_ids", Json()),
+                                      R::only("forced_decoder_ids", Json()),
+                                      R::only("stop_strings", Json()),
+                                      R::only("watermarking_config", Json()),
+                                      R::only("token_healing", false),
+                                      R::only("assistant_ensemble_weight", Json()),
+                                      // Ids that are read with the model or the tokenizer.
+                                      R::nothing("bos_token_id"),
+                                      R::nothing("pad_token_id"),
+                                      // What is returned, how it is computed, and where it came from.
+                                      R::nothing("num_return_sequences"),
+                                      R::nothing("output_scores"),
+                                      R::nothing("output_logits"),
+                                      R::nothing("return_dict_in_generate"),
+                                      R::nothing("return_legacy_cache"),
+                                      R::nothing("remove_invalid_values"),
+                                      R::nothing("cache_implementation"),
+                                      R::nothing("cache_config"),
+                                      R::nothing("max_cache_len"),
+                                      R::nothing("low_memory"),
+                                      R::nothing("prefill_chunk_size"),
+                                      R::nothing("compile_config"),
+                                      R::nothing("disable_compile"),
+                                      R::nothing("continuous_batching_config"),
+                                      R::nothing("max_time"),
+                                      R::nothing("use_mtp"),
+                                      R::nothing("is_assistant"),
+                                      R::nothing("num_assistant_tokens"),
+                                      R::nothing("num_assistant_tokens_schedule"),
+                                      R::nothing("assistant_confidence_threshold"),
+                                      R::nothing("assistant_early_exit"),
+                                      R::nothing("assistant_lookbehind"),
+                                      R::nothing("target_lookbehind"),
+                                      R::nothing("prompt_lookup_num_tokens"),
+                                      R::nothing("max_matching_ngram_size"),
+                                      R::nothing("speculation_type"),
+                                      R::nothing("_from_model_config")};
+  return table;
+}
+
+}  // namespace
+
+const std::vector<std::string>& generation_keys() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const R::Key& key : keys()) all.push_back(key.name);
+    return all;
+  }();
+  return names;
+}
+
+GenerationConfig generation_config_from_json(const Json& json, const std::string& where) {
+  Reader reader(json, where);
+  GenerationConfig c{.source = where};
+  read_keys(reader, keys(), c);
+  return c;
+}
+
+GenerationConfig load_generation_config(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  const std::string own = (path / "generation_config.json").string();
+  std::error_code ignored;
+  if (std::filesystem::exists(own, ignored)) return generation_config_from_json(io::load_json(own), own);
+  // The rest of config.json is the model's.
+  const std::string where = (path / "config.json").string();
+  const Json config = io::load_json(where);
+  Json json = Json::object();
+  for (const std::string& key : generation_keys()) {
+    if (const Json* value = config.is_object() ? config.find(key) : nullptr) json[key] = *value;
+  }
+  return generation_config_from_json(json, where);
+}
+
+}  // namespace multihead::models

@@ -1,0 +1,39 @@
+// How a model folder wants its model to write: generation_config.json, or where there is none the same keys
+// of config.json.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/core/json.h"
+
+namespace multihead::models {
+
+/// What is not given is left to the program. Names are those of transformers.
+struct GenerationConfig {
+  std::string source = {};  ///< the file, for messages
+  std::optional<bool> do_sample;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty, length_penalty;
+  std::optional<int64_t> top_k, num_beams, no_repeat_ngram_size;
+  std::optional<int64_t> min_length, max_length;  ///< with the prompt, or the decoder's start token
+  std::optional<int64_t> min_new_tokens, max_new_tokens;
+  std::optional<int64_t> decoder_start_token_id, forced_eos_token_id;
+  std::vector<int32_t> eos_token_ids = {};
+  std::vector<std::vector<int32_t>> bad_words_ids = {};  ///< suppress_tokens, too
+  bool early_stopping = false;                           ///< true or "never"
+  bool renormalize_logits = false;
+};
+
+/// Throws FormatError naming file and key: also for keys that are not known, or known to change what is
+/// written in a way that this library does not have.
+GenerationConfig generation_config_from_json(const Json& json, const std::string& where);
+
+/// Throws IoError, FormatError.
+GenerationConfig load_generation_config(const std::string& folder);
+
+/// Every key that the above understands. config.json may hold them, too.
+const std::vector<std::string>& generation_keys();
+
+}  // namespace multihead::models

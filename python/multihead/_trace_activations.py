@@ -1,0 +1,79 @@
+"""Activations. PyTorch computes them in f32 for 16 bits, and has none of integers but relu."""
+
+import math
+
+from . import _trace_kinds as kinds
+from ._trace_functions import alternate, no_bool, select, where
+from ._trace_symbols import FUNCTIONS, cast, constant, lift
+
+_INT, _FLOAT = kinds.INTEGERS, kinds.FLOATS
+
+
+def _activation(name):
+    def decorate(function):
+        def f(graph, input, *args, inplace=False, **kwargs):
+            x = lift(graph, input)
+            if x.kind not in _FLOAT:
+                graph.refuse(f"'{name}' takes numbers, got {kinds.DTYPES[x.kind]}")
+            if inplace:
+                graph.refuse(f"'{name}' in place cannot be traced")
+            wide = cast(graph, x, "f32") if x.kind in ("f16", "bf16") else x
+            return cast(graph, function(graph, wide, *args, **kwargs), x.kind)
+
+        return f
+
+    return decorate
+
+
+def _relu(graph, input, inplace=False):
+    x = lift(graph, input)
+    no_bool(graph, x.kind, "relu")
+    if inplace:
+        graph.refuse("'relu' in place cannot be traced")
+    zero = constant(graph, 0, x.kind)
+    if x.kind in _INT:
+        return graph.integer("max_i", x.kind, x, zero)
+    return select(graph, x.kind, graph.condition("le_f", x, zero), zero, x)
+
+
+@_activation("silu")
+def _silu(graph, x):
+    return x * FUNCTIONS["sigmoid"](graph, x)
+
+
+@_activation("gelu")
+def _gelu(graph, x, *, approximate="none"):
+    if approximate == "none":
+        return 0.5 * x * (1.0 + FUNCTIONS["erf"](graph, x * math.sqrt(0.5)))
+    if approximate != "tanh":
+        graph.refuse(f"'gelu': approximate must be 'none' or 'tanh', got {approximate!r}")
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
+    return 0.5 * x * (1.0 + FUNCTIONS["tanh"](graph, inner))
+
+
+@_activation("softplus")
+def _softplus(graph, x, beta=1, threshold=20):
+    scaled = x * float(beta)
+    linear = scaled > float(threshold)
+    calm = where(graph, linear, 0.0, scaled)  # no infinity in the branch that is not chosen
+    return where(graph, linear, x, FUNCTIONS["log1p"](graph, FUNCTIONS["exp"](graph, calm)) / float(beta))
+
+
+@_activation("elu")
+def _elu(graph, x, alpha=1.0):
+    negative = x <= 0.0
+    calm = where(graph, negative, x, 0.0)
+    return where(graph, negative, FUNCTIONS["expm1"](graph, calm) * float(alpha), x)
+
+
+@_activation("leaky_relu")
+def _leaky_relu(graph, x, negative_slope=0.01):
+    return where(graph, x > 0.0, x, x * float(negative_slope))
+
+
+alternate("relu", _relu)
+alternate("silu", _silu)
+alternate("gelu", _gelu)
+alternate("softplus", _softplus)
+alternate("elu", _elu)
+alternate("leaky_relu", _leaky_relu)

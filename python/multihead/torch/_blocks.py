@@ -1,0 +1,51 @@
+"""What the blocks of PyTorch's BlockMask say, against what its function says."""
+
+import torch
+
+_WHOLE = 1 << 30  # BLOCK_SIZE of a mask that stands for none
+_EMPTY, _FULL = 0, 1  # of _core.ScoreProgram.block_classes
+
+
+def _listed(counts, indices, columns):
+    """True where a block is listed, (B, H, rows, columns)."""
+    place = torch.arange(indices.shape[-1]).expand(indices.shape) < counts.unsqueeze(-1)
+    listed = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool)  # the last column takes what is not meant
+    listed.scatter_(-1, torch.where(place, indices.long(), columns), True)
+    return listed[..., :columns]
+
+
+def check_blocks(who, block_mask, program, query, checked):
+    """The lengths a BlockMask was made for. Refuses one whose blocks mean more than its function.
+
+    PyTorch's compiled attention leaves out blocks that are not listed and takes full ones without asking the function;
+    its eager one asks the function alone. Here they must agree.
+    """
+    rows, columns = block_mask.BLOCK_SIZE
+    if rows == columns == _WHOLE:
+        return None, None
+    lengths = block_mask.seq_lengths
+    batch, heads = query.size(0), query.size(1)
+    key = (batch, heads, program.fingerprint)
+    if checked.get(block_mask) == key:
+        return lengths
+    across = -(-lengths[1] // columns)
+    for name, got, size in zip(("B", "H"), block_mask.kv_indices.shape[-4:-2], (batch, heads)):
+        if got not in (1, size):
+            raise ValueError(f"{who}: block_mask was made for {name}={got}, got {size}")
+    partial = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, across)
+    full = torch.zeros_like(partial)
+    if block_mask.full_kv_num_blocks is not None:
+        full = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, across)
+    classes = torch.from_dlpack(program.block_classes(batch, heads, *lengths, rows, columns))
+    wrong = torch.where(partial | full, full & (classes != _FULL), classes != _EMPTY)
+    if wrong.any():
+        b, h, i, j = wrong.nonzero()[0].tolist()
+        is_full = bool(full.expand_as(wrong)[b, h, i, j])
+        said = "listed as full, but mask_mod excludes" if is_full else "not listed, but mask_mod allows"
+        raise ValueError(
+            f"{who}: block ({i}, {j}) of head {h} in sample {b} of block_mask is {said} pairs of it. PyTorch's eager "
+            "attention would follow mask_mod, its compiled one the blocks: say in mask_mod what is meant, for example "
+            "with blocks[q_idx // 128, kv_idx // 128]"
+        )
+    checked[block_mask] = key
+    return lengths
