@@ -19,9 +19,9 @@
 #include "multihead/core/files.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
-#include "multihead/kernels/isa.h"
-#include "multihead/kernels/peak.h"
-#include "multihead/kernels/precision.h"
+#include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/matmul/precision.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {

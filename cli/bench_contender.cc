@@ -7,7 +7,7 @@
 #include "cli/rival_process.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/peak.h"
+#include "multihead/kernels/cpu/peak.h"
 #include "multihead/ops/shape.h"
 #include "multihead/train/signals.h"
 

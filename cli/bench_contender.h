@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/bench_shape.h"
-#include "multihead/ops/attention.h"
+#include "multihead/ops/attention/attention.h"
 
 namespace multihead::cli {
 

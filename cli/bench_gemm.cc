@@ -9,10 +9,10 @@
 #include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
-#include "multihead/kernels/gemm.h"
-#include "multihead/kernels/isa.h"
-#include "multihead/kernels/peak.h"
-#include "multihead/kernels/precision.h"
+#include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/matmul/precision.h"
 
 namespace multihead::cli {
 namespace {

@@ -18,8 +18,8 @@
 #include "multihead/core/parallel.h"
 #include "multihead/core/threads.h"
 #include "multihead/core/version.h"
-#include "multihead/kernels/isa.h"
-#include "multihead/kernels/precision.h"
+#include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/matmul/precision.h"
 
 namespace multihead::cli {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
-#include "multihead/core/gradient_lock.h"
-#include "multihead/kernels/accumulate.h"
+#include "multihead/core/gradient_lock-inl.h"
+#include "multihead/kernels/elementwise/accumulate.h"
 
 namespace multihead {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "multihead/core/gradient_lock.h"
+#include "multihead/core/gradient_lock-inl.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/tensor.h"
 

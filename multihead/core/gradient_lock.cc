@@ -1,4 +1,4 @@
-#include "multihead/core/gradient_lock.h"
+#include "multihead/core/gradient_lock-inl.h"
 
 #include <pthread.h>
 

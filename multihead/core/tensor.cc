@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "multihead/core/error.h"
-#include "multihead/core/gradient_lock.h"
+#include "multihead/core/gradient_lock-inl.h"
 
 namespace multihead {
 namespace {

@@ -9,8 +9,8 @@
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
 #include "multihead/generate/beam_rules-inl.h"
-#include "multihead/kernels/softmax.h"
-#include "multihead/kernels/token_attention.h"
+#include "multihead/kernels/attention/token_attention.h"
+#include "multihead/kernels/reduce/softmax.h"
 
 namespace multihead {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "multihead/core/tensor.h"
-#include "multihead/kernels/packed_linear.h"
+#include "multihead/kernels/matmul/packed_linear.h"
 #include "multihead/ops/activation.h"
 
 namespace multihead::models {

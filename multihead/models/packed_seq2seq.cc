@@ -5,8 +5,8 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/kernels/norm.h"
-#include "multihead/kernels/token_attention.h"
+#include "multihead/kernels/attention/token_attention.h"
+#include "multihead/kernels/reduce/norm.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {

@@ -8,7 +8,7 @@
 #include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/io/safetensors.h"
-#include "multihead/kernels/attention.h"
+#include "multihead/kernels/attention/attention.h"
 #include "multihead/nn/module.h"
 
 namespace multihead::models {

@@ -7,8 +7,8 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/nn/encoder_decoder.h"
+#include "multihead/ops/attention/mask.h"
 #include "multihead/ops/elementwise.h"
-#include "multihead/ops/mask.h"
 
 namespace multihead::nn {
 namespace {

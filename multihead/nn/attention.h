@@ -7,7 +7,7 @@
 
 #include "multihead/nn/norm.h"
 #include "multihead/nn/state.h"
-#include "multihead/ops/attention.h"
+#include "multihead/ops/attention/attention.h"
 #include "multihead/ops/rotary.h"
 
 namespace multihead::nn {

@@ -4,7 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/attention.h"
+#include "multihead/kernels/attention/attention.h"
 
 namespace multihead::nn {
 namespace {

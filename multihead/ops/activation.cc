@@ -1,8 +1,8 @@
 #include "multihead/ops/activation.h"
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/activation.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/elementwise/activation.h"
+#include "multihead/ops/dispatch-inl.h"
 
 namespace multihead {
 namespace {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "multihead/core/tensor.h"
-#include "multihead/kernels/gemm.h"
+#include "multihead/kernels/matmul/gemm.h"
 
 namespace multihead {
 

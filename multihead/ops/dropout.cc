@@ -1,9 +1,9 @@
 #include "multihead/ops/dropout.h"
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/activation.h"
-#include "multihead/kernels/dropout.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/elementwise/activation.h"
+#include "multihead/kernels/elementwise/dropout.h"
+#include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
 
 namespace multihead {

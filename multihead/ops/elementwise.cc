@@ -1,9 +1,9 @@
 #include "multihead/ops/elementwise.h"
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/elementwise.h"
-#include "multihead/kernels/sum.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/elementwise/elementwise.h"
+#include "multihead/kernels/reduce/sum.h"
+#include "multihead/ops/dispatch-inl.h"
 
 namespace multihead {
 namespace {

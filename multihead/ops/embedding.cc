@@ -1,8 +1,8 @@
 #include "multihead/ops/embedding.h"
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/embedding.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/elementwise/embedding.h"
+#include "multihead/ops/dispatch-inl.h"
 
 namespace multihead {
 

@@ -44,7 +44,8 @@ std::map<std::string, std::string> public_ops() {
   static const std::regex declaration(
       R"((?:^|\n)(?:inline )?(?:Tensor|std::vector<Tensor>|AddNorm|AttentionPart) ([a-z0-9_]+)\()");
   std::map<std::string, std::string> ops;
-  for (const auto& entry : fs::directory_iterator(fs::path(MULTIHEAD_SOURCE_DIR) / "multihead/ops")) {
+  for (const auto& entry :
+       fs::recursive_directory_iterator(fs::path(MULTIHEAD_SOURCE_DIR) / "multihead/ops")) {
     if (entry.path().extension() != ".h") continue;
     std::string text = text_of(entry.path());
     // What lies in namespace detail is not public.

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/activation.h"
-#include "multihead/kernels/sum.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/elementwise/activation.h"
+#include "multihead/kernels/reduce/sum.h"
+#include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
 
 namespace multihead {

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/cross_entropy.h"
-#include "multihead/kernels/elementwise.h"
-#include "multihead/kernels/gemm.h"
-#include "multihead/kernels/sum.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/elementwise/elementwise.h"
+#include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/reduce/cross_entropy.h"
+#include "multihead/kernels/reduce/sum.h"
+#include "multihead/ops/dispatch-inl.h"
 
 namespace multihead {
 namespace {

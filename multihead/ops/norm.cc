@@ -1,8 +1,8 @@
 #include "multihead/ops/norm.h"
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/norm.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/reduce/norm.h"
+#include "multihead/ops/dispatch-inl.h"
 
 namespace multihead {
 namespace {

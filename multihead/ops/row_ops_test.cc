@@ -4,7 +4,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
-#include "multihead/kernels/dropout.h"
+#include "multihead/kernels/elementwise/dropout.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/strided_copy.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/elementwise/strided_copy.h"
+#include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
 
 namespace multihead {

@@ -1,8 +1,8 @@
 #include "multihead/ops/softmax.h"
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/softmax.h"
-#include "multihead/ops/dispatch.h"
+#include "multihead/kernels/reduce/softmax.h"
+#include "multihead/ops/dispatch-inl.h"
 
 namespace multihead {
 namespace {

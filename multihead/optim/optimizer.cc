@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
-#include "multihead/kernels/optimizer.h"
+#include "multihead/kernels/elementwise/optimizer.h"
 
 namespace multihead::optim {
 namespace {

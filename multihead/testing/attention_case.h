@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/kernels/attention_reference.h"
+#include "multihead/kernels/attention/reference-inl.h"
 
 namespace multihead::testing {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "multihead/ops/attention.h"
-#include "multihead/ops/mask_mod.h"
+#include "multihead/ops/attention/attention.h"
+#include "multihead/ops/attention/mask_mod.h"
 
 namespace multihead::testing {
 

@@ -12,7 +12,7 @@
 
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
-#include "multihead/kernels/isa.h"
+#include "multihead/kernels/cpu/isa.h"
 
 namespace multihead::testing {
 

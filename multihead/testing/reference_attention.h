@@ -2,4 +2,4 @@
 // f64 attention runs on it.
 #pragma once
 
-#include "multihead/kernels/attention_reference.h"
+#include "multihead/kernels/attention/reference-inl.h"

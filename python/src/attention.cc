@@ -9,8 +9,8 @@
 
 #include "multihead/core/error.h"
 #include "multihead/nn/positions.h"
-#include "multihead/ops/attention_profiles.h"
-#include "multihead/ops/mask.h"
+#include "multihead/ops/attention/mask.h"
+#include "multihead/ops/attention/profiles.h"
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"
 #include "python/src/names.h"

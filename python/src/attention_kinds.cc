@@ -5,8 +5,8 @@
 #include <string>
 #include <type_traits>
 
-#include "multihead/ops/attention_composed.h"
-#include "multihead/ops/attention_explain.h"
+#include "multihead/ops/attention/composed.h"
+#include "multihead/ops/attention/explain.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"

@@ -10,7 +10,7 @@
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/names.h"
-#include "python/src/score_program.h"
+#include "python/src/score_program/program.h"
 
 namespace multihead::python {
 

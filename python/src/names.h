@@ -6,7 +6,7 @@
 #include "multihead/nn/norm.h"
 #include "multihead/nn/positions.h"
 #include "multihead/ops/activation.h"
-#include "multihead/ops/attention_options.h"
+#include "multihead/ops/attention/options.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/rotary.h"
 #include "python/src/convert.h"

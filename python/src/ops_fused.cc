@@ -9,10 +9,10 @@
 
 #include "multihead/core/error.h"
 #include "multihead/ops/activation.h"
+#include "multihead/ops/attention/masked_softmax.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/loss.h"
-#include "multihead/ops/masked_softmax.h"
 #include "multihead/ops/norm.h"
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"

@@ -7,13 +7,13 @@
 #include <optional>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/ops/attention_call.h"
-#include "multihead/ops/attention_check.h"
+#include "multihead/ops/attention/call-inl.h"
+#include "multihead/ops/attention/check-inl.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/host_threads.h"
 #include "python/src/interrupt.h"
-#include "python/src/score_program_match.h"
+#include "python/src/score_program/match.h"
 #include "python/src/torch_exchange.h"
 
 namespace multihead::python {

@@ -149,7 +149,7 @@ REASONS = {name for names in INTERNAL.values() for name in names.split()}
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_public_name_of_cpp_is_in_python_or_has_a_reason(folder):
     missing = {}
-    for header in sorted((HEADERS / folder).glob("*.h")):
+    for header in sorted((HEADERS / folder).rglob("*.h")):
         if header.name.endswith("-inl.h"):
             continue
         for name in sorted(public_names(header)):
@@ -181,7 +181,7 @@ def test_the_page_of_the_texts_names_tells_the_truth():
 @pytest.mark.parametrize("folder", ["nn", "models"])
 def test_every_public_member_of_a_class_is_in_python_or_has_a_reason(folder):
     missing, classes = [], 0
-    for header in sorted((HEADERS / folder).glob("*.h")):
+    for header in sorted((HEADERS / folder).rglob("*.h")):
         for name, members in public_members(header):
             ours = next((getattr(place, name) for place in PLACES if hasattr(place, name)), None)
             if not isinstance(ours, type):

@@ -1,6 +1,6 @@
 """Values and gradients of PyTorch's attention in f64, as a C++ table.
 
-    python tools/goldens/attention.py > multihead/ops/attention_goldens.inc
+    python tools/goldens/attention.py > multihead/ops/attention/goldens.inc
 
 Inputs are not stored: element n of tensor number s is sin(0.7 n + s), in C++ and here.
 """

@@ -1,4 +1,4 @@
-"""Coefficients of multihead/kernels/math-inl.h and of Exp2 in attention_tile-inl.h: minimax fits in relative error.
+"""Coefficients of multihead/kernels/simd/math-inl.h and of Exp2 in attention_tile-inl.h: minimax fits in relative error.
 
 Weighted least squares whose weights grow where the error is large (Lawson); rational functions are made linear
 by dividing by the denominator of the round before (Sanathanan-Koerner). Needs mpmath and numpy.

@@ -1,0 +1,267 @@
+// Attention on tiles, with the plain loops in place of the instructions: accuracy on every option, equal
+// bits, and what must not leak.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/testing/attention_case.h"
+#include "multihead/testing/attention_poison.h"
+
+namespace multihead::kernels {
+namespace {
+
+using multihead::testing::AttentionCase;
+using multihead::testing::CaseOptions;
+using multihead::testing::ExcludedBy;
+using multihead::testing::kEveryExclusion;
+using multihead::testing::PoisonedTwins;
+
+struct Result {
+  std::vector<float> out, lse;
+};
+
+constexpr MatmulPrecision kAll[] = {MatmulPrecision::high, MatmulPrecision::medium,
+                                    MatmulPrecision::highest_tiles};
+
+Result run_f32(AttentionCase& c, MatmulPrecision precision, TileUnit unit = TileUnit::emulated) {
+  Result r{std::vector<float>(c.d_out.size(), std::nanf("")), c.poisoned<float>().lse};
+  attention_forward_on_tiles(c.problem, c.terms<float>(),
+                             AttentionInput<float>{c.query.data(), c.key.data(), c.value.data(),
+                                                   c.query_strides, c.key_strides, c.value_strides},
+                             AttentionOutput<float>{r.out.data(), c.out_strides, r.lse.data(), c.lse_strides},
+                             precision, unit);
+  return r;
+}
+
+Result run_bf16(AttentionCase& c, TileUnit unit = TileUnit::emulated) {
+  const auto narrow = [](const std::vector<float>& x) { return std::vector<BFloat16>(x.begin(), x.end()); };
+  const auto q = narrow(c.query), k = narrow(c.key), v = narrow(c.value);
+  std::vector<BFloat16> out(c.d_out.size(), BFloat16(std::nanf("")));
+  Result r{{}, c.poisoned<float>().lse};
+  attention_forward_on_tiles(
+      c.problem, c.terms<float>(),
+      AttentionInput<BFloat16>{q.data(), k.data(), v.data(), c.query_strides, c.key_strides, c.value_strides},
+      AttentionOutput<BFloat16, float>{out.data(), c.out_strides, r.lse.data(), c.lse_strides}, unit);
+  for (BFloat16 x : out) r.out.push_back(static_cast<float>(x));
+  return r;
+}
+
+// Every precision, and bf16.
+void each_kind(
+    const std::function<void(const std::string&, const std::function<Result(AttentionCase&)>&)>& f) {
+  for (MatmulPrecision p : kAll) {
+    f(std::string(precision_name(p)), [p](AttentionCase& c) { return run_f32(c, p); });
+  }
+  f("bf16", [](AttentionCase& c) { return run_bf16(c); });
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
+}
+
+std::vector<CaseOptions> cases() {
+  std::vector<CaseOptions> list;
+  for (uint32_t seed = 1; seed <= 32; ++seed) {
+    CaseOptions o;
+    o.seed = seed, o.batch = 2, o.kv_heads = 2, o.heads = seed % 3 == 0 ? 2 : 6;
+    const int64_t queries[] = {1, 3, 67, 130}, keys[] = {97, 300, 515, 31},
+                  dims[] = {16, 31, 40, 64, 80, 1, 128};
+    o.queries = queries[seed % 4], o.keys = keys[seed / 2 % 4], o.head_dim = dims[seed % 7];
+    o.value_dim = dims[seed / 2 % 7], o.causal = seed % 2 == 0;
+    if (seed % 5 == 0) o.window_left = 71;
+    if (seed % 7 == 0) o.alibi = true, o.softcap = 5;
+    if (seed % 8 == 0) o.keep = multihead::testing::Keep::per_sample;
+    if (seed % 9 == 0) o.bias = multihead::testing::Bias::full;
+    if (seed % 10 == 1) o.score_function = true, o.mask_function = true;
+    if (seed % 11 == 0) o.dropout = 0.25;
+    if (seed % 4 == 1) o.layout = multihead::testing::Layout::bthd;
+    if (seed % 6 == 1) o.key_lengths = true;
+    if (seed % 13 == 0) o.query_lengths = o.intervals = true;
+    list.push_back(o);
+  }
+  return list;
+}
+
+TEST(AttentionAmxTest, AsAccurateAsItsParts) {
+  for (const CaseOptions& o : cases()) {
+    SCOPED_TRACE(concat("seed ", o.seed));
+    AttentionCase c(o);
+    const auto exact = c.reference<double>(false);
+    const auto naive = c.reference<float>(false);
+    const double top = multihead::testing::largest(exact.out);
+    const auto rms = [&](const std::vector<float>& x) {
+      return multihead::testing::distance(x, exact.out).rms / top;
+    };
+    const double f32 = multihead::testing::distance(naive.out, exact.out).rms / top;
+    const Result six = run_f32(c, MatmulPrecision::highest_tiles);
+    EXPECT_LE(rms(six.out), 1.5 * f32 + 1e-7);
+    EXPECT_LE(multihead::testing::distance(six.lse, exact.lse).max,
+              1e-5 * std::max(1.0, multihead::testing::largest(exact.lse)));
+    EXPECT_LE(rms(run_f32(c, MatmulPrecision::high).out), 1e-5);
+    EXPECT_LE(rms(run_f32(c, MatmulPrecision::medium).out), 5e-3);
+    for (auto* x : {&c.query, &c.key, &c.value}) {
+      for (float& v : *x) v = static_cast<float>(BFloat16(v));
+    }
+    const auto rounded = c.reference<double>(false);
+    const Result half = run_bf16(c);
+    EXPECT_LE(multihead::testing::distance(half.out, rounded.out).max,
+              1.5 * 0x1p-8 * multihead::testing::largest(rounded.out));
+    EXPECT_LE(multihead::testing::distance(half.out, rounded.out).rms,
+              1.5 * 0x1p-9 * multihead::testing::largest(rounded.out));
+    EXPECT_LE(multihead::testing::distance(half.lse, rounded.lse).max,
+              1e-5 * std::max(1.0, multihead::testing::largest(rounded.lse)));
+  }
+}
+
+// The figures that docs/performance.md gives: rms of the error over rms of the result.
+TEST(AttentionAmxTest, ErrorsOfTheWords) {
+  CaseOptions o;
+  o.batch = 1, o.heads = o.kv_heads = 2, o.queries = o.keys = 512, o.head_dim = o.value_dim = 64;
+  AttentionCase c(o);
+  const auto exact = c.reference<double>(false);
+  double size = 0;
+  for (double x : exact.out) size += x * x;
+  size = std::sqrt(size / static_cast<double>(exact.out.size()));
+  const auto error = [&](MatmulPrecision p) {
+    const double e = multihead::testing::distance(run_f32(c, p).out, exact.out).rms / size;
+    RecordProperty(std::string(precision_name(p)), ::testing::PrintToString(e));
+    return e;
+  };
+  EXPECT_LE(error(MatmulPrecision::highest_tiles), 1e-6);
+  const double high = error(MatmulPrecision::high);
+  EXPECT_LE(high, 1e-5);
+  EXPECT_GE(high, 1e-6);  // it is not the six products
+  EXPECT_LE(error(MatmulPrecision::medium), 5e-3);
+}
+
+TEST(AttentionAmxTest, AnyNumberOfThreads) {
+  const int before = num_threads();
+  for (const CaseOptions& o : cases()) {
+    if (o.seed % 3 != 0) continue;
+    AttentionCase c(o);
+    each_kind([&](const std::string& kind, const auto& run) {
+      set_num_threads(1);
+      const Result one = run(c);
+      for (int threads : {2, 3, 8}) {
+        set_num_threads(threads);
+        const Result more = run(c);
+        EXPECT_TRUE(same_bits(one.out, more.out)) << kind << " " << o.seed << " " << threads;
+        EXPECT_TRUE(same_bits(one.lse, more.lse)) << kind << " " << o.seed << " " << threads;
+      }
+    });
+  }
+  set_num_threads(before);
+}
+
+// A whole prefill, chunks and single tokens; many threads also split the keys of single tokens.
+TEST(AttentionAmxTest, PrefillChunksAndSingleTokens) {
+  const int before = num_threads();
+  for (int64_t window : {-1, 291}) {
+    CaseOptions o;
+    o.batch = 1, o.heads = 4, o.kv_heads = 2, o.queries = o.keys = 1100, o.head_dim = 48, o.value_dim = 80;
+    o.causal = true, o.window_left = window;
+    AttentionCase c(o);
+    for (MatmulPrecision precision : {MatmulPrecision::high, MatmulPrecision::medium}) {
+      set_num_threads(1);
+      const Result whole = run_f32(c, precision);
+      set_num_threads(window < 0 ? 8 : 1);
+      for (int64_t chunk : {1, 7, 300}) {
+        for (int64_t first = chunk == 1 ? 1085 : chunk == 7 ? 1040 : 0; first < o.queries; first += chunk) {
+          const int64_t count = std::min(chunk, o.queries - first);
+          AttentionProblem p = c.problem;
+          p.queries = count, p.keys = first + count, p.diagonal = first;
+          std::vector<float> out(static_cast<size_t>(4 * count * 80), std::nanf(""));
+          attention_forward_on_tiles(
+              p, c.terms<float>(),
+              AttentionInput<float>{c.query.data() + first * 48, c.key.data(), c.value.data(),
+                                    c.query_strides, c.key_strides, c.value_strides},
+              AttentionOutput<float>{out.data(), {4 * count * 80, count * 80, 80}, nullptr, {}}, precision,
+              TileUnit::emulated);
+          for (int64_t h = 0; h < 4; ++h) {
+            ASSERT_EQ(0, std::memcmp(out.data() + h * count * 80, whole.out.data() + (h * 1100 + first) * 80,
+                                     static_cast<size_t>(count * 80) * sizeof(float)))
+                << "chunk " << chunk << " at " << first << " head " << h << " window " << window;
+          }
+        }
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
+// NaN and Inf in keys and values that nobody may see, by lengths, a dense mask, a window and a bias of -inf.
+TEST(AttentionAmxTest, NothingExcludedLeaks) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const ExcludedBy by : kEveryExclusion) {
+    for (int64_t queries : {1, 70}) {
+      for (float poison : {std::nanf(""), inf}) {
+        PoisonedTwins twins(by, queries, poison);
+        each_kind([&](const std::string& name, const auto& run) {
+          const Result a = run(twins.clean), z = run(twins.dirty);
+          for (float x : a.out) ASSERT_TRUE(std::isfinite(x));
+          EXPECT_TRUE(same_bits(a.out, z.out))
+              << name << " excluded by " << static_cast<int>(by) << " poison " << poison;
+          EXPECT_TRUE(same_bits(a.lse, z.lse))
+              << name << " excluded by " << static_cast<int>(by) << " poison " << poison;
+        });
+      }
+    }
+  }
+}
+
+// Where they may be seen, NaN and Inf arise in the elements in which the f32 kernel has them.
+TEST(AttentionAmxTest, SeenNanAndInfAreThoseOfF32) {
+  const float inf = std::numeric_limits<float>::infinity();
+  CaseOptions o;
+  o.batch = 1, o.heads = o.kv_heads = 2, o.queries = 70, o.keys = 290, o.head_dim = 40, o.value_dim = 24;
+  o.causal = true;
+  AttentionCase c(o);
+  c.value[5 * 24 + 3] = inf, c.value[280 * 24 + 7] = std::nanf("");
+  c.query[static_cast<size_t>((70 + 11) * 40)] = inf, c.key[static_cast<size_t>((290 + 283) * 40 + 1)] = -inf;
+  Result f32{std::vector<float>(c.d_out.size()), c.poisoned<float>().lse};
+  attention_forward(c.problem, c.terms<float>(),
+                    AttentionInput<float>{c.query.data(), c.key.data(), c.value.data(), c.query_strides,
+                                          c.key_strides, c.value_strides},
+                    AttentionOutput<float>{f32.out.data(), c.out_strides, f32.lse.data(), c.lse_strides});
+  each_kind([&](const std::string& kind, const auto& run) {
+    const Result r = run(c);
+    for (size_t i = 0; i < r.out.size(); ++i) {
+      ASSERT_EQ(std::isnan(r.out[i]), std::isnan(f32.out[i])) << kind << " " << i;
+      ASSERT_EQ(std::isinf(r.out[i]), std::isinf(f32.out[i])) << kind << " " << i;
+    }
+  });
+}
+
+// Small, so that an emulator gets through. The entry points must come here by themselves.
+TEST(AttentionAmxTest, TheCpuDoesWhatTheLoopsDo) {
+  if (!has_tiles()) GTEST_SKIP() << "needs AMX";
+  for (CaseOptions o : cases()) {
+    o.batch = 1, o.heads = 2, o.kv_heads = 1 + o.seed % 2, o.keys = std::min<int64_t>(o.keys, 300);
+    AttentionCase c(o);
+    for (MatmulPrecision p : kAll) {
+      const Result loops = run_f32(c, p);
+      EXPECT_TRUE(same_bits(loops.out, run_f32(c, p, TileUnit::amx).out)) << o.seed << precision_name(p);
+      set_float32_matmul_precision(p);
+      Result entry{std::vector<float>(c.d_out.size()), c.poisoned<float>().lse};
+      attention_forward(
+          c.problem, c.terms<float>(),
+          AttentionInput<float>{c.query.data(), c.key.data(), c.value.data(), c.query_strides, c.key_strides,
+                                c.value_strides},
+          AttentionOutput<float>{entry.out.data(), c.out_strides, entry.lse.data(), c.lse_strides});
+      set_float32_matmul_precision(MatmulPrecision::highest);
+      EXPECT_TRUE(same_bits(loops.out, entry.out)) << o.seed << precision_name(p);
+      EXPECT_TRUE(same_bits(loops.lse, entry.lse)) << o.seed << precision_name(p);
+    }
+    EXPECT_TRUE(same_bits(run_bf16(c).out, run_bf16(c, TileUnit::amx).out)) << o.seed;
+  }
+}
+
+}  // namespace
+}  // namespace multihead::kernels

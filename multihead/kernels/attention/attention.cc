@@ -1,0 +1,125 @@
+// Entry points of attention: choose the kernel for the type.
+#include "multihead/kernels/attention/attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/attention/reference-inl.h"
+
+namespace multihead::kernels {
+
+void attention_forward(const AttentionProblem& p, const ScoreTerms<double>& t,
+                       const AttentionInput<double>& in, const AttentionOutput<double>& out) {
+  reference_attention_forward(p, t, in, out);
+}
+
+void attention_backward(const AttentionProblem& p, const ScoreTerms<double>& t,
+                        const AttentionInput<double>& in, const AttentionGradient<double>& g) {
+  reference_attention_backward(p, t, in, g);
+}
+
+namespace {
+
+template <class T>
+void set_input(ForwardCall& call, const AttentionInput<T>& in) {
+  call.query = in.query, call.query_strides = in.query_strides;
+  call.key = in.key, call.key_strides = in.key_strides;
+  call.value = in.value, call.value_strides = in.value_strides;
+}
+
+template <class T>
+ForwardCall forward_call(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<T>& in,
+                         const AttentionOutput<T, float>& out) {
+  ForwardCall call = digest_forward(p, t, sizeof(T));
+  set_input(call, in);
+  call.out = out.out, call.out_strides = out.out_strides;
+  call.lse = out.lse, call.lse_strides = out.lse_strides;
+  return call;
+}
+
+BackwardCall backward_call(const AttentionProblem& p, const ScoreTerms<float>& t,
+                           const AttentionInput<float>& in, const AttentionGradient<float>& g) {
+  BackwardCall call;
+  call.forward = digest_forward(p, t, sizeof(float));
+  set_input(call.forward, in);
+  call.f32 = g;
+  return call;
+}
+
+BackwardCall backward_call(const AttentionProblem& p, const ScoreTerms<float>& t,
+                           const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g) {
+  BackwardCall call;
+  call.forward = digest_forward(p, t, sizeof(BFloat16));
+  set_input(call.forward, in);
+  call.bf16 = g;
+  return call;
+}
+
+}  // namespace
+
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                const AttentionInput<float>& in, const AttentionOutput<float>& out,
+                                MatmulPrecision precision, TileUnit unit) {
+  ForwardCall call = forward_call(p, t, in, out);
+  call.tiles = true, call.unit = unit, call.scheme = part_scheme(precision);
+  run_forward(call);
+}
+
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                const AttentionInput<BFloat16>& in,
+                                const AttentionOutput<BFloat16, float>& out, TileUnit unit) {
+  ForwardCall call = forward_call(p, t, in, out);
+  call.tiles = true, call.unit = unit;
+  run_forward(call);
+}
+
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                 const AttentionInput<float>& in, const AttentionGradient<float>& g,
+                                 MatmulPrecision precision, TileUnit unit) {
+  BackwardCall call = backward_call(p, t, in, g);
+  call.forward.tiles = true, call.forward.unit = unit, call.forward.scheme = part_scheme(precision);
+  run_backward(call);
+}
+
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                 const AttentionInput<BFloat16>& in,
+                                 const AttentionGradient<BFloat16, float>& g, TileUnit unit) {
+  BackwardCall call = backward_call(p, t, in, g);
+  call.forward.tiles = true, call.forward.unit = unit;
+  run_backward(call);
+}
+
+void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<float>& in,
+                       const AttentionOutput<float>& out) {
+  if (current_isa() == Isa::baseline) return reference_attention_forward(p, t, in, out);
+  ForwardCall call = forward_call(p, t, in, out);
+  choose_products(call);
+  run_forward(call);
+}
+
+void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
+                        const AttentionInput<float>& in, const AttentionGradient<float>& g) {
+  if (current_isa() == Isa::baseline) return reference_attention_backward(p, t, in, g);
+  BackwardCall call = backward_call(p, t, in, g);
+  choose_products(call.forward);
+  run_backward(call);
+}
+
+void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
+                       const AttentionInput<BFloat16>& in, const AttentionOutput<BFloat16, float>& out) {
+  if (current_isa() == Isa::baseline) return widened_forward(p, t, in, out);
+  ForwardCall call = forward_call(p, t, in, out);
+  choose_products(call);
+  run_forward(call);
+}
+
+void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
+                        const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g) {
+  if (current_isa() == Isa::baseline) return widened_backward(p, t, in, g);
+  BackwardCall call = backward_call(p, t, in, g);
+  choose_products(call.forward);
+  run_backward(call);
+}
+
+}  // namespace multihead::kernels

@@ -1,0 +1,311 @@
+// Scaled dot-product attention on raw pointers: fused forward, backward and decode.
+//
+//   s[q,k] = score_function(scale · ⟨query[q], key[k] + relative_key[k - q]⟩), soft-capped, + bias
+//            + relative bias + ALiBi
+//   p[q,k] = softmax over the keys that row q may see;  out[q] = Σ_k dropout(p[q,k]) · value[k]
+//
+// Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> out [B, H, Tq, Dv];
+//           H % Hkv == 0 and query head h reads key head h / (H / Hkv). The last axis is contiguous, the
+//           others have any strides (0 included for inputs). Any size may be 0.
+// Memory    O(Tq + Tk) beyond the arguments; the [Tq, Tk] scores are never stored.
+// Bits      f32 results depend on the row and its keys alone: not on threads, batch, padding, chunking or
+//           (among FMA targets) vector width. See attention_key_block. bf16 keeps all of that but the last:
+//           where has_tiles() or bf16_dots() holds, tiles or products of pairs round differently from
+//           widening (matmul/precision.h, cpu/isa.h).
+// Errors    Callers check shapes and values; kernels throw only std::bad_alloc.
+//
+// The options are plain data: AttentionProblem (sizes, exclusions, dropout), ScoreTerms (what changes a
+// score), AttentionInput / AttentionOutput / AttentionGradient (pointers).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "multihead/core/dtype.h"
+#include "multihead/kernels/cpu/isa.h"
+
+namespace multihead::kernels {
+
+/// Distances in elements between neighbours along an axis of [B, H, T, D]; the last axis has distance 1.
+struct Strides3 {
+  int64_t batch = 0, head = 0, token = 0;
+};
+
+/// As Strides3 for [B, H, Tq, Tk]; 0 broadcasts an axis.
+struct Strides4 {
+  int64_t batch = 0, head = 0, query = 0, key = 0;
+};
+
+/// One sequence of a ragged batch: rows [query_begin, query_begin + query_count) of the packed queries attend
+/// to rows [key_begin, key_begin + key_count) of the packed keys.
+struct AttentionSequence {
+  int64_t query_begin = 0, query_count = 0, key_begin = 0, key_count = 0;
+};
+
+/// What a row without any allowed key gives. Its log-sum-exp is -inf and its d_query zero under each policy.
+enum class EmptyRow {
+  zero,     ///< output 0, no gradient
+  uniform,  ///< weight 1/Tk on every key, excluded ones too, as implementations with finite sentinels do
+  nan,      ///< output NaN, no gradient
+};
+
+/// How a block of the score matrix is treated.
+enum class BlockClass : uint8_t { empty = 0, full = 1, partial = 2 };
+
+/// Element (batch, head, query, key) of a rectangle of keep flags; keep[k * stride + q], 1 = may attend.
+struct KeepTile {
+  uint8_t* keep = nullptr;
+  int64_t stride = 0;
+  int64_t batch = 0, head = 0, query_begin = 0, query_count = 0, key_begin = 0, key_count = 0;
+};
+
+/// A mask given by code. `classify` may be null (every block is then partial).
+struct MaskFunction {
+  const void* context = nullptr;
+  /// Writes 0 or 1 to every element of the tile.
+  void (*fill)(const void* context, const KeepTile& tile) = nullptr;
+  /// Class of the block whose place and size `tile` gives (its keep pointer is null).
+  BlockClass (*classify)(const void* context, const KeepTile& tile) = nullptr;
+  explicit operator bool() const { return fill != nullptr; }
+};
+
+/// Sizes, exclusions and dropout. Query i of sample b sees key j iff all of these hold:
+///   j < key_lengths[b], i < query_lengths[b], key_begin[b,i] <= j < key_end[b,i],
+///   causal:        j <= i + diagonal(b)
+///   window_left:   j >= i + diagonal(b) - window_left       (negative: open)
+///   window_right:  j <= i + diagonal(b) + window_right      (negative: open)
+///   keep[b,h,i,j] != 0, mask_function.
+struct AttentionProblem {
+  int64_t batch = 0, heads = 0, kv_heads = 0;
+  int64_t queries = 0, keys = 0;  ///< Tq, Tk; in a ragged batch the largest of the sequences
+  int64_t head_dim = 0, value_dim = 0;
+  double scale = 1.0;  ///< any number; the op passes 1/sqrt(head_dim) by default
+
+  /// Ragged batch: [batch] entries; the batch stride of query, key, value, out and lse is then 0, and indices
+  /// of queries and keys everywhere else (masks, biases, dropout) count from the sequence's own start.
+  const AttentionSequence* sequences = nullptr;
+
+  bool causal = false;
+  const int64_t* diagonals = nullptr;  ///< [batch]; null: `diagonal` for all
+  int64_t diagonal = 0;                ///< Tk - Tq lets the last query see the last key
+  int64_t window_left = -1, window_right = -1;
+  const int64_t* key_lengths = nullptr;    ///< [batch]
+  const int64_t* query_lengths = nullptr;  ///< [batch]
+  const int64_t* key_begin = nullptr;      ///< [batch, queries] (stride interval_stride between samples)
+  const int64_t* key_end = nullptr;        ///< likewise, exclusive
+  int64_t interval_stride = 0;             ///< 0: the same intervals for every sample
+  const uint8_t* keep = nullptr;           ///< dense mask, 1 = may attend
+  Strides4 keep_strides;
+  const uint8_t* keep_classes = nullptr;  ///< from attention_keep_classes; null: computed at each call
+  MaskFunction mask_function;
+
+  double dropout_p = 0.0;    ///< in [0, 1]; survivors are divided by 1 - p
+  uint64_t dropout_key = 0;  ///< see attention_dropout_keep; e.g. two words of a RandomStream's first block
+  EmptyRow empty_row = EmptyRow::zero;
+
+  int64_t group() const { return kv_heads ? heads / kv_heads : 0; }
+  int64_t query_count(int64_t b) const { return sequences ? sequences[b].query_count : queries; }
+  int64_t key_count(int64_t b) const { return sequences ? sequences[b].key_count : keys; }
+  int64_t query_begin(int64_t b) const { return sequences ? sequences[b].query_begin : 0; }
+  int64_t key_begin_row(int64_t b) const { return sequences ? sequences[b].key_begin : 0; }
+  int64_t diagonal_of(int64_t b) const { return diagonals ? diagonals[b] : diagonal; }
+};
+
+/// A rectangle of scores of one (batch, head): scores[k * stride + q] for q < query_count, k < key_count.
+template <class T>
+struct ScoreTile {
+  T* scores = nullptr;
+  int64_t stride = 0;
+  int64_t batch = 0, head = 0, query_begin = 0, query_count = 0, key_begin = 0, key_count = 0;
+};
+
+/// A user's score function. Tiles may hold keys that a mask excludes afterwards.
+template <class T>
+struct ScoreFunction {
+  const void* context = nullptr;
+  /// scores <- f(scores)
+  void (*apply)(const void* context, const ScoreTile<T>& tile) = nullptr;
+  /// scores <- f(scores), derivative[k * stride + q] <- f'(scores). Null: no backward.
+  void (*apply_with_derivative)(const void* context, const ScoreTile<T>& tile, T* derivative) = nullptr;
+  /// In reverse, for a function of `captured` numbers that ask for a gradient: d_scores[k * stride + q], the
+  /// gradients of f(scores), become those of scores, and sums[captured] takes up those of the captured
+  /// numbers. Scores whose gradient is 0 add nothing. Null: there are none.
+  void (*backward)(const void* context, const ScoreTile<T>& tile, T* d_scores, T* sums) = nullptr;
+  int64_t captured = 0;
+  explicit operator bool() const { return apply != nullptr; }
+};
+
+/// A vector per distance, added to every key before it meets the query: for query i and key j of head h the
+/// row data[h * head_stride + clamp(j - i - diagonal + center, 0, span - 1) * row_stride], head_dim numbers.
+template <class T>
+struct RelativeKey {
+  const T* data = nullptr;
+  int64_t head_stride = 0, row_stride = 0;  ///< head_stride 0: the same rows for every head
+  int64_t span = 0, center = 0;
+  explicit operator bool() const { return data != nullptr; }
+};
+
+/// What makes a score besides query and key, in this order: relative key, then (after the scaling)
+/// score_function, softcap, bias, relative bias, ALiBi.
+template <class T>
+struct ScoreTerms {
+  RelativeKey<T> relative_key;
+  ScoreFunction<T> score_function;
+  double softcap = 0.0;  ///< c > 0: c · tanh(s / c)
+  const T* bias = nullptr;
+  Strides4 bias_strides;
+  /// relative_bias[h * relative_stride + clamp(j - i - diagonal + relative_center, 0, relative_span - 1)]
+  const T* relative_bias = nullptr;
+  int64_t relative_stride = 0, relative_span = 0, relative_center = 0;
+  /// - slope[b * alibi_batch_stride + h * alibi_stride] · |i + diagonal - j|; batch stride 0: the same slopes
+  /// for every sample.
+  const T* alibi_slopes = nullptr;
+  int64_t alibi_stride = 1, alibi_batch_stride = 0;
+
+  bool any() const {
+    return relative_key || score_function || softcap > 0 || bias || relative_bias || alibi_slopes;
+  }
+};
+
+template <class T>
+struct AttentionInput {
+  const T* query = nullptr;
+  const T* key = nullptr;
+  const T* value = nullptr;
+  Strides3 query_strides, key_strides, value_strides;
+};
+
+/// `lse` (natural logarithm, -inf for empty rows) has index b·lse_strides.batch + h·lse_strides.head + row;
+/// its token stride is 1. It may be null in the forward pass.
+template <class T, class Accum = T>
+struct AttentionOutput {
+  T* out = nullptr;
+  Strides3 out_strides;
+  Accum* lse = nullptr;
+  Strides3 lse_strides;
+};
+
+/// Backward. Gradients are overwritten, except where `accumulate` is set. Null pointers are not computed.
+template <class T, class Accum = T>
+struct AttentionGradient {
+  const T* out = nullptr;  ///< the forward's output
+  Strides3 out_strides;
+  const Accum* lse = nullptr;  ///< the forward's log-sum-exp
+  Strides3 lse_strides;
+  const T* d_out = nullptr;
+  Strides3 d_out_strides;
+  const Accum* d_lse = nullptr;  ///< strides: lse_strides; empty rows are not read. Null: lse had no use
+
+  T* d_query = nullptr;
+  T* d_key = nullptr;
+  T* d_value = nullptr;
+  Strides3 d_query_strides, d_key_strides, d_value_strides;
+  Accum* d_bias = nullptr;  ///< strides: ScoreTerms::bias_strides; broadcast axes are summed
+  Accum* d_relative_bias = nullptr;
+  Accum* d_alibi_slopes = nullptr;
+  Accum* d_relative_key = nullptr;  ///< [H, span, head_dim], contiguous
+  Accum* d_captured = nullptr;      ///< [ScoreFunction::captured]
+  bool accumulate = false;          ///< add to the gradients of score terms instead of zeroing them first
+};
+
+// The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32;
+// in the forward pass with bf16_dots(), probabilities are rounded to bf16 before the product with the values,
+// with has_tiles() probabilities and score gradients before any product.
+// f64: the plain specification of reference-inl.h, parallel over batch and heads.
+void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
+                       const AttentionOutput<float>&);
+void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<BFloat16>&,
+                       const AttentionOutput<BFloat16, float>&);
+void attention_forward(const AttentionProblem&, const ScoreTerms<double>&, const AttentionInput<double>&,
+                       const AttentionOutput<double>&);
+
+/// Deterministic; parallel also when batch · heads is 1.
+void attention_backward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
+                        const AttentionGradient<float>&);
+void attention_backward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<BFloat16>&,
+                        const AttentionGradient<BFloat16, float>&);
+void attention_backward(const AttentionProblem&, const ScoreTerms<double>&, const AttentionInput<double>&,
+                        const AttentionGradient<double>&);
+
+/// Whether dropout with this key lets element (b, h, q, k) live; the same on every path.
+///
+/// words = Philox4x32-10(counter {q, k / 16, h, b}, key {low, high half of dropout_key}); the word
+/// (k / 4) % 4, rotated right by 8 · (k % 4) bits, must be >= round(p · 2^32). p >= 1 keeps nothing.
+bool attention_dropout_keep(uint64_t dropout_key, int64_t b, int64_t h, int64_t q, int64_t k, double p);
+
+/// Keys are processed in blocks at multiples of this position whatever the shape: each block's softmax state
+/// starts from zero and is merged in order. That is what makes chunks, splits and paddings agree bit for bit.
+inline constexpr int64_t attention_key_block = 256;
+
+// --- Dense masks -----------------------------------------------------------------------------------------
+
+/// Grid of the block summary of a dense mask.
+inline constexpr int64_t attention_keep_rows = 64, attention_keep_columns = 64;
+/// Bytes that attention_keep_classes writes for `problem.keep`.
+int64_t attention_keep_classes_size(const AttentionProblem& problem);
+/// Class of every block of problem.keep; compute it once and set problem.keep_classes.
+void attention_keep_classes(const AttentionProblem& problem, uint8_t* classes);
+
+/// Per query the interval of keys with the same document id; ids of one document must be contiguous.
+/// Sizes: query_ids, key_begin, key_end [queries]; key_ids [keys]. False if the keys' documents are not
+/// contiguous: such a mask needs the dense form.
+bool attention_document_intervals(const int64_t* query_ids, int64_t queries, const int64_t* key_ids,
+                                  int64_t keys, int64_t* key_begin, int64_t* key_end);
+
+// --- Looking inside --------------------------------------------------------------------------------------
+
+enum class CaptureStage { scores, probabilities, after_dropout };
+
+/// One row to capture.
+struct CaptureRow {
+  int64_t batch = 0, head = 0, query = 0;
+};
+
+/// weights[n * weights_stride + j] for row n and key j < key_count(batch): the final score (-inf where
+/// excluded), the probability, or the probability after dropout, from the forward's lse.
+template <class T>
+void attention_capture(const AttentionProblem&, const ScoreTerms<T>&, const AttentionInput<T>&, const T* lse,
+                       const Strides3& lse_strides, CaptureStage stage, const CaptureRow* rows, int64_t count,
+                       T* weights, int64_t weights_stride);
+
+/// Summaries of the probabilities without the [Tq, Tk] matrix; null pointers are not computed.
+/// Contiguous: key_mass [B, H, keys] (sum over queries), entropy [B, H, queries] (nats),
+/// top_weights and top_keys [B, H, queries, top_k] (largest first; absent keys: weight 0, key -1).
+struct AttentionSummary {
+  float* key_mass = nullptr;
+  float* entropy = nullptr;
+  int64_t top_k = 0;
+  float* top_weights = nullptr;
+  int64_t* top_keys = nullptr;
+};
+void attention_summary(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
+                       const float* lse, const Strides3& lse_strides, const AttentionSummary&);
+
+/// Merges two results over disjoint key sets: out and lse take the union's values. Contiguous [rows,
+/// value_dim].
+void attention_merge(int64_t rows, int64_t value_dim, float* out, float* lse, const float* other_out,
+                     const float* other_lse);
+
+// --- Planning --------------------------------------------------------------------------------------------
+
+/// How the operands of a call lie in memory.
+struct AttentionStrides {
+  Strides3 query, key, value;
+  bool bf16 = false;  ///< their type, else f32
+};
+
+struct AttentionPlan {
+  std::string kernel;  ///< "tiled f32", "split-key f32", "reference f64", …
+  Isa isa = Isa::baseline;
+  int64_t query_tile = 0, key_block = 0;
+  int64_t tasks = 0, key_splits = 1;
+  int64_t workspace_bytes = 0;  ///< forward, all threads, beyond arguments
+  int64_t backward_workspace_bytes = 0;
+  double useful_pairs = 0;    ///< (query, key) pairs that the analytic masks allow
+  double computed_pairs = 0;  ///< pairs in blocks that are not skipped
+  std::string reasons;        ///< one line per decision
+};
+AttentionPlan attention_plan(const AttentionProblem&, const ScoreTerms<float>&, const AttentionStrides&,
+                             int threads);
+
+}  // namespace multihead::kernels

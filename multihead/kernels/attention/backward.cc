@@ -1,0 +1,446 @@
+// Backward attention by recomputation, f32 arithmetic: nothing of size [Tq, Tk] is kept from the forward.
+//
+// Per key block of 128 (at absolute positions) and tile of 64 queries, everything [key][query]:
+//   S = K · Qᵀ,  P = e^(S - lse),  dP = V · dOᵀ,  dS = P · (dP - ⟨O, dO⟩)
+//   dV[k] += P · dO,  dK[k] += dS · Q       rows are keys, A runs along queries
+//   dQ[q] += dSᵀ · K                        rows are queries, A runs along keys: the same memory, other
+//   stride
+// Qᵀ and dOᵀ are packed once per head. Each element of a gradient is a sum of chains in order: those of dV
+// and dK lie within a tile, those of dQ are the forward pass's. Key blocks of one head may run on several
+// threads: a block waits for its turn at each tile's dQ, which follows the block before it like a wave.
+//
+// Relative keys (term_gradients-inl.h) add two products of dS laid out by distance: with the table's
+// rows to dQ, in turn after the keys' share, and with the queries to the table's gradient. A block sums its
+// own rows of that, Tq + 128 at most, and the blocks' sums are added in order.
+//
+// Where tiles multiply (backward_amx-inl.h), the same five products come from packed operands.
+//
+// As in the forward pass, zero times NaN is caught at the end: the caller repeats the head by the
+// specification if a gradient is not finite and something was excluded.
+#include "multihead/kernels/attention/backward-inl.h"
+
+#include <algorithm>
+#include <thread>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/attention/backward.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#if HWY_TARGET == HWY_SCALAR  // without vectors the specification itself runs: the driver never comes here
+namespace multihead::kernels::HWY_NAMESPACE {
+void BackwardPrepare(const BackwardTaskArgs&) {}
+bool BackwardBlock(const BackwardTaskArgs&) { return true; }
+bool BackwardFinish(const BackwardTaskArgs&) { return true; }
+}  // namespace multihead::kernels::HWY_NAMESPACE
+#else
+#include "multihead/kernels/attention/backward_prepare-inl.h"
+#include "multihead/kernels/attention/backward_products-inl.h"
+#include "multihead/kernels/attention/term_gradients-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+namespace {
+
+struct BackwardBuffers {
+  float* p;           // [kBackwardBlock][kTileRows] scores, then probabilities
+  float* ds;          // likewise: probability gradients, then score gradients
+  float* derivative;  // likewise: of soft-cap and score function
+  float* extra;       // likewise: transposed bias, dropped probabilities, turned bias gradients
+  float* raw;         // likewise: what the score function is given, if something it captured learns
+  uint8_t* keep;
+  float* key;          // staged
+  float* value;        // staged
+  float* key_columns;  // on tiles
+  uint16_t* weights;   // on tiles: packed probabilities or score gradients
+  float* d_key;        // [kBackwardBlock][head_columns]
+  float* d_value;      // [kBackwardBlock][value_columns]
+  float* table_rows;   // a band of the relative keys' table, padded
+  float* table_sums;   // the block's share of its gradient
+};
+
+BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
+  constexpr int64_t kSize = kBackwardBlock * kTileRows;
+  BackwardBuffers b;
+  b.p = scratch;
+  b.ds = b.p + kSize;
+  b.derivative = b.ds + kSize;
+  b.extra = b.derivative + kSize;
+  const bool captured = (call.forward.bf16 ? call.bf16.d_captured : call.f32.d_captured) != nullptr;
+  b.raw = captured ? b.extra + kSize : nullptr;
+  b.keep = reinterpret_cast<uint8_t*>(b.extra + (captured ? 2 : 1) * kSize);
+  b.key = reinterpret_cast<float*>(b.keep) + kSize / 4;
+  b.value = b.key + call.operands.key;
+  b.key_columns = b.value + call.operands.value;
+  b.weights = reinterpret_cast<uint16_t*>(b.key_columns + call.operands.key_columns);
+  b.d_key = b.key_columns + call.operands.key_columns + call.operands.weights;
+  b.d_value = b.d_key + kBackwardBlock * call.head_columns;
+  b.table_rows = b.d_value + kBackwardBlock * call.forward.value_columns;
+  b.table_sums = b.table_rows + relative_band_floats(call);
+  return b;
+}
+
+struct BlockInput {
+  Rows key, value;  // from key `base` on
+  AmxBlock packed;  // on tiles
+  int base = 0;
+};
+
+BlockInput StageInput(const BackwardCall& call, const BackwardJob& job, int k0, int k1,
+                      const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  if (UsesTiles(c)) return {{}, {}, PackBlock(call, job, k0, k1, b.key, b.value, b.key_columns), k0};
+  return {StageRows(c, c.key, c.key_strides, job.b, job.kv, k0, k1, c.p->head_dim, c.copy_key,
+                    call.head_columns, b.key),
+          StageRows(c, c.value, c.value_strides, job.b, job.kv, k0, k1, c.p->value_dim, c.copy_value,
+                    c.value_columns, b.value),
+          {},
+          k0};
+}
+
+// p <- S, ds <- dP wherever needed.
+void ChunkProducts(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                   const BlockInput& in, const BackwardBuffers& b) {
+  const AttentionProblem& p = *call.forward.p;
+  const RowTile& t = job.row_tiles[n];
+  const float* qt = job.qt + n * call.operands.qt;
+  const float* d_out_t = job.d_out_t + n * call.operands.d_out_t;
+  if (UsesTiles(call.forward)) {
+    TilePairs(call.forward, t, r, in.packed.keys(qt, p.head_dim), b.p);
+    ScaleRows(t, r, ScoreScale(call.forward), b.p, nullptr);
+    TilePairs(call.forward, t, r, in.packed.values(d_out_t, p.value_dim), b.ds);
+    return;
+  }
+  const Rows key = Shifted(in.key, r.k0 - in.base), value = Shifted(in.value, r.k0 - in.base);
+  AddScoreProduct(static_cast<bool>(call.forward.terms->relative_key), t, r, key.data, key.stride, qt,
+                  p.head_dim, b.p, nullptr, 0, 0);
+  ScoreProduct(t, r, value.data, value.stride, d_out_t, p.value_dim, b.ds, nullptr, nullptr, 0, 0);
+}
+
+// P and dS of keys [r.k0, r.k1), a chunk that stays in L1; the buffers start at r.k0.
+void ChunkGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                    const BlockInput& in, const LaneTerms& lanes, const uint8_t* keep, bool rows,
+                    const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  const RowTile& t = job.row_tiles[n];
+  ChunkProducts(call, job, n, r, in, b);
+  alignas(64) float unused[kTileRows];
+  std::fill_n(unused, kTileRows, 0.0f);
+  if (rows) {
+    float* derivative = c.terms->score_function || c.terms->softcap > 0 ? b.derivative : nullptr;
+    if (c.terms->score_function) {
+      if (b.raw) std::copy_n(b.p, (r.k1 - r.k0) * kTileRows, b.raw);
+      ApplyScoreFunction(c.terms->score_function, t, r, b.p, b.raw ? nullptr : derivative);
+    }
+    if (derivative && (b.raw || !c.terms->score_function)) {
+      std::fill_n(derivative, (r.k1 - r.k0) * kTileRows, 1.0f);
+    }
+    TermRows({c.terms, &t, &lanes, c.terms->bias ? b.extra : nullptr, keep, b.p, derivative}, r, unused);
+  } else {
+    MaskRows(t, r, b.p, unused);
+  }
+  const float* lse = job.lse + n * kTileRows;
+  const float* delta = job.delta + n * kTileRows;
+  if (p.dropout_p > 0) {
+    c.has_terms ? DropGradientRows<true>(p, t, r, lse, delta, b.p, b.ds, b.extra)
+                : DropGradientRows<false>(p, t, r, lse, delta, b.p, b.ds, b.extra);
+  } else {
+    c.has_terms ? GradientRows<true>(t, r, lse, delta, b.p, b.ds)
+                : GradientRows<false>(t, r, lse, delta, b.p, b.ds);
+  }
+  ZeroUnneeded(t, r, p.dropout_p > 0 ? b.extra : b.p);
+  ZeroUnneeded(t, r, b.ds);
+}
+
+// P and dS of one tile against one key block. False if no query sees it.
+bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                   const BlockInput& in, const LaneTerms& lanes, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  BlockClass mask = BlockClass::full;
+  if (c.has_keep) mask = mask_class(*c.p, t, r.k0, r.k1);
+  if (mask == BlockClass::empty) return false;
+  const bool partial = mask == BlockClass::partial;
+  if (partial && !fill_keep(*c.p, t, r.k0, r.k1, b.keep)) return false;
+  if (c.terms->bias) GatherBias(c.terms->bias, c.terms->bias_strides, t, r, b.extra);
+  if (c.terms->relative_key) {
+    RelativeScores(c.terms->relative_key, c.p->head_dim, t, r, job.qt + n * call.operands.qt, b.derivative,
+                   b.p);
+  }
+  const int step = UsesTiles(c) ? kTileChunk : kChunk;
+  for (int k = r.k0; k < r.k1; k += step) {
+    const int64_t by = int64_t{k - r.k0} * kTileRows;
+    BackwardBuffers chunk = b;
+    chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
+    if (b.raw) chunk.raw += by;
+    ChunkGradients(call, job, n, MakeBlockRange(t, k, std::min(k + step, r.k1)), in, lanes,
+                   partial ? b.keep + by : nullptr, c.has_terms || partial, chunk);
+  }
+  return true;
+}
+
+// Gradients of the terms, then dS becomes the gradient of scale · ⟨query, key⟩ (without the scale).
+void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTile& t, const BlockRange& r,
+                   const LaneTerms& lanes, int64_t block, const BackwardBuffers& b, float* turned) {
+  const F d;
+  const ScoreTerms<float>& terms = *call.forward.terms;
+  const int64_t group = call.forward.p->group();
+  float* d_bias = call.forward.bf16 ? call.bf16.d_bias : call.f32.d_bias;
+  if (d_bias && terms.bias) BiasGradient(terms, t, r, b.ds, d_bias, turned);
+  if (job.relative) {
+    RelativeGradient(terms, group, t, r, b.ds, job.relative + block * group * terms.relative_span);
+  }
+  if (job.alibi) AlibiGradient(lanes, group, t, r, b.ds, job.alibi + block * group);
+  if (!terms.score_function && terms.softcap <= 0) return;
+  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
+      float* at = b.ds + (k - r.k0) * kTileRows + lane;
+      const Vec x = hn::LoadU(d, at), factor = hn::LoadU(d, b.derivative + (k - r.k0) * kTileRows + lane);
+      hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, hn::Zero(d)), hn::Mul(x, factor)), d, at);
+    }
+  }
+  if (b.raw) {
+    const ScoreFunction<float>& f = terms.score_function;
+    BackwardScoreFunction(f, t, r, b.raw, b.ds, job.captured + block % job.copies * f.captured);
+  }
+}
+
+// d_value += P · dO, d_key += dS · Q, d_query += dSᵀ · K of one tile, keys [r.k0, r.k1) of block in.base.
+void AddToValues(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                 const BlockInput& in, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  const float* p = c.p->dropout_p > 0 ? b.extra : b.p;
+  const float* packed = job.d_out + n * call.operands.d_out;
+  float* to = b.d_value + (r.k0 - in.base) * c.value_columns;
+  if (UsesTiles(c)) return TileAddKeyRows(c, t, r, {p, packed, c.value_columns, b.weights, to});
+  const GradientView view = View(call);
+  AddKeyRows(
+      t, r, p,
+      TileRowsOf(call, t, n, call.stage_d_out, job.d_out, view.d_out, view.d_out_strides, c.value_columns),
+      c.value_columns, to);
+}
+
+void AddToKeys(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+               const BlockInput& in, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  const float* packed = job.query + n * call.operands.query;
+  float* to = b.d_key + (r.k0 - in.base) * call.head_columns;
+  if (UsesTiles(c)) return TileAddKeyRows(c, t, r, {b.ds, packed, call.head_columns, b.weights, to});
+  AddKeyRows(t, r, b.ds,
+             TileRowsOf(call, t, n, call.stage_query, job.query, c.query, c.query_strides, call.head_columns),
+             call.head_columns, to);
+}
+
+void AddToQueries(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                  const BlockInput& in, const BackwardBuffers& b) {
+  const RowTile& t = job.row_tiles[n];
+  float* to = job.d_query + n * kTileRows * call.head_columns;
+  if (UsesTiles(call.forward)) {
+    return TileSums(
+        call.forward, t, r,
+        {b.ds, in.packed.key_columns, in.base, in.packed.end, call.head_columns, true, b.weights, to});
+  }
+  AddQueryRows(t, r, b.ds, Shifted(in.key, r.k0 - in.base), call.head_columns, to);
+}
+
+// Rows of the relative keys' table that a key block meets.
+struct RelativeRange {
+  int64_t first = 0, rows = 0;
+};
+
+RelativeRange RelativeRangeOf(const BackwardCall& call, const BackwardJob& job, int k0, int k1) {
+  if (!job.relative_key) return {};
+  const AttentionProblem& p = *call.forward.p;
+  const RelativeKey<float>& table = call.forward.terms->relative_key;
+  const int64_t offset = table.center - p.diagonal_of(job.b), last = table.span - 1;
+  const int64_t first = std::clamp<int64_t>(k0 + offset - (p.query_count(job.b) - 1), 0, last);
+  return {first, std::clamp<int64_t>(k1 - 1 + offset, 0, last) + 1 - first};
+}
+
+// The relative keys' share of d_query, and their own gradient's sums of this block.
+void AddToRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                       const RelativeRange& range, bool wants_query, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  RelativeKeyArgs args{};
+  args.table = &c.terms->relative_key, args.dim = c.p->head_dim, args.group = c.p->group();
+  args.query =
+      TileRowsOf(call, t, n, call.stage_query, job.query, c.query, c.query_strides, call.head_columns);
+  args.columns = call.head_columns;
+  args.d_query = wants_query ? job.d_query + n * kTileRows * call.head_columns : nullptr;
+  args.sums = job.relative_key ? b.table_sums : nullptr;
+  args.sum_first = range.first, args.sum_rows = range.rows;
+  args.band = b.p, args.padded_rows = b.table_rows;
+  RelativeKeyGradient(args, t, r, b.ds);
+}
+
+// Adds a block's sums to the job's once all earlier blocks have: one order, whoever computes them. False if
+// something is not finite.
+bool SumRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t block,
+                     const RelativeRange& range, const float* sums) {
+  if (!job.relative_key) return true;
+  const F d;
+  for (int spins = 0; job.turn->load(std::memory_order_acquire) != block; ++spins) {
+    if (job.failed->load(std::memory_order_relaxed)) return true;
+    if (spins > 64) std::this_thread::yield();
+  }
+  const int64_t columns = call.head_columns, span = call.forward.terms->relative_key.span;
+  Vec check = hn::Zero(d);
+  for (int64_t g = 0; g < call.forward.p->group(); ++g) {
+    const float* from = sums + g * range.rows * columns;
+    float* to = job.relative_key + (g * span + range.first) * columns;
+    for (int64_t i = 0; i < range.rows * columns; i += kN) {
+      const Vec x = hn::LoadU(d, from + i);
+      check = hn::MulAdd(x, hn::Zero(d), check);
+      hn::StoreU(hn::Add(hn::LoadU(d, to + i), x), d, to + i);
+    }
+  }
+  job.turn->store(static_cast<int32_t>(block + 1), std::memory_order_release);
+  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+}
+
+// Waits until all earlier key blocks have added to tile n's d_query. False if another task failed.
+bool AwaitTurn(const BackwardJob& job, int64_t n, int64_t block) {
+  const auto turn = static_cast<int32_t>(block - job.row_tiles[n].begin / kBackwardBlock);
+  for (int spins = 0; job.done[n].load(std::memory_order_acquire) != turn; ++spins) {
+    if (job.failed->load(std::memory_order_relaxed)) return false;
+    if (spins > 64) std::this_thread::yield();
+  }
+  return true;
+}
+
+// Writes `count` gradient rows, scaled; false if anything is not finite.
+bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64_t dim, int64_t columns,
+               float scale, void* to, int64_t stride) {
+  const F d;
+  const Vec factor = hn::Set(d, scale);
+  Vec check = hn::Zero(d);
+  for (int64_t r = 0; r < count; ++r) {
+    void* row = At(to, r * stride, call.forward.bf16);
+    check = StoreRow(rows + r * columns, factor, dim, call.forward.bf16, row, check);
+  }
+  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+}
+
+template <class G>
+void* KeyRowsOf(const BackwardCall& call, const BackwardJob& job, const G* base, const Strides3& s,
+                int64_t k0) {
+  const int64_t token = call.forward.p->key_begin_row(job.b) + k0;
+  return const_cast<G*>(base) + job.b * s.batch + job.kv * s.head + token * s.token;
+}
+
+template <class G>
+bool WriteBlock(const BackwardCall& call, const BackwardJob& job, const G& g, int k0, int count,
+                const BackwardBuffers& b) {
+  const AttentionProblem& p = *call.forward.p;
+  bool finite = true;
+  if (g.d_key) {
+    finite = WriteRows(call, b.d_key, count, p.head_dim, call.head_columns, static_cast<float>(p.scale),
+                       KeyRowsOf(call, job, g.d_key, g.d_key_strides, k0), g.d_key_strides.token) &&
+             finite;
+  }
+  if (g.d_value) {
+    finite = WriteRows(call, b.d_value, count, p.value_dim, call.forward.value_columns, 1.0f,
+                       KeyRowsOf(call, job, g.d_value, g.d_value_strides, k0), g.d_value_strides.token) &&
+             finite;
+  }
+  return finite;
+}
+
+// Waits until the earlier key blocks that share this one's copy have added to it.
+bool AwaitCopy(const BackwardJob& job, int64_t block) {
+  if (job.copies == 0) return true;
+  const auto turn = static_cast<int32_t>(block / job.copies);
+  for (int spins = 0; job.turns[block % job.copies].load(std::memory_order_acquire) != turn; ++spins) {
+    if (job.failed->load(std::memory_order_relaxed)) return false;
+    if (spins > 64) std::this_thread::yield();
+  }
+  return true;
+}
+
+bool BackwardBlock(const BackwardTaskArgs& args) {
+  const BackwardCall& call = *args.call;
+  const ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  const BackwardJob& job = *args.job;
+  const BackwardBuffers b = MakeBackwardBuffers(call, args.scratch);
+  const int k0 = static_cast<int>(args.index * kBackwardBlock);
+  const int k1 = static_cast<int>(std::min<int64_t>(k0 + kBackwardBlock, p.key_count(job.b)));
+  const bool wants_query = c.bf16 ? call.bf16.d_query != nullptr : call.f32.d_query != nullptr;
+  const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
+  const BlockInput in = StageInput(call, job, k0, k1, b);
+  if (!AwaitCopy(job, args.index)) return true;
+  std::fill_n(b.d_key, padded(k1 - k0) * call.head_columns, 0.0f);
+  std::fill_n(b.d_value, padded(k1 - k0) * c.value_columns, 0.0f);
+  const RelativeRange relative = RelativeRangeOf(call, job, k0, k1);
+  if (relative.rows) std::fill_n(b.table_sums, p.group() * relative.rows * call.head_columns, 0.0f);
+  for (int64_t n = 0; n < job.tiles; ++n) {
+    const RowTile& t = job.row_tiles[n];
+    int a = std::max(k0, t.begin);
+    const int e = std::min(k1, t.end);
+    if (a >= e) continue;
+    if (UsesTiles(c)) a = a / 32 * 32;  // products start there; no row needs the keys before
+    const BlockRange r = MakeBlockRange(t, a, e);
+    LaneTerms lanes;
+    if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
+    const bool seen = TileGradients(call, job, n, r, in, lanes, b);
+    if (seen) {
+      AddToValues(call, job, n, r, in, b);
+      if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b, b.extra);
+      AddToKeys(call, job, n, r, in, b);
+    }
+    if (!AwaitTurn(job, n, args.index)) return true;
+    if (seen && wants_query) AddToQueries(call, job, n, r, in, b);
+    if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, wants_query, b);
+    job.done[n].fetch_add(1, std::memory_order_release);
+  }
+  const bool finite = SumRelativeKeys(call, job, args.index, relative, b.table_sums);
+  if (job.copies > 0) job.turns[args.index % job.copies].fetch_add(1, std::memory_order_release);
+  return (c.bf16 ? WriteBlock(call, job, call.bf16, k0, k1 - k0, b)
+                 : WriteBlock(call, job, call.f32, k0, k1 - k0, b)) &&
+         finite;
+}
+
+bool BackwardFinish(const BackwardTaskArgs& args) {
+  const BackwardCall& call = *args.call;
+  const AttentionProblem& p = *call.forward.p;
+  const BackwardJob& job = *args.job;
+  const RowTile& t = job.row_tiles[args.index];
+  const bool bf16 = call.forward.bf16;
+  const Strides3& s = bf16 ? call.bf16.d_query_strides : call.f32.d_query_strides;
+  const void* base = bf16 ? static_cast<const void*>(call.bf16.d_query) : call.f32.d_query;
+  if (!base) return true;
+  bool finite = true;
+  each_head_run(t, [&](int first, int count) {
+    const int64_t token = p.query_begin(t.b) + t.query[first];
+    const int64_t at = t.b * s.batch + t.head[first] * s.head + token * s.token;
+    const float* rows = job.d_query + (args.index * kTileRows + first) * call.head_columns;
+    finite = WriteRows(call, rows, count, p.head_dim, call.head_columns, static_cast<float>(p.scale),
+                       const_cast<void*>(At(base, at, bf16)), s.token) &&
+             finite;
+  });
+  return finite;
+}
+
+}  // namespace
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_SCALAR
+
+#if HWY_ONCE
+namespace multihead::kernels {
+
+HWY_EXPORT(BackwardPrepare);
+HWY_EXPORT(BackwardBlock);
+HWY_EXPORT(BackwardFinish);
+
+void backward_prepare(const BackwardTaskArgs& args) { HWY_DYNAMIC_DISPATCH(BackwardPrepare)(args); }
+bool backward_block(const BackwardTaskArgs& args) { return HWY_DYNAMIC_DISPATCH(BackwardBlock)(args); }
+bool backward_finish(const BackwardTaskArgs& args) { return HWY_DYNAMIC_DISPATCH(BackwardFinish)(args); }
+
+}  // namespace multihead::kernels
+#endif  // HWY_ONCE

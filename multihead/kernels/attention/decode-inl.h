@@ -1,0 +1,242 @@
+// Few queries, many keys: up to 8 rows of a tile (all heads of a group) on one pass over keys and values.
+//
+// What counts is the rate at which memory is read. A score is a sum over head_dim in the order of the tiles,
+// so 16 keys get into lanes: 4 of their columns at a time, put together from loads of 16 bytes into the
+// quarters of a vector and 8 shuffles. 8.0 ns per 4 heads and key of 128 floats, of 13.5 ns that reading it
+// takes; transposing 16x16 by 64 shuffles 8.5, through a buffer in L1 11.4-12 (Zen 5, 2026-11).
+
+#if defined(MULTIHEAD_KERNELS_ATTENTION_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_DECODE_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_DECODE_INL_H_
+#else
+#define MULTIHEAD_KERNELS_ATTENTION_DECODE_INL_H_
+#endif
+
+#include <cstring>
+
+#include "multihead/kernels/attention/decode_values-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+inline constexpr bool kHasDecode = true;
+
+// 16 bytes at `column` of rows i, 4 + i, 8 + i and 12 + i.
+HWY_INLINE __m512 LoadQuarters(const char* from, int64_t stride) {
+  const auto load = [&](int i)
+                        HWY_ATTR { return _mm_loadu_ps(reinterpret_cast<const float*>(from + i * stride)); };
+  __m512 x = _mm512_castps128_ps512(load(0));
+  x = _mm512_mask_broadcast_f32x4(x, 0x00F0, load(4));
+  x = _mm512_mask_broadcast_f32x4(x, 0x0F00, load(8));
+  return _mm512_mask_broadcast_f32x4(x, 0xF000, load(12));
+}
+
+// x[j] <- the 4 bytes at offset 4j of 16 rows.
+HWY_INLINE void LoadColumns(const char* from, int64_t stride, Vec (&x)[4]) {
+  const F d;
+  const hn::Repartition<double, F> dd;
+  const Vec r0{LoadQuarters(from, stride)}, r1{LoadQuarters(from + stride, stride)};
+  const Vec r2{LoadQuarters(from + 2 * stride, stride)}, r3{LoadQuarters(from + 3 * stride, stride)};
+  const auto a = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
+  const auto b = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
+  const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
+  const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
+  x[0] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
+  x[1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
+  x[2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
+  x[3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
+}
+
+// q[column][row] from the tile's lanes.
+HWY_INLINE void GatherQuery(const float* qt, int64_t dim, int rows, float* q) {
+  for (int64_t c = 0; c < dim; ++c) std::copy_n(qt + c * kTileRows, rows, q + c * rows);
+}
+
+// s[row][16 keys] = sums over the columns, in the chains of a tile.
+template <CacheKind kKind, int kRows>
+HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int64_t bytes,
+                           [[maybe_unused]] float scale, float* s, Ahead& ahead) {
+  const F d;
+  const int64_t chain =
+      ColumnChain(bytes / (kKind == CacheKind::f32 ? 4 : 2)) * (kKind == CacheKind::f32 ? 4 : 2);
+  Vec acc[kRows], whole[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) acc[r] = whole[r] = hn::Zero(d);
+  Asking asking(ahead);
+  for (int64_t c = 0; c < bytes; c += 16) {
+    if (kKind != CacheKind::dots && c > 0 && c % chain == 0) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) whole[r] = hn::Add(whole[r], acc[r]), acc[r] = hn::Zero(d);
+    }
+    Vec x[4];
+    LoadColumns(keys + c, stride, x);
+    asking.Step(), asking.Step(), asking.Step(), asking.Step();
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (kKind == CacheKind::f32) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(x[j], hn::Set(d, q[r]), acc[r]);
+        q += kRows;
+      } else if constexpr (kKind == CacheKind::dots) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r] = DotPairs(acc[r], x[j], hn::Set(d, q[r]));
+        q += kRows;
+      } else {
+        const Vec lower = LowerOfPair(x[j]), upper = UpperOfPair(x[j]);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(lower, hn::Set(d, q[r]), acc[r]);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(upper, hn::Set(d, q[kRows + r]), acc[r]);
+        q += 2 * kRows;
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (kKind == CacheKind::dots) {
+      acc[r] = hn::Mul(acc[r], hn::Set(d, scale));
+    } else {
+      acc[r] = hn::Add(whole[r], acc[r]);
+    }
+    hn::StoreU(acc[r], d, s + r * kBlock);
+  }
+}
+
+template <CacheKind kKind, int kRows>
+HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* qt, int64_t dim, float scale,
+                          float* s, char* buffer, Ahead& ahead) {
+  const int64_t bytes = dim * (kKind == CacheKind::f32 ? 4 : 2);
+  const int keys = r.k1 - r.k0;
+  alignas(64) float q[256 * kRows];
+  GatherQuery(qt, kKind == CacheKind::dots ? dim / 2 : dim, kRows, q);
+  int k = 0;
+  for (; k + kRun <= keys; k += kRun) {
+    ScoreRun<kKind, kRows>(key.data + k * key.stride, key.stride, q, bytes, scale, s + k, ahead);
+  }
+  if (k == keys) return;
+  for (int i = 0; i < kRun; ++i) {  // nothing beyond the last key is read
+    if (k + i < keys) {
+      std::memcpy(buffer + i * bytes, key.data + (k + i) * key.stride, static_cast<size_t>(bytes));
+    } else {
+      std::memset(buffer + i * bytes, 0, static_cast<size_t>(bytes));
+    }
+  }
+  ScoreRun<kKind, kRows>(buffer, bytes, q, bytes, scale, s + k, ahead);
+}
+
+// Rows that a pass computes; those beyond the tile's are computed from what lies there and not read back.
+HWY_INLINE int PaddedRows(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
+
+template <CacheKind kKind>
+HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, const float* qt, int64_t dim,
+                         float scale, float* s, char* buffer, Ahead& ahead) {
+  switch (PaddedRows(rows)) {
+    case 1:
+      return ScoreRows<kKind, 1>(r, key, qt, dim, scale, s, buffer, ahead);
+    case 2:
+      return ScoreRows<kKind, 2>(r, key, qt, dim, scale, s, buffer, ahead);
+    case 4:
+      return ScoreRows<kKind, 4>(r, key, qt, dim, scale, s, buffer, ahead);
+    default:
+      return ScoreRows<kKind, 8>(r, key, qt, dim, scale, s, buffer, ahead);
+  }
+}
+
+// s[row][key] <- scores with what the row does not see at -inf; their maximum.
+HWY_INLINE float MaskFew(const RowTile& t, const BlockRange& r, int row, float* s) {
+  const F d;
+  const I di;
+  const int keys = r.k1 - r.k0;
+  Vec top = hn::Set(d, -kInfinity);
+  int k = 0;
+  if (t.lo[row] <= r.k0 && t.hi[row] >= r.k1) {
+    for (; k + kN <= keys; k += kN) top = hn::Max(top, hn::LoadU(d, s + k));
+  }
+  const int lo = t.lo[row], hi = std::min(t.hi[row], r.k1);
+  for (; k < keys; k += kN) {
+    const VecI key = hn::Iota(di, r.k0 + k);
+    const auto visible =
+        hn::RebindMask(d, hn::AndNot(hn::Lt(key, hn::Set(di, lo)), hn::Lt(key, hn::Set(di, hi))));
+    const Vec v = hn::IfThenElse(visible, hn::LoadU(d, s + k), hn::Set(d, -kInfinity));
+    hn::StoreU(v, d, s + k);
+    top = hn::Max(top, v);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, top));
+}
+
+// s[row][key] <- probabilities; the block's maximum of each row. The maximum has no order.
+HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s, LaneState& state,
+                                 Ahead& ahead) {
+  const F d;
+  const int keys = r.k1 - r.k0;
+  for (int row = 0; row < t.rows; ++row) state.max[row] = MaskFew(t, r, row, s + row * kBlock);
+  Asking asking(ahead);
+  for (int row = 0; row < t.rows; ++row) {
+    float* x = s + row * kBlock;
+    const Vec shift = hn::Set(d, state.max[row] == -kInfinity ? 0.0f : state.max[row]);
+    for (int k = 0; k < keys; k += kN) {
+      hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, x + k), shift)), d, x + k);
+      if (row < 4) asking.Step();
+    }
+  }
+}
+
+#else
+inline constexpr bool kHasDecode = false;
+#endif
+
+// Whether a call of this kind goes this way (its tiles with at most 8 rows do).
+HWY_INLINE bool DecodesFew(const ForwardCall& c, const RowTile& t) {
+  return kHasDecode && !UsesTiles(c) && t.rows <= 8 && !c.has_terms && !c.has_keep && c.p->dropout_p <= 0 &&
+         c.p->head_dim % 16 == 0 && c.p->value_dim % 16 == 0 &&
+         std::max(c.p->head_dim, c.p->value_dim) <= 256;
+}
+
+#if HWY_TARGET == HWY_AVX3
+// Probabilities and sums of values of one block from zero: state, s (scratch) and sum[row][value_columns].
+template <CacheKind kKind>
+HWY_INLINE void FewBlockOf(const ForwardCall& c, const RowTile& t, const BlockRange& r, const float* qt,
+                           const BlockBuffers& b, LaneState& state, float* sum) {
+  const AttentionProblem& p = *c.p;
+  const int64_t size = kKind == CacheKind::f32 ? 4 : 2, keys = r.k1 - r.k0;
+  const RawRows key = RawRowsOf(c, c.key, c.key_strides, t.b, t.kv, r.k0);
+  const RawRows value = RawRowsOf(c, c.value, c.value_strides, t.b, t.kv, r.k0);
+  const Ahead::Rows these{key.data, key.stride, p.head_dim * size, keys};
+  const Ahead::Rows values{value.data, value.stride, p.value_dim * size, keys};
+  const Ahead::Rows others{key.data + keys * key.stride, key.stride, p.head_dim * size,
+                           std::min<int64_t>(t.end - r.k1, kBlock)};
+  ResetState(state);
+  Ahead ahead(these, values);
+  ahead.Skip(kAheadLines);
+  ScoreFew<kKind>(t.rows, r, key, qt, p.head_dim, ScoreScale(c), b.s, reinterpret_cast<char*>(b.shadow),
+                  ahead);
+  ProbabilitiesFew(t, r, b.s, state, ahead);
+  Ahead then(values, others);
+  then.Skip(kAheadLines + std::min<int64_t>(t.rows, 4) * ((keys + kN - 1) / kN));
+  if constexpr (kKind == CacheKind::dots) {
+    ValuesFewPairs(t.rows, r, b.s, value, c.value_columns, sum, state, then);
+  } else {
+    ValuesFew<kKind>(t.rows, r, b.s, value, c.value_columns, sum, state, then);
+  }
+}
+
+HWY_INLINE void FewBlock(const ForwardCall& c, const RowTile& t, const BlockRange& r, const float* qt,
+                         const BlockBuffers& b, LaneState& state, float* sum) {
+  if (UsesDots(c)) {
+    FewBlockOf<CacheKind::dots>(c, t, r, qt, b, state, sum);
+  } else if (c.bf16) {
+    FewBlockOf<CacheKind::widened>(c, t, r, qt, b, state, sum);
+  } else {
+    FewBlockOf<CacheKind::f32>(c, t, r, qt, b, state, sum);
+  }
+}
+#else
+HWY_INLINE void FewBlock(const ForwardCall&, const RowTile&, const BlockRange&, const float*,
+                         const BlockBuffers&, LaneState&, float*) {}
+#endif
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,63 @@
+// Between the entry points and the SIMD kernels of attention. Internal.
+#pragma once
+
+#include <vector>
+
+#include "multihead/kernels/attention/backward-inl.h"
+#include "multihead/kernels/attention/forward-inl.h"
+
+namespace multihead::kernels {
+
+/// Every sample has the same rows and intervals.
+bool samples_are_alike(const AttentionProblem& p);
+
+/// The digested call without its pointers.
+ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size);
+/// Which units multiply: tiles or pairs of bf16 where the CPU has them and the words allow it; never with a
+/// relative key.
+void choose_products(ForwardCall& call);
+/// Whether key and value blocks are copied before use.
+void decide_copies(ForwardCall& call);
+/// Tiles per task such that there are tasks enough for the threads; fills `tasks`, of which the call has
+/// `copies` sets (a plan lists one sample and head where all are alike).
+int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<AttentionTask>& tasks,
+                     int64_t copies = 1);
+/// Whether rows are so few that the keys have to be split as well.
+bool choose_split(const AttentionProblem& p, int threads, int64_t tasks);
+
+/// bf16 without SIMD kernels.
+void widened_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
+                     const AttentionInput<BFloat16>& in, const AttentionOutput<BFloat16, float>& out);
+void widened_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
+                      const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g);
+
+/// Overwrites the gradients of one key head and its query heads (not those of the score terms) by the
+/// specification, which touches nothing that is excluded.
+void specified_backward_head(const AttentionProblem& problem, const ScoreTerms<float>& t,
+                             const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g,
+                             int64_t b, int64_t kv);
+
+void run_forward(ForwardCall call);
+/// Rows that run_forward left not finite because a sum of finite values was too large: by the specification,
+/// which widens such sums.
+void mend_overflow(const ForwardCall& call);
+
+/// Forward on tiles whatever the CPU, without relative key: bf16 in one part, f32 in those of `precision`.
+/// The entry points come here with TileUnit::amx, tests with the loops.
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                const AttentionInput<float>& in, const AttentionOutput<float>& out,
+                                MatmulPrecision precision, TileUnit unit);
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                const AttentionInput<BFloat16>& in,
+                                const AttentionOutput<BFloat16, float>& out, TileUnit unit);
+void run_backward(BackwardCall call);
+
+/// Likewise the backward pass.
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                 const AttentionInput<float>& in, const AttentionGradient<float>& g,
+                                 MatmulPrecision precision, TileUnit unit);
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
+                                 const AttentionInput<BFloat16>& in,
+                                 const AttentionGradient<BFloat16, float>& g, TileUnit unit);
+
+}  // namespace multihead::kernels

@@ -1,0 +1,66 @@
+// What the forward kernel's targets share: the call in digested form. Internal.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "multihead/kernels/attention/schedule-inl.h"
+#include "multihead/kernels/cpu/float_environment-inl.h"
+#include "multihead/kernels/matmul/amx-inl.h"
+
+namespace multihead::kernels {
+
+/// Most tiles of a task: its rows share staged keys and values.
+inline constexpr int kMostTiles = 16;
+
+/// One forward call. Inputs are f32 or bf16 by flag; the pointers keep their element strides.
+struct ForwardCall {
+  const AttentionProblem* p = nullptr;
+  const ScoreTerms<float>* terms = nullptr;
+  const void* query = nullptr;
+  const void* key = nullptr;
+  const void* value = nullptr;
+  void* out = nullptr;
+  Strides3 query_strides, key_strides, value_strides, out_strides, lse_strides;
+  float* lse = nullptr;
+  uint64_t number = 0;  // of the call; 0: none
+  bool bf16 = false;
+  bool dots = false;   // bf16: products of pairs instead of widening (forward only)
+  bool tiles = false;  // products on bf16 tiles, by `unit`, of operands in parts
+  TileUnit unit = TileUnit::amx;
+  PartScheme scheme;
+  bool has_terms = false;  // scores leave the product in natural units and go through the terms
+  bool has_keep = false;   // dense mask or mask function
+  bool copy_key = false, copy_value = false;  // stage blocks in scratch memory
+  int64_t value_columns = 0;                  // value_dim rounded up to 16
+  std::atomic<bool>* not_finite = nullptr;    // set where an output is not
+};
+
+/// Floats of scratch memory that a task of `tiles` tiles needs.
+int64_t forward_scratch(const ForwardCall& call, int64_t tiles);
+
+/// Split-key mode: state of every (row of a tile, key block) from zero.
+struct ForwardPartials {
+  float* out = nullptr;  // [tile][block][kTileRows][value_columns]
+  float* max = nullptr;  // [tile][block][kTileRows]
+  float* sum = nullptr;
+  int64_t blocks = 0;  // per tile, counted from key 0
+};
+
+struct ForwardTaskArgs {
+  const ForwardCall* call = nullptr;
+  const AttentionTask* task = nullptr;
+  float* scratch = nullptr;
+  const AttentionTask* next = nullptr;  // probably this thread's next task: its queries are fetched ahead
+  const ForwardPartials* partials = nullptr;  // split-key mode
+  int64_t block_begin = 0, block_end = 0;     // split-key mode: blocks to do
+  int64_t tile = 0;                           // split-key mode: index in the partial buffers
+};
+
+/// Computes all rows of a task.
+void forward_task(const ForwardTaskArgs& args);
+/// Split-key mode: some key blocks of a one-tile task, then their merge.
+void forward_partial(const ForwardTaskArgs& args);
+void forward_merge(const ForwardTaskArgs& args);
+
+}  // namespace multihead::kernels

@@ -1,0 +1,162 @@
+// Cuts an attention call into tasks and runs them: rows in parallel, or rows and key blocks when rows are
+// few.
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/attention/reference-inl.h"
+#include "multihead/kernels/cpu/scratch-inl.h"
+
+namespace multihead::kernels {
+namespace {
+
+constexpr int64_t kBlock = attention_key_block;
+
+// Rows at such a distance fall into few cache sets or pages, so a task that reads them often copies them.
+// Measured: in place loses 20 points at T = 1024, nothing at T <= 128.
+bool hostile(int64_t stride, int64_t dim, int64_t size, int64_t keys, int64_t rows) {
+  if (stride == dim || rows < kTileRows) return false;
+  return keys >= 512 || (keys >= 256 && stride * size % 4096 == 0);
+}
+
+struct DriverBuffers {
+  std::vector<AttentionTask> tasks;
+  std::vector<uint8_t> keep_classes;
+  Scratch partials;
+};
+
+DriverBuffers& buffers() {
+  static thread_local DriverBuffers instance;
+  return instance;
+}
+
+float* worker_scratch(int64_t floats) {
+  static thread_local Scratch scratch;
+  return scratch.get<float>(static_cast<size_t>(floats));
+}
+
+// Tiles that may share staged keys and values.
+int64_t most_tiles(const ForwardCall& call) {
+  // Bias rows are fetched one block ahead: with several tiles in turn they would be evicted before their use.
+  if (call.terms->bias) return 1;
+  int64_t tiles = 4;
+  if (!call.bf16 || call.tiles) return tiles;
+  // Every task stages its blocks anew (2 % of its time with 4 tiles of d = 64): as many tiles as leave L2
+  // room.
+  const int64_t floats = kTileRows * (call.p->head_dim + call.value_columns);
+  while (tiles < kMostTiles && 2 * tiles * floats <= 65536) tiles *= 2;
+  return tiles;
+}
+
+void run_tiled(const ForwardCall& call, const std::vector<AttentionTask>& tasks, int64_t tiles) {
+  const int64_t scratch = forward_scratch(call, tiles);
+  const auto count = static_cast<int64_t>(tasks.size());
+  parallel_for(count, [&](int64_t index, int) {  // which gives every thread a run of them
+    const FloatEnvironment environment;
+    const AttentionTask* next = index + 1 < count ? &tasks[index + 1] : nullptr;
+    forward_task({&call, &tasks[index], worker_scratch(scratch), next, nullptr, 0, 0, 0});
+  });
+}
+
+// Split-key mode: every task has one tile; its key blocks become tasks of their own.
+void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scratch& memory) {
+  const int64_t blocks = (call.p->keys + kBlock - 1) / kBlock, tiles = static_cast<int64_t>(tasks.size());
+  const int64_t slots = tiles * blocks;
+  ForwardPartials partials;
+  partials.blocks = blocks;
+  partials.out = memory.get<float>(static_cast<size_t>(slots * kTileRows * (call.value_columns + 2)));
+  partials.max = partials.out + slots * kTileRows * call.value_columns;
+  partials.sum = partials.max + slots * kTileRows;
+  const int64_t scratch = forward_scratch(call, 1);
+  const auto args = [&](int64_t tile, int64_t begin, int64_t end) {
+    return ForwardTaskArgs{&call, &tasks[tile], worker_scratch(scratch), nullptr, &partials, begin,
+                           end,   tile};
+  };
+  // A few blocks at a time so that the queries' packing is amortised and the hardware sees long streams.
+  const int64_t chunk = std::clamp<int64_t>(slots / (8 * num_threads()), 1, 8);
+  const int64_t chunks = (blocks + chunk - 1) / chunk;
+  parallel_for(tiles * chunks, [&](int64_t index, int) {
+    const FloatEnvironment environment;
+    const int64_t begin = index % chunks * chunk;
+    forward_partial(args(index / chunks, begin, std::min(begin + chunk, blocks)));
+  });
+  parallel_for(tiles, [&](int64_t tile, int) {
+    const FloatEnvironment environment;
+    forward_merge(args(tile, 0, blocks));
+  });
+}
+
+}  // namespace
+
+ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size) {
+  ForwardCall call;
+  call.p = &p;
+  call.terms = &terms;
+  call.bf16 = element_size == 2;
+  call.has_terms = terms.any();
+  call.has_keep = p.keep != nullptr || p.mask_function;
+  call.value_columns = padded(p.value_dim);
+  return call;
+}
+
+void choose_products(ForwardCall& call) {
+  const MatmulPrecision precision = float32_matmul_precision();
+  if (call.terms->relative_key) return;  // whose bands come from queries in f32
+  call.tiles = has_tiles() && (call.bf16 || precision != MatmulPrecision::highest);
+  call.dots = call.bf16 && !call.tiles && bf16_dots();
+  if (call.tiles && !call.bf16) call.scheme = part_scheme(precision);
+}
+
+void decide_copies(ForwardCall& call) {
+  const AttentionProblem& p = *call.p;
+  const int64_t size = call.bf16 ? 2 : 4, rows = p.queries >= kTileRows ? p.queries : p.queries * p.group();
+  call.copy_key = call.bf16 || hostile(call.key_strides.token, p.head_dim, size, p.keys, rows);
+  call.copy_value = call.bf16 || call.value_columns != p.value_dim ||
+                    hostile(call.value_strides.token, p.value_dim, size, p.keys, rows);
+  if (call.dots) {  // keys are read in pairs where they lie
+    const Strides3& k = call.key_strides;
+    const bool whole = p.head_dim % 2 == 0 && reinterpret_cast<uintptr_t>(call.key) % 4 == 0 &&
+                       (k.batch | k.head | k.token) % 2 == 0;
+    call.copy_key = !whole || hostile(k.token, p.head_dim, size, p.keys, rows);
+  }
+}
+
+int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<AttentionTask>& tasks,
+                     int64_t copies) {
+  for (int64_t tiles = most_tiles(call);; tiles /= 2) {
+    make_tasks(*call.p, tiles, tasks);
+    if (tiles == 1 || static_cast<int64_t>(tasks.size()) * copies >= 4 * threads) return tiles;
+  }
+}
+
+bool choose_split(const AttentionProblem& p, int threads, int64_t tasks) {
+  return threads > 1 && tasks < 3 * threads && p.keys >= 4 * kBlock;
+}
+
+void run_forward(ForwardCall call) {
+  DriverBuffers& own = buffers();
+  AttentionProblem p = *call.p;
+  if (p.keep && !p.keep_classes) {
+    own.keep_classes.resize(static_cast<size_t>(attention_keep_classes_size(p)));
+    attention_keep_classes(p, own.keep_classes.data());
+    p.keep_classes = own.keep_classes.data();
+  }
+  call.p = &p;
+  static std::atomic<uint64_t> calls{0};
+  call.number = ++calls;
+  decide_copies(call);
+  std::atomic<bool> not_finite{false};
+  call.not_finite = &not_finite;
+  const int64_t tiles = choose_tiles(call, num_threads(), own.tasks);
+  if (choose_split(p, num_threads(), static_cast<int64_t>(own.tasks.size()))) {
+    if (tiles > 1) make_tasks(p, 1, own.tasks);
+    run_split(call, own.tasks, own.partials);
+  } else {
+    run_tiled(call, own.tasks, tiles);
+  }
+  if (not_finite.load(std::memory_order_relaxed)) mend_overflow(call);
+}
+
+}  // namespace multihead::kernels

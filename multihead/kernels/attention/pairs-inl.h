@@ -1,0 +1,354 @@
+// Products of bf16 pairs in attention: one instruction multiplies two neighbours of head_dim, or two keys,
+// and adds both products to an f32 sum. Twice the rate of f32 where the CPU has full-width AVX512_BF16 (Zen
+// 4, 5).
+//
+//   S[k][q] = scale · K · Qᵀ     K broadcast in pairs from where it lies, Qᵀ packed as pairs [dim / 2][lane]
+//   O[q][:] += P · V             P rounded to bf16 in pairs of keys at absolute even positions, V interleaved
+//                                by such pairs once per block
+// The scale is applied after the product, softmax and its sums are f32 before the rounding. Everything else
+// is as in f32, and so are the promises: same bits for any threads, batch, chunking, and for decode, on CPUs
+// that take this way. A sum of two products rounds as the instruction says: other CPUs, which widen, give
+// other last bits.
+
+#if defined(MULTIHEAD_KERNELS_ATTENTION_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_PAIRS_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_PAIRS_INL_H_
+#else
+#define MULTIHEAD_KERNELS_ATTENTION_PAIRS_INL_H_
+#endif
+
+#include <cstring>
+
+#include "multihead/kernels/attention/forward-inl.h"
+#include "multihead/kernels/attention/scores-inl.h"
+#include "multihead/kernels/attention/transpose-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+HWY_INLINE float ScoreScale(const ForwardCall& c) {
+  return static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
+}
+
+#if HWY_TARGET == HWY_AVX3
+inline constexpr bool kHasDots = true;
+
+// sum + a.lower · b.lower + a.upper · b.upper. Highway 1.0.3 does not know the instruction and its target has
+// no name for the compiler; the callers have asked the CPU.
+HWY_INLINE Vec DotPairs(Vec sum, Vec a, Vec b) {
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+  return sum;
+}
+
+// Lane i: lower[i] and upper[i] rounded to bf16, to nearest even.
+HWY_INLINE __m512i RoundPairs(Vec lower, Vec upper) {
+  __m512i halves;
+  __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves) : "v"(upper.raw), "v"(lower.raw));
+  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), halves);
+}
+
+struct DotArgs {
+  const char* a;  // pairs, in bytes from each other:
+  int64_t a_row, a_step;
+  const float* b;
+  int64_t b_stride;
+  float* c;
+  int64_t c_stride;
+  int64_t k;           // pairs
+  float scale;         // store, store_max
+  float* max;          // store_max: per column
+  const float* alpha;  // merge: per row
+  const float* beta;
+};
+
+HWY_INLINE Vec BroadcastPair(const char* at) {
+  float pair;
+  std::memcpy(&pair, at, sizeof(pair));
+  return hn::Set(F(), pair);
+}
+
+template <End kEnd, int MR, int NV>
+HWY_NOINLINE void DotTile(const DotArgs& t) {
+  const F d;
+  Vec acc[MR][NV];
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::Zero(d);
+  }
+  const char* HWY_RESTRICT a = t.a;
+  const float* HWY_RESTRICT b = t.b;
+  constexpr bool kScores = kEnd == End::store_max;
+  const int64_t a_row = kScores ? t.a_row : 4, a_step = kScores ? 4 : t.a_step, b_stride = t.b_stride;
+  for (int64_t k = t.k; k > 0; --k) {
+    Vec vb[NV];
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) vb[j] = hn::LoadU(d, b + j * kN);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+      const Vec va = BroadcastPair(a + i * a_row);
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = DotPairs(acc[i][j], va, vb[j]);
+    }
+    a += a_step;
+    b += b_stride;
+  }
+  if constexpr (kScores) {
+    const Vec scale = hn::Set(d, t.scale);
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) {
+      Vec max = t.max ? hn::LoadU(d, t.max + j * kN) : hn::Zero(d);
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i) {
+        acc[i][j] = hn::Mul(acc[i][j], scale);
+        max = hn::Max(max, acc[i][j]);
+      }
+      if (t.max) hn::StoreU(max, d, t.max + j * kN);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+    float* HWY_RESTRICT c = t.c + i * t.c_stride;
+    if constexpr (kEnd == End::merge) {
+      const Vec alpha = hn::Set(d, t.alpha[i]), beta = hn::Set(d, t.beta[i]);
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) {
+        acc[i][j] = hn::MulAdd(acc[i][j], beta, hn::Mul(hn::LoadU(d, c + j * kN), alpha));
+      }
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) hn::StoreU(acc[i][j], d, c + j * kN);
+  }
+}
+
+template <End kEnd, int MR, int NV>
+HWY_INLINE void DotRows(DotArgs t, int64_t rows) {
+  const auto advance = [&t](int64_t n) HWY_ATTR {
+    t.a += n * t.a_row;
+    t.c += n * t.c_stride;
+    if constexpr (kEnd == End::merge) t.alpha += n, t.beta += n;
+  };
+  for (; rows >= MR; rows -= MR) {
+    if constexpr (kEnd == End::store_max) {  // keys come from L2 or beyond
+      for (int i = 0; i < MR; ++i) {
+        for (int64_t at = 0; at < 4 * t.k; at += 64) __builtin_prefetch(t.a + (MR + i) * t.a_row + at, 0, 2);
+      }
+    }
+    DotTile<kEnd, MR, NV>(t);
+    advance(MR);
+  }
+  for (; rows >= 4; rows -= 4) {
+    DotTile<kEnd, 4, NV>(t);
+    advance(4);
+  }
+  for (; rows >= 1; --rows) {
+    DotTile<kEnd, 1, NV>(t);
+    advance(1);
+  }
+}
+
+template <End kEnd>
+HWY_INLINE void DotProduct(DotArgs t, int64_t rows, int64_t columns) {
+  while (columns > 0) {
+    const int64_t now = std::min<int64_t>(columns, 64);
+    switch (now / 16) {
+      case 4:
+        DotRows<kEnd, 6, 4>(t, rows);
+        break;
+      case 3:
+        DotRows<kEnd, 8, 3>(t, rows);
+        break;
+      case 2:
+        DotRows<kEnd, 8, 2>(t, rows);
+        break;
+      default:
+        DotRows<kEnd, 16, 1>(t, rows);
+    }
+    t.b += now, t.c += now, columns -= now;
+    if (t.max) t.max += now;
+  }
+}
+
+// Pairs of a row: an odd last number has zero beside it.
+HWY_INLINE int64_t PairsOf(int64_t dim) { return (dim + 1) / 2; }
+
+// qt[pair][lane] = pairs of the queries.
+HWY_INLINE void PackQueryPairs(const ForwardCall& call, const RowTile& t, float* qt) {
+  const F d;
+  const int64_t dim = call.p->head_dim, pairs = PairsOf(dim);
+  const Strides3& s = call.query_strides;
+  std::fill_n(qt, pairs * kTileRows, 0.0f);
+  each_head_run(t, [&](int first, int count) HWY_ATTR {
+    const int64_t token = call.p->query_begin(t.b) + t.query[first];
+    const auto* from =
+        static_cast<const uint16_t*>(call.query) + t.b * s.batch + t.head[first] * s.head + token * s.token;
+    int row = 0;
+    for (; row + 16 <= count && dim % 32 == 0; row += 16) {
+      for (int64_t c = 0; c < dim; c += 32) {
+        Vec x[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) {
+          x[i] = Vec{_mm512_castsi512_ps(_mm512_loadu_si512(from + (row + i) * s.token + c))};
+        }
+        TransposeRegisters(x);
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) hn::StoreU(x[i], d, qt + (c / 2 + i) * kTileRows + first + row);
+      }
+    }
+    for (; row < count; ++row) {
+      for (int64_t c = 0; c < dim; c += 2) {
+        const size_t bytes = c + 1 < dim ? 4 : 2;
+        std::memcpy(qt + c / 2 * kTileRows + first + row, from + row * s.token + c, bytes);
+      }
+    }
+  });
+}
+
+// As ScoreProduct, from keys in pairs: `key` holds stride floats, that is pairs, a row.
+HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const BlockRange& r, const float* key,
+                          int64_t key_stride, const float* qt, float* s, float* max) {
+  DotArgs args{};
+  args.a_row = 4 * key_stride, args.a_step = 4, args.b_stride = kTileRows, args.c_stride = kTileRows;
+  args.k = PairsOf(call.p->head_dim), args.scale = ScoreScale(call);
+  const auto part = [&](int a, int e) HWY_ATTR {
+    for (int k = a; k < e;) {
+      const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
+      int first, last;
+      NeededGroups(t, r, k, end, &first, &last);
+      if (first < last) {
+        args.a = reinterpret_cast<const char*>(key + (k - r.k0) * key_stride);
+        args.b = qt + first * kGroupRows;
+        args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
+        DotProduct<End::store_max>(args, end - k, (last - first) * kGroupRows);
+      }
+      k = end;
+    }
+  };
+  part(r.k0, r.full_begin);
+  if (r.full_end > r.full_begin) {
+    args.a = reinterpret_cast<const char*>(key + (r.full_begin - r.k0) * key_stride);
+    args.b = qt;
+    args.c = s + (r.full_begin - r.k0) * kTileRows;
+    args.max = max;
+    DotProduct<End::store_max>(args, r.full_end - r.full_begin, t.groups * kGroupRows);
+    args.max = nullptr;
+  }
+  part(r.full_end, r.k1);
+}
+
+// Value rows of keys [k0, k1) interleaved by pairs at even positions, `columns` pairs a row; rows outside are
+// zero, whatever lies there.
+HWY_INLINE void InterleaveValues(const ForwardCall& call, int64_t b, int64_t kv, int k0, int k1, float* to) {
+  const int64_t columns = call.value_columns, dim = call.p->value_dim;
+  const Strides3& s = call.value_strides;
+  const auto* base = static_cast<const uint16_t*>(call.value) + b * s.batch + kv * s.head +
+                     call.p->key_begin_row(b) * s.token;
+  for (int k = k0 & ~1; k < k1; k += 2, to += columns) {
+    for (int64_t c = 0; c < columns; c += 16) {
+      const __mmask16 some =
+          dim - c >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << (dim - c)) - 1);
+      const __mmask16 first = k >= k0 ? some : __mmask16{0}, second = k + 1 < k1 ? some : __mmask16{0};
+      const __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first, base + k * s.token + c));
+      const __m512i y = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, base + (k + 1) * s.token + c));
+      _mm512_storeu_si512(to + c, _mm512_or_si512(x, _mm512_slli_epi32(y, 16)));
+    }
+  }
+}
+
+// As BlockValues, from pairs.
+HWY_INLINE void DotValues(const RowTile& t, const BlockRange& r, const float* s, const float* value,
+                          int64_t columns, bool first, const float* alpha, const float* beta, float* out) {
+  DotArgs args{};
+  args.a_row = 4, args.a_step = 4 * kTileRows, args.b_stride = columns, args.c_stride = columns;
+  const int step = r.full() ? t.rows : RowStep(columns);
+  const int base = r.k0 & ~1;
+  for (int row = 0; row < t.rows; row += step) {
+    const int count = std::min(step, t.rows - row);
+    const auto [a, e] = KeysOfRows(t, r, row, count);
+    const int from = (a - base) / 2, to = (e - base + 1) / 2;
+    args.a = reinterpret_cast<const char*>(s + from * kTileRows + row);
+    args.b = value + from * columns;
+    args.k = e > a ? to - from : 0;
+    args.c = out + row * columns;
+    args.alpha = alpha + row, args.beta = beta + row;
+    if (first) {
+      DotProduct<End::store>(args, count, columns);
+    } else {
+      DotProduct<End::merge>(args, count, columns);
+    }
+  }
+}
+
+// As BlockValuesSafe, from pairs.
+HWY_INLINE void DotValuesSafe(const RowTile& t, const BlockRange& r, const float* s, const float* shadow,
+                              const float* value, int64_t columns, bool first, const float* alpha,
+                              const float* beta, float* out) {
+  const F d;
+  const int odd = r.k0 & 1, keys = r.k1 - r.k0;
+  for (int row = 0; row < t.rows; ++row) {
+    for (int64_t c = 0; c < columns; c += kN) {
+      Vec sum = hn::Zero(d);
+      for (int pair = 0; 2 * pair < keys + odd; ++pair) {
+        const int k = 2 * pair - odd;
+        const auto seen = [&](int i) {
+          return i >= 0 && i < keys && r.k0 + i >= t.lo[row] && r.k0 + i < t.hi[row] &&
+                 shadow[i * kTileRows + row] != -kInfinity;
+        };
+        const uint32_t bits = (seen(k) ? 0xFFFFu : 0u) | (seen(k + 1) ? 0xFFFF0000u : 0u);
+        if (bits == 0) continue;
+        const Vec mask = hn::BitCast(d, hn::Set(I(), static_cast<int32_t>(bits)));
+        const Vec v = hn::And(mask, hn::LoadU(d, value + pair * columns + c));
+        sum = DotPairs(sum, hn::Set(d, s[pair * kTileRows + row]), v);
+      }
+      float* o = out + row * columns + c;
+      if (!first) {
+        sum = hn::MulAdd(sum, hn::Set(d, beta[row]), hn::Mul(hn::LoadU(d, o), hn::Set(d, alpha[row])));
+      }
+      hn::StoreU(sum, d, o);
+    }
+  }
+}
+
+// Key rows as pairs: in place where they lie on whole pairs, else copied to `buffer`. Row stride in floats.
+HWY_INLINE const float* StageKeyPairs(const ForwardCall& call, int64_t b, int64_t kv, int k0, int k1,
+                                      int64_t* stride, float* buffer) {
+  const Strides3& s = call.key_strides;
+  const int64_t dim = call.p->head_dim, pairs = PairsOf(dim);
+  const auto* from = static_cast<const uint16_t*>(call.key) + b * s.batch + kv * s.head +
+                     (call.p->key_begin_row(b) + k0) * s.token;
+  if (!call.copy_key) {
+    *stride = s.token / 2;
+    return reinterpret_cast<const float*>(from);
+  }
+  *stride = pairs;
+  for (int k = 0; k < k1 - k0; ++k) {
+    if (dim % 2 != 0) buffer[k * pairs + pairs - 1] = 0.0f;
+    std::memcpy(buffer + k * pairs, from + k * s.token, static_cast<size_t>(2 * dim));
+  }
+  return buffer;
+}
+#else
+inline constexpr bool kHasDots = false;
+HWY_INLINE void PackQueryPairs(const ForwardCall&, const RowTile&, float*) {}
+HWY_INLINE void DotScores(const ForwardCall&, const RowTile&, const BlockRange&, const float*, int64_t,
+                          const float*, float*, float*) {}
+HWY_INLINE void InterleaveValues(const ForwardCall&, int64_t, int64_t, int, int, float*) {}
+HWY_INLINE void DotValues(const RowTile&, const BlockRange&, const float*, const float*, int64_t, bool,
+                          const float*, const float*, float*) {}
+HWY_INLINE void DotValuesSafe(const RowTile&, const BlockRange&, const float*, const float*, const float*,
+                              int64_t, bool, const float*, const float*, float*) {}
+HWY_INLINE const float* StageKeyPairs(const ForwardCall&, int64_t, int64_t, int, int, int64_t*, float*) {
+  return nullptr;
+}
+#endif
+
+// Whether a call goes this way; constant false where there are no dots.
+HWY_INLINE bool UsesDots(const ForwardCall& c) { return kHasDots && c.dots; }
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

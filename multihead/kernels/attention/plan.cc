@@ -1,0 +1,130 @@
+// Says what a call would do, by asking the code that does it.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "multihead/core/error.h"
+#include "multihead/kernels/attention/driver-inl.h"
+
+namespace multihead::kernels {
+namespace {
+
+void reason(AttentionPlan& plan, const std::string& line) { plan.reasons += line + "\n"; }
+
+// What a plan has to look at: one sample and one key head stand for all that have the same tasks.
+struct Sample {
+  AttentionProblem problem;
+  int64_t copies = 1;
+};
+
+Sample sample_of(const AttentionProblem& p) {
+  Sample sample{p, p.kv_heads};
+  sample.problem.heads = p.group(), sample.problem.kv_heads = std::min<int64_t>(p.kv_heads, 1);
+  if (samples_are_alike(p)) {
+    sample.copies *= p.batch;
+    sample.problem.batch = std::min<int64_t>(p.batch, 1);
+  }
+  return sample;
+}
+
+// Pairs that the analytic masks allow, and pairs in key blocks that some row of their tile sees.
+void count_pairs(const AttentionProblem& p, const std::vector<AttentionTask>& tasks, AttentionPlan& plan) {
+  RowTile tile;
+  for (const AttentionTask& task : tasks) {
+    plan.useful_pairs += task.pairs;
+    for (int64_t row = task.row_begin; row < task.row_end; row += kTileRows) {
+      make_row_tile(p, task.b, task.kv, row, std::min(row + kTileRows, task.row_end), tile);
+      if (!tile.empty()) plan.computed_pairs += static_cast<double>(tile.rows) * (tile.end - tile.begin);
+    }
+  }
+}
+
+void explain_terms(const AttentionProblem& p, const ScoreTerms<float>& t, AttentionPlan& plan) {
+  if (t.relative_key) {
+    reason(plan, "relative key: a band of distances for 16 queries at a time, in f32 without tiles or pairs");
+  }
+  if (t.any()) reason(plan, "score terms: applied to chunks of 48 keys while they are in L1");
+  if (t.score_function && !t.score_function.apply_with_derivative) {
+    reason(plan, "score function without derivative: no backward pass");
+  }
+  if (p.keep && !p.keep_classes) reason(plan, "dense mask: its block summary is computed in every call");
+  if (p.mask_function && !p.mask_function.classify) {
+    reason(plan, "mask function without classify: no block is skipped, every block is filled");
+  }
+  if (p.dropout_p > 0) reason(plan, "dropout: Philox bits made in the softmax pass");
+}
+
+// Why keys and values do not stay where they lie.
+void explain_copies(const ForwardCall& call, AttentionPlan& plan) {
+  const AttentionProblem& p = *call.p;
+  const int64_t size = call.bf16 ? sizeof(BFloat16) : sizeof(float);
+  if (call.tiles) return reason(plan, "blocks are packed for the tiles");
+  if (call.bf16) {
+    if (!call.dots) return reason(plan, "blocks are widened to f32");
+    reason(plan, "blocks of values are interleaved in pairs of rows");
+  }
+  if (call.copy_key) {
+    reason(plan, concat("keys lie ", call.key_strides.token * size, " bytes apart: blocks are copied"));
+  }
+  if (!call.copy_value || call.bf16) return;
+  reason(plan,
+         call.value_columns != p.value_dim
+             ? concat("value_dim ", p.value_dim, " is no multiple of 16: blocks are copied and padded")
+             : concat("values lie ", call.value_strides.token * size, " bytes apart: blocks are copied"));
+}
+
+}  // namespace
+
+AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>& t,
+                             const AttentionStrides& strides, int threads) {
+  AttentionPlan plan;
+  plan.isa = current_isa();
+  plan.key_block = attention_key_block;
+  plan.query_tile = kTileRows;
+  std::vector<AttentionTask> tasks;
+  const auto [sample, copies] = sample_of(p);
+  const int64_t size = strides.bf16 ? sizeof(BFloat16) : sizeof(float);
+  BackwardCall backward;
+  backward.forward = digest_forward(p, t, size);
+  ForwardCall call = backward.forward;
+  call.query_strides = strides.query, call.key_strides = strides.key, call.value_strides = strides.value;
+  choose_products(call);
+  decide_copies(call);
+  call.p = &sample;
+  const int64_t tiles = choose_tiles(call, threads, tasks, copies);
+  call.p = &p;
+  const bool split = choose_split(p, threads, static_cast<int64_t>(tasks.size()) * copies);
+  if (split && tiles > 1) make_tasks(sample, 1, tasks);
+  count_pairs(sample, tasks, plan);
+  plan.tasks = static_cast<int64_t>(tasks.size()) * copies;
+  plan.useful_pairs *= static_cast<double>(copies);
+  plan.computed_pairs *= static_cast<double>(copies);
+  if (plan.isa == Isa::baseline) {
+    plan.kernel = "reference f32";
+    plan.query_tile = plan.key_block = 1;
+    reason(plan, "no vector instructions above SSE2 (or MULTIHEAD_ISA caps them): plain loops");
+    return plan;
+  }
+  plan.kernel = concat(split ? "split-key " : "tiled ", strides.bf16 ? "bf16" : "f32");
+  if (call.tiles) plan.kernel += " on AMX tiles";
+  plan.workspace_bytes = forward_scratch(call, split ? 1 : tiles) * threads * 4;
+  if (split) {
+    const int64_t blocks = (p.keys + attention_key_block - 1) / attention_key_block;
+    plan.key_splits = blocks;
+    plan.workspace_bytes += plan.tasks * blocks * kTileRows * (call.value_columns + 2) * 4;
+    reason(plan, concat("rows fill ", plan.tasks, " tasks for ", threads,
+                        " threads: key blocks are shared out too"));
+  }
+  explain_copies(call, plan);
+  explain_terms(p, t, plan);
+  backward.forward = call;
+  backward.f32.d_out_strides.token = backward.bf16.d_out_strides.token = p.value_dim;
+  decide_backward(backward);
+  const int64_t jobs =
+      heads_one_by_one(backward, threads) ? 1 : std::min<int64_t>(p.batch * p.kv_heads, threads);
+  plan.backward_workspace_bytes = 4 * (backward_scratch(backward) * threads +
+                                       backward_job_floats(backward, p.queries * p.group(), p.keys) * jobs);
+  return plan;
+}
+
+}  // namespace multihead::kernels

@@ -1,0 +1,230 @@
+#include "multihead/kernels/attention/schedule-inl.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "multihead/kernels/attention/driver-inl.h"
+
+namespace multihead::kernels {
+namespace {
+
+constexpr int32_t kNever = KeyInterval::kNever;
+
+void summarise(RowTile& t) {
+  t.begin = kNever;
+  t.end = 0;
+  t.full_begin = 0;
+  t.full_end = kNever;
+  for (int g = 0; g < t.groups; ++g) {
+    t.lo_min[g] = kNever, t.lo_max[g] = 0, t.hi_min[g] = kNever, t.hi_max[g] = 0;
+    for (int r = g * kGroupRows; r < std::min(t.rows, (g + 1) * kGroupRows); ++r) {
+      t.lo_min[g] = std::min(t.lo_min[g], t.lo[r]);
+      t.lo_max[g] = std::max(t.lo_max[g], t.lo[r]);
+      t.hi_min[g] = std::min(t.hi_min[g], t.hi[r]);
+      t.hi_max[g] = std::max(t.hi_max[g], t.hi[r]);
+    }
+    t.begin = std::min(t.begin, t.lo_min[g]);
+    t.end = std::max(t.end, t.hi_max[g]);
+    t.full_begin = std::max(t.full_begin, t.lo_max[g]);
+    t.full_end = std::min(t.full_end, t.hi_min[g]);
+  }
+}
+
+}  // namespace
+
+bool samples_are_alike(const AttentionProblem& p) {
+  return !p.sequences && !p.diagonals && !p.key_lengths && !p.query_lengths &&
+         !((p.key_begin || p.key_end) && p.interval_stride != 0);
+}
+
+IntervalRule::IntervalRule(const AttentionProblem& p, int64_t sample)
+    : keys(p.key_count(sample)), queries(p.query_count(sample)) {
+  const int64_t diagonal = p.diagonal_of(sample);
+  if (p.query_lengths) queries = std::min(queries, p.query_lengths[sample]);
+  end = p.key_lengths ? std::clamp<int64_t>(p.key_lengths[sample], 0, keys) : keys;
+  // With these bounds no sum below overflows; a diagonal or window beyond them masks all or nothing.
+  static constexpr int64_t kFar = int64_t{1} << 40;
+  const auto bounded = [](int64_t x) { return std::clamp(x, -kFar, kFar); };
+  if (p.window_left >= 0) left = bounded(diagonal) - bounded(p.window_left);
+  if (p.causal) right = bounded(diagonal) + 1;
+  if (p.window_right >= 0) right = std::min(right, bounded(diagonal) + bounded(p.window_right) + 1);
+  if (p.key_begin) key_begin = p.key_begin + sample * p.interval_stride;
+  if (p.key_end) key_end = p.key_end + sample * p.interval_stride;
+}
+
+void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row_begin, int64_t row_end,
+                   RowTile& t) {
+  const int64_t queries = p.query_count(b);
+  const IntervalRule rule(p, b);
+  t.b = b;
+  t.kv = kv;
+  t.rows = static_cast<int>(row_end - row_begin);
+  t.groups = (t.rows + kGroupRows - 1) / kGroupRows;
+  t.diagonal = static_cast<int32_t>(std::clamp<int64_t>(p.diagonal_of(b), -(1 << 30), 1 << 30));
+  int64_t head = kv * p.group() + row_begin / queries, i = row_begin % queries;
+  for (int r = 0; r < t.groups * kGroupRows; ++r) {
+    if (r >= t.rows) {
+      t.query[r] = t.query[t.rows - 1], t.head[r] = t.head[t.rows - 1], t.lo[r] = 0, t.hi[r] = kNever;
+      continue;
+    }
+    const KeyInterval keys = rule(i);
+    t.query[r] = static_cast<int32_t>(i), t.head[r] = static_cast<int32_t>(head);
+    t.lo[r] = keys.lo, t.hi[r] = keys.hi;
+    if (++i == queries) i = 0, ++head;
+  }
+  summarise(t);
+}
+
+void make_row_tile_again(const AttentionProblem& p, uint64_t number, int64_t b, int64_t kv, int64_t row_begin,
+                         int64_t row_end, RowTile& t) {
+  struct Last {
+    uint64_t number = 0;
+    int64_t row = 0, end = 0;
+    RowTile tile;
+  };
+  static thread_local Last last;
+  if (!samples_are_alike(p) || number == 0) return make_row_tile(p, b, kv, row_begin, row_end, t);
+  const int64_t queries = p.queries, row = row_begin % queries, end = row_end - row_begin + row;
+  if (last.number != number || last.row != row || last.end != end) {
+    make_row_tile(p, b, kv, row_begin, row_end, last.tile);
+    last.number = number, last.row = row, last.end = end;
+  }
+  t = last.tile;
+  t.b = b, t.kv = kv;
+  const auto by = static_cast<int32_t>(kv * p.group() + row_begin / queries - t.head[0]);
+  for (int r = 0; r < kTileRows; ++r) t.head[r] += by;
+}
+
+namespace {
+
+// Tasks for rows [begin, end) of key head 0.
+void add_tasks(int64_t b, int64_t begin, int64_t end, int64_t most_tiles, int64_t queries, bool unequal,
+               const IntervalRule& rule, std::vector<AttentionTask>& tasks) {
+  for (int64_t r = begin; r < end; r += most_tiles * kTileRows) {
+    AttentionTask task{b, 0, r, std::min(end, r + most_tiles * kTileRows), 0, 0, 0};
+    int64_t lo = kNever, hi = 0;
+    double pairs = 0;
+    for (int64_t i = task.row_begin; i < task.row_end; i += unequal ? 1 : task.row_end - task.row_begin) {
+      const KeyInterval keys = rule(i % queries);
+      lo = std::min<int64_t>(lo, keys.lo);
+      hi = std::max<int64_t>(hi, keys.hi);
+      pairs += std::max(0, keys.hi - keys.lo);
+    }
+    if (!unequal) pairs *= static_cast<double>(task.row_end - task.row_begin);
+    task.key_begin = std::min(lo, hi), task.key_end = hi, task.pairs = pairs;
+    tasks.push_back(task);
+  }
+}
+
+// The tasks from `first` on again for index 1, 2, … count - 1.
+void repeat_tasks(size_t first, int64_t count, int64_t AttentionTask::*index,
+                  std::vector<AttentionTask>& tasks) {
+  const size_t last = tasks.size();
+  for (int64_t i = 1; i < count; ++i) {
+    for (size_t n = first; n < last; ++n) {
+      tasks.push_back(tasks[n]);
+      tasks.back().*index = i;
+    }
+  }
+}
+
+}  // namespace
+
+void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<AttentionTask>& tasks) {
+  tasks.clear();
+  bool unequal = p.causal || p.sequences || p.key_lengths || p.query_lengths || p.key_begin || p.key_end ||
+                 p.window_left >= 0 || p.window_right >= 0;
+  for (int64_t b = 0; b < (samples_are_alike(p) ? std::min<int64_t>(p.batch, 1) : p.batch); ++b) {
+    const int64_t queries = p.query_count(b), rows = queries * p.group();
+    if (rows == 0) continue;
+    const IntervalRule rule(p, b);
+    // Tiles of one head where a head fills them, else heads are packed into a tile.
+    const int64_t span = queries >= kTileRows ? queries : rows;
+    const size_t first = tasks.size();
+    // Rows past the query length have tasks of their own, so that the others' tiles are free of them.
+    const int64_t valid = span == queries ? std::clamp<int64_t>(rule.queries, 0, queries) : span;
+    for (int64_t start = 0; start < rows; start += span) {
+      add_tasks(b, start, start + valid, most_tiles, queries, unequal, rule, tasks);
+      add_tasks(b, start + valid, start + span, most_tiles, queries, unequal, rule, tasks);
+    }
+    repeat_tasks(first, p.kv_heads, &AttentionTask::kv, tasks);
+  }
+  if (samples_are_alike(p)) repeat_tasks(0, p.batch, &AttentionTask::b, tasks);
+  if (!unequal) return;
+  std::sort(tasks.begin(), tasks.end(), [](const AttentionTask& x, const AttentionTask& y) {
+    if (x.pairs != y.pairs) return x.pairs > y.pairs;
+    if (x.b != y.b) return x.b < y.b;
+    return x.kv != y.kv ? x.kv < y.kv : x.row_begin < y.row_begin;
+  });
+}
+
+BlockClass mask_class(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t k1) {
+  bool full = true, empty = true;
+  const auto join = [&](BlockClass c) {
+    full = full && c == BlockClass::full;
+    empty = empty && c == BlockClass::empty;
+  };
+  const Strides4& s = p.keep_strides;
+  const int64_t columns = (p.keys + attention_keep_columns - 1) / attention_keep_columns;
+  const int64_t rows = (p.queries + attention_keep_rows - 1) / attention_keep_rows;
+  const int64_t heads = s.head == 0 ? std::min<int64_t>(p.heads, 1) : p.heads;
+  each_head_run(t, [&](int first, int count) {
+    BlockClass dense = BlockClass::full, code = BlockClass::full;
+    const int64_t head = t.head[first], q0 = t.query[first];
+    if (p.keep) {
+      const int64_t plane = (s.batch == 0 ? 0 : t.b) * heads + (s.head == 0 ? 0 : head);
+      bool all_full = true, all_empty = true;
+      for (int64_t r = q0 / attention_keep_rows; r <= (q0 + count - 1) / attention_keep_rows; ++r) {
+        for (int64_t c = k0 / attention_keep_columns; c <= (k1 - 1) / attention_keep_columns; ++c) {
+          const auto cls = static_cast<BlockClass>(p.keep_classes[(plane * rows + r) * columns + c]);
+          all_full = all_full && cls == BlockClass::full;
+          all_empty = all_empty && cls == BlockClass::empty;
+        }
+      }
+      dense = all_full ? BlockClass::full : all_empty ? BlockClass::empty : BlockClass::partial;
+    }
+    if (p.mask_function) {
+      code = BlockClass::partial;
+      if (p.mask_function.classify) {
+        code = p.mask_function.classify(p.mask_function.context,
+                                        {nullptr, 0, t.b, head, q0, count, k0, k1 - k0});
+      }
+    }
+    join(dense == BlockClass::empty || code == BlockClass::empty ? BlockClass::empty
+         : dense == BlockClass::full                             ? code
+                                                                 : BlockClass::partial);
+  });
+  return empty ? BlockClass::empty : full ? BlockClass::full : BlockClass::partial;
+}
+
+bool fill_keep(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t k1, uint8_t* keep) {
+  const Strides4& s = p.keep_strides;
+  each_head_run(t, [&](int first, int count) {
+    const int64_t head = t.head[first], q0 = t.query[first];
+    if (p.mask_function) {
+      p.mask_function.fill(p.mask_function.context,
+                           {keep + first, kTileRows, t.b, head, q0, count, k0, k1 - k0});
+    } else {
+      for (int64_t k = 0; k < k1 - k0; ++k) std::memset(keep + k * kTileRows + first, 1, count);
+    }
+    if (!p.keep) return;
+    const uint8_t* base = p.keep + t.b * s.batch + head * s.head + k0 * s.key;
+    for (int r = 0; r < count; ++r) {
+      const uint8_t* row = base + (q0 + r) * s.query;
+      uint8_t* to = keep + first + r;
+      for (int64_t k = 0; k < k1 - k0; ++k) to[k * kTileRows] &= static_cast<uint8_t>(row[k * s.key] != 0);
+    }
+  });
+  bool any = false;
+  for (int64_t k = 0; k < k1 - k0; ++k) {
+    uint8_t* row = keep + k * kTileRows;
+    any = any || std::memchr(row, 1, static_cast<size_t>(t.rows)) != nullptr;
+    std::memset(row + t.rows, 1, static_cast<size_t>(t.groups * kGroupRows - t.rows));  // padding lanes
+  }
+  return any;
+}
+
+}  // namespace multihead::kernels

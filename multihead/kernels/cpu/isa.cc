@@ -1,0 +1,180 @@
+#include "multihead/kernels/cpu/isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
+
+#include "hwy/targets.h"
+#include "multihead/core/error.h"
+
+namespace multihead::kernels {
+namespace {
+
+// Targets of one Isa and everything older. HWY_TARGETS is what this build generates code for.
+int64_t targets_up_to(Isa isa) {
+  int64_t above = 0;
+#if HWY_ARCH_X86
+  if (isa < Isa::avx512) above |= HWY_AVX3 | HWY_AVX3_DL;
+  if (isa < Isa::avx2) above |= HWY_AVX2 | HWY_SSE4 | HWY_SSSE3;
+#else
+  static_cast<void>(isa);
+#endif
+  return ~above;
+}
+
+Isa best_of(int64_t targets) {
+#if HWY_ARCH_X86
+  if (targets & HWY_TARGETS & HWY_AVX3) return Isa::avx512;
+  if (targets & HWY_TARGETS & HWY_AVX2) return Isa::avx2;
+#else
+  static_cast<void>(targets);
+#endif
+  return Isa::baseline;
+}
+
+void cap(Isa isa) {
+  hwy::DisableTargets(~targets_up_to(isa));
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+bool parse(std::string_view name, Isa& isa) {
+  for (Isa candidate : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+    if (name == isa_name(candidate)) {
+      isa = candidate;
+      return true;
+    }
+  }
+  return false;
+}
+
+// Runs before main so that the first kernel call is capped already. A bad value cannot be reported from here;
+// current_isa() does that.
+struct Setting {
+  Isa best = best_of(hwy::SupportedTargets());
+  std::atomic<Isa> current{best};
+  std::string bad_value;
+
+  Setting() {
+    const char* value = std::getenv("MULTIHEAD_ISA");
+    if (value == nullptr || *value == '\0') return;
+    Isa wanted;
+    if (!parse(value, wanted)) {
+      bad_value = value;
+    } else if (wanted < best) {
+      current = wanted;
+      cap(wanted);
+    }
+  }
+};
+
+Setting& setting() {
+  static Setting instance;
+  return instance;
+}
+
+[[maybe_unused]] const Setting& kBeforeMain = setting();
+
+bool read_fast_dots() {
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1)) return false;
+  char vendor[12];
+  if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
+  std::memcpy(vendor, &b, 4), std::memcpy(vendor + 4, &d, 4), std::memcpy(vendor + 8, &c, 4);
+  return std::memcmp(vendor, "AuthenticAMD", sizeof(vendor)) == 0;
+#else
+  return false;
+#endif
+}
+
+bool read_int8_dots() {
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1);
+#else
+  return false;
+#endif
+}
+
+std::atomic<bool> dots_allowed{true}, int8_dots_allowed{true};
+
+std::string read_cpu_name() {
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned words[12];
+  if (static_cast<unsigned>(__get_cpuid_max(0x80000000u, nullptr)) >= 0x80000004u) {
+    for (unsigned leaf = 0; leaf < 3; ++leaf) {
+      unsigned* w = words + 4 * leaf;
+      __get_cpuid(0x80000002u + leaf, &w[0], &w[1], &w[2], &w[3]);
+    }
+    char text[sizeof(words) + 1] = {};
+    std::memcpy(text, words, sizeof(words));
+    std::string name(text);
+    name.erase(0, name.find_first_not_of(' '));
+    name.erase(name.find_last_not_of(' ') + 1);
+    if (!name.empty()) return name;
+  }
+#endif
+  return "unknown CPU";
+}
+
+}  // namespace
+
+Isa best_isa() { return setting().best; }
+
+Isa current_isa() {
+  const Setting& s = setting();
+  MH_CHECK(s.bad_value.empty(), ValueError, "MULTIHEAD_ISA: expected baseline, avx2 or avx512, got '",
+           s.bad_value, "'");
+  return s.current;
+}
+
+void set_isa(Isa isa) {
+  MH_CHECK(isa <= best_isa(), ValueError, "set_isa: this CPU has no ", isa_name(isa), ", its best is ",
+           isa_name(best_isa()));
+  cap(isa);
+  setting().current = isa;
+  setting().bad_value.clear();
+}
+
+bool bf16_dots() {
+  static const bool fast = read_fast_dots();
+  return fast && dots_allowed && current_isa() == Isa::avx512;
+}
+
+void set_bf16_dots(bool allowed) { dots_allowed = allowed; }
+
+bool int8_dots() {
+  static const bool known = read_int8_dots();
+  return known && int8_dots_allowed && current_isa() == Isa::avx512;
+}
+
+void set_int8_dots(bool allowed) { int8_dots_allowed = allowed; }
+
+std::string_view isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::avx512:
+      return "avx512";
+    case Isa::avx2:
+      return "avx2";
+    default:
+      return "baseline";
+  }
+}
+
+Isa parse_isa(std::string_view name) {
+  Isa isa;
+  MH_CHECK(parse(name, isa), ValueError, "parse_isa: expected baseline, avx2 or avx512, got '", name, "'");
+  return isa;
+}
+
+std::string_view cpu_name() {
+  static const std::string name = read_cpu_name();
+  return name;
+}
+
+}  // namespace multihead::kernels

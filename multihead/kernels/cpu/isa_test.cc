@@ -1,0 +1,33 @@
+#include "multihead/kernels/cpu/isa.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace multihead::kernels {
+namespace {
+
+TEST(IsaTest, NamesAndLevelsAgree) {
+  for (Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) EXPECT_EQ(parse_isa(isa_name(isa)), isa);
+  EXPECT_THROW(parse_isa("AVX2"), std::invalid_argument);
+  EXPECT_THROW(parse_isa(""), std::invalid_argument);
+  EXPECT_FALSE(cpu_name().empty());
+}
+
+TEST(IsaTest, SetIsaCapsAndRestores) {
+  const Isa before = current_isa();
+  for (Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+    if (isa <= best_isa()) {
+      set_isa(isa);
+      EXPECT_EQ(current_isa(), isa);
+    } else {
+      EXPECT_THROW(set_isa(isa), std::invalid_argument);
+    }
+    EXPECT_LE(current_isa(), best_isa());
+  }
+  set_isa(before);
+  EXPECT_EQ(current_isa(), before);
+}
+
+}  // namespace
+}  // namespace multihead::kernels

@@ -1,0 +1,45 @@
+// Activation functions over arrays. In f64 plain loops over the C library's functions.
+#pragma once
+
+#include <cstdint>
+
+#include "multihead/kernels/matmul/gemm.h"
+
+namespace multihead::kernels {
+
+/// y = f(x); y may be x.
+void activate(Activation activation, const float* x, float* y, int64_t count);
+void activate(Activation activation, const double* x, double* y, int64_t count);
+
+/// dx = dy · f'(x); dx may be x or dy.
+void activate_backward(Activation activation, const float* x, const float* dy, float* dx, int64_t count);
+void activate_backward(Activation activation, const double* x, const double* dy, double* dx, int64_t count);
+
+/// y = f(x), slope = f'(x) at the price of little more than one of them; y or slope may be x.
+void activate_with_slope(Activation activation, const float* x, float* y, float* slope, int64_t count);
+void activate_with_slope(Activation activation, const double* x, double* y, double* slope, int64_t count);
+
+/// Rows of gate and up lie `stride` apart (halves of one matrix, or matrices of their own); rows of the
+/// result are contiguous.
+struct GatedRows {
+  int64_t count = 0, size = 0;
+  int64_t stride = 0;
+};
+
+/// y = f(gate) · up.
+void gated(Activation activation, const float* gate, const float* up, float* y, const GatedRows& rows);
+void gated(Activation activation, const double* gate, const double* up, double* y, const GatedRows& rows);
+
+/// d_gate = dy · up · f'(gate), d_up = dy · f(gate), with the strides of gate and up.
+template <class T>
+struct GatedGradients {
+  const T* dy;
+  T* d_gate;
+  T* d_up;
+};
+void gated_backward(Activation activation, const float* gate, const float* up,
+                    const GatedGradients<float>& gradients, const GatedRows& rows);
+void gated_backward(Activation activation, const double* gate, const double* up,
+                    const GatedGradients<double>& gradients, const GatedRows& rows);
+
+}  // namespace multihead::kernels

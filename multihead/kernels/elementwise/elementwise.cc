@@ -1,0 +1,298 @@
+// All of these are bound by memory: ranges of some 32 KiB go to the threads.
+#include "multihead/kernels/elementwise/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/elementwise/strided_walk-inl.h"
+#include "multihead/kernels/simd/lanes-inl.h"
+#include "multihead/kernels/simd/math-inl.h"
+
+#ifndef MULTIHEAD_KERNELS_ELEMENTWISE_ONCE
+#define MULTIHEAD_KERNELS_ELEMENTWISE_ONCE
+namespace multihead::kernels {
+
+// y[i] = op(a[i · step_a], b[i · step_b]).
+template <class T>
+struct BinaryRunArgs {
+  const T* a;
+  const T* b;
+  T* y;
+  int64_t step_a, step_b, count;
+};
+
+struct Plus {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Minus {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a - b;
+  }
+};
+struct Times {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a * b;
+  }
+};
+struct Over {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a / b;
+  }
+};
+
+template <class F>
+void dispatch_binary(Binary op, const F& f) {
+  switch (op) {
+    case Binary::add:
+      return f(Plus());
+    case Binary::sub:
+      return f(Minus());
+    case Binary::mul:
+      return f(Times());
+    case Binary::div:
+      return f(Over());
+  }
+}
+
+template <class T, class Op>
+void binary_run_plain(const BinaryRunArgs<T>& r, Op op) {
+  for (int64_t i = 0; i < r.count; ++i) r.y[i] = op(r.a[i * r.step_a], r.b[i * r.step_b]);
+}
+
+}  // namespace multihead::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+HWY_INLINE Pack Apply(Plus, Pack a, Pack b) { return Add(a, b); }
+HWY_INLINE Pack Apply(Minus, Pack a, Pack b) { return Sub(a, b); }
+HWY_INLINE Pack Apply(Times, Pack a, Pack b) { return Mul(a, b); }
+HWY_INLINE Pack Apply(Over, Pack a, Pack b) { return Div(a, b); }
+
+void BinaryRun(Binary binary_op, const BinaryRunArgs<float>& r) {
+  dispatch_binary(binary_op, [&](auto op) HWY_ATTR {
+    if (r.step_a == 1 && r.step_b == 1) {
+      ForPacks(r.count, [&](int64_t i, auto at)
+                            HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), at.Load(r.b + i)), r.y + i); });
+    } else if (r.step_a == 1 && r.step_b == 0) {
+      const Pack b = Set(*r.b);
+      ForPacks(r.count,
+               [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), b), r.y + i); });
+    } else if (r.step_a == 0 && r.step_b == 1) {
+      const Pack a = Set(*r.a);
+      ForPacks(r.count,
+               [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, a, at.Load(r.b + i)), r.y + i); });
+    } else {
+      binary_run_plain(r, op);
+    }
+  });
+}
+
+struct ExpOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return Exp(Floats(), x); }
+};
+struct LogOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return Log(Floats(), x); }
+};
+struct TanhOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return Tanh(Floats(), x); }
+};
+struct SigmoidOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return Sigmoid(Floats(), x); }
+};
+
+template <class F>
+HWY_INLINE void Transform(const float* x, float* y, int64_t count, const F& f) {
+  ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { at.Store(f(at.Load(x + i)), y + i); });
+}
+
+void UnaryRun(Unary op, const float* x, float* y, int64_t count) {
+  switch (op) {
+    case Unary::neg:
+      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Neg(v); });
+    case Unary::exp:
+      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Map(ExpOp(), v); });
+    case Unary::log:
+      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Map(LogOp(), v); });
+    case Unary::sqrt:
+      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Sqrt(v); });
+    case Unary::tanh:
+      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Map(TanhOp(), v); });
+    case Unary::sigmoid:
+      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Map(SigmoidOp(), v); });
+    case Unary::square:
+      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Mul(v, v); });
+  }
+}
+
+template <class F>
+HWY_INLINE void Combine(const float* saved, const float* dy, float* dx, int64_t count, const F& f) {
+  ForPacks(count,
+           [&](int64_t i, auto at) HWY_ATTR { at.Store(f(at.Load(saved + i), at.Load(dy + i)), dx + i); });
+}
+
+void UnaryBackwardRun(Unary op, const float* saved, const float* dy, float* dx, int64_t count) {
+  switch (op) {
+    case Unary::neg:
+      return Combine(saved, dy, dx, count, [](Pack, Pack d) HWY_ATTR { return Neg(d); });
+    case Unary::exp:
+      return Combine(saved, dy, dx, count, [](Pack y, Pack d) HWY_ATTR { return Mul(d, y); });
+    case Unary::log:
+      return Combine(saved, dy, dx, count, [](Pack x, Pack d) HWY_ATTR { return Div(d, x); });
+    case Unary::sqrt:
+      return Combine(saved, dy, dx, count, [](Pack y, Pack d) HWY_ATTR { return Div(Mul(d, Set(0.5f)), y); });
+    case Unary::tanh:
+      return Combine(saved, dy, dx, count,
+                     [](Pack y, Pack d) HWY_ATTR { return Mul(d, NegMulAdd(y, y, Set(1))); });
+    case Unary::sigmoid:
+      return Combine(saved, dy, dx, count,
+                     [](Pack y, Pack d) HWY_ATTR { return Mul(d, NegMulAdd(y, y, y)); });
+    case Unary::square:
+      return Combine(saved, dy, dx, count, [](Pack x, Pack d) HWY_ATTR { return Mul(d, Add(x, x)); });
+  }
+}
+
+void AffineRun(const float* x, float* y, int64_t count, float factor, float offset) {
+  const Pack f = Set(factor), o = Set(offset);
+  Transform(x, y, count, [&](Pack v) HWY_ATTR { return Add(Mul(v, f), o); });
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::kernels {
+namespace {
+
+constexpr int64_t kGrain = 8192;  // elements
+constexpr int64_t kFunctionGrain = 2048;
+
+HWY_EXPORT(BinaryRun);
+HWY_EXPORT(UnaryRun);
+HWY_EXPORT(UnaryBackwardRun);
+HWY_EXPORT(AffineRun);
+
+template <class T, class Run>
+void binary_walk(const T* a, const T* b, T* y, const BroadcastLayout& layout, Run run) {
+  const int64_t count = layout.shape.numel();
+  if (count == 0) return;
+  const StridedWalk walk(layout.shape, layout.strides_a, layout.strides_b);
+  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+    walk.pieces(begin, end, [&](int64_t at_a, int64_t at_b, int64_t at_y, int64_t length) {
+      run(BinaryRunArgs<T>{a + at_a, b + at_b, y + at_y, walk.a.back(), walk.b.back(), length});
+    });
+  });
+}
+
+double value_of(Unary op, double x) {
+  switch (op) {
+    case Unary::neg:
+      return -x;
+    case Unary::exp:
+      return std::exp(x);
+    case Unary::log:
+      return std::log(x);
+    case Unary::sqrt:
+      return std::sqrt(x);
+    case Unary::tanh:
+      return std::tanh(x);
+    case Unary::sigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Unary::square:
+      break;
+  }
+  return x * x;
+}
+
+double slope_of(Unary op, double saved) {
+  switch (op) {
+    case Unary::neg:
+      return -1;
+    case Unary::exp:
+      return saved;
+    case Unary::log:
+      return 1 / saved;
+    case Unary::sqrt:
+      return 0.5 / saved;
+    case Unary::tanh:
+      return 1 - saved * saved;
+    case Unary::sigmoid:
+      return saved * (1 - saved);
+    case Unary::square:
+      break;
+  }
+  return 2 * saved;
+}
+
+template <class T>
+void select_plain(const bool* mask, const T* a, const T* b, T* y, int64_t count) {
+  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T* chosen = mask[i] ? a : b;
+      y[i] = chosen == nullptr ? T{0} : chosen[i];
+    }
+  });
+}
+
+}  // namespace
+
+void binary(Binary op, const float* a, const float* b, float* y, const BroadcastLayout& layout) {
+  const auto run = HWY_DYNAMIC_DISPATCH(BinaryRun);
+  binary_walk(a, b, y, layout, [&](const BinaryRunArgs<float>& r) { run(op, r); });
+}
+void binary(Binary op, const double* a, const double* b, double* y, const BroadcastLayout& layout) {
+  dispatch_binary(op, [&](auto f) {
+    binary_walk(a, b, y, layout, [&](const BinaryRunArgs<double>& r) { binary_run_plain(r, f); });
+  });
+}
+
+void unary(Unary op, const float* x, float* y, int64_t count) {
+  const auto run = HWY_DYNAMIC_DISPATCH(UnaryRun);
+  parallel_ranges(count, kFunctionGrain,
+                  [&](int64_t begin, int64_t end) { run(op, x + begin, y + begin, end - begin); });
+}
+void unary(Unary op, const double* x, double* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = value_of(op, x[i]);
+}
+
+void unary_backward(Unary op, const float* saved, const float* dy, float* dx, int64_t count) {
+  const auto run = HWY_DYNAMIC_DISPATCH(UnaryBackwardRun);
+  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+    run(op, saved + begin, dy + begin, dx + begin, end - begin);
+  });
+}
+void unary_backward(Unary op, const double* saved, const double* dy, double* dx, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) dx[i] = dy[i] * slope_of(op, saved[i]);
+}
+
+void affine(const float* x, float* y, int64_t count, double factor, double offset) {
+  const auto run = HWY_DYNAMIC_DISPATCH(AffineRun);
+  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+    run(x + begin, y + begin, end - begin, static_cast<float>(factor), static_cast<float>(offset));
+  });
+}
+void affine(const double* x, double* y, int64_t count, double factor, double offset) {
+  for (int64_t i = 0; i < count; ++i) y[i] = factor * x[i] + offset;
+}
+
+void select(const bool* mask, const float* a, const float* b, float* y, int64_t count) {
+  select_plain(mask, a, b, y, count);
+}
+void select(const bool* mask, const double* a, const double* b, double* y, int64_t count) {
+  select_plain(mask, a, b, y, count);
+}
+
+}  // namespace multihead::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,91 @@
+// What follows the sums of a block of C: bias, the copy before the activation, activation, factor, residual.
+
+// Toggles per target: this file is included once for each by foreach_target.h.
+#if defined(MULTIHEAD_KERNELS_MATMUL_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_MATMUL_EPILOGUE_INL_H_
+#undef MULTIHEAD_KERNELS_MATMUL_EPILOGUE_INL_H_
+#else
+#define MULTIHEAD_KERNELS_MATMUL_EPILOGUE_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "multihead/kernels/elementwise/activation-inl.h"
+#include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/matmul/micro_kernel-inl.h"
+#include "multihead/kernels/simd/first_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+inline bool HasEpilogue(const GemmArgs<float>& g) {
+  return g.bias != nullptr || g.pre_activation != nullptr || g.activation != Activation::none ||
+         g.factor != nullptr || g.residual != nullptr;
+}
+
+// All of it for a block of C that has just been written and is still in L1.
+template <class Function>
+HWY_NOINLINE void FinishWith(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t column,
+                             int64_t columns) {
+  const TileFloats d;
+  for (int64_t i = row; i < row + rows; ++i) {
+    for (int64_t j = column; j < column + columns; j += kLanes) {
+      const int64_t lanes = std::min(kLanes, column + columns - j), at = i * g.ldc + j;
+      const bool whole = lanes == kLanes;
+      const auto mask = hn::FirstN(d, static_cast<size_t>(lanes));
+      const auto load = [&](const float* from)
+                            HWY_ATTR { return whole ? hn::LoadU(d, from) : LoadLanes(mask, d, from); };
+      const auto store = [&](TileVec x, float* to)
+                             HWY_ATTR { whole ? hn::StoreU(x, d, to) : StoreLanes(x, mask, d, to); };
+      // The next tile goes on in the rows below: its operands arrive while it multiplies.
+      if (g.factor != nullptr) __builtin_prefetch(g.factor + at + rows * g.ldc);
+      if (g.residual != nullptr) __builtin_prefetch(g.residual + at + rows * g.ldc);
+      TileVec x = load(g.c + at);
+      if (g.bias != nullptr) x = hn::Add(x, load(g.bias + j));
+      if (g.pre_activation != nullptr) store(x, g.pre_activation + at);
+      x = Function::Value(d, x);
+      if (g.factor != nullptr) x = hn::Mul(x, load(g.factor + at));
+      if (g.residual != nullptr) x = hn::Add(x, load(g.residual + at));
+      store(x, g.c + at);
+    }
+  }
+}
+
+inline void Finish(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  DispatchActivation(g.activation, [&](auto function) HWY_ATTR {
+    FinishWith<decltype(function)>(g, row, rows, column, columns);
+  });
+}
+
+// Finishes each block of C when the next one has been written: a tile's own sums are still on their way to
+// the cache (3 % of a training step).
+class LateFinish {
+ public:
+  LateFinish(const GemmArgs<float>& g, bool wanted) : g_(g), wanted_(wanted && HasEpilogue(g)) {}
+  LateFinish(const LateFinish&) = delete;
+  LateFinish& operator=(const LateFinish&) = delete;
+  ~LateFinish() { flush(); }
+
+  void operator()(int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    flush();
+    if (wanted_) row_ = row, rows_ = rows, column_ = column, columns_ = columns;
+  }
+
+ private:
+  void flush() {
+    if (rows_ > 0) Finish(g_, row_, rows_, column_, columns_);
+  }
+
+  const GemmArgs<float>& g_;
+  bool wanted_;
+  int64_t row_ = 0, rows_ = 0, column_ = 0, columns_ = 0;
+};
+
+inline void FinishAll(const GemmArgs<float>& g) {
+  if (HasEpilogue(g)) Finish(g, 0, g.m, 0, g.n);
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

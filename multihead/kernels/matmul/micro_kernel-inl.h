@@ -1,0 +1,257 @@
+// Register tile of the matrix product: C[MR x NV·lanes] += A[MR x k] · B[k x NV·lanes], columns in lanes.
+//
+// Every element of C is a sum of chains of FMAs in order of k, one for each kChain values of k: the error of
+// a chain grows with the root of its length. B is a row of vectors per k, A is broadcast element by element.
+//
+// Tiles are as large as the registers allow (32 on AVX-512, 16 else): MR·NV accumulators, NV vectors of B and
+// a broadcast. 6x4 vectors need 10 loads for 24 FMAs.
+
+// Toggles per target: this file is included once for each by foreach_target.h.
+#if defined(MULTIHEAD_KERNELS_MATMUL_MICRO_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_MATMUL_MICRO_KERNEL_INL_H_
+#undef MULTIHEAD_KERNELS_MATMUL_MICRO_KERNEL_INL_H_
+#else
+#define MULTIHEAD_KERNELS_MATMUL_MICRO_KERNEL_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "multihead/kernels/simd/first_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using TileFloats = hn::ScalableTag<float>;
+using TileVec = hn::Vec<TileFloats>;
+inline constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(TileFloats()));
+
+#if HWY_TARGET == HWY_AVX3
+inline constexpr int kMaxVectors = 4;
+// Rows of a full tile whose widest panel has 1, 2, 3, 4 vectors.
+inline constexpr int kTileRows[5] = {0, 12, 12, 8, 6};
+#else
+inline constexpr int kMaxVectors = 2;
+inline constexpr int kTileRows[5] = {0, 8, 6, 0, 0};
+#endif
+
+// Longest chain, cut at multiples of it wherever a block of k begins.
+inline constexpr int64_t kChain = 128;
+
+// One line to prefetch with every step of k, into L2: spread like this it costs nothing, in a burst it blocks
+// the loads behind it.
+struct Stream {
+  const float* from;
+  int64_t step;
+};
+
+struct GemmTileArgs {
+  const float* a;
+  int64_t a_stride;  // between rows if A is row-major, between columns (steps of k) if not
+  const float* b;
+  int64_t b_stride;
+  float* c;
+  int64_t c_stride;
+  int64_t k;
+  int64_t last_lanes;  // of the last vector, those that are columns of C
+  bool add_c;          // add to C, else overwrite it
+  Stream next_a, next_b;
+  const float* begin;  // Prefetch::rows: where the chain begins, like C; null for zero
+  int64_t begin_stride;
+};
+
+// What a tile prefetches: nothing, its streams, or each row of B a fixed distance ahead, where the next tile
+// reads on in the same rows.
+enum class Prefetch { nothing, streams, rows };
+inline constexpr int kRowsAhead = 256;  // floats; half and twice of it are no better
+
+template <int MR, int NV>
+HWY_INLINE void ZeroTile(TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::Zero(d);
+  }
+}
+
+// Whole vectors only.
+template <int MR, int NV>
+HWY_INLINE void BeginTile(const GemmTileArgs& t, TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::LoadU(d, t.begin + i * t.begin_stride + j * kLanes);
+  }
+}
+
+// acc += C.
+template <int MR, int NV>
+HWY_INLINE void AddTile(const GemmTileArgs& t, TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+    const float* row = t.c + i * t.c_stride;
+#pragma GCC unroll 4
+    for (int j = 0; j + 1 < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, row + j * kLanes), acc[i][j]);
+    const float* last = row + (NV - 1) * kLanes;
+    acc[i][NV - 1] =
+        hn::Add(t.last_lanes == kLanes ? hn::LoadU(d, last) : LoadLanes(mask, d, last), acc[i][NV - 1]);
+  }
+}
+
+template <int MR, int NV>
+HWY_INLINE void StoreTile(const GemmTileArgs& t, const TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+  if (t.last_lanes == kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) hn::StoreU(acc[i][j], d, t.c + i * t.c_stride + j * kLanes);
+    }
+    return;
+  }
+  const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+    float* row = t.c + i * t.c_stride;
+#pragma GCC unroll 4
+    for (int j = 0; j + 1 < NV; ++j) hn::StoreU(acc[i][j], d, row + j * kLanes);
+    StoreLanes(acc[i][NV - 1], mask, d, row + (NV - 1) * kLanes);
+  }
+}
+
+// Where a tile has got to in its operands and in what it prefetches.
+struct TilePlace {
+  const float *a, *b, *next_a, *next_b;
+};
+
+// acc += A(:, k) · B(k, :).
+template <bool kRowMajorA, int MR, int NV, Prefetch kPrefetch>
+HWY_INLINE void Step(const GemmTileArgs& t, TilePlace& at, TileVec (&acc)[MR][NV]) {
+  const TileFloats d;
+  if constexpr (kPrefetch == Prefetch::streams) {
+    __builtin_prefetch(at.next_a, 0, 2);
+    __builtin_prefetch(at.next_b, 0, 2);
+    at.next_a += t.next_a.step;
+    at.next_b += t.next_b.step;
+  }
+  TileVec vb[NV];
+#pragma GCC unroll 4
+  for (int j = 0; j < NV; ++j) {
+    vb[j] = hn::LoadU(d, at.b + j * kLanes);
+    if constexpr (kPrefetch == Prefetch::rows) __builtin_prefetch(at.b + j * kLanes + kRowsAhead);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+    const TileVec va = hn::Set(d, at.a[i * (kRowMajorA ? t.a_stride : 1)]);
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::MulAdd(va, vb[j], acc[i][j]);
+  }
+  at.a += kRowMajorA ? 1 : t.a_stride;
+  at.b += t.b_stride;
+}
+
+// The sum of the chains so far is kept in C, which is in L1 by the second of them.
+template <bool kRowMajorA, int MR, int NV, Prefetch kPrefetch = Prefetch::nothing>
+HWY_NOINLINE void Tile(const GemmTileArgs& args) {
+  const GemmTileArgs t = args;  // nothing that is stored changes it
+  TilePlace at{t.a, t.b, t.next_a.from, t.next_b.from};
+  TileVec acc[MR][NV];
+  bool add = t.add_c;
+  int64_t left = t.k;
+  for (; left > kChain; left -= kChain, add = true) {
+    ZeroTile<MR, NV>(acc);
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < kChain; ++k) Step<kRowMajorA, MR, NV, kPrefetch>(t, at, acc);
+    if (add) AddTile<MR, NV>(t, acc);
+    StoreTile<MR, NV>(t, acc);
+  }
+  ZeroTile<MR, NV>(acc);
+  if constexpr (kPrefetch == Prefetch::rows) {
+    if (t.begin != nullptr) BeginTile<MR, NV>(t, acc);
+  }
+  for (; left > 0; --left) Step<kRowMajorA, MR, NV, kPrefetch>(t, at, acc);
+  if (add) AddTile<MR, NV>(t, acc);
+  StoreTile<MR, NV>(t, acc);
+}
+
+using TileFunction = void (*)(const GemmTileArgs&);
+
+// Heights for which there is a tile; the tallest keep all accumulators in registers.
+constexpr bool HasTile(int64_t rows, int vectors) {
+  if (kMaxVectors == 4) {
+    return rows <= 6 || (rows == 7 && vectors == 1) || (rows == 8 && vectors <= 3) ||
+           (rows == 12 && vectors <= 2);
+  }
+  return rows <= 6 || (rows <= 8 && vectors == 1);
+}
+
+template <bool kRowMajorA, Prefetch kPrefetch, int NV>
+TileFunction TileOf(int64_t rows) {
+// Only tall tiles prefetch.
+#define MULTIHEAD_TILE(MR)                                                        \
+  case MR:                                                                        \
+    if constexpr (HasTile(MR, NV) && (kPrefetch == Prefetch::nothing || MR >= 6)) \
+      return &Tile<kRowMajorA, MR, NV, kPrefetch>;                                \
+    if constexpr (HasTile(MR, NV)) return &Tile<kRowMajorA, MR, NV>;              \
+    break
+  switch (rows) {
+    MULTIHEAD_TILE(1);
+    MULTIHEAD_TILE(2);
+    MULTIHEAD_TILE(3);
+    MULTIHEAD_TILE(4);
+    MULTIHEAD_TILE(5);
+    MULTIHEAD_TILE(6);
+    MULTIHEAD_TILE(7);
+    MULTIHEAD_TILE(8);
+    MULTIHEAD_TILE(12);
+  }
+#undef MULTIHEAD_TILE
+  return nullptr;
+}
+
+template <bool kRowMajorA, Prefetch kPrefetch>
+TileFunction TileOf(int64_t rows, int vectors) {
+  switch (vectors) {
+    case 1:
+      return TileOf<kRowMajorA, kPrefetch, 1>(rows);
+    case 2:
+      return TileOf<kRowMajorA, kPrefetch, 2>(rows);
+#if HWY_TARGET == HWY_AVX3
+    case 3:
+      return TileOf<kRowMajorA, kPrefetch, 3>(rows);
+    case 4:
+      return TileOf<kRowMajorA, kPrefetch, 4>(rows);
+#endif
+  }
+  return nullptr;
+}
+
+inline TileFunction TileOf(bool row_major_a, bool streams, int64_t rows, int vectors) {
+  if (streams) {
+    return row_major_a ? TileOf<true, Prefetch::streams>(rows, vectors)
+                       : TileOf<false, Prefetch::streams>(rows, vectors);
+  }
+  return row_major_a ? TileOf<true, Prefetch::nothing>(rows, vectors)
+                     : TileOf<false, Prefetch::nothing>(rows, vectors);
+}
+
+// Height of the next tile when `rest` rows are left: full tiles, then two of about the same height, since a
+// tile of one or two rows has too few chains to hide the latency of an FMA.
+inline int64_t TileHeight(int64_t rest, int64_t full, int vectors) {
+  if (rest >= 2 * full) return full;
+  int64_t rows = rest <= full ? rest : (rest + 1) / 2;
+  while (!HasTile(rows, vectors)) rows = rest <= full ? (rows + 1) / 2 : rows + 1;
+  return rows;
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,183 @@
+// Copies of operands in the order the register tile reads them.
+//
+// B becomes panels [k][NV·lanes], zero-filled past the last column; a transposed B goes through blocks of
+// lanes x lanes floats transposed in registers. A transposed A becomes slivers [k][rows of a tile].
+
+// Toggles per target: this file is included once for each by foreach_target.h.
+#if defined(MULTIHEAD_KERNELS_MATMUL_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_MATMUL_PACK_INL_H_
+#undef MULTIHEAD_KERNELS_MATMUL_PACK_INL_H_
+#else
+#define MULTIHEAD_KERNELS_MATMUL_PACK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "multihead/kernels/matmul/micro_kernel-inl.h"
+#include "multihead/kernels/simd/first_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void TransposeSquare(TileVec (&)[kLanes]) {}
+#else
+// Transposes the 4x4 blocks of four rows: out[j] has in its 128-bit block b element 4b+j of each row.
+HWY_INLINE void TransposeWithinBlocks(const TileVec* rows, TileVec* out) {
+  const TileFloats d;
+  const hn::Repartition<double, TileFloats> pairs;
+  const auto ab_low = hn::BitCast(pairs, hn::InterleaveLower(d, rows[0], rows[1]));
+  const auto ab_high = hn::BitCast(pairs, hn::InterleaveUpper(d, rows[0], rows[1]));
+  const auto cd_low = hn::BitCast(pairs, hn::InterleaveLower(d, rows[2], rows[3]));
+  const auto cd_high = hn::BitCast(pairs, hn::InterleaveUpper(d, rows[2], rows[3]));
+  out[0] = hn::BitCast(d, hn::InterleaveLower(pairs, ab_low, cd_low));
+  out[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, ab_low, cd_low));
+  out[2] = hn::BitCast(d, hn::InterleaveLower(pairs, ab_high, cd_high));
+  out[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, ab_high, cd_high));
+}
+
+// Transposes a square of lanes x lanes floats in place.
+HWY_INLINE void TransposeSquare(TileVec (&square)[kLanes]) {
+  [[maybe_unused]] const TileFloats d;
+  constexpr int kBlocks = static_cast<int>(kLanes / 4);
+  TileVec part[kLanes];  // part[4g + j], block b: column 4b+j of rows 4g..4g+3
+#pragma GCC unroll 4
+  for (int g = 0; g < kBlocks; ++g) TransposeWithinBlocks(square + 4 * g, part + 4 * g);
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    if constexpr (kBlocks == 1) {
+      square[j] = part[j];
+    }
+#if HWY_TARGET == HWY_AVX2
+    square[j] = hn::ConcatLowerLower(d, part[4 + j], part[j]);
+    square[4 + j] = hn::ConcatUpperUpper(d, part[4 + j], part[j]);
+#elif HWY_TARGET == HWY_AVX3
+    const auto even01 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(part[4 + j]), part[j]);
+    const auto odd01 = hn::OddEvenBlocks(part[4 + j], hn::SwapAdjacentBlocks(part[j]));
+    const auto even23 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(part[12 + j]), part[8 + j]);
+    const auto odd23 = hn::OddEvenBlocks(part[12 + j], hn::SwapAdjacentBlocks(part[8 + j]));
+    square[j] = hn::ConcatLowerLower(d, even23, even01);
+    square[4 + j] = hn::ConcatLowerLower(d, odd23, odd01);
+    square[8 + j] = hn::ConcatUpperUpper(d, even23, even01);
+    square[12 + j] = hn::ConcatUpperUpper(d, odd23, odd01);
+#endif
+  }
+}
+#endif  // HWY_SCALAR
+
+// to[k][0..lanes) = from[0..rows)[k] for k < count; lanes past `rows` are zero.
+inline HWY_NOINLINE void PackTransposed(const float* from, int64_t stride, int64_t rows, int64_t count,
+                                        float* to, int64_t to_stride) {
+  const TileFloats d;
+  TileVec square[kLanes];
+  int64_t k = 0;
+  if (rows == kLanes) {
+    for (; k + kLanes <= count; k += kLanes) {
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) square[i] = hn::LoadU(d, from + i * stride + k);
+      TransposeSquare(square);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) hn::StoreU(square[i], d, to + (k + i) * to_stride);
+    }
+  }
+  for (; k < count; ++k) {
+    float* lane = to + k * to_stride;
+    for (int64_t i = 0; i < rows; ++i) lane[i] = from[i * stride + k];
+    std::fill(lane + rows, lane + kLanes, 0.0f);
+  }
+}
+
+// to[k][0..NV·lanes) = from[k][0..columns) for k < count, then zeros.
+template <int NV>
+HWY_INLINE void PackRows(const float* from, int64_t stride, int64_t count, int64_t columns, float* to) {
+  const TileFloats d;
+  if (columns == NV * kLanes) {
+    for (int64_t k = 0; k < count; ++k, from += stride, to += NV * kLanes) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) hn::StoreU(hn::LoadU(d, from + j * kLanes), d, to + j * kLanes);
+    }
+    return;
+  }
+  for (int64_t k = 0; k < count; ++k, from += stride, to += NV * kLanes) {
+    std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(float));
+    std::fill(to + columns, to + NV * kLanes, 0.0f);
+  }
+}
+
+// A part of op(B): `count` values of k, `columns` <= vectors·lanes columns. `from` is the first of them.
+struct PartOfB {
+  const float* from;
+  int64_t stride;
+  bool transposed;
+  int64_t count, columns;
+  int vectors;
+};
+
+HWY_INLINE void PackB(const PartOfB& b, float* to) {
+  if (b.transposed) {
+    for (int64_t j = 0; j < b.vectors; ++j) {
+      const int64_t rows = std::min(b.columns - j * kLanes, kLanes);
+      PackTransposed(b.from + j * kLanes * b.stride, b.stride, rows, b.count, to + j * kLanes,
+                     b.vectors * kLanes);
+    }
+    return;
+  }
+  switch (b.vectors) {
+    case 1:
+      return PackRows<1>(b.from, b.stride, b.count, b.columns, to);
+    case 2:
+      return PackRows<2>(b.from, b.stride, b.count, b.columns, to);
+    case 3:
+      return PackRows<3>(b.from, b.stride, b.count, b.columns, to);
+    default:
+      return PackRows<4>(b.from, b.stride, b.count, b.columns, to);
+  }
+}
+
+// Columns of a transposed A ([k, m] in memory) in slivers [k][kSliver]. A sliver is a multiple of every tile
+// height, so that one layout serves all tiles, and its rows are 96 bytes, which copies faster than the 24 or
+// 32 of a tile. The last sliver holds the rest as well, so that no tile straddles two.
+inline constexpr int64_t kSliver = 24;
+
+struct Slivers {
+  explicit Slivers(int64_t rows)
+      : count(std::max<int64_t>(rows / kSliver, 1)), last(rows - (count - 1) * kSliver) {}
+  int64_t of(int64_t row) const { return std::min(row / kSliver, count - 1); }
+  int64_t width(int64_t sliver) const { return sliver + 1 == count ? last : kSliver; }
+
+  int64_t count, last;
+};
+
+HWY_INLINE void CopyFloats(const float* from, int64_t count, float* to) {
+  const TileFloats d;
+  for (; count >= kLanes; count -= kLanes, from += kLanes, to += kLanes)
+    hn::StoreU(hn::LoadU(d, from), d, to);
+  if (count > 0) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(count));
+    StoreLanes(LoadLanes(mask, d, from), mask, d, to);
+  }
+}
+
+// A few k at a time go to all slivers, so that memory is read in order.
+inline HWY_NOINLINE void PackA(const float* from, int64_t stride, int64_t rows, int64_t count, float* to) {
+  constexpr int64_t kStep = 8;
+  const Slivers slivers(rows);
+  for (int64_t k = 0; k < count; k += kStep) {
+    const int64_t steps = std::min(kStep, count - k);
+    const float* row = from + k * stride;
+    float* sliver = to + k * kSliver;
+    for (int64_t i = 0; i + 1 < slivers.count; ++i, row += kSliver, sliver += count * kSliver) {
+      for (int64_t j = 0; j < steps; ++j) {
+        std::memcpy(sliver + j * kSliver, row + j * stride, kSliver * sizeof(float));
+      }
+    }
+    sliver += k * (slivers.last - kSliver);
+    for (int64_t j = 0; j < steps; ++j) CopyFloats(row + j * stride, slivers.last, sliver + j * slivers.last);
+  }
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,208 @@
+// Rows are quantised before the product into scratch memory of the calling thread, per row and once for all
+// panels; a panel [k / 4][64 columns][4] is 64 bytes a vector, read in order.
+#include "multihead/kernels/matmul/packed_linear_int8.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/kernels/matmul/packed_linear_panels-inl.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/matmul/packed_linear_int8.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "multihead/kernels/matmul/epilogue-inl.h"
+#include "multihead/kernels/matmul/packed_linear_int8-inl.h"
+#include "multihead/kernels/simd/first_lanes-inl.h"
+
+#ifndef MULTIHEAD_KERNELS_PACKED_LINEAR_INT8_ONCE
+#define MULTIHEAD_KERNELS_PACKED_LINEAR_INT8_ONCE
+namespace multihead::kernels {
+namespace {
+
+// Below, starting threads costs more than it saves. On some days two cores take 5 us to meet, on others less
+// than one: a decoder layer of 256 in one thread is 10 % behind on the fast days, twice as fast on the slow.
+constexpr int64_t kSerialFlops = 12'000'000;
+
+// The scale of a row whose largest absolute value has the bits `largest`, and what its elements are
+// multiplied by. NaN and infinities make the scale NaN.
+struct RowScale {
+  explicit RowScale(int32_t largest) {
+    const auto max = std::bit_cast<float>(largest);
+    if (largest >= 0x7f800000) {
+      scale = std::numeric_limits<float>::quiet_NaN();
+    } else if (max >= 0x1p-119f) {  // smaller ones would have no normal scale and an infinite inverse
+      scale = max / 127;
+      inverse = 127 / max;
+    }
+  }
+  float scale = 0, inverse = 0;
+};
+
+}  // namespace
+}  // namespace multihead::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+// As integers the bits of positive floats are ordered as the floats are, NaN above all of them.
+HWY_INLINE int32_t LargestBits(const float* x, int64_t count) {
+  const TileFloats d;
+  const TileInts di;
+  IntVec most = hn::Zero(di);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
+  }
+  if (i < count) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(count - i));
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(LoadLanes(mask, d, x + i))));
+  }
+  return hn::GetLane(hn::MaxOfLanes(di, most));
+}
+
+// q[k] = zero + x[k] / scale, to nearest, ties to even; q is padded to whole groups. Returns the scale.
+template <class Q>
+HWY_INLINE float QuantizeRow(const float* x, int64_t count, int zero, Q* q) {
+  const TileFloats d;
+  const TileInts di;
+  const hn::Rebind<Q, TileFloats> dq;
+  const RowScale row(LargestBits(x, count));
+  const int64_t padded = int8::groups_of(count) * int8::kGroup;
+  if (row.inverse == 0) {
+    std::fill(q, q + padded, static_cast<Q>(zero));
+    return row.scale;
+  }
+  // Where one is the last place of a float, adding rounds, and the bits count up from those of the middle.
+  const TileVec inverse = hn::Set(d, row.inverse), middle = hn::Set(d, 12582912.0f);  // 1.5 · 2^23
+  const IntVec base = hn::Set(di, 0x4b400000 - zero);
+  const auto of = [&](TileVec v) HWY_ATTR {
+    return hn::DemoteTo(dq, hn::Sub(hn::BitCast(di, hn::Add(hn::Mul(v, inverse), middle)), base));
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(of(hn::LoadU(d, x + i)), dq, q + i);
+  for (; i < padded; i += kLanes) {
+    HWY_ALIGN Q rest[kLanes];
+    const auto mask = hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(count - i, 0)));
+    hn::StoreU(i < count ? of(LoadLanes(mask, d, x + i)) : of(hn::Zero(d)), dq, rest);
+    std::copy_n(rest, std::min(kLanes, padded - i), q + i);
+  }
+  return row.scale;
+}
+
+void PackInt8(const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
+  static thread_local Scratch scratch;
+  const int64_t padded = int8::padded_columns(out), groups = int8::groups_of(in);
+  const int8::PackedInt8 parts(packed, out, in);
+  auto* weights = static_cast<int8_t*>(packed);
+  auto* starts = const_cast<int32_t*>(parts.starts);
+  auto* scales = const_cast<float*>(parts.scales);
+  auto* row = scratch.get<int16_t>(static_cast<size_t>(groups * int8::kGroup));
+  for (int64_t j = 0; j < padded; ++j) {
+    const int64_t first = j / int8::kPanelColumns * int8::kPanelColumns;
+    const int64_t width = std::min(int8::kPanelColumns, padded - first);
+    if (j < out) {
+      scales[j] = QuantizeRow(weight + j * stride, in, 0, row);
+    } else {
+      std::fill_n(row, groups * int8::kGroup, int16_t{0});
+      scales[j] = 0;
+    }
+    int8_t* to = weights + (first * groups + j - first) * int8::kGroup;
+    int32_t sum = 0;
+    for (int64_t g = 0; g < groups; ++g, to += width * int8::kGroup) {
+      for (int64_t k = 0; k < int8::kGroup; ++k) {
+        sum += row[g * int8::kGroup + k];
+        to[k] = static_cast<int8_t>(row[g * int8::kGroup + k]);
+      }
+    }
+    starts[j] = -128 * sum;
+  }
+}
+
+// All rows of one panel.
+void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t index) {
+  const int64_t column = index * int8::kPanelColumns, columns = std::min(int8::kPanelColumns, p.out - column);
+  const int8::PackedInt8 parts(p.packed, p.out, p.in);
+  const bool here = p.activation == Activation::none || p.activation == Activation::relu;
+  const int64_t x_row = t.x_stride * static_cast<int64_t>(dots ? sizeof(uint8_t) : sizeof(int16_t));
+  t.groups = int8::groups_of(p.in);
+  t.w = parts.weights + column * t.groups * int8::kGroup;
+  t.w_step = std::min(int8::kPanelColumns, int8::padded_columns(p.out) - column) * int8::kGroup;
+  t.starts = parts.starts + column;
+  t.w_scales = parts.scales + column;
+  t.relu = p.activation == Activation::relu;
+  t.bias = here && p.bias != nullptr ? p.bias + column : nullptr;
+  const float* x_scales = t.x_scales;
+  const auto* x = static_cast<const char*>(t.x);
+  for (int64_t i = 0, rows; i < p.rows; i += rows) {
+    rows = TileHeight(p.rows - i, kInt8TileRows, 1);
+    t.x = x + i * x_row;
+    t.x_scales = x_scales + i;
+    t.y = p.y + i * p.ldy + column;
+    t.residual = here && p.residual != nullptr ? p.residual + i * p.ldy + column : nullptr;
+    Int8Rows(t, rows, columns, dots, p.rows <= kPackedFewRows);
+    if (here) continue;
+    GemmArgs<float> g;
+    g.c = p.y;
+    g.ldc = p.ldy;
+    g.bias = p.bias;
+    g.activation = p.activation;
+    g.residual = p.residual;
+    Finish(g, i, rows, column, columns);
+  }
+}
+
+template <class Q>
+HWY_NOINLINE void QuantizeRows(const PackedLinearArgs& p, int zero, int64_t stride, Q* q, float* scales) {
+  for (int64_t i = 0; i < p.rows; ++i) scales[i] = QuantizeRow(p.x + i * p.ldx, p.in, zero, q + i * stride);
+}
+
+void MultiplyInt8(const PackedLinearArgs& p) {
+  static thread_local Scratch scratch;
+  const bool dots = kHasInt8Dots && int8_dots();
+  const int64_t stride = int8::groups_of(p.in) * int8::kGroup;
+  auto* scales = scratch.get<float>(static_cast<size_t>(p.rows + p.rows * stride / 2));
+  Int8Tile t{};
+  t.x = scales + p.rows;
+  t.x_stride = stride;
+  t.x_scales = scales;
+  t.ldy = p.ldy;
+  if (dots) {
+    QuantizeRows(p, 128, stride, reinterpret_cast<uint8_t*>(scales + p.rows), scales);
+  } else {
+    QuantizeRows(p, 0, stride, reinterpret_cast<int16_t*>(scales + p.rows), scales);
+  }
+  const int64_t panels = (p.out + int8::kPanelColumns - 1) / int8::kPanelColumns;
+  share_panels(p, panels, kSerialFlops, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) MultiplyInt8Panel(p, t, dots, i);
+  });
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::kernels::int8 {
+
+HWY_EXPORT(PackInt8);
+HWY_EXPORT(MultiplyInt8);
+
+int64_t packed_bytes(int64_t out, int64_t in) {
+  const int64_t columns = padded_columns(out);
+  const auto bytes =
+      columns * (groups_of(in) * kGroup + static_cast<int64_t>(sizeof(int32_t) + sizeof(float)));
+  return (bytes + 63) / 64 * 64;
+}
+
+void pack(const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
+  HWY_DYNAMIC_DISPATCH(PackInt8)(weight, stride, out, in, packed);
+}
+
+void multiply(const PackedLinearArgs& args) { HWY_DYNAMIC_DISPATCH(MultiplyInt8)(args); }
+
+}  // namespace multihead::kernels::int8
+#endif  // HWY_ONCE

@@ -1,0 +1,25 @@
+// How the products of both packed types share their panels among threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/matmul/packed_linear.h"
+
+namespace multihead::kernels {
+
+inline constexpr int64_t kReadRows = 16;      // rows that take as long as reading the weights from L3
+inline constexpr int64_t kPackedFewRows = 6;  // read panels once: what is prefetched is the panel itself
+
+/// run(begin, end) for one run of the `panels` per thread; all in one call below `serial_flops`, where
+/// starting threads costs more than it saves.
+template <class Run>
+void share_panels(const PackedLinearArgs& p, int64_t panels, int64_t serial_flops, const Run& run) {
+  const bool serial = 2 * std::max(p.rows, kReadRows) * p.out * p.in < serial_flops;
+  const int64_t tasks = serial ? 1 : std::min<int64_t>(panels, num_threads());
+  if (tasks == 1) return run(0, panels);
+  parallel_for(tasks, [&](int64_t task, int) { run(panels * task / tasks, panels * (task + 1) / tasks); });
+}
+
+}  // namespace multihead::kernels

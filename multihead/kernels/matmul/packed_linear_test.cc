@@ -1,0 +1,117 @@
+#include "multihead/kernels/matmul/packed_linear.h"
+
+#include <gtest/gtest.h>
+
+#include "multihead/testing/everywhere.h"
+
+namespace multihead::kernels {
+namespace {
+
+using testing::normal_floats;
+using testing::poisoned;
+
+struct alignas(64) Line {
+  float floats[16];
+};
+
+struct Packed {
+  Packed(WeightDtype dtype, const std::vector<float>& weight, int64_t stride, int64_t out, int64_t in)
+      : lines(static_cast<size_t>(packed_weight_bytes(dtype, out, in) / 64)) {
+    for (Line& line : lines) std::fill_n(line.floats, 16, std::numeric_limits<float>::quiet_NaN());
+    pack_weight(dtype, weight.data(), stride, out, in, lines.data());
+  }
+  const void* data() const { return lines.data(); }
+  std::vector<Line> lines;
+};
+
+struct Layer {
+  int64_t rows, out, in;
+  std::vector<float> x = normal_floats(rows * in, 1), weight = normal_floats(out * in, 2);
+  std::vector<float> bias = normal_floats(out, 3), residual = normal_floats(rows * out, 4);
+
+  std::vector<float> run(Activation activation) const {
+    const Packed packed(WeightDtype::f32, weight, in, out, in);
+    std::vector<float> y = poisoned(rows * out);
+    packed_linear({.x = x.data(),
+                   .ldx = in,
+                   .packed = packed.data(),
+                   .y = y.data(),
+                   .ldy = out,
+                   .rows = rows,
+                   .out = out,
+                   .in = in,
+                   .bias = bias.data(),
+                   .activation = activation,
+                   .residual = residual.data()});
+    return y;
+  }
+  std::vector<float> expected(Activation activation) const {
+    std::vector<float> y = poisoned(rows * out);
+    gemm({.a = x.data(),
+          .lda = in,
+          .b = weight.data(),
+          .ldb = in,
+          .tb = Transpose::yes,
+          .c = y.data(),
+          .ldc = out,
+          .m = rows,
+          .n = out,
+          .k = in,
+          .bias = bias.data(),
+          .activation = activation,
+          .residual = residual.data()});
+    return y;
+  }
+};
+
+// Around the tiles' rows, the panels' columns, the longest pass over k (1024) and the size that starts
+// threads.
+TEST(PackedLinearTest, TheBitsOfGemmOnEveryTargetAndThreadCount) {
+  const testing::EverywhereScope scope;
+  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+    if (isa > best_isa()) continue;
+    set_isa(isa);
+    for (const Layer& layer :
+         {Layer{1, 1, 1}, Layer{4, 129, 67}, Layer{6, 64, 31}, Layer{7, 63, 1025}, Layer{3, 389, 1021},
+          Layer{13, 17, 2053}, Layer{61, 193, 127}, Layer{1, 1031, 257}}) {
+      for (const int threads : {1, 3}) {
+        set_num_threads(threads);
+        for (const Activation activation : {Activation::none, Activation::gelu}) {
+          testing::expect_same({layer.run(activation)}, {layer.expected(activation)},
+                               std::string(isa_name(isa)) + " rows " + std::to_string(layer.rows));
+        }
+      }
+    }
+  }
+}
+
+TEST(PackedLinearTest, WritesItsColumnsAloneAndReadsRowsWhereTheyLie) {
+  const int64_t rows = 5, out = 37, in = 11, ldx = 13, ldy = 41;
+  const auto x = normal_floats(rows * ldx, 5), weight = normal_floats(out * 17, 6);
+  const Packed packed(WeightDtype::f32, weight, 17, out, in);
+  std::vector<float> y = poisoned(rows * ldy);
+  packed_linear({.x = x.data(),
+                 .ldx = ldx,
+                 .packed = packed.data(),
+                 .y = y.data(),
+                 .ldy = ldy,
+                 .rows = rows,
+                 .out = out,
+                 .in = in});
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < ldy; ++j) {
+      double sum = 0;
+      for (int64_t k = 0; k < in && j < out; ++k)
+        sum += static_cast<double>(x[i * ldx + k]) * weight[j * 17 + k];
+      if (j < out) {
+        EXPECT_NEAR(y[i * ldy + j], sum, 1e-5);
+      } else {
+        EXPECT_TRUE(std::isnan(y[i * ldy + j]));
+      }
+    }
+  }
+  packed_linear({.packed = packed.data(), .rows = 0, .out = out, .in = in});  // nothing to do
+}
+
+}  // namespace
+}  // namespace multihead::kernels

@@ -1,0 +1,44 @@
+#include "multihead/kernels/reduce/sum.h"
+
+#include <gtest/gtest.h>
+
+#include "multihead/testing/everywhere.h"
+
+namespace multihead::kernels {
+namespace {
+
+using testing::check_everywhere;
+using testing::normal_floats;
+using testing::Outputs;
+using testing::poisoned;
+using testing::poisoned64;
+using testing::widened;
+
+TEST(SumTest, SumsAreOrderedAndPrecise) {
+  for (const int64_t n : {0, 1, 1023, 1025, 65537, 200003}) {
+    const std::vector<float> x = normal_floats(n, 7);
+    double exact = 0;
+    for (const float v : x) exact += static_cast<double>(v);
+    check_everywhere([&] { return Outputs{{static_cast<float>(sum(x.data(), n))}}; }, {{exact}},
+                     {1e-7 * static_cast<double>(n) / 64 + 1e-6, 1e-6});
+  }
+}
+
+TEST(SumTest, AxisSumsFollowF64) {
+  for (const AxisSum& s : {AxisSum{3, 5, 7}, AxisSum{1, 4099, 129}, AxisSum{37, 67, 1}, AxisSum{1, 0, 5},
+                           AxisSum{0, 3, 5}, AxisSum{129, 3, 31}, AxisSum{1, 30011, 1}}) {
+    const std::vector<float> x = normal_floats(s.outer * s.axis * s.inner, 8);
+    auto y64 = poisoned64(s.outer * s.inner);
+    sum_axis(widened(x).data(), y64.data(), s);
+    check_everywhere(
+        [&] {
+          auto y = poisoned(s.outer * s.inner);
+          sum_axis(x.data(), y.data(), s);
+          return Outputs{y};
+        },
+        {y64}, {1e-6 + 2e-8 * static_cast<double>(s.axis), 1e-6});
+  }
+}
+
+}  // namespace
+}  // namespace multihead::kernels

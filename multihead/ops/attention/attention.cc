@@ -1,0 +1,262 @@
+#include "multihead/ops/attention/attention.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/ops/attention/call-inl.h"
+#include "multihead/ops/attention/check-inl.h"
+
+namespace multihead {
+namespace {
+
+using namespace detail;  // NOLINT(google-build-using-namespace): the op's own internals
+
+// Views of the query, key or value heads inside packed rows [B, T, W].
+Operand packed_view(const Tensor& x, int64_t first_head, int64_t heads, int64_t head_dim) {
+  const Shape& s = x.strides();
+  return operand(
+      x.as_strided({x.size(0), x.size(1), heads, head_dim}, {s[0], s[1], head_dim, 1}, first_head * head_dim),
+      kBthd);
+}
+
+AttentionSizes check_packed(const Tensor& qkv, const PackedHeads& heads, int64_t kv_heads) {
+  constexpr const char* who = "attention_packed";
+  MH_CHECK(qkv.defined(), ValueError, who, ": qkv must be a defined tensor");
+  MH_CHECK(is_floating(qkv.dtype()), DtypeError, who, ": qkv must be f32, f64, bf16 or f16, got ",
+           qkv.dtype());
+  MH_CHECK(heads.num_heads > 0 && kv_heads > 0, ValueError, who,
+           ": num_heads and num_kv_heads must be > 0, got ", heads.num_heads, " and ", kv_heads);
+  check_attention_heads(who, heads.num_heads, kv_heads);
+  const int64_t parts = heads.num_heads + 2 * kv_heads;
+  MH_CHECK(qkv.rank() == 3 && qkv.size(2) > 0 && qkv.size(2) % parts == 0, ShapeError, who,
+           ": qkv must be [B, T, (H + 2·Hkv)·D] with H + 2·Hkv = ", parts, ", got ", qkv.shape());
+  AttentionSizes s;
+  s.batch = qkv.size(0), s.heads = heads.num_heads, s.kv_heads = kv_heads;
+  s.queries = s.keys = qkv.size(1);
+  s.head_dim = s.value_dim = qkv.size(2) / parts;
+  return s;
+}
+
+std::vector<int64_t> check_offsets(const char* name, const Tensor& offsets, int64_t rows) {
+  constexpr const char* who = "attention_ragged";
+  MH_CHECK(offsets.defined() && (offsets.dtype() == Dtype::i64 || offsets.dtype() == Dtype::i32), DtypeError,
+           who, ": ", name, " must be i64 or i32");
+  MH_CHECK(offsets.rank() == 1 && offsets.numel() >= 1, ShapeError, who, ": ", name, " must be [S + 1], got ",
+           offsets.shape());
+  std::vector<int64_t> values = offsets.to_vector<int64_t>();
+  MH_CHECK(values.front() == 0 && values.back() == rows, ValueError, who, ": ", name, " must run from 0 to ",
+           rows, " (the packed rows), got ", values.front(), " to ", values.back());
+  for (size_t i = 1; i < values.size(); ++i) {
+    MH_CHECK(values[i] >= values[i - 1], ValueError, who, ": ", name, " must not decrease, got ",
+             values[i - 1], " then ", values[i], " at ", i);
+  }
+  return values;
+}
+
+AttentionSizes check_ragged(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& cu_q,
+                            const Tensor& cu_k) {
+  constexpr const char* who = "attention_ragged";
+  MH_CHECK(query.rank() == 3, ShapeError, who, ": query must be [N, H, D], got ", query.shape());
+  AttentionSizes s;
+  s.ragged = true;
+  s.heads = query.size(1), s.head_dim = query.size(2);
+  MH_CHECK(s.head_dim > 0, ShapeError, who, ": head_dim must be > 0, got query ", query.shape());
+  MH_CHECK(key.rank() == 3 && key.size(2) == s.head_dim, ShapeError, who,
+           ": key must be [M, Hkv, D=", s.head_dim, "] to match query ", query.shape(), ", got ",
+           key.shape());
+  s.kv_heads = key.size(1);
+  MH_CHECK(value.rank() == 3 && value.size(0) == key.size(0) && value.size(1) == s.kv_heads, ShapeError, who,
+           ": value must be [M=", key.size(0), ", Hkv=", s.kv_heads, ", Dv] to match key ", key.shape(),
+           ", got ", value.shape());
+  s.value_dim = value.size(2);
+  check_attention_heads(who, s.heads, s.kv_heads);
+  const std::vector<int64_t> q = check_offsets("cu_seqlens_q", cu_q, query.size(0));
+  const std::vector<int64_t> k = check_offsets("cu_seqlens_k", cu_k, key.size(0));
+  MH_CHECK(q.size() == k.size(), ShapeError, who,
+           ": cu_seqlens_q and cu_seqlens_k must have one length, got ", cu_q.shape(), " and ", cu_k.shape());
+  s.batch = static_cast<int64_t>(q.size()) - 1;
+  for (size_t i = 0; i + 1 < q.size(); ++i) {
+    s.sequences.push_back({q[i], q[i + 1] - q[i], k[i], k[i + 1] - k[i]});
+    s.queries = std::max(s.queries, q[i + 1] - q[i]);
+    s.keys = std::max(s.keys, k[i + 1] - k[i]);
+  }
+  return s;
+}
+
+// record() of inputs that end in what the score function captured.
+template <class F>
+Tensor record_captured(std::initializer_list<Tensor> inputs, const ScoreMod& mod, Tensor output,
+                       F&& backward) {
+  const std::vector<Tensor>& captured = mod.captured();
+  const bool recording =
+      is_recording(inputs) ||
+      std::any_of(captured.begin(), captured.end(), [](const Tensor& x) { return is_recording({x}); });
+  if (!recording) return output;
+  std::vector<std::shared_ptr<GradientSlot>> slots = gradient_slots(inputs);
+  for (const Tensor& x : captured) slots.push_back(x.gradient_slot());
+  Tape::current()->add(std::move(slots), {&output, 1},
+                       [f = std::forward<F>(backward)](const std::vector<Tensor>& d_outputs) -> Gradients {
+                         return f(d_outputs[0]);
+                       });
+  return output;
+}
+
+Gradients joined(Gradients gradients, std::vector<Tensor> captured) {
+  std::move(captured.begin(), captured.end(), std::back_inserter(gradients));
+  return gradients;
+}
+
+// Turns a call into a recorded op: gradients of query, key, value are laid out as those are.
+Tensor record_call(const AttentionCall& call, const AttentionOptions& options, const Tensor& query,
+                   const Tensor& key, const Tensor& value) {
+  const WantedGradients wanted = {query.requires_grad(),
+                                  key.requires_grad(),
+                                  value.requires_grad(),
+                                  options.bias.requires_grad(),
+                                  options.alibi_slopes.requires_grad(),
+                                  options.relative_bias.requires_grad(),
+                                  options.sinks.requires_grad(),
+                                  options.relative_key.requires_grad(),
+                                  !call.bound->score_mod().captured().empty()};
+  const Shape relative = options.relative_bias.defined() ? options.relative_bias.shape() : Shape();
+  return record_captured(
+      {query, key, value, options.bias, options.alibi_slopes, options.relative_bias, options.sinks,
+       options.relative_key},
+      call.bound->score_mod(), call.out.tensor.detach(),
+      [call, wanted, relative](const Tensor& dy) -> Gradients {
+        const Dtype dtype = arithmetic_dtype(call.query.tensor.dtype());
+        const auto gradient = [&](bool needed, const Operand& x) -> Operand {
+          if (!needed) return {};
+          return operand(empty_ordered_like(x.tensor, x.tensor.shape(), dtype), call.axes);
+        };
+        Operand dq = gradient(wanted.query, call.query), dk = gradient(wanted.key, call.key);
+        Operand dv = gradient(wanted.value, call.value);
+        TermGradients terms = attention_gradients(call, {dy, {}}, dq, dk, dv, wanted, relative);
+        return joined({std::move(dq.tensor), std::move(dk.tensor), std::move(dv.tensor),
+                       std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative),
+                       std::move(terms.sinks), std::move(terms.relative_key)},
+                      std::move(terms.captured));
+      });
+}
+
+}  // namespace
+
+Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
+                 const ScoreMod& score_mod) {
+  constexpr const char* who = "attention";
+  const bool bthd = options.layout == Layout::bthd;
+  const Axes& axes = bthd ? kBthd : kBhtd;
+  const AttentionSizes s = check_attention(who, query, key, value, options.layout);
+  AttentionCall call{
+      std::make_shared<BoundAttention>(who, s, options, score_mod, arithmetic_dtype(query.dtype())),
+      axes,
+      operand(query, axes),
+      operand(key, axes),
+      operand(value, axes),
+      {},
+      {},
+      {}};
+  const Tensor out =
+      bthd ? Tensor::empty({s.batch, s.queries, s.heads, s.value_dim}, query.dtype())
+           : empty_ordered_like(query, {s.batch, s.heads, s.queries, s.value_dim}, query.dtype());
+  call.out = operand(out, axes);
+  compute_attention(call, options);
+  return record_call(call, options, query, key, value);
+}
+
+Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const AttentionOptions& options,
+                        const ScoreMod& score_mod) {
+  constexpr const char* who = "attention_packed";
+  const int64_t h = heads.num_heads, kv = heads.num_kv_heads == 0 ? h : heads.num_kv_heads;
+  const AttentionSizes s = check_packed(qkv, heads, kv);
+  const int64_t d = s.head_dim;
+  const Tensor rows = qkv.strides()[2] == 1 ? qkv.detach() : qkv.contiguous();
+  AttentionCall call{
+      std::make_shared<BoundAttention>(who, s, options, score_mod, arithmetic_dtype(qkv.dtype())),
+      kBthd,
+      packed_view(rows, 0, h, d),
+      packed_view(rows, h, kv, d),
+      packed_view(rows, h + kv, kv, d),
+      {},
+      {},
+      {}};
+  const Tensor out = Tensor::empty({s.batch, s.queries, h * d}, qkv.dtype());
+  call.out = packed_view(out, 0, h, d);
+  compute_attention(call, options);
+  const WantedGradients wanted = {qkv.requires_grad(),
+                                  qkv.requires_grad(),
+                                  qkv.requires_grad(),
+                                  options.bias.requires_grad(),
+                                  options.alibi_slopes.requires_grad(),
+                                  options.relative_bias.requires_grad(),
+                                  options.sinks.requires_grad(),
+                                  options.relative_key.requires_grad(),
+                                  !score_mod.captured().empty()};
+  const Shape relative = options.relative_bias.defined() ? options.relative_bias.shape() : Shape();
+  return record_captured(
+      {qkv, options.bias, options.alibi_slopes, options.relative_bias, options.sinks, options.relative_key},
+      score_mod, out, [call, wanted, relative, h, kv, d](const Tensor& dy) -> Gradients {
+        const Tensor& q = call.query.tensor;
+        Tensor d_qkv;
+        Operand dq, dk, dv;
+        if (wanted.query) {
+          d_qkv = Tensor::empty({q.size(0), q.size(1), (h + 2 * kv) * d}, arithmetic_dtype(q.dtype()));
+          dq = packed_view(d_qkv, 0, h, d);
+          dk = packed_view(d_qkv, h, kv, d);
+          dv = packed_view(d_qkv, h + kv, kv, d);
+        }
+        const Tensor rows = dy.strides()[2] == 1 ? dy.detach() : dy.contiguous();
+        const Tensor d_out = packed_view(rows, 0, h, d).tensor;
+        TermGradients terms = attention_gradients(call, {d_out, {}}, dq, dk, dv, wanted, relative);
+        dq = dk = dv = {};
+        return joined({std::move(d_qkv), std::move(terms.bias), std::move(terms.alibi),
+                       std::move(terms.relative), std::move(terms.sinks), std::move(terms.relative_key)},
+                      std::move(terms.captured));
+      });
+}
+
+Tensor attention_ragged(const Tensor& query, const Tensor& key, const Tensor& value,
+                        const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k,
+                        const AttentionOptions& options, const ScoreMod& score_mod) {
+  constexpr const char* who = "attention_ragged";
+  check_attention_dtypes(who, query, key, value);
+  MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
+  const AttentionSizes s = check_ragged(query, key, value, cu_seqlens_q, cu_seqlens_k);
+  AttentionCall call{
+      std::make_shared<BoundAttention>(who, s, options, score_mod, arithmetic_dtype(query.dtype())),
+      kRagged,
+      operand(query, kRagged),
+      operand(key, kRagged),
+      operand(value, kRagged),
+      {},
+      {},
+      {}};
+  const Tensor out = Tensor::empty({query.size(0), s.heads, s.value_dim}, query.dtype());
+  call.out = operand(out, kRagged);
+  compute_attention(call, options);
+  return record_call(call, options, query, key, value);
+}
+
+AttentionPart merge_attention(const AttentionPart& a, const AttentionPart& b) {
+  constexpr const char* who = "merge_attention";
+  for (const AttentionPart* part : {&a, &b}) {
+    MH_CHECK(part->out.defined() && part->lse.defined(), ValueError, who, ": out and lse must be defined");
+    MH_CHECK(part->out.dtype() == Dtype::f32 && part->lse.dtype() == Dtype::f32, DtypeError, who,
+             ": out and lse must be f32, got ", part->out.dtype(), " and ", part->lse.dtype());
+    const bool fits = part->out.rank() >= 1 && part->lse.shape() == part->out.shape().erased(-1);
+    MH_CHECK(fits, ShapeError, who, ": lse must have the shape of out ", part->out.shape(),
+             " without its last axis, got ", part->lse.shape());
+  }
+  MH_CHECK(a.out.shape() == b.out.shape(), ShapeError, who, ": both parts must have one shape, got ",
+           a.out.shape(), " and ", b.out.shape());
+  AttentionPart result{a.out.clone(), a.lse.clone()};
+  const Tensor other_out = b.out.contiguous(), other_lse = b.lse.contiguous();
+  kernels::attention_merge(a.lse.numel(), a.out.size(-1), result.out.data<float>(), result.lse.data<float>(),
+                           other_out.data<float>(), other_lse.data<float>());
+  return result;
+}
+
+}  // namespace multihead

@@ -1,0 +1,184 @@
+#include "multihead/ops/attention/bind-inl.h"
+
+#include <cmath>
+#include <limits>
+
+#include "multihead/core/error.h"
+
+namespace multihead::detail {
+namespace {
+
+// True if every element is 0 or 1 and both occur: a mask that lost its way. Stops at the first other number,
+// so real biases cost nothing.
+bool is_binary(const Tensor& bias) {
+  bool zero = false, one = false;
+  const Tensor x = bias.contiguous();
+  const auto look = [&](auto* values) {
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      if (values[i] != 0 && values[i] != 1) return false;
+      (values[i] == 0 ? zero : one) = true;
+    }
+    return zero && one;
+  };
+  return x.dtype() == Dtype::f64 ? look(x.data<double>()) : look(x.data<float>());
+}
+
+kernels::EmptyRow kernel_rule(EmptyRow rule) {
+  switch (rule) {
+    case EmptyRow::uniform:
+      return kernels::EmptyRow::uniform;
+    case EmptyRow::nan:
+      return kernels::EmptyRow::nan;
+    case EmptyRow::zero:
+    case EmptyRow::error:
+      break;
+  }
+  return kernels::EmptyRow::zero;
+}
+
+void check_term_dtype(const std::string& who, const char* name, const Tensor& x, Dtype dtype) {
+  MH_CHECK(x.dtype() == dtype, DtypeError, who, ": ", name, " must be ", dtype, ", got ", x.dtype(),
+           x.dtype() == Dtype::boolean ? "; a bool tensor is a mask: options.mask = keep(tensor)" : "");
+}
+
+}  // namespace
+
+uint64_t dropout_key(const RandomStream& stream) {
+  const auto words = stream.block(0);
+  return uint64_t{words[1]} << 32 | words[0];
+}
+
+BoundAttention::BoundAttention(std::string who, const AttentionSizes& sizes, const AttentionOptions& options,
+                               const ScoreMod& score_mod, Dtype dtype)
+    : who_(std::move(who)), sizes_(sizes), mask_(who_, sizes, options.mask), score_mod_(score_mod) {
+  bind_numbers(options);
+  mask_.apply(problem_);
+  bind_terms(options, dtype);
+  bool indexed = static_cast<bool>(score_mod);
+  for (const MaskPart& part : options.mask.parts()) indexed = indexed || part.fill != nullptr;
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
+  MH_CHECK(!indexed || (sizes.queries < kMost && sizes.keys < kMost && sizes.batch < kMost), ValueError, who_,
+           ": functions of a ScoreIndex take lengths below 2^30, got Tq=", sizes.queries,
+           ", Tk=", sizes.keys);
+  bind_dropout(options);
+}
+
+void BoundAttention::bind_numbers(const AttentionOptions& options) {
+  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(sizes_.head_dim)));
+  MH_CHECK(std::isfinite(scale), ValueError, who_, ": scale must be finite, got ", scale);
+  MH_CHECK(std::isfinite(options.softcap) && options.softcap >= 0, ValueError, who_,
+           ": softcap must be >= 0 and finite (0 = none), got ", options.softcap);
+  MH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, ValueError, who_,
+           ": dropout_p must be in [0, 1], got ", options.dropout_p);
+  problem_.scale = scale;
+  problem_.empty_row = kernel_rule(options.empty_row);
+  error_on_empty_row_ = options.empty_row == EmptyRow::error;
+}
+
+// Last, when nothing can throw any more: it moves the generator.
+void BoundAttention::bind_dropout(const AttentionOptions& options) {
+  if (options.rng == nullptr || options.dropout_p == 0) return;
+  problem_.dropout_p = double{options.dropout_p};
+  problem_.dropout_key = dropout_key(options.rng->next());
+}
+
+int64_t BoundAttention::relative_center(const AttentionOptions& options, const char* name,
+                                        int64_t span) const {
+  MH_CHECK(options.relative_center < span, ValueError, who_, ": relative_center must be in [0, ", span,
+           "), the span of ", name, ", got ", options.relative_center);
+  return options.relative_center < 0 ? (span - 1) / 2 : options.relative_center;
+}
+
+void BoundAttention::bind_relative(const AttentionOptions& options, Dtype dtype) {
+  const int64_t heads = sizes_.heads;
+  if (options.relative_bias.defined()) {
+    const Tensor& x = options.relative_bias;
+    check_term_dtype(who_, "relative_bias", x, dtype);
+    MH_CHECK(x.rank() == 2 && (x.size(0) == 1 || x.size(0) == heads) && x.size(1) > 0, ShapeError, who_,
+             ": relative_bias must be [H=", heads, ", span] or [1, span], got ", x.shape());
+    relative_center_ = relative_center(options, "relative_bias", x.size(1));
+    relative_bias_ =
+        x.as_strided({heads, x.size(1)}, {x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1]}).contiguous();
+  }
+  if (options.relative_key.defined()) {
+    const Tensor& x = options.relative_key;
+    check_term_dtype(who_, "relative_key", x, dtype);
+    const bool fits = x.rank() == 3 && (x.size(0) == 1 || x.size(0) == heads) && x.size(1) > 0 &&
+                      x.size(2) == sizes_.head_dim;
+    MH_CHECK(fits, ShapeError, who_, ": relative_key must be [H=", heads, ", span, D=", sizes_.head_dim,
+             "] or [1, span, D], got ", x.shape());
+    relative_key_center_ = relative_center(options, "relative_key", x.size(1));
+    relative_key_ = x.size(2) == 1 || x.strides()[2] == 1 ? x.detach() : x.contiguous();
+  }
+}
+
+void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
+  if (options.bias.defined()) {
+    check_term_dtype(who_, "bias", options.bias, dtype);
+    broadcast_strides(who_, "bias", options.bias, sizes_);
+    const bool trained = options.bias.requires_grad();
+    MH_CHECK(options.allow_binary_bias || trained || !is_binary(options.bias), ValueError, who_,
+             ": bias holds only zeros and ones, which would be added to the scores; for a mask write "
+             "options.mask = keep(bias.to(Dtype::boolean)), else set allow_binary_bias");
+    bias_ = options.bias.contiguous();
+  }
+  if (options.alibi_slopes.defined()) {
+    const Tensor& x = options.alibi_slopes;
+    check_term_dtype(who_, "alibi_slopes", x, dtype);
+    const bool fits =
+        (x.rank() == 1 || (x.rank() == 2 && x.size(0) == sizes_.batch)) && x.size(-1) == sizes_.heads;
+    MH_CHECK(fits, ShapeError, who_, ": alibi_slopes must be [H=", sizes_.heads, "] or [B=", sizes_.batch,
+             ", H=", sizes_.heads, "], got ", x.shape());
+    alibi_slopes_ = x.contiguous();
+  }
+  bind_relative(options, dtype);
+  if (options.sinks.defined()) {
+    check_term_dtype(who_, "sinks", options.sinks, dtype);
+    MH_CHECK(options.sinks.rank() == 1 && options.sinks.size(0) == sizes_.heads, ShapeError, who_,
+             ": sinks must be [H=", sizes_.heads, "], got ", options.sinks.shape());
+    sinks_ = options.sinks.contiguous();
+  }
+  score_context_.function = score_mod_.function();
+  score_context_.offset = mask_.offsets()[0];
+  score_context_.offsets = mask_.offsets().size() > 1 ? mask_.offsets().data() : nullptr;
+  if (dtype == Dtype::f64) {
+    fill_terms(options, terms_f64_);
+  } else {
+    fill_terms(options, terms_f32_);
+  }
+}
+
+template <class T>
+void BoundAttention::fill_terms(const AttentionOptions& options, kernels::ScoreTerms<T>& terms) const {
+  if (score_mod_) terms.score_function = score_mod_.bind<T>(&score_context_);
+  terms.softcap = double{options.softcap};
+  if (bias_.defined()) {
+    terms.bias = bias_.data<T>();
+    terms.bias_strides = broadcast_strides(who_, "bias", bias_, sizes_);
+  }
+  if (relative_bias_.defined()) {
+    terms.relative_bias = relative_bias_.data<T>();
+    terms.relative_stride = terms.relative_span = relative_bias_.size(1);
+    terms.relative_center = relative_center_;
+  }
+  if (relative_key_.defined()) {
+    const Shape& strides = relative_key_.strides();
+    terms.relative_key = {relative_key_.data<T>(), relative_key_.size(0) == 1 ? 0 : strides[0], strides[1],
+                          relative_key_.size(1), relative_key_center_};
+  }
+  if (alibi_slopes_.defined()) {
+    terms.alibi_slopes = alibi_slopes_.data<T>();
+    terms.alibi_batch_stride = alibi_slopes_.rank() == 2 ? alibi_slopes_.size(1) : 0;
+  }
+}
+
+template <>
+const kernels::ScoreTerms<float>& BoundAttention::terms<float>() const {
+  return terms_f32_;
+}
+template <>
+const kernels::ScoreTerms<double>& BoundAttention::terms<double>() const {
+  return terms_f64_;
+}
+
+}  // namespace multihead::detail

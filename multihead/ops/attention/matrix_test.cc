@@ -1,0 +1,309 @@
+// The fused op against its definition, and its gradients against finite differences, for every option.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/kernels/attention/reference-inl.h"
+#include "multihead/ops/attention/attention.h"
+#include "multihead/ops/attention/bind-inl.h"
+#include "multihead/ops/attention/composed.h"
+#include "multihead/testing/attention_cases.h"
+
+namespace multihead {
+namespace {
+
+using testing::AttentionCase;
+using testing::AttentionDims;
+
+struct Inputs {
+  Tensor query, key, value, weight;  // loss = sum(weight · out)
+  AttentionOptions options;
+  ScoreMod score_mod;
+  bool dropout = false;
+
+  std::vector<Tensor> leaves() const {
+    std::vector<Tensor> all;
+    for (const Tensor& x : {query, key, value, options.bias, options.alibi_slopes, options.relative_bias,
+                            options.relative_key}) {
+      if (x.defined()) all.push_back(x);
+    }
+    return all;
+  }
+};
+
+Inputs make_inputs(const AttentionCase& c, const AttentionDims& d, Dtype dtype) {
+  Rng rng(7);
+  Inputs in;
+  in.query = randn({d.batch, d.heads, d.queries, d.dim}, rng, dtype);
+  in.key = randn({d.batch, d.kv_heads, d.keys, d.dim}, rng, dtype);
+  in.value = randn({d.batch, d.kv_heads, d.keys, d.value_dim}, rng, dtype);
+  in.weight = randn({d.batch, d.heads, d.queries, d.value_dim}, rng, dtype);
+  in.options = c.options(d, dtype, rng);
+  in.score_mod = c.score_mod;
+  in.dropout = c.dropout;
+  for (Tensor* x : {&in.query, &in.key, &in.value, &in.options.bias, &in.options.alibi_slopes,
+                    &in.options.relative_bias, &in.options.relative_key}) {
+    if (x->defined()) x->set_requires_grad();
+  }
+  return in;
+}
+
+struct Result {
+  Tensor out, lse;
+  std::vector<Tensor> gradients;
+};
+
+// Runs op forward and backward. Memory that the op gets was poisoned before.
+template <class Op>
+Result run(const Inputs& in, Op op) {
+  for (const Tensor& x : in.leaves()) x.set_grad({});
+  std::vector<Tensor> poison;
+  for (const Tensor& x : in.leaves()) poison.push_back(Tensor::full(x.shape(), NAN, x.dtype()));
+  poison.push_back(Tensor::full(in.weight.shape(), NAN, in.weight.dtype()));
+  poison.clear();
+
+  Rng rng(99);
+  AttentionOptions options = in.options;
+  if (in.dropout) options.rng = &rng;
+  Result result;
+  options.lse = &result.lse;
+  Tape tape;
+  result.out = op(in.query, in.key, in.value, options, in.score_mod);
+  tape.backward(result.out, in.weight);
+  for (const Tensor& x : in.leaves()) result.gradients.push_back(x.grad());
+  return result;
+}
+
+Result fused(const Inputs& in) { return run(in, attention); }
+Result composed(const Inputs& in) { return run(in, attention_composed); }
+
+// The plain f32 loop: its own error is the measuring stick of the fast path's.
+Result naive(const Inputs& in, const AttentionDims& d) {
+  Rng rng(99);
+  AttentionOptions options = in.options;
+  if (in.dropout) options.rng = &rng;
+  detail::AttentionSizes sizes;
+  sizes.batch = d.batch, sizes.heads = d.heads, sizes.kv_heads = d.kv_heads;
+  sizes.queries = d.queries, sizes.keys = d.keys, sizes.head_dim = d.dim, sizes.value_dim = d.value_dim;
+  const detail::BoundAttention bound("naive", sizes, options, in.score_mod, Dtype::f32);
+  const auto strides = [](const Tensor& x) {
+    return kernels::Strides3{x.strides()[0], x.strides()[1], x.strides()[2]};
+  };
+  Result r{empty_like(in.weight), Tensor::empty({d.batch, d.heads, d.queries}), {}};
+  for (const Tensor& x : in.leaves()) r.gradients.push_back(empty_like(x));
+  const kernels::AttentionInput<float> input = {in.query.data<float>(), in.key.data<float>(),
+                                                in.value.data<float>(), strides(in.query),
+                                                strides(in.key),        strides(in.value)};
+  const kernels::Strides3 lse_strides = {d.heads * d.queries, d.queries, 1};
+  kernels::reference_attention_forward<float>(
+      bound.problem(), bound.terms<float>(), input,
+      {r.out.data<float>(), strides(r.out), r.lse.data<float>(), lse_strides});
+  kernels::AttentionGradient<float> g;
+  g.out = r.out.data<float>(), g.out_strides = strides(r.out);
+  g.lse = r.lse.data<float>(), g.lse_strides = lse_strides;
+  g.d_out = in.weight.data<float>(), g.d_out_strides = strides(in.weight);
+  g.d_query = r.gradients[0].data<float>(), g.d_query_strides = strides(in.query);
+  g.d_key = r.gradients[1].data<float>(), g.d_key_strides = strides(in.key);
+  g.d_value = r.gradients[2].data<float>(), g.d_value_strides = strides(in.value);
+  Tensor relative;
+  size_t next = 3;
+  if (in.options.bias.defined()) g.d_bias = r.gradients[next++].data<float>();
+  if (in.options.alibi_slopes.defined()) g.d_alibi_slopes = r.gradients[next++].data<float>();
+  if (in.options.relative_bias.defined()) {
+    relative = empty_like(bound.relative_bias());
+    g.d_relative_bias = relative.data<float>();
+  }
+  Tensor relative_key;
+  if (in.options.relative_key.defined()) {
+    relative_key = Tensor::empty({d.heads, in.options.relative_key.size(1), d.dim});
+    g.d_relative_key = relative_key.data<float>();
+  }
+  kernels::reference_attention_backward<float>(bound.problem(), bound.terms<float>(), input, g);
+  for (const Tensor& table : {relative, relative_key}) {  // one row for all heads gets their sum
+    if (!table.defined()) continue;
+    const int64_t count = r.gradients[next].numel();
+    float* sum = r.gradients[next++].data<float>();
+    for (int64_t i = 0; i < count; ++i) sum[i] = 0;
+    for (int64_t i = 0; i < table.numel(); ++i) sum[i % count] += table.data<float>()[i];
+  }
+  return r;
+}
+
+double largest_finite(const Tensor& a) {
+  double largest = 0;
+  for (const double v : a.to_vector<double>())
+    largest = std::max(largest, std::isfinite(v) ? std::abs(v) : 0.0);
+  return largest;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
+  double error = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (std::isfinite(y[i])) error = std::max(error, std::abs(x[i] - y[i]));
+  }
+  return error;
+}
+
+// |a - b| <= tolerance · (1 + max|b|), the same infinities, no NaN.
+void expect_close(const Tensor& a, const Tensor& b, double tolerance, const std::string& what) {
+  ASSERT_TRUE(a.defined()) << what;
+  ASSERT_EQ(a.shape(), b.shape()) << what;
+  const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
+  double error = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (std::isinf(y[i])) {
+      ASSERT_EQ(x[i], y[i]) << what << " at " << i;
+    } else {
+      ASSERT_TRUE(std::isfinite(x[i])) << what << " at " << i;
+      error = std::max(error, std::abs(x[i] - y[i]));
+    }
+  }
+  EXPECT_LE(error, tolerance * (1 + largest_finite(b))) << what;
+}
+
+void expect_same(const Result& a, const Result& b, double forward, double backward, const std::string& what) {
+  expect_close(a.out, b.out, forward, what + ": out");
+  expect_close(a.lse, b.lse, forward, what + ": lse");
+  ASSERT_EQ(a.gradients.size(), b.gradients.size());
+  for (size_t i = 0; i < a.gradients.size(); ++i) {
+    expect_close(a.gradients[i], b.gradients[i], backward, what + ": gradient " + std::to_string(i));
+  }
+}
+
+// f32: error <= 1.0 (forward) or 1.5 (gradients) times the naive loop's, plus a floor times 1 +
+// max|definition|: 1e-6 forward, 5e-6 for gradients, 1e-6 √n for a gradient that sums n pairs.
+void expect_accurate(const Inputs& in, const AttentionDims& d, const std::string& name) {
+  const std::string what = name + " " + std::to_string(d.queries) + "x" + std::to_string(d.keys);
+  const Result a = fused(in), b = naive(in, d), exact = composed(in);
+  const auto check = [&](const Tensor& x, const Tensor& y, const Tensor& z, double factor, double floor,
+                         const std::string& part) {
+    const double ulps = 1 + largest_finite(exact.lse) / 8;
+    const double stick = factor * largest_difference(y, z) / (1 + largest_finite(z));
+    expect_close(x, z, stick + floor * ulps, what + ": " + part);
+  };
+  check(a.out, b.out, exact.out, 1.0, 1e-6, "out");
+  check(a.lse, b.lse, exact.lse, 1.0, 1e-6, "lse");
+  const double pairs = static_cast<double>(d.batch * d.heads * d.queries * d.keys);
+  for (size_t i = 0; i < a.gradients.size(); ++i) {
+    const double summed = i < 3 ? 25 : pairs / static_cast<double>(a.gradients[i].numel());
+    check(a.gradients[i], b.gradients[i], exact.gradients[i], 1.5, 1e-6 * std::sqrt(std::max(summed, 25.0)),
+          "gradient " + std::to_string(i));
+  }
+}
+
+const AttentionDims kDims[] = {
+    {.batch = 2, .heads = 6, .kv_heads = 3, .queries = 5, .keys = 7, .dim = 4, .value_dim = 3},
+    {.batch = 3, .heads = 2, .kv_heads = 2, .queries = 7, .keys = 5, .dim = 3, .value_dim = 5},
+    {.batch = 1, .heads = 1, .kv_heads = 1, .queries = 1, .keys = 1, .dim = 1, .value_dim = 1},
+};
+
+TEST(AttentionMatrixTest, F64EqualsTheDefinition) {
+  for (const AttentionCase& c : testing::attention_cases()) {
+    for (const AttentionDims& d : kDims) {
+      const Inputs in = make_inputs(c, d, Dtype::f64);
+      expect_same(fused(in), composed(in), 1e-13, 1e-12, c.name);
+    }
+  }
+}
+
+TEST(AttentionMatrixTest, F32EqualsTheDefinition) {
+  std::vector<AttentionDims> dims(std::begin(kDims), std::end(kDims));
+  dims.push_back(
+      {.batch = 2, .heads = 3, .kv_heads = 1, .queries = 67, .keys = 71, .dim = 13, .value_dim = 11});
+  for (const AttentionCase& c : testing::attention_cases()) {
+    for (const AttentionDims& d : dims) {
+      const Inputs in = make_inputs(c, d, Dtype::f32);
+      expect_accurate(in, d, c.name);
+    }
+  }
+}
+
+TEST(AttentionMatrixTest, LengthsAroundBlockEdges) {
+  for (const int64_t queries : {1, 16, 63, 64, 65}) {
+    for (const int64_t keys : {15, 17, 255, 256, 257}) {
+      for (const AttentionCase& c : testing::attention_cases()) {
+        if (c.name != "causal" && c.name != "lengths" && c.name != "everything" && c.name != "window")
+          continue;
+        const AttentionDims d{.batch = 1,
+                              .heads = 2,
+                              .kv_heads = 1,
+                              .queries = queries,
+                              .keys = keys,
+                              .dim = 5,
+                              .value_dim = 3};
+        const Inputs in = make_inputs(c, d, Dtype::f32);
+        expect_accurate(in, d, c.name);
+      }
+    }
+  }
+}
+
+double loss(const Inputs& in) {
+  Rng rng(99);
+  AttentionOptions options = in.options;
+  if (in.dropout) options.rng = &rng;
+  const std::vector<double> y =
+      attention(in.query, in.key, in.value, options, in.score_mod).to_vector<double>();
+  const std::vector<double> w = in.weight.to_vector<double>();
+  double sum = 0;
+  for (size_t i = 0; i < y.size(); ++i) sum += y[i] * w[i];
+  return sum;
+}
+
+TEST(AttentionMatrixTest, GradientsAreThoseOfFiniteDifferences) {
+  const double step = 1e-5;
+  for (const AttentionCase& c : testing::attention_cases()) {
+    const Inputs in = make_inputs(c, kDims[0], Dtype::f64);
+    const Result result = fused(in);
+    const std::vector<Tensor> leaves = in.leaves();
+    for (size_t n = 0; n < leaves.size(); ++n) {
+      const std::vector<double> gradient = result.gradients[n].to_vector<double>();
+      double* x = leaves[n].data<double>();
+      for (size_t i = 0; i < gradient.size(); i += 1 + gradient.size() / 23) {
+        if (!std::isfinite(x[i])) continue;
+        const double kept = x[i];
+        x[i] = kept + step;
+        const double above = loss(in);
+        x[i] = kept - step;
+        const double below = loss(in);
+        x[i] = kept;
+        const double expected = (above - below) / (2 * step);
+        EXPECT_NEAR(gradient[i], expected, 1e-8 * (1 + std::abs(expected)))
+            << c.name << " leaf " << n << " at " << i;
+      }
+    }
+  }
+}
+
+// A gradient that nobody asks for costs nothing and changes no other.
+TEST(AttentionMatrixTest, EachGradientAlone) {
+  const AttentionCase c = testing::attention_cases().back();
+  Inputs in = make_inputs(c, kDims[0], Dtype::f64);
+  const Result all = fused(in);
+  std::vector<Tensor*> leaves = {&in.query,
+                                 &in.key,
+                                 &in.value,
+                                 &in.options.bias,
+                                 &in.options.alibi_slopes,
+                                 &in.options.relative_bias,
+                                 &in.options.relative_key};
+  for (size_t n = 0; n < leaves.size(); ++n) {
+    for (size_t m = 0; m < leaves.size(); ++m) {
+      leaves[m]->set_requires_grad(false);
+      leaves[m]->set_requires_grad(m == n);
+    }
+    Rng rng(99);
+    AttentionOptions options = in.options;
+    options.rng = &rng;
+    Tape tape;
+    tape.backward(attention(in.query, in.key, in.value, options, in.score_mod), in.weight);
+    for (size_t m = 0; m < leaves.size(); ++m) EXPECT_EQ(leaves[m]->grad().defined(), m == n);
+    expect_close(leaves[n]->grad(), all.gradients[n], 0, "leaf " + std::to_string(n));
+  }
+}
+
+}  // namespace
+}  // namespace multihead

@@ -1,0 +1,85 @@
+// What attention() can be asked for. Every field has a default: write {.mask = causal(), .scale = 1.0f}.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "multihead/core/rng.h"
+#include "multihead/core/tensor.h"
+#include "multihead/kernels/attention/attention.h"
+#include "multihead/ops/attention/mask.h"
+
+namespace multihead {
+
+/// What a query without any allowed key gets. Log-sum-exp -inf and no gradient for the query, always.
+enum class EmptyRow {
+  zero,     ///< output 0, no gradient
+  uniform,  ///< the mean of all values, excluded ones too: what finite sentinels such as -1e6 do
+  nan,      ///< NaN
+  error,    ///< ValueError that names the first such row (rows behind query_lengths() are allowed)
+};
+
+/// Order of the axes of query, key, value and output.
+enum class Layout {
+  bhtd,  ///< [B, H, T, D]
+  bthd,  ///< [B, T, H, D]
+};
+
+using kernels::CaptureStage;  // scores, probabilities, after_dropout
+
+/// Looking inside: fill in what to capture, pass its address, read the tensors after the call. The output of
+/// attention() does not change by one bit. Costs O(rows · Tk) memory, not O(Tq · Tk).
+struct AttentionCapture {
+  // What to capture.
+  bool weights_wanted = true;
+  CaptureStage stage = CaptureStage::probabilities;
+  std::vector<int64_t> heads = {};       ///< empty: all
+  std::vector<int64_t> query_rows = {};  ///< empty: all; -1 is the last
+  bool key_mass_wanted = false;
+  bool entropy_wanted = false;
+  int64_t top_k = 0;
+
+  // What was captured (f32, or f64 for f64 inputs where `weights` is concerned).
+  Tensor weights = {};      ///< [B, heads, query_rows, Tk]; excluded keys: score -inf, weight 0
+  Tensor key_mass = {};     ///< [B, H, Tk]: sum over the queries of the probabilities
+  Tensor entropy = {};      ///< [B, H, Tq], in nats
+  Tensor top_weights = {};  ///< [B, H, Tq, top_k], largest first
+  Tensor top_keys = {};     ///< i64, -1 where there are fewer keys
+};
+
+struct AttentionOptions {
+  Mask mask = {};
+  std::optional<double> scale =
+      {};                    ///< default 1/sqrt(head_dim); 0 and negative numbers are taken as they are
+  float softcap = 0;         ///< c > 0: c · tanh(score / c), before biases and masks
+  Tensor bias = {};          ///< added to the scores; broadcast to [B, H, Tq, Tk]; -inf excludes
+  Tensor alibi_slopes = {};  ///< [H] or [B, H]: - slope · |query position - key position|
+  /// [H or 1, span]: + relative_bias[h, clamp(key position - query position + center, 0, span - 1)].
+  Tensor relative_bias = {};
+  /// [H or 1, span, D]: a vector per distance that the query meets with the key, scale · ⟨query[i], key[j] +
+  /// relative_key[h, clamp(key position - query position + center, 0, span - 1)]⟩: Shaw et al. 2018's keys,
+  /// and with a relative_bias labml's and Transformer-XL's scores.
+  Tensor relative_key = {};
+  int64_t relative_center = -1;  ///< of both tables; default (span - 1) / 2 of each
+  /// [H]: every row's softmax has this score besides, of no key: what falls to it is lost. Zeros are softmax
+  /// with 1 added to the sum (add_zero_attn). The log-sum-exp counts it; rows without any key do not have it.
+  Tensor sinks = {};
+  float dropout_p = 0;  ///< on the probabilities; acts only if rng is given
+  Rng* rng = nullptr;
+  EmptyRow empty_row = EmptyRow::zero;
+  Layout layout = Layout::bhtd;
+  AttentionCapture* capture = nullptr;
+  Tensor* lse = nullptr;  ///< receives the log-sum-exp of each row [B, H, Tq], without gradient
+  /// A bias of nothing but zeros and ones is refused, as it is a keep-mask in disguise; true lets it pass.
+  bool allow_binary_bias = false;
+};
+
+/// How attention_packed() splits its last axis: num_heads queries, then num_kv_heads keys, then as many
+/// values, each of one head size.
+struct PackedHeads {
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;  ///< 0: num_heads
+};
+
+}  // namespace multihead

@@ -1,0 +1,205 @@
+// A sink is a key of its own score and no value: what the ops say of that key, sinks must say, too.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
+#include "multihead/ops/attention/attention.h"
+#include "multihead/ops/attention/composed.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct Inputs {
+  Tensor query, key, value, sinks, weight;
+};
+
+constexpr int64_t kHeads = 6, kQueries = 13, kKeys = 19;
+
+Inputs make_inputs(Dtype dtype, int64_t keys = kKeys) {
+  Rng rng(5);
+  const Dtype wide = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  Inputs in = {randn({2, kHeads, kQueries, 8}, rng, wide).to(dtype),
+               randn({2, 3, keys, 8}, rng, wide).to(dtype), randn({2, 3, keys, 5}, rng, wide).to(dtype),
+               randn({kHeads}, rng, wide), randn({2, kHeads, kQueries, 5}, rng, wide)};
+  for (Tensor* x : {&in.query, &in.key, &in.value, &in.sinks}) x->set_requires_grad();
+  return in;
+}
+
+void expect_near(const Tensor& a, const Tensor& b, double tolerance, const char* what) {
+  ASSERT_TRUE(a.defined() && b.defined()) << what;
+  ASSERT_EQ(a.shape(), b.shape()) << what;
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == y[i]) continue;  // the same infinity
+    ASSERT_NEAR(x[i], y[i], tolerance) << what << " at " << i;
+  }
+}
+
+struct Result {
+  Tensor out, lse;
+  std::vector<Tensor> gradients;
+};
+
+template <class F>
+Result run(const Inputs& in, F&& f) {
+  for (const Tensor& x : {in.query, in.key, in.value, in.sinks}) x.set_grad({});
+  Result r;
+  Tape tape;
+  r.out = f(in, &r.lse);
+  tape.backward(r.out, in.weight);
+  for (const Tensor& x : {in.query, in.key, in.value, in.sinks}) r.gradients.push_back(x.grad());
+  return r;
+}
+
+// Keys and values get a row of zeros, and its scores are the sinks by way of the bias.
+Result with_extra_key(const Inputs& in, const Tensor& flags, double dropout_p = 0) {
+  return run(in, [&](const Inputs& x, Tensor* lse) {
+    const Dtype dtype = x.query.dtype();
+    const Tensor zeros = Tensor::zeros({2, kHeads, kQueries, kKeys}, dtype);
+    const Tensor bias =
+        concat({zeros, expand(reshape(x.sinks, {1, kHeads, 1, 1}), {2, kHeads, kQueries, 1})}, 3);
+    const Tensor all = Tensor::full({kQueries, 1}, 1, Dtype::boolean);
+    Rng rng(77);
+    return attention(x.query, concat({x.key, Tensor::zeros({2, 3, 1, 8}, dtype)}, 2),
+                     concat({x.value, Tensor::zeros({2, 3, 1, 5}, dtype)}, 2),
+                     {.mask = keep(concat({flags, all}, 1)),
+                      .bias = bias,
+                      .dropout_p = static_cast<float>(dropout_p),
+                      .rng = &rng,
+                      .lse = lse});
+  });
+}
+
+Result with_sinks(const Inputs& in, const Tensor& flags, double dropout_p = 0) {
+  return run(in, [&](const Inputs& x, Tensor* lse) {
+    Rng rng(77);
+    return attention(x.query, x.key, x.value,
+                     {.mask = keep(flags),
+                      .sinks = x.sinks,
+                      .dropout_p = static_cast<float>(dropout_p),
+                      .rng = &rng,
+                      .lse = lse});
+  });
+}
+
+// Random, with every key of query 4 excluded.
+Tensor make_flags() {
+  const Tensor flags = Tensor::empty({kQueries, kKeys}, Dtype::boolean);
+  const RandomStream stream{3, 0};
+  for (int64_t i = 0; i < kQueries * kKeys; ++i)
+    flags.data<bool>()[i] = i / kKeys != 4 && stream.uniform(static_cast<uint64_t>(i)) < 0.7f;
+  return flags;
+}
+
+TEST(AttentionSinksTest, AreAKeyWithoutValue) {
+  const Tensor flags = make_flags();
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32}) {
+    const double tolerance = dtype == Dtype::f64 ? 1e-13 : 3e-6;
+    for (const double dropout_p : {0.0, 0.4}) {
+      const Inputs in = make_inputs(dtype);
+      const Result expected = with_extra_key(in, flags, dropout_p), got = with_sinks(in, flags, dropout_p);
+      expect_near(got.out, expected.out, tolerance, "out");
+      const char* names[] = {"query", "key", "value", "sinks"};
+      for (size_t i = 0; i < 4; ++i)
+        expect_near(got.gradients[i], expected.gradients[i], 10 * tolerance, names[i]);
+      for (int64_t h = 0; h < kHeads; ++h) {
+        EXPECT_EQ(got.lse.at({1, h, 4}), -kInf);  // a row without keys has no sink either
+        EXPECT_NEAR(got.lse.at({1, h, 5}), expected.lse.at({1, h, 5}), tolerance);
+      }
+    }
+  }
+}
+
+TEST(AttentionSinksTest, EqualTheDefinition) {
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16}) {
+    const Inputs in = make_inputs(dtype);
+    const auto by = [&](auto op) {
+      return run(in, [&](const Inputs& x, Tensor* lse) {
+        return op(x.query, x.key, x.value, AttentionOptions{.mask = causal(), .sinks = x.sinks, .lse = lse},
+                  ScoreMod());
+      });
+    };
+    const Result fused = by(attention), composed = by(attention_composed);
+    const double tolerance = dtype == Dtype::f64    ? 1e-13
+                             : dtype == Dtype::f32  ? 3e-6
+                             : dtype == Dtype::bf16 ? 0.06
+                                                    : 0.01;
+    expect_near(fused.out, composed.out, tolerance, "out");
+    expect_near(fused.lse, composed.lse, dtype == Dtype::f64 ? 1e-13 : 3e-6, "lse");
+    for (size_t i = 0; i < 4; ++i)
+      expect_near(fused.gradients[i], composed.gradients[i], 10 * tolerance, "d");
+  }
+}
+
+TEST(AttentionSinksTest, ZerosAddOneToTheSum) {
+  const Inputs in = make_inputs(Dtype::f32);
+  Tensor lse;
+  const Tensor plain = attention(in.query, in.key, in.value, {.lse = &lse}).detach();
+  const Tensor out = attention(in.query, in.key, in.value, {.sinks = Tensor::zeros({kHeads})}).detach();
+  const Tensor share = sigmoid(reshape(lse, {2, kHeads, kQueries, 1}));  // e^lse / (1 + e^lse)
+  expect_near(out, mul(plain, share), 1e-6, "out");
+}
+
+TEST(AttentionSinksTest, OfMinusInfinityChangeNoBit) {
+  const Inputs in = make_inputs(Dtype::f32);
+  const Tensor none = Tensor::full({kHeads}, -kInf);
+  Tensor lse, plain_lse;
+  const Tensor out = attention(in.query, in.key, in.value, {.mask = causal(), .sinks = none, .lse = &lse});
+  const Tensor plain = attention(in.query, in.key, in.value, {.mask = causal(), .lse = &plain_lse});
+  EXPECT_EQ(out.to_vector<float>(), plain.to_vector<float>());
+  EXPECT_EQ(lse.to_vector<float>(), plain_lse.to_vector<float>());
+}
+
+TEST(AttentionSinksTest, PackedRaggedAndThreadsGiveTheSameBits) {
+  Rng rng(3);
+  const Tensor sinks = randn({4}, rng), qkv = randn({3, 11, 4 * 3 * 6}, rng);
+  const auto heads = [&](int64_t part) {
+    return reshape(slice(qkv, 2, part * 24, part * 24 + 24), {3, 11, 4, 6}).contiguous();
+  };
+  const Tensor q = heads(0), k = heads(1), v = heads(2);
+  const AttentionOptions options = {.mask = causal(), .sinks = sinks, .layout = Layout::bthd};
+  const std::vector<float> whole = attention(q, k, v, options).to_vector<float>();
+  EXPECT_EQ(attention_packed(qkv, {.num_heads = 4}, options).to_vector<float>(), whole);
+  const Tensor cu = Tensor::of<int64_t>({4}, {0, 11, 22, 33});
+  const auto rows = [](const Tensor& x) { return reshape(x, {33, 4, 6}); };
+  EXPECT_EQ(attention_ragged(rows(q), rows(k), rows(v), cu, cu, {.mask = causal(), .sinks = sinks})
+                .to_vector<float>(),
+            whole);
+  const int threads = num_threads();
+  for (const int n : {1, 2, 3, 8}) {
+    set_num_threads(n);
+    EXPECT_EQ(attention(q, k, v, options).to_vector<float>(), whole) << n;
+  }
+  set_num_threads(threads);
+}
+
+TEST(AttentionSinksTest, CapturedWeightsLackTheirShare) {
+  const Inputs in = make_inputs(Dtype::f32);
+  AttentionCapture capture;
+  Tensor lse;
+  attention(in.query, in.key, in.value, {.sinks = in.sinks, .capture = &capture, .lse = &lse});
+  const Tensor sums = sum(capture.weights, 3);
+  for (int64_t h = 0; h < kHeads; ++h) {
+    const double sink = std::exp(in.sinks.at({h}) - lse.at({0, h, 2}));
+    EXPECT_NEAR(sums.at({0, h, 2}), 1 - sink, 1e-5);
+  }
+}
+
+TEST(AttentionSinksTest, WrongOnesAreNamed) {
+  const Inputs in = make_inputs(Dtype::f32);
+  const auto call = [&](const Tensor& sinks) { attention(in.query, in.key, in.value, {.sinks = sinks}); };
+  EXPECT_THROW(call(Tensor::zeros({3})), ShapeError);
+  EXPECT_THROW(call(Tensor::zeros({2, kHeads})), ShapeError);
+  EXPECT_THROW(call(Tensor::zeros({kHeads}, Dtype::f64)), DtypeError);
+}
+
+}  // namespace
+}  // namespace multihead

@@ -1,0 +1,182 @@
+// Interval arithmetic: which masks are empty or full in a block, and which integers may leave 32 bits.
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <limits>
+
+#include "python/src/score_program/program.h"
+
+namespace multihead::python {
+namespace {
+
+struct Interval {
+  int64_t low = std::numeric_limits<int32_t>::min(), high = std::numeric_limits<int32_t>::max();
+  bool is_single() const { return low == high; }
+};
+constexpr Interval kUnknown = {};
+constexpr Interval kEither = {0, 1};
+
+Interval from_flags(bool always, bool never) {
+  return always ? Interval{1, 1} : never ? Interval{0, 0} : kEither;
+}
+
+Interval multiply(Interval a, Interval b) {
+  const int64_t p[] = {a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high};
+  return {*std::min_element(p, p + 4), *std::max_element(p, p + 4)};
+}
+
+// The range of a table's elements at indices in `at`; at most `longest` of them are looked through.
+Interval table_range(const Tensor& table, Interval at, int64_t longest) {
+  at = {std::max<int64_t>(at.low, 0), std::min(at.high, table.numel() - 1)};
+  if (at.high < at.low || at.high - at.low > longest) return kUnknown;
+  const int32_t* begin = table.data<int32_t>() + at.low;
+  const auto [low, high] = std::minmax_element(begin, begin + (at.high - at.low + 1));
+  return {*low, *high};
+}
+
+// a | b and a ^ b have no bit above the highest of both.
+Interval either_bits(Interval a, Interval b) {
+  if (a.low < 0 || b.low < 0) return kUnknown;
+  return {0, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(a.high, b.high)) + 1)) - 1};
+}
+
+bool boolean(Interval a) { return a.low >= 0 && a.high <= 1; }
+
+// Where a program runs.
+struct Box {
+  Interval batch, head, query, key;
+  int64_t longest;  // part of a table that is looked through
+};
+
+Interval wrapped(Interval a, int64_t type) {
+  const Interval all = type == 0   ? Interval{-128, 127}
+                       : type == 1 ? Interval{0, 255}
+                                   : Interval{-32768, 32767};
+  return a.low >= all.low && a.high <= all.high ? a : all;
+}
+
+Interval evaluate(const ScoreProgram& program, const Instruction& in, const std::vector<Interval>& r,
+                  const Box& box) {
+  const Interval a = in.a >= 0 ? r[static_cast<size_t>(in.a)] : kUnknown;
+  const Interval b = in.b >= 0 ? r[static_cast<size_t>(in.b)] : kUnknown;
+  const Interval c = in.c >= 0 ? r[static_cast<size_t>(in.c)] : kUnknown;
+  const auto number = static_cast<int64_t>(in.number);
+  switch (in.op) {
+    case Op::batch:
+      return box.batch;
+    case Op::head:
+      return box.head;
+    case Op::query:
+      return box.query;
+    case Op::key:
+      return box.key;
+    case Op::wrap_i:
+      return wrapped(a, number);
+    case Op::nonzero_i:
+      return a;
+    case Op::shl_i:
+      if (b.low < 0 || b.high > 31) return {std::min<int64_t>(2 * a.low, 0), int64_t{1} << 40};
+      return multiply(a, {int64_t{1} << b.low, int64_t{1} << b.high});
+    case Op::shr_i:
+      return {std::min<int64_t>(a.low, 0), std::max<int64_t>(a.high, 0)};
+    case Op::const_i:
+      return {number, number};
+    case Op::add_i:
+      return {a.low + b.low, a.high + b.high};
+    case Op::sub_i:
+      return {a.low - b.high, a.high - b.low};
+    case Op::mul_i:
+      return multiply(a, b);
+    case Op::neg_i:
+      return {-a.high, -a.low};
+    case Op::abs_i:
+      return a.low >= 0 ? a : a.high <= 0 ? Interval{-a.high, -a.low} : Interval{0, std::max(-a.low, a.high)};
+    case Op::min_i:
+      return {std::min(a.low, b.low), std::min(a.high, b.high)};
+    case Op::max_i:
+      return {std::max(a.low, b.low), std::max(a.high, b.high)};
+    case Op::div_i: {
+      const int64_t most = std::max(std::abs(a.low), std::abs(a.high));
+      if (!b.is_single() || b.low <= 0) return {-most, most};
+      const auto divide = [&](int64_t x) { return x >= 0 ? x / b.low : -((-x + b.low - 1) / b.low); };
+      return {divide(a.low), divide(a.high)};
+    }
+    case Op::mod_i:
+      if (!b.is_single() || b.low <= 0) return {std::min<int64_t>(b.low, 0), std::max<int64_t>(b.high, 0)};
+      return a.low >= 0 && a.high < b.low ? a : Interval{0, b.low - 1};
+    case Op::and_i:
+      if (boolean(a) && boolean(b)) return {a.low & b.low, a.high & b.high};
+      if (a.low >= 0 && b.low >= 0) return {0, std::min(a.high, b.high)};
+      return a.low >= 0 ? Interval{0, a.high} : b.low >= 0 ? Interval{0, b.high} : kUnknown;
+    case Op::or_i:
+      return boolean(a) && boolean(b) ? Interval{a.low | b.low, a.high | b.high} : either_bits(a, b);
+    case Op::xor_i:
+      if (a.is_single() && b.is_single()) return {a.low ^ b.low, a.low ^ b.low};
+      return either_bits(a, b);
+    case Op::not_b:
+      return from_flags(a.low == 0 && a.high == 0, a.low > 0 || a.high < 0);
+    case Op::eq_i:
+      return from_flags(a.is_single() && b.is_single() && a.low == b.low, a.high < b.low || b.high < a.low);
+    case Op::ne_i:
+      return from_flags(a.high < b.low || b.high < a.low, a.is_single() && b.is_single() && a.low == b.low);
+    case Op::lt_i:
+      return from_flags(a.high < b.low, a.low >= b.high);
+    case Op::le_i:
+      return from_flags(a.high <= b.low, a.low > b.high);
+    case Op::eq_f:
+    case Op::ne_f:
+    case Op::lt_f:
+    case Op::le_f:
+      return kEither;
+    case Op::select_i:
+      if (a.is_single()) return a.low != 0 ? b : c;
+      return {std::min(b.low, c.low), std::max(b.high, c.high)};
+    case Op::bound_i: {
+      if (a.low >= 0) return {std::min(a.low, number - 1), std::min(a.high, number - 1)};
+      return {0, number - 1};
+    }
+    case Op::gather_i:
+      return table_range(program.tables()[static_cast<size_t>(in.table)], a, box.longest);
+    default:
+      return kUnknown;
+  }
+}
+
+// The range of every integer; visit(i, its range before 32 bits are taken for granted).
+template <class Visit>
+void evaluate_all(const ScoreProgram& program, const Box& box, std::vector<Interval>& ranges, Visit&& visit) {
+  const auto& code = program.code();
+  ranges.resize(code.size());
+  for (size_t i = 0; i < code.size(); ++i) {
+    ranges[i] = is_integer(code[i].op) ? evaluate(program, code[i], ranges, box) : kUnknown;
+    const bool leaves = ranges[i].low < kUnknown.low || ranges[i].high > kUnknown.high;
+    visit(i, leaves);
+    if (leaves) ranges[i] = kUnknown;
+  }
+}
+
+}  // namespace
+
+kernels::BlockClass ScoreProgram::classify(const kernels::KeepTile& t) const {
+  thread_local std::vector<Interval> ranges;
+  const Box box{{t.batch, t.batch},
+                {t.head, t.head},
+                {t.query_begin, t.query_begin + t.query_count - 1},
+                {t.key_begin, t.key_begin + t.key_count - 1},
+                1024};
+  evaluate_all(*this, box, ranges, [](size_t, bool) {});
+  const Interval result = ranges.back();
+  if (result.low == 0 && result.high == 0) return kernels::BlockClass::empty;
+  return result.low > 0 || result.high < 0 ? kernels::BlockClass::full : kernels::BlockClass::partial;
+}
+
+void ScoreProgram::find_checked() {
+  constexpr int64_t kMost = int64_t{1} << 30;  // lengths and batches of calls with functions are below
+  const Interval index{0, kMost - 1};
+  std::vector<Interval> ranges;
+  checked_.assign(code_.size(), 0);
+  evaluate_all(*this, {index, index, index, index, std::numeric_limits<int64_t>::max()}, ranges,
+               [&](size_t i, bool leaves) { checked_[i] = leaves; });
+}
+
+}  // namespace multihead::python

@@ -1,0 +1,29 @@
+// Programs that mean what the library has built in: those run fused instead of instruction by instruction.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "multihead/ops/attention/options.h"
+#include "python/src/score_program/program.h"
+
+namespace multihead::python {
+
+/// A mask in parts: query >= key and bounds on query - key as causal() and window(), and the conditions of
+/// the conjunction that are nothing of the kind.
+struct MatchedMask {
+  Mask mask;
+  std::vector<int32_t> rest;  ///< registers
+};
+MatchedMask match_mask(const ScoreProgram& program);
+
+struct ScoreSizes {
+  int64_t heads = 0, queries = 0, keys = 0;
+  Dtype dtype = Dtype::f32;  ///< of the arithmetic
+};
+
+/// Writes c·tanh(score / c), with or without - slope[head]·(query - key) behind it, as softcap and
+/// alibi_slopes into `options`, whose mask is already there; false if the program is anything else.
+bool match_score(const ScoreProgram& program, const ScoreSizes& sizes, AttentionOptions& options);
+
+}  // namespace multihead::python

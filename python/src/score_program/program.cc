@@ -1,0 +1,216 @@
+#include "python/src/score_program/program.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "multihead/core/error.h"
+#include "python/src/score_program/match.h"
+
+namespace multihead::python {
+namespace {
+
+constexpr std::array kNames = {
+#define MH_SCORE_NAME(name) #name,
+    MH_SCORE_INTEGER_OPS(MH_SCORE_NAME) MH_SCORE_NUMBER_OPS(MH_SCORE_NAME)
+#undef MH_SCORE_NAME
+};
+
+}  // namespace
+
+Op parse_op(const std::string& name) {
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<Op>(i);
+  }
+  throw ValueError("score expression: unknown operation '" + name + "'");
+}
+
+ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables,
+                           std::vector<Learnt> learnt)
+    : code_(std::move(code)), tables_(std::move(tables)), learnt_(std::move(learnt)) {
+  MH_CHECK(!code_.empty(), ValueError, "score expression: empty");
+  sums_begin_.assign(tables_.size(), -1);
+  int64_t begin = 0;
+  for (const auto& [table, tensor] : learnt_) {
+    MH_CHECK(table >= 0 && table < static_cast<int32_t>(tables_.size()), ValueError,
+             "score expression: no table ", table);
+    sums_begin_[static_cast<size_t>(table)] = begin;
+    begin += tables_[static_cast<size_t>(table)].numel();
+  }
+  for (size_t i = 0; i < code_.size(); ++i) {
+    for (const int32_t from : {code_[i].a, code_[i].b, code_[i].c}) {
+      MH_CHECK(from < static_cast<int32_t>(i), ValueError, "score expression: instruction ", i,
+               " reads ahead");
+    }
+    const bool gathers = code_[i].op == Op::gather_i || code_[i].op == Op::gather_f;
+    if (!gathers) continue;
+    MH_CHECK(code_[i].table >= 0 && code_[i].table < static_cast<int32_t>(tables_.size()), ValueError,
+             "score expression: no table ", code_[i].table);
+    const Tensor& table = tables_[static_cast<size_t>(code_[i].table)];
+    MH_CHECK(table.is_contiguous() && table.numel() > 0, ValueError,
+             "score expression: a captured tensor is empty");
+  }
+  analyse();
+}
+
+void ScoreProgram::analyse() {
+  depends_on_key_.resize(code_.size());
+  active_.resize(code_.size());
+  on_score_.resize(code_.size());
+  for (size_t i = 0; i < code_.size(); ++i) {
+    const Instruction& in = code_[i];
+    const bool is_score = in.op == Op::score;
+    const bool learns = in.op == Op::gather_f && sums_begin(in.table) >= 0;
+    uint8_t key = in.op == Op::key || is_score, active = is_score || learns, on_score = is_score;
+    for (const int32_t from : {in.a, in.b, in.c}) {
+      if (from < 0) continue;
+      key |= depends_on_key_[static_cast<size_t>(from)];
+      active |= active_[static_cast<size_t>(from)];
+      on_score |= on_score_[static_cast<size_t>(from)];
+    }
+    depends_on_key_[i] = key;
+    active_[i] = active && !is_integer(in.op) && in.op != Op::detach_f;
+    on_score_[i] = on_score;
+    wide_ = wide_ || (in.kind == Kind::f64 && !is_integer(in.op));
+  }
+  find_checked();
+  find_steps();
+  lists_ = make_lists(false);
+  by_rows_ = make_lists(true);
+  find_slots();
+}
+
+// Only registers that are written for each key can share: the others' values are written once per tile.
+void ScoreProgram::find_slots() {
+  const auto shares = [&](int32_t i) {
+    const auto n = static_cast<size_t>(i);
+    return depends_on_key_[n] != 0 && code_[n].op != Op::score && n + 1 != code_.size();
+  };
+  std::vector<int32_t> last_use(code_.size(), -1), free;
+  for (const int32_t i : lists_.per_key) {
+    const Instruction& in = code_[static_cast<size_t>(i)];
+    for (const int32_t from : {in.a, in.b, in.c}) {
+      if (from >= 0) last_use[static_cast<size_t>(from)] = i;
+    }
+  }
+  slots_.resize(code_.size());
+  for (size_t i = 0; i < code_.size(); ++i) {
+    if (shares(static_cast<int32_t>(i)) && !free.empty()) {
+      slots_[i] = free.back();
+      free.pop_back();
+    } else {
+      slots_[i] = slot_count_++;
+    }
+    // After the result has its slot: it is written while the operands are still read.
+    const Instruction& in = code_[i];
+    for (const int32_t from : {in.a, in.b, in.c}) {
+      if (from < 0 || !shares(from) || last_use[static_cast<size_t>(from)] != static_cast<int32_t>(i))
+        continue;
+      free.push_back(slots_[static_cast<size_t>(from)]);
+      last_use[static_cast<size_t>(from)] = -1;  // an instruction may read it twice
+    }
+  }
+}
+
+ScoreProgram::Lists ScoreProgram::make_lists(bool by_rows) const {
+  std::vector<uint8_t> used(code_.size());
+  used.back() = 1;
+  for (size_t i = code_.size(); i-- > 0;) {
+    if (by_rows && reads_rows(static_cast<int32_t>(i))) continue;
+    for (const int32_t from : {code_[i].a, code_[i].b, code_[i].c}) {
+      if (from >= 0 && used[i] != 0) used[static_cast<size_t>(from)] = 1;
+    }
+  }
+  Lists lists;
+  for (size_t i = 0; i < code_.size(); ++i) {
+    if (code_[i].op == Op::score || used[i] == 0) continue;
+    (depends_on_key_[i] != 0 ? lists.per_key : lists.once).push_back(static_cast<int32_t>(i));
+  }
+  return lists;
+}
+
+bool ScoreProgram::is_uniform(Dtype arithmetic) const {
+  const Kind own = arithmetic == Dtype::f64 ? Kind::f64 : Kind::f32;
+  return std::all_of(code_.begin(), code_.end(), [&](const Instruction& in) {
+    return is_integer(in.op) || in.kind == Kind::any || in.kind == own;
+  });
+}
+
+std::vector<Tensor> ScoreProgram::captured() const {
+  std::vector<Tensor> tensors;
+  for (const Learnt& x : learnt_) tensors.push_back(x.tensor);
+  return tensors;
+}
+
+ScoreProgram ScoreProgram::refreshed() const {
+  ScoreProgram copy = *this;
+  for (const Learnt& x : learnt_) copy.tables_[static_cast<size_t>(x.table)] = to_table(x.tensor);
+  return copy;
+}
+
+Tensor to_table(const Tensor& x) {
+  if (x.dtype() == Dtype::i64) {
+    const std::vector<int64_t> values = x.to_vector<int64_t>();
+    const auto fits = [](int64_t v) { return v == static_cast<int32_t>(v); };
+    MH_CHECK(std::all_of(values.begin(), values.end(), fits), ValueError,
+             "score expression: a captured tensor holds integers beyond 32 bits");
+  }
+  const Dtype dtype = x.dtype() == Dtype::f64 ? Dtype::f64 : is_floating(x.dtype()) ? Dtype::f32 : Dtype::i32;
+  const Tensor dense = x.detach().contiguous();
+  return dense.dtype() == dtype ? dense.clone() : dense.to(dtype);
+}
+
+// What learns is read anew for every call: an optimizer changes it in between.
+ScoreMod to_score_mod(const std::shared_ptr<const ScoreProgram>& program) {
+  if (!program->learns()) return ScoreMod(program);
+  return {std::make_shared<const ScoreProgram>(program->refreshed()), program->captured()};
+}
+
+ScoreProgram ScoreProgram::conjunction(const std::vector<int32_t>& registers) const {
+  std::vector<Instruction> code(code_.begin(), code_.begin() + registers[0] + 1);
+  if (registers.size() > 1) code = code_;
+  int32_t all = registers[0];
+  for (size_t i = 1; i < registers.size(); ++i) {
+    code.push_back({Op::and_i, all, registers[i]});
+    all = static_cast<int32_t>(code.size()) - 1;
+  }
+  ScoreProgram result(std::move(code), tables_);
+  result.faults_ = faults_;
+  return result;
+}
+
+bool ScoreProgram::uses(Op op) const {
+  const auto is_op = [&](int32_t i) { return code_[static_cast<size_t>(i)].op == op; };
+  return std::any_of(lists_.once.begin(), lists_.once.end(), is_op) ||
+         std::any_of(lists_.per_key.begin(), lists_.per_key.end(), is_op);
+}
+
+namespace {
+
+void fill_program(const void* function, const kernels::KeepTile& tile, int64_t) {
+  static_cast<const ScoreProgram*>(function)->fill(tile);
+}
+
+}  // namespace
+
+const ScoreProgram* program_of(const MaskPart& part) {
+  return part.fill == fill_program ? static_cast<const ScoreProgram*>(part.function.get()) : nullptr;
+}
+
+Mask to_mask(std::shared_ptr<const ScoreProgram> program) {
+  MatchedMask matched = match_mask(*program);
+  if (matched.rest.empty()) return matched.mask;
+  MaskPart part;
+  part.kind = MaskPart::Kind::function;
+  part.diagonal = Align::start;
+  part.fill = fill_program;
+  part.classify = [](const void* function, const kernels::KeepTile& tile, int64_t) {
+    return static_cast<const ScoreProgram*>(function)->classify(tile);
+  };
+  const auto rest = std::make_shared<const ScoreProgram>(program->conjunction(matched.rest));
+  part.every_head = !rest->uses(Op::head);
+  part.function = rest;
+  return matched.mask & Mask(std::move(part));
+}
+
+}  // namespace multihead::python
