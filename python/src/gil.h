@@ -20,6 +20,12 @@ auto or_sleep(F&& f) {
   }
 }
 
+/// Sleeps for ever once the interpreter is gone: it has forgotten its threads by then, so that asking for its
+/// lock would be reading what was freed.
+inline void sleep_if_finalized() {
+  while (!Py_IsInitialized()) pause();
+}
+
 /// Without the interpreter's lock while it lives.
 class Unlocked {
  public:
@@ -38,6 +44,7 @@ class Unlocked {
 class Locked {
  public:
   Locked() {
+    sleep_if_finalized();
     or_sleep([this] { state_ = PyGILState_Ensure(); });
   }
   ~Locked() { PyGILState_Release(state_); }

@@ -47,6 +47,21 @@ def test_daemon_threads_do_not_abort_the_end(work):
     assert (ended.returncode, ended.stderr) == (3, "")
 
 
+def test_a_thread_that_calls_back_after_the_end_sleeps():
+    program = SETUP + (
+        "import ctypes\n"
+        "libc = ctypes.CDLL(None)\n"  # the process outlives its interpreter by a second
+        "getattr(libc, '__cxa_atexit')(libc.usleep, ctypes.c_void_p(1_000_000), None)\n"
+        "model = mh.models.LanguageModel(mh.models.LanguageModelConfig(vocab_size=7, context=2048), rng=mh.Rng(1))\n"
+        "def call_back_late(): model.generate([1] * 2000, max_new_tokens=1, on_token=think)\n"  # .1 s before the call
+        "for _ in range(3): threading.Thread(target=repeat, args=(call_back_late,), daemon=True).start()\n"
+        "time.sleep(0.2)\n"
+        "sys.exit(3)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
 def test_tensors_in_globals_and_in_atexit_outlive_the_end():
     program = SETUP + (
         "import atexit\n"
