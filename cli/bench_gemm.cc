@@ -1,18 +1,15 @@
 // multihead bench gemm: the speed of matrix products.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
+#include <tuple>
 
+#include "cli/bench_timing.h"
 #include "cli/output.h"
 #include "cli/verb.h"
-#include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
-#include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/peak.h"
 #include "multihead/kernels/matmul/gemm.h"
-#include "multihead/kernels/matmul/precision.h"
 
 namespace multihead::cli {
 namespace {
@@ -21,10 +18,6 @@ struct Product {
   int64_t m, n, k;
   bool ta = false, tb = true;
 };
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // y = x·Wᵀ, dx = dy·W and dW = dyᵀ·x of the sizes that small models have, and decoding.
 std::vector<Product> usual_products() {
@@ -58,13 +51,8 @@ class BenchGemm : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    Json report = Json::object({{"cpu", std::string(kernels::cpu_name())},
-                                {"isa", std::string(kernels::isa_name(kernels::current_isa()))},
-                                {"float32_matmul_precision",
-                                 std::string(kernels::precision_name(kernels::float32_matmul_precision()))},
-                                {"tiles", kernels::has_tiles()},
-                                {"threads", num_threads()},
-                                {"products", Json::array()}});
+    Json report = machine_report();
+    report["products"] = Json::array();
     const std::vector<Product> list = products();
     if (!common.json) print_header(report);
     for (const Product& p : list) {
@@ -122,19 +110,15 @@ class BenchGemm : public Verb {
     const int64_t repeats = std::max<int64_t>(1, static_cast<int64_t>(1e8 / flops));
     std::vector<double> speeds, shares;
     kernels::gemm(args);
-    const double end = now() + seconds_;
-    while (now() < end || speeds.size() < 5) {
+    const double end = wall_seconds() + seconds_;
+    while (wall_seconds() < end || speeds.size() < 5) {
       const double peak = kernels::fma_gflops(1e-3) * num_threads();
-      const double begin = now();
+      const double begin = wall_seconds();
       for (int64_t i = 0; i < repeats; ++i) kernels::gemm(args);
-      speeds.push_back(flops * static_cast<double>(repeats) / (now() - begin) / 1e9);
+      speeds.push_back(flops * static_cast<double>(repeats) / (wall_seconds() - begin) / 1e9);
       shares.push_back(speeds.back() / peak);
     }
-    auto median = [](std::vector<double>& v) {
-      std::nth_element(v.begin(), v.begin() + static_cast<long>(v.size() / 2), v.end());
-      return v[v.size() / 2];
-    };
-    return {median(speeds), median(shares)};
+    return {median_of(speeds), median_of(shares)};
   }
 
   Product one_{0, 0, 0};

@@ -183,28 +183,6 @@ std::string BenchShape::text() const {
   return out;
 }
 
-Json BenchShape::to_json() const {
-  Json valid = nullptr;
-  for (const int64_t length : sample_lengths(*this)) valid.push_back(length);
-  return Json::object({{"batch", batch},
-                       {"heads", heads},
-                       {"kv_heads", kv_heads},
-                       {"queries", queries},
-                       {"keys", keys},
-                       {"dim", dim},
-                       {"causal", causal},
-                       {"window", window},
-                       {"lengths", valid},
-                       {"dropout", dropout},
-                       {"bias", bias},
-                       {"alibi", alibi || lambda},
-                       {"softcap", softcap},
-                       {"dtype", bf16 ? "bf16" : "f32"},
-                       {"layout", bthd ? "bthd" : "bhtd"},
-                       {"ring", ring_size(*this)},
-                       {"direction", std::string(direction_name(direction))}});
-}
-
 std::vector<BenchShape> protocol_shapes(std::string_view part) {
   std::vector<BenchShape> shapes;
   for (const char* name : {"forward", "options", "decode", "backward"}) {

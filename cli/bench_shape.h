@@ -6,8 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "multihead/core/json.h"
-
 namespace multihead::cli {
 
 enum class Direction { forward, backward, training };  // training: forward and backward together
@@ -22,8 +20,6 @@ struct BenchShape {
 
   /// "1x32/8x1/16384x128:bf16:cold"
   std::string text() const;
-  /// What a rival needs to know.
-  Json to_json() const;
 };
 
 /// BxHxTxD with H as H/Hkv and T as Tq/Tk where they differ, then :option …. Throws UsageError.

@@ -3,16 +3,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
-#include <functional>
 
+#include "cli/bench_timing.h"
 #include "cli/verb.h"
 #include "multihead/autograd/tape.h"
-#include "multihead/core/json.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/storage.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/cpu/peak.h"
 #include "multihead/kernels/matmul/precision.h"
 #include "multihead/models/language_model.h"
 #include "multihead/nn/module.h"
@@ -22,10 +19,6 @@
 namespace multihead::cli {
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // Of all threads; other programs on the machine do not count.
 double cpu_seconds() {
   rusage usage = {};
@@ -34,22 +27,6 @@ double cpu_seconds() {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<long>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-// What all threads together can do at this moment.
-double peak_gflops() {
-  std::vector<double> each(static_cast<size_t>(num_threads()));
-  parallel_for(num_threads(),
-               [&](int64_t i, int) { each[static_cast<size_t>(i)] = kernels::fma_gflops(1e-3); });
-  double sum = 0;
-  for (const double gflops : each) sum += gflops;
-  return sum;
 }
 
 class BenchTrain : public Verb {
@@ -110,11 +87,11 @@ class BenchTrain : public Verb {
     };
     for (int i = 0; i < 3; ++i) step();
     allocations_ = memory_stats().system_allocations;
-    const double end = now() + seconds_;
-    while (now() < end || times_.size() < 3) {
-      const double before = peak_gflops(), begin = now(), cpu = cpu_seconds();
+    const double end = wall_seconds() + seconds_;
+    while (wall_seconds() < end || times_.size() < 3) {
+      const double before = peak_gflops(), begin = wall_seconds(), cpu = cpu_seconds();
       step();
-      times_.push_back(now() - begin);
+      times_.push_back(wall_seconds() - begin);
       cpu_times_.push_back(cpu_seconds() - cpu);
       peaks_.push_back((before + peak_gflops()) / 2);
       ratios_.push_back(flops() / times_.back() / 1e9 / peaks_.back());
@@ -143,7 +120,7 @@ class BenchTrain : public Verb {
   }
 
   void report(const CommonOptions& common) const {
-    const double time = median(times_), share = median(ratios_), peak = median(peaks_);
+    const double time = median_of(times_), share = median_of(ratios_), peak = median_of(peaks_);
     const double tokens = static_cast<double>(batch_ * config_.context) / time;
     rusage usage = {};
     getrusage(RUSAGE_SELF, &usage);
@@ -156,9 +133,9 @@ class BenchTrain : public Verb {
                                {"gflops", flops() / time / 1e9},
                                {"peak_gflops", peak},
                                {"share_of_peak", share},
-                               {"step_cpu_seconds", median(cpu_times_)},
+                               {"step_cpu_seconds", median_of(cpu_times_)},
                                {"share_of_peak_per_cpu_second",
-                                flops() / median(cpu_times_) / 1e9 / (peak / num_threads())},
+                                flops() / median_of(cpu_times_) / 1e9 / (peak / num_threads())},
                                {"steps", static_cast<int64_t>(times_.size())},
                                {"threads", num_threads()},
                                {"isa", std::string(kernels::isa_name(kernels::current_isa()))},

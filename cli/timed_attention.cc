@@ -1,10 +1,9 @@
-#include "cli/bench_contender.h"
+#include "cli/timed_attention.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
-#include "cli/rival_process.h"
+#include "cli/bench_timing.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/cpu/peak.h"
@@ -32,17 +31,7 @@ double largest_error(const Tensor& got, const Tensor& exact) {
 
 }  // namespace
 
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<long>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-OwnAttention::OwnAttention(const BenchShape& shape) : shape_(shape) {
+TimedAttention::TimedAttention(const BenchShape& shape) : shape_(shape) {
   Rng rng(20261121);
   const auto operand = [&](int64_t heads, int64_t length) {
     Tensor x = randn({shape.batch, heads, length, shape.dim}, rng);
@@ -75,17 +64,7 @@ OwnAttention::OwnAttention(const BenchShape& shape) : shape_(shape) {
   }
 }
 
-std::vector<std::pair<std::string, Tensor>> OwnAttention::operands() const {
-  std::vector<std::pair<std::string, Tensor>> all = {
-      {"query", query_}, {"key", ring_[0].first}, {"value", ring_[0].second}};
-  if (d_out_.defined()) all.emplace_back("d_out", d_out_);
-  if (bias_.defined()) all.emplace_back("bias", bias_);
-  if (slopes_.defined()) all.emplace_back("slopes", slopes_);
-  for (auto& [name, tensor] : all) tensor = tensor.detach().to(Dtype::f32).contiguous();
-  return all;
-}
-
-ScoreMod OwnAttention::score_mod() const {
+ScoreMod TimedAttention::score_mod() const {
   if (!shape_.lambda) return {};
   const float* slope = slopes_.data<float>();
   return multihead::score_mod([slope](auto score, ScoreIndex at) {
@@ -94,7 +73,7 @@ ScoreMod OwnAttention::score_mod() const {
 }
 
 // `first_only`: for batch 0 and the query heads of key head 0, from `first_row` on.
-AttentionOptions OwnAttention::options(Dtype dtype, int64_t first_row, bool first_only, Rng* rng) const {
+AttentionOptions TimedAttention::options(Dtype dtype, int64_t first_row, bool first_only, Rng* rng) const {
   const int64_t group = shape_.heads / shape_.kv_heads;
   AttentionOptions o;
   if (shape_.window > 0) {
@@ -118,7 +97,7 @@ AttentionOptions OwnAttention::options(Dtype dtype, int64_t first_row, bool firs
   return o;
 }
 
-double OwnAttention::call(int64_t number) {
+double TimedAttention::call(int64_t number) {
   const auto& [key, value] = ring_[static_cast<size_t>(number) % ring_.size()];
   results_.clear();
   Rng rng(1);
@@ -142,7 +121,7 @@ double OwnAttention::call(int64_t number) {
   return seconds;
 }
 
-std::vector<double> OwnAttention::burst(double seconds) {
+std::vector<double> TimedAttention::burst(double seconds) {
   const double end = wall_seconds() + seconds;
   const double first = call(calls_++);
   if (first > seconds) return {first};
@@ -154,7 +133,7 @@ std::vector<double> OwnAttention::burst(double seconds) {
   return times;
 }
 
-double OwnAttention::read_gbps() {
+double TimedAttention::read_gbps() {
   const auto& [key, value] = ring_[static_cast<size_t>(calls_++) % ring_.size()];
   const char* operands[] = {static_cast<const char*>(key.raw()), static_cast<const char*>(value.raw())};
   const int64_t parts = num_threads();
@@ -167,7 +146,7 @@ double OwnAttention::read_gbps() {
   return 2e-9 * static_cast<double>(part) * static_cast<double>(parts) / (wall_seconds() - begin);
 }
 
-void OwnAttention::compute_exact() {
+void TimedAttention::compute_exact() {
   const int64_t group = shape_.heads / shape_.kv_heads;
   const int64_t length = shape_.lengths ? valid_.data<int64_t>()[0] : shape_.queries;
   const double per_row = static_cast<double>(group * shape_.keys);
@@ -195,23 +174,18 @@ void OwnAttention::compute_exact() {
   if (in_full) exact_.push_back(k.grad()), exact_.push_back(v.grad());
 }
 
-std::optional<double> OwnAttention::error_of(const std::vector<Tensor>& results) {
-  if (exact_.empty()) compute_exact();
-  if (exact_.empty() || results.empty()) return std::nullopt;
+std::optional<double> TimedAttention::error() {
+  call(0);
+  compute_exact();
+  if (exact_.empty()) return std::nullopt;
+  const int64_t group = shape_.heads / shape_.kv_heads;
   double error = 0;
-  for (size_t i = 0; i < std::min(exact_.size(), results.size()); ++i) {
-    const Tensor part = i < 2 ? slice(results[i], 2, first_row_, first_row_ + rows_) : results[i];
-    error = std::max(error, largest_error(part, exact_[i]));
+  for (size_t i = 0; i < exact_.size(); ++i) {  // out, d_query, d_key, d_value
+    Tensor got = first_batch(results_[i], i < 2 ? group : 1);
+    if (i < 2) got = slice(got, 2, first_row_, first_row_ + rows_);
+    error = std::max(error, largest_error(got, exact_[i]));
   }
   return error;
-}
-
-std::optional<double> OwnAttention::error() {
-  call(0);
-  const int64_t group = shape_.heads / shape_.kv_heads;
-  std::vector<Tensor> first;
-  for (size_t i = 0; i < results_.size(); ++i) first.push_back(first_batch(results_[i], i < 2 ? group : 1));
-  return error_of(first);
 }
 
 }  // namespace multihead::cli

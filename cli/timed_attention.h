@@ -1,8 +1,7 @@
-// multihead's own side of `bench attention`: operands, timed calls, and the check against f64.
+// One shape of `bench attention`: operands, timed calls, and the check against f64.
 #pragma once
 
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,18 +10,15 @@
 
 namespace multihead::cli {
 
-/// Seconds of a clock that never jumps.
-double wall_seconds();
-double median_of(std::vector<double> values);
+/// A signal asked us to end.
+struct Interrupted {};
 
-class OwnAttention {
+class TimedAttention {
  public:
-  explicit OwnAttention(const BenchShape& shape);
+  explicit TimedAttention(const BenchShape& shape);
 
-  /// What a rival needs to compute the same: f32, row-major.
-  std::vector<std::pair<std::string, Tensor>> operands() const;
-
-  /// Calls for about `seconds` (at least once, after one call that does not count): the time of each.
+  /// Calls for about `seconds` (at least once, after one call that does not count): the time of each. Throws
+  /// Interrupted.
   std::vector<double> burst(double seconds);
 
   /// GB/s at which all threads read the next keys and values of the ring, once.
@@ -32,8 +28,6 @@ class OwnAttention {
   /// the same in f64. Where that would take long, only the last rows of out and d_query. Nothing to compare
   /// with if the shape is too large even for that.
   std::optional<double> error();
-  /// The same for what another implementation computed from operands(): out, d_query, d_key, d_value.
-  std::optional<double> error_of(const std::vector<Tensor>& results);
   /// Beyond it a result counts as wrong.
   double tolerance() const { return shape_.bf16 ? 3e-2 : 5e-5; }
   bool cold() const { return shape_.cold; }
