@@ -13,7 +13,7 @@ namespace multihead::cli {
 namespace {
 
 constexpr std::string_view kTemplate =
-#include "cli/attention_page.inc"
+#include "attention_page.inc"
     ;
 
 std::string escaped(const std::string& text, const char* characters) {
