@@ -221,7 +221,7 @@ class Attend : public Verb {
 
   std::string title(const std::string& text) const {
     const std::filesystem::path folder = std::filesystem::path(folder_ + "/").parent_path();
-    const size_t shown = text::complete_utf8(std::string_view(text).substr(0, 80));
+    const size_t shown = complete_utf8(std::string_view(text).substr(0, 80));
     return concat("Attention of ", folder.filename().string(), ": ", text.substr(0, shown),
                   shown < text.size() ? "…" : "");
   }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "cli/model_dir.h"
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cli/model_dir.h"
+#include "cli/output.h"
 #include "multihead/core/files.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/translate.h"

@@ -19,7 +19,7 @@ class Stream {
   explicit Stream(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
   void write(int32_t token) {
     pending_ += tokenizer_.decode(std::span(&token, 1));
-    put(text::complete_utf8(pending_));
+    put(complete_utf8(pending_));
   }
   void finish() { put(pending_.size()); }
 

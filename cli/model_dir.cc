@@ -58,21 +58,4 @@ void check_number(const std::string& folder, const std::string& what, double val
   throw NumericError(concat(folder, ": ", problem, " although all weights are finite"));
 }
 
-std::string valid_utf8(const std::string& text) {
-  std::string out;
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_sequence(text, at);
-    out += length > 0 ? text.substr(at, length) : "\xEF\xBF\xBD";
-    at += std::max<size_t>(length, 1);
-  }
-  return out;
-}
-
-std::string one_line(const std::string& bytes) {
-  std::string text = valid_utf8(bytes);
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  std::replace(text.begin(), text.end(), '\r', ' ');
-  return text;
-}
-
 }  // namespace multihead::cli

@@ -43,9 +43,4 @@ auto with_weights_of(const std::string& folder, F&& call) -> decltype(call()) {
   }
 }
 
-/// Output is text, and tokens may be bytes: what is no UTF-8 becomes the replacement character.
-std::string valid_utf8(const std::string& text);
-/// The same with spaces for line breaks.
-std::string one_line(const std::string& bytes);
-
 }  // namespace multihead::cli

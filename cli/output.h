@@ -1,6 +1,7 @@
 // What a verb says on stdout as it goes along.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace multihead::cli {
@@ -10,5 +11,8 @@ namespace multihead::cli {
 void flush_output();
 /// Prints and flushes. Throws the same.
 void put_output(std::string_view text);
+
+/// What a model wrote as one line: valid UTF-8, spaces for line breaks.
+std::string one_line(std::string_view text);
 
 }  // namespace multihead::cli

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "multihead/core/json.h"
+#include "multihead/core/utf8.h"
 
 namespace multihead::cli {
 namespace {

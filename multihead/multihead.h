@@ -13,6 +13,7 @@
 #include "multihead/core/shape.h"
 #include "multihead/core/tensor.h"
 #include "multihead/core/threads.h"
+#include "multihead/core/utf8.h"
 #include "multihead/core/version.h"
 
 #include "multihead/autograd/tape.h"

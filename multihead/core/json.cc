@@ -6,19 +6,46 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <new>
 #include <ostream>
 #include <random>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json_list-inl.h"
 
 namespace multihead {
 namespace {
 
-// Below this a scan over the keys is faster than the index, and most objects are small.
+// What a long text, an array or an object points to; its elements follow in the same memory, and behind the
+// members of an object that has room for many, the index. Elements may be moved by copying their bytes, so
+// that a growing list is not there twice (realloc moves pages).
+struct Head {
+  uint32_t size = 0, capacity = 0;
+};
+
+template <class T>
+T* elements(Head* head) {
+  return reinterpret_cast<T*>(head + 1);
+}
+
+template <class T>
+std::span<T> all(Head* head) {
+  return head == nullptr ? std::span<T>() : std::span<T>(elements<T>(head), head->size);
+}
+
+// The index is a hash table of the members' numbers + 1 (0: free); below this a scan over the keys is faster,
+// and most objects are small.
 constexpr size_t kIndexedFrom = 16;
 
-// Murmur's mix of eight bytes at a time, from a number that no file can know.
+size_t slot_count(size_t capacity) {
+  return capacity < kIndexedFrom ? 0 : std::bit_ceil(capacity + capacity / 2);
+}
+
+uint32_t* slots(Head* head) {
+  return reinterpret_cast<uint32_t*>(elements<JsonMember>(head) + head->capacity);
+}
+
+// Murmur's mix of eight bytes at a time, from a number that no file can know: no file can be made of keys
+// that meet in one place.
 uint32_t hash_of(std::string_view key) {
   static const uint64_t seed = [] {
     std::random_device device;
@@ -35,158 +62,74 @@ uint32_t hash_of(std::string_view key) {
   return static_cast<uint32_t>(hash >> 32);
 }
 
+// The slot of a key, or the free one where it belongs.
+uint32_t* slot_of(Head* head, std::string_view key) {
+  const size_t mask = slot_count(head->capacity) - 1;
+  for (size_t at = hash_of(key) & mask;; at = (at + 1) & mask) {
+    uint32_t* slot = slots(head) + at;
+    if (*slot == 0 || elements<JsonMember>(head)[*slot - 1].key == key) return slot;
+  }
+}
+
+void build_index(Head* head) {
+  std::fill_n(slots(head), slot_count(head->capacity), 0);
+  if (head->capacity < kIndexedFrom) return;
+  for (uint32_t i = 0; i < head->size; ++i) *slot_of(head, elements<JsonMember>(head)[i].key) = i + 1;
+}
+
+// The number of a key's member; the size if there is none.
+size_t position(Head* head, std::string_view key) {
+  const auto members = all<JsonMember>(head);
+  if (head == nullptr || head->capacity < kIndexedFrom) {
+    const auto found = std::find_if(members.begin(), members.end(), [&](auto& m) { return m.key == key; });
+    return static_cast<size_t>(found - members.begin());
+  }
+  const uint32_t number = *slot_of(head, key);
+  return number == 0 ? members.size() : number - 1;
+}
+
+template <class T>
+Head* with_capacity(Head* head, size_t capacity) {
+  if (capacity > std::numeric_limits<uint32_t>::max()) throw std::bad_alloc();
+  const size_t index = std::same_as<T, JsonMember> ? slot_count(capacity) * sizeof(uint32_t) : 0;
+  void* memory = std::realloc(static_cast<void*>(head), sizeof(Head) + capacity * sizeof(T) + index);
+  if (memory == nullptr) throw std::bad_alloc();
+  Head* grown = head == nullptr ? new (memory) Head : static_cast<Head*>(memory);
+  grown->capacity = static_cast<uint32_t>(capacity);
+  if (index > 0) build_index(grown);
+  return grown;
+}
+
 }  // namespace
 
-JsonText::JsonText(std::string_view text) {
-  if (text.size() < kLong) {
-    bytes_[0] = static_cast<unsigned char>(text.size());
-    std::copy(text.begin(), text.end(), bytes_ + 1);
+Json::Json(Mark mark, int64_t payload) {
+  bytes_[0] = mark;
+  std::memcpy(bytes_ + 8, &payload, sizeof payload);
+}
+
+Json::Json(std::string_view value) {
+  if (value.size() < kLongText) {
+    bytes_[0] = static_cast<unsigned char>(value.size());
+    std::copy(value.begin(), value.end(), bytes_ + 1);
     return;
   }
-  auto* memory = static_cast<char*>(std::malloc(sizeof(size_t) + text.size()));
-  if (memory == nullptr) throw std::bad_alloc();
-  const size_t size = text.size();
-  std::memcpy(memory, &size, sizeof size);
-  std::memcpy(memory + sizeof size, text.data(), size);
-  bytes_[0] = kLong;
-  std::memcpy(bytes_ + 8, &memory, sizeof memory);
+  Head* head = with_capacity<char>(nullptr, value.size());
+  head->size = head->capacity;
+  std::copy(value.begin(), value.end(), elements<char>(head));
+  *this = Json(kLongText, std::bit_cast<int64_t>(head));
 }
 
-JsonText::JsonText(const JsonText& other) {
-  if (other.bytes_[0] == kLong) {
-    JsonText copy(other.view());
-    std::swap(bytes_, copy.bytes_);
-  } else {
-    std::memcpy(bytes_, other.bytes_, sizeof bytes_);
-  }
-}
-
-JsonText::JsonText(JsonText&& other) noexcept {
-  std::memcpy(bytes_, other.bytes_, sizeof bytes_);
-  other.bytes_[0] = 0;
-}
-
-JsonText& JsonText::operator=(JsonText other) noexcept {
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-JsonText::~JsonText() {
-  if (bytes_[0] != kLong) return;
-  char* memory;
-  std::memcpy(&memory, bytes_ + 8, sizeof memory);
-  std::free(memory);
-}
-
-JsonText::operator std::string_view() const {
-  if (bytes_[0] < kLong) return {reinterpret_cast<const char*>(bytes_ + 1), bytes_[0]};
-  const char* memory;
-  std::memcpy(&memory, bytes_ + 8, sizeof memory);
-  size_t size;
-  std::memcpy(&size, memory, sizeof size);
-  return {memory + sizeof size, size};
-}
-
-size_t JsonText::bytes() const { return bytes_[0] == kLong ? sizeof(size_t) + view().size() : 0; }
-
-std::ostream& operator<<(std::ostream& out, const JsonText& text) { return out << text.view(); }
-
-size_t JsonIndex::find(std::span<const JsonMember> members, std::string_view key) const {
-  for (uint32_t at = hash_of(key) & mask_; slots_[at] != 0; at = (at + 1) & mask_) {
-    const uint32_t number = slots_[at] - 1;
-    if (members[number].key == key) return number;
-  }
-  return members.size();
-}
-
-void JsonIndex::put(std::string_view key, uint32_t number) {
-  uint32_t at = hash_of(key) & mask_;
-  while (slots_[at] != 0) at = (at + 1) & mask_;
-  slots_[at] = number + 1;
-}
-
-void JsonIndex::add(std::span<const JsonMember> members) {
-  // At most three quarters are taken.
-  if (slots_ == nullptr || 4 * uint64_t{members.size()} > 3 * (uint64_t{mask_} + 1)) return build(members);
-  put(members.back().key, static_cast<uint32_t>(members.size() - 1));
-}
-
-void JsonIndex::build(std::span<const JsonMember> members) {
-  const size_t slots = std::bit_ceil(members.size() + members.size() / 2);
-  auto* memory = static_cast<uint32_t*>(std::calloc(slots, sizeof(uint32_t)));
-  if (memory == nullptr) throw std::bad_alloc();
-  std::free(slots_);
-  slots_ = memory;
-  mask_ = static_cast<uint32_t>(slots - 1);
-  for (size_t i = 0; i < members.size(); ++i) put(members[i].key, static_cast<uint32_t>(i));
-}
-
-JsonObject::JsonObject(const JsonObject& other) : JsonList(other) {
-  if (size() >= kIndexedFrom) extra().build(all());
-}
-
-size_t JsonObject::position(std::string_view key) const {
-  const auto members = all();
-  if (!members.empty() && extra().is_built()) return extra().find(members, key);
-  const auto found =
-      std::find_if(members.begin(), members.end(), [&](const JsonMember& m) { return m.key == key; });
-  return static_cast<size_t>(found - members.begin());
-}
-
-JsonMember* JsonObject::insert(std::string_view key) {
-  if (position(key) < size()) return nullptr;
-  JsonMember& member = push_back({key, Json()});
-  if (size() >= kIndexedFrom) extra().add(all());
-  return &member;
-}
-
-Json::Json(Mark mark, int64_t payload) {
-  slot_.bytes_[0] = mark;
-  std::memcpy(slot_.bytes_ + 8, &payload, sizeof payload);
-}
+Json::Json(const JsonText& value) : Json(value.value_) {}
 
 Json::Json(std::vector<Json> items) : Json(kArray, 0) {
-  for (Json& item : items) list<JsonArray>().push_back(std::move(item));
+  for (Json& item : items) append(std::move(item));
 }
 
-Json::Json(const Json& other) : Json() {
-  if (other.is_array()) {
-    new (slot_.bytes_ + 8) JsonArray(other.list<JsonArray>());
-  } else if (other.is_object()) {
-    new (slot_.bytes_ + 8) JsonObject(other.list<JsonObject>());
-  } else {
-    slot_ = other.slot_;
-  }
-  if (other.is_array() || other.is_object()) slot_.bytes_[0] = other.mark();
+Json Json::object(std::initializer_list<JsonMember> members) {
+  Json json = object();
+  for (const JsonMember& member : members) json[member.key] = member.value;
+  return json;
 }
-
-Json::Json(Json&& other) noexcept : slot_(std::move(other.slot_)) { other.slot_.bytes_[0] = kNull; }
-
-Json& Json::operator=(Json other) noexcept {
-  std::swap(slot_.bytes_, other.slot_.bytes_);
-  return *this;
-}
-
-Json::~Json() {
-  if (is_array()) std::destroy_at(&list<JsonArray>());
-  if (is_object()) std::destroy_at(&list<JsonObject>());
-}
-
-Json::Kind Json::kind() const {
-  return mark() <= JsonText::kLong ? Kind::string
-         : mark() < kArray         ? static_cast<Kind>(mark() - kNull)
-                                   : static_cast<Kind>(mark() - kNull + 1);  // texts stand between
-}
-
-// Only of null.
-void Json::become(Mark mark) { *this = Json(mark, 0); }
-
-Json* Json::insert(std::string_view key) {
-  JsonMember* member = list<JsonObject>().insert(key);
-  return member == nullptr ? nullptr : &member->value;
-}
-
-void Json::fit() { is_array() ? list<JsonArray>().fit() : list<JsonObject>().fit(); }
 
 Json::Json(float value) : Json(static_cast<double>(value)) {
   if (!std::isfinite(value)) return;
@@ -197,53 +140,110 @@ Json::Json(float value) : Json(static_cast<double>(value)) {
   *this = Json(decimal);
 }
 
-Json Json::object(std::initializer_list<JsonMember> members) {
-  Json json = object();
-  for (const JsonMember& member : members) json[member.key] = member.value;
-  return json;
+Json::Json(const Json& other) : Json() {
+  if (other.bytes_[0] == kLongText) {
+    *this = Json(other.text());
+  } else if (other.is_array()) {
+    *this = array();
+    reserve(other.size());
+    for (const Json& item : other.items()) append(Json(item));
+  } else if (other.is_object()) {
+    *this = object();
+    reserve(other.size());
+    for (const JsonMember& member : other.members()) *insert(member.key) = member.value;
+  } else {
+    std::copy(std::begin(other.bytes_), std::end(other.bytes_), bytes_);
+  }
 }
 
-int64_t Json::checked_unsigned(uint64_t value) {
-  MH_CHECK(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), ValueError, "json: integer ",
-           value, " does not fit 63 bits");
-  return static_cast<int64_t>(value);
+Json::~Json() {
+  if (bytes_[0] < kLongText || bytes_[0] > kObject) return;
+  auto* head = payload<Head*>();
+  if (is_array()) std::ranges::destroy(all<Json>(head));
+  if (is_object()) std::ranges::destroy(all<JsonMember>(head));
+  std::free(head);
+}
+
+int64_t Json::too_large(uint64_t value) {
+  throw ValueError(concat("json: integer ", value, " does not fit 63 bits"));
+}
+
+Json::Kind Json::kind() const {
+  constexpr Kind kKinds[] = {Kind::string,  Kind::array,   Kind::object, Kind::null,
+                             Kind::boolean, Kind::integer, Kind::number};
+  return kKinds[std::max<int>(bytes_[0], kLongText) - kLongText];
+}
+
+void Json::expect(Kind wanted) const {
+  MH_CHECK(kind() == wanted, FormatError, "json: expected ", name(wanted), ", got ", name(kind()));
+}
+
+std::string_view Json::text() const {
+  expect(Kind::string);
+  if (bytes_[0] < kLongText) return {reinterpret_cast<const char*>(bytes_ + 1), bytes_[0]};
+  const auto characters = all<const char>(payload<Head*>());
+  return {characters.data(), characters.size()};
 }
 
 bool Json::as_bool() const {
-  MH_CHECK(is_bool(), FormatError, "json: expected a boolean, got ", name(kind()));
+  expect(Kind::boolean);
   return payload<int64_t>() != 0;
 }
 
 int64_t Json::as_int() const {
-  MH_CHECK(is_integer(), FormatError, "json: expected an integer, got ", name(kind()));
+  expect(Kind::integer);
   return payload<int64_t>();
 }
 
 double Json::as_double() const {
-  MH_CHECK(is_number(), FormatError, "json: expected a number, got ", name(kind()));
-  return is_integer() ? static_cast<double>(payload<int64_t>()) : payload<double>();
-}
-
-std::string Json::as_string() const {
-  MH_CHECK(is_string(), FormatError, "json: expected a string, got ", name(kind()));
-  return slot_;
+  if (is_integer()) return static_cast<double>(payload<int64_t>());
+  expect(Kind::number);
+  return payload<double>();
 }
 
 std::span<const Json> Json::items() const {
-  MH_CHECK(is_array(), FormatError, "json: expected an array, got ", name(kind()));
-  return list<JsonArray>().all();
+  expect(Kind::array);
+  return all<const Json>(payload<Head*>());
 }
 
 std::span<const JsonMember> Json::members() const {
-  MH_CHECK(is_object(), FormatError, "json: expected an object, got ", name(kind()));
-  return list<JsonObject>().all();
+  expect(Kind::object);
+  return all<const JsonMember>(payload<Head*>());
 }
 
 size_t Json::size() const { return is_array() ? items().size() : is_object() ? members().size() : 0; }
 
+void Json::reserve(size_t capacity) {
+  auto* head = payload<Head*>();
+  if (capacity == (head == nullptr ? 0 : head->capacity)) return;
+  head = is_array() ? with_capacity<Json>(head, capacity) : with_capacity<JsonMember>(head, capacity);
+  const auto address = std::bit_cast<int64_t>(head);
+  std::memcpy(bytes_ + 8, &address, sizeof address);
+}
+
+Json* Json::append(Json&& value) {
+  if (const auto* head = payload<Head*>(); head == nullptr || head->size == head->capacity) {
+    reserve(size() < 4 ? size() + 1 : size() + size() / 2);
+  }
+  auto* head = payload<Head*>();
+  return new (elements<Json>(head) + head->size++) Json(std::move(value));
+}
+
+Json* Json::insert(std::string_view key) {
+  auto* head = payload<Head*>();
+  const size_t count = size();
+  if (position(head, key) < count) return nullptr;
+  JsonMember member(key, Json());
+  if (head == nullptr || count == head->capacity) reserve(count < 4 ? count + 1 : count + count / 2);
+  head = payload<Head*>();
+  if (head->capacity >= kIndexedFrom) *slot_of(head, key) = static_cast<uint32_t>(count + 1);
+  ++head->size;
+  return &(new (elements<JsonMember>(head) + count) JsonMember(std::move(member)))->value;
+}
+
 const Json* Json::find(std::string_view key) const {
   if (!is_object()) return nullptr;
-  const size_t at = list<JsonObject>().position(key);
+  const size_t at = position(payload<Head*>(), key);
   return at < size() ? &members()[at].value : nullptr;
 }
 
@@ -261,51 +261,43 @@ const Json& Json::at(size_t index) const {
 }
 
 Json& Json::operator[](std::string_view key) {
-  if (is_null()) become(kObject);
+  if (is_null()) *this = object();
   MH_CHECK(is_object(), FormatError, "json: expected an object to hold ", quote(key), ", got ", name(kind()));
-  auto& object = list<JsonObject>();
-  const size_t at = object.position(key);
-  return at < object.size() ? object.all()[at].value : object.insert(key)->value;
+  Json* added = insert(key);
+  return added != nullptr ? *added : const_cast<Json&>(*find(key));
 }
 
 bool Json::erase(std::string_view key) {
   if (find(key) == nullptr) return false;
-  auto& object = list<JsonObject>();
-  object.erase(object.position(key));
-  if (object.extra().is_built()) object.extra().build(object.all());
+  auto* head = payload<Head*>();
+  const auto members = all<JsonMember>(head);
+  const auto first = members.begin() + static_cast<std::ptrdiff_t>(position(head, key));
+  std::rotate(first, first + 1, members.end());
+  std::destroy_at(&members.back());
+  --head->size;
+  build_index(head);
   return true;
 }
 
 void Json::push_back(Json value) {
-  if (is_null()) become(kArray);
-  MH_CHECK(is_array(), FormatError, "json: expected an array, got ", name(kind()));
-  list<JsonArray>().push_back(std::move(value));
+  if (is_null()) *this = array();
+  expect(Kind::array);
+  append(std::move(value));
 }
 
 bool Json::operator==(const Json& other) const {
-  if (kind() != other.kind()) return false;
+  if (kind() != other.kind() || size() != other.size()) return false;
+  if (is_string()) return text() == other.text();
+  if (is_array()) return std::ranges::equal(items(), other.items());
   if (is_object()) {
-    if (size() != other.size()) return false;
-    for (const JsonMember& member : members()) {
+    return std::ranges::all_of(members(), [&](const JsonMember& member) {
       const Json* theirs = other.find(member.key);
-      if (theirs == nullptr || !(member.value == *theirs)) return false;
-    }
-    return true;
+      return theirs != nullptr && member.value == *theirs;
+    });
   }
-  switch (kind()) {
-    case Kind::boolean:
-      return as_bool() == other.as_bool();
-    case Kind::integer:
-      return as_int() == other.as_int();
-    case Kind::number:
-      return as_double() == other.as_double();
-    case Kind::string:
-      return slot_ == other.slot_.view();
-    case Kind::array:
-      return std::ranges::equal(items(), other.items());
-    default:
-      return true;
-  }
+  return is_null() || (is_bool()      ? as_bool() == other.as_bool()
+                       : is_integer() ? as_int() == other.as_int()
+                                      : as_double() == other.as_double());
 }
 
 Json number_or_null(double x) { return std::isfinite(x) ? Json(x) : Json(); }
@@ -315,6 +307,8 @@ std::string_view name(Json::Kind kind) {
                                          "a string", "an array",  "an object"};
   return kNames[static_cast<size_t>(kind)];
 }
+
+std::ostream& operator<<(std::ostream& out, const JsonText& text) { return out << text.view(); }
 
 std::ostream& operator<<(std::ostream& out, const Json& json) { return out << json.dump(); }
 

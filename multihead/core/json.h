@@ -8,17 +8,18 @@
 #include <cstring>
 #include <initializer_list>
 #include <iosfwd>
-#include <new>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "multihead/core/utf8.h"
+
 namespace multihead {
 
-class Json;
 struct JsonMember;
+class JsonText;
 
 /// What a text may ask for before it is refused.
 struct JsonLimits {
@@ -29,34 +30,7 @@ struct JsonLimits {
   size_t memory_factor = 8, least_memory = size_t{16} << 20;
 };
 
-/// A text that does not change: 16 bytes, and memory of its own from 16 characters on.
-class JsonText {
- public:
-  JsonText() = default;
-  explicit JsonText(std::string_view text);
-  JsonText(const JsonText& other);
-  JsonText(JsonText&& other) noexcept;
-  JsonText& operator=(JsonText other) noexcept;
-  ~JsonText();
-
-  operator std::string_view() const;                            // NOLINT(google-explicit-constructor)
-  operator std::string() const { return std::string(view()); }  // NOLINT(google-explicit-constructor)
-  std::string_view view() const { return *this; }
-  bool empty() const { return view().empty(); }
-  /// Memory beyond the object itself.
-  size_t bytes() const;
-
- private:
-  friend class Json;
-  // First byte: the length of a text in the bytes behind it, or kLong: a pointer in the last eight. Json has
-  // further marks for its other values, whose eight bytes it owns.
-  static constexpr unsigned char kLong = 16;
-  alignas(8) unsigned char bytes_[16] = {};
-};
-
-std::ostream& operator<<(std::ostream& out, const JsonText& text);
-inline bool operator==(const JsonText& a, std::string_view b) { return a.view() == b; }
-
+/// 16 bytes; texts of 16 characters and more, arrays and objects have one piece of memory besides.
 class Json {
  public:
   enum class Kind { null, boolean, integer, number, string, array, object };
@@ -65,23 +39,27 @@ class Json {
   Json(std::nullptr_t) : Json() {}
   template <std::same_as<bool> T>
   Json(T value) : Json(kBoolean, int64_t{value}) {}
+  /// Throws ValueError past 2^63.
   template <std::integral T>
   requires(!std::same_as<T, bool> && !std::same_as<T, char>) Json(T value)
-      : Json(kInteger, checked_integer(value)) {}
+      : Json(kInteger, std::in_range<int64_t>(value) ? static_cast<int64_t>(value) : too_large(value)) {}
   Json(double value) : Json(kNumber, std::bit_cast<int64_t>(value)) {}
   /// Kept as the shortest decimal that reads back as this float: 3e-4f is written 0.0003.
   Json(float value);
   Json(const char* value) : Json(std::string_view(value)) {}
   Json(const std::string& value) : Json(std::string_view(value)) {}
-  Json(std::string_view value) : slot_(value) {}
-  Json(const JsonText& value) : slot_(value) {}
+  Json(std::string_view value);
+  Json(const JsonText& value);
   Json(std::vector<Json> items);
   static Json array() { return {kArray, 0}; }
   static Json object() { return {kObject, 0}; }
   static Json object(std::initializer_list<JsonMember> members);
   Json(const Json& other);
-  Json(Json&& other) noexcept;
-  Json& operator=(Json other) noexcept;
+  Json(Json&& other) noexcept : Json() { swap(other); }
+  Json& operator=(Json other) noexcept {
+    swap(other);
+    return *this;
+  }
   ~Json();
 
   /// RFC 8259 and no more: UTF-8 without byte order mark; no comments, trailing commas, NaN or Infinity;
@@ -107,7 +85,7 @@ class Json {
   bool as_bool() const;
   int64_t as_int() const;
   double as_double() const;
-  std::string as_string() const;
+  std::string as_string() const { return std::string(text()); }
   std::span<const Json> items() const;
   /// In the order they came.
   std::span<const JsonMember> members() const;
@@ -131,39 +109,49 @@ class Json {
 
  private:
   friend class JsonBuilder;
-  enum Mark : unsigned char { kNull = JsonText::kLong + 1, kBoolean, kInteger, kNumber, kArray, kObject };
+  friend class JsonText;
+  // The first byte: the length of a short text, which lies in the bytes behind it, or one of these; then the
+  // last eight bytes are a number, or a pointer to memory.
+  enum Mark : unsigned char { kLongText = 16, kArray, kObject, kNull, kBoolean, kInteger, kNumber };
 
   Json(Mark mark, int64_t payload);
-  unsigned char mark() const { return slot_.bytes_[0]; }
+  [[noreturn]] static int64_t too_large(uint64_t value);
+  void swap(Json& other) noexcept { std::swap(bytes_, other.bytes_); }
+  void expect(Kind wanted) const;
   template <class T>
   T payload() const {
     T value;
-    std::memcpy(&value, slot_.bytes_ + 8, sizeof value);
+    std::memcpy(&value, bytes_ + 8, sizeof value);
     return value;
   }
-  template <class List>
-  const List& list() const {
-    return *std::launder(reinterpret_cast<const List*>(slot_.bytes_ + 8));
-  }
-  template <class List>
-  List& list() {
-    return *std::launder(reinterpret_cast<List*>(slot_.bytes_ + 8));
-  }
-  void become(Mark mark);
-  /// The new value, or null if the key is there already.
+  std::string_view text() const;
+  void reserve(size_t capacity);
+  /// Appended to an array.
+  Json* append(Json&& value);
+  /// The new value of an object, or null if the key is there already.
   Json* insert(std::string_view key);
   /// Gives back memory that further elements would have taken.
-  void fit();
+  void fit() { reserve(size()); }
 
-  template <std::integral T>
-  static int64_t checked_integer(T value) {
-    if constexpr (std::unsigned_integral<T>) return checked_unsigned(value);
-    return static_cast<int64_t>(value);
-  }
-  static int64_t checked_unsigned(uint64_t value);  // ValueError past 2^63
-
-  JsonText slot_;
+  alignas(8) unsigned char bytes_[16] = {};
 };
+
+/// The key of a member: a text that does not change.
+class JsonText {
+ public:
+  explicit JsonText(std::string_view text) : value_(text) {}
+  operator std::string_view() const { return value_.text(); }  // NOLINT(google-explicit-constructor)
+  operator std::string() const { return value_.as_string(); }  // NOLINT(google-explicit-constructor)
+  std::string_view view() const { return value_.text(); }
+  bool empty() const { return view().empty(); }
+
+ private:
+  friend class Json;
+  Json value_;
+};
+
+std::ostream& operator<<(std::ostream& out, const JsonText& text);
+inline bool operator==(const JsonText& a, std::string_view b) { return a.view() == b; }
 
 struct JsonMember {
   JsonMember(std::string_view name, Json content) : key(name), value(std::move(content)) {}
@@ -176,14 +164,5 @@ Json number_or_null(double x);
 /// "null", "a boolean", "an integer", "a number", "a string", "an array", "an object".
 std::string_view name(Json::Kind kind);
 std::ostream& operator<<(std::ostream& out, const Json& json);
-
-/// Text as one line of a terminal may show it: control characters (C0, C1, DEL), those that turn the
-/// direction of writing, and bytes outside UTF-8 are escaped, so that a name from a file cannot forge a line,
-/// move the cursor or hide what follows.
-std::string printable(std::string_view text);
-/// The same in double quotes for messages, cut after `limit` bytes.
-std::string quote(std::string_view text, size_t limit = 80);
-/// Length of the UTF-8 sequence at `text[at]`, or 0 if it is none (RFC 3629: no surrogates, no long forms).
-size_t utf8_sequence(std::string_view text, size_t at);
 
 }  // namespace multihead

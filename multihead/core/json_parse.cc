@@ -2,44 +2,32 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
-#include "multihead/core/json_list-inl.h"
 
 namespace multihead {
 namespace {
 
 // Tells the builder how far the tokenizer has come.
-class Cursor {
- public:
+struct Cursor {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
   using difference_type = std::ptrdiff_t;
   using pointer = const char*;
   using reference = const char&;
-
-  Cursor(const char* at, const char** progress) : at_(at), progress_(progress) {}
-  reference operator*() const { return *at_; }
+  reference operator*() const { return *at; }
   Cursor& operator++() {
-    *progress_ = ++at_;
+    *progress = ++at;
     return *this;
   }
-  Cursor operator++(int) {
-    Cursor old = *this;
-    ++*this;
-    return old;
-  }
-  bool operator==(const Cursor& other) const { return at_ == other.at_; }
-  bool operator!=(const Cursor& other) const { return at_ != other.at_; }
+  bool operator==(const Cursor& other) const { return at == other.at; }
 
- private:
-  const char* at_;
-  const char** progress_;
+  const char* at;
+  const char** progress;
 };
 
 std::string place(std::string_view text, size_t byte) {
@@ -75,9 +63,7 @@ class JsonBuilder {
   bool null() { return put(Json()); }
   bool boolean(bool value) { return put(Json(value)); }
   bool number_unsigned(uint64_t value) {
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-      return put(Json(static_cast<double>(value)));
-    return put(Json(static_cast<int64_t>(value)));
+    return put(std::in_range<int64_t>(value) ? Json(value) : Json(static_cast<double>(value)));
   }
   // The tokenizer sends only literals with a minus here, so 0 was -0.
   bool number_integer(int64_t value) { return put(value == 0 ? Json(-0.0) : Json(value)); }
@@ -87,7 +73,7 @@ class JsonBuilder {
     if (error == std::errc::result_out_of_range && std::abs(value) > 1) return fail("number is too large");
     return put(Json(value));
   }
-  bool string(std::string& value) { return take(text_memory(value)) && put(Json(value)); }
+  bool string(std::string& value) { return put(Json(value), text_memory(value)); }
   bool binary(std::vector<uint8_t>&) { return fail("binary value"); }
 
   bool start_object(size_t) { return open(Json::object()); }
@@ -114,16 +100,6 @@ class JsonBuilder {
     return false;
   }
 
-  Json* place_value(Json&& value) {
-    if (open_.empty()) {
-      *root_ = std::move(value);
-      return root_;
-    }
-    if (open_.back()->is_array()) return &open_.back()->list<JsonArray>().push_back(std::move(value));
-    *member_ = std::move(value);
-    return member_;
-  }
-
   // What a value, a member's key with its place in the index and a list take.
   static constexpr size_t kValue = sizeof(Json), kMember = sizeof(JsonText) + 8, kList = 32;
 
@@ -137,20 +113,20 @@ class JsonBuilder {
     return true;
   }
 
-  bool put(Json&& value) {
+  bool put(Json&& value, size_t more_memory = 0) {
     if (++values_ > limits_.values) return fail(concat("more than ", limits_.values, " values"));
-    if (!take(kValue)) return false;
-    place_value(std::move(value));
+    if (!take(kValue + more_memory)) return false;
+    last_ = open_.empty() ? root_ : open_.back()->is_array() ? open_.back()->append(Json()) : member_;
+    *last_ = std::move(value);
     return true;
   }
 
   // Addresses stay valid: a container grows only while it is the innermost open one.
   bool open(Json&& value) {
-    if (++values_ > limits_.values) return fail(concat("more than ", limits_.values, " values"));
     if (static_cast<int>(open_.size()) >= limits_.depth)
       return fail(concat("nested deeper than ", limits_.depth));
-    if (!take(kValue + kList)) return false;
-    open_.push_back(place_value(std::move(value)));
+    if (!put(std::move(value), kList)) return false;
+    open_.push_back(last_);
     return true;
   }
 
@@ -163,7 +139,7 @@ class JsonBuilder {
   JsonLimits limits_;
   size_t memory_left_;
   Json* root_;
-  Json* member_ = nullptr;
+  Json *member_ = nullptr, *last_ = nullptr;  // of the innermost object; put last
   std::vector<Json*> open_;
   size_t values_ = 0;
 };
@@ -181,7 +157,7 @@ Json Json::parse(std::string_view text, std::string_view where, const JsonLimits
   const char* progress = text.data();
   const char* end = text.data() + text.size();
   const bool good =
-      nlohmann::json::sax_parse(Cursor(text.data(), &progress), Cursor(end, &progress), &builder);
+      nlohmann::json::sax_parse(Cursor{text.data(), &progress}, Cursor{end, &progress}, &builder);
   if (!good) {
     const size_t byte = builder.error_byte.value_or(static_cast<size_t>(progress - text.data()));
     throw FormatError(concat(where, ": ", place(text, byte), ": ", builder.problem));

@@ -17,9 +17,7 @@ void save_json(const std::string& path, const Json& json) {
 }
 
 Json path_to_json(const std::string& path) {
-  size_t at = 0;
-  while (at < path.size() && utf8_sequence(path, at) > 0) at += utf8_sequence(path, at);
-  if (at == path.size()) return path;
+  if (find_invalid_utf8(path) == std::string::npos) return path;
   constexpr char kHex[] = "0123456789abcdef";
   std::string digits;
   for (const char c : path) {

@@ -4,19 +4,17 @@
 #include <string>
 #include <string_view>
 
-#include "multihead/core/json.h"
+#include "multihead/core/utf8.h"
 
 namespace multihead::io {
 
 /// UTF-8 without control characters: such a name cannot forge a line of a log or confuse a C interface.
 inline bool is_printable(std::string_view text, std::string_view also_allowed = "") {
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = utf8_sequence(text, i);
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (length == 0) return false;
-    if ((byte < 0x20 || byte == 0x7f) && also_allowed.find(text[i]) == std::string_view::npos) return false;
-    if (byte == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) return false;  // U+0080..U+009F
-    i += length;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char c = decode_utf8(text, at);
+    const bool control = c.code_point < 0x20 || (c.code_point >= 0x7f && c.code_point < 0xa0);
+    if (c.code_point < 0 || (control && also_allowed.find(text[at]) == std::string_view::npos)) return false;
+    at += static_cast<size_t>(c.length);
   }
   return true;
 }

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
+#include "multihead/core/utf8.h"
 #include "multihead/core/version.h"
 
 namespace multihead::text {
@@ -81,7 +81,7 @@ std::vector<std::string> characters(std::string_view text) {
   std::vector<std::string> result;
   for (size_t at = 0; at < text.size();) {
     const size_t space = space_length(text, at);
-    const size_t length = space > 0 ? space : std::max<size_t>(utf8_sequence(text, at), 1);
+    const size_t length = space > 0 ? space : static_cast<size_t>(decode_utf8(text, at).length);
     if (space == 0) result.emplace_back(text.substr(at, length));
     at += length;
   }

@@ -88,7 +88,7 @@ TEST(UnicodeTest, ClassesAndUtf8) {
   EXPECT_TRUE(valid("a\xC3\xA9\xF4\x8F\xBF\xBF"));
   for (const char* bad :
        {"\x80", "\xC3", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF8"})
-    EXPECT_FALSE(valid(bad)) << in_quotes(bad);
+    EXPECT_FALSE(valid(bad)) << quote(bad);
   EXPECT_EQ(find_invalid_utf8("ab\xC3"), 2u);
   for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(symbol_to_byte(byte_to_symbol(byte)), byte);
   EXPECT_EQ(byte_to_symbol(' '), 0x120);
@@ -96,8 +96,8 @@ TEST(UnicodeTest, ClassesAndUtf8) {
 }
 
 TEST(UnicodeTest, QuotesAreSafeToPrint) {
-  EXPECT_EQ(in_quotes("a\n\x1B[31m\xFF\xC3\xA9"), "\"a\\n\\u001b[31m\\xff\xC3\xA9\"");
-  EXPECT_EQ(in_quotes(std::string(90, 'x')), '"' + std::string(80, 'x') + "…\"");
+  EXPECT_EQ(quote("a\n\x1B[31m\xFF\xC3\xA9"), "\"a\\n\\u001b[31m\\xff\xC3\xA9\"");
+  EXPECT_EQ(quote(std::string(90, 'x')), '"' + std::string(80, 'x') + "…\"");
 }
 
 // The definition: the pair of lowest rank, leftmost first, until no pair merges.
@@ -262,7 +262,7 @@ TEST(HostileTextTest, TimeStaysNearLinear) {
       const std::vector<int32_t> ids = tokenizer.encode(text);
       EXPECT_EQ(tokenizer.decode(ids), text);
     });
-    EXPECT_LT(time, 20) << in_quotes(text);
+    EXPECT_LT(time, 20) << quote(text);
   }
 }
 

@@ -35,8 +35,8 @@ std::string read_text(const std::filesystem::path& path, const ReadOptions& opti
     throw FormatError(concat(name, ": this is not text: NUL byte at ", place(text, nul)));
   if (options.require_utf8) {
     if (const size_t bad = find_invalid_utf8(text); bad != text.npos)
-      throw FormatError(concat(name, ": not valid UTF-8: byte ",
-                               in_quotes(std::string_view(text).substr(bad, 1)), " at ", place(text, bad)));
+      throw FormatError(concat(name, ": not valid UTF-8: byte ", quote(std::string_view(text).substr(bad, 1)),
+                               " at ", place(text, bad)));
   }
   if (text.starts_with("\xEF\xBB\xBF")) {
     text.erase(0, 3);

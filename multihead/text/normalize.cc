@@ -74,7 +74,7 @@ std::optional<std::string> normalized(Normalizer form, std::string_view text) {
   out.reserve(text.size());
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
-    const DecodedChar c = decode_char(text, at);
+    const Utf8Char c = decode_utf8(text, at);
     const bool alone = c.code_point < 0 || is_too_new(c.code_point);
     // An ASCII character may combine with what follows, never with what is before it.
     if (alone || c.code_point < 0x80) {

@@ -13,7 +13,7 @@ struct Char {
 };
 
 Char char_at(std::string_view text, size_t at) {
-  const DecodedChar c = decode_char(text, at);
+  const Utf8Char c = decode_utf8(text, at);
   return {c.code_point, char_class(c.code_point), at + c.length};
 }
 

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
+#include "multihead/core/utf8.h"
 
 namespace multihead::text {
 namespace {
@@ -31,14 +31,15 @@ std::vector<std::string> token_labels(std::span<const std::string> pieces) {
   }
   std::vector<std::string> labels(pieces.size());
   for (size_t at = 0; at < text.size();) {
-    const size_t length = std::max<size_t>(utf8_sequence(text, at), 1);
+    const Utf8Char decoded = decode_utf8(text, at);
+    const auto length = static_cast<size_t>(decoded.length);
     const std::string character = text.substr(at, length);
     std::vector<size_t> owners(owner.begin() + static_cast<std::ptrdiff_t>(at),
                                owner.begin() + static_cast<std::ptrdiff_t>(at + length));
     owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
     for (size_t part = 0; part < owners.size(); ++part) {
       std::string& label = labels[owners[part]];
-      if (utf8_sequence(text, at) == 0) {
+      if (decoded.code_point < 0) {
         label += byte_label(static_cast<unsigned char>(text[at]));
       } else {
         label += owners.size() == 1 ? character : character + part_of(part + 1, owners.size());

@@ -36,9 +36,9 @@ class Encoder {
   void characters(std::string_view text, size_t offset) {
     out_.reserve(out_.size() + text.size());
     for (size_t at = 0; at < text.size();) {
-      const DecodedChar c = decode_char(text, at);
+      const Utf8Char c = decode_utf8(text, at);
       MH_CHECK(c.code_point >= 0, ValueError, "tokenizer: a character tokenizer takes UTF-8 only, got byte ",
-               in_quotes(text.substr(at, 1)), " at offset ", offset + at);
+               quote(text.substr(at, 1)), " at offset ", offset + at);
       const auto found = model_.characters.find(c.code_point);
       if (found == model_.characters.end()) check_unk(text.substr(at, c.length), offset + at);
       out_.push_back(found == model_.characters.end() ? model_.unk : found->second);
@@ -49,8 +49,8 @@ class Encoder {
   void check_unk(std::string_view character, size_t offset) const {
     if (model_.unk >= 0) return;
     char code[16];
-    std::snprintf(code, sizeof code, "U+%04X", static_cast<unsigned>(decode_char(character, 0).code_point));
-    throw ValueError(concat("tokenizer: character ", in_quotes(character), " (", code, ") at offset ", offset,
+    std::snprintf(code, sizeof code, "U+%04X", static_cast<unsigned>(decode_utf8(character, 0).code_point));
+    throw ValueError(concat("tokenizer: character ", quote(character), " (", code, ") at offset ", offset,
                             " is not among the ", model_.characters.size(),
                             " it knows, and it has no token for unknown ones"));
   }
@@ -97,7 +97,7 @@ class Encoder {
         out_.push_back(id);
         continue;
       }
-      MH_CHECK(model_.unk >= 0, ValueError, "tokenizer: byte ", in_quotes({&c, 1}),
+      MH_CHECK(model_.unk >= 0, ValueError, "tokenizer: byte ", quote({&c, 1}),
                " has no token, and there is none for unknown bytes");
       if (!(model_.fuse_unk && out_.size() > begin && out_.back() == model_.unk)) out_.push_back(model_.unk);
     }
@@ -113,7 +113,7 @@ size_t space_begin(std::string_view text, size_t floor, size_t at) {
   while (at > floor) {
     size_t before = at - 1;
     while (before > floor && (text[before] & 0xC0) == 0x80) --before;
-    if (char_class(decode_char(text, before).code_point) != CharClass::space) break;
+    if (char_class(decode_utf8(text, before).code_point) != CharClass::space) break;
     at = before;
   }
   return at;
@@ -121,7 +121,7 @@ size_t space_begin(std::string_view text, size_t floor, size_t at) {
 
 size_t space_end(std::string_view text, size_t at) {
   while (at < text.size()) {
-    const DecodedChar c = decode_char(text, at);
+    const Utf8Char c = decode_utf8(text, at);
     if (char_class(c.code_point) != CharClass::space) break;
     at += c.length;
   }
@@ -170,7 +170,7 @@ uint64_t hash_number(uint64_t hash, int64_t x) {
 std::string symbols_to_bytes(std::string_view token) {
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
-    const DecodedChar c = decode_char(token, at);
+    const Utf8Char c = decode_utf8(token, at);
     const int32_t byte = symbol_to_byte(c.code_point);
     if (byte < 0) return std::string(token);
     bytes += static_cast<char>(byte);
@@ -221,7 +221,7 @@ void Model::finish() {
   }
   if (kind != Kind::characters) return;
   for (size_t id = 0; id < tokens.size(); ++id) {
-    const DecodedChar c = decode_char(tokens[id], 0);
+    const Utf8Char c = decode_utf8(tokens[id], 0);
     if (!is_special[id] && c.code_point >= 0 && static_cast<size_t>(c.length) == tokens[id].size())
       characters.emplace(c.code_point, static_cast<int32_t>(id));
   }
@@ -318,17 +318,6 @@ uint64_t Tokenizer::fingerprint() const {
     hash = hash_number(hash_number(hash, static_cast<int>(rule.kind)), rule.max_digits);
   for (const Merge& merge : m.merges.merges()) hash = hash_number(hash_number(hash, merge.left), merge.right);
   return hash;
-}
-
-size_t complete_utf8(std::string_view text) {
-  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if (byte < 0x80) break;
-    if (byte < 0xC0) continue;
-    const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
-    return back < length ? text.size() - back : text.size();
-  }
-  return text.size();
 }
 
 }  // namespace multihead::text

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "multihead/core/utf8.h"
+
 namespace multihead::text {
 
 /// Tokens with a meaning of their own; empty = there is none. Roles may share one token, as in GPT-2.
@@ -124,8 +126,6 @@ class Tokenizer {
   std::shared_ptr<const Model> model_;
 };
 
-/// Bytes at the front of `text` that end with a whole character; the rest, at most 3 bytes, may be the start
-/// of one still to come. For showing generated text as it grows.
-size_t complete_utf8(std::string_view text);
+using multihead::complete_utf8;
 
 }  // namespace multihead::text

@@ -67,7 +67,7 @@ class Reader {
     } else if (type == "BPE") {
       read_bpe(model);
     } else {
-      unsupported("model.type", in_quotes(type));
+      unsupported("model.type", quote(type));
     }
     if (const Json* post = find(root_, "post_processor")) read_post_processor(*post, "post_processor");
   }
@@ -132,7 +132,7 @@ class Reader {
       if (type == name) model_.normalizer = form;
     }
     if (model_.normalizer != Normalizer::none) return;
-    if (type != "Sequence") unsupported("normalizer", in_quotes(type));
+    if (type != "Sequence") unsupported("normalizer", quote(type));
     const Json& steps = array(normalizer, "normalizers", "normalizer.normalizers");
     if (steps.size() > 1) unsupported("normalizer", "a sequence of more than one step");
     if (steps.size() == 1) read_normalizer(steps.at(size_t{0}));
@@ -152,9 +152,9 @@ class Reader {
     for (const auto& [id, token] : entries) {
       const auto next = static_cast<int32_t>(model_.tokens.size());
       if (id < next)
-        fail("id ", id, " is given to both ", in_quotes(model_.tokens.back()), " and ", in_quotes(token));
+        fail("id ", id, " is given to both ", quote(model_.tokens.back()), " and ", quote(token));
       if (id > next)
-        fail("ids have a hole: no token has id ", next, ", the next is ", in_quotes(token), " with ", id);
+        fail("ids have a hole: no token has id ", next, ", the next is ", quote(token), " with ", id);
       model_.tokens.emplace_back(token);
     }
     if (model_.tokens.empty()) fail("model.vocab is empty");
@@ -163,7 +163,7 @@ class Reader {
   int32_t vocab_id(std::string_view token, const Json& value) const {
     // The place is spelt out only when it is needed: there are many tokens.
     if (!value.is_integer() || value.as_int() < 0 || value.as_int() >= INT32_MAX)
-      token_id(value, "model.vocab[" + in_quotes(token) + "]");
+      token_id(value, "model.vocab[" + quote(token) + "]");
     return static_cast<int32_t>(value.as_int());
   }
 
@@ -180,7 +180,7 @@ class Reader {
       token.content = string(entry, "content", where + ".content");
       if (token.content.empty()) fail(where, ".content must not be empty");
       if (!seen.insert(token.content).second)
-        fail(where, ": token ", in_quotes(token.content), " is listed twice");
+        fail(where, ": token ", quote(token.content), " is listed twice");
       token.id = token_id(member(entry, "id"), where + ".id");
       token.special = flag(entry, "special", where);
       token.lstrip = flag(entry, "lstrip", where);
@@ -188,7 +188,7 @@ class Reader {
       token.normalized = flag(entry, "normalized", where);
       if (flag(entry, "single_word", where)) unsupported(where + ".single_word", "true");
       if (const Json* known = vocab.find(token.content); known && *known != Json(token.id))
-        fail(where, ": token ", in_quotes(token.content), " has id ", token.id, " here and ", known->dump(),
+        fail(where, ": token ", quote(token.content), " has id ", token.id, " here and ", known->dump(),
              " in model.vocab");
       model_.added.push_back(std::move(token));
     }
@@ -242,7 +242,7 @@ class Reader {
       const auto [left, right] = merge_parts(list.at(i), where);
       const auto known = [&](const std::string& piece) {
         const auto found = model_.ids.find(piece);
-        if (found == model_.ids.end()) fail(where, ": ", in_quotes(piece), " is not in the vocabulary");
+        if (found == model_.ids.end()) fail(where, ": ", quote(piece), " is not in the vocabulary");
         return found->second;
       };
       merges.push_back({known(left), known(right), known(left + right)});
@@ -259,7 +259,7 @@ class Reader {
     if (!text || space == line.npos || line.find(' ', space + 1) != line.npos || space == 0 ||
         space + 1 == line.size())
       fail(where, " must be two pieces, as [\"a\", \"b\"] or \"a b\", got ",
-           text ? in_quotes(line) : kind_name(merge));
+           text ? quote(line) : kind_name(merge));
     return {line.substr(0, space), line.substr(space + 1)};
   }
 
@@ -281,7 +281,7 @@ class Reader {
     for (const Json* step : steps) {
       if (!step->is_object()) wrong("pre_tokenizer step", "an object", *step);
       const std::string type = string(*step, "type", "pre_tokenizer.type");
-      if (byte_level) unsupported("pre_tokenizer behind ByteLevel", in_quotes(type));
+      if (byte_level) unsupported("pre_tokenizer behind ByteLevel", quote(type));
       if (type == "Split") {
         model_.rules.push_back(split_rule(*step));
       } else if (type == "Digits") {
@@ -294,7 +294,7 @@ class Reader {
           unsupported("pre_tokenizer.add_prefix_space", "true behind another step");
         if (flag(*step, "use_regex", "pre_tokenizer", true)) model_.rules.push_back({SplitRule::Kind::gpt2});
       } else {
-        unsupported("pre_tokenizer", in_quotes(type));
+        unsupported("pre_tokenizer", quote(type));
       }
     }
     if (!byte_level) unsupported("model.type \"BPE\" with pre_tokenizer", pre.dump());
@@ -306,7 +306,7 @@ class Reader {
       unsupported("pre_tokenizer.behavior", member(split, "behavior").dump());
     for (const KnownPattern& known : kPatterns)
       if (known.regex == regex) return known.rule;
-    unsupported("pre_tokenizer.pattern", in_quotes(regex));
+    unsupported("pre_tokenizer.pattern", quote(regex));
   }
 
   void read_post_processor(const Json& post, const std::string& where) {
@@ -326,7 +326,7 @@ class Reader {
       model_.prefix.push_back(pair_id(post, "cls", where));
       model_.suffix.push_back(pair_id(post, "sep", where));
     } else {
-      unsupported(where, in_quotes(type));
+      unsupported(where, quote(type));
     }
   }
 
@@ -355,7 +355,7 @@ class Reader {
       const std::string name =
           string(object(item, "SpecialToken", where + ".single"), "id", where + ".single.id");
       const Json& tokens = object(post, "special_tokens", where + ".special_tokens");
-      const Json& token = object(tokens, name.c_str(), where + ".special_tokens[" + in_quotes(name) + "]");
+      const Json& token = object(tokens, name.c_str(), where + ".special_tokens[" + quote(name) + "]");
       const Json& ids = array(token, "ids", where + ".special_tokens.ids");
       // Each item may stand for many ids: written out, they must not be more than the file has bytes.
       if (model_.prefix.size() + model_.suffix.size() + ids.size() > model_.source.size())
@@ -382,7 +382,7 @@ SpecialTokens read_roles(std::string_view json, const Model& model, const std::s
     const Json& value = given.is_object() ? member(given, "content") : given;
     MH_CHECK(value.is_string(), FormatError, name, ": ", key, " must be a string, got ", kind_name(value));
     role = value.as_string();
-    MH_CHECK(model.ids.count(role), FormatError, name, ": ", key, " ", in_quotes(role),
+    MH_CHECK(model.ids.count(role), FormatError, name, ": ", key, " ", quote(role),
              " is not a token of tokenizer.json");
   };
   read("bos_token", special.bos);

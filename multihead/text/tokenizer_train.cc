@@ -11,7 +11,7 @@ namespace {
 void add_special(const SpecialTokens& special, Tokenizer::Model& model) {
   for (const std::string& token : all_tokens(special)) {
     MH_CHECK(find_invalid_utf8(token) == std::string_view::npos, ValueError, "tokenizer: special token ",
-             in_quotes(token), " must be UTF-8");
+             quote(token), " must be UTF-8");
     model.added.push_back({.id = static_cast<int32_t>(model.tokens.size()), .content = token});
     model.tokens.push_back(token);
   }
@@ -35,9 +35,9 @@ Tokenizer Tokenizer::train_characters(std::span<const std::string_view> texts,
   for (std::string_view text : texts) {
     std::array<bool, 128> ascii{};
     for (size_t at = 0; at < text.size();) {
-      const DecodedChar c = decode_char(text, at);
+      const Utf8Char c = decode_utf8(text, at);
       MH_CHECK(c.code_point >= 0, ValueError, "train_characters: text must be UTF-8, got byte ",
-               in_quotes(text.substr(at, 1)), " at offset ", at);
+               quote(text.substr(at, 1)), " at offset ", at);
       if (c.code_point < 128) {
         ascii[c.code_point] = true;
       } else {
@@ -54,7 +54,7 @@ Tokenizer Tokenizer::train_characters(std::span<const std::string_view> texts,
     append_utf8(c, token);
     const auto end = model->tokens.begin() + special_count;
     MH_CHECK(std::find(model->tokens.begin(), end, token) == end, ValueError,
-             "train_characters: special token ", in_quotes(token), " is a character of the text");
+             "train_characters: special token ", quote(token), " is a character of the text");
     model->tokens.push_back(token);
   }
   model->finish();
@@ -74,7 +74,7 @@ Tokenizer Tokenizer::train_bpe(std::span<const std::string_view> texts, const Bp
   BpeTraining training{.vocab_size = options.vocab_size, .min_frequency = options.min_frequency};
   for (const std::string& token : model->tokens) {
     const std::string spelt = symbols_to_bytes(token);
-    MH_CHECK(spelt.size() > 1, ValueError, "train_bpe: special token ", in_quotes(token),
+    MH_CHECK(spelt.size() > 1, ValueError, "train_bpe: special token ", quote(token),
              " must be longer than a character, else it is the token of a byte");
     training.reserved.push_back(spelt);
   }

@@ -76,15 +76,6 @@ const ByteAlphabet& byte_alphabet() {
 
 }  // namespace
 
-DecodedChar decode_char_slow(std::string_view text, size_t position) {
-  utf8proc_int32_t code_point = -1;
-  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data() + position);
-  const auto left = static_cast<utf8proc_ssize_t>(std::min<size_t>(text.size() - position, 4));
-  const utf8proc_ssize_t length = utf8proc_iterate(bytes, left, &code_point);
-  if (length < 1) return {-1, 1};
-  return {code_point, static_cast<int32_t>(length)};
-}
-
 CharClass char_class(int32_t c) {
   static const auto ascii = [] {
     std::array<CharClass, 128> table;
@@ -99,15 +90,6 @@ void append_utf8(int32_t code_point, std::string& out) {
   utf8proc_uint8_t buffer[4];
   const utf8proc_ssize_t length = utf8proc_encode_char(code_point, buffer);
   out.append(reinterpret_cast<const char*>(buffer), static_cast<size_t>(length));
-}
-
-size_t find_invalid_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    const DecodedChar c = decode_char(text, at);
-    if (c.code_point < 0) return at;
-    at += c.length;
-  }
-  return std::string_view::npos;
 }
 
 int32_t byte_to_symbol(uint8_t byte) { return byte_alphabet().symbol[byte]; }

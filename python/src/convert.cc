@@ -388,6 +388,11 @@ Shape to_shape(nb::handle object, Argument argument) {
   return shape;
 }
 
+nb::str to_str(std::string_view bytes) {
+  return nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
 nb::tuple to_tuple(const Shape& shape) {
   PyObject* tuple = PyTuple_New(shape.rank());
   if (tuple == nullptr) throw nb::python_error();

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,8 @@ std::vector<int64_t> to_integers(nb::handle object, Argument argument);
 Dtype to_dtype(nb::handle object);
 Shape to_shape(nb::handle object, Argument argument);
 nb::tuple to_tuple(const Shape& shape);
+/// Text; bytes that are not UTF-8 are replaced.
+nb::str to_str(std::string_view bytes);
 
 /// A DLPack capsule that shares the tensor's memory.
 nb::object to_dlpack(const Tensor& tensor);

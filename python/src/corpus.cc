@@ -19,12 +19,6 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
 
-// Bytes that are not UTF-8 are replaced.
-nb::str to_str(std::string_view bytes) {
-  return nb::steal<nb::str>(
-      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
-}
-
 nb::dict bleu_dict(const std::vector<std::string>& hypotheses, const std::vector<std::string>& references) {
   const text::BleuScore b = unlocked([&] { return text::bleu(hypotheses, references); });
   nb::dict result;

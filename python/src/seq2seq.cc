@@ -6,6 +6,7 @@
 #include "multihead/models/marian.h"
 #include "multihead/train/seq2seq_run.h"
 #include "python/src/bindings.h"
+#include "python/src/convert.h"
 #include "python/src/interrupt.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
@@ -138,11 +139,6 @@ Translator load_translator(const Path& folder) {
     check("target", t.tokenizers.target.vocab_size(), t.model.config().target_vocab_size);
     return t;
   });
-}
-
-nb::str to_str(const std::string& bytes) {
-  return nb::steal<nb::str>(
-      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
 nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywords& words) {

@@ -104,9 +104,7 @@ void bind_text(nb::module_& m) {
       .def(
           "decode",
           [](const Tokenizer& t, nb::handle ids, bool skip_special) {
-            const std::string bytes = decode(t, ids, skip_special);
-            return nb::steal<nb::str>(
-                PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+            return to_str(decode(t, ids, skip_special));
           },
           "ids"_a, nb::kw_only(), "skip_special"_a = false,
           "The text; bytes that are not UTF-8 are replaced.")
