@@ -13,7 +13,6 @@ void for_each_verb(F&& f) {
     CommonOptions common;
     Flags flags = common_flags(common);
     verb->declare(flags);
-    flags.add({.name = "config", .value = "FILE", .help = "flags from a file", .initial = {}, .set = {}});
     flags.add({.name = "help", .value = {}, .help = "flags and examples", .initial = {}, .set = {}});
     f(*verb, flags);
   }

@@ -45,7 +45,12 @@ void Flags::number(const char* name, double& target, const char* help, NumberRan
 }
 
 void Flags::flag(const char* name, bool& target, const char* help) {
-  add({.name = name, .help = help, .set = [&target](std::string_view v) { target = v != "false"; }});
+  add({.name = name, .help = help, .set = [&target, name](std::string_view v) {
+         if (v != "true" && v != "false") {
+           throw UsageError(concat("--", name, " must be true or false, got ", quote(v)));
+         }
+         target = v == "true";
+       }});
 }
 
 void Flags::choice(const char* name, std::string& target, std::vector<std::string> names, const char* help) {

@@ -2,78 +2,133 @@
 
 #include <fmt/format.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <memory>
-#include <optional>
+#include <sstream>
 
 #include "cli/suggestion.h"
 #include "multihead/core/files.h"
-#include "multihead/core/json.h"
+#include "multihead/core/utf8.h"
 
 namespace multihead::cli {
 namespace {
 
-// CLI11 collects texts; the flags convert them, so that every message is ours and no locale matters.
-struct Collected {
-  std::vector<std::string> values;
-  bool seen = false;
+// What the command line and --config say, by the flags' places in their list. The flags convert the texts.
+class Given {
+ public:
+  Given(const std::string& verb, const Flags& flags)
+      : verb_(verb), list_(flags.list()), values_(flags.list().size()) {}
+
+  void read_line(const std::vector<std::string>& words);
+  /// Sets what the command line does not. Lines of TOML or INI: name = value, or the name of a switch alone.
+  void read_config();
+  void set_flags() const;
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw UsageError(concat(why, "; see multihead ", verb_, " --help"));
+  }
+  // list_.size() if there is no such flag.
+  size_t find(std::string_view name) const {
+    const auto named = [&](const Flag& flag) { return !flag.positional && flag.name == name; };
+    return static_cast<size_t>(std::find_if(list_.begin(), list_.end(), named) - list_.begin());
+  }
+  size_t known(const std::string& dashed) const;
+  void put_positional(const std::string& word);
+
+  const std::string& verb_;
+  const std::vector<Flag>& list_;
+  std::vector<std::vector<std::string>> values_;
 };
 
-void add_option(CLI::App& app, const Flag& flag, Collected& collected) {
-  if (flag.value.empty()) {
-    app.add_flag_callback("--" + flag.name, [&collected] { collected.seen = true; });
-    return;
+size_t Given::known(const std::string& dashed) const {
+  if (const size_t place = find(dashed.substr(2)); place < list_.size()) return place;
+  std::vector<std::string> names;
+  for (const Flag& flag : list_) {
+    if (!flag.positional) names.push_back("--" + flag.name);
   }
-  const std::string name = flag.positional ? flag.name : "--" + flag.name;
-  auto store = [&collected](const std::string& value) { collected.values.push_back(value); };
-  if (flag.many) {
-    app.add_option(name, collected.values)->expected(0, 1 << 20);
-  } else {
-    app.add_option_function<std::string>(name, store)->required(flag.required);
-  }
+  refuse(concat("unknown flag ", quote(dashed), suggestion(dashed, names)));
 }
 
-void check_file(const std::vector<std::string>& arguments) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    std::optional<std::string> path;
-    if (arguments[i] == "--config" && i + 1 < arguments.size()) path = arguments[i + 1];
-    if (arguments[i].starts_with("--config=")) path = arguments[i].substr(9);
-    if (!path) continue;
-    try {
-      read_file(*path, 1 << 20);  // CLI11 would wait for a pipe, and read a disk to its end
-    } catch (const IoError& error) {
-      throw InputError(error.what());
+void Given::put_positional(const std::string& word) {
+  for (size_t i = 0; i < list_.size(); ++i) {
+    if (list_[i].positional && (list_[i].many || values_[i].empty())) {
+      values_[i].push_back(word);
+      return;
+    }
+  }
+  refuse("unexpected argument " + quote(word));
+}
+
+void Given::read_line(const std::vector<std::string>& words) {
+  const auto end = words.end();
+  bool only_positionals = false;
+  for (auto word = words.begin(); word != end; ++word) {
+    if (only_positionals || !word->starts_with("--")) {
+      put_positional(*word);
+      continue;
+    }
+    if ((only_positionals = *word == "--")) continue;
+    const size_t equals = word->find('='), place = known(word->substr(0, equals));
+    std::vector<std::string>& values = values_[place];
+    if (equals != std::string::npos) {
+      values.push_back(word->substr(equals + 1));
+    } else if (list_[place].value.empty()) {
+      values.emplace_back("true");
+    } else if (word + 1 == end) {
+      refuse(concat(*word, " needs a value, ", list_[place].value));
+    } else {
+      do values.push_back(*++word);
+      while (list_[place].many && word + 1 != end && !word[1].starts_with("--"));
     }
   }
 }
 
-// CLI11 lists what it cannot place all together; the first wrong name says more.
-void check_names(const std::string& verb, const Flags& flags, const std::vector<std::string>& arguments) {
-  for (const std::string& argument : arguments) {
-    if (argument == "--") return;
-    if (!argument.starts_with("--")) continue;
-    const std::string name = argument.substr(2, argument.find('=') - 2);
-    const auto is_it = [&](const Flag& flag) { return !flag.positional && flag.name == name; };
-    if (name == "config" || std::any_of(flags.list().begin(), flags.list().end(), is_it)) continue;
-    std::vector<std::string> known = {"--config"};
-    for (const Flag& flag : flags.list()) {
-      if (!flag.positional) known.push_back("--" + flag.name);
+// [a, "b c"], 'd e' or f; what follows a # is a remark.
+std::vector<std::string> config_words(std::string_view text) {
+  std::vector<std::string> words;
+  for (size_t at = 0; (at = text.find_first_not_of(" \t\r,[]", at)) < text.size() && text[at] != '#';) {
+    const size_t quoted = text[at] == '"' || text[at] == '\'' ? 1 : 0;
+    const size_t end = quoted ? text.find(text[at], at + 1) : text.find_first_of(" \t\r,[]#", at);
+    words.emplace_back(text.substr(at + quoted, end - at - quoted));
+    at = std::min(end, text.size()) + quoted;
+  }
+  return words;
+}
+
+void Given::read_config() {
+  const std::vector<std::string>& paths = values_[find("config")];
+  if (paths.empty()) return;
+  const std::vector<std::vector<std::string>> from_line = values_;
+  std::string text;
+  try {
+    text = read_file(paths.back(), 1 << 20);
+  } catch (const IoError& error) {
+    throw InputError(error.what());
+  }
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find('=');
+    const std::vector<std::string> names = config_words(line.substr(0, equals));
+    if (names.empty() || names[0].starts_with(';')) continue;
+    const size_t place = find(names[0]);
+    const auto values = equals == std::string::npos ? std::vector<std::string>{"true"}
+                                                    : config_words(line.substr(equals + 1));
+    const bool section = line.find_first_not_of(" \t") == line.find('[');
+    if (section || names.size() > 1 || names[0] == "config" || place == list_.size() || values.empty()) {
+      refuse("--config: unknown or wrong setting: " + quote(line, 32));
     }
-    throw UsageError(concat("unknown flag ", quote("--" + name), suggestion("--" + name, known),
-                            "; see multihead ", verb, " --help"));
+    if (from_line[place].empty()) values_[place] = values;
   }
 }
 
-// CLI11 repeats what it read, however long it is and whatever it holds.
-std::string first_line(std::string text) {
-  constexpr size_t kMost = 200;
-  if (text.size() > kMost) text.replace(kMost, std::string::npos, "...");
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, ' ');
-  return text;
+void Given::set_flags() const {
+  for (size_t i = 0; i < list_.size(); ++i) {
+    const std::string name = (list_[i].positional ? "" : "--") + list_[i].name;
+    if (list_[i].required && values_[i].empty()) refuse(name + " is required");
+    if (!list_[i].many && values_[i].size() > 1)
+      refuse(concat(name, " is given ", values_[i].size(), " times"));
+    for (const std::string& value : values_[i]) list_[i].set(value);
+  }
 }
 
 std::string flag_text(const Flag& flag) {
@@ -118,43 +173,22 @@ Flags common_flags(CommonOptions& common) {
              .help = "highest, high, medium or highest_tiles: f32 matrix products on CPUs with AMX tiles",
              .initial = "highest",
              .set = [&common](std::string_view v) { common.precision = kernels::parse_precision(v); }});
+  flags.text("config", "FILE", common.config,
+             "flags from a TOML or INI file (lr = 0.001); the command line wins");
   return flags;
 }
 
 ParsedLine parse(const std::string& verb, const Flags& own, const std::vector<std::string>& arguments) {
   ParsedLine line;
+  line.wants_help = std::any_of(arguments.begin(), arguments.end(),
+                                [](auto& word) { return word == "--help" || word == "-h"; });
+  if (line.wants_help) return line;
   Flags flags = common_flags(line.common);
   for (const Flag& flag : own.list()) flags.add(flag);
-  CLI::App app;
-  app.set_help_flag();
-  app.allow_config_extras(CLI::config_extras_mode::error);
-  bool help = false;
-  app.add_flag("-h,--help", help)->configurable(false);
-  app.set_config("--config");
-  std::vector<std::unique_ptr<Collected>> collected;
-  for (const Flag& flag : flags.list()) add_option(app, flag, *collected.emplace_back(new Collected));
-  if (std::any_of(arguments.begin(), arguments.end(), [](auto& a) { return a == "--help" || a == "-h"; })) {
-    line.wants_help = true;
-    return line;
-  }
-  check_names(verb, flags, arguments);
-  check_file(arguments);
-  try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app.parse(reversed);
-  } catch (const CLI::FileError& error) {
-    throw InputError(first_line(error.what()));
-  } catch (const CLI::ConfigError& error) {
-    throw UsageError(concat("--config: unknown or wrong setting: ", first_line(error.what()),
-                            "; see multihead ", verb, " --help"));
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(concat(first_line(error.what()), "; see multihead ", verb, " --help"));
-  }
-  for (size_t i = 0; i < flags.list().size(); ++i) {
-    const Flag& flag = flags.list()[i];
-    if (collected[i]->seen) flag.set("true");
-    for (const std::string& value : collected[i]->values) flag.set(value);
-  }
+  Given given(verb, flags);
+  given.read_line(arguments);
+  given.read_config();
+  given.set_flags();
   return line;
 }
 
@@ -169,8 +203,6 @@ std::string help_text(const Verb& verb, const Flags& flags) {
   append_flags(out, flags, false);
   CommonOptions common;
   append_flags(out, common_flags(common), false);
-  out += fmt::format("  {:<28} {}\n", "--config FILE",
-                     "flags from a TOML or INI file (lr = 0.001); the command line wins");
   out += fmt::format("  {:<28} {}\n", "-h, --help", "this text");
   out += "\nExamples\n";
   for (const auto& [line, remark] : verb.examples()) out += fmt::format("  {}\n      {}\n", line, remark);

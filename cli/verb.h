@@ -59,7 +59,7 @@ struct Flag {
   std::vector<std::string> choices = {};
   bool positional = false;
   bool required = false;
-  bool many = false;  ///< a positional that takes all the rest
+  bool many = false;  ///< takes several values; a positional, all the rest
   std::function<void(std::string_view)> set;
 };
 
@@ -94,6 +94,7 @@ struct CommonOptions {
   bool json = false;
   bool quiet = false;
   int64_t threads = 0;
+  std::string config;
   kernels::MatmulPrecision precision = kernels::MatmulPrecision::highest;
 };
 

@@ -22,8 +22,8 @@ printf 'long enough to hold a context or two, or even three.' >other.txt
 
 # Flags and settings.
 expect 2 'unknown flag "--colour"' "${fresh[@]}" --data text.txt --colour red
-expect 2 '--lr.*1 required' "${fresh[@]}" --data text.txt --lr
-expect 2 '--seed.*At Most 1' "${fresh[@]}" --data text.txt --seed 1 --seed 2
+expect 2 '--lr needs a value, X' "${fresh[@]}" --data text.txt --lr
+expect 2 '--seed is given 2 times' "${fresh[@]}" --data text.txt --seed 1 --seed 2
 expect 2 'embed_dim 128 is not divisible by num_heads 3' "$multihead" train lm --data text.txt --out run --heads 3
 huge=(--layers 4000 --width 8192 --heads 8)
 takes='a model of [0-9]{13} weights, with gradients and optimizer takes .*TB, but .* are left; choose'
@@ -50,6 +50,15 @@ expect 2 'unknown verb' "$multihead" $'sing\nsong'
 printf 'lr = 0.01\ncolour = 3\n' >bad.toml
 expect 2 'colour' "${fresh[@]}" --data text.txt --config bad.toml
 expect 3 'none.toml' "${fresh[@]}" --data text.txt --config none.toml
+for line in '[train]' 'lr = ' 'lr 0.01' 'config = "bad.toml"' 'lr = 1 2'; do
+  echo "$line" >bad.toml
+  expect 2 'wrong setting|--lr is given 2 times' "${fresh[@]}" --data text.txt --config bad.toml
+done
+printf '# a remark\n; another\n\n"steps"=x # the line wins\nlr = nan\n' >bad.toml
+expect 2 '--lr must be a number, got "nan"' "${fresh[@]}" --data text.txt --config bad.toml
+printf "prompt = 'the # 1'\njson\ntop-k = 1\n" >good.toml
+expect 2 'unexpected argument "more"' "$multihead" generate run more
+expect 2 '--quiet must be true or false, got "maybe"' "$multihead" generate run --quiet=maybe
 mkfifo pipe && expect 3 'pipe.*not a regular file' timeout 60 "${fresh[@]}" --data text.txt --config pipe
 head -c 300000 /dev/zero | tr '\0' '\a' >noise.toml
 expect 2 '--config: .{1,300}$' "${fresh[@]}" --data text.txt --config noise.toml
@@ -72,6 +81,9 @@ done
 MULTIHEAD_ISA=sse9 expect 2 "MULTIHEAD_ISA: expected .*, got 'sse9'" "$multihead" generate run --prompt the
 MULTIHEAD_NUM_THREADS=many expect 0 'the' "$multihead" generate run --prompt the --max-new-tokens 2 --threads 2
 MULTIHEAD_NUM_THREADS='' expect 0 'the' "$multihead" generate run --prompt the --max-new-tokens 2
+expect 2 '"#"' "$multihead" generate run --config good.toml
+expect 0 '"prompt": "the"' "$multihead" generate run --config good.toml --prompt the --max-new-tokens 2
+expect 0 'the' "$multihead" generate --config good.toml --json=false --max-new-tokens=2 --prompt the -- run
 expect 3 'other.txt|character|token' "$multihead" eval run --data other.txt  # letters the model never saw
 expect 2 'context must be in \[1, 16\]' "$multihead" eval run --data text.txt --context 17
 expect 2 'character|token' "$multihead" generate run --prompt 'Z€'
