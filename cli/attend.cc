@@ -16,7 +16,7 @@
 #include "multihead/core/json.h"
 #include "multihead/generate/beam_search.h"
 #include "multihead/io/json.h"
-#include "multihead/models/marian.h"
+#include "multihead/models/hugging_face.h"
 #include "multihead/text/token_labels.h"
 
 namespace multihead::cli {

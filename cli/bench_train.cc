@@ -52,16 +52,14 @@ class BenchTrain : public Verb {
     flags.integer("vocab-size", config_.vocab_size, "tokens in the vocabulary");
     flags.integer("batch", batch_, "sequences per step", {.least = 1});
     flags.number("dropout", dropout_, "of attention weights and sub-layer outputs");
-    flags.choice("positions", positions_, {"none", "learned", "sinusoidal", "rotary", "alibi"}, "positions");
+    flags.choice("positions", positions_, word_list<models::Positions>(), "positions");
     flags.number("seconds", seconds_, "how long to measure", {.least = 0, .most = 3600, .open = true});
     flags.integer("seed", seed_, "seed of weights and tokens");
   }
 
   int run(const CommonOptions& common) override {
     config_.dropout_p = config_.attention_dropout_p = dropout_;
-    const std::vector<std::string> names = {"none", "learned", "sinusoidal", "rotary", "alibi"};
-    config_.positions =
-        static_cast<models::Positions>(std::find(names.begin(), names.end(), positions_) - names.begin());
+    config_.positions = *value_of<models::Positions>(positions_);
     config_ = models::resolved(config_);
     train::check_training_memory({}, models::matrix_weights(config_));
     measure();

@@ -5,7 +5,6 @@
 
 #include "cli/verb.h"
 #include "multihead/models/hugging_face.h"
-#include "multihead/models/marian.h"
 #include "multihead/text/tokenizer.h"
 #include "multihead/train/seq2seq_run.h"
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "multihead/core/dtype.h"
+#include "multihead/core/enum_words.h"
 #include "multihead/core/error.h"
 #include "multihead/core/interrupt.h"
 #include "multihead/core/json.h"
@@ -71,7 +72,6 @@
 #include "multihead/models/generation_config.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
-#include "multihead/models/marian.h"
 #include "multihead/models/packed_linear.h"
 #include "multihead/models/packed_seq2seq.h"
 #include "multihead/models/seq2seq.h"

@@ -11,7 +11,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/io/json.h"
-#include "multihead/models/marian.h"
+#include "multihead/models/hugging_face.h"
 
 namespace multihead {
 namespace {

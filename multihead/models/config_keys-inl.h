@@ -3,24 +3,23 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "multihead/io/config.h"
+#include "multihead/models/config_fields.h"
 
 namespace multihead::models::detail {
-
-inline constexpr io::IntegerRange kSize = {.min = 1, .max = int64_t{1} << 31};
-inline constexpr io::IntegerRange kLayers = {.min = 1, .max = 1 << 16};
-inline constexpr io::NumberRange kProbability = {.min = 0, .max = 1};
-inline constexpr io::NumberRange kPositive = {.min = 0, .exclude_min = true};
 
 template <class Config>
 struct ConfigKey {
   std::string name;
   /// None: the key changes nothing here.
   std::function<void(io::ConfigReader&, const std::string& key, Config&)> read = {};
+  /// None: read only.
+  std::function<void(const Config&, const std::string& key, Json&)> write = {};
 };
 
 template <class Config>
@@ -30,24 +29,106 @@ using ConfigKeys = std::vector<ConfigKey<Config>>;
 void expect_value(io::ConfigReader& reader, const std::string& key, const Json& value);
 void expect_same(io::ConfigReader& reader, const std::string& key, const std::string& original);
 
+/// What files call an enum's values: transformers' words, where it has any. All are read, a value's first is
+/// written.
+template <class Enum>
+std::vector<std::pair<std::string, Enum>> file_words(Enum) {
+  std::vector<std::pair<std::string, Enum>> pairs;
+  for (const std::string_view word : enum_words(Enum())) pairs.emplace_back(word, *value_of<Enum>(word));
+  return pairs;
+}
+inline std::vector<std::pair<std::string, nn::NormKind>> file_words(nn::NormKind) {
+  return {{"layer_norm", nn::NormKind::layer}, {"rms_norm", nn::NormKind::rms}};
+}
+inline std::vector<std::pair<std::string, Activation>> file_words(Activation) {
+  return {{"linear", Activation::none},
+          {"relu", Activation::relu},
+          {"gelu", Activation::gelu},
+          {"gelu_new", Activation::gelu_tanh},
+          {"silu", Activation::silu},
+          {"swish", Activation::silu},
+          {"gelu_pytorch_tanh", Activation::gelu_tanh}};
+}
+inline std::vector<std::pair<std::string, RotaryScaling::Kind>> file_words(RotaryScaling::Kind) {
+  // "dynamic" and "longrope" change with the length of the text.
+  using Kind = RotaryScaling::Kind;
+  return {{"default", Kind::none}, {"linear", Kind::linear}, {"llama3", Kind::llama3}, {"yarn", Kind::yarn}};
+}
+
+template <class Enum>
+Enum read_word(io::ConfigReader& reader, const std::string& key, std::optional<Enum> fallback) {
+  const auto pairs = file_words(Enum());
+  std::vector<std::string> all;
+  for (const auto& pair : pairs) all.push_back(pair.first);
+  if (fallback && !reader.has(key)) return reader.ignore({key}), *fallback;
+  return pairs[reader.choice(key, all)].second;
+}
+
+/// As config.json has it.
+template <class T>
+Json stored(T value) {
+  if constexpr (std::is_enum_v<T>) {
+    for (const auto& [word, other] : file_words(T())) {
+      if (other == value) return word;
+    }
+    return {};
+  } else {
+    return value;
+  }
+}
+
+/// A field under any name: its row of config_fields() says what it must be.
+template <class Config, class T>
+T read_field(io::ConfigReader& reader, const std::string& key, T Config::*member, std::optional<T> fallback) {
+  if constexpr (std::is_enum_v<T>) return read_word(reader, key, fallback);
+  if constexpr (std::is_same_v<T, bool>)
+    return fallback ? reader.boolean_or(key, *fallback) : reader.boolean(key);
+  for (const ConfigField<Config>& field : config_fields<Config>()) {
+    const auto* const found = std::get_if<T Config::*>(&field.member);
+    if (found == nullptr || *found != member) continue;
+    if constexpr (std::is_same_v<T, int64_t>) {
+      const io::IntegerRange range = field.range.integer;
+      return fallback ? reader.integer_or(key, *fallback, range) : reader.integer(key, range);
+    }
+    if constexpr (std::is_same_v<T, double>) {
+      const io::NumberRange range = field.range.number;
+      return fallback ? reader.number_or(key, *fallback, range) : reader.number(key, range);
+    }
+  }
+  reader.fail(key, "has no row in config_fields()");
+}
+
 template <class Config>
 struct Row {
   using Key = ConfigKey<Config>;
   using Reader = io::ConfigReader;
   using Name = const std::string&;
 
-  static Key integer(Name name, int64_t Config::*field, io::IntegerRange range) {
-    return {name, [=](Reader& r, Name key, Config& c) { c.*field = r.integer(key, range); }};
+  /// A field under this name. Missing or null: `fallback`, if there is one.
+  template <class T>
+  static Key field(Name name, T Config::*member, std::optional<std::type_identity_t<T>> fallback = {}) {
+    const auto read = [=](Reader& r, Name key, Config& c) {
+      c.*member = read_field(r, key, member, fallback);
+    };
+    return {name, read, [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); }};
   }
-  /// Missing or null: `fallback`.
-  static Key integer_or(Name name, int64_t Config::*field, int64_t fallback, io::IntegerRange range) {
-    return {name, [=](Reader& r, Name key, Config& c) { c.*field = r.integer_or(key, fallback, range); }};
+  /// The same; missing or null: what it already is.
+  template <class T>
+  static Key field_or_same(Name name, T Config::*member) {
+    const auto read = [=](Reader& r, Name key, Config& c) {
+      c.*member = read_field(r, key, member, {c.*member});
+    };
+    return {name, read, [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); }};
   }
-  static Key number_or(Name name, double Config::*field, double fallback, io::NumberRange range) {
-    return {name, [=](Reader& r, Name key, Config& c) { c.*field = r.number_or(key, fallback, range); }};
+  /// Written for transformers, which has two fields where we have one; not read.
+  template <class T>
+  static Key copy(Name name, T Config::*member) {
+    return {name, {}, [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); }};
   }
-  static Key boolean_or(Name name, bool Config::*field, bool fallback) {
-    return {name, [=](Reader& r, Name key, Config& c) { c.*field = r.boolean_or(key, fallback); }};
+  /// Written, and read as `only`.
+  static Key constant(Name name, const Json& value) {
+    const auto read = [=](Reader& r, Name key, Config&) { expect_value(r, key, value); };
+    return {name, read, [=](const Config&, Name key, Json& json) { json[key] = value; }};
   }
   /// Missing, null or this; anything else is refused.
   static Key only(Name name, const Json& value) {
@@ -67,12 +148,18 @@ const std::vector<std::string>& neutral_keys();
 /// Keys of every config.json of transformers that have one meaning here.
 const std::vector<std::pair<std::string, Json>>& required_values();
 
-/// Every row of the table; what is in none is refused.
+/// Every row of the table.
 template <class Config>
-void read_keys(io::ConfigReader& reader, const ConfigKeys<Config>& keys, Config& config) {
+void read_rows(io::ConfigReader& reader, const ConfigKeys<Config>& keys, Config& config) {
   for (const ConfigKey<Config>& key : keys) {
     key.read ? key.read(reader, key.name, config) : reader.ignore({key.name});
   }
+}
+
+/// The same for a file of transformers; what is in none of its rows is refused.
+template <class Config>
+void read_keys(io::ConfigReader& reader, const ConfigKeys<Config>& keys, Config& config) {
+  read_rows(reader, keys, config);
   reader.ignore(neutral_keys());
   for (const auto& [name, value] : required_values()) expect_value(reader, name, value);
   reader.refuse_unknown();

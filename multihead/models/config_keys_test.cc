@@ -11,7 +11,6 @@
 #include "multihead/io/json.h"
 #include "multihead/models/generation_config.h"
 #include "multihead/models/hugging_face.h"
-#include "multihead/models/marian.h"
 
 namespace multihead::models {
 namespace {

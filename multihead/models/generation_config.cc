@@ -80,6 +80,10 @@ void read_sampling(Reader& r, const std::string& key, C& c) {
   if (r.has(key)) c.do_sample = r.boolean(key);
 }
 
+void read_renormalize(Reader& r, const std::string& key, C& c) {
+  c.renormalize_logits = r.boolean_or(key, false);
+}
+
 // true ends a search as soon as num_beams hypotheses have ended, "never" when none can overtake at any
 // length; ours, as theirs with false, when none can at this length.
 void read_early_stopping(Reader& r, const std::string& key, C& c) {
@@ -107,7 +111,7 @@ const ConfigKeys<C>& keys() {
                                       {"bad_words_ids", read_bad_words},
                                       {"suppress_tokens", read_suppressed},
                                       {"early_stopping", read_early_stopping},
-                                      R::boolean_or("renormalize_logits", &C::renormalize_logits, false),
+                                      {"renormalize_logits", read_renormalize},
                                       // Known, and not to be had here.
                                       R::only("forced_bos_token_id", Json()),
                                       R::only("begin_suppress_tokens", Json::array()),

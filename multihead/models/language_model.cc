@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/models/config_fields.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -45,6 +46,82 @@ nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c) {
 }
 
 }  // namespace
+
+template <>
+const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
+  using C = LanguageModelConfig;
+  using enum Stored;
+  static const std::vector<ConfigField<C>> fields = {
+      {"vocab_size", &C::vocab_size, always, kSize},
+      {"context", &C::context, always, kSize, "context", "tokens the model sees at once"},
+      {"window", &C::window, later, kSizeOrNone, "window",
+       "tokens that each token looks back on, itself included (0: all)"},
+      {"num_layers", &C::num_layers, always, kLayers, "layers", "Transformer layers"},
+      {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
+      {"num_kv_heads", &C::num_kv_heads, always, kSize, "kv-heads",
+       "heads of keys and values, shared by groups of query heads (0: as --heads)"},
+      {"head_dim", &C::head_dim, always, kSize, "head-dim", "size of a head (0: width / heads)"},
+      {"embed_dim", &C::embed_dim, always, kSize, "width", "size of a token's vector"},
+      {"ffn_dim", &C::ffn_dim, always, kSize, "ff",
+       "hidden size of the feed-forward networks (0: 4 x width)"},
+      {"positions", &C::positions, always, {}, "positions", "how positions are told apart"},
+      {"rotary_base", &C::rotary_base, later, kPositive, "rotary-base", "base of rotary positions"},
+      {"rotary_fraction", &C::rotary_fraction, later, io::NumberRange{0, 1, true}},
+      {"rotary_layout", &C::rotary_layout, later},
+      {"norm", &C::norm, always, {}, "norm", "kind of normalisation"},
+      {"norm_eps", &C::norm_eps, always, kPositive},
+      {"norm_first", &C::norm_first, always, {}, "norm-first", "normalise before each sub-layer (pre-norm)"},
+      {"final_norm", &C::final_norm, always, {}, "final-norm", "normalise once more after the last layer"},
+      {"activation", &C::activation, later, {}, "activation", "of the feed-forward networks"},
+      {"gated", &C::gated, always, {}, "gated", "gated feed-forward networks (as in Llama)"},
+      {"attention_bias",
+       &C::attention_bias,
+       always,
+       {},
+       "attention-bias",
+       "biases of queries, keys and values"},
+      {"qk_norm",
+       &C::qk_norm,
+       later,
+       {},
+       "qk-norm",
+       "normalise the queries and keys of every head (as in Qwen 3)"},
+      {"out_bias", &C::out_bias, always, {}, "out-bias", "bias of the attention's output"},
+      {"ffn_bias", &C::ffn_bias, always, {}, "ff-bias", "biases of the feed-forward networks"},
+      {"head_bias", &C::head_bias, always, {}, "head-bias", "bias of the output layer"},
+      {"tie_embeddings",
+       &C::tie_embeddings,
+       always,
+       {},
+       "tie-embeddings",
+       "one matrix for input and output embeddings"},
+      {"scale_embeddings",
+       &C::scale_embeddings,
+       always,
+       {},
+       "scale-embeddings",
+       "multiply embeddings by sqrt(width)"},
+      {"dropout_p", &C::dropout_p, training, kProbability, "dropout",
+       "dropout of embeddings and sub-layer outputs"},
+      {"attention_dropout_p", &C::attention_dropout_p, later, kProbability, "attention-dropout",
+       "dropout of attention weights"},
+      {"ffn_dropout_p", &C::ffn_dropout_p, training, kProbability, "ff-dropout",
+       "dropout inside the feed-forward networks"},
+      {"init_std", &C::init_std, later, kPositive, "init-std", "standard deviation of initial weights"},
+      {"scaled_residual_init",
+       &C::scaled_residual_init,
+       training,
+       {},
+       "scaled-residual-init",
+       "smaller initial weights where layers join (GPT-2)"},
+      {"default_linear_init",
+       &C::default_linear_init,
+       training,
+       {},
+       "default-linear-init",
+       "PyTorch's uniform initialisation"}};
+  return fields;
+}
 
 LanguageModelConfig resolved(LanguageModelConfig c) {
   check_count("vocab_size", c.vocab_size);

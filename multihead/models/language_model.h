@@ -14,6 +14,9 @@
 namespace multihead::models {
 
 enum class Positions { none, learned, sinusoidal, rotary, alibi };
+constexpr auto enum_words(Positions) {
+  return std::to_array<std::string_view>({"none", "learned", "sinusoidal", "rotary", "alibi"});
+}
 
 /// A superset of the GPT-2, Llama, Mistral and Qwen 3 families of Hugging Face and of the founding tutorial's
 /// model.

@@ -1,4 +1,4 @@
-#include "multihead/models/marian.h"
+#include "multihead/models/hugging_face.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

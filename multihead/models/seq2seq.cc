@@ -5,6 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/models/config_fields.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -55,6 +56,58 @@ void check_batch(const char* who, const TokenBatch& batch, int64_t limit) {
 }
 
 }  // namespace
+
+template <>
+const std::vector<ConfigField<Seq2SeqConfig>>& config_fields() {
+  using C = Seq2SeqConfig;
+  using enum Stored;
+  static const std::vector<ConfigField<C>> fields = {
+      {"source_vocab_size", &C::source_vocab_size, always, kSize},
+      {"target_vocab_size", &C::target_vocab_size, always, kSize},
+      {"max_positions", &C::max_positions, always, kSize, "max-positions",
+       "longest sentence the model can read or write, in tokens"},
+      {"encoder_layers", &C::encoder_layers, always, kLayers, "encoder-layers",
+       "Transformer layers of the encoder"},
+      {"decoder_layers", &C::decoder_layers, always, kLayers, "decoder-layers",
+       "Transformer layers of the decoder"},
+      {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
+      {"embed_dim", &C::embed_dim, always, kSize, "width", "size of a token's vector"},
+      {"ffn_dim", &C::ffn_dim, always, kSize, "ff",
+       "hidden size of the feed-forward networks (0: 4 x width)"},
+      {"positions",
+       &C::positions,
+       always,
+       {},
+       "positions",
+       "how positions are told apart: learned or sinusoidal"},
+      {"sinusoid_layout", &C::sinusoid_layout},
+      {"norm", &C::norm, always, {}, "norm", "kind of normalisation"},
+      {"norm_eps", &C::norm_eps, always, kPositive},
+      {"norm_first", &C::norm_first, always, {}, "norm-first", "normalise before each sub-layer (pre-norm)"},
+      {"final_norm", &C::final_norm, always, {}, "final-norm", "normalise once more after the last layers"},
+      {"activation", &C::activation, later, {}, "activation", "of the feed-forward networks"},
+      {"bias", &C::bias, always, {}, "bias", "biases of the projections"},
+      {"output_bias", &C::output_bias, always, {}, "output-bias", "bias of the output layer"},
+      {"share_embeddings", &C::share_embeddings},
+      {"tie_output", &C::tie_output, always, {}, "tie-output", "the output layer is the target's embedding"},
+      {"scale_embeddings",
+       &C::scale_embeddings,
+       always,
+       {},
+       "scale-embeddings",
+       "multiply embeddings by sqrt(width)"},
+      {"dropout_p", &C::dropout_p, later, kProbability, "dropout",
+       "dropout of embeddings and sub-layer outputs"},
+      {"attention_dropout_p", &C::attention_dropout_p, later, kProbability, "attention-dropout",
+       "dropout of attention weights"},
+      {"ffn_dropout_p", &C::ffn_dropout_p, later, kProbability, "ff-dropout",
+       "dropout inside the feed-forward networks"},
+      {"init_std", &C::init_std, later, kPositive, "init-std", "standard deviation of initial embeddings"},
+      {"pad_id", &C::pad_id, always, kSizeOrNone},
+      {"eos_id", &C::eos_id, always, kSizeOrNone},
+      {"decoder_start_id", &C::decoder_start_id, always, kSizeOrNone}};
+  return fields;
+}
 
 Seq2SeqConfig resolved(Seq2SeqConfig c) {
   if (c.target_vocab_size == 0) c.target_vocab_size = c.source_vocab_size;

@@ -1,12 +1,14 @@
 // Layer norm (Ba et al. 2016) and RMS norm (Zhang & Sennrich 2019) over the last axis.
 #pragma once
 
+#include "multihead/core/enum_words.h"
 #include "multihead/nn/linear.h"
 #include "multihead/ops/norm.h"
 
 namespace multihead::nn {
 
 enum class NormKind { layer, rms };
+constexpr auto enum_words(NormKind) { return std::to_array<std::string_view>({"layer", "rms"}); }
 
 struct NormOptions {
   NormKind kind = NormKind::layer;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "multihead/core/enum_words.h"
 #include "multihead/nn/embedding.h"
 
 namespace multihead::nn {
@@ -14,6 +15,9 @@ enum class SinusoidLayout {
   interleaved,  ///< sin, cos, sin, cos … (Vaswani et al. 2017, §3.5); an odd last column is a sine
   halves,       ///< all sines, then all cosines (Marian as Hugging Face keeps it)
 };
+constexpr auto enum_words(SinusoidLayout) {
+  return std::to_array<std::string_view>({"interleaved", "halves"});
+}
 
 /// Positions [start, start + length) as rows: [length, embed_dim], computed in f64.
 Tensor sinusoidal_positions(int64_t length, int64_t embed_dim, int64_t start = 0,

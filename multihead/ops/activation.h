@@ -6,11 +6,17 @@
 // Throws    DtypeError, ShapeError
 #pragma once
 
+#include "multihead/core/enum_words.h"
 #include "multihead/core/tensor.h"
 #include "multihead/kernels/matmul/gemm.h"
 
 namespace multihead {
 
+namespace kernels {
+constexpr auto enum_words(Activation) {
+  return std::to_array<std::string_view>({"none", "relu", "gelu", "gelu_tanh", "silu"});
+}
+}  // namespace kernels
 using kernels::Activation;
 
 Tensor activate(const Tensor& x, Activation activation);

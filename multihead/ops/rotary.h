@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "multihead/core/enum_words.h"
 #include "multihead/core/tensor.h"
 
 namespace multihead {
@@ -13,6 +14,7 @@ enum class RotaryLayout {
   halves,       ///< (i, i + R/2): GPT-NeoX, Hugging Face Llama
   interleaved,  ///< (2i, 2i + 1): GPT-J, Meta's Llama
 };
+constexpr auto enum_words(RotaryLayout) { return std::to_array<std::string_view>({"halves", "interleaved"}); }
 
 /// How frequencies change for texts longer than those a model was first trained on.
 struct RotaryScaling {
@@ -34,6 +36,9 @@ struct RotaryScaling {
 
   bool operator==(const RotaryScaling&) const = default;
 };
+constexpr auto enum_words(RotaryScaling::Kind) {
+  return std::to_array<std::string_view>({"none", "linear", "llama3", "yarn"});
+}
 
 /// Throws ValueError naming the field that makes no sense.
 void check(const RotaryScaling& scaling);

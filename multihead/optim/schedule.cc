@@ -10,8 +10,6 @@
 namespace multihead::optim {
 namespace {
 
-constexpr std::string_view kNames[] = {"constant", "linear", "cosine", "noam", "wsd"};
-
 double noam(const Schedule& s, double t) {
   return s.lr / std::sqrt(static_cast<double>(s.embed_dim)) *
          std::min(1 / std::sqrt(t), t * std::pow(static_cast<double>(s.warmup_steps), -1.5));
@@ -58,12 +56,10 @@ void check(const Schedule& s) {
   }
 }
 
-std::string_view name(ScheduleKind kind) { return kNames[static_cast<size_t>(kind)]; }
+std::string_view name(ScheduleKind kind) { return word_of(kind); }
 
 ScheduleKind parse_schedule(std::string_view text) {
-  for (size_t i = 0; i < std::size(kNames); ++i) {
-    if (text == kNames[i]) return static_cast<ScheduleKind>(i);
-  }
+  if (const auto kind = value_of<ScheduleKind>(text)) return *kind;
   throw ValueError(concat("schedule: expected constant, linear, cosine, noam or wsd, got ", quote(text)));
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "multihead/core/enum_words.h"
+
 namespace multihead::optim {
 
 enum class ScheduleKind {
@@ -14,6 +16,9 @@ enum class ScheduleKind {
   noam,
   wsd,  ///< warm-up, stable, decay: constant until the last steps, so that a run can be prolonged from there
 };
+constexpr auto enum_words(ScheduleKind) {
+  return std::to_array<std::string_view>({"constant", "linear", "cosine", "noam", "wsd"});
+}
 
 /// The rate of every step. Warm-up is linear: the first of `warmup_steps` steps gets lr / warmup_steps.
 struct Schedule {

@@ -1,6 +1,7 @@
 // Settings as named fields: one list serves flags, files, comparison and documentation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -8,7 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "multihead/core/enum_words.h"
 #include "multihead/core/json.h"
+#include "multihead/models/config_fields.h"
 
 namespace multihead::train {
 
@@ -28,11 +31,33 @@ struct Field {
   bool free_on_resume = false;
 };
 
-/// A field for an enum whose values are 0, 1, … in the order of `names`.
-template <class Enum>
-Choice choice(Enum& value, std::vector<std::string> names) {
-  return {std::move(names), [&value] { return static_cast<size_t>(value); },
+/// A field for an enum with words.
+template <HasWords Enum>
+Choice choice(Enum& value) {
+  return {word_list<Enum>(), [&value] { return static_cast<size_t>(value); },
           [&value](size_t i) { value = static_cast<Enum>(i); }};
+}
+
+/// Those of a model's configuration that have a flag: sizes, from the flag `first` on, then lengths, then the
+/// rest.
+template <class Config>
+void add_model_fields(std::vector<Field>& list, Config& config, std::string_view first) {
+  for (const models::ConfigField<Config>& field : models::config_fields<Config>()) {
+    if (field.flag == nullptr) continue;
+    const auto add = [&](auto& value) {
+      if constexpr (std::is_enum_v<std::remove_reference_t<decltype(value)>>) {
+        list.push_back({field.flag, field.help, choice(value)});
+      } else {
+        list.push_back({field.flag, field.help, &value});
+      }
+    };
+    std::visit([&](auto member) { add(config.*member); }, field.member);
+  }
+  // In config.json, lengths come first.
+  const auto at = [&](std::string_view name) {
+    return std::find_if(list.begin(), list.end(), [&](const Field& field) { return field.name == name; });
+  };
+  std::rotate(list.begin(), at(first), at("positions"));
 }
 
 /// Reads a value as written on a command line. Throws ValueError: "--lr must be a number, got "x"".

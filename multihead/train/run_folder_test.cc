@@ -11,7 +11,6 @@
 #include "multihead/io/json.h"
 #include "multihead/io/staging.h"
 #include "multihead/models/hugging_face.h"
-#include "multihead/models/marian.h"
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/seq2seq_run.h"
 

@@ -8,7 +8,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/io/json.h"
-#include "multihead/models/marian.h"
+#include "multihead/models/hugging_face.h"
 
 namespace multihead::train {
 namespace {

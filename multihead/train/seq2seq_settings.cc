@@ -5,34 +5,8 @@
 namespace multihead::train {
 namespace {
 
-void add_model_fields(std::vector<Field>& list, models::Seq2SeqConfig& m) {
-  list.push_back({"encoder-layers", "Transformer layers of the encoder", &m.encoder_layers});
-  list.push_back({"decoder-layers", "Transformer layers of the decoder", &m.decoder_layers});
-  list.push_back({"heads", "attention heads per layer", &m.num_heads});
-  list.push_back({"width", "size of a token's vector", &m.embed_dim});
-  list.push_back({"ff", "hidden size of the feed-forward networks (0: 4 x width)", &m.ffn_dim});
-  list.push_back(
-      {"max-positions", "longest sentence the model can read or write, in tokens", &m.max_positions});
-  // In the order of models::Positions; a translator takes two of them.
-  list.push_back({"positions", "how positions are told apart: learned or sinusoidal",
-                  choice(m.positions, {"none", "learned", "sinusoidal", "rotary", "alibi"})});
-  list.push_back({"norm", "kind of normalisation", choice(m.norm, {"layer", "rms"})});
-  list.push_back({"norm-first", "normalise before each sub-layer (pre-norm)", &m.norm_first});
-  list.push_back({"final-norm", "normalise once more after the last layers", &m.final_norm});
-  list.push_back({"activation", "of the feed-forward networks",
-                  choice(m.activation, {"none", "relu", "gelu", "gelu_tanh", "silu"})});
-  list.push_back({"bias", "biases of the projections", &m.bias});
-  list.push_back({"output-bias", "bias of the output layer", &m.output_bias});
-  list.push_back({"tie-output", "the output layer is the target's embedding", &m.tie_output});
-  list.push_back({"scale-embeddings", "multiply embeddings by sqrt(width)", &m.scale_embeddings});
-  list.push_back({"dropout", "dropout of embeddings and sub-layer outputs", &m.dropout_p});
-  list.push_back({"attention-dropout", "dropout of attention weights", &m.attention_dropout_p});
-  list.push_back({"ff-dropout", "dropout inside the feed-forward networks", &m.ffn_dropout_p});
-  list.push_back({"init-std", "standard deviation of initial embeddings", &m.init_std});
-}
-
 void add_data_fields(std::vector<Field>& list, Seq2SeqSettings& s) {
-  list.push_back({"tokenizer", "what a token is", choice(s.tokenizer, {"char", "bpe"})});
+  list.push_back({"tokenizer", "what a token is", choice(s.tokenizer)});
   list.push_back({"vocab-size", "tokens of a BPE tokenizer", &s.vocab_size});
   list.push_back(
       {"shared-vocabulary", "one tokenizer and one embedding for both sides", &s.shared_vocabulary});
@@ -71,7 +45,7 @@ Seq2SeqSettings seq2seq_settings(const std::string& preset) {
 
 std::vector<Field> fields(Seq2SeqSettings& settings) {
   std::vector<Field> list;
-  add_model_fields(list, settings.model);
+  add_model_fields(list, settings.model, "encoder-layers");
   add_data_fields(list, settings);
   add_training_fields(list, settings);
   add_report_fields(list, settings);

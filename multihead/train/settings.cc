@@ -12,43 +12,8 @@ namespace {
 constexpr int64_t kMostBatches = int64_t{1} << 42;
 constexpr int64_t kMostTokens = int64_t{1} << 31;  // of a micro-batch
 
-void add_model_fields(std::vector<Field>& list, models::LanguageModelConfig& m) {
-  list.push_back({"layers", "Transformer layers", &m.num_layers});
-  list.push_back({"heads", "attention heads per layer", &m.num_heads});
-  list.push_back({"kv-heads", "heads of keys and values, shared by groups of query heads (0: as --heads)",
-                  &m.num_kv_heads});
-  list.push_back({"head-dim", "size of a head (0: width / heads)", &m.head_dim});
-  list.push_back({"width", "size of a token's vector", &m.embed_dim});
-  list.push_back({"ff", "hidden size of the feed-forward networks (0: 4 x width)", &m.ffn_dim});
-  list.push_back({"context", "tokens the model sees at once", &m.context});
-  list.push_back({"window", "tokens that each token looks back on, itself included (0: all)", &m.window});
-  list.push_back({"positions", "how positions are told apart",
-                  choice(m.positions, {"none", "learned", "sinusoidal", "rotary", "alibi"})});
-  list.push_back({"rotary-base", "base of rotary positions", &m.rotary_base});
-  list.push_back({"norm", "kind of normalisation", choice(m.norm, {"layer", "rms"})});
-  list.push_back({"norm-first", "normalise before each sub-layer (pre-norm)", &m.norm_first});
-  list.push_back({"final-norm", "normalise once more after the last layer", &m.final_norm});
-  list.push_back({"activation", "of the feed-forward networks",
-                  choice(m.activation, {"none", "relu", "gelu", "gelu_tanh", "silu"})});
-  list.push_back({"gated", "gated feed-forward networks (as in Llama)", &m.gated});
-  list.push_back({"attention-bias", "biases of queries, keys and values", &m.attention_bias});
-  list.push_back({"qk-norm", "normalise the queries and keys of every head (as in Qwen 3)", &m.qk_norm});
-  list.push_back({"out-bias", "bias of the attention's output", &m.out_bias});
-  list.push_back({"ff-bias", "biases of the feed-forward networks", &m.ffn_bias});
-  list.push_back({"head-bias", "bias of the output layer", &m.head_bias});
-  list.push_back({"tie-embeddings", "one matrix for input and output embeddings", &m.tie_embeddings});
-  list.push_back({"scale-embeddings", "multiply embeddings by sqrt(width)", &m.scale_embeddings});
-  list.push_back({"dropout", "dropout of embeddings and sub-layer outputs", &m.dropout_p});
-  list.push_back({"attention-dropout", "dropout of attention weights", &m.attention_dropout_p});
-  list.push_back({"ff-dropout", "dropout inside the feed-forward networks", &m.ffn_dropout_p});
-  list.push_back({"init-std", "standard deviation of initial weights", &m.init_std});
-  list.push_back(
-      {"scaled-residual-init", "smaller initial weights where layers join (GPT-2)", &m.scaled_residual_init});
-  list.push_back({"default-linear-init", "PyTorch's uniform initialisation", &m.default_linear_init});
-}
-
 void add_data_fields(std::vector<Field>& list, LanguageModelSettings& s) {
-  list.push_back({"tokenizer", "what a token is", choice(s.tokenizer, {"char", "bpe"})});
+  list.push_back({"tokenizer", "what a token is", choice(s.tokenizer)});
   list.push_back({"vocab-size", "tokens of a BPE tokenizer", &s.vocab_size});
   list.push_back({"validation-share", "share of the text kept for validation", &s.validation_share});
   list.push_back(
@@ -83,9 +48,8 @@ void check_optimizers(TrainingSettings s) {
 void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"steps", "weight updates", &s.steps});
   list.push_back({"accumulate", "micro-batches per step", &s.accumulate});
-  list.push_back({"optimizer", "update rule", choice(s.optimizer, {"adamw", "adam", "sgd"})});
-  list.push_back({"schedule", "course of the learning rate",
-                  choice(s.schedule, {"constant", "linear", "cosine", "noam", "wsd"})});
+  list.push_back({"optimizer", "update rule", choice(s.optimizer)});
+  list.push_back({"schedule", "course of the learning rate", choice(s.schedule)});
   list.push_back({"lr", "highest learning rate (noam: factor)", &s.lr});
   list.push_back({"warmup", "steps of linear warm-up", &s.warmup_steps});
   list.push_back({"final-ratio", "last learning rate, as a share of the highest", &s.final_ratio});
@@ -131,7 +95,7 @@ LanguageModelSettings language_model_settings(const std::string& preset) {
 
 std::vector<Field> fields(LanguageModelSettings& settings) {
   std::vector<Field> list;
-  add_model_fields(list, settings.model);
+  add_model_fields(list, settings.model, "layers");
   add_data_fields(list, settings);
   add_batch_fields(list, settings);
   add_training_fields(list, settings);

@@ -12,7 +12,11 @@
 namespace multihead::train {
 
 enum class TokenizerChoice { characters, bpe };
+constexpr auto enum_words(TokenizerChoice) { return std::to_array<std::string_view>({"char", "bpe"}); }
 enum class OptimizerChoice { adamw, adam, sgd };
+constexpr auto enum_words(OptimizerChoice) {
+  return std::to_array<std::string_view>({"adamw", "adam", "sgd"});
+}
 
 /// What every run has: course of the learning rate, optimiser, reports. The loss and the data are the task's.
 struct TrainingSettings {

@@ -18,14 +18,6 @@ namespace {
 
 using models::LanguageModel;
 using models::LanguageModelConfig;
-using models::Positions;
-
-const std::initializer_list<std::pair<const char*, Positions>> kPositions = {
-    {"none", Positions::none},
-    {"learned", Positions::learned},
-    {"sinusoidal", Positions::sinusoidal},
-    {"rotary", Positions::rotary},
-    {"alibi", Positions::alibi}};
 
 void bind_config(nb::module_& m) {
   using C = LanguageModelConfig;
@@ -33,34 +25,8 @@ void bind_config(nb::module_& m) {
       m, "LanguageModelConfig",
       "What a language model is: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),\n"
       "norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
-  bind_fields_init(c, "LanguageModelConfig");
-#define MH_FIELD(name) c.def_rw(#name, &C::name)
-  MH_FIELD(vocab_size), MH_FIELD(context), MH_FIELD(window), MH_FIELD(num_layers), MH_FIELD(num_heads),
-      MH_FIELD(num_kv_heads);
-  MH_FIELD(head_dim), MH_FIELD(embed_dim), MH_FIELD(ffn_dim), MH_FIELD(rotary_base),
-      MH_FIELD(rotary_fraction);
-  MH_FIELD(norm_eps), MH_FIELD(norm_first), MH_FIELD(final_norm), MH_FIELD(gated), MH_FIELD(attention_bias);
-  MH_FIELD(out_bias), MH_FIELD(ffn_bias), MH_FIELD(head_bias), MH_FIELD(tie_embeddings),
-      MH_FIELD(scale_embeddings);
-  MH_FIELD(dropout_p), MH_FIELD(attention_dropout_p), MH_FIELD(ffn_dropout_p), MH_FIELD(init_std);
-  MH_FIELD(qk_norm), MH_FIELD(scaled_residual_init), MH_FIELD(default_linear_init);
-#undef MH_FIELD
-  c.def_prop_rw(
-      "positions",
-      [](const C& x) {
-        for (const auto& [name, value] : kPositions) {
-          if (value == x.positions) return name;
-        }
-        return "none";
-      },
-      [](C& x, const std::string& name) { x.positions = to_enum(name, "positions", kPositions); });
-  bind_named_fields(c);
-  c.def_prop_rw(
-      "rotary_layout",
-      [](const C& x) { return x.rotary_layout == RotaryLayout::halves ? "halves" : "interleaved"; },
-      [](C& x, const std::string& name) { x.rotary_layout = rotary_layout_of(name); });
+  bind_config_fields(c, "LanguageModelConfig");
   c.def_rw("rotary_scaling", &C::rotary_scaling);
-  c.def("__eq__", [](const C& a, const C& b) { return a == b; });
   m.def("language_model_preset", &models::language_model_preset, "name"_a, "'tiny', 'small' or 'tutorial'.");
 }
 

@@ -3,32 +3,21 @@
 
 #include <string>
 
+#include "multihead/models/config_fields.h"
 #include "multihead/nn/norm.h"
 #include "multihead/nn/positions.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/attention/options.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/rotary.h"
-#include "python/src/convert.h"
+#include "python/src/modules.h"
 
 namespace multihead::python {
 
-inline Activation activation_of(const std::string& name) {
-  return to_enum<Activation>(name, "activation",
-                             {{"none", Activation::none},
-                              {"relu", Activation::relu},
-                              {"gelu", Activation::gelu},
-                              {"gelu_tanh", Activation::gelu_tanh},
-                              {"silu", Activation::silu}});
-}
-
+inline Activation activation_of(const std::string& name) { return to_enum<Activation>(name, "activation"); }
+inline nn::NormKind norm_kind_of(const std::string& name) { return to_enum<nn::NormKind>(name, "norm"); }
 inline RotaryLayout rotary_layout_of(const std::string& name) {
-  return to_enum<RotaryLayout>(
-      name, "layout", {{"halves", RotaryLayout::halves}, {"interleaved", RotaryLayout::interleaved}});
-}
-
-inline nn::NormKind norm_kind_of(const std::string& name) {
-  return to_enum<nn::NormKind>(name, "norm", {{"layer", nn::NormKind::layer}, {"rms", nn::NormKind::rms}});
+  return to_enum<RotaryLayout>(name, "layout");
 }
 
 inline EmptyRow empty_row_of(const std::string& name) {
@@ -51,19 +40,29 @@ inline CaptureStage stage_of(const std::string& name) {
                                 {"after_dropout", CaptureStage::after_dropout}});
 }
 
-/// The fields `norm` and `activation` that every model's configuration has, by their names.
+/// c.name: an enum by its words.
+template <class Class, HasWords Enum>
+void bind_words(nb::class_<Class>& c, const char* name, Enum Class::*member) {
+  c.def_prop_rw(
+      name, [member](const Class& x) { return std::string(word_of(x.*member)); },
+      [name, member](Class& x, const std::string& word) { x.*member = to_enum<Enum>(word, name); });
+}
+
+/// A model's configuration: its fields, by keyword and as properties.
 template <class Config>
-void bind_named_fields(nb::class_<Config>& c) {
-  c.def_prop_rw(
-      "norm", [](const Config& x) { return x.norm == nn::NormKind::layer ? "layer" : "rms"; },
-      [](Config& x, const std::string& name) { x.norm = norm_kind_of(name); });
-  c.def_prop_rw(
-      "activation",
-      [](const Config& x) {
-        static const char* const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
-        return names[static_cast<int>(x.activation)];
-      },
-      [](Config& x, const std::string& name) { x.activation = activation_of(name); });
+void bind_config_fields(nb::class_<Config>& c, const char* name) {
+  bind_fields_init(c, name);
+  for (const models::ConfigField<Config>& field : models::config_fields<Config>()) {
+    const auto bind = [&](auto member) {
+      if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(Config().*member)>>) {
+        bind_words(c, field.name, member);
+      } else {
+        c.def_rw(field.name, member);
+      }
+    };
+    std::visit(bind, field.member);
+  }
+  c.def("__eq__", [](const Config& a, const Config& b) { return a == b; });
 }
 
 }  // namespace multihead::python

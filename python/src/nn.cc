@@ -92,9 +92,7 @@ void bind_norms(nb::module_& m) {
 }
 
 nn::SinusoidLayout sinusoid_layout_of(const std::string& name) {
-  return to_enum<nn::SinusoidLayout>(
-      name, "layout",
-      {{"interleaved", nn::SinusoidLayout::interleaved}, {"halves", nn::SinusoidLayout::halves}});
+  return to_enum<nn::SinusoidLayout>(name, "layout");
 }
 
 void bind_positions(nb::module_& m) {

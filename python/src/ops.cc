@@ -176,13 +176,6 @@ void bind_layers(nb::module_& m) {
       "reduction"_a = "mean", "Cross-entropy from logits [..., V] and targets [...].");
 }
 
-RotaryScaling::Kind scaling_kind_of(const std::string& name) {
-  using Kind = RotaryScaling::Kind;
-  return to_enum<Kind>(
-      name, "kind",
-      {{"none", Kind::none}, {"linear", Kind::linear}, {"llama3", Kind::llama3}, {"yarn", Kind::yarn}});
-}
-
 void bind_rotary_scaling(nb::module_& m) {
   using S = RotaryScaling;
   nb::class_<S> c(m, "RotaryScaling",
@@ -193,13 +186,7 @@ void bind_rotary_scaling(nb::module_& m) {
   c.def_rw("low_freq_factor", &S::low_freq_factor).def_rw("high_freq_factor", &S::high_freq_factor);
   c.def_rw("beta_fast", &S::beta_fast).def_rw("beta_slow", &S::beta_slow);
   c.def_rw("attention_factor", &S::attention_factor).def_rw("truncate", &S::truncate);
-  c.def_prop_rw(
-      "kind",
-      [](const S& s) {
-        static const char* const names[] = {"none", "linear", "llama3", "yarn"};
-        return names[static_cast<int>(s.kind)];
-      },
-      [](S& s, const std::string& name) { s.kind = scaling_kind_of(name); });
+  bind_words(c, "kind", &S::kind);
   c.def("__eq__", [](const S& a, const S& b) { return a == b; });
 }
 

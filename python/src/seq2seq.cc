@@ -3,7 +3,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/translate.h"
-#include "multihead/models/marian.h"
+#include "multihead/models/hugging_face.h"
 #include "multihead/train/seq2seq_run.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
@@ -15,41 +15,15 @@
 namespace multihead::python {
 namespace {
 
-using models::Positions;
 using models::Seq2Seq;
 using models::Seq2SeqConfig;
 
 void bind_config(nb::module_& m) {
-  using C = Seq2SeqConfig;
-  nb::class_<C> c(
+  nb::class_<Seq2SeqConfig> c(
       m, "Seq2SeqConfig",
       "What an encoder-decoder model is: sizes, positions ('sinusoidal', 'learned'), norm ('layer', "
       "'rms'),\nactivation, biases, shared embeddings, dropout. Fields are keyword arguments.");
-  bind_fields_init(c, "Seq2SeqConfig");
-#define MH_FIELD(name) c.def_rw(#name, &C::name)
-  MH_FIELD(source_vocab_size), MH_FIELD(target_vocab_size), MH_FIELD(max_positions), MH_FIELD(num_heads);
-  MH_FIELD(encoder_layers), MH_FIELD(decoder_layers), MH_FIELD(embed_dim), MH_FIELD(ffn_dim);
-  MH_FIELD(norm_eps), MH_FIELD(norm_first), MH_FIELD(final_norm), MH_FIELD(bias), MH_FIELD(output_bias);
-  MH_FIELD(share_embeddings), MH_FIELD(tie_output), MH_FIELD(scale_embeddings), MH_FIELD(init_std);
-  MH_FIELD(dropout_p), MH_FIELD(attention_dropout_p), MH_FIELD(ffn_dropout_p);
-  MH_FIELD(pad_id), MH_FIELD(eos_id), MH_FIELD(decoder_start_id);
-#undef MH_FIELD
-  c.def_prop_rw(
-      "positions", [](const C& x) { return x.positions == Positions::learned ? "learned" : "sinusoidal"; },
-      [](C& x, const std::string& name) {
-        x.positions = to_enum<Positions>(
-            name, "positions", {{"sinusoidal", Positions::sinusoidal}, {"learned", Positions::learned}});
-      });
-  c.def_prop_rw(
-      "sinusoid_layout",
-      [](const C& x) { return x.sinusoid_layout == nn::SinusoidLayout::halves ? "halves" : "interleaved"; },
-      [](C& x, const std::string& name) {
-        x.sinusoid_layout = to_enum<nn::SinusoidLayout>(
-            name, "sinusoid_layout",
-            {{"interleaved", nn::SinusoidLayout::interleaved}, {"halves", nn::SinusoidLayout::halves}});
-      });
-  bind_named_fields(c);
-  c.def("__eq__", [](const C& a, const C& b) { return a == b; });
+  bind_config_fields(c, "Seq2SeqConfig");
 }
 
 models::TokenBatch to_batch(const char* who, nb::handle tokens, nb::handle lengths) {

@@ -1,15 +1,12 @@
 // Rotary positions in config.json, as transformers 4 and 5 write them.
 #include <optional>
 
-#include "multihead/models/hugging_face-inl.h"
+#include "multihead/models/family-inl.h"
 
 namespace multihead::models::detail {
 namespace {
 
 using Kind = RotaryScaling::Kind;
-
-// In the order of the enum; "dynamic" and "longrope" change with the length of the text.
-const std::vector<std::string> kKinds = {"default", "linear", "llama3", "yarn"};
 
 double yarn_attention_factor(io::ConfigReader& rope, double factor) {
   const double given = rope.number_or("attention_factor", 0, kPositive);
@@ -24,7 +21,7 @@ RotaryScaling read_scaling(io::ConfigReader& rope, int64_t context) {
   expect_value(rope, "partial_rotary_factor", 1);
   RotaryScaling s;
   const char* key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
-  s.kind = static_cast<Kind>(rope.choice_or(key, kKinds, 0));
+  s.kind = read_word(rope, key, std::optional(Kind::none));
   // Those of the other kinds are passed over, as transformers does.
   rope.ignore({"type", "rope_type", "rope_theta", "factor", "original_max_position_embeddings",
                "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
@@ -52,8 +49,7 @@ RotaryScaling read_scaling(io::ConfigReader& rope, int64_t context) {
 
 Json rope_json(const LanguageModelConfig& c) {
   const RotaryScaling& s = c.rotary_scaling;
-  Json rope =
-      Json::object({{"rope_type", kKinds[static_cast<size_t>(s.kind)]}, {"rope_theta", c.rotary_base}});
+  Json rope = Json::object({{"rope_type", stored(s.kind)}, {"rope_theta", c.rotary_base}});
   if (s.kind == Kind::none) return rope;
   rope["factor"] = s.factor;
   if (s.kind == Kind::linear) return rope;
@@ -69,8 +65,6 @@ Json rope_json(const LanguageModelConfig& c) {
   }
   return rope;
 }
-
-}  // namespace
 
 void read_rotary(io::ConfigReader& config, LanguageModelConfig& c) {
   const double base = config.number_or("rope_theta", 10000, kPositive);
@@ -90,6 +84,8 @@ void read_rotary(io::ConfigReader& config, LanguageModelConfig& c) {
   }
 }
 
+}  // namespace
+
 ExtraTensor rotary_buffers(const LanguageModelConfig& c) {
   // Some versions saved them before they were scaled, some after.
   return constant_tensor(
@@ -105,10 +101,14 @@ ExtraTensor rotary_buffers(const LanguageModelConfig& c) {
       1e-4);
 }
 
-void write_rotary(const LanguageModelConfig& c, Json& json) {
-  json["rope_theta"] = c.rotary_base;
-  json["rope_parameters"] = rope_json(c);
-  if (c.rotary_scaling.kind != Kind::none) json["rope_scaling"] = rope_json(c);
+ConfigKey<LanguageModelConfig> rotary_key() {
+  return {"rope_theta",
+          [](io::ConfigReader& r, const std::string&, LanguageModelConfig& c) { read_rotary(r, c); },
+          [](const LanguageModelConfig& c, const std::string& key, Json& json) {
+            json[key] = c.rotary_base;
+            json["rope_parameters"] = rope_json(c);
+            if (c.rotary_scaling.kind != Kind::none) json["rope_scaling"] = rope_json(c);
+          }};
 }
 
 }  // namespace multihead::models::detail

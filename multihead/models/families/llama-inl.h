@@ -1,0 +1,30 @@
+// What Llama shares with the families that differ from it by a field or two. Internal to models.
+#pragma once
+
+#include "multihead/models/family-inl.h"
+
+namespace multihead::models::detail {
+
+using LlamaKeys = ConfigKeys<LanguageModelConfig>;
+
+/// How transformers' defaults differ between the families.
+struct LlamaDefaults {
+  int64_t num_kv_heads = 0;  ///< where a file does not name it; 0, and null: num_heads
+  int64_t head_dim = 0;
+};
+
+/// Llama with other rows of config.json behind its own, and other models of its kind: rotary positions, RMS
+/// norm before each sub-layer, gated networks.
+Family<LanguageModelConfig> like_llama(const char* name, const char* architecture,
+                                       bool (*expresses)(const LanguageModelConfig&), const LlamaKeys& keys,
+                                       LlamaDefaults defaults = {});
+bool is_like_llama(const LanguageModelConfig& c);
+
+/// What each layer attends to, where a file says so: all layers must be of the one kind that the rest says.
+LlamaKeys::value_type layer_types();
+/// Layers from max_window_layers on have a window; ours have one for all or none.
+LlamaKeys::value_type refuse_windows();
+/// One field for the biases of all four projections.
+LlamaKeys::value_type attention_bias();
+
+}  // namespace multihead::models::detail

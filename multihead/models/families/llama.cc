@@ -1,0 +1,142 @@
+#include "multihead/models/families/llama-inl.h"
+
+#include "multihead/core/error.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = LanguageModelConfig;
+using R = Row<C>;
+using Reader = io::ConfigReader;
+
+LlamaKeys common_keys(LlamaDefaults defaults) {
+  R::Key kv_heads = R::field("num_key_value_heads", &C::num_kv_heads, 0);
+  kv_heads.read = [=](Reader& r, const std::string& key, C& c) {
+    c.num_kv_heads = r.find(key) == nullptr ? defaults.num_kv_heads : r.integer_or(key, 0, kSize);
+  };
+  return {R::field("vocab_size", &C::vocab_size),
+          R::field("max_position_embeddings", &C::context),
+          R::field("hidden_size", &C::embed_dim),
+          R::field("intermediate_size", &C::ffn_dim),
+          R::field("num_hidden_layers", &C::num_layers),
+          R::field("num_attention_heads", &C::num_heads),
+          kv_heads,
+          R::field("head_dim", &C::head_dim, defaults.head_dim),
+          R::field("hidden_act", &C::activation, Activation::silu),
+          R::field("rms_norm_eps", &C::norm_eps, 1e-6),
+          R::field("attention_dropout", &C::attention_dropout_p, 0),
+          R::field("initializer_range", &C::init_std, 0.02),
+          R::field("tie_word_embeddings", &C::tie_embeddings, false),
+          rotary_key(),
+          R::only("is_encoder_decoder", false),
+          R::nothing("max_sequence_length"),  // of Llama's first conversions; nobody reads them
+          R::nothing("max_window_layers")};
+}
+
+void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
+  const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
+  for (const char* kind : {"weight", "bias"}) {
+    const bool bias = kind[0] == 'b';
+    if (!bias || c.attention_bias) {
+      const std::string attention = theirs + "self_attn.";
+      map.push_back({ours + "self_attn.in_proj_" + kind,
+                     {{attention + "q_proj." + kind, query_rows},
+                      {attention + "k_proj." + kind, key_rows},
+                      {attention + "v_proj." + kind, key_rows}}});
+    }
+    if (!bias || c.out_bias) {
+      map.push_back({ours + "self_attn.out_proj." + kind, {{theirs + "self_attn.o_proj." + kind}}});
+    }
+    if (!bias || c.ffn_bias) {
+      map.push_back(
+          {ours + "linear1." + kind,
+           {{theirs + "mlp.gate_proj." + kind, c.ffn_dim}, {theirs + "mlp.up_proj." + kind, c.ffn_dim}}});
+      map.push_back({ours + "linear2." + kind, {{theirs + "mlp.down_proj." + kind}}});
+    }
+  }
+  if (c.qk_norm) {
+    map.push_back({ours + "self_attn.q_norm.weight", {{theirs + "self_attn.q_norm.weight"}}});
+    map.push_back({ours + "self_attn.k_norm.weight", {{theirs + "self_attn.k_norm.weight"}}});
+  }
+  map.push_back({ours + "norm1.weight", {{theirs + "input_layernorm.weight"}}});
+  map.push_back({ours + "norm2.weight", {{theirs + "post_attention_layernorm.weight"}}});
+}
+
+WeightMap map(const C& c) {
+  WeightMap map = {{"token_embedding.weight", {{"model.embed_tokens.weight"}}},
+                   {"final_norm.weight", {{"model.norm.weight"}}}};
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    add_layer(map, c, concat("layers.", i, "."), concat("model.layers.", i, "."));
+  }
+  if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
+  return map;
+}
+
+std::vector<ExtraTensor> extras(const C& c) {
+  std::vector<ExtraTensor> list = {rotary_buffers(c)};
+  if (c.tie_embeddings) list.push_back(repeated_tensor("lm_head.weight", "model.embed_tokens.weight"));
+  return list;
+}
+
+bool is_llama(const C& c) {
+  return is_like_llama(c) && c.window == 0 && c.attention_bias == c.out_bias && !c.qk_norm;
+}
+
+}  // namespace
+
+bool is_like_llama(const C& c) {
+  return c.positions == Positions::rotary && c.rotary_layout == RotaryLayout::halves &&
+         c.rotary_fraction == 1 && c.norm == nn::NormKind::rms && c.norm_first && c.final_norm && c.gated &&
+         !c.head_bias && !c.scale_embeddings;
+}
+
+LlamaKeys::value_type layer_types() {
+  return {"layer_types", [](Reader& r, const std::string& key, C& c) {
+            const std::string kind = c.window > 0 ? "sliding_attention" : "full_attention";
+            for (const std::string& given : r.strings_or(key, {})) {
+              if (given != kind) r.fail(key, concat("must be ", quote(kind), " for all, got ", quote(given)));
+            }
+          }};
+}
+
+LlamaKeys::value_type refuse_windows() {
+  return {"use_sliding_window", [](Reader& r, const std::string& key, C& c) {
+            if (!r.boolean_or(key, false)) return;
+            const bool typed = r.has("layer_types");  // which then says more
+            if (!typed && r.integer_or("max_window_layers", 28) >= c.num_layers) return;
+            if (!typed) r.fail(key, "true is not supported");
+          }};
+}
+
+LlamaKeys::value_type attention_bias() {
+  R::Key row = R::field("attention_bias", &C::attention_bias, false);
+  row.read = [](Reader& r, const std::string& key, C& c) {
+    c.attention_bias = c.out_bias = r.boolean_or(key, false);
+  };
+  return row;
+}
+
+Family<C> like_llama(const char* name, const char* architecture, bool (*expresses)(const C&),
+                     const LlamaKeys& keys, LlamaDefaults defaults) {
+  Family<C> family = {.name = name,
+                      .architecture = architecture,
+                      .expresses = expresses,
+                      .keys = common_keys(defaults),
+                      .map = map,
+                      .extras = extras};
+  family.keys.insert(family.keys.end(), keys.begin(), keys.end());
+  C& c = family.defaults;
+  c.positions = Positions::rotary;
+  c.norm = nn::NormKind::rms;
+  c.gated = true;
+  c.attention_bias = c.out_bias = c.ffn_bias = false;
+  return family;
+}
+
+Family<C> llama() {
+  return like_llama("llama", "LlamaForCausalLM", is_llama,
+                    {attention_bias(), R::field("mlp_bias", &C::ffn_bias, false),
+                     R::only("use_sliding_window", false), R::only("sliding_window", Json()), layer_types()});
+}
+
+}  // namespace multihead::models::detail

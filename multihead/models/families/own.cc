@@ -1,0 +1,49 @@
+// Our own layout, for what no other family expresses: the fields under their own names, the weights too.
+#include "multihead/models/family-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+template <class Config>
+ConfigKeys<Config> field_keys() {
+  using R = Row<Config>;
+  ConfigKeys<Config> keys;
+  for (const ConfigField<Config>& field : config_fields<Config>()) {
+    if (field.stored == Stored::training) continue;
+    std::visit(
+        [&](auto member) {
+          keys.push_back(field.stored == Stored::always ? R::field(field.name, member)
+                                                        : R::field_or_same(field.name, member));
+        },
+        field.member);
+  }
+  return keys;
+}
+
+}  // namespace
+
+Family<LanguageModelConfig> own_language_model() {
+  using C = LanguageModelConfig;
+  ConfigKeys<C> keys = field_keys<C>();
+  // Scaled frequencies are read before "rotary_base", which is told last.
+  const ConfigKey<C> rotary = rotary_key();
+  keys.insert(keys.begin(), {rotary.name, rotary.read});
+  keys.push_back({rotary.name, {}, [=](const C& c, const std::string& key, Json& json) {
+                    if (c.rotary_scaling != RotaryScaling{}) rotary.write(c, key, json);
+                  }});
+  return {.name = "multihead",
+          .architecture = "LanguageModel",
+          .expresses = [](const C&) { return true; },
+          .keys = std::move(keys)};
+}
+
+Family<Seq2SeqConfig> own_seq2seq() {
+  using C = Seq2SeqConfig;
+  return {.name = "multihead_seq2seq",
+          .architecture = "Seq2Seq",
+          .expresses = [](const C&) { return true; },
+          .keys = field_keys<C>(),
+          .defaults = {.activation = Activation::gelu, .dropout_p = 0}};
+}
+
+}  // namespace multihead::models::detail

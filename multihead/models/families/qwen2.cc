@@ -1,0 +1,25 @@
+// Qwen 2: biases of queries, keys and values.
+#include "multihead/models/families/llama-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = LanguageModelConfig;
+using R = Row<C>;
+
+bool is_qwen2(const C& c) {
+  return is_like_llama(c) && c.window == 0 && c.attention_bias && !c.out_bias && !c.ffn_bias && !c.qk_norm;
+}
+
+}  // namespace
+
+Family<C> qwen2() {
+  Family<C> family = like_llama("qwen2", "Qwen2ForCausalLM", is_qwen2,
+                                {refuse_windows(), R::nothing("sliding_window"), R::nothing("attention_bias"),
+                                 R::only("use_mrope", false), layer_types()},
+                                {.num_kv_heads = 32});
+  family.defaults.attention_bias = true;
+  return family;
+}
+
+}  // namespace multihead::models::detail

@@ -1,0 +1,25 @@
+// Qwen 3: norms of queries and keys.
+#include "multihead/models/families/llama-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = LanguageModelConfig;
+using R = Row<C>;
+
+bool is_qwen3(const C& c) {
+  return is_like_llama(c) && c.window == 0 && c.attention_bias == c.out_bias && !c.ffn_bias && c.qk_norm;
+}
+
+}  // namespace
+
+Family<C> qwen3() {
+  Family<C> family =
+      like_llama("qwen3", "Qwen3ForCausalLM", is_qwen3,
+                 {attention_bias(), refuse_windows(), R::nothing("sliding_window"), layer_types()},
+                 {.num_kv_heads = 32, .head_dim = 128});
+  family.defaults.qk_norm = true;
+  return family;
+}
+
+}  // namespace multihead::models::detail

@@ -1,0 +1,44 @@
+// A family of models as files have it. Each is one file of families/ and one line of families.cc. Internal to
+// models.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "multihead/models/config_keys-inl.h"
+#include "multihead/models/weight_map.h"
+
+namespace multihead::models::detail {
+
+template <class Config>
+struct Family {
+  std::string name;          ///< "model_type" in config.json
+  std::string architecture;  ///< the class that transformers loads it as
+  bool (*expresses)(const Config&);
+  ConfigKeys<Config> keys;  ///< in the order in which they are written
+  Config defaults = {};     ///< what "model_type" alone says
+  /// None: our own names.
+  WeightMap (*map)(const Config&) = nullptr;
+  std::string prefix = {};  ///< of names in the map, which files may lack
+  std::vector<ExtraTensor> (*extras)(const Config&) = nullptr;
+  /// Tensors that its readers want besides the map's.
+  void (*complete)(const Config&, io::TensorMap&) = nullptr;
+  /// What only the weights tell.
+  Config (*settle)(Config, const io::SafetensorsFile&) = nullptr;
+};
+
+/// All of a kind of models; the last is our own, which expresses everything.
+template <class Config>
+const std::vector<Family<Config>>& families();
+template <>
+const std::vector<Family<LanguageModelConfig>>& families();
+template <>
+const std::vector<Family<Seq2SeqConfig>>& families();
+
+/// "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (4), and for both when written.
+/// Fails for kinds of scaling that we do not have.
+ConfigKey<LanguageModelConfig> rotary_key();
+/// The frequencies that transformers once saved with each layer.
+ExtraTensor rotary_buffers(const LanguageModelConfig& c);
+
+}  // namespace multihead::models::detail
