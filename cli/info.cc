@@ -44,7 +44,7 @@ class Info : public Verb {
     const bool windowed = loaded.model.config().window > 0;
     return {models::config_to_json(loaded.model.config()),
             nn::parameter_count(loaded.model),
-            static_cast<int64_t>(nn::decode_state_bytes(loaded.model.plan({.ring = windowed}))),
+            static_cast<int64_t>(nn::decode_state_bytes(loaded.model.state_options({.ring = windowed}))),
             windowed ? "one text of any length" : "one full context",
             {{"tokenizer", loaded.tokenizer}}};
   }

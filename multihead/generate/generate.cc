@@ -92,10 +92,10 @@ Tensor step(const models::LanguageModel& model, std::vector<Row>& rows, nn::Deco
 
 nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t rows, int64_t longest_prompt,
                                      const GenerateOptions& options) {
-  return model.plan({.batch = rows,
-                     .capacity = std::max<int64_t>(longest_prompt + options.max_new_tokens, 1),
-                     .ring = model.config().window > 0,
-                     .dtype = options.cache_dtype});
+  return model.state_options({.batch = rows,
+                              .capacity = std::max<int64_t>(longest_prompt + options.max_new_tokens, 1),
+                              .ring = model.config().window > 0,
+                              .dtype = options.cache_dtype});
 }
 
 std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,

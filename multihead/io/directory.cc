@@ -21,10 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "multihead-manifest";
 
-std::string join(const std::string& folder, const std::string& name) {
-  return (fs::path(folder) / name).string();
-}
-
 [[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
   throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
 }
@@ -132,6 +128,15 @@ void check_ours(const std::string& path, const std::string& run) {
 std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
 
 }  // namespace
+
+std::string join(const std::string& folder, const std::string& name) {
+  return (fs::path(folder) / name).string();
+}
+
+std::string not_a_file(const std::string& path) {
+  const Node node = node_at(path);
+  return node == Node::absent || node == Node::file ? "" : concat("is ", node_name(node), ", not a file");
+}
 
 const ManifestEntry* Manifest::find(std::string_view name) const {
   for (const ManifestEntry& entry : files) {

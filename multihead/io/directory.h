@@ -11,6 +11,11 @@
 
 namespace multihead::io {
 
+/// folder/name
+std::string join(const std::string& folder, const std::string& name);
+/// "is a symbolic link, not a file"; empty: a file, or nothing there.
+std::string not_a_file(const std::string& path);
+
 struct ManifestEntry {
   std::string name;
   uint64_t bytes = 0;

@@ -17,10 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string join(const std::string& folder, const std::string& name) {
-  return (fs::path(folder) / name).string();
-}
-
 [[noreturn]] void fail(std::string_view what, const std::string& path) {
   const int error = errno;
   throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
@@ -47,9 +43,7 @@ Manifest manifest_of(const std::string& folder) {
 
 // Empty: absent, or listed and unchanged.
 std::string foreign_file(const std::string& path, const ManifestEntry* entry, Look look) {
-  const Node node = node_at(path);
-  if (node == Node::absent) return "";
-  if (node != Node::file) return concat("is ", node_name(node), ", not a file");
+  if (node_at(path) != Node::file) return not_a_file(path);
   if (entry == nullptr) return "was not written by multihead";
   const bool same = look == Look::bytes ? is_unchanged(path, *entry)
                                         : FileReader(path, Links::refuse).size() == entry->bytes;
@@ -104,14 +98,14 @@ std::string interrupted_save(const std::string& folder) {
 std::vector<std::string> foreign_files(const std::string& folder, const FileSet& set, Look look) {
   std::vector<std::string> foreign;
   Manifest manifest;
-  const Node node = node_at(join(folder, Manifest::kFile));
+  const std::string path = join(folder, Manifest::kFile);
   try {
-    if (node == Node::file) manifest = read_manifest(folder);
+    if (node_at(path) == Node::file) manifest = read_manifest(folder);
   } catch (const FormatError&) {
     foreign.push_back(concat(quote(Manifest::kFile), " is not multihead's, or damaged"));
   }
-  if (node != Node::file && node != Node::absent) {
-    foreign.push_back(concat(quote(Manifest::kFile), " is ", node_name(node), ", not a file"));
+  if (const std::string reason = not_a_file(path); !reason.empty()) {
+    foreign.push_back(concat(quote(Manifest::kFile), " ", reason));
   }
   for (const std::string& name : set) {
     const std::string reason = foreign_file(join(folder, name), manifest.find(name), look);

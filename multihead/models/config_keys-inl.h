@@ -104,26 +104,28 @@ struct Row {
   using Reader = io::ConfigReader;
   using Name = const std::string&;
 
+  /// Written as `member` is.
+  template <class T, class Read>
+  static Key key(Name name, T Config::*member, Read read) {
+    return {name, read, [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); }};
+  }
   /// A field under this name. Missing or null: `fallback`, if there is one.
   template <class T>
   static Key field(Name name, T Config::*member, std::optional<std::type_identity_t<T>> fallback = {}) {
-    const auto read = [=](Reader& r, Name key, Config& c) {
-      c.*member = read_field(r, key, member, fallback);
-    };
-    return {name, read, [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); }};
+    return key(name, member,
+               [=](Reader& r, Name key, Config& c) { c.*member = read_field(r, key, member, fallback); });
   }
-  /// The same; missing or null: what it already is.
+  /// Missing or null: what another field is, or what it already is itself.
   template <class T>
-  static Key field_or_same(Name name, T Config::*member) {
-    const auto read = [=](Reader& r, Name key, Config& c) {
-      c.*member = read_field(r, key, member, {c.*member});
-    };
-    return {name, read, [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); }};
+  static Key field_or(Name name, T Config::*member, T Config::*other) {
+    return key(name, member, [=](Reader& r, Name key, Config& c) {
+      c.*member = read_field(r, key, member, std::optional(c.*other));
+    });
   }
   /// Written for transformers, which has two fields where we have one; not read.
   template <class T>
   static Key copy(Name name, T Config::*member) {
-    return {name, {}, [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); }};
+    return key(name, member, nullptr);
   }
   /// Written, and read as `only`.
   static Key constant(Name name, const Json& value) {
@@ -138,7 +140,11 @@ struct Row {
   static Key alias(Name name, const std::string& original) {
     return {name, [=](Reader& r, Name key, Config&) { expect_same(r, key, original); }};
   }
-  static Key nothing(Name name) { return {name}; }
+  /// Keys that change nothing here.
+  static ConfigKeys<Config> with_nothing(ConfigKeys<Config> keys, std::initializer_list<const char*> names) {
+    for (const char* name : names) keys.push_back({name});
+    return keys;
+  }
 };
 
 /// Keys of every config.json of transformers that change no logits: names, labels, outputs, training, and

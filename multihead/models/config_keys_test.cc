@@ -9,6 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/io/json.h"
+#include "multihead/models/config_fields.h"
 #include "multihead/models/generation_config.h"
 #include "multihead/models/hugging_face.h"
 
@@ -114,6 +115,43 @@ TEST(ConfigKeysTest, KeysWithOneMeaningMustHaveIt) {
   EXPECT_EQ(config_error("marian", "forced_eos_token_id", Json()), "accepted");
   EXPECT_THAT(config_error("marian", "model_type", "t5"), HasSubstr("is \"t5\", which is not read"));
   EXPECT_THAT(config_error("marian", "model_type", "qwen3"), HasSubstr("is \"qwen3\", a language model"));
+}
+
+// Another value that makes sense on its own.
+template <class T>
+T another(T value) {
+  if constexpr (std::is_same_v<T, bool>) return !value;
+  if constexpr (std::is_enum_v<T>) return value == T() ? T(1) : T();
+  if constexpr (std::is_same_v<T, double>) return value > 0 ? value / 2 : 0.25;
+  return static_cast<T>(static_cast<int64_t>(value) > 1 ? static_cast<int64_t>(value) / 2 : 2);
+}
+
+// Not inline: GCC 12 takes members of the other types for uninitialised ones.
+template <class Config>
+[[gnu::noinline]] void change(Config& config, const ConfigField<Config>& field) {
+  std::visit([&](auto member) { config.*member = another(config.*member); }, field.member);
+}
+
+template <class Config, class Read>
+void expect_fields_survive(const Config& config, Read read) {
+  const Config before = resolved(config);
+  for (const ConfigField<Config>& field : config_fields<Config>()) {
+    Config changed = before;
+    change(changed, field);
+    if (changed.positions == Positions::none) changed.positions = Positions::learned;  // translators take it
+    EXPECT_FALSE(changed == before) << field.name;
+    EXPECT_TRUE(read(config_to_json(changed), "config.json") == changed) << field.name;
+  }
+}
+
+TEST(ConfigKeysTest, EveryFieldIsWrittenAndRead) {
+  LanguageModelConfig c;
+  c.vocab_size = 20, c.num_kv_heads = 2;
+  c.positions = Positions::alibi;  // in our own layout, which has room for all fields
+  expect_fields_survive(c, config_from_json);
+  Seq2SeqConfig pair;
+  pair.source_vocab_size = 20, pair.share_embeddings = false;
+  expect_fields_survive(pair, seq2seq_config_from_json);
 }
 
 // Tensors that files hold besides the weights are accepted where they say what the config says.

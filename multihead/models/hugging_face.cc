@@ -56,19 +56,15 @@ Json to_json(const Config& config) {
 template <class Config>
 Config from_json(io::ConfigReader& reader, const std::string& where, const Family<Config>& family) {
   Config c = family.defaults;
-  if (family.map != nullptr) {
-    read_keys(reader, family.keys, c);
-  } else {
-    read_rows(reader, family.keys, c);
-    reader.ignore({"architectures", "torch_dtype", "multihead"});
-    reader.refuse_unknown();
-  }
+  family.map != nullptr ? read_keys(reader, family.keys, c) : read_rows(reader, family.keys, c);
   std::optional<io::ConfigReader> training;
   each_training_field<Config>([&](const char* name, auto member) {
     if (!training) training = reader.optional_child("multihead");
     if (training) c.*member = read_field(*training, name, member, std::optional(c.*member));
   });
   if (training) training->refuse_unknown();
+  reader.ignore({"architectures", "torch_dtype"});
+  reader.refuse_unknown();
   try {
     return resolved(c);
   } catch (const std::invalid_argument& error) {

@@ -335,7 +335,7 @@ int64_t LanguageModel::longest() const {
   return endless ? int64_t{1} << 31 : config_.context;
 }
 
-nn::DecodeStateOptions LanguageModel::plan(const LanguageModelState& o) const {
+nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o) const {
   MH_CHECK(!o.ring || config_.window > 0, ValueError, "LanguageModel: a ring needs a model with a window");
   MH_CHECK(!o.ring || o.chunk > 0, ValueError, "LanguageModel: chunk must be positive, got ", o.chunk);
   const Dtype own = token_embedding.weight.dtype(), dtype = o.dtype.value_or(own);

@@ -80,7 +80,7 @@ struct LanguageModelCall {
   std::vector<AttentionCapture>* capture = nullptr;  ///< one per layer
 };
 
-/// What a decoding state is to hold; see LanguageModel::plan().
+/// What a decoding state is to hold; see LanguageModel::state_options().
 struct LanguageModelState {
   int64_t batch = 1;
   int64_t capacity = 0;  ///< tokens per row; 0: as many as the model reads
@@ -113,9 +113,9 @@ class LanguageModel {
   /// there is no end: the distances are always those of training.
   int64_t longest() const;
   /// The sizes of a state; nn::decode_state_bytes() of them is its memory.
-  nn::DecodeStateOptions plan(const LanguageModelState& options) const;
+  nn::DecodeStateOptions state_options(const LanguageModelState& options) const;
   nn::DecodeState make_state(const LanguageModelState& options) const {
-    return nn::make_decode_state(plan(options));
+    return nn::make_decode_state(state_options(options));
   }
   nn::DecodeState make_state(int64_t batch, int64_t capacity = 0) const {
     return make_state({.batch = batch, .capacity = capacity});

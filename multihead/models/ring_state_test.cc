@@ -155,19 +155,20 @@ TEST(RingStateTest, ItGoesBackAsFarAsItRemembers) {
 TEST(RingStateTest, MemoryIsPlannedAndBadRequestsAreNamed) {
   const LanguageModel m = model(Positions::rotary);
   for (const auto dtype : {Dtype::f32, Dtype::bf16}) {
-    const nn::DecodeStateOptions plan = m.plan({.batch = 3, .ring = true, .chunk = 64, .dtype = dtype});
+    const nn::DecodeStateOptions plan =
+        m.state_options({.batch = 3, .ring = true, .chunk = 64, .dtype = dtype});
     EXPECT_EQ(plan.capacity, kWindow + 64 + 254);
     EXPECT_EQ(nn::decode_state_bytes(plan),
               static_cast<size_t>(3 * 2 * 2 * (6 + 6) * plan.capacity) * size_of(dtype));
     EXPECT_EQ(nn::make_decode_state(plan).bytes(), nn::decode_state_bytes(plan));
   }
-  EXPECT_EQ(m.plan({.capacity = 100, .ring = true}).window, 0);  // a full state is smaller
+  EXPECT_EQ(m.state_options({.capacity = 100, .ring = true}).window, 0);  // a full state is smaller
   EXPECT_EQ(m.longest(), int64_t{1} << 31);
   EXPECT_EQ(model(Positions::learned).longest(), 1100);
-  EXPECT_THROW(model(Positions::rotary, 1, 0).plan({.ring = true}), ValueError);
+  EXPECT_THROW(model(Positions::rotary, 1, 0).state_options({.ring = true}), ValueError);
   EXPECT_THROW(model(Positions::rotary, 1, -1), ValueError);
-  EXPECT_THROW(m.plan({.ring = true, .chunk = 0}), ValueError);
-  EXPECT_THROW(m.plan({.dtype = Dtype::f64}), DtypeError);
+  EXPECT_THROW(m.state_options({.ring = true, .chunk = 0}), ValueError);
+  EXPECT_THROW(m.state_options({.dtype = Dtype::f64}), DtypeError);
   EXPECT_THROW(nn::make_decode_state({.num_layers = 1,
                                       .num_kv_heads = 1,
                                       .head_dim = 2,

@@ -68,7 +68,7 @@ TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tok
   });
   TextLoss total;
   auto add = [&](std::span<const int64_t> begins, int64_t length) {
-    const TokenBatch batch = gather_windows(tokens, begins, length);
+    const WindowBatch batch = gather_windows(tokens, begins, length);
     const int64_t count = batch.tokens.numel();
     total.nats += model.loss(batch.tokens, batch.targets).item() * static_cast<double>(count);
     total.tokens += count;

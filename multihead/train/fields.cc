@@ -101,6 +101,11 @@ Json to_json(const Field& field) {
                     field.value);
 }
 
+std::vector<Field> identity(std::vector<Field> fields) {
+  std::erase_if(fields, [](const Field& field) { return field.free_on_resume; });
+  return fields;
+}
+
 Json to_json(const std::vector<Field>& fields) {
   Json object = Json::object();
   for (const Field& field : fields) object[key_of(field)] = to_json(field);

@@ -65,6 +65,8 @@ void assign(const Field& field, std::string_view text);
 /// Reads a value from JSON; throws FormatError.
 void assign(const Field& field, const Json& value);
 Json to_json(const Field& field);
+/// Those that a resumed run must share.
+std::vector<Field> identity(std::vector<Field> fields);
 /// {"weight_decay": 0.1, …}: names with underscores.
 Json to_json(const std::vector<Field>& fields);
 /// Members without a field throw FormatError; fields without a member keep their value.

@@ -108,7 +108,7 @@ Task::Loss LanguageModelTask::loss(int64_t index) {
   for (int64_t row = 0; row < settings_.batch; ++row) {
     begins.push_back(order_.begin(index * settings_.batch + row));
   }
-  const TokenBatch batch = gather_windows(data_.training, begins, settings_.model.context);
+  const WindowBatch batch = gather_windows(data_.training, begins, settings_.model.context);
   Rng rng(static_cast<uint64_t>(settings_.seed),
           kDropoutStreams + static_cast<uint64_t>(index) * kStreamsPerBatch);
   return {model_.loss(batch.tokens, batch.targets, {.rng = &rng}, settings_.label_smoothing),

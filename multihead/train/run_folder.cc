@@ -15,13 +15,9 @@ namespace fs = std::filesystem;
 // Known to be the run's by train_config.json beside them. The model's files are known by their manifest.
 constexpr const char* kOwnFiles[] = {io::kRunFile, kMetricsFile, kMetricsTable, kSummaryFile};
 
-std::string join(const std::string& folder, const std::string& name) {
-  return (fs::path(folder) / name).string();
-}
-
 // The number of the run in the folder; "": one of an earlier version, whose records had none. None: no run.
 std::optional<std::string> run_in(const std::string& folder) {
-  const std::string path = join(folder, io::kRunFile);
+  const std::string path = io::join(folder, io::kRunFile);
   if (node_at(path) != Node::file) return std::nullopt;
   try {
     const Json record = Json::parse(read_file(path, uint64_t{16} << 20, Links::refuse), path);
@@ -37,10 +33,10 @@ std::optional<std::string> run_in(const std::string& folder) {
 std::vector<std::string> foreign_own_files(const std::string& folder, bool has_run) {
   std::vector<std::string> foreign;
   for (const char* name : kOwnFiles) {
-    const Node node = node_at(join(folder, name));
+    const Node node = node_at(io::join(folder, name));
     if (node == Node::absent || (node == Node::file && has_run)) continue;
     const std::string reason =
-        node == Node::file ? "was not written by a run here" : concat("is ", node_name(node), ", not a file");
+        node == Node::file ? "was not written by a run here" : io::not_a_file(io::join(folder, name));
     foreign.push_back(concat(quote(name), " ", reason));
   }
   return foreign;
@@ -48,14 +44,12 @@ std::vector<std::string> foreign_own_files(const std::string& folder, bool has_r
 
 std::vector<std::string> foreign_model(const std::string& folder, const std::string& run, io::Look look) {
   // Earlier versions wrote no manifest: its record stands for the files, as long as they are files.
-  const bool has_manifest = node_at(join(folder, io::Manifest::kFile)) != Node::absent;
+  const bool has_manifest = node_at(io::join(folder, io::Manifest::kFile)) != Node::absent;
   if (run.empty() && !has_manifest) {
     std::vector<std::string> foreign;
     for (const std::string& name : io::kModelFolderFiles) {
-      const Node node = node_at(join(folder, name));
-      if (node != Node::absent && node != Node::file) {
-        foreign.push_back(concat(quote(name), " is ", node_name(node), ", not a file"));
-      }
+      const std::string reason = io::not_a_file(io::join(folder, name));
+      if (!reason.empty()) foreign.push_back(concat(quote(name), " ", reason));
     }
     return foreign;
   }
@@ -103,7 +97,8 @@ RunFolder::RunFolder(std::string path, bool resume, bool overwrite) : path_(std:
   if (!resume) return;
   const std::vector<io::CheckpointInfo> found = io::list_checkpoints(path_);
   if (!found.empty()) checkpoint_ = found.back();
-  MH_CHECK(checkpoint_ || node_at(join(path_, "config.json")) == Node::absent, ValueError, "train: ", path_,
+  MH_CHECK(checkpoint_ || node_at(io::join(path_, "config.json")) == Node::absent, ValueError,
+           "train: ", path_,
            " holds a model but no checkpoint to go on from; overwrite it or choose another folder");
 }
 
@@ -130,7 +125,7 @@ void RunFolder::write_summary(const Json& summary) {
 }
 
 void RunFolder::remove(const char* name) const {
-  const std::string path = join(path_, name);
+  const std::string path = io::join(path_, name);
   std::error_code error;
   fs::remove(path, error);
   MH_CHECK(!error, IoError, "cannot remove ", quote(path, 400), ": ", error.message());

@@ -88,7 +88,7 @@ TEST_F(Seq2SeqRunTest, ARunLeavesAModelThatLoadsAndIsWhatItMeasured) {
   EXPECT_LT(summary.validation->loss(), summary.progress.first_loss);
   const std::string folder = (root_ / "a").string();
   const models::Seq2Seq model = models::load_seq2seq(folder);
-  EXPECT_TRUE(models::is_marian(model.config()));
+  EXPECT_EQ(models::family_of(model.config()), "marian");
   const PairTokenizers tokenizers = load_pair_tokenizers(folder);
   EXPECT_TRUE(tokenizers.shared);
   const auto pairs = encode_pairs(text::read_pairs(root_ / "valid.tsv"), tokenizers.source, tokenizers.target,

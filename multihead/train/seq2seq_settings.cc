@@ -71,9 +71,7 @@ void check(const Seq2SeqSettings& s) {
 
 Json identity_of(const Seq2SeqSettings& settings) {
   Seq2SeqSettings copy = settings;
-  std::vector<Field> list = fields(copy);
-  std::erase_if(list, [](const Field& field) { return field.free_on_resume; });
-  return to_json(list);
+  return to_json(identity(fields(copy)));
 }
 
 }  // namespace multihead::train

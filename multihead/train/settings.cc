@@ -155,9 +155,7 @@ void check(const LanguageModelSettings& s) {
 
 Json identity_of(const LanguageModelSettings& settings) {
   LanguageModelSettings copy = settings;
-  std::vector<Field> list = fields(copy);
-  std::erase_if(list, [](const Field& field) { return field.free_on_resume; });
-  return to_json(list);
+  return to_json(identity(fields(copy)));
 }
 
 }  // namespace multihead::train

@@ -50,9 +50,9 @@ int64_t permuted(int64_t index, int64_t count, uint64_t seed, uint64_t round) {
   return static_cast<int64_t>(at);
 }
 
-TokenBatch gather_windows(const text::TokenView& text, std::span<const int64_t> begins, int64_t context) {
+WindowBatch gather_windows(const text::TokenView& text, std::span<const int64_t> begins, int64_t context) {
   const auto rows = static_cast<int64_t>(begins.size());
-  TokenBatch batch{Tensor::empty({rows, context}, Dtype::i32), Tensor::empty({rows, context}, Dtype::i32)};
+  WindowBatch batch{Tensor::empty({rows, context}, Dtype::i32), Tensor::empty({rows, context}, Dtype::i32)};
   const auto tokens = batch.tokens.span<int32_t>(), targets = batch.targets.span<int32_t>();
   const auto length = static_cast<size_t>(context);
   std::vector<int32_t> window(length + 1);  // one read for both

@@ -30,11 +30,11 @@ class WindowOrder {
 /// inside. `count` >= 1.
 int64_t permuted(int64_t index, int64_t count, uint64_t seed, uint64_t round);
 
-struct TokenBatch {
+struct WindowBatch {
   Tensor tokens, targets;  ///< [B, T] i32; targets are the tokens one further
 };
 
 /// One row per entry of `begins`. Throws ValueError if a row would pass the end.
-TokenBatch gather_windows(const text::TokenView& text, std::span<const int64_t> begins, int64_t context);
+WindowBatch gather_windows(const text::TokenView& text, std::span<const int64_t> begins, int64_t context);
 
 }  // namespace multihead::train

@@ -71,7 +71,7 @@ TEST(WindowsTest, TargetsAreTheTokensOneFurther) {
   std::vector<int32_t> text(40);
   std::iota(text.begin(), text.end(), 100);
   const std::vector<int64_t> begins = {0, 7, 32};
-  const TokenBatch batch = gather_windows(std::span<const int32_t>(text), begins, 7);
+  const WindowBatch batch = gather_windows(std::span<const int32_t>(text), begins, 7);
   ASSERT_EQ(batch.tokens.shape(), (Shape{3, 7}));
   for (int64_t row = 0; row < 3; ++row) {
     for (int64_t i = 0; i < 7; ++i) {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/enum_words.h"
 #include "multihead/core/tensor.h"
 #include "python/src/gil.h"
 
@@ -65,14 +64,6 @@ Enum to_enum(const std::string& text, const char* what,
     known += known.empty() ? "'" : ", '";
     known += std::string(name) + "'";
   }
-  throw nb::value_error((std::string(what) + " must be one of " + known + ", got '" + text + "'").c_str());
-}
-
-template <HasWords Enum>
-Enum to_enum(const std::string& text, const char* what) {
-  if (const auto value = value_of<Enum>(text)) return *value;
-  std::string known;
-  for (const std::string& word : word_list<Enum>()) known += (known.empty() ? "'" : ", '") + word + "'";
   throw nb::value_error((std::string(what) + " must be one of " + known + ", got '" + text + "'").c_str());
 }
 

@@ -146,7 +146,7 @@ void bind_language_model(nb::module_& m) {
       "state_bytes",
       [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
               nb::handle dtype) {
-        return nn::decode_state_bytes(model.plan(sizes(batch, capacity, ring, chunk, dtype)));
+        return nn::decode_state_bytes(model.state_options(sizes(batch, capacity, ring, chunk, dtype)));
       },
       "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
       "dtype"_a = nb::none(), "The memory of make_state(), before it is taken.");

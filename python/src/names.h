@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "multihead/core/enum_words.h"
 #include "multihead/models/config_fields.h"
 #include "multihead/nn/norm.h"
 #include "multihead/nn/positions.h"
@@ -13,6 +14,14 @@
 #include "python/src/modules.h"
 
 namespace multihead::python {
+
+template <HasWords Enum>
+Enum to_enum(const std::string& text, const char* what) {
+  if (const auto value = value_of<Enum>(text)) return *value;
+  std::string known;
+  for (const std::string& word : word_list<Enum>()) known += (known.empty() ? "'" : ", '") + word + "'";
+  throw nb::value_error((std::string(what) + " must be one of " + known + ", got '" + text + "'").c_str());
+}
 
 inline Activation activation_of(const std::string& name) { return to_enum<Activation>(name, "activation"); }
 inline nn::NormKind norm_kind_of(const std::string& name) { return to_enum<nn::NormKind>(name, "norm"); }

@@ -73,14 +73,15 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "is_recording": "Tape",
 }
 INTERNAL = {  # reason: names
-    "only C++ needs a type for it": "Dual ScoreIndex MaskBlock Visitor Module CacheUpdate Family "
+    "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields add_model_fields",
+    "only C++ needs a type for it": "Dual ScoreIndex MaskBlock Visitor Module CacheUpdate "
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
-    "how folders of Hugging Face are read and written": "family_of family_name config_to_json config_from_json "
-    "weight_map matrix_weights check_size is_marian load_weights identity_map export_weights import_weights resolved "
+    "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
+    "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights resolved "
     "seq2seq_config_from_json open_weights repeated_tensor constant_tensor",
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
     "load_generation_config apply",
-    "files below checkpoints": "checkpoint_path IntegerRange NumberRange ConfigReader ManifestEntry Manifest "
+    "files below checkpoints": "checkpoint_path join not_a_file IntegerRange NumberRange ConfigReader ManifestEntry Manifest "
     "DirectoryWriter write_directory_atomically remove_directory_atomically read_manifest verify_directory_sizes "
     "verify_directory TensorInfo SafetensorsHeader parse_safetensors_header write_safetensors save_json load_json "
     "path_to_json path_from_json "
@@ -95,16 +96,16 @@ INTERNAL = {  # reason: names
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
     "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "
     "PairBatches loop_options run_task make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
-    "Seq2SeqTask average_checkpoints fields identity_of language_model_presets seq2seq_presets parse_integer "
+    "Seq2SeqTask average_checkpoints fields identity identity_of language_model_presets seq2seq_presets parse_integer "
     "OptimizerChoice add_report_fields "
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
-    "gather_windows permuted Seq2SeqStep",
+    "gather_windows WindowBatch permuted Seq2SeqStep",
 }
 
 MEMBERS = {  # C++ member: what does it in Python
     "DecodeState.bytes": "models.DecodeState.nbytes",
     "DecodeState.make_room": "models.DecodeState.room",  # calls make it
-    "LanguageModel.plan": "models.LanguageModel.state_bytes",
+    "LanguageModel.state_options": "models.LanguageModel.state_bytes",
     "MultiHeadAttention.options": "nn.MultiHeadAttention.scale",  # a property each
     "Norm.add": "add_layer_norm",
 }

@@ -16,37 +16,31 @@ bool is_gpt2(const C& c) {
 
 ConfigKeys<C> keys() {
   using R = Row<C>;
-  return {R::field("vocab_size", &C::vocab_size),
-          R::field("n_positions", &C::context),
-          R::alias("max_position_embeddings", "n_positions"),
-          R::field("n_embd", &C::embed_dim),
-          R::alias("hidden_size", "n_embd"),
-          R::field("n_layer", &C::num_layers),
-          R::alias("num_hidden_layers", "n_layer"),
-          R::field("n_head", &C::num_heads),
-          R::alias("num_attention_heads", "n_head"),
-          R::field("n_inner", &C::ffn_dim, 0),
-          R::field("activation_function", &C::activation, Activation::gelu_tanh),
-          R::field("resid_pdrop", &C::dropout_p, 0.1),
-          R::copy("embd_pdrop", &C::dropout_p),
-          R::field("attn_pdrop", &C::attention_dropout_p, 0.1),
-          R::field("layer_norm_epsilon", &C::norm_eps, 1e-5),
-          R::field("initializer_range", &C::init_std, 0.02),
-          R::field("tie_word_embeddings", &C::tie_embeddings, true),
-          R::only("scale_attn_weights", true),
-          R::only("scale_attn_by_inverse_layer_idx", false),
-          R::only("is_encoder_decoder", false),
-          R::nothing("reorder_and_upcast_attn"),  // precision of half types
-          R::nothing("n_ctx"),                    // n_positions, before it was named so
-          R::nothing("n_special"),                // the first GPT's
-          R::nothing("predict_special_tokens"),
-          R::nothing("summary_type"),
-          R::nothing("summary_use_proj"),
-          R::nothing("summary_activation"),
-          R::nothing("summary_proj_to_labels"),
-          R::nothing("summary_first_dropout"),
-          R::nothing("summary_last_dropout"),
-          R::nothing("hidden_dropout")};
+  return R::with_nothing({R::field("vocab_size", &C::vocab_size),
+                          R::field("n_positions", &C::context),
+                          R::alias("max_position_embeddings", "n_positions"),
+                          R::field("n_embd", &C::embed_dim),
+                          R::alias("hidden_size", "n_embd"),
+                          R::field("n_layer", &C::num_layers),
+                          R::alias("num_hidden_layers", "n_layer"),
+                          R::field("n_head", &C::num_heads),
+                          R::alias("num_attention_heads", "n_head"),
+                          R::field("n_inner", &C::ffn_dim, 0),
+                          R::field("activation_function", &C::activation, Activation::gelu_tanh),
+                          R::field("resid_pdrop", &C::dropout_p, 0.1),
+                          R::copy("embd_pdrop", &C::dropout_p),
+                          R::field("attn_pdrop", &C::attention_dropout_p, 0.1),
+                          R::field("layer_norm_epsilon", &C::norm_eps, 1e-5),
+                          R::field("initializer_range", &C::init_std, 0.02),
+                          R::field("tie_word_embeddings", &C::tie_embeddings, true),
+                          R::only("scale_attn_weights", true),
+                          R::only("scale_attn_by_inverse_layer_idx", false),
+                          R::only("is_encoder_decoder", false)},
+                         {"reorder_and_upcast_attn",              // precision of half types
+                          "n_ctx",                                // n_positions, before it was named so
+                          "n_special", "predict_special_tokens",  // the first GPT's
+                          "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+                          "summary_first_dropout", "summary_last_dropout", "hidden_dropout"});
 }
 
 void add_layer(WeightMap& map, const std::string& ours, const std::string& theirs) {

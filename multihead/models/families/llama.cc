@@ -10,8 +10,7 @@ using R = Row<C>;
 using Reader = io::ConfigReader;
 
 LlamaKeys common_keys(LlamaDefaults defaults) {
-  R::Key kv_heads = R::field("num_key_value_heads", &C::num_kv_heads, 0);
-  kv_heads.read = [=](Reader& r, const std::string& key, C& c) {
+  const auto kv_heads = [=](Reader& r, const std::string& key, C& c) {
     c.num_kv_heads = r.find(key) == nullptr ? defaults.num_kv_heads : r.integer_or(key, 0, kSize);
   };
   return {R::field("vocab_size", &C::vocab_size),
@@ -20,7 +19,7 @@ LlamaKeys common_keys(LlamaDefaults defaults) {
           R::field("intermediate_size", &C::ffn_dim),
           R::field("num_hidden_layers", &C::num_layers),
           R::field("num_attention_heads", &C::num_heads),
-          kv_heads,
+          R::key("num_key_value_heads", &C::num_kv_heads, kv_heads),
           R::field("head_dim", &C::head_dim, defaults.head_dim),
           R::field("hidden_act", &C::activation, Activation::silu),
           R::field("rms_norm_eps", &C::norm_eps, 1e-6),
@@ -29,8 +28,8 @@ LlamaKeys common_keys(LlamaDefaults defaults) {
           R::field("tie_word_embeddings", &C::tie_embeddings, false),
           rotary_key(),
           R::only("is_encoder_decoder", false),
-          R::nothing("max_sequence_length"),  // of Llama's first conversions; nobody reads them
-          R::nothing("max_window_layers")};
+          {"max_sequence_length"},  // of Llama's first conversions; nobody reads it
+          {"max_window_layers"}};
 }
 
 void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
@@ -109,11 +108,9 @@ LlamaKeys::value_type refuse_windows() {
 }
 
 LlamaKeys::value_type attention_bias() {
-  R::Key row = R::field("attention_bias", &C::attention_bias, false);
-  row.read = [](Reader& r, const std::string& key, C& c) {
+  return R::key("attention_bias", &C::attention_bias, [](Reader& r, const std::string& key, C& c) {
     c.attention_bias = c.out_bias = r.boolean_or(key, false);
-  };
-  return row;
+  });
 }
 
 Family<C> like_llama(const char* name, const char* architecture, bool (*expresses)(const C&),

@@ -21,48 +21,21 @@ bool is_marian(const C& c) {
 
 // Both stacks of a Marian model share a size here.
 R::Key same_size(const std::string& decoder, const std::string& encoder, int64_t C::*member) {
-  R::Key row = R::copy(decoder, member);
-  row.read = [=](Reader& r, const std::string& key, C&) {
-    const int64_t size = r.integer(encoder, kSize);
-    if (r.integer_or(key, size, kSize) != size) r.fail(key, concat("must equal ", encoder));
-  };
-  return row;
+  return R::key(decoder, member, [=](Reader& r, const std::string& key, C& c) {
+    if (r.integer_or(key, c.*member, kSize) != c.*member) r.fail(key, concat("must equal ", encoder));
+  });
+}
+
+void read_shared(Reader& r, const std::string& key, C& c) {
+  c.share_embeddings = r.boolean_or(key, true);
+  if (c.share_embeddings && c.target_vocab_size != c.source_vocab_size) {
+    r.fail("decoder_vocab_size", concat("must equal vocab_size where ", key, " is true"));
+  }
 }
 
 // A sentence that is as long as it may be ends with the end token, here always.
-R::Key forced_end() {
-  R::Key row = R::copy("forced_eos_token_id", &C::eos_id);
-  row.read = [](Reader& r, const std::string& key, C& c) {
-    if (r.has(key) && r.integer(key, kSizeOrNone) != c.eos_id) r.fail(key, "must equal eos_token_id");
-  };
-  return row;
-}
-
-R::Key target_size() {
-  R::Key row = R::copy("decoder_vocab_size", &C::target_vocab_size);
-  row.read = [](Reader& r, const std::string& key, C& c) {
-    c.target_vocab_size = r.integer_or(key, c.source_vocab_size, kSize);
-  };
-  return row;
-}
-
-R::Key shared_embeddings() {
-  R::Key row = R::copy("share_encoder_decoder_embeddings", &C::share_embeddings);
-  row.read = [](Reader& r, const std::string& key, C& c) {
-    c.share_embeddings = r.boolean_or(key, true);
-    if (c.share_embeddings && c.target_vocab_size != c.source_vocab_size) {
-      r.fail("decoder_vocab_size", concat("must equal vocab_size where ", key, " is true"));
-    }
-  };
-  return row;
-}
-
-R::Key start() {
-  R::Key row = R::copy("decoder_start_token_id", &C::decoder_start_id);
-  row.read = [](Reader& r, const std::string& key, C& c) {
-    c.decoder_start_id = r.integer_or(key, c.pad_id, kSizeOrNone);
-  };
-  return row;
+void read_forced_end(Reader& r, const std::string& key, C& c) {
+  if (r.has(key) && r.integer(key, kSizeOrNone) != c.eos_id) r.fail(key, "must equal eos_token_id");
 }
 
 // Marian has no field for it.
@@ -80,43 +53,42 @@ R::Key output_bias() {
 }
 
 ConfigKeys<C> keys() {
-  return {R::field("vocab_size", &C::source_vocab_size),
-          target_size(),
-          R::field("max_position_embeddings", &C::max_positions),
-          R::field("d_model", &C::embed_dim),
-          R::alias("hidden_size", "d_model"),
-          R::field("encoder_layers", &C::encoder_layers),
-          R::alias("num_hidden_layers", "encoder_layers"),
-          R::field("decoder_layers", &C::decoder_layers),
-          R::field("encoder_attention_heads", &C::num_heads),
-          R::alias("num_attention_heads", "encoder_attention_heads"),
-          same_size("decoder_attention_heads", "encoder_attention_heads", &C::num_heads),
-          R::field("encoder_ffn_dim", &C::ffn_dim),
-          same_size("decoder_ffn_dim", "encoder_ffn_dim", &C::ffn_dim),
-          R::field("activation_function", &C::activation, Activation::gelu),
-          R::field("dropout", &C::dropout_p, 0.1),
-          R::field("attention_dropout", &C::attention_dropout_p, 0),
-          R::field("activation_dropout", &C::ffn_dropout_p, 0),
-          R::field("init_std", &C::init_std, 0.02),
-          R::field("scale_embedding", &C::scale_embeddings, false),
-          shared_embeddings(),
-          R::field("tie_word_embeddings", &C::tie_output, true),
-          R::constant("is_encoder_decoder", true),
-          R::field("pad_token_id", &C::pad_id),
-          R::field("eos_token_id", &C::eos_id),
-          forced_end(),
-          start(),
-          output_bias(),
-          R::only("is_decoder", false),
-          R::only("normalize_before", false),
-          R::only("normalize_embedding", false),
-          R::only("static_position_embeddings", true),
-          R::only("add_final_layer_norm", false),
-          R::only("add_bias_logits", false),
-          R::only("force_bos_token_to_be_generated", false),
-          R::nothing("encoder_layerdrop"),
-          R::nothing("decoder_layerdrop"),
-          R::nothing("extra_pos_embeddings")};  // Bart's, of no meaning for sinusoids
+  return R::with_nothing({R::field("vocab_size", &C::source_vocab_size),
+                          R::field_or("decoder_vocab_size", &C::target_vocab_size, &C::source_vocab_size),
+                          R::field("max_position_embeddings", &C::max_positions),
+                          R::field("d_model", &C::embed_dim),
+                          R::alias("hidden_size", "d_model"),
+                          R::field("encoder_layers", &C::encoder_layers),
+                          R::alias("num_hidden_layers", "encoder_layers"),
+                          R::field("decoder_layers", &C::decoder_layers),
+                          R::field("encoder_attention_heads", &C::num_heads),
+                          R::alias("num_attention_heads", "encoder_attention_heads"),
+                          same_size("decoder_attention_heads", "encoder_attention_heads", &C::num_heads),
+                          R::field("encoder_ffn_dim", &C::ffn_dim),
+                          same_size("decoder_ffn_dim", "encoder_ffn_dim", &C::ffn_dim),
+                          R::field("activation_function", &C::activation, Activation::gelu),
+                          R::field("dropout", &C::dropout_p, 0.1),
+                          R::field("attention_dropout", &C::attention_dropout_p, 0),
+                          R::field("activation_dropout", &C::ffn_dropout_p, 0),
+                          R::field("init_std", &C::init_std, 0.02),
+                          R::field("scale_embedding", &C::scale_embeddings, false),
+                          R::key("share_encoder_decoder_embeddings", &C::share_embeddings, read_shared),
+                          R::field("tie_word_embeddings", &C::tie_output, true),
+                          R::constant("is_encoder_decoder", true),
+                          R::field("pad_token_id", &C::pad_id),
+                          R::field("eos_token_id", &C::eos_id),
+                          R::key("forced_eos_token_id", &C::eos_id, read_forced_end),
+                          R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::pad_id),
+                          output_bias(),
+                          R::only("is_decoder", false),
+                          R::only("normalize_before", false),
+                          R::only("normalize_embedding", false),
+                          R::only("static_position_embeddings", true),
+                          R::only("add_final_layer_norm", false),
+                          R::only("add_bias_logits", false),
+                          R::only("force_bos_token_to_be_generated", false)},
+                         {"encoder_layerdrop", "decoder_layerdrop",
+                          "extra_pos_embeddings"});  // Bart's, of no meaning for sinusoids
 }
 
 void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs) {

@@ -11,19 +11,17 @@ bool is_mistral(const C& c) {
   return is_like_llama(c) && c.window > 0 && !c.attention_bias && !c.out_bias && !c.ffn_bias && !c.qk_norm;
 }
 
-R::Key sliding_window() {
-  R::Key row = R::field("sliding_window", &C::window);
-  row.read = [](io::ConfigReader& r, const std::string& key, C& c) {
-    c.window = r.find(key) == nullptr ? 4096 : r.integer_or(key, 0, kSize);  // null: none
-  };
-  return row;
+void read_window(io::ConfigReader& r, const std::string& key, C& c) {
+  c.window = r.find(key) == nullptr ? 4096 : r.integer_or(key, 0, kSize);  // null: none
 }
 
 }  // namespace
 
 Family<C> mistral() {
-  return like_llama("mistral", "MistralForCausalLM", is_mistral,
-                    {sliding_window(), R::only("attention_bias", false), layer_types()}, {.num_kv_heads = 8});
+  return like_llama(
+      "mistral", "MistralForCausalLM", is_mistral,
+      {R::key("sliding_window", &C::window, read_window), R::only("attention_bias", false), layer_types()},
+      {.num_kv_heads = 8});
 }
 
 }  // namespace multihead::models::detail

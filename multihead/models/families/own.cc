@@ -13,7 +13,7 @@ ConfigKeys<Config> field_keys() {
     std::visit(
         [&](auto member) {
           keys.push_back(field.stored == Stored::always ? R::field(field.name, member)
-                                                        : R::field_or_same(field.name, member));
+                                                        : R::field_or(field.name, member, member));
         },
         field.member);
   }

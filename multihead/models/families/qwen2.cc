@@ -14,10 +14,10 @@ bool is_qwen2(const C& c) {
 }  // namespace
 
 Family<C> qwen2() {
-  Family<C> family = like_llama("qwen2", "Qwen2ForCausalLM", is_qwen2,
-                                {refuse_windows(), R::nothing("sliding_window"), R::nothing("attention_bias"),
-                                 R::only("use_mrope", false), layer_types()},
-                                {.num_kv_heads = 32});
+  Family<C> family = like_llama(
+      "qwen2", "Qwen2ForCausalLM", is_qwen2,
+      {refuse_windows(), {"sliding_window"}, {"attention_bias"}, R::only("use_mrope", false), layer_types()},
+      {.num_kv_heads = 32});
   family.defaults.attention_bias = true;
   return family;
 }

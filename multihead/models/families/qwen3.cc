@@ -5,7 +5,6 @@ namespace multihead::models::detail {
 namespace {
 
 using C = LanguageModelConfig;
-using R = Row<C>;
 
 bool is_qwen3(const C& c) {
   return is_like_llama(c) && c.window == 0 && c.attention_bias == c.out_bias && !c.ffn_bias && c.qk_norm;
@@ -14,10 +13,9 @@ bool is_qwen3(const C& c) {
 }  // namespace
 
 Family<C> qwen3() {
-  Family<C> family =
-      like_llama("qwen3", "Qwen3ForCausalLM", is_qwen3,
-                 {attention_bias(), refuse_windows(), R::nothing("sliding_window"), layer_types()},
-                 {.num_kv_heads = 32, .head_dim = 128});
+  Family<C> family = like_llama("qwen3", "Qwen3ForCausalLM", is_qwen3,
+                                {attention_bias(), refuse_windows(), {"sliding_window"}, layer_types()},
+                                {.num_kv_heads = 32, .head_dim = 128});
   family.defaults.qk_norm = true;
   return family;
 }
