@@ -20,6 +20,7 @@ struct ConfigKey {
   std::function<void(io::ConfigReader&, const std::string& key, Config&)> read = {};
   /// None: read only.
   std::function<void(const Config&, const std::string& key, Json&)> write = {};
+  const ConfigField<Config>* field = nullptr;  ///< that it holds
 };
 
 template <class Config>
@@ -77,25 +78,30 @@ Json stored(T value) {
   }
 }
 
-/// A field under any name: its row of config_fields() says what it must be.
+/// Null: not in the table.
 template <class Config, class T>
-T read_field(io::ConfigReader& reader, const std::string& key, T Config::*member, std::optional<T> fallback) {
-  if constexpr (std::is_enum_v<T>) return read_word(reader, key, fallback);
-  if constexpr (std::is_same_v<T, bool>)
-    return fallback ? reader.boolean_or(key, *fallback) : reader.boolean(key);
+const ConfigField<Config>* row_of(T Config::*member) {
   for (const ConfigField<Config>& field : config_fields<Config>()) {
     const auto* const found = std::get_if<T Config::*>(&field.member);
-    if (found == nullptr || *found != member) continue;
-    if constexpr (std::is_same_v<T, int64_t>) {
-      const io::IntegerRange range = field.range.integer;
-      return fallback ? reader.integer_or(key, *fallback, range) : reader.integer(key, range);
-    }
-    if constexpr (std::is_same_v<T, double>) {
-      const io::NumberRange range = field.range.number;
-      return fallback ? reader.number_or(key, *fallback, range) : reader.number(key, range);
-    }
+    if (found != nullptr && *found == member) return &field;
   }
-  reader.fail(key, "has no row in config_fields()");
+  return nullptr;
+}
+
+/// A field under any name: its row says what it must be.
+template <class Config, class T>
+T read_field(io::ConfigReader& reader, const std::string& key, T Config::*member, std::optional<T> fallback) {
+  if constexpr (std::is_enum_v<T>) {
+    return read_word(reader, key, fallback);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return fallback ? reader.boolean_or(key, *fallback) : reader.boolean(key);
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    const io::IntegerRange range = row_of(member)->range.integer;
+    return fallback ? reader.integer_or(key, *fallback, range) : reader.integer(key, range);
+  } else {
+    const io::NumberRange range = row_of(member)->range.number;
+    return fallback ? reader.number_or(key, *fallback, range) : reader.number(key, range);
+  }
 }
 
 template <class Config>
@@ -107,7 +113,8 @@ struct Row {
   /// Written as `member` is.
   template <class T, class Read>
   static Key key(Name name, T Config::*member, Read read) {
-    return {name, read, [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); }};
+    const auto write = [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); };
+    return {name, read, write, row_of(member)};
   }
   /// A field under this name. Missing or null: `fallback`, if there is one.
   template <class T>

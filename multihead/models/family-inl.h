@@ -12,11 +12,11 @@ namespace multihead::models::detail {
 
 template <class Config>
 struct Family {
-  std::string name;          ///< "model_type" in config.json
-  std::string architecture;  ///< the class that transformers loads it as
-  bool (*expresses)(const Config&);
-  ConfigKeys<Config> keys;  ///< in the order in which they are written
-  Config defaults = {};     ///< what "model_type" alone says
+  std::string name;                  ///< "model_type" in config.json
+  std::string architecture;          ///< the class that transformers loads it as
+  bool (*expresses)(const Config&);  ///< but for fields stored `later`: those have a key or their default
+  ConfigKeys<Config> keys;           ///< in the order in which they are written
+  Config defaults = {};              ///< what "model_type" alone says
   /// None: our own names.
   WeightMap (*map)(const Config&) = nullptr;
   std::string prefix = {};  ///< of names in the map, which files may lack

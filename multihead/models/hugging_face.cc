@@ -22,11 +22,27 @@ const Family<Config>* family_named(const std::string& name) {
   return found == all.end() ? nullptr : &*found;
 }
 
-/// The first that expresses what is resolved.
+// Fields that came later and that the family lacks must be what they are without being said.
+template <class Config>
+bool can_hold(const Family<Config>& family, const Config& config) {
+  if (family.map == nullptr) return true;
+  const auto is_held = [&](const ConfigField<Config>& field) {
+    return std::any_of(family.keys.begin(), family.keys.end(),
+                       [&](const auto& key) { return key.field == &field; });
+  };
+  const std::vector<ConfigField<Config>>& fields = config_fields<Config>();
+  return std::all_of(fields.begin(), fields.end(), [&](const ConfigField<Config>& field) {
+    const auto is_default = [&](auto member) { return config.*member == family.defaults.*member; };
+    return field.stored != Stored::later || is_held(field) || std::visit(is_default, field.member);
+  });
+}
+
+// The first that expresses what is resolved.
 template <class Config>
 const Family<Config>& family_for(const Config& config) {
   const std::vector<Family<Config>>& all = families<Config>();
-  return *std::find_if(all.begin(), all.end(), [&](const auto& f) { return f.expresses(config); });
+  return *std::find_if(all.begin(), all.end(),
+                       [&](const auto& f) { return f.expresses(config) && can_hold(f, config); });
 }
 
 // Fields that only training needs: a list of {name, member}, empty for encoder-decoder models.

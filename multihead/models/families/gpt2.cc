@@ -8,10 +8,9 @@ namespace {
 using C = LanguageModelConfig;
 
 bool is_gpt2(const C& c) {
-  return c.window == 0 && c.positions == Positions::learned && c.norm == nn::NormKind::layer &&
-         c.norm_first && c.final_norm && !c.gated && !c.qk_norm && c.attention_bias && c.out_bias &&
-         c.ffn_bias && !c.head_bias && !c.scale_embeddings && c.num_kv_heads == c.num_heads &&
-         c.head_dim * c.num_heads == c.embed_dim;
+  return c.positions == Positions::learned && c.norm == nn::NormKind::layer && c.norm_first && c.final_norm &&
+         !c.gated && c.attention_bias && c.out_bias && c.ffn_bias && !c.head_bias && !c.scale_embeddings &&
+         c.num_kv_heads == c.num_heads && c.head_dim * c.num_heads == c.embed_dim;
 }
 
 ConfigKeys<C> keys() {

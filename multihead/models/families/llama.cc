@@ -77,16 +77,13 @@ std::vector<ExtraTensor> extras(const C& c) {
   return list;
 }
 
-bool is_llama(const C& c) {
-  return is_like_llama(c) && c.window == 0 && c.attention_bias == c.out_bias && !c.qk_norm;
-}
+bool is_llama(const C& c) { return is_like_llama(c) && c.attention_bias == c.out_bias; }
 
 }  // namespace
 
 bool is_like_llama(const C& c) {
-  return c.positions == Positions::rotary && c.rotary_layout == RotaryLayout::halves &&
-         c.rotary_fraction == 1 && c.norm == nn::NormKind::rms && c.norm_first && c.final_norm && c.gated &&
-         !c.head_bias && !c.scale_embeddings;
+  return c.positions == Positions::rotary && c.norm == nn::NormKind::rms && c.norm_first && c.final_norm &&
+         c.gated && !c.head_bias && !c.scale_embeddings;
 }
 
 LlamaKeys::value_type layer_types() {

@@ -8,7 +8,7 @@ using C = LanguageModelConfig;
 using R = Row<C>;
 
 bool is_mistral(const C& c) {
-  return is_like_llama(c) && c.window > 0 && !c.attention_bias && !c.out_bias && !c.ffn_bias && !c.qk_norm;
+  return is_like_llama(c) && c.window > 0 && !c.attention_bias && !c.out_bias && !c.ffn_bias;
 }
 
 void read_window(io::ConfigReader& r, const std::string& key, C& c) {

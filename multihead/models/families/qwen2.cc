@@ -7,9 +7,7 @@ namespace {
 using C = LanguageModelConfig;
 using R = Row<C>;
 
-bool is_qwen2(const C& c) {
-  return is_like_llama(c) && c.window == 0 && c.attention_bias && !c.out_bias && !c.ffn_bias && !c.qk_norm;
-}
+bool is_qwen2(const C& c) { return is_like_llama(c) && c.attention_bias && !c.out_bias && !c.ffn_bias; }
 
 }  // namespace
 

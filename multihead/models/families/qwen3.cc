@@ -6,9 +6,7 @@ namespace {
 
 using C = LanguageModelConfig;
 
-bool is_qwen3(const C& c) {
-  return is_like_llama(c) && c.window == 0 && c.attention_bias == c.out_bias && !c.ffn_bias && c.qk_norm;
-}
+bool is_qwen3(const C& c) { return is_like_llama(c) && c.attention_bias == c.out_bias && !c.ffn_bias; }
 
 }  // namespace
 

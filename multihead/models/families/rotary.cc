@@ -108,7 +108,8 @@ ConfigKey<LanguageModelConfig> rotary_key() {
             json[key] = c.rotary_base;
             json["rope_parameters"] = rope_json(c);
             if (c.rotary_scaling.kind != Kind::none) json["rope_scaling"] = rope_json(c);
-          }};
+          },
+          row_of(&LanguageModelConfig::rotary_base)};
 }
 
 }  // namespace multihead::models::detail
