@@ -126,7 +126,7 @@ ConfigKeys<C> make_keys() {
        R::only("penalty_alpha", 0),
        R::only("token_healing", false)},
       {"bos_token_id", "pad_token_id",  // read with the model or the tokenizer
-       // What is returned, how it is computed, and where it came from.
+                                        // What is returned, how it is computed, and where it came from.
        "num_return_sequences", "output_scores", "output_logits", "return_dict_in_generate",
        "return_legacy_cache", "remove_invalid_values", "cache_implementation", "cache_config",
        "max_cache_len", "low_memory", "prefill_chunk_size", "compile_config", "disable_compile",
