@@ -82,7 +82,8 @@ INTERNAL = {  # reason: names
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
     "load_generation_config apply",
     "files below checkpoints": "checkpoint_path join not_a_file IntegerRange NumberRange ConfigReader "
-    "ManifestEntry Manifest DirectoryWriter write_directory_atomically remove_directory_atomically read_manifest verify_directory_sizes "
+    "ManifestEntry Manifest DirectoryWriter write_directory_atomically remove_directory_atomically "
+    "read_manifest verify_directory_sizes "
     "verify_directory TensorInfo SafetensorsHeader parse_safetensors_header write_safetensors save_json load_json "
     "path_to_json path_from_json "
     "FolderLock RunFolder Staging random_id is_id write_staged find_leftovers remove_leftovers foreign_directory "
