@@ -87,8 +87,8 @@ ScoreMod to_score_mod(nb::handle object) {
 void raise_faults(const std::string& who, const Mask& mask, nb::handle score_mod) {
   int faults = 0;
   if (const auto program = to_score_program(score_mod)) faults |= program->take_faults();
-  for (const MaskPart& part : mask.parts()) {
-    if (const ScoreProgram* program = program_of(part)) faults |= program->take_faults();
+  for (const auto& part : mask.parts()) {
+    if (const ScoreProgram* program = program_of(*part)) faults |= program->take_faults();
   }
   raise(who, faults);
 }

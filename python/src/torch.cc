@@ -8,7 +8,6 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/ops/attention/call-inl.h"
-#include "multihead/ops/attention/check-inl.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/host_threads.h"
@@ -52,24 +51,6 @@ AttentionOptions to_options(const char* who, const TorchKeywords& k, Rng& rng) {
   return options;
 }
 
-detail::AttentionCall prepare(const char* who, const Tensor& q, const Tensor& k, const Tensor& v,
-                              const AttentionOptions& options, const ScoreMod& mod) {
-  using detail::kBhtd;
-  const detail::AttentionSizes s = detail::check_attention(who, q, k, v, Layout::bhtd);
-  detail::AttentionCall call{
-      std::make_shared<detail::BoundAttention>(who, s, options, mod, detail::arithmetic_dtype(q.dtype())),
-      kBhtd,
-      detail::operand(q, kBhtd),
-      detail::operand(k, kBhtd),
-      detail::operand(v, kBhtd),
-      {},
-      {},
-      {}};
-  call.out = detail::operand(
-      detail::empty_ordered_like(q, {s.batch, s.heads, s.queries, s.value_dim}, q.dtype()), kBhtd);
-  return call;
-}
-
 struct ScoreOperands {
   const Tensor &query, &key;
 };
@@ -102,7 +83,8 @@ nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::
   const ScoreMod mod = fused_or_mod(to_score_program(score_mod), {q, k}, options);
   auto result = interruptible([&] {
     const OpenMpScope openmp(threads);
-    auto call = std::make_unique<TorchCall>(TorchCall{prepare(who, q, k, v, options, mod), mod, threads});
+    auto call = std::make_unique<TorchCall>(
+        TorchCall{detail::prepare_attention(who, q, k, v, options, mod), mod, threads});
     detail::compute_attention(call->call, options);
     return call;
   });
@@ -131,23 +113,19 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle d_
     const OpenMpScope openmp(saved.threads);
     call.query = detail::operand(q, call.axes), call.key = detail::operand(k, call.axes);
     call.value = detail::operand(v, call.axes), call.out = detail::operand(y, call.axes);
-    const Dtype dtype = detail::arithmetic_dtype(q.dtype());
-    const auto gradient = [&](bool wanted, const detail::Operand& x) -> detail::Operand {
-      if (!wanted) return {};
-      return detail::operand(detail::empty_ordered_like(x.tensor, x.tensor.shape(), dtype), call.axes);
+    const auto gradient = [&](bool wanted, const detail::Operand& x) {
+      return wanted ? detail::empty_gradient(x, call.axes) : detail::Operand();
     };
     dq = gradient(want_query, call.query), dk = gradient(want_key, call.key),
     dv = gradient(want_value, call.value);
     const NoTape silent;
-    detail::WantedGradients wanted{want_query, want_key, want_value, want_bias};
-    wanted.captured = want_captured;
-    terms = detail::attention_gradients(call, {dy, d_sum}, dq, dk, dv, wanted, {});
+    terms = detail::attention_gradients(call, {dy, d_sum}, dq, dk, dv, {{want_bias}, want_captured});
     return 0;
   });
   nb::list captured;
   for (const Tensor& x : terms.captured) captured.append(give_to_torch(x));
   return nb::make_tuple(give_to_torch(dq.tensor), give_to_torch(dk.tensor), give_to_torch(dv.tensor),
-                        give_to_torch(terms.bias), captured);
+                        give_to_torch(terms.terms[detail::kBias]), captured);
 }
 
 }  // namespace

@@ -42,11 +42,13 @@ struct AttentionSequence {
   int64_t query_begin = 0, query_count = 0, key_begin = 0, key_count = 0;
 };
 
-/// What a row without any allowed key gives. Its log-sum-exp is -inf and its d_query zero under each policy.
+/// What a query without any allowed key gets. Log-sum-exp -inf and no gradient for the query, always.
 enum class EmptyRow {
   zero,     ///< output 0, no gradient
-  uniform,  ///< weight 1/Tk on every key, excluded ones too, as implementations with finite sentinels do
-  nan,      ///< output NaN, no gradient
+  uniform,  ///< the mean of all values, excluded ones too: what finite sentinels such as -1e6 do
+  nan,      ///< NaN, no gradient
+  error,    ///< ValueError that names the first such row (behind query_lengths() they are allowed); zero to
+            ///< kernels
 };
 
 /// How a block of the score matrix is treated.

@@ -1,6 +1,7 @@
 #include "multihead/ops/attention/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <memory>
 
@@ -86,83 +87,64 @@ AttentionSizes check_ragged(const Tensor& query, const Tensor& key, const Tensor
   return s;
 }
 
-// record() of inputs that end in what the score function captured.
+// What a backward reads and writes: `tensors` are the gradients of the op's inputs, the operands lie in them.
+struct BackwardOperands {
+  Tensor d_out;
+  std::vector<Tensor> tensors;
+  Operand d_query, d_key, d_value;
+};
+
+// Records `output` as an op of `inputs`, the tensors of the options and what the score function captured.
+// make(call, dy) gives memory for the gradients of the inputs, and dy with the axes of call.out.
 template <class F>
-Tensor record_captured(std::initializer_list<Tensor> inputs, const ScoreMod& mod, Tensor output,
-                       F&& backward) {
-  const std::vector<Tensor>& captured = mod.captured();
-  const bool recording =
-      is_recording(inputs) ||
-      std::any_of(captured.begin(), captured.end(), [](const Tensor& x) { return is_recording({x}); });
-  if (!recording) return output;
-  std::vector<std::shared_ptr<GradientSlot>> slots = gradient_slots(inputs);
-  for (const Tensor& x : captured) slots.push_back(x.gradient_slot());
-  Tape::current()->add(std::move(slots), {&output, 1},
-                       [f = std::forward<F>(backward)](const std::vector<Tensor>& d_outputs) -> Gradients {
-                         return f(d_outputs[0]);
-                       });
+Tensor record_call(const AttentionCall& call, const AttentionOptions& options,
+                   std::initializer_list<Tensor> inputs, Tensor output, F make) {
+  if (Tape::current() == nullptr) return output;
+  const std::vector<Tensor>& captured = call.bound->score_mod().captured();
+  std::vector<Tensor> all = inputs;
+  WantedGradients wanted;
+  for (size_t term = 0; term < kTermCount; ++term) {
+    all.push_back(options.*kTerms[term]);
+    wanted.terms[term] = all.back().requires_grad();
+  }
+  wanted.captured = !captured.empty();
+  all.insert(all.end(), captured.begin(), captured.end());
+  if (std::none_of(all.begin(), all.end(), [](const Tensor& x) { return x.requires_grad(); })) return output;
+  std::vector<std::shared_ptr<GradientSlot>> slots;
+  for (const Tensor& x : all) slots.push_back(x.defined() ? x.gradient_slot() : nullptr);
+  Tape::current()->add(
+      std::move(slots), {&output, 1},
+      [call, wanted, make](const std::vector<Tensor>& d_outputs) -> Gradients {
+        const BackwardOperands x = make(call, d_outputs[0]);
+        TermGradients more = attention_gradients(call, {x.d_out, {}}, x.d_query, x.d_key, x.d_value, wanted);
+        Gradients all = x.tensors;
+        std::move(more.terms.begin(), more.terms.end(), std::back_inserter(all));
+        std::move(more.captured.begin(), more.captured.end(), std::back_inserter(all));
+        return all;
+      });
   return output;
 }
 
-Gradients joined(Gradients gradients, std::vector<Tensor> captured) {
-  std::move(captured.begin(), captured.end(), std::back_inserter(gradients));
-  return gradients;
-}
-
-// Turns a call into a recorded op: gradients of query, key, value are laid out as those are.
+// Gradients of query, key and value are laid out as those are.
 Tensor record_call(const AttentionCall& call, const AttentionOptions& options, const Tensor& query,
                    const Tensor& key, const Tensor& value) {
-  const WantedGradients wanted = {query.requires_grad(),
-                                  key.requires_grad(),
-                                  value.requires_grad(),
-                                  options.bias.requires_grad(),
-                                  options.alibi_slopes.requires_grad(),
-                                  options.relative_bias.requires_grad(),
-                                  options.sinks.requires_grad(),
-                                  options.relative_key.requires_grad(),
-                                  !call.bound->score_mod().captured().empty()};
-  const Shape relative = options.relative_bias.defined() ? options.relative_bias.shape() : Shape();
-  return record_captured(
-      {query, key, value, options.bias, options.alibi_slopes, options.relative_bias, options.sinks,
-       options.relative_key},
-      call.bound->score_mod(), call.out.tensor.detach(),
-      [call, wanted, relative](const Tensor& dy) -> Gradients {
-        const Dtype dtype = arithmetic_dtype(call.query.tensor.dtype());
-        const auto gradient = [&](bool needed, const Operand& x) -> Operand {
-          if (!needed) return {};
-          return operand(empty_ordered_like(x.tensor, x.tensor.shape(), dtype), call.axes);
-        };
-        Operand dq = gradient(wanted.query, call.query), dk = gradient(wanted.key, call.key);
-        Operand dv = gradient(wanted.value, call.value);
-        TermGradients terms = attention_gradients(call, {dy, {}}, dq, dk, dv, wanted, relative);
-        return joined({std::move(dq.tensor), std::move(dk.tensor), std::move(dv.tensor),
-                       std::move(terms.bias), std::move(terms.alibi), std::move(terms.relative),
-                       std::move(terms.sinks), std::move(terms.relative_key)},
-                      std::move(terms.captured));
-      });
+  const std::array<bool, 3> wanted = {query.requires_grad(), key.requires_grad(), value.requires_grad()};
+  return record_call(call, options, {query, key, value}, call.out.tensor.detach(),
+                     [wanted](const AttentionCall& c, const Tensor& dy) -> BackwardOperands {
+                       const auto memory = [&](bool needed, const Operand& x) {
+                         return needed ? empty_gradient(x, c.axes) : Operand();
+                       };
+                       Operand dq = memory(wanted[0], c.query), dk = memory(wanted[1], c.key),
+                               dv = memory(wanted[2], c.value);
+                       return {dy, {dq.tensor, dk.tensor, dv.tensor}, dq, dk, dv};
+                     });
 }
 
 }  // namespace
 
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
                  const ScoreMod& score_mod) {
-  constexpr const char* who = "attention";
-  const bool bthd = options.layout == Layout::bthd;
-  const Axes& axes = bthd ? kBthd : kBhtd;
-  const AttentionSizes s = check_attention(who, query, key, value, options.layout);
-  AttentionCall call{
-      std::make_shared<BoundAttention>(who, s, options, score_mod, arithmetic_dtype(query.dtype())),
-      axes,
-      operand(query, axes),
-      operand(key, axes),
-      operand(value, axes),
-      {},
-      {},
-      {}};
-  const Tensor out =
-      bthd ? Tensor::empty({s.batch, s.queries, s.heads, s.value_dim}, query.dtype())
-           : empty_ordered_like(query, {s.batch, s.heads, s.queries, s.value_dim}, query.dtype());
-  call.out = operand(out, axes);
+  AttentionCall call = prepare_attention("attention", query, key, value, options, score_mod);
   compute_attention(call, options);
   return record_call(call, options, query, key, value);
 }
@@ -173,49 +155,27 @@ Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const Atten
   const int64_t h = heads.num_heads, kv = heads.num_kv_heads == 0 ? h : heads.num_kv_heads;
   const AttentionSizes s = check_packed(qkv, heads, kv);
   const int64_t d = s.head_dim;
-  const Tensor rows = qkv.strides()[2] == 1 ? qkv.detach() : qkv.contiguous();
-  AttentionCall call{
-      std::make_shared<BoundAttention>(who, s, options, score_mod, arithmetic_dtype(qkv.dtype())),
-      kBthd,
-      packed_view(rows, 0, h, d),
-      packed_view(rows, h, kv, d),
-      packed_view(rows, h + kv, kv, d),
-      {},
-      {},
-      {}};
+  const auto split = [h, kv, d](const Tensor& rows) -> std::array<Operand, 3> {
+    return {packed_view(rows, 0, h, d), packed_view(rows, h, kv, d), packed_view(rows, h + kv, kv, d)};
+  };
+  AttentionCall call = bind_call(
+      who, s, kBthd, split(qkv.strides()[2] == 1 ? qkv.detach() : qkv.contiguous()), options, score_mod);
   const Tensor out = Tensor::empty({s.batch, s.queries, h * d}, qkv.dtype());
   call.out = packed_view(out, 0, h, d);
   compute_attention(call, options);
-  const WantedGradients wanted = {qkv.requires_grad(),
-                                  qkv.requires_grad(),
-                                  qkv.requires_grad(),
-                                  options.bias.requires_grad(),
-                                  options.alibi_slopes.requires_grad(),
-                                  options.relative_bias.requires_grad(),
-                                  options.sinks.requires_grad(),
-                                  options.relative_key.requires_grad(),
-                                  !score_mod.captured().empty()};
-  const Shape relative = options.relative_bias.defined() ? options.relative_bias.shape() : Shape();
-  return record_captured(
-      {qkv, options.bias, options.alibi_slopes, options.relative_bias, options.sinks, options.relative_key},
-      score_mod, out, [call, wanted, relative, h, kv, d](const Tensor& dy) -> Gradients {
-        const Tensor& q = call.query.tensor;
-        Tensor d_qkv;
-        Operand dq, dk, dv;
-        if (wanted.query) {
-          d_qkv = Tensor::empty({q.size(0), q.size(1), (h + 2 * kv) * d}, arithmetic_dtype(q.dtype()));
-          dq = packed_view(d_qkv, 0, h, d);
-          dk = packed_view(d_qkv, h, kv, d);
-          dv = packed_view(d_qkv, h + kv, kv, d);
-        }
-        const Tensor rows = dy.strides()[2] == 1 ? dy.detach() : dy.contiguous();
-        const Tensor d_out = packed_view(rows, 0, h, d).tensor;
-        TermGradients terms = attention_gradients(call, {d_out, {}}, dq, dk, dv, wanted, relative);
-        dq = dk = dv = {};
-        return joined({std::move(d_qkv), std::move(terms.bias), std::move(terms.alibi),
-                       std::move(terms.relative), std::move(terms.sinks), std::move(terms.relative_key)},
-                      std::move(terms.captured));
-      });
+  const bool wanted = qkv.requires_grad();
+  return record_call(call, options, {qkv}, out, [=](const AttentionCall& c, const Tensor& dy) {
+    BackwardOperands x;
+    x.d_out = packed_view(dy.strides()[2] == 1 ? dy.detach() : dy.contiguous(), 0, h, d).tensor;
+    x.tensors.resize(1);
+    if (wanted) {
+      const Tensor& q = c.query.tensor;
+      x.tensors[0] = Tensor::empty({q.size(0), q.size(1), (h + 2 * kv) * d}, arithmetic_dtype(q.dtype()));
+      auto [dq, dk, dv] = split(x.tensors[0]);
+      x.d_query = dq, x.d_key = dk, x.d_value = dv;
+    }
+    return x;
+  });
 }
 
 Tensor attention_ragged(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -225,17 +185,10 @@ Tensor attention_ragged(const Tensor& query, const Tensor& key, const Tensor& va
   check_attention_dtypes(who, query, key, value);
   MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
   const AttentionSizes s = check_ragged(query, key, value, cu_seqlens_q, cu_seqlens_k);
-  AttentionCall call{
-      std::make_shared<BoundAttention>(who, s, options, score_mod, arithmetic_dtype(query.dtype())),
-      kRagged,
-      operand(query, kRagged),
-      operand(key, kRagged),
-      operand(value, kRagged),
-      {},
-      {},
-      {}};
-  const Tensor out = Tensor::empty({query.size(0), s.heads, s.value_dim}, query.dtype());
-  call.out = operand(out, kRagged);
+  AttentionCall call =
+      bind_call(who, s, kRagged, {operand(query, kRagged), operand(key, kRagged), operand(value, kRagged)},
+                options, score_mod);
+  call.out = operand(Tensor::empty({query.size(0), s.heads, s.value_dim}, query.dtype()), kRagged);
   compute_attention(call, options);
   return record_call(call, options, query, key, value);
 }

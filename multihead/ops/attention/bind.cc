@@ -1,7 +1,6 @@
 #include "multihead/ops/attention/bind-inl.h"
 
 #include <cmath>
-#include <limits>
 
 #include "multihead/core/error.h"
 
@@ -23,19 +22,6 @@ bool is_binary(const Tensor& bias) {
   return x.dtype() == Dtype::f64 ? look(x.data<double>()) : look(x.data<float>());
 }
 
-kernels::EmptyRow kernel_rule(EmptyRow rule) {
-  switch (rule) {
-    case EmptyRow::uniform:
-      return kernels::EmptyRow::uniform;
-    case EmptyRow::nan:
-      return kernels::EmptyRow::nan;
-    case EmptyRow::zero:
-    case EmptyRow::error:
-      break;
-  }
-  return kernels::EmptyRow::zero;
-}
-
 void check_term_dtype(const std::string& who, const char* name, const Tensor& x, Dtype dtype) {
   MH_CHECK(x.dtype() == dtype, DtypeError, who, ": ", name, " must be ", dtype, ", got ", x.dtype(),
            x.dtype() == Dtype::boolean ? "; a bool tensor is a mask: options.mask = keep(tensor)" : "");
@@ -54,12 +40,7 @@ BoundAttention::BoundAttention(std::string who, const AttentionSizes& sizes, con
   bind_numbers(options);
   mask_.apply(problem_);
   bind_terms(options, dtype);
-  bool indexed = static_cast<bool>(score_mod);
-  for (const MaskPart& part : options.mask.parts()) indexed = indexed || part.fill != nullptr;
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
-  MH_CHECK(!indexed || (sizes.queries < kMost && sizes.keys < kMost && sizes.batch < kMost), ValueError, who_,
-           ": functions of a ScoreIndex take lengths below 2^30, got Tq=", sizes.queries,
-           ", Tk=", sizes.keys);
+  if (score_mod) check_index_sizes(who_, sizes);
   bind_dropout(options);
 }
 
@@ -71,8 +52,7 @@ void BoundAttention::bind_numbers(const AttentionOptions& options) {
   MH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, ValueError, who_,
            ": dropout_p must be in [0, 1], got ", options.dropout_p);
   problem_.scale = scale;
-  problem_.empty_row = kernel_rule(options.empty_row);
-  error_on_empty_row_ = options.empty_row == EmptyRow::error;
+  problem_.empty_row = options.empty_row;
 }
 
 // Last, when nothing can throw any more: it moves the generator.
@@ -97,7 +77,7 @@ void BoundAttention::bind_relative(const AttentionOptions& options, Dtype dtype)
     MH_CHECK(x.rank() == 2 && (x.size(0) == 1 || x.size(0) == heads) && x.size(1) > 0, ShapeError, who_,
              ": relative_bias must be [H=", heads, ", span] or [1, span], got ", x.shape());
     relative_center_ = relative_center(options, "relative_bias", x.size(1));
-    relative_bias_ =
+    tensors_[kRelativeBias] =
         x.as_strided({heads, x.size(1)}, {x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1]}).contiguous();
   }
   if (options.relative_key.defined()) {
@@ -108,7 +88,7 @@ void BoundAttention::bind_relative(const AttentionOptions& options, Dtype dtype)
     MH_CHECK(fits, ShapeError, who_, ": relative_key must be [H=", heads, ", span, D=", sizes_.head_dim,
              "] or [1, span, D], got ", x.shape());
     relative_key_center_ = relative_center(options, "relative_key", x.size(1));
-    relative_key_ = x.size(2) == 1 || x.strides()[2] == 1 ? x.detach() : x.contiguous();
+    tensors_[kRelativeKey] = x.size(2) == 1 || x.strides()[2] == 1 ? x.detach() : x.contiguous();
   }
 }
 
@@ -120,7 +100,7 @@ void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
     MH_CHECK(options.allow_binary_bias || trained || !is_binary(options.bias), ValueError, who_,
              ": bias holds only zeros and ones, which would be added to the scores; for a mask write "
              "options.mask = keep(bias.to(Dtype::boolean)), else set allow_binary_bias");
-    bias_ = options.bias.contiguous();
+    tensors_[kBias] = options.bias.contiguous();
   }
   if (options.alibi_slopes.defined()) {
     const Tensor& x = options.alibi_slopes;
@@ -129,14 +109,18 @@ void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
         (x.rank() == 1 || (x.rank() == 2 && x.size(0) == sizes_.batch)) && x.size(-1) == sizes_.heads;
     MH_CHECK(fits, ShapeError, who_, ": alibi_slopes must be [H=", sizes_.heads, "] or [B=", sizes_.batch,
              ", H=", sizes_.heads, "], got ", x.shape());
-    alibi_slopes_ = x.contiguous();
+    tensors_[kAlibiSlopes] = x.contiguous();
   }
   bind_relative(options, dtype);
   if (options.sinks.defined()) {
     check_term_dtype(who_, "sinks", options.sinks, dtype);
     MH_CHECK(options.sinks.rank() == 1 && options.sinks.size(0) == sizes_.heads, ShapeError, who_,
              ": sinks must be [H=", sizes_.heads, "], got ", options.sinks.shape());
-    sinks_ = options.sinks.contiguous();
+    tensors_[kSinks] = options.sinks.contiguous();
+  }
+  for (size_t term = 0; term < kTermCount; ++term) {
+    const Tensor& x = options.*kTerms[term];
+    if (x.defined()) shapes_[term] = x.shape();
   }
   score_context_.function = score_mod_.function();
   score_context_.offset = mask_.offsets()[0];
@@ -152,23 +136,22 @@ template <class T>
 void BoundAttention::fill_terms(const AttentionOptions& options, kernels::ScoreTerms<T>& terms) const {
   if (score_mod_) terms.score_function = score_mod_.bind<T>(&score_context_);
   terms.softcap = double{options.softcap};
-  if (bias_.defined()) {
-    terms.bias = bias_.data<T>();
-    terms.bias_strides = broadcast_strides(who_, "bias", bias_, sizes_);
+  if (const Tensor& x = tensors_[kBias]; x.defined()) {
+    terms.bias = x.data<T>();
+    terms.bias_strides = broadcast_strides(who_, "bias", x, sizes_);
   }
-  if (relative_bias_.defined()) {
-    terms.relative_bias = relative_bias_.data<T>();
-    terms.relative_stride = terms.relative_span = relative_bias_.size(1);
+  if (const Tensor& x = tensors_[kRelativeBias]; x.defined()) {
+    terms.relative_bias = x.data<T>();
+    terms.relative_stride = terms.relative_span = x.size(1);
     terms.relative_center = relative_center_;
   }
-  if (relative_key_.defined()) {
-    const Shape& strides = relative_key_.strides();
-    terms.relative_key = {relative_key_.data<T>(), relative_key_.size(0) == 1 ? 0 : strides[0], strides[1],
-                          relative_key_.size(1), relative_key_center_};
+  if (const Tensor& x = tensors_[kRelativeKey]; x.defined()) {
+    terms.relative_key = {x.data<T>(), x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1], x.size(1),
+                          relative_key_center_};
   }
-  if (alibi_slopes_.defined()) {
-    terms.alibi_slopes = alibi_slopes_.data<T>();
-    terms.alibi_batch_stride = alibi_slopes_.rank() == 2 ? alibi_slopes_.size(1) : 0;
+  if (const Tensor& x = tensors_[kAlibiSlopes]; x.defined()) {
+    terms.alibi_slopes = x.data<T>();
+    terms.alibi_batch_stride = x.rank() == 2 ? x.size(1) : 0;
   }
 }
 

@@ -2,6 +2,7 @@
 // Internal to ops.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -32,10 +33,10 @@ struct AttentionCall {
   kernels::Strides3 lse_strides;
 };
 
-/// Which gradients somebody wants.
+/// Which gradients somebody wants besides those of query, key and value.
 struct WantedGradients {
-  bool query = false, key = false, value = false, bias = false, alibi = false, relative = false,
-       sinks = false, relative_key = false, captured = false;
+  std::array<bool, kTermCount> terms = {};
+  bool captured = false;
 };
 
 /// Gradients that come in. An undefined `lse` ([...] as AttentionCall::lse, of its dtype) has none.
@@ -43,8 +44,9 @@ struct OutputGradients {
   Tensor out, lse;
 };
 
+/// Undefined where not wanted.
 struct TermGradients {
-  Tensor bias, alibi, relative, sinks, relative_key;
+  TermTensors terms;
   std::vector<Tensor> captured;  ///< of ScoreMod::captured()
 };
 
@@ -57,14 +59,24 @@ Operand operand(const Tensor& x, const Axes& axes);
 /// New memory of this shape with the tokens outside the heads if those of `like` are.
 Tensor empty_ordered_like(const Tensor& like, const Shape& shape, Dtype dtype);
 
+/// Memory for the gradient of `x`, laid out as that is.
+Operand empty_gradient(const Operand& x, const Axes& axes);
+
+/// A call of checked sizes, whose options are checked here; call.out comes next.
+AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes& axes,
+                        std::array<Operand, 3> query_key_value, const AttentionOptions& options,
+                        const ScoreMod& score_mod);
+/// A call on query, key and value of options.layout, everything checked, with memory for its output.
+AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
+                                const AttentionOptions& options, const ScoreMod& score_mod);
+
 /// Allocates lse, fills call.out, and hands out what the options ask for.
 void compute_attention(AttentionCall& call, const AttentionOptions& options);
 
-/// Writes d_query, d_key, d_value (where wanted) and returns the gradients of the additive terms, which have
-/// the shapes of options.bias, options.alibi_slopes, `relative_shape`, options.sinks and
-/// options.relative_key.
+/// Writes d_query, d_key and d_value, those that have memory, and returns the other gradients, which have the
+/// shapes of their tensors in the options.
 TermGradients attention_gradients(const AttentionCall& call, const OutputGradients& from,
                                   const Operand& d_query, const Operand& d_key, const Operand& d_value,
-                                  const WantedGradients& wanted, const Shape& relative_shape);
+                                  const WantedGradients& wanted);
 
 }  // namespace multihead::detail

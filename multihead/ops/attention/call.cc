@@ -5,6 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/capture-inl.h"
+#include "multihead/ops/attention/check-inl.h"
 #include "multihead/ops/attention/sinks-inl.h"
 
 namespace multihead::detail {
@@ -57,19 +58,6 @@ void forward_f16(const AttentionCall& call) {
   call.out.tensor.copy_from(out);
 }
 
-void run_forward(const AttentionCall& call) {
-  switch (call.query.tensor.dtype()) {
-    case Dtype::f64:
-      return forward<double>(call);
-    case Dtype::bf16:
-      return forward<BFloat16, float>(call);
-    case Dtype::f16:
-      return forward_f16(call);
-    default:
-      return forward<float>(call);
-  }
-}
-
 template <class T>
 void check_no_empty_row(const AttentionCall& call) {
   const AttentionSizes& sizes = call.bound->sizes();
@@ -109,9 +97,22 @@ std::vector<Tensor> captured_gradients(const ScoreMod& mod, const Tensor& sums) 
   return gradients;
 }
 
+// The kernel knows [H, …]; a table that all heads share gets the sum over them.
+template <class T>
+Tensor sum_over_heads(const Tensor& full, const Shape& shape) {
+  if (!full.defined() || full.shape() == shape) return full;
+  const Tensor sum = Tensor::zeros(shape, full.dtype());
+  const int64_t count = sum.numel();
+  for (int64_t h = 0; h < full.size(0); ++h) {
+    for (int64_t i = 0; i < count; ++i) sum.data<T>()[i] += full.data<T>()[h * count + i];
+  }
+  return sum;
+}
+
 template <class T>
 TermGradients run_backward(const AttentionCall& call, const OutputGradients& from, const Operand& d_query,
                            const Operand& d_key, const Operand& d_value, const WantedGradients& wanted) {
+  const BoundAttention& bound = *call.bound;
   const Operand q = widened(call.query, call.axes), k = widened(call.key, call.axes),
                 v = widened(call.value, call.axes);
   const Operand out = widened(call.out, call.axes), dy = operand(widened(from.out), call.axes);
@@ -121,54 +122,32 @@ TermGradients run_backward(const AttentionCall& call, const OutputGradients& fro
   g.d_out = dy.tensor.data<T>(), g.d_out_strides = dy.strides;
   const Tensor d_lse = from.lse.defined() ? from.lse.contiguous() : Tensor();
   if (d_lse.defined()) g.d_lse = d_lse.data<T>();
-  if (wanted.query) g.d_query = d_query.tensor.data<T>(), g.d_query_strides = d_query.strides;
-  if (wanted.key) g.d_key = d_key.tensor.data<T>(), g.d_key_strides = d_key.strides;
-  if (wanted.value) g.d_value = d_value.tensor.data<T>(), g.d_value_strides = d_value.strides;
-  TermGradients terms;
-  if (wanted.bias) {
-    terms.bias = empty_like(call.bound->bias());
-    g.d_bias = terms.bias.data<T>();
-  }
-  if (wanted.alibi) {
-    terms.alibi = empty_like(call.bound->alibi_slopes());
-    g.d_alibi_slopes = terms.alibi.data<T>();
-  }
-  if (wanted.relative) {
-    terms.relative = empty_like(call.bound->relative_bias());
-    g.d_relative_bias = terms.relative.data<T>();
-  }
-  if (wanted.relative_key) {
-    const Tensor& table = call.bound->relative_key();
-    terms.relative_key =
-        Tensor::empty({call.bound->sizes().heads, table.size(1), table.size(2)}, table.dtype());
-    g.d_relative_key = terms.relative_key.data<T>();
-  }
+  if (d_query.tensor.defined()) g.d_query = d_query.tensor.data<T>(), g.d_query_strides = d_query.strides;
+  if (d_key.tensor.defined()) g.d_key = d_key.tensor.data<T>(), g.d_key_strides = d_key.strides;
+  if (d_value.tensor.defined()) g.d_value = d_value.tensor.data<T>(), g.d_value_strides = d_value.strides;
+  TermGradients to;
+  const auto memory = [&](Term term) -> T* {
+    if (!wanted.terms[term]) return nullptr;
+    Shape shape = bound.tensor(term).shape();
+    if (term == kRelativeKey) shape[0] = bound.sizes().heads;
+    to.terms[term] = Tensor::empty(shape, dtype_of<T>);
+    return to.terms[term].template data<T>();
+  };
+  g.d_bias = memory(kBias);
+  g.d_alibi_slopes = memory(kAlibiSlopes);
+  g.d_relative_bias = memory(kRelativeBias);
+  g.d_relative_key = memory(kRelativeKey);
   Tensor captured;
   if (wanted.captured) {
-    captured = Tensor::empty({call.bound->terms<T>().score_function.captured}, call.lse.dtype());
+    captured = Tensor::empty({bound.terms<T>().score_function.captured}, dtype_of<T>);
     g.d_captured = captured.data<T>();
   }
-  kernels::attention_backward(call.bound->problem(), call.bound->terms<T>(), input_of<T>(q, k, v), g);
-  if (wanted.captured) terms.captured = captured_gradients(call.bound->score_mod(), captured);
-  return terms;
-}
-
-// The kernel knows [H, …]; a table that all heads share gets the sum over them.
-Tensor relative_gradient(const Tensor& full, const Shape& shape) {
-  if (!full.defined() || full.shape() == shape) return full;
-  const Tensor sum = Tensor::zeros(shape, full.dtype());
-  const int64_t count = sum.numel();
-  const auto add = [&](auto* to, const auto* from) {
-    for (int64_t h = 0; h < full.size(0); ++h) {
-      for (int64_t i = 0; i < count; ++i) to[i] += from[h * count + i];
-    }
-  };
-  if (full.dtype() == Dtype::f64) {
-    add(sum.data<double>(), full.data<double>());
-  } else {
-    add(sum.data<float>(), full.data<float>());
+  kernels::attention_backward(bound.problem(), bound.terms<T>(), input_of<T>(q, k, v), g);
+  if (wanted.captured) to.captured = captured_gradients(bound.score_mod(), captured);
+  for (const Term term : {kRelativeBias, kRelativeKey}) {
+    to.terms[term] = sum_over_heads<T>(to.terms[term], bound.shape(term));
   }
-  return sum;
+  return to;
 }
 
 }  // namespace
@@ -189,9 +168,43 @@ Tensor empty_ordered_like(const Tensor& like, const Shape& shape, Dtype dtype) {
   return memory.as_strided(shape, {s[0], s[2], s[1], s[3]});
 }
 
+Operand empty_gradient(const Operand& x, const Axes& axes) {
+  const Tensor& like = x.tensor;
+  return operand(empty_ordered_like(like, like.shape(), arithmetic_dtype(like.dtype())), axes);
+}
+
+AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes& axes,
+                        std::array<Operand, 3> query_key_value, const AttentionOptions& options,
+                        const ScoreMod& score_mod) {
+  auto& [query, key, value] = query_key_value;
+  const Dtype dtype = arithmetic_dtype(query.tensor.dtype());
+  return {std::make_shared<BoundAttention>(who, sizes, options, score_mod, dtype),
+          axes,
+          std::move(query),
+          std::move(key),
+          std::move(value),
+          {},
+          {},
+          {}};
+}
+
+AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
+                                const AttentionOptions& options, const ScoreMod& score_mod) {
+  const AttentionSizes s = check_attention(who, query, key, value, options.layout);
+  const bool bthd = options.layout == Layout::bthd;
+  const Axes& axes = bthd ? kBthd : kBhtd;
+  AttentionCall call = bind_call(
+      who, s, axes, {operand(query, axes), operand(key, axes), operand(value, axes)}, options, score_mod);
+  call.out =
+      operand(bthd ? Tensor::empty({s.batch, s.queries, s.heads, s.value_dim}, query.dtype())
+                   : empty_ordered_like(query, {s.batch, s.heads, s.queries, s.value_dim}, query.dtype()),
+              axes);
+  return call;
+}
+
 void compute_attention(AttentionCall& call, const AttentionOptions& options) {
   const AttentionSizes& sizes = call.bound->sizes();
-  const Dtype dtype = arithmetic_dtype(call.query.tensor.dtype());
+  const Dtype type = call.query.tensor.dtype(), dtype = arithmetic_dtype(type);
   if (options.capture) check_capture(*call.bound, *options.capture);
   if (sizes.ragged) {
     call.lse = Tensor::empty({sizes.heads, call.query.tensor.size(0)}, dtype);
@@ -200,28 +213,26 @@ void compute_attention(AttentionCall& call, const AttentionOptions& options) {
     call.lse = Tensor::empty({sizes.batch, sizes.heads, sizes.queries}, dtype);
     call.lse_strides = {sizes.heads * sizes.queries, sizes.queries, 1};
   }
-  run_forward(call);
-  if (call.bound->sinks().defined()) apply_sinks(call);
   const bool wide = dtype == Dtype::f64;
-  if (call.bound->error_on_empty_row())
-    wide ? check_no_empty_row<double>(call) : check_no_empty_row<float>(call);
-  if (options.capture)
-    wide ? capture<double>(call, *options.capture) : capture<float>(call, *options.capture);
+  const auto run = wide                  ? forward<double>
+                   : type == Dtype::bf16 ? forward<BFloat16, float>
+                   : type == Dtype::f16  ? forward_f16
+                                         : forward<float>;
+  run(call);
+  if (call.bound->tensor(kSinks).defined()) apply_sinks(call);
+  if (options.empty_row == EmptyRow::error)
+    (wide ? check_no_empty_row<double> : check_no_empty_row<float>)(call);
+  if (options.capture) (wide ? capture<double> : capture<float>)(call, *options.capture);
   if (options.lse) *options.lse = call.lse;
 }
 
 TermGradients attention_gradients(const AttentionCall& call, const OutputGradients& from,
                                   const Operand& d_query, const Operand& d_key, const Operand& d_value,
-                                  const WantedGradients& wanted, const Shape& relative_shape) {
-  TermGradients terms = arithmetic_dtype(call.query.tensor.dtype()) == Dtype::f64
-                            ? run_backward<double>(call, from, d_query, d_key, d_value, wanted)
-                            : run_backward<float>(call, from, d_query, d_key, d_value, wanted);
-  terms.relative = relative_gradient(terms.relative, relative_shape);
-  if (wanted.relative_key) {
-    terms.relative_key = relative_gradient(terms.relative_key, call.bound->relative_key().shape());
-  }
-  if (wanted.sinks) terms.sinks = sink_gradient(call, from.out);
-  return terms;
+                                  const WantedGradients& wanted) {
+  const auto run = call.query.tensor.dtype() == Dtype::f64 ? run_backward<double> : run_backward<float>;
+  TermGradients to = run(call, from, d_query, d_key, d_value, wanted);
+  if (wanted.terms[kSinks]) to.terms[kSinks] = sink_gradient(call, from.out);
+  return to;
 }
 
 }  // namespace multihead::detail

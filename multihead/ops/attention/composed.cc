@@ -11,6 +11,7 @@
 #include "multihead/ops/attention/bind-inl.h"
 #include "multihead/ops/attention/call-inl.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {
 namespace {
@@ -22,26 +23,6 @@ struct Pair {
   int64_t b, h, i, j;
 };
 
-int64_t entry(const Tensor& values, int64_t b) {
-  return values.to_vector<int64_t>()[static_cast<size_t>(values.size(0) == 1 ? 0 : b)];
-}
-
-// Row b (or the only one) of ids [T] or [B, T].
-int64_t id_at(const Tensor& ids, int64_t b, int64_t t) {
-  const std::vector<int64_t> all = ids.to_vector<int64_t>();
-  const bool shared = ids.rank() == 1 || ids.size(0) == 1;
-  return all[static_cast<size_t>((shared ? 0 : b * ids.size(1)) + t)];
-}
-
-double broadcast_at(const Tensor& x, int64_t b, int64_t h, int64_t i, int64_t j) {
-  const int64_t index[4] = {b, h, i, j};
-  int64_t offset = 0;
-  for (int axis = 1; axis <= x.rank(); ++axis) {
-    if (x.size(-axis) != 1) offset += index[4 - axis] * x.strides()[-axis];
-  }
-  return x.as_strided({1}, {1}, offset).item();
-}
-
 // The definition of one call.
 struct Problem {
   int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;
@@ -51,24 +32,18 @@ struct Problem {
   uint64_t dropout_key = 0;
   Doubles q, k, v, relative_key;
 
-  int64_t offset(const Diagonal& diagonal, int64_t b) const {
-    if (diagonal.offsets.defined()) return entry(diagonal.offsets, b);
-    return diagonal.align == Align::end ? keys - queries : 0;
-  }
+  detail::MaskPair pair(const Pair& at) const { return {at.b, at.h, at.i, at.j, queries, keys}; }
   // Offset of the positions that biases and score functions see.
   int64_t position_offset(int64_t b) const {
-    using Kind = MaskPart::Kind;
-    for (const MaskPart& part : options.mask.parts()) {
-      if (part.kind == Kind::band || part.kind == Kind::prefix || part.kind == Kind::function) {
-        return offset(part.diagonal, b);
-      }
+    const Diagonal* diagonal = nullptr;
+    for (const auto& part : options.mask.parts()) {
+      if (diagonal == nullptr) diagonal = part->diagonal();
     }
-    return keys - queries;
+    return diagonal ? diagonal->offset_at(pair({b, 0, 0, 0})) : keys - queries;
   }
-  bool allows(const MaskPart& part, const Pair& at) const;
   bool allows(const Pair& at) const {
     const auto& parts = options.mask.parts();
-    return std::all_of(parts.begin(), parts.end(), [&](const MaskPart& part) { return allows(part, at); });
+    return std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return part->allows(pair(at)); });
   }
   const double* query_row(const Pair& at) const {
     return q.data() + ((at.b * heads + at.h) * queries + at.i) * dim;
@@ -93,37 +68,6 @@ struct Problem {
   std::pair<double, double> score(const Pair& at) const;
 };
 
-bool Problem::allows(const MaskPart& part, const Pair& at) const {
-  using Kind = MaskPart::Kind;
-  const int64_t position = at.i + offset(part.diagonal, at.b);
-  switch (part.kind) {
-    case Kind::keep:
-      return broadcast_at(part.tensor, at.b, at.h, at.i, at.j) != 0;
-    case Kind::drop:
-      return broadcast_at(part.tensor, at.b, at.h, at.i, at.j) == 0;
-    case Kind::band:
-      return (part.left < 0 || at.j >= position - part.left) &&
-             (part.right < 0 || at.j <= position + part.right);
-    case Kind::prefix:
-      return at.j <= position || at.j < entry(part.tensor, at.b);
-    case Kind::key_lengths:
-      return at.j < (part.tensor.rank() == 1 ? entry(part.tensor, at.b) : id_at(part.tensor, at.b, at.i));
-    case Kind::query_lengths:
-      return at.i < entry(part.tensor, at.b);
-    case Kind::documents:
-      return id_at(part.tensor, at.b, at.i) ==
-             id_at(part.other.defined() ? part.other : part.tensor, at.b, at.j);
-    case Kind::blocks:
-      return broadcast_at(part.tensor, at.b, at.h, at.i / part.query_block, at.j / part.key_block) != 0;
-    case Kind::function: {
-      uint8_t flag = 0;
-      part.fill(part.function.get(), {&flag, 1, at.b, at.h, at.i, 1, at.j, 1}, offset(part.diagonal, at.b));
-      return flag != 0;
-    }
-  }
-  return true;
-}
-
 std::pair<double, double> Problem::score(const Pair& at) const {
   const double* a = query_row(at);
   const double* c = k.data() + kv_row(at) * dim;
@@ -145,7 +89,7 @@ std::pair<double, double> Problem::score(const Pair& at) const {
     derivative *= 1 - t * t;
   }
   const double distance = static_cast<double>(std::abs(at.i + position_offset(at.b) - at.j));
-  if (options.bias.defined()) s += broadcast_at(options.bias, at.b, at.h, at.i, at.j);
+  if (options.bias.defined()) s += detail::broadcast_at(options.bias, at.b, at.h, at.i, at.j);
   if (options.relative_bias.defined()) {
     s += options.relative_bias.at({relative_row(at), relative_index(options.relative_bias, at)});
   }

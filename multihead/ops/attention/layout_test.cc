@@ -5,7 +5,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/ops/attention/attention.h"
-#include "multihead/testing/attention_cases.h"
+#include "multihead/testing/option_cases.h"
 
 namespace multihead {
 namespace {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "multihead/core/tensor.h"
-#include "multihead/kernels/attention/attention.h"
 
 namespace multihead {
 
@@ -17,6 +16,18 @@ enum class Align {
   start,  ///< query 0 sees key 0 only
 };
 
+namespace detail {
+
+class BoundMask;
+
+/// Query i of sample b and key j of its head h, in a matrix of queries x keys.
+struct MaskPair {
+  int64_t b = 0, h = 0, i = 0, j = 0;
+  int64_t queries = 0, keys = 0;
+};
+
+}  // namespace detail
+
 /// Query i stands at key position i + offset. The offset is Tk - Tq (end), 0 (start), or given.
 struct Diagonal {
   Diagonal(Align align = Align::end) : align(align) {}  // NOLINT(google-explicit-constructor)
@@ -25,27 +36,33 @@ struct Diagonal {
   /// One offset per sample: i64 or i32 [B].
   explicit Diagonal(Tensor offsets) : offsets(std::move(offsets)) {}
 
+  /// "end", "start", "offset=3" or "offsets=[2]".
+  std::string to_string() const;
+  int64_t offset_at(const detail::MaskPair& at) const;
+
   Align align = Align::end;
   Tensor offsets;
 };
 
-/// One named exclusion; see the functions that make it.
-struct MaskPart {
-  enum class Kind { keep, drop, band, prefix, key_lengths, query_lengths, documents, blocks, function };
-  Kind kind = Kind::keep;
-  Tensor tensor;       ///< flags, lengths or query ids
-  Tensor other;        ///< key ids
-  unsigned exact = 0;  ///< keep, drop: bit a set: axis a of [B, H, Tq, Tk] is not broadcast
-  Diagonal diagonal;
-  bool causal = false;            ///< band: printed as causal()
-  int64_t left = -1, right = -1;  ///< band: keys allowed before and after the diagonal, -1 = all
-  int64_t query_block = 0, key_block = 0;
-  /// function: how to fill and classify; called with the offsets of the queries' positions.
-  std::shared_ptr<const void> function;
-  void (*fill)(const void* function, const kernels::KeepTile& tile, int64_t offset) = nullptr;
-  kernels::BlockClass (*classify)(const void* function, const kernels::KeepTile& tile,
-                                  int64_t offset) = nullptr;
-  bool every_head = false;  ///< function: says the same for every head, so it may be run once for all
+/// One named exclusion. A kind of mask is one file in masks/: a class below this one, and the functions that
+/// make it.
+class MaskPart {
+ public:
+  MaskPart() = default;
+  MaskPart(const MaskPart&) = delete;
+  MaskPart& operator=(const MaskPart&) = delete;
+  virtual ~MaskPart() = default;
+
+  /// As the call that makes it: "causal(end)".
+  virtual std::string to_string() const = 0;
+  /// Where the queries stand, if this part says so: the first such part places the terms of the scores, too.
+  virtual const Diagonal* diagonal() const { return nullptr; }
+  /// No query i sees a key j > i, whatever the sizes.
+  virtual bool hides_later_keys() const { return false; }
+  /// The definition, pair by pair and slow: what attention_composed() asks.
+  virtual bool allows(const detail::MaskPair& at) const = 0;
+  /// Checks itself against the sizes of a call and says what to exclude in terms of the kernel.
+  virtual void bind(detail::BoundMask& mask) const = 0;
 };
 
 /// A set of (query, key) pairs that may meet: a conjunction of parts. A default Mask excludes nothing.
@@ -55,18 +72,18 @@ struct MaskPart {
 class Mask {
  public:
   Mask() = default;
-  explicit Mask(MaskPart part) : parts_{std::move(part)} {}
+  explicit Mask(std::shared_ptr<const MaskPart> part) : parts_{std::move(part)} {}
 
   Mask& operator&=(const Mask& other);
   friend Mask operator&(Mask a, const Mask& b) { return a &= b; }
 
-  const std::vector<MaskPart>& parts() const { return parts_; }
+  const std::vector<std::shared_ptr<const MaskPart>>& parts() const { return parts_; }
   bool excludes_nothing() const { return parts_.empty(); }
   /// "causal(end) & lengths([2])"; "all" if it excludes nothing.
   std::string to_string() const;
 
  private:
-  std::vector<MaskPart> parts_;
+  std::vector<std::shared_ptr<const MaskPart>> parts_;
 };
 
 /// True = may attend. bool, broadcast right-aligned to [B, H, Tq, Tk]. Throws DtypeError.

@@ -214,28 +214,31 @@ TEST(MaskTest, RefusesWrongTypes) {
 }
 
 // A function that says the same for every head, with and without the leave to be run once for all of them.
-Mask for_every_head(bool (*sees)(int64_t query, int64_t key), bool once) {
-  MaskPart part;
-  part.kind = MaskPart::Kind::function;
-  part.diagonal = Align::start;
-  part.every_head = once;
-  part.function = std::make_shared<bool (*)(int64_t, int64_t)>(sees);
-  part.fill = [](const void* function, const kernels::KeepTile& tile, int64_t) {
-    const auto f = *static_cast<bool (*const*)(int64_t, int64_t)>(function);
+using Sees = bool (*)(int64_t query, int64_t key);
+class ForEveryHead final : public detail::FunctionMask {
+ public:
+  ForEveryHead(Sees sees, bool once) : FunctionMask(Align::start), sees_(sees), once_(once) {}
+  bool classifies() const override { return true; }
+  bool every_head() const override { return once_; }
+  void fill(const kernels::KeepTile& tile, int64_t) const override {
     for (int64_t k = 0; k < tile.key_count; ++k) {
       for (int64_t q = 0; q < tile.query_count; ++q) {
-        tile.keep[k * tile.stride + q] = f(tile.query_begin + q, tile.key_begin + k);
+        tile.keep[k * tile.stride + q] = sees_(tile.query_begin + q, tile.key_begin + k);
       }
     }
-  };
-  part.classify = [](const void*, const kernels::KeepTile&, int64_t) { return kernels::BlockClass::partial; };
-  return Mask(part);
-}
+  }
+
+ private:
+  Sees sees_;
+  bool once_;
+};
+
+Mask for_every_head(Sees sees, bool once) { return Mask(std::make_shared<ForEveryHead>(sees, once)); }
 
 TEST(MaskTest, FunctionsThatGiveRunsOfKeysRunOnceForAllHeads) {
-  bool (*const documents)(int64_t, int64_t) = [](int64_t q, int64_t k) { return q / 37 == k / 37; };
-  bool (*const strided)(int64_t, int64_t) = [](int64_t q, int64_t k) { return (q + k) % 3 == 0; };
-  bool (*const nothing)(int64_t, int64_t) = [](int64_t q, int64_t k) { return q == 5 && k > 70; };
+  const Sees documents = [](int64_t q, int64_t k) { return q / 37 == k / 37; };
+  const Sees strided = [](int64_t q, int64_t k) { return (q + k) % 3 == 0; };
+  const Sees nothing = [](int64_t q, int64_t k) { return q == 5 && k > 70; };
   for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{1, 131}, {63, 64}, {131, 67}, {193, 193}}) {
     for (const auto f : {documents, strided, nothing}) {
       EXPECT_EQ(seen(for_every_head(f, true), queries, keys), seen(for_every_head(f, false), queries, keys));

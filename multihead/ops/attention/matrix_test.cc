@@ -9,13 +9,13 @@
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/bind-inl.h"
 #include "multihead/ops/attention/composed.h"
-#include "multihead/testing/attention_cases.h"
+#include "multihead/testing/option_cases.h"
 
 namespace multihead {
 namespace {
 
-using testing::AttentionCase;
 using testing::AttentionDims;
+using testing::OptionCase;
 
 struct Inputs {
   Tensor query, key, value, weight;  // loss = sum(weight · out)
@@ -26,14 +26,14 @@ struct Inputs {
   std::vector<Tensor> leaves() const {
     std::vector<Tensor> all;
     for (const Tensor& x : {query, key, value, options.bias, options.alibi_slopes, options.relative_bias,
-                            options.relative_key}) {
+                            options.relative_key, options.sinks}) {
       if (x.defined()) all.push_back(x);
     }
     return all;
   }
 };
 
-Inputs make_inputs(const AttentionCase& c, const AttentionDims& d, Dtype dtype) {
+Inputs make_inputs(const OptionCase& c, const AttentionDims& d, Dtype dtype) {
   Rng rng(7);
   Inputs in;
   in.query = randn({d.batch, d.heads, d.queries, d.dim}, rng, dtype);
@@ -44,7 +44,7 @@ Inputs make_inputs(const AttentionCase& c, const AttentionDims& d, Dtype dtype) 
   in.score_mod = c.score_mod;
   in.dropout = c.dropout;
   for (Tensor* x : {&in.query, &in.key, &in.value, &in.options.bias, &in.options.alibi_slopes,
-                    &in.options.relative_bias, &in.options.relative_key}) {
+                    &in.options.relative_bias, &in.options.relative_key, &in.options.sinks}) {
     if (x->defined()) x->set_requires_grad();
   }
   return in;
@@ -79,6 +79,28 @@ Result run(const Inputs& in, Op op) {
 Result fused(const Inputs& in) { return run(in, attention); }
 Result composed(const Inputs& in) { return run(in, attention_composed); }
 
+// The sink of every head joins the softmax of its rows: out and lse become those with it. Returns its
+// gradient.
+Tensor join_sinks(const Tensor& sinks, const Tensor& d_out, Result& r) {
+  const int64_t heads = sinks.numel(), queries = r.lse.size(2), dim = r.out.size(3);
+  const Tensor gradient = Tensor::zeros({heads});
+  for (int64_t row = 0; row < r.lse.numel(); ++row) {
+    const int64_t h = row / queries % heads;
+    float& lse = r.lse.data<float>()[row];
+    if (std::isinf(lse)) continue;
+    const float sink = sinks.data<float>()[h], largest = std::max(lse, sink);
+    const float all = largest + std::log(std::exp(lse - largest) + std::exp(sink - largest));
+    float dot = 0;
+    for (int64_t c = row * dim; c < (row + 1) * dim; ++c) {
+      r.out.data<float>()[c] *= std::exp(lse - all);
+      dot += r.out.data<float>()[c] * d_out.data<float>()[c];
+    }
+    lse = all;
+    gradient.data<float>()[h] -= std::exp(sink - all) * dot;
+  }
+  return gradient;
+}
+
 // The plain f32 loop: its own error is the measuring stick of the fast path's.
 Result naive(const Inputs& in, const AttentionDims& d) {
   Rng rng(99);
@@ -100,6 +122,9 @@ Result naive(const Inputs& in, const AttentionDims& d) {
   kernels::reference_attention_forward<float>(
       bound.problem(), bound.terms<float>(), input,
       {r.out.data<float>(), strides(r.out), r.lse.data<float>(), lse_strides});
+  if (in.options.sinks.defined()) {
+    r.gradients.back() = join_sinks(in.options.sinks, in.weight, r);
+  }
   kernels::AttentionGradient<float> g;
   g.out = r.out.data<float>(), g.out_strides = strides(r.out);
   g.lse = r.lse.data<float>(), g.lse_strides = lse_strides;
@@ -112,7 +137,7 @@ Result naive(const Inputs& in, const AttentionDims& d) {
   if (in.options.bias.defined()) g.d_bias = r.gradients[next++].data<float>();
   if (in.options.alibi_slopes.defined()) g.d_alibi_slopes = r.gradients[next++].data<float>();
   if (in.options.relative_bias.defined()) {
-    relative = empty_like(bound.relative_bias());
+    relative = empty_like(bound.tensor(detail::kRelativeBias));
     g.d_relative_bias = relative.data<float>();
   }
   Tensor relative_key;
@@ -201,7 +226,7 @@ const AttentionDims kDims[] = {
 };
 
 TEST(AttentionMatrixTest, F64EqualsTheDefinition) {
-  for (const AttentionCase& c : testing::attention_cases()) {
+  for (const OptionCase& c : testing::attention_cases()) {
     for (const AttentionDims& d : kDims) {
       const Inputs in = make_inputs(c, d, Dtype::f64);
       expect_same(fused(in), composed(in), 1e-13, 1e-12, c.name);
@@ -213,7 +238,7 @@ TEST(AttentionMatrixTest, F32EqualsTheDefinition) {
   std::vector<AttentionDims> dims(std::begin(kDims), std::end(kDims));
   dims.push_back(
       {.batch = 2, .heads = 3, .kv_heads = 1, .queries = 67, .keys = 71, .dim = 13, .value_dim = 11});
-  for (const AttentionCase& c : testing::attention_cases()) {
+  for (const OptionCase& c : testing::attention_cases()) {
     for (const AttentionDims& d : dims) {
       const Inputs in = make_inputs(c, d, Dtype::f32);
       expect_accurate(in, d, c.name);
@@ -224,7 +249,7 @@ TEST(AttentionMatrixTest, F32EqualsTheDefinition) {
 TEST(AttentionMatrixTest, LengthsAroundBlockEdges) {
   for (const int64_t queries : {1, 16, 63, 64, 65}) {
     for (const int64_t keys : {15, 17, 255, 256, 257}) {
-      for (const AttentionCase& c : testing::attention_cases()) {
+      for (const OptionCase& c : testing::attention_cases()) {
         if (c.name != "causal" && c.name != "lengths" && c.name != "everything" && c.name != "window")
           continue;
         const AttentionDims d{.batch = 1,
@@ -255,7 +280,7 @@ double loss(const Inputs& in) {
 
 TEST(AttentionMatrixTest, GradientsAreThoseOfFiniteDifferences) {
   const double step = 1e-5;
-  for (const AttentionCase& c : testing::attention_cases()) {
+  for (const OptionCase& c : testing::attention_cases()) {
     const Inputs in = make_inputs(c, kDims[0], Dtype::f64);
     const Result result = fused(in);
     const std::vector<Tensor> leaves = in.leaves();
@@ -280,7 +305,7 @@ TEST(AttentionMatrixTest, GradientsAreThoseOfFiniteDifferences) {
 
 // A gradient that nobody asks for costs nothing and changes no other.
 TEST(AttentionMatrixTest, EachGradientAlone) {
-  const AttentionCase c = testing::attention_cases().back();
+  const OptionCase c = testing::attention_cases().back();
   Inputs in = make_inputs(c, kDims[0], Dtype::f64);
   const Result all = fused(in);
   std::vector<Tensor*> leaves = {&in.query,
@@ -289,7 +314,8 @@ TEST(AttentionMatrixTest, EachGradientAlone) {
                                  &in.options.bias,
                                  &in.options.alibi_slopes,
                                  &in.options.relative_bias,
-                                 &in.options.relative_key};
+                                 &in.options.relative_key,
+                                 &in.options.sinks};
   for (size_t n = 0; n < leaves.size(); ++n) {
     for (size_t m = 0; m < leaves.size(); ++m) {
       leaves[m]->set_requires_grad(false);

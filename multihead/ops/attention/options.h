@@ -12,14 +12,6 @@
 
 namespace multihead {
 
-/// What a query without any allowed key gets. Log-sum-exp -inf and no gradient for the query, always.
-enum class EmptyRow {
-  zero,     ///< output 0, no gradient
-  uniform,  ///< the mean of all values, excluded ones too: what finite sentinels such as -1e6 do
-  nan,      ///< NaN
-  error,    ///< ValueError that names the first such row (rows behind query_lengths() are allowed)
-};
-
 /// Order of the axes of query, key, value and output.
 enum class Layout {
   bhtd,  ///< [B, H, T, D]
@@ -27,6 +19,7 @@ enum class Layout {
 };
 
 using kernels::CaptureStage;  // scores, probabilities, after_dropout
+using kernels::EmptyRow;      // zero, uniform, nan, error
 
 /// Looking inside: fill in what to capture, pass its address, read the tensors after the call. The output of
 /// attention() does not change by one bit. Costs O(rows · Tk) memory, not O(Tq · Tk).

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "multihead/core/error.h"
+#include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {
 namespace {
@@ -108,15 +109,9 @@ AttentionProfile onnx() {
   return p;
 }
 
-// Axes of [B, H, Tq, Tk].
+// Axes of [B, H, Tq, Tk] that a system does not broadcast. Their sizes are known where the mask meets its
+// scores.
 constexpr unsigned kBatch = 1, kQueries = 4, kKeys = 8;
-
-// The system does not broadcast these axes. Their sizes are known where the mask meets its scores.
-Mask with_exact(const Mask& mask, unsigned axes) {
-  MaskPart part = mask.parts().front();
-  part.exact = axes;
-  return Mask(std::move(part));
-}
 
 Shape shape_of(const Tensor& mask) { return mask.defined() ? mask.shape() : Shape(); }
 
@@ -200,14 +195,14 @@ Mask from_labml_mask(const Tensor& mask) {
            "from_labml_mask: mask must be [Tq or 1, Tk, B or 1], got ", shape_of(mask));
   const Tensor flags = mask.to(Dtype::boolean);
   const Shape &n = flags.shape(), &s = flags.strides();
-  return with_exact(keep(flags.as_strided({n[2], 1, n[0], n[1]}, {s[2], 0, s[0], s[1]})), kKeys);
+  return detail::flag_mask(flags.as_strided({n[2], 1, n[0], n[1]}, {s[2], 0, s[0], s[1]}), true, kKeys);
 }
 
 Mask from_torch_mha_mask(const Tensor& attn_mask) {
   MH_CHECK(attn_mask.defined() && attn_mask.rank() == 2, ShapeError,
            "from_torch_mha_mask: attn_mask must be [Tq, Tk], got ", shape_of(attn_mask),
            "; one for every head, [B * H, Tq, Tk], is drop(reshape(mask, {B, H, Tq, Tk}))");
-  return with_exact(drop(attn_mask), kQueries | kKeys);
+  return detail::flag_mask(attn_mask, false, kQueries | kKeys);
 }
 
 Mask from_torch_key_padding_mask(const Tensor& key_padding_mask) {
@@ -215,7 +210,7 @@ Mask from_torch_key_padding_mask(const Tensor& key_padding_mask) {
   MH_CHECK(mask.defined() && mask.rank() == 2, ShapeError,
            "from_torch_key_padding_mask: key_padding_mask must be [B, Tk], got ", shape_of(mask));
   const Shape &n = mask.shape(), &s = mask.strides();
-  return with_exact(drop(mask.as_strided({n[0], 1, 1, n[1]}, {s[0], 0, 0, s[1]})), kBatch | kKeys);
+  return detail::flag_mask(mask.as_strided({n[0], 1, 1, n[1]}, {s[0], 0, 0, s[1]}), false, kBatch | kKeys);
 }
 
 Mask from_torch_sdpa_mask(const Tensor& attn_mask) { return keep(attn_mask); }

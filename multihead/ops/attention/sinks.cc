@@ -39,7 +39,7 @@ void scale_row(T* out, int64_t count, double factor) {
 template <class T, class Accum = T>
 void apply(const AttentionCall& call) {
   const AttentionSizes& s = call.bound->sizes();
-  const Accum* sinks = call.bound->sinks().data<Accum>();
+  const Accum* sinks = call.bound->tensor(kSinks).data<Accum>();
   Accum* lse = call.lse.data<Accum>();
   T* out = call.out.tensor.data<T>();
   parallel_ranges(s.batch * s.heads, 1, [&](int64_t begin, int64_t end) {
@@ -57,9 +57,9 @@ void apply(const AttentionCall& call) {
 }
 
 template <class T, class Accum = T>
-void add_gradient(const AttentionCall& call, const Operand& d_out, Accum* d_sinks) {
+void add_gradient(const AttentionCall& call, const Operand& d_out, const Tensor& d_sinks) {
   const AttentionSizes& s = call.bound->sizes();
-  const Accum* sinks = call.bound->sinks().data<Accum>();
+  const Accum* sinks = call.bound->tensor(kSinks).data<Accum>();
   const Accum* lse = call.lse.data<Accum>();
   const T* out = call.out.tensor.data<T>();
   const Accum* dy = d_out.tensor.data<Accum>();
@@ -77,7 +77,7 @@ void add_gradient(const AttentionCall& call, const Operand& d_out, Accum* d_sink
           sum -= std::exp(double{sinks[h]} - double{lse[at.lse]}) * dot;
         }
       }
-      d_sinks[h] = static_cast<Accum>(sum);
+      d_sinks.data<Accum>()[h] = static_cast<Accum>(sum);
     }
   });
 }
@@ -85,35 +85,23 @@ void add_gradient(const AttentionCall& call, const Operand& d_out, Accum* d_sink
 }  // namespace
 
 void apply_sinks(const AttentionCall& call) {
-  switch (call.query.tensor.dtype()) {
-    case Dtype::f64:
-      return apply<double>(call);
-    case Dtype::bf16:
-      return apply<BFloat16, float>(call);
-    case Dtype::f16:
-      return apply<Float16, float>(call);
-    default:
-      return apply<float>(call);
-  }
+  const Dtype dtype = call.query.tensor.dtype();
+  const auto run = dtype == Dtype::f64    ? apply<double>
+                   : dtype == Dtype::bf16 ? apply<BFloat16, float>
+                   : dtype == Dtype::f16  ? apply<Float16, float>
+                                          : apply<float>;
+  run(call);
 }
 
 Tensor sink_gradient(const AttentionCall& call, const Tensor& d_out) {
-  const Dtype dtype = arithmetic_dtype(call.query.tensor.dtype());
-  const Operand dy = operand(d_out.dtype() == dtype ? d_out : d_out.to(dtype), call.axes);
-  const Tensor gradient = empty_like(call.bound->sinks());
-  switch (call.query.tensor.dtype()) {
-    case Dtype::f64:
-      add_gradient<double>(call, dy, gradient.data<double>());
-      break;
-    case Dtype::bf16:
-      add_gradient<BFloat16, float>(call, dy, gradient.data<float>());
-      break;
-    case Dtype::f16:
-      add_gradient<Float16, float>(call, dy, gradient.data<float>());
-      break;
-    default:
-      add_gradient<float>(call, dy, gradient.data<float>());
-  }
+  const Dtype dtype = call.query.tensor.dtype(), arithmetic = arithmetic_dtype(dtype);
+  const Operand dy = operand(d_out.dtype() == arithmetic ? d_out : d_out.to(arithmetic), call.axes);
+  const Tensor gradient = empty_like(call.bound->tensor(kSinks));
+  const auto run = dtype == Dtype::f64    ? add_gradient<double>
+                   : dtype == Dtype::bf16 ? add_gradient<BFloat16, float>
+                   : dtype == Dtype::f16  ? add_gradient<Float16, float>
+                                          : add_gradient<float>;
+  run(call, dy, gradient);
   return gradient;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "multihead/core/error.h"
+#include "multihead/ops/attention/mask_mod.h"
 #include "python/src/score_program/match.h"
 
 namespace multihead::python {
@@ -187,30 +188,33 @@ bool ScoreProgram::uses(Op op) const {
 
 namespace {
 
-void fill_program(const void* function, const kernels::KeepTile& tile, int64_t) {
-  static_cast<const ScoreProgram*>(function)->fill(tile);
-}
+class ProgramMask final : public detail::FunctionMask {
+ public:
+  explicit ProgramMask(ScoreProgram program) : FunctionMask(Align::start), program_(std::move(program)) {}
+
+  void fill(const kernels::KeepTile& tile, int64_t) const override { program_.fill(tile); }
+  bool classifies() const override { return true; }
+  BlockClass classify(const kernels::KeepTile& tile, int64_t) const override {
+    return program_.classify(tile);
+  }
+  bool every_head() const override { return !program_.uses(Op::head); }
+  const ScoreProgram& program() const { return program_; }
+
+ private:
+  ScoreProgram program_;
+};
 
 }  // namespace
 
 const ScoreProgram* program_of(const MaskPart& part) {
-  return part.fill == fill_program ? static_cast<const ScoreProgram*>(part.function.get()) : nullptr;
+  const auto* mask = dynamic_cast<const ProgramMask*>(&part);
+  return mask != nullptr ? &mask->program() : nullptr;
 }
 
 Mask to_mask(std::shared_ptr<const ScoreProgram> program) {
   MatchedMask matched = match_mask(*program);
   if (matched.rest.empty()) return matched.mask;
-  MaskPart part;
-  part.kind = MaskPart::Kind::function;
-  part.diagonal = Align::start;
-  part.fill = fill_program;
-  part.classify = [](const void* function, const kernels::KeepTile& tile, int64_t) {
-    return static_cast<const ScoreProgram*>(function)->classify(tile);
-  };
-  const auto rest = std::make_shared<const ScoreProgram>(program->conjunction(matched.rest));
-  part.every_head = !rest->uses(Op::head);
-  part.function = rest;
-  return matched.mask & Mask(std::move(part));
+  return matched.mask & Mask(std::make_shared<ProgramMask>(program->conjunction(matched.rest)));
 }
 
 }  // namespace multihead::python

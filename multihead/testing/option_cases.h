@@ -17,7 +17,7 @@ struct AttentionDims {
 };
 
 /// Options for given sizes; `rng` draws the contents of tensors.
-struct AttentionCase {
+struct OptionCase {
   std::string name;
   std::function<AttentionOptions(const AttentionDims&, Dtype, Rng&)> options;
   ScoreMod score_mod = {};
@@ -69,14 +69,14 @@ struct CurvedMod {
   }
 };
 
-inline std::vector<AttentionCase> attention_mask_cases() {
+inline std::vector<OptionCase> mask_cases() {
   using D = const AttentionDims&;
   const auto mask = [](std::string name, auto make) {
-    return AttentionCase{std::move(name), [make](D d, Dtype, Rng& rng) {
-                           AttentionOptions options;
-                           options.mask = make(d, rng);
-                           return options;
-                         }};
+    return OptionCase{std::move(name), [make](D d, Dtype, Rng& rng) {
+                        AttentionOptions options;
+                        options.mask = make(d, rng);
+                        return options;
+                      }};
   };
   return {
       mask("none", [](D, Rng&) { return Mask(); }),
@@ -144,9 +144,9 @@ inline std::vector<AttentionCase> attention_mask_cases() {
   };
 }
 
-inline std::vector<AttentionCase> attention_option_cases() {
+inline std::vector<OptionCase> option_cases() {
   using D = const AttentionDims&;
-  std::vector<AttentionCase> cases = {
+  std::vector<OptionCase> cases = {
       {"bias_matrix",
        [](D d, Dtype t, Rng& r) {
          return AttentionOptions{.bias = randn({d.queries, d.keys}, r, t)};
@@ -193,6 +193,18 @@ inline std::vector<AttentionCase> attention_option_cases() {
        [](D d, Dtype t, Rng& r) {
          return AttentionOptions{.mask = causal(), .relative_key = randn({1, 3, d.dim}, r, t)};
        }},
+      {"sinks",
+       [](D d, Dtype t, Rng& r) {
+         return AttentionOptions{.mask = lengths(integers({d.batch, d.queries}, 0, d.keys, r)),
+                                 .sinks = randn({d.heads}, r, t)};
+       }},
+      {"sinks_dropout",
+       [](D d, Dtype t, Rng& r) {
+         return AttentionOptions{
+             .mask = causal(), .softcap = 2.0f, .sinks = randn({d.heads}, r, t), .dropout_p = 0.3f};
+       },
+       {},
+       true},
       {"softcap", [](D, Dtype, Rng&) { return AttentionOptions{.mask = causal(), .softcap = 0.75f}; }},
       {"scale_zero", [](D, Dtype, Rng&) { return AttentionOptions{.scale = 0.0f}; }},
       {"scale_negative", [](D, Dtype, Rng&) { return AttentionOptions{.scale = -0.5f}; }},
@@ -219,6 +231,7 @@ inline std::vector<AttentionCase> attention_option_cases() {
                                  .alibi_slopes = rand({d.heads}, r, t),
                                  .relative_bias = randn({d.heads, 3}, r, t),
                                  .relative_key = randn({d.heads, 4, d.dim}, r, t),
+                                 .sinks = randn({d.heads}, r, t),
                                  .dropout_p = 0.25f};
        },
        score_mod(CurvedMod()), true},
@@ -226,9 +239,9 @@ inline std::vector<AttentionCase> attention_option_cases() {
   return cases;
 }
 
-inline std::vector<AttentionCase> attention_cases() {
-  std::vector<AttentionCase> all = attention_mask_cases();
-  for (AttentionCase& c : attention_option_cases()) all.push_back(std::move(c));
+inline std::vector<OptionCase> attention_cases() {
+  std::vector<OptionCase> all = mask_cases();
+  for (OptionCase& c : option_cases()) all.push_back(std::move(c));
   return all;
 }
 

@@ -1,0 +1,26 @@
+// What the functions that make masks check of their arguments. Internal to ops.
+#pragma once
+
+#include "multihead/ops/attention/mask.h"
+
+namespace multihead::detail {
+
+/// bool and at most [B, H, Tq, Tk].
+void check_flags(const char* who, const Tensor& flags);
+void check_integers(const char* who, const char* argument, const Tensor& x, int lowest_rank, int highest_rank,
+                    const char* expected);
+void check_diagonal(const char* who, const Diagonal& diagonal);
+
+/// keep(flags) or drop(flags) for a system that does not broadcast some axes: bit a of `exact` is axis a of
+/// [B, H, Tq, Tk].
+Mask flag_mask(const Tensor& flags, bool wanted, unsigned exact);
+
+// Elements as a definition reads them, one at a time.
+/// Of values [B] or [1].
+int64_t value_at(const Tensor& values, int64_t b);
+/// Of rows [T], [1, T] or [B, T].
+int64_t value_at(const Tensor& rows, int64_t b, int64_t t);
+/// Of what broadcasts to [B, H, Tq, Tk].
+double broadcast_at(const Tensor& x, int64_t b, int64_t h, int64_t i, int64_t j);
+
+}  // namespace multihead::detail
