@@ -23,7 +23,7 @@ class LabmlAttention {
   mh::Tensor operator()(const mh::Tensor& query, const mh::Tensor& key, const mh::Tensor& value,
                         const mh::Tensor& mask = {}, mh::Rng* rng = nullptr) {
     mh::AttentionCapture capture{.stage = mh::CaptureStage::after_dropout};
-    mh::nn::AttentionCall call{.rng = rng, .capture = &capture};
+    mh::nn::AttentionCall call{{.rng = rng, .capture = &capture}};
     if (mask) {
       MH_CHECK(mask.rank() == 3 && mask.size(1) == key.size(0), ShapeError,
                "LabmlAttention: mask must be [seq_q or 1, ", key.size(0), ", batch or 1], got ",

@@ -14,7 +14,7 @@ struct NotebookAttention {
   mh::Tensor operator()(const mh::Tensor& queries, const mh::Tensor& keys, const mh::Tensor& values,
                         const mh::Tensor& valid_lens, mh::EmptyRow empty_row = mh::EmptyRow::zero) {
     mh::AttentionCapture capture{.stage = mh::CaptureStage::probabilities};
-    mh::nn::AttentionCall call{.empty_row = empty_row, .capture = &capture};
+    mh::nn::AttentionCall call{{.empty_row = empty_row, .capture = &capture}};
     if (valid_lens) call.mask = mh::lengths(valid_lens);
     const mh::Tensor out = mha(queries, keys, values, call);
     attention_weights = capture.weights;

@@ -149,25 +149,16 @@ MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, c
 }
 
 AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call) const {
-  AttentionOptions options;
-  options.mask = call.mask;
-  options.scale = options_.scale;
-  options.softcap = call.softcap;
-  options.bias = call.bias;
-  options.alibi_slopes = call.alibi_slopes;
-  options.relative_bias = call.relative_bias;
-  options.relative_key = call.relative_key;
-  options.relative_center = call.relative_center;
-  options.sinks = call.sinks;
+  MH_CHECK(call.dropout_p == 0 && call.layout == Layout::bhtd, ValueError,
+           "MultiHeadAttention: dropout_p and layout are the module's, not a call's");
+  AttentionOptions options = call;
+  if (!options.scale) options.scale = options_.scale;
   if (options_.zero_attn) {
     MH_CHECK(!call.sinks.defined(), ValueError, "MultiHeadAttention: sinks and zero_attn exclude each other");
     options.sinks = Tensor::zeros({options_.num_heads}, out_proj.weight.dtype());
   }
   options.dropout_p = static_cast<float>(options_.dropout_p);
-  options.rng = call.rng;
-  options.empty_row = call.empty_row;
   options.layout = Layout::bthd;
-  options.capture = call.capture;
   return options;
 }
 

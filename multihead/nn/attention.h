@@ -29,21 +29,11 @@ struct MultiHeadAttentionOptions {
   bool zero_attn = false;
 };
 
-/// What a call may add. Everything is optional.
-struct AttentionCall {
-  Mask mask = {};
-  Rng* rng = nullptr;                   ///< dropout acts exactly when given
+/// What a call may add: the options of attention() without dropout_p and layout, which are the module's, as
+/// scale is unless given; and what only a module can do.
+struct AttentionCall : AttentionOptions {
   const RotaryTable* rotary = nullptr;  ///< rotates queries and keys
-  Tensor bias = {};                     ///< added to the scores; broadcasts to [B, H, Tq, Tk]
-  Tensor alibi_slopes = {};             ///< [H]
-  Tensor relative_bias = {};            ///< [H or 1, span], see AttentionOptions
-  Tensor relative_key = {};             ///< [H or 1, span, head_dim], likewise
-  int64_t relative_center = -1;         ///< of both, likewise
-  Tensor sinks = {};                    ///< [H], see AttentionOptions
-  float softcap = 0;
-  ScoreMod score_mod = {};  ///< a score function of the user's
-  EmptyRow empty_row = EmptyRow::zero;
-  AttentionCapture* capture = nullptr;  ///< receives attention weights
+  ScoreMod score_mod = {};              ///< a score function of the user's
   Tensor residual = {};                 ///< added to the output
 };
 
@@ -62,24 +52,34 @@ struct CacheUpdate {
 ///           have the same size and the same bias flags, else q_proj, k_proj, v_proj; out_proj; with qk_norm
 ///           q_norm and k_norm
 /// Gradient  all inputs and weights
-/// Throws    ValueError (constructor: sizes that do not divide), ShapeError
+/// Throws    ValueError (constructor: sizes that do not divide; dropout_p or layout of a call), ShapeError
 class MultiHeadAttention {
  public:
   MultiHeadAttention() = default;
   MultiHeadAttention(const MultiHeadAttentionOptions& options, Rng& rng);
 
   Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
-                    const AttentionCall& call = {}) const;
+                    const AttentionCall& call) const;
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const AttentionOptions& options = {}) const {
+    return (*this)(query, key, value, AttentionCall{options});
+  }
 
   /// Self-attention of new tokens x [B, T, embed_dim] to the cached ones and, causally, to themselves. Row b
   /// has counts[b] new tokens; outputs behind them are meaningless. Nothing is recorded. A cache of another
   /// dtype than x (bf16 under f32) is attended to in its own.
-  Tensor decode(const Tensor& x, const CacheUpdate& update, const AttentionCall& call = {}) const;
+  Tensor decode(const Tensor& x, const CacheUpdate& update, const AttentionCall& call) const;
+  Tensor decode(const Tensor& x, const CacheUpdate& update, const AttentionOptions& options = {}) const {
+    return decode(x, update, AttentionCall{options});
+  }
 
   /// Keys and values [B, Hkv, T, D] of a memory, to be attended to many times.
   KvCache project_memory(const Tensor& key, const Tensor& value) const;
   /// Attention to a projected memory, each row of which may serve several consecutive rows of queries.
-  Tensor attend(const Tensor& query, const KvCache& memory, const AttentionCall& call = {}) const;
+  Tensor attend(const Tensor& query, const KvCache& memory, const AttentionCall& call) const;
+  Tensor attend(const Tensor& query, const KvCache& memory, const AttentionOptions& options = {}) const {
+    return attend(query, memory, AttentionCall{options});
+  }
 
   const MultiHeadAttentionOptions& options() const { return options_; }
   void visit(Visitor& visitor);

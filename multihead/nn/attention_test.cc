@@ -40,12 +40,32 @@ void copy_packed_to_separate(const MultiHeadAttention& packed, MultiHeadAttentio
   separate.out_proj.bias.copy_from(packed.out_proj.bias);
 }
 
-TEST(MultiHeadAttentionTest, ShapesOfTheLectureNotes) {
+// The sizes of the lecture notes: every sample sees its valid keys, as if the others were not there.
+TEST(MultiHeadAttentionTest, ValidLengthsOfTheLectureNotes) {
   Rng rng(1);
   const MultiHeadAttention attention({.embed_dim = 4, .num_heads = 2, .value_dim = 6}, rng);
-  const Tensor y = attention(Tensor::ones({2, 4, 4}), Tensor::ones({2, 6, 4}), Tensor::ones({2, 6, 6}),
-                             {.mask = lengths(Tensor::of<int64_t>({2}, {3, 2}))});
+  const Tensor q = random({2, 4, 4}, 2), k = random({2, 6, 4}, 3), v = random({2, 6, 6}, 4);
+  const int64_t valid[] = {3, 2};
+  const Tensor y = attention(q, k, v, {.mask = lengths(Tensor::of<int64_t>({2}, valid))});
   EXPECT_EQ(y.shape(), (Shape{2, 4, 4}));
+  for (int64_t b = 0; b < 2; ++b) {
+    const auto sample = [b](const Tensor& x, int64_t count) {
+      return slice(slice(x, 0, b, b + 1), 1, 0, count).contiguous();
+    };
+    expect_bits(sample(y, 4), attention(sample(q, 4), sample(k, valid[b]), sample(v, valid[b])));
+  }
+}
+
+TEST(MultiHeadAttentionTest, ACallLeavesTheModuleWhatIsItsOwn) {
+  Rng rng(1);
+  const MultiHeadAttention attention({.embed_dim = 8, .num_heads = 2}, rng);
+  const Tensor x = random({1, 3, 8}, 2);
+  EXPECT_THROW(attention(x, x, x, {.dropout_p = 0.5f}), ValueError);
+  EXPECT_THROW(attention(x, x, x, {.layout = Layout::bthd}), ValueError);
+  expect_bits(attention(x, x, x, {.scale = 0.5}), [&] {
+    Rng same(1);
+    return MultiHeadAttention({.embed_dim = 8, .num_heads = 2, .scale = 0.5}, same)(x, x, x);
+  }());
 }
 
 TEST(MultiHeadAttentionTest, NamesAndShapesAreThoseOfPyTorch) {
@@ -68,7 +88,7 @@ TEST(MultiHeadAttentionTest, PackedSelfAttentionEqualsTheGeneralPath) {
     Rng rng(3);
     const MultiHeadAttention attention({.embed_dim = 20, .num_heads = 4, .num_kv_heads = kv_heads}, rng);
     const Tensor x = random({2, 7, 20}, 5);
-    const AttentionCall call = {.mask = causal()};
+    const AttentionOptions call = {.mask = causal()};
     // A clone is another tensor, so the packed path is not taken.
     expect_bits(attention(x, x, x, call), attention(x, x.clone(), x.clone(), call));
   }
@@ -77,7 +97,7 @@ TEST(MultiHeadAttentionTest, PackedSelfAttentionEqualsTheGeneralPath) {
 TEST(MultiHeadAttentionTest, PackedWeightsEqualSeparateOnesAndSoDoGradients) {
   Rng rng(3);
   MultiHeadAttention packed({.embed_dim = 12, .num_heads = 3}, rng);
-  // key_dim differs on paper only, to force the separate form.
+  // Bias flags that differ force the separate form.
   MultiHeadAttention separate({.embed_dim = 12, .num_heads = 3, .value_bias = false}, rng);
   ASSERT_FALSE(separate.in_proj_weight.defined());
   packed.in_proj_bias.fill(0);
@@ -105,7 +125,7 @@ TEST(MultiHeadAttentionTest, TokenByTokenEqualsTheWholeBitForBit) {
   const int64_t length = 19;
   const Tensor x = random({1, length, 24}, 5);
   const RotaryTable table = rotary_table(length, {0}, rotary_frequencies(6));
-  const Tensor whole = attention(x, x, x, {.mask = causal(), .rotary = &table});
+  const Tensor whole = attention(x, x, x, {{.mask = causal()}, &table});
   for (const int64_t chunk : {1, 5}) {
     KvCache cache{Tensor::full({1, 2, 32, 6}, 99), Tensor::full({1, 2, 32, 6}, 99)};
     for (int64_t t = 0; t < length; t += chunk) {
@@ -144,7 +164,7 @@ TEST(MultiHeadAttentionTest, NormedQueriesAndKeysEqualTheComposition) {
   expect_near(attention(x, memory, memory), cross, 1e-6);
   expect_near(attention.attend(x, attention.project_memory(memory, memory)), cross, 1e-6);
   const Tensor k = rotary(rms_norm(part(x, 24, 2), attention.k_norm.weight), table);
-  const Tensor whole = attention(x, x, x, {.mask = causal(), .rotary = &table});
+  const Tensor whole = attention(x, x, x, {{.mask = causal()}, &table});
   expect_near(whole, attended(rotary(q, table), k, part(x, 36, 2), causal()), 1e-6);
   KvCache cache{Tensor::full({2, 2, 8, 6}, 99), Tensor::full({2, 2, 8, 6}, 99)};
   for (int64_t t = 0; t < 7; ++t) {
