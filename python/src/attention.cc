@@ -5,12 +5,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
-#include <cmath>
+#include <string_view>
 
 #include "multihead/core/error.h"
 #include "multihead/nn/positions.h"
 #include "multihead/ops/attention/mask.h"
 #include "multihead/ops/attention/profiles.h"
+#include "python/src/attention_keywords.h"
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"
 #include "python/src/names.h"
@@ -148,41 +149,6 @@ void refuse_unknown(const nb::kwargs& unknown) {
   throw nb::type_error(concat("attention: no argument '", name, "'", hint).c_str());
 }
 
-// attention(query, key, value, …) -> Tensor or (Tensor, lse)
-nb::object attention_call(nb::handle query, nb::handle key, nb::handle value, nb::handle mask,
-                          std::optional<double> scale, float softcap, nb::handle bias,
-                          nb::handle alibi_slopes, nb::handle relative_bias, nb::handle relative_key,
-                          int64_t relative_center, float dropout_p, Rng* rng, const std::string& empty_row,
-                          const std::string& layout, AttentionCapture* capture, bool return_lse,
-                          bool allow_binary_bias, nb::handle score_mod, nb::handle sinks,
-                          const nb::kwargs& unknown) {
-  refuse_unknown(unknown);
-  const Tensor q = to_tensor(query, {"attention", "query"});
-  const Tensor k = to_tensor(key, {"attention", "key"});
-  const Tensor v = to_tensor(value, {"attention", "value"});
-  AttentionOptions options =
-      to_options({mask, bias, alibi_slopes, relative_bias, relative_key, scale, softcap, relative_center,
-                  dropout_p, rng, empty_row, layout, allow_binary_bias, sinks});
-  options.capture = capture;
-  Tensor lse;
-  if (return_lse) options.lse = &lse;
-  const ScoreMod mod = to_score_mod(score_mod);
-  Tensor out = interruptible([&] { return attention(q, k, v, options, mod); });
-  raise_faults("attention", options.mask, score_mod);
-  if (!return_lse) return nb::cast(std::move(out));
-  return nb::make_tuple(std::move(out), std::move(lse));
-}
-
-// Without the **unknown that is there to be refused.
-constexpr const char* kAttentionSignature =
-    "def attention(query: object | None, key: object | None, value: object | None, *, mask: object | "
-    "None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, "
-    "alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | "
-    "None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str "
-    "= 'zero', layout: str = "
-    "'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: "
-    "bool = False, score_mod: object | None = None, sinks: object | None = None) -> object";
-
 constexpr const char* kAttentionDoc =
     "softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ "
     "value.\n\n"
@@ -198,6 +164,50 @@ constexpr const char* kAttentionDoc =
     "          j at clamp(j - i - offset + relative_center, 0, span - 1)\n"
     "sinks     [H]: one more score in every row's softmax, of no key\n"
     "Raises    ShapeError, DtypeError, ValueError";
+
+template <class T>
+std::string signature_of(const Keyword<T>& k) {
+  const char* type = std::is_same_v<T, nb::handle>          ? "object | None"
+                     : std::is_same_v<T, Rng*>              ? "Rng | None"
+                     : std::is_same_v<T, AttentionCapture*> ? "AttentionCapture | None"
+                     : std::is_same_v<T, const char*>       ? "str"
+                     : std::is_same_v<T, bool>              ? "bool"
+                     : std::is_same_v<T, int64_t>           ? "int"
+                     : std::is_same_v<T, float>             ? "float"
+                                                            : "float | None";
+  const std::string preset =
+      std::string_view(type).ends_with("None") ? "None" : nb::repr(nb::cast(k.preset)).c_str();
+  return concat(", ", k.name, ": ", type, " = ", preset);
+}
+
+// attention() itself also takes what it does not know, to say what that should have been; its signature hides
+// that.
+template <class... T>
+void bind_function(nb::module_& m, const std::tuple<Keyword<T>...>& keywords) {
+  static std::string signature =
+      "def attention(query: object | None, key: object | None, value: object | None, *";
+  std::apply([&](const Keyword<T>&... k) { ((signature += signature_of(k)), ...); }, keywords);
+  signature += ") -> object";
+  const auto call = [&keywords](nb::handle query, nb::handle key, nb::handle value, T... given,
+                                const nb::kwargs& unknown) {
+    constexpr const char* who = "attention";
+    refuse_unknown(unknown);
+    const Tensor q = to_tensor(query, {who, "query"});
+    const Tensor k = to_tensor(key, {who, "key"});
+    const Tensor v = to_tensor(value, {who, "value"});
+    AttentionArguments to{who};
+    std::apply([&](const Keyword<T>&... each) { (each.set(to, given, each.name), ...); }, keywords);
+    Tensor out = interruptible([&] { return attention(q, k, v, to.call, to.call.score_mod); });
+    raise_faults(who, to.call.mask, to.score_mod);
+    return with_lse(std::move(out), to);
+  };
+  std::apply(
+      [&](const Keyword<T>&... k) {
+        m.def("attention", call, "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only(),
+              argument(k)..., "unknown"_a, nb::sig(signature.c_str()), kAttentionDoc);
+      },
+      keywords);
+}
 
 void bind_profiles(nb::module_& m) {
   m.def(
@@ -235,43 +245,16 @@ Mask to_mask(nb::handle object) {
       "lengths(n), … joined with &");
 }
 
-AttentionOptions to_options(const AttentionKeywords& k) {
-  AttentionOptions options;
-  options.mask = to_mask(k.mask);
-  MH_CHECK(!k.scale || !std::isnan(*k.scale), ValueError, "attention: scale must be a number, got NaN");
-  options.scale = k.scale;
-  options.softcap = k.softcap;
-  const auto optional = [](nb::handle x, const char* name) {
-    return x.is_valid() ? to_tensor_or_none(x, {"attention", name}) : Tensor();
-  };
-  options.bias = optional(k.bias, "bias");
-  options.alibi_slopes = optional(k.alibi_slopes, "alibi_slopes");
-  options.relative_bias = optional(k.relative_bias, "relative_bias");
-  options.relative_key = optional(k.relative_key, "relative_key");
-  options.sinks = optional(k.sinks, "sinks");
-  options.relative_center = k.relative_center;
-  options.dropout_p = k.dropout_p;
-  options.rng = k.rng;
-  if (k.empty_row != "zero") options.empty_row = empty_row_of(k.empty_row);
-  if (k.layout != "bhtd") {
-    options.layout =
-        to_enum<Layout>(k.layout, "attention: layout", {{"bhtd", Layout::bhtd}, {"bthd", Layout::bthd}});
-  }
-  options.allow_binary_bias = k.allow_binary_bias;
-  return options;
+nb::object with_lse(Tensor out, AttentionArguments& arguments) {
+  if (arguments.call.lse == nullptr) return nb::cast(std::move(out));
+  return nb::make_tuple(std::move(out), std::move(arguments.lse));
 }
 
 void bind_attention(nb::module_& m) {
   bind_masks(m);
   bind_capture(m);
   bind_profiles(m);
-  m.def("attention", &attention_call, "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only(),
-        "mask"_a = nb::none(), "scale"_a = nb::none(), "softcap"_a = 0.0f, "bias"_a = nb::none(),
-        "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "relative_key"_a = nb::none(),
-        "relative_center"_a = -1, "dropout_p"_a = 0.0f, "rng"_a = nb::none(), "empty_row"_a = "zero",
-        "layout"_a = "bhtd", "capture"_a = nb::none(), "return_lse"_a = false, "allow_binary_bias"_a = false,
-        "score_mod"_a = nb::none(), "sinks"_a = nb::none(), "unknown"_a, nb::sig(kAttentionSignature),
-        kAttentionDoc);
+  bind_function(m, kFunctionKeywords);
 }
 
 }  // namespace multihead::python

@@ -9,7 +9,7 @@
 #include "multihead/nn/linear.h"
 #include "multihead/nn/norm.h"
 #include "multihead/nn/positions.h"
-#include "python/src/attention.h"
+#include "python/src/attention_keywords.h"
 #include "python/src/bindings.h"
 #include "python/src/decoding.h"
 #include "python/src/modules.h"
@@ -145,23 +145,19 @@ void construct_attention(nn::MultiHeadAttention* self, int64_t embed_dim, int64_
       rng_or_default(rng));
 }
 
+using Call = nn::AttentionCall;
+const auto kModuleKeywords =
+    std::tuple_cat(kLayerKeywords, std::make_tuple(option<&Call::residual>("residual")));
+const auto kDecodeKeywords =
+    std::tuple_cat(kAttentionKeywords, std::make_tuple(option<&Call::rotary>("rotary")));
+const auto kAttendKeywords = std::tuple_cat(kAttentionKeywords, std::make_tuple(option<&Call::rng>("rng")));
+
 Tensor call_attention(const nn::MultiHeadAttention& a, nb::handle query, nb::handle key, nb::handle value,
-                      nb::handle mask, Rng* rng, const RotaryTable* rotary, nb::handle bias,
-                      nb::handle alibi_slopes, nb::handle relative_bias, nb::handle relative_key,
-                      int64_t relative_center, float softcap, nb::handle score_mod,
-                      const std::string& empty_row, AttentionCapture* capture, nb::handle residual,
-                      nb::handle sinks) {
-  constexpr const char* who = "MultiHeadAttention";
-  const Tensor q = to_tensor(query, {who, "query"});
-  const Tensor k = key.is_none() ? q : to_tensor(key, {who, "key"});
-  const Tensor v = value.is_none() || value.is(key) ? k : to_tensor(value, {who, "value"});
-  nn::AttentionCall call = to_call(who, {mask, bias, alibi_slopes, relative_bias, relative_key, sinks,
-                                         score_mod, rotary, relative_center, softcap, empty_row, capture});
-  call.rng = rng;
-  call.residual = to_tensor_or_none(residual, {who, "residual"});
-  Tensor out = unlocked([&] { return a(q, k, v, call); });
-  raise_faults(who, call.mask, score_mod);
-  return out;
+                      const AttentionArguments& to) {
+  const Tensor q = to_tensor(query, {to.who, "query"});
+  const Tensor k = key.is_none() ? q : to_tensor(key, {to.who, "key"});
+  const Tensor v = value.is_none() || value.is(key) ? k : to_tensor(value, {to.who, "value"});
+  return unlocked([&] { return a(q, k, v, to.call); });
 }
 
 // Decoding: new tokens against a state, and queries against a memory that was projected once.
@@ -176,38 +172,20 @@ void bind_attention_steps(nb::class_<nn::MultiHeadAttention>& c) {
       "A DecodeState of one layer with room for `capacity` tokens per row. window > 0: a ring for tokens "
       "that "
       "see that\nmany keys.");
-  c.def(
-      "decode",
+  Attention<const nn::MultiHeadAttention&, nb::handle, nn::DecodeState&, nb::handle>::bind(
+      c, "decode", "MultiHeadAttention.decode", kDecodeKeywords,
       [](const nn::MultiHeadAttention& a, nb::handle x, nn::DecodeState& state, nb::handle counts,
-         nb::handle mask, const RotaryTable* rotary, nb::handle alibi_slopes, nb::handle relative_bias,
-         nb::handle relative_key, int64_t relative_center, nb::handle sinks, float softcap,
-         nb::handle score_mod, AttentionCapture* capture) {
-        constexpr const char* who = "MultiHeadAttention.decode";
-        const Tensor t = to_tensor(x, {who, "x"});
-        const nn::AttentionCall call = to_call(who, {mask,
-                                                     {},
-                                                     alibi_slopes,
-                                                     relative_bias,
-                                                     relative_key,
-                                                     sinks,
-                                                     score_mod,
-                                                     rotary,
-                                                     relative_center,
-                                                     softcap,
-                                                     "zero",
-                                                     capture});
-        const std::vector<int64_t> fresh = to_counts(counts, who);
+         const AttentionArguments& to) {
+        const Tensor t = to_tensor(x, {to.who, "x"});
+        const std::vector<int64_t> fresh = to_counts(counts, to.who);
         return unlocked([&] {
-          return move_on(who, t, state, fresh,
-                         [&](const nn::CacheUpdate& update) { return a.decode(t, update, call); });
+          return move_on(to.who, t, state, fresh,
+                         [&](const nn::CacheUpdate& update) { return a.decode(t, update, to.call); });
         });
       },
-      "x"_a, "state"_a, nb::kw_only(), "counts"_a = nb::none(), "mask"_a = nb::none(),
-      "rotary"_a = nb::none(), "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(),
-      "relative_key"_a = nb::none(), "relative_center"_a = -1, "sinks"_a = nb::none(), "softcap"_a = 0.0f,
-      "score_mod"_a = nb::none(), "capture"_a = nb::none(),
       "Self-attention of the next tokens x [B, T, embed_dim] to those of the state and, causally, to "
-      "themselves; then they\njoin it: counts[b] of row b, all by default. Nothing is recorded.");
+      "themselves; then they\njoin it: counts[b] of row b, all by default. Nothing is recorded.",
+      "x"_a, "state"_a, nb::kw_only(), "counts"_a = nb::none());
   c.def(
       "project_memory",
       [](const nn::MultiHeadAttention& a, nb::handle key, nb::handle value) {
@@ -218,22 +196,16 @@ void bind_attention_steps(nb::class_<nn::MultiHeadAttention>& c) {
       },
       "key"_a, "value"_a = nb::none(),
       "(keys, values) of a memory [B, Tk, dim], [B, Hkv, Tk, D] each: for attend(), as often as wanted.");
-  c.def(
-      "attend",
-      [](const nn::MultiHeadAttention& a, nb::handle query, const Memory& memory, nb::handle mask, Rng* rng,
-         AttentionCapture* capture) {
-        constexpr const char* who = "MultiHeadAttention.attend";
-        const Tensor q = to_tensor(query, {who, "query"});
-        AttentionCallKeywords words;
-        words.mask = mask, words.capture = capture;
-        nn::AttentionCall call = to_call(who, words);
-        call.rng = rng;
-        return unlocked([&] { return a.attend(q, {memory.first, memory.second}, call); });
+  Attention<const nn::MultiHeadAttention&, nb::handle, const Memory&>::bind(
+      c, "attend", "MultiHeadAttention.attend", kAttendKeywords,
+      [](const nn::MultiHeadAttention& a, nb::handle query, const Memory& memory,
+         const AttentionArguments& to) {
+        const Tensor q = to_tensor(query, {to.who, "query"});
+        return unlocked([&] { return a.attend(q, {memory.first, memory.second}, to.call); });
       },
-      "query"_a, "memory"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
-      "capture"_a = nb::none(),
       "Attention of query [B, Tq, query_dim] to what project_memory() made; each row of it may serve several "
-      "consecutive\nrows of queries.");
+      "consecutive\nrows of queries.",
+      "query"_a, "memory"_a, nb::kw_only());
 }
 
 void bind_attention_parts(nb::class_<nn::MultiHeadAttention>& c) {
@@ -271,38 +243,16 @@ void bind_attention_module(nb::module_& m) {
         "query_bias"_a = true, "key_bias"_a = true, "value_bias"_a = true, "out_bias"_a = true,
         "scale"_a = nb::none(), "dropout_p"_a = 0.0, "qk_norm"_a = false, "qk_norm_eps"_a = 1e-6,
         "zero_attn"_a = false, "rng"_a = nb::none());
-  c.def("__call__", &call_attention, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(), nb::kw_only(),
-        "mask"_a = nb::none(), "rng"_a = nb::none(), "rotary"_a = nb::none(), "bias"_a = nb::none(),
-        "alibi_slopes"_a = nb::none(), "relative_bias"_a = nb::none(), "relative_key"_a = nb::none(),
-        "relative_center"_a = -1, "softcap"_a = 0.0f, "score_mod"_a = nb::none(), "empty_row"_a = "zero",
-        "capture"_a = nb::none(), "residual"_a = nb::none(), "sinks"_a = nb::none(),
-        "key and value default to query and key. Dropout acts exactly when rng is given.");
+  Attention<const nn::MultiHeadAttention&, nb::handle, nb::handle, nb::handle>::bind(
+      c, "__call__", "MultiHeadAttention", kModuleKeywords, &call_attention,
+      "key and value default to query and key. Dropout acts exactly when rng is given.", "query"_a,
+      "key"_a = nb::none(), "value"_a = nb::none(), nb::kw_only());
   bind_attention_parts(c);
   bind_attention_steps(c);
   bind_module(c, "MultiHeadAttention");
 }
 
 }  // namespace
-
-nn::AttentionCall to_call(const char* who, const AttentionCallKeywords& k) {
-  const auto optional = [&](nb::handle x, const char* name) {
-    return x.is_valid() ? to_tensor_or_none(x, {who, name}) : Tensor();
-  };
-  nn::AttentionCall call;
-  call.mask = to_mask(k.mask);
-  call.rotary = k.rotary;
-  call.bias = optional(k.bias, "bias");
-  call.alibi_slopes = optional(k.alibi_slopes, "alibi_slopes");
-  call.relative_bias = optional(k.relative_bias, "relative_bias");
-  call.relative_key = optional(k.relative_key, "relative_key");
-  call.relative_center = k.relative_center;
-  call.sinks = optional(k.sinks, "sinks");
-  call.softcap = k.softcap;
-  if (k.score_mod.is_valid()) call.score_mod = to_score_mod(k.score_mod);
-  call.empty_row = empty_row_of(k.empty_row);
-  call.capture = k.capture;
-  return call;
-}
 
 Rng& default_rng() {
   static Rng rng(0);

@@ -3,7 +3,7 @@
 #include "multihead/core/error.h"
 #include "multihead/nn/encoder_decoder.h"
 #include "multihead/nn/transformer.h"
-#include "python/src/attention.h"
+#include "python/src/attention_keywords.h"
 #include "python/src/bindings.h"
 #include "python/src/decoding.h"
 #include "python/src/modules.h"
@@ -207,37 +207,31 @@ void bind_layer(nb::module_& m) {
     k.finish();
     new (self) nn::TransformerLayer(options, rng);
   });
-  c.def(
-      "__call__",
-      [](const nn::TransformerLayer& layer, nb::handle x, nb::handle mask, nb::handle memory,
-         nb::handle memory_mask, Rng* rng, const RotaryTable* rotary, nb::handle bias,
-         nb::handle alibi_slopes, nb::handle relative_bias, nb::handle relative_key, int64_t relative_center,
-         nb::handle sinks, float softcap, nb::handle score_mod, const std::string& empty_row,
-         AttentionCapture* capture, AttentionCapture* cross_capture, nn::DecodeState* state,
-         nb::handle counts) {
-        constexpr const char* who = "TransformerLayer";
-        const Tensor t = to_tensor(x, {who, "x"});
-        nn::LayerCall call;
-        call.attention = to_call(who, {mask, bias, alibi_slopes, relative_bias, relative_key, sinks,
-                                       score_mod, rotary, relative_center, softcap, empty_row, capture});
-        call.rng = rng;
-        call.memory = to_tensor_or_none(memory, {who, "memory"});
-        call.cross.mask = to_mask(memory_mask);
-        call.cross.empty_row = call.attention.empty_row;
-        call.cross.capture = cross_capture;
-        const std::vector<int64_t> fresh = to_counts(counts, who);
-        if (state != nullptr) check_memory_or_state(who, call.memory);
-        return unlocked(
-            [&] { return state != nullptr ? layer_step(layer, t, call, *state, fresh) : layer(t, call); });
-      },
-      "x"_a, nb::kw_only(), "mask"_a = nb::none(), "memory"_a = nb::none(), "memory_mask"_a = nb::none(),
-      "rng"_a = nb::none(), "rotary"_a = nb::none(), "bias"_a = nb::none(), "alibi_slopes"_a = nb::none(),
-      "relative_bias"_a = nb::none(), "relative_key"_a = nb::none(), "relative_center"_a = -1,
-      "sinks"_a = nb::none(), "softcap"_a = 0.0f, "score_mod"_a = nb::none(), "empty_row"_a = "zero",
-      "capture"_a = nb::none(), "cross_capture"_a = nb::none(), "state"_a = nb::none(),
-      "counts"_a = nb::none(),
-      "The options of attention are the self-attention's. With a state, x attends to what it holds and, "
-      "causally, to itself,\nthen joins it: counts[b] tokens of row b, all by default.");
+  Attention<const nn::TransformerLayer&, nb::handle, nb::handle, nb::handle, AttentionCapture*,
+            nn::DecodeState*, nb::handle>::
+      bind(
+          c, "__call__", "TransformerLayer", kLayerKeywords,
+          [](const nn::TransformerLayer& layer, nb::handle x, nb::handle memory, nb::handle memory_mask,
+             AttentionCapture* cross_capture, nn::DecodeState* state, nb::handle counts,
+             const AttentionArguments& to) {
+            const Tensor t = to_tensor(x, {to.who, "x"});
+            nn::LayerCall call;
+            call.attention = to.call;
+            call.rng = to.call.rng;
+            call.memory = to_tensor_or_none(memory, {to.who, "memory"});
+            call.cross.mask = to_mask(memory_mask);
+            call.cross.empty_row = call.attention.empty_row;
+            call.cross.capture = cross_capture;
+            const std::vector<int64_t> fresh = to_counts(counts, to.who);
+            if (state != nullptr) check_memory_or_state(to.who, call.memory);
+            return unlocked([&] {
+              return state != nullptr ? layer_step(layer, t, call, *state, fresh) : layer(t, call);
+            });
+          },
+          "The options of attention are the self-attention's. With a state, x attends to what it holds and, "
+          "causally, to itself,\nthen joins it: counts[b] tokens of row b, all by default.",
+          "x"_a, nb::kw_only(), "memory"_a = nb::none(), "memory_mask"_a = nb::none(),
+          "cross_capture"_a = nb::none(), "state"_a = nb::none(), "counts"_a = nb::none());
   bind_part(c, "self_attn", &nn::TransformerLayer::self_attn);
   bind_part(c, "multihead_attn", &nn::TransformerLayer::multihead_attn);
   bind_part(c, "feed_forward", &nn::TransformerLayer::feed_forward);
