@@ -590,7 +590,7 @@ def from_torch_key_padding_mask(mask: object) -> Mask:
 def from_torch_sdpa_mask(mask: object) -> Mask:
     """attn_mask of scaled_dot_product_attention: True may attend."""
 
-def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
     """
     softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ value.
 
@@ -607,20 +607,20 @@ def attention(query: object | None, key: object | None, value: object | None, *,
     Raises    ShapeError, DtypeError, ValueError
     """
 
-def attention_packed(qkv: object, num_heads: int, num_kv_heads: int = 0, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def attention_packed(qkv: object, num_heads: int, num_kv_heads: int = 0, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
     """
     Self-attention on the output of one projection: qkv [B, T, (H + 2*Hkv)*D] -> [B, T, H*D], without copies;
     otherwise as attention(). num_kv_heads 0 is num_heads.
     """
 
-def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
     """
     Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
     Sequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the keys likewise, and sees nothing of
     the others. The log-sum-exp is [H, N]; otherwise as attention().
     """
 
-def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
     """
     attention() by its definition: plain loops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
     Same arguments, shapes and gradients; layout 'bhtd' only.
@@ -632,12 +632,12 @@ def merge_attention(a_out: object, a_lse: object, b_out: object, b_lse: object) 
     float32, no gradient.
     """
 
-def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
     """
     Which rule attention() follows and how it would run, as text; runs nothing.
     """
 
-def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: object = 'float32', *, mask: object | None = None, scale: float | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, dropout_p: float = 0.0, rng: Rng | None = None, empty_row: str = 'zero', layout: str = 'bhtd', capture: AttentionCapture | None = None, return_lse: bool = False, allow_binary_bias: bool = False, score_mod: object | None = None, sinks: object | None = None) -> object:
+def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: object = 'float32', *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
     """
     explain() from sizes, before any memory is taken: query [batch, heads, queries, head_dim], key [batch, kv_heads,
     keys, head_dim], value [batch, kv_heads, keys, value_dim]; 0 is the query's number.
@@ -906,7 +906,7 @@ class MultiHeadAttention:
 
     def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, query: object, key: object | None = None, value: object | None = None, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, softcap: float = 0.0, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, residual: object | None = None, sinks: object | None = None) -> Tensor:
+    def __call__(self, query: object, key: object | None = None, value: object | None = None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, residual: object | None = None) -> Tensor:
         """
         key and value default to query and key. Dropout acts exactly when rng is given.
         """
@@ -978,7 +978,7 @@ class MultiHeadAttention:
         many keys.
         """
 
-    def decode(self, x: object, state: DecodeState, *, counts: object | None = None, mask: object | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, softcap: float = 0.0, score_mod: object | None = None, capture: AttentionCapture | None = None) -> Tensor:
+    def decode(self, x: object, state: DecodeState, *, counts: object | None = None, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
         Self-attention of the next tokens x [B, T, embed_dim] to those of the state and, causally, to themselves; then they
         join it: counts[b] of row b, all by default. Nothing is recorded.
@@ -989,7 +989,7 @@ class MultiHeadAttention:
         (keys, values) of a memory [B, Tk, dim], [B, Hkv, Tk, D] each: for attend(), as often as wanted.
         """
 
-    def attend(self, query: object, memory: tuple[Tensor, Tensor], *, mask: object | None = None, rng: Rng | None = None, capture: AttentionCapture | None = None) -> Tensor:
+    def attend(self, query: object, memory: tuple[Tensor, Tensor], *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None) -> Tensor:
         """
         Attention of query [B, Tq, query_dim] to what project_memory() made; each row of it may serve several consecutive
         rows of queries.
@@ -1043,7 +1043,7 @@ class TransformerLayer:
 
     def __init__(self, **kwargs) -> None: ...
 
-    def __call__(self, x: object, *, mask: object | None = None, memory: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, softcap: float = 0.0, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
+    def __call__(self, x: object, *, memory: object | None = None, memory_mask: object | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: object | None = None, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
         The options of attention are the self-attention's. With a state, x attends to what it holds and, causally, to itself,
         then joins it: counts[b] tokens of row b, all by default.
