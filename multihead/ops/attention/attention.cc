@@ -101,23 +101,28 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options,
                    std::initializer_list<Tensor> inputs, Tensor output, F make) {
   if (Tape::current() == nullptr) return output;
   const std::vector<Tensor>& captured = call.bound->score_mod().captured();
-  std::vector<Tensor> all = inputs;
-  WantedGradients wanted;
-  for (size_t term = 0; term < kTermCount; ++term) {
-    all.push_back(options.*kTerms[term]);
-    wanted.terms[term] = all.back().requires_grad();
-  }
-  wanted.captured = !captured.empty();
-  all.insert(all.end(), captured.begin(), captured.end());
-  if (std::none_of(all.begin(), all.end(), [](const Tensor& x) { return x.requires_grad(); })) return output;
+  const auto each = [&](auto&& f) {
+    for (const Tensor& x : inputs) f(x);
+    for (const auto term : kTerms) f(options.*term);
+    for (const Tensor& x : captured) f(x);
+  };
+  bool recording = false;
+  each([&](const Tensor& x) { recording = recording || x.requires_grad(); });
+  if (!recording) return output;
   std::vector<std::shared_ptr<GradientSlot>> slots;
-  for (const Tensor& x : all) slots.push_back(x.defined() ? x.gradient_slot() : nullptr);
+  slots.reserve(inputs.size() + kTermCount + captured.size());
+  each([&](const Tensor& x) { slots.push_back(x.defined() ? x.gradient_slot() : nullptr); });
+  WantedGradients wanted;
+  for (size_t term = 0; term < kTermCount; ++term)
+    wanted.terms[term] = (options.*kTerms[term]).requires_grad();
+  wanted.captured = !captured.empty();
   Tape::current()->add(
       std::move(slots), {&output, 1},
       [call, wanted, make](const std::vector<Tensor>& d_outputs) -> Gradients {
-        const BackwardOperands x = make(call, d_outputs[0]);
+        BackwardOperands x = make(call, d_outputs[0]);
         TermGradients more = attention_gradients(call, {x.d_out, {}}, x.d_query, x.d_key, x.d_value, wanted);
-        Gradients all = x.tensors;
+        Gradients all = std::move(x.tensors);
+        all.reserve(all.size() + kTermCount + more.captured.size());
         std::move(more.terms.begin(), more.terms.end(), std::back_inserter(all));
         std::move(more.captured.begin(), more.captured.end(), std::back_inserter(all));
         return all;

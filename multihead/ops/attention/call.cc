@@ -176,13 +176,12 @@ Operand empty_gradient(const Operand& x, const Axes& axes) {
 AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes& axes,
                         std::array<Operand, 3> query_key_value, const AttentionOptions& options,
                         const ScoreMod& score_mod) {
-  auto& [query, key, value] = query_key_value;
-  const Dtype dtype = arithmetic_dtype(query.tensor.dtype());
+  const Dtype dtype = arithmetic_dtype(query_key_value[0].tensor.dtype());
   return {std::make_shared<BoundAttention>(who, sizes, options, score_mod, dtype),
           axes,
-          std::move(query),
-          std::move(key),
-          std::move(value),
+          std::move(query_key_value[0]),
+          std::move(query_key_value[1]),
+          std::move(query_key_value[2]),
           {},
           {},
           {}};
