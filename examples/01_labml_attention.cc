@@ -1,4 +1,4 @@
-// Multi-head attention as the annotated labml module has it: [seq, batch, dim], mask[query, key, batch].
+// Multi-head attention as in the annotated labml module: [seq, batch, dim], mask[query, key, batch].
 #include "examples/check.h"
 #include "examples/picture.h"
 
@@ -7,7 +7,7 @@ using namespace examples;
 namespace {
 
 // [module]
-// Biases: queries and keys by flag, values and output always. `attn` keeps the weights of the last call,
+// Biases: queries and keys optional, values and output always. `attn` holds the last call's weights,
 // [seq_q, seq_k, batch, heads], after dropout. get_scores() may be overridden.
 class LabmlAttention {
  public:
@@ -36,7 +36,7 @@ class LabmlAttention {
     attn = mh::permute(capture.weights, {2, 3, 0, 1});
     return mh::transpose(out, 0, 1);
   }
-  /// What happens to the scores q·k/sqrt(d_k), as options of the call; nothing here.
+  /// Sets options of the call that modify the scores q·k/sqrt(d_k); none here.
   virtual void get_scores(int64_t /*seq_q*/, int64_t /*seq_k*/, mh::nn::AttentionCall&) const {}
 
   mh::nn::MultiHeadAttention mha;
@@ -45,20 +45,20 @@ class LabmlAttention {
 // [module end]
 
 // [relative]
-// Relative positions: (q·k + q·R[k - q] + b[k - q]) / sqrt(d_k). One row of the tables per distance; both
-// learn.
+// Relative positions: (q·k + q·R[k - q] + b[k - q]) / sqrt(d_k). Two learned tables, one row per
+// distance.
 struct RelativeAttention : LabmlAttention {
   using LabmlAttention::LabmlAttention;
   void get_scores(int64_t /*seq_q*/, int64_t seq_k, mh::nn::AttentionCall& call) const override {
     call.relative_key = mh::transpose(table, 0, 1);
     call.relative_bias =
         mh::scale(mh::transpose(bias, 0, 1), 1 / std::sqrt(static_cast<double>(table.size(2))));
-    call.relative_center = seq_k - 1;  // the row in which the last query meets the last key
+    call.relative_center = seq_k - 1;  // the row of the last query and the last key
   }
   mh::Tensor table, bias;  // [seq_q + seq_k - 1, heads, d_k], [seq_q + seq_k - 1, heads]
 };
 
-// A function of one score and its place. What it captures is constant: gradients reach queries and keys only.
+// A function of a score and its position. Captures are constants: gradients reach queries and keys only.
 struct FadingAttention : LabmlAttention {
   using LabmlAttention::LabmlAttention;
   void get_scores(int64_t, int64_t, mh::nn::AttentionCall& call) const override {
@@ -76,7 +76,7 @@ void load(mh::nn::MultiHeadAttention& mha, mh::io::TensorMap& t) {
   mha.out_proj.weight = t["output.weight"], mha.out_proj.bias = t["output.bias"];
 }
 
-// Of sum(out²) by everything that can learn, as PyTorch has them.
+// Gradients of sum(out²) with respect to every parameter, as in PyTorch.
 void check_gradients(Checks& check, RelativeAttention& relative, mh::io::TensorMap& t) {
   mh::Tensor query = t["query"].clone().set_requires_grad(), key = t["key"].clone().set_requires_grad();
   mh::Tensor& weight = relative.mha.q_proj.weight;

@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   check.close("output as PyTorch", blog(x), t["out"]);
 
   // [scale]
-  // The usual scale is 1/sqrt(head_dim): sqrt(heads) times sharper. The two agree for one head only.
+  // The usual scale is 1/sqrt(head_dim), sqrt(heads) times larger. The two agree only for one head.
   mh::nn::MultiHeadAttention usual({.embed_dim = 24, .num_heads = 4}, rng);
   load(usual, t);
   mh::AttentionCapture sharp, soft;

@@ -7,7 +7,7 @@ using namespace examples;
 namespace {
 
 // [lazy]
-// MultiHeadAttention(num_heads, hidden_dim): no biases, input sizes read off the first call.
+// MultiHeadAttention(num_heads, hidden_dim): no biases, input sizes inferred from the first call.
 struct LectureAttention {
   int64_t num_heads, hidden_dim;
   mh::nn::MultiHeadAttention mha = {};
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   Checks check;
   mh::io::TensorMap t = stored("lecture");
   // [masked]
-  // masked_X: keys at or behind the valid length get -1e6. A new tensor; the caller's is left alone.
+  // masked_X: keys at or beyond the valid length get -1e6, in a new tensor.
   const mh::Tensor per_sample = mh::masked_scores(t["scores"], t["lens"]);    // lens: [batch]
   const mh::Tensor per_query = mh::masked_scores(t["scores"], t["lens_2d"]);  // [batch, queries]
   // [masked end]

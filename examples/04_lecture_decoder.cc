@@ -1,4 +1,4 @@
-// The lecture's decoder with state: the whole target at once, and the same numbers token by token.
+// The lecture's decoder with state: the whole target at once, and token by token with the same result.
 #include "examples/check.h"
 #include "examples/picture.h"
 
@@ -7,7 +7,7 @@ using namespace examples;
 namespace {
 
 // [model]
-// Causal self-attention, cross-attention to the encoder's output, feed-forward; then a layer to the words.
+// Causal self-attention, cross-attention to the encoder's output, feed-forward; then the output projection.
 struct LectureDecoder {
   LectureDecoder(int64_t blocks, int64_t heads, int64_t dim, int64_t ffn, int64_t vocab, mh::Rng& rng)
       : positions(dim), stack(options(blocks, heads, dim, ffn), rng), dense(dim, vocab, rng) {}

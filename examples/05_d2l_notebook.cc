@@ -1,4 +1,4 @@
-// The d2l notebook's attention: hidden size first, biases on, valid lengths replaced by -1e6.
+// The d2l notebook's attention: hidden size first, biases on, scores beyond valid lengths replaced by -1e6.
 #include "examples/check.h"
 #include "examples/picture.h"
 

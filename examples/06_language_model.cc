@@ -1,5 +1,5 @@
 // The founding language-model recipe, on a few lines of text: characters, sinusoidal positions, pre-norm
-// layers, Noam's learning rate, Adam, gradient norm at most 1; then greedy text. The real one:
+// layers, Noam schedule, Adam, gradient clipping at 1; then greedy decoding. Full size:
 //   multihead train lm --preset tutorial --data FILE --out DIR
 #include "examples/check.h"
 

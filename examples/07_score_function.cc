@@ -1,4 +1,4 @@
-// Any score function as a lambda: fused into attention, its derivative taken by dual numbers.
+// Any score function as a lambda: fused into attention, differentiated with dual numbers.
 #include "examples/check.h"
 
 using namespace examples;
@@ -6,7 +6,7 @@ using namespace examples;
 namespace {
 
 // [function]
-// A soft limit on scores plus a penalty on distance; written once, for numbers and for dual numbers.
+// Soft-capped scores plus a distance penalty; one definition for numbers and dual numbers.
 struct LimitedDistance {
   std::vector<float> slope;
   auto operator()(auto score, mh::ScoreIndex at) const {
@@ -26,7 +26,7 @@ int main() {
              v = mh::randn({2, 2, 7, 8}, rng);
 
   // [built_in]
-  // A function that the library also has built in gives the same numbers.
+  // A lambda equals the built-in form.
   auto alibi = [&](auto score, mh::ScoreIndex at) {
     return score - slope[static_cast<size_t>(at.head)] * static_cast<float>(at.query - at.key);
   };

@@ -1,4 +1,4 @@
-// Generation with a key/value cache: cached = uncached, rows are independent, seeds repeat.
+// Generation with a key/value cache: cached = uncached, rows are independent, seeds are reproducible.
 #include "examples/check.h"
 
 using namespace examples;
@@ -6,7 +6,7 @@ using namespace examples;
 namespace {
 
 // [uncached]
-// What a cache must equal: the whole text through the model for every new token.
+// The reference for the cache: the whole text through the model for every new token.
 std::vector<int32_t> greedy_uncached(const mh::models::LanguageModel& model, std::vector<int32_t> ids,
                                      int count) {
   const size_t prompt = ids.size();
@@ -56,7 +56,7 @@ int main() {
 
   // [stream]
   int seen = 0;
-  greedy.on_token = [&](int64_t, int32_t) { return ++seen < 5; };  // as it is made; false ends the row
+  greedy.on_token = [&](int64_t, int32_t) { return ++seen < 5; };  // called per token; false ends the row
   const auto stopped = mh::generate(model, {a}, greedy);
   // [stream end]
   check.that("streaming stops when told", seen == 5 && stopped[0].size() <= 5);

@@ -1,4 +1,4 @@
-// Variants of attention that others have published, in a few lines each: window and sinks, learned slopes,
+// Published variants of attention, in a few lines each: window and sinks, learned slopes,
 // differential attention, talking heads.
 #include "examples/check.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 // [differential]
 // Differential attention (Ye et al. 2024): the difference of two softmax maps over the same values, so that
-// what both of them attend to by accident cancels. Two fused calls; nothing is stored but their outputs.
+// common noise cancels. Two fused calls; only their outputs are stored.
 struct DifferentialAttention {
   DifferentialAttention(int64_t embed_dim, int64_t heads, mh::Rng& rng)
       : num_heads(heads),
@@ -44,8 +44,8 @@ struct DifferentialAttention {
 // [differential end]
 
 // [talking]
-// Talking heads (Shazeer et al. 2020) mix scores and weights across heads, which no kernel that walks one
-// head at a time can do: matrix products and a softmax, Tq x Tk scores in memory, gradients as everywhere.
+// Talking heads (Shazeer et al. 2020) mix scores and weights across heads, which a kernel that processes one
+// head at a time cannot: matrix products and a softmax, with Tq x Tk scores in memory.
 mh::Tensor talking_heads(const mh::Tensor& q, const mh::Tensor& k, const mh::Tensor& v,
                          const mh::Tensor& before, const mh::Tensor& after) {
   const int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), keys = k.size(2);
@@ -65,7 +65,7 @@ mh::Tensor eye(int64_t size) {
   return x;
 }
 
-// A function of a mask's pairs as a tensor of flags.
+// A mask function as a bool tensor.
 template <class F>
 mh::Tensor flags(int64_t length, F keep) {
   const mh::Tensor x = mh::Tensor::zeros({length, length}, mh::Dtype::boolean);
@@ -85,8 +85,8 @@ int main() {
              v = mh::randn({1, 2, length, 16}, rng);
 
   // [sinks]
-  // A window of 128 keys and the first four (StreamingLLM, Xiao et al. 2023). The second function is for
-  // speed: it says which blocks need not be looked at.
+  // A window of 128 keys and the first four (StreamingLLM, Xiao et al. 2023). The second function is
+  // only for speed: it classifies blocks that can be skipped.
   auto keep = [](mh::ScoreIndex at) { return at.key <= at.query && (at.key < 4 || at.query - at.key < 128); };
   auto classify = [](const mh::MaskBlock& b) {
     const bool behind = b.key_begin >= 4 && b.query_begin - (b.key_end - 1) >= 128;
@@ -98,7 +98,7 @@ int main() {
               mh::attention(q, k, v, {.mask = mh::keep(flags(length, keep))}));
 
   // [slopes]
-  // ALiBi whose slopes learn: options that are tensors get gradients.
+  // ALiBi with learned slopes: tensor options get gradients.
   mh::Tensor slopes = mh::nn::alibi_slopes(2).set_requires_grad();
   const auto loss = [&] {
     return mh::mean(mh::square(mh::attention(q, k, v, {.mask = mh::causal(), .alibi_slopes = slopes})));
