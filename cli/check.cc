@@ -1,4 +1,4 @@
-// multihead check: the doctor
+// multihead check
 #include <fmt/format.h>
 
 #include "cli/model_dir.h"
@@ -11,9 +11,7 @@ namespace {
 class Check : public Verb {
  public:
   std::string name() const override { return "check"; }
-  std::string summary() const override {
-    return "does a model do what a language model or a translator must do";
-  }
+  std::string summary() const override { return "check a model: causality, cache, gradients"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {{"multihead check model",
              "causality, padding, cache, threads, gradients, learning; exit code 1 if a check fails"}};
@@ -22,7 +20,7 @@ class Check : public Verb {
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
     flags.integer("length", options_.length, "tokens per sequence", {.least = 1});
-    flags.integer("seed", seed_, "seed of the sequences");
+    flags.integer("seed", seed_, "random seed of the sequences");
   }
 
   int run(const CommonOptions& common) override {

@@ -1,4 +1,4 @@
-// multihead completion: what the shell needs to complete verbs, flags and their values.
+// multihead completion: shell completion of verbs, flags and their values.
 #include <fmt/format.h>
 
 #include "cli/parser.h"
@@ -6,7 +6,7 @@
 namespace multihead::cli {
 namespace {
 
-// Every verb with its flags, those that all share included.
+// Every verb with its flags, shared ones included.
 template <class F>
 void for_each_verb(F&& f) {
   for (const auto& verb : make_verbs()) {

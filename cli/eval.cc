@@ -12,31 +12,32 @@ namespace {
 class Eval : public Verb {
  public:
   std::string name() const override { return "eval"; }
-  std::string summary() const override { return "how well a model predicts a text, or translates"; }
+  std::string summary() const override { return "evaluate a model: loss, perplexity, BLEU, chrF"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {{"multihead eval model --data austen.txt --last 0.1",
              "loss, perplexity and bits per byte of the last tenth"},
             {"multihead eval model --data other.txt --json", "for programs"},
-            {"multihead eval translator --data test.tsv --bleu --chrf", "translates and compares"}};
+            {"multihead eval translator --data test.tsv --bleu --chrf", "translate and score"}};
   }
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.text("data", "FILE", data_, "text to predict (required)");
-    flags.number("last", last_, "only this share of the text, from its end",
+    flags.text("data", "FILE", data_, "evaluation text (required)");
+    flags.number("last", last_, "evaluate only the last fraction of the text",
                  {.least = 0, .most = 1, .open = true});
     flags.integer("context", options_.context, "tokens per window (0: the model's context)");
-    flags.integer("batch", options_.batch, "windows at once", {.least = 1});
-    flags.integer("windows", options_.windows, "windows, evenly spread over the text (0: all)");
-    flags.flag("bleu", pairs_.bleu, "translator: BLEU of its translations (the data: source TAB target)");
-    flags.flag("chrf", pairs_.chrf, "translator: chrF2 of its translations");
+    flags.integer("batch", options_.batch, "windows per batch", {.least = 1});
+    flags.integer("windows", options_.windows, "number of windows, evenly spaced over the text (0: all)");
+    flags.flag("bleu", pairs_.bleu, "translator: compute BLEU (data: source TAB target)");
+    flags.flag("chrf", pairs_.chrf, "translator: compute chrF2");
     pairs_.given.declare(flags, [this](Flags& own) {
-      own.integer("beam", pairs_.search.beam_size, "translator: hypotheses kept at every step", {.least = 1});
+      own.integer("beam", pairs_.search.beam_size, "translator: beam size", {.least = 1});
     });
-    flags.integer("pairs", pairs_.pairs, "translator: only so many pairs, from the start (0: all)");
+    flags.integer("pairs", pairs_.pairs, "translator: evaluate the first N pairs (0: all)");
     flags.choice("weight-dtype", pairs_.weight_dtype, {"f32", "int8"},
-                 "translator: what translations are made with; the loss is f32's");
-    flags.text("save-translations", "FILE", pairs_.output, "translator: write what it said, line by line");
+                 "translator: weights used to translate; the loss always uses f32");
+    flags.text("save-translations", "FILE", pairs_.output,
+               "translator: write the translations, one per line");
   }
 
   int run(const CommonOptions& common) override {

@@ -18,7 +18,7 @@ namespace {
 
 struct Scores {
   train::PairLoss loss;
-  std::vector<std::string> translations;  // empty unless asked for
+  std::vector<std::string> translations;  // empty unless requested
   double seconds = 0;
 };
 

@@ -13,7 +13,7 @@
 namespace multihead::cli {
 namespace {
 
-// Prints text as its tokens come, never half a character, and U+FFFD for bytes that will never be one.
+// Streams text token by token, never half a character, with U+FFFD for invalid bytes.
 class Stream {
  public:
   explicit Stream(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -37,7 +37,7 @@ class Generate : public Verb {
   std::string name() const override { return "generate"; }
   std::string summary() const override { return "continue a prompt with a trained model"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead generate model --prompt \"It was \" --max-new-tokens 200", "text, as it is made"},
+    return {{"multihead generate model --prompt \"It was \" --max-new-tokens 200", "streams the text"},
             {"multihead generate model --prompt \"Emma \" --temperature 0.8 --top-k 40 --seed 7 --samples 3",
              "three continuations"},
             {"echo \"Dear \" | multihead generate model --prompt - --temperature 0",
@@ -46,23 +46,23 @@ class Generate : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.text("prompt", "TEXT", prompt_, "what to continue; - reads stdin");
-    flags.integer("max-new-tokens", options_.max_new_tokens, "tokens to add");
+    flags.text("prompt", "TEXT", prompt_, "prompt; - reads stdin");
+    flags.integer("max-new-tokens", options_.max_new_tokens, "number of tokens to generate");
     given_.declare(flags, [this](Flags& own) {
-      own.number("temperature", options_.sampling.temperature, "0: always the most likely token");
-      own.integer("top-k", options_.sampling.top_k, "choose among the k most likely (0: all)");
-      own.number("top-p", options_.sampling.top_p, "choose among the fewest that make up this probability");
-      own.number("min-p", options_.sampling.min_p,
-                 "drop what is less likely than this share of the likeliest");
-      own.number("repetition-penalty", options_.sampling.repetition_penalty, "> 1 avoids what was said");
+      own.number("temperature", options_.sampling.temperature, "softmax temperature (0: greedy)");
+      own.integer("top-k", options_.sampling.top_k, "sample from the k most probable tokens (0: all)");
+      own.number("top-p", options_.sampling.top_p,
+                 "sample from the smallest set with this total probability");
+      own.number("min-p", options_.sampling.min_p, "drop tokens below this fraction of the top probability");
+      own.number("repetition-penalty", options_.sampling.repetition_penalty, "> 1 penalises repeated tokens");
     });
-    flags.integer("seed", seed_, "seed of the choices");
-    flags.integer("samples", samples_, "continuations", {.least = 1, .most = 4096});
-    flags.text("stop", "TEXT", stop_, "end before this text");
+    flags.integer("seed", seed_, "random seed of sampling");
+    flags.integer("samples", samples_, "number of continuations", {.least = 1, .most = 4096});
+    flags.text("stop", "TEXT", stop_, "stop before this text");
     flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16"},
-                 "cached keys and values: bf16 halves their memory and rounds them");
+                 "dtype of cached keys and values (bf16: half the memory, rounded)");
     flags.choice("past-context", overflow_, {"slide", "error"},
-                 "when the context is full, go on from its last half, or refuse beforehand");
+                 "when the context is full: continue from its last half, or fail up front");
   }
 
   int run(const CommonOptions& common) override {

@@ -1,4 +1,4 @@
-// Flags whose defaults come from the model folder, which is read after them.
+// Flags whose defaults come from the model folder, which is read later.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace multihead::cli {
 
-/// Remembers which flags were given, to set them once more when the defaults have changed.
+/// Records the given flags, to apply them again on top of the folder's defaults.
 class GivenFlags {
  public:
   void declare(Flags& flags, const std::function<void(Flags&)>& declare) {

@@ -15,7 +15,9 @@ namespace {
 class Info : public Verb {
  public:
   std::string name() const override { return "info"; }
-  std::string summary() const override { return "what a model folder holds"; }
+  std::string summary() const override {
+    return "describe a model folder: configuration, parameters, memory";
+  }
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {{"multihead info model", "configuration, parameters by tensor, memory"},
             {"multihead info model --json", "for programs"}};
@@ -36,7 +38,7 @@ class Info : public Verb {
   struct Facts {
     Json config;
     int64_t parameters = 0, cache_bytes = 0;
-    std::string cached;  // what the cache holds
+    std::string cached;  // what the cache covers
     std::vector<std::pair<std::string, text::Tokenizer>> tokenizers;
   };
 

@@ -10,7 +10,7 @@
 namespace multihead::cli {
 namespace {
 
-// What ended the last read: the end, or an error. C's stream, because std::cin keeps no error.
+// Did the last read hit the end or an error? Uses C's stream, because std::cin keeps no error.
 void check_stdin() {
   const int error = errno != 0 ? errno : EIO;
   if (!std::ferror(stdin)) return;

@@ -1,4 +1,4 @@
-// What a verb reads from stdin.
+// Reading stdin.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 namespace multihead::cli {
 
 /// The next line of stdin without its line break ("\n" or "\r\n"); false at the end. Throws InputError if
-/// stdin cannot be read: that is no end.
+/// stdin cannot be read, which is not the end of the input.
 bool read_line(std::string& line);
 
-/// The text itself; "-": all of stdin. Throws InputError, too.
+/// The text itself, or all of stdin for "-". Throws InputError.
 std::string text_or_stdin(const std::string& text);
 
 }  // namespace multihead::cli

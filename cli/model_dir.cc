@@ -14,8 +14,8 @@ LoadedModel load_model_dir(const std::string& folder) {
     text::Tokenizer tokenizer = text::Tokenizer::load(folder);
     if (tokenizer.vocab_size() > model.config().vocab_size) {
       throw InputError(concat(folder, ": the tokenizer has ", tokenizer.vocab_size(),
-                              " tokens, the model knows ", model.config().vocab_size,
-                              "; they do not belong together"));
+                              " tokens, the model expects ", model.config().vocab_size,
+                              "; they do not match"));
     }
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
@@ -28,7 +28,7 @@ LoadedTranslator load_translator_dir(const std::string& folder) {
     const auto check = [&](const char* side, int64_t tokens, int64_t known) {
       if (tokens > known) {
         throw InputError(concat(folder, ": the ", side, "'s tokenizer has ", tokens,
-                                " tokens, the model knows ", known, "; they do not belong together"));
+                                " tokens, the model expects ", known, "; they do not match"));
       }
     };
     check("source", tokenizers.source.vocab_size(), model.config().source_vocab_size);

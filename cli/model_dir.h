@@ -1,4 +1,4 @@
-// A model folder as verbs use it.
+// Loading model folders.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct LoadedModel {
   text::Tokenizer tokenizer;
 };
 
-/// Throws InputError; also if the tokenizer has ids the model does not know.
+/// Throws InputError, also if the tokenizer has ids outside the model's vocabulary.
 LoadedModel load_model_dir(const std::string& folder);
 
 struct LoadedTranslator {
@@ -28,10 +28,10 @@ LoadedTranslator load_translator_dir(const std::string& folder);
 
 /// Throws InputError "<file>: tensor "x" holds NaN or Inf: <problem>" if the weights of a model folder do.
 void check_weights(const std::string& folder, const std::string& problem);
-/// Throws, unless `value` (the loss …) is a number: InputError naming the tensor of the folder's weights that
-/// holds NaN or Inf, or NumericError if none does.
+/// Throws unless `value` (such as the loss) is finite: InputError naming the weight tensor that holds NaN or
+/// Inf, or NumericError if none does.
 void check_number(const std::string& folder, const std::string& what, double value);
-/// The same where the numbers show only as an error of `call`, which is thrown if the weights are innocent.
+/// The same if `call` throws: its error is rethrown when all weights are finite.
 template <class F>
 auto with_weights_of(const std::string& folder, F&& call) -> decltype(call()) {
   try {

@@ -1,4 +1,4 @@
-// What a verb says on stdout as it goes along.
+// Incremental output on stdout.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace multihead::cli {
 
-/// Sends off what was printed so far. Throws std::system_error once stdout has failed (closed pipe, full
-/// disk): a stream nobody reads ends the work that feeds it.
+/// Flushes stdout. Throws std::system_error if it has failed (closed pipe, full disk), so that work whose
+/// output nobody reads ends.
 void flush_output();
-/// Prints and flushes. Throws the same.
+/// Prints and flushes. Throws likewise.
 void put_output(std::string_view text);
 
 /// What a model wrote as one line: valid UTF-8, spaces for line breaks.

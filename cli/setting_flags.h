@@ -11,7 +11,7 @@
 
 namespace multihead::cli {
 
-/// Remembers what the command line says about settings until it is known on top of what.
+/// Collects settings from the command line until their base (preset or resumed run) is known.
 class SettingFlags {
  public:
   /// One flag per field.

@@ -39,7 +39,7 @@ bool holds_words(std::string_view name, std::string_view typed) {
 }  // namespace
 
 std::string suggestion(std::string_view typed, const std::vector<std::string>& names) {
-  constexpr size_t kLongest = 64;  // nobody mistypes more, and the table stays small
+  constexpr size_t kLongest = 64;  // bounds the table
   if (typed.size() < 2 || typed.size() > kLongest) return "";
   const std::string* best = nullptr;
   size_t fewest = 1 + std::max<size_t>(2, typed.size() / 3);

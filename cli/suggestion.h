@@ -7,8 +7,8 @@
 
 namespace multihead::cli {
 
-/// ` (did you mean "--max-new-tokens"?)` with the name that takes fewest edits (insert, delete, replace) to
-/// reach from `typed`; a name that holds all of its words counts as near. Empty when none is near.
+/// ` (did you mean "--max-new-tokens"?)` with the name at the smallest edit distance from `typed`; a name
+/// that contains all its words counts as near. Empty if none is near.
 std::string suggestion(std::string_view typed, const std::vector<std::string>& names);
 
 }  // namespace multihead::cli

@@ -13,20 +13,20 @@ namespace {
 class TokenizerTrain : public Verb {
  public:
   std::string name() const override { return "tokenizer train"; }
-  std::string summary() const override { return "make a tokenizer from text files"; }
+  std::string summary() const override { return "train a tokenizer on text files"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {
-        {"multihead tokenizer train austen.txt --out tok --vocab-size 4096", "byte pairs, as GPT-2 has them"},
+        {"multihead tokenizer train austen.txt --out tok --vocab-size 4096", "byte-level BPE, as in GPT-2"},
         {"multihead tokenizer train austen.txt --out tok --kind char", "one token per character"}};
   }
 
   void declare(Flags& flags) override {
-    flags.positionals("FILE", files_, "texts, UTF-8");
+    flags.positionals("FILE", files_, "text files, UTF-8");
     flags.text("out", "DIR", out_, "folder for tokenizer.json (required)");
-    flags.flag("overwrite", overwrite_, "replace an earlier tokenizer in --out");
-    flags.choice("kind", kind_, {"bpe", "char"}, "what a token is");
-    flags.integer("vocab-size", vocab_size_, "tokens (bpe)", {.least = 1});
-    flags.integer("min-frequency", min_frequency_, "merge pairs that occur so often (bpe)");
+    flags.flag("overwrite", overwrite_, "replace an existing tokenizer in --out");
+    flags.choice("kind", kind_, {"bpe", "char"}, "tokenizer type");
+    flags.integer("vocab-size", vocab_size_, "vocabulary size (bpe)", {.least = 1});
+    flags.integer("min-frequency", min_frequency_, "smallest frequency of a merged pair (bpe)");
   }
 
   int run(const CommonOptions& common) override {
@@ -52,7 +52,7 @@ class TokenizerTrain : public Verb {
   }
 
  private:
-  // A model and its tokenizer change as one.
+  // A model and its tokenizer are replaced together.
   void check_folder() const {
     const auto holds = [&](const char* name) { return node_at(out_ + "/" + name) != Node::absent; };
     if (holds("config.json") || holds(io::kRunFile)) {
@@ -74,7 +74,7 @@ class TokenizerTrain : public Verb {
 class TokenizerEncode : public Verb {
  public:
   std::string name() const override { return "tokenizer encode"; }
-  std::string summary() const override { return "text to token ids"; }
+  std::string summary() const override { return "convert text to token ids"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {
         {"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
@@ -84,10 +84,10 @@ class TokenizerEncode : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
-    flags.positional("TEXT", text_, "what to encode; - or none: stdin", false);
-    flags.text("data", "FILE", data_, "encode this text file …");
-    flags.text("out", "FILE", out_, "… into this token file, from which `train lm` reads without loading it");
-    flags.flag("special", special_, "read special tokens written in the text as such");
+    flags.positional("TEXT", text_, "text to encode; - or none: stdin", false);
+    flags.text("data", "FILE", data_, "encode a text file; needs --out");
+    flags.text("out", "FILE", out_, "token file to write; `train lm` reads it without loading it whole");
+    flags.flag("special", special_, "recognise special tokens in the text");
   }
 
   int run(const CommonOptions& common) override {
@@ -127,15 +127,15 @@ class TokenizerEncode : public Verb {
 class TokenizerDecode : public Verb {
  public:
   std::string name() const override { return "tokenizer decode"; }
-  std::string summary() const override { return "token ids to text"; }
+  std::string summary() const override { return "convert token ids to text"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
     return {{"multihead tokenizer decode model 72 101 108", "text on stdout"}};
   }
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
-    flags.positionals("ID", ids_, "token ids; none: from stdin");
-    flags.flag("skip-special", skip_special_, "leave special tokens out");
+    flags.positionals("ID", ids_, "token ids; none: stdin");
+    flags.flag("skip-special", skip_special_, "omit special tokens");
   }
 
   int run(const CommonOptions& common) override {

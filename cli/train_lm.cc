@@ -10,11 +10,11 @@ class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSu
   std::string name() const override { return "train lm"; }
   std::string summary() const override { return "train a language model on a text file"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {
-        {"multihead train lm --data austen.txt --out model --preset tiny", "the demo: minutes on two cores"},
-        {"multihead train lm --data austen.txt --out model --resume", "go on where a killed run stopped"},
-        {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
-         "sizes of your own, characters as tokens"}};
+    return {{"multihead train lm --data austen.txt --out model --preset tiny",
+             "the demo: a few minutes on two cores"},
+            {"multihead train lm --data austen.txt --out model --resume", "continue an interrupted run"},
+            {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
+             "custom sizes, character tokens"}};
   }
 
   void declare(Flags& flags) override {

@@ -13,14 +13,14 @@ class TrainSeq2Seq : public TrainVerb<train::Seq2SeqRun, train::Seq2SeqSummary> 
     return {{"multihead train seq2seq --data train.tsv --valid valid.tsv --out model",
              "source TAB target on every line"},
             {"multihead train seq2seq --data train.tsv --valid valid.tsv --out model --resume",
-             "go on where a killed run stopped"},
+             "continue an interrupted run"},
             {"multihead train seq2seq --data t.tsv --valid v.tsv --out m --preset small --average 4",
-             "a larger model, the mean of its last four checkpoints"}};
+             "a larger model, average of its last four checkpoints"}};
   }
 
   void declare(Flags& flags) override {
     declare_data(flags, "training pairs: source TAB target per line, UTF-8");
-    flags.text("valid", "FILE", valid_, "validation pairs; without them nothing is measured");
+    flags.text("valid", "FILE", valid_, "validation pairs; without them there is no evaluation");
     declare_run(flags, train::seq2seq_presets(), "use the tokenizers of this folder (or tokenizer.json)");
   }
 

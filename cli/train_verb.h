@@ -1,4 +1,4 @@
-// What the training verbs share: the flags of a run, where it begins, and its way to the end.
+// Shared by the training verbs: the flags of a run, its start, its end.
 #pragma once
 
 #include <fmt/format.h>
@@ -41,9 +41,9 @@ class TrainVerb : public Verb {
   using Settings = decltype(Run::settings);
 
   virtual Settings preset(const std::string& name) const = 0;
-  /// What the verb's own flags say, else the record of the run that is resumed (null: a new one).
+  /// From the verb's own flags, else from the record of the resumed run (null: a new one).
   virtual void complete(Run& run, const Json* record) const { (void)run, (void)record; }
-  /// What must be there before anything is made.
+  /// What must exist before anything is created.
   virtual std::vector<std::string> input_files(const Run& run) const {
     std::vector<std::string> files = {run.data};
     if (!tokenizer_.empty()) files.push_back(tokenizer_file(tokenizer_));
@@ -56,16 +56,16 @@ class TrainVerb : public Verb {
   void declare_data(Flags& flags, const char* help) { flags.text("data", "FILE", data_, help); }
   void declare_run(Flags& flags, const std::vector<std::string>& presets, const char* tokenizer_help) {
     flags.text("out", "DIR", out_,
-               "folder for model, checkpoints and metrics; refused if it holds others' (required)");
-    flags.choice("preset", preset_, presets, "settings to start from");
+               "folder for model, checkpoints and metrics; must hold nothing else of these names (required)");
+    flags.choice("preset", preset_, presets, "base settings");
     flags.text("tokenizer-file", "PATH", tokenizer_, tokenizer_help);
-    flags.flag("resume", resume_, "go on from the newest checkpoint in --out, if there is one");
-    flags.flag("overwrite", overwrite_, "delete an earlier run in --out, its model first");
+    flags.flag("resume", resume_, "continue from the newest checkpoint in --out, if any");
+    flags.flag("overwrite", overwrite_, "delete an existing run in --out, its model first");
     setting_flags_.declare(flags, fields(shown_));
   }
 
  private:
-  // Settings come from the preset, or from the run that is resumed; what the command line says comes on top.
+  // Settings come from the preset or the resumed run, overridden by the command line.
   Run make_run() const {
     Run run;
     run.settings = preset(preset_);
@@ -94,7 +94,7 @@ class TrainVerb : public Verb {
       json["folder"] = io::path_to_json(out_);
       fmt::print("{}\n", json.dump(2));
     } else if (summary.ending == train::Ending::interrupted) {
-      fmt::print("stopped at step {}; go on with: multihead {} --out {} --resume\n", summary.progress.step,
+      fmt::print("stopped at step {}; continue with: multihead {} --out {} --resume\n", summary.progress.step,
                  name(), printable(out_));
     } else {
       print(summary);

@@ -23,10 +23,10 @@ class Translate : public Verb {
   std::string name() const override { return "translate"; }
   std::string summary() const override { return "translate the lines of stdin with a trained model"; }
   std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"echo \"In the beginning\" | multihead translate model", "the best of a beam of 4"},
+    return {{"echo \"In the beginning\" | multihead translate model", "beam search, beam size 4"},
             {"multihead translate model --n-best 3 < lines.txt", "line number TAB score TAB translation"},
             {"multihead translate model --prefix \"And he\" --alternatives --n-best 5 < lines.txt",
-             "five ways to go on from there"},
+             "five continuations of the prefix"},
             {"multihead translate model --weight-dtype int8 < lines.txt", "nearly three times as fast"},
             {"multihead translate model --beam 1 --json < lines.txt", "greedy, one JSON object per line"}};
   }
@@ -35,10 +35,10 @@ class Translate : public Verb {
     flags.positional("DIR", folder_, "model folder");
     flags.text("text", "TEXT", text_, "translate this instead of stdin");
     given_.declare(flags, [this](Flags& flags) { declare_search(flags); });
-    flags.integer("seed", seed_, "--sample: seed of the choices");
-    flags.integer("batch-tokens", options_.batch_tokens, "source tokens searched together", {.least = 1});
+    flags.integer("seed", seed_, "--sample: random seed");
+    flags.integer("batch-tokens", options_.batch_tokens, "source tokens per batch", {.least = 1});
     flags.choice("weight-dtype", weight_dtype_, {"f32", "int8"},
-                 "int8: a quarter of the memory, faster, and rounds weights and inputs");
+                 "int8: quantised weights and inputs, faster, a quarter of the memory");
   }
 
   int run(const CommonOptions& common) override {
@@ -76,24 +76,24 @@ class Translate : public Verb {
  private:
   void declare_search(Flags& flags) {
     BeamOptions& beam = options_.beam;
-    flags.integer("beam", beam.beam_size, "hypotheses kept at every step (1: greedy)");
+    flags.integer("beam", beam.beam_size, "beam size (1: greedy)");
     flags.integer("n-best", beam.num_hypotheses, "translations per line");
     flags.flag("scores", scores_, "print score TAB translation");
-    flags.number("length-penalty", beam.length_penalty, "scores are divided by length to this power",
+    flags.number("length-penalty", beam.length_penalty, "divide scores by length to this power",
                  {.least = std::numeric_limits<double>::lowest()});
-    flags.number("patience", beam.patience, "wait for so many times beam ended hypotheses");
-    flags.number("repetition-penalty", beam.repetition_penalty, "> 1 avoids what was said");
-    flags.integer("no-repeat-ngram", beam.no_repeat_ngram, "never the same N tokens twice (0: off)");
-    flags.integer("min-length", beam.min_length, "tokens before the end may come");
-    flags.integer("max-length", beam.max_length, "tokens at most");
-    flags.text("prefix", "TEXT", prefix_, "every translation starts with this");
+    flags.number("patience", beam.patience, "stop after beam x patience finished hypotheses");
+    flags.number("repetition-penalty", beam.repetition_penalty, "> 1 penalises repeated tokens");
+    flags.integer("no-repeat-ngram", beam.no_repeat_ngram, "forbid repeated N-grams (0: off)");
+    flags.integer("min-length", beam.min_length, "minimum length in tokens");
+    flags.integer("max-length", beam.max_length, "maximum length in tokens");
+    flags.text("prefix", "TEXT", prefix_, "start every translation with this text");
     flags.flag("alternatives", beam.alternatives,
-               "the --n-best likeliest words behind --prefix, each with its best translation");
-    flags.text("suppress", "TEXT", suppress_, "these words must not come, separated by spaces");
-    flags.flag("sample", beam.sample, "draw --n-best translations instead of searching");
-    flags.number("temperature", beam.sampling.temperature, "--sample: below 1 more likely, above 1 bolder");
-    flags.integer("top-k", beam.sampling.top_k, "--sample: choose among the k most likely (0: all)");
-    flags.number("top-p", beam.sampling.top_p, "--sample: among the fewest that make up this probability");
+               "the --n-best most probable next tokens after --prefix, each with its best translation");
+    flags.text("suppress", "TEXT", suppress_, "forbidden words, separated by spaces");
+    flags.flag("sample", beam.sample, "sample --n-best translations instead of searching");
+    flags.number("temperature", beam.sampling.temperature, "--sample: softmax temperature");
+    flags.integer("top-k", beam.sampling.top_k, "--sample: from the k most probable tokens (0: all)");
+    flags.number("top-p", beam.sampling.top_p, "--sample: from the smallest set with this total probability");
   }
 
   // A word may be spelt with and without a space in front of it.
@@ -110,7 +110,7 @@ class Translate : public Verb {
     }
   }
 
-  // What is wrong with the options is said before any line is read.
+  // Invalid options are reported before any line is read.
   void check_options(const models::PackedSeq2Seq& model) { beam_search(model, {}, options_.beam); }
 
   struct Translator {

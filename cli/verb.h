@@ -1,4 +1,4 @@
-// What a verb of the command line is: a name, flags described as data, and what it does.
+// A verb of the command line: a name, flags described as data, and an action.
 #pragma once
 
 #include <functional>
@@ -24,20 +24,20 @@ enum ExitCode {
   kPipeClosed = 141  ///< as a shell reports SIGPIPE
 };
 
-/// The command line itself is wrong.
+/// The command line itself is invalid.
 struct UsageError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
-/// A file we were given cannot be used.
+/// An input file cannot be used.
 struct InputError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-/// Right, but not on this machine or in this build.
+/// Valid, but unsupported on this machine or in this build.
 struct UnsupportedError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Runs `read`, whose every failure is the fault of an input file.
+/// Runs `read`, treating every failure as an input file's.
 template <class F>
 auto reading(F&& read) -> decltype(read()) {
   try {
@@ -63,7 +63,7 @@ struct Flag {
   std::function<void(std::string_view)> set;
 };
 
-/// Which numbers a flag takes: unless it says otherwise, none that are negative.
+/// The range of a numeric flag; by default not negative.
 struct IntegerRange {
   int64_t least = 0;
   int64_t most = std::numeric_limits<int64_t>::max();
@@ -71,7 +71,7 @@ struct IntegerRange {
 struct NumberRange {
   double least = 0;
   double most = std::numeric_limits<double>::max();
-  bool open = false;  ///< `least` itself is refused
+  bool open = false;  ///< excludes `least` itself
 };
 
 class Flags {
@@ -103,7 +103,7 @@ class Verb {
   virtual ~Verb() = default;
   virtual std::string name() const = 0;  ///< "train lm"
   virtual std::string summary() const = 0;
-  /// Command lines with a remark each; shown by --help.
+  /// Example command lines with a remark each, for --help.
   virtual std::vector<std::pair<std::string, std::string>> examples() const = 0;
   virtual void declare(Flags& flags) = 0;
   virtual int run(const CommonOptions& common) = 0;

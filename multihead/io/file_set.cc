@@ -179,7 +179,7 @@ void check_complete(const std::string& folder, const std::string& key) {
   if (!fs::is_directory(folder, error) || is_there(folder, key)) return;
   const std::string what = concat("folder ", quote(folder, 400), " has no ", key, ": ");
   MH_CHECK(!is_there(folder, kRunFile), FormatError, what,
-           "the training run in it has not ended; go on with --resume");
+           "the training run in it is unfinished; continue with --resume");
   const std::string staged = interrupted_save(folder);
   MH_CHECK(!is_there(folder, Manifest::kFile) && staged.empty(), FormatError, what,
            "saving it was interrupted; save it again", staged);

@@ -214,7 +214,7 @@ TEST(FileSetTest, WhatIsMissingIsExplainedWhereSomethingWasInterrupted) {
   }
   put(folder / kRunFile, "{}");
   EXPECT_THAT(message_of<FormatError>([&] { check_complete(folder.path(), "config.json"); }),
-              HasSubstr("has not ended; go on with --resume"));
+              HasSubstr("is unfinished; continue with --resume"));
 }
 
 TEST(FileSetTest, FilesOfEarlierVersionsCanBeAdopted) {

@@ -310,7 +310,7 @@ TEST_F(RunFolderTest, AKillAtAnyMomentOfOverwritingLeavesNoMixtureSlow) {
         [&] { c.then(folder); },
         [&](int nth) {
           std::string model = model_in(folder);
-          if (model.find("go on with --resume") != std::string::npos) model = "refused";
+          if (model.find("continue with --resume") != std::string::npos) model = "refused";
           EXPECT_THAT(model, testing::AnyOf(c.old_model, c.new_model, "refused")) << c.name << " " << nth;
           EXPECT_EQ(read_file(folder + "/notes.txt"), "mine");
           ++seen[model];

@@ -6,14 +6,14 @@ namespace multihead::train {
 namespace {
 
 void add_data_fields(std::vector<Field>& list, Seq2SeqSettings& s) {
-  list.push_back({"tokenizer", "what a token is", choice(s.tokenizer)});
-  list.push_back({"vocab-size", "tokens of a BPE tokenizer", &s.vocab_size});
+  list.push_back({"tokenizer", "tokenizer type", choice(s.tokenizer)});
+  list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size});
   list.push_back(
-      {"shared-vocabulary", "one tokenizer and one embedding for both sides", &s.shared_vocabulary});
-  list.push_back({"max-tokens", "leave out training pairs with a longer side", &s.max_tokens});
-  list.push_back({"batch-tokens", "tokens per micro-batch and side, padding counted", &s.batch_tokens});
-  list.push_back({"bucket", "group pairs by length in steps of so many tokens", &s.bucket});
-  list.push_back({"average", "mean of this many of the last checkpoints (1: the best one)", &s.average});
+      {"shared-vocabulary", "share tokenizer and embedding between the two sides", &s.shared_vocabulary});
+  list.push_back({"max-tokens", "skip training pairs with a longer side", &s.max_tokens});
+  list.push_back({"batch-tokens", "tokens per micro-batch and side, including padding", &s.batch_tokens});
+  list.push_back({"bucket", "bucket pairs by length, in steps of this many tokens", &s.bucket});
+  list.push_back({"average", "average this many of the last checkpoints (1: use the best)", &s.average});
   list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, true});
 }
 

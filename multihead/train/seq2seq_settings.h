@@ -1,4 +1,4 @@
-// Everything that decides what an encoder-decoder run learns, with presets.
+// Training settings of encoder-decoder models, with presets.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ struct Seq2SeqSettings : TrainingSettings {
   TokenizerChoice tokenizer = TokenizerChoice::bpe;
   int64_t vocab_size = 4000;      ///< of each BPE tokenizer to be trained
   bool shared_vocabulary = true;  ///< one tokenizer for both sides; model.share_embeddings follows
-  int64_t max_tokens = 128;       ///< pairs with a longer side are left out of training
+  int64_t max_tokens = 128;       ///< training pairs with a longer side are skipped
   int64_t batch_tokens = 2048;    ///< per micro-batch: rows · tokens of the longer side
   int64_t bucket = 4;             ///< lengths are rounded up to a multiple of it when pairs are grouped
   int64_t eval_pairs = 512;       ///< of the validation pairs, per evaluation; 0: all. The last takes all
-  int64_t average = 1;  ///< the model is the mean of this many of the last checkpoints; 1: the best one
+  int64_t average = 1;            ///< averages this many of the last checkpoints; 1: the best one
 };
 
 /// "tiny" (2+2 layers of 128), "small" (4+4 layers of 256), "base" (6+6 layers of 512, as Vaswani et al.
@@ -30,9 +30,9 @@ std::vector<std::string> seq2seq_presets();
 
 /// References into `settings`, which must outlive them.
 std::vector<Field> fields(Seq2SeqSettings& settings);
-/// Throws ValueError naming the first setting that makes no sense.
+/// Throws ValueError naming the first invalid setting.
 void check(const Seq2SeqSettings& settings);
-/// The settings that a resumed run must share.
+/// The settings a resumed run must keep.
 Json identity_of(const Seq2SeqSettings& settings);
 
 }  // namespace multihead::train

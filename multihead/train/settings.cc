@@ -13,11 +13,11 @@ constexpr int64_t kMostBatches = int64_t{1} << 42;
 constexpr int64_t kMostTokens = int64_t{1} << 31;  // of a micro-batch
 
 void add_data_fields(std::vector<Field>& list, LanguageModelSettings& s) {
-  list.push_back({"tokenizer", "what a token is", choice(s.tokenizer)});
-  list.push_back({"vocab-size", "tokens of a BPE tokenizer", &s.vocab_size});
-  list.push_back({"validation-share", "share of the text kept for validation", &s.validation_share});
-  list.push_back(
-      {"validation-blocks", "take it from the end of so many equal parts of the text", &s.validation_blocks});
+  list.push_back({"tokenizer", "tokenizer type", choice(s.tokenizer)});
+  list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size});
+  list.push_back({"validation-share", "fraction of the text held out for validation", &s.validation_share});
+  list.push_back({"validation-blocks", "hold out the end of each of this many equal blocks of the text",
+                  &s.validation_blocks});
 }
 
 void add_batch_fields(std::vector<Field>& list, LanguageModelSettings& s) {
@@ -35,7 +35,7 @@ void tutorial(LanguageModelSettings& s) {
   s.weight_decay = 0, s.clip = 1;
 }
 
-// Whichever is chosen: the optimisers know best what they take.
+// The optimisers check their own options.
 void check_optimizers(TrainingSettings s) {
   for (const auto choice : {OptimizerChoice::adamw, OptimizerChoice::adam, OptimizerChoice::sgd}) {
     s.optimizer = choice;
@@ -46,33 +46,32 @@ void check_optimizers(TrainingSettings s) {
 }  // namespace
 
 void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
-  list.push_back({"steps", "weight updates", &s.steps});
+  list.push_back({"steps", "optimiser steps", &s.steps});
   list.push_back({"accumulate", "micro-batches per step", &s.accumulate});
-  list.push_back({"optimizer", "update rule", choice(s.optimizer)});
-  list.push_back({"schedule", "course of the learning rate", choice(s.schedule)});
-  list.push_back({"lr", "highest learning rate (noam: factor)", &s.lr});
+  list.push_back({"optimizer", "optimiser", choice(s.optimizer)});
+  list.push_back({"schedule", "learning rate schedule", choice(s.schedule)});
+  list.push_back({"lr", "peak learning rate (noam: factor)", &s.lr});
   list.push_back({"warmup", "steps of linear warm-up", &s.warmup_steps});
-  list.push_back({"final-ratio", "last learning rate, as a share of the highest", &s.final_ratio});
-  list.push_back({"decay-share", "wsd: share of the steps, at the end, in which it falls", &s.decay_share});
-  list.push_back({"beta1", "Adam: decay of the first moment", &s.beta1});
-  list.push_back({"beta2", "Adam: decay of the second moment", &s.beta2});
-  list.push_back({"eps", "Adam: added to the root of the second moment", &s.eps});
-  list.push_back({"eps-hat", "Adam: add eps before the bias correction", &s.eps_hat});
+  list.push_back({"final-ratio", "final learning rate, as a fraction of the peak", &s.final_ratio});
+  list.push_back({"decay-share", "wsd: fraction of the steps spent in the final decay", &s.decay_share});
+  list.push_back({"beta1", "Adam: decay rate of the first moment", &s.beta1});
+  list.push_back({"beta2", "Adam: decay rate of the second moment", &s.beta2});
+  list.push_back({"eps", "Adam: epsilon in the denominator", &s.eps});
+  list.push_back({"eps-hat", "Adam: add eps before bias correction", &s.eps_hat});
   list.push_back({"momentum", "sgd: momentum", &s.momentum});
-  list.push_back({"weight-decay", "decay of matrices", &s.weight_decay});
-  list.push_back({"clip", "largest norm of the gradient (0: any)", &s.clip});
-  list.push_back(
-      {"label-smoothing", "weight of the uniform distribution in the targets", &s.label_smoothing});
-  list.push_back({"seed", "seed of weights, data order and dropout", &s.seed});
+  list.push_back({"weight-decay", "weight decay, on matrices only", &s.weight_decay});
+  list.push_back({"clip", "clip the gradient norm to this (0: off)", &s.clip});
+  list.push_back({"label-smoothing", "label smoothing", &s.label_smoothing});
+  list.push_back({"seed", "random seed of weights, data order and dropout", &s.seed});
 }
 
 void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"log-every", "steps between lines in metrics.jsonl", &s.log_every, true});
   list.push_back({"eval-every", "steps between evaluations (0: first and last only)", &s.eval_every, true});
   list.push_back({"save-every", "steps between checkpoints (0: as --eval-every)", &s.save_every, true});
-  list.push_back({"keep", "newest checkpoints kept besides the best", &s.keep, true});
-  list.push_back(
-      {"patience", "evaluations without a new best before the end (0: never end early)", &s.patience, true});
+  list.push_back({"keep", "number of newest checkpoints kept, besides the best", &s.keep, true});
+  list.push_back({"patience", "early stopping after this many evaluations without improvement (0: off)",
+                  &s.patience, true});
 }
 
 std::vector<std::string> language_model_presets() { return {"tiny", "small", "tutorial"}; }

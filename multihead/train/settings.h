@@ -1,4 +1,4 @@
-// Everything that decides what a run learns, with presets for language models.
+// Training settings, with presets for language models.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr auto enum_words(OptimizerChoice) {
   return std::to_array<std::string_view>({"adamw", "adam", "sgd"});
 }
 
-/// What every run has: course of the learning rate, optimiser, reports. The loss and the data are the task's.
+/// Shared by every run: schedule, optimiser, reports. Loss and data depend on the task.
 struct TrainingSettings {
   int64_t steps = 1000;
   int64_t accumulate = 1;
@@ -27,7 +27,7 @@ struct TrainingSettings {
   double lr = 1e-3;
   int64_t warmup_steps = 100;
   double final_ratio = 0.1;  ///< of the learning rate, at the end of linear, cosine and wsd
-  double decay_share = 0.2;  ///< wsd: share of the steps in which the rate falls
+  double decay_share = 0.2;  ///< wsd: fraction of the steps spent in the final decay
   double beta1 = 0.9, beta2 = 0.99;
   double eps = 1e-8;
   bool eps_hat = false;
@@ -63,7 +63,7 @@ std::vector<std::string> language_model_presets();
 
 /// References into `settings`, which must outlive them.
 std::vector<Field> fields(LanguageModelSettings& settings);
-/// Throws ValueError naming the first setting that makes no sense; model.vocab_size may still be 0.
+/// Throws ValueError naming the first invalid setting; model.vocab_size may still be 0.
 void check(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim);
@@ -73,7 +73,7 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& settings);
 void add_report_fields(std::vector<Field>& list, TrainingSettings& settings);
 void check_training(const TrainingSettings& settings, int64_t embed_dim);
 void check_least(const char* flag, int64_t value, int64_t least);
-/// The settings that a resumed run must share.
+/// The settings a resumed run must keep.
 Json identity_of(const LanguageModelSettings& settings);
 
 }  // namespace multihead::train

@@ -107,7 +107,7 @@ Translator load_translator(const Path& folder) {
     Translator t{models::load_seq2seq(folder), train::load_pair_tokenizers(folder)};
     const auto check = [&](const char* side, int64_t tokens, int64_t known) {
       MH_CHECK(tokens <= known, FormatError, folder, ": the ", side, "'s tokenizer has ", tokens,
-               " tokens, the model knows ", known);
+               " tokens, the model expects ", known);
     };
     check("source", t.tokenizers.source.vocab_size(), t.model.config().source_vocab_size);
     check("target", t.tokenizers.target.vocab_size(), t.model.config().target_vocab_size);

@@ -103,7 +103,7 @@ expect 2 'folder "tok" holds a tokenizer; overwrite it' "$multihead" tokenizer t
 expect 0 'tokens in' "$multihead" tokenizer train text.txt other.txt --out tok --vocab-size 300 --overwrite
 expect 2 'folder "run" holds a model' "$multihead" tokenizer train text.txt --out run --overwrite
 cp -r run mixed && cp tok/tokenizer.json mixed/
-expect 3 'the tokenizer has [0-9]+ tokens, the model knows 18' "$multihead" generate mixed --prompt the
+expect 3 'the tokenizer has [0-9]+ tokens, the model expects 18' "$multihead" generate mixed --prompt the
 
 # Truncated, garbled, missing parts.
 cp -r run cut && truncate -s -100 cut/model.safetensors
@@ -122,7 +122,7 @@ cp -r run gone && rm gone/checkpoint-6/manifest.json  # not one of ours any more
 expect 2 'folder "gone", because "checkpoint-6" was not written by multihead; move it away' \
   "${train[@]}" --out gone --data text.txt --resume
 cp -r run saving && rm saving/config.json
-expect 3 'saving" has no config.json: the training run in it has not ended; go on with --resume' \
+expect 3 'saving" has no config.json: the training run in it is unfinished; continue with --resume' \
   "$multihead" generate saving --prompt the
 expect 0 'model in saving' "${train[@]}" --out saving --data text.txt --resume
 expect 0 'the' "$multihead" generate saving --prompt the --max-new-tokens 2
