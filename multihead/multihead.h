@@ -1,6 +1,5 @@
-// Everything users need, one line per header. The kernels (raw pointers, for people who bring their own
-// tensors) and what the command line and the Python package share with the library are included one by one
-// instead.
+// The public headers, one per line. Kernels (raw pointers, for your own tensor type) and headers shared with
+// the command line and the Python package are included individually.
 #pragma once
 
 #include "multihead/core/dtype.h"

@@ -1,4 +1,4 @@
-// Reverse-mode differentiation: a tape of closures. It knows no op by name.
+// Reverse-mode differentiation: a tape of closures, independent of any op.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace multihead {
 /// One gradient per input of an op; an undefined tensor stands for zero.
 using Gradients = std::vector<Tensor>;
 
-/// Records the ops of this thread while it is alive. Tapes nest: the innermost records.
+/// Records this thread's ops while it is alive. Tapes nest; the innermost records.
 class Tape {
  public:
   Tape();
@@ -24,16 +24,16 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  /// Adds d(sum(seed · loss))/d(leaf) to .grad() of every leaf that requires a gradient, in the reverse of
-  /// the recorded order, and forgets what was recorded. Without a seed, `loss` must have one element. Throws
-  /// ShapeError (seed), ValueError (loss was not recorded here, or backward() has forgotten it).
+  /// Accumulates d(sum(seed · loss))/d(leaf) into .grad() of every leaf that requires a gradient, in reverse
+  /// order, and clears the tape. Without a seed, `loss` must have one element. Throws ShapeError (seed),
+  /// ValueError (loss was not recorded here, or backward() has already consumed it).
   void backward(const Tensor& loss, Tensor seed = {});
 
   size_t size() const { return nodes_.size(); }
   static Tape* current();
 
-  /// Takes the gradients of the outputs (undefined: zero) and gives those of the inputs. The closure owns the
-  /// gradients it is given and may overwrite one that is_unique().
+  /// Maps gradients of the outputs (undefined: zero) to gradients of the inputs. The closure owns its
+  /// arguments and may overwrite one that is_unique().
   using Backward = std::function<Gradients(std::vector<Tensor> d_outputs)>;
   void add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tensor> outputs, Backward backward);
 
@@ -47,7 +47,7 @@ class Tape {
   Tape* outer_;
 };
 
-/// Hides the tape of this thread while alive.
+/// Disables recording on this thread while alive.
 class NoTape {
  public:
   NoTape();
@@ -79,7 +79,7 @@ Tensor record(std::initializer_list<Tensor> inputs, Tensor output, F&& backward)
   return output;
 }
 
-/// The same for several outputs: `backward(std::vector<Tensor> d_outputs)`, where those nobody used are
+/// The same for several outputs: `backward(std::vector<Tensor> d_outputs)`; gradients of unused outputs are
 /// undefined.
 template <class F>
 std::vector<Tensor> record_many(std::initializer_list<Tensor> inputs, std::vector<Tensor> outputs,

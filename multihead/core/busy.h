@@ -1,4 +1,4 @@
-// Detects two threads in one object that only one at a time may change.
+// Detects concurrent modification of an object.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace multihead {
 
-/// A member of such an object; copies of the object are objects of their own, so their flags start free.
+/// A member of such an object. Copies are independent, so their flags start free.
 class BusyFlag {
  public:
   BusyFlag() = default;

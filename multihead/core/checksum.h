@@ -1,4 +1,4 @@
-// CRC-64 (ECMA-182, as in xz): finds any flipped bit and any burst up to 64 bits.
+// CRC-64 (ECMA-182, as in xz): detects any single-bit error and any burst of up to 64 bits.
 #pragma once
 
 #include <cstddef>

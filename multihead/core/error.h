@@ -1,4 +1,4 @@
-// Errors. User mistakes derive from std::invalid_argument, the outside world's from std::runtime_error.
+// Errors. Invalid arguments derive from std::invalid_argument, external failures from std::runtime_error.
 #pragma once
 
 #include <sstream>
@@ -11,7 +11,7 @@ namespace multihead {
 struct ShapeError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
-/// A tensor has a dtype the operation does not take.
+/// A tensor has a dtype the operation does not support.
 struct DtypeError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
@@ -19,20 +19,20 @@ struct DtypeError : std::invalid_argument {
 struct ValueError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
-/// The operating system refused to read or write.
+/// Reading or writing failed.
 struct IoError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-/// A file's bytes are not what its format promises.
+/// A file violates its format.
 struct FormatError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-/// Training met NaN or Inf.
+/// NaN or Inf in a computation.
 struct NumericError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// All parts, printed one after the other.
+/// All parts, printed and concatenated.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;

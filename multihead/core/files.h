@@ -1,4 +1,4 @@
-// Files that are whole or absent: checked reads, atomic writes, folder locks.
+// Checked reads, atomic writes, folder locks.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace multihead {
 
-/// What a name stands for; links are not followed.
+/// The type of a directory entry; links are not followed.
 enum class Node : uint8_t { absent, file, folder, link, pipe, socket, device };
-/// Throws IoError if the system does not tell.
+/// Throws IoError if it cannot be determined.
 Node node_at(const std::string& path);
 /// "a file", "a symbolic link" …
 const char* node_name(Node node);
 
 enum class Links : uint8_t { follow, refuse };
 
-/// A regular file open for reading at any offset. The same bytes stay readable when the path is replaced.
+/// A regular file open for random-access reading. Its bytes stay readable when the path is replaced.
 class FileReader {
  public:
-  /// Throws IoError: missing, unreadable, a directory, a pipe or a device; a link if those are refused.
+  /// Throws IoError if missing, unreadable, a directory, pipe or device, or a link where links are refused.
   explicit FileReader(std::string path, Links links = Links::follow);
   ~FileReader();
   FileReader(FileReader&& other) noexcept;
@@ -33,9 +33,9 @@ class FileReader {
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
-  /// For mmap; it stays the reader's.
+  /// For mmap; owned by the reader.
   int descriptor() const { return descriptor_; }
-  /// Fills `bytes` bytes from `offset`; throws IoError, also when the file has become shorter.
+  /// Fills `bytes` bytes from `offset`; throws IoError, also if the file was truncated.
   void read(uint64_t offset, void* data, size_t bytes) const;
 
  private:
@@ -44,14 +44,14 @@ class FileReader {
   uint64_t size_ = 0;
 };
 
-/// The whole content. Throws IoError, or FormatError if the file is larger than `limit` bytes.
+/// The whole file. Throws IoError, or FormatError if the file is larger than `limit` bytes.
 std::string read_file(const std::string& path, uint64_t limit = uint64_t{1} << 32,
                       Links links = Links::follow);
 
-/// Writes a new file front to back. Every call is checked; a file that was not finished is removed.
+/// Writes a new file sequentially. Every call is checked; an unfinished file is removed.
 class FileWriter {
  public:
-  /// Creates the file; throws IoError if there is one.
+  /// Creates the file; throws IoError if it exists.
   explicit FileWriter(std::string path, uint32_t mode = 0666);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -59,16 +59,16 @@ class FileWriter {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// Replaces bytes written before; checksum() and size() stay. Throws IoError.
+  /// Overwrites earlier bytes; checksum() and size() are unchanged. Throws IoError.
   void rewrite(uint64_t offset, std::string_view text);
-  /// Bytes on the disk. What is written from now on is appended, wherever the file is moved. Throws IoError.
+  /// Syncs to disk. Later writes are appended, even if the file is moved. Throws IoError.
   void flush();
-  /// Bytes on the disk, descriptor closed. Throws IoError.
+  /// Syncs to disk and closes. Throws IoError.
   void finish();
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
-  /// Of what was written so far.
+  /// Of the bytes written so far.
   uint64_t checksum() const { return checksum_.value(); }
 
  private:
@@ -80,8 +80,8 @@ class FileWriter {
 };
 
 /// Replaces or creates `path`: a temporary file beside it is filled, flushed and renamed. After a failure or
-/// a crash at any point `path` holds the old content or the new, never a mixture. A symbolic link keeps
-/// pointing where it did. What is not committed is removed.
+/// a crash at any point `path` holds the old content or the new, never a mixture. A symbolic link is
+/// kept and its target replaced. Without commit the temporary file is removed.
 /// Throws    IoError with path and the system's reason
 class AtomicFile {
  public:
@@ -103,23 +103,23 @@ class AtomicFile {
 
 using FillFile = std::function<void(FileWriter&)>;
 
-/// The same in one call. Throws what `fill` throws, too.
+/// The same in one call. Also throws what `fill` throws.
 void write_file_atomically(const std::string& path, const FillFile& fill);
 void write_file_atomically(const std::string& path, std::string_view content);
 
-/// Creates a folder and its parents, each of them on the disk in its own parent. Throws IoError.
+/// Creates a folder and its parents, each synced in its own parent. Throws IoError.
 void make_folder(const std::string& path);
-/// Forces the entries of a folder to disk. Throws IoError.
+/// Syncs a folder's entries to disk. Throws IoError.
 void flush_folder(const std::string& path);
-/// The folder a file or folder lies in; "." for a bare name.
+/// The parent folder; "." for a bare name.
 std::string parent_of(const std::string& path);
 
-/// Holds a folder for one process by its file .lock; released by the destructor and by any kind of death.
+/// Locks a folder for one process with its file .lock; released by the destructor or when the process ends.
 class FolderLock {
  public:
   static constexpr const char* kFile = ".lock";
   /// Creates the folder if needed. Throws IoError "… is in use by process 1234", ValueError if .lock is a
-  /// file of somebody else.
+  /// foreign file.
   explicit FolderLock(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -1,13 +1,13 @@
-// Ends long work from outside, between the tasks of a parallel_for.
+// Cancels long work between the tasks of a parallel_for.
 #pragma once
 
 #include <functional>
 
 namespace multihead {
 
-/// While it lives, parallel_for of this thread asks check() before each index that this thread runs. What
-/// check() throws ends the call as any exception of a body does: what the call was to fill is left half
-/// filled, so only work whose results are thrown away then may be run like this.
+/// While it is alive, parallel_for on this thread calls check() before each index this thread runs. An
+/// exception from check() ends the call like one from a body and leaves its outputs partly written: use it
+/// only for work whose results are then discarded.
 class InterruptScope {
  public:
   explicit InterruptScope(std::function<void()> check);

@@ -1,4 +1,4 @@
-// A JSON value: strict to read, deterministic to write.
+// A JSON value: strict parsing, deterministic output.
 #pragma once
 
 #include <bit>
@@ -21,12 +21,12 @@ namespace multihead {
 struct JsonMember;
 class JsonText;
 
-/// What a text may ask for before it is refused.
+/// Limits on parsed text.
 struct JsonLimits {
   size_t bytes = size_t{256} << 20;
   size_t values = size_t{16} << 20;
   int depth = 64;
-  /// Bytes that the values may take: so many times the text's, but no less than `least_memory`.
+  /// Memory of the values: at most this many times the text's size, but at least `least_memory`.
   size_t memory_factor = 8, least_memory = size_t{16} << 20;
 };
 
@@ -62,9 +62,9 @@ class Json {
   }
   ~Json();
 
-  /// RFC 8259 and no more: UTF-8 without byte order mark; no comments, trailing commas, NaN or Infinity;
-  /// duplicate keys and numbers beyond a double are errors. `where` opens every message, usually a file name.
-  /// Integers within int64 are exact; larger ones become numbers.
+  /// Strict RFC 8259: UTF-8 without byte order mark; no comments, trailing commas, NaN or Infinity;
+  /// duplicate keys and numbers beyond a double are errors. `where`, usually a file name, starts every
+  /// message. Integers within int64 are exact; larger ones become numbers.
   /// Throws    FormatError with line, column and byte
   static Json parse(std::string_view text, std::string_view where = "json", const JsonLimits& limits = {});
   /// One line, or lines indented by `indent` >= 0 spaces. The same value always gives the same bytes.
@@ -87,13 +87,13 @@ class Json {
   double as_double() const;
   std::string as_string() const { return std::string(text()); }
   std::span<const Json> items() const;
-  /// In the order they came.
+  /// In input order.
   std::span<const JsonMember> members() const;
 
   /// Elements of an array, members of an object; 0 for everything else.
   size_t size() const;
   bool contains(std::string_view key) const { return find(key) != nullptr; }
-  /// Null if there is no such member, or this is not an object. Takes the same time whatever the keys are.
+  /// Null if there is no such member, or this is not an object. Constant time for any keys.
   const Json* find(std::string_view key) const;
   /// Throws FormatError naming the key.
   const Json& at(std::string_view key) const;
@@ -159,7 +159,7 @@ struct JsonMember {
   Json value;
 };
 
-/// JSON has no NaN or Inf: null stands for both.
+/// NaN and Inf, which JSON lacks, become null.
 Json number_or_null(double x);
 /// "null", "a boolean", "an integer", "a number", "a string", "an array", "an object".
 std::string_view name(Json::Kind kind);

@@ -1,5 +1,4 @@
-// How much memory is left for this process, asked before much of it is taken: Linux grants more than there is
-// and kills whoever uses it.
+// Memory available to this process, checked before large allocations: Linux overcommits and kills.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@
 
 namespace multihead {
 
-/// There is not enough memory, and that was seen before any was taken.
+/// Not enough memory, detected before allocation.
 class MemoryError : public std::bad_alloc {
  public:
   explicit MemoryError(const std::string& message) : message_(message) {}
@@ -20,9 +19,8 @@ class MemoryError : public std::bad_alloc {
   std::runtime_error message_;  // copies without allocating
 };
 
-/// Bytes that this process can still take without being killed: what the machine has left (swap counted) or,
-/// if less, what the control groups of the process leave it. The largest number where nothing is known.
-/// `root` is where /proc and /sys are looked for.
+/// Bytes this process can still use without being killed: what the machine has left (including swap) or, if
+/// less, what its control groups allow. The largest number if unknown. `root` prefixes /proc and /sys.
 int64_t available_memory(const std::string& root = "");
 
 /// Throws MemoryError "<who> takes 19.1 TB, but 21.2 GB of memory are left; <advice>".

@@ -1,5 +1,5 @@
-// Fork-join parallelism. Which thread runs an index never changes a result: every reduction is ordered by
-// the caller.
+// Fork-join parallelism. Results do not depend on which thread runs an index: the caller orders every
+// reduction.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace multihead {
 
-/// Threads that parallel_for uses, the caller included. Starts as MULTIHEAD_NUM_THREADS, else
-/// OMP_NUM_THREADS, else the CPUs this process may run on. Throws ValueError if the first makes no sense.
+/// Number of threads of parallel_for, the caller included. Starts as MULTIHEAD_NUM_THREADS, else
+/// OMP_NUM_THREADS, else the CPUs this process may run on. Throws ValueError if the first is invalid.
 int num_threads();
 
 /// Throws ValueError unless 1 <= threads <= 1024.
@@ -44,7 +44,7 @@ class FunctionRef<R(Args...)> {
 /// the outer worker number.
 void parallel_for(int64_t count, FunctionRef<void(int64_t index, int worker)> body);
 
-/// Threads of the program around us, for instance another library's pool that would compete with ours.
+/// Threads of the host program, such as another library's pool that would compete with ours.
 /// run(task, context, threads) calls task(context) on up to `threads` threads at once, the caller among them,
 /// and returns when all have.
 struct HostThreads {
@@ -52,7 +52,7 @@ struct HostThreads {
   int threads = 1;
 };
 
-/// While it lives, num_threads() and parallel_for() of this thread mean the host's threads.
+/// While it is alive, num_threads() and parallel_for() on this thread use the host's threads.
 class HostThreadsScope {
  public:
   explicit HostThreadsScope(const HostThreads& host);

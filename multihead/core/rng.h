@@ -1,6 +1,6 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
-// 3"). Element i of a stream is a function of (seed, stream, i) alone, so threads and tiling cannot change
-// it.
+// 3"). Element i of a stream is a function of (seed, stream, i) alone, independent of threads and
+// tiling.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::arra
   return counter;
 }
 
-/// An endless sequence of blocks: what an op keeps in order to draw the same numbers again in its backward.
+/// An endless sequence of blocks; an op keeps it to draw the same numbers again in its backward.
 struct RandomStream {
   uint64_t seed = 0;
   uint64_t stream = 0;
@@ -39,13 +39,13 @@ struct RandomStream {
   float uniform(uint64_t i) const { return static_cast<float>(bits(i) >> 8) * 0x1p-24f; }
 };
 
-/// A seed and the number of streams drawn from it: the whole state, two integers to save.
+/// A seed and the number of streams drawn from it, which are the whole state.
 class Rng {
  public:
   explicit Rng(uint64_t seed, uint64_t drawn = 0) : seed_(seed), drawn_(drawn) {}
   uint64_t seed() const { return seed_; }
   uint64_t drawn() const { return drawn_; }
-  /// A stream nobody got before. Each use of randomness (one dropout call, one weight) takes its own.
+  /// A new stream. Each use of randomness (a dropout call, a weight) takes its own.
   RandomStream next() { return {seed_, drawn_++}; }
 
  private:

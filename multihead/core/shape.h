@@ -48,7 +48,7 @@ class Shape {
 /// Row-major strides in elements.
 Shape contiguous_strides(const Shape& shape);
 
-/// NumPy's rule: right-aligned, sizes equal or 1. Throws ShapeError naming both shapes.
+/// NumPy broadcasting: right-aligned, sizes equal or 1. Throws ShapeError naming both shapes.
 Shape broadcast_shapes(const Shape& a, const Shape& b);
 
 /// a * b, or ValueError "who: size overflows" past 2^63.

@@ -1,5 +1,5 @@
-// Reference-counted, 64-byte aligned memory behind tensors, recycled through a process-wide cache so that a
-// training step asks the system for nothing after the first.
+// Reference-counted, 64-byte aligned memory behind tensors, recycled through a process-wide cache: after
+// the first training step nothing is allocated from the system.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace multihead {
 class Storage {
  public:
   /// Uninitialised bytes. Throws ValueError if `bytes` is beyond the address space, std::bad_alloc when out
-  /// of memory; for a block larger than what is left that is MemoryError, before the system is asked.
+  /// of memory: MemoryError, before allocation, if the block is larger than the available memory.
   explicit Storage(size_t bytes);
   /// Borrowed memory, kept alive by `owner`.
   Storage(void* data, size_t bytes, std::shared_ptr<void> owner);
@@ -31,14 +31,14 @@ class Storage {
 };
 
 struct MemoryStats {
-  int64_t live_bytes = 0;          ///< held by tensors now
-  int64_t peak_bytes = 0;          ///< most that tensors held at once
+  int64_t live_bytes = 0;          ///< in use by tensors
+  int64_t peak_bytes = 0;          ///< maximum of live_bytes
   int64_t cached_bytes = 0;        ///< free, kept for the next tensor
-  int64_t system_allocations = 0;  ///< requests that the cache could not serve
+  int64_t system_allocations = 0;  ///< requests the cache could not serve
 };
 
 MemoryStats memory_stats();
-/// Sets peak_bytes to live_bytes.
+/// Resets peak_bytes to live_bytes.
 void reset_peak_memory();
 /// Returns cached memory to the system.
 void release_cached_memory();

@@ -18,7 +18,7 @@ namespace multihead {
 
 class Tensor;
 
-/// Where backward() leaves the gradient of a tensor. Shared by a tensor and what the tape knows of it.
+/// A tensor's gradient slot, shared with the tape.
 struct GradientSlot;
 
 /// A handle: copies share memory, shape and gradient. A default-constructed tensor is undefined.
@@ -33,7 +33,7 @@ class Tensor {
   static Tensor full(const Shape& shape, double value, Dtype dtype = Dtype::f32);
   /// 0, 1, … count-1.
   static Tensor arange(int64_t count, Dtype dtype = Dtype::i64);
-  /// A copy of `values` in row-major order; throws ShapeError unless their number is shape.numel().
+  /// A copy of `values` in row-major order; throws ShapeError unless there are shape.numel().
   template <class T>
   static Tensor of(const Shape& shape, std::span<const T> values);
   template <class T>
@@ -44,7 +44,7 @@ class Tensor {
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return of(shape, std::span<const T>(values.begin(), values.size()));
   }
-  /// Memory that belongs to somebody else; `owner` is kept until the last handle is gone.
+  /// Borrowed memory; `owner` is kept until the last handle is gone.
   static Tensor borrow(void* data, const Shape& shape, const Shape& strides, Dtype dtype,
                        std::shared_ptr<void> owner = nullptr);
 
@@ -85,7 +85,7 @@ class Tensor {
   Tensor as_strided(const Shape& shape, const Shape& strides, int64_t offset = 0) const;
   /// Same memory, no gradient.
   Tensor detach() const;
-  /// Row-major copy, or this tensor's own memory if it is row-major already. No gradient.
+  /// Row-major copy, or the same memory if already row-major. No gradient.
   Tensor contiguous() const;
   /// Row-major copy. No gradient.
   Tensor clone() const;
@@ -99,13 +99,13 @@ class Tensor {
   /// Leaf tensors with requires_grad get .grad() from Tape::backward().
   bool requires_grad() const;
   Tensor& set_requires_grad(bool value = true);
-  /// Undefined until backward() reached this tensor. A leaf's is row-major, in memory of its own.
+  /// Undefined until backward() has reached this tensor. A leaf's gradient is row-major, in its own memory.
   Tensor grad() const;
   void set_grad(Tensor gradient) const;
   const std::shared_ptr<GradientSlot>& gradient_slot() const { return impl().slot; }
   void set_gradient_slot(std::shared_ptr<GradientSlot> slot) const { impl().slot = std::move(slot); }
 
-  /// True if this memory is the library's own and no other handle or view shares it.
+  /// True if the library owns the memory and no other handle or view shares it.
   bool is_unique() const;
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
 
@@ -133,7 +133,7 @@ class Tensor {
 struct GradientSlot {
   Tensor gradient;
   bool leaf = false;
-  std::function<Tensor()> rebuild;  // the same bits again, for less memory (Kept in ops/dispatch.h)
+  std::function<Tensor()> rebuild;  // recomputes the same bits to save memory (Kept in ops/dispatch.h)
 };
 
 inline Tensor empty_like(const Tensor& x) { return Tensor::empty(x.shape(), x.dtype()); }

@@ -1,11 +1,11 @@
-// What became of the threads that were asked for.
+// Threads that could not be started.
 #pragma once
 
 namespace multihead {
 
-/// Threads that num_threads() counts and the system would not start when they were first needed (a limit on
-/// processes or on address space): the others do their work, with the same results. set_num_threads() tries
-/// them again. 0 before the first parallel_for.
+/// Threads counted by num_threads() that the system could not start when first needed (a limit on processes
+/// or address space); the others do their work, with the same results. set_num_threads() retries. 0 before
+/// the first parallel_for.
 int missing_threads();
 
 }  // namespace multihead

@@ -1,4 +1,4 @@
-// The version of the library. This file is its only source: CMake and the Python package read it from here.
+// The library version; CMake and the Python package read it from here.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace multihead {
 
-/// Version of the library that is linked, "major.minor.patch". The macros say what was compiled against.
+/// Version of the linked library, "major.minor.patch". The macros are the version compiled against.
 std::string_view version();
 
 /// Short hash of the commit the library was configured from; empty outside a git checkout.

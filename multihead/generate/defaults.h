@@ -1,4 +1,4 @@
-// What a model folder's generation_config.json asks of generate() and beam_search().
+// Defaults for generate() and beam_search() from a model folder's generation_config.json.
 #pragma once
 
 #include "multihead/generate/beam_search.h"
@@ -7,11 +7,11 @@
 
 namespace multihead {
 
-/// Sampling and the tokens that end a text; how long it gets stays the caller's.
+/// Sampling and stop tokens; the length stays the caller's choice.
 /// Throws    FormatError naming a key that generate() has no option for
 void apply(const models::GenerationConfig& config, GenerateOptions& options);
 
-/// The search for a translation by `model`.
+/// Beam search options for `model`.
 /// Throws    FormatError naming a key that beam_search() has no option for, or an id that is not the model's
 void apply(const models::GenerationConfig& config, const models::Seq2SeqConfig& model, BeamOptions& options);
 

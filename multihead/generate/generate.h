@@ -1,4 +1,4 @@
-// Text from a language model, one token at a time, with a key/value cache.
+// Text generation with a key/value cache.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,30 @@
 namespace multihead {
 
 /// What happens when a sequence fills the model's context.
-/// (Models with a window and relative positions have no end: nothing happens.)
+/// (Does not apply to models with a window and relative positions.)
 enum class Overflow {
-  slide,  ///< the last half of the context is read again from position 0, and generation goes on
+  slide,  ///< reprocess the last half of the context from position 0 and continue
   error,  ///< ValueError before the first token, if prompt and new tokens cannot fit
 };
 
 struct GenerateOptions {
   int64_t max_new_tokens = 100;
   SamplingOptions sampling = {};
-  uint64_t seed = 0;  ///< row r draws from its own stream, so rows do not depend on the batch
+  uint64_t seed = 0;                      ///< row r has its own stream, so rows do not depend on the batch
   std::vector<int32_t> stop_tokens = {};  ///< end a row; not part of the result
   Overflow overflow = Overflow::slide;
   std::optional<Dtype> cache_dtype = {};  ///< of cached keys and values: the model's, or bf16
-  /// Called with every new token as soon as it is known; returning false ends the row.
+  /// Called with every new token; returning false ends the row.
   std::function<bool(int64_t row, int32_t token)> on_token = {};
 };
 
-/// The state that generate() keeps, for the longest of the prompts: nn::decode_state_bytes() is its memory. A
-/// model with a window gets a ring where that is smaller.
+/// The state that generate() allocates for the longest prompt; nn::decode_state_bytes() gives its size. A
+/// model with a window gets a ring if that is smaller.
 nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t rows, int64_t longest_prompt,
                                      const GenerateOptions& options = {});
 
-/// Continues every prompt; the rows are decoded together and give what they would give alone. A prompt longer
-/// than the context is cut to its last half (slide).
+/// Continues every prompt; rows are decoded together with the same results as alone. A prompt longer than the
+/// context is truncated to the context's last half (slide).
 ///
 /// Returns   the new tokens of every row
 /// Throws    ValueError (empty prompt, token outside the vocabulary, options)

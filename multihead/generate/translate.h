@@ -1,4 +1,4 @@
-// Text in, text out: beam search between two tokenizers.
+// Text-to-text beam search.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace multihead {
 
 struct TranslateOptions {
   BeamOptions beam = {};                   ///< prefixes must be empty: see `prefixes`
-  std::vector<std::string> prefixes = {};  ///< per text (or empty): what its translation starts with
-  int64_t batch_tokens = 1024;             ///< source tokens searched together, padding counted
-  /// What the weights are packed to; of no effect on a model that is packed already.
+  std::vector<std::string> prefixes = {};  ///< per text (or empty): start of its translation
+  int64_t batch_tokens = 1024;             ///< source tokens per batch, including padding
+  /// Dtype of packed weights; no effect on a packed model.
   models::WeightDtype weight_dtype = models::WeightDtype::f32;
 };
 
@@ -23,21 +23,20 @@ struct Translation {
   Hypothesis hypothesis;
 };
 
-/// Source ids as the model reads them, the end token behind. Throws ValueError naming `what` (for instance
-/// "line 3") if the text is empty, has a character without a token, or is longer than the model can read.
+/// Source ids with the end token. Throws ValueError naming `what` (for instance
+/// "line 3") if the text is empty, has a character without a token, or exceeds the model's positions.
 std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const text::Tokenizer& tokenizer,
                                    const std::string& text, const std::string& what);
 
-/// Per text, the best translations. Texts of about the same length are searched together; the results do not
-/// depend on it.
+/// The best translations of each text. Texts of similar length are batched; results do not depend on it.
 ///
-/// Throws    ValueError (options, texts: "text 3 is empty"); nothing has been translated then
+/// Throws    ValueError (options, texts: "text 3 is empty"); before anything is translated
 std::vector<std::vector<Translation>> translate(const models::PackedSeq2Seq& model,
                                                 const text::Tokenizer& source, const text::Tokenizer& target,
                                                 const std::vector<std::string>& texts,
                                                 const TranslateOptions& options = {});
 
-/// Packs the model first: for more than one call keep a PackedSeq2Seq.
+/// Packs the model first: for repeated calls keep a PackedSeq2Seq.
 inline std::vector<std::vector<Translation>> translate(const models::Seq2Seq& model,
                                                        const text::Tokenizer& source,
                                                        const text::Tokenizer& target,

@@ -1,4 +1,4 @@
-// Typed reading of config.json: every problem names file and field.
+// Typed reading of config.json; errors name file and field.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct NumberRange {
   bool exclude_min = false;  ///< {.min = 0, .exclude_min = true}: > 0
 };
 
-/// Reads fields of a JSON object and remembers which were asked for. A field that is null counts as missing.
+/// Reads fields of a JSON object and tracks which were read. Null counts as missing.
 ///
 ///   ConfigReader config(load_json(path), path);
 ///   const int64_t width = config.integer("hidden_size", {.min = 1, .max = 1 << 20});
@@ -46,7 +46,7 @@ class ConfigReader {
   bool boolean_or(std::string_view key, bool fallback);
   std::string string(std::string_view key);
   std::string string_or(std::string_view key, std::string fallback);
-  /// A string that must be one of `allowed`; the position in it.
+  /// The index of a string that must be one of `allowed`.
   size_t choice(std::string_view key, const std::vector<std::string>& allowed);
   size_t choice_or(std::string_view key, const std::vector<std::string>& allowed, size_t fallback);
   std::vector<std::string> strings_or(std::string_view key, std::vector<std::string> fallback);
@@ -55,14 +55,14 @@ class ConfigReader {
   /// Missing or null: none.
   std::optional<ConfigReader> optional_child(std::string_view key);
 
-  /// Null if missing; a field that is null is returned as such. Counts as asked for.
+  /// Null if missing; a null field is returned as such. Counts as read.
   const Json* find(std::string_view key);
   bool has(std::string_view key) const;
-  /// Marks fields that are known and have no effect here.
+  /// Marks fields that are known to have no effect here.
   void ignore(const std::vector<std::string>& keys);
-  /// Fields nobody asked for, in the order of the file.
+  /// Fields that were not read, in file order.
   std::vector<std::string> unknown_keys() const;
-  /// Throws FormatError for the first of them, unless its value says that it is off: null, false, 0 or empty.
+  /// Throws FormatError for the first of them unless its value disables it: null, false, 0 or empty.
   void refuse_unknown() const;
   /// Throws FormatError: config.json: "hidden_size" <problem>.
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;

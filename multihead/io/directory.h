@@ -1,4 +1,4 @@
-// Folders that appear complete or not at all, with a manifest of sizes and checksums.
+// Atomically created folders with a manifest of sizes and checksums.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +22,25 @@ struct ManifestEntry {
   uint64_t checksum = 0;
 };
 
-/// What this library wrote into a folder, in the order it was written: the mark by which a folder or a file
-/// is known to be ours.
+/// What this library wrote into a folder, in order; identifies a folder or a file as ours.
 struct Manifest {
   static constexpr int kVersion = 1;
   static constexpr const char* kFile = "manifest.json";
   std::vector<ManifestEntry> files;
   std::string run = {};  ///< the training run that wrote it; empty: none
 
-  /// Null: not listed.
+  /// Null if not listed.
   const ManifestEntry* find(std::string_view name) const;
 };
 
-/// Fills a folder and lists what it wrote.
+/// Fills a folder and lists the files.
 class DirectoryWriter {
  public:
   explicit DirectoryWriter(std::string folder) : folder_(std::move(folder)) {}
   /// One file of the folder. Throws ValueError (not a plain, new name), IoError.
   void write(const std::string& name, const FillFile& fill);
   void write(const std::string& name, std::string_view content);
-  /// The manifest, then the folder's entries to disk. Entries of `kept` for files that were not written stay
-  /// in it.
+  /// Writes the manifest and syncs the folder. Entries of `kept` for files that were not written stay in it.
   void finish(const std::string& run, const Manifest& kept = {});
 
   const Manifest& manifest() const { return manifest_; }
@@ -54,25 +52,25 @@ class DirectoryWriter {
 
 using FillFolder = std::function<void(DirectoryWriter&)>;
 
-/// Creates or replaces the folder `path`: files go to a Staging beside it and to disk, then the manifest,
-/// then one rename. A crash at any point leaves the old folder or the new one, and perhaps a leftover to be
-/// ignored. What is replaced must carry a manifest of the same run. One writer at a time: hold a FolderLock.
-/// Throws    ValueError if what is there is somebody else's; IoError with path and reason; what `fill`
-/// throws.
-///           What was there is untouched then.
+/// Creates or replaces the folder `path`: files are written and synced in a Staging beside it, then the
+/// manifest, then one rename. A crash at any point leaves the old folder or the new one, and perhaps a
+/// leftover to ignore. A replaced folder must carry a manifest of the same run. One writer at a time: hold a
+/// FolderLock.
+/// Throws    ValueError if the existing folder is foreign; IoError with path and reason; what `fill` throws.
+///           The existing folder is untouched then.
 void write_directory_atomically(const std::string& path, const FillFolder& fill, const std::string& run = "");
 
-/// Moves the folder out of sight in one step, then deletes it. Throws ValueError unless it carries a manifest
+/// Renames the folder away, then deletes it. Throws ValueError unless it carries a manifest
 /// of this run, IoError.
 void remove_directory_atomically(const std::string& path, const std::string& run = "");
 
-/// Why the folder `path` must not be touched by a run: "is a symbolic link", "belongs to another run" …
-/// Empty: there is none, or it carries a manifest of this run.
+/// Why a run must not touch the folder `path`: "is a symbolic link", "belongs to another run" … Empty if it
+/// does not exist or carries a manifest of this run.
 std::string foreign_directory(const std::string& path, const std::string& run);
 
-/// Reads the manifest. Throws IoError, FormatError (damaged, or of another format version).
+/// Reads the manifest. Throws IoError, FormatError (corrupt, or of another format version).
 Manifest read_manifest(const std::string& path);
-/// Manifest and sizes: cheap, finds what a crash can leave. Throws FormatError naming the file.
+/// Checks manifest and sizes: cheap, detects what a crash can leave. Throws FormatError naming the file.
 void verify_directory_sizes(const std::string& path);
 /// Reads every byte. Throws FormatError naming the file.
 void verify_directory(const std::string& path);
@@ -80,7 +78,7 @@ void verify_directory(const std::string& path);
 ManifestEntry entry_of(const std::string& folder, const std::string& name);
 /// The text of manifest.json.
 std::string manifest_text(const Manifest& manifest);
-/// Reads every byte of one file: is it what the manifest lists? Throws IoError.
+/// Whether a file matches the manifest, every byte read. Throws IoError.
 bool is_unchanged(const std::string& path, const ManifestEntry& entry);
 
 }  // namespace multihead::io

@@ -1,12 +1,12 @@
-// Files that are read together and therefore change together.
+// Files that are read, and therefore replaced, together.
 //
 // A folder's manifest.json lists what this library wrote there. Only a file that is listed and unchanged
-// since may be replaced or deleted. The first file of a set is its key: nothing loads without it. It goes
-// first and comes back last, so at every moment the set is the old one, the new one, or not to be loaded:
+// since may be replaced or deleted. The first file of a set is its key: nothing loads without it. It is
+// removed first and written last, so at every moment the set is the old one, the new one, or not loadable:
 //
 //   stage the new files | remove the key | remove the rest | new manifest | new files | new key
 //
-// and each "|" is on the disk before the next step begins.
+// Each step is synced before the next.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace multihead::io {
 
-/// Names; the key in front.
+/// Names, the key first.
 using FileSet = std::vector<std::string>;
 
 inline const FileSet kModelFiles = {"config.json", "model.safetensors"};
@@ -28,40 +28,39 @@ inline const FileSet kTokenizerFiles = {"tokenizer.json", "tokenizer_config.json
 inline const FileSet kModelFolderFiles = {"config.json", "model.safetensors", "tokenizer.json",
                                           "tokenizer_config.json", "source_tokenizer.json"};
 
-/// The file with what a training run was asked for, beside the model: the mark of its folder.
+/// A training run's options, beside the model; identifies the run's folder.
 inline constexpr const char* kRunFile = "train_config.json";
 
 enum class Look : uint8_t { sizes, bytes };
-/// What of a set (and manifest.json) must not be touched, each with the reason; empty: all is absent or ours.
-/// `bytes` reads every one, `sizes` is cheap.
+/// Files of a set (and manifest.json) that must not be touched, with reasons; empty if all are absent or
+/// ours. `bytes` reads every byte, `sizes` is cheap.
 std::vector<std::string> foreign_files(const std::string& folder, const FileSet& set, Look look);
 
-/// Replaces the whole set by what `fill` writes: files of it that are not written go, too. The caller holds
-/// the FolderLock. `run`: as in Manifest. Throws    ValueError if one of the files is somebody else's, or
-/// `fill` writes one outside the set; IoError;
-///           what `fill` throws. Nothing is changed then, unless the disk fails in the middle of the renames.
+/// Replaces the whole set by what `fill` writes; files it does not write are deleted. The caller holds the
+/// FolderLock. `run`: as in Manifest.
+/// Throws    ValueError if one of the files is foreign or `fill` writes one outside the set; IoError; what
+///           `fill` throws. Nothing is changed then, unless the disk fails during the renames.
 void replace_files(const std::string& folder, const FileSet& set, const FillFolder& fill,
                    const std::string& run = "");
 /// Deletes the set, key first, under the same rule.
 void remove_files(const std::string& folder, const FileSet& set);
 
-/// Lists the files of the set that are there in a manifest of no run, unless there is one: for folders of
-/// earlier versions, which had none. The caller knows that they are ours.
+/// Creates a missing manifest, of no run, that lists the existing files of the set: for folders of earlier
+/// versions. The caller knows that they are ours.
 void adopt_files(const std::string& folder, const FileSet& set);
 
-/// Locks the folder, removes what killed writers left there, and replaces the set. What `foreign_files` names
-/// is refused before the first byte is written.
+/// Locks the folder, removes leftovers of killed writers, and replaces the set. Refuses what `foreign_files`
+/// names before the first byte is written.
 void save_files(const std::string& folder, const FileSet& set, const FillFolder& fill);
 
-/// Holds the folder. `check` is asked before the first byte is written, unless somebody holds it already; ask
-/// again what must be sure, now that nobody else writes. Throws what it and FolderLock throw.
+/// Locks the folder. `check` runs before the first byte is written, unless the folder is already locked;
+/// repeat it under the lock where it must hold. Throws what it and FolderLock throw.
 std::unique_ptr<FolderLock> lock_folder(const std::string& folder, const std::function<void()>& check);
 
 /// Throws ValueError "who: folder "x" holds …, …; move … away or choose another folder" unless empty.
 void refuse_foreign(const char* who, const std::string& folder, const std::vector<std::string>& foreign);
 
-/// Throws FormatError if `key` is missing where an interrupted save or run has left its traces; says what to
-/// do.
+/// Throws FormatError, with advice, if `key` is missing after an interrupted save or run.
 void check_complete(const std::string& folder, const std::string& key);
 
 }  // namespace multihead::io

@@ -18,10 +18,10 @@ namespace multihead::io {
 using TensorMap = std::map<std::string, Tensor>;
 using Metadata = std::map<std::string, std::string>;
 
-/// What a header says of one tensor.
+/// A tensor's entry in the header.
 struct TensorInfo {
   std::string dtype_name;      ///< as in the file: "F32", "BF16", …
-  std::optional<Dtype> dtype;  ///< none: a type this library does not hold; listed, but not loaded
+  std::optional<Dtype> dtype;  ///< none: an unsupported type; listed, but not loaded
   std::vector<int64_t> shape;
   uint64_t begin = 0, end = 0;  ///< byte range in the data section
   int64_t numel() const;
@@ -37,16 +37,17 @@ struct SafetensorsLimits {
 };
 
 /// Checks a header (the JSON text) against the number of data bytes that follow it: ranges tile the data
-/// without hole or overlap, sizes fit shapes, no name twice. `where` opens every message. Throws FormatError
+/// without gap or overlap, sizes match shapes, names are unique. `where` starts every message. Throws
+/// FormatError.
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
                                            const std::string& where);
 
-/// A checkpoint open for reading: nothing is loaded before load().
+/// A checkpoint open for reading; load() loads.
 class SafetensorsFile {
  public:
   /// `path`: a .safetensors file, a …safetensors.index.json, or a folder with model.safetensors or
-  /// model.safetensors.index.json. Shards must be plain files in the folder of their index; a snapshot in the
-  /// Hugging Face cache may point into that cache's blobs.
+  /// model.safetensors.index.json. Shards must be regular files beside their index; a snapshot in the
+  /// Hugging Face cache may link to its blobs.
   /// Throws    IoError, FormatError
   explicit SafetensorsFile(const std::string& path, const SafetensorsLimits& limits = {});
 
@@ -56,18 +57,18 @@ class SafetensorsFile {
   bool contains(const std::string& name) const { return entries_.contains(name); }
   /// Throws ValueError for an unknown name.
   const TensorInfo& info(const std::string& name) const;
-  /// A copy in fresh memory. Throws ValueError (unknown name), FormatError (a dtype or rank this library does
-  /// not hold, a bool that is neither 0 nor 1), IoError.
+  /// A copy in fresh memory. Throws ValueError (unknown name), FormatError (an unsupported dtype or rank, a
+  /// bool other than 0 and 1), IoError.
   Tensor load(const std::string& name) const;
   /// Into an existing tensor of the same shape, converted if the dtype differs; untouched after an error.
-  /// Throws also ShapeError.
+  /// Also throws ShapeError.
   void load_into(const std::string& name, const Tensor& target) const;
-  /// The same for many, by all threads and without a copy on the way: what has the target's dtype is read
-  /// straight into it, a matrix also into a transposed view. After an error targets may hold anything.
+  /// The same for many, on all threads and without a copy if the dtypes match, also into a transposed view of
+  /// a matrix. After an error the targets are unspecified.
   void read_into(const std::vector<std::pair<std::string, Tensor>>& targets) const;
   /// Whether two tensors have the same dtype, shape and bytes. Throws as load().
   bool is_repeated(const std::string& a, const std::string& b) const;
-  /// Throws also MemoryError if they are more than memory has left.
+  /// Also throws MemoryError if they exceed the available memory.
   TensorMap load_all() const;
   /// Of the first shard.
   const Metadata& metadata() const { return metadata_; }
@@ -85,7 +86,7 @@ class SafetensorsFile {
   void add_shard(const std::string& path, const SafetensorsLimits& limits);
   void open_index(const std::string& path, const SafetensorsLimits& limits);
   const Entry& entry(const std::string& name) const;
-  // The entry of a tensor that this library can hold.
+  // The entry of a supported tensor.
   const Entry& loadable(const std::string& name) const;
   struct Source;
 
@@ -99,7 +100,7 @@ class SafetensorsFile {
 TensorMap load_safetensors(const std::string& path);
 
 /// Writes atomically. Sorted by dtype, then name, header padded to 8 bytes: the same tensors give the same
-/// bytes, those of the reference implementation. `metadata` gets format = "pt" unless it says otherwise.
+/// bytes as the reference implementation. `metadata` gets format = "pt" unless it has one.
 /// Throws    ValueError (undefined tensor; name or metadata with control characters or not UTF-8), IoError
 void save_safetensors(const std::string& path, const TensorMap& tensors, const Metadata& metadata = {});
 /// Into a file of an atomic folder.

@@ -1,4 +1,4 @@
-// Where files and folders wait until they are finished: a hidden folder that nobody mistakes for his own.
+// A hidden folder for unfinished files and folders.
 #pragma once
 
 #include <string>
@@ -11,10 +11,9 @@ namespace multihead::io {
 std::string random_id();
 bool is_id(std::string_view text);
 
-/// The hidden folder `.multihead-<16 random hexadecimal digits>` inside `folder`, for what is not finished or
-/// no longer wanted; the destructor deletes it. A rename out of it is one step: same file system. An empty
-/// file of its own name inside marks it as ours, so that what a killed process leaves can be told from
-/// anything of somebody else.
+/// The hidden folder `.multihead-<16 random hexadecimal digits>` inside `folder`, for unfinished or obsolete
+/// files; the destructor deletes it. Renames out of it are atomic: same file system. An empty file of its own
+/// name inside marks it as ours, so that leftovers of killed processes can be identified.
 class Staging {
  public:
   /// Throws IoError.
@@ -33,11 +32,11 @@ class Staging {
   std::string path_;
 };
 
-/// Creates or replaces a file of the folder in one step, on the disk before this returns; a link of that name
-/// is replaced, not followed. Throws IoError.
+/// Atomically creates or replaces a file of the folder and syncs it; a link of that name is replaced, not
+/// followed. Throws IoError.
 void write_staged(const std::string& folder, const std::string& name, std::string_view content);
 
-/// The marked hidden folders that killed processes left in `folder`.
+/// Marked hidden folders left in `folder` by killed processes.
 std::vector<std::string> find_leftovers(const std::string& folder);
 /// Deletes them. Call it while holding the folder's lock. Returns their names. Throws IoError.
 std::vector<std::string> remove_leftovers(const std::string& folder);

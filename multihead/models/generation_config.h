@@ -1,5 +1,4 @@
-// How a model folder wants its model to write: generation_config.json, or where there is none the same keys
-// of config.json.
+// Generation defaults of a model folder: generation_config.json or, if absent, the same keys of config.json.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace multihead::models {
 
-/// What is not given is left to the program. Names are those of transformers.
+/// Absent values are left to the program. Names are those of transformers.
 struct GenerationConfig {
   std::string source = {};  ///< the file, for messages
   std::optional<bool> do_sample;
@@ -21,19 +20,18 @@ struct GenerationConfig {
   std::optional<int64_t> min_new_tokens, max_new_tokens;
   std::optional<int64_t> decoder_start_token_id, forced_eos_token_id;
   std::vector<int32_t> eos_token_ids = {};
-  std::vector<std::vector<int32_t>> bad_words_ids = {};  ///< suppress_tokens, too
+  std::vector<std::vector<int32_t>> bad_words_ids = {};  ///< and suppress_tokens
   bool early_stopping = false;                           ///< true or "never"
   bool renormalize_logits = false;
 };
 
-/// Throws FormatError naming file and key: also for keys that are not known, or known to change what is
-/// written in a way that this library does not have.
+/// Throws FormatError naming file and key, also for unknown and unsupported keys.
 GenerationConfig generation_config_from_json(const Json& json, const std::string& where);
 
 /// Throws IoError, FormatError.
 GenerationConfig load_generation_config(const std::string& folder);
 
-/// Every key that the above understands. config.json may hold them, too.
+/// All supported keys; config.json may hold them too.
 const std::vector<std::string>& generation_keys();
 
 }  // namespace multihead::models

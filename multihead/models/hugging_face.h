@@ -1,4 +1,4 @@
-// Models as Hugging Face directories: config.json, model.safetensors (and tokenizer.json beside them).
+// Models as Hugging Face directories: config.json, model.safetensors (beside tokenizer.json).
 #pragma once
 
 #include <string>
@@ -31,16 +31,15 @@ bool is_seq2seq_folder(const std::string& folder);
 WeightMap weight_map(LanguageModel& model);
 WeightMap weight_map(Seq2Seq& model);
 
-/// Writes config.json and model.safetensors, which change as one; makes the folder if need be. Files there
-/// that this library did not write, or that were changed since, are left alone: ValueError (io/file_set.h).
-/// Throws IoError, too.
+/// Writes config.json and model.safetensors as one; creates the folder if needed. Throws ValueError if
+/// existing files were not written by this library or were changed since (io/file_set.h), IoError.
 void save_language_model(LanguageModel& model, const std::string& folder);
 void save_seq2seq(Seq2Seq& model, const std::string& folder);
-/// The weights as they stand in model.safetensors, for checkpoints.
+/// The weights as in model.safetensors, for checkpoints.
 io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
 
-/// Sizes are checked against the file's header before memory is taken. Throws IoError, FormatError.
+/// Sizes are checked against the file's header before allocation. Throws IoError, FormatError.
 LanguageModel load_language_model(const std::string& folder);
 Seq2Seq load_seq2seq(const std::string& folder);
 

@@ -1,4 +1,4 @@
-// A decoder-only Transformer: tokens -> logits of the next token.
+// A decoder-only Transformer: tokens -> next-token logits.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ constexpr auto enum_words(Positions) {
 struct LanguageModelConfig {
   int64_t vocab_size = 0;
   int64_t context = 256;  ///< longest sequence; see LanguageModel::longest()
-  int64_t window = 0;     ///< keys that a token sees, itself included (Mistral's sliding_window); 0: all
+  int64_t window = 0;     ///< sliding window in keys, the token included (Mistral's sliding_window); 0: none
   int64_t num_layers = 4;
   int64_t num_heads = 4;
   int64_t num_kv_heads = 0;  ///< 0: num_heads
@@ -33,7 +33,7 @@ struct LanguageModelConfig {
 
   Positions positions = Positions::learned;
   double rotary_base = 10000;
-  double rotary_fraction = 1;  ///< share of head_dim that is rotated
+  double rotary_fraction = 1;  ///< fraction of head_dim that is rotated
   RotaryLayout rotary_layout = RotaryLayout::halves;
   RotaryScaling rotary_scaling = {};
 
@@ -56,7 +56,7 @@ struct LanguageModelConfig {
   double ffn_dropout_p = 0;        ///< inside the feed-forward network
 
   double init_std = 0.02;
-  /// Projections into the residual stream start smaller by sqrt(2·num_layers), as in GPT-2.
+  /// Scales initial residual projections by 1/sqrt(2·num_layers), as in GPT-2.
   bool scaled_residual_init = true;
   /// Linear layers keep PyTorch's uniform initialisation (the founding tutorial) instead of N(0, init_std).
   bool default_linear_init = false;
@@ -64,30 +64,29 @@ struct LanguageModelConfig {
   bool operator==(const LanguageModelConfig&) const = default;
 };
 
-/// Fills the fields that are 0 by their rule and throws ValueError naming the first one that makes no sense.
+/// Resolves fields that are 0; throws ValueError naming the first invalid one.
 LanguageModelConfig resolved(LanguageModelConfig config);
-/// How many weights its matrices have: all but biases and norms.
+/// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const LanguageModelConfig& config);
 
-/// Presets of the family's sizes: "tiny", "small", "tutorial". Throws ValueError for other names.
+/// Presets: "tiny", "small", "tutorial". Throws ValueError for other names.
 LanguageModelConfig language_model_preset(const std::string& name);
 
 struct LanguageModelCall {
-  Rng* rng = nullptr;                ///< dropout acts exactly when given
-  nn::DecodeState* state = nullptr;  ///< cached decoding: attends to what the state holds, then joins it
+  Rng* rng = nullptr;                ///< dropout is active if and only if given
+  nn::DecodeState* state = nullptr;  ///< cached decoding: attends to the state and is appended to it
   std::vector<int64_t> counts = {};  ///< with a state: new tokens per row (default: all T)
-  Mask mask = {};                    ///< on top of causal()
+  Mask mask = {};                    ///< combined with causal()
   std::vector<AttentionCapture>* capture = nullptr;  ///< one per layer
 };
 
 /// What a decoding state is to hold; see LanguageModel::state_options().
 struct LanguageModelState {
   int64_t batch = 1;
-  int64_t capacity = 0;  ///< tokens per row; 0: as many as the model reads
-  /// For models with a window: memory for the window alone, where that is less. The logits are the same, bit
-  /// for bit.
+  int64_t capacity = 0;  ///< tokens per row; 0: the model's context
+  /// For models with a window: memory for the window only, if that is less. Logits are bitwise identical.
   bool ring = false;
-  int64_t chunk = 256;              ///< ring: tokens per row that a call may add
+  int64_t chunk = 256;              ///< ring: most tokens per row that a call may add
   std::optional<Dtype> dtype = {};  ///< of keys and values: the model's, or bf16 for half the memory
 };
 
@@ -109,8 +108,8 @@ class LanguageModel {
   Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
               double label_smoothing = 0) const;
 
-  /// Longest sequence that can be read: the context. With a window and positions that are relative or none
-  /// there is no end: the distances are always those of training.
+  /// Longest sequence: the context. Unlimited with a window and relative or no positions, since distances
+  /// stay those of training.
   int64_t longest() const;
   /// The sizes of a state; nn::decode_state_bytes() of them is its memory.
   nn::DecodeStateOptions state_options(const LanguageModelState& options) const;

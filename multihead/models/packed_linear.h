@@ -1,4 +1,4 @@
-// A linear layer made ready for inference.
+// A linear layer packed for inference.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace multihead::models {
 
 using kernels::WeightDtype;
 
-/// A weight matrix laid out for inference.
+/// A weight matrix packed for inference.
 class PackedLinear {
  public:
   PackedLinear() = default;

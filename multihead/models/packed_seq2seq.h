@@ -1,4 +1,4 @@
-// A Seq2Seq made ready to translate: its weights in the order in which products read them.
+// A Seq2Seq with weights packed for translation.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,15 @@
 
 namespace multihead::models {
 
-/// What decoding of some sentences has computed so far. Row r is a hypothesis: a list of tokens, each of them
-/// a pointer to its keys and values of all layers. Hypotheses with a common beginning share it, so that a
-/// reordered beam copies pointers and nothing else.
+/// The cache of a beam search. Row r is a hypothesis: a list of tokens, each a pointer to its keys and values
+/// of all layers. Hypotheses share common prefixes, so reordering a beam copies only pointers.
 class PackedState {
  public:
   int64_t rows() const { return static_cast<int64_t>(source_.size()); }
   int64_t length() const { return length_; }
-  /// Row i becomes what row parents[i] was. Rows of one source stay next to each other, or they lose speed.
+  /// Row i becomes what row parents[i] was. Rows of one source should stay adjacent, for speed.
   void select(std::span<const int64_t> parents);
-  /// Memory of keys and values, those of the encoder's output included.
+  /// Memory of keys and values, the encoder's included.
   size_t bytes() const;
 
  private:
@@ -39,9 +38,9 @@ class PackedState {
 /// The fast path of translation: the logits of Seq2Seq::step() up to rounding.
 ///
 /// With int8 weights every product quantises its inputs per row (kernels/packed_linear.h); everything between
-/// the products is f32, and so are the embeddings and what the state keeps.
-/// Nothing is recorded, the weights are copied: later changes of the model have no effect.
-/// Bits: a row does not depend on its neighbours, the number of threads or the instruction set with FMA.
+/// the products, the embeddings and the state are f32.
+/// Nothing is recorded; the weights are copied, so later changes of the model have no effect.
+/// Bits: a row does not depend on its neighbours, the number of threads or, with FMA, the instruction set.
 class PackedSeq2Seq {
  public:
   explicit PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype = WeightDtype::f32);
@@ -49,10 +48,10 @@ class PackedSeq2Seq {
   const Seq2SeqConfig& config() const { return config_; }
   WeightDtype weight_dtype() const { return weight_dtype_; }
 
-  /// Encodes the sources, computes their keys and values; one row per source.
+  /// Encodes the sources and computes their keys and values; one row per source.
   /// Throws ValueError (longer than max_positions).
   PackedState start(std::span<const std::vector<int32_t>> sources) const;
-  /// Logits [rows, V] of the token that follows tokens[r] in row r; the state moves on.
+  /// Logits [rows, V] of the token that follows tokens[r] in row r; the state advances.
   /// Throws ShapeError, ValueError (a token outside the vocabulary, more than max_positions tokens).
   Tensor step(std::span<const int32_t> tokens, PackedState& state) const;
 

@@ -1,4 +1,4 @@
-// An encoder-decoder Transformer over tokens: translation.
+// An encoder-decoder Transformer for translation.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct Seq2SeqConfig {
   nn::NormKind norm = nn::NormKind::layer;
   double norm_eps = 1e-5;
   bool norm_first = false;
-  bool final_norm = false;  ///< behind the last layers; pre-norm models want it
+  bool final_norm = false;  ///< after the last layers, for pre-norm models
   Activation activation = Activation::silu;
   bool bias = true;              ///< of every projection
   bool output_bias = true;       ///< of the logits
-  bool share_embeddings = true;  ///< one table for source and target (the vocabularies are then one)
-  bool tie_output = true;        ///< the output layer is the target's embedding
+  bool share_embeddings = true;  ///< one embedding and vocabulary for source and target
+  bool tie_output = true;        ///< the output layer shares the target embedding
   bool scale_embeddings = true;  ///< embeddings · sqrt(embed_dim)
 
   double dropout_p = 0.1;
@@ -39,16 +39,16 @@ struct Seq2SeqConfig {
   double ffn_dropout_p = 0;
   double init_std = 0.02;  ///< of the embeddings; projections are Xavier
 
-  int64_t pad_id = 0;            ///< fills rows of a batch; never attended to
+  int64_t pad_id = 0;            ///< pads rows of a batch; never attended to
   int64_t eos_id = 0;            ///< ends a sentence
-  int64_t decoder_start_id = 0;  ///< what the decoder reads first
+  int64_t decoder_start_id = 0;  ///< the decoder's first input
 
   bool operator==(const Seq2SeqConfig&) const = default;
 };
 
-/// Fills the fields that are 0 by their rule and throws ValueError naming the first one that makes no sense.
+/// Resolves fields that are 0; throws ValueError naming the first invalid one.
 Seq2SeqConfig resolved(Seq2SeqConfig config);
-/// How many weights its matrices have: all but biases and norms.
+/// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const Seq2SeqConfig& config);
 
 /// Padded sentences.
@@ -57,7 +57,7 @@ struct TokenBatch {
   std::vector<int64_t> lengths = {};  ///< valid tokens per row; empty: all T
 };
 
-/// What a decoding step may add.
+/// Options of a decoding step.
 struct Seq2SeqStep {
   std::vector<int64_t> counts = {};                        ///< new tokens per row; empty: all
   std::vector<AttentionCapture>* capture = nullptr;        ///< self-attention per layer
@@ -73,7 +73,7 @@ class Seq2Seq {
 
   /// Shapes: source [B, Ts], target [B, Tt] (the decoder's input: decoder_start_id first) -> [B, Tt, V].
   Tensor operator()(const TokenBatch& source, const TokenBatch& target, Rng* rng = nullptr) const;
-  /// Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 count for nothing.
+  /// Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.
   Tensor loss(const TokenBatch& source, const TokenBatch& target, const Tensor& labels, Rng* rng = nullptr,
               double label_smoothing = 0) const;
 
@@ -84,7 +84,7 @@ class Seq2Seq {
   /// Encodes the source and computes its keys and values once, for `capacity` target tokens.
   /// `dtype` of the state: the model's, or bf16 for half the memory.
   nn::DecodeState start(const TokenBatch& source, int64_t capacity, std::optional<Dtype> dtype = {}) const;
-  /// Logits [B, T, V] of the next tokens [B, T]; the state moves on.
+  /// Logits [B, T, V] of the next tokens [B, T]; the state advances.
   Tensor step(const Tensor& tokens, nn::DecodeState& state, const Seq2SeqStep& call = {}) const;
 
   const Seq2SeqConfig& config() const { return config_; }

@@ -1,4 +1,4 @@
-// How parameters of ours are named, split and laid out in somebody else's file.
+// How our parameters are named, split and laid out in other formats.
 #pragma once
 
 #include <functional>
@@ -29,13 +29,13 @@ using WeightMap = std::vector<WeightRule>;
 /// The identity: our names.
 WeightMap identity_map(const std::vector<nn::NamedTensor>& parameters);
 
-/// What to write.
+/// The tensors to write.
 io::TensorMap export_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map);
 
-/// A tensor that files may hold besides the weights, and what must be true of it.
+/// A tensor that files may hold besides the weights, and its check.
 struct ExtraTensor {
-  std::string suffix;  ///< its name ends so
-  /// What is wrong with it, or nothing; without this function it is passed over.
+  std::string suffix;  ///< of its name
+  /// Returns the problem, or nothing; without this function the tensor is ignored.
   std::function<std::string(const io::SafetensorsFile&, const std::string& name)> problem = {};
 };
 
@@ -44,24 +44,24 @@ ExtraTensor repeated_tensor(const std::string& suffix, const std::string& of,
                             const std::string& optional_prefix = {});
 /// Constants that such a tensor may hold, given the shape that the file gives it.
 using Constants = std::function<std::vector<Tensor>(const Shape& stored)>;
-/// A constant that old files carry: its elements must be within `tolerance` (times the element, plus 1e-6, or
+/// A constant in old files: its elements must be within `tolerance` (times the element, plus 1e-6, or
 /// what the stored dtype rounds) of those of one of `expected`.
 ExtraTensor constant_tensor(const std::string& suffix, const Constants& expected, double tolerance);
 
 struct ImportOptions {
-  /// Names in the file may lack this (or have it in excess): "transformer." of GPT-2.
+  /// Names in the file may lack this prefix (or have it extra): "transformer." of GPT-2.
   std::string optional_prefix = {};
   std::vector<ExtraTensor> extras = {};
-  /// The parameters are new: weights are read straight into them, and after an error they mean nothing.
+  /// The parameters are new: weights are read straight into them; unspecified after an error.
   bool fresh = false;
 };
 
-/// The weights of a model folder (or file). A folder that holds them in another format is told how to
-/// convert them: `loader` is the class of transformers that reads them. Throws IoError, FormatError.
+/// The weights of a model folder (or file). For another format the error says how to convert
+/// it: `loader` is the class of transformers that reads it. Throws IoError, FormatError.
 io::SafetensorsFile open_weights(const std::string& path, const char* loader);
 
-/// Before a model of so many weights is made to be filled from `file`. Throws FormatError if the file is too
-/// small to hold them, MemoryError if memory is too small.
+/// Called before a model of this many weights is created to be filled from `file`. Throws FormatError if the
+/// file is too small for them, MemoryError if memory is.
 void check_size(const io::SafetensorsFile& file, int64_t weights);
 
 /// Fills the parameters (dtype converted). Every missing, unexpected and mis-shaped name is listed in one

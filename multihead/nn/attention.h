@@ -16,16 +16,16 @@ struct MultiHeadAttentionOptions {
   int64_t embed_dim = 0;  ///< features of the output, and of the inputs unless given below
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;    ///< 0: num_heads; fewer: heads share keys and values (Ainslie et al. 2023)
-  int64_t head_dim = 0;        ///< 0: embed_dim / num_heads, which must then be whole
+  int64_t head_dim = 0;        ///< 0: embed_dim / num_heads, which must then be an integer
   int64_t value_head_dim = 0;  ///< 0: head_dim
   int64_t query_dim = 0, key_dim = 0, value_dim = 0;  ///< features of the inputs; 0: embed_dim
   bool query_bias = true, key_bias = true, value_bias = true, out_bias = true;
   std::optional<double> scale = {};  ///< default 1/sqrt(head_dim)
   double dropout_p = 0;              ///< of the attention weights
-  /// Queries and keys of every head pass an RMS norm over head_dim, before they are rotated (Qwen 3).
+  /// RMS norm over head_dim on the queries and keys of every head, before rotation (Qwen 3).
   bool qk_norm = false;
   double qk_norm_eps = 1e-6;
-  /// One more key and value of zeros, which every query may attend to (PyTorch's add_zero_attn).
+  /// Appends a zero key and value that every query may attend to (PyTorch's add_zero_attn).
   bool zero_attn = false;
 };
 
@@ -37,12 +37,12 @@ struct AttentionCall : AttentionOptions {
   Tensor residual = {};                 ///< added to the output
 };
 
-/// Appends to a cache during decoding: row b holds `held[b]` tokens and gets counts[b] more.
+/// Appends to a cache during decoding: row b holds `held[b]` tokens and receives counts[b] more.
 struct CacheUpdate {
   KvCache* cache = nullptr;
   std::span<const int64_t> held = {};
   std::span<const int64_t> counts = {};
-  int64_t window = 0;  ///< keys that a token sees, itself included; 0: all
+  int64_t window = 0;  ///< sliding window in keys, the token itself included; 0: all
 };
 
 /// out = concat(head_1 … head_H)·W_oᵀ, head_h = softmax(scale·q_h k_hᵀ + mask) v_h.
@@ -73,7 +73,7 @@ class MultiHeadAttention {
     return decode(x, update, AttentionCall{options});
   }
 
-  /// Keys and values [B, Hkv, T, D] of a memory, to be attended to many times.
+  /// Keys and values [B, Hkv, T, D] of a memory, for repeated attention.
   KvCache project_memory(const Tensor& key, const Tensor& value) const;
   /// Attention to a projected memory, each row of which may serve several consecutive rows of queries.
   Tensor attend(const Tensor& query, const KvCache& memory, const AttentionCall& call) const;

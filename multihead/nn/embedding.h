@@ -6,7 +6,7 @@
 
 namespace multihead::nn {
 
-/// Shapes: ids (i64 or i32) of any shape -> [..., embed_dim]. Initialised N(0, 1) as PyTorch's.
+/// Shapes: ids (i64 or i32) of any shape -> [..., embed_dim]. Initialised N(0, 1) as in PyTorch.
 class Embedding {
  public:
   Embedding() = default;

@@ -1,4 +1,4 @@
-// Stacks of layers: encoder, decoder, and the two joined (Vaswani et al. 2017, figure 1).
+// Stacks of layers: encoder, decoder, and both (Vaswani et al. 2017, figure 1).
 #pragma once
 
 #include <optional>
@@ -12,21 +12,21 @@ namespace multihead::nn {
 struct StackOptions {
   TransformerLayerOptions layer = {};
   int64_t num_layers = 6;
-  bool final_norm = false;  ///< a norm behind the last layer; pre-norm stacks want one
+  bool final_norm = false;  ///< a norm after the last layer, for pre-norm stacks
 };
 
-/// What the calls of a stack may add.
+/// Options of a stack's call.
 struct StackCall {
   Mask mask = {};         ///< self-attention
   Mask memory_mask = {};  ///< cross-attention, e.g. lengths(source_lengths)
-  Rng* rng = nullptr;     ///< dropout acts exactly when given
+  Rng* rng = nullptr;     ///< dropout is active if and only if given
   const RotaryTable* rotary = nullptr;
   Tensor alibi_slopes = {};
   Tensor relative_bias = {};
   EmptyRow empty_row = EmptyRow::zero;
   std::vector<AttentionCapture>* capture = nullptr;        ///< self-attention, one per layer
   std::vector<AttentionCapture>* cross_capture = nullptr;  ///< cross-attention, one per layer
-  DecodeState* state = nullptr;      ///< decoder: attends to what the state holds, then joins it
+  DecodeState* state = nullptr;      ///< decoder: attends to the state and is appended to it
   std::vector<int64_t> counts = {};  ///< with a state: new tokens per row (default: all)
 };
 
@@ -54,13 +54,12 @@ class TransformerDecoder {
   TransformerDecoder() = default;
   TransformerDecoder(const StackOptions& options, Rng& rng);
 
-  /// causal() is always part of the mask. With a state that was started by start(), `memory` may be
-  /// undefined.
+  /// causal() is always part of the mask. With a state from start(), `memory` may be undefined.
   Tensor operator()(const Tensor& x, const Tensor& memory, const StackCall& call = {}) const;
 
-  /// A state for `capacity` target tokens per row whose cross-attention keys and values are computed here,
-  /// once. `memory_lengths`: valid tokens of each row of the memory (empty: all). `dtype`: of the state, the
-  /// memory's unless given.
+  /// A state for `capacity` target tokens per row with its cross-attention keys and values computed
+  /// once, here. `memory_lengths`: valid tokens of each row of the memory (empty: all). `dtype`: of the
+  /// state, the memory's unless given.
   DecodeState start(const Tensor& memory, const std::vector<int64_t>& memory_lengths, int64_t capacity,
                     std::optional<Dtype> dtype = {}) const;
 

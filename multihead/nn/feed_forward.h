@@ -1,4 +1,4 @@
-// The position-wise network of a Transformer layer.
+// The position-wise feed-forward layer of a Transformer.
 #pragma once
 
 #include "multihead/nn/linear.h"

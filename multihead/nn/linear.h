@@ -15,7 +15,7 @@ struct LinearOptions {
 };
 
 /// Shapes: x [..., in_features] -> [..., out_features]; weight [out_features, in_features].
-/// Initialised as PyTorch's: uniform in ±1/sqrt(in_features).
+/// Initialised as in PyTorch: uniform in ±1/sqrt(in_features).
 class Linear {
  public:
   Linear() = default;
@@ -33,7 +33,7 @@ class Linear {
   }
 
   Tensor weight;
-  Tensor bias;  ///< undefined without bias
+  Tensor bias;  ///< undefined if there is none
 };
 
 /// A trainable tensor, filled from its own stream.

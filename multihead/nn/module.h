@@ -1,4 +1,4 @@
-// What makes a struct a module: one member `void visit(Visitor&)` that names its parts. Everything else
+// A module is a struct with a member `void visit(Visitor&)` that names its parts. Everything else
 // (parameters, saving, loading, dtype, counting) is built on it.
 #pragma once
 
@@ -53,7 +53,7 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-/// A parameter that two parts share is listed once, under its first name.
+/// A shared parameter is listed once, under its first name.
 template <class Module>
 std::vector<NamedTensor> named_parameters(Module& module) {
   std::vector<NamedTensor> result;
@@ -82,19 +82,19 @@ int64_t parameter_count(Module& module) {
   return count;
 }
 
-/// Forgets the gradients.
+/// Clears the gradients.
 inline void zero_grad(const std::vector<Tensor>& parameters) {
   for (const Tensor& parameter : parameters) {
     if (parameter.requires_grad()) parameter.set_grad({});
   }
 }
 
-/// Copies tensors into the parameters of the same name (dtype converted). Missing, unexpected and mis-shaped
-/// names are listed in one FormatError and then nothing is changed.
+/// Copies tensors into the parameters of the same name (dtype converted). One FormatError lists
+/// missing, unexpected and mis-shaped names; nothing is changed then.
 void load_parameters(const std::vector<NamedTensor>& parameters, const std::map<std::string, Tensor>& tensors,
                      std::string_view source);
 
-/// Replaces every parameter by convert(parameter); sharing is kept, gradients are forgotten.
+/// Replaces every parameter by convert(parameter); sharing is preserved, gradients are cleared.
 template <class Module, class Convert>
 void replace_parameters(Module& module, Convert&& convert) {
   std::vector<std::pair<Tensor, Tensor>> replaced;

@@ -1,4 +1,4 @@
-// Where a token stands: sinusoidal, learned and rotary positions.
+// Positional encodings: sinusoidal, learned and rotary.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace multihead::nn {
 
-/// How sines and cosines share the columns. w_k = base^(-2k/embed_dim) for k = 0, 1, …
+/// Layout of sines and cosines in the columns. w_k = base^(-2k/embed_dim) for k = 0, 1, …
 enum class SinusoidLayout {
   interleaved,  ///< sin, cos, sin, cos … (Vaswani et al. 2017, §3.5); an odd last column is a sine
-  halves,       ///< all sines, then all cosines (Marian as Hugging Face keeps it)
+  halves,       ///< all sines, then all cosines (Marian in Hugging Face)
 };
 constexpr auto enum_words(SinusoidLayout) {
   return std::to_array<std::string_view>({"interleaved", "halves"});
@@ -23,7 +23,7 @@ constexpr auto enum_words(SinusoidLayout) {
 Tensor sinusoidal_positions(int64_t length, int64_t embed_dim, int64_t start = 0,
                             SinusoidLayout layout = SinusoidLayout::interleaved, double base = 10000);
 
-/// x + sinusoids, then dropout. Any embed_dim and length; nothing to train or save.
+/// x + sinusoids, then dropout. Any embed_dim and length; no parameters.
 /// Shapes: x [B, T, embed_dim] -> the same. `starts`: position of the first token, one for all or one per
 /// row.
 class SinusoidalPositionalEncoding {
@@ -39,7 +39,7 @@ class SinusoidalPositionalEncoding {
   SinusoidLayout layout_;
 };
 
-/// [B, T] position ids: row b counts from starts[b] (or starts[0] if there is one only), up to `limit`.
+/// [B, T] position ids: row b counts from starts[b] (or starts[0] if there is only one), up to `limit`.
 Tensor position_ids(int64_t batch, int64_t length, const std::vector<int64_t>& starts,
                     int64_t limit = std::numeric_limits<int64_t>::max());
 

@@ -1,4 +1,4 @@
-// Transformer layers: encoder, decoder, and the decoder-only layer of language models are one class.
+// Transformer layers: one class for encoder, decoder and decoder-only language models.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,11 @@ struct TransformerLayerOptions {
   FeedForwardOptions feed_forward = {};
   NormOptions norm = {};
   bool norm_first = false;       ///< x + f(norm(x)) (pre-norm); else norm(x + f(x)) (post-norm)
-  bool cross_attention = false;  ///< a decoder layer that attends to an encoder's output
-  double dropout_p = 0;          ///< on the output of each sub-layer, before it is added
+  bool cross_attention = false;  ///< decoder layer: attends to an encoder's output
+  double dropout_p = 0;          ///< on each sub-layer's output, before the residual addition
 };
 
-/// What a layer's call may add; see AttentionCall.
+/// Options of a layer's call; see AttentionCall.
 struct LayerCall {
   AttentionCall attention = {};        ///< self-attention
   CacheUpdate update = {};             ///< decode: the cache of this layer

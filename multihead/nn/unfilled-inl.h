@@ -3,8 +3,8 @@
 
 namespace multihead::nn {
 
-/// While it lives, this thread makes parameters of uninitialised memory: drawing random numbers that are
-/// overwritten is most of the time of a load. Whoever makes one sees to it that every parameter is filled.
+/// While it is alive, parameters created by this thread are uninitialised: drawing random numbers only to
+/// overwrite them would dominate the time of a load. The owner must fill every parameter.
 class UnfilledParameters {
  public:
   UnfilledParameters() : before_(active_) { active_ = true; }

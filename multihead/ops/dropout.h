@@ -1,8 +1,8 @@
-// Dropout (Srivastava et al. 2014), scaled by 1/(1-p) so that expectations stay.
+// Dropout (Srivastava et al. 2014), scaled by 1/(1-p) to preserve expectations.
 //
-// Acts exactly when rng is not null and p > 0; otherwise the input itself comes back. Which elements are kept
-// is kernels::dropout_keeps(stream, p, element index), stream = rng->next(): the same at any thread count,
-// and drawn again by the backward instead of being stored.
+// Active if and only if rng is not null and p > 0; otherwise returns the input itself. Elements are kept by
+// kernels::dropout_keeps(stream, p, element index), stream = rng->next(): independent of the thread count,
+// and recomputed in the backward instead of stored.
 //
 // Dtypes    f32, f64
 // Throws    ValueError unless 0 <= p <= 1
@@ -16,8 +16,8 @@ namespace multihead {
 
 Tensor dropout(const Tensor& x, double p, Rng* rng);
 
-/// dropout(activate(x)) in one pass. Under a tape relu keeps its result alone, which the next product keeps
-/// anyhow, and the others keep x alone: neither holds the undropped activation.
+/// dropout(activate(x)) in one pass. Under a tape relu keeps only its result, which the next product keeps
+/// anyway, and the others only x: the activation before dropout is never stored.
 Tensor activate_dropout(const Tensor& x, Activation activation, double p, Rng* rng);
 
 /// residual + dropout(x), in one pass. Both of one shape.

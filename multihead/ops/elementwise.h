@@ -1,9 +1,9 @@
-// Arithmetic element by element, and sums.
+// Elementwise arithmetic, and sums.
 //
-// Two-tensor ops broadcast as NumPy does: shapes are aligned at the last axis, sizes are equal or 1. A
-// gradient is summed back to its input's shape. Inputs may have any strides; results are contiguous.
+// Binary ops broadcast as in NumPy: shapes are aligned at the last axis, sizes are equal or 1. Gradients are
+// summed to the input's shape. Inputs may have any strides; results are contiguous.
 //
-// Dtypes    f32, f64; both inputs alike
+// Dtypes    f32, f64; both inputs the same
 // Throws    ShapeError (shapes do not broadcast), DtypeError
 #pragma once
 
@@ -29,10 +29,10 @@ Tensor square(const Tensor& x);
 /// mask ? a : b. `mask` is bool; all three broadcast together. Gradient: a, b.
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
 
-/// Sum or mean of all elements, shape []. The mean of nothing is 0.
+/// Sum or mean of all elements, shape []. The mean of an empty tensor is 0.
 Tensor sum(const Tensor& x);
 Tensor mean(const Tensor& x);
-/// Sum over one axis, which disappears, or stays with size 1.
+/// Sum over one axis, which is removed or kept with size 1.
 Tensor sum(const Tensor& x, int axis, bool keep_axis = false);
 
 /// Sums x down to `shape`, which must broadcast to x's: the gradient of expand().

@@ -18,8 +18,8 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 struct LinearOptions {
   Activation activation = Activation::none;
   Tensor residual = {};  ///< [..., out], added after the activation
-  /// Applied to x, and once more by the backward instead of being kept: a hidden layer that ends here costs
-  /// one tensor where activation = of the layer before costs two.
+  /// Applied to x, and recomputed in the backward instead of stored: takes one tensor where `activation` of
+  /// the previous layer takes two.
   Activation input_activation = Activation::none;
 };
 
@@ -27,7 +27,7 @@ struct LinearOptions {
 ///
 /// Shapes    x [..., in], weight [out, in], bias [out] or undefined -> [..., out]
 /// Dtypes    f32, f64
-/// Gradient  x, weight, bias, residual; only those somebody needs are computed
+/// Gradient  x, weight, bias, residual; only those required are computed
 /// Memory    with an activation under a tape, also the [..., out] it is applied to
 /// Throws    ShapeError, DtypeError
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},

@@ -1,4 +1,4 @@
-// Cross-entropy of a classification, from logits.
+// Cross-entropy from logits.
 #pragma once
 
 #include "multihead/core/tensor.h"
@@ -8,27 +8,26 @@ namespace multihead {
 enum class Reduction { mean, sum, none };
 
 struct CrossEntropyOptions {
-  int64_t ignore_index = -100;            ///< targets that count for nothing
+  int64_t ignore_index = -100;            ///< targets to ignore
   double label_smoothing = 0;             ///< weight of the uniform distribution in the target, in [0, 1]
-  Reduction reduction = Reduction::mean;  ///< the mean is over the targets that count; 0 if there are none
+  Reduction reduction = Reduction::mean;  ///< the mean is over targets not ignored; 0 if there are none
 };
 
 /// -(1 - s) log p[target] - s/V · sum(log p), p = softmax(logits).
 ///
 /// Shapes    logits [..., V], targets [...] -> [] (mean, sum) or [...] (none)
 /// Dtypes    logits f32 or f64, targets i64 or i32
-/// Gradient  logits: softmax - target distribution, written by the forward into the one buffer that becomes
-/// the
-///           gradient, and only if recording
+/// Gradient  logits: softmax - target distribution, written by the forward into the buffer that becomes the
+///           gradient, only if recording
 /// Throws    ShapeError, DtypeError, ValueError (a target outside [0, V) that is not ignore_index)
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
-/// The same for logits nobody else holds, such as a model's result passed on directly: the gradient is
-/// written over them, and no second [..., V] buffer exists.
+/// The same for logits held by no one else, such as a model's temporary result: the gradient overwrites them,
+/// so there is no second [..., V] buffer.
 Tensor cross_entropy(Tensor&& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
-/// cross_entropy(x · weightᵀ, targets) without ever holding all logits: rows are taken in chunks, and each
-/// chunk's share of the gradients is computed at once. The loss and the gradient of x have the bits of the
-/// two calls; that of weight adds up per chunk.
+/// cross_entropy(x · weightᵀ, targets) without storing all logits: rows are processed in chunks, gradients
+/// included. The loss and the gradient of x are bitwise equal to the two calls'; the gradient of weight
+/// accumulates per chunk.
 ///
 /// Shapes    x [..., E], weight [V, E], targets [...]; reduction mean or sum
 /// Gradient  x, weight

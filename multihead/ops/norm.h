@@ -1,4 +1,4 @@
-// Layer and RMS normalisation over the last axis, alone and fused with the residual sum before them.
+// Layer and RMS normalisation over the last axis, alone or fused with the preceding residual sum.
 //
 // Shapes    x [..., D], weight [D] or undefined (ones), bias [D] or undefined (zeros) -> [..., D]
 // Dtypes    f32, f64

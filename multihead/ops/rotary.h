@@ -16,23 +16,23 @@ enum class RotaryLayout {
 };
 constexpr auto enum_words(RotaryLayout) { return std::to_array<std::string_view>({"halves", "interleaved"}); }
 
-/// How frequencies change for texts longer than those a model was first trained on.
+/// Frequency scaling for texts longer than in pre-training.
 struct RotaryScaling {
   enum class Kind {
     none,
-    linear,  ///< all of them divided by factor (Chen et al. 2023)
-    llama3,  ///< long waves divided by factor, short ones kept, between them a blend (Llama 3.1)
-    yarn,    ///< the same with a ramp over the dimensions, and angles' sines scaled (Peng et al. 2023)
+    linear,  ///< all divided by factor (Chen et al. 2023)
+    llama3,  ///< long wavelengths divided by factor, short ones kept, interpolated between (Llama 3.1)
+    yarn,    ///< the same with a ramp over the dimensions, and scaled sines (Peng et al. 2023)
   };
   Kind kind = Kind::none;
   double factor = 1;             ///< how many times longer, >= 1
-  int64_t original_context = 0;  ///< llama3, yarn: tokens of the first training
-  /// llama3: waves longer than original_context / low_freq_factor are long, those shorter than
+  int64_t original_context = 0;  ///< llama3, yarn: context of pre-training
+  /// llama3: wavelengths above original_context / low_freq_factor are long, those below
   /// original_context / high_freq_factor short.
   double low_freq_factor = 1, high_freq_factor = 4;
-  double beta_fast = 32, beta_slow = 1;  ///< yarn: rotations in original_context where the ramp begins, ends
-  double attention_factor = 0;           ///< yarn: of sines and cosines; 0: 0.1 ln(factor) + 1
-  bool truncate = true;                  ///< yarn: the ramp begins and ends at whole dimensions
+  double beta_fast = 32, beta_slow = 1;  ///< yarn: rotations in original_context at the ramp's start, end
+  double attention_factor = 0;           ///< yarn: factor of sines and cosines; 0: 0.1 ln(factor) + 1
+  bool truncate = true;                  ///< yarn: the ramp starts and ends at integer dimensions
 
   bool operator==(const RotaryScaling&) const = default;
 };
@@ -40,7 +40,7 @@ constexpr auto enum_words(RotaryScaling::Kind) {
   return std::to_array<std::string_view>({"none", "linear", "llama3", "yarn"});
 }
 
-/// Throws ValueError naming the field that makes no sense.
+/// Throws ValueError naming the invalid field.
 void check(const RotaryScaling& scaling);
 
 /// Cosines and sines of angles, [B or 1, T, R/2] each, f32.
@@ -53,7 +53,7 @@ struct RotaryTable {
 std::vector<double> rotary_frequencies(int64_t rotary_dim, double base = 10000);
 /// The same, scaled. Throws ValueError as check().
 std::vector<double> rotary_frequencies(int64_t rotary_dim, double base, const RotaryScaling& scaling);
-/// What a scaling multiplies sines and cosines by: 1, but for yarn.
+/// The factor of sines and cosines: 1 except for yarn.
 double rotary_amplitude(const RotaryScaling& scaling);
 
 /// Angles position · w_k in f64; `starts` holds the position of the first token, one for all or one per row.

@@ -10,21 +10,21 @@
 
 namespace multihead {
 
-/// The same elements in row-major order under another shape; one size may be -1. A view where the strides
+/// The same elements in row-major order under another shape; one size may be -1. A view if the strides
 /// allow it, else a copy.
 Tensor reshape(const Tensor& x, const Shape& shape);
-/// View with two axes exchanged.
+/// View with two axes swapped.
 Tensor transpose(const Tensor& x, int a, int b);
 /// View whose axis i is axes[i] of x.
 Tensor permute(const Tensor& x, std::initializer_list<int> axes);
 /// View of x[…, begin:end, …]; 0 <= begin <= end <= size.
 Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end);
-/// Views of consecutive pieces; their sizes add up to the axis. The backward writes one gradient.
+/// Views of consecutive pieces; their sizes sum to the axis. The backward writes one gradient.
 std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int axis);
 inline std::vector<Tensor> split(const Tensor& x, std::initializer_list<int64_t> sizes, int axis) {
   return split(x, std::span<const int64_t>(sizes.begin(), sizes.size()), axis);
 }
-/// Copy of the parts one after the other; shapes equal but for `axis`.
+/// Copy of the parts, concatenated; shapes equal except along `axis`.
 Tensor concat(std::span<const Tensor> parts, int axis);
 inline Tensor concat(const std::vector<Tensor>& parts, int axis) {
   return concat(std::span<const Tensor>(parts), axis);

@@ -1,4 +1,4 @@
-// Softmax and its logarithm along one axis.
+// Softmax and log-softmax along one axis.
 #pragma once
 
 #include "multihead/core/tensor.h"
@@ -9,11 +9,11 @@ namespace multihead {
 ///
 /// Dtypes    f32, f64
 /// Gradient  x: y ⊙ (dy - ⟨dy, y⟩)
-/// Rows      all -inf give zeros and no gradient; NaN or +inf give NaN
+/// Rows      all -inf gives zeros and no gradient; NaN or +inf gives NaN
 /// Throws    DtypeError, ShapeError (axis)
 Tensor softmax(const Tensor& x, int axis = -1);
 
-/// x - max - log(sum(exp(x - max))). A row of -inf stays -inf, without gradient.
+/// x - max - log(sum(exp(x - max))). A row of -inf stays -inf and has no gradient.
 Tensor log_softmax(const Tensor& x, int axis = -1);
 
 }  // namespace multihead

@@ -9,14 +9,14 @@ struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;  ///< joins the gradient (L2)
-  /// eps joins √v before the bias correction instead of after it: "eps hat" of the paper's section 2, which
-  /// the founding tutorial's optimiser uses.
+  double weight_decay = 0;  ///< added to the gradient (L2)
+  /// Adds eps to √v before the bias correction instead of after it: "eps hat" of the paper's section 2, as in
+  /// the founding tutorial.
   bool eps_hat = false;
 };
 
-/// m = β1 m + (1-β1) g, v = β2 v + (1-β2) g², w -= lr · m̂ / (√v̂ + eps). As torch.optim.Adam, except that
-/// the step is counted once for all parameters.
+/// m = β1 m + (1-β1) g, v = β2 v + (1-β2) g², w -= lr · m̂ / (√v̂ + eps). As torch.optim.Adam, with one
+/// step count for all parameters.
 ///
 /// Dtypes    f32, f64
 /// Throws    ValueError for options outside their domain
@@ -36,12 +36,11 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
-  bool decay_vectors = true;  ///< false: biases and norms (tensors with fewer than two axes) do not decay
+  bool decay_vectors = true;  ///< false: no decay of biases and norms (fewer than two axes)
   bool eps_hat = false;       ///< see AdamOptions
 };
 
-/// Adam whose weights shrink by lr · weight_decay in each step, apart from the gradient. As
-/// torch.optim.AdamW.
+/// Adam with decoupled weight decay: weights shrink by lr · weight_decay in each step. As torch.optim.AdamW.
 class AdamW : public Optimizer {
  public:
   explicit AdamW(ParameterList parameters, const AdamWOptions& options = {});

@@ -1,4 +1,4 @@
-// What all optimisers share: gradients, their norm, the learning rate, saving and loading.
+// Base class of optimisers: gradients, their norm, the learning rate, saving and loading.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace multihead::optim {
 
-/// Named tensors, as io writes them.
+/// Named tensors, in io's format.
 using StateMap = std::map<std::string, Tensor>;
 
 class Optimizer {
@@ -19,25 +19,25 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates every parameter that requires and has a gradient; the gradients stay. What clip_grad_norm()
-  /// decided since the last step is applied here. Throws ShapeError, DtypeError (a gradient that does not fit
+  /// Updates every parameter that requires and has a gradient; gradients are kept. Applies the clipping set
+  /// by clip_grad_norm() since the last step. Throws ShapeError, DtypeError (a gradient that does not match
   /// its parameter) before anything is changed.
   void step();
-  /// Forgets the gradients.
+  /// Clears the gradients.
   void zero_grad();
 
-  /// √(Σ g²) over all gradients, summed in f64 in one fixed order.
+  /// √(Σ g²) over all gradients, summed in f64 in a fixed order.
   /// Throws    NumericError naming the first parameter whose gradient holds NaN or Inf
   double grad_norm() const;
   /// Makes the next step() use gradients · min(1, max_norm / (norm + 1e-6)) and returns the norm. The
-  /// gradients themselves are left as they are: scaling them would be one more pass over memory.
+  /// gradients themselves are not scaled, which saves a pass over memory.
   /// Throws    NumericError as grad_norm(), ValueError unless max_norm > 0
   double clip_grad_norm(double max_norm);
 
   double lr() const { return lr_; }
   /// Throws ValueError unless lr is finite and not negative.
   void set_lr(double lr);
-  /// Steps done.
+  /// Steps taken.
   int64_t steps() const { return steps_; }
   const ParameterList& parameters() const { return parameters_; }
 

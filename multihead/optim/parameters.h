@@ -1,4 +1,4 @@
-// What an optimiser updates: tensors and the names that files and messages call them by.
+// The parameters of an optimiser: tensors and their names in files and messages.
 #pragma once
 
 #include <initializer_list>
@@ -10,7 +10,7 @@
 
 namespace multihead::optim {
 
-/// Made from a vector of tensors (named "0", "1", …) or of anything with .name and .tensor, such as
+/// Constructed from a vector of tensors (named "0", "1", …) or of anything with .name and .tensor, such as
 /// nn::named_parameters(model).
 class ParameterList {
  public:

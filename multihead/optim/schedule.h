@@ -1,4 +1,4 @@
-// Learning rates: functions of the step alone, so there is nothing to save.
+// Learning rate schedules: functions of the step, without state.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@ enum class ScheduleKind {
   linear,
   cosine,
   noam,
-  wsd,  ///< warm-up, stable, decay: constant until the last steps, so that a run can be prolonged from there
+  wsd,  ///< warm-up, stable, decay: constant until the last steps, so a run can be extended from there
 };
 constexpr auto enum_words(ScheduleKind) {
   return std::to_array<std::string_view>({"constant", "linear", "cosine", "noam", "wsd"});
 }
 
-/// The rate of every step. Warm-up is linear: the first of `warmup_steps` steps gets lr / warmup_steps.
+/// Warm-up is linear: the first of `warmup_steps` steps gets lr / warmup_steps.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
-  double lr = 1e-3;          ///< the highest rate; for noam the factor in front
+  double lr = 1e-3;          ///< peak rate; noam: the factor
   int64_t warmup_steps = 0;  ///< noam: at least 1
-  int64_t total_steps = 0;   ///< linear, cosine, wsd: where they end; later steps keep the last rate
+  int64_t total_steps = 0;   ///< linear, cosine, wsd: end of the schedule; later steps keep the last rate
   double final_ratio = 0;    ///< linear, cosine, wsd: the last rate is final_ratio · lr
   int64_t embed_dim = 0;  ///< noam: lr · embed_dim^-½ · min(t^-½, t · warmup_steps^-1.5), t = step + 1
                           ///< (Vaswani et al. 2017, §5.3)
-  double decay_share = 0.2;  ///< wsd: share of total_steps, at their end, in which the rate falls as 1 - √t
+  double decay_share = 0.2;  ///< wsd: final fraction of total_steps, in which the rate falls as 1 - √t
                              ///< (Hägele et al. 2024)
 
   /// Steps count from 0. Throws ValueError if step < 0.
   double at(int64_t step) const;
 };
 
-/// Throws ValueError naming the first field that makes no sense.
+/// Throws ValueError naming the first invalid field.
 void check(const Schedule& schedule);
 
 std::string_view name(ScheduleKind kind);

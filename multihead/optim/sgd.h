@@ -8,7 +8,7 @@ namespace multihead::optim {
 struct SgdOptions {
   double lr = 1e-2;
   double momentum = 0;
-  double weight_decay = 0;  ///< joins the gradient (L2)
+  double weight_decay = 0;  ///< added to the gradient (L2)
   bool nesterov = false;
 };
 

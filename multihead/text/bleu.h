@@ -1,4 +1,4 @@
-// How close translations are to references: BLEU and chrF, the figures of sacrebleu.
+// BLEU and chrF, with sacrebleu's figures.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct BleuScore {
   int64_t hypothesis_words = 0, reference_words = 0;
 };
 
-/// One reference per hypothesis, tokenizer 13a, case kept, exponential smoothing of zero counts: sacrebleu's
+/// One reference per hypothesis, tokenizer 13a, cased, exponential smoothing of zero counts: sacrebleu's
 /// defaults.
 ///
 /// Throws    ValueError unless both have the same, positive number of sentences
@@ -33,11 +33,11 @@ BleuScore bleu(std::span<const std::string> hypotheses, std::span<const std::str
 /// Source    Popović 2015
 double chrf(std::span<const std::string> hypotheses, std::span<const std::string> references);
 
-/// What the figures mean, in sacrebleu's notation, with our version.
+/// Signatures in sacrebleu's notation, with our version.
 std::string bleu_signature();
 std::string chrf_signature();
 
-/// mteval-v13a's words.
+/// Tokenizes as mteval-v13a.
 std::vector<std::string> tokenize_13a(std::string_view line);
 
 }  // namespace multihead::text

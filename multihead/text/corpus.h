@@ -1,4 +1,4 @@
-// Text for training: read it, split it, keep its tokens in a file.
+// Training text: reading, splitting, encoding into a token file.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace multihead::text {
 
 struct ReadOptions {
-  /// Byte-level BPE takes any bytes; then a file need not be UTF-8.
+  /// Byte-level BPE accepts any bytes, so the file need not be UTF-8.
   bool require_utf8 = true;
 };
 
@@ -28,7 +28,7 @@ struct ParallelText {
   std::vector<std::string> source, target;
 };
 
-/// A two-column file: source TAB target on every line ("\r\n" is taken too). Neither side may be empty.
+/// A two-column file: source TAB target on every line ("\r\n" accepted). Neither side may be empty.
 /// Throws: what read_text throws; FormatError naming the line that has another number of columns or an empty
 /// one.
 ParallelText read_pairs(const std::filesystem::path& path);
@@ -44,19 +44,19 @@ struct TextSplit {
   std::vector<std::string_view> train, validation;  // views of the text, in its order
 };
 
-/// Training and validation text by whole stretches, never by line: neighbouring lines tell of each other.
-/// Cuts fall between characters. Throws ValueError if the options are out of range or a side would be empty.
+/// Splits into contiguous blocks, never by line: neighbouring lines leak into each other. Cuts fall between
+/// characters. Throws ValueError if the options are out of range or a side would be empty.
 TextSplit split_corpus(std::string_view text, const SplitOptions& options = {});
 
-/// encode() over several stretches, one behind the other.
+/// encode() of several pieces, concatenated.
 std::vector<int32_t> encode_all(const Tokenizer& tokenizer, std::span<const std::string_view> texts);
 
-/// Encodes a text of any size into a token file, piece by piece in little memory: the ids are those of
-/// encode() over the whole text without template. Returns the number of tokens. Throws: IoError, and what
-/// read_text throws for bad text.
+/// Encodes a text of any size into a token file, piecewise in little memory; the ids equal those of encode()
+/// of the whole text without template. Returns the number of tokens. Throws: IoError, and what read_text
+/// throws for bad text.
 int64_t write_tokens(const std::filesystem::path& path, std::string_view text, const Tokenizer& tokenizer);
 
-/// What a padded target is marked with; cross-entropy ignores it.
+/// Marks a padded target; ignored by cross-entropy.
 inline constexpr int32_t kIgnoreTarget = -100;
 
 }  // namespace multihead::text

@@ -1,5 +1,5 @@
-// A file of token ids, read where a window asks for it: corpora larger than memory train as well as small
-// ones. Not mapped, because a mapped file that somebody shortens kills the process that reads it.
+// A file of token ids, read on demand, for corpora larger than memory. Not memory-mapped, because truncating
+// a mapped file kills its readers.
 //
 // Layout, little-endian: "MHTOKENS", u32 version = 1, u32 bytes per token (2 or 4), u64 token count, u64
 // vocabulary size, u64 fingerprint of the tokenizer, u64 checksum of the tokens, u64 zero, u64 checksum of
@@ -18,7 +18,7 @@
 
 namespace multihead::text {
 
-/// Tokens as 16- or 32-bit numbers, in memory or in a file; does not own them.
+/// A non-owning view of tokens, 16- or 32-bit, in memory or in a file.
 class TokenView {
  public:
   TokenView(std::span<const int32_t> tokens)  // NOLINT(google-explicit-constructor)
@@ -37,9 +37,9 @@ class TokenView {
     copy(i, {&token, 1});
     return token;
   }
-  /// out[i] = tokens[begin + i]; the range must lie inside. Throws IoError (a file that has become shorter).
+  /// out[i] = tokens[begin + i]; the range must lie inside. Throws IoError (a truncated file).
   void copy(int64_t begin, std::span<int32_t> out) const;
-  /// f(begin, tokens) for stretches of the tokens, from the first to the last.
+  /// Calls f(begin, tokens) on consecutive pieces.
   template <class F>
   void each_piece(F&& f) const {
     constexpr int64_t kPiece = 1 << 16;
@@ -61,14 +61,14 @@ class TokenView {
   int width_;
 };
 
-/// A token file opened for reading; cheap to copy, it stays open as long as a copy lives.
+/// A token file open for reading; cheap to copy, open as long as a copy exists.
 class TokenFile {
  public:
   struct Options {
-    /// Reads everything once: checksum, and every token below the vocabulary size.
+    /// Reads everything once: verifies the checksum and the range of every token.
     bool verify = true;
   };
-  /// Throws: IoError; FormatError naming the fault and its offset.
+  /// Throws: IoError; FormatError naming the problem and its offset.
   static TokenFile open(const std::filesystem::path& path, const Options& options);
   static TokenFile open(const std::filesystem::path& path) { return open(path, Options()); }
 
@@ -86,7 +86,7 @@ class TokenFile {
   std::shared_ptr<const Opened> opened_;
 };
 
-/// Writes a token file in pieces; it appears under its name when finish() returns, complete, or never.
+/// Writes a token file in pieces; it appears complete, when finish() returns, or not at all.
 class TokenFileWriter {
  public:
   /// Tokens take 2 bytes if the vocabulary allows, else 4. Throws IoError; ValueError for a bad vocab_size.

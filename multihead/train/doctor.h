@@ -1,4 +1,4 @@
-// Is this model what it should be? Checks that find the faults home-made Transformers have.
+// Model checks for common Transformer bugs.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +14,36 @@ namespace multihead::train {
 struct CheckResult {
   std::string name;
   bool passed = false;
-  std::string detail;  ///< the figure that decided, in words
+  std::string detail;  ///< the deciding figure
   double seconds = 0;
 };
 
 struct DoctorOptions {
   int64_t length = 24;  ///< tokens per sequence (at most the context)
   uint64_t seed = 1;
-  /// Called as soon as a check is done.
+  /// Called after each check.
   std::function<void(const CheckResult&)> on_result = {};
 };
 
 /// Runs, on copies of the model:
-///   finite              logits and loss are numbers
-///   causality           a token cannot change the logits before it, bit for bit
-///   padding             a row gives the same bits alone, in a batch and behind padding
+///   finite              logits and loss are finite
+///   causality           a token does not affect earlier logits, bit for bit
+///   padding             a row gives the same bits alone, in a batch and with padding
 ///   cache               token by token and in chunks = all at once, bit for bit
 ///   threads             gradients have the same bits on 1, 2 and 3 threads
 ///   gradient            backward agrees with central differences in f64, for every tensor
-///   overfit             a few steps of AdamW learn one small batch by heart
+///   overfit             a few steps of AdamW overfit one small batch
 std::vector<CheckResult> check_language_model(const models::LanguageModel& model,
                                               const DoctorOptions& options = {});
 
 /// The same for encoder-decoder models:
-///   finite              logits and loss are numbers
-///   causality           a target token cannot change the logits before it, bit for bit
-///   source              every source token matters to the logits, padding behind it does not, bit for bit
+///   finite              logits and loss are finite
+///   causality           a target token does not affect earlier logits, bit for bit
+///   source              every source token affects the logits, padding does not, bit for bit
 ///   cache               token by token = all at once, bit for bit
 ///   search              the steps of beam search have the model's logits
 ///   threads             gradients have the same bits on 1, 2 and 3 threads
-///   overfit             a few steps of AdamW learn one small batch by heart
+///   overfit             a few steps of AdamW overfit one small batch
 std::vector<CheckResult> check_translator(const models::Seq2Seq& model, const DoctorOptions& options = {});
 
 }  // namespace multihead::train

@@ -1,4 +1,4 @@
-// How well a language model predicts a text.
+// Evaluation of language models on a text.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@ namespace multihead::train {
 
 struct EvaluateOptions {
   int64_t context = 0;  ///< tokens per window; 0: the model's context
-  int64_t batch = 16;   ///< windows at once
-  int64_t windows = 0;  ///< this many, evenly spread over the text; 0: all of it
-  /// Asked between batches; once true, the rest is left out.
+  int64_t batch = 16;   ///< windows per batch
+  int64_t windows = 0;  ///< this many, evenly spaced over the text; 0: all
+  /// Called between batches; once true, the rest is skipped.
   std::function<bool()> should_stop = {};
 };
 
-/// A text cut into windows side by side; every token but the first of the text is predicted from those before
-/// it in its window.
+/// A text cut into adjacent windows; every token but the text's first is predicted from the preceding ones in
+/// its window.
 struct TextLoss {
   double nats = 0;     ///< sum of -log p
-  int64_t tokens = 0;  ///< predicted ones
+  int64_t tokens = 0;  ///< predicted tokens
   int64_t bytes = 0;   ///< of the predicted tokens
   int64_t characters = 0;
 

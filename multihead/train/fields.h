@@ -15,7 +15,7 @@
 
 namespace multihead::train {
 
-/// One of several words.
+/// One of several enum values.
 struct Choice {
   std::vector<std::string> names;
   std::function<size_t()> get;
@@ -27,7 +27,7 @@ struct Field {
   std::string name;  ///< "weight-decay"
   std::string help;
   std::variant<int64_t*, double*, bool*, std::string*, Choice> value;
-  /// A resumed run may have another value: it changes what is reported and kept, not what is learnt.
+  /// A resumed run may change it: it affects what is reported and kept, not training.
   bool free_on_resume = false;
 };
 
@@ -72,7 +72,7 @@ Json to_json(const std::vector<Field>& fields);
 /// Members without a field throw FormatError; fields without a member keep their value.
 void assign_all(const std::vector<Field>& fields, const Json& object, std::string_view where);
 
-/// Whole decimal numbers, and finite ones; whatever the locale. Throws ValueError naming `what`.
+/// Decimal integers and finite numbers, in any locale. Throws ValueError naming `what`.
 int64_t parse_integer(std::string_view what, std::string_view text);
 double parse_number(std::string_view what, std::string_view text);
 

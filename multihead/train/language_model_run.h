@@ -1,4 +1,4 @@
-// A whole language-model run: a text becomes a tokenizer, a trained model and the record of how it went.
+// A complete language-model run: from a text to a tokenizer, a trained model and its metrics.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace multihead::train {
 
-/// A text as tokens, with a part kept back for validation.
+/// A tokenized text, with a held-out validation part.
 struct LanguageModelData {
   text::Tokenizer tokenizer;
   text::TokenView training, validation;  ///< of `tokens` or `file`
@@ -23,7 +23,7 @@ struct LanguageModelData {
   std::optional<text::TokenFile> file = {};
 };
 
-/// Trains the tokenizer the settings ask for, unless one is given, and encodes the text. Throws FormatError
+/// Trains a tokenizer unless one is given, and encodes the text. Throws FormatError
 /// unless the training part has more than one window of tokens.
 LanguageModelData prepare_language_model_data(const std::string& text, const std::string& name,
                                               const LanguageModelSettings& settings,
@@ -33,10 +33,10 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
 LanguageModelData map_language_model_data(const std::string& path, const LanguageModelSettings& settings,
                                           const text::Tokenizer& tokenizer);
 
-/// A language model in a training loop. Weights are saved in Hugging Face layout.
+/// The training task of a language model. Weights are saved in Hugging Face layout.
 class LanguageModelTask : public Task {
  public:
-  /// `data` outlives the task. settings.model.vocab_size is taken from the tokenizer.
+  /// `data` must outlive the task. settings.model.vocab_size is taken from the tokenizer.
   LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data);
 
   Loss loss(int64_t index) override;
@@ -60,7 +60,7 @@ struct LanguageModelRun : RunRequest {
 };
 
 struct LanguageModelSummary : RunSummary {
-  std::optional<TextLoss> validation;  ///< of the model that was kept, over the whole validation text
+  std::optional<TextLoss> validation;  ///< of the kept model, over the whole validation text
 };
 
 /// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run

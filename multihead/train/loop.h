@@ -1,4 +1,4 @@
-// The loop every training run shares: steps, schedule, clipping, evaluation, checkpoints, resuming, stopping.
+// The training loop: steps, schedule, clipping, evaluation, checkpoints, resuming, stopping.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace multihead::train {
 
-/// What differs between a language model and, say, a translator.
+/// The part of a run that depends on the kind of model.
 class Task {
  public:
   struct Loss {
@@ -26,16 +26,16 @@ class Task {
 
   virtual ~Task() = default;
   /// The loss of micro-batch `index` = 0, 1, …, recorded on the current tape: a function of the index and
-  /// the weights alone, dropout included. That is what makes a resumed run the same run.
+  /// the weights only, dropout included, so that a resumed run equals an uninterrupted one.
   virtual Loss loss(int64_t index) = 0;
-  /// The mean validation loss in nats; none if there is nothing to validate on. `should_stop` is asked now
-  /// and then; once true, what is returned does not matter.
+  /// The mean validation loss in nats; none without validation data. `should_stop` is polled; once true, the
+  /// result does not matter.
   virtual std::optional<double> evaluate(const std::function<bool()>& should_stop) = 0;
-  /// Adds the files that make a folder a model.
+  /// Adds the files of the model.
   virtual void save(io::CheckpointContents& contents) = 0;
   /// Reads the weights back from a checkpoint folder; throws FormatError if they belong to another model.
   virtual void load(const std::string& path) = 0;
-  /// What a resumed run must have in common with the interrupted one: sizes, data, seed …
+  /// What a resumed run must share with the interrupted one: sizes, data, seed …
   virtual Json identity() const = 0;
 };
 
@@ -43,27 +43,27 @@ struct LoopOptions {
   std::string folder = {};  ///< exists, and the caller holds its FolderLock
   int64_t steps = 1000;
   int64_t accumulate = 1;         ///< micro-batches per step
-  double clip = 1;                ///< largest gradient norm; 0: any
+  double clip = 1;                ///< gradient norm to clip to; 0: off
   optim::Schedule schedule = {};  ///< check() it first
   int64_t log_every = 10;         ///< steps between training reports
   int64_t eval_every = 250;   ///< steps between evaluations; 0: only before the first step and after the last
   int64_t save_every = 0;     ///< steps between checkpoints; 0: as eval_every
   int64_t keep = 2;           ///< newest checkpoints kept, besides the best one
-  int64_t patience = 0;       ///< evaluations without a new best before the run ends early; 0: never
+  int64_t patience = 0;       ///< early stopping after this many evaluations without improvement; 0: off
   bool restore_best = false;  ///< end with the weights of the best checkpoint instead of the last
-  bool resume = false;        ///< go on from the newest checkpoint, or start if there is none
+  bool resume = false;        ///< continue from the newest checkpoint, or start if there is none
   bool overwrite = false;  ///< without resume: delete the checkpoints of an earlier run instead of refusing
   std::string run = {};    ///< the run the checkpoints belong to (RunFolder::run); empty: none
 };
 
 struct StepReport {
-  int64_t step = 0, steps = 0;  ///< done, wanted
+  int64_t step = 0, steps = 0;  ///< taken, total
   double loss = 0;              ///< mean since the last report
   double learning_rate = 0;
   double grad_norm = 0;          ///< before clipping
   double tokens_per_second = 0;  ///< of training steps since the last report
   int64_t tokens = 0;            ///< since step 0
-  double seconds = 0;            ///< since step 0, pauses between interrupted runs left out
+  double seconds = 0;            ///< since step 0, without pauses between interrupted runs
   double seconds_left = 0;
 };
 
@@ -74,7 +74,7 @@ struct EvalReport {
   double perplexity() const;
 };
 
-/// Told what happens. Exceptions end the run.
+/// Callbacks of a run. Exceptions end the run.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -88,14 +88,14 @@ class Observer {
 
 enum class Ending { finished, stopped_early, interrupted };
 
-/// What a run amounts to so far; saved with it.
+/// Totals of a run so far; saved with it.
 struct Progress {
   int64_t step = 0;
   int64_t tokens = 0;
-  double seconds = 0;                                            ///< all in all
+  double seconds = 0;                                            ///< total
   double train_seconds = 0;                                      ///< in training steps
   double first_loss = std::numeric_limits<double>::quiet_NaN();  ///< validation loss before the first step
-  double last_loss = std::numeric_limits<double>::quiet_NaN();   ///< the newest
+  double last_loss = std::numeric_limits<double>::quiet_NaN();   ///< the latest
   double best_loss = std::numeric_limits<double>::infinity();
   int64_t best_step = -1;
   int64_t evaluations_since_best = 0;
@@ -105,9 +105,9 @@ Json to_json(const Progress& progress);
 /// Throws FormatError naming the file and the field.
 Progress progress_from_json(io::ConfigReader& in);
 
-/// The checkpoint to go on from, if there is one. Without `resume` the checkpoints of the run are deleted
-/// (overwrite) or refused with ValueError; so is a checkpoint-<step> that is not this run's. Also removes
-/// what killed processes left behind.
+/// The checkpoint to continue from, if any. Without `resume` the run's checkpoints are deleted (overwrite) or
+/// refused with ValueError, as is a checkpoint-<step> of another run. Also removes leftovers of killed
+/// processes.
 std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite,
                                            const std::string& run = "");
 
@@ -115,16 +115,16 @@ std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resum
 ///
 /// Files     folder/checkpoint-<step>/: the task's own, optimizer.safetensors, trainer_state.json
 /// Throws    NumericError (NaN or Inf, with step and tensor, before the weights are touched), ValueError and
-///           FormatError (a checkpoint of another run), IoError. A checkpoint in the middle that cannot be
-///           written is a warning only; the last one must succeed.
+///           FormatError (a checkpoint of another run), IoError. Failing to write an intermediate
+///           checkpoint is only a warning; the last one must succeed.
 class TrainLoop {
  public:
   /// All outlive the loop.
   TrainLoop(Task& task, optim::Optimizer& optimizer, LoopOptions options,
             std::vector<Observer*> observers = {});
 
-  /// `should_stop` is asked between steps and inside evaluations; once true, the run saves and ends as
-  /// interrupted. An evaluation that it cut short is done again by the run that resumes.
+  /// `should_stop` is polled between steps and inside evaluations; once true, the run saves and ends as
+  /// interrupted. A resumed run repeats an evaluation that was cut short.
   Ending run(const std::function<bool()>& should_stop = {});
   const Progress& progress() const { return progress_; }
 

@@ -1,4 +1,4 @@
-// metrics.jsonl and metrics.csv: what a run reported, under the names of the Hugging Face Trainer.
+// metrics.jsonl and metrics.csv, with the names of the Hugging Face Trainer.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace multihead::train {
 
-/// Appends one line per report to folder/metrics.jsonl and folder/metrics.csv. A resumed run first drops what
-/// a killed process reported behind the checkpoint. A file that cannot be written costs a warning to
-/// `warnings` (null: nobody), never the run.
+/// Appends one line per report to folder/metrics.jsonl and folder/metrics.csv. A resumed run first drops
+/// reports after the checkpoint. A write failure is a warning to `warnings` (null: ignored) and never ends
+/// the run.
 class MetricsWriter : public Observer {
  public:
   explicit MetricsWriter(std::string folder, Observer* warnings = nullptr);

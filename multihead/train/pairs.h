@@ -1,4 +1,4 @@
-// Sentence pairs as tokens, and batches of pairs of about the same length.
+// Tokenized sentence pairs, and batches of pairs of similar length.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct TokenPair {
   int64_t longest() const { return static_cast<int64_t>(std::max(source.size(), target.size())); }
 };
 
-/// Ids with meanings of their own, alike on both sides.
+/// Special ids, the same on both sides.
 struct PairTokens {
   int32_t pad = 0, eos = 0;
 };
@@ -25,12 +25,12 @@ struct PairTokens {
 std::vector<TokenPair> encode_pairs(const text::ParallelText& text, const text::Tokenizer& source,
                                     const text::Tokenizer& target, const PairTokens& tokens);
 
-/// What a model reads and should say: `input` is the target shifted by one behind the start token; `labels`
-/// are -100 behind the end.
+/// Inputs and labels of a batch: `input` is the target shifted right after the start token; `labels` are -100
+/// after the end.
 struct PairBatch {
   models::TokenBatch source, input;
   Tensor labels;
-  int64_t tokens = 0;  ///< labels that count
+  int64_t tokens = 0;  ///< labels not ignored
 };
 PairBatch make_pair_batch(const std::vector<TokenPair>& pairs, const std::vector<int64_t>& rows,
                           const models::Seq2SeqConfig& config);
@@ -41,11 +41,11 @@ struct PairBatchOptions {
   uint64_t seed = 0;
 };
 
-/// Epochs of batches. Every pair comes once per epoch, together with others of its length bucket; who with
-/// whom and in which order is shuffled anew. Batch `index` is a function of the index alone.
+/// Epochs of batches. Each epoch visits every pair once, batched within its length bucket and reshuffled.
+/// Batch `index` is a function of the index only.
 class PairBatches {
  public:
-  /// `pairs` outlive this. Throws ValueError (no pairs, options).
+  /// `pairs` must outlive this. Throws ValueError (no pairs, options).
   PairBatches(const std::vector<TokenPair>& pairs, const PairBatchOptions& options);
 
   int64_t batches_per_epoch() const { return static_cast<int64_t>(cuts_.size()) - 1; }

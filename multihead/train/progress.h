@@ -1,4 +1,4 @@
-// Progress of a run for people: one line that renews itself on a terminal, plain lines elsewhere.
+// Human-readable progress: a line rewritten in place on a terminal, plain lines elsewhere.
 #pragma once
 
 #include <iosfwd>
@@ -11,12 +11,12 @@ namespace multihead::train {
 struct ProgressOptions {
   bool terminal = false;         ///< rewrite the line in place
   bool quiet = false;            ///< warnings only
-  double seconds_per_line = 10;  ///< not on a terminal: at most one line of steps in this time
+  double seconds_per_line = 10;  ///< not on a terminal: at most one progress line per interval
 };
 
 class ProgressPrinter : public Observer {
  public:
-  /// `out` outlives the printer.
+  /// `out` must outlive the printer.
   explicit ProgressPrinter(std::ostream& out, const ProgressOptions& options = {});
 
   void on_start(int64_t step, int64_t steps) override;

@@ -1,4 +1,4 @@
-// What every whole run has around its task: where things lie, the loop with its metrics, the account of it.
+// A complete run around its task: paths, the loop with metrics, the summary.
 #pragma once
 
 #include <functional>
@@ -15,18 +15,18 @@ namespace multihead::train {
 
 using io::kRunFile;
 
-/// What a run is asked for besides its settings.
+/// The request for a run, besides its settings.
 struct RunRequest {
-  std::string data = {};       ///< what it learns from
+  std::string data = {};       ///< training data
   std::string tokenizer = {};  ///< a tokenizer.json or its folder; empty: one is trained
-  std::string folder = {};     ///< what is made: model, tokenizer, checkpoints, metrics, summary.json
+  std::string folder = {};     ///< output: model, tokenizer, checkpoints, metrics, summary.json
   bool resume = false;
   bool overwrite = false;
   std::vector<Observer*> observers = {};
   std::function<bool()> should_stop = {};
 };
 
-/// What came of it.
+/// The result of a run.
 struct RunSummary {
   Ending ending = Ending::finished;
   Progress progress;
@@ -35,7 +35,7 @@ struct RunSummary {
   double tokens_per_second = 0;  ///< targets per second of training steps
 };
 
-/// The loop a request and its settings ask for; `restore_best` and the schedule's width are the task's.
+/// Loop options from a request and its settings; the task sets `restore_best` and the schedule's width.
 LoopOptions loop_options(const RunRequest& request, const RunFolder& folder, const TrainingSettings& settings,
                          int64_t embed_dim);
 
@@ -44,15 +44,14 @@ LoopOptions loop_options(const RunRequest& request, const RunFolder& folder, con
 RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
                     const TrainingSettings& settings, const LoopOptions& options);
 
-/// The optimiser the settings ask for, over all parameters of a model.
+/// The configured optimiser over all parameters of a model.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& settings,
                                                  const std::vector<nn::NamedTensor>& parameters);
 
-/// Throws MemoryError unless a model of so many weights, their gradients and what the optimiser of the
-/// settings keeps of them fit into memory.
+/// Throws MemoryError unless this many weights, their gradients and the optimiser's state fit into memory.
 void check_training_memory(const TrainingSettings& settings, int64_t weights);
 
-/// For kRunFile and summary.json; a kind of run adds its own to them.
+/// For kRunFile and summary.json; each kind of run adds its own fields.
 Json to_json(const RunRequest& request, const std::vector<Field>& settings);
 Json to_json(const RunSummary& summary);
 

@@ -1,17 +1,16 @@
-// The folder of a training run: which names are the run's, and that nothing else is touched.
+// The folder of a training run: its file names, and protection of everything else.
 //
-//   train_config.json            what the run was asked for, and its number: the mark of the folder
-//   metrics.jsonl  metrics.csv   what it reported
-//   checkpoint-<step>/           each with a manifest that carries the number
+//   train_config.json            the run's options and id; identifies the folder
+//   metrics.jsonl  metrics.csv   metrics
+//   checkpoint-<step>/           each with a manifest that holds the run id
 //   config.json  model.safetensors  tokenizer.json  tokenizer_config.json  source_tokenizer.json
-//                                the model, once the run has ended: these change as one (io/file_set.h)
+//                                the model, once the run has ended: replaced as one (io/file_set.h)
 //   manifest.json                lists the model's files
-//   summary.json                 how it went
-//   .lock                        while a process holds the folder
-//   .multihead-<16 digits>/      what is not finished yet
+//   summary.json                 results
+//   .lock                        held while a process uses the folder
+//   .multihead-<16 digits>/      unfinished writes
 //
-// A folder in which anything has one of these names without belonging to the run is refused before the first
-// byte is written.
+// A folder where one of these names does not belong to the run is refused before the first byte is written.
 #pragma once
 
 #include <memory>
@@ -29,23 +28,22 @@ constexpr const char* kSummaryFile = "summary.json";
 constexpr const char* kMetricsFile = "metrics.jsonl";
 constexpr const char* kMetricsTable = "metrics.csv";
 
-/// Holds the folder of a run.
+/// The locked folder of a run.
 class RunFolder {
  public:
-  /// Creates the folder if needed. `resume`: go on with the run in it, or begin one. `overwrite`: replace it.
-  /// Throws ValueError if it holds a run and neither is asked for, or something that is not that run's;
-  /// IoError (in use, unreadable).
+  /// Creates the folder if needed. `resume`: continue its run, or start one. `overwrite`: replace it. Throws
+  /// ValueError if it holds a run and neither is set, or foreign files; IoError (in use, unreadable).
   RunFolder(std::string path, bool resume, bool overwrite);
 
   const std::string& path() const { return path_; }
-  /// The number of the run, for the manifests of its checkpoints; empty for runs of earlier versions.
+  /// The run id, for the manifests of its checkpoints; empty for runs of earlier versions.
   const std::string& run() const { return run_; }
-  /// What to go on from, if that was asked for and there is one.
+  /// The record to resume from, if requested and present.
   const std::optional<io::CheckpointInfo>& checkpoint() const { return checkpoint_; }
 
-  /// A new run: the one in the folder goes, the model first, then `record` is written as train_config.json.
+  /// Starts a new run: deletes the existing one, model first, then writes `record` as train_config.json.
   void begin(Json record);
-  /// The model of the run, as one: config.json comes last.
+  /// Saves the run's model as one, config.json last.
   void publish(const io::CheckpointContents& model);
   void write_summary(const Json& summary);
 

@@ -1,5 +1,4 @@
-// A whole encoder-decoder run: sentence pairs become tokenizers, a trained model and the record of how it
-// went.
+// A complete encoder-decoder run: from sentence pairs to tokenizers, a trained model and its metrics.
 #pragma once
 
 #include <optional>
@@ -13,7 +12,7 @@
 
 namespace multihead::train {
 
-/// The source's tokenizer stands beside tokenizer.json (the target's) if the two differ.
+/// The source tokenizer is saved beside tokenizer.json (the target's) if the two differ.
 constexpr const char* kSourceTokenizerFile = "source_tokenizer.json";
 
 struct PairTokenizers {
@@ -33,25 +32,25 @@ struct Seq2SeqData {
   uint64_t checksum = 0;  ///< of the training text
 };
 
-/// Trains the tokenizers the settings ask for, unless some are given, and encodes the pairs. Validation pairs
-/// longer than max_tokens are left out, too. Throws ValueError if no training pair remains.
+/// Trains tokenizers unless given, and encodes the pairs. Validation pairs longer than max_tokens are skipped
+/// too. Throws ValueError if no training pair remains.
 Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
                                  const Seq2SeqSettings& settings, const PairTokenizers* tokenizers = nullptr);
 
-/// How well a model predicts the targets: cross-entropy in nats per target token, the end token counted.
+/// Cross-entropy on the targets in nats per token, the end token included.
 struct PairLoss {
   double nats = 0;
   int64_t tokens = 0;
   double loss() const { return nats / static_cast<double>(tokens); }
 };
-/// `should_stop` is asked between batches; once true, the rest is left out.
+/// `should_stop` is polled between batches; once true, the rest is skipped.
 PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs,
                   int64_t batch_tokens = 4096, const std::function<bool()>& should_stop = {});
 
-/// An encoder-decoder model in a training loop. Weights are saved in Hugging Face layout.
+/// The training task of an encoder-decoder model. Weights are saved in Hugging Face layout.
 class Seq2SeqTask : public Task {
  public:
-  /// `data` outlives the task.
+  /// `data` must outlive the task.
   Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data);
 
   Loss loss(int64_t index) override;
@@ -80,7 +79,7 @@ struct Seq2SeqRun : RunRequest {
 };
 
 struct Seq2SeqSummary : RunSummary {
-  std::optional<PairLoss> validation;  ///< of the model that was kept, over all validation pairs
+  std::optional<PairLoss> validation;  ///< of the kept model, over all validation pairs
   int64_t pairs = 0, left_out = 0;
 };
 

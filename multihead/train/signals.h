@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM ask a run to end; a second one ends the process at once.
+// SIGINT and SIGTERM request a graceful stop; a second one kills the process.
 #pragma once
 
 namespace multihead::train {
@@ -11,9 +11,9 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The first signal that came (SIGINT, SIGTERM), or 0.
+  /// The first signal received (SIGINT, SIGTERM), or 0.
   static int received();
-  /// What a shell reports for it: 130, 143.
+  /// The shell's exit code for it: 130, 143.
   static int exit_code() { return 128 + received(); }
 };
 

@@ -1,4 +1,4 @@
-// Which stretch of the training text comes when.
+// The order of training windows.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace multihead::train {
 
-/// Cuts a text of `tokens` tokens into windows of `context` inputs (and the token behind them) and visits
-/// every window once per epoch, in an order and with a first offset that change from epoch to epoch. A
-/// function of (seed, index) alone: nothing to save, nothing to shuffle in memory.
+/// Cuts a text of `tokens` tokens into windows of `context` inputs (plus the next token) and visits
+/// every window once per epoch, with a new order and a new offset per epoch. A function of (seed, index)
+/// only, so there is no state to save or shuffle.
 class WindowOrder {
  public:
   /// Throws FormatError unless tokens > context.
@@ -26,8 +26,7 @@ class WindowOrder {
   uint64_t seed_;
 };
 
-/// A number in [0, count) for each index in it, each once: a Feistel network on Philox, walked until it lands
-/// inside. `count` >= 1.
+/// A pseudo-random permutation of [0, count): a Feistel network on Philox with cycle walking. `count` >= 1.
 int64_t permuted(int64_t index, int64_t count, uint64_t seed, uint64_t round);
 
 struct WindowBatch {
