@@ -1,7 +1,7 @@
 """Multi-head attention and Transformers on a CPU: the C++ library's names, defaults and errors.
 
-Every function takes Tensors, NumPy arrays or any CPU array with DLPack (PyTorch, JAX), without a copy where the
-memory allows it, and returns Tensors: numpy.asarray(tensor) and torch.from_dlpack(tensor) share their memory.
+Every function takes Tensors, NumPy arrays or any CPU array with DLPack (PyTorch, JAX), without a copy where
+possible, and returns Tensors: numpy.asarray(tensor) and torch.from_dlpack(tensor) share their memory.
 """
 
 from . import _core
@@ -123,7 +123,7 @@ __all__ = [name for name in dir() if not name.startswith("_") and name not in ("
 
 
 def __getattr__(name):
-    # PyTorch takes seconds to import; it comes only when asked for.
+    # PyTorch takes seconds to import; imported on demand.
     if name == "torch":
         import importlib
 

@@ -20,11 +20,11 @@ def git_hash() -> str:
     """Commit the library was built from, or ''."""
 
 def num_threads() -> int:
-    """Threads that kernels use, the caller included."""
+    """Number of threads of the kernels, the caller included."""
 
 def missing_threads() -> int:
     """
-    Threads that the system would not start (a limit on processes or on address space); the others do their work. 0 before the first call that needs them; set_num_threads() tries again.
+    Threads that the system could not start (a limit on processes or address space); the others do their work. 0 before the first call that needs them; set_num_threads() retries.
     """
 
 def set_num_threads(threads: int) -> None:
@@ -32,27 +32,25 @@ def set_num_threads(threads: int) -> None:
 
 def set_float32_matmul_precision(precision: str) -> None:
     """
-    How precise f32 matrix products are on CPUs with AMX tiles: 'highest' (the default), 'high', 'medium' or 'highest_tiles'. Elsewhere the words change nothing.
+    Precision of f32 matrix products on CPUs with AMX: 'highest' (the default), 'high', 'medium' or 'highest_tiles'. No effect on other CPUs.
     """
 
 def float32_matmul_precision() -> str:
-    """What set_float32_matmul_precision() was given."""
+    """The current setting of set_float32_matmul_precision()."""
 
 def has_tiles() -> bool:
     """Whether f32 matrix products can run on AMX tiles here."""
 
 def isa() -> str:
     """
-    The instruction set that kernels use: 'baseline', 'avx2' or 'avx512'. Cap it with MULTIHEAD_ISA.
+    The instruction set of the kernels: 'baseline', 'avx2' or 'avx512'. MULTIHEAD_ISA caps it.
     """
 
 def cpu_name() -> str:
-    """The CPU's own name."""
+    """The CPU's name."""
 
 def memory_stats() -> dict:
-    """
-    Bytes held by tensors now and at most, free bytes kept for the next tensor.
-    """
+    """Current and peak bytes of tensors, and free bytes kept for reuse."""
 
 def release_cached_memory() -> None:
     """Returns cached memory to the system."""
@@ -61,7 +59,7 @@ class Tensor:
     """
     A handle to typed, strided memory with an optional gradient.
 
-    Make one with multihead.tensor(array); numpy.asarray(tensor) and torch.from_dlpack(tensor) share its memory.
+    Create one with multihead.tensor(array); numpy.asarray(tensor) and torch.from_dlpack(tensor) share its memory.
     """
 
     @property
@@ -141,7 +139,7 @@ class Tensor:
     @property
     def requires_grad(self) -> bool:
         """
-        True for a leaf that collects a gradient and for what was computed from one under a Tape.
+        True for a leaf that accumulates a gradient and for results computed from one under a Tape.
         """
 
     @requires_grad.setter
@@ -149,18 +147,18 @@ class Tensor:
 
     @property
     def grad(self) -> Tensor | None:
-        """None until Tape.backward() reached this tensor."""
+        """None until Tape.backward() has reached this tensor."""
 
     @grad.setter
     def grad(self, value: object | None) -> None: ...
 
     def reshape(self, *args) -> Tensor:
         """
-        The same elements under another shape; one size may be -1. A view where the strides allow it.
+        The same elements in another shape; one size may be -1. A view if the strides allow it.
         """
 
     def transpose(self, a: int, b: int) -> Tensor:
-        """View with two axes exchanged."""
+        """View with two axes swapped."""
 
     def expand(self, shape: object) -> Tensor:
         """View with axes of size 1 repeated."""
@@ -175,20 +173,20 @@ class Tensor:
 
     def to(self, dtype: object) -> Tensor:
         """
-        Converted copy, or this tensor if it has the dtype. Gradients flow through.
+        Converted copy, or this tensor if it already has the dtype. Differentiable.
         """
 
 def tensor(data: object | None, *, dtype: object | None = None, requires_grad: bool = False) -> Tensor:
     """
     A Tensor over the memory of a NumPy array, a PyTorch or JAX CPU tensor, any DLPack or buffer object; a
-    copy where sharing is impossible (lists, negative strides, foreign byte order) or dtype differs.
+    copy where sharing is impossible (lists, negative strides, non-native byte order) or dtype differs.
     """
 
 def zeros(shape: object, dtype: object = 'float32') -> Tensor:
-    """A new Tensor filled with this number."""
+    """A new Tensor filled with one number."""
 
 def ones(shape: object, dtype: object = 'float32') -> Tensor:
-    """A new Tensor filled with this number."""
+    """A new Tensor filled with one number."""
 
 class Rng:
     """
@@ -213,7 +211,7 @@ def randn(shape: object, rng: Rng, dtype: object = 'float32') -> Tensor:
 
 class Tape:
     """
-    Records what is computed inside its with block, on this thread.
+    Records operations inside its with block, on this thread.
 
         with Tape() as tape:
             loss = cross_entropy(model(x), y)
@@ -230,11 +228,11 @@ class Tape:
 
     def backward(self, loss: Tensor, seed: object | None = None) -> None:
         """
-        Adds d(sum(seed * loss))/d(leaf) to leaf.grad of every leaf and forgets what was recorded.
+        Accumulates d(sum(seed * loss))/d(leaf) into leaf.grad of every leaf and clears the tape.
         """
 
 class NoTape:
-    """Hides the tape of this thread inside its with block."""
+    """Disables recording on this thread inside its with block."""
 
     def __init__(self) -> None: ...
 
@@ -249,7 +247,7 @@ def gelu(x: object) -> Tensor:
     """x * Phi(x)"""
 
 def gelu_tanh(x: object) -> Tensor:
-    """GELU by tanh"""
+    """GELU, tanh approximation"""
 
 def silu(x: object) -> Tensor:
     """x * sigmoid(x)"""
@@ -297,7 +295,7 @@ def where(mask: object, a: object, b: object) -> Tensor:
     """mask ? a : b; mask is bool, all three broadcast together."""
 
 def concat(parts: Sequence, axis: int) -> Tensor:
-    """Copy of the parts one after the other."""
+    """Copy of the parts, concatenated."""
 
 def linear(x: object, weight: object, bias: object | None = None, *, activation: str = 'none', residual: object | None = None) -> Tensor:
     """
@@ -317,17 +315,17 @@ def rms_norm(x: object, weight: object | None = None, eps: float = 1e-06) -> Ten
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
 
 def embedding(weight: object, ids: object) -> Tensor:
-    """Rows of weight [V, E] by number: ids [...] -> [..., E]."""
+    """Looks up rows of weight [V, E]: ids [...] -> [..., E]."""
 
 def dropout(x: object, p: float, rng: Rng | None = None) -> Tensor:
-    """Acts exactly when rng is given."""
+    """Active if and only if rng is given."""
 
 def cross_entropy(logits: object, targets: object, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
     """Cross-entropy from logits [..., V] and targets [...]."""
 
 class RotaryScaling:
     """
-    How rotary frequencies change for texts longer than those of the first training.
+    Scaling of rotary frequencies for texts longer than in pre-training.
     kind: 'none', 'linear', 'llama3' or 'yarn'. Fields are keyword arguments.
     """
 
@@ -407,7 +405,7 @@ def rotary(x: object, table: RotaryTable, heads: int = -1) -> Tensor:
     """Rotates the first R dimensions of x [B, T, N, D]."""
 
 def activate(x: object, activation: str) -> Tensor:
-    """'none', 'relu', 'gelu', 'gelu_tanh' or 'silu' of every element."""
+    """Elementwise 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu'."""
 
 def gated(gate: object, up: object, activation: str) -> Tensor:
     """activation(gate) * up, both of one shape: SwiGLU with 'silu'."""
@@ -418,11 +416,11 @@ def glu(x: object, activation: str) -> Tensor:
     """
 
 def activate_dropout(x: object, activation: str, p: float, rng: Rng | None = None) -> Tensor:
-    """dropout(activate(x)) in one pass; acts exactly when rng is given."""
+    """dropout(activate(x)) in one pass; active if and only if rng is given."""
 
 def add_dropout(residual: object, x: object, p: float, rng: Rng | None = None) -> Tensor:
     """
-    residual + dropout(x) in one pass, both of one shape; acts exactly when rng is given.
+    residual + dropout(x) in one pass, both of one shape; active if and only if rng is given.
     """
 
 def add_layer_norm(x: object, residual: object, weight: object | None = None, bias: object | None = None, eps: float = 1e-05) -> tuple:
@@ -437,7 +435,7 @@ def add_rms_norm(x: object, residual: object, weight: object | None = None, eps:
 
 def linear_cross_entropy(x: object, weight: object, targets: object, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
     """
-    cross_entropy(x @ weight.T, targets) without ever holding all logits: x [..., E], weight [V, E],
+    cross_entropy(x @ weight.T, targets) without storing all logits: x [..., E], weight [V, E],
     targets [...]; reduction 'mean' or 'sum'.
     """
 
@@ -445,7 +443,7 @@ def rotary_frequencies(rotary_dim: int, base: float = 10000.0, scaling: RotarySc
     """base^(-2k / rotary_dim) for k < rotary_dim / 2, scaled."""
 
 def rotary_amplitude(scaling: RotaryScaling) -> float:
-    """What a scaling multiplies sines and cosines by."""
+    """The factor of sines and cosines under a scaling."""
 
 def scale(x: object, factor: float) -> Tensor:
     """x * factor"""
@@ -457,10 +455,10 @@ def neg(x: object) -> Tensor:
     """-x"""
 
 def reshape(x: object, shape: object) -> Tensor:
-    """The same elements under another shape; one size may be -1."""
+    """The same elements in another shape; one size may be -1."""
 
 def transpose(x: object, a: int, b: int) -> Tensor:
-    """View with two axes exchanged."""
+    """View with two axes swapped."""
 
 def permute(x: object, axes: Sequence[int]) -> Tensor:
     """View whose axis i is x's axis axes[i]."""
@@ -469,7 +467,7 @@ def slice(x: object, axis: int, begin: int, end: int) -> Tensor:
     """View of the elements [begin, end) of one axis."""
 
 def split(x: object, sizes: Sequence[int], axis: int) -> list[Tensor]:
-    """Views of these sizes, one after the other, along one axis."""
+    """Consecutive views of these sizes along one axis."""
 
 def expand(x: object, shape: object) -> Tensor:
     """View with axes of size 1 repeated."""
@@ -482,13 +480,13 @@ def cast(x: object, dtype: object) -> Tensor:
 
 def masked_scores(scores: object, valid_lens: object, value: float = -1000000.0) -> Tensor:
     """
-    scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on. A new tensor. Attention needs none: its
+    scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on, in a new tensor. Not needed for attention:
     mask=mh.lengths(valid_lens) excludes them.
     """
 
 def masked_softmax(scores: object, valid_lens: object) -> Tensor:
     """
-    Softmax of scores [B, Tq, Tk] over the keys in front of valid_lens [B] or [B, Tq]; 0 behind them, and everywhere if the
+    Softmax of scores [B, Tq, Tk] over the keys before valid_lens [B] or [B, Tq]; 0 beyond them, and everywhere if the
     length is 0.
     """
 
@@ -651,7 +649,7 @@ class ScoreProgram:
 
     def raise_faults(self, who: str) -> None:
         """
-        Raises what went wrong since the last call: an index outside a captured tensor, a division by zero, an
+        Raises errors since the last call: an index outside a captured tensor, a division by zero, an
         integer beyond 32 bits.
         """
 
@@ -671,12 +669,12 @@ class ScoreProgram:
     def __len__(self) -> int: ...
 
     def mask(self) -> Mask:
-        """The Mask of the pairs for which the function is true."""
+        """The Mask of pairs for which the function is true."""
 
 def score_program(code: Sequence, tables: Sequence, learnt: Sequence) -> ScoreProgram: ...
 
 class TorchCall:
-    """What a backward needs of its forward."""
+    """State saved by a forward for its backward."""
 
 def torch_forward(query: object, key: object, value: object, keep: object | None = None, bias: object | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, threads: int = 1, return_lse: bool = False, mask: object | None = None, score_mod: object | None = None, who: str = 'scaled_dot_product_attention') -> tuple: ...
 
@@ -723,17 +721,17 @@ class Linear:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> Linear:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> Linear: ...
 
@@ -766,17 +764,17 @@ class Embedding:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> Embedding:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> Embedding: ...
 
@@ -812,17 +810,17 @@ class Norm:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> Norm:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> Norm: ...
 
@@ -858,17 +856,17 @@ class FeedForward:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> FeedForward:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> FeedForward: ...
 
@@ -1010,17 +1008,17 @@ class MultiHeadAttention:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> MultiHeadAttention:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> MultiHeadAttention: ...
 
@@ -1038,15 +1036,15 @@ class TransformerLayer:
               ffn_dropout_p, norm ('layer', 'rms'), norm_eps, norm_bias, norm_first, cross_attention,
               dropout_p, rng
     Shapes    x [B, T, embed_dim] -> the same
-    Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; parts by the same names
+    Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; submodules by the same names
     """
 
     def __init__(self, **kwargs) -> None: ...
 
     def __call__(self, x: object, *, memory: object | None = None, memory_mask: object | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: object | None = None, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
-        The options of attention are the self-attention's. With a state, x attends to what it holds and, causally, to itself,
-        then joins it: counts[b] tokens of row b, all by default.
+        The options of attention are the self-attention's. With a state, x attends to it and, causally, to itself,
+        and is appended to it: counts[b] tokens of row b, all by default.
         """
 
     @property
@@ -1075,14 +1073,14 @@ class TransformerLayer:
 
     def make_state(self, batch: int, capacity: int, *, window: int = 0, dtype: object | None = None) -> DecodeState:
         """
-        A DecodeState of this layer with room for `capacity` tokens per row. window > 0: a ring for tokens that see that many
-        keys. A layer with cross_attention: start().
+        A DecodeState of this layer with room for `capacity` tokens per row. window > 0: a ring for a sliding window of that many
+        keys. With cross_attention use start().
         """
 
     def start(self, memory: object, memory_lengths: object | None = None, *, capacity: int, dtype: object | None = None) -> DecodeState:
         """
         A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, embed_dim] are
-        computed here, once; row b of it has memory_lengths[b] valid tokens, all by default. dtype: the memory's, or 'bfloat16'.
+        computed once, here; row b has memory_lengths[b] valid tokens, all by default. dtype: the memory's, or 'bfloat16'.
         """
 
     def named_parameters(self) -> list:
@@ -1100,17 +1098,17 @@ class TransformerLayer:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> TransformerLayer:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> TransformerLayer: ...
 
@@ -1120,7 +1118,7 @@ class TransformerLayer:
 
 class TransformerEncoder:
     """
-    Layers one after the other, then an optional norm.
+    A stack of layers, then an optional norm.
 
     Options   num_layers (6), final_norm, and those of TransformerLayer
     """
@@ -1151,17 +1149,17 @@ class TransformerEncoder:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> TransformerEncoder:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> TransformerEncoder: ...
 
@@ -1171,7 +1169,7 @@ class TransformerEncoder:
 
 class TransformerDecoder:
     """
-    Layers one after the other, then an optional norm.
+    A stack of layers, then an optional norm.
 
     Options   num_layers (6), final_norm, and those of TransformerLayer
     """
@@ -1180,15 +1178,15 @@ class TransformerDecoder:
 
     def __call__(self, x: object, memory: object | None = None, *, mask: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, empty_row: str = 'zero', capture: bool = False, cross_capture: bool = False, state: DecodeState | None = None, counts: object | None = None) -> object:
         """
-        causal() is always part of the mask. With a state of start() instead of a memory, x attends to what it holds, then
-        joins it: counts[b] tokens of row b, all by default; the result has the bits of a call on everything at once.
+        causal() is always part of the mask. With a state from start() instead of a memory, x attends to it and
+        is appended to it: counts[b] tokens of row b, all by default; the result is bitwise equal to one call on everything.
         capture, cross_capture: (result, [weights of every layer], ...).
         """
 
     def start(self, memory: object, memory_lengths: object | None = None, *, capacity: int, dtype: object | None = None) -> DecodeState:
         """
         A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, embed_dim] are
-        computed here, once; row b of it has memory_lengths[b] valid tokens, all by default. dtype: the memory's, or 'bfloat16'.
+        computed once, here; row b has memory_lengths[b] valid tokens, all by default. dtype: the memory's, or 'bfloat16'.
         """
 
     @property
@@ -1212,17 +1210,17 @@ class TransformerDecoder:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> TransformerDecoder:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> TransformerDecoder: ...
 
@@ -1236,7 +1234,7 @@ class Transformer:
     def __init__(self, *, encoder: dict, decoder: dict, rng: Rng | None = None) -> None: ...
 
     def __call__(self, source: object, target: object, *, source_mask: object | None = None, target_mask: object | None = None, rng: Rng | None = None) -> Tensor:
-        """source_mask also holds for the decoder's view of the source."""
+        """source_mask also applies to cross-attention."""
 
     @property
     def encoder(self) -> TransformerEncoder: ...
@@ -1259,17 +1257,17 @@ class Transformer:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> Transformer:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> Transformer: ...
 
@@ -1279,9 +1277,9 @@ class Transformer:
 
 class DecodeState:
     """
-    Keys and values of every layer and the number of tokens each row has seen; made by LanguageModel.make_state(),
+    Keys and values of every layer and the number of tokens in each row; created by LanguageModel.make_state(),
     TransformerDecoder.start(), Seq2Seq.start(), and make_state() of layers and attention.
-    Copies share memory until one of them goes on.
+    Copies share memory until one of them is written to.
     """
 
     @property
@@ -1290,7 +1288,7 @@ class DecodeState:
 
     @property
     def starts(self) -> list[int]:
-        """Ring: tokens per row that were dropped."""
+        """Ring: tokens dropped per row."""
 
     @property
     def capacity(self) -> int: ...
@@ -1306,7 +1304,7 @@ class DecodeState:
 
     @property
     def room(self) -> int:
-        """Tokens that a call may add to a row."""
+        """Tokens a call may add to a row."""
 
     def layers(self) -> list:
         """
@@ -1336,16 +1334,16 @@ class DecodeState:
         """
 
     def repeat(self, times: int) -> None:
-        """Every row `times` times in a row."""
+        """Repeats every row `times` times."""
 
     def truncate(self, length: int) -> None:
-        """Drops the tokens of every row past `length`."""
+        """Drops the tokens of every row beyond `length`."""
 
     def clear(self, row: int) -> None:
-        """The row forgets everything."""
+        """Empties the row."""
 
     def fork(self) -> DecodeState:
-        """A copy; what it shares is copied when either side goes on."""
+        """A copy; shared memory is copied on write."""
 
     def __copy__(self) -> DecodeState: ...
 
@@ -1364,12 +1362,12 @@ def load_state(path: str | bytes | os.PathLike, model: LanguageModel, capacity: 
 @overload
 def load_state(path: str | bytes | os.PathLike, model: Seq2Seq, capacity: int = 0) -> DecodeState:
     """
-    A state to go on from; FormatError if another model wrote it. capacity 0: as it was saved.
+    Loads a decoding state; FormatError if it belongs to another model. capacity 0: as saved.
     """
 
 class LanguageModelConfig:
     """
-    What a language model is: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),
+    The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),
     norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.
     """
 
@@ -1590,7 +1588,7 @@ class LanguageModel:
 
     def __call__(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
         """
-        Logits; causal() is always in the mask. With a state, tokens attend to what it holds, then join it: counts[b] of row
+        Logits; causal() is always in the mask. With a state, tokens attend to it and are appended to it: counts[b] of row
         b, all by default.
         """
 
@@ -1602,21 +1600,19 @@ class LanguageModel:
 
     @property
     def longest(self) -> int:
-        """Longest sequence that can be read."""
+        """Longest supported sequence."""
 
     def make_state(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> DecodeState:
         """
-        A DecodeState with room for `capacity` tokens per row (0: as many as the model reads). ring: memory for the window
-        alone, calls of up to `chunk` tokens. dtype: the model's, or 'bfloat16'.
+        A DecodeState with room for `capacity` tokens per row (0: the model's context). ring: memory for the window
+        only, calls of up to `chunk` tokens. dtype: the model's, or 'bfloat16'.
         """
 
     def state_bytes(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> int:
-        """The memory of make_state(), before it is taken."""
+        """The size in bytes of make_state()."""
 
     def loss(self, tokens: object, targets: object, *, rng: Rng | None = None, label_smoothing: float = 0.0) -> Tensor:
-        """
-        Mean cross-entropy of the next token in nats; targets -100 are ignored.
-        """
+        """Mean next-token cross-entropy in nats; targets -100 are ignored."""
 
     def attention_weights(self, tokens: object) -> list:
         """The attention weights [B, H, T, T] of every layer."""
@@ -1629,13 +1625,13 @@ class LanguageModel:
 
     def save(self, folder: str | bytes | os.PathLike) -> None:
         """
-        Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, where they can express it.
+        Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it.
         """
 
     @staticmethod
     def load(folder: str | bytes | os.PathLike) -> LanguageModel:
         """
-        A model from a Hugging Face folder (GPT-2, Llama families) or one of ours.
+        Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours.
         """
 
     @property
@@ -1671,17 +1667,17 @@ class LanguageModel:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> LanguageModel:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> LanguageModel: ...
 
@@ -1691,7 +1687,7 @@ class LanguageModel:
 
 class Seq2SeqConfig:
     """
-    What an encoder-decoder model is: sizes, positions ('sinusoidal', 'learned'), norm ('layer', 'rms'),
+    The configuration of an encoder-decoder model: sizes, positions ('sinusoidal', 'learned'), norm ('layer', 'rms'),
     activation, biases, shared embeddings, dropout. Fields are keyword arguments.
     """
 
@@ -1883,14 +1879,14 @@ class Seq2Seq:
 
     def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> list:
         """
-        Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. suppress: token
-        sequences that must not come; prefixes: per source, tokens the target starts with. sample draws num_hypotheses
-        instead of searching (beam_size 1), by temperature, top_k, top_p, min_p and seed.
+        Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. suppress: forbidden
+        token sequences; prefixes: per source, the first tokens of the target. sample samples num_hypotheses
+        instead of searching (beam_size 1), with temperature, top_k, top_p, min_p and seed.
         """
 
     def save(self, folder: str | bytes | os.PathLike) -> None:
         """
-        Writes config.json and model.safetensors as Hugging Face's Marian, where it can express it.
+        Writes config.json and model.safetensors as Hugging Face's Marian if it can express the model.
         """
 
     @staticmethod
@@ -1901,13 +1897,13 @@ class Seq2Seq:
 
     def start(self, source: object, *, source_lengths: object | None = None, capacity: int, dtype: object | None = None) -> DecodeState:
         """
-        A DecodeState for `capacity` target tokens per row: the source is encoded and projected here, once.
+        A DecodeState for `capacity` target tokens per row; encodes and projects the source once.
         """
 
     def step(self, tokens: object, state: DecodeState, *, counts: object | None = None) -> Tensor:
         """
-        Logits [B, T, V] of the next target tokens [B, T] (decoder_start_id first); counts[b] of row b, all by default, join
-        the state.
+        Logits [B, T, V] of the next target tokens [B, T] (decoder_start_id first), which are appended to the
+        state: counts[b] of row b, all by default.
         """
 
     @property
@@ -1946,17 +1942,17 @@ class Seq2Seq:
     def load_state_dict(self, state: object) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
-        one FormatError, and then nothing is changed.
+        one FormatError; nothing is changed then.
         """
 
     def to(self, dtype: object) -> object:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def clone(self) -> Seq2Seq:
-        """A module with parameters of its own."""
+        """A copy with its own parameters."""
 
     def __deepcopy__(self, arg: object, /) -> Seq2Seq: ...
 
@@ -1965,12 +1961,12 @@ class Seq2Seq:
     def __repr__(self) -> str: ...
 
 class Translator:
-    """An encoder-decoder model with its tokenizers: text in, text out."""
+    """An encoder-decoder model with its tokenizers."""
 
     @staticmethod
     def load(folder: str | bytes | os.PathLike) -> Translator:
         """
-        From a folder in Marian's layout: config.json, model.safetensors and tokenizers.
+        Loads a folder in Marian's layout: config.json, model.safetensors and tokenizers.
         """
 
     @property
@@ -1985,18 +1981,16 @@ class Translator:
     def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> object:
         """
         The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
-        weight_dtype 'int8' rounds weights and what they multiply: faster, nearly the same translations.
-        sample draws num_hypotheses translations (beam_size 1) by temperature, top_k, top_p, min_p and seed.
+        weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.
+        sample samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed.
         """
 
 class Tokenizer:
-    """
-    Text to token ids and back: characters or byte-level BPE, as tokenizer.json.
-    """
+    """A tokenizer: characters or byte-level BPE, stored as tokenizer.json."""
 
     @staticmethod
     def train_bpe(texts: object, *, vocab_size: int = 4096, min_frequency: int = 2, eos: str = '<|endoftext|>') -> Tokenizer:
-        """Byte-level BPE as GPT-2 has it; texts: str, bytes, or a list of them."""
+        """Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them."""
 
     @staticmethod
     def train_characters(texts: object, *, unk: str = '') -> Tokenizer:
@@ -2004,7 +1998,7 @@ class Tokenizer:
 
     @staticmethod
     def load(path: str | bytes | os.PathLike) -> Tokenizer:
-        """A tokenizer.json or the folder that holds one."""
+        """Loads a tokenizer.json or a folder with one."""
 
     @staticmethod
     def from_json(json: str) -> Tokenizer: ...
@@ -2058,21 +2052,21 @@ def token_labels(tokenizer: Tokenizer, ids: object) -> list[str]:
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
     """
-    Corpus BLEU as sacrebleu's defaults have it: a dict with 'score' in [0, 100], 'precisions', 'correct', 'total',
+    Corpus BLEU with sacrebleu's defaults: a dict with 'score' in [0, 100], 'precisions', 'correct', 'total',
     'brevity_penalty', 'hypothesis_words', 'reference_words', 'signature'.
     """
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus chrF2 in [0, 100] as sacrebleu's defaults have it."""
+    """Corpus chrF2 in [0, 100] with sacrebleu's defaults."""
 
 def bleu_signature() -> str:
-    """What bleu() means, in sacrebleu's notation."""
+    """The signature of bleu(), in sacrebleu's notation."""
 
 def chrf_signature() -> str:
-    """What chrf() means, in sacrebleu's notation."""
+    """The signature of chrf(), in sacrebleu's notation."""
 
 def tokenize_13a(line: str) -> list[str]:
-    """The words that bleu() counts."""
+    """The tokens that bleu() counts."""
 
 def read_text(path: str | bytes | os.PathLike, *, require_utf8: bool = True) -> str:
     """
@@ -2086,20 +2080,20 @@ def read_pairs(path: str | bytes | os.PathLike) -> tuple:
 
 def split_corpus(text: str, *, validation: float = 0.1, blocks: int = 1) -> tuple:
     """
-    (training, validation) texts, lists of whole stretches: the last part of each of `blocks` equal blocks is held out.
+    (training, validation) texts, lists of contiguous pieces: the end of each of `blocks` equal blocks is held out.
     """
 
 class Optimizer:
-    """What all optimisers share."""
+    """Base class of optimisers."""
 
     def step(self) -> None:
-        """Updates every parameter that has a gradient; the gradients stay."""
+        """Updates every parameter that has a gradient; gradients are kept."""
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
 
     def grad_norm(self) -> float:
-        """Norm over all gradients; NumericError naming one with NaN or Inf."""
+        """Norm of all gradients; NumericError names one with NaN or Inf."""
 
     def clip_grad_norm(self, max_norm: float) -> float:
         """
@@ -2137,24 +2131,24 @@ class SGD(Optimizer):
 
 def learning_rate(step: int, *, kind: str = 'constant', lr: float = 0.001, warmup_steps: int = 0, total_steps: int = 0, final_ratio: float = 0.0, embed_dim: int = 0, decay_share: float = 0.2) -> float:
     """
-    The rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule with linear warm-up.
+    The learning rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule with linear warm-up.
     """
 
 def load_safetensors(path: str | bytes | os.PathLike) -> dict:
-    """The tensors of a .safetensors file, an index, or a folder, by name."""
+    """The tensors of a .safetensors file, an index or a folder, by name."""
 
 def save_safetensors(path: str | bytes | os.PathLike, tensors: object, metadata: Mapping[str, str] = {}) -> None:
     """Writes named tensors atomically."""
 
 def save_checkpoint(folder: str | bytes | os.PathLike, step: int, tensors: dict, files: dict = {}) -> str | bytes | os.PathLike:
     """
-    Writes folder/checkpoint-<step>, complete or not at all, and returns its path. tensors: {'model.safetensors': state_dict,
+    Atomically writes folder/checkpoint-<step> and returns its path. tensors: {'model.safetensors': state_dict,
     …}; files: {'state.json': str or bytes, …}.
     """
 
 def load_checkpoint(path: str | bytes | os.PathLike) -> tuple:
     """
-    (tensors, files) as save_checkpoint() took them, every byte verified; files are bytes.
+    (tensors, files) as given to save_checkpoint(), every byte verified; files are bytes.
     """
 
 def list_checkpoints(folder: str | bytes | os.PathLike) -> list:
@@ -2164,16 +2158,16 @@ def list_checkpoints(folder: str | bytes | os.PathLike) -> list:
 
 def newest_checkpoint(folder: str | bytes | os.PathLike, damage: str = 'fail') -> object:
     """
-    The checkpoint to resume from, or None. damage: 'fail' raises FormatError if the newest is damaged, 'fall_back'
-    takes the newest whose every byte is right.
+    The checkpoint to resume from, or None. damage: 'fail' raises FormatError if the newest is corrupt, 'fall_back'
+    takes the newest intact one.
     """
 
 def verify_checkpoint(path: str | bytes | os.PathLike) -> None:
-    """Reads every byte; FormatError names the damaged file."""
+    """Reads every byte; FormatError names the corrupt file."""
 
 def prune_checkpoints(folder: str | bytes | os.PathLike, *, keep_newest: int = 2, steps: Sequence[int] = []) -> list[int]:
     """
-    Deletes the other complete checkpoints; `steps` are kept besides the newest. Returns the deleted steps.
+    Deletes the other complete checkpoints; `steps` are kept as well as the newest. Returns the deleted steps.
     """
 
 def train_language_model(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, tokenizer: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
@@ -2181,26 +2175,24 @@ def train_language_model(data: str | bytes | os.PathLike, folder: str | bytes | 
 def train_seq2seq(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, valid: str | bytes | os.PathLike, tokenizer: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
 
 def language_model_settings(preset: str) -> object:
-    """
-    Every setting of train_language_model() with the value a preset gives it.
-    """
+    """All settings of train_language_model() with a preset's values."""
 
 def seq2seq_settings(preset: str) -> object:
     """
-    Every setting of train_seq2seq() with the value a preset ('tiny', 'small', 'base') gives it.
+    All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base').
     """
 
 def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None) -> dict:
     """
-    How well a LanguageModel predicts a text, given as token ids: a dict with 'loss' in nats per token, 'perplexity',
+    Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, 'perplexity',
     'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', 'bytes', 'characters'.
-    context: tokens per window (0: the model's); windows: this many, evenly spread (0: all).
+    context: tokens per window (0: the model's); windows: this many, evenly spaced (0: all).
     """
 
 def check_language_model(model: LanguageModel, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
     """
-    Is it finite, causal, indifferent to padding, cached right, the same on any threads, are its gradients right,
-    can it learn? A list of dicts 'name', 'passed', 'detail', 'seconds'; on_result sees each as it comes.
+    Checks finiteness, causality, padding, cache, threads, gradients and overfitting.
+    A list of dicts 'name', 'passed', 'detail', 'seconds'; on_result is called with each.
     """
 
 def check_translator(model: Seq2Seq, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:

@@ -1,8 +1,7 @@
-"""Which PyTorch tensors a kernel may read: plain dense ones on the CPU, while nobody traces or transforms.
+"""Which PyTorch tensors a kernel may read: plain dense CPU tensors, outside tracing and transforms.
 
-A kernel sees an address, sizes and strides. What else makes up a tensor lies in its type (subclasses), in its dispatch
-keys (a negative bit, an axis of vmap, no memory at all …) and in its tangent; what else becomes of an operation, in the
-state of the thread.
+A kernel sees an address, sizes and strides. Anything else about a tensor is in its type (subclasses), its dispatch keys
+(a negative bit, a vmap axis, no memory at all …) or its tangent; anything else about an operation, in the thread's state.
 """
 
 import torch
@@ -34,7 +33,7 @@ def _has_tangent(tensor):
 
 
 def is_plain(tensor):
-    """Whether memory, sizes and strides are all there is to it."""
+    """Whether the tensor is nothing more than memory, sizes and strides."""
     if type(tensor) not in _TYPES:
         return False
     keys = _keys_of(tensor)
@@ -42,7 +41,7 @@ def is_plain(tensor):
 
 
 def are_plain(query, key, value):
-    """is_plain() of three, at half the price."""
+    """is_plain() of three tensors, at half the cost."""
     if type(query) not in _TYPES or type(key) not in _TYPES or type(value) not in _TYPES:
         return False
     if forward_ad._current_level < 0 and _PLAIN == _keys_of(query) == _keys_of(key) == _keys_of(value):
@@ -51,7 +50,7 @@ def are_plain(query, key, value):
 
 
 def recorder():
-    """What records operations on this thread, which would keep a kernel's result as a constant; None: nothing."""
+    """The tracer that would record a kernel's result as a constant on this thread, or None."""
     if _is_compiling():
         return "torch.compile and torch.export"
     if _tracing_state() is not None:
@@ -63,12 +62,12 @@ def recorder():
 
 
 def is_quiet():
-    """Whether tracer() is None for certain, quickly. What torch.compile and torch.export run has a dispatch mode."""
+    """Fast check that tracer() is None. torch.compile and torch.export run under a dispatch mode."""
     return not (_dispatch_modes() or _tracing_state() is not None or _functorch_level() is not None)
 
 
 def tracer():
-    """recorder(), or what transforms operations."""
+    """recorder(), or an active transform."""
     return recorder() or (None if _functorch_level() is None else "torch.func transforms (vmap, grad, jvp, …)")
 
 
@@ -77,7 +76,7 @@ def _changes_no_call(mode):
 
 
 def observer():
-    """tracer(), or a mode that may want to see or change what PyTorch is asked to do; None: nothing."""
+    """tracer(), or a mode that may intercept PyTorch calls, or None."""
     if is_quiet() and not _function_modes():
         return None
     what = tracer()
@@ -95,7 +94,7 @@ def refuse_tracers(who):
 
 
 def why_not(tensor):
-    """Why a kernel cannot read it, in the words of a reason: 'a CausalBias'."""
+    """Why a kernel cannot read the tensor, such as 'a CausalBias'."""
     if not isinstance(tensor, torch.Tensor):
         return "not a tensor"
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
@@ -112,7 +111,7 @@ def why_not(tensor):
 
 
 def refuse(who, name, tensor):
-    """Raises if a kernel cannot read the tensor: says what came and what was expected."""
+    """Raises, with expected and got, if a kernel cannot read the tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{who}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.is_quantized:
@@ -129,7 +128,7 @@ def refuse(who, name, tensor):
 
 
 def plain(who, name, tensor):
-    """The tensor in a form that a kernel may read, or an error."""
+    """The tensor in a form a kernel can read; raises otherwise."""
     if is_plain(tensor):
         return tensor
     if type(tensor) in _TYPES and tensor.is_neg():
@@ -139,25 +138,25 @@ def plain(who, name, tensor):
 
 
 def admit(who, name, tensor):
-    """plain(), where nobody has looked at the thread yet: every tensor that the extension takes comes here."""
+    """plain(), with a check of the thread: the entry for every tensor of the extension."""
     refuse_tracers(who)
     return plain(who, name, tensor)
 
 
 def untraced(function):
-    """What torch.compiler.disable() does, without the seconds that importing torch.compile's machinery takes."""
+    """torch.compiler.disable() without the seconds of importing torch.compile."""
     frames = _C._dynamo.eval_frame
     function._torchdynamo_disable = True
-    function._torchdynamo_disable_msg = "multihead's kernels are no part of a graph"
+    function._torchdynamo_disable_msg = "multihead's kernels cannot be part of a graph"
     skip = frames._FrameAction.SKIP
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
     return function
 
 
 def unbatch(gradients):
-    """What an enclosing vmap hands over as one, for autograd.Function has no rule for it: (rows, join); None: nothing.
+    """Splits a batch of an enclosing vmap, for which autograd.Function has no rule: (rows, join), or None.
 
-    `rows` are the gradients of each sample; join() makes of the samples' results what vmap expects.
+    `rows` are the gradients of each sample; join() combines the samples' results for vmap.
     """
     functorch = _C._functorch
     present = [g for g in gradients if isinstance(g, torch.Tensor)]

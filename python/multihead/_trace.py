@@ -1,7 +1,7 @@
-"""Python score and mask functions, traced once into a small expression that the kernel evaluates.
+"""Python score and mask functions, traced once into a small program that the kernel evaluates.
 
 The function is called with symbols. Arithmetic, comparisons, torch, NumPy and math functions of them and captured
-arrays indexed by them are recorded; Python control flow on a symbol is refused, as its value is not known yet.
+arrays indexed by them are recorded; Python control flow on a symbol is refused, since it has no value yet.
 """
 
 import types
@@ -30,7 +30,7 @@ class CapturedArray:
 
 
 def trace(function, who, with_score, guard=None, score="f32", typed=False, gradients=True):
-    """The function as an _core.ScoreProgram. `guard`: a context manager active while it is called; see Graph."""
+    """Traces the function into an _core.ScoreProgram. `guard`: a context manager active during the call; see Graph."""
     graph = Graph(who, score, typed, gradients and with_score)
     names = ["batch", "head", "query", "key"]
     arguments = [Symbol(graph, graph.emit(name), "i64", f"the {name} index") for name in names]
@@ -48,7 +48,7 @@ def trace(function, who, with_score, guard=None, score="f32", typed=False, gradi
 
 
 def _finish(graph, result, with_score):
-    """The instructions, of which the last one gives the result."""
+    """The instructions; the last one gives the result."""
     what = "a score" if with_score else "a condition"
     if result is None:
         raise TypeError(f"{graph.who}: the function returned None; it must return {what}")
@@ -62,7 +62,7 @@ def _finish(graph, result, with_score):
         if result.kind != "b" and (graph.typed or result.kind in kinds.FLOATS):
             got = "a number" if result.kind in kinds.FLOATS else kinds.DTYPES[result.kind]
             raise TypeError(f"{graph.who}: the function must return a condition such as query >= key, got {got}")
-    return graph.code[: result.register + 1]  # nothing behind it can serve it
+    return graph.code[: result.register + 1]  # later ones are unused
 
 
 def _with_captured_arrays(function):
@@ -104,7 +104,7 @@ def score_mod(function):
     """A score function for attention(score_mod=…): function(score, batch, head, query, key) -> score.
 
     It is traced once; NumPy functions and captured arrays indexed by batch, head, query and key may be used. Numbers
-    have the type of the arithmetic. A captured Tensor that requires a gradient gets one, and is read anew by every
+    have the dtype of the computation. A captured Tensor that requires a gradient gets one and is read again by every
     call; other arrays are copied here.
     """
     return trace(function, "score_mod", True)[0]
@@ -113,6 +113,6 @@ def score_mod(function):
 def mask_mod(function):
     """The Mask of the pairs for which function(batch, head, query, key) is true.
 
-    Whole blocks that are empty or full are found by interval arithmetic and cost nothing.
+    Empty and full blocks are found by interval arithmetic; empty ones are skipped, full ones run without the mask.
     """
     return trace(function, "mask_mod", False)[0].mask()

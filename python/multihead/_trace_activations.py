@@ -1,4 +1,4 @@
-"""Activations. PyTorch computes them in f32 for 16 bits, and has none of integers but relu."""
+"""Activations. PyTorch computes them in f32 for 16-bit types and supports only relu on integers."""
 
 import math
 

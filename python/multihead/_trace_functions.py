@@ -1,6 +1,6 @@
-"""The functions of symbols by the names that PyTorch, NumPy and Python's operators have for them.
+"""Functions of symbols, by their names in PyTorch, NumPy and Python's operators.
 
-Each gives what PyTorch gives, element type and gradient included; an argument that is not listed is an error.
+Each matches PyTorch, dtype and gradient included; an argument that is not listed is an error.
 """
 
 import math
@@ -32,7 +32,7 @@ def no_bool(graph, kind, name):
 
 
 def _join(graph, op, a, b):
-    """Of two conditions; and_masks() begins with one that always holds."""
+    """Combines two conditions; and_masks() starts with one that is always true."""
     neutral = {"and_i": 1, "or_i": 0}.get(op)
     for x, other in ((a, b), (b, a)):
         known, *_, number, _, _ = graph.code[x.register]
@@ -42,7 +42,7 @@ def _join(graph, op, a, b):
 
 
 def _alternatives(name, on_bool, on_integer, on_float):
-    """A function of two values by their common type; None: PyTorch has none."""
+    """A function of two values by their common type, or None if PyTorch has none."""
 
     def f(graph, input, other):
         kind, a, b = operands(graph, input, other)
@@ -85,7 +85,7 @@ def _sub(graph, input, other, *, alpha=1):
 
 
 def _as_float(graph, value):
-    """What a function of real numbers computes with."""
+    """The argument converted to a floating-point type."""
     value = lift(graph, value)
     kind = common(graph, value)
     return cast(graph, value, kind if kind in _FLOAT else graph.default)
@@ -279,7 +279,7 @@ def _unary(op):
 
 
 def _whole(op):
-    """Roundings, which leave integers as they are."""
+    """Rounding functions, which leave integers unchanged."""
 
     def f(graph, input):
         x = lift(graph, input)

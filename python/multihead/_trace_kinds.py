@@ -1,4 +1,4 @@
-"""Element types of traced values, and what PyTorch makes of two of them."""
+"""Element types of traced values, and PyTorch's type promotion."""
 
 import numbers
 
@@ -7,7 +7,7 @@ import numpy as np
 # Bits of wrap_i in score_program_integers.h.
 WRAPS = {"i8": 0, "u8": 1, "i16": 2}
 INTEGERS = {"u8": (0, 255), "i8": (-128, 127), "i16": (-(2**15), 2**15 - 1), "i32": (-(2**31), 2**31 - 1)}
-INTEGERS["i64"] = INTEGERS["i32"]  # what the kernel holds; it raises OverflowError where more would be needed
+INTEGERS["i64"] = INTEGERS["i32"]  # the kernel's integers; beyond 32 bits it raises OverflowError
 FLOATS = ("f16", "bf16", "f32", "f64")
 NAMES = {
     "bool": "b", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -18,7 +18,7 @@ _OTHER_NAMES = {"float": "float32", "double": "float64", "half": "float16", "lon
 
 
 def category(kind):
-    """0 conditions, 1 integers, 2 numbers: a higher one is never lost."""
+    """0 bool, 1 integer, 2 float: promotion never lowers it."""
     return 0 if kind == "b" else 1 if kind in INTEGERS else 2
 
 
@@ -36,7 +36,7 @@ def promote(a, b):
 
 
 def of_dtype(dtype, who):
-    """The type that torch.int32, numpy.int32, mh.float32 or "int32" names."""
+    """The type named by torch.int32, numpy.int32, mh.float32 or "int32"."""
     name = str(dtype).rsplit(".", 1)[-1].strip("'>")
     name = DTYPES.get(name, _OTHER_NAMES.get(name, name))
     if name not in NAMES:

@@ -1,4 +1,4 @@
-"""The symbols that a traced function is called with: what is done to them becomes instructions."""
+"""Symbols passed to a traced function; operations on them become instructions."""
 
 import sys
 
@@ -11,15 +11,15 @@ _CONTROL_FLOW = (
     "use where(condition, a, b), minimum or maximum instead"
 )
 FUNCTIONS = {}  # name -> function(graph, *args); _trace_functions.py fills it
-SHAPED = set()  # names of those that see a whole vector; the others go element by element
+SHAPED = set()  # names of functions of whole vectors; the others are elementwise
 _LONGEST = 4096  # elements of a vector per score
 
 
 class Graph:
     """Instructions with common subexpressions merged.
 
-    `typed`: values have PyTorch's element types and are rounded to them. Otherwise numbers have the type of the
-    arithmetic, whatever a call's is. `gradients`: captured tensors that require a gradient get one.
+    `typed`: values have PyTorch's dtypes and are rounded to them. Otherwise numbers have the dtype of the
+    computation. `gradients`: captured tensors that require a gradient get one.
     """
 
     def __init__(self, who, score="f32", typed=False, gradients=False):
@@ -31,7 +31,7 @@ class Graph:
 
     @property
     def default(self):
-        """The type of an integer that becomes a number."""
+        """The float type of a converted integer."""
         torch = sys.modules.get("torch")
         return kinds.of_dtype(torch.get_default_dtype(), self.who) if self.typed and torch else self.score
 
@@ -60,7 +60,7 @@ class Graph:
         raise TypeError(f"{self.who}: {text}")
 
     def table(self, array):
-        """The number of the table that holds a captured array."""
+        """The index of the table that holds a captured array."""
         learns = self.gradients and bool(getattr(array, "requires_grad", False))
         is_torch = callable(getattr(array, "data_ptr", None))
         key = (id(array), learns)
@@ -78,7 +78,7 @@ class Graph:
 
 
 class Traced:
-    """What a function meets: one value per score, or a short vector of them."""
+    """A traced value: one per score, or a short vector."""
 
     __array_priority__ = 1e6
     __slots__ = ("graph",)
@@ -146,7 +146,7 @@ _operators()
 
 
 class Symbol(Traced):
-    """A value of a type in _trace_kinds.py that is not known yet."""
+    """An unknown value of a type in _trace_kinds.py."""
 
     __slots__ = ("register", "kind", "name")
     shape, ndim = (), 0
@@ -185,7 +185,7 @@ class Symbol(Traced):
 
 
 class Vector(Traced):
-    """A few values per score: a captured tensor that was indexed in part, or what became of one."""
+    """A few values per score, from a partly indexed captured tensor."""
 
     __slots__ = ("items",)
 
@@ -251,13 +251,13 @@ def call(graph, name, args, kwargs):
             return _each(graph, FUNCTIONS[name], args, kwargs)
         return FUNCTIONS[name](graph, *args, **kwargs)
     except TypeError as error:
-        if error.__traceback__.tb_next is None:  # the arguments do not fit
+        if error.__traceback__.tb_next is None:  # the arguments do not match
             graph.refuse(f"'{name}' with such arguments cannot be traced: {error}")
         raise
 
 
 def _each(graph, function, args, kwargs):
-    """The function of every element of vectors that broadcast."""
+    """Applies the function elementwise to broadcast vectors."""
     vectors = [isinstance(x, Traced) and not isinstance(x, Symbol) for x in args]
     arrays = [x.expand().items if is_vector else objects((), [x]) for x, is_vector in zip(args, vectors)]
     arrays = np.broadcast_arrays(*arrays)
@@ -271,7 +271,7 @@ def _each(graph, function, args, kwargs):
 
 
 def lift(graph, value):
-    """A symbol, or a plain number that takes the type of its partner."""
+    """A symbol, or a plain number that adopts the other operand's type."""
     if isinstance(value, Symbol):
         return value
     if kinds.is_number(value):
@@ -282,7 +282,7 @@ def lift(graph, value):
 
 
 def common(graph, *values):
-    """The type that PyTorch computes with: that of the tensors, unless a plain number is of a higher category."""
+    """PyTorch's common type: that of the tensors, unless a plain number has a higher category."""
     strong, weak = None, -1
     for value in values:
         if isinstance(value, Symbol):
@@ -306,7 +306,7 @@ def constant(graph, value, kind):
 
 
 def cast(graph, value, kind):
-    """The value as PyTorch converts it: numbers are cut, small integers wrap, anything but 0 is true."""
+    """The value converted as in PyTorch: floats truncate, small integers wrap, non-zero is true."""
     if not isinstance(value, Symbol):
         return constant(graph, value, kind)
     old = value.kind
@@ -330,7 +330,7 @@ def cast(graph, value, kind):
 
 
 def operands(graph, *values):
-    """The values in their common type, and that type."""
+    """The values converted to their common type, and that type."""
     values = [lift(graph, x) for x in values]
     kind = common(graph, *values)
     return kind, *(cast(graph, x, kind) for x in values)

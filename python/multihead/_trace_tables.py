@@ -1,4 +1,4 @@
-"""Captured tensors: indexed by traced values down to one number, or to a short vector of them."""
+"""Captured tensors, indexed by traced values down to a scalar or a short vector."""
 
 import math
 import operator
@@ -19,7 +19,7 @@ def _learns(graph, array):
 
 
 def lift_captured(graph, value):
-    """A captured tensor of one element. It has a type, unlike a plain number."""
+    """A captured tensor of one element. It has a dtype, unlike a plain number."""
     if isinstance(value, Partial):
         return lift_captured(graph, value.expand())
     shape = getattr(value, "shape", None)
@@ -47,7 +47,7 @@ def _gather(graph, array, flat):
 
 
 class Partial(Traced):
-    """A captured tensor of which some axes are fixed: bias[b] waits for [q]."""
+    """A partly indexed captured tensor: bias[b] awaits [q]."""
 
     __slots__ = ("array", "at")
 
@@ -67,7 +67,7 @@ class Partial(Traced):
         self.graph.refuse("a captured tensor cannot be changed in place")
 
     def expand(self):
-        """Every number of it, as a vector."""
+        """All its elements, as a vector."""
         count = math.prod(self.shape)
         if count > _LONGEST:
             self.graph.refuse(

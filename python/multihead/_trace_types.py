@@ -6,7 +6,7 @@ from ._trace_symbols import FUNCTIONS, Symbol, cast, lift
 
 
 def _to(graph, input, *args, dtype=None, device=None, non_blocking=False, copy=False, memory_format=None):
-    """x.to(dtype), x.to(device), x.to(device, dtype), x.to(other); the flags change nothing here."""
+    """x.to(dtype), x.to(device), x.to(device, dtype), x.to(other); flags are ignored."""
     x = lift(graph, input)
     for arg in args:
         if isinstance(arg, bool):
@@ -29,7 +29,7 @@ def _kind(graph, dtype):
     if graph.typed or kind not in kinds.FLOATS:
         return kind
     if kind in ("f16", "bf16"):
-        graph.refuse(f"{kinds.DTYPES[kind]} cannot be traced here; numbers have the type of the arithmetic")
+        graph.refuse(f"{kinds.DTYPES[kind]} cannot be traced here; numbers have the dtype of the computation")
     return graph.score
 
 
@@ -74,7 +74,7 @@ def _like(value=None):
 
 
 def _same(graph, input, *, memory_format=None):
-    """A tensor of its own, which changes in place do not share."""
+    """A separate tensor, not affected by in-place changes."""
     x = lift(graph, input)
     return Symbol(graph, x.register, x.kind)
 

@@ -1,4 +1,4 @@
-"""Functions that see a whole vector of traced values: its shape, and sums over its axes."""
+"""Functions of whole vectors of traced values: shapes and reductions."""
 
 import math
 

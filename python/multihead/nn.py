@@ -1,4 +1,4 @@
-"""Modules, with PyTorch's weight names. Dropout acts exactly when a call passes rng."""
+"""Modules, with PyTorch's weight names. Dropout is active if and only if a call passes rng."""
 
 from ._core import (
     DecodeState,
@@ -31,12 +31,12 @@ def RMSNorm(size, eps=1e-6):
 
 
 def masked_X(X, valid_lens, value=-1e6):  # noqa: N802, N803
-    """masked_scores() by the name that the lecture notes teach."""
+    """masked_scores() under its name in the lecture notes."""
     return _core.masked_scores(X, valid_lens, value)
 
 
 class Module:
-    """A module made of others: assign Tensors, modules, and lists of them to attributes, and define __call__.
+    """Base class of composed modules: assign Tensors, modules, and lists of them to attributes, and define __call__.
 
     Parameters are named by their attributes, joined by dots, as in PyTorch.
     """
@@ -61,7 +61,7 @@ class Module:
         return {name: tensor.detach() for name, tensor in self.named_parameters()}
 
     def load_state_dict(self, state):
-        """Copies tensors into the parameters of the same name; FormatError lists every name that does not fit."""
+        """Copies tensors into the parameters of the same name; FormatError lists all mismatched names."""
         own = dict(self.named_parameters())
         state = {name: _core.tensor(value) for name, value in state.items()}
         problems = [f"missing {name}" for name in own if name not in state]

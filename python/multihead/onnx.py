@@ -1,6 +1,6 @@
 """ONNX operators on NumPy arrays: Attention (opsets 23 to 25), RotaryEmbedding and RMSNormalization (23).
 
-A reference for people who check an ONNX runtime: the semantics of ONNX 1.23, in float32 for 16-bit inputs.
+A reference for testing ONNX runtimes: the semantics of ONNX 1.23, computed in float32 for 16-bit inputs.
 """
 
 import math
@@ -46,7 +46,7 @@ def _past(name, past, x):
 
 
 def _pad_mask(mask, keys):
-    """Shorter masks are padded: what they do not reach is excluded."""
+    """Pads shorter masks with excluded keys."""
     missing = keys - mask.shape[-1]
     if missing <= 0 or mask.shape[-1] == 1:
         return mask
@@ -56,7 +56,7 @@ def _pad_mask(mask, keys):
 
 
 def _allowed(b, queries, keys, causal, offsets, lengths, left, right):
-    """bool (B or 1, 1, Tq, Tk) of what causality, windows and cache lengths allow; None: everything."""
+    """bool (B or 1, 1, Tq, Tk) of pairs allowed by causality, windows and cache lengths, or None for all."""
     if not causal and lengths is None and left < 0 and right < 0:
         return None
     i = np.arange(queries)[None, :, None] + offsets[:, None, None]
@@ -95,10 +95,10 @@ def onnx_attention(
 ):
     """The ONNX Attention operator: returns (Y, present_key, present_value, qk_matmul_output).
 
-    Inputs      Q (B, Hq, L, D) or (B, L, Hq*D) with q_num_heads, K, V, past_*: as the standard has them; a rank-3
+    Inputs      Q (B, Hq, L, D) or (B, L, Hq*D) with q_num_heads, K, V, past_*: as in the standard; a rank-3
                 mask broadcasts as (H, L, S); nonpad_kv_seqlen int64 (B) from opset 24
     Types       float16, bfloat16 (ml_dtypes), float32, float64; 16-bit inputs are computed in float32
-    Order       scale, softcap, mask, softmax; rows that may see nothing give zeros
+    Order       scale, softcap, mask, softmax; fully masked rows give zeros
     Raises      TypeError, ShapeError, ValueError
     """
     if opset not in (23, 24, 25):

@@ -1,4 +1,4 @@
-"""Tokenizers, kept as Hugging Face tokenizer.json; text files; BLEU and chrF."""
+"""Tokenizers in Hugging Face's tokenizer.json format; text files; BLEU and chrF."""
 
 from ._core import (
     Tokenizer,

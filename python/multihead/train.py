@@ -1,4 +1,4 @@
-"""Whole runs, from a text file to a tokenizer, a trained model and the record of how it went; evaluation; checks."""
+"""Complete training runs, from a text file to tokenizer, model and metrics; evaluation; model checks."""
 
 import os
 
@@ -7,7 +7,7 @@ from ._core import check_language_model, check_translator, evaluate, language_mo
 
 
 class _Bar:
-    """Progress by tqdm if it is installed; nothing otherwise."""
+    """A tqdm progress bar if tqdm is installed."""
 
     def __init__(self):
         try:
@@ -38,12 +38,12 @@ def train_language_model(
     """Trains a language model on a text file; returns the summary as a dict.
 
     data        a UTF-8 text file
-    folder      what is made: model, tokenizer, checkpoints, metrics, summary.json
+    folder      output: model, tokenizer, checkpoints, metrics, summary.json
     preset      "tiny", "small" or "tutorial"; `settings` override it (see language_model_settings(preset))
-    tokenizer   a tokenizer.json or its folder; "char" or "bpe": train such a one; "": what the preset asks for
+    tokenizer   a tokenizer.json or its folder; "char" or "bpe": train one of this type; "": the preset's type
     callback    called as callback(event, fields) for "start", "step", "evaluation", "warning"
     progress    show a tqdm bar if tqdm is installed
-    Ctrl-C saves a checkpoint, from which resume=True goes on, and raises KeyboardInterrupt.
+    Ctrl-C saves a checkpoint, from which resume=True continues, and raises KeyboardInterrupt.
     """
     tokenizer = _choose(tokenizer, settings)
     return _run(
@@ -64,10 +64,10 @@ def train_seq2seq(
     progress=False,
     **settings,
 ):
-    """Trains a translator on sentence pairs; returns the summary as a dict. Translator.load(folder) reads what it made.
+    """Trains a translator on sentence pairs; returns the summary as a dict. Translator.load(folder) loads the model.
 
     data, valid  two-column files: source TAB target on every line
-    folder       what is made: model, tokenizers, checkpoints, metrics, summary.json
+    folder       output: model, tokenizers, checkpoints, metrics, summary.json
     preset       "tiny", "small" or "base"; `settings` override it (see seq2seq_settings(preset))
     tokenizer    a tokenizer.json, its folder, or a model folder with two; "char", "bpe" and "" as there
     callback, progress, Ctrl-C and resume=True as in train_language_model().
@@ -79,7 +79,7 @@ def train_seq2seq(
 
 
 def _choose(tokenizer, settings):
-    """The file to read; the kind of a tokenizer to be trained is a setting."""
+    """The tokenizer file; the type of a tokenizer to be trained is a setting."""
     if tokenizer not in ("char", "bpe"):
         return tokenizer
     settings["tokenizer"] = tokenizer

@@ -9,8 +9,8 @@ class AttentionView:
     """Shows attention weights [H, Tq, Tk] or [B, H, Tq, Tk] (its first sample) as one heat map per head.
 
     `tokens` label the keys, `query_tokens` the queries (default: the keys' labels where the sizes agree);
-    text.token_labels(tokenizer, ids) has labels also for pieces of characters. A notebook draws it by itself; svg() gives
-    the text. Nothing is loaded from anywhere.
+    text.token_labels(tokenizer, ids) also labels parts of characters. A notebook displays it; svg() returns
+    the SVG. Nothing is loaded from elsewhere.
     """
 
     def __init__(self, weights, tokens=None, query_tokens=None, heads=None):
@@ -34,7 +34,7 @@ class AttentionView:
             raise ValueError(f"AttentionView: {len(self.query_tokens)} query tokens for {queries} queries")
 
     def svg(self, cell=14):
-        """One SVG with a panel per head; where `cell` is smaller than a line of text, every second or third label."""
+        """One SVG with a panel per head; with fewer labels where `cell` is smaller than a line of text."""
         count, queries, keys = self.weights.shape
         left = 10 + 7 * max((len(t) for t in self.query_tokens or [""]), default=0)
         top = 24 + 7 * max((len(t) for t in self.tokens or [""]), default=0)

@@ -50,10 +50,10 @@ nb::tuple load(const Path& path) {
 
 void bind_checkpoints(nb::module_& m) {
   m.def("save_checkpoint", &save, "folder"_a, "step"_a, "tensors"_a, "files"_a = nb::dict(),
-        "Writes folder/checkpoint-<step>, complete or not at all, and returns its path. tensors: "
+        "Atomically writes folder/checkpoint-<step> and returns its path. tensors: "
         "{'model.safetensors': state_dict,\n…}; files: {'state.json': str or bytes, …}.");
   m.def("load_checkpoint", &load, "path"_a,
-        "(tensors, files) as save_checkpoint() took them, every byte verified; files are bytes.");
+        "(tensors, files) as given to save_checkpoint(), every byte verified; files are bytes.");
   m.def(
       "list_checkpoints",
       [](const Path& folder) {
@@ -75,18 +75,18 @@ void bind_checkpoints(nb::module_& m) {
         return info ? nb::object(info_dict(*info)) : nb::none();
       },
       "folder"_a, "damage"_a = "fail",
-      "The checkpoint to resume from, or None. damage: 'fail' raises FormatError if the newest is damaged, "
-      "'fall_back'\ntakes the newest whose every byte is right.");
+      "The checkpoint to resume from, or None. damage: 'fail' raises FormatError if the newest is corrupt, "
+      "'fall_back'\ntakes the newest intact one.");
   m.def(
       "verify_checkpoint", [](const Path& path) { io::verify_checkpoint(path); }, "path"_a,
-      nb::call_guard<Unlocked>(), "Reads every byte; FormatError names the damaged file.");
+      nb::call_guard<Unlocked>(), "Reads every byte; FormatError names the corrupt file.");
   m.def(
       "prune_checkpoints",
       [](const Path& folder, int64_t keep_newest, std::vector<int64_t> steps) {
         return unlocked([&] { return io::prune_checkpoints(folder, {keep_newest, std::move(steps)}); });
       },
       "folder"_a, nb::kw_only(), "keep_newest"_a = 2, "steps"_a = std::vector<int64_t>(),
-      "Deletes the other complete checkpoints; `steps` are kept besides the newest. Returns the deleted "
+      "Deletes the other complete checkpoints; `steps` are kept as well as the newest. Returns the deleted "
       "steps.");
 }
 

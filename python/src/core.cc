@@ -78,22 +78,20 @@ void bind_core(nb::module_& m) {
   Exceptions& e = exceptions();
   e.shape =
       make_exception(m, "ShapeError", "A tensor has the wrong rank, sizes or strides.", PyExc_ValueError);
-  e.dtype =
-      make_exception(m, "DtypeError", "A tensor has a dtype the operation does not take.", PyExc_TypeError);
-  e.io = make_exception(m, "IoError", "The operating system refused to read or write.", PyExc_OSError);
-  e.format =
-      make_exception(m, "FormatError", "A file's bytes are not what its format promises.", PyExc_ValueError);
-  e.numeric = make_exception(m, "NumericError", "Training met NaN or Inf.", PyExc_FloatingPointError);
+  e.dtype = make_exception(m, "DtypeError", "A tensor has a dtype the operation does not support.",
+                           PyExc_TypeError);
+  e.io = make_exception(m, "IoError", "Reading or writing failed.", PyExc_OSError);
+  e.format = make_exception(m, "FormatError", "A file violates its format.", PyExc_ValueError);
+  e.numeric = make_exception(m, "NumericError", "NaN or Inf in a computation.", PyExc_FloatingPointError);
   nb::register_exception_translator(translate);
 
   m.attr("__version__") = std::string(version());
   m.def(
       "git_hash", [] { return std::string(git_hash()); }, "Commit the library was built from, or ''.");
-  m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");
+  m.def("num_threads", &num_threads, "Number of threads of the kernels, the caller included.");
   m.def("missing_threads", &missing_threads,
-        "Threads that the system would not start (a limit on processes or on address space); the others do "
-        "their "
-        "work. 0 before the first call that needs them; set_num_threads() tries again.");
+        "Threads that the system could not start (a limit on processes or address space); the others do "
+        "their work. 0 before the first call that needs them; set_num_threads() retries.");
   m.def("set_num_threads", &set_num_threads, nb::arg("threads"), nb::call_guard<Unlocked>(),
         "Sets the number of threads; ValueError unless 1 <= threads <= 1024.");
   m.def(
@@ -102,19 +100,18 @@ void bind_core(nb::module_& m) {
         kernels::set_float32_matmul_precision(kernels::parse_precision(precision));
       },
       nb::arg("precision"),
-      "How precise f32 matrix products are on CPUs with AMX tiles: 'highest' (the default), 'high', 'medium' "
-      "or "
-      "'highest_tiles'. Elsewhere the words change nothing.");
+      "Precision of f32 matrix products on CPUs with AMX: 'highest' (the default), 'high', 'medium' or "
+      "'highest_tiles'. No effect on other CPUs.");
   m.def(
       "float32_matmul_precision",
       [] { return std::string(kernels::precision_name(kernels::float32_matmul_precision())); },
-      "What set_float32_matmul_precision() was given.");
+      "The current setting of set_float32_matmul_precision().");
   m.def("has_tiles", &kernels::has_tiles, "Whether f32 matrix products can run on AMX tiles here.");
   m.def(
       "isa", [] { return std::string(kernels::isa_name(kernels::current_isa())); },
-      "The instruction set that kernels use: 'baseline', 'avx2' or 'avx512'. Cap it with MULTIHEAD_ISA.");
+      "The instruction set of the kernels: 'baseline', 'avx2' or 'avx512'. MULTIHEAD_ISA caps it.");
   m.def(
-      "cpu_name", [] { return std::string(kernels::cpu_name()); }, "The CPU's own name.");
+      "cpu_name", [] { return std::string(kernels::cpu_name()); }, "The CPU's name.");
   m.def(
       "memory_stats",
       [] {
@@ -126,7 +123,7 @@ void bind_core(nb::module_& m) {
         d["system_allocations"] = s.system_allocations;
         return d;
       },
-      "Bytes held by tensors now and at most, free bytes kept for the next tensor.");
+      "Current and peak bytes of tensors, and free bytes kept for reuse.");
   m.def("release_cached_memory", &release_cached_memory, "Returns cached memory to the system.");
 }
 

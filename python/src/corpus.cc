@@ -37,19 +37,19 @@ nb::dict bleu_dict(const std::vector<std::string>& hypotheses, const std::vector
 
 void bind_scores(nb::module_& m) {
   m.def("bleu", &bleu_dict, "hypotheses"_a, "references"_a,
-        "Corpus BLEU as sacrebleu's defaults have it: a dict with 'score' in [0, 100], 'precisions', "
+        "Corpus BLEU with sacrebleu's defaults: a dict with 'score' in [0, 100], 'precisions', "
         "'correct', 'total',\n'brevity_penalty', 'hypothesis_words', 'reference_words', 'signature'.");
   m.def(
       "chrf",
       [](const std::vector<std::string>& hypotheses, const std::vector<std::string>& references) {
         return unlocked([&] { return text::chrf(hypotheses, references); });
       },
-      "hypotheses"_a, "references"_a, "Corpus chrF2 in [0, 100] as sacrebleu's defaults have it.");
-  m.def("bleu_signature", &text::bleu_signature, "What bleu() means, in sacrebleu's notation.");
-  m.def("chrf_signature", &text::chrf_signature, "What chrf() means, in sacrebleu's notation.");
+      "hypotheses"_a, "references"_a, "Corpus chrF2 in [0, 100] with sacrebleu's defaults.");
+  m.def("bleu_signature", &text::bleu_signature, "The signature of bleu(), in sacrebleu's notation.");
+  m.def("chrf_signature", &text::chrf_signature, "The signature of chrf(), in sacrebleu's notation.");
   m.def(
       "tokenize_13a", [](const std::string& line) { return text::tokenize_13a(line); }, "line"_a,
-      "The words that bleu() counts.");
+      "The tokens that bleu() counts.");
 }
 
 void bind_files(nb::module_& m) {
@@ -79,8 +79,8 @@ void bind_files(nb::module_& m) {
         return nb::make_tuple(train, held_out);
       },
       "text"_a, nb::kw_only(), "validation"_a = 0.1, "blocks"_a = 1,
-      "(training, validation) texts, lists of whole stretches: the last part of each of `blocks` equal "
-      "blocks is held out.");
+      "(training, validation) texts, lists of contiguous pieces: the end of each of `blocks` equal blocks is "
+      "held out.");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ void bind_state_file(nb::module_& m) {
         return unlocked([&] { return models::load_state(path, model, capacity); });
       },
       "path"_a, "model"_a, "capacity"_a = 0,
-      "A state to go on from; FormatError if another model wrote it. capacity 0: as it was saved.");
+      "Loads a decoding state; FormatError if it belongs to another model. capacity 0: as saved.");
 }
 
 nb::list pairs(const std::vector<nn::KvCache>& caches) {
@@ -49,16 +49,16 @@ void bind_decoding(nb::module_& m) {
   using State = nn::DecodeState;
   nb::class_<State>(
       m, "DecodeState",
-      "Keys and values of every layer and the number of tokens each row has seen; made by "
+      "Keys and values of every layer and the number of tokens in each row; created by "
       "LanguageModel.make_state(),\nTransformerDecoder.start(), Seq2Seq.start(), and make_state() "
-      "of layers and attention.\nCopies share memory until one of them goes on.")
+      "of layers and attention.\nCopies share memory until one of them is written to.")
       .def_ro("lengths", &State::lengths, "Tokens per row; the position of the next one.")
-      .def_ro("starts", &State::starts, "Ring: tokens per row that were dropped.")
+      .def_ro("starts", &State::starts, "Ring: tokens dropped per row.")
       .def_ro("capacity", &State::capacity)
       .def_ro("window", &State::window)
       .def_prop_ro("batch", &State::batch)
       .def_prop_ro("nbytes", &State::bytes)
-      .def_prop_ro("room", &State::room, "Tokens that a call may add to a row.")
+      .def_prop_ro("room", &State::room, "Tokens a call may add to a row.")
       .def(
           "layers", [](const State& s) { return pairs(s.layers); },
           "(key, value) of each layer, [B, Hkv, capacity, D] each; row b holds lengths[b] tokens.")
@@ -83,10 +83,10 @@ void bind_decoding(nb::module_& m) {
           "rows "
           "follow.")
       .def("repeat", &State::repeat, "times"_a, nb::call_guard<Unlocked>(),
-           "Every row `times` times in a row.")
-      .def("truncate", &State::truncate, "length"_a, "Drops the tokens of every row past `length`.")
-      .def("clear", &State::clear, "row"_a, "The row forgets everything.")
-      .def("fork", &State::fork, "A copy; what it shares is copied when either side goes on.")
+           "Repeats every row `times` times.")
+      .def("truncate", &State::truncate, "length"_a, "Drops the tokens of every row beyond `length`.")
+      .def("clear", &State::clear, "row"_a, "Empties the row.")
+      .def("fork", &State::fork, "A copy; shared memory is copied on write.")
       .def("__copy__", &State::fork)
       .def("__deepcopy__", [](const State& s, nb::handle) { return s.fork(); });
   bind_state_file<models::LanguageModel>(m);

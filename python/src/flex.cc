@@ -99,8 +99,8 @@ void bind_flex(nb::module_& m) {
       .def(
           "raise_faults", [](const ScoreProgram& p, const std::string& who) { raise(who, p.take_faults()); },
           "who"_a,
-          "Raises what went wrong since the last call: an index outside a captured tensor, a division by "
-          "zero, an\ninteger beyond 32 bits.")
+          "Raises errors since the last call: an index outside a captured tensor, a division by zero, "
+          "an\ninteger beyond 32 bits.")
       .def(
           "differentiate",
           [](const ScoreProgram& p, nb::handle scores, nb::handle d_results) {
@@ -137,7 +137,7 @@ void bind_flex(nb::module_& m) {
             MH_CHECK(p->is_mask(), ValueError, "mask_mod: the function gives a number, not a condition");
             return to_mask(std::shared_ptr<const ScoreProgram>(p));
           },
-          "The Mask of the pairs for which the function is true.");
+          "The Mask of pairs for which the function is true.");
   m.def("score_program", &make_program, "code"_a, "tables"_a, "learnt"_a);
 }
 

@@ -21,10 +21,10 @@ using models::LanguageModelConfig;
 
 void bind_config(nb::module_& m) {
   using C = LanguageModelConfig;
-  nb::class_<C> c(
-      m, "LanguageModelConfig",
-      "What a language model is: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),\n"
-      "norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
+  nb::class_<C> c(m, "LanguageModelConfig",
+                  "The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', "
+                  "'rotary', 'alibi'),\n"
+                  "norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
   bind_config_fields(c, "LanguageModelConfig");
   c.def_rw("rotary_scaling", &C::rotary_scaling);
   m.def("language_model_preset", &models::language_model_preset, "name"_a, "'tiny', 'small' or 'tutorial'.");
@@ -114,7 +114,7 @@ void bind_language_model(nb::module_& m) {
                                  const models::LanguageModelCall& o) { return l(t, o); }),
         "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(), "state"_a = nb::none(),
         "counts"_a = nb::none(),
-        "Logits; causal() is always in the mask. With a state, tokens attend to what it holds, then join it: "
+        "Logits; causal() is always in the mask. With a state, tokens attend to it and are appended to it: "
         "counts[b] of row\nb, all by default.");
   c.def("features",
         call("features", [](const LanguageModel& l, const Tensor& t,
@@ -128,7 +128,7 @@ void bind_language_model(nb::module_& m) {
         return unlocked([&] { return model.logits(x); });
       },
       "features"_a, "The output layer alone: [..., E] -> [..., vocab_size].");
-  c.def_prop_ro("longest", &LanguageModel::longest, "Longest sequence that can be read.");
+  c.def_prop_ro("longest", &LanguageModel::longest, "Longest supported sequence.");
   const auto sizes = [](int64_t batch, int64_t capacity, bool ring, int64_t chunk, nb::handle dtype) {
     models::LanguageModelState options{batch, capacity, ring, chunk, {}};
     if (!dtype.is_none()) options.dtype = to_dtype(dtype);
@@ -140,8 +140,8 @@ void bind_language_model(nb::module_& m) {
               nb::handle dtype) { return model.make_state(sizes(batch, capacity, ring, chunk, dtype)); },
       "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
       "dtype"_a = nb::none(),
-      "A DecodeState with room for `capacity` tokens per row (0: as many as the model reads). ring: memory "
-      "for the window\nalone, calls of up to `chunk` tokens. dtype: the model's, or 'bfloat16'.");
+      "A DecodeState with room for `capacity` tokens per row (0: the model's context). ring: memory for the "
+      "window\nonly, calls of up to `chunk` tokens. dtype: the model's, or 'bfloat16'.");
   c.def(
       "state_bytes",
       [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
@@ -149,7 +149,7 @@ void bind_language_model(nb::module_& m) {
         return nn::decode_state_bytes(model.state_options(sizes(batch, capacity, ring, chunk, dtype)));
       },
       "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
-      "dtype"_a = nb::none(), "The memory of make_state(), before it is taken.");
+      "dtype"_a = nb::none(), "The size in bytes of make_state().");
   c.def(
       "loss",
       [](const LanguageModel& model, nb::handle tokens, nb::handle targets, Rng* rng,
@@ -160,7 +160,7 @@ void bind_language_model(nb::module_& m) {
         return unlocked([&] { return model.loss(x, y, options, label_smoothing); });
       },
       "tokens"_a, "targets"_a, nb::kw_only(), "rng"_a = nb::none(), "label_smoothing"_a = 0.0,
-      "Mean cross-entropy of the next token in nats; targets -100 are ignored.");
+      "Mean next-token cross-entropy in nats; targets -100 are ignored.");
   c.def(
       "attention_weights",
       [](const LanguageModel& model, nb::handle tokens) {
@@ -190,12 +190,12 @@ void bind_language_model(nb::module_& m) {
         });
       },
       "folder"_a,
-      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, where they can express "
+      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express "
       "it.");
   c.def_static(
       "load",
       [](const Path& folder) { return unlocked([&] { return models::load_language_model(folder); }); },
-      "folder"_a, "A model from a Hugging Face folder (GPT-2, Llama families) or one of ours.");
+      "folder"_a, "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours.");
   bind_part(c, "token_embedding", &LanguageModel::token_embedding);
   bind_part(c, "position_embedding", &LanguageModel::position_embedding);
   bind_parts(c, "layers", &LanguageModel::layers);

@@ -115,7 +115,7 @@ void bind_module(nb::class_<Module>& c, const char* name) {
       "state"_a,
       "Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are "
       "listed in\n"
-      "one FormatError, and then nothing is changed.");
+      "one FormatError; nothing is changed then.");
   c.def(
       "to",
       [](nb::object self, nb::handle dtype) {
@@ -124,9 +124,9 @@ void bind_module(nb::class_<Module>& c, const char* name) {
       },
       "dtype"_a, "Converts every parameter.");
   c.def(
-      "zero_grad", [](Module& m) { nn::zero_grad(nn::parameters(m)); }, "Forgets the gradients.");
+      "zero_grad", [](Module& m) { nn::zero_grad(nn::parameters(m)); }, "Clears the gradients.");
   c.def(
-      "clone", [](const Module& m) { return nn::clone(m); }, "A module with parameters of its own.");
+      "clone", [](const Module& m) { return nn::clone(m); }, "A copy with its own parameters.");
   c.def("__deepcopy__", [](const Module& m, nb::handle) { return nn::clone(m); });
   c.def("__reduce_ex__", [name](const Module&, int) -> nb::object {
     throw nb::type_error(

@@ -41,7 +41,7 @@ void bind_elementwise(nb::module_& m) {
   unary(
       "gelu", [](const Tensor& x) { return gelu(x); }, "x * Phi(x)");
   unary(
-      "gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }, "GELU by tanh");
+      "gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }, "GELU, tanh approximation");
   unary(
       "silu", [](const Tensor& x) { return silu(x); }, "x * sigmoid(x)");
   unary(
@@ -100,7 +100,7 @@ void bind_elementwise(nb::module_& m) {
         for (nb::handle part : parts) tensors.push_back(to_tensor(part, {"concat", "parts"}));
         return unlocked([&] { return concat(std::span<const Tensor>(tensors), axis); });
       },
-      "parts"_a, "axis"_a, "Copy of the parts one after the other.");
+      "parts"_a, "axis"_a, "Copy of the parts, concatenated.");
 }
 
 void bind_layers(nb::module_& m) {
@@ -155,14 +155,14 @@ void bind_layers(nb::module_& m) {
         const Tensor w = to_tensor(weight, {"embedding", "weight"}), i = to_tensor(ids, {"embedding", "ids"});
         return unlocked([&] { return embedding(w, i); });
       },
-      "weight"_a, "ids"_a, "Rows of weight [V, E] by number: ids [...] -> [..., E].");
+      "weight"_a, "ids"_a, "Looks up rows of weight [V, E]: ids [...] -> [..., E].");
   m.def(
       "dropout",
       [](nb::handle x, double p, Rng* rng) {
         const Tensor t = to_tensor(x, {"dropout", "x"});
         return unlocked([&] { return dropout(t, p, rng); });
       },
-      "x"_a, "p"_a, "rng"_a.none() = nb::none(), "Acts exactly when rng is given.");
+      "x"_a, "p"_a, "rng"_a.none() = nb::none(), "Active if and only if rng is given.");
   m.def(
       "cross_entropy",
       [](nb::handle logits, nb::handle targets, int64_t ignore_index, double label_smoothing,
@@ -179,7 +179,7 @@ void bind_layers(nb::module_& m) {
 void bind_rotary_scaling(nb::module_& m) {
   using S = RotaryScaling;
   nb::class_<S> c(m, "RotaryScaling",
-                  "How rotary frequencies change for texts longer than those of the first training.\n"
+                  "Scaling of rotary frequencies for texts longer than in pre-training.\n"
                   "kind: 'none', 'linear', 'llama3' or 'yarn'. Fields are keyword arguments.");
   bind_fields_init(c, "RotaryScaling");
   c.def_rw("factor", &S::factor).def_rw("original_context", &S::original_context);

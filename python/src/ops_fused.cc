@@ -33,7 +33,7 @@ void bind_activations(nb::module_& m) {
         const Activation f = activation_of(activation);
         return unlocked([&] { return activate(t, f); });
       },
-      "x"_a, "activation"_a, "'none', 'relu', 'gelu', 'gelu_tanh' or 'silu' of every element.");
+      "x"_a, "activation"_a, "Elementwise 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu'.");
   m.def(
       "gated",
       [](nb::handle gate, nb::handle up, const std::string& activation) {
@@ -58,7 +58,7 @@ void bind_activations(nb::module_& m) {
         return unlocked([&] { return activate_dropout(t, f, p, rng); });
       },
       "x"_a, "activation"_a, "p"_a, "rng"_a.none() = nb::none(),
-      "dropout(activate(x)) in one pass; acts exactly when rng is given.");
+      "dropout(activate(x)) in one pass; active if and only if rng is given.");
   m.def(
       "add_dropout",
       [](nb::handle residual, nb::handle x, double p, Rng* rng) {
@@ -67,7 +67,7 @@ void bind_activations(nb::module_& m) {
         return unlocked([&] { return add_dropout(r, t, p, rng); });
       },
       "residual"_a, "x"_a, "p"_a, "rng"_a.none() = nb::none(),
-      "residual + dropout(x) in one pass, both of one shape; acts exactly when rng is given.");
+      "residual + dropout(x) in one pass, both of one shape; active if and only if rng is given.");
 }
 
 void bind_norms_and_losses(nb::module_& m) {
@@ -106,7 +106,7 @@ void bind_norms_and_losses(nb::module_& m) {
       },
       "x"_a, "weight"_a, "targets"_a, nb::kw_only(), "ignore_index"_a = -100, "label_smoothing"_a = 0.0,
       "reduction"_a = "mean",
-      "cross_entropy(x @ weight.T, targets) without ever holding all logits: x [..., E], weight [V, E],\n"
+      "cross_entropy(x @ weight.T, targets) without storing all logits: x [..., E], weight [V, E],\n"
       "targets [...]; reduction 'mean' or 'sum'.");
   m.def(
       "rotary_frequencies",
@@ -116,7 +116,7 @@ void bind_norms_and_losses(nb::module_& m) {
       "rotary_dim"_a, "base"_a = 10000.0, "scaling"_a = nb::none(),
       "base^(-2k / rotary_dim) for k < rotary_dim / 2, scaled.");
   m.def("rotary_amplitude", &rotary_amplitude, "scaling"_a,
-        "What a scaling multiplies sines and cosines by.");
+        "The factor of sines and cosines under a scaling.");
 }
 
 void bind_numbers(nb::module_& m) {
@@ -171,13 +171,13 @@ void bind_shape_functions(nb::module_& m) {
         const Shape target = to_shape(shape, {"reshape", "shape"});
         return unlocked([&] { return reshape(t, target); });
       },
-      "x"_a, "shape"_a, "The same elements under another shape; one size may be -1.");
+      "x"_a, "shape"_a, "The same elements in another shape; one size may be -1.");
   m.def(
       "transpose",
       [](nb::handle x, int a, int b) {
         return transpose(to_tensor(x, {"transpose", "x"}), a, b);
       },
-      "x"_a, "a"_a, "b"_a, "View with two axes exchanged.");
+      "x"_a, "a"_a, "b"_a, "View with two axes swapped.");
   m.def(
       "permute",
       [](nb::handle x, const std::vector<int>& axes) {
@@ -195,7 +195,7 @@ void bind_shape_functions(nb::module_& m) {
       [](nb::handle x, const std::vector<int64_t>& sizes, int axis) {
         return split(to_tensor(x, {"split", "x"}), std::span<const int64_t>(sizes), axis);
       },
-      "x"_a, "sizes"_a, "axis"_a, "Views of these sizes, one after the other, along one axis.");
+      "x"_a, "sizes"_a, "axis"_a, "Consecutive views of these sizes along one axis.");
   m.def(
       "expand",
       [](nb::handle x, nb::handle shape) {
@@ -228,9 +228,8 @@ void bind_masked_scores(nb::module_& m) {
         return unlocked([&] { return masked_scores(x, n, value); });
       },
       "scores"_a, "valid_lens"_a, "value"_a = -1e6,
-      "scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on. A new tensor. Attention "
-      "needs "
-      "none: its\nmask=mh.lengths(valid_lens) excludes them.");
+      "scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on, in a new tensor. Not "
+      "needed for attention:\nmask=mh.lengths(valid_lens) excludes them.");
   m.def(
       "masked_softmax",
       [](nb::handle scores, nb::handle valid_lens) {
@@ -239,7 +238,7 @@ void bind_masked_scores(nb::module_& m) {
         return unlocked([&] { return masked_softmax(x, n); });
       },
       "scores"_a, "valid_lens"_a,
-      "Softmax of scores [B, Tq, Tk] over the keys in front of valid_lens [B] or [B, Tq]; 0 behind them, and "
+      "Softmax of scores [B, Tq, Tk] over the keys before valid_lens [B] or [B, Tq]; 0 beyond them, and "
       "everywhere if the\nlength is 0.");
 }
 

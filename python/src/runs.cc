@@ -165,19 +165,18 @@ nb::list check(const Model& model, int64_t length, uint64_t seed, nb::object on_
 void bind_checks(nb::module_& m) {
   m.def("evaluate", &evaluate, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
         "windows"_a = 0, "tokenizer"_a.none() = nb::none(),
-        "How well a LanguageModel predicts a text, given as token ids: a dict with 'loss' in nats per token, "
+        "Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, "
         "'perplexity',\n'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', "
         "'bytes', 'characters'.\ncontext: tokens per window (0: the model's); windows: this many, evenly "
-        "spread (0: all).");
+        "spaced (0: all).");
   m.def(
       "check_language_model",
       [](const models::LanguageModel& model, int64_t length, uint64_t seed, nb::object on_result) {
         return check(model, length, seed, on_result, train::check_language_model);
       },
       "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(),
-      "Is it finite, causal, indifferent to padding, cached right, the same on any threads, are its "
-      "gradients right,\ncan it learn? A list of dicts 'name', 'passed', 'detail', 'seconds'; on_result sees "
-      "each as it comes.");
+      "Checks finiteness, causality, padding, cache, threads, gradients and overfitting.\nA list of dicts "
+      "'name', 'passed', 'detail', 'seconds'; on_result is called with each.");
   m.def(
       "check_translator",
       [](const models::Seq2Seq& model, int64_t length, uint64_t seed, nb::object on_result) {
@@ -200,15 +199,14 @@ void bind_runs(nb::module_& m) {
         train::LanguageModelSettings settings = train::language_model_settings(preset);
         return from_json(train::to_json(train::fields(settings)));
       },
-      "preset"_a, "Every setting of train_language_model() with the value a preset gives it.");
+      "preset"_a, "All settings of train_language_model() with a preset's values.");
   m.def(
       "seq2seq_settings",
       [](const std::string& preset) {
         train::Seq2SeqSettings settings = train::seq2seq_settings(preset);
         return from_json(train::to_json(train::fields(settings)));
       },
-      "preset"_a,
-      "Every setting of train_seq2seq() with the value a preset ('tiny', 'small', 'base') gives it.");
+      "preset"_a, "All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base').");
   bind_checks(m);
 }
 

@@ -21,7 +21,8 @@ using models::Seq2SeqConfig;
 void bind_config(nb::module_& m) {
   nb::class_<Seq2SeqConfig> c(
       m, "Seq2SeqConfig",
-      "What an encoder-decoder model is: sizes, positions ('sinusoidal', 'learned'), norm ('layer', "
+      "The configuration of an encoder-decoder model: sizes, positions ('sinusoidal', 'learned'), norm "
+      "('layer', "
       "'rms'),\nactivation, biases, shared embeddings, dropout. Fields are keyword arguments.");
   bind_config_fields(c, "Seq2SeqConfig");
 }
@@ -145,10 +146,9 @@ nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywo
 }
 
 void bind_translator(nb::module_& m) {
-  nb::class_<Translator> c(m, "Translator",
-                           "An encoder-decoder model with its tokenizers: text in, text out.");
+  nb::class_<Translator> c(m, "Translator", "An encoder-decoder model with its tokenizers.");
   c.def_static("load", &load_translator, "folder"_a,
-               "From a folder in Marian's layout: config.json, model.safetensors and tokenizers.");
+               "Loads a folder in Marian's layout: config.json, model.safetensors and tokenizers.");
   c.def_prop_ro(
       "model", [](Translator& t) -> Seq2Seq& { return t.model; }, nb::rv_policy::reference_internal);
   c.def_prop_ro("source_tokenizer", [](const Translator& t) { return t.tokenizers.source; });
@@ -159,8 +159,8 @@ void bind_translator(nb::module_& m) {
         return translate_call(t, texts, words);
       },
       "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.\n"
-      "weight_dtype 'int8' rounds weights and what they multiply: faster, nearly the same translations.\n"
-      "sample draws num_hypotheses translations (beam_size 1) by temperature, top_k, top_p, min_p and seed.");
+      "weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.\nsample "
+      "samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed.");
 }
 
 // Decoding step by step: what beam_search does for a loop of one's own.
@@ -182,7 +182,7 @@ void bind_steps(nb::class_<Seq2Seq>& c) {
         return unlocked([&] { return model.start(from, capacity, type); });
       },
       "source"_a, nb::kw_only(), "source_lengths"_a = nb::none(), "capacity"_a, "dtype"_a = nb::none(),
-      "A DecodeState for `capacity` target tokens per row: the source is encoded and projected here, once.");
+      "A DecodeState for `capacity` target tokens per row; encodes and projects the source once.");
   c.def(
       "step",
       [](const Seq2Seq& model, nb::handle tokens, nn::DecodeState& state, nb::handle counts) {
@@ -192,9 +192,8 @@ void bind_steps(nb::class_<Seq2Seq>& c) {
         return unlocked([&] { return model.step(t, state, call); });
       },
       "tokens"_a, "state"_a, nb::kw_only(), "counts"_a = nb::none(),
-      "Logits [B, T, V] of the next target tokens [B, T] (decoder_start_id first); counts[b] of row b, all "
-      "by "
-      "default, join\nthe state.");
+      "Logits [B, T, V] of the next target tokens [B, T] (decoder_start_id first), which are appended to "
+      "the\nstate: counts[b] of row b, all by default.");
 }
 
 void bind_model(nb::module_& m) {
@@ -233,8 +232,8 @@ void bind_model(nb::module_& m) {
         return beam_search_call(model, sources, words);
       },
       "Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. "
-      "suppress: token\nsequences that must not come; prefixes: per source, tokens the target starts with. "
-      "sample draws num_hypotheses\ninstead of searching (beam_size 1), by temperature, top_k, top_p, min_p "
+      "suppress: forbidden\ntoken sequences; prefixes: per source, the first tokens of the target. sample "
+      "samples num_hypotheses\ninstead of searching (beam_size 1), with temperature, top_k, top_p, min_p "
       "and seed.");
   c.def(
       "save",
@@ -242,7 +241,7 @@ void bind_model(nb::module_& m) {
         unlocked([&] { return models::save_seq2seq(model, folder), 0; });
       },
       "folder"_a,
-      "Writes config.json and model.safetensors as Hugging Face's Marian, where it can express it.");
+      "Writes config.json and model.safetensors as Hugging Face's Marian if it can express the model.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_seq2seq(folder); }); },
       "folder"_a);

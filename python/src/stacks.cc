@@ -146,7 +146,7 @@ nn::DecodeState start_stack(const nn::TransformerDecoder& decoder, nb::handle me
 
 constexpr const char* kStartDoc =
     "A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, "
-    "embed_dim] are\ncomputed here, once; row b of it has memory_lengths[b] valid tokens, all by default. "
+    "embed_dim] are\ncomputed once, here; row b has memory_lengths[b] valid tokens, all by default. "
     "dtype: the memory's, or 'bfloat16'.";
 
 // What a layer's step needs beside the update.
@@ -174,8 +174,8 @@ void bind_layer_steps(nb::class_<nn::TransformerLayer>& c) {
       [](const nn::TransformerLayer& layer, int64_t batch, int64_t capacity, int64_t window,
          nb::handle dtype) { return make_layer_state(layer.self_attn, batch, capacity, window, dtype); },
       "batch"_a, "capacity"_a, nb::kw_only(), "window"_a = 0, "dtype"_a = nb::none(),
-      "A DecodeState of this layer with room for `capacity` tokens per row. window > 0: a ring for tokens "
-      "that see that many\nkeys. A layer with cross_attention: start().");
+      "A DecodeState of this layer with room for `capacity` tokens per row. window > 0: a ring for a sliding "
+      "window of that many\nkeys. With cross_attention use start().");
   c.def(
       "start",
       [](const nn::TransformerLayer& layer, nb::handle memory, nb::handle memory_lengths, int64_t capacity,
@@ -199,7 +199,8 @@ void bind_layer(nb::module_& m) {
       "          ffn_dropout_p, norm ('layer', 'rms'), norm_eps, norm_bias, norm_first, cross_attention,\n"
       "          dropout_p, rng\n"
       "Shapes    x [B, T, embed_dim] -> the same\n"
-      "Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; parts by the same names");
+      "Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; submodules by the same "
+      "names");
   c.def("__init__", [](nn::TransformerLayer* self, nb::kwargs words) {
     Keywords k("TransformerLayer", words);
     const nn::TransformerLayerOptions options = layer_options(k);
@@ -228,8 +229,8 @@ void bind_layer(nb::module_& m) {
               return state != nullptr ? layer_step(layer, t, call, *state, fresh) : layer(t, call);
             });
           },
-          "The options of attention are the self-attention's. With a state, x attends to what it holds and, "
-          "causally, to itself,\nthen joins it: counts[b] tokens of row b, all by default.",
+          "The options of attention are the self-attention's. With a state, x attends to the state and, "
+          "causally, to itself,\nand is appended to it: counts[b] tokens of row b, all by default.",
           "x"_a, nb::kw_only(), "memory"_a = nb::none(), "memory_mask"_a = nb::none(),
           "cross_capture"_a = nb::none(), "state"_a = nb::none(), "counts"_a = nb::none());
   bind_part(c, "self_attn", &nn::TransformerLayer::self_attn);
@@ -245,7 +246,7 @@ void bind_layer(nb::module_& m) {
 }
 
 constexpr const char* kStackDoc =
-    "Layers one after the other, then an optional norm.\n\nOptions   num_layers (6), final_norm, and those "
+    "A stack of layers, then an optional norm.\n\nOptions   num_layers (6), final_norm, and those "
     "of "
     "TransformerLayer";
 
@@ -315,11 +316,9 @@ void bind_encoder_decoder(nb::module_& m) {
       "rng"_a = nb::none(), "rotary"_a = nb::none(), "alibi_slopes"_a = nb::none(),
       "relative_bias"_a = nb::none(), "empty_row"_a = "zero", "capture"_a = false, "cross_capture"_a = false,
       "state"_a = nb::none(), "counts"_a = nb::none(),
-      "causal() is always part of the mask. With a state of start() instead of a memory, x attends to what "
-      "it "
-      "holds, then\njoins it: counts[b] tokens of row b, all by default; the result has the bits of a call "
-      "on "
-      "everything at once.\ncapture, cross_capture: (result, [weights of every layer], ...).");
+      "causal() is always part of the mask. With a state from start() instead of a memory, x attends to it "
+      "and\nis appended to it: counts[b] tokens of row b, all by default; the result is bitwise equal to one "
+      "call on everything.\ncapture, cross_capture: (result, [weights of every layer], ...).");
   decoder.def("start", &start_stack, "memory"_a, "memory_lengths"_a = nb::none(), nb::kw_only(), "capacity"_a,
               "dtype"_a = nb::none(), kStartDoc);
   bind_parts(decoder, "layers", &nn::TransformerDecoder::layers);
@@ -351,7 +350,7 @@ void bind_encoder_decoder(nb::module_& m) {
         return unlocked([&] { return t(s, y, e, d); });
       },
       "source"_a, "target"_a, nb::kw_only(), "source_mask"_a = nb::none(), "target_mask"_a = nb::none(),
-      "rng"_a = nb::none(), "source_mask also holds for the decoder's view of the source.");
+      "rng"_a = nb::none(), "source_mask also applies to cross-attention.");
   bind_part(both, "encoder", &nn::Transformer::encoder);
   bind_part(both, "decoder", &nn::Transformer::decoder);
   bind_module(both, "Transformer");

@@ -183,7 +183,7 @@ void bind_gradients(nb::class_<Tensor>& c) {
   c.def_prop_rw(
       "requires_grad", [](const Tensor& t) { return t.requires_grad(); },
       [](Tensor& t, bool value) { t.set_requires_grad(value); },
-      "True for a leaf that collects a gradient and for what was computed from one under a Tape.");
+      "True for a leaf that accumulates a gradient and for results computed from one under a Tape.");
   c.def(
       "requires_grad_",
       [](nb::object self, bool value) {
@@ -201,7 +201,7 @@ void bind_gradients(nb::class_<Tensor>& c) {
       [](Tensor& t, nb::handle g) {
         t.set_grad(to_tensor_or_none(g, {"Tensor", "grad"}));
       },
-      nb::for_setter(nb::arg("value").none()), "None until Tape.backward() reached this tensor.");
+      nb::for_setter(nb::arg("value").none()), "None until Tape.backward() has reached this tensor.");
 }
 
 void bind_shapes(nb::class_<Tensor>& c) {
@@ -214,10 +214,10 @@ void bind_shapes(nb::class_<Tensor>& c) {
         const Shape target = to_shape(sizes, {"reshape", "shape"});
         return unlocked([&] { return reshape(t, target); });
       },
-      "The same elements under another shape; one size may be -1. A view where the strides allow it.");
+      "The same elements in another shape; one size may be -1. A view if the strides allow it.");
   c.def(
       "transpose", [](const Tensor& t, int a, int b) { return transpose(t, a, b); }, "a"_a, "b"_a,
-      "View with two axes exchanged.");
+      "View with two axes swapped.");
   c.def(
       "expand",
       [](const Tensor& t, nb::handle shape) {
@@ -235,7 +235,7 @@ void bind_shapes(nb::class_<Tensor>& c) {
         const Dtype d = to_dtype(dtype);
         return unlocked([&] { return cast(t, d); });
       },
-      "dtype"_a, "Converted copy, or this tensor if it has the dtype. Gradients flow through.");
+      "dtype"_a, "Converted copy, or this tensor if it already has the dtype. Differentiable.");
 }
 
 }  // namespace
@@ -246,7 +246,7 @@ void bind_tensor(nb::module_& m) {
                                 {0, nullptr}};
   nb::class_<Tensor> c(
       m, "Tensor", nb::type_slots(slots),
-      "A handle to typed, strided memory with an optional gradient.\n\nMake one with "
+      "A handle to typed, strided memory with an optional gradient.\n\nCreate one with "
       "multihead.tensor(array); numpy.asarray(tensor) and torch.from_dlpack(tensor) share its "
       "memory.");
   c.def_prop_ro("shape", [](const Tensor& t) { return to_tuple(t.shape()); });
@@ -309,19 +309,19 @@ void bind_tensor(nb::module_& m) {
       "data"_a.none(), nb::kw_only(), "dtype"_a = nb::none(), "requires_grad"_a = false,
       "A Tensor over the memory of a NumPy array, a PyTorch or JAX CPU tensor, any DLPack or buffer object; "
       "a\n"
-      "copy where sharing is impossible (lists, negative strides, foreign byte order) or dtype differs.");
+      "copy where sharing is impossible (lists, negative strides, non-native byte order) or dtype differs.");
   m.def(
       "zeros",
       [](nb::handle s, nb::handle d) {
         return Tensor::zeros(to_shape(s, {"zeros", "shape"}), to_dtype(d));
       },
-      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with this number.");
+      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with one number.");
   m.def(
       "ones",
       [](nb::handle s, nb::handle d) {
         return Tensor::ones(to_shape(s, {"ones", "shape"}), to_dtype(d));
       },
-      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with this number.");
+      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with one number.");
 
   nb::class_<Rng>(m, "Rng", "Counter-based random numbers (Philox): a seed and the number of streams drawn.")
       .def(nb::init<uint64_t, uint64_t>(), "seed"_a, "drawn"_a = 0)
@@ -342,10 +342,9 @@ void bind_tensor(nb::module_& m) {
       },
       "shape"_a, "rng"_a, "dtype"_a = "float32", "Normal numbers.");
 
-  nb::class_<PyTape>(
-      m, "Tape",
-      "Records what is computed inside its with block, on this thread.\n\n    with Tape() as tape:\n"
-      "        loss = cross_entropy(model(x), y)\n        tape.backward(loss)")
+  nb::class_<PyTape>(m, "Tape",
+                     "Records operations inside its with block, on this thread.\n\n    with Tape() as tape:\n"
+                     "        loss = cross_entropy(model(x), y)\n        tape.backward(loss)")
       .def(nb::init<>())
       .def("__enter__", &PyTape::enter, nb::rv_policy::reference)
       .def("__exit__", [](PyTape& t, nb::args) { t.exit(); })
@@ -359,8 +358,8 @@ void bind_tensor(nb::module_& m) {
             tape.backward(loss, d);
           },
           "loss"_a, "seed"_a = nb::none(),
-          "Adds d(sum(seed * loss))/d(leaf) to leaf.grad of every leaf and forgets what was recorded.");
-  nb::class_<PyNoTape>(m, "NoTape", "Hides the tape of this thread inside its with block.")
+          "Accumulates d(sum(seed * loss))/d(leaf) into leaf.grad of every leaf and clears the tape.");
+  nb::class_<PyNoTape>(m, "NoTape", "Disables recording on this thread inside its with block.")
       .def(nb::init<>())
       .def("__enter__",
            [](nb::object self) {

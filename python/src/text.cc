@@ -80,15 +80,15 @@ std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special
 
 void bind_text(nb::module_& m) {
   nb::class_<Tokenizer>(m, "Tokenizer",
-                        "Text to token ids and back: characters or byte-level BPE, as tokenizer.json.")
+                        "A tokenizer: characters or byte-level BPE, stored as tokenizer.json.")
       .def_static("train_bpe", &train_bpe, "texts"_a, nb::kw_only(), "vocab_size"_a = 4096,
                   "min_frequency"_a = 2, "eos"_a = "<|endoftext|>",
-                  "Byte-level BPE as GPT-2 has it; texts: str, bytes, or a list of them.")
+                  "Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them.")
       .def_static("train_characters", &train_characters, "texts"_a, nb::kw_only(), "unk"_a = "",
                   "One token per distinct character.")
       .def_static(
           "load", [](const Path& path) { return unlocked([&] { return Tokenizer::load(path); }); }, "path"_a,
-          "A tokenizer.json or the folder that holds one.")
+          "Loads a tokenizer.json or a folder with one.")
       .def_static(
           "from_json", [](const std::string& json) { return Tokenizer::from_json(json); }, "json"_a)
       .def(

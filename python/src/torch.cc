@@ -131,7 +131,7 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle d_
 }  // namespace
 
 void bind_torch(nb::module_& m) {
-  nb::class_<TorchCall>(m, "TorchCall", "What a backward needs of its forward.");
+  nb::class_<TorchCall>(m, "TorchCall", "State saved by a forward for its backward.");
   m.def("torch_forward", &torch_forward, "query"_a, "key"_a, "value"_a, "keep"_a = nb::none(),
         "bias"_a = nb::none(), "causal"_a = false, "scale"_a = nb::none(), "dropout_p"_a = 0.0, "seed"_a = 0,
         "needs_grad"_a = false, "threads"_a = 1, "return_lse"_a = false, "mask"_a = nb::none(),

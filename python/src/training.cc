@@ -32,12 +32,12 @@ optim::ParameterList to_parameters(nb::handle object) {
 
 void bind_optimizers(nb::module_& m) {
   using optim::Optimizer;
-  nb::class_<Optimizer>(m, "Optimizer", "What all optimisers share.")
+  nb::class_<Optimizer>(m, "Optimizer", "Base class of optimisers.")
       .def("step", &Optimizer::step, nb::call_guard<Unlocked>(),
-           "Updates every parameter that has a gradient; the gradients stay.")
-      .def("zero_grad", &Optimizer::zero_grad, "Forgets the gradients.")
+           "Updates every parameter that has a gradient; gradients are kept.")
+      .def("zero_grad", &Optimizer::zero_grad, "Clears the gradients.")
       .def("grad_norm", &Optimizer::grad_norm,
-           "Norm over all gradients; NumericError naming one with NaN or Inf.")
+           "Norm of all gradients; NumericError names one with NaN or Inf.")
       .def("clip_grad_norm", &Optimizer::clip_grad_norm, "max_norm"_a,
            "Makes the next step() use gradients * min(1, max_norm / norm) and returns the norm.")
       .def_prop_rw("lr", &Optimizer::lr, &Optimizer::set_lr)
@@ -88,7 +88,8 @@ void bind_optimizers(nb::module_& m) {
       },
       "step"_a, nb::kw_only(), "kind"_a = "constant", "lr"_a = 1e-3, "warmup_steps"_a = 0,
       "total_steps"_a = 0, "final_ratio"_a = 0.0, "embed_dim"_a = 0, "decay_share"_a = 0.2,
-      "The rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule with linear "
+      "The learning rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule "
+      "with linear "
       "warm-up.");
 }
 
@@ -96,7 +97,7 @@ void bind_files(nb::module_& m) {
   m.def(
       "load_safetensors",
       [](const Path& path) { return to_dict(unlocked([&] { return io::load_safetensors(path); })); },
-      "path"_a, "The tensors of a .safetensors file, an index, or a folder, by name.");
+      "path"_a, "The tensors of a .safetensors file, an index or a folder, by name.");
   m.def(
       "save_safetensors",
       [](const Path& path, nb::handle tensors, const io::Metadata& metadata) {

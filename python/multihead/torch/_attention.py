@@ -28,7 +28,7 @@ _NO_SECOND_DERIVATIVE = (
 
 
 class _NoSecondDerivative(torch.autograd.Function):
-    """The gradients, tied to what they were computed from so that differentiating them is refused by name."""
+    """The gradients, connected to their inputs so that double backward is refused by name."""
 
     @staticmethod
     def forward(ctx, count, *tensors):
@@ -71,8 +71,8 @@ class _Attention(torch.autograd.Function):
 
 
 def _gradients(call, saved, captured, wanted, grad, d_lse):
-    """Of query, key, value, bias and what was captured, None where not wanted; `grad` and `d_lse` as autograd gives
-    them."""
+    """Gradients of query, key, value, bias and captured tensors, None where not required; `grad` and `d_lse` come from
+    autograd."""
     if not (is_plain(grad) and (d_lse is None or is_plain(d_lse))):
         batch = _torch_guards.unbatch((grad, d_lse))
         if batch is not None:
@@ -100,10 +100,10 @@ is_autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 
 
 def attend(query, key, value, bias, options, captured=()):
-    """The kernel on 4-D tensors, recorded by autograd if somebody wants a gradient.
+    """Runs the kernel on 4-D tensors, recorded by autograd if a gradient is required.
 
-    `options`: keep, causal, scale, dropout_p, seed and what may follow them, see torch_forward in torch.cc.
-    `captured`: tensors of a traced score function that get gradients, too.
+    `options`: keep, causal, scale, dropout_p, seed and further ones, see torch_forward in torch.cc.
+    `captured`: tensors of a traced score function that also get gradients.
     """
     if _is_grad_enabled() and (
         query.requires_grad
@@ -121,12 +121,12 @@ def attend(query, key, value, bias, options, captured=()):
 
 
 def new_seed():
-    """A seed from PyTorch's generator, so that torch.manual_seed() decides the dropout."""
+    """A seed from PyTorch's generator, so that torch.manual_seed() determines the dropout."""
     return int(torch.randint(_max_seed, (), device="cpu"))
 
 
 def autocast(*tensors):
-    """What torch.autocast("cpu") makes of attention's arguments: its dtype for all floating ones but float64."""
+    """Casts attention's arguments as torch.autocast("cpu") does: all floating ones but float64."""
     if not is_autocast():
         return tensors
     dtype = torch.get_autocast_dtype("cpu")
@@ -162,7 +162,7 @@ def _heads(tensor):
 
 
 def _share_heads(query, key, value, enable_gqa):
-    """Query, key and value with heads that the kernel knows: as many, or fewer of key and value than of query."""
+    """Query, key and value with matching heads, or fewer key and value heads."""
     heads, key_heads, value_heads = map(_heads, (query, key, value))
     if enable_gqa:
         if min(query.dim(), key.dim(), value.dim()) < 3:
@@ -213,14 +213,14 @@ def scaled_dot_product_attention(
 ):
     """torch.nn.functional.scaled_dot_product_attention on the CPU, in O(L) memory forward and backward.
 
-    Same arguments and meaning as PyTorch's: a bool mask says what may be attended to, a float mask is added,
-    is_causal aligns the diagonal at the top left, dropout acts whenever dropout_p > 0, and enable_gqa lets query head
-    h use key head h // (Hq / Hkv). Rows without any allowed key give zeros. torch.autocast("cpu") acts as on PyTorch's.
+    Same arguments and semantics as PyTorch's: a bool mask is True where attention is allowed, a float mask is added,
+    is_causal aligns the diagonal at the top left, dropout is active whenever dropout_p > 0, and enable_gqa lets query head
+    h use key head h // (Hq / Hkv). Fully masked rows give zeros. torch.autocast("cpu") works as with PyTorch's.
 
     Shapes    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev) -> (N, ..., Hq, L, Ev)
     Dtypes    float32, float64, bfloat16, float16
-    Gradient  query, key, value and a float attn_mask; no second derivative
-    Raises    TypeError, ValueError: not on the CPU, sparse, quantized, shapes that do not fit
+    Gradient  query, key, value and a float attn_mask; no double backward
+    Raises    TypeError, ValueError: not on the CPU, sparse, quantized, mismatched shapes
     """
     if not _is_quiet():
         refuse_tracers(_WHO)
@@ -237,7 +237,7 @@ def scaled_dot_product_attention(
 
 
 def is_ours(query, key, value, attn_mask):
-    """Whether plain_attention() takes them."""
+    """Whether plain_attention() accepts them."""
     return (
         are_plain(query, key, value)
         and (dtype := query.dtype) in _DTYPES
@@ -247,7 +247,7 @@ def is_ours(query, key, value, attn_mask):
 
 
 def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
-    """scaled_dot_product_attention of tensors for which is_ours() holds."""
+    """scaled_dot_product_attention of tensors accepted by is_ours()."""
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"{_WHO}: dropout_p must be in [0, 1], got {dropout_p}")
     if scale is not None and scale != scale:

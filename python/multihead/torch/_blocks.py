@@ -1,4 +1,4 @@
-"""What the blocks of PyTorch's BlockMask say, against what its function says."""
+"""Checks the blocks of PyTorch's BlockMask against its function."""
 
 import torch
 
@@ -15,10 +15,10 @@ def _listed(counts, indices, columns):
 
 
 def check_blocks(who, block_mask, program, query, checked):
-    """The lengths a BlockMask was made for. Refuses one whose blocks mean more than its function.
+    """The lengths of a BlockMask. Refuses one whose blocks disagree with its function.
 
-    PyTorch's compiled attention leaves out blocks that are not listed and takes full ones without asking the function;
-    its eager one asks the function alone. Here they must agree.
+    PyTorch's compiled attention skips unlisted blocks and runs full ones without the function; its eager attention uses
+    only the function. Here they must agree.
     """
     rows, columns = block_mask.BLOCK_SIZE
     if rows == columns == _WHOLE:
@@ -44,7 +44,7 @@ def check_blocks(who, block_mask, program, query, checked):
         said = "listed as full, but mask_mod excludes" if is_full else "not listed, but mask_mod allows"
         raise ValueError(
             f"{who}: block ({i}, {j}) of head {h} in sample {b} of block_mask is {said} pairs of it. PyTorch's eager "
-            "attention would follow mask_mod, its compiled one the blocks: say in mask_mod what is meant, for example "
+            "attention would follow mask_mod, its compiled one the blocks: put the blocks into mask_mod, for example "
             "with blocks[q_idx // 128, kv_idx // 128]"
         )
     checked[block_mask] = key

@@ -1,4 +1,4 @@
-"""Between torch.nn modules and multihead.nn modules: weights have the same names."""
+"""Converts between torch.nn and multihead.nn modules, whose weights have the same names."""
 
 import torch
 
@@ -60,7 +60,7 @@ def _stack_options(module, cross):
 
 
 def _state(module):
-    """PyTorch's names, with separate projections under ours."""
+    """PyTorch's names, with separate projections renamed to ours."""
     state = {}
     for name, tensor in module.state_dict().items():
         tensor = tensor.detach()
@@ -77,7 +77,7 @@ def _state(module):
 def from_torch(module):
     """The multihead.nn module with the weights of a torch.nn one (copied).
 
-    Takes Linear, Embedding, LayerNorm, RMSNorm, MultiheadAttention, TransformerEncoderLayer,
+    Accepts Linear, Embedding, LayerNorm, RMSNorm, MultiheadAttention, TransformerEncoderLayer,
     TransformerDecoderLayer, TransformerEncoder, TransformerDecoder and Transformer. multihead's modules are always
     batch-first.
     """

@@ -1,4 +1,4 @@
-"""flex_attention on the CPU: user score and mask functions, forward and backward, without a compiler."""
+"""flex_attention on the CPU: custom score and mask functions, forward and backward, without a compiler."""
 
 import types
 import weakref
@@ -26,7 +26,7 @@ class _Tracing(TorchFunctionMode):
 
 
 class BlockMask:
-    """Which pairs may meet: a traced mask function. Blocks are classified when the kernel meets them."""
+    """A traced mask function. Blocks are classified when the kernel reaches them."""
 
     def __init__(self, mask_mod, shape=(None, None, None, None)):
         self.mask_mod = mask_mod
@@ -52,8 +52,8 @@ def create_block_mask(
 ):
     """As torch.nn.attention.flex_attention.create_block_mask: mask_mod(b, h, q_idx, kv_idx) -> bool.
 
-    Nothing is materialised: empty or full blocks are found by interval arithmetic. Lengths that are given must be those
-    of the call, as in PyTorch; None takes any. BLOCK_SIZE and what follows it change nothing here.
+    Nothing is materialised: empty or full blocks are found by interval arithmetic. Given lengths must be those of the
+    call, as in PyTorch; None accepts any. BLOCK_SIZE and later arguments are ignored.
     """
     if torch.device(device).type != "cpu":
         raise ValueError(f"create_block_mask: device must be cpu, got {device}")
@@ -68,7 +68,7 @@ def _is_fixed(value):
 
 
 def _cached(function):
-    """The function if it captures nothing that can change, else None: others are traced at every call."""
+    """The function if its captures cannot change, else None: others are traced at every call."""
     if not isinstance(function, types.FunctionType) or function.__closure__ or function.__defaults__:
         return None
     scope = function.__globals__
@@ -78,7 +78,7 @@ def _cached(function):
 
 
 def _score_program(score_mod, dtype):
-    """The traced function, and the captured tensors that want a gradient."""
+    """The traced function, and the captured tensors that require a gradient."""
     score = "f64" if dtype is torch.float64 else "f32"
     gradients = torch.is_grad_enabled()
     key = _cached(score_mod)
@@ -116,13 +116,13 @@ def _as_mask(block_mask, query, key):
 
 
 def _auxiliary(return_lse, return_aux):
-    """Whether the log-sum-exp is wanted, and whether it goes into an AuxOutput."""
+    """Whether to return the log-sum-exp, and whether in an AuxOutput."""
     if return_aux is None:
         return return_lse, False
     if return_lse:
         raise ValueError(f"{_WHO}: return_lse and return_aux exclude each other")
     if getattr(return_aux, "max_scores", False):
-        raise ValueError(f"{_WHO}: return_aux: max_scores is not kept by the kernel; ask for lse alone")
+        raise ValueError(f"{_WHO}: return_aux: the kernel does not keep max_scores; request lse only")
     return bool(return_aux.lse), True
 
 
@@ -151,10 +151,10 @@ def flex_attention(
 ):
     """torch.nn.attention.flex_attention.flex_attention on the CPU, forward and backward, in O(L) memory.
 
-    `score_mod(score, b, h, q_idx, kv_idx) -> score` and the mask function are traced once into an expression that the
-    kernel evaluates on blocks of 8 x 64 scores: element-wise torch functions with PyTorch's element types, and captured
-    tensors indexed down to one number or a short vector. An operation that is not known exactly raises TypeError, and
-    so does control flow on traced values. kernel_options change nothing here.
+    `score_mod(score, b, h, q_idx, kv_idx) -> score` and the mask function are traced once into a program that the
+    kernel evaluates on blocks of 8 x 64 scores: elementwise torch functions with PyTorch's dtypes, and captured tensors
+    indexed down to a scalar or a short vector. An unsupported operation raises TypeError, and so does control flow on
+    traced values. kernel_options are ignored.
 
     Shapes    query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev) -> (B, Hq, L, Ev); lse (B, Hq, L)
     Gradient  query, key, value and captured tensors, from the output and from lse

@@ -1,4 +1,4 @@
-"""Puts multihead's attention under PyTorch's, for the duration of a with block."""
+"""Replaces PyTorch's attention by multihead's inside a with block."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ _is_compiling, _tracing_state = torch.compiler.is_compiling, torch._C._get_traci
 
 
 class Patch:
-    """What happened inside a patch() block."""
+    """The call counts of a patch() block."""
 
     def __init__(self):
         self.calls = 0
@@ -36,7 +36,7 @@ class Patch:
 
 
 def _why_not(tensors):
-    """Why PyTorch must do a call with these tensors itself."""
+    """Why a call with these tensors is left to PyTorch."""
     reasons = (_torch_guards.why_not(tensor) for tensor in tensors if tensor is not None)
     return next((why for why in reasons if why is not None), f"dtype {tensors[0].dtype}")
 
@@ -94,12 +94,12 @@ torch.jit._builtins._register_builtin(_patched, "aten::scaled_dot_product_attent
 
 
 def _set_fast_path():
-    """The fused inference path of these modules has an attention of its own, and is the only one for nested tensors."""
+    """The fused inference path of these modules has its own attention and is the only one for nested tensors."""
     torch.backends.mha.set_fastpath_enabled(_fast_path and (not _blocks or _nested_calls > 0))
 
 
 def _call_module(module, *args, **kwargs):
-    """nn.Module.__call__ that counts what never asks for scaled_dot_product_attention, and has PyTorch's fused path
+    """nn.Module.__call__ that counts calls that bypass scaled_dot_product_attention, and keeps PyTorch's fused path
     for nested tensors."""
     global _nested_calls
     call = torch.nn.Module.__call__
@@ -163,12 +163,12 @@ def patch(*, always=False):
     """Makes torch.nn.functional.scaled_dot_product_attention, and with it nn.MultiheadAttention, nn.Transformer* and
     Hugging Face models (attn_implementation="sdpa"), use multihead's attention for CPU tensors.
 
-    Tensors elsewhere, nested ones, subclasses, whatever is traced or transformed are left to PyTorch, and so are calls
-    without dropout that are too small to gain (queries * keys * width of all heads and samples below 2^19 with a
-    gradient, 2^16 without), unless `always`. The object that the block gets counts both: `with patch() as p: …;
-    print(p)`. The patch is process-wide while a block runs; blocks may nest, overlap and run in several threads, and
-    the newest counts. The fused inference path of nn.MultiheadAttention and nn.TransformerEncoder, which has its own
-    attention, is off meanwhile, but for nested tensors.
+    Tensors on other devices, nested tensors, subclasses and traced or transformed calls are left to PyTorch, and so are
+    small calls without dropout (queries * keys * width over all heads and samples below 2^19 with a gradient, 2^16
+    without), unless `always`. The context object counts both: `with patch() as p: …; print(p)`. The patch is
+    process-wide while a block runs; blocks may nest, overlap and run in several threads, and the newest one counts.
+    The fused inference path of nn.MultiheadAttention and nn.TransformerEncoder, which has its own attention, is
+    disabled meanwhile, except for nested tensors.
     """
     block = (Patch(), always)
     _begin(block)
