@@ -68,7 +68,7 @@ void Tape::backward(const Tensor& loss, Tensor seed) {
     return std::find(node.outputs.begin(), node.outputs.end(), slot) != node.outputs.end();
   });
   MH_CHECK(recorded || slot->leaf, ValueError,
-           "backward: the loss was not recorded by this tape, or backward() has run and forgotten it");
+           "backward: the loss was not recorded by this tape, or backward() has already consumed it");
   if (!seed.defined()) {
     MH_CHECK(loss.numel() == 1, ShapeError, "backward: a loss of shape ", loss.shape(), " needs a seed");
     seed = Tensor::ones(loss.shape(), loss.dtype());

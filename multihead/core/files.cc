@@ -311,7 +311,7 @@ const char* foreign_lock(int descriptor) {
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return node_name(node_of(status));
   if (status.st_nlink > 1) return "a file with a second name (a hard link)";
-  return lock_content(lock_text(descriptor)).ours ? nullptr : "a file of somebody else";
+  return lock_content(lock_text(descriptor)).ours ? nullptr : "a foreign file";
 }
 
 }  // namespace

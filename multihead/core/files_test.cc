@@ -316,8 +316,8 @@ TEST(FilesTest, LockErrorsAreNamed) {
 TEST(FilesTest, ALockFileOfSomebodyElseIsNeitherWrittenNorRemoved) {
   using Make = std::function<void(const std::string&)>;
   const std::vector<std::pair<const char*, Make>> table = {
-      {"a file of somebody else", [](const std::string& path) { put(path, "precious"); }},
-      {"a file of somebody else", [](const std::string& path) { put(path, "12 monkeys\n"); }},
+      {"a foreign file", [](const std::string& path) { put(path, "precious"); }},
+      {"a foreign file", [](const std::string& path) { put(path, "12 monkeys\n"); }},
       {"a file with a second name (a hard link)",
        [](const std::string& path) {
          put(path + "-outside", "12\n");

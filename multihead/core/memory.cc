@@ -101,8 +101,9 @@ int64_t available_memory(const std::string& root) {
 
 void check_memory(double bytes, std::string_view who, std::string_view advice) {
   const int64_t left = available_memory();
-  MH_CHECK(bytes <= static_cast<double>(left), MemoryError, who, " takes ", bytes_text(bytes), ", but ",
-           bytes_text(static_cast<double>(left)), " of memory are left", advice.empty() ? "" : "; ", advice);
+  MH_CHECK(bytes <= static_cast<double>(left), MemoryError, who, " needs ", bytes_text(bytes), ", but only ",
+           bytes_text(static_cast<double>(left)), " of memory are available", advice.empty() ? "" : "; ",
+           advice);
 }
 
 }  // namespace multihead

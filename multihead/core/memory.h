@@ -23,7 +23,7 @@ class MemoryError : public std::bad_alloc {
 /// less, what its control groups allow. The largest number if unknown. `root` prefixes /proc and /sys.
 int64_t available_memory(const std::string& root = "");
 
-/// Throws MemoryError "<who> takes 19.1 TB, but 21.2 GB of memory are left; <advice>".
+/// Throws MemoryError "<who> needs 19.1 TB, but only 21.2 GB of memory are available; <advice>".
 void check_memory(double bytes, std::string_view who, std::string_view advice = "");
 
 }  // namespace multihead

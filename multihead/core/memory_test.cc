@@ -83,15 +83,15 @@ TEST(AvailableMemoryTest, RefusalsNameBothNumbers) {
   EXPECT_GT(available_memory(), 0);
   EXPECT_NO_THROW(check_memory(4096, "test: a page"));
   EXPECT_THAT([] { check_memory(1.25e18, "test: the moon", "try a smaller one"); },
-              ThrowsMessage<MemoryError>(AllOf(HasSubstr("test: the moon takes 1.3 EB, but "),
-                                               HasSubstr("B of memory are left; try a smaller one"))));
+              ThrowsMessage<MemoryError>(AllOf(HasSubstr("test: the moon needs 1.3 EB, but only "),
+                                               HasSubstr("B of memory are available; try a smaller one"))));
 }
 
 TEST(AvailableMemoryTest, ATensorBeyondIt) {
   if (available_memory() == kUnknown) GTEST_SKIP() << "this system does not say";
   const MemoryStats before = memory_stats();
   EXPECT_THAT([] { Storage(size_t{1} << 47); },
-              ThrowsMessage<MemoryError>(HasSubstr("tensor: a block takes 140.7 TB")));
+              ThrowsMessage<MemoryError>(HasSubstr("tensor: a block needs 140.7 TB")));
   EXPECT_EQ(memory_stats().live_bytes, before.live_bytes);
   EXPECT_EQ(memory_stats().peak_bytes, before.peak_bytes);
 }

@@ -88,9 +88,8 @@ void copy_runs(const Tensor& to, const Tensor& from) {
 }  // namespace
 
 Tensor::Impl& Tensor::impl() const {
-  MH_CHECK(
-      impl_ != nullptr, ValueError,
-      "tensor: used, but undefined: nothing was put into it (an absent bias, a gradient before backward())");
+  MH_CHECK(impl_ != nullptr, ValueError,
+           "tensor: undefined (such as an absent bias, or a gradient before backward())");
   return *impl_;
 }
 

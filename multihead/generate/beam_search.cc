@@ -124,7 +124,7 @@ class Search {
       const std::span<float> scores(rows + static_cast<int64_t>(b) * vocabulary_,
                                     static_cast<size_t>(vocabulary_));
       // One NaN among the logits makes all of them NaN.
-      MH_CHECK(!std::isnan(scores[0]), ValueError, "beam search: the model's output is not a number");
+      MH_CHECK(!std::isnan(scores[0]), ValueError, "beam search: the model's output is not finite");
       apply_rules(options_, {sentence.open[b].tokens, prefix_of(sentence), eos_, length >= max_length_},
                   scores);
       if (options_.sample) {

@@ -19,8 +19,8 @@ using Refused = std::vector<std::pair<const char*, bool>>;
 
 void refuse(const GenerationConfig& c, const Refused& list, const char* who) {
   for (const auto& [key, asked] : list) {
-    MH_CHECK(!asked, FormatError, c.source, ": \"", key, "\" asks for what ", who,
-             " does not have; without the key it runs");
+    MH_CHECK(!asked, FormatError, c.source, ": \"", key, "\" is not supported by ", who,
+             "; remove the key to run without it");
   }
 }
 

@@ -33,7 +33,7 @@ std::vector<int32_t> ranked(const std::vector<float>& logits, size_t limit) {
     if (logits[i] > kExcluded) tokens.push_back(static_cast<int32_t>(i));  // false for NaN, too
   }
   MH_CHECK(!tokens.empty(), ValueError,
-           "sampling: no token has a finite logit; the model's output is not a number");
+           "sampling: no token has a finite logit; the model's output is not finite");
   const auto more_likely = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;

@@ -110,7 +110,7 @@ std::optional<CheckpointInfo> newest_checkpoint(const std::string& folder, OnDam
     checkpoints.pop_back();
   if (checkpoints.empty()) return std::nullopt;
   MH_CHECK(checkpoints.back().problem.empty(), FormatError, "checkpoint ",
-           quote(checkpoints.back().path, 400), " is damaged: ", checkpoints.back().problem);
+           quote(checkpoints.back().path, 400), " is corrupt: ", checkpoints.back().problem);
   return checkpoints.back();
 }
 

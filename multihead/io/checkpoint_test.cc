@@ -127,8 +127,8 @@ TEST(CheckpointTest, NothingOfSomebodyElseIsReplacedOrRemoved) {
   const std::vector<std::pair<const char*, Make>> table = {
       {"was not written by multihead", inside("pytorch_model.bin", "weights")},
       {"was not written by multihead", [](auto& path) { fs::create_directory(path); }},
-      {"cannot be told to be multihead's", inside("manifest.json", "{}")},
-      {"cannot be told to be multihead's", inside("manifest.json", "")},
+      {"cannot be identified as multihead's", inside("manifest.json", "{}")},
+      {"cannot be identified as multihead's", inside("manifest.json", "")},
       {"is a file, not a folder", [](auto& path) { std::ofstream(path) << "mine"; }},
       {"is a pipe, not a folder", [](auto& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }},
       {"is a symbolic link, not a folder",
@@ -199,7 +199,7 @@ TEST(CheckpointTest, DamageIsAnErrorUnlessFallingBackIsAskedFor) {
   file.put('\x55');
   file.close();
   EXPECT_THAT(message_of<FormatError>([&] { load_checkpoint(folder / "checkpoint-2"); }),
-              HasSubstr("checkpoint-2/optimizer.safetensors\" is damaged"));
+              HasSubstr("checkpoint-2/optimizer.safetensors\" is corrupt"));
   EXPECT_EQ(newest_checkpoint(folder.path(), OnDamage::fall_back)->step, 1);
   fs::remove(folder / "checkpoint-3/model.safetensors");
   EXPECT_THAT(message_of<FormatError>([&] { newest_checkpoint(folder.path()); }),

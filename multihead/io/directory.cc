@@ -204,7 +204,7 @@ std::string foreign_directory(const std::string& path, const std::string& run) {
     const std::string theirs = read_manifest(path).run;
     return theirs == run ? "" : theirs.empty() ? "belongs to no run" : "belongs to another run";
   } catch (const FormatError& error) {
-    return concat("cannot be told to be multihead's: ", error.what());
+    return concat("cannot be identified as multihead's: ", error.what());
   }
 }
 
@@ -214,7 +214,7 @@ Manifest read_manifest(const std::string& path) {
   try {
     return manifest_from_json(Json::parse(text));
   } catch (const FormatError& error) {
-    throw FormatError(concat("file ", quote(file, 400), " is damaged: ", error.what()));
+    throw FormatError(concat("file ", quote(file, 400), " is corrupt: ", error.what()));
   }
 }
 
@@ -226,7 +226,7 @@ void verify_directory(const std::string& path) {
   for (const ManifestEntry& entry : read_manifest(path).files) {
     const FileReader file = open_listed(path, entry);
     MH_CHECK(checksum_of(file) == entry.checksum, FormatError, "file ", quote(file.path(), 400),
-             " is damaged: its checksum is not the one in the manifest");
+             " is corrupt: its checksum does not match the manifest");
   }
 }
 

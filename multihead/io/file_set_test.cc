@@ -169,7 +169,7 @@ TEST(FileSetTest, NothingOfSomebodyElseIsReplacedOrRemoved) {
       {"\"config.json\" is a pipe",
        [](auto& m) { ASSERT_EQ(::mkfifo((m + "/config.json").c_str(), 0600), 0); }},
       {"\"model.safetensors\" is a folder", [](auto& m) { fs::create_directory(m + "/model.safetensors"); }},
-      {"its .lock is a file of somebody else", [](auto& m) { put(m + "/.lock", "mine"); }},
+      {"its .lock is a foreign file", [](auto& m) { put(m + "/.lock", "mine"); }},
       {"\"config.json\" was not written", [](auto& m) {
          put(m + "/.lock", "");
          put(m + "/config.json", "{}");

@@ -71,7 +71,7 @@ TEST(SafetensorsTest, MoreThanMemoryHasLeft) {
   fs::resize_file(path, 8 + size + kRows * 32768, error);
   if (!error) {
     EXPECT_THAT([&] { load_safetensors(path.string()); },
-                testing::ThrowsMessage<MemoryError>(HasSubstr("loading its tensors takes 8.2 TB")));
+                testing::ThrowsMessage<MemoryError>(HasSubstr("loading its tensors needs 8.2 TB")));
   }
   fs::remove(path);
   if (error) GTEST_SKIP() << "no file of 8 TB here: " << error.message();

@@ -113,7 +113,7 @@ TEST(ConfigKeysTest, KeysWithOneMeaningMustHaveIt) {
               HasSubstr("another name of \"encoder_layers\""));
   EXPECT_THAT(config_error("marian", "forced_eos_token_id", 5), HasSubstr("must equal eos_token_id"));
   EXPECT_EQ(config_error("marian", "forced_eos_token_id", Json()), "accepted");
-  EXPECT_THAT(config_error("marian", "model_type", "t5"), HasSubstr("is \"t5\", which is not read"));
+  EXPECT_THAT(config_error("marian", "model_type", "t5"), HasSubstr("is \"t5\", which is not supported"));
   EXPECT_THAT(config_error("marian", "model_type", "qwen3"), HasSubstr("is \"qwen3\", a language model"));
 }
 
@@ -172,7 +172,7 @@ TEST(ConfigKeysTest, BuffersAndCopiesAreCheckedNotRefused) {
   EXPECT_EQ(with(buffer, frequencies.to(Dtype::bf16)), "accepted");
   Tensor other = frequencies.clone();
   other.data<float>()[1] *= 1.01f;
-  EXPECT_THAT(with(buffer, other), HasSubstr("inv_freq is not what the config says"));
+  EXPECT_THAT(with(buffer, other), HasSubstr("inv_freq does not match the config"));
   const Tensor embedding = weights.at("model.embed_tokens.weight");
   EXPECT_EQ(with("lm_head.weight", embedding), "accepted");
   Tensor untied = embedding.clone();

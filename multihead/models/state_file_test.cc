@@ -99,7 +99,7 @@ TEST_F(StateFileTest, ACapacityInAFileTakesNoMemory) {
   }
   const int64_t endless = int64_t{1} << 50;
   refused([&] { load_state(path_, model, endless); },
-          "of memory are left; give load_state a smaller capacity");
+          "of memory are available; give load_state a smaller capacity");
   Seq2Seq seq2seq = translator(2, 3, 12);
   save_state(path_, seq2seq.start({Tensor::of<int32_t>({1, 2}, Tokens{3, 4}), {}}, 5), seq2seq);
   const io::SafetensorsFile pair(path_);

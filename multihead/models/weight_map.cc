@@ -79,7 +79,7 @@ ExtraTensor repeated_tensor(const std::string& suffix, const std::string& of,
             const std::string original = found_name(file, of, optional_prefix);
             if (original.empty() || file.is_repeated(name, original)) return {};
             return concat("differs from ", original,
-                          ", which tie_word_embeddings says it is; write false there if it is not");
+                          ", but tie_word_embeddings is true; set it to false if they are not tied");
           }};
 }
 
@@ -97,7 +97,7 @@ ExtraTensor constant_tensor(const std::string& suffix, const Constants& expected
               if (got.size() == want.size() && std::equal(got.begin(), got.end(), want.begin(), close))
                 return {};
             }
-            return "is not what the config says";
+            return "does not match the config";
           }};
 }
 
@@ -109,10 +109,11 @@ io::SafetensorsFile open_weights(const std::string& path, const char* loader) {
       !holds("model.safetensors.index.json")) {
     for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
                               "flax_model.msgpack", "adapter_model.safetensors"}) {
-      MH_CHECK(!holds(other), FormatError, path, ": holds its weights as ", other,
-               ", which is not read; convert them once with transformers: python3 -c \"import transformers; "
-               "transformers.",
-               loader, ".from_pretrained('DIR').save_pretrained('DIR')\"");
+      MH_CHECK(
+          !holds(other), FormatError, path, ": holds its weights as ", other,
+          ", which is not supported; convert them once with transformers: python3 -c \"import transformers; "
+          "transformers.",
+          loader, ".from_pretrained('DIR').save_pretrained('DIR')\"");
     }
   }
   return io::SafetensorsFile(path);

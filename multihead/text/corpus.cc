@@ -40,7 +40,7 @@ std::string read_text(const std::filesystem::path& path, const ReadOptions& opti
   }
   if (text.starts_with("\xEF\xBB\xBF")) {
     text.erase(0, 3);
-    MH_CHECK(!text.empty(), FormatError, name, ": the file is empty but for a byte order mark");
+    MH_CHECK(!text.empty(), FormatError, name, ": the file is empty except for a byte order mark");
   }
   return text;
 }

@@ -34,7 +34,7 @@ void check_header(const Header& header, uint64_t file_size, const std::string& n
   MH_CHECK(header.version == kVersion, FormatError, name, ": version ", header.version,
            " of the token file format; this program knows version ", kVersion);
   MH_CHECK(header_checksum(header) == header.header_checksum, FormatError, name,
-           ": the header (bytes 0 to 63) is damaged: wrong checksum");
+           ": the header (bytes 0 to 63) is corrupt: wrong checksum");
   MH_CHECK(header.width == 2 || header.width == 4, FormatError, name,
            ": bytes per token must be 2 or 4, got ", header.width);
   MH_CHECK(header.vocab_size >= 1 && header.vocab_size < INT32_MAX, FormatError, name,
@@ -101,7 +101,7 @@ void verify_checksum(const FileReader& file, const Header& header) {
     sum.update(piece.data(), piece.size());
   }
   MH_CHECK(sum.value() == header.checksum, FormatError, file.path(),
-           ": the tokens are damaged: wrong checksum");
+           ": the tokens are corrupt: wrong checksum");
 }
 
 void verify_range(const TokenView& tokens, const Header& header, const std::string& name) {

@@ -82,7 +82,7 @@ class Reader {
   }
   [[noreturn]] void unsupported(const std::string& where, const std::string& what) const {
     fail(where, ": ", what.size() > 200 ? what.substr(0, 200) + "..." : what,
-         " is not supported; understood are byte-level BPE and this library's character tokenizers");
+         " is not supported; supported are byte-level BPE and this library's character tokenizers");
   }
 
   /// The member `key`, or nullptr where it is missing or null.
@@ -154,7 +154,7 @@ class Reader {
       if (id < next)
         fail("id ", id, " is given to both ", quote(model_.tokens.back()), " and ", quote(token));
       if (id > next)
-        fail("ids have a hole: no token has id ", next, ", the next is ", quote(token), " with ", id);
+        fail("ids have a gap: no token has id ", next, ", the next is ", quote(token), " with ", id);
       model_.tokens.emplace_back(token);
     }
     if (model_.tokens.empty()) fail("model.vocab is empty");
@@ -399,8 +399,8 @@ void explain_missing(const std::filesystem::path& folder) {
   if (holds("tokenizer.json")) return;
   for (const char* file : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm"}) {
     MH_CHECK(!holds(file), FormatError, folder.string(), ": has no tokenizer.json but ", file,
-             ", a SentencePiece model, which is not read; the model itself takes token ids "
-             "(LanguageModel.load or Seq2Seq.load in Python), which sentencepiece or transformers can make");
+             ", a SentencePiece model, which is not supported; the model itself takes token ids "
+             "(LanguageModel.load or Seq2Seq.load in Python) from sentencepiece or transformers");
   }
   MH_CHECK(!holds("vocab.json"), FormatError, folder.string(),
            ": has no tokenizer.json but vocab.json; write one with transformers: python3 -c \"import "

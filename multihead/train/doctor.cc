@@ -88,7 +88,7 @@ class Doctor {
       same = same && same_bits(rows(model_(alone), 0, 0, part), rows(together, b, 0, part));
     }
     r.passed = same;
-    r.detail = same ? "a row alone has the bits it has in a batch of longer rows"
+    r.detail = same ? "a row is bitwise equal alone and in a batch of longer rows"
                     : "a row depends on its neighbours";
   }
 
@@ -111,7 +111,7 @@ class Doctor {
       }
     }
     r.passed = same;
-    r.detail = same ? "token by token and in chunks of 5: the bits of the whole"
+    r.detail = same ? "token by token and in chunks of 5: bitwise equal to the whole"
                     : concat("logits differ by ", worst);
   }
 

@@ -70,8 +70,8 @@ class TranslatorDoctor {
     const double loss = model_.loss(source_, target_, labels_).item();
     const bool numbers = std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
     r.passed = numbers && std::isfinite(loss);
-    r.detail = concat("loss ", loss, " on random tokens, ",
-                      std::log(static_cast<double>(model_.config().target_vocab_size)), " would be guessing");
+    r.detail = concat("loss ", loss, " on random tokens (uniform guessing: ",
+                      std::log(static_cast<double>(model_.config().target_vocab_size)), ")");
   }
 
   void causality(CheckResult& r) {

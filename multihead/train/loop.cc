@@ -37,7 +37,7 @@ bool all_finite(const Tensor& x) {
              " holds NaN or Inf");
   }
   throw NumericError(concat("step ", step, ": the loss is ", loss,
-                            " although all weights are finite; the weights are those of the step before, ",
+                            " although all weights are finite; the weights are those of the previous step, ",
                             "try a lower learning rate"));
 }
 
@@ -219,7 +219,7 @@ void TrainLoop::step() {
     norm = options_.clip > 0 ? optimizer_.clip_grad_norm(options_.clip) : optimizer_.grad_norm();
   } catch (const NumericError& error) {
     throw NumericError(concat("step ", progress_.step, ": ", error.what(),
-                              "; the weights are those of the step before, try a lower learning rate"));
+                              "; the weights are those of the previous step, try a lower learning rate"));
   }
   optimizer_.step();
   ++progress_.step;

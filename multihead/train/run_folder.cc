@@ -99,7 +99,7 @@ RunFolder::RunFolder(std::string path, bool resume, bool overwrite) : path_(std:
   if (!found.empty()) checkpoint_ = found.back();
   MH_CHECK(checkpoint_ || node_at(io::join(path_, "config.json")) == Node::absent, ValueError,
            "train: ", path_,
-           " holds a model but no checkpoint to go on from; overwrite it or choose another folder");
+           " holds a model but no checkpoint to resume from; overwrite it or choose another folder");
 }
 
 void RunFolder::begin(Json record) {

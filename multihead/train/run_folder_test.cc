@@ -251,7 +251,7 @@ TEST_F(RunFolderTest, AFinishedModelIsNotTradedForARunWithoutACheckpoint) {
   EXPECT_THAT(message_of<ValueError>([&] { train_lm(root_ / "a", false, false); }),
               HasSubstr("holds a run without a checkpoint; resume it, overwrite it"));
   EXPECT_THAT(message_of<ValueError>([&] { train_lm(root_ / "a", true, false); }),
-              HasSubstr("holds a model but no checkpoint to go on from"));
+              HasSubstr("holds a model but no checkpoint to resume from"));
   EXPECT_EQ(model_in(root_ / "a"), "lm 4");
 }
 

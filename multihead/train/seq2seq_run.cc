@@ -272,7 +272,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   if (data.left_out > 0) {
     for (Observer* observer : run.observers) {
       observer->on_warning(concat(data.left_out, " of ", training.source.size(), " pairs are longer than ",
-                                  run.settings.max_tokens, " tokens and are left out (--max-tokens)"));
+                                  run.settings.max_tokens, " tokens and are skipped (--max-tokens)"));
     }
   }
   LoopOptions options = loop_options(run, folder, run.settings, run.settings.model.embed_dim);

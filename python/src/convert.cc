@@ -333,7 +333,7 @@ int64_t to_integer(nb::handle object, Argument argument) {
   const long long value = PyLong_AsLongLong(index.ptr());
   if (value == -1 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();
-    raise(PyExc_ValueError, prefix(argument) + " must be an integer of 64 bits, got one beyond");
+    raise(PyExc_ValueError, prefix(argument) + " must be an integer of 64 bits, got a larger one");
   }
   return value;
 }

@@ -63,7 +63,7 @@ void translate(const std::exception_ptr& pointer, void*) {
   } catch (const std::bad_alloc&) {
     PyErr_SetString(PyExc_MemoryError, "multihead: out of memory");
   } catch (const std::bad_cast&) {
-    PyErr_SetString(PyExc_TypeError, "multihead: a value has a type or a size that was not expected");
+    PyErr_SetString(PyExc_TypeError, "multihead: a value has an unexpected type or size");
   }
 }
 

@@ -26,7 +26,7 @@ class Keywords {
     try {
       return nb::cast<T>(value);
     } catch (nb::cast_error&) {
-      throw nb::type_error((std::string(who_) + ": " + name + " has a wrong type").c_str());
+      throw nb::type_error((std::string(who_) + ": " + name + " has the wrong type").c_str());
     }
   }
   int64_t need(const char* name) {

@@ -205,7 +205,7 @@ def test_scale_and_biases_of_layers(rng):
     assert soft < sharp
     labml = nn.TransformerLayer(embed_dim=16, num_heads=4, query_bias=False, key_bias=False)
     assert labml.self_attn.q_proj.bias is None and labml.self_attn.v_proj.bias is not None
-    with pytest.raises(TypeError, match="scale has a wrong type"):
+    with pytest.raises(TypeError, match="scale has the wrong type"):
         nn.TransformerLayer(embed_dim=16, num_heads=4, scale="soft")
 
 

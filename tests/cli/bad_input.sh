@@ -26,7 +26,7 @@ expect 2 '--lr needs a value, X' "${fresh[@]}" --data text.txt --lr
 expect 2 '--seed is given 2 times' "${fresh[@]}" --data text.txt --seed 1 --seed 2
 expect 2 'embed_dim 128 is not divisible by num_heads 3' "$multihead" train lm --data text.txt --out run --heads 3
 huge=(--layers 4000 --width 8192 --heads 8)
-takes='a model of [0-9]{13} weights, with gradients and optimizer takes .*TB, but .* are left; choose'
+takes='a model of [0-9]{13} weights, with gradients and optimizer needs .*TB, but only .* are available; choose'
 expect 4 "$takes" "$multihead" train lm --data text.txt --out run "${huge[@]}"
 expect 4 "$takes" "$multihead" bench train "${huge[@]}"
 expect 2 'context must be positive, got 0' "$multihead" train lm --data text.txt --out run --context 0

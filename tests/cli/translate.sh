@@ -46,7 +46,7 @@ expect 3 'a language model, which' "$multihead" translate "$data/hugging_face/gp
 expect 3 'nowhere' "$multihead" translate nowhere --text ab
 mkdir t5
 echo '{"model_type": "t5"}' >t5/config.json
-expect 3 'is "t5", which is not read' "$multihead" translate t5 --text ab
+expect 3 'is "t5", which is not supported' "$multihead" translate t5 --text ab
 # What a folder asks for is done, goes behind the flags, or is refused by name.
 cp -r run asks
 echo '{"num_beams": 1, "max_new_tokens": 2}' >asks/generation_config.json
@@ -56,7 +56,7 @@ echo '{"early_stopping": true}' >asks/generation_config.json
 expect 3 'early_stopping' "$multihead" translate asks --text ab
 rm asks/tokenizer.json
 touch asks/source.spm
-expect 3 'source.spm, a SentencePiece model, which is not read' "$multihead" translate asks --text ab
+expect 3 'source.spm, a SentencePiece model, which is not supported' "$multihead" translate asks --text ab
 mv asks/model.safetensors asks/pytorch_model.bin
 expect 3 'AutoModelForSeq2SeqLM.from_pretrained\(' "$multihead" translate asks --text ab
 

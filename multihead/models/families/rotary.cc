@@ -76,7 +76,7 @@ void read_rotary(io::ConfigReader& config, LanguageModelConfig& c) {
     const double own_base = rope->number_or("rope_theta", base, kPositive);
     const RotaryScaling scaling = read_scaling(*rope, c.context);
     if (read && (scaling != *read || own_base != c.rotary_base)) {
-      config.fail(key, "says something else than \"rope_parameters\"");
+      config.fail(key, "contradicts \"rope_parameters\"");
     }
     c.rotary_base = own_base;
     c.rotary_scaling = scaling;
