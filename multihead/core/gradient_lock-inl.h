@@ -1,4 +1,4 @@
-// Threads may share a parameter: what reads or adds to its gradient holds this lock.
+// Guards gradients of parameters shared between threads.
 #pragma once
 
 #include <mutex>

@@ -1,4 +1,4 @@
-// How the pool makes a thread, behind a pointer so that tests can refuse the n-th one.
+// Thread creation of the pool, behind a pointer so that tests can make the n-th one fail.
 #pragma once
 
 #include <functional>

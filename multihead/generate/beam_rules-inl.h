@@ -1,5 +1,4 @@
-// The options of a beam search: do they make sense, and what do they say about the next token. Internal to
-// generate.
+// Validating the options of a beam search and applying them to the next token. Internal to generate.
 #pragma once
 
 #include <limits>
@@ -11,21 +10,21 @@ namespace multihead::detail {
 
 inline constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-/// Throws ValueError naming the first option that makes no sense.
+/// Throws ValueError naming the first invalid option.
 void check_beam_options(const BeamOptions& options, size_t sentences);
 
-/// How many hypotheses of a sentence must end; as good as all of them where the patience has no end.
+/// Hypotheses per sentence that must finish; effectively all with unbounded patience.
 size_t hypotheses_wanted(const BeamOptions& options);
 
-/// Where a hypothesis stands.
+/// The state of a hypothesis.
 struct NextToken {
   std::span<const int32_t> tokens;  ///< so far
-  std::span<const int32_t> prefix;  ///< what it must begin with
+  std::span<const int32_t> prefix;  ///< required first tokens
   int32_t eos;
-  bool last;  ///< there is room for the end only
+  bool last;  ///< only the end token fits
 };
 
-/// Applies the options to the log-probabilities [V] of the token that comes next.
+/// Applies the options to the log-probabilities [V] of the next token.
 void apply_rules(const BeamOptions& options, const NextToken& next, std::span<float> scores);
 
 }  // namespace multihead::detail

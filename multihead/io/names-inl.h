@@ -1,4 +1,4 @@
-// Which strings from a file may be used as names.
+// Validation of names from files.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace multihead::io {
 
-/// UTF-8 without control characters: such a name cannot forge a line of a log or confuse a C interface.
+/// UTF-8 without control characters: cannot forge a log line or confuse a C interface.
 inline bool is_printable(std::string_view text, std::string_view also_allowed = "") {
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = decode_utf8(text, at);
@@ -19,7 +19,7 @@ inline bool is_printable(std::string_view text, std::string_view also_allowed = 
   return true;
 }
 
-/// No separators, no "." and "..": such a file name can never leave its folder.
+/// No separators, no "." and "..": such a name stays inside its folder.
 inline bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
          name.find_first_of("/\\") == std::string_view::npos && is_printable(name);

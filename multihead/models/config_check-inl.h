@@ -1,4 +1,4 @@
-// What the configs of all models are asked.
+// Config checks shared by all models.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace multihead::models {
 
-/// A number of things: so bounded that sums of a few of them, and the product of two, are numbers.
+/// A count, bounded so that sums of a few and products of two cannot overflow.
 inline void check_count(const char* field, int64_t value) {
   MH_CHECK(value > 0, ValueError, "config: ", field, " must be positive, got ", value);
   MH_CHECK(value <= int64_t{1} << 31, ValueError, "config: ", field, " must be at most 2^31, got ", value);
@@ -24,14 +24,14 @@ inline void check_positive_number(const char* field, double value) {
            value);
 }
 
-/// Throws ValueError for more weights than any machine holds, before memory is asked for.
+/// Throws ValueError for an impossible number of weights, before allocation.
 inline void check_weights(int64_t embeddings, int64_t layer, int64_t layers) {
   constexpr int64_t kMost = int64_t{1} << 42;
   MH_CHECK(embeddings <= kMost && layer <= kMost / layers, ValueError, "config: ", embeddings,
            " weights of embeddings and ", layer, " in each of ", layers, " layers are more than 2^42");
 }
 
-/// Throws MemoryError unless so many f32 weights fit into what is left.
+/// Throws MemoryError unless this many f32 weights fit into available memory.
 inline void check_weight_memory(int64_t weights) {
   check_memory(4.0 * static_cast<double>(weights), concat("model: ", weights, " weights"));
 }

@@ -1,5 +1,5 @@
-// A family's config.json as one table: what each key sets, what it must be, or that it changes nothing. A key
-// that no row names is refused, so that nothing that changes results is passed over. Internal to models.
+// A family's config.json as one table: what each key sets or must be, or that it has no effect. A key in no
+// row is refused, so that nothing that affects results is ignored. Internal to models.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace multihead::models::detail {
 template <class Config>
 struct ConfigKey {
   std::string name;
-  /// None: the key changes nothing here.
+  /// None: the key has no effect here.
   std::function<void(io::ConfigReader&, const std::string& key, Config&)> read = {};
   /// None: read only.
   std::function<void(const Config&, const std::string& key, Json&)> write = {};
@@ -143,7 +143,7 @@ struct Row {
   static Key only(Name name, const Json& value) {
     return {name, [=](Reader& r, Name key, Config&) { expect_value(r, key, value); }};
   }
-  /// transformers' other name for `original`: missing, or the same.
+  /// transformers' alias of `original`: missing or equal.
   static Key alias(Name name, const std::string& original) {
     return {name, [=](Reader& r, Name key, Config&) { expect_same(r, key, original); }};
   }
@@ -154,11 +154,11 @@ struct Row {
   }
 };
 
-/// Keys of every config.json of transformers that change no logits: names, labels, outputs, training, and
-/// what generation_config.json is asked about.
+/// Keys common to transformers' config.json files that do not affect logits: names, labels, outputs,
+/// training, generation.
 const std::vector<std::string>& neutral_keys();
 
-/// Keys of every config.json of transformers that have one meaning here.
+/// Keys common to transformers' config.json files that have one meaning here.
 const std::vector<std::pair<std::string, Json>>& required_values();
 
 /// Every row of the table.

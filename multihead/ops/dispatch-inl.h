@@ -1,4 +1,4 @@
-// What every op needs: the choice between f32 and f64, and rows in order.
+// Shared by all ops: dispatch on f32 and f64, row-major inputs.
 #pragma once
 
 #include <functional>
@@ -34,16 +34,15 @@ void dispatch_real(Dtype dtype, F&& f) {
 /// Row-major memory with x's elements (its own if possible), without gradient.
 Tensor dense(const Tensor& x);
 
-/// `gradient` in row-major memory of its own, to be overwritten: the same memory if nobody else holds it.
+/// `gradient` in row-major memory that may be overwritten: the same memory if not shared.
 Tensor reusable(Tensor gradient);
 
-/// An input kept for the backward: its elements or, if the op that made it offers to make it again, that
-/// offer.
+/// An input kept for the backward: its elements or, if its op can recompute it, the recipe.
 class Kept {
  public:
   Kept() = default;
   Kept(const Tensor& input, Tensor elements);
-  /// Without gradient. Once only.
+  /// Without gradient. Call once.
   Tensor take();
 
  private:

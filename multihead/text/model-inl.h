@@ -1,4 +1,4 @@
-// What a Tokenizer holds. Private to text/.
+// The data of a Tokenizer. Private to text/.
 #pragma once
 
 #include <array>
@@ -56,7 +56,7 @@ struct Tokenizer::Model {
   void finish();
 };
 
-/// Special tokens without doubles, roles first.
+/// Special tokens without duplicates, roles first.
 std::vector<std::string> all_tokens(const SpecialTokens& special);
 
 /// A token of a byte-level vocabulary as bytes; one with a character outside the byte alphabet stays as it

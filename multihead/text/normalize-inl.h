@@ -1,4 +1,4 @@
-// The Unicode normalisation forms, as Hugging Face's tokenizers compute them. Private to text/.
+// Unicode normalisation as in Hugging Face's tokenizers. Private to text/.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace multihead::text {
 
 enum class Normalizer : uint8_t { none, nfc, nfd, nfkc, nfkd };
 
-/// The text in a form (Unicode Standard Annex 15), or nothing where it is in it already by a quick look.
-/// Bytes that are no valid UTF-8 stay, and what is on either side of them does not meet.
+/// The normalised text (Unicode Standard Annex 15), or nothing if a quick check finds it normalised. Invalid
+/// bytes are kept and separate the text on either side.
 std::optional<std::string> normalized(Normalizer form, std::string_view text);
 
 }  // namespace multihead::text

@@ -1,7 +1,7 @@
 // Pre-tokenization: cutting text into the pieces that byte pairs are merged in. Private to text/.
 //
-// The regular expressions published with GPT-2 and Llama 3 are coded by hand: one pass, no back-tracking, so
-// time is linear on any input. A byte that is not valid UTF-8 counts as neither letter, number nor space.
+// The regular expressions published with GPT-2 and Llama 3 are hand-coded in one pass without backtracking,
+// so time is linear on any input. An invalid UTF-8 byte counts as neither letter, number nor space.
 #pragma once
 
 #include <span>

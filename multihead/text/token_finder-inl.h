@@ -1,5 +1,5 @@
-// Finds tokens that stand in a text as they are: Aho and Corasick's automaton, run from the text's end to its
-// beginning, so that it comes upon every token at its first byte. Private to text/.
+// Finds literal tokens in a text: an Aho-Corasick automaton run backwards, so that it reports every token at
+// its first byte. Private to text/.
 #pragma once
 
 #include <array>
@@ -9,13 +9,13 @@
 
 namespace multihead::text {
 
-/// Tokens by number. Memory: 24 bytes per byte of them; time to build: linear.
+/// Tokens by index. Memory: 24 bytes per byte of them; construction time: linear.
 class TokenFinder {
  public:
-  /// Of equal tokens the first counts; an empty one is never found. Plain ones are those that scans of plain
-  /// tokens find.
+  /// The first of equal tokens wins; an empty one is never found. Scans for plain tokens find only plain
+  /// ones.
   void add(std::string_view token, int32_t number, bool plain);
-  /// After the last add().
+  /// Call after the last add().
   void finish();
 
   bool has_any() const { return nodes_.size() > 1; }
@@ -40,8 +40,8 @@ class TokenFinder {
   bool has_plain_ = false;
 };
 
-/// One pass over a text. Time: linear in the text, whatever the tokens are; memory: that of a stretch of the
-/// text as long as the longest token, or 64 kB.
+/// One pass over a text. Time: linear in the text for any tokens; memory: the length of the longest token, or
+/// 64 kB.
 class TokenScan {
  public:
   TokenScan(const TokenFinder& finder, std::string_view text, bool plain_only);
@@ -51,7 +51,7 @@ class TokenScan {
     int32_t token;  // -1: none, and `begin` is the text's end
   };
   /// The first place at `from` or later where a token begins, and the longest token there. `from` must not
-  /// fall from call to call.
+  /// decrease.
   Found next(size_t from);
 
  private:

@@ -1,4 +1,4 @@
-// What the checks of both kinds of models run in and compare with.
+// Shared by the checks of both kinds of models.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace multihead::train {
 
-/// Runs checks one after the other: an exception is a failed check, and the next one follows.
+/// Runs checks in turn; an exception is a failed check.
 class CheckList {
  public:
   explicit CheckList(const DoctorOptions& options) : options_(options) {}
@@ -59,7 +59,7 @@ inline double largest_difference(const Tensor& a, const Tensor& b) {
   return largest;
 }
 
-/// Whether a few steps of AdamW learn one batch of random tokens.
+/// Whether a few steps of AdamW overfit one batch of random tokens.
 inline void learn_by_heart(CheckResult& r, const std::vector<Tensor>& parameters, int64_t tokens,
                            const std::function<Tensor()>& loss_of_batch) {
   optim::AdamW optimizer(parameters, {.lr = 1e-3, .weight_decay = 0});
