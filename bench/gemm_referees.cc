@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/matmul/gemm.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/matmul/gemm.h"
 
 #ifndef MULTIHEAD_GIT_COMMIT
 #define MULTIHEAD_GIT_COMMIT "unknown"

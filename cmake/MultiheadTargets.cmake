@@ -17,6 +17,28 @@ function(multihead_compile_options target)
   endif()
 endfunction()
 
+# Precompiles headers that nearly every file of a kind of target includes: half of the time of an average file. The
+# first target of a kind makes them, the others, which have the same flags, read them. Files still include what they
+# use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, as clang-tidy and the projects of tests/install do.
+set(MULTIHEAD_STANDARD_HEADERS <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <filesystem> <functional>
+    <limits> <map> <memory> <mutex> <numeric> <optional> <set> <sstream> <span> <string> <string_view> <utility>
+    <variant> <vector>)
+function(multihead_precompile target kind)
+  if(NOT PROJECT_IS_TOP_LEVEL)
+    return()
+  endif()
+  get_property(first GLOBAL PROPERTY MULTIHEAD_PRECOMPILED_${kind})
+  if(first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  else()
+    set_property(GLOBAL PROPERTY MULTIHEAD_PRECOMPILED_${kind} ${target})
+    target_precompile_headers(${target} PRIVATE ${MULTIHEAD_STANDARD_HEADERS} ${ARGN})
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fpch-preprocess)  # or ccache cannot tell what it was built from
+  endif()
+endfunction()
+
 function(multihead_folder name)
   cmake_parse_arguments(ARG "" "" "LINK;DEPENDS" ${ARGN})
   set(dir ${PROJECT_SOURCE_DIR}/multihead/${name})
@@ -39,6 +61,11 @@ function(multihead_folder name)
   target_include_directories(multihead_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(multihead_${name} PRIVATE ${ARG_LINK})
   set_target_properties(multihead_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  if(name STREQUAL "kernels" AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    multihead_precompile(multihead_${name} kernels <immintrin.h>)
+  else()
+    multihead_precompile(multihead_${name} library)
+  endif()
   set(MULTIHEAD_FOLDERS ${MULTIHEAD_FOLDERS} ${name} CACHE INTERNAL "")
 endfunction()
 
@@ -71,7 +98,8 @@ function(multihead_git_hash source)
     execute_process(COMMAND ${MULTIHEAD_GIT} rev-parse --short=12 HEAD WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
                     OUTPUT_VARIABLE hash OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   endif()
-  set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS MULTIHEAD_GIT_HASH="${hash}")
+  set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS MULTIHEAD_GIT_HASH="${hash}"
+                              SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 # Slow tests are named *Slow* and carry the label "slow"; everything else is the fast suite. Tests are listed
@@ -84,6 +112,7 @@ function(multihead_test target)
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
   endif()
   target_link_libraries(${target} PRIVATE GTest::gtest GTest::gmock GTest::gtest_main)
+  multihead_precompile(${target} tests <gtest/gtest.h> <gmock/gmock.h>)
   target_compile_definitions(${target} PRIVATE MULTIHEAD_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   set(discovery DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES)
   gtest_discover_tests(${target} TEST_FILTER -*Slow* ${discovery} PROPERTIES LABELS fast TIMEOUT 300)

@@ -156,8 +156,8 @@ LanguageModelConfig config_from_json(const Json& json, const std::string& where)
   io::ConfigReader reader(json, where);
   const std::string type = reader.string_or("model_type", "");
   if (family_named<Seq2SeqConfig>(type) != nullptr) {
-    reader.fail("model_type", concat("is ", quote(type),
-                                     ", a translator, which load_seq2seq() and the verb translate read"));
+    reader.fail("model_type",
+                concat("is ", quote(type), ", a translator; use load_seq2seq() or the verb translate"));
   }
   const auto& all = families<LanguageModelConfig>();
   std::vector<std::string> names;
@@ -174,9 +174,8 @@ Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& wher
       "model_type",
       concat("is ", quote(type),
              family_named<LanguageModelConfig>(type) != nullptr
-                 ? ", a language model, which load_language_model() and the verb generate read"
-                 : ", which is not read; of encoder-decoder models \"marian\" is, and what train seq2seq "
-                   "writes"));
+                 ? ", a language model; use load_language_model() or the verb generate"
+                 : ", which is not supported; supported are \"marian\" and what train seq2seq writes"));
 }
 
 bool is_seq2seq_folder(const std::string& folder) {
