@@ -38,21 +38,13 @@ ForwardCall forward_call(const AttentionProblem& p, const ScoreTerms<float>& t, 
   return call;
 }
 
-BackwardCall backward_call(const AttentionProblem& p, const ScoreTerms<float>& t,
-                           const AttentionInput<float>& in, const AttentionGradient<float>& g) {
+template <class T>
+BackwardCall backward_call(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<T>& in,
+                           const AttentionGradient<T, float>& g) {
   BackwardCall call;
-  call.forward = digest_forward(p, t, sizeof(float));
+  call.forward = digest_forward(p, t, sizeof(T));
   set_input(call.forward, in);
-  call.f32 = g;
-  return call;
-}
-
-BackwardCall backward_call(const AttentionProblem& p, const ScoreTerms<float>& t,
-                           const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g) {
-  BackwardCall call;
-  call.forward = digest_forward(p, t, sizeof(BFloat16));
-  set_input(call.forward, in);
-  call.bf16 = g;
+  call.gradient = gradient_of<void>(g);
   return call;
 }
 
@@ -62,7 +54,7 @@ void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<floa
                                 const AttentionInput<float>& in, const AttentionOutput<float>& out,
                                 MatmulPrecision precision, TileUnit unit) {
   ForwardCall call = forward_call(p, t, in, out);
-  call.tiles = true, call.unit = unit, call.scheme = part_scheme(precision);
+  call.engine = Engine::amx, call.unit = unit, call.scheme = part_scheme(precision);
   run_forward(call);
 }
 
@@ -70,7 +62,7 @@ void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<floa
                                 const AttentionInput<BFloat16>& in,
                                 const AttentionOutput<BFloat16, float>& out, TileUnit unit) {
   ForwardCall call = forward_call(p, t, in, out);
-  call.tiles = true, call.unit = unit;
+  call.engine = Engine::amx, call.unit = unit;
   run_forward(call);
 }
 
@@ -78,7 +70,7 @@ void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<flo
                                  const AttentionInput<float>& in, const AttentionGradient<float>& g,
                                  MatmulPrecision precision, TileUnit unit) {
   BackwardCall call = backward_call(p, t, in, g);
-  call.forward.tiles = true, call.forward.unit = unit, call.forward.scheme = part_scheme(precision);
+  call.forward.engine = Engine::amx, call.forward.unit = unit, call.forward.scheme = part_scheme(precision);
   run_backward(call);
 }
 
@@ -86,7 +78,7 @@ void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<flo
                                  const AttentionInput<BFloat16>& in,
                                  const AttentionGradient<BFloat16, float>& g, TileUnit unit) {
   BackwardCall call = backward_call(p, t, in, g);
-  call.forward.tiles = true, call.forward.unit = unit;
+  call.forward.engine = Engine::amx, call.forward.unit = unit;
   run_backward(call);
 }
 
@@ -94,7 +86,7 @@ void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, co
                        const AttentionOutput<float>& out) {
   if (current_isa() == Isa::baseline) return reference_attention_forward(p, t, in, out);
   ForwardCall call = forward_call(p, t, in, out);
-  choose_products(call);
+  choose_engine(call);
   run_forward(call);
 }
 
@@ -102,7 +94,7 @@ void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                         const AttentionInput<float>& in, const AttentionGradient<float>& g) {
   if (current_isa() == Isa::baseline) return reference_attention_backward(p, t, in, g);
   BackwardCall call = backward_call(p, t, in, g);
-  choose_products(call.forward);
+  choose_engine(call.forward);
   run_backward(call);
 }
 
@@ -110,7 +102,7 @@ void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
                        const AttentionInput<BFloat16>& in, const AttentionOutput<BFloat16, float>& out) {
   if (current_isa() == Isa::baseline) return widened_forward(p, t, in, out);
   ForwardCall call = forward_call(p, t, in, out);
-  choose_products(call);
+  choose_engine(call);
   run_forward(call);
 }
 
@@ -118,7 +110,7 @@ void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                         const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g) {
   if (current_isa() == Isa::baseline) return widened_backward(p, t, in, g);
   BackwardCall call = backward_call(p, t, in, g);
-  choose_products(call.forward);
+  choose_engine(call.forward);
   run_backward(call);
 }
 

@@ -187,20 +187,13 @@ struct AttentionOutput {
   Strides3 lse_strides;
 };
 
-/// Backward. Gradients are overwritten, except where `accumulate` is set. Null pointers are not computed.
-template <class T, class Accum = T>
-struct AttentionGradient {
-  const T* out = nullptr;  ///< the forward's output
-  Strides3 out_strides;
+/// What of a gradient does not depend on the operands' type.
+template <class Accum>
+struct AttentionGradientBase {
+  Strides3 out_strides, d_out_strides;
   const Accum* lse = nullptr;  ///< the forward's log-sum-exp
   Strides3 lse_strides;
-  const T* d_out = nullptr;
-  Strides3 d_out_strides;
   const Accum* d_lse = nullptr;  ///< strides: lse_strides; empty rows are not read. Null: lse had no use
-
-  T* d_query = nullptr;
-  T* d_key = nullptr;
-  T* d_value = nullptr;
   Strides3 d_query_strides, d_key_strides, d_value_strides;
   Accum* d_bias = nullptr;  ///< strides: ScoreTerms::bias_strides; broadcast axes are summed
   Accum* d_relative_bias = nullptr;
@@ -208,6 +201,16 @@ struct AttentionGradient {
   Accum* d_relative_key = nullptr;  ///< [H, span, head_dim], contiguous
   Accum* d_captured = nullptr;      ///< [ScoreFunction::captured]
   bool accumulate = false;          ///< add to the gradients of score terms instead of zeroing them first
+};
+
+/// Backward. Gradients are overwritten, except where `accumulate` is set. Null pointers are not computed.
+template <class T, class Accum = T>
+struct AttentionGradient : AttentionGradientBase<Accum> {
+  const T* out = nullptr;  ///< the forward's output
+  const T* d_out = nullptr;
+  T* d_query = nullptr;
+  T* d_key = nullptr;
+  T* d_value = nullptr;
 };
 
 // The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32;

@@ -11,21 +11,31 @@ namespace multihead::kernels {
 /// Key blocks of the backward pass, at absolute positions.
 inline constexpr int64_t kBackwardBlock = 128;
 
-/// Floats of the products' operands: rows of f32, or packed for bf16 tiles.
+/// How an engine wants the operands of its products. Sizes in floats.
 struct BackwardOperands {
   // Of a tile of rows: columns of the score products, and what the key gradients sum (0: read in place).
   int64_t qt = 0, d_out_t = 0, query = 0, d_out = 0;
-  // Of a key block: rows of the score products, and on tiles what the query gradients sum.
-  int64_t key = 0, value = 0, key_columns = 0;
-  int64_t weights = 0;  // on tiles: probabilities or score gradients
+  int64_t block = 0;                              // of a key block: staged keys and values, and weights
+  bool stage_query = false, stage_d_out = false;  // rows are copied into the job's memory as they are
+  bool one_head = false;                          // the rows of a tile are of one head
+  bool loses_infinity = false;                    // a sum may be NaN that should be infinite
 };
 
+/// The same gradient with operands of another type, or of void.
+template <class To, class From>
+AttentionGradient<To, float> gradient_of(const AttentionGradient<From, float>& g) {
+  return {{g},
+          static_cast<const To*>(g.out),
+          static_cast<const To*>(g.d_out),
+          static_cast<To*>(g.d_query),
+          static_cast<To*>(g.d_key),
+          static_cast<To*>(g.d_value)};
+}
+
 struct BackwardCall {
-  ForwardCall forward;  // inputs, terms; its out and lse are the forward's results
-  AttentionGradient<float> f32;
-  AttentionGradient<BFloat16, float> bf16;        // one of the two is set, by forward.bf16
-  int64_t head_columns = 0;                       // head_dim rounded up to 16
-  bool stage_query = false, stage_d_out = false;  // rows are copied into the job's memory
+  ForwardCall forward;                      // inputs, terms; its out and lse are the forward's results
+  AttentionGradient<void, float> gradient;  // f32 or bf16 as the inputs are
+  int64_t head_columns = 0;                 // head_dim rounded up to 16
   BackwardOperands operands;
 };
 
@@ -54,6 +64,7 @@ struct BackwardJob {
 
 /// How the call's operands lie, from the input's strides and types.
 void decide_backward(BackwardCall& call);
+BackwardOperands backward_operands(const BackwardCall& call);
 
 /// Whether so many heads in parallel would take more memory than they are worth: a long one has work for all
 /// threads by itself.

@@ -1,4 +1,5 @@
-// Backward attention by recomputation, f32 arithmetic: nothing of size [Tq, Tk] is kept from the forward.
+// Backward attention by recomputation, written once over an engine, which makes the products: nothing of size
+// [Tq, Tk] is kept from the forward.
 //
 // Per key block of 128 (at absolute positions) and tile of 64 queries, everything [key][query]:
 //   S = K · Qᵀ,  P = e^(S - lse),  dP = V · dOᵀ,  dS = P · (dP - ⟨O, dO⟩)
@@ -12,8 +13,6 @@
 // Relative keys (term_gradients-inl.h) add two products of dS laid out by distance: with the table's
 // rows to dQ, in turn after the keys' share, and with the queries to the table's gradient. A block sums its
 // own rows of that, Tq + 128 at most, and the blocks' sums are added in order.
-//
-// Where tiles multiply (backward_amx-inl.h), the same five products come from packed operands.
 //
 // As in the forward pass, zero times NaN is caught at the end: the caller repeats the head by the
 // specification if a gradient is not finite and something was excluded.
@@ -29,13 +28,15 @@
 
 #if HWY_TARGET == HWY_SCALAR  // without vectors the specification itself runs: the driver never comes here
 namespace multihead::kernels::HWY_NAMESPACE {
+BackwardOperands BackwardOperandsOf(const BackwardCall&) { return {}; }
 void BackwardPrepare(const BackwardTaskArgs&) {}
 bool BackwardBlock(const BackwardTaskArgs&) { return true; }
 bool BackwardFinish(const BackwardTaskArgs&) { return true; }
 }  // namespace multihead::kernels::HWY_NAMESPACE
 #else
 #include "multihead/kernels/attention/backward_prepare-inl.h"
-#include "multihead/kernels/attention/backward_products-inl.h"
+#include "multihead/kernels/attention/engine-inl.h"
+#include "multihead/kernels/attention/score_gradients-inl.h"
 #include "multihead/kernels/attention/term_gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,17 +47,14 @@ struct BackwardBuffers {
   float* p;           // [kBackwardBlock][kTileRows] scores, then probabilities
   float* ds;          // likewise: probability gradients, then score gradients
   float* derivative;  // likewise: of soft-cap and score function
-  float* extra;       // likewise: transposed bias, dropped probabilities, turned bias gradients
+  float* extra;       // likewise: transposed bias, dropped probabilities, transposed bias gradients
   float* raw;         // likewise: what the score function is given, if something it captured learns
   uint8_t* keep;
-  float* key;          // staged
-  float* value;        // staged
-  float* key_columns;  // on tiles
-  uint16_t* weights;   // on tiles: packed probabilities or score gradients
-  float* d_key;        // [kBackwardBlock][head_columns]
-  float* d_value;      // [kBackwardBlock][value_columns]
-  float* table_rows;   // a band of the relative keys' table, padded
-  float* table_sums;   // the block's share of its gradient
+  float* engine;      // the engine's
+  float* d_key;       // [kBackwardBlock][head_columns]
+  float* d_value;     // [kBackwardBlock][value_columns]
+  float* table_rows;  // a band of the relative keys' table, padded
+  float* table_sums;  // the block's share of its gradient
 };
 
 BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
@@ -66,65 +64,26 @@ BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
   b.ds = b.p + kSize;
   b.derivative = b.ds + kSize;
   b.extra = b.derivative + kSize;
-  const bool captured = (call.forward.bf16 ? call.bf16.d_captured : call.f32.d_captured) != nullptr;
+  const bool captured = call.gradient.d_captured != nullptr;
   b.raw = captured ? b.extra + kSize : nullptr;
   b.keep = reinterpret_cast<uint8_t*>(b.extra + (captured ? 2 : 1) * kSize);
-  b.key = reinterpret_cast<float*>(b.keep) + kSize / 4;
-  b.value = b.key + call.operands.key;
-  b.key_columns = b.value + call.operands.value;
-  b.weights = reinterpret_cast<uint16_t*>(b.key_columns + call.operands.key_columns);
-  b.d_key = b.key_columns + call.operands.key_columns + call.operands.weights;
+  b.engine = reinterpret_cast<float*>(b.keep) + kSize / 4;
+  b.d_key = b.engine + call.operands.block;
   b.d_value = b.d_key + kBackwardBlock * call.head_columns;
   b.table_rows = b.d_value + kBackwardBlock * call.forward.value_columns;
   b.table_sums = b.table_rows + relative_band_floats(call);
   return b;
 }
 
-struct BlockInput {
-  Rows key, value;  // from key `base` on
-  AmxBlock packed;  // on tiles
-  int base = 0;
-};
-
-BlockInput StageInput(const BackwardCall& call, const BackwardJob& job, int k0, int k1,
-                      const BackwardBuffers& b) {
-  const ForwardCall& c = call.forward;
-  if (UsesTiles(c)) return {{}, {}, PackBlock(call, job, k0, k1, b.key, b.value, b.key_columns), k0};
-  return {StageRows(c, c.key, c.key_strides, job.b, job.kv, k0, k1, c.p->head_dim, c.copy_key,
-                    call.head_columns, b.key),
-          StageRows(c, c.value, c.value_strides, job.b, job.kv, k0, k1, c.p->value_dim, c.copy_value,
-                    c.value_columns, b.value),
-          {},
-          k0};
-}
-
-// p <- S, ds <- dP wherever needed.
-void ChunkProducts(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
-                   const BlockInput& in, const BackwardBuffers& b) {
-  const AttentionProblem& p = *call.forward.p;
-  const RowTile& t = job.row_tiles[n];
-  const float* qt = job.qt + n * call.operands.qt;
-  const float* d_out_t = job.d_out_t + n * call.operands.d_out_t;
-  if (UsesTiles(call.forward)) {
-    TilePairs(call.forward, t, r, in.packed.keys(qt, p.head_dim), b.p);
-    ScaleRows(t, r, ScoreScale(call.forward), b.p, nullptr);
-    TilePairs(call.forward, t, r, in.packed.values(d_out_t, p.value_dim), b.ds);
-    return;
-  }
-  const Rows key = Shifted(in.key, r.k0 - in.base), value = Shifted(in.value, r.k0 - in.base);
-  AddScoreProduct(static_cast<bool>(call.forward.terms->relative_key), t, r, key.data, key.stride, qt,
-                  p.head_dim, b.p, nullptr, 0, 0);
-  ScoreProduct(t, r, value.data, value.stride, d_out_t, p.value_dim, b.ds, nullptr, nullptr, 0, 0);
-}
-
 // P and dS of keys [r.k0, r.k1), a chunk that stays in L1; the buffers start at r.k0.
-void ChunkGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
-                    const BlockInput& in, const LaneTerms& lanes, const uint8_t* keep, bool rows,
+template <class G>
+void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
+                    const BlockRange& r, const LaneTerms& lanes, const uint8_t* keep, bool rows,
                     const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
   const AttentionProblem& p = *c.p;
   const RowTile& t = job.row_tiles[n];
-  ChunkProducts(call, job, n, r, in, b);
+  engine.Scores(n, r, b.p, b.ds);
   alignas(64) float unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
   if (rows) {
@@ -154,8 +113,9 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, int64_t n,
 }
 
 // P and dS of one tile against one key block. False if no query sees it.
-bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
-                   const BlockInput& in, const LaneTerms& lanes, const BackwardBuffers& b) {
+template <class G>
+bool TileGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
+                   const BlockRange& r, const LaneTerms& lanes, const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
   const RowTile& t = job.row_tiles[n];
   BlockClass mask = BlockClass::full;
@@ -168,13 +128,12 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, 
     RelativeScores(c.terms->relative_key, c.p->head_dim, t, r, job.qt + n * call.operands.qt, b.derivative,
                    b.p);
   }
-  const int step = UsesTiles(c) ? kTileChunk : kChunk;
-  for (int k = r.k0; k < r.k1; k += step) {
+  for (int k = r.k0; k < r.k1; k += G::kChunkKeys) {
     const int64_t by = int64_t{k - r.k0} * kTileRows;
     BackwardBuffers chunk = b;
     chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
     if (b.raw) chunk.raw += by;
-    ChunkGradients(call, job, n, MakeBlockRange(t, k, std::min(k + step, r.k1)), in, lanes,
+    ChunkGradients(call, job, engine, n, MakeBlockRange(t, k, std::min(k + G::kChunkKeys, r.k1)), lanes,
                    partial ? b.keep + by : nullptr, c.has_terms || partial, chunk);
   }
   return true;
@@ -182,12 +141,12 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, int64_t n, 
 
 // Gradients of the terms, then dS becomes the gradient of scale · ⟨query, key⟩ (without the scale).
 void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTile& t, const BlockRange& r,
-                   const LaneTerms& lanes, int64_t block, const BackwardBuffers& b, float* turned) {
+                   const LaneTerms& lanes, int64_t block, const BackwardBuffers& b) {
   const F d;
   const ScoreTerms<float>& terms = *call.forward.terms;
   const int64_t group = call.forward.p->group();
-  float* d_bias = call.forward.bf16 ? call.bf16.d_bias : call.f32.d_bias;
-  if (d_bias && terms.bias) BiasGradient(terms, t, r, b.ds, d_bias, turned);
+  float* d_bias = call.gradient.d_bias;
+  if (d_bias && terms.bias) BiasGradient(terms, t, r, b.ds, d_bias, b.extra);
   if (job.relative) {
     RelativeGradient(terms, group, t, r, b.ds, job.relative + block * group * terms.relative_span);
   }
@@ -207,46 +166,6 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
   }
 }
 
-// d_value += P · dO, d_key += dS · Q, d_query += dSᵀ · K of one tile, keys [r.k0, r.k1) of block in.base.
-void AddToValues(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
-                 const BlockInput& in, const BackwardBuffers& b) {
-  const ForwardCall& c = call.forward;
-  const RowTile& t = job.row_tiles[n];
-  const float* p = c.p->dropout_p > 0 ? b.extra : b.p;
-  const float* packed = job.d_out + n * call.operands.d_out;
-  float* to = b.d_value + (r.k0 - in.base) * c.value_columns;
-  if (UsesTiles(c)) return TileAddKeyRows(c, t, r, {p, packed, c.value_columns, b.weights, to});
-  const GradientView view = View(call);
-  AddKeyRows(
-      t, r, p,
-      TileRowsOf(call, t, n, call.stage_d_out, job.d_out, view.d_out, view.d_out_strides, c.value_columns),
-      c.value_columns, to);
-}
-
-void AddToKeys(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
-               const BlockInput& in, const BackwardBuffers& b) {
-  const ForwardCall& c = call.forward;
-  const RowTile& t = job.row_tiles[n];
-  const float* packed = job.query + n * call.operands.query;
-  float* to = b.d_key + (r.k0 - in.base) * call.head_columns;
-  if (UsesTiles(c)) return TileAddKeyRows(c, t, r, {b.ds, packed, call.head_columns, b.weights, to});
-  AddKeyRows(t, r, b.ds,
-             TileRowsOf(call, t, n, call.stage_query, job.query, c.query, c.query_strides, call.head_columns),
-             call.head_columns, to);
-}
-
-void AddToQueries(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
-                  const BlockInput& in, const BackwardBuffers& b) {
-  const RowTile& t = job.row_tiles[n];
-  float* to = job.d_query + n * kTileRows * call.head_columns;
-  if (UsesTiles(call.forward)) {
-    return TileSums(
-        call.forward, t, r,
-        {b.ds, in.packed.key_columns, in.base, in.packed.end, call.head_columns, true, b.weights, to});
-  }
-  AddQueryRows(t, r, b.ds, Shifted(in.key, r.k0 - in.base), call.head_columns, to);
-}
-
 // Rows of the relative keys' table that a key block meets.
 struct RelativeRange {
   int64_t first = 0, rows = 0;
@@ -261,17 +180,16 @@ RelativeRange RelativeRangeOf(const BackwardCall& call, const BackwardJob& job, 
   return {first, std::clamp<int64_t>(k1 - 1 + offset, 0, last) + 1 - first};
 }
 
-// The relative keys' share of d_query, and their own gradient's sums of this block.
+// The relative keys' share of d_query, and their own gradient's sums of this block; on f32 only.
 void AddToRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
-                       const RelativeRange& range, bool wants_query, const BackwardBuffers& b) {
+                       const RelativeRange& range, const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
   const RowTile& t = job.row_tiles[n];
   RelativeKeyArgs args{};
   args.table = &c.terms->relative_key, args.dim = c.p->head_dim, args.group = c.p->group();
-  args.query =
-      TileRowsOf(call, t, n, call.stage_query, job.query, c.query, c.query_strides, call.head_columns);
+  args.query = QueriesOfTile(call, job, n);
   args.columns = call.head_columns;
-  args.d_query = wants_query ? job.d_query + n * kTileRows * call.head_columns : nullptr;
+  args.d_query = call.gradient.d_query ? job.d_query + n * kTileRows * call.head_columns : nullptr;
   args.sums = job.relative_key ? b.table_sums : nullptr;
   args.sum_first = range.first, args.sum_rows = range.rows;
   args.band = b.p, args.padded_rows = b.table_rows;
@@ -326,29 +244,17 @@ bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
 
-template <class G>
-void* KeyRowsOf(const BackwardCall& call, const BackwardJob& job, const G* base, const Strides3& s,
-                int64_t k0) {
-  const int64_t token = call.forward.p->key_begin_row(job.b) + k0;
-  return const_cast<G*>(base) + job.b * s.batch + job.kv * s.head + token * s.token;
-}
-
-template <class G>
-bool WriteBlock(const BackwardCall& call, const BackwardJob& job, const G& g, int k0, int count,
+bool WriteBlock(const BackwardCall& call, const BackwardJob& job, int k0, int count,
                 const BackwardBuffers& b) {
-  const AttentionProblem& p = *call.forward.p;
-  bool finite = true;
-  if (g.d_key) {
-    finite = WriteRows(call, b.d_key, count, p.head_dim, call.head_columns, static_cast<float>(p.scale),
-                       KeyRowsOf(call, job, g.d_key, g.d_key_strides, k0), g.d_key_strides.token) &&
-             finite;
-  }
-  if (g.d_value) {
-    finite = WriteRows(call, b.d_value, count, p.value_dim, call.forward.value_columns, 1.0f,
-                       KeyRowsOf(call, job, g.d_value, g.d_value_strides, k0), g.d_value_strides.token) &&
-             finite;
-  }
-  return finite;
+  const ForwardCall& c = call.forward;
+  const AttentionGradient<void, float>& g = call.gradient;
+  const auto write = [&](const float* rows, int64_t dim, int64_t columns, double scale, void* to,
+                         const Strides3& s) {
+    return to == nullptr || WriteRows(call, rows, count, dim, columns, static_cast<float>(scale),
+                                      At(to, KeyIndex(c, s, job.b, job.kv, k0), c.bf16), s.token);
+  };
+  const bool keys = write(b.d_key, c.p->head_dim, call.head_columns, c.p->scale, g.d_key, g.d_key_strides);
+  return write(b.d_value, c.p->value_dim, c.value_columns, 1.0, g.d_value, g.d_value_strides) && keys;
 }
 
 // Waits until the earlier key blocks that share this one's copy have added to it.
@@ -362,7 +268,8 @@ bool AwaitCopy(const BackwardJob& job, int64_t block) {
   return true;
 }
 
-bool BackwardBlock(const BackwardTaskArgs& args) {
+template <class G>
+bool KeyBlock(const BackwardTaskArgs& args) {
   const BackwardCall& call = *args.call;
   const ForwardCall& c = call.forward;
   const AttentionProblem& p = *c.p;
@@ -370,9 +277,7 @@ bool BackwardBlock(const BackwardTaskArgs& args) {
   const BackwardBuffers b = MakeBackwardBuffers(call, args.scratch);
   const int k0 = static_cast<int>(args.index * kBackwardBlock);
   const int k1 = static_cast<int>(std::min<int64_t>(k0 + kBackwardBlock, p.key_count(job.b)));
-  const bool wants_query = c.bf16 ? call.bf16.d_query != nullptr : call.f32.d_query != nullptr;
-  const AmxRegisters registers(UsesTiles(c) && c.unit == TileUnit::amx);
-  const BlockInput in = StageInput(call, job, k0, k1, b);
+  const G engine(call, job, k0, k1, b.engine);
   if (!AwaitCopy(job, args.index)) return true;
   std::fill_n(b.d_key, padded(k1 - k0) * call.head_columns, 0.0f);
   std::fill_n(b.d_value, padded(k1 - k0) * c.value_columns, 0.0f);
@@ -380,47 +285,57 @@ bool BackwardBlock(const BackwardTaskArgs& args) {
   if (relative.rows) std::fill_n(b.table_sums, p.group() * relative.rows * call.head_columns, 0.0f);
   for (int64_t n = 0; n < job.tiles; ++n) {
     const RowTile& t = job.row_tiles[n];
-    int a = std::max(k0, t.begin);
     const int e = std::min(k1, t.end);
+    int a = std::max(k0, t.begin);
     if (a >= e) continue;
-    if (UsesTiles(c)) a = a / 32 * 32;  // products start there; no row needs the keys before
+    a = a / G::kKeyStep * G::kKeyStep;  // no row needs the keys before
     const BlockRange r = MakeBlockRange(t, a, e);
     LaneTerms lanes;
     if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
-    const bool seen = TileGradients(call, job, n, r, in, lanes, b);
+    const bool seen = TileGradients(call, job, engine, n, r, lanes, b);
     if (seen) {
-      AddToValues(call, job, n, r, in, b);
-      if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b, b.extra);
-      AddToKeys(call, job, n, r, in, b);
+      engine.AddToValues(n, r, p.dropout_p > 0 ? b.extra : b.p, b.d_value);
+      if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b);
+      engine.AddToKeys(n, r, b.ds, b.d_key);
     }
     if (!AwaitTurn(job, n, args.index)) return true;
-    if (seen && wants_query) AddToQueries(call, job, n, r, in, b);
-    if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, wants_query, b);
+    if (seen && call.gradient.d_query) engine.AddToQueries(n, r, b.ds);
+    if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, b);
     job.done[n].fetch_add(1, std::memory_order_release);
   }
   const bool finite = SumRelativeKeys(call, job, args.index, relative, b.table_sums);
   if (job.copies > 0) job.turns[args.index % job.copies].fetch_add(1, std::memory_order_release);
-  return (c.bf16 ? WriteBlock(call, job, call.bf16, k0, k1 - k0, b)
-                 : WriteBlock(call, job, call.f32, k0, k1 - k0, b)) &&
-         finite;
+  return WriteBlock(call, job, k0, k1 - k0, b) && finite;
+}
+
+BackwardOperands BackwardOperandsOf(const BackwardCall& call) {
+  return WithEngine(call.forward.engine,
+                    [&](auto engine) { return decltype(engine)::type::Gradients::Operands(call); });
+}
+
+void BackwardPrepare(const BackwardTaskArgs& args) {
+  WithEngine(args.call->forward.engine,
+             [&](auto engine) { PrepareTile<typename decltype(engine)::type::Gradients>(args); });
+}
+
+bool BackwardBlock(const BackwardTaskArgs& args) {
+  return WithEngine(args.call->forward.engine,
+                    [&](auto engine) { return KeyBlock<typename decltype(engine)::type::Gradients>(args); });
 }
 
 bool BackwardFinish(const BackwardTaskArgs& args) {
   const BackwardCall& call = *args.call;
-  const AttentionProblem& p = *call.forward.p;
+  const ForwardCall& c = call.forward;
   const BackwardJob& job = *args.job;
   const RowTile& t = job.row_tiles[args.index];
-  const bool bf16 = call.forward.bf16;
-  const Strides3& s = bf16 ? call.bf16.d_query_strides : call.f32.d_query_strides;
-  const void* base = bf16 ? static_cast<const void*>(call.bf16.d_query) : call.f32.d_query;
-  if (!base) return true;
+  const AttentionGradient<void, float>& g = call.gradient;
+  if (!g.d_query) return true;
   bool finite = true;
   each_head_run(t, [&](int first, int count) {
-    const int64_t token = p.query_begin(t.b) + t.query[first];
-    const int64_t at = t.b * s.batch + t.head[first] * s.head + token * s.token;
     const float* rows = job.d_query + (args.index * kTileRows + first) * call.head_columns;
-    finite = WriteRows(call, rows, count, p.head_dim, call.head_columns, static_cast<float>(p.scale),
-                       const_cast<void*>(At(base, at, bf16)), s.token) &&
+    void* to = At(g.d_query, RowIndex(c, g.d_query_strides, t, first), c.bf16);
+    finite = WriteRows(call, rows, count, c.p->head_dim, call.head_columns, static_cast<float>(c.p->scale),
+                       to, g.d_query_strides.token) &&
              finite;
   });
   return finite;
@@ -434,10 +349,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::kernels {
 
+HWY_EXPORT(BackwardOperandsOf);
 HWY_EXPORT(BackwardPrepare);
 HWY_EXPORT(BackwardBlock);
 HWY_EXPORT(BackwardFinish);
 
+BackwardOperands backward_operands(const BackwardCall& call) {
+  return HWY_DYNAMIC_DISPATCH(BackwardOperandsOf)(call);
+}
 void backward_prepare(const BackwardTaskArgs& args) { HWY_DYNAMIC_DISPATCH(BackwardPrepare)(args); }
 bool backward_block(const BackwardTaskArgs& args) { return HWY_DYNAMIC_DISPATCH(BackwardBlock)(args); }
 bool backward_finish(const BackwardTaskArgs& args) { return HWY_DYNAMIC_DISPATCH(BackwardFinish)(args); }

@@ -22,12 +22,12 @@ struct JobShape {
   int64_t rows, span, span_tiles, tiles, blocks;
 };
 
-JobShape shape_of(const AttentionProblem& p, bool bf16_tiles, int64_t queries, int64_t keys) {
+JobShape shape_of(const BackwardCall& call, int64_t queries, int64_t keys) {
   JobShape s;
-  s.rows = queries * p.group();
+  s.rows = queries * call.forward.p->group();
   // A head that fills a tile, or as many whole ones as fit: chains of sums are cut at a head's own positions.
-  // bf16 tiles cannot cut theirs.
-  const int64_t heads = queries >= kTileRows || bf16_tiles ? 1 : kTileRows / std::max<int64_t>(queries, 1);
+  const bool one = queries >= kTileRows || call.operands.one_head;
+  const int64_t heads = one ? 1 : kTileRows / std::max<int64_t>(queries, 1);
   s.span = std::max<int64_t>(queries, 1) * heads;
   s.span_tiles = ceil_div(s.span, kTileRows);
   s.tiles = ceil_div(s.rows, s.span) * s.span_tiles;
@@ -42,9 +42,7 @@ struct JobLayout {
     const AttentionProblem& p = *call.forward.p;
     const ScoreTerms<float>& t = *call.forward.terms;
     const int64_t lanes = s.tiles * kTileRows;
-    const bool bf16 = call.forward.bf16;
-    const float* d_relative = bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias;
-    const float* d_alibi = bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes;
+    const AttentionGradient<void, float>& g = call.gradient;
     row_tiles = s.tiles * static_cast<int64_t>(sizeof(RowTile) / sizeof(float));
     qt = s.tiles * call.operands.qt;
     d_out_t = s.tiles * call.operands.d_out_t;
@@ -52,8 +50,8 @@ struct JobLayout {
     delta = lanes;
     query = s.tiles * call.operands.query;
     d_out = s.tiles * call.operands.d_out;
-    relative = d_relative && t.relative_bias ? padded(s.blocks * p.group() * t.relative_span) : 0;
-    alibi = d_alibi && t.alibi_slopes ? padded(s.blocks * p.group()) : 0;
+    relative = g.d_relative_bias && t.relative_bias ? padded(s.blocks * p.group() * t.relative_span) : 0;
+    alibi = g.d_alibi_slopes && t.alibi_slopes ? padded(s.blocks * p.group()) : 0;
     relative_key = wants_relative_key(call) ? p.group() * t.relative_key.span * call.head_columns : 0;
     done = padded(s.tiles);
   }
@@ -77,24 +75,23 @@ float* job_memory(int64_t floats) {
 void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
   const AttentionProblem& p = *call.forward.p;
   const ScoreTerms<float>& t = *call.forward.terms;
-  const bool bf16 = call.forward.bf16;
-  float* d_relative = bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias;
-  float* d_alibi = bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes;
+  const AttentionGradient<void, float>& g = call.gradient;
   const int64_t group = p.group();
   if (job.relative_key) {
     const int64_t count = group * t.relative_key.span * p.head_dim;
-    float* to = (bf16 ? call.bf16.d_relative_key : call.f32.d_relative_key) + job.kv * count;
+    float* to = g.d_relative_key + job.kv * count;
     for (int64_t i = 0; i < count; ++i) to[i] += job.relative_key[i];
   }
   for (int64_t n = 0; n < job.blocks; ++n) {
-    for (int64_t g = 0; g < group; ++g) {
-      const int64_t h = job.kv * group + g;
+    for (int64_t i = 0; i < group; ++i) {
+      const int64_t h = job.kv * group + i;
       if (job.relative) {
-        const float* from = job.relative + (n * group + g) * t.relative_span;
-        for (int64_t i = 0; i < t.relative_span; ++i) d_relative[h * t.relative_stride + i] += from[i];
+        const float* from = job.relative + (n * group + i) * t.relative_span;
+        float* to = g.d_relative_bias + h * t.relative_stride;
+        for (int64_t d = 0; d < t.relative_span; ++d) to[d] += from[d];
       }
       if (job.alibi) {
-        d_alibi[job.b * t.alibi_batch_stride + h * t.alibi_stride] += job.alibi[n * group + g];
+        g.d_alibi_slopes[job.b * t.alibi_batch_stride + h * t.alibi_stride] += job.alibi[n * group + i];
       }
     }
   }
@@ -114,52 +111,20 @@ void scale_relative_key(const BackwardCall& call, const BackwardJob& job) {
 // Repeats one key head by the specification, which touches nothing that is excluded. The gradient of a
 // relative key, which sums products with queries, is the job's again, scaled; those of the other terms stand.
 void repeat_by_specification(const BackwardCall& call, const BackwardJob& job) {
-  const ForwardCall& c = call.forward;
-  const AttentionProblem& p = *c.p;
-  const int64_t b = job.b, kv = job.kv, table = c.terms->relative_key.span * p.head_dim;
   float* d_relative_key = nullptr;
   if (job.relative_key) {
-    std::fill_n(job.relative_key, p.group() * table, 0.0f);
-    d_relative_key = job.relative_key - kv * p.group() * table;
+    const AttentionProblem& p = *call.forward.p;
+    const int64_t floats = p.group() * call.forward.terms->relative_key.span * p.head_dim;
+    std::fill_n(job.relative_key, floats, 0.0f);
+    d_relative_key = job.relative_key - job.kv * floats;
   }
-  if (c.bf16) {
-    const AttentionInput<BFloat16> in{static_cast<const BFloat16*>(c.query),
-                                      static_cast<const BFloat16*>(c.key),
-                                      static_cast<const BFloat16*>(c.value),
-                                      c.query_strides,
-                                      c.key_strides,
-                                      c.value_strides};
-    AttentionGradient<BFloat16, float> g = call.bf16;
-    g.d_relative_key = d_relative_key;
-    return specified_backward_head(p, *c.terms, in, g, b, kv);
-  }
-  AttentionGradient<float> g = call.f32;
-  g.d_bias = g.d_relative_bias = g.d_alibi_slopes = g.d_captured = nullptr;
-  g.d_relative_key = d_relative_key;
-  const AttentionInput<float> in{static_cast<const float*>(c.query),
-                                 static_cast<const float*>(c.key),
-                                 static_cast<const float*>(c.value),
-                                 c.query_strides,
-                                 c.key_strides,
-                                 c.value_strides};
-  const auto zero = [](float* base, const Strides3& s, int64_t sample, int64_t head, int64_t begin,
-                       int64_t count, int64_t dim) {
-    for (int64_t r = 0; base && r < count; ++r)
-      std::fill_n(row_of(base, s, sample, head, begin + r), dim, 0.0f);
-  };
-  zero(g.d_key, g.d_key_strides, b, kv, p.key_begin_row(b), p.key_count(b), p.head_dim);
-  zero(g.d_value, g.d_value_strides, b, kv, p.key_begin_row(b), p.key_count(b), p.value_dim);
-  ReferenceRow<float> row;
-  for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-    zero(g.d_query, g.d_query_strides, b, h, p.query_begin(b), p.query_count(b), p.head_dim);
-    for (int64_t i = 0; i < p.query_count(b); ++i) reference_backward_row(p, *c.terms, in, g, b, h, i, row);
-  }
+  recompute_gradients(call, job.b, job.kv, d_relative_key);
 }
 
 // Weights 1/Tk of empty rows reach d_value.
-template <class G>
-void add_uniform_rows(const BackwardCall& call, const BackwardJob& job, const G& g) {
-  using T = std::remove_pointer_t<decltype(g.d_value)>;
+template <class T>
+void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
+  const auto g = gradient_of<T>(call.gradient);
   const AttentionProblem& p = *call.forward.p;
   const int64_t n = p.key_count(job.b);
   const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
@@ -187,15 +152,11 @@ bool anything_masked(const AttentionProblem& p, const ScoreTerms<float>& t) {
          p.key_begin || p.key_end || p.keep || p.mask_function || t.bias || t.relative_key;
 }
 
-float* d_captured_of(const BackwardCall& call) {
-  return call.forward.bf16 ? call.bf16.d_captured : call.f32.d_captured;
-}
-
 // Sums of the gradients of what a score function captured: key block n of any head adds to copy n % count,
 // block after block. So the order depends on the table's size and the key's position alone.
 class CapturedSums {
  public:
-  explicit CapturedSums(const BackwardCall& call) : to_(d_captured_of(call)) {
+  explicit CapturedSums(const BackwardCall& call) : to_(call.gradient.d_captured) {
     constexpr int64_t kMost = 8, kFloats = int64_t{1} << 21;  // 8 MiB, or one copy of a larger table
     if (to_ == nullptr) return;
     size_ = call.forward.terms->score_function.captured;
@@ -256,14 +217,10 @@ void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel, Cap
   each(job.blocks, [](const BackwardTaskArgs& args) { return backward_block(args); });
   each(job.tiles, [](const BackwardTaskArgs& args) { return backward_finish(args); });
   if (job.relative_key) scale_relative_key(call, job);
-  if (!finite && (call.forward.tiles || anything_masked(p, *call.forward.terms))) {
+  if (!finite && (call.operands.loses_infinity || anything_masked(p, *call.forward.terms))) {
     repeat_by_specification(call, job);
   } else if (p.empty_row == EmptyRow::uniform) {
-    if (call.forward.bf16) {
-      add_uniform_rows(call, job, call.bf16);
-    } else {
-      add_uniform_rows(call, job, call.f32);
-    }
+    call.forward.bf16 ? add_uniform_rows<BFloat16>(call, job) : add_uniform_rows<float>(call, job);
   }
   add_term_gradients(call, job);
 }
@@ -276,20 +233,19 @@ struct Chains {
 Chains chains_of(const BackwardCall& call) {
   Chains c;
   const ScoreTerms<float>& t = *call.forward.terms;
-  const bool bf16 = call.forward.bf16;
-  const float* d_bias = bf16 ? call.bf16.d_bias : call.f32.d_bias;
-  if (d_bias && t.bias) {
+  const AttentionGradient<void, float>& g = call.gradient;
+  if (g.d_bias && t.bias) {
     c.batch_shared = t.bias_strides.batch == 0;
     c.head_shared = t.bias_strides.head == 0;
     c.key_shared = t.bias_strides.key == 0;
   }
-  if (bf16 ? call.bf16.d_relative_bias : call.f32.d_relative_bias) {
+  if (g.d_relative_bias) {
     c.batch_shared = true;
     c.head_shared = c.head_shared || t.relative_stride == 0;
   }
   c.batch_shared = c.batch_shared || wants_relative_key(call);
-  if (d_captured_of(call)) c.batch_shared = c.head_shared = true;
-  if (bf16 ? call.bf16.d_alibi_slopes : call.f32.d_alibi_slopes) {
+  if (call.gradient.d_captured) c.batch_shared = c.head_shared = true;
+  if (g.d_alibi_slopes) {
     c.batch_shared = c.batch_shared || t.alibi_batch_stride == 0;
     c.head_shared = c.head_shared || t.alibi_stride == 0;
   }
@@ -299,14 +255,13 @@ Chains chains_of(const BackwardCall& call) {
 }  // namespace
 
 bool wants_relative_key(const BackwardCall& call) {
-  const float* d = call.forward.bf16 ? call.bf16.d_relative_key : call.f32.d_relative_key;
-  return d != nullptr && call.forward.terms->relative_key;
+  return call.gradient.d_relative_key != nullptr && call.forward.terms->relative_key;
 }
 
 int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys) {
   const AttentionProblem& p = *call.forward.p;
   const int64_t queries = p.group() ? rows / p.group() : 0;
-  return JobLayout(call, shape_of(p, call.forward.tiles, queries, keys)).total() + 64;
+  return JobLayout(call, shape_of(call, queries, keys)).total() + 64;
 }
 
 bool heads_one_by_one(const BackwardCall& call, int threads) {
@@ -317,7 +272,7 @@ bool heads_one_by_one(const BackwardCall& call, int threads) {
 
 void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job) {
   const AttentionProblem& p = *call.forward.p;
-  const JobShape s = shape_of(p, call.forward.tiles, p.query_count(b), p.key_count(b));
+  const JobShape s = shape_of(call, p.query_count(b), p.key_count(b));
   const JobLayout layout(call, s);
   job.b = b, job.kv = kv, job.rows = s.rows, job.tiles = s.tiles, job.blocks = s.blocks;
   job.span = s.span, job.span_tiles = s.span_tiles;
@@ -360,62 +315,21 @@ int64_t relative_sum_floats(const BackwardCall& call) {
 int64_t backward_scratch(const BackwardCall& call) {
   const int64_t size = kBackwardBlock * kTileRows;
   const int64_t prepare = kTileRows * std::max(2 * call.forward.value_columns, call.head_columns);
-  const BackwardOperands& o = call.operands;
-  const int64_t blocks = d_captured_of(call) ? 5 : 4;
-  return std::max(blocks * size + size / 4 + o.key + o.value + o.key_columns + o.weights +
+  const int64_t blocks = call.gradient.d_captured ? 5 : 4;
+  return std::max(blocks * size + size / 4 + call.operands.block +
                       kBackwardBlock * (call.head_columns + call.forward.value_columns) +
                       relative_band_floats(call) + relative_sum_floats(call),
                   prepare);
 }
 
-namespace {
-
-BackwardOperands row_operands(const BackwardCall& call) {
-  const AttentionProblem& p = *call.forward.p;
-  BackwardOperands o;
-  o.qt = kTileRows * p.head_dim, o.d_out_t = kTileRows * p.value_dim;
-  if (call.stage_query) o.query = kTileRows * call.head_columns;
-  if (call.stage_d_out) o.d_out = kTileRows * call.forward.value_columns;
-  o.key = kBackwardBlock * call.head_columns, o.value = kBackwardBlock * call.forward.value_columns;
-  return o;
-}
-
-// Strips of 16 lines, each of steps of 32 numbers; at least one of each, so that all are there.
-BackwardOperands packed_operands(const BackwardCall& call) {
-  const ForwardCall& c = call.forward;
-  const auto floats = [&](int64_t lines, int64_t count) {
-    const int64_t steps = amx_strips(std::max<int64_t>(lines, 1)) * amx_steps(std::max<int64_t>(count, 1));
-    return steps * c.scheme.parts * kAmxWords / 2;
-  };
-  const int64_t dim = c.p->head_dim, value_dim = c.p->value_dim;
-  BackwardOperands o;
-  o.qt = floats(kTileRows, dim), o.d_out_t = floats(kTileRows, value_dim);
-  o.query = floats(dim, kTileRows), o.d_out = floats(value_dim, kTileRows);
-  o.key = floats(kBackwardBlock, dim), o.value = floats(kBackwardBlock, value_dim);
-  o.key_columns = floats(dim, kBackwardBlock), o.weights = floats(kTileRows, kBackwardBlock);
-  return o;
-}
-
-}  // namespace
-
 void decide_backward(BackwardCall& call) {
   ForwardCall& c = call.forward;
   const AttentionProblem& p = *c.p;
-  c.dots = false;
+  if (c.engine == Engine::pairs) c.engine = Engine::f32;
   decide_copies(c);
   call.head_columns = padded(p.head_dim);
   c.copy_key = c.copy_key || call.head_columns != p.head_dim;
-  if (c.tiles) {
-    call.operands = packed_operands(call);
-    return;
-  }
-  const bool copied = c.bf16 || (p.queries < kTileRows && p.group() > 1) || p.sequences;
-  const Strides3& d_out = c.bf16 ? call.bf16.d_out_strides : call.f32.d_out_strides;
-  call.stage_query =
-      copied || call.head_columns != p.head_dim || (c.query_strides.token != p.head_dim && p.queries >= 256);
-  call.stage_d_out =
-      copied || c.value_columns != p.value_dim || (d_out.token != p.value_dim && p.queries >= 256);
-  call.operands = row_operands(call);
+  call.operands = backward_operands(call);
 }
 
 void run_backward(BackwardCall call) {
@@ -428,9 +342,7 @@ void run_backward(BackwardCall call) {
   }
   call.forward.p = &p;
   decide_backward(call);
-  const bool bf16 = call.forward.bf16;
-  bf16 ? zero_score_gradients(p, *call.forward.terms, call.bf16)
-       : zero_score_gradients(p, *call.forward.terms, call.f32);
+  zero_score_gradients(p, *call.forward.terms, call.gradient);
   const Chains shared = chains_of(call);
   const int64_t batch_chains = shared.batch_shared ? std::min<int64_t>(p.batch, 1) : p.batch;
   const int64_t head_chains = shared.head_shared ? std::min<int64_t>(p.kv_heads, 1) : p.kv_heads;

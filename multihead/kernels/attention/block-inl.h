@@ -1,5 +1,7 @@
-// One tile of queries against one key block: operands (packed queries, staged keys and values),
-// probabilities. Forward and capture of the state; the backward pass uses the operand part.
+// One tile of queries against one key block, whatever the engine: probabilities, and how blocks are merged.
+//
+// An engine is a type. It packs a tile's queries, stages a block's keys and values, and multiplies both; what
+// lies between its products is here and the same for all. F32Engine shows what one has to offer.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_
@@ -8,10 +10,7 @@
 #define MULTIHEAD_KERNELS_ATTENTION_BLOCK_INL_H_
 #endif
 
-#include "multihead/kernels/attention/amx-inl.h"
 #include "multihead/kernels/attention/forward-inl.h"
-#include "multihead/kernels/attention/pairs_softmax-inl.h"
-#include "multihead/kernels/attention/relative-inl.h"
 #include "multihead/kernels/attention/rows-inl.h"
 #include "multihead/kernels/attention/terms-inl.h"
 
@@ -20,66 +19,21 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 inline constexpr int kBlock = static_cast<int>(attention_key_block);
 
-// Key or value rows as the products want them: f32 with some stride.
-struct Rows {
-  const float* data = nullptr;
-  int64_t stride = 0;
-};
+// Key rows whose scores are made and finished while they are in L1: a multiple of the tiles' 6 rows and
+// of 16.
+inline constexpr int kChunk = 48;
 
-HWY_INLINE Rows Shifted(const Rows& rows, int64_t by) { return {rows.data + by * rows.stride, rows.stride}; }
-
-// Rows that a product asks for meanwhile, `columns` floats of each; there may be none.
-struct RowsAhead {
-  Rows rows;
-  int64_t columns = 0;
-};
-HWY_INLINE RowsAhead Shifted(const RowsAhead& ahead, int64_t by) {
-  return ahead.rows.data ? RowsAhead{Shifted(ahead.rows, by), ahead.columns} : ahead;
-}
-
-// Rows [k0, k1) of a key head, in place or copied to `copy` with `columns` floats a row.
-HWY_INLINE Rows StageRows(const ForwardCall& call, const void* base, const Strides3& s, int64_t b, int64_t kv,
-                          int k0, int k1, int64_t dim, bool copy, int64_t columns, float* buffer) {
-  const int64_t token = call.p->key_begin_row(b) + k0;
-  const void* from = At(base, b * s.batch + kv * s.head + token * s.token, call.bf16);
-  if (!copy) return {static_cast<const float*>(from), s.token};
-  const bool dense = s.token == dim && columns == dim;  // one long row
-  const int64_t rows = dense ? 1 : k1 - k0, length = dense ? (k1 - k0) * dim : dim;
-  for (int64_t k = 0; k < rows; ++k) {
-    float* to = buffer + k * columns;
-    LoadRow(At(from, k * s.token, call.bf16), length, call.bf16, to);
-    for (int64_t c = dim; c < columns; ++c) to[c] = 0.0f;
-  }
-  return {buffer, columns};
-}
-
-// qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero.
-HWY_INLINE void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt) {
-  const int64_t dim = call.p->head_dim;
-  const Strides3& s = call.query_strides;
-  each_head_run(t, [&](int first, int count) {
-    const int64_t token = call.p->query_begin(t.b) + t.query[first];
-    const void* from = At(call.query, t.b * s.batch + t.head[first] * s.head + token * s.token, call.bf16);
-    if (call.bf16) {
-      TransposeTo(static_cast<const uint16_t*>(from), s.token, count, dim, qt + first, kTileRows, scale);
-    } else {
-      TransposeTo(static_cast<const float*>(from), s.token, count, dim, qt + first, kTileRows, scale);
-    }
-  });
-  for (int64_t c = 0; c < dim && t.rows < t.groups * kGroupRows; ++c) {
-    std::fill(qt + c * kTileRows + t.rows, qt + c * kTileRows + t.groups * kGroupRows, 0.0f);
-  }
+// What scores are multiplied by: with terms they stay natural, else they are those of powers of two.
+HWY_INLINE float ScoreScale(const ForwardCall& c) {
+  return static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
 }
 
 // Scratch of one block.
 struct BlockBuffers {
-  float* s = nullptr;           // [kBlock][kTileRows] scores, then probabilities
-  float* bias = nullptr;        // likewise: transposed bias
-  float* shadow = nullptr;      // likewise: scores kept for safe mode
-  uint8_t* keep = nullptr;      // [kBlock][kTileRows]
-  uint16_t* weights = nullptr;  // on tiles: packed probabilities
-  float* sums = nullptr;        // on tiles: [kTileRows][value_columns]
-  AmxTile tile;                 // on tiles: the other operands
+  float* s = nullptr;       // [kBlock][kTileRows] scores, then probabilities
+  float* bias = nullptr;    // likewise: transposed bias
+  float* shadow = nullptr;  // likewise: scores kept for safe mode
+  uint8_t* keep = nullptr;  // [kBlock][kTileRows]
 };
 
 // Softmax state of a tile after some blocks, or of one block: per lane maximum (of natural scores, else
@@ -94,107 +48,98 @@ HWY_INLINE void ResetState(LaneState& state) {
   std::fill_n(state.sum, kTileRows, 0.0f);
 }
 
-// Key rows whose scores are made and finished while they are in L1: a multiple of the tiles' 6 rows and
-// of 16.
-inline constexpr int kChunk = 48;
+// A tile of queries while its task runs.
+struct QueryTile {
+  RowTile rows;
+  LaneTerms lanes;
+  LaneState state;
+  float* query = nullptr;  // packed by the engine
+  float* out = nullptr;
+  bool first = true;        // no block merged yet
+  bool non_finite = false;  // a query is not, and the engine packed it otherwise
+};
 
-// s <- final scores of keys [r.k0, r.k1) with terms and masks; their maximum joins `max`.
-HWY_INLINE void ScoreChunk(const ForwardCall& call, const RowTile& t, const BlockRange& r,
-                           const LaneTerms& lanes, const Rows& key, const RowsAhead& ahead, const float* qt,
-                           const float* bias, const BlockBuffers& b, const uint8_t* keep, float* max) {
-  const ScoreTerms<float>& terms = *call.terms;
-  if (UsesTiles(call)) {
-    // made for the whole block
-  } else if (UsesDots(call)) {
-    DotScores(call, t, r, key.data, key.stride, qt, b.s, nullptr);
-  } else {
-    AddScoreProduct(static_cast<bool>(terms.relative_key), t, r, key.data, key.stride, qt, call.p->head_dim,
-                    b.s, ahead.rows.data, ahead.rows.stride, ahead.columns);
+// Where in its task a tile meets a block: what an engine prefetches by.
+struct BlockPlace {
+  const AttentionTask* task = nullptr;  // null: nothing is prefetched
+  const AttentionTask* next = nullptr;  // probably this thread's next one
+  int tile = 0;                         // number in the task
+  int turn = 0;                         // the first, second … tile that reads the staged block
+  int k0 = 0;                           // the tile's first key of the block
+};
+
+// What most engines have in common.
+struct EngineDefaults {
+  static constexpr int kKeyStep = 1;       // products start at multiples of so many keys
+  static constexpr bool kDecodes = false;  // few rows have a way of their own: decode-inl.h
+  // Whether Scores adds the terms of this call by itself.
+  bool FusesTerms(bool) const { return false; }
+  // Whether numbers that are not finite are missing from the packed operands.
+  template <class Block>
+  bool HasNonFinite(const QueryTile&, const Block&) const {
+    return false;
   }
-  if (terms.score_function) ApplyScoreFunction(terms.score_function, t, r, b.s, nullptr);
-  TermRows({&terms, &t, &lanes, bias, keep, b.s, nullptr}, r, max);
-}
+};
 
-// A bias or ALiBi alone needs no pass of its own over the scores.
-HWY_INLINE ProductTerm TermOfProduct(const ForwardCall& call, const LaneTerms& lanes, bool safe) {
+// s <- final scores of the block with terms and masks, chunk by chunk; their maximum joins `max`.
+template <class E>
+HWY_INLINE void ScoreChunks(const ForwardCall& call, const E& engine, const QueryTile& w, const BlockRange& r,
+                            const typename E::Block& block, const BlockPlace& place, const uint8_t* keep,
+                            bool safe, const BlockBuffers& buffers, float* max) {
   const ScoreTerms<float>& terms = *call.terms;
-  const bool alone = call.has_terms && !UsesDots(call) && !UsesTiles(call) && !(terms.softcap > 0) &&
-                     !terms.relative_bias && !terms.score_function && !terms.relative_key &&
-                     (terms.bias == nullptr) != (terms.alibi_slopes == nullptr);
-  if (!alone) return {};
-  if (terms.alibi_slopes) return {End::alibi_max, lanes.slope, lanes.place};
-  return {safe ? End::store_max : End::bias_max, nullptr, nullptr};
+  const RowTile& t = w.rows;
+  const float* bias = terms.bias ? buffers.bias : nullptr;
+  if (bias) GatherBias(terms.bias, terms.bias_strides, t, r, buffers.bias);
+  if (bias && safe) {  // -inf excludes even where the score is NaN
+    const int count = (r.k1 - r.k0) * kTileRows;
+    if (keep == nullptr) std::fill_n(buffers.keep, count, uint8_t{1}), keep = buffers.keep;
+    for (int i = 0; i < count; ++i) buffers.keep[i] &= bias[i] != -kInfinity;
+  }
+  engine.StartChunks(w, r, block, buffers);
+  for (int k = r.k0; k < r.k1; k += kChunk) {
+    const int64_t by = int64_t{k - r.k0} * kTileRows;
+    const BlockRange chunk = MakeBlockRange(t, k, std::min(k + kChunk, r.k1));
+    float* s = buffers.s + by;
+    engine.ChunkScores(w, chunk, block, place, s);
+    if (terms.score_function) ApplyScoreFunction(terms.score_function, t, chunk, s, nullptr);
+    TermRows({&terms, &t, &w.lanes, bias ? bias + by : nullptr, keep ? keep + by : nullptr, s, nullptr},
+             chunk, max);
+  }
 }
 
 // s <- probabilities of the block relative to its own maximum; state <- that maximum and the sum. False if no
 // query sees any of it.
-HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const RowTile& t, const BlockRange& r,
-                                   const LaneTerms& lanes, const Rows& key, const RowsAhead& ahead,
-                                   const float* qt, const BlockBuffers& buffers, bool safe,
+template <class E>
+HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const E& engine, const QueryTile& w,
+                                   const BlockRange& r, const typename E::Block& block,
+                                   const BlockPlace& place, bool safe, const BlockBuffers& buffers,
                                    LaneState& state) {
   const AttentionProblem& p = *call.p;
+  const RowTile& t = w.rows;
   BlockClass mask = BlockClass::full;
   if (call.has_keep) mask = mask_class(p, t, r.k0, r.k1);
   if (mask == BlockClass::empty) return false;
   const uint8_t* keep = mask == BlockClass::partial ? buffers.keep : nullptr;
   if (keep != nullptr && !fill_keep(p, t, r.k0, r.k1, buffers.keep)) return false;
   ResetState(state);
-  const ProductTerm term = TermOfProduct(call, lanes, safe);
-  const bool finish_chunks = mask == BlockClass::partial || (call.has_terms && term.end == End::store_max);
-  if (UsesTiles(call)) {
-    TileScores(call, t, r, buffers.tile, buffers.s, finish_chunks ? nullptr : state.max);
-  }
-  if (finish_chunks) {
-    const float* bias = call.terms->bias ? buffers.bias : nullptr;
-    if (bias) GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.bias);
-    if (bias && safe) {  // -inf excludes even where the score is NaN
-      const int count = (r.k1 - r.k0) * kTileRows;
-      if (keep == nullptr) std::fill_n(buffers.keep, count, uint8_t{1}), keep = buffers.keep;
-      for (int i = 0; i < count; ++i) buffers.keep[i] &= bias[i] != -kInfinity;
-    }
-    if (call.terms->relative_key) {
-      RelativeScores(call.terms->relative_key, p.head_dim, t, r, qt, buffers.shadow, buffers.s);
-    }
-    for (int k = r.k0; k < r.k1; k += kChunk) {
-      const int by = k - r.k0;
-      BlockBuffers chunk = buffers;
-      chunk.s += by * kTileRows;
-      ScoreChunk(call, t, MakeBlockRange(t, k, std::min(k + kChunk, r.k1)), lanes, Shifted(key, by),
-                 Shifted(ahead, by), qt, bias ? bias + by * kTileRows : nullptr, chunk,
-                 keep ? keep + by * kTileRows : nullptr, state.max);
-    }
-  } else if (UsesTiles(call)) {
-    MaskRows(t, r, buffers.s, state.max);
-  } else if (UsesDots(call)) {
-    DotScores(call, t, r, key.data, key.stride, qt, buffers.s, state.max);
-    MaskRows(t, r, buffers.s, state.max);
+  if (keep != nullptr || (call.has_terms && !engine.FusesTerms(safe))) {
+    ScoreChunks(call, engine, w, r, block, place, keep, safe, buffers, state.max);
   } else {
-    if (term.end == End::bias_max) {
-      GatherBias(call.terms->bias, call.terms->bias_strides, t, r, buffers.s);
-    }
-    ScoreProduct(t, r, key.data, key.stride, qt, p.head_dim, buffers.s, state.max, ahead.rows.data,
-                 ahead.rows.stride, ahead.columns, term);
+    engine.Scores(w, r, block, place, safe, buffers.s, state.max);
     MaskRows(t, r, buffers.s, state.max);
   }
   if (safe) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);
   alignas(64) float shift[kTileRows];
   for (int i = 0; i < kTileRows; ++i) shift[i] = state.max[i] == -kInfinity ? 0.0f : state.max[i];
-  if (UsesDots(call) && p.dropout_p <= 0) {
-    if (call.has_terms) {
-      ExpPairBlock<true>(t, r, buffers.s, shift, state.sum);
-    } else {
-      ExpPairBlock<false>(t, r, buffers.s, shift, state.sum);
-    }
-    return true;
-  }
-  if (call.has_terms) {
-    ExpBlock<true>(t, r, buffers.s, shift, state.sum);
-  } else {
-    ExpBlock<false>(t, r, buffers.s, shift, state.sum);
-  }
-  if (p.dropout_p > 0) DropRows(p, t, r, buffers.s);
-  if (UsesDots(call)) PairProbabilities(t, r, r.k0, r.k1, buffers.s);
+  engine.Probabilities(t, r, buffers.s, shift, state.sum);
   return true;
+}
+
+// s <- probabilities after dropout; those before it join `sum`.
+HWY_INLINE void Exponentials(const ForwardCall& c, const RowTile& t, const BlockRange& r, float* s,
+                             const float* shift, float* sum) {
+  c.has_terms ? ExpBlock<true>(t, r, s, shift, sum) : ExpBlock<false>(t, r, s, shift, sum);
+  if (c.p->dropout_p > 0) DropRows(*c.p, t, r, s);
 }
 
 // total <- total and block together; alpha and beta are the factors of their outputs.
@@ -215,56 +160,15 @@ HWY_INLINE void MergeState(int lanes, bool natural, LaneState& total, const Lane
   }
 }
 
-// out[q] = out[q] · alpha[q] + beta[q] · Σ_k p[k][q] value[k], the sum from zero over the keys that q sees.
-// `first`: out[q] is not read. Meanwhile the rows `ahead`, one for each query, are fetched.
-HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
-                            int64_t columns, bool first, const float* alpha, const float* beta, float* out,
-                            const Rows& ahead, int64_t ahead_columns) {
-  TileArgs args{};
-  args.ahead_stride = ahead.stride, args.ahead_columns = ahead_columns;
-  args.a_row = 1, args.a_step = kTileRows, args.b_stride = value.stride, args.c_stride = columns;
-  const int step = r.full() ? t.rows : RowStep(columns);
-  for (int row = 0; row < t.rows; row += step) {
-    const int count = std::min(step, t.rows - row);
-    const auto [a, e] = KeysOfRows(t, r, row, count);
-    args.a = s + (a - r.k0) * kTileRows + row;
-    args.b = value.data + (a - r.k0) * value.stride;
-    args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;
-    args.c = out + row * columns;
-    args.alpha = alpha + row, args.beta = beta + row;
-    args.ahead = ahead.data ? ahead.data + row * ahead.stride : nullptr;
-    if (first) {
-      Product<End::store, false>(args, count, columns);
-    } else {
-      Product<End::merge, false>(args, count, columns);
-    }
-  }
-}
-
-// As BlockValues, but keys whose score is -inf are not touched: NaN and Inf in excluded values stay there.
-HWY_INLINE void BlockValuesSafe(const RowTile& t, const BlockRange& r, const float* s, const float* shadow,
-                                const Rows& value, int64_t columns, bool first, const float* alpha,
-                                const float* beta, float* out) {
+// out = out · alpha + block · beta, row by row; `first`: out = block.
+HWY_INLINE void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first,
+                          const float* alpha, const float* beta, float* out) {
   const F d;
-  for (int row = 0; row < t.rows; ++row) {
-    const int a = std::clamp(t.lo[row], r.k0, r.k1), e = std::clamp(t.hi[row], a, r.k1);
-    for (int64_t c = 0; c < columns; c += kN) {
-      Vec sum = hn::Zero(d);
-      for (int k = a; k < e;) {
-        Vec chain = hn::Zero(d);
-        for (const int end = std::min(e, k + KeyChainRest(k)); k < end; ++k) {
-          const int64_t at = int64_t{k - r.k0} * kTileRows + row;
-          if (shadow[at] == -kInfinity) continue;
-          const Vec v = hn::LoadU(d, value.data + (k - r.k0) * value.stride + c);
-          chain = hn::MulAdd(hn::Set(d, s[at]), v, chain);
-        }
-        sum = hn::Add(sum, chain);
-      }
-      float* o = out + row * columns + c;
-      if (!first) {
-        sum = hn::MulAdd(sum, hn::Set(d, beta[row]), hn::Mul(hn::LoadU(d, o), hn::Set(d, alpha[row])));
-      }
-      hn::StoreU(sum, d, o);
+  for (int r = 0; r < t.rows; ++r) {
+    const Vec a = hn::Set(d, alpha[r]), b = hn::Set(d, beta[r]);
+    for (int64_t c = r * columns; c < (r + 1) * columns; c += kN) {
+      const Vec x = hn::LoadU(d, block + c);
+      hn::StoreU(first ? x : hn::MulAdd(x, b, hn::Mul(hn::LoadU(d, out + c), a)), d, out + c);
     }
   }
 }

@@ -19,9 +19,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX3
-inline constexpr bool kHasDecode = true;
+// Whether a call of this kind goes this way (its tiles with at most 8 rows do).
+HWY_INLINE bool DecodesFew(const ForwardCall& c, const RowTile& t) {
+  return t.rows <= 8 && !c.has_terms && !c.has_keep && c.p->dropout_p <= 0 && c.p->head_dim % 16 == 0 &&
+         c.p->value_dim % 16 == 0 && std::max(c.p->head_dim, c.p->value_dim) <= 256;
+}
 
+#if HWY_TARGET == HWY_AVX3
 // 16 bytes at `column` of rows i, 4 + i, 8 + i and 12 + i.
 HWY_INLINE __m512 LoadQuarters(const char* from, int64_t stride) {
   const auto load = [&](int i)
@@ -65,7 +69,7 @@ HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int
   for (int r = 0; r < kRows; ++r) acc[r] = whole[r] = hn::Zero(d);
   Asking asking(ahead);
   for (int64_t c = 0; c < bytes; c += 16) {
-    if (kKind != CacheKind::dots && c > 0 && c % chain == 0) {
+    if (kKind != CacheKind::pairs && c > 0 && c % chain == 0) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) whole[r] = hn::Add(whole[r], acc[r]), acc[r] = hn::Zero(d);
     }
@@ -78,7 +82,7 @@ HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(x[j], hn::Set(d, q[r]), acc[r]);
         q += kRows;
-      } else if constexpr (kKind == CacheKind::dots) {
+      } else if constexpr (kKind == CacheKind::pairs) {
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) acc[r] = DotPairs(acc[r], x[j], hn::Set(d, q[r]));
         q += kRows;
@@ -94,7 +98,7 @@ HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    if constexpr (kKind == CacheKind::dots) {
+    if constexpr (kKind == CacheKind::pairs) {
       acc[r] = hn::Mul(acc[r], hn::Set(d, scale));
     } else {
       acc[r] = hn::Add(whole[r], acc[r]);
@@ -109,7 +113,7 @@ HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* 
   const int64_t bytes = dim * (kKind == CacheKind::f32 ? 4 : 2);
   const int keys = r.k1 - r.k0;
   alignas(64) float q[256 * kRows];
-  GatherQuery(qt, kKind == CacheKind::dots ? dim / 2 : dim, kRows, q);
+  GatherQuery(qt, kKind == CacheKind::pairs ? dim / 2 : dim, kRows, q);
   int k = 0;
   for (; k + kRun <= keys; k += kRun) {
     ScoreRun<kKind, kRows>(key.data + k * key.stride, key.stride, q, bytes, scale, s + k, ahead);
@@ -182,18 +186,6 @@ HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s
   }
 }
 
-#else
-inline constexpr bool kHasDecode = false;
-#endif
-
-// Whether a call of this kind goes this way (its tiles with at most 8 rows do).
-HWY_INLINE bool DecodesFew(const ForwardCall& c, const RowTile& t) {
-  return kHasDecode && !UsesTiles(c) && t.rows <= 8 && !c.has_terms && !c.has_keep && c.p->dropout_p <= 0 &&
-         c.p->head_dim % 16 == 0 && c.p->value_dim % 16 == 0 &&
-         std::max(c.p->head_dim, c.p->value_dim) <= 256;
-}
-
-#if HWY_TARGET == HWY_AVX3
 // Probabilities and sums of values of one block from zero: state, s (scratch) and sum[row][value_columns].
 template <CacheKind kKind>
 HWY_INLINE void FewBlockOf(const ForwardCall& c, const RowTile& t, const BlockRange& r, const float* qt,
@@ -214,26 +206,22 @@ HWY_INLINE void FewBlockOf(const ForwardCall& c, const RowTile& t, const BlockRa
   ProbabilitiesFew(t, r, b.s, state, ahead);
   Ahead then(values, others);
   then.Skip(kAheadLines + std::min<int64_t>(t.rows, 4) * ((keys + kN - 1) / kN));
-  if constexpr (kKind == CacheKind::dots) {
+  if constexpr (kKind == CacheKind::pairs) {
     ValuesFewPairs(t.rows, r, b.s, value, c.value_columns, sum, state, then);
   } else {
     ValuesFew<kKind>(t.rows, r, b.s, value, c.value_columns, sum, state, then);
   }
 }
 
-HWY_INLINE void FewBlock(const ForwardCall& c, const RowTile& t, const BlockRange& r, const float* qt,
-                         const BlockBuffers& b, LaneState& state, float* sum) {
-  if (UsesDots(c)) {
-    FewBlockOf<CacheKind::dots>(c, t, r, qt, b, state, sum);
-  } else if (c.bf16) {
-    FewBlockOf<CacheKind::widened>(c, t, r, qt, b, state, sum);
-  } else {
-    FewBlockOf<CacheKind::f32>(c, t, r, qt, b, state, sum);
-  }
+HWY_INLINE void FewBlock(const PairsEngine&, const ForwardCall& c, const RowTile& t, const BlockRange& r,
+                         const float* qt, const BlockBuffers& b, LaneState& state, float* sum) {
+  FewBlockOf<CacheKind::pairs>(c, t, r, qt, b, state, sum);
 }
-#else
-HWY_INLINE void FewBlock(const ForwardCall&, const RowTile&, const BlockRange&, const float*,
-                         const BlockBuffers&, LaneState&, float*) {}
+HWY_INLINE void FewBlock(const F32Engine&, const ForwardCall& c, const RowTile& t, const BlockRange& r,
+                         const float* qt, const BlockBuffers& b, LaneState& state, float* sum) {
+  c.bf16 ? FewBlockOf<CacheKind::widened>(c, t, r, qt, b, state, sum)
+         : FewBlockOf<CacheKind::f32>(c, t, r, qt, b, state, sum);
+}
 #endif
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

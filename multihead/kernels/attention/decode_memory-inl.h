@@ -10,7 +10,7 @@
 #define MULTIHEAD_KERNELS_ATTENTION_DECODE_MEMORY_INL_H_
 #endif
 
-#include "multihead/kernels/attention/block-inl.h"
+#include "multihead/kernels/attention/engine_pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -23,14 +23,12 @@ struct RawRows {
 
 HWY_INLINE RawRows RawRowsOf(const ForwardCall& c, const void* base, const Strides3& s, int64_t b, int64_t kv,
                              int k0) {
-  const int64_t token = c.p->key_begin_row(b) + k0;
-  return {static_cast<const char*>(At(base, b * s.batch + kv * s.head + token * s.token, c.bf16)),
-          s.token * (c.bf16 ? 2 : 4)};
+  return {static_cast<const char*>(At(base, KeyIndex(c, s, b, kv, k0), c.bf16)), s.token * (c.bf16 ? 2 : 4)};
 }
 
 #if HWY_TARGET == HWY_AVX3
 // What a cache holds, and what is computed of it.
-enum class CacheKind { f32, widened, dots };
+enum class CacheKind { f32, widened, pairs };
 
 // Asks for cache lines in order of addresses: those of `rows` rows, then of `next_rows` rows elsewhere.
 struct Ahead {

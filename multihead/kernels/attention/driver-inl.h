@@ -13,9 +13,8 @@ bool samples_are_alike(const AttentionProblem& p);
 
 /// The digested call without its pointers.
 ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size);
-/// Which units multiply: tiles or pairs of bf16 where the CPU has them and the words allow it; never with a
-/// relative key.
-void choose_products(ForwardCall& call);
+/// AMX tiles or pairs of bf16 where the CPU has them and the numbers allow it; never with a relative key.
+void choose_engine(ForwardCall& call);
 /// Whether key and value blocks are copied before use.
 void decide_copies(ForwardCall& call);
 /// Tiles per task such that there are tasks enough for the threads; fills `tasks`, of which the call has
@@ -31,16 +30,12 @@ void widened_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
 void widened_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                       const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g);
 
-/// Overwrites the gradients of one key head and its query heads (not those of the score terms) by the
-/// specification, which touches nothing that is excluded.
-void specified_backward_head(const AttentionProblem& problem, const ScoreTerms<float>& t,
-                             const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g,
-                             int64_t b, int64_t kv);
-
 void run_forward(ForwardCall call);
-/// Rows that run_forward left not finite because a sum of finite values was too large: by the specification,
-/// which widens such sums.
-void mend_overflow(const ForwardCall& call);
+/// By the specification: rows that run_forward left not finite because a sum of finite values was too large.
+void recompute_overflow(const ForwardCall& call);
+/// Overwrites the gradients of one key head and its query heads by the specification, which touches nothing
+/// that is excluded. Those of the score terms stay, but `d_relative_key` is added to where it is given.
+void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key);
 
 /// Forward on tiles whatever the CPU, without relative key: bf16 in one part, f32 in those of `precision`.
 /// The entry points come here with TileUnit::amx, tests with the loops.

@@ -10,6 +10,9 @@
 
 namespace multihead::kernels {
 
+/// What multiplies: f32 FMAs, pairs of bf16 (forward only), or AMX tiles. Each is a type in engine_*-inl.h.
+enum class Engine { f32, pairs, amx };
+
 /// Most tiles of a task: its rows share staged keys and values.
 inline constexpr int kMostTiles = 16;
 
@@ -25,9 +28,8 @@ struct ForwardCall {
   float* lse = nullptr;
   uint64_t number = 0;  // of the call; 0: none
   bool bf16 = false;
-  bool dots = false;   // bf16: products of pairs instead of widening (forward only)
-  bool tiles = false;  // products on bf16 tiles, by `unit`, of operands in parts
-  TileUnit unit = TileUnit::amx;
+  Engine engine = Engine::f32;
+  TileUnit unit = TileUnit::amx;  // Engine::amx: who multiplies, and the parts of operands
   PartScheme scheme;
   bool has_terms = false;  // scores leave the product in natural units and go through the terms
   bool has_keep = false;   // dense mask or mask function
@@ -51,7 +53,7 @@ struct ForwardTaskArgs {
   const ForwardCall* call = nullptr;
   const AttentionTask* task = nullptr;
   float* scratch = nullptr;
-  const AttentionTask* next = nullptr;  // probably this thread's next task: its queries are fetched ahead
+  const AttentionTask* next = nullptr;        // probably this thread's next task: its queries are prefetched
   const ForwardPartials* partials = nullptr;  // split-key mode
   int64_t block_begin = 0, block_end = 0;     // split-key mode: blocks to do
   int64_t tile = 0;                           // split-key mode: index in the partial buffers

@@ -42,7 +42,7 @@ int64_t most_tiles(const ForwardCall& call) {
   // Bias rows are fetched one block ahead: with several tiles in turn they would be evicted before their use.
   if (call.terms->bias) return 1;
   int64_t tiles = 4;
-  if (!call.bf16 || call.tiles) return tiles;
+  if (!call.bf16 || call.engine == Engine::amx) return tiles;
   // Every task stages its blocks anew (2 % of its time with 4 tiles of d = 64): as many tiles as leave L2
   // room.
   const int64_t floats = kTileRows * (call.p->head_dim + call.value_columns);
@@ -101,12 +101,15 @@ ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& t
   return call;
 }
 
-void choose_products(ForwardCall& call) {
+void choose_engine(ForwardCall& call) {
   const MatmulPrecision precision = float32_matmul_precision();
   if (call.terms->relative_key) return;  // whose bands come from queries in f32
-  call.tiles = has_tiles() && (call.bf16 || precision != MatmulPrecision::highest);
-  call.dots = call.bf16 && !call.tiles && bf16_dots();
-  if (call.tiles && !call.bf16) call.scheme = part_scheme(precision);
+  if (has_tiles() && (call.bf16 || precision != MatmulPrecision::highest)) {
+    call.engine = Engine::amx;
+    if (!call.bf16) call.scheme = part_scheme(precision);
+  } else if (call.bf16 && bf16_dots()) {
+    call.engine = Engine::pairs;
+  }
 }
 
 void decide_copies(ForwardCall& call) {
@@ -115,7 +118,7 @@ void decide_copies(ForwardCall& call) {
   call.copy_key = call.bf16 || hostile(call.key_strides.token, p.head_dim, size, p.keys, rows);
   call.copy_value = call.bf16 || call.value_columns != p.value_dim ||
                     hostile(call.value_strides.token, p.value_dim, size, p.keys, rows);
-  if (call.dots) {  // keys are read in pairs where they lie
+  if (call.engine == Engine::pairs) {  // keys are read in pairs where they lie
     const Strides3& k = call.key_strides;
     const bool whole = p.head_dim % 2 == 0 && reinterpret_cast<uintptr_t>(call.key) % 4 == 0 &&
                        (k.batch | k.head | k.token) % 2 == 0;
@@ -156,7 +159,7 @@ void run_forward(ForwardCall call) {
   } else {
     run_tiled(call, own.tasks, tiles);
   }
-  if (not_finite.load(std::memory_order_relaxed)) mend_overflow(call);
+  if (not_finite.load(std::memory_order_relaxed)) recompute_overflow(call);
 }
 
 }  // namespace multihead::kernels

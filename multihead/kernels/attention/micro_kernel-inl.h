@@ -71,8 +71,8 @@ struct TileArgs {
   float* max;                  // store_max: per column
   const float* alpha;          // merge: per row
   const float* beta;
-  const float* ahead;  // rows of another operand to fetch into the caches, one per row of A; may be null
-  int64_t ahead_stride, ahead_columns;
+  const float* prefetch;  // rows of another operand to fetch into the caches, one per row of A; may be null
+  int64_t prefetch_stride, prefetch_columns;
   const float* slope;  // alibi_max: per column
   const float* place;
   int32_t key;  // alibi_max: of the first row
@@ -82,8 +82,8 @@ inline constexpr bool KeepsMax(End end) {
   return end == End::store_max || end == End::bias_max || end == End::alibi_max;
 }
 
-// Asks for one row of floats.
-HWY_INLINE void FetchRow(const float* row, int64_t columns) {
+// Prefetches one row of floats.
+HWY_INLINE void PrefetchRow(const float* row, int64_t columns) {
   for (int64_t c = 0; c < columns; c += 16) __builtin_prefetch(row + c, 0, 2);
 }
 
@@ -202,12 +202,12 @@ template <End kEnd, bool kStepOne, bool kCut, int MR, int NV>
 HWY_INLINE void TileRows(TileArgs t, int64_t rows) {
   // The rows of A that the next tile reads come from L2 or beyond, and so does what the caller names.
   const auto fetch = [&t](int64_t n) HWY_ATTR {
-    if (!t.ahead) return;
+    if (!t.prefetch) return;
     for (int64_t i = 0; i < n; ++i) {
-      if constexpr (kStepOne) FetchRow(t.a + (n + i) * t.a_row, t.k);
-      FetchRow(t.ahead + i * t.ahead_stride, t.ahead_columns);
+      if constexpr (kStepOne) PrefetchRow(t.a + (n + i) * t.a_row, t.k);
+      PrefetchRow(t.prefetch + i * t.prefetch_stride, t.prefetch_columns);
     }
-    t.ahead += n * t.ahead_stride;
+    t.prefetch += n * t.prefetch_stride;
   };
   const auto advance = [&t](int64_t n) HWY_ATTR {
     t.a += n * (kStepOne ? t.a_row : 1);
@@ -252,13 +252,13 @@ HWY_INLINE void TileColumns(TileArgs t, int64_t rows, int64_t columns) {
         default:
           TileRows<kEnd, kStepOne, kCut, kStepOne ? 8 : 16, 1>(t, rows);
       }
-      t.b += now, t.c += now, t.max += now, columns -= now, t.ahead = nullptr;
+      t.b += now, t.c += now, t.max += now, columns -= now, t.prefetch = nullptr;
       if constexpr (kEnd == End::alibi_max) t.slope += now, t.place += now;
     }
   } else {
     for (; columns > 0; columns -= 2 * kN) {
       TileRows<kEnd, kStepOne, kCut, 6, 2>(t, rows);
-      t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN, t.ahead = nullptr;
+      t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN, t.prefetch = nullptr;
       if constexpr (kEnd == End::alibi_max) t.slope += 2 * kN, t.place += 2 * kN;
     }
   }

@@ -10,12 +10,22 @@
 #define MULTIHEAD_KERNELS_ATTENTION_PAIRS_SOFTMAX_INL_H_
 #endif
 
-#include "multihead/kernels/attention/pairs-inl.h"
+#include "multihead/kernels/attention/scores-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
+// Lane i: lower[i] and upper[i] rounded to bf16, to nearest even.
+HWY_INLINE __m512i RoundPairs(Vec lower, Vec upper) {
+  __m512i halves;
+  __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves) : "v"(upper.raw), "v"(lower.raw));
+  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), halves);
+}
+
 // s: rows of probabilities of keys [from, to) -> rows of pairs of keys, counted from the even position at or
 // below r.k0. Odd ends are those of the block.
 HWY_INLINE void PairProbabilities(const RowTile& t, const BlockRange& r, int from, int to, float* s) {
@@ -101,10 +111,6 @@ HWY_INLINE void ExpPairBlock(const RowTile& t, const BlockRange& r, float* s, co
   PairProbabilities(t, r, e, r.k1, s);
 }
 
-#else
-HWY_INLINE void PairProbabilities(const RowTile&, const BlockRange&, int, int, float*) {}
-template <bool kNatural>
-HWY_INLINE void ExpPairBlock(const RowTile&, const BlockRange&, float*, const float*, float*) {}
 #endif
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

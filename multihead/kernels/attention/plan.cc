@@ -58,9 +58,9 @@ void explain_terms(const AttentionProblem& p, const ScoreTerms<float>& t, Attent
 void explain_copies(const ForwardCall& call, AttentionPlan& plan) {
   const AttentionProblem& p = *call.p;
   const int64_t size = call.bf16 ? sizeof(BFloat16) : sizeof(float);
-  if (call.tiles) return reason(plan, "blocks are packed for the tiles");
+  if (call.engine == Engine::amx) return reason(plan, "blocks are packed for the tiles");
   if (call.bf16) {
-    if (!call.dots) return reason(plan, "blocks are widened to f32");
+    if (call.engine == Engine::f32) return reason(plan, "blocks are widened to f32");
     reason(plan, "blocks of values are interleaved in pairs of rows");
   }
   if (call.copy_key) {
@@ -88,7 +88,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   backward.forward = digest_forward(p, t, size);
   ForwardCall call = backward.forward;
   call.query_strides = strides.query, call.key_strides = strides.key, call.value_strides = strides.value;
-  choose_products(call);
+  choose_engine(call);
   decide_copies(call);
   call.p = &sample;
   const int64_t tiles = choose_tiles(call, threads, tasks, copies);
@@ -106,7 +106,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
     return plan;
   }
   plan.kernel = concat(split ? "split-key " : "tiled ", strides.bf16 ? "bf16" : "f32");
-  if (call.tiles) plan.kernel += " on AMX tiles";
+  if (call.engine == Engine::amx) plan.kernel += " on AMX tiles";
   plan.workspace_bytes = forward_scratch(call, split ? 1 : tiles) * threads * 4;
   if (split) {
     const int64_t blocks = (p.keys + attention_key_block - 1) / attention_key_block;
@@ -118,7 +118,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   explain_copies(call, plan);
   explain_terms(p, t, plan);
   backward.forward = call;
-  backward.f32.d_out_strides.token = backward.bf16.d_out_strides.token = p.value_dim;
+  backward.gradient.d_out_strides.token = p.value_dim;
   decide_backward(backward);
   const int64_t jobs =
       heads_one_by_one(backward, threads) ? 1 : std::min<int64_t>(p.batch * p.kv_heads, threads);

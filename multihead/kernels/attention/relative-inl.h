@@ -115,15 +115,6 @@ HWY_INLINE void RelativeScores(const RelativeKey<float>& table, int64_t dim, con
   });
 }
 
-// ScoreProduct without maximum, added to what RelativeScores wrote if `added`.
-HWY_INLINE void AddScoreProduct(bool added, const RowTile& t, const BlockRange& r, const float* key,
-                                int64_t key_stride, const float* qt, int64_t dim, float* s,
-                                const float* ahead, int64_t ahead_stride, int64_t ahead_columns) {
-  alignas(64) float unused[kTileRows] = {};
-  ScoreProduct(t, r, key, key_stride, qt, dim, s, added ? unused : nullptr, ahead, ahead_stride,
-               ahead_columns, {added ? End::bias_max : End::store_max, nullptr, nullptr});
-}
-
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

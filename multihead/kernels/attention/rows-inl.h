@@ -1,4 +1,4 @@
-// Rows of operands and results in memory, f32 or bf16: where an element is, loading, storing scaled.
+// Rows of operands and results in memory, f32 or bf16: where an element is, loading, copying, storing scaled.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_ATTENTION_ROWS_INL_H_
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "multihead/kernels/attention/forward-inl.h"
 #include "multihead/kernels/attention/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,6 +29,22 @@ HWY_INLINE float ElementOf(const void* base, int64_t index, bool bf16) {
   if (!bf16) return static_cast<const float*>(base)[index];
   return Wide(static_cast<const uint16_t*>(base)[index]);
 }
+
+// Index of row k of a key head's keys or values, and of row `row` of a tile's queries or outputs.
+HWY_INLINE int64_t KeyIndex(const ForwardCall& c, const Strides3& s, int64_t b, int64_t kv, int64_t k) {
+  return b * s.batch + kv * s.head + (c.p->key_begin_row(b) + k) * s.token;
+}
+HWY_INLINE int64_t RowIndex(const ForwardCall& c, const Strides3& s, const RowTile& t, int row) {
+  return t.b * s.batch + t.head[row] * s.head + (c.p->query_begin(t.b) + t.query[row]) * s.token;
+}
+
+// Rows of f32 with some stride.
+struct Rows {
+  const float* data = nullptr;
+  int64_t stride = 0;
+};
+
+HWY_INLINE Rows Shifted(const Rows& rows, int64_t by) { return {rows.data + by * rows.stride, rows.stride}; }
 
 // A row of either type as f32.
 HWY_INLINE void LoadRow(const void* from, int64_t n, bool bf16, float* to) {
@@ -48,6 +65,31 @@ HWY_INLINE void LoadRow(const void* from, int64_t n, bool bf16, float* to) {
   }
   for (; c + kN <= n; c += kN) hn::StoreU(LoadWide(d, x + c), d, to + c);
   for (; c < n; ++c) to[c] = Wide(x[c]);
+}
+
+// Rows [k0, k1) of a key head, in place or copied to `buffer` with `columns` floats a row.
+HWY_INLINE Rows StageRows(const ForwardCall& call, const void* base, const Strides3& s, int64_t b, int64_t kv,
+                          int k0, int k1, int64_t dim, bool copy, int64_t columns, float* buffer) {
+  const void* from = At(base, KeyIndex(call, s, b, kv, k0), call.bf16);
+  if (!copy) return {static_cast<const float*>(from), s.token};
+  const bool dense = s.token == dim && columns == dim;  // one long row
+  const int64_t rows = dense ? 1 : k1 - k0, length = dense ? (k1 - k0) * dim : dim;
+  for (int64_t k = 0; k < rows; ++k) {
+    float* to = buffer + k * columns;
+    LoadRow(At(from, k * s.token, call.bf16), length, call.bf16, to);
+    for (int64_t c = dim; c < columns; ++c) to[c] = 0.0f;
+  }
+  return {buffer, columns};
+}
+
+// Copies the rows of a tile to [kTileRows][columns], zero-padded.
+HWY_INLINE void CopyTileRows(const ForwardCall& c, const RowTile& t, const void* base, const Strides3& s,
+                             int64_t dim, int64_t columns, float* to) {
+  for (int r = 0; r < t.rows; ++r) {
+    float* row = to + r * columns;
+    LoadRow(At(base, RowIndex(c, s, t, r), c.bf16), dim, c.bf16, row);
+    std::fill(row + dim, row + columns, 0.0f);
+  }
 }
 
 // to[c] = from[c] · factor; check gathers x · 0, which is NaN where x is not finite.

@@ -74,65 +74,6 @@ HWY_INLINE void NeededGroups(const RowTile& t, const BlockRange& r, int a, int e
   }
 }
 
-// A score term that the product adds at the end of its tiles.
-struct ProductTerm {
-  End end = End::store_max;  // or bias_max: s holds the bias; or alibi_max
-  const float* slope = nullptr;
-  const float* place = nullptr;
-};
-
-// s[k - k0][q] = ⟨key[k], query[q]⟩ with `dim` terms wherever needed. `max` (null only without a term)
-// receives the maximum over the rows [full_begin, full_end), which nothing has to mask.
-HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const float* key, int64_t key_stride,
-                             const float* qt, int64_t dim, float* s, float* max, const float* ahead,
-                             int64_t ahead_stride, int64_t ahead_columns, const ProductTerm& term = {}) {
-  TileArgs args{};
-  alignas(64) float unused_max[kTileRows] = {};
-  const auto product = [&](int k, int end, int first, int last) HWY_ATTR {
-    const int rows = end - k, columns = (last - first) * kGroupRows;
-    switch (term.end) {
-      case End::bias_max:
-        return Product<End::bias_max, true>(args, rows, columns);
-      case End::alibi_max:
-        args.slope = term.slope + first * kGroupRows, args.place = term.place + first * kGroupRows;
-        args.key = k;
-        return Product<End::alibi_max, true>(args, rows, columns);
-      default:
-        return args.max ? Product<End::store_max, true>(args, rows, columns)
-                        : Product<End::store, true>(args, rows, columns);
-    }
-  };
-  args.a_row = key_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows,
-  args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
-  args.ahead_stride = ahead_stride, args.ahead_columns = ahead_columns;
-  const auto part = [&](int a, int e) HWY_ATTR {
-    for (int k = a; k < e;) {
-      const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
-      int first, last;
-      NeededGroups(t, r, k, end, &first, &last);
-      if (first < last) {
-        args.a = key + (k - r.k0) * key_stride;
-        args.b = qt + first * kGroupRows;
-        args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
-        args.ahead = ahead ? ahead + (k - r.k0) * ahead_stride : nullptr;
-        args.max = term.end == End::store_max ? nullptr : unused_max;
-        product(k, end, first, last);
-      }
-      k = end;
-    }
-  };
-  part(r.k0, r.full_begin);
-  if (r.full_end > r.full_begin) {
-    args.a = key + (r.full_begin - r.k0) * key_stride;
-    args.b = qt;
-    args.c = s + (r.full_begin - r.k0) * kTileRows;
-    args.max = max;
-    args.ahead = ahead ? ahead + (r.full_begin - r.k0) * ahead_stride : nullptr;
-    product(r.full_begin, r.full_end, 0, t.groups);
-  }
-  part(r.full_end, r.k1);
-}
-
 // Lanes of vector at `lane` that may see key k.
 HWY_INLINE hn::Mask<F> Visible(const RowTile& t, int lane, int k) {
   const I di;

@@ -15,7 +15,7 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 // Adds `rows` rows of ds (queries [first, first + rows) of the tile, keys [a, a + n)) to d_bias. Broadcast
 // axes have stride 0: the sum runs over queries in order, for each key.
-HWY_INLINE void AddBias(const float* ds, int rows, int n, const Strides4& s, float* to, float* turned) {
+HWY_INLINE void AddBias(const float* ds, int rows, int n, const Strides4& s, float* to, float* transposed) {
   const F d;
   if (s.key != 1 || s.query == 0) {
     for (int k = 0; k < n; ++k) {
@@ -23,10 +23,10 @@ HWY_INLINE void AddBias(const float* ds, int rows, int n, const Strides4& s, flo
     }
     return;
   }
-  TransposeTo(ds, kTileRows, n, rows, turned, n, 1.0f);
+  TransposeTo(ds, kTileRows, n, rows, transposed, n, 1.0f);
   for (int q = 0; q < rows; ++q) {
     float* row = to + q * s.query;
-    const float* from = turned + q * n;
+    const float* from = transposed + q * n;
     int k = 0;
     for (; k + kN <= n; k += kN)
       hn::StoreU(hn::Add(hn::LoadU(d, row + k), hn::LoadU(d, from + k)), d, row + k);
@@ -35,14 +35,14 @@ HWY_INLINE void AddBias(const float* ds, int rows, int n, const Strides4& s, flo
 }
 
 HWY_INLINE void BiasGradient(const ScoreTerms<float>& terms, const RowTile& t, const BlockRange& r,
-                             const float* ds, float* d_bias, float* turned) {
+                             const float* ds, float* d_bias, float* transposed) {
   const Strides4& s = terms.bias_strides;
   each_head_run(t, [&](int run, int run_count) {
     for (int first = run; first < run + run_count;) {
       const int g = first / kGroupRows, count = std::min(run + run_count, (g + 1) * kGroupRows) - first;
       const int a = r.need_begin[g], n = r.need_end[g] - a;
       float* to = d_bias + t.b * s.batch + t.head[first] * s.head + t.query[first] * s.query + a * s.key;
-      AddBias(ds + (a - r.k0) * kTileRows + first, count, n, s, to, turned);
+      AddBias(ds + (a - r.k0) * kTileRows + first, count, n, s, to, transposed);
       first += count;
     }
   });

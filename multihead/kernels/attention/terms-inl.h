@@ -67,7 +67,7 @@ HWY_INLINE void GatherBias(const float* bias, const Strides4& s, const RowTile& 
       float* column = to + (a - r.k0) * kTileRows + first;
       if (s.key == 1) {
         const int rest = std::min(run + run_count - first - count, kGroupRows);  // the next group's rows
-        for (int i = 0; i < rest && s.query != 0; ++i) FetchRow(from + (count + i) * s.query, n);
+        for (int i = 0; i < rest && s.query != 0; ++i) PrefetchRow(from + (count + i) * s.query, n);
         TransposeTo(from, s.query, count, n, column, kTileRows, 1.0f);
       } else {
         for (int k = 0; k < n; ++k) {

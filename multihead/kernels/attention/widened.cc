@@ -1,5 +1,5 @@
 // bf16 attention by widening whole tensors to f32: what runs on a CPU without vectors. The SIMD kernels widen
-// block by block instead. Also the backward pass of one key head by the specification.
+// block by block instead.
 #include <algorithm>
 #include <vector>
 
@@ -91,82 +91,15 @@ void widened_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
   const Widened d_o = widen(p, false, p.heads, p.value_dim, g.d_out, g.d_out_strides);
   Widened dq = widened(p, false, p.heads, p.head_dim), dk = widened(p, true, p.kv_heads, p.head_dim);
   Widened dv = widened(p, true, p.kv_heads, p.value_dim);
-  AttentionGradient<float> f;
-  f.out = o.data.data(), f.out_strides = o.strides;
-  f.lse = g.lse, f.d_lse = g.d_lse, f.lse_strides = g.lse_strides;
-  f.d_out = d_o.data.data(), f.d_out_strides = d_o.strides;
+  AttentionGradient<float> f{{g}, o.data.data(), d_o.data.data()};
+  f.out_strides = o.strides, f.d_out_strides = d_o.strides;
   if (g.d_query) f.d_query = dq.data.data(), f.d_query_strides = dq.strides;
   if (g.d_key) f.d_key = dk.data.data(), f.d_key_strides = dk.strides;
   if (g.d_value) f.d_value = dv.data.data(), f.d_value_strides = dv.strides;
-  f.d_bias = g.d_bias, f.d_relative_bias = g.d_relative_bias, f.d_alibi_slopes = g.d_alibi_slopes;
-  f.d_relative_key = g.d_relative_key, f.d_captured = g.d_captured;
-  f.accumulate = g.accumulate;
   attention_backward(p, t, w.input(), f);
   if (g.d_query) narrow(p, false, p.heads, p.head_dim, dq, g.d_query, g.d_query_strides);
   if (g.d_key) narrow(p, true, p.kv_heads, p.head_dim, dk, g.d_key, g.d_key_strides);
   if (g.d_value) narrow(p, true, p.kv_heads, p.value_dim, dv, g.d_value, g.d_value_strides);
-}
-
-namespace {
-
-// Rows [begin, begin + count) of one head, contiguous in f32.
-std::vector<float> widen_head(const BFloat16* x, const Strides3& s, int64_t b, int64_t h, int64_t begin,
-                              int64_t count, int64_t dim) {
-  std::vector<float> rows(static_cast<size_t>(count * dim));
-  for (int64_t r = 0; r < count; ++r) {
-    const BFloat16* from = row_of(x, s, b, h, begin + r);
-    std::transform(from, from + dim, rows.data() + r * dim, [](BFloat16 v) { return static_cast<float>(v); });
-  }
-  return rows;
-}
-
-void narrow_head(const std::vector<float>& rows, BFloat16* x, const Strides3& s, int64_t b, int64_t h,
-                 int64_t begin, int64_t count, int64_t dim) {
-  for (int64_t r = 0; x && r < count; ++r) {
-    BFloat16* to = row_of(x, s, b, h, begin + r);
-    std::transform(rows.data() + r * dim, rows.data() + (r + 1) * dim, to,
-                   [](float v) { return BFloat16(v); });
-  }
-}
-
-}  // namespace
-
-void specified_backward_head(const AttentionProblem& problem, const ScoreTerms<float>& t,
-                             const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g,
-                             int64_t b, int64_t kv) {
-  const int64_t queries = problem.query_count(b), keys = problem.key_count(b);
-  const int64_t q0 = problem.query_begin(b), k0 = problem.key_begin_row(b);
-  AttentionProblem p = problem;
-  std::vector<AttentionSequence> sequences;
-  if (p.sequences) {  // the copies below start at the sequence's own first row
-    sequences.assign(p.sequences, p.sequences + p.batch);
-    sequences[static_cast<size_t>(b)].query_begin = sequences[static_cast<size_t>(b)].key_begin = 0;
-    p.sequences = sequences.data();
-  }
-  const auto key = widen_head(in.key, in.key_strides, b, kv, k0, keys, p.head_dim);
-  const auto value = widen_head(in.value, in.value_strides, b, kv, k0, keys, p.value_dim);
-  std::vector<float> d_key(key.size(), 0.0f), d_value(value.size(), 0.0f), d_query;
-  ReferenceRow<float> row;
-  for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-    const auto query = widen_head(in.query, in.query_strides, b, h, q0, queries, p.head_dim);
-    const auto d_out = widen_head(g.d_out, g.d_out_strides, b, h, q0, queries, p.value_dim);
-    d_query.assign(query.size(), 0.0f);
-    const AttentionInput<float> wide{query.data(),       key.data(),         value.data(),
-                                     {0, 0, p.head_dim}, {0, 0, p.head_dim}, {0, 0, p.value_dim}};
-    AttentionGradient<float> f;
-    const int64_t lse = b * g.lse_strides.batch + h * g.lse_strides.head + q0;
-    f.lse = g.lse + lse;
-    if (g.d_lse) f.d_lse = g.d_lse + lse;
-    f.d_out = d_out.data(), f.d_out_strides = {0, 0, p.value_dim};
-    f.d_query = d_query.data(), f.d_query_strides = {0, 0, p.head_dim};
-    f.d_key = d_key.data(), f.d_key_strides = {0, 0, p.head_dim};
-    f.d_value = d_value.data(), f.d_value_strides = {0, 0, p.value_dim};
-    f.d_relative_key = g.d_relative_key;
-    for (int64_t i = 0; i < queries; ++i) reference_backward_row(p, t, wide, f, b, h, i, row);
-    narrow_head(d_query, g.d_query, g.d_query_strides, b, h, q0, queries, p.head_dim);
-  }
-  narrow_head(d_key, g.d_key, g.d_key_strides, b, kv, k0, keys, p.head_dim);
-  narrow_head(d_value, g.d_value, g.d_value_strides, b, kv, k0, keys, p.value_dim);
 }
 
 }  // namespace multihead::kernels

@@ -1,4 +1,4 @@
-// Products of bf16 pairs in attention: one instruction multiplies two neighbours of head_dim, or two keys,
+// Attention on bf16 pairs: one instruction multiplies two neighbours of head_dim, or two keys,
 // and adds both products to an f32 sum. Twice the rate of f32 where the CPU has full-width AVX512_BF16 (Zen
 // 4, 5).
 //
@@ -8,46 +8,30 @@
 // The scale is applied after the product, softmax and its sums are f32 before the rounding. Everything else
 // is as in f32, and so are the promises: same bits for any threads, batch, chunking, and for decode, on CPUs
 // that take this way. A sum of two products rounds as the instruction says: other CPUs, which widen, give
-// other last bits.
+// other last bits. There is no backward pass on pairs: it runs on f32.
 
-#if defined(MULTIHEAD_KERNELS_ATTENTION_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MULTIHEAD_KERNELS_ATTENTION_PAIRS_INL_H_
-#undef MULTIHEAD_KERNELS_ATTENTION_PAIRS_INL_H_
+#if defined(MULTIHEAD_KERNELS_ATTENTION_ENGINE_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_ENGINE_PAIRS_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_ENGINE_PAIRS_INL_H_
 #else
-#define MULTIHEAD_KERNELS_ATTENTION_PAIRS_INL_H_
+#define MULTIHEAD_KERNELS_ATTENTION_ENGINE_PAIRS_INL_H_
 #endif
 
 #include <cstring>
 
-#include "multihead/kernels/attention/forward-inl.h"
-#include "multihead/kernels/attention/scores-inl.h"
-#include "multihead/kernels/attention/transpose-inl.h"
+#include "multihead/kernels/attention/engine_f32-inl.h"
+#include "multihead/kernels/attention/pairs_softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-HWY_INLINE float ScoreScale(const ForwardCall& c) {
-  return static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
-}
-
 #if HWY_TARGET == HWY_AVX3
-inline constexpr bool kHasDots = true;
 
 // sum + a.lower · b.lower + a.upper · b.upper. Highway 1.0.3 does not know the instruction and its target has
 // no name for the compiler; the callers have asked the CPU.
 HWY_INLINE Vec DotPairs(Vec sum, Vec a, Vec b) {
   __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
   return sum;
-}
-
-// Lane i: lower[i] and upper[i] rounded to bf16, to nearest even.
-HWY_INLINE __m512i RoundPairs(Vec lower, Vec upper) {
-  __m512i halves;
-  __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves) : "v"(upper.raw), "v"(lower.raw));
-  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), halves);
 }
 
 struct DotArgs {
@@ -182,9 +166,7 @@ HWY_INLINE void PackQueryPairs(const ForwardCall& call, const RowTile& t, float*
   const Strides3& s = call.query_strides;
   std::fill_n(qt, pairs * kTileRows, 0.0f);
   each_head_run(t, [&](int first, int count) HWY_ATTR {
-    const int64_t token = call.p->query_begin(t.b) + t.query[first];
-    const auto* from =
-        static_cast<const uint16_t*>(call.query) + t.b * s.batch + t.head[first] * s.head + token * s.token;
+    const auto* from = static_cast<const uint16_t*>(call.query) + RowIndex(call, s, t, first);
     int row = 0;
     for (; row + 16 <= count && dim % 32 == 0; row += 16) {
       for (int64_t c = 0; c < dim; c += 32) {
@@ -207,11 +189,11 @@ HWY_INLINE void PackQueryPairs(const ForwardCall& call, const RowTile& t, float*
   });
 }
 
-// As ScoreProduct, from keys in pairs: `key` holds stride floats, that is pairs, a row.
-HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const BlockRange& r, const float* key,
-                          int64_t key_stride, const float* qt, float* s, float* max) {
+// As ScoreProduct, from keys in pairs: strides count floats, that is pairs.
+HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const BlockRange& r, const Rows& key,
+                          const float* qt, float* s, float* max) {
   DotArgs args{};
-  args.a_row = 4 * key_stride, args.a_step = 4, args.b_stride = kTileRows, args.c_stride = kTileRows;
+  args.a_row = 4 * key.stride, args.a_step = 4, args.b_stride = kTileRows, args.c_stride = kTileRows;
   args.k = PairsOf(call.p->head_dim), args.scale = ScoreScale(call);
   const auto part = [&](int a, int e) HWY_ATTR {
     for (int k = a; k < e;) {
@@ -219,7 +201,7 @@ HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const Block
       int first, last;
       NeededGroups(t, r, k, end, &first, &last);
       if (first < last) {
-        args.a = reinterpret_cast<const char*>(key + (k - r.k0) * key_stride);
+        args.a = reinterpret_cast<const char*>(Shifted(key, k - r.k0).data);
         args.b = qt + first * kGroupRows;
         args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
         DotProduct<End::store_max>(args, end - k, (last - first) * kGroupRows);
@@ -229,7 +211,7 @@ HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const Block
   };
   part(r.k0, r.full_begin);
   if (r.full_end > r.full_begin) {
-    args.a = reinterpret_cast<const char*>(key + (r.full_begin - r.k0) * key_stride);
+    args.a = reinterpret_cast<const char*>(Shifted(key, r.full_begin - r.k0).data);
     args.b = qt;
     args.c = s + (r.full_begin - r.k0) * kTileRows;
     args.max = max;
@@ -244,8 +226,7 @@ HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const Block
 HWY_INLINE void InterleaveValues(const ForwardCall& call, int64_t b, int64_t kv, int k0, int k1, float* to) {
   const int64_t columns = call.value_columns, dim = call.p->value_dim;
   const Strides3& s = call.value_strides;
-  const auto* base = static_cast<const uint16_t*>(call.value) + b * s.batch + kv * s.head +
-                     call.p->key_begin_row(b) * s.token;
+  const auto* base = static_cast<const uint16_t*>(call.value) + KeyIndex(call, s, b, kv, 0);
   for (int k = k0 & ~1; k < k1; k += 2, to += columns) {
     for (int64_t c = 0; c < columns; c += 16) {
       const __mmask16 some =
@@ -312,41 +293,80 @@ HWY_INLINE void DotValuesSafe(const RowTile& t, const BlockRange& r, const float
   }
 }
 
-// Key rows as pairs: in place where they lie on whole pairs, else copied to `buffer`. Row stride in floats.
-HWY_INLINE const float* StageKeyPairs(const ForwardCall& call, int64_t b, int64_t kv, int k0, int k1,
-                                      int64_t* stride, float* buffer) {
+// Key rows as pairs: in place where they lie on whole pairs, else copied to `buffer`.
+HWY_INLINE Rows StageKeyPairs(const ForwardCall& call, int64_t b, int64_t kv, int k0, int k1, float* buffer) {
   const Strides3& s = call.key_strides;
   const int64_t dim = call.p->head_dim, pairs = PairsOf(dim);
-  const auto* from = static_cast<const uint16_t*>(call.key) + b * s.batch + kv * s.head +
-                     (call.p->key_begin_row(b) + k0) * s.token;
-  if (!call.copy_key) {
-    *stride = s.token / 2;
-    return reinterpret_cast<const float*>(from);
-  }
-  *stride = pairs;
+  const auto* from = static_cast<const uint16_t*>(call.key) + KeyIndex(call, s, b, kv, k0);
+  if (!call.copy_key) return {reinterpret_cast<const float*>(from), s.token / 2};
   for (int k = 0; k < k1 - k0; ++k) {
     if (dim % 2 != 0) buffer[k * pairs + pairs - 1] = 0.0f;
     std::memcpy(buffer + k * pairs, from + k * s.token, static_cast<size_t>(2 * dim));
   }
-  return buffer;
+  return {buffer, pairs};
 }
-#else
-inline constexpr bool kHasDots = false;
-HWY_INLINE void PackQueryPairs(const ForwardCall&, const RowTile&, float*) {}
-HWY_INLINE void DotScores(const ForwardCall&, const RowTile&, const BlockRange&, const float*, int64_t,
-                          const float*, float*, float*) {}
-HWY_INLINE void InterleaveValues(const ForwardCall&, int64_t, int64_t, int, int, float*) {}
-HWY_INLINE void DotValues(const RowTile&, const BlockRange&, const float*, const float*, int64_t, bool,
-                          const float*, const float*, float*) {}
-HWY_INLINE void DotValuesSafe(const RowTile&, const BlockRange&, const float*, const float*, const float*,
-                              int64_t, bool, const float*, const float*, float*) {}
-HWY_INLINE const float* StageKeyPairs(const ForwardCall&, int64_t, int64_t, int, int, int64_t*, float*) {
-  return nullptr;
-}
-#endif
 
-// Whether a call goes this way; constant false where there are no dots.
-HWY_INLINE bool UsesDots(const ForwardCall& c) { return kHasDots && c.dots; }
+class PairsEngine : public EngineDefaults {
+ public:
+  static constexpr bool kDecodes = true;
+
+  // Pairs of keys' numbers from key `first` on; pairs of values from the even position at or below it.
+  struct Block {
+    Rows key, value;
+    int first = 0;
+  };
+
+  static int64_t StageFloats(const ForwardCall& c) { return F32Engine::StageFloats(c); }
+  static int64_t QueryFloats(const ForwardCall& c) { return F32Engine::QueryFloats(c); }
+
+  PairsEngine(const ForwardCall& c, float* memory)
+      : c_(c), key_(memory), value_(memory + (c.copy_key ? kBlock * c.p->head_dim : 0)) {}
+
+  void PackQueries(QueryTile& w, float* /*buffer*/) const { PackQueryPairs(c_, w.rows, w.query); }
+
+  Block Stage(const AttentionTask& task, int k0, int k1) const {
+    InterleaveValues(c_, task.b, task.kv, k0, k1, value_);
+    return {StageKeyPairs(c_, task.b, task.kv, k0, k1, key_), {value_, c_.value_columns}, k0};
+  }
+
+  HWY_INLINE void Scores(const QueryTile& w, const BlockRange& r, const Block& block, const BlockPlace&, bool,
+                         float* s, float* max) const {
+    DotScores(c_, w.rows, r, Shifted(block.key, r.k0 - block.first), w.query, s, max);
+  }
+  HWY_INLINE void StartChunks(const QueryTile&, const BlockRange&, const Block&, const BlockBuffers&) const {}
+  HWY_INLINE void ChunkScores(const QueryTile& w, const BlockRange& r, const Block& block,
+                              const BlockPlace& place, float* s) const {
+    Scores(w, r, block, place, false, s, nullptr);
+  }
+
+  // s <- pairs of keys, in bf16.
+  HWY_INLINE void Probabilities(const RowTile& t, const BlockRange& r, float* s, const float* shift,
+                                float* sum) const {
+    if (c_.p->dropout_p <= 0) {
+      return c_.has_terms ? ExpPairBlock<true>(t, r, s, shift, sum)
+                          : ExpPairBlock<false>(t, r, s, shift, sum);
+    }
+    Exponentials(c_, t, r, s, shift, sum);
+    PairProbabilities(t, r, r.k0, r.k1, s);
+  }
+
+  HWY_INLINE void Values(const QueryTile& w, const BlockRange& r, const Block& block, const BlockPlace&,
+                         bool safe, const BlockBuffers& b, const float* alpha, const float* beta) const {
+    const float* value = Shifted(block.value, r.k0 / 2 - block.first / 2).data;
+    if (safe) {
+      DotValuesSafe(w.rows, r, b.s, b.shadow, value, c_.value_columns, w.first, alpha, beta, w.out);
+    } else {
+      DotValues(w.rows, r, b.s, value, c_.value_columns, w.first, alpha, beta, w.out);
+    }
+  }
+
+  using Gradients = F32Engine::Gradients;
+
+ private:
+  const ForwardCall& c_;
+  float *key_, *value_;
+};
+#endif
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,11 +1,10 @@
-// The backward pass of one tile against one key block: from scores to their gradients, and the products that
-// add these to dQ, dK and dV.
+// The backward pass of one tile against one key block, from scores to their gradients.
 
-#if defined(MULTIHEAD_KERNELS_ATTENTION_BACKWARD_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MULTIHEAD_KERNELS_ATTENTION_BACKWARD_PRODUCTS_INL_H_
-#undef MULTIHEAD_KERNELS_ATTENTION_BACKWARD_PRODUCTS_INL_H_
+#if defined(MULTIHEAD_KERNELS_ATTENTION_SCORE_GRADIENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_SCORE_GRADIENTS_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_SCORE_GRADIENTS_INL_H_
 #else
-#define MULTIHEAD_KERNELS_ATTENTION_BACKWARD_PRODUCTS_INL_H_
+#define MULTIHEAD_KERNELS_ATTENTION_SCORE_GRADIENTS_INL_H_
 #endif
 
 #include "multihead/kernels/attention/block-inl.h"
@@ -68,47 +67,6 @@ inline void ZeroUnneeded(const RowTile& t, const BlockRange& r, float* s) {
   for (int g = 0; g < t.groups; ++g) {
     ZeroRows(s + g * kGroupRows, r.need_begin[g] - r.k0);
     ZeroRows(s + (r.need_end[g] - r.k0) * kTileRows + g * kGroupRows, r.k1 - r.need_end[g]);
-  }
-}
-
-// to[k] += Σ_q p[k][q] from[q] over the queries that need key k, head after head.
-inline void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, const Rows& from,
-                       int64_t columns, float* to) {
-  TileArgs args{};
-  args.a_row = kTileRows, args.a_step = 1, args.b_stride = from.stride, args.c_stride = columns;
-  const int step = r.full() ? r.k1 - r.k0 : kGroupRows;
-  for (int k = r.k0; k < r.k1; k += step) {
-    const int end = std::min(k + step, r.k1);
-    int first = 0, last = t.groups;
-    if (!r.full()) NeededGroups(t, r, k, end, &first, &last);
-    args.c = to + (k - r.k0) * columns;
-    each_head_run(t, [&](int run, int count) HWY_ATTR {
-      const int begin = std::max(run, first * kGroupRows), stop = std::min(run + count, last * kGroupRows);
-      if (begin >= stop) return;
-      args.a = p + (k - r.k0) * kTileRows + begin;
-      args.b = from.data + begin * from.stride;
-      args.k = stop - begin;
-      args.first_chain = QueryChainRest(t.query[begin]), args.chain = kQueryChain;
-      Product<End::add, true>(args, end - k, columns);
-    });
-  }
-}
-
-// d_query[q] += Σ_k ds[k][q] key[k] over the keys that q sees.
-inline void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds, const Rows& key,
-                         int64_t columns, float* d_query) {
-  TileArgs args{};
-  args.a_row = 1, args.a_step = kTileRows, args.b_stride = key.stride, args.c_stride = columns;
-  const int step = r.full() ? t.rows : RowStep(columns);
-  for (int row = 0; row < t.rows; row += step) {
-    const int count = std::min(step, t.rows - row);
-    const auto [a, e] = KeysOfRows(t, r, row, count);
-    if (a >= e) continue;
-    args.a = ds + (a - r.k0) * kTileRows + row;
-    args.b = key.data + (a - r.k0) * key.stride;
-    args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;
-    args.c = d_query + row * columns;
-    Product<End::add, false>(args, count, columns);
   }
 }
 

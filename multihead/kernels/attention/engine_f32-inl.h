@@ -1,0 +1,443 @@
+// Attention on f32 FMAs; bf16 is widened block by block.
+//   S[k][q] = K · Qᵀ       keys are broadcast from where they lie, Qᵀ packed as [dim][lane] with the scale
+//   O[q][:] += P · V       P is broadcast from the scores, V lies in place with its columns in lanes
+// and the products of the backward pass, which read the same memory with other strides. While a product runs
+// it prefetches what the next one reads.
+
+#if defined(MULTIHEAD_KERNELS_ATTENTION_ENGINE_F32_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_ENGINE_F32_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_ENGINE_F32_INL_H_
+#else
+#define MULTIHEAD_KERNELS_ATTENTION_ENGINE_F32_INL_H_
+#endif
+
+#include "multihead/kernels/attention/backward-inl.h"
+#include "multihead/kernels/attention/block-inl.h"
+#include "multihead/kernels/attention/relative-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+// Rows to prefetch during a product, `columns` floats of one for each row of A; there may be none.
+struct Prefetch {
+  Rows rows;
+  int64_t columns = 0;
+};
+HWY_INLINE Prefetch Shifted(const Prefetch& prefetch, int64_t by) {
+  return prefetch.rows.data ? Prefetch{Shifted(prefetch.rows, by), prefetch.columns} : prefetch;
+}
+
+// qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero.
+HWY_INLINE void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt) {
+  const int64_t dim = call.p->head_dim;
+  const Strides3& s = call.query_strides;
+  each_head_run(t, [&](int first, int count) {
+    const void* from = At(call.query, RowIndex(call, s, t, first), call.bf16);
+    if (call.bf16) {
+      TransposeTo(static_cast<const uint16_t*>(from), s.token, count, dim, qt + first, kTileRows, scale);
+    } else {
+      TransposeTo(static_cast<const float*>(from), s.token, count, dim, qt + first, kTileRows, scale);
+    }
+  });
+  for (int64_t c = 0; c < dim && t.rows < t.groups * kGroupRows; ++c) {
+    std::fill(qt + c * kTileRows + t.rows, qt + c * kTileRows + t.groups * kGroupRows, 0.0f);
+  }
+}
+
+// A score term that the product adds at the end of its tiles.
+struct ProductTerm {
+  End end = End::store_max;  // or bias_max: s holds the bias; or alibi_max
+  const float* slope = nullptr;
+  const float* place = nullptr;
+};
+
+// s[k - k0][q] = ⟨key[k], query[q]⟩ with `dim` terms wherever needed. `max` (null only without a term)
+// receives the maximum over the rows [full_begin, full_end), which nothing has to mask.
+HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const float* qt,
+                             int64_t dim, float* s, float* max, const Prefetch& prefetch,
+                             const ProductTerm& term = {}) {
+  TileArgs args{};
+  alignas(64) float unused_max[kTileRows] = {};
+  const auto product = [&](int k, int end, int first, int last) HWY_ATTR {
+    const int rows = end - k, columns = (last - first) * kGroupRows;
+    switch (term.end) {
+      case End::bias_max:
+        return Product<End::bias_max, true>(args, rows, columns);
+      case End::alibi_max:
+        args.slope = term.slope + first * kGroupRows, args.place = term.place + first * kGroupRows;
+        args.key = k;
+        return Product<End::alibi_max, true>(args, rows, columns);
+      default:
+        return args.max ? Product<End::store_max, true>(args, rows, columns)
+                        : Product<End::store, true>(args, rows, columns);
+    }
+  };
+  args.a_row = key.stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows,
+  args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
+  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
+  const auto part = [&](int a, int e) HWY_ATTR {
+    for (int k = a; k < e;) {
+      const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
+      int first, last;
+      NeededGroups(t, r, k, end, &first, &last);
+      if (first < last) {
+        args.a = Shifted(key, k - r.k0).data;
+        args.b = qt + first * kGroupRows;
+        args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
+        args.prefetch = Shifted(prefetch, k - r.k0).rows.data;
+        args.max = term.end == End::store_max ? nullptr : unused_max;
+        product(k, end, first, last);
+      }
+      k = end;
+    }
+  };
+  part(r.k0, r.full_begin);
+  if (r.full_end > r.full_begin) {
+    args.a = Shifted(key, r.full_begin - r.k0).data;
+    args.b = qt;
+    args.c = s + (r.full_begin - r.k0) * kTileRows;
+    args.max = max;
+    args.prefetch = Shifted(prefetch, r.full_begin - r.k0).rows.data;
+    product(r.full_begin, r.full_end, 0, t.groups);
+  }
+  part(r.full_end, r.k1);
+}
+
+// ScoreProduct without maximum, added to what RelativeScores wrote if `added`.
+HWY_INLINE void AddScoreProduct(bool added, const RowTile& t, const BlockRange& r, const Rows& key,
+                                const float* qt, int64_t dim, float* s, const Prefetch& prefetch) {
+  alignas(64) float unused[kTileRows] = {};
+  ScoreProduct(t, r, key, qt, dim, s, added ? unused : nullptr, prefetch,
+               {added ? End::bias_max : End::store_max, nullptr, nullptr});
+}
+
+// out[q] = out[q] · alpha[q] + beta[q] · Σ_k p[k][q] value[k], the sum from zero over the keys that q sees.
+// `first`: out[q] is not read. One of the rows `prefetch` for each query.
+HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
+                            int64_t columns, bool first, const float* alpha, const float* beta, float* out,
+                            const Prefetch& prefetch) {
+  TileArgs args{};
+  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
+  args.a_row = 1, args.a_step = kTileRows, args.b_stride = value.stride, args.c_stride = columns;
+  const int step = r.full() ? t.rows : RowStep(columns);
+  for (int row = 0; row < t.rows; row += step) {
+    const int count = std::min(step, t.rows - row);
+    const auto [a, e] = KeysOfRows(t, r, row, count);
+    args.a = s + (a - r.k0) * kTileRows + row;
+    args.b = value.data + (a - r.k0) * value.stride;
+    args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;
+    args.c = out + row * columns;
+    args.alpha = alpha + row, args.beta = beta + row;
+    args.prefetch = Shifted(prefetch, row).rows.data;
+    if (first) {
+      Product<End::store, false>(args, count, columns);
+    } else {
+      Product<End::merge, false>(args, count, columns);
+    }
+  }
+}
+
+// As BlockValues, but keys whose score is -inf are not touched: NaN and Inf in excluded values stay there.
+HWY_INLINE void BlockValuesSafe(const RowTile& t, const BlockRange& r, const float* s, const float* shadow,
+                                const Rows& value, int64_t columns, bool first, const float* alpha,
+                                const float* beta, float* out) {
+  const F d;
+  for (int row = 0; row < t.rows; ++row) {
+    const int a = std::clamp(t.lo[row], r.k0, r.k1), e = std::clamp(t.hi[row], a, r.k1);
+    for (int64_t c = 0; c < columns; c += kN) {
+      Vec sum = hn::Zero(d);
+      for (int k = a; k < e;) {
+        Vec chain = hn::Zero(d);
+        for (const int end = std::min(e, k + KeyChainRest(k)); k < end; ++k) {
+          const int64_t at = int64_t{k - r.k0} * kTileRows + row;
+          if (shadow[at] == -kInfinity) continue;
+          const Vec v = hn::LoadU(d, value.data + (k - r.k0) * value.stride + c);
+          chain = hn::MulAdd(hn::Set(d, s[at]), v, chain);
+        }
+        sum = hn::Add(sum, chain);
+      }
+      float* o = out + row * columns + c;
+      if (!first) {
+        sum = hn::MulAdd(sum, hn::Set(d, beta[row]), hn::Mul(hn::LoadU(d, o), hn::Set(d, alpha[row])));
+      }
+      hn::StoreU(sum, d, o);
+    }
+  }
+}
+
+// to[k] += Σ_q p[k][q] from[q] over the queries that need key k, head after head.
+inline void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, const Rows& from,
+                       int64_t columns, float* to) {
+  TileArgs args{};
+  args.a_row = kTileRows, args.a_step = 1, args.b_stride = from.stride, args.c_stride = columns;
+  const int step = r.full() ? r.k1 - r.k0 : kGroupRows;
+  for (int k = r.k0; k < r.k1; k += step) {
+    const int end = std::min(k + step, r.k1);
+    int first = 0, last = t.groups;
+    if (!r.full()) NeededGroups(t, r, k, end, &first, &last);
+    args.c = to + (k - r.k0) * columns;
+    each_head_run(t, [&](int run, int count) HWY_ATTR {
+      const int begin = std::max(run, first * kGroupRows), stop = std::min(run + count, last * kGroupRows);
+      if (begin >= stop) return;
+      args.a = p + (k - r.k0) * kTileRows + begin;
+      args.b = from.data + begin * from.stride;
+      args.k = stop - begin;
+      args.first_chain = QueryChainRest(t.query[begin]), args.chain = kQueryChain;
+      Product<End::add, true>(args, end - k, columns);
+    });
+  }
+}
+
+// d_query[q] += Σ_k ds[k][q] key[k] over the keys that q sees.
+inline void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds, const Rows& key,
+                         int64_t columns, float* d_query) {
+  TileArgs args{};
+  args.a_row = 1, args.a_step = kTileRows, args.b_stride = key.stride, args.c_stride = columns;
+  const int step = r.full() ? t.rows : RowStep(columns);
+  for (int row = 0; row < t.rows; row += step) {
+    const int count = std::min(step, t.rows - row);
+    const auto [a, e] = KeysOfRows(t, r, row, count);
+    if (a >= e) continue;
+    args.a = ds + (a - r.k0) * kTileRows + row;
+    args.b = key.data + (a - r.k0) * key.stride;
+    args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;
+    args.c = d_query + row * columns;
+    Product<End::add, false>(args, count, columns);
+  }
+}
+
+// Where tile `n` of the next task finds its queries.
+HWY_INLINE Prefetch NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
+  const int64_t row = next ? next->row_begin + n * kTileRows : 0;
+  if (!next || row + kTileRows > next->row_end) return {};
+  const Strides3& s = c.query_strides;
+  const int64_t queries = c.p->query_count(next->b), head = next->kv * c.p->group() + row / queries;
+  const int64_t token = c.p->query_begin(next->b) + row % queries;
+  if (row % queries + kTileRows > queries) return {};
+  const int64_t numbers = c.bf16 ? 2 : 1;  // in a float
+  const void* from = At(c.query, next->b * s.batch + head * s.head + token * s.token, c.bf16);
+  return {{static_cast<const float*>(from), s.token / numbers}, c.p->head_dim / numbers};
+}
+
+// The bias rows of a tile for the key block from k0 on.
+HWY_INLINE Rows NextBias(const ForwardCall& c, const RowTile& t, int k0) {
+  const Strides4& s = c.terms->bias_strides;
+  if (!c.terms->bias || s.key != 1 || s.query == 0 || t.head[0] != t.head[t.rows - 1]) return {};
+  return {c.terms->bias + t.b * s.batch + t.head[0] * s.head + t.query[0] * s.query + k0, s.query};
+}
+
+class F32Engine : public EngineDefaults {
+ public:
+  static constexpr bool kDecodes = HWY_TARGET == HWY_AVX3;
+
+  // Keys and values from key `first` on.
+  struct Block {
+    Rows key, value;
+    int first = 0;
+  };
+
+  // Memory: of a staged block, and of a tile's packed queries.
+  static int64_t StageFloats(const ForwardCall& c) {
+    return KeyFloats(c) + (c.copy_value ? kBlock * c.value_columns : 0);
+  }
+  static int64_t QueryFloats(const ForwardCall& c) { return std::max<int64_t>(c.p->head_dim, 1) * kTileRows; }
+
+  F32Engine(const ForwardCall& c, float* memory) : c_(c), key_(memory), value_(memory + KeyFloats(c)) {}
+
+  // `buffer`: kTileRows rows of head_dim.
+  void PackQueries(QueryTile& w, float* /*buffer*/) const { PackQuery(c_, w.rows, ScoreScale(c_), w.query); }
+
+  Block Stage(const AttentionTask& task, int k0, int k1) const {
+    const int64_t dim = c_.p->head_dim;
+    return {StageRows(c_, c_.key, c_.key_strides, task.b, task.kv, k0, k1, dim, c_.copy_key, dim, key_),
+            StageRows(c_, c_.value, c_.value_strides, task.b, task.kv, k0, k1, c_.p->value_dim, c_.copy_value,
+                      c_.value_columns, value_),
+            k0};
+  }
+
+  // A bias or ALiBi alone needs no pass of its own over the scores.
+  HWY_INLINE bool FusesTerms(bool safe) const {
+    const ScoreTerms<float>& terms = *c_.terms;
+    return !(terms.softcap > 0) && !terms.relative_bias && !terms.score_function && !terms.relative_key &&
+           (terms.bias == nullptr) != (terms.alibi_slopes == nullptr) && !(terms.bias && safe);
+  }
+
+  // s <- scores of the block wherever needed; the maximum of the rows that nothing masks joins `max`.
+  HWY_INLINE void Scores(const QueryTile& w, const BlockRange& r, const Block& block, const BlockPlace& place,
+                         bool safe, float* s, float* max) const {
+    const ScoreTerms<float>& terms = *c_.terms;
+    ProductTerm term;
+    if (c_.has_terms && FusesTerms(safe)) {
+      term.end = terms.bias ? End::bias_max : End::alibi_max;
+      term.slope = w.lanes.slope, term.place = w.lanes.place;
+      if (terms.bias) GatherBias(terms.bias, terms.bias_strides, w.rows, r, s);
+    }
+    ScoreProduct(w.rows, r, Shifted(block.key, r.k0 - block.first), w.query, c_.p->head_dim, s, max,
+                 ScorePrefetch(block, place), term);
+  }
+
+  // The same in chunks, without maximum: what goes before them, and one of them.
+  HWY_INLINE void StartChunks(const QueryTile& w, const BlockRange& r, const Block&,
+                              const BlockBuffers& b) const {
+    const RelativeKey<float>& table = c_.terms->relative_key;
+    if (table) RelativeScores(table, c_.p->head_dim, w.rows, r, w.query, b.shadow, b.s);
+  }
+  HWY_INLINE void ChunkScores(const QueryTile& w, const BlockRange& r, const Block& block,
+                              const BlockPlace& place, float* s) const {
+    AddScoreProduct(static_cast<bool>(c_.terms->relative_key), w.rows, r,
+                    Shifted(block.key, r.k0 - block.first), w.query, c_.p->head_dim, s,
+                    Shifted(ScorePrefetch(block, place), r.k0 - place.k0));
+  }
+
+  // s <- probabilities as Values takes them.
+  HWY_INLINE void Probabilities(const RowTile& t, const BlockRange& r, float* s, const float* shift,
+                                float* sum) const {
+    Exponentials(c_, t, r, s, shift, sum);
+  }
+
+  // w.out <- w.out · alpha + block's part · beta. `safe`: excluded values are not touched.
+  HWY_INLINE void Values(const QueryTile& w, const BlockRange& r, const Block& block, const BlockPlace& place,
+                         bool safe, const BlockBuffers& b, const float* alpha, const float* beta) const {
+    const Rows value = Shifted(block.value, r.k0 - block.first);
+    if (safe) {
+      BlockValuesSafe(w.rows, r, b.s, b.shadow, value, c_.value_columns, w.first, alpha, beta, w.out);
+    } else {
+      BlockValues(w.rows, r, b.s, value, c_.value_columns, w.first, alpha, beta, w.out,
+                  ValuePrefetch(w.rows, r.k1, place));
+    }
+  }
+
+  class Gradients;
+
+ private:
+  static int64_t KeyFloats(const ForwardCall& c) { return c.copy_key ? kBlock * c.p->head_dim : 0; }
+
+  // While the first and the second tile read the copies of a block, the keys and the values that are copied
+  // next: short rows of bf16 .03-.05 faster. Where nothing is copied, only the keys themselves: the values as
+  // well cost .02 (dense 96x128x64).
+  Prefetch ScorePrefetch(const Block& block, const BlockPlace& place) const {
+    if (place.task == nullptr) return {};
+    const bool keys = place.turn == 0;
+    if (!(keys ? c_.copy_key : c_.copy_value)) return {block.value, 0};
+    const int64_t base = (place.k0 / kBlock + 1) * kBlock;
+    const AttentionTask* at = base < place.task->key_end ? place.task : place.next;
+    if (place.turn > 1 || at == nullptr) return {};
+    const Strides3& s = keys ? c_.key_strides : c_.value_strides;
+    const int64_t row = KeyIndex(c_, s, at->b, at->kv, at == place.next ? at->key_begin : base);
+    const void* from = At(keys ? c_.key : c_.value, row, c_.bf16);
+    const int64_t dim = keys ? c_.p->head_dim : c_.p->value_dim, numbers = c_.bf16 ? 2 : 1;  // in a float
+    return {{static_cast<const float*>(from), s.token / numbers}, dim / numbers};
+  }
+
+  // The bias of the next block, or the queries of the next task.
+  Prefetch ValuePrefetch(const RowTile& t, int k1, const BlockPlace& place) const {
+    const Rows bias = k1 < t.end ? NextBias(c_, t, k1) : Rows{};
+    // A row that starts within a cache line ends in one more: without it .04 of a call's time (T = 1024).
+    if (bias.data) return {bias, std::min(kBlock, t.end - k1) + 15};
+    const bool last = (place.k0 / kBlock + 1) * kBlock >= t.end;
+    return last ? NextQueries(c_, place.next, place.tile) : Prefetch{};
+  }
+
+  const ForwardCall& c_;
+  float *key_, *value_;
+};
+
+// Rows of a tile as the products want them: staged, or in place.
+HWY_INLINE Rows TileRowsOf(const ForwardCall& c, const RowTile& t, const float* staged, const void* base,
+                           const Strides3& s, int64_t columns) {
+  if (staged) return {staged, columns};
+  return {static_cast<const float*>(base) + RowIndex(c, s, t, 0), s.token};
+}
+
+HWY_INLINE Rows QueriesOfTile(const BackwardCall& call, const BackwardJob& job, int64_t n) {
+  const ForwardCall& c = call.forward;
+  const float* staged = call.operands.stage_query ? job.query + n * call.operands.query : nullptr;
+  return TileRowsOf(c, job.row_tiles[n], staged, c.query, c.query_strides, call.head_columns);
+}
+
+// The products of the backward pass for one key block.
+class F32Engine::Gradients {
+ public:
+  static constexpr int kKeyStep = F32Engine::kKeyStep;
+  static constexpr int kChunkKeys = kChunk;  // keys whose S and dP are finished while they are in L1
+
+  static BackwardOperands Operands(const BackwardCall& call) {
+    const ForwardCall& c = call.forward;
+    const AttentionProblem& p = *c.p;
+    const bool copied = c.bf16 || (p.queries < kTileRows && p.group() > 1) || p.sequences;
+    const auto staged = [&](int64_t dim, int64_t columns, const Strides3& s) {
+      return copied || columns != dim || (s.token != dim && p.queries >= 256);
+    };
+    BackwardOperands o;
+    o.stage_query = staged(p.head_dim, call.head_columns, c.query_strides);
+    o.stage_d_out = staged(p.value_dim, c.value_columns, call.gradient.d_out_strides);
+    o.qt = kTileRows * p.head_dim, o.d_out_t = kTileRows * p.value_dim;
+    if (o.stage_query) o.query = kTileRows * call.head_columns;
+    if (o.stage_d_out) o.d_out = kTileRows * c.value_columns;
+    o.block = kBackwardBlock * (call.head_columns + c.value_columns);
+    return o;
+  }
+
+  // Packs tile n of a job, whose output gradients are `d_out`.
+  static void Pack(const BackwardCall& call, const BackwardJob& job, int64_t n, const Rows& d_out) {
+    const ForwardCall& c = call.forward;
+    const RowTile& t = job.row_tiles[n];
+    PackQuery(c, t, ScoreScale(c), job.qt + n * call.operands.qt);
+    if (call.operands.stage_query) {
+      CopyTileRows(c, t, c.query, c.query_strides, c.p->head_dim, call.head_columns,
+                   job.query + n * call.operands.query);
+    }
+    float* d_out_t = job.d_out_t + n * call.operands.d_out_t;
+    if (t.rows < kTileRows) std::fill_n(d_out_t, c.p->value_dim * kTileRows, 0.0f);
+    TransposeTo(d_out.data, d_out.stride, t.rows, c.p->value_dim, d_out_t, kTileRows, 1.0f);
+  }
+
+  // Stages keys [k0, k1) and their values.
+  Gradients(const BackwardCall& call, const BackwardJob& job, int k0, int k1, float* memory)
+      : call_(call), job_(job), first_(k0) {
+    const ForwardCall& c = call.forward;
+    key_ = StageRows(c, c.key, c.key_strides, job.b, job.kv, k0, k1, c.p->head_dim, c.copy_key,
+                     call.head_columns, memory);
+    value_ = StageRows(c, c.value, c.value_strides, job.b, job.kv, k0, k1, c.p->value_dim, c.copy_value,
+                       c.value_columns, memory + kBackwardBlock * call.head_columns);
+  }
+
+  // s <- S, dp <- dP of tile n wherever needed.
+  void Scores(int64_t n, const BlockRange& r, float* s, float* dp) const {
+    const AttentionProblem& p = *call_.forward.p;
+    const RowTile& t = job_.row_tiles[n];
+    AddScoreProduct(static_cast<bool>(call_.forward.terms->relative_key), t, r, Shifted(key_, r.k0 - first_),
+                    job_.qt + n * call_.operands.qt, p.head_dim, s, {});
+    ScoreProduct(t, r, Shifted(value_, r.k0 - first_), job_.d_out_t + n * call_.operands.d_out_t, p.value_dim,
+                 dp, nullptr, {});
+  }
+
+  // d_value[k] += P · dO, d_key[k] += dS · Q, the block's; d_query[q] += dSᵀ · K, the job's.
+  void AddToValues(int64_t n, const BlockRange& r, const float* weights, float* d_value) const {
+    const ForwardCall& c = call_.forward;
+    const RowTile& t = job_.row_tiles[n];
+    const float* staged = call_.operands.stage_d_out ? job_.d_out + n * call_.operands.d_out : nullptr;
+    const AttentionGradient<void, float>& g = call_.gradient;
+    AddKeyRows(t, r, weights, TileRowsOf(c, t, staged, g.d_out, g.d_out_strides, c.value_columns),
+               c.value_columns, d_value + (r.k0 - first_) * c.value_columns);
+  }
+  void AddToKeys(int64_t n, const BlockRange& r, const float* ds, float* d_key) const {
+    AddKeyRows(job_.row_tiles[n], r, ds, QueriesOfTile(call_, job_, n), call_.head_columns,
+               d_key + (r.k0 - first_) * call_.head_columns);
+  }
+  void AddToQueries(int64_t n, const BlockRange& r, const float* ds) const {
+    AddQueryRows(job_.row_tiles[n], r, ds, Shifted(key_, r.k0 - first_), call_.head_columns,
+                 job_.d_query + n * kTileRows * call_.head_columns);
+  }
+
+ private:
+  const BackwardCall& call_;
+  const BackwardJob& job_;
+  Rows key_, value_;
+  int first_;
+};
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

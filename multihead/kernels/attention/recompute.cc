@@ -1,0 +1,157 @@
+// What is computed again by the specification. Forward: rows whose weighted mean is finite although the sum
+// on the way to it is not, that is values near the largest float times weights that are divided by their sum
+// only at the end. Backward: heads whose gradients are not finite. Ordinary calls never come here.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/attention/reference-inl.h"
+
+namespace multihead::kernels {
+namespace {
+
+// Rows [begin, begin + count) of one head, contiguous in f32.
+template <class T>
+std::vector<float> copy_rows(const T* x, const Strides3& s, int64_t b, int64_t h, int64_t begin,
+                             int64_t count, int64_t dim) {
+  std::vector<float> rows(static_cast<size_t>(count * dim));
+  for (int64_t r = 0; r < count; ++r) {
+    const T* from = row_of(x, s, b, h, begin + r);
+    std::transform(from, from + dim, rows.data() + r * dim, [](T v) { return static_cast<float>(v); });
+  }
+  return rows;
+}
+
+template <class T>
+void write_rows(const std::vector<float>& rows, T* x, const Strides3& s, int64_t b, int64_t h, int64_t begin,
+                int64_t count, int64_t dim) {
+  for (int64_t r = 0; x && r < count; ++r) {
+    const float* from = rows.data() + r * dim;
+    std::transform(from, from + dim, row_of(x, s, b, h, begin + r), [](float v) { return T(v); });
+  }
+}
+
+// One key head of a call: its problem, keys and values as contiguous f32 rows that start at 0.
+template <class T>
+struct HeadCopy {
+  AttentionProblem p;
+  std::vector<AttentionSequence> sequences;
+  int64_t b, kv, q0, queries, k0, keys;
+  std::vector<float> key, value;
+
+  HeadCopy(const ForwardCall& c, int64_t sample, int64_t head)
+      : p(*c.p),
+        b(sample),
+        kv(head),
+        q0(p.query_begin(b)),
+        queries(p.query_count(b)),
+        k0(p.key_begin_row(b)),
+        keys(p.key_count(b)),
+        key(copy_rows(static_cast<const T*>(c.key), c.key_strides, b, kv, k0, keys, p.head_dim)),
+        value(copy_rows(static_cast<const T*>(c.value), c.value_strides, b, kv, k0, keys, p.value_dim)) {
+    if (!p.sequences) return;
+    sequences.assign(p.sequences, p.sequences + p.batch);
+    sequences[static_cast<size_t>(b)].query_begin = sequences[static_cast<size_t>(b)].key_begin = 0;
+    p.sequences = sequences.data();
+  }
+  AttentionInput<float> input(const std::vector<float>& query, const Strides3& query_strides) const {
+    return {query.data(), key.data(), value.data(), query_strides, {0, 0, p.head_dim}, {0, 0, p.value_dim}};
+  }
+};
+
+// Whether a sum of `count` of them can be too large; NaN and Inf are what they are, with any sum.
+bool can_overflow(const std::vector<float>& values, int64_t count, double dropout_p) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  float largest = 0;
+  for (const float x : values) {
+    const float size = std::abs(x);
+    if (size <= kMost && size > largest) largest = size;
+  }
+  return dropout_p < 1 && double{largest} * static_cast<double>(count) / (1 - dropout_p) > kMost / 4;
+}
+
+// Replaces what is not finite in `count` numbers where `exact` is.
+template <class T>
+void replace_not_finite(const float* exact, int64_t count, T* out) {
+  for (int64_t c = 0; c < count; ++c) {
+    if (!std::isfinite(static_cast<float>(out[c])) && std::isfinite(exact[c])) out[c] = T(exact[c]);
+  }
+}
+
+template <class T>
+bool is_finite(const T* row, int64_t count) {
+  return std::all_of(row, row + count, [](T x) { return std::isfinite(static_cast<float>(x)); });
+}
+
+template <class T>
+void recompute_head(const ForwardCall& call, int64_t b, int64_t kv) {
+  const HeadCopy<T> head(call, b, kv);
+  const AttentionProblem& p = head.p;
+  if (!can_overflow(head.value, head.keys, p.dropout_p)) return;
+  ReferenceRow<float> row;
+  std::vector<float> exact(static_cast<size_t>(p.value_dim));
+  for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
+    for (int64_t i = 0; i < head.queries; ++i) {
+      T* out = row_of(static_cast<T*>(call.out), call.out_strides, b, h, head.q0 + i);
+      if (is_finite(out, p.value_dim)) continue;
+      const auto query =
+          copy_rows(static_cast<const T*>(call.query), call.query_strides, b, h, head.q0 + i, 1, p.head_dim);
+      // With strides of 0 every row of the problem is this one.
+      reference_forward_row<float>(p, *call.terms, head.input(query, {}), {exact.data(), {}, nullptr, {}}, b,
+                                   h, i, row);
+      replace_not_finite(exact.data(), p.value_dim, out);
+    }
+  }
+}
+
+template <class T>
+void recompute_gradients_of(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key) {
+  const ForwardCall& c = call.forward;
+  const HeadCopy<T> head(c, b, kv);
+  const AttentionProblem& p = head.p;
+  const auto g = gradient_of<T>(call.gradient);
+  const int64_t q0 = head.q0, queries = head.queries;
+  std::vector<float> d_key(head.key.size(), 0.0f), d_value(head.value.size(), 0.0f), d_query;
+  ReferenceRow<float> row;
+  for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
+    const auto query =
+        copy_rows(static_cast<const T*>(c.query), c.query_strides, b, h, q0, queries, p.head_dim);
+    const auto d_out = copy_rows(g.d_out, g.d_out_strides, b, h, q0, queries, p.value_dim);
+    d_query.assign(query.size(), 0.0f);
+    AttentionGradient<float> f;
+    const int64_t lse = b * g.lse_strides.batch + h * g.lse_strides.head + q0;
+    f.lse = g.lse + lse;
+    if (g.d_lse) f.d_lse = g.d_lse + lse;
+    f.d_out = d_out.data(), f.d_out_strides = {0, 0, p.value_dim};
+    f.d_query = d_query.data(), f.d_query_strides = {0, 0, p.head_dim};
+    f.d_key = d_key.data(), f.d_key_strides = {0, 0, p.head_dim};
+    f.d_value = d_value.data(), f.d_value_strides = {0, 0, p.value_dim};
+    f.d_relative_key = d_relative_key;
+    const AttentionInput<float> in = head.input(query, {0, 0, p.head_dim});
+    for (int64_t i = 0; i < queries; ++i) reference_backward_row(p, *c.terms, in, f, b, h, i, row);
+    write_rows(d_query, g.d_query, g.d_query_strides, b, h, q0, queries, p.head_dim);
+  }
+  write_rows(d_key, g.d_key, g.d_key_strides, b, kv, head.k0, head.keys, p.head_dim);
+  write_rows(d_value, g.d_value, g.d_value_strides, b, kv, head.k0, head.keys, p.value_dim);
+}
+
+}  // namespace
+
+void recompute_overflow(const ForwardCall& call) {
+  const AttentionProblem& p = *call.p;
+  parallel_for(p.batch * p.kv_heads, [&](int64_t task, int) {
+    const FloatEnvironment environment;
+    const int64_t b = task / p.kv_heads, kv = task % p.kv_heads;
+    call.bf16 ? recompute_head<BFloat16>(call, b, kv) : recompute_head<float>(call, b, kv);
+  });
+}
+
+void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key) {
+  call.forward.bf16 ? recompute_gradients_of<BFloat16>(call, b, kv, d_relative_key)
+                    : recompute_gradients_of<float>(call, b, kv, d_relative_key);
+}
+
+}  // namespace multihead::kernels
