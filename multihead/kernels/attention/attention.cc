@@ -48,29 +48,42 @@ BackwardCall backward_call(const AttentionProblem& p, const ScoreTerms<float>& t
   return call;
 }
 
+void run(ForwardCall call) {
+  choose_engine(call);
+  run_forward(call);
+}
+
+void run(BackwardCall call) {
+  choose_engine(call.forward);
+  run_backward(call);
+}
+
+ForwardCall& on_tiles(ForwardCall& call, TileUnit unit, PartScheme scheme) {
+  call.engine = Engine::amx, call.unit = unit, call.scheme = scheme;
+  return call;
+}
+
 }  // namespace
 
 void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
                                 const AttentionInput<float>& in, const AttentionOutput<float>& out,
                                 MatmulPrecision precision, TileUnit unit) {
   ForwardCall call = forward_call(p, t, in, out);
-  call.engine = Engine::amx, call.unit = unit, call.scheme = part_scheme(precision);
-  run_forward(call);
+  run_forward(on_tiles(call, unit, part_scheme(precision)));
 }
 
 void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
                                 const AttentionInput<BFloat16>& in,
                                 const AttentionOutput<BFloat16, float>& out, TileUnit unit) {
   ForwardCall call = forward_call(p, t, in, out);
-  call.engine = Engine::amx, call.unit = unit;
-  run_forward(call);
+  run_forward(on_tiles(call, unit, {}));
 }
 
 void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
                                  const AttentionInput<float>& in, const AttentionGradient<float>& g,
                                  MatmulPrecision precision, TileUnit unit) {
   BackwardCall call = backward_call(p, t, in, g);
-  call.forward.engine = Engine::amx, call.forward.unit = unit, call.forward.scheme = part_scheme(precision);
+  on_tiles(call.forward, unit, part_scheme(precision));
   run_backward(call);
 }
 
@@ -78,40 +91,32 @@ void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<flo
                                  const AttentionInput<BFloat16>& in,
                                  const AttentionGradient<BFloat16, float>& g, TileUnit unit) {
   BackwardCall call = backward_call(p, t, in, g);
-  call.forward.engine = Engine::amx, call.forward.unit = unit;
+  on_tiles(call.forward, unit, {});
   run_backward(call);
 }
 
 void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<float>& in,
                        const AttentionOutput<float>& out) {
-  if (current_isa() == Isa::baseline) return reference_attention_forward(p, t, in, out);
-  ForwardCall call = forward_call(p, t, in, out);
-  choose_engine(call);
-  run_forward(call);
+  current_isa() == Isa::baseline ? reference_attention_forward(p, t, in, out)
+                                 : run(forward_call(p, t, in, out));
 }
 
 void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                         const AttentionInput<float>& in, const AttentionGradient<float>& g) {
-  if (current_isa() == Isa::baseline) return reference_attention_backward(p, t, in, g);
-  BackwardCall call = backward_call(p, t, in, g);
-  choose_engine(call.forward);
-  run_backward(call);
+  current_isa() == Isa::baseline ? reference_attention_backward(p, t, in, g)
+                                 : run(backward_call(p, t, in, g));
 }
 
 void attention_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
                        const AttentionInput<BFloat16>& in, const AttentionOutput<BFloat16, float>& out) {
-  if (current_isa() == Isa::baseline) return widened_forward(p, t, in, out);
-  ForwardCall call = forward_call(p, t, in, out);
-  choose_engine(call);
-  run_forward(call);
+  const ForwardCall call = forward_call(p, t, in, out);
+  current_isa() == Isa::baseline ? specified_forward(call) : run(call);
 }
 
 void attention_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
                         const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g) {
-  if (current_isa() == Isa::baseline) return widened_backward(p, t, in, g);
-  BackwardCall call = backward_call(p, t, in, g);
-  choose_engine(call.forward);
-  run_backward(call);
+  const BackwardCall call = backward_call(p, t, in, g);
+  current_isa() == Isa::baseline ? specified_backward(call) : run(call);
 }
 
 }  // namespace multihead::kernels

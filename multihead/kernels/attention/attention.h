@@ -129,7 +129,7 @@ struct ScoreFunction {
   void (*apply)(const void* context, const ScoreTile<T>& tile) = nullptr;
   /// scores <- f(scores), derivative[k * stride + q] <- f'(scores). Null: no backward.
   void (*apply_with_derivative)(const void* context, const ScoreTile<T>& tile, T* derivative) = nullptr;
-  /// In reverse, for a function of `captured` numbers that ask for a gradient: d_scores[k * stride + q], the
+  /// In reverse, for a function of `captured` numbers that need a gradient: d_scores[k * stride + q], the
   /// gradients of f(scores), become those of scores, and sums[captured] takes up those of the captured
   /// numbers. Scores whose gradient is 0 add nothing. Null: there are none.
   void (*backward)(const void* context, const ScoreTile<T>& tile, T* d_scores, T* sums) = nullptr;

@@ -10,7 +10,7 @@
 // and dK lie within a tile, those of dQ are the forward pass's. Key blocks of one head may run on several
 // threads: a block waits for its turn at each tile's dQ, which follows the block before it like a wave.
 //
-// Relative keys (term_gradients-inl.h) add two products of dS laid out by distance: with the table's
+// Relative keys (score_gradients-inl.h) add two products of dS laid out by distance: with the table's
 // rows to dQ, in turn after the keys' share, and with the queries to the table's gradient. A block sums its
 // own rows of that, Tq + 128 at most, and the blocks' sums are added in order.
 //
@@ -37,7 +37,6 @@ bool BackwardFinish(const BackwardTaskArgs&) { return true; }
 #include "multihead/kernels/attention/backward_prepare-inl.h"
 #include "multihead/kernels/attention/engine-inl.h"
 #include "multihead/kernels/attention/score_gradients-inl.h"
-#include "multihead/kernels/attention/term_gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -196,16 +195,22 @@ void AddToRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t
   RelativeKeyGradient(args, t, r, b.ds);
 }
 
+// Waits until `count` earlier blocks have done their part. False if another task failed.
+bool Await(const BackwardJob& job, const std::atomic<int32_t>& done, int64_t count) {
+  for (int spins = 0; done.load(std::memory_order_acquire) != count; ++spins) {
+    if (job.failed->load(std::memory_order_relaxed)) return false;
+    if (spins > 64) std::this_thread::yield();
+  }
+  return true;
+}
+
 // Adds a block's sums to the job's once all earlier blocks have: one order, whoever computes them. False if
 // something is not finite.
 bool SumRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t block,
                      const RelativeRange& range, const float* sums) {
   if (!job.relative_key) return true;
   const F d;
-  for (int spins = 0; job.turn->load(std::memory_order_acquire) != block; ++spins) {
-    if (job.failed->load(std::memory_order_relaxed)) return true;
-    if (spins > 64) std::this_thread::yield();
-  }
+  if (!Await(job, *job.turn, block)) return true;
   const int64_t columns = call.head_columns, span = call.forward.terms->relative_key.span;
   Vec check = hn::Zero(d);
   for (int64_t g = 0; g < call.forward.p->group(); ++g) {
@@ -219,16 +224,6 @@ bool SumRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t b
   }
   job.turn->store(static_cast<int32_t>(block + 1), std::memory_order_release);
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
-}
-
-// Waits until all earlier key blocks have added to tile n's d_query. False if another task failed.
-bool AwaitTurn(const BackwardJob& job, int64_t n, int64_t block) {
-  const auto turn = static_cast<int32_t>(block - job.row_tiles[n].begin / kBackwardBlock);
-  for (int spins = 0; job.done[n].load(std::memory_order_acquire) != turn; ++spins) {
-    if (job.failed->load(std::memory_order_relaxed)) return false;
-    if (spins > 64) std::this_thread::yield();
-  }
-  return true;
 }
 
 // Writes `count` gradient rows, scaled; false if anything is not finite.
@@ -257,17 +252,6 @@ bool WriteBlock(const BackwardCall& call, const BackwardJob& job, int k0, int co
   return write(b.d_value, c.p->value_dim, c.value_columns, 1.0, g.d_value, g.d_value_strides) && keys;
 }
 
-// Waits until the earlier key blocks that share this one's copy have added to it.
-bool AwaitCopy(const BackwardJob& job, int64_t block) {
-  if (job.copies == 0) return true;
-  const auto turn = static_cast<int32_t>(block / job.copies);
-  for (int spins = 0; job.turns[block % job.copies].load(std::memory_order_acquire) != turn; ++spins) {
-    if (job.failed->load(std::memory_order_relaxed)) return false;
-    if (spins > 64) std::this_thread::yield();
-  }
-  return true;
-}
-
 template <class G>
 bool KeyBlock(const BackwardTaskArgs& args) {
   const BackwardCall& call = *args.call;
@@ -278,7 +262,7 @@ bool KeyBlock(const BackwardTaskArgs& args) {
   const int k0 = static_cast<int>(args.index * kBackwardBlock);
   const int k1 = static_cast<int>(std::min<int64_t>(k0 + kBackwardBlock, p.key_count(job.b)));
   const G engine(call, job, k0, k1, b.engine);
-  if (!AwaitCopy(job, args.index)) return true;
+  if (job.copies > 0 && !Await(job, job.turns[args.index % job.copies], args.index / job.copies)) return true;
   std::fill_n(b.d_key, padded(k1 - k0) * call.head_columns, 0.0f);
   std::fill_n(b.d_value, padded(k1 - k0) * c.value_columns, 0.0f);
   const RelativeRange relative = RelativeRangeOf(call, job, k0, k1);
@@ -298,7 +282,7 @@ bool KeyBlock(const BackwardTaskArgs& args) {
       if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b);
       engine.AddToKeys(n, r, b.ds, b.d_key);
     }
-    if (!AwaitTurn(job, n, args.index)) return true;
+    if (!Await(job, job.done[n], args.index - t.begin / kBackwardBlock)) return true;
     if (seen && call.gradient.d_query) engine.AddToQueries(n, r, b.ds);
     if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, b);
     job.done[n].fetch_add(1, std::memory_order_release);

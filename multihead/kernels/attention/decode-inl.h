@@ -60,14 +60,14 @@ HWY_INLINE void GatherQuery(const float* qt, int64_t dim, int rows, float* q) {
 // s[row][16 keys] = sums over the columns, in the chains of a tile.
 template <CacheKind kKind, int kRows>
 HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int64_t bytes,
-                           [[maybe_unused]] float scale, float* s, Ahead& ahead) {
+                           [[maybe_unused]] float scale, float* s, PrefetchStream& prefetch) {
   const F d;
   const int64_t chain =
       ColumnChain(bytes / (kKind == CacheKind::f32 ? 4 : 2)) * (kKind == CacheKind::f32 ? 4 : 2);
   Vec acc[kRows], whole[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) acc[r] = whole[r] = hn::Zero(d);
-  Asking asking(ahead);
+  PrefetchCursor cursor(prefetch);
   for (int64_t c = 0; c < bytes; c += 16) {
     if (kKind != CacheKind::pairs && c > 0 && c % chain == 0) {
 #pragma GCC unroll 8
@@ -75,7 +75,7 @@ HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int
     }
     Vec x[4];
     LoadColumns(keys + c, stride, x);
-    asking.Step(), asking.Step(), asking.Step(), asking.Step();
+    cursor.Step(), cursor.Step(), cursor.Step(), cursor.Step();
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       if constexpr (kKind == CacheKind::f32) {
@@ -109,14 +109,14 @@ HWY_NOINLINE void ScoreRun(const char* keys, int64_t stride, const float* q, int
 
 template <CacheKind kKind, int kRows>
 HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* qt, int64_t dim, float scale,
-                          float* s, char* buffer, Ahead& ahead) {
+                          float* s, char* buffer, PrefetchStream& prefetch) {
   const int64_t bytes = dim * (kKind == CacheKind::f32 ? 4 : 2);
   const int keys = r.k1 - r.k0;
   alignas(64) float q[256 * kRows];
   GatherQuery(qt, kKind == CacheKind::pairs ? dim / 2 : dim, kRows, q);
   int k = 0;
   for (; k + kRun <= keys; k += kRun) {
-    ScoreRun<kKind, kRows>(key.data + k * key.stride, key.stride, q, bytes, scale, s + k, ahead);
+    ScoreRun<kKind, kRows>(key.data + k * key.stride, key.stride, q, bytes, scale, s + k, prefetch);
   }
   if (k == keys) return;
   for (int i = 0; i < kRun; ++i) {  // nothing beyond the last key is read
@@ -126,7 +126,7 @@ HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* 
       std::memset(buffer + i * bytes, 0, static_cast<size_t>(bytes));
     }
   }
-  ScoreRun<kKind, kRows>(buffer, bytes, q, bytes, scale, s + k, ahead);
+  ScoreRun<kKind, kRows>(buffer, bytes, q, bytes, scale, s + k, prefetch);
 }
 
 // Rows that a pass computes; those beyond the tile's are computed from what lies there and not read back.
@@ -134,16 +134,16 @@ HWY_INLINE int PaddedRows(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 
 
 template <CacheKind kKind>
 HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, const float* qt, int64_t dim,
-                         float scale, float* s, char* buffer, Ahead& ahead) {
+                         float scale, float* s, char* buffer, PrefetchStream& prefetch) {
   switch (PaddedRows(rows)) {
     case 1:
-      return ScoreRows<kKind, 1>(r, key, qt, dim, scale, s, buffer, ahead);
+      return ScoreRows<kKind, 1>(r, key, qt, dim, scale, s, buffer, prefetch);
     case 2:
-      return ScoreRows<kKind, 2>(r, key, qt, dim, scale, s, buffer, ahead);
+      return ScoreRows<kKind, 2>(r, key, qt, dim, scale, s, buffer, prefetch);
     case 4:
-      return ScoreRows<kKind, 4>(r, key, qt, dim, scale, s, buffer, ahead);
+      return ScoreRows<kKind, 4>(r, key, qt, dim, scale, s, buffer, prefetch);
     default:
-      return ScoreRows<kKind, 8>(r, key, qt, dim, scale, s, buffer, ahead);
+      return ScoreRows<kKind, 8>(r, key, qt, dim, scale, s, buffer, prefetch);
   }
 }
 
@@ -171,17 +171,17 @@ HWY_INLINE float MaskFew(const RowTile& t, const BlockRange& r, int row, float* 
 
 // s[row][key] <- probabilities; the block's maximum of each row. The maximum has no order.
 HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s, LaneState& state,
-                                 Ahead& ahead) {
+                                 PrefetchStream& prefetch) {
   const F d;
   const int keys = r.k1 - r.k0;
   for (int row = 0; row < t.rows; ++row) state.max[row] = MaskFew(t, r, row, s + row * kBlock);
-  Asking asking(ahead);
+  PrefetchCursor cursor(prefetch);
   for (int row = 0; row < t.rows; ++row) {
     float* x = s + row * kBlock;
     const Vec shift = hn::Set(d, state.max[row] == -kInfinity ? 0.0f : state.max[row]);
     for (int k = 0; k < keys; k += kN) {
       hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, x + k), shift)), d, x + k);
-      if (row < 4) asking.Step();
+      if (row < 4) cursor.Step();
     }
   }
 }
@@ -194,18 +194,18 @@ HWY_INLINE void FewBlockOf(const ForwardCall& c, const RowTile& t, const BlockRa
   const int64_t size = kKind == CacheKind::f32 ? 4 : 2, keys = r.k1 - r.k0;
   const RawRows key = RawRowsOf(c, c.key, c.key_strides, t.b, t.kv, r.k0);
   const RawRows value = RawRowsOf(c, c.value, c.value_strides, t.b, t.kv, r.k0);
-  const Ahead::Rows these{key.data, key.stride, p.head_dim * size, keys};
-  const Ahead::Rows values{value.data, value.stride, p.value_dim * size, keys};
-  const Ahead::Rows others{key.data + keys * key.stride, key.stride, p.head_dim * size,
-                           std::min<int64_t>(t.end - r.k1, kBlock)};
+  const PrefetchStream::Rows these{key.data, key.stride, p.head_dim * size, keys};
+  const PrefetchStream::Rows values{value.data, value.stride, p.value_dim * size, keys};
+  const PrefetchStream::Rows others{key.data + keys * key.stride, key.stride, p.head_dim * size,
+                                    std::min<int64_t>(t.end - r.k1, kBlock)};
   ResetState(state);
-  Ahead ahead(these, values);
-  ahead.Skip(kAheadLines);
+  PrefetchStream prefetch(these, values);
+  prefetch.Skip(kPrefetchLines);
   ScoreFew<kKind>(t.rows, r, key, qt, p.head_dim, ScoreScale(c), b.s, reinterpret_cast<char*>(b.shadow),
-                  ahead);
-  ProbabilitiesFew(t, r, b.s, state, ahead);
-  Ahead then(values, others);
-  then.Skip(kAheadLines + std::min<int64_t>(t.rows, 4) * ((keys + kN - 1) / kN));
+                  prefetch);
+  ProbabilitiesFew(t, r, b.s, state, prefetch);
+  PrefetchStream then(values, others);
+  then.Skip(kPrefetchLines + std::min<int64_t>(t.rows, 4) * ((keys + kN - 1) / kN));
   if constexpr (kKind == CacheKind::pairs) {
     ValuesFewPairs(t.rows, r, b.s, value, c.value_columns, sum, state, then);
   } else {

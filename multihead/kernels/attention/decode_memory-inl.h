@@ -1,7 +1,8 @@
-// How decoding reads a cache: rows in place, in either type, and cache lines asked for in order of addresses.
+// How decoding reads a cache: rows in place, in either type, and cache lines prefetched in order of
+// addresses.
 //
-// Lines are asked for 9 KB ahead, one at each step: 4 KB starve, prefetches to L2 only get .6-.75 of the read
-// rate, none .6 (Zen 5, 2026-11).
+// Lines are prefetched 9 KB ahead, one at each step: 4 KB starve, prefetches to L2 only get .6-.75 of the
+// read rate, none .6 (Zen 5, 2026-11).
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_DECODE_MEMORY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_ATTENTION_DECODE_MEMORY_INL_H_
@@ -30,8 +31,8 @@ HWY_INLINE RawRows RawRowsOf(const ForwardCall& c, const void* base, const Strid
 // What a cache holds, and what is computed of it.
 enum class CacheKind { f32, widened, pairs };
 
-// Asks for cache lines in order of addresses: those of `rows` rows, then of `next_rows` rows elsewhere.
-struct Ahead {
+// Prefetches cache lines in order of addresses: those of `rows` rows, then of `next_rows` rows elsewhere.
+struct PrefetchStream {
   const char* at;
   int64_t stride, lines, rows;  // lines: of a row
   const char* next;
@@ -42,7 +43,7 @@ struct Ahead {
     int64_t stride, bytes, count;
   };
 
-  HWY_INLINE Ahead(Rows first, Rows second) {
+  HWY_INLINE PrefetchStream(Rows first, Rows second) {
     const auto join = [](Rows& r) {  // neighbours are one long row
       if (r.stride != r.bytes) return;
       r.bytes *= r.count, r.stride = r.bytes;
@@ -52,11 +53,11 @@ struct Ahead {
     at = first.data, stride = first.stride, lines = (first.bytes + 63) / 64, rows = first.count;
     next = second.data, next_stride = second.stride, next_lines = (second.bytes + 63) / 64;
     next_rows = second.count, left = lines;
-    if (rows == 0) Turn();
+    if (rows == 0) NextRow();
   }
 
   // The next row; after the last one the line stays where it is.
-  HWY_NOINLINE void Turn() {
+  HWY_NOINLINE void NextRow() {
     if (--rows > 0) {
       at += stride - 64 * lines;
     } else if (next_rows > 0) {
@@ -73,37 +74,38 @@ struct Ahead {
       at += 64 * now, count -= now, left -= now;
       if (left > 0) break;
       const bool last = rows <= 1 && next_rows == 0;
-      Turn();
+      NextRow();
       if (last) break;
     }
   }
 };
 
-// Ahead's place in registers while a run is computed.
-class Asking {
+// A stream's place in registers while a run is computed.
+class PrefetchCursor {
  public:
-  HWY_INLINE explicit Asking(Ahead& ahead) : ahead_(ahead), at_(ahead.at), left_(ahead.left) {}
-  HWY_INLINE ~Asking() { ahead_.at = at_, ahead_.left = left_; }
-  Asking(const Asking&) = delete;
-  Asking& operator=(const Asking&) = delete;
+  HWY_INLINE explicit PrefetchCursor(PrefetchStream& prefetch)
+      : stream_(prefetch), at_(prefetch.at), left_(prefetch.left) {}
+  HWY_INLINE ~PrefetchCursor() { stream_.at = at_, stream_.left = left_; }
+  PrefetchCursor(const PrefetchCursor&) = delete;
+  PrefetchCursor& operator=(const PrefetchCursor&) = delete;
 
   HWY_INLINE void Step() {
     __builtin_prefetch(at_, 0, 3);
     at_ += 64;
     if (HWY_LIKELY(--left_ != 0)) return;
-    ahead_.at = at_;
-    ahead_.Turn();
-    at_ = ahead_.at, left_ = ahead_.left;
+    stream_.at = at_;
+    stream_.NextRow();
+    at_ = stream_.at, left_ = stream_.left;
   }
 
  private:
-  Ahead& ahead_;
+  PrefetchStream& stream_;
   const char* at_;
   int64_t left_;
 };
 
-inline constexpr int kRun = 16;              // rows of a step
-inline constexpr int64_t kAheadLines = 140;  // not a multiple of 4 KB
+inline constexpr int kRun = 16;                 // rows of a step
+inline constexpr int64_t kPrefetchLines = 140;  // not a multiple of 4 KB
 inline constexpr int kFewRows = 8;
 
 // Two bf16 numbers in each lane: the one at the lower address, and the other.

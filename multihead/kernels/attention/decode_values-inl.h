@@ -10,6 +10,8 @@
 #define MULTIHEAD_KERNELS_ATTENTION_DECODE_VALUES_INL_H_
 #endif
 
+#include <type_traits>
+
 #include "multihead/kernels/attention/decode_memory-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,9 +41,9 @@ inline constexpr int kSumsOfLoad = kKind == CacheKind::f32 ? 1 : 2;
 
 // sum[row][kVecs vectors] += Σ_k p[k][row] value[k][:], the chains going on from sum. The last vector of bf16
 // may hold 16 columns only.
-template <CacheKind kKind, int kRows, int kVecs, bool kAhead>
+template <CacheKind kKind, int kRows, int kVecs, bool kPrefetch>
 HWY_NOINLINE void AddValues(const float* p, int keys, const RawRows& values, float* sum, int64_t sum_stride,
-                            [[maybe_unused]] __mmask32 last, Ahead& ahead) {
+                            [[maybe_unused]] __mmask32 last, PrefetchStream& prefetch) {
   const F d;
   constexpr int kLoads = kVecs / kSumsOfLoad<kKind>;
   Vec acc[kRows][kVecs];
@@ -51,7 +53,7 @@ HWY_NOINLINE void AddValues(const float* p, int keys, const RawRows& values, flo
     for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::LoadU(d, sum + r * sum_stride + v * kN);
   }
   const char* row = values.data;
-  Asking asking(ahead);
+  PrefetchCursor cursor(prefetch);
   for (int k = 0; k < keys; ++k, row += values.stride) {
     Vec x[kVecs];
 #pragma GCC unroll 4
@@ -67,7 +69,7 @@ HWY_NOINLINE void AddValues(const float* p, int keys, const RawRows& values, flo
         }
         x[2 * v] = LowerOfPair(pair), x[2 * v + 1] = UpperOfPair(pair);
       }
-      if constexpr (kAhead) asking.Step();
+      if constexpr (kPrefetch) cursor.Step();
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -83,18 +85,18 @@ HWY_NOINLINE void AddValues(const float* p, int keys, const RawRows& values, flo
   }
 }
 
-template <CacheKind kKind, int kRows, bool kAhead>
+template <CacheKind kKind, int kRows, bool kPrefetch>
 HWY_INLINE void AddValueColumns(const float* p, int keys, RawRows values, float* sum, int64_t columns,
-                                int64_t sum_stride, Ahead& ahead) {
+                                int64_t sum_stride, PrefetchStream& prefetch) {
   constexpr int kSums = kSumsOfLoad<kKind>;
   constexpr int64_t kWide = 64;
   int64_t c = 0;
   for (; c + kWide <= columns; c += kWide, values.data += 256 / kSums, sum += 64) {
-    AddValues<kKind, kRows, 4, kAhead>(p, keys, values, sum, sum_stride, ~__mmask32{0}, ahead);
+    AddValues<kKind, kRows, 4, kPrefetch>(p, keys, values, sum, sum_stride, ~__mmask32{0}, prefetch);
   }
   for (; c < columns; c += 16 * kSums, values.data += 64, sum += 16 * kSums) {
     const __mmask32 last = columns - c >= 32 ? ~__mmask32{0} : __mmask32{0xFFFF};
-    AddValues<kKind, kRows, kSums, kAhead>(p, keys, values, sum, sum_stride, last, ahead);
+    AddValues<kKind, kRows, kSums, kPrefetch>(p, keys, values, sum, sum_stride, last, prefetch);
   }
 }
 
@@ -129,10 +131,10 @@ struct FewPairs {
 
 // As AddValues, from pairs of keys [pair, end): `odd` keys before the first one are missing. Zero rows stand
 // for keys outside.
-template <int kRows, int kVecs, bool kAhead>
+template <int kRows, int kVecs, bool kPrefetch>
 HWY_NOINLINE void AddValuePairs(const FewPairs& weights, int row, int pair, int end, int odd, int keys,
                                 const RawRows& values, float* sum, int64_t sum_stride, __mmask32 last,
-                                Ahead& ahead) {
+                                PrefetchStream& prefetch) {
   const F d;
   alignas(64) static constexpr uint16_t kZeros[64] = {};
   constexpr int kLoads = kVecs / 2;
@@ -143,7 +145,7 @@ HWY_NOINLINE void AddValuePairs(const FewPairs& weights, int row, int pair, int 
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::LoadU(d, sum + r * sum_stride + v * kN);
   }
-  Asking asking(ahead);
+  PrefetchCursor cursor(prefetch);
   for (; pair < end; ++pair) {
     const int k = 2 * pair - odd;
     const char* first = k >= 0 ? values.data + k * values.stride : reinterpret_cast<const char*>(kZeros);
@@ -159,7 +161,7 @@ HWY_NOINLINE void AddValuePairs(const FewPairs& weights, int row, int pair, int 
           Vec{_mm512_castsi512_ps(_mm512_or_si512(_mm512_and_si512(a, low), _mm512_slli_epi32(b, 16)))};
       x[2 * v + 1] =
           Vec{_mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(a, 16), _mm512_andnot_si512(low, b)))};
-      if constexpr (kAhead) asking.Step(), asking.Step();
+      if constexpr (kPrefetch) cursor.Step(), cursor.Step();
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -175,24 +177,41 @@ HWY_NOINLINE void AddValuePairs(const FewPairs& weights, int row, int pair, int 
   }
 }
 
-template <int kRows, bool kAhead>
+template <int kRows, bool kPrefetch>
 HWY_INLINE void AddPairColumns(const FewPairs& weights, int row, int pair, int end, int odd, int keys,
                                RawRows values, float* sum, int64_t columns, int64_t sum_stride,
-                               Ahead& ahead) {
+                               PrefetchStream& prefetch) {
   int64_t c = 0;
   for (; c + 64 <= columns; c += 64, values.data += 128, sum += 64) {
-    AddValuePairs<kRows, 4, kAhead>(weights, row, pair, end, odd, keys, values, sum, sum_stride,
-                                    ~__mmask32{0}, ahead);
+    AddValuePairs<kRows, 4, kPrefetch>(weights, row, pair, end, odd, keys, values, sum, sum_stride,
+                                       ~__mmask32{0}, prefetch);
   }
   for (; c < columns; c += 32, values.data += 64, sum += 32) {
     const __mmask32 last = columns - c >= 32 ? ~__mmask32{0} : __mmask32{0xFFFF};
-    AddValuePairs<kRows, 2, kAhead>(weights, row, pair, end, odd, keys, values, sum, sum_stride, last, ahead);
+    AddValuePairs<kRows, 2, kPrefetch>(weights, row, pair, end, odd, keys, values, sum, sum_stride, last,
+                                       prefetch);
   }
+}
+
+// Calls f(row, count, prefetches) for 4, 2 or 1 rows at a time; of eight rows the second half prefetches
+// nothing.
+template <class Body>
+HWY_INLINE void EachFewRows(int rows, const Body& f) {
+  int row = 0;
+  for (; rows - row >= 4; row += 4) {
+    if (row == 0) {
+      f(row, std::integral_constant<int, 4>(), std::true_type());
+    } else {
+      f(row, std::integral_constant<int, 4>(), std::false_type());
+    }
+  }
+  if (rows - row >= 2) f(row, std::integral_constant<int, 2>(), std::true_type()), row += 2;
+  if (rows - row >= 1) f(row, std::integral_constant<int, 1>(), std::true_type());
 }
 
 // As ValuesFew, from pairs of keys.
 HWY_INLINE void ValuesFewPairs(int rows, const BlockRange& r, const float* p, const RawRows& value,
-                               int64_t columns, float* sum, LaneState& state, Ahead& ahead) {
+                               int64_t columns, float* sum, LaneState& state, PrefetchStream& prefetch) {
   FewPairs weights;
   alignas(64) float joined[kFewRows * 256];
   const int odd = r.k0 & 1, keys = r.k1 - r.k0, pairs = (keys + odd + 1) / 2;
@@ -203,23 +222,10 @@ HWY_INLINE void ValuesFewPairs(int rows, const BlockRange& r, const float* p, co
     end = std::min(pair + RunRest(r.k0 - odd + 2 * pair) / 2, pairs);
     const int first = std::max(2 * pair - odd, 0), last = std::min(2 * end - odd, keys);
     SumRun(p + first, last - first, rows, state.sum);
-    for (int row = 0; row < rows;) {
-      float* to = joined + row * stride;
-      if (rows - row >= 4) {
-        if (row == 0) {
-          AddPairColumns<4, true>(weights, row, pair, end, odd, keys, value, to, columns, stride, ahead);
-        } else {
-          AddPairColumns<4, false>(weights, row, pair, end, odd, keys, value, to, columns, stride, ahead);
-        }
-        row += 4;
-      } else if (rows - row >= 2) {
-        AddPairColumns<2, true>(weights, row, pair, end, odd, keys, value, to, columns, stride, ahead);
-        row += 2;
-      } else {
-        AddPairColumns<1, true>(weights, row, pair, end, odd, keys, value, to, columns, stride, ahead);
-        row += 1;
-      }
-    }
+    EachFewRows(rows, [&](int row, auto count, auto prefetches) HWY_ATTR {
+      AddPairColumns<count(), prefetches()>(weights, row, pair, end, odd, keys, value, joined + row * stride,
+                                            columns, stride, prefetch);
+    });
   }
   std::fill(state.sum + rows, state.sum + kTileRows, 0.0f);
   for (int row = 0; row < rows; ++row) JoinColumns(joined + row * stride, columns, sum + row * columns);
@@ -238,7 +244,7 @@ HWY_INLINE void EndChains(float* from, int64_t count, float* to) {
 // whose additions run beside the products.
 template <CacheKind kKind>
 HWY_INLINE void ValuesFew(int rows, const BlockRange& r, const float* p, const RawRows& value,
-                          int64_t columns, float* sum, LaneState& state, Ahead& ahead) {
+                          int64_t columns, float* sum, LaneState& state, PrefetchStream& prefetch) {
   constexpr bool kPairs = kKind != CacheKind::f32;
   alignas(64) float chains[kFewRows * 256], total[kFewRows * 256];
   const int64_t stride = kPairs ? (columns + 31) / 32 * 32 : columns;
@@ -249,22 +255,10 @@ HWY_INLINE void ValuesFew(int rows, const BlockRange& r, const float* p, const R
     const RawRows run{value.data + k * value.stride, value.stride};
     SumRun(p + k, count, rows, state.sum);
     if (k > 0 && (r.k0 + k) % kKeyChain == 0) EndChains(chains, rows * stride, total);
-    for (int row = 0; row < rows;) {
-      const float* weights = p + row * kBlock + k;
-      float* to = chains + row * stride;
-      if (rows - row >= 4) {
-        if (row == 0) {
-          AddValueColumns<kKind, 4, true>(weights, count, run, to, columns, stride, ahead);
-        } else {
-          AddValueColumns<kKind, 4, false>(weights, count, run, to, columns, stride, ahead);
-        }
-        row += 4;
-      } else if (rows - row >= 2) {
-        AddValueColumns<kKind, 2, true>(weights, count, run, to, columns, stride, ahead), row += 2;
-      } else {
-        AddValueColumns<kKind, 1, true>(weights, count, run, to, columns, stride, ahead), row += 1;
-      }
-    }
+    EachFewRows(rows, [&](int row, auto count_rows, auto prefetches) HWY_ATTR {
+      AddValueColumns<kKind, count_rows(), prefetches()>(p + row * kBlock + k, count, run,
+                                                         chains + row * stride, columns, stride, prefetch);
+    });
   }
   std::fill(state.sum + rows, state.sum + kTileRows, 0.0f);
   EndChains(chains, rows * stride, total);

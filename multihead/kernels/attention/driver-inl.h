@@ -25,10 +25,8 @@ int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<Attention
 bool choose_split(const AttentionProblem& p, int threads, int64_t tasks);
 
 /// bf16 without SIMD kernels.
-void widened_forward(const AttentionProblem& p, const ScoreTerms<float>& t,
-                     const AttentionInput<BFloat16>& in, const AttentionOutput<BFloat16, float>& out);
-void widened_backward(const AttentionProblem& p, const ScoreTerms<float>& t,
-                      const AttentionInput<BFloat16>& in, const AttentionGradient<BFloat16, float>& g);
+void specified_forward(const ForwardCall& call);
+void specified_backward(const BackwardCall& call);
 
 void run_forward(ForwardCall call);
 /// By the specification: rows that run_forward left not finite because a sum of finite values was too large.

@@ -19,12 +19,12 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 // Rows to prefetch during a product, `columns` floats of one for each row of A; there may be none.
-struct Prefetch {
+struct PrefetchRows {
   Rows rows;
   int64_t columns = 0;
 };
-HWY_INLINE Prefetch Shifted(const Prefetch& prefetch, int64_t by) {
-  return prefetch.rows.data ? Prefetch{Shifted(prefetch.rows, by), prefetch.columns} : prefetch;
+HWY_INLINE PrefetchRows Shifted(const PrefetchRows& prefetch, int64_t by) {
+  return prefetch.rows.data ? PrefetchRows{Shifted(prefetch.rows, by), prefetch.columns} : prefetch;
 }
 
 // qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero.
@@ -54,12 +54,20 @@ struct ProductTerm {
 // s[k - k0][q] = ⟨key[k], query[q]⟩ with `dim` terms wherever needed. `max` (null only without a term)
 // receives the maximum over the rows [full_begin, full_end), which nothing has to mask.
 HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const float* qt,
-                             int64_t dim, float* s, float* max, const Prefetch& prefetch,
+                             int64_t dim, float* s, float* max, const PrefetchRows& prefetch,
                              const ProductTerm& term = {}) {
   TileArgs args{};
   alignas(64) float unused_max[kTileRows] = {};
-  const auto product = [&](int k, int end, int first, int last) HWY_ATTR {
+  args.a_row = key.stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows;
+  args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
+  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
+  EachNeeded(t, r, [&](int k, int end, int first, int last, bool full) HWY_ATTR {
     const int rows = end - k, columns = (last - first) * kGroupRows;
+    args.a = Shifted(key, k - r.k0).data;
+    args.b = qt + first * kGroupRows;
+    args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
+    args.prefetch = Shifted(prefetch, k - r.k0).rows.data;
+    args.max = full ? max : term.end == End::store_max ? nullptr : unused_max;
     switch (term.end) {
       case End::bias_max:
         return Product<End::bias_max, true>(args, rows, columns);
@@ -71,41 +79,12 @@ HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& 
         return args.max ? Product<End::store_max, true>(args, rows, columns)
                         : Product<End::store, true>(args, rows, columns);
     }
-  };
-  args.a_row = key.stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows,
-  args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
-  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
-  const auto part = [&](int a, int e) HWY_ATTR {
-    for (int k = a; k < e;) {
-      const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
-      int first, last;
-      NeededGroups(t, r, k, end, &first, &last);
-      if (first < last) {
-        args.a = Shifted(key, k - r.k0).data;
-        args.b = qt + first * kGroupRows;
-        args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
-        args.prefetch = Shifted(prefetch, k - r.k0).rows.data;
-        args.max = term.end == End::store_max ? nullptr : unused_max;
-        product(k, end, first, last);
-      }
-      k = end;
-    }
-  };
-  part(r.k0, r.full_begin);
-  if (r.full_end > r.full_begin) {
-    args.a = Shifted(key, r.full_begin - r.k0).data;
-    args.b = qt;
-    args.c = s + (r.full_begin - r.k0) * kTileRows;
-    args.max = max;
-    args.prefetch = Shifted(prefetch, r.full_begin - r.k0).rows.data;
-    product(r.full_begin, r.full_end, 0, t.groups);
-  }
-  part(r.full_end, r.k1);
+  });
 }
 
 // ScoreProduct without maximum, added to what RelativeScores wrote if `added`.
 HWY_INLINE void AddScoreProduct(bool added, const RowTile& t, const BlockRange& r, const Rows& key,
-                                const float* qt, int64_t dim, float* s, const Prefetch& prefetch) {
+                                const float* qt, int64_t dim, float* s, const PrefetchRows& prefetch) {
   alignas(64) float unused[kTileRows] = {};
   ScoreProduct(t, r, key, qt, dim, s, added ? unused : nullptr, prefetch,
                {added ? End::bias_max : End::store_max, nullptr, nullptr});
@@ -115,26 +94,20 @@ HWY_INLINE void AddScoreProduct(bool added, const RowTile& t, const BlockRange& 
 // `first`: out[q] is not read. One of the rows `prefetch` for each query.
 HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
                             int64_t columns, bool first, const float* alpha, const float* beta, float* out,
-                            const Prefetch& prefetch) {
+                            const PrefetchRows& prefetch) {
   TileArgs args{};
   args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
   args.a_row = 1, args.a_step = kTileRows, args.b_stride = value.stride, args.c_stride = columns;
-  const int step = r.full() ? t.rows : RowStep(columns);
-  for (int row = 0; row < t.rows; row += step) {
-    const int count = std::min(step, t.rows - row);
-    const auto [a, e] = KeysOfRows(t, r, row, count);
-    args.a = s + (a - r.k0) * kTileRows + row;
-    args.b = value.data + (a - r.k0) * value.stride;
-    args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;
+  EachRowStep(t, r, columns, [&](int row, int count, KeyRange keys) HWY_ATTR {
+    args.a = s + (keys.begin - r.k0) * kTileRows + row;
+    args.b = Shifted(value, keys.begin - r.k0).data;
+    args.k = keys.end - keys.begin, args.first_chain = KeyChainRest(keys.begin), args.chain = kKeyChain;
     args.c = out + row * columns;
     args.alpha = alpha + row, args.beta = beta + row;
     args.prefetch = Shifted(prefetch, row).rows.data;
-    if (first) {
-      Product<End::store, false>(args, count, columns);
-    } else {
-      Product<End::merge, false>(args, count, columns);
-    }
-  }
+    first ? Product<End::store, false>(args, count, columns)
+          : Product<End::merge, false>(args, count, columns);
+  });
 }
 
 // As BlockValues, but keys whose score is -inf are not touched: NaN and Inf in excluded values stay there.
@@ -193,21 +166,18 @@ inline void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds,
                          int64_t columns, float* d_query) {
   TileArgs args{};
   args.a_row = 1, args.a_step = kTileRows, args.b_stride = key.stride, args.c_stride = columns;
-  const int step = r.full() ? t.rows : RowStep(columns);
-  for (int row = 0; row < t.rows; row += step) {
-    const int count = std::min(step, t.rows - row);
-    const auto [a, e] = KeysOfRows(t, r, row, count);
-    if (a >= e) continue;
-    args.a = ds + (a - r.k0) * kTileRows + row;
-    args.b = key.data + (a - r.k0) * key.stride;
-    args.k = e - a, args.first_chain = KeyChainRest(a), args.chain = kKeyChain;
+  EachRowStep(t, r, columns, [&](int row, int count, KeyRange keys) HWY_ATTR {
+    if (keys.begin >= keys.end) return;
+    args.a = ds + (keys.begin - r.k0) * kTileRows + row;
+    args.b = Shifted(key, keys.begin - r.k0).data;
+    args.k = keys.end - keys.begin, args.first_chain = KeyChainRest(keys.begin), args.chain = kKeyChain;
     args.c = d_query + row * columns;
     Product<End::add, false>(args, count, columns);
-  }
+  });
 }
 
 // Where tile `n` of the next task finds its queries.
-HWY_INLINE Prefetch NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
+HWY_INLINE PrefetchRows NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
   const int64_t row = next ? next->row_begin + n * kTileRows : 0;
   if (!next || row + kTileRows > next->row_end) return {};
   const Strides3& s = c.query_strides;
@@ -315,7 +285,7 @@ class F32Engine : public EngineDefaults {
   // While the first and the second tile read the copies of a block, the keys and the values that are copied
   // next: short rows of bf16 .03-.05 faster. Where nothing is copied, only the keys themselves: the values as
   // well cost .02 (dense 96x128x64).
-  Prefetch ScorePrefetch(const Block& block, const BlockPlace& place) const {
+  PrefetchRows ScorePrefetch(const Block& block, const BlockPlace& place) const {
     if (place.task == nullptr) return {};
     const bool keys = place.turn == 0;
     if (!(keys ? c_.copy_key : c_.copy_value)) return {block.value, 0};
@@ -330,12 +300,12 @@ class F32Engine : public EngineDefaults {
   }
 
   // The bias of the next block, or the queries of the next task.
-  Prefetch ValuePrefetch(const RowTile& t, int k1, const BlockPlace& place) const {
+  PrefetchRows ValuePrefetch(const RowTile& t, int k1, const BlockPlace& place) const {
     const Rows bias = k1 < t.end ? NextBias(c_, t, k1) : Rows{};
     // A row that starts within a cache line ends in one more: without it .04 of a call's time (T = 1024).
     if (bias.data) return {bias, std::min(kBlock, t.end - k1) + 15};
     const bool last = (place.k0 / kBlock + 1) * kBlock >= t.end;
-    return last ? NextQueries(c_, place.next, place.tile) : Prefetch{};
+    return last ? NextQueries(c_, place.next, place.tile) : PrefetchRows{};
   }
 
   const ForwardCall& c_;

@@ -195,30 +195,13 @@ HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const Block
   DotArgs args{};
   args.a_row = 4 * key.stride, args.a_step = 4, args.b_stride = kTileRows, args.c_stride = kTileRows;
   args.k = PairsOf(call.p->head_dim), args.scale = ScoreScale(call);
-  const auto part = [&](int a, int e) HWY_ATTR {
-    for (int k = a; k < e;) {
-      const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
-      int first, last;
-      NeededGroups(t, r, k, end, &first, &last);
-      if (first < last) {
-        args.a = reinterpret_cast<const char*>(Shifted(key, k - r.k0).data);
-        args.b = qt + first * kGroupRows;
-        args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
-        DotProduct<End::store_max>(args, end - k, (last - first) * kGroupRows);
-      }
-      k = end;
-    }
-  };
-  part(r.k0, r.full_begin);
-  if (r.full_end > r.full_begin) {
-    args.a = reinterpret_cast<const char*>(Shifted(key, r.full_begin - r.k0).data);
-    args.b = qt;
-    args.c = s + (r.full_begin - r.k0) * kTileRows;
-    args.max = max;
-    DotProduct<End::store_max>(args, r.full_end - r.full_begin, t.groups * kGroupRows);
-    args.max = nullptr;
-  }
-  part(r.full_end, r.k1);
+  EachNeeded(t, r, [&](int k, int end, int first, int last, bool full) HWY_ATTR {
+    args.a = reinterpret_cast<const char*>(Shifted(key, k - r.k0).data);
+    args.b = qt + first * kGroupRows;
+    args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
+    args.max = full ? max : nullptr;
+    DotProduct<End::store_max>(args, end - k, (last - first) * kGroupRows);
+  });
 }
 
 // Value rows of keys [k0, k1) interleaved by pairs at even positions, `columns` pairs a row; rows outside are
@@ -244,23 +227,16 @@ HWY_INLINE void DotValues(const RowTile& t, const BlockRange& r, const float* s,
                           int64_t columns, bool first, const float* alpha, const float* beta, float* out) {
   DotArgs args{};
   args.a_row = 4, args.a_step = 4 * kTileRows, args.b_stride = columns, args.c_stride = columns;
-  const int step = r.full() ? t.rows : RowStep(columns);
   const int base = r.k0 & ~1;
-  for (int row = 0; row < t.rows; row += step) {
-    const int count = std::min(step, t.rows - row);
-    const auto [a, e] = KeysOfRows(t, r, row, count);
-    const int from = (a - base) / 2, to = (e - base + 1) / 2;
+  EachRowStep(t, r, columns, [&](int row, int count, KeyRange keys) HWY_ATTR {
+    const int from = (keys.begin - base) / 2, to = (keys.end - base + 1) / 2;
     args.a = reinterpret_cast<const char*>(s + from * kTileRows + row);
     args.b = value + from * columns;
-    args.k = e > a ? to - from : 0;
+    args.k = keys.end > keys.begin ? to - from : 0;
     args.c = out + row * columns;
     args.alpha = alpha + row, args.beta = beta + row;
-    if (first) {
-      DotProduct<End::store>(args, count, columns);
-    } else {
-      DotProduct<End::merge>(args, count, columns);
-    }
-  }
+    first ? DotProduct<End::store>(args, count, columns) : DotProduct<End::merge>(args, count, columns);
+  });
 }
 
 // As BlockValuesSafe, from pairs.

@@ -39,7 +39,8 @@ float* worker_scratch(int64_t floats) {
 
 // Tiles that may share staged keys and values.
 int64_t most_tiles(const ForwardCall& call) {
-  // Bias rows are fetched one block ahead: with several tiles in turn they would be evicted before their use.
+  // Bias rows are prefetched a block early: with several tiles in turn they would be evicted before their
+  // use.
   if (call.terms->bias) return 1;
   int64_t tiles = 4;
   if (!call.bf16 || call.engine == Engine::amx) return tiles;

@@ -49,7 +49,7 @@ HWY_INLINE void WriteLogSumExp(const ForwardCall& c, const RowTile& t, const Lan
 }
 
 // Divides by the sums and writes the tile's rows and log-sum-exps. False if anything is not finite.
-HWY_INLINE bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, float* out) {
+inline bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, float* out) {
   const F d;
   const AttentionProblem& p = *c.p;
   const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;

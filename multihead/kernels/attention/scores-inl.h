@@ -74,6 +74,34 @@ HWY_INLINE void NeededGroups(const RowTile& t, const BlockRange& r, int a, int e
   }
 }
 
+// Calls f(k, end, first, last, full) for keys [k, end) and the groups [first, last) that need them; `full`
+// where every query sees every key.
+template <class Body>
+HWY_INLINE void EachNeeded(const RowTile& t, const BlockRange& r, const Body& f) {
+  const auto part = [&](int a, int e) HWY_ATTR {
+    for (int k = a; k < e;) {
+      const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
+      int first, last;
+      NeededGroups(t, r, k, end, &first, &last);
+      if (first < last) f(k, end, first, last, false);
+      k = end;
+    }
+  };
+  part(r.k0, r.full_begin);
+  if (r.full_end > r.full_begin) f(r.full_begin, r.full_end, 0, t.groups, true);
+  part(r.full_end, r.k1);
+}
+
+// Calls f(row, count, keys) for as many rows at a time as share the keys that a product runs over.
+template <class Body>
+HWY_INLINE void EachRowStep(const RowTile& t, const BlockRange& r, int64_t columns, const Body& f) {
+  const int step = r.full() ? t.rows : RowStep(columns);
+  for (int row = 0; row < t.rows; row += step) {
+    const int count = std::min(step, t.rows - row);
+    f(row, count, KeysOfRows(t, r, row, count));
+  }
+}
+
 // Lanes of vector at `lane` that may see key k.
 HWY_INLINE hn::Mask<F> Visible(const RowTile& t, int lane, int k) {
   const I di;

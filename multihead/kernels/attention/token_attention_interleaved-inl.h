@@ -1,7 +1,8 @@
 // Attention to tokens whose queries, keys and values are interleaved: element d of head h at d·heads + h.
-// With heads in lanes all of it is vertical: nothing is turned, nothing broadcast. 16 lanes hold 16 / heads
-// elements of every head; their chains are added in one fixed tree at the end, so the bits are the same on
-// every target with FMA. (Keys turned in registers, as for other layouts: three times slower for one row.)
+// With heads in lanes all of it is vertical: nothing is transposed, nothing broadcast. 16 lanes hold 16 /
+// heads elements of every head; their chains are added in one fixed tree at the end, so the bits are the same
+// on every target with FMA. (Keys transposed in registers, as for other layouts: three times slower for one
+// row.)
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_ATTENTION_TOKEN_ATTENTION_INTERLEAVED_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,5 +1,4 @@
-// Transposes of matrices, scaled: how queries (f32 or bf16) get into lanes, and biases and their gradients
-// turn.
+// Transposes of matrices, scaled: queries (f32 or bf16) into lanes, biases and their gradients.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_ATTENTION_TRANSPOSE_INL_H_

@@ -41,20 +41,20 @@ struct Pairs {
 };
 
 template <bool kZero>
-HWY_INLINE Vec Cleaned(Vec x, VecU& strange) {
+HWY_INLINE Vec Cleaned(Vec x, VecU& non_finite) {
   if constexpr (!kZero) return x;
   const U u;
   const VecU inf = hn::Set(u, 0x7F800000u);
   const auto wrong = hn::Eq(hn::And(hn::BitCast(u, x), inf), inf);
-  strange = hn::Or(strange, hn::IfThenElseZero(wrong, inf));
+  non_finite = hn::Or(non_finite, hn::IfThenElseZero(wrong, inf));
   return hn::IfThenZeroElse(hn::RebindMask(F(), wrong), x);
 }
 
 // words[part][at …] from the pairs.
 template <bool kZero>
-HWY_INLINE void StoreParts(Pairs x, int parts, uint32_t* words, VecU& strange) {
+HWY_INLINE void StoreParts(Pairs x, int parts, uint32_t* words, VecU& non_finite) {
   const U u;
-  x = {Cleaned<kZero>(x.even, strange), Cleaned<kZero>(x.odd, strange)};
+  x = {Cleaned<kZero>(x.even, non_finite), Cleaned<kZero>(x.odd, non_finite)};
   for (int p = 0; p < parts; ++p, words += kAmxWords / 2) {
     const Pairs part = {NearestPart(x.even), NearestPart(x.odd)};
     hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(u, part.even)), hn::BitCast(u, part.odd)), u, words);
@@ -101,7 +101,7 @@ HWY_INLINE void TransposeWords(const uint32_t* from, uint16_t* to) {
 // One step of a strip, all 16 x 32 numbers there. Lines lie in rows (k_stride 1) or in columns.
 template <bool kZero, class T>
 HWY_INLINE void PackStep(const T* from, int64_t stride, bool in_rows, AmxSide side, int parts, uint16_t* to,
-                         VecU& strange) {
+                         VecU& non_finite) {
   alignas(64) uint32_t words[kMostParts * kAmxWords / 2];
   for (int row = 0; row < 16; ++row) {
     for (int at = 0; at < kPairsOfStep; at += kLanes) {
@@ -111,7 +111,7 @@ HWY_INLINE void PackStep(const T* from, int64_t stride, bool in_rows, AmxSide si
       } else {
         x = {LoadLines(from + 2 * row * stride + at), LoadLines(from + (2 * row + 1) * stride + at)};
       }
-      StoreParts<kZero>(x, parts, words + 16 * row + at, strange);
+      StoreParts<kZero>(x, parts, words + 16 * row + at, non_finite);
     }
   }
   for (int p = 0; p < parts; ++p) {
@@ -126,7 +126,7 @@ HWY_INLINE void PackStep(const T* from, int64_t stride, bool in_rows, AmxSide si
 // The same at the operand's edges, through a copy with zeros around it.
 template <bool kZero, class T>
 HWY_INLINE void PackEdge(const AmxOperand& o, int64_t line, int64_t k, AmxSide side, int parts, uint16_t* to,
-                         VecU& strange) {
+                         VecU& non_finite) {
   alignas(64) T copy[kAmxWords];
   std::fill_n(copy, kAmxWords, T{0});
   const auto* from = static_cast<const T*>(o.data);
@@ -136,27 +136,27 @@ HWY_INLINE void PackEdge(const AmxOperand& o, int64_t line, int64_t k, AmxSide s
       copy[(i - line) * kAmxStep + j - k] = from[i * o.line_stride + (j - o.before) * o.k_stride];
     }
   }
-  PackStep<kZero>(copy, kAmxStep, true, side, parts, to, strange);
+  PackStep<kZero>(copy, kAmxStep, true, side, parts, to, non_finite);
 }
 
 template <bool kZero, class T>
 bool PackAll(const AmxOperand& o, AmxSide side, int parts, uint16_t* to) {
   const U u;
-  VecU strange = hn::Zero(u);
+  VecU non_finite = hn::Zero(u);
   const bool in_rows = o.k_stride == 1;
   const auto* from = static_cast<const T*>(o.data);
   for (int64_t line = 0; line < o.lines; line += kAmxLines) {
     for (int64_t k = 0; k < o.before + o.count; k += kAmxStep, to += parts * kAmxWords) {
       const bool whole = line + kAmxLines <= o.lines && k >= o.before && k + kAmxStep <= o.before + o.count;
       if (!whole) {
-        PackEdge<kZero, T>(o, line, k, side, parts, to, strange);
+        PackEdge<kZero, T>(o, line, k, side, parts, to, non_finite);
         continue;
       }
       const T* at = from + line * o.line_stride + (k - o.before) * o.k_stride;
-      PackStep<kZero>(at, in_rows ? o.line_stride : o.k_stride, in_rows, side, parts, to, strange);
+      PackStep<kZero>(at, in_rows ? o.line_stride : o.k_stride, in_rows, side, parts, to, non_finite);
     }
   }
-  return !hn::AllTrue(u, hn::Eq(strange, hn::Zero(u)));
+  return !hn::AllTrue(u, hn::Eq(non_finite, hn::Zero(u)));
 }
 
 bool AmxPack(const AmxOperand& o, AmxSide side, int parts, NotFinite rule, uint16_t* to) {

@@ -1,6 +1,7 @@
-// What is computed again by the specification. Forward: rows whose weighted mean is finite although the sum
-// on the way to it is not, that is values near the largest float times weights that are divided by their sum
-// only at the end. Backward: heads whose gradients are not finite. Ordinary calls never come here.
+// The specification on copies of one key head in f32: all of bf16 on a CPU without vectors, and what the SIMD
+// kernels leave to it. Forward: rows whose weighted mean is finite although the sum on the way to it is not,
+// that is values near the largest float times weights that are divided by their sum only at the end.
+// Backward: heads whose gradients are not finite. Ordinary calls never come here.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -87,7 +88,17 @@ bool is_finite(const T* row, int64_t count) {
 }
 
 template <class T>
-void recompute_head(const ForwardCall& call, int64_t b, int64_t kv) {
+void forward_row(const ForwardCall& c, const HeadCopy<T>& head, int64_t h, int64_t i,
+                 const AttentionOutput<float>& out, ReferenceRow<float>& row) {
+  const int64_t dim = head.p.head_dim;
+  const auto query =
+      copy_rows(static_cast<const T*>(c.query), c.query_strides, head.b, h, head.q0 + i, 1, dim);
+  // With strides of 0 every row of the problem is this one.
+  reference_forward_row<float>(head.p, *c.terms, head.input(query, {}), out, head.b, h, i, row);
+}
+
+template <class T>
+void replace_overflow(const ForwardCall& call, int64_t b, int64_t kv) {
   const HeadCopy<T> head(call, b, kv);
   const AttentionProblem& p = head.p;
   if (!can_overflow(head.value, head.keys, p.dropout_p)) return;
@@ -97,18 +108,16 @@ void recompute_head(const ForwardCall& call, int64_t b, int64_t kv) {
     for (int64_t i = 0; i < head.queries; ++i) {
       T* out = row_of(static_cast<T*>(call.out), call.out_strides, b, h, head.q0 + i);
       if (is_finite(out, p.value_dim)) continue;
-      const auto query =
-          copy_rows(static_cast<const T*>(call.query), call.query_strides, b, h, head.q0 + i, 1, p.head_dim);
-      // With strides of 0 every row of the problem is this one.
-      reference_forward_row<float>(p, *call.terms, head.input(query, {}), {exact.data(), {}, nullptr, {}}, b,
-                                   h, i, row);
+      forward_row(call, head, h, i, {exact.data(), {}, nullptr, {}}, row);
       replace_not_finite(exact.data(), p.value_dim, out);
     }
   }
 }
 
+// The gradients of one key head and its query heads; adds to those of the score terms that `terms` names.
 template <class T>
-void recompute_gradients_of(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key) {
+void backward_head(const BackwardCall& call, int64_t b, int64_t kv,
+                   const AttentionGradientBase<float>& terms) {
   const ForwardCall& c = call.forward;
   const HeadCopy<T> head(c, b, kv);
   const AttentionProblem& p = head.p;
@@ -121,15 +130,14 @@ void recompute_gradients_of(const BackwardCall& call, int64_t b, int64_t kv, flo
         copy_rows(static_cast<const T*>(c.query), c.query_strides, b, h, q0, queries, p.head_dim);
     const auto d_out = copy_rows(g.d_out, g.d_out_strides, b, h, q0, queries, p.value_dim);
     d_query.assign(query.size(), 0.0f);
-    AttentionGradient<float> f;
+    AttentionGradient<float> f{terms};
     const int64_t lse = b * g.lse_strides.batch + h * g.lse_strides.head + q0;
-    f.lse = g.lse + lse;
+    f.lse = g.lse + lse, f.lse_strides = {};
     if (g.d_lse) f.d_lse = g.d_lse + lse;
     f.d_out = d_out.data(), f.d_out_strides = {0, 0, p.value_dim};
     f.d_query = d_query.data(), f.d_query_strides = {0, 0, p.head_dim};
     f.d_key = d_key.data(), f.d_key_strides = {0, 0, p.head_dim};
     f.d_value = d_value.data(), f.d_value_strides = {0, 0, p.value_dim};
-    f.d_relative_key = d_relative_key;
     const AttentionInput<float> in = head.input(query, {0, 0, p.head_dim});
     for (int64_t i = 0; i < queries; ++i) reference_backward_row(p, *c.terms, in, f, b, h, i, row);
     write_rows(d_query, g.d_query, g.d_query_strides, b, h, q0, queries, p.head_dim);
@@ -138,20 +146,53 @@ void recompute_gradients_of(const BackwardCall& call, int64_t b, int64_t kv, flo
   write_rows(d_value, g.d_value, g.d_value_strides, b, kv, head.k0, head.keys, p.value_dim);
 }
 
+template <class Body>
+void each_head(const AttentionProblem& p, bool parallel, const Body& f) {
+  const auto task = [&](int64_t index, int) {
+    const FloatEnvironment environment;
+    f(index / p.kv_heads, index % p.kv_heads);
+  };
+  if (parallel) return parallel_for(p.batch * p.kv_heads, task);
+  for (int64_t index = 0; index < p.batch * p.kv_heads; ++index) task(index, 0);
+}
+
 }  // namespace
 
-void recompute_overflow(const ForwardCall& call) {
-  const AttentionProblem& p = *call.p;
-  parallel_for(p.batch * p.kv_heads, [&](int64_t task, int) {
-    const FloatEnvironment environment;
-    const int64_t b = task / p.kv_heads, kv = task % p.kv_heads;
-    call.bf16 ? recompute_head<BFloat16>(call, b, kv) : recompute_head<float>(call, b, kv);
+void recompute_overflow(const ForwardCall& c) {
+  each_head(*c.p, true, [&](int64_t b, int64_t kv) {
+    c.bf16 ? replace_overflow<BFloat16>(c, b, kv) : replace_overflow<float>(c, b, kv);
   });
 }
 
 void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key) {
-  call.forward.bf16 ? recompute_gradients_of<BFloat16>(call, b, kv, d_relative_key)
-                    : recompute_gradients_of<float>(call, b, kv, d_relative_key);
+  AttentionGradientBase<float> terms;
+  terms.d_relative_key = d_relative_key;
+  call.forward.bf16 ? backward_head<BFloat16>(call, b, kv, terms) : backward_head<float>(call, b, kv, terms);
+}
+
+void specified_forward(const ForwardCall& c) {
+  each_head(*c.p, true, [&](int64_t b, int64_t kv) {
+    const HeadCopy<BFloat16> head(c, b, kv);
+    const AttentionProblem& p = head.p;
+    ReferenceRow<float> row;
+    std::vector<float> out(static_cast<size_t>(p.value_dim));
+    for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
+      float* lse = c.lse ? c.lse + b * c.lse_strides.batch + h * c.lse_strides.head + head.q0 : nullptr;
+      for (int64_t i = 0; i < head.queries; ++i) {
+        forward_row(c, head, h, i, {out.data(), {}, lse, {}}, row);
+        write_rows(out, static_cast<BFloat16*>(c.out), c.out_strides, b, h, head.q0 + i, 1, p.value_dim);
+      }
+    }
+  });
+}
+
+void specified_backward(const BackwardCall& call) {
+  const AttentionGradient<void, float>& g = call.gradient;
+  zero_score_gradients(*call.forward.p, *call.forward.terms, g);
+  // Sums that heads share are added in one order, by one thread.
+  const bool shared = g.d_bias || g.d_relative_bias || g.d_alibi_slopes || g.d_relative_key || g.d_captured;
+  each_head(*call.forward.p, !shared,
+            [&](int64_t b, int64_t kv) { backward_head<BFloat16>(call, b, kv, g); });
 }
 
 }  // namespace multihead::kernels
