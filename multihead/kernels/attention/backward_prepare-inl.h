@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 // Inner product of rows padded to 16: 16 virtual lanes and a fixed tree, so that no vector width shows.
-inline float DotRows(const float* a, const float* b, int64_t columns) {
+inline float InnerProduct(const float* a, const float* b, int64_t columns) {
   const F d;
   Vec sum[kGroupVecs];
   for (int v = 0; v < kGroupVecs; ++v) sum[v] = hn::Zero(d);
@@ -31,8 +31,9 @@ inline float DotRows(const float* a, const float* b, int64_t columns) {
   return lanes[0];
 }
 
-// delta[i] = DotRows of row i, i < count <= 16: on AVX-512 the 16 trees run side by side, in the same order.
-inline void DotSixteen(const Rows& a, const Rows& b, int count, int64_t columns, float* delta) {
+// delta[i] = InnerProduct of row i, i < count <= 16: on AVX-512 the 16 trees run side by side, in the same
+// order.
+inline void InnerProducts(const Rows& a, const Rows& b, int count, int64_t columns, float* delta) {
 #if HWY_TARGET == HWY_AVX3
   const F d;
   Vec x[16];
@@ -54,7 +55,8 @@ inline void DotSixteen(const Rows& a, const Rows& b, int count, int64_t columns,
   hn::Store(x[0], d, all);
   std::copy_n(all, count, delta);
 #else
-  for (int i = 0; i < count; ++i) delta[i] = DotRows(a.data + i * a.stride, b.data + i * b.stride, columns);
+  for (int i = 0; i < count; ++i)
+    delta[i] = InnerProduct(a.data + i * a.stride, b.data + i * b.stride, columns);
 #endif
 }
 
@@ -89,7 +91,7 @@ void PrepareTile(const BackwardTaskArgs& args) {
   std::fill_n(delta, kTileRows, 0.0f);
   std::fill_n(lse, kTileRows, kInfinity);
   for (int r = 0; r < t.rows; r += 16) {
-    DotSixteen(Shifted(out, r), Shifted(d_out, r), std::min(16, t.rows - r), c.value_columns, delta + r);
+    InnerProducts(Shifted(out, r), Shifted(d_out, r), std::min(16, t.rows - r), c.value_columns, delta + r);
   }
   for (int r = 0; r < t.rows; ++r) {
     const int64_t token = c.p->query_begin(t.b) + t.query[r];

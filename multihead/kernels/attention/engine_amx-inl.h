@@ -78,8 +78,8 @@ struct AmxScores {
 
 // s[k - r.k0][q] = ⟨key[k], query[q]⟩ wherever needed. Rows before s down to a multiple of 32 keys are
 // overwritten.
-HWY_INLINE void TileProducts(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxScores& of,
-                             float* s) {
+HWY_INLINE void AmxScoreProduct(const ForwardCall& c, const RowTile& t, const BlockRange& r,
+                                const AmxScores& of, float* s) {
   AmxProduct p;
   p.a_strip = p.b_strip = std::max<int64_t>(amx_steps(of.dim), 1) * c.scheme.parts * kAmxWords;
   p.steps = amx_steps(of.dim), p.scheme = c.scheme, p.c_stride = kTileRows;
@@ -123,7 +123,7 @@ struct AmxSum {
   float* sums = nullptr;
 };
 
-HWY_INLINE void TileSums(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxSum& of) {
+HWY_INLINE void AmxBlockSums(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxSum& of) {
   const int first = r.k0 / 32 * 32;
   const int64_t step = c.scheme.parts * kAmxWords;
   const AmxOperand from{of.weights, false, 1, kTileRows, t.groups * kGroupRows, r.k1 - r.k0, r.k0 - first};
@@ -206,7 +206,7 @@ class AmxEngine : public EngineDefaults {
   HWY_INLINE void Scores(const QueryTile& w, const BlockRange& r, const Block& block, const BlockPlace&, bool,
                          float* s, float* max) const {
     const auto* query = reinterpret_cast<const uint16_t*>(w.query);
-    TileProducts(c_, w.rows, r, {block.key, query, block.first, block.end, c_.p->head_dim}, s);
+    AmxScoreProduct(c_, w.rows, r, {block.key, query, block.first, block.end, c_.p->head_dim}, s);
     if (block.key_non_finite || w.non_finite) NonFiniteScores(c_, w.rows, r, s);
     ScaleRows(w.rows, r, ScoreScale(c_), s, max);
   }
@@ -227,8 +227,8 @@ class AmxEngine : public EngineDefaults {
   // The shadow is read only if some value is not finite.
   HWY_INLINE void Values(const QueryTile& w, const BlockRange& r, const Block& block, const BlockPlace&, bool,
                          const BlockBuffers& b, const float* alpha, const float* beta) const {
-    TileSums(c_, w.rows, r,
-             {b.s, block.value, block.first, block.end, c_.value_columns, false, weights_, sums_});
+    AmxBlockSums(c_, w.rows, r,
+                 {b.s, block.value, block.first, block.end, c_.value_columns, false, weights_, sums_});
     if (block.value_non_finite) AddNonFiniteValues(c_, w.rows, r, b.s, b.shadow, sums_);
     MergeRows(w.rows, c_.value_columns, sums_, w.first, alpha, beta, w.out);
   }

@@ -46,7 +46,7 @@ struct AmxKeySum {
 };
 
 // As AddKeyRows: to[k] += Σ_q weights[k][q] rows[q] over the queries that need key k.
-inline void TileAddKeyRows(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxKeySum& of) {
+inline void AmxAddKeyRows(const ForwardCall& c, const RowTile& t, const BlockRange& r, const AmxKeySum& of) {
   const int64_t step = c.scheme.parts * kAmxWords, strip = amx_steps(t.rows) * step;
   amx_pack({of.weights, false, kTileRows, 1, r.k1 - r.k0, t.rows}, AmxSide::rows, c.scheme.parts,
            NotFinite::keep, of.packed);
@@ -121,26 +121,26 @@ class AmxEngine::Gradients {
     const ForwardCall& c = call_.forward;
     const RowTile& t = job_.row_tiles[n];
     const float *qt = job_.qt + n * call_.operands.qt, *d_out_t = job_.d_out_t + n * call_.operands.d_out_t;
-    TileProducts(c, t, r, {Packed(key_), Packed(qt), first_, end_, c.p->head_dim}, s);
+    AmxScoreProduct(c, t, r, {Packed(key_), Packed(qt), first_, end_, c.p->head_dim}, s);
     ScaleRows(t, r, ScoreScale(c), s, nullptr);
-    TileProducts(c, t, r, {Packed(value_), Packed(d_out_t), first_, end_, c.p->value_dim}, dp);
+    AmxScoreProduct(c, t, r, {Packed(value_), Packed(d_out_t), first_, end_, c.p->value_dim}, dp);
   }
 
   void AddToValues(int64_t n, const BlockRange& r, const float* weights, float* d_value) const {
     const ForwardCall& c = call_.forward;
     const float* rows = job_.d_out + n * call_.operands.d_out;
     float* to = d_value + (r.k0 - first_) * c.value_columns;
-    TileAddKeyRows(c, job_.row_tiles[n], r, {weights, rows, c.value_columns, weights_, to});
+    AmxAddKeyRows(c, job_.row_tiles[n], r, {weights, rows, c.value_columns, weights_, to});
   }
   void AddToKeys(int64_t n, const BlockRange& r, const float* ds, float* d_key) const {
     const float* rows = job_.query + n * call_.operands.query;
     float* to = d_key + (r.k0 - first_) * call_.head_columns;
-    TileAddKeyRows(call_.forward, job_.row_tiles[n], r, {ds, rows, call_.head_columns, weights_, to});
+    AmxAddKeyRows(call_.forward, job_.row_tiles[n], r, {ds, rows, call_.head_columns, weights_, to});
   }
   void AddToQueries(int64_t n, const BlockRange& r, const float* ds) const {
     float* to = job_.d_query + n * kTileRows * call_.head_columns;
-    TileSums(call_.forward, job_.row_tiles[n], r,
-             {ds, Packed(key_columns_), first_, end_, call_.head_columns, true, weights_, to});
+    AmxBlockSums(call_.forward, job_.row_tiles[n], r,
+                 {ds, Packed(key_columns_), first_, end_, call_.head_columns, true, weights_, to});
   }
 
  private:

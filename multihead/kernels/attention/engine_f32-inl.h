@@ -56,7 +56,7 @@ struct ProductTerm {
 HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const float* qt,
                              int64_t dim, float* s, float* max, const PrefetchRows& prefetch,
                              const ProductTerm& term = {}) {
-  TileArgs args{};
+  ProductArgs args{};
   alignas(64) float unused_max[kTileRows] = {};
   args.a_row = key.stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows;
   args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
@@ -95,7 +95,7 @@ HWY_INLINE void AddScoreProduct(bool added, const RowTile& t, const BlockRange& 
 HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
                             int64_t columns, bool first, const float* alpha, const float* beta, float* out,
                             const PrefetchRows& prefetch) {
-  TileArgs args{};
+  ProductArgs args{};
   args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
   args.a_row = 1, args.a_step = kTileRows, args.b_stride = value.stride, args.c_stride = columns;
   EachRowStep(t, r, columns, [&](int row, int count, KeyRange keys) HWY_ATTR {
@@ -141,7 +141,7 @@ HWY_INLINE void BlockValuesSafe(const RowTile& t, const BlockRange& r, const flo
 // to[k] += Σ_q p[k][q] from[q] over the queries that need key k, head after head.
 inline void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, const Rows& from,
                        int64_t columns, float* to) {
-  TileArgs args{};
+  ProductArgs args{};
   args.a_row = kTileRows, args.a_step = 1, args.b_stride = from.stride, args.c_stride = columns;
   const int step = r.full() ? r.k1 - r.k0 : kGroupRows;
   for (int k = r.k0; k < r.k1; k += step) {
@@ -164,7 +164,7 @@ inline void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, co
 // d_query[q] += Σ_k ds[k][q] key[k] over the keys that q sees.
 inline void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds, const Rows& key,
                          int64_t columns, float* d_query) {
-  TileArgs args{};
+  ProductArgs args{};
   args.a_row = 1, args.a_step = kTileRows, args.b_stride = key.stride, args.c_stride = columns;
   EachRowStep(t, r, columns, [&](int row, int count, KeyRange keys) HWY_ATTR {
     if (keys.begin >= keys.end) return;

@@ -1,4 +1,4 @@
-// Register tiles of attention: C[MR x NV·lanes] (op)= Σ_k A(m, k) · B(k, :), columns in lanes, A broadcast.
+// The micro-kernel of attention: C[MR x NV·lanes] (op)= Σ_k A(m, k) · B(k, :), columns in lanes, A broadcast.
 //
 // One loop serves scores, values and the five products of the backward pass: A has free strides, so neither
 // probabilities nor their gradients are ever transposed. Each element of C is a sum of chains of FMAs in
@@ -40,7 +40,7 @@ inline constexpr int kMaxVecs = 4;
 inline constexpr int kMaxVecs = 2;
 #endif
 
-// What happens to the sums at the end of a tile.
+// What happens to the sums at the end.
 enum class End {
   store,      // C = sum
   store_max,  // C = sum; max[column] = max(max[column], sum)
@@ -59,7 +59,7 @@ HWY_INLINE int KeyChainRest(int key) { return kKeyChain - key % kKeyChain; }
 HWY_INLINE int QueryChainRest(int query) { return kQueryChain - query % kQueryChain; }
 HWY_INLINE int64_t ColumnChain(int64_t dim) { return std::max<int64_t>(32, (dim / 2 + 15) / 16 * 16); }
 
-struct TileArgs {
+struct ProductArgs {
   const float* a;
   int64_t a_row, a_step;  // one of them is 1
   const float* b;
@@ -89,7 +89,7 @@ HWY_INLINE void PrefetchRow(const float* row, int64_t columns) {
 
 // The score term of bias_max and alibi_max.
 template <End kEnd, int MR, int NV>
-HWY_INLINE void AddTerm(const TileArgs& t, Vec (&acc)[MR][NV]) {
+HWY_INLINE void AddTerm(const ProductArgs& t, Vec (&acc)[MR][NV]) {
   const F d;
 #pragma GCC unroll 4
   for (int j = 0; j < NV; ++j) {
@@ -112,7 +112,7 @@ HWY_INLINE void AddTerm(const TileArgs& t, Vec (&acc)[MR][NV]) {
 
 // acc = Σ_k A(m, k) · B(k, :), one chain; A and B move on.
 template <bool kStepOne, int MR, int NV>
-HWY_INLINE void Chain(const TileArgs& t, int64_t steps, const float*& from_a, const float*& from_b,
+HWY_INLINE void Chain(const ProductArgs& t, int64_t steps, const float*& from_a, const float*& from_b,
                       Vec (&acc)[MR][NV]) {
   const F d;
 #pragma GCC unroll 16
@@ -141,7 +141,7 @@ HWY_INLINE void Chain(const TileArgs& t, int64_t steps, const float*& from_a, co
 
 // kCut: k goes beyond the first chain.
 template <End kEnd, bool kStepOne, bool kCut, int MR, int NV>
-HWY_NOINLINE void Tile(const TileArgs& t) {
+HWY_NOINLINE void MicroKernel(const ProductArgs& t) {
   const F d;
   Vec acc[MR][NV];
   const float *a = t.a, *b = t.b;
@@ -199,7 +199,7 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
 
 // Rows [0, rows) in steps of MR, then 4, 2, 1.
 template <End kEnd, bool kStepOne, bool kCut, int MR, int NV>
-HWY_INLINE void TileRows(TileArgs t, int64_t rows) {
+HWY_INLINE void ProductRows(ProductArgs t, int64_t rows) {
   // The rows of A that the next tile reads come from L2 or beyond, and so does what the caller names.
   const auto fetch = [&t](int64_t n) HWY_ATTR {
     if (!t.prefetch) return;
@@ -217,47 +217,47 @@ HWY_INLINE void TileRows(TileArgs t, int64_t rows) {
   };
   for (; rows >= MR; rows -= MR) {
     fetch(MR);
-    Tile<kEnd, kStepOne, kCut, MR, NV>(t);
+    MicroKernel<kEnd, kStepOne, kCut, MR, NV>(t);
     advance(MR);
   }
   for (; rows >= 4; rows -= 4) {
     fetch(4);
-    Tile<kEnd, kStepOne, kCut, 4, NV>(t);
+    MicroKernel<kEnd, kStepOne, kCut, 4, NV>(t);
     advance(4);
   }
   if (rows >= 2) {
-    Tile<kEnd, kStepOne, kCut, 2, NV>(t);
+    MicroKernel<kEnd, kStepOne, kCut, 2, NV>(t);
     advance(2);
     rows -= 2;
   }
-  if (rows >= 1) Tile<kEnd, kStepOne, kCut, 1, NV>(t);
+  if (rows >= 1) MicroKernel<kEnd, kStepOne, kCut, 1, NV>(t);
 }
 
 // All rows and `columns` (a multiple of 16) columns.
 template <End kEnd, bool kStepOne, bool kCut>
-HWY_INLINE void TileColumns(TileArgs t, int64_t rows, int64_t columns) {
+HWY_INLINE void ProductColumns(ProductArgs t, int64_t rows, int64_t columns) {
   if constexpr (kMaxVecs == 4) {
     while (columns > 0) {
       const int64_t now = std::min<int64_t>(columns, 64);
       switch (now / 16) {
         case 4:
-          TileRows<kEnd, kStepOne, kCut, 6, 4>(t, rows);
+          ProductRows<kEnd, kStepOne, kCut, 6, 4>(t, rows);
           break;
         case 3:
-          TileRows<kEnd, kStepOne, kCut, 8, 3>(t, rows);
+          ProductRows<kEnd, kStepOne, kCut, 8, 3>(t, rows);
           break;
         case 2:
-          TileRows<kEnd, kStepOne, kCut, 8, 2>(t, rows);
+          ProductRows<kEnd, kStepOne, kCut, 8, 2>(t, rows);
           break;
         default:
-          TileRows<kEnd, kStepOne, kCut, kStepOne ? 8 : 16, 1>(t, rows);
+          ProductRows<kEnd, kStepOne, kCut, kStepOne ? 8 : 16, 1>(t, rows);
       }
       t.b += now, t.c += now, t.max += now, columns -= now, t.prefetch = nullptr;
       if constexpr (kEnd == End::alibi_max) t.slope += now, t.place += now;
     }
   } else {
     for (; columns > 0; columns -= 2 * kN) {
-      TileRows<kEnd, kStepOne, kCut, 6, 2>(t, rows);
+      ProductRows<kEnd, kStepOne, kCut, 6, 2>(t, rows);
       t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN, t.prefetch = nullptr;
       if constexpr (kEnd == End::alibi_max) t.slope += 2 * kN, t.place += 2 * kN;
     }
@@ -266,16 +266,16 @@ HWY_INLINE void TileColumns(TileArgs t, int64_t rows, int64_t columns) {
 
 // Out of line, so that short sums, where every call counts, have less code to walk through.
 template <End kEnd, bool kStepOne>
-HWY_NOINLINE void CutProduct(const TileArgs& t, int64_t rows, int64_t columns) {
-  TileColumns<kEnd, kStepOne, true>(t, rows, columns);
+HWY_NOINLINE void CutProduct(const ProductArgs& t, int64_t rows, int64_t columns) {
+  ProductColumns<kEnd, kStepOne, true>(t, rows, columns);
 }
 
 template <End kEnd, bool kStepOne>
-HWY_INLINE void Product(const TileArgs& t, int64_t rows, int64_t columns) {
+HWY_INLINE void Product(const ProductArgs& t, int64_t rows, int64_t columns) {
   if (t.k > t.first_chain) {
     CutProduct<kEnd, kStepOne>(t, rows, columns);
   } else {
-    TileColumns<kEnd, kStepOne, false>(t, rows, columns);
+    ProductColumns<kEnd, kStepOne, false>(t, rows, columns);
   }
 }
 

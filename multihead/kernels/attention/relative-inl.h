@@ -92,7 +92,7 @@ HWY_INLINE void SpreadLanes(const float* product, const DistanceBand& band, int 
 // floats.
 HWY_INLINE void RelativeScores(const RelativeKey<float>& table, int64_t dim, const RowTile& t,
                                const BlockRange& r, const float* qt, float* product, float* s) {
-  TileArgs args{};
+  ProductArgs args{};
   args.a_row = table.row_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kGroupRows;
   args.k = dim, args.first_chain = args.chain = ColumnChain(dim), args.c = product;
   EachSixteen(t, r, [&](int start, int count, KeyRange keys) HWY_ATTR {

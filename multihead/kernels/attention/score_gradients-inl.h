@@ -198,7 +198,7 @@ HWY_INLINE void RelativeKeyGradient(const RelativeKeyArgs& args, const RowTile& 
   EachSixteen(t, r, [&](int start, int count, KeyRange keys) HWY_ATTR {
     const DistanceBand d = BandOf(*args.table, t, start, keys);
     GatherBand(ds + (keys.begin - r.k0) * kTileRows + start, d, args.table->span, count, keys, args.band);
-    TileArgs product{};
+    ProductArgs product{};
     product.a = args.band + kGroupRows, product.c_stride = args.columns;
     if (args.d_query) {
       const Rows rows = BandRows(args, d);

@@ -1,6 +1,6 @@
 // Keys in lanes: lanes of them are transposed in registers, so that one broadcast of a query's element serves
-// them all; rows that share the tokens share the transpose. A hypothesis reads the tokens that it has in common
-// with others where they were written first: nothing is copied when a beam is reordered.
+// them all; rows that share the tokens share the transpose. A hypothesis reads the tokens that it has in
+// common with others where they were written first: nothing is copied when a beam is reordered.
 #include "multihead/kernels/attention/token_attention.h"
 
 #include <algorithm>
