@@ -40,8 +40,7 @@ void fill(Module& module) {
 class TransformerGoldenTest : public testing::TestWithParam<Dtype> {
  protected:
   TransformerGoldenTest()
-      : expected_(io::load_safetensors(std::string(MULTIHEAD_SOURCE_DIR) +
-                                       "/tests/data/transformer_layers.safetensors")) {}
+      : expected_(io::load_safetensors(MULTIHEAD_SOURCE_DIR "/tests/data/transformer_layers.safetensors")) {}
 
   Tensor input(int64_t length, int k) const {
     Tensor x = wave({2, length, kEmbed}, k, 1).to(GetParam());

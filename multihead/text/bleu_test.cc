@@ -23,8 +23,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 // Made by tools/goldens/bleu.py.
 TEST(BleuTest, FiguresAreSacrebleus) {
-  const Json cases =
-      Json::parse(read_text(std::string(MULTIHEAD_SOURCE_DIR) + "/multihead/text/testdata/bleu.json"));
+  const Json cases = Json::parse(read_text(MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/bleu.json"));
   ASSERT_GT(cases.items().size(), 10u);
   for (const Json& one : cases.items()) {
     const auto hypotheses = strings(one.at("hypotheses")), references = strings(one.at("references"));

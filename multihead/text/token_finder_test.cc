@@ -74,7 +74,7 @@ TEST(TokenFinderTest, StretchesOfALongTextJoin) {
   const std::vector<Token> tokens = {{"<a>"}, {"<a><b>"}, {std::string(70'000, 'x')}};
   std::string text(65'530, ' ');
   text += "<a><b>";  // across the end of the first stretch
-  text += std::string(140'001, 'x') + "<a>" + std::string(69'999, 'x') + "<a><b";
+  text.append(140'001, 'x').append("<a>").append(69'999, 'x').append("<a><b");
   EXPECT_EQ(found(tokens, text, false), expected(tokens, text, false));
   EXPECT_EQ(found(tokens, text, false).size(), 5u);
 }

@@ -58,8 +58,7 @@ double gradient_error(const Tensor& gradient, const Json& stored) {
 }
 
 void expect_steps(Dtype dtype, const char* key, double tolerance) {
-  const Json golden =
-      io::load_json(std::string(MULTIHEAD_SOURCE_DIR) + "/multihead/train/testdata/gpt_steps.json").at(key);
+  const Json golden = io::load_json(MULTIHEAD_SOURCE_DIR "/multihead/train/testdata/gpt_steps.json").at(key);
   ASSERT_EQ(golden.size(), 10u);
   models::LanguageModel model = make_model(dtype);
   const auto parameters = nn::named_parameters(model);

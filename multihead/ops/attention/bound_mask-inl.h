@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "multihead/kernels/attention/attention.h"
@@ -77,7 +78,7 @@ class BoundMask {
   KeyInterval band_of(int64_t b, int64_t i) const;
 
   // What the parts add.
-  void add_note(std::string note) { notes_.push_back(std::move(note)); }
+  void add_note(std::string_view note) { notes_.emplace_back(note); }
   /// Keys from `left` before to `right` after a diagonal, -1: all. False if another diagonal was there first:
   /// intervals say it then.
   bool add_band(const std::vector<int64_t>& offsets, int64_t left, int64_t right);
