@@ -100,7 +100,7 @@ TEST(ConfigKeysTest, KeysWithOneMeaningMustHaveIt) {
   EXPECT_THAT(config_error("llama", "rope_interleaved", true), HasSubstr("rope_interleaved"));
   EXPECT_THAT(config_error("llama", "original_max_position_embeddings", 5), HasSubstr("original_max"));
   EXPECT_THAT(config_error("llama", "rope_scaling", Json::object({{"type", "linear"}, {"factor", 2}})),
-              HasSubstr("something else than"));
+              HasSubstr("contradicts"));
   EXPECT_THAT(config_error("llama", "rope_parameters",
                            Json::object({{"rope_type", "default"}, {"mrope_section", 2}})),
               HasSubstr("rope_parameters.mrope_section"));

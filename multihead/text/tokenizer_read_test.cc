@@ -101,7 +101,7 @@ TEST(TokenizerReadTest, Vocabulary) {
   EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":1})"})),
               AllOf(HasSubstr("t.json: id 1 is given to both"), HasSubstr("\"b\""), HasSubstr("\"ab\"")));
   EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":3})"})),
-              HasSubstr("hole: no token has id 2, the next is \"ab\" with 3"));
+              HasSubstr("gap: no token has id 2, the next is \"ab\" with 3"));
   EXPECT_THAT(error_of(file({.vocab = R"({"a":1,"b":2,"ab":3})"})), HasSubstr("no token has id 0"));
   EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":2147483648})"})),
               HasSubstr("model.vocab[\"ab\"]: id must be in [0, 2147483647), got 2147483648"));
@@ -133,7 +133,7 @@ TEST(TokenizerReadTest, AddedTokens) {
   const auto added = [](const char* tokens) { return error_of(file({.added = tokens})); };
   EXPECT_EQ(added(R"([{"id":3,"content":"<e>","special":true}])"), "accepted");
   EXPECT_THAT(added(R"([{"id":1,"content":"<e>"}])"), HasSubstr("id 1 is given to both"));
-  EXPECT_THAT(added(R"([{"id":5,"content":"<e>"}])"), HasSubstr("hole"));
+  EXPECT_THAT(added(R"([{"id":5,"content":"<e>"}])"), HasSubstr("gap"));
   EXPECT_THAT(added(R"([{"id":3,"content":"<e>"},{"id":4,"content":"<e>"}])"), HasSubstr("listed twice"));
   EXPECT_THAT(added(R"([{"id":3,"content":"ab"}])"), HasSubstr("has id 3 here and 2 in model.vocab"));
   EXPECT_THAT(added(R"([{"id":3,"content":""}])"), HasSubstr("must not be empty"));
@@ -199,7 +199,7 @@ TEST(TokenizerReadTest, HostileJson) {
   EXPECT_THAT(error_of("\xEF\xBB\xBF" + file({})), HasSubstr("t.json"));
   EXPECT_THAT(error_of(file({}) + "x"), HasSubstr("t.json"));
   EXPECT_THAT(error_of(file({.vocab = "{\"" + std::string(1000000, 'x') + "\":0,\"b\":7}"})),
-              AllOf(HasSubstr("hole"), testing::Not(HasSubstr(std::string(100, 'x')))));
+              AllOf(HasSubstr("gap"), testing::Not(HasSubstr(std::string(100, 'x')))));
 }
 
 // Any cut or changed byte is loaded or refused, never a crash; run under the sanitizers too.
