@@ -45,6 +45,11 @@ int status_of_a_child() {
 }
 
 TEST(ForkTest, NoChildWaitsForALockOfAThreadThatItDoesNotHave) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP()
+      << "the child may wait for a lock of the address sanitizer's allocator, which GCC 12's does not "
+         "hold over a fork";
+#endif
   change_a_gradient();  // what is made on first use is there
   const int before = num_threads();
   set_num_threads(2);
