@@ -4,8 +4,13 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/multihead)
 
 install(TARGETS multihead EXPORT multihead_targets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/multihead/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/multihead
-        FILES_MATCHING PATTERN "*.h" PATTERN "testing" EXCLUDE PATTERN "testdata" EXCLUDE PATTERN "*-inl.h" EXCLUDE)
+# File by file: a directory would be installed with its empty folders.
+file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/multihead/*.h)
+list(FILTER headers EXCLUDE REGEX "-inl\\.h$|^multihead/testing/")
+foreach(header ${headers})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/THIRD_PARTY.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
