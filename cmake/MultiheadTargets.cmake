@@ -20,12 +20,18 @@ endfunction()
 # Precompiles headers that nearly every file of a kind of target includes: half of the time of an average file. The
 # first target of a kind makes them, the others, which have the same flags, read them. Files still include what they
 # use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, as clang-tidy and the projects of tests/install do.
+#
+# CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles eight files as one, but for kernels, which
+# take long each, and tests. Developers build without: one file that changes is one file to compile.
 set(MULTIHEAD_STANDARD_HEADERS <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <filesystem> <functional>
     <limits> <map> <memory> <mutex> <numeric> <optional> <set> <sstream> <span> <string> <string_view> <utility>
     <variant> <vector>)
 function(multihead_precompile target kind)
   if(NOT PROJECT_IS_TOP_LEVEL)
     return()
+  endif()
+  if(kind MATCHES "kernels|tests")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   endif()
   get_property(first GLOBAL PROPERTY MULTIHEAD_PRECOMPILED_${kind})
   if(first)

@@ -5,11 +5,8 @@
 #include "multihead/core/error.h"
 
 namespace multihead::models {
-namespace {
 
-Tensor in_f32(const Tensor& x) { return x.detach().to(Dtype::f32).contiguous(); }
-
-}  // namespace
+Tensor in_f32(const Tensor& x) { return x.defined() ? x.detach().to(Dtype::f32).contiguous() : Tensor(); }
 
 PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end,
                            WeightDtype dtype)

@@ -9,7 +9,7 @@
 namespace multihead::text {
 namespace {
 
-constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kNoPlace = std::numeric_limits<uint32_t>::max();
 
 struct PairStats {
   int64_t count = 0;
@@ -55,7 +55,7 @@ class Learner {
       if (!training.tokens[id].empty()) ids_.emplace(training.tokens[id], static_cast<int32_t>(id));
     lay_out(pieces);
     for (uint32_t i = 0; i < token_.size(); ++i)
-      if (next_[i] != kNone) change(i, next_[i], +1);
+      if (next_[i] != kNoPlace) change(i, next_[i], +1);
     queue_touched();
   }
 
@@ -84,7 +84,7 @@ class Learner {
   void lay_out(const Pieces& pieces) {
     size_t bytes = 0;
     for (std::string_view piece : pieces.text) bytes += piece.size();
-    MH_CHECK(bytes < kNone, ValueError, "train_bpe: distinct pieces must hold fewer than ", kNone,
+    MH_CHECK(bytes < kNoPlace, ValueError, "train_bpe: distinct pieces must hold fewer than ", kNoPlace,
              " bytes in all, got ", bytes);
     token_.reserve(bytes), next_.reserve(bytes), previous_.reserve(bytes), weight_.reserve(bytes);
     for (size_t p = 0; p < pieces.text.size(); ++p) {
@@ -92,8 +92,8 @@ class Learner {
       for (size_t i = 0; i < piece.size(); ++i) {
         const auto here = static_cast<uint32_t>(token_.size());
         token_.push_back(training_.byte_token[static_cast<unsigned char>(piece[i])]);
-        previous_.push_back(i > 0 ? here - 1 : kNone);
-        next_.push_back(i + 1 < piece.size() ? here + 1 : kNone);
+        previous_.push_back(i > 0 ? here - 1 : kNoPlace);
+        next_.push_back(i + 1 < piece.size() ? here + 1 : kNoPlace);
         weight_.push_back(static_cast<uint32_t>(p));
       }
     }
@@ -144,7 +144,7 @@ class Learner {
     stats = {};
     if (!std::is_sorted(positions.begin(), positions.end())) std::sort(positions.begin(), positions.end());
     for (uint32_t at : positions)
-      if (token_[at] == left && next_[at] != kNone && token_[next_[at]] == right) replace(at, result);
+      if (token_[at] == left && next_[at] != kNoPlace && token_[next_[at]] == right) replace(at, result);
     stats_[*pairs_.find(key)].count = 0;  // runs such as "aaa" lowered it while they were merged
     queue_touched();
     return {left, right, result};
@@ -152,16 +152,16 @@ class Learner {
 
   void replace(uint32_t at, int32_t result) {
     const uint32_t gone = next_[at], before = previous_[at], after = next_[gone];
-    if (before != kNone) change(before, at, -1);
-    if (after != kNone) change(gone, after, -1);
+    if (before != kNoPlace) change(before, at, -1);
+    if (after != kNoPlace) change(gone, after, -1);
     token_[at] = result;
     token_[gone] = -1;
     next_[at] = after;
-    if (after != kNone) {
+    if (after != kNoPlace) {
       previous_[after] = at;
       change(at, after, +1);
     }
-    if (before != kNone) change(before, at, +1);
+    if (before != kNoPlace) change(before, at, +1);
   }
 
   BpeTraining& training_;
