@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <string_view>
+#include <type_traits>
 
 namespace multihead {
 
@@ -39,33 +40,19 @@ struct Float16 {
 template <class T>
 struct DtypeOf;
 template <>
-struct DtypeOf<float> {
-  static constexpr Dtype value = Dtype::f32;
-};
+struct DtypeOf<float> : std::integral_constant<Dtype, Dtype::f32> {};
 template <>
-struct DtypeOf<double> {
-  static constexpr Dtype value = Dtype::f64;
-};
+struct DtypeOf<double> : std::integral_constant<Dtype, Dtype::f64> {};
 template <>
-struct DtypeOf<BFloat16> {
-  static constexpr Dtype value = Dtype::bf16;
-};
+struct DtypeOf<BFloat16> : std::integral_constant<Dtype, Dtype::bf16> {};
 template <>
-struct DtypeOf<Float16> {
-  static constexpr Dtype value = Dtype::f16;
-};
+struct DtypeOf<Float16> : std::integral_constant<Dtype, Dtype::f16> {};
 template <>
-struct DtypeOf<int64_t> {
-  static constexpr Dtype value = Dtype::i64;
-};
+struct DtypeOf<int64_t> : std::integral_constant<Dtype, Dtype::i64> {};
 template <>
-struct DtypeOf<int32_t> {
-  static constexpr Dtype value = Dtype::i32;
-};
+struct DtypeOf<int32_t> : std::integral_constant<Dtype, Dtype::i32> {};
 template <>
-struct DtypeOf<bool> {
-  static constexpr Dtype value = Dtype::boolean;
-};
+struct DtypeOf<bool> : std::integral_constant<Dtype, Dtype::boolean> {};
 
 template <class T>
 inline constexpr Dtype dtype_of = DtypeOf<T>::value;

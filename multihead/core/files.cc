@@ -19,10 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
-  throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
-}
-
 // close() after EINTR has closed the descriptor on Linux; trying again could close somebody else's.
 int close_descriptor(int descriptor) {
   const int result = system_calls().close(descriptor);
@@ -81,6 +77,10 @@ SystemCalls& system_calls() {
   return calls;
 }
 
+void fail(std::string_view what, const std::string& path, int error) {
+  throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
+}
+
 Node node_at(const std::string& path) {
   check_path(path);
   struct stat status = {};
@@ -118,13 +118,6 @@ FileReader::~FileReader() {
 
 FileReader::FileReader(FileReader&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
-
-FileReader& FileReader::operator=(FileReader&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(size_, other.size_);
-  return *this;
-}
 
 void FileReader::read(uint64_t offset, void* data, size_t bytes) const {
   auto* to = static_cast<char*>(data);
@@ -237,6 +230,17 @@ void write_file_atomically(const std::string& path, const FillFile& fill) {
 
 void write_file_atomically(const std::string& path, std::string_view content) {
   write_file_atomically(path, [&](FileWriter& file) { file.write(content); });
+}
+
+std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) fail("list", path, error.value());
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::string parent_of(const std::string& path) {

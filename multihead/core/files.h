@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "multihead/core/checksum.h"
 
@@ -27,9 +28,6 @@ class FileReader {
   explicit FileReader(std::string path, Links links = Links::follow);
   ~FileReader();
   FileReader(FileReader&& other) noexcept;
-  FileReader& operator=(FileReader&& other) noexcept;
-  FileReader(const FileReader&) = delete;
-  FileReader& operator=(const FileReader&) = delete;
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
@@ -111,6 +109,8 @@ void write_file_atomically(const std::string& path, std::string_view content);
 void make_folder(const std::string& path);
 /// Syncs a folder's entries to disk. Throws IoError.
 void flush_folder(const std::string& path);
+/// The names in a folder, sorted; none if it does not exist. Throws IoError.
+std::vector<std::string> names_in(const std::string& path);
 /// The parent folder; "." for a bare name.
 std::string parent_of(const std::string& path);
 

@@ -7,6 +7,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <string>
+#include <string_view>
+
 namespace multihead {
 
 struct SystemCalls {
@@ -27,5 +30,8 @@ struct SystemCalls {
 };
 
 SystemCalls& system_calls();
+
+/// Throws IoError: cannot <what> "<path>": <the system's reason>.
+[[noreturn]] void fail(std::string_view what, const std::string& path, int error);
 
 }  // namespace multihead

@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <set>
 
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_rules-inl.h"
@@ -15,10 +15,7 @@ bool ends_with(std::span<const int32_t> tokens, std::span<const int32_t> suffix)
 
 // On log-probabilities, which are negative: seen tokens lose.
 void penalize(double penalty, std::span<const int32_t> tokens, std::span<float> scores) {
-  std::vector<int32_t> seen(tokens.begin(), tokens.end());
-  std::sort(seen.begin(), seen.end());
-  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-  for (const int32_t token : seen) {
+  for (const int32_t token : std::set<int32_t>(tokens.begin(), tokens.end())) {
     float& score = scores[static_cast<size_t>(token)];
     score = static_cast<float>(score * penalty);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "multihead/core/error.h"
 
@@ -15,10 +16,7 @@ std::vector<float> penalized(std::span<const float> logits, std::span<const int3
                              double penalty) {
   std::vector<float> result(logits.begin(), logits.end());
   if (penalty == 1) return result;
-  std::vector<int32_t> seen(history.begin(), history.end());
-  std::sort(seen.begin(), seen.end());
-  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-  for (const int32_t token : seen) {
+  for (const int32_t token : std::set<int32_t>(history.begin(), history.end())) {
     if (token < 0 || static_cast<size_t>(token) >= result.size()) continue;
     float& logit = result[static_cast<size_t>(token)];
     logit = static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);

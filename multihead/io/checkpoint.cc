@@ -29,12 +29,9 @@ std::optional<int64_t> step_of(std::string_view name) {
 // Whatever bears the name of a checkpoint, by ascending step.
 std::map<int64_t, std::string> checkpoint_names(const std::string& folder) {
   std::map<int64_t, std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (const auto step = step_of(it->path().filename().string())) names[*step] = it->path().string();
+  for (const std::string& name : names_in(folder)) {
+    if (const auto step = step_of(name)) names[*step] = join(folder, name);
   }
-  MH_CHECK(!error || error == std::errc::no_such_file_or_directory, IoError, "cannot list ",
-           quote(folder, 400), ": ", error.message());
   return names;
 }
 

@@ -21,10 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "multihead-manifest";
 
-[[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
-  throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
-}
-
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;

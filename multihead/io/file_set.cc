@@ -17,11 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(std::string_view what, const std::string& path) {
-  const int error = errno;
-  throw IoError(concat("cannot ", what, " ", quote(path, 400), ": ", std::generic_category().message(error)));
-}
-
 bool is_there(const std::string& folder, const std::string& name) {
   return node_at(join(folder, name)) != Node::absent;
 }
@@ -56,7 +51,7 @@ void remove_names(const std::string& folder, const std::vector<std::string>& nam
   for (const std::string& name : names) {
     const std::string path = join(folder, name);
     if (node_at(path) == Node::absent) continue;
-    if (system_calls().unlink(path.c_str()) != 0) fail("remove", path);
+    if (system_calls().unlink(path.c_str()) != 0) fail("remove", path, errno);
     any = true;
   }
   if (any) flush_folder(folder);

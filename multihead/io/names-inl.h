@@ -1,12 +1,23 @@
-// Validation of names from files.
+// Names in files: validation, and what safetensors calls dtypes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "multihead/core/dtype.h"
 #include "multihead/core/utf8.h"
 
 namespace multihead::io {
+
+/// A dtype of safetensors, in a table of them. Ours come first, in the order of the reference writer: largest
+/// elements first, which also aligns every tensor to its element.
+struct FileDtype {
+  std::string_view name;
+  unsigned bits;
+  std::optional<Dtype> dtype;
+};
+const FileDtype& file_dtype(Dtype dtype);
 
 /// UTF-8 without control characters: cannot forge a log line or confuse a C interface.
 inline bool is_printable(std::string_view text, std::string_view also_allowed = "") {

@@ -20,47 +20,6 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 namespace fs = std::filesystem;
 
-std::string_view file_name_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f64:
-      return "F64";
-    case Dtype::bf16:
-      return "BF16";
-    case Dtype::f16:
-      return "F16";
-    case Dtype::i64:
-      return "I64";
-    case Dtype::i32:
-      return "I32";
-    case Dtype::boolean:
-      return "BOOL";
-    case Dtype::f32:
-      break;
-  }
-  return "F32";
-}
-
-// The reference writer sorts by this, largest first, which also aligns every tensor to its element.
-int write_order(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::i64:
-      return 0;
-    case Dtype::f64:
-      return 1;
-    case Dtype::f32:
-      return 2;
-    case Dtype::i32:
-      return 3;
-    case Dtype::bf16:
-      return 4;
-    case Dtype::f16:
-      return 5;
-    case Dtype::boolean:
-      break;
-  }
-  return 6;
-}
-
 using Named = std::pair<const std::string, Tensor>;
 
 std::vector<const Named*> sorted_for_writing(const TensorMap& tensors) {
@@ -72,7 +31,7 @@ std::vector<const Named*> sorted_for_writing(const TensorMap& tensors) {
     order.push_back(&named);
   }
   std::stable_sort(order.begin(), order.end(), [](const Named* a, const Named* b) {
-    return write_order(a->second.dtype()) < write_order(b->second.dtype());
+    return &file_dtype(a->second.dtype()) < &file_dtype(b->second.dtype());
   });
   return order;
 }
@@ -98,8 +57,8 @@ std::string header_text(const std::vector<const Named*>& order, const Metadata& 
     Json offsets = Json::array();
     offsets.push_back(offset);
     offsets.push_back(offset += tensor.bytes());
-    header[named->first] =
-        Json::object({{"dtype", file_name_of(tensor.dtype())}, {"shape", shape}, {"data_offsets", offsets}});
+    header[named->first] = Json::object(
+        {{"dtype", file_dtype(tensor.dtype()).name}, {"shape", shape}, {"data_offsets", offsets}});
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');

@@ -10,15 +10,9 @@
 namespace multihead::io {
 namespace {
 
-struct FileDtype {
-  std::string_view name;
-  unsigned bits;
-  std::optional<Dtype> dtype;
-};
-
 constexpr FileDtype kDtypes[] = {
-    {"F32", 32, Dtype::f32},          {"F64", 64, Dtype::f64},      {"BF16", 16, Dtype::bf16},
-    {"F16", 16, Dtype::f16},          {"I64", 64, Dtype::i64},      {"I32", 32, Dtype::i32},
+    {"I64", 64, Dtype::i64},          {"F64", 64, Dtype::f64},      {"F32", 32, Dtype::f32},
+    {"I32", 32, Dtype::i32},          {"BF16", 16, Dtype::bf16},    {"F16", 16, Dtype::f16},
     {"BOOL", 8, Dtype::boolean},      {"U8", 8, std::nullopt},      {"I8", 8, std::nullopt},
     {"U16", 16, std::nullopt},        {"I16", 16, std::nullopt},    {"U32", 32, std::nullopt},
     {"U64", 64, std::nullopt},        {"C64", 64, std::nullopt},    {"F8_E4M3", 8, std::nullopt},
@@ -129,6 +123,10 @@ void check_tiling(const std::map<std::string, TensorInfo>& tensors, uint64_t dat
 }
 
 }  // namespace
+
+const FileDtype& file_dtype(Dtype dtype) {
+  return *std::ranges::find(kDtypes, std::optional(dtype), &FileDtype::dtype);
+}
 
 int64_t TensorInfo::numel() const {
   int64_t count = 1;

@@ -60,8 +60,7 @@ Staging::Staging(const std::string& folder)
   if (mark < 0) {
     const int error = errno;
     if (made) system_calls().rmdir(path_.c_str());
-    throw IoError(
-        concat("cannot create folder ", quote(path_, 400), ": ", std::generic_category().message(error)));
+    fail("create folder", path_, error);
   }
   system_calls().close(mark);
 }
@@ -70,8 +69,9 @@ Staging::~Staging() { remove_staging(path_); }
 
 void Staging::publish(const std::string& name) const {
   const std::string target = (fs::path(path_).parent_path() / name).string();
-  if (system_calls().rename((*this / name).c_str(), target.c_str()) == 0) return;
-  throw IoError(concat("cannot replace ", quote(target, 400), ": ", std::generic_category().message(errno)));
+  if (system_calls().rename((*this / name).c_str(), target.c_str()) != 0) {
+    fail("replace", target, errno);
+  }
 }
 
 void write_staged(const std::string& folder, const std::string& name, std::string_view content) {
@@ -85,19 +85,13 @@ void write_staged(const std::string& folder, const std::string& name, std::strin
 
 std::vector<std::string> find_leftovers(const std::string& folder) {
   std::vector<std::string> found;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (!is_staging_name(name) || node_at(it->path().string()) != Node::folder) continue;
+  for (const std::string& name : names_in(folder)) {
+    const fs::path path = fs::path(folder) / name;
+    if (!is_staging_name(name) || node_at(path.string()) != Node::folder) continue;
     // An empty one was to be marked next.
     std::error_code unreadable;
-    if (node_at(mark_in(it->path())) == Node::file || fs::is_empty(it->path(), unreadable)) {
-      found.push_back(name);
-    }
+    if (node_at(mark_in(path)) == Node::file || fs::is_empty(path, unreadable)) found.push_back(name);
   }
-  MH_CHECK(!error || error == std::errc::no_such_file_or_directory, IoError, "cannot list ",
-           quote(folder, 400), ": ", error.message());
-  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -106,7 +100,7 @@ std::vector<std::string> remove_leftovers(const std::string& folder) {
   for (const std::string& name : found) {
     const std::string path = (fs::path(folder) / name).string();
     const std::error_code error = remove_staging(path);
-    MH_CHECK(!error, IoError, "cannot remove ", quote(path, 400), ": ", error.message());
+    if (error) fail("remove", path, error.value());
   }
   return found;
 }

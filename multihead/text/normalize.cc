@@ -13,14 +13,10 @@
 namespace multihead::text {
 namespace {
 
-struct Range {
-  int32_t first, last;
-};
-
 // The tables of Hugging Face's tokenizers are of Unicode 9. What was assigned since and combines, reorders or
 // decomposes does nothing of it there: each such character stands alone. Found by comparing every code point
 // with tokenizers 0.23; the blocks of Unicode 16 are for versions of utf8proc that know them.
-constexpr Range kTooNew[] = {
+constexpr CodePoints kTooNew[] = {
     {0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1AEB},   {0x1DF6, 0x1DFA},
     {0x32FF, 0x32FF},   {0xA7F1, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x105C0, 0x105F3},
@@ -32,12 +28,6 @@ constexpr Range kTooNew[] = {
     {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16100, 0x16139}, {0x16D40, 0x16D79}, {0x16FF0, 0x16FF1},
     {0x1CCD6, 0x1CCF9}, {0x1E030, 0x1E06D}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE},
     {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
-
-bool is_too_new(int32_t c) {
-  const Range* at = std::upper_bound(std::begin(kTooNew), std::end(kTooNew), c,
-                                     [](int32_t x, const Range& r) { return x < r.first; });
-  return at != std::begin(kTooNew) && c <= at[-1].last;
-}
 
 utf8proc_option_t options_of(Normalizer form) {
   const bool composed = form == Normalizer::nfc || form == Normalizer::nfkc;
@@ -75,7 +65,7 @@ std::optional<std::string> normalized(Normalizer form, std::string_view text) {
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = decode_utf8(text, at);
-    const bool alone = c.code_point < 0 || is_too_new(c.code_point);
+    const bool alone = c.code_point < 0 || contains(kTooNew, c.code_point);
     // An ASCII character may combine with what follows, never with what is before it.
     if (alone || c.code_point < 0x80) {
       append_mapped(form, text.substr(begin, at - begin), out);

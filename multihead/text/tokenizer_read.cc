@@ -34,12 +34,6 @@ constexpr KnownPattern kPatterns[] = {
      {SplitRule::Kind::llama3, 1}},
 };
 
-const char* kind_name(const Json& value) {
-  constexpr const char* kNames[] = {"null",     "a boolean", "an integer", "a number",
-                                    "a string", "an array",  "an object"};
-  return kNames[static_cast<int>(value.kind())];
-}
-
 /// The member `key`; null where there is none.
 const Json& member(const Json& in, const char* key) {
   static const Json null;
@@ -62,13 +56,8 @@ class Reader {
     if (const Json* normalizer = find(root_, "normalizer")) read_normalizer(*normalizer);
     const Json& model = object(root_, "model", "model");
     const std::string type = model.contains("type") ? string(model, "type", "model.type") : "BPE";
-    if (type == "WordLevel") {
-      read_characters(model);
-    } else if (type == "BPE") {
-      read_bpe(model);
-    } else {
-      unsupported("model.type", quote(type));
-    }
+    if (type != "WordLevel" && type != "BPE") unsupported("model.type", quote(type));
+    type == "BPE" ? read_bpe(model) : read_characters(model);
     if (const Json* post = find(root_, "post_processor")) read_post_processor(*post, "post_processor");
   }
 
@@ -77,8 +66,8 @@ class Reader {
   [[noreturn]] void fail(const Parts&... parts) const {
     throw FormatError(concat(name_, ": ", parts...));
   }
-  [[noreturn]] void wrong(const std::string& where, const char* expected, const Json& got) const {
-    fail(where, " must be ", expected, ", got ", kind_name(got));
+  [[noreturn]] void wrong(const std::string& where, std::string_view expected, const Json& got) const {
+    fail(where, " must be ", expected, ", got ", name(got.kind()));
   }
   [[noreturn]] void unsupported(const std::string& where, const std::string& what) const {
     fail(where, ": ", what.size() > 200 ? what.substr(0, 200) + "..." : what,
@@ -90,23 +79,21 @@ class Reader {
     const Json* value = in.find(key);
     return value && !value->is_null() ? value : nullptr;
   }
-  const Json& object(const Json& in, const char* key, const std::string& where) const {
+  /// The member `key`, which must be of this kind.
+  const Json& required(const Json& in, const char* key, const std::string& where, Json::Kind kind) const {
     const Json* value = find(in, key);
     if (value == nullptr) fail(where, " is missing");
-    if (!value->is_object()) wrong(where, "an object", *value);
+    if (value->kind() != kind) wrong(where, name(kind), *value);
     return *value;
+  }
+  const Json& object(const Json& in, const char* key, const std::string& where) const {
+    return required(in, key, where, Json::Kind::object);
   }
   const Json& array(const Json& in, const char* key, const std::string& where) const {
-    const Json* value = find(in, key);
-    if (value == nullptr) fail(where, " is missing");
-    if (!value->is_array()) wrong(where, "an array", *value);
-    return *value;
+    return required(in, key, where, Json::Kind::array);
   }
   std::string string(const Json& in, const char* key, const std::string& where) const {
-    const Json* value = find(in, key);
-    if (value == nullptr) fail(where, " is missing");
-    if (!value->is_string()) wrong(where, "a string", *value);
-    return value->as_string();
+    return required(in, key, where, Json::Kind::string).as_string();
   }
   bool flag(const Json& in, const char* key, const std::string& where, bool missing = false) const {
     const Json* value = find(in, key);
@@ -119,6 +106,12 @@ class Reader {
     const int64_t id = value.as_int();
     if (id < 0 || id >= INT32_MAX) fail(where, ": id must be in [0, 2147483647), got ", id);
     return static_cast<int32_t>(id);
+  }
+
+  /// -1: not in the vocabulary.
+  int32_t id_of(const std::string& token) const {
+    const auto found = model_.ids.find(token);
+    return found == model_.ids.end() ? -1 : found->second;
   }
 
   void read_normalizer(const Json& normalizer) {
@@ -207,8 +200,7 @@ class Reader {
     model_.finish();
     if (model_.characters.size() + model_.added.size() < model_.tokens.size())
       fail("model.vocab of a character tokenizer must hold single characters and added tokens only");
-    const auto unk = model_.ids.find(string(model, "unk_token", "model.unk_token"));
-    if (unk != model_.ids.end()) model_.unk = unk->second;
+    model_.unk = id_of(string(model, "unk_token", "model.unk_token"));
   }
 
   void read_bpe(const Json& model) {
@@ -228,9 +220,8 @@ class Reader {
     model_.finish();
     read_merges(array(model, "merges", "model.merges"));
     if (const Json* unk = find(model, "unk_token"); unk && *unk != "") {
-      const auto found = model_.ids.find(string(model, "unk_token", "model.unk_token"));
-      if (found == model_.ids.end()) fail("model.unk_token ", unk->dump(), " is not in the vocabulary");
-      model_.unk = found->second;
+      model_.unk = id_of(string(model, "unk_token", "model.unk_token"));
+      if (model_.unk < 0) fail("model.unk_token ", unk->dump(), " is not in the vocabulary");
     }
   }
 
@@ -241,9 +232,9 @@ class Reader {
       const std::string where = concat("model.merges[", i, "]");
       const auto [left, right] = merge_parts(list.at(i), where);
       const auto known = [&](const std::string& piece) {
-        const auto found = model_.ids.find(piece);
-        if (found == model_.ids.end()) fail(where, ": ", quote(piece), " is not in the vocabulary");
-        return found->second;
+        const int32_t id = id_of(piece);
+        if (id < 0) fail(where, ": ", quote(piece), " is not in the vocabulary");
+        return id;
       };
       merges.push_back({known(left), known(right), known(left + right)});
     }
@@ -259,7 +250,7 @@ class Reader {
     if (!text || space == line.npos || line.find(' ', space + 1) != line.npos || space == 0 ||
         space + 1 == line.size())
       fail(where, " must be two pieces, as [\"a\", \"b\"] or \"a b\", got ",
-           text ? quote(line) : kind_name(merge));
+           text ? quote(line) : std::string(name(merge.kind())));
     return {line.substr(0, space), line.substr(space + 1)};
   }
 
@@ -372,17 +363,17 @@ class Reader {
 };
 
 // Roles: tokenizer_config.json gives each as a string or as {"content": string}.
-SpecialTokens read_roles(std::string_view json, const Model& model, const std::string& name) {
-  const Json config = Json::parse(json, name);
-  MH_CHECK(config.is_object(), FormatError, name, ": must be an object, got ", kind_name(config));
+SpecialTokens read_roles(std::string_view json, const Model& model, const std::string& file) {
+  const Json config = Json::parse(json, file);
+  MH_CHECK(config.is_object(), FormatError, file, ": must be an object, got ", name(config.kind()));
   SpecialTokens special;
   const auto read = [&](const char* key, std::string& role) {
     const Json& given = member(config, key);
     if (given.is_null()) return;
     const Json& value = given.is_object() ? member(given, "content") : given;
-    MH_CHECK(value.is_string(), FormatError, name, ": ", key, " must be a string, got ", kind_name(value));
+    MH_CHECK(value.is_string(), FormatError, file, ": ", key, " must be a string, got ", name(value.kind()));
     role = value.as_string();
-    MH_CHECK(model.ids.count(role), FormatError, name, ": ", key, " ", quote(role),
+    MH_CHECK(model.ids.count(role), FormatError, file, ": ", key, " ", quote(role),
              " is not a token of tokenizer.json");
   };
   read("bos_token", special.bos);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "multihead/core/utf8.h"
@@ -15,6 +16,12 @@ enum class CharClass : uint8_t { other, letter, number, space };  // neither, \p
 
 /// The class of a code point under Unicode 16; -1 (an invalid byte) is `other`.
 CharClass char_class(int32_t code_point);
+
+struct CodePoints {
+  int32_t first, last;
+};
+/// Whether one of the ranges, in ascending order, holds `code_point`.
+bool contains(std::span<const CodePoints> ranges, int32_t code_point);
 
 /// Appends the UTF-8 form of a valid code point.
 void append_utf8(int32_t code_point, std::string& out);

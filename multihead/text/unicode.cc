@@ -9,29 +9,18 @@
 namespace multihead::text {
 namespace {
 
-struct Range {
-  int32_t first, last;
-};
-
 // utf8proc 2.8 knows Unicode 15.0. These are the letters and numbers assigned since (15.1 and 16.0), so that
 // pieces equal those of current Hugging Face tokenizers on every code point; a newer utf8proc never looks
 // here.
-constexpr Range kNewLetters[] = {
+constexpr CodePoints kNewLetters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3}, {0x10D4A, 0x10D65},
     {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389}, {0x1138B, 0x1138B}, {0x1138E, 0x1138E},
     {0x11390, 0x113B5}, {0x113B7, 0x113B7}, {0x113D1, 0x113D1}, {0x113D3, 0x113D3}, {0x11BC0, 0x11BE0},
     {0x13460, 0x143FA}, {0x16100, 0x1611D}, {0x16D40, 0x16D6C}, {0x18CFF, 0x18CFF}, {0x1E5D0, 0x1E5ED},
     {0x1E5F0, 0x1E5F0}, {0x2EBF0, 0x2EE5D}};
-constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
+constexpr CodePoints kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
                                  {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
                                  {0x1E5F1, 0x1E5FA}};
-
-template <size_t N>
-bool contains(const Range (&ranges)[N], int32_t c) {
-  const Range* at =
-      std::upper_bound(ranges, ranges + N, c, [](int32_t x, const Range& r) { return x < r.first; });
-  return at != ranges && c <= at[-1].last;
-}
 
 bool is_space(int32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
@@ -75,6 +64,11 @@ const ByteAlphabet& byte_alphabet() {
 }
 
 }  // namespace
+
+bool contains(std::span<const CodePoints> ranges, int32_t c) {
+  const auto behind = std::ranges::upper_bound(ranges, c, {}, &CodePoints::first);
+  return behind != ranges.begin() && c <= behind[-1].last;
+}
 
 CharClass char_class(int32_t c) {
   static const auto ascii = [] {
