@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "cli/attention_page.h"
-#include "cli/input.h"
 #include "cli/model_dir.h"
+#include "cli/streams.h"
 #include "multihead/core/files.h"
 #include "multihead/core/json.h"
 #include "multihead/generate/beam_search.h"
@@ -166,16 +166,14 @@ AttentionPage look(const LoadedTranslator& loaded, const std::string& source_tex
 
 class Attend : public Verb {
  public:
-  std::string name() const override { return "attend"; }
-  std::string summary() const override { return "a page that shows where a model looks"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead attend model --text \"It was a fine day\" --out page.html",
-             "open page.html in a browser"},
-            {"multihead attend model --text - --layers 0,5-7 --heads 0-3 --out page.html <chapter.txt",
-             "some layers and heads of a long text"},
-            {"multihead attend translator --source \"Good morning.\" --out page.html",
-             "its translation and the cross-attention"}};
-  }
+  Attend()
+      : Verb("attend", "a page that shows where a model looks",
+             {{"multihead attend model --text \"It was a fine day\" --out page.html",
+               "open page.html in a browser"},
+              {"multihead attend model --text - --layers 0,5-7 --heads 0-3 --out page.html <chapter.txt",
+               "some layers and heads of a long text"},
+              {"multihead attend translator --source \"Good morning.\" --out page.html",
+               "its translation and the cross-attention"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");

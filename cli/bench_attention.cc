@@ -8,7 +8,7 @@
 
 #include "cli/bench_shape.h"
 #include "cli/bench_timing.h"
-#include "cli/output.h"
+#include "cli/streams.h"
 #include "cli/timed_attention.h"
 #include "cli/verb.h"
 #include "multihead/core/parallel.h"
@@ -85,16 +85,14 @@ std::string row_text(const Json& row) {
 
 class BenchAttention : public Verb {
  public:
-  std::string name() const override { return "bench attention"; }
-  std::string summary() const override { return "speed of attention"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead bench attention --threads 1 --json >report.json",
-             "all shapes of the protocol on one thread, for bench/attention_rivals.py"},
-            {"multihead bench attention --shape 1x8x1024x64:causal 8x12x512x64:lengths --backward",
-             "two shapes, forward and backward; B x H x T x D with options"},
-            {"multihead bench attention --shape 1x32/8x1/16384x128:bf16:cold",
-             "decoding: 32 query heads on 8 key heads, one query, keys not in any cache"}};
-  }
+  BenchAttention()
+      : Verb("bench attention", "speed of attention",
+             {{"multihead bench attention --threads 1 --json >report.json",
+               "all shapes of the protocol on one thread, for bench/attention_rivals.py"},
+              {"multihead bench attention --shape 1x8x1024x64:causal 8x12x512x64:lengths --backward",
+               "two shapes, forward and backward; B x H x T x D with options"},
+              {"multihead bench attention --shape 1x32/8x1/16384x128:bf16:cold",
+               "decoding: 32 query heads on 8 key heads, one query, keys not in any cache"}}) {}
 
   void declare(Flags& flags) override {
     flags.add({.name = "shape",

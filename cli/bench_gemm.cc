@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "cli/bench_timing.h"
-#include "cli/output.h"
+#include "cli/streams.h"
 #include "cli/verb.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
@@ -35,12 +35,11 @@ std::vector<Product> usual_products() {
 
 class BenchGemm : public Verb {
  public:
-  std::string name() const override { return "bench gemm"; }
-  std::string summary() const override { return "speed of matrix products"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead bench gemm", "shapes that training uses"},
-            {"multihead bench gemm --m 1024 --n 768 --k 3072 --layout NT", "one product; layout of A and B"}};
-  }
+  BenchGemm()
+      : Verb("bench gemm", "speed of matrix products",
+             {{"multihead bench gemm", "shapes that training uses"},
+              {"multihead bench gemm --m 1024 --n 768 --k 3072 --layout NT",
+               "one product; layout of A and B"}}) {}
 
   void declare(Flags& flags) override {
     flags.integer("m", one_.m, "rows of the result (with --n and --k: only this product)");

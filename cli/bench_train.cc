@@ -31,14 +31,13 @@ double cpu_seconds() {
 
 class BenchTrain : public Verb {
  public:
-  std::string name() const override { return "bench train"; }
-  std::string summary() const override { return "speed and memory of training steps on random tokens"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead bench train --layers 4 --heads 4 --width 128 --context 64 --batch 12 --json",
-             "the demo's size"},
-            {"multihead bench train --layers 6 --heads 16 --width 256 --context 512 --batch 16 --dropout 0.1",
-             "the founding tutorial's size"}};
-  }
+  BenchTrain()
+      : Verb("bench train", "speed and memory of training steps on random tokens",
+             {{"multihead bench train --layers 4 --heads 4 --width 128 --context 64 --batch 12 --json",
+               "the demo's size"},
+              {"multihead bench train --layers 6 --heads 16 --width 256 --context 512 --batch 16 --dropout "
+               "0.1",
+               "the founding tutorial's size"}}) {}
 
   void declare(Flags& flags) override {
     config_.vocab_size = 96;

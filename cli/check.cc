@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/model_dir.h"
-#include "cli/output.h"
+#include "cli/streams.h"
 #include "multihead/train/doctor.h"
 
 namespace multihead::cli {
@@ -10,12 +10,10 @@ namespace {
 
 class Check : public Verb {
  public:
-  std::string name() const override { return "check"; }
-  std::string summary() const override { return "check a model: causality, cache, gradients"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead check model",
-             "causality, padding, cache, threads, gradients, learning; exit code 1 if a check fails"}};
-  }
+  Check()
+      : Verb("check", "check a model: causality, cache, gradients",
+             {{"multihead check model",
+               "causality, padding, cache, threads, gradients, learning; exit code 1 if a check fails"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");

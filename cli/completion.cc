@@ -24,7 +24,7 @@ std::string first_words(const std::string& prefix) {
   std::string words;
   std::string last;
   for_each_verb([&](const Verb& verb, const Flags&) {
-    const std::string name = verb.name();
+    const std::string name = verb.name;
     const size_t space = name.find(' ');
     std::string word;
     if (prefix.empty()) word = name.substr(0, space);
@@ -43,13 +43,13 @@ std::string bash() {
       if (flag.positional) continue;
       names += " --" + flag.name;
       if (!flag.choices.empty()) {
-        values += fmt::format("    \"{}:--{}\") words=\"{}\" ;;\n", verb.name(), flag.name,
+        values += fmt::format("    \"{}:--{}\") words=\"{}\" ;;\n", verb.name, flag.name,
                               fmt::join(flag.choices, " "));
       } else if (!flag.value.empty() && !is_path(flag)) {
-        values += fmt::format("    \"{}:--{}\") return ;;\n", verb.name(), flag.name);
+        values += fmt::format("    \"{}:--{}\") return ;;\n", verb.name, flag.name);
       }
     }
-    cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", verb.name(), names.substr(1));
+    cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", verb.name, names.substr(1));
   });
   std::string seconds;
   for (const char* group : {"train", "tokenizer", "bench"}) {
@@ -114,7 +114,7 @@ std::string fish() {
   }
   for_each_verb([&](const Verb& verb, const Flags& flags) {
     std::string condition;
-    std::string name = verb.name();
+    std::string name = verb.name;
     for (size_t at = 0; at < name.size();) {
       const size_t end = std::min(name.find(' ', at), name.size());
       condition += (condition.empty() ? "" : "; and ") +
@@ -136,11 +136,9 @@ std::string fish() {
 
 class Completion : public Verb {
  public:
-  std::string name() const override { return "completion"; }
-  std::string summary() const override { return "completion script for bash, zsh or fish"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"source <(multihead completion bash)", "for this shell"}};
-  }
+  Completion()
+      : Verb("completion", "completion script for bash, zsh or fish",
+             {{"source <(multihead completion bash)", "for this shell"}}) {}
   void declare(Flags& flags) override { flags.positional("SHELL", shell_, "bash, zsh or fish"); }
   int run(const CommonOptions&) override {
     if (shell_ != "bash" && shell_ != "zsh" && shell_ != "fish") {

@@ -1,24 +1,109 @@
 // multihead eval
 #include <fmt/format.h>
 
-#include "cli/eval_pairs.h"
+#include <chrono>
+#include <cmath>
+
 #include "cli/model_dir.h"
+#include "cli/streams.h"
+#include "multihead/core/files.h"
+#include "multihead/generate/defaults.h"
+#include "multihead/generate/translate.h"
+#include "multihead/text/bleu.h"
 #include "multihead/text/corpus.h"
 #include "multihead/train/evaluate.h"
 
 namespace multihead::cli {
 namespace {
 
+// Of a translator.
+struct PairOptions {
+  bool bleu = false, chrf = false;
+  BeamOptions search;  // the model folder's defaults, overridden by flags
+  std::string weight_dtype = "f32";
+  int64_t pairs = 0;   // from the start; 0: all
+  std::string output;  // a file for the translations; empty: none
+};
+
+struct Scores {
+  train::PairLoss loss;
+  std::vector<std::string> translations;  // empty unless requested
+  double seconds = 0;
+};
+
+Scores measure(const LoadedTranslator& loaded, const text::ParallelText& text, const PairOptions& options) {
+  Scores scores;
+  const models::Seq2SeqConfig& config = loaded.model.config();
+  std::vector<train::TokenPair> pairs = reading([&] {
+    return train::encode_pairs(
+        text, loaded.tokenizers.source, loaded.tokenizers.target,
+        {.pad = static_cast<int32_t>(config.pad_id), .eos = static_cast<int32_t>(config.eos_id)});
+  });
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (pairs[i].longest() > config.max_positions) {
+      throw InputError(concat("line ", i + 1, " has ", pairs[i].longest(),
+                              " tokens on one side, the model takes ", config.max_positions));
+    }
+  }
+  scores.loss = train::evaluate(loaded.model, pairs);
+  if (!options.bleu && !options.chrf && options.output.empty()) return scores;
+  TranslateOptions translate_options;
+  translate_options.beam = options.search;
+  translate_options.weight_dtype = kernels::parse_weight_dtype(options.weight_dtype);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& best : translate(loaded.model, loaded.tokenizers.source, loaded.tokenizers.target,
+                                    text.source, translate_options)) {
+    scores.translations.push_back(best.empty() ? "" : one_line(best.front().text));
+  }
+  scores.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return scores;
+}
+
+void print(const Scores& scores, const std::vector<std::string>& references, const PairOptions& options) {
+  fmt::print("loss         {:.4f} nats per target token, perplexity {:.3f}\n", scores.loss.loss(),
+             std::exp(scores.loss.loss()));
+  if (options.bleu) {
+    const text::BleuScore s = text::bleu(scores.translations, references);
+    fmt::print("BLEU         {:.2f}  {:.1f}/{:.1f}/{:.1f}/{:.1f}  brevity penalty {:.3f}  {}\n", s.score,
+               s.precisions[0], s.precisions[1], s.precisions[2], s.precisions[3], s.brevity_penalty,
+               text::bleu_signature());
+  }
+  if (options.chrf) {
+    fmt::print("chrF2        {:.2f}  {}\n", text::chrf(scores.translations, references),
+               text::chrf_signature());
+  }
+  if (!scores.translations.empty()) {
+    const auto count = static_cast<double>(scores.translations.size());
+    fmt::print("translated   {} lines, {:.1f} lines/s at beam {}\n", scores.translations.size(),
+               count / scores.seconds, options.search.beam_size);
+  }
+}
+
+void print_json(const Scores& scores, const std::vector<std::string>& references,
+                const PairOptions& options) {
+  Json json = Json::object({{"loss", number_or_null(scores.loss.loss())},
+                            {"perplexity", number_or_null(std::exp(scores.loss.loss()))},
+                            {"tokens", scores.loss.tokens},
+                            {"pairs", static_cast<int64_t>(references.size())}});
+  if (options.bleu) {
+    json["bleu"] = text::bleu(scores.translations, references).score;
+    json["bleu_signature"] = text::bleu_signature();
+  }
+  if (options.chrf) {
+    json["chrf"] = text::chrf(scores.translations, references);
+    json["chrf_signature"] = text::chrf_signature();
+  }
+  fmt::print("{}\n", json.dump(2));
+}
+
 class Eval : public Verb {
  public:
-  std::string name() const override { return "eval"; }
-  std::string summary() const override { return "evaluate a model: loss, perplexity, BLEU, chrF"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead eval model --data austen.txt --last 0.1",
-             "loss, perplexity and bits per byte of the last tenth"},
-            {"multihead eval model --data other.txt --json", "for programs"},
-            {"multihead eval translator --data test.tsv --bleu --chrf", "translate and score"}};
-  }
+  Eval()
+      : Verb("eval", "evaluate a model: loss, perplexity, BLEU, chrF",
+             {{"multihead eval model --data austen.txt --last 0.1",
+               "loss, perplexity and bits per byte of the last tenth"},
+              {"multihead eval model --data other.txt --json", "for programs"},
+              {"multihead eval translator --data test.tsv --bleu --chrf", "translate and score"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
@@ -30,7 +115,7 @@ class Eval : public Verb {
     flags.integer("windows", options_.windows, "number of windows, evenly spaced over the text (0: all)");
     flags.flag("bleu", pairs_.bleu, "translator: compute BLEU (data: source TAB target)");
     flags.flag("chrf", pairs_.chrf, "translator: compute chrF2");
-    pairs_.given.declare(flags, [this](Flags& own) {
+    given_.declare(flags, [this](Flags& own) {
       own.integer("beam", pairs_.search.beam_size, "translator: beam size", {.least = 1});
     });
     flags.integer("pairs", pairs_.pairs, "translator: evaluate the first N pairs (0: all)");
@@ -43,7 +128,7 @@ class Eval : public Verb {
   int run(const CommonOptions& common) override {
     if (data_.empty()) throw UsageError("--data FILE is required; see multihead eval --help");
     if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
-      return eval_pairs(common, folder_, data_, pairs_);
+      return run_pairs(common);
     }
     if (pairs_.bleu || pairs_.chrf) {
       throw UsageError(concat(folder_, " is a language model; --bleu and --chrf are for translators"));
@@ -80,6 +165,26 @@ class Eval : public Verb {
   }
 
  private:
+  int run_pairs(const CommonOptions& common) {
+    const LoadedTranslator loaded = load_translator_dir(folder_);
+    reading([&] { apply(models::load_generation_config(folder_), loaded.model.config(), pairs_.search); });
+    given_.set_again();
+    text::ParallelText text = reading([&] { return text::read_pairs(data_); });
+    if (pairs_.pairs > 0 && static_cast<size_t>(pairs_.pairs) < text.source.size()) {
+      text.source.resize(static_cast<size_t>(pairs_.pairs));
+      text.target.resize(static_cast<size_t>(pairs_.pairs));
+    }
+    const Scores scores = with_weights_of(folder_, [&] { return measure(loaded, text, pairs_); });
+    check_number(folder_, "the loss", scores.loss.loss());
+    if (!pairs_.output.empty()) {
+      std::string lines;
+      for (const std::string& line : scores.translations) lines += line + "\n";
+      write_file_atomically(pairs_.output, lines);
+    }
+    common.json ? print_json(scores, text.target, pairs_) : print(scores, text.target, pairs_);
+    return kDone;
+  }
+
   std::string_view part(const std::string& text) const {
     if (last_ == 1) return text;
     return text::split_corpus(text, {.validation = last_}).validation.front();
@@ -88,7 +193,8 @@ class Eval : public Verb {
   std::string folder_, data_;
   double last_ = 1;
   train::EvaluateOptions options_;
-  EvalPairsOptions pairs_;
+  PairOptions pairs_;
+  GivenFlags given_;
 };
 
 }  // namespace

@@ -92,4 +92,28 @@ void Flags::positionals(const char* name, std::vector<std::string>& target, cons
        .set = [&target](std::string_view v) { target.emplace_back(v); }});
 }
 
+void Flags::setting(const train::Field& field) {
+  Flag flag{.name = field.name, .value = "N", .help = field.help, .initial = {}, .set = {}};
+  if (std::holds_alternative<double*>(field.value)) flag.value = "X";
+  if (std::holds_alternative<bool*>(field.value)) flag.value = "true|false";
+  if (const auto* choice = std::get_if<train::Choice>(&field.value)) {
+    flag.value = "NAME";
+    flag.choices = choice->names;
+  }
+  flag.set = [field](std::string_view text) { train::assign(field, text); };
+  add(std::move(flag));
+}
+
+void GivenFlags::declare(Flags& flags, const std::function<void(Flags&)>& declare) {
+  Flags own;
+  declare(own);
+  for (Flag flag : own.list()) {
+    flag.set = [this, set = flag.set](std::string_view value) {
+      set(value);
+      given_.emplace_back([set, text = std::string(value)] { set(text); });
+    };
+    flags.add(std::move(flag));
+  }
+}
+
 }  // namespace multihead::cli

@@ -3,10 +3,8 @@
 
 #include <chrono>
 
-#include "cli/given_flags.h"
-#include "cli/input.h"
 #include "cli/model_dir.h"
-#include "cli/output.h"
+#include "cli/streams.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/train/signals.h"
 
@@ -34,15 +32,14 @@ class Stream {
 
 class Generate : public Verb {
  public:
-  std::string name() const override { return "generate"; }
-  std::string summary() const override { return "continue a prompt with a trained model"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead generate model --prompt \"It was \" --max-new-tokens 200", "streams the text"},
-            {"multihead generate model --prompt \"Emma \" --temperature 0.8 --top-k 40 --seed 7 --samples 3",
-             "three continuations"},
-            {"echo \"Dear \" | multihead generate model --prompt - --temperature 0",
-             "greedy, prompt from stdin"}};
-  }
+  Generate()
+      : Verb(
+            "generate", "continue a prompt with a trained model",
+            {{"multihead generate model --prompt \"It was \" --max-new-tokens 200", "streams the text"},
+             {"multihead generate model --prompt \"Emma \" --temperature 0.8 --top-k 40 --seed 7 --samples 3",
+              "three continuations"},
+             {"echo \"Dear \" | multihead generate model --prompt - --temperature 0",
+              "greedy, prompt from stdin"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");

@@ -14,14 +14,10 @@ namespace {
 
 class Info : public Verb {
  public:
-  std::string name() const override { return "info"; }
-  std::string summary() const override {
-    return "describe a model folder: configuration, parameters, memory";
-  }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead info model", "configuration, parameters by tensor, memory"},
-            {"multihead info model --json", "for programs"}};
-  }
+  Info()
+      : Verb("info", "describe a model folder: configuration, parameters, memory",
+             {{"multihead info model", "configuration, parameters by tensor, memory"},
+              {"multihead info model --json", "for programs"}}) {}
 
   void declare(Flags& flags) override { flags.positional("DIR", folder_, "model folder"); }
 

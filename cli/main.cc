@@ -9,9 +9,8 @@
 #include <new>
 #include <system_error>
 
-#include "cli/output.h"
 #include "cli/parser.h"
-#include "cli/suggestion.h"
+#include "cli/streams.h"
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
@@ -40,7 +39,7 @@ int output_lost(const std::system_error& error) {
 // The verb whose words the arguments begin with, and how many those are.
 std::pair<Verb*, size_t> find(const Verbs& verbs, const std::vector<std::string>& arguments) {
   for (const auto& verb : verbs) {
-    const std::string name = verb->name();
+    const std::string name = verb->name;
     const size_t space = name.find(' ');
     const std::string first = name.substr(0, space);
     if (arguments.empty() || arguments[0] != first) continue;
@@ -53,7 +52,7 @@ std::pair<Verb*, size_t> find(const Verbs& verbs, const std::vector<std::string>
 bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
 bool is_group(const Verbs& verbs, const std::string& word) {
-  return std::any_of(verbs.begin(), verbs.end(), [&](auto& v) { return v->name().starts_with(word + " "); });
+  return std::any_of(verbs.begin(), verbs.end(), [&](auto& v) { return v->name.starts_with(word + " "); });
 }
 
 // Of a group (`train`) only its own verbs are offered.
@@ -62,7 +61,7 @@ bool is_group(const Verbs& verbs, const std::string& word) {
   const bool group = is_group(verbs, arguments[0]);
   std::vector<std::string> names;
   for (const auto& verb : verbs) {
-    if (!group || verb->name().starts_with(arguments[0] + " ")) names.push_back(verb->name());
+    if (!group || verb->name.starts_with(arguments[0] + " ")) names.push_back(verb->name);
   }
   std::string hint = group ? "" : suggestion(given, names);
   if (!group && hint.empty()) hint = suggestion(arguments[0], names);
@@ -121,7 +120,7 @@ int run(const std::vector<std::string>& given) {
   Flags flags;
   verb->declare(flags);
   const ParsedLine line =
-      parse(verb->name(), flags, {arguments.begin() + static_cast<long>(words), arguments.end()});
+      parse(verb->name, flags, {arguments.begin() + static_cast<long>(words), arguments.end()});
   if (line.wants_help) {
     fmt::print("{}", help_text(*verb, flags));
     return kDone;

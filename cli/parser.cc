@@ -3,14 +3,42 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
+#include <utility>
 
-#include "cli/suggestion.h"
 #include "multihead/core/files.h"
 #include "multihead/core/utf8.h"
 
 namespace multihead::cli {
 namespace {
+
+// Levenshtein's distance, one row of his table at a time.
+size_t edits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = std::exchange(row[j + 1], std::min({replaced, row[j] + 1, row[j + 1] + 1}));
+    }
+  }
+  return row.back();
+}
+
+// Are all words of `typed` (max-tokens) among those of `name` (max-new-tokens), in order?
+bool holds_words(std::string_view name, std::string_view typed) {
+  size_t from = 0;
+  while (!typed.empty()) {
+    const size_t end = std::min(typed.find('-'), typed.size());
+    const size_t found = name.find(typed.substr(0, end), from);
+    if (found == std::string_view::npos) return false;
+    from = found + end;
+    typed.remove_prefix(std::min(end + 1, typed.size()));
+  }
+  return true;
+}
 
 // What the command line and --config say, by the flags' places in their list. The flags convert the texts.
 class Given {
@@ -154,6 +182,24 @@ void append_flags(std::string& out, const Flags& flags, bool positional) {
 
 }  // namespace
 
+std::string suggestion(std::string_view typed, const std::vector<std::string>& names) {
+  constexpr size_t kLongest = 64;  // bounds the table
+  if (typed.size() < 2 || typed.size() > kLongest) return "";
+  const std::string* best = nullptr;
+  size_t fewest = 1 + std::max<size_t>(2, typed.size() / 3);
+  for (const std::string& name : names) {
+    const size_t distance = edits(typed, name);
+    if (distance < fewest) {
+      fewest = distance;
+      best = &name;
+    }
+  }
+  for (size_t i = 0; best == nullptr && i < names.size(); ++i) {
+    if (holds_words(names[i], typed)) best = &names[i];
+  }
+  return best == nullptr ? "" : " (did you mean " + quote(*best) + "?)";
+}
+
 Flags common_flags(CommonOptions& common) {
   Flags flags;
   flags.flag("json", common.json, "results as JSON");
@@ -193,7 +239,7 @@ ParsedLine parse(const std::string& verb, const Flags& own, const std::vector<st
 }
 
 std::string help_text(const Verb& verb, const Flags& flags) {
-  std::string out = fmt::format("{}\n\n  multihead {}", verb.summary(), verb.name());
+  std::string out = fmt::format("{}\n\n  multihead {}", verb.summary, verb.name);
   for (const Flag& flag : flags.list()) {
     if (flag.positional) out += flag.required ? " " + flag_text(flag) : " [" + flag_text(flag) + "]";
     if (!flag.positional && flag.required) out += " " + flag_text(flag);
@@ -205,7 +251,7 @@ std::string help_text(const Verb& verb, const Flags& flags) {
   append_flags(out, common_flags(common), false);
   out += fmt::format("  {:<28} {}\n", "-h, --help", "this text");
   out += "\nExamples\n";
-  for (const auto& [line, remark] : verb.examples()) out += fmt::format("  {}\n      {}\n", line, remark);
+  for (const auto& [line, remark] : verb.examples) out += fmt::format("  {}\n      {}\n", line, remark);
   return out;
 }
 
@@ -214,8 +260,8 @@ std::string help_text(const Verbs& verbs, const std::string& group) {
       group.empty() ? "multihead: Transformers on a CPU, trained and run\n\n  multihead VERB [arguments]\n\n"
                     : "";
   for (const auto& verb : verbs) {
-    if (!group.empty() && !verb->name().starts_with(group + " ")) continue;
-    out += fmt::format("  {:<20} {}\n", verb->name(), verb->summary());
+    if (!group.empty() && !verb->name.starts_with(group + " ")) continue;
+    out += fmt::format("  {:<20} {}\n", verb->name, verb->summary);
   }
   out += "\nmultihead VERB --help shows flags and examples; multihead --version the version.\n";
   return out;

@@ -22,6 +22,10 @@ std::string help_text(const Verb& verb, const Flags& flags);
 /// The verbs, or those of a group: "train" names `train lm` and `train seq2seq`.
 std::string help_text(const Verbs& verbs, const std::string& group = "");
 
+/// ` (did you mean "--max-new-tokens"?)` with the name at the smallest edit distance from `typed`; a name
+/// that contains all its words counts as near. Empty if none is near.
+std::string suggestion(std::string_view typed, const std::vector<std::string>& names);
+
 /// What every verb understands besides its own flags.
 Flags common_flags(CommonOptions& common);
 

@@ -1,8 +1,8 @@
 // multihead tokenizer train | encode | decode
 #include <fmt/format.h>
 
-#include "cli/input.h"
 #include "cli/model_dir.h"
+#include "cli/streams.h"
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
 #include "multihead/text/corpus.h"
@@ -12,13 +12,11 @@ namespace {
 
 class TokenizerTrain : public Verb {
  public:
-  std::string name() const override { return "tokenizer train"; }
-  std::string summary() const override { return "train a tokenizer on text files"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {
-        {"multihead tokenizer train austen.txt --out tok --vocab-size 4096", "byte-level BPE, as in GPT-2"},
-        {"multihead tokenizer train austen.txt --out tok --kind char", "one token per character"}};
-  }
+  TokenizerTrain()
+      : Verb("tokenizer train", "train a tokenizer on text files",
+             {{"multihead tokenizer train austen.txt --out tok --vocab-size 4096",
+               "byte-level BPE, as in GPT-2"},
+              {"multihead tokenizer train austen.txt --out tok --kind char", "one token per character"}}) {}
 
   void declare(Flags& flags) override {
     flags.positionals("FILE", files_, "text files, UTF-8");
@@ -73,14 +71,12 @@ class TokenizerTrain : public Verb {
 
 class TokenizerEncode : public Verb {
  public:
-  std::string name() const override { return "tokenizer encode"; }
-  std::string summary() const override { return "convert text to token ids"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {
-        {"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
-        {"multihead tokenizer encode model - < text.txt", "text from stdin"},
-        {"multihead tokenizer encode tok --data big.txt --out big.tokens", "for train lm --data big.tokens"}};
-  }
+  TokenizerEncode()
+      : Verb("tokenizer encode", "convert text to token ids",
+             {{"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
+              {"multihead tokenizer encode model - < text.txt", "text from stdin"},
+              {"multihead tokenizer encode tok --data big.txt --out big.tokens",
+               "for train lm --data big.tokens"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
@@ -126,11 +122,9 @@ class TokenizerEncode : public Verb {
 
 class TokenizerDecode : public Verb {
  public:
-  std::string name() const override { return "tokenizer decode"; }
-  std::string summary() const override { return "convert token ids to text"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"multihead tokenizer decode model 72 101 108", "text on stdout"}};
-  }
+  TokenizerDecode()
+      : Verb("tokenizer decode", "convert token ids to text",
+             {{"multihead tokenizer decode model 72 101 108", "text on stdout"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");

@@ -4,10 +4,8 @@
 #include <chrono>
 #include <cstdio>
 
-#include "cli/given_flags.h"
-#include "cli/input.h"
 #include "cli/model_dir.h"
-#include "cli/output.h"
+#include "cli/streams.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/translate.h"
 #include "multihead/train/signals.h"
@@ -20,15 +18,15 @@ constexpr size_t kGroup = 512;
 
 class Translate : public Verb {
  public:
-  std::string name() const override { return "translate"; }
-  std::string summary() const override { return "translate the lines of stdin with a trained model"; }
-  std::vector<std::pair<std::string, std::string>> examples() const override {
-    return {{"echo \"In the beginning\" | multihead translate model", "beam search, beam size 4"},
-            {"multihead translate model --n-best 3 < lines.txt", "line number TAB score TAB translation"},
-            {"multihead translate model --prefix \"And he\" --alternatives --n-best 5 < lines.txt",
-             "five continuations of the prefix"},
-            {"multihead translate model --weight-dtype int8 < lines.txt", "nearly three times as fast"},
-            {"multihead translate model --beam 1 --json < lines.txt", "greedy, one JSON object per line"}};
+  Translate()
+      : Verb(
+            "translate", "translate the lines of stdin with a trained model",
+            {{"echo \"In the beginning\" | multihead translate model", "beam search, beam size 4"},
+             {"multihead translate model --n-best 3 < lines.txt", "line number TAB score TAB translation"},
+             {"multihead translate model --prefix \"And he\" --alternatives --n-best 5 < lines.txt",
+              "five continuations of the prefix"},
+             {"multihead translate model --weight-dtype int8 < lines.txt", "nearly three times as fast"},
+             {"multihead translate model --beam 1 --json < lines.txt", "greedy, one JSON object per line"}}) {
   }
 
   void declare(Flags& flags) override {

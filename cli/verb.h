@@ -83,11 +83,27 @@ class Flags {
   void choice(const char* name, std::string& target, std::vector<std::string> names, const char* help);
   void positional(const char* name, std::string& target, const char* help, bool required = true);
   void positionals(const char* name, std::vector<std::string>& target, const char* help);
+  /// A setting of training; its default depends on the preset.
+  void setting(const train::Field& field);
   void add(Flag flag) { list_.push_back(std::move(flag)); }
   const std::vector<Flag>& list() const { return list_; }
 
  private:
   std::vector<Flag> list_;
+};
+
+/// Flags whose base is known later: a model folder's defaults, a preset, a resumed run. Those given are set a
+/// second time on top of it.
+class GivenFlags {
+ public:
+  /// `declare` adds to the flags it is called with.
+  void declare(Flags& flags, const std::function<void(Flags&)>& declare);
+  void set_again() const {
+    for (const auto& set : given_) set();
+  }
+
+ private:
+  std::vector<std::function<void()>> given_;
 };
 
 struct CommonOptions {
@@ -100,33 +116,22 @@ struct CommonOptions {
 
 class Verb {
  public:
+  /// Command lines with a remark each.
+  using Examples = std::vector<std::pair<std::string, std::string>>;
+
+  Verb(std::string name, std::string summary, Examples examples)
+      : name(std::move(name)), summary(std::move(summary)), examples(std::move(examples)) {}
   virtual ~Verb() = default;
-  virtual std::string name() const = 0;  ///< "train lm"
-  virtual std::string summary() const = 0;
-  /// Example command lines with a remark each, for --help.
-  virtual std::vector<std::pair<std::string, std::string>> examples() const = 0;
   virtual void declare(Flags& flags) = 0;
   virtual int run(const CommonOptions& common) = 0;
+
+  const std::string name;  ///< "train lm"
+  const std::string summary;
+  const Examples examples;  ///< for --help
 };
 
 using Verbs = std::vector<std::unique_ptr<Verb>>;
+/// All of them.
 Verbs make_verbs();
-
-// One per file.
-std::unique_ptr<Verb> make_train_lm();
-std::unique_ptr<Verb> make_train_seq2seq();
-std::unique_ptr<Verb> make_translate();
-std::unique_ptr<Verb> make_generate();
-std::unique_ptr<Verb> make_eval();
-std::unique_ptr<Verb> make_attend();
-std::unique_ptr<Verb> make_info();
-std::unique_ptr<Verb> make_check();
-std::unique_ptr<Verb> make_tokenizer_train();
-std::unique_ptr<Verb> make_tokenizer_encode();
-std::unique_ptr<Verb> make_tokenizer_decode();
-std::unique_ptr<Verb> make_bench_gemm();
-std::unique_ptr<Verb> make_bench_train();
-std::unique_ptr<Verb> make_bench_attention();
-std::unique_ptr<Verb> make_completion();
 
 }  // namespace multihead::cli

@@ -2,23 +2,19 @@
 
 namespace multihead::cli {
 
+// Each at the end of its file; here in the order of --help.
+std::unique_ptr<Verb> make_train_lm(), make_train_seq2seq(), make_generate(), make_translate(), make_eval(),
+    make_attend(), make_info(), make_check(), make_tokenizer_train(), make_tokenizer_encode(),
+    make_tokenizer_decode(), make_bench_train(), make_bench_gemm(), make_bench_attention(), make_completion();
+
 Verbs make_verbs() {
   Verbs verbs;
-  verbs.push_back(make_train_lm());
-  verbs.push_back(make_train_seq2seq());
-  verbs.push_back(make_generate());
-  verbs.push_back(make_translate());
-  verbs.push_back(make_eval());
-  verbs.push_back(make_attend());
-  verbs.push_back(make_info());
-  verbs.push_back(make_check());
-  verbs.push_back(make_tokenizer_train());
-  verbs.push_back(make_tokenizer_encode());
-  verbs.push_back(make_tokenizer_decode());
-  verbs.push_back(make_bench_train());
-  verbs.push_back(make_bench_gemm());
-  verbs.push_back(make_bench_attention());
-  verbs.push_back(make_completion());
+  for (const auto make :
+       {make_train_lm, make_train_seq2seq, make_generate, make_translate, make_eval, make_attend, make_info,
+        make_check, make_tokenizer_train, make_tokenizer_encode, make_tokenizer_decode, make_bench_train,
+        make_bench_gemm, make_bench_attention, make_completion}) {
+    verbs.push_back(make());
+  }
   return verbs;
 }
 

@@ -1,10 +1,16 @@
-// Incremental output on stdout.
+// Standard input and output.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 namespace multihead::cli {
+
+/// The next line of stdin without its line break ("\n" or "\r\n"); false at the end. Throws InputError if
+/// stdin cannot be read, which is not the end of the input.
+bool read_line(std::string& line);
+/// The text itself, or all of stdin for "-". Throws InputError.
+std::string text_or_stdin(const std::string& text);
 
 /// Flushes stdout. Throws std::system_error if it has failed (closed pipe, full disk), so that work whose
 /// output nobody reads ends.
