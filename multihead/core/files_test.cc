@@ -8,7 +8,7 @@
 #include <csignal>
 #include <fstream>
 
-#include "multihead/core/files_testing-inl.h"
+#include "multihead/testing/files.h"
 
 namespace multihead {
 namespace {

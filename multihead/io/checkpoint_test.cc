@@ -8,10 +8,10 @@
 #include <fstream>
 #include <thread>
 
-#include "multihead/core/files_testing-inl.h"
 #include "multihead/core/json.h"
 #include "multihead/io/directory.h"
 #include "multihead/io/staging.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::io {
 namespace {

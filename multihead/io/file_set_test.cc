@@ -4,8 +4,8 @@
 
 #include <fstream>
 
-#include "multihead/core/files_testing-inl.h"
 #include "multihead/io/staging.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::io {
 namespace {

@@ -1,6 +1,6 @@
 #include "multihead/io/json.h"
 
-#include "multihead/core/files_testing-inl.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::io {
 namespace {

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <fstream>
 
-#include "multihead/core/files_testing-inl.h"
 #include "multihead/core/json.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/testing/files.h"
 #include "multihead/testing/processor_time.h"
 
 namespace multihead::io {

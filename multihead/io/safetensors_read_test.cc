@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "multihead/core/error.h"
-#include "multihead/core/files_testing-inl.h"
 #include "multihead/core/parallel.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::io {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <fstream>
 
-#include "multihead/core/files_testing-inl.h"
 #include "multihead/core/json.h"
 #include "multihead/core/memory.h"
 #include "multihead/io/json.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::io {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "multihead/core/files_testing-inl.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::io {
 namespace {

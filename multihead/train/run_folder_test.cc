@@ -6,11 +6,11 @@
 
 #include <fstream>
 
-#include "multihead/core/files_testing-inl.h"
 #include "multihead/core/parallel.h"
 #include "multihead/io/json.h"
 #include "multihead/io/staging.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/testing/files.h"
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/seq2seq_run.h"
 
