@@ -29,32 +29,31 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 bool choose(const Choice& choice, std::string_view name) {
-  for (size_t i = 0; i < choice.names.size(); ++i) {
-    if (choice.names[i] != name) continue;
-    choice.set(i);
-    return true;
-  }
-  return false;
+  const auto found = std::find(choice.names.begin(), choice.names.end(), name);
+  if (found == choice.names.end()) return false;
+  choice.set(static_cast<size_t>(found - choice.names.begin()));
+  return true;
+}
+
+// A whole number or a finite one: `kind` in messages.
+template <class Number>
+Number parse(std::string_view what, std::string_view text, const char* kind) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  MH_CHECK(error != std::errc::result_out_of_range, ValueError, what, " is out of range: ", quote(text));
+  MH_CHECK(error == std::errc() && end == text.data() + text.size() && std::isfinite(value), ValueError, what,
+           " must be a ", kind, ", got ", quote(text));
+  return value;
 }
 
 }  // namespace
 
 int64_t parse_integer(std::string_view what, std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  MH_CHECK(error != std::errc::result_out_of_range, ValueError, what, " is out of range: ", quote(text));
-  MH_CHECK(error == std::errc() && end == text.data() + text.size(), ValueError, what,
-           " must be a whole number, got ", quote(text));
-  return value;
+  return parse<int64_t>(what, text, "whole number");
 }
 
 double parse_number(std::string_view what, std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  MH_CHECK(error != std::errc::result_out_of_range, ValueError, what, " is out of range: ", quote(text));
-  MH_CHECK(error == std::errc() && end == text.data() + text.size() && std::isfinite(value), ValueError, what,
-           " must be a number, got ", quote(text));
-  return value;
+  return parse<double>(what, text, "number");
 }
 
 void assign(const Field& field, std::string_view text) {
@@ -101,6 +100,14 @@ Json to_json(const Field& field) {
                     field.value);
 }
 
+void check_least(const std::vector<Field>& fields) {
+  for (const Field& field : fields) {
+    const auto* const* value = std::get_if<int64_t*>(&field.value);
+    MH_CHECK(value == nullptr || **value >= field.least, ValueError, "train: --", field.name,
+             " must be at least ", field.least, ", got ", **value);
+  }
+}
+
 std::vector<Field> identity(std::vector<Field> fields) {
   std::erase_if(fields, [](const Field& field) { return field.free_on_resume; });
   return fields;
@@ -113,18 +120,15 @@ Json to_json(const std::vector<Field>& fields) {
 }
 
 void assign_all(const std::vector<Field>& fields, const Json& object, std::string_view where) {
-  for (const JsonMember& member : object.members()) {
-    bool known = false;
-    for (const Field& field : fields) {
-      if (key_of(field) != member.key) continue;
-      known = true;
-      try {
-        assign(field, member.value);
-      } catch (const FormatError& error) {
-        throw FormatError(concat(where, ": ", quote(member.key), ": ", error.what()));
-      }
+  for (const auto& [key, value] : object.members()) {
+    const auto field = std::find_if(fields.begin(), fields.end(),
+                                    [&, &key = key](const Field& f) { return key_of(f) == key.view(); });
+    MH_CHECK(field != fields.end(), FormatError, where, ": unknown setting ", quote(key));
+    try {
+      assign(*field, value);
+    } catch (const FormatError& error) {
+      throw FormatError(concat(where, ": ", quote(key), ": ", error.what()));
     }
-    MH_CHECK(known, FormatError, where, ": unknown setting ", quote(member.key));
   }
 }
 

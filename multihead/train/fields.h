@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -27,6 +28,7 @@ struct Field {
   std::string name;  ///< "weight-decay"
   std::string help;
   std::variant<int64_t*, double*, bool*, std::string*, Choice> value;
+  int64_t least = std::numeric_limits<int64_t>::min();  ///< of an integer; see check_least()
   /// A resumed run may change it: it affects what is reported and kept, not training.
   bool free_on_resume = false;
 };
@@ -65,6 +67,8 @@ void assign(const Field& field, std::string_view text);
 /// Reads a value from JSON; throws FormatError.
 void assign(const Field& field, const Json& value);
 Json to_json(const Field& field);
+/// Throws ValueError: "train: --steps must be at least 1, got 0".
+void check_least(const std::vector<Field>& fields);
 /// Those that a resumed run must share.
 std::vector<Field> identity(std::vector<Field> fields);
 /// {"weight_decay": 0.1, …}: names with underscores.

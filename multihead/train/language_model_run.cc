@@ -11,10 +11,6 @@
 namespace multihead::train {
 namespace {
 
-// Streams of the seed below this are for the initial weights; every micro-batch has its own 2^20 above.
-constexpr uint64_t kDropoutStreams = uint64_t{1} << 40;
-constexpr uint64_t kStreamsPerBatch = uint64_t{1} << 20;
-
 void check_length(int64_t size, const char* unit, const std::string& name,
                   const LanguageModelSettings& settings) {
   MH_CHECK(size > settings.model.context, FormatError, name, ": it has ", size, " ", unit,
@@ -41,15 +37,8 @@ LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vo
   return settings;
 }
 
-// Without a vocabulary yet: with the least there can be.
-void check_memory_for(const LanguageModelSettings& settings) {
-  models::LanguageModelConfig config = settings.model;
-  config.vocab_size = std::max<int64_t>(config.vocab_size, 1);
-  check_training_memory(settings, models::matrix_weights(config));
-}
-
 models::LanguageModel make_model(const LanguageModelSettings& settings) {
-  check_memory_for(settings);
+  check_training_memory(settings, models::matrix_weights(settings.model));
   Rng rng(static_cast<uint64_t>(settings.seed));
   return {settings.model, rng};
 }
@@ -109,8 +98,7 @@ Task::Loss LanguageModelTask::loss(int64_t index) {
     begins.push_back(order_.begin(index * settings_.batch + row));
   }
   const WindowBatch batch = gather_windows(data_.training, begins, settings_.model.context);
-  Rng rng(static_cast<uint64_t>(settings_.seed),
-          kDropoutStreams + static_cast<uint64_t>(index) * kStreamsPerBatch);
+  Rng rng = dropout_rng(settings_, index);
   return {model_.loss(batch.tokens, batch.targets, {.rng = &rng}, settings_.label_smoothing),
           batch.tokens.numel()};
 }
@@ -157,30 +145,12 @@ LanguageModelData load_data(const LanguageModelRun& run, const RunFolder& folder
   return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
 }
 
-void finish(const LanguageModelRun& run, RunFolder& folder, LanguageModelTask& task,
-            const LanguageModelData& data, LanguageModelSummary& summary) {
-  if (data.validation.size() >= 2) {
-    summary.validation =
-        evaluate(task.model(), data.validation, {.batch = run.settings.batch, .should_stop = run.should_stop},
-                 &data.tokenizer);
-    if (run.should_stop && run.should_stop()) {
-      summary.validation.reset();
-      summary.ending = Ending::interrupted;
-      return;
-    }
-  }
-  io::CheckpointContents model;
-  task.save(model);
-  folder.publish(model);
-  folder.write_summary(to_json(summary));
-}
-
 }  // namespace
 
 LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   check(run.settings);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
-  check_memory_for(run.settings);
+  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)));
   std::string text;
   if (!is_token_file(run.data)) {
     text = text::read_text(run.data);
@@ -193,11 +163,12 @@ LanguageModelSummary train_language_model(const LanguageModelRun& run) {
     LanguageModelSettings settings = run.settings;
     folder.begin(to_json(run, fields(settings)));
   }
-  LoopOptions options = loop_options(run, folder, run.settings, run.settings.model.embed_dim);
-  options.restore_best = true;
-  LanguageModelSummary summary{run_task(task, nn::named_parameters(task.model()), run, run.settings, options),
-                               {}};
-  if (summary.ending != Ending::interrupted) finish(run, folder, task, data, summary);
+  LanguageModelSummary summary;
+  run_to_end(run, folder, task, true, summary, [&]() -> std::optional<TextLoss> {
+    if (data.validation.size() < 2) return std::nullopt;
+    const EvaluateOptions options = {.batch = run.settings.batch, .should_stop = run.should_stop};
+    return evaluate(task.model(), data.validation, options, &data.tokenizer);
+  });
   return summary;
 }
 

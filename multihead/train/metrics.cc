@@ -10,15 +10,13 @@
 namespace multihead::train {
 namespace {
 
-const std::vector<std::string> kColumns = {"step",
-                                           "tokens",
-                                           "seconds",
-                                           "train/loss",
-                                           "train/learning_rate",
-                                           "train/grad_norm",
-                                           "train/tokens_per_second",
-                                           "eval/loss",
-                                           "eval/perplexity"};
+const std::vector<std::string> kColumns = {
+    // of every report
+    "step", "tokens", "seconds",
+    // of steps
+    "train/loss", "train/learning_rate", "train/grad_norm", "train/tokens_per_second",
+    // of evaluations
+    "eval/loss", "eval/perplexity"};
 
 std::string csv_header() {
   std::string line;

@@ -19,10 +19,6 @@ Tensor padded(int64_t rows, int64_t length, int64_t value) {
   return Tensor::full({rows, length}, static_cast<double>(value), Dtype::i32);
 }
 
-// Rounds of the order's permutations: even ones shuffle the batches, odd ones the pairs of the buckets.
-uint64_t batch_round(uint64_t epoch) { return 2 * epoch; }
-uint64_t pair_round(uint64_t epoch) { return 2 * epoch + 1; }
-
 }  // namespace
 
 std::vector<TokenPair> encode_pairs(const text::ParallelText& text, const text::Tokenizer& source,
@@ -92,14 +88,13 @@ PairBatches::PairBatches(const std::vector<TokenPair>& pairs, const PairBatchOpt
 }
 
 std::vector<int64_t> PairBatches::rows(int64_t index) const {
-  const auto epoch = static_cast<uint64_t>(index / batches_per_epoch());
-  const int64_t batch =
-      permuted(index % batches_per_epoch(), batches_per_epoch(), options_.seed, batch_round(epoch));
+  // Even rounds of permutations shuffle the batches, odd ones the pairs of the buckets.
+  const auto round = 2 * static_cast<uint64_t>(index / batches_per_epoch());
+  const int64_t batch = permuted(index % batches_per_epoch(), batches_per_epoch(), options_.seed, round);
   std::vector<int64_t> rows;
   for (int64_t i = cuts_[static_cast<size_t>(batch)]; i < cuts_[static_cast<size_t>(batch) + 1]; ++i) {
     const Bucket& bucket = buckets_[bucket_of_[static_cast<size_t>(i)]];
-    const int64_t place =
-        bucket.begin + permuted(i - bucket.begin, bucket.size, options_.seed, pair_round(epoch));
+    const int64_t place = bucket.begin + permuted(i - bucket.begin, bucket.size, options_.seed, round + 1);
     rows.push_back(sorted_[static_cast<size_t>(place)]);
   }
   return rows;

@@ -12,26 +12,13 @@
 
 namespace multihead::train {
 
-LoopOptions loop_options(const RunRequest& request, const RunFolder& folder, const TrainingSettings& s,
-                         int64_t embed_dim) {
-  return {.folder = request.folder,
-          .steps = s.steps,
-          .accumulate = s.accumulate,
-          .clip = s.clip,
-          .schedule = schedule_of(s, embed_dim),
-          .log_every = s.log_every,
-          .eval_every = s.eval_every,
-          .save_every = s.save_every,
-          .keep = s.keep,
-          .patience = s.patience,
-          .resume = request.resume,
-          .overwrite = request.overwrite,
-          .run = folder.run()};
-}
-
 RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
-                    const TrainingSettings& settings, const LoopOptions& options) {
-  const auto optimizer = make_optimizer(settings, parameters);
+                    const TrainingSettings& s, LoopOptions options) {
+  options.folder = request.folder, options.resume = request.resume, options.overwrite = request.overwrite;
+  options.steps = s.steps, options.accumulate = s.accumulate, options.clip = s.clip;
+  options.log_every = s.log_every, options.eval_every = s.eval_every, options.save_every = s.save_every;
+  options.keep = s.keep, options.patience = s.patience;
+  const auto optimizer = make_optimizer(s, parameters);
   std::vector<Observer*> observers = request.observers;
   MetricsWriter metrics(request.folder, observers.empty() ? nullptr : observers.front());
   observers.push_back(&metrics);
@@ -45,27 +32,29 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   return summary;
 }
 
+Rng dropout_rng(const TrainingSettings& settings, int64_t batch) {
+  // Streams of the seed below this are for the initial weights; every micro-batch has its own 2^20 above.
+  constexpr uint64_t kDropoutStreams = uint64_t{1} << 40, kStreamsPerBatch = uint64_t{1} << 20;
+  return Rng(static_cast<uint64_t>(settings.seed),
+             kDropoutStreams + static_cast<uint64_t>(batch) * kStreamsPerBatch);
+}
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
                                                  const std::vector<nn::NamedTensor>& parameters) {
   if (s.optimizer == OptimizerChoice::sgd) {
     return std::make_unique<optim::SGD>(
         parameters, optim::SgdOptions{.lr = s.lr, .momentum = s.momentum, .weight_decay = s.weight_decay});
   }
+  const auto adam = [&](auto options) {
+    options.lr = s.lr, options.weight_decay = s.weight_decay;
+    options.beta1 = s.beta1, options.beta2 = s.beta2;
+    options.eps = s.eps, options.eps_hat = s.eps_hat;
+    return options;
+  };
   if (s.optimizer == OptimizerChoice::adam) {
-    return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{.lr = s.lr,
-                                                                        .beta1 = s.beta1,
-                                                                        .beta2 = s.beta2,
-                                                                        .eps = s.eps,
-                                                                        .weight_decay = s.weight_decay,
-                                                                        .eps_hat = s.eps_hat});
+    return std::make_unique<optim::Adam>(parameters, adam(optim::AdamOptions{}));
   }
-  return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions{.lr = s.lr,
-                                                                        .beta1 = s.beta1,
-                                                                        .beta2 = s.beta2,
-                                                                        .eps = s.eps,
-                                                                        .weight_decay = s.weight_decay,
-                                                                        .decay_vectors = false,
-                                                                        .eps_hat = s.eps_hat});
+  return std::make_unique<optim::AdamW>(parameters, adam(optim::AdamWOptions{.decay_vectors = false}));
 }
 
 void check_training_memory(const TrainingSettings& s, int64_t weights) {

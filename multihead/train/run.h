@@ -35,14 +35,36 @@ struct RunSummary {
   double tokens_per_second = 0;  ///< targets per second of training steps
 };
 
-/// Loop options from a request and its settings; the task sets `restore_best` and the schedule's width.
-LoopOptions loop_options(const RunRequest& request, const RunFolder& folder, const TrainingSettings& settings,
-                         int64_t embed_dim);
-
 /// Trains `task`, whose parameters these are, with the optimiser of the settings. Reports to the request's
 /// observers and to metrics.jsonl and metrics.csv. Throws what TrainLoop throws.
 RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
-                    const TrainingSettings& settings, const LoopOptions& options);
+                    const TrainingSettings& settings, LoopOptions options);
+
+/// Trains a model of either kind and, unless interrupted, publishes it with its summary. `validate` measures
+/// the model that is kept, if there is something to measure it on.
+template <class Summary, class Run, class RunTask, class Validate>
+void run_to_end(const Run& run, RunFolder& folder, RunTask& task, bool restore_best, Summary& summary,
+                Validate&& validate) {
+  LoopOptions options = {.schedule = schedule_of(run.settings, run.settings.model.embed_dim),
+                         .restore_best = restore_best,
+                         .run = folder.run()};
+  static_cast<RunSummary&>(summary) =
+      run_task(task, nn::named_parameters(task.model()), run, run.settings, std::move(options));
+  if (summary.ending == Ending::interrupted) return;
+  summary.validation = validate();
+  if (summary.validation && run.should_stop && run.should_stop()) {
+    summary.validation.reset();
+    summary.ending = Ending::interrupted;
+    return;
+  }
+  io::CheckpointContents model;
+  task.save(model);
+  folder.publish(model);
+  folder.write_summary(to_json(summary));
+}
+
+/// The dropout of a micro-batch: random streams of its own, apart from those of the initial weights.
+Rng dropout_rng(const TrainingSettings& settings, int64_t batch);
 
 /// The configured optimiser over all parameters of a model.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& settings,

@@ -13,9 +13,6 @@
 namespace multihead::train {
 namespace {
 
-// Streams of the seed below this are for the initial weights; every micro-batch has its own 2^20 above.
-constexpr uint64_t kDropoutStreams = uint64_t{1} << 40;
-constexpr uint64_t kStreamsPerBatch = uint64_t{1} << 20;
 constexpr const char* kPad = "<pad>";
 constexpr const char* kEos = "</s>";
 constexpr const char* kUnk = "<unk>";
@@ -99,10 +96,6 @@ uint64_t checksum_of(const text::ParallelText& text) {
   return checksum(joined);
 }
 
-}  // namespace
-
-namespace {
-
 std::map<std::string, std::string> files_of(const PairTokenizers& tokenizers) {
   std::map<std::string, std::string> files = {{"tokenizer.json", tokenizers.target.to_json()},
                                               {"tokenizer_config.json", tokenizers.target.config_json()}};
@@ -168,8 +161,7 @@ Seq2SeqTask::Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& dat
 
 Task::Loss Seq2SeqTask::loss(int64_t index) {
   const PairBatch batch = make_pair_batch(data_.training, batches_.rows(index), model_.config());
-  Rng rng(static_cast<uint64_t>(settings_.seed),
-          kDropoutStreams + static_cast<uint64_t>(index) * kStreamsPerBatch);
+  Rng rng = dropout_rng(settings_, index);
   return {model_.loss(batch.source, batch.input, batch.labels, &rng, settings_.label_smoothing),
           batch.tokens};
 }
@@ -226,27 +218,12 @@ Seq2SeqData load_data(const Seq2SeqRun& run, const RunFolder& folder, const text
   return prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
 }
 
-void finish(const Seq2SeqRun& run, RunFolder& folder, Seq2SeqTask& task, const Seq2SeqData& data,
-            Seq2SeqSummary& summary) {
-  if (run.settings.average > 1) {
-    std::vector<std::string> paths;
-    const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
-    const auto count = std::min(all.size(), static_cast<size_t>(run.settings.average));
-    for (size_t i = all.size() - count; i < all.size(); ++i) paths.push_back(all[i].path);
-    average_checkpoints(task.model(), paths);
-  }
-  if (!data.validation.empty()) {
-    summary.validation = evaluate(task.model(), data.validation, 4096, run.should_stop);
-    if (run.should_stop && run.should_stop()) {
-      summary.validation.reset();
-      summary.ending = Ending::interrupted;
-      return;
-    }
-  }
-  io::CheckpointContents model;
-  task.save(model);
-  folder.publish(model);
-  folder.write_summary(to_json(summary));
+void average_last(models::Seq2Seq& model, const Seq2SeqRun& run) {
+  std::vector<std::string> paths;
+  const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
+  const auto count = std::min(all.size(), static_cast<size_t>(run.settings.average));
+  for (size_t i = all.size() - count; i < all.size(); ++i) paths.push_back(all[i].path);
+  average_checkpoints(model, paths);
 }
 
 }  // namespace
@@ -254,9 +231,7 @@ void finish(const Seq2SeqRun& run, RunFolder& folder, Seq2SeqTask& task, const S
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   check(run.settings);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
-  models::Seq2SeqConfig least = run.settings.model;
-  least.source_vocab_size = std::max<int64_t>(least.source_vocab_size, 1);
-  check_training_memory(run.settings, models::matrix_weights(least));
+  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)));
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
       run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
@@ -275,12 +250,15 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
                                   run.settings.max_tokens, " tokens and are skipped (--max-tokens)"));
     }
   }
-  LoopOptions options = loop_options(run, folder, run.settings, run.settings.model.embed_dim);
-  options.restore_best = run.settings.average == 1;
-  Seq2SeqSummary summary{run_task(task, nn::named_parameters(task.model()), run, run.settings, options), {}};
+  Seq2SeqSummary summary;
   summary.pairs = static_cast<int64_t>(data.training.size());
   summary.left_out = data.left_out;
-  if (summary.ending != Ending::interrupted) finish(run, folder, task, data, summary);
+  const bool averages = run.settings.average > 1;
+  run_to_end(run, folder, task, !averages, summary, [&]() -> std::optional<PairLoss> {
+    if (averages) average_last(task.model(), run);
+    if (data.validation.empty()) return std::nullopt;
+    return evaluate(task.model(), data.validation, 4096, run.should_stop);
+  });
   return summary;
 }
 

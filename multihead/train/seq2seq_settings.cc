@@ -3,21 +3,6 @@
 #include "multihead/core/error.h"
 
 namespace multihead::train {
-namespace {
-
-void add_data_fields(std::vector<Field>& list, Seq2SeqSettings& s) {
-  list.push_back({"tokenizer", "tokenizer type", choice(s.tokenizer)});
-  list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size});
-  list.push_back(
-      {"shared-vocabulary", "share tokenizer and embedding between the two sides", &s.shared_vocabulary});
-  list.push_back({"max-tokens", "skip training pairs with a longer side", &s.max_tokens});
-  list.push_back({"batch-tokens", "tokens per micro-batch and side, including padding", &s.batch_tokens});
-  list.push_back({"bucket", "bucket pairs by length, in steps of this many tokens", &s.bucket});
-  list.push_back({"average", "average this many of the last checkpoints (1: use the best)", &s.average});
-  list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, true});
-}
-
-}  // namespace
 
 std::vector<std::string> seq2seq_presets() { return {"tiny", "small", "base"}; }
 
@@ -43,35 +28,38 @@ Seq2SeqSettings seq2seq_settings(const std::string& preset) {
   return s;
 }
 
-std::vector<Field> fields(Seq2SeqSettings& settings) {
+std::vector<Field> fields(Seq2SeqSettings& s) {
   std::vector<Field> list;
-  add_model_fields(list, settings.model, "encoder-layers");
-  add_data_fields(list, settings);
-  add_training_fields(list, settings);
-  add_report_fields(list, settings);
+  add_model_fields(list, s.model, "encoder-layers");
+  list.push_back({"tokenizer", "tokenizer type", choice(s.tokenizer)});
+  list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size, 1});
+  list.push_back(
+      {"shared-vocabulary", "share tokenizer and embedding between the two sides", &s.shared_vocabulary});
+  list.push_back({"max-tokens", "skip training pairs with a longer side", &s.max_tokens});
+  list.push_back({"batch-tokens", "tokens per micro-batch and side, including padding", &s.batch_tokens, 1});
+  list.push_back({"bucket", "bucket pairs by length, in steps of this many tokens", &s.bucket, 1});
+  list.push_back({"average", "average this many of the last checkpoints (1: use the best)", &s.average, 1});
+  list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0, true});
+  add_training_fields(list, s);
+  add_report_fields(list, s);
   return list;
 }
 
-void check(const Seq2SeqSettings& s) {
-  models::Seq2SeqConfig config = s.model;
+models::Seq2SeqConfig least_model(const Seq2SeqSettings& settings) {
+  models::Seq2SeqConfig config = settings.model;
   if (config.source_vocab_size == 0) config.source_vocab_size = 1;
-  models::resolved(config);
-  check_training(s, s.model.embed_dim);
-  check_least("--vocab-size", s.vocab_size, 1);
-  check_least("--batch-tokens", s.batch_tokens, 1);
-  check_least("--bucket", s.bucket, 1);
-  check_least("--average", s.average, 1);
-  check_least("--eval-pairs", s.eval_pairs, 0);
+  return models::resolved(config);
+}
+
+void check(const Seq2SeqSettings& settings) {
+  least_model(settings);
+  Seq2SeqSettings s = settings;
+  check_training(s, fields(s), s.model.embed_dim);
   MH_CHECK(s.max_tokens >= 2 && s.max_tokens <= s.model.max_positions, ValueError,
            "train: --max-tokens must be in [2, --max-positions = ", s.model.max_positions, "], got ",
            s.max_tokens);
   MH_CHECK(s.average <= s.keep, ValueError, "train: --average ", s.average,
            " needs as many checkpoints, but --keep is ", s.keep);
-}
-
-Json identity_of(const Seq2SeqSettings& settings) {
-  Seq2SeqSettings copy = settings;
-  return to_json(identity(fields(copy)));
 }
 
 }  // namespace multihead::train

@@ -28,11 +28,11 @@ struct Seq2SeqSettings : TrainingSettings {
 Seq2SeqSettings seq2seq_settings(const std::string& preset);
 std::vector<std::string> seq2seq_presets();
 
+/// The model, resolved; where its vocabularies are not known yet, with the smallest there can be.
+models::Seq2SeqConfig least_model(const Seq2SeqSettings& settings);
 /// References into `settings`, which must outlive them.
 std::vector<Field> fields(Seq2SeqSettings& settings);
 /// Throws ValueError naming the first invalid setting.
 void check(const Seq2SeqSettings& settings);
-/// The settings a resumed run must keep.
-Json identity_of(const Seq2SeqSettings& settings);
 
 }  // namespace multihead::train

@@ -12,19 +12,6 @@ namespace {
 constexpr int64_t kMostBatches = int64_t{1} << 42;
 constexpr int64_t kMostTokens = int64_t{1} << 31;  // of a micro-batch
 
-void add_data_fields(std::vector<Field>& list, LanguageModelSettings& s) {
-  list.push_back({"tokenizer", "tokenizer type", choice(s.tokenizer)});
-  list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size});
-  list.push_back({"validation-share", "fraction of the text held out for validation", &s.validation_share});
-  list.push_back({"validation-blocks", "hold out the end of each of this many equal blocks of the text",
-                  &s.validation_blocks});
-}
-
-void add_batch_fields(std::vector<Field>& list, LanguageModelSettings& s) {
-  list.push_back({"batch", "sequences per micro-batch", &s.batch});
-  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, true});
-}
-
 void tutorial(LanguageModelSettings& s) {
   s.tokenizer = TokenizerChoice::characters;
   s.batch = 16, s.steps = 32 * 430;
@@ -46,8 +33,8 @@ void check_optimizers(TrainingSettings s) {
 }  // namespace
 
 void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
-  list.push_back({"steps", "optimiser steps", &s.steps});
-  list.push_back({"accumulate", "micro-batches per step", &s.accumulate});
+  list.push_back({"steps", "optimiser steps", &s.steps, 1});
+  list.push_back({"accumulate", "micro-batches per step", &s.accumulate, 1});
   list.push_back({"optimizer", "optimiser", choice(s.optimizer)});
   list.push_back({"schedule", "learning rate schedule", choice(s.schedule)});
   list.push_back({"lr", "peak learning rate (noam: factor)", &s.lr});
@@ -62,16 +49,17 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"weight-decay", "weight decay, on matrices only", &s.weight_decay});
   list.push_back({"clip", "clip the gradient norm to this (0: off)", &s.clip});
   list.push_back({"label-smoothing", "label smoothing", &s.label_smoothing});
-  list.push_back({"seed", "random seed of weights, data order and dropout", &s.seed});
+  list.push_back({"seed", "random seed of weights, data order and dropout", &s.seed, 0});
 }
 
 void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
-  list.push_back({"log-every", "steps between lines in metrics.jsonl", &s.log_every, true});
-  list.push_back({"eval-every", "steps between evaluations (0: first and last only)", &s.eval_every, true});
-  list.push_back({"save-every", "steps between checkpoints (0: as --eval-every)", &s.save_every, true});
-  list.push_back({"keep", "number of newest checkpoints kept, besides the best", &s.keep, true});
+  list.push_back({"log-every", "steps between lines in metrics.jsonl", &s.log_every, 1, true});
+  list.push_back(
+      {"eval-every", "steps between evaluations (0: first and last only)", &s.eval_every, 0, true});
+  list.push_back({"save-every", "steps between checkpoints (0: as --eval-every)", &s.save_every, 0, true});
+  list.push_back({"keep", "number of newest checkpoints kept, besides the best", &s.keep, 1, true});
   list.push_back({"patience", "early stopping after this many evaluations without improvement (0: off)",
-                  &s.patience, true});
+                  &s.patience, 0, true});
 }
 
 std::vector<std::string> language_model_presets() { return {"tiny", "small", "tutorial"}; }
@@ -92,13 +80,18 @@ LanguageModelSettings language_model_settings(const std::string& preset) {
   return s;
 }
 
-std::vector<Field> fields(LanguageModelSettings& settings) {
+std::vector<Field> fields(LanguageModelSettings& s) {
   std::vector<Field> list;
-  add_model_fields(list, settings.model, "layers");
-  add_data_fields(list, settings);
-  add_batch_fields(list, settings);
-  add_training_fields(list, settings);
-  add_report_fields(list, settings);
+  add_model_fields(list, s.model, "layers");
+  list.push_back({"tokenizer", "tokenizer type", choice(s.tokenizer)});
+  list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size, 1});
+  list.push_back({"validation-share", "fraction of the text held out for validation", &s.validation_share});
+  list.push_back({"validation-blocks", "hold out the end of each of this many equal blocks of the text",
+                  &s.validation_blocks, 1});
+  list.push_back({"batch", "sequences per micro-batch", &s.batch, 1});
+  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});
+  add_training_fields(list, s);
+  add_report_fields(list, s);
   return list;
 }
 
@@ -114,47 +107,32 @@ optim::Schedule schedule_of(const TrainingSettings& s, int64_t embed_dim) {
           .decay_share = s.decay_share};
 }
 
-void check_least(const char* flag, int64_t value, int64_t least) {
-  MH_CHECK(value >= least, ValueError, "train: ", flag, " must be at least ", least, ", got ", value);
-}
-
-void check_training(const TrainingSettings& s, int64_t embed_dim) {
-  check_least("--steps", s.steps, 1);
-  check_least("--accumulate", s.accumulate, 1);
+void check_training(const TrainingSettings& s, const std::vector<Field>& fields, int64_t embed_dim) {
+  check_least(fields);
   MH_CHECK(s.steps <= kMostBatches / s.accumulate, ValueError, "train: ", s.steps, " --steps of ",
            s.accumulate, " micro-batches (--accumulate) are more than 2^42");
   MH_CHECK(s.label_smoothing >= 0 && s.label_smoothing <= 1, ValueError,
            "train: --label-smoothing must be in [0, 1], got ", s.label_smoothing);
   MH_CHECK(s.clip >= 0 && std::isfinite(s.clip), ValueError,
            "train: --clip must be finite and not negative, got ", s.clip);
-  check_least("--seed", s.seed, 0);
-  check_least("--log-every", s.log_every, 1);
-  check_least("--eval-every", s.eval_every, 0);
-  check_least("--save-every", s.save_every, 0);
-  check_least("--keep", s.keep, 1);
-  check_least("--patience", s.patience, 0);
   optim::check(schedule_of(s, embed_dim));
   check_optimizers(s);
 }
 
-void check(const LanguageModelSettings& s) {
-  models::LanguageModelConfig config = s.model;
+models::LanguageModelConfig least_model(const LanguageModelSettings& settings) {
+  models::LanguageModelConfig config = settings.model;
   if (config.vocab_size == 0) config.vocab_size = 1;
-  models::resolved(config);
-  check_training(s, s.model.embed_dim);
-  check_least("--batch", s.batch, 1);
-  MH_CHECK(s.batch <= kMostTokens / s.model.context, ValueError, "train: a --batch of ", s.batch,
-           " sequences of ", s.model.context, " tokens is more than 2^31 tokens");
-  check_least("--vocab-size", s.vocab_size, 1);
-  MH_CHECK(s.validation_share >= 0 && s.validation_share < 1, ValueError,
-           "train: --validation-share must be in [0, 1), got ", s.validation_share);
-  check_least("--validation-blocks", s.validation_blocks, 1);
-  check_least("--eval-windows", s.eval_windows, 0);
+  return models::resolved(config);
 }
 
-Json identity_of(const LanguageModelSettings& settings) {
-  LanguageModelSettings copy = settings;
-  return to_json(identity(fields(copy)));
+void check(const LanguageModelSettings& settings) {
+  least_model(settings);
+  LanguageModelSettings s = settings;
+  check_training(s, fields(s), s.model.embed_dim);
+  MH_CHECK(s.batch <= kMostTokens / s.model.context, ValueError, "train: a --batch of ", s.batch,
+           " sequences of ", s.model.context, " tokens is more than 2^31 tokens");
+  MH_CHECK(s.validation_share >= 0 && s.validation_share < 1, ValueError,
+           "train: --validation-share must be in [0, 1), got ", s.validation_share);
 }
 
 }  // namespace multihead::train

@@ -1,6 +1,7 @@
 // Training settings, with presets for language models.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -61,6 +62,8 @@ struct LanguageModelSettings : TrainingSettings {
 LanguageModelSettings language_model_settings(const std::string& preset);
 std::vector<std::string> language_model_presets();
 
+/// The model, resolved; where its vocabulary is not known yet, with the smallest there can be.
+models::LanguageModelConfig least_model(const LanguageModelSettings& settings);
 /// References into `settings`, which must outlive them.
 std::vector<Field> fields(LanguageModelSettings& settings);
 /// Throws ValueError naming the first invalid setting; model.vocab_size may still be 0.
@@ -71,9 +74,11 @@ optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim)
 /// The shared parts of the above, for other kinds of runs.
 void add_training_fields(std::vector<Field>& list, TrainingSettings& settings);
 void add_report_fields(std::vector<Field>& list, TrainingSettings& settings);
-void check_training(const TrainingSettings& settings, int64_t embed_dim);
-void check_least(const char* flag, int64_t value, int64_t least);
+void check_training(const TrainingSettings& settings, const std::vector<Field>& fields, int64_t embed_dim);
 /// The settings a resumed run must keep.
-Json identity_of(const LanguageModelSettings& settings);
+template <std::derived_from<TrainingSettings> Settings>
+Json identity_of(Settings settings) {
+  return to_json(identity(fields(settings)));
+}
 
 }  // namespace multihead::train
