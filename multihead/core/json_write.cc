@@ -50,8 +50,6 @@ void append_double(std::string& out, double value) {
   if (digits.find_first_of(".e") == std::string_view::npos) out += ".0";
 }
 
-void append_json(std::string& out, const Json& json, int indent, int depth);
-
 template <class Range, class WriteOne>
 void append_list(std::string& out, const Range& range, char open, char close, int indent, int depth,
                  WriteOne&& write_one) {

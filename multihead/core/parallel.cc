@@ -108,7 +108,7 @@ class Pool {
     wake_.fetch_add(1, std::memory_order_release);
     wake_.notify_all();
     work(0);
-    wait_until_finished(static_cast<uint32_t>(count));
+    wait_until(finished_, [&](uint32_t now) { return now == static_cast<uint32_t>(count); });
     if (failure_) std::rethrow_exception(failure_);
   }
 
@@ -133,6 +133,17 @@ class Pool {
     }
   }
 
+  // Spins for a while, then sleeps, until a value is what `is_due` waits for; returns it.
+  template <class IsDue>
+  static uint32_t wait_until(const std::atomic<uint32_t>& value, IsDue is_due) {
+    uint32_t now = value.load(std::memory_order_acquire);
+    for (int spins = 0; !is_due(now); ++spins) {
+      spins < kSpins ? pause() : value.wait(now);
+      now = value.load(std::memory_order_acquire);
+    }
+    return now;
+  }
+
   static uint64_t region_of(uint64_t tickets) { return tickets >> 32; }
   int64_t begin_of(size_t share, int64_t count) const {
     return count * static_cast<int64_t>(share) / static_cast<int64_t>(used_);
@@ -140,16 +151,8 @@ class Pool {
   static uint32_t left_of(uint64_t tickets) { return static_cast<uint32_t>(tickets); }
 
   void serve(int worker) {
-    uint32_t seen = 0;
-    while (true) {
-      for (int spins = 0; wake_.load(std::memory_order_acquire) == seen; ++spins) {
-        if (spins < kSpins) {
-          pause();
-        } else {
-          wake_.wait(seen);
-        }
-      }
-      seen = wake_.load(std::memory_order_acquire);
+    for (uint32_t seen = 0;;) {
+      seen = wait_until(wake_, [&](uint32_t now) { return now != seen; });
       if (stopping_.load()) return;
       work(worker);
     }
@@ -209,18 +212,6 @@ class Pool {
       left += left_of(tickets);
     }
     return left;
-  }
-
-  void wait_until_finished(uint32_t count) {
-    uint32_t finished = finished_.load(std::memory_order_acquire);
-    for (int spins = 0; finished != count; ++spins) {
-      if (spins < kSpins) {
-        pause();
-      } else {
-        finished_.wait(finished);
-      }
-      finished = finished_.load(std::memory_order_acquire);
-    }
   }
 
   const int wanted_;
@@ -354,20 +345,11 @@ InterruptScope::~InterruptScope() { current_check = before_; }
 namespace {
 
 void run_anywhere(int64_t count, FunctionRef<void(int64_t, int)> body) {
-  if (count == 1 || current_worker >= 0 || num_threads() == 1) {
-    run_here(count, body);
-    return;
-  }
-  if (current_host != nullptr) {
-    HostRegion(*current_host, count, body).run();
-    return;
-  }
+  if (count == 1 || current_worker >= 0 || num_threads() == 1) return run_here(count, body);
+  if (current_host != nullptr) return HostRegion(*current_host, count, body).run();
   Shared& state = shared();
   const std::unique_lock lock(state.busy, std::try_to_lock);
-  if (!lock.owns_lock()) {
-    run_here(count, body);
-    return;
-  }
+  if (!lock.owns_lock()) return run_here(count, body);
   const int threads = state.threads.load(std::memory_order_relaxed);
   if (state.pool != nullptr && state.pool->wanted() != threads) state.forget_pool();
   if (state.pool == nullptr) state.make_pool(threads);

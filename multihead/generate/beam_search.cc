@@ -62,15 +62,17 @@ class Search {
     wanted_ = hypotheses_wanted(options);
   }
 
-  // The hypotheses of sources[i] go to results[i]; `sentences[i]` is its index among all.
-  void run(std::span<const std::vector<int32_t>> sources, std::span<const size_t> sentences,
-           std::span<std::vector<Hypothesis>> results) {
-    state_ = model_.start(sources);
+  // Of all sources those of the group; the hypotheses of sources[i] go to results[i].
+  void run(const std::vector<std::vector<int32_t>>& sources, std::span<const size_t> group,
+           std::vector<std::vector<Hypothesis>>& results) {
+    std::vector<std::vector<int32_t>> own;
+    for (const size_t i : group) own.push_back(sources[i]);
+    state_ = model_.start(own);
     // Beams start alike, so there is one of them at first; samples part at once.
     const auto first = static_cast<size_t>(options_.sample ? beams_ : 1);
     std::vector<int64_t> rows;
-    for (size_t i = 0; i < sources.size(); ++i) {
-      sentences_.push_back({sentences[i], &results[i], std::vector<Open>(first), {}, 0});
+    for (size_t i = 0; i < group.size(); ++i) {
+      sentences_.push_back({group[i], &results[group[i]], std::vector<Open>(first), {}, 0});
       rows.insert(rows.end(), first, static_cast<int64_t>(i));
     }
     state_.select(rows);
@@ -92,7 +94,7 @@ class Search {
     }
     if (!options_.alternatives) return;
     const auto is_missing = [](const Hypothesis& h) { return h.score == kNever; };
-    for (auto& result : results) std::erase_if(result, is_missing);
+    for (const size_t i : group) std::erase_if(results[i], is_missing);
   }
 
  private:
@@ -322,25 +324,19 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& mo
   detail::check_beam_options(options, sources.size());
   for (const auto& source : sources) {
     MH_CHECK(!source.empty(), ValueError, "beam search: a source is empty; give at least the end token");
+    MH_CHECK(static_cast<int64_t>(source.size()) <= config.max_positions, ValueError,
+             "beam search: source of ", source.size(),
+             " tokens, the model has max_positions = ", config.max_positions);
     check_tokens("a source", source, config.source_vocab_size);
   }
   for (const auto& tokens : options.suppress) check_tokens("suppress", tokens, config.target_vocab_size);
   for (const auto& tokens : options.prefixes) check_tokens("a prefix", tokens, config.target_vocab_size);
   if (sources.empty()) return {};
-  size_t longest = 0;
-  for (const auto& source : sources) longest = std::max(longest, source.size());
-  MH_CHECK(static_cast<int64_t>(longest) <= config.max_positions, ValueError, "beam search: source of ",
-           longest, " tokens, the model has max_positions = ", config.max_positions);
   const auto groups = groups_of(sources, rows_per_sentence(options));
   std::vector<std::vector<Hypothesis>> results(sources.size());
   parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t i, int) {
     if (options.should_stop && options.should_stop()) return;
-    const std::vector<size_t>& group = groups[static_cast<size_t>(i)];
-    std::vector<std::vector<int32_t>> own;
-    for (const size_t sentence : group) own.push_back(sources[sentence]);
-    std::vector<std::vector<Hypothesis>> found(group.size());
-    Search(model, options).run(own, group, found);
-    for (size_t k = 0; k < group.size(); ++k) results[group[k]] = std::move(found[k]);
+    Search(model, options).run(sources, groups[static_cast<size_t>(i)], results);
   });
   return results;
 }

@@ -66,13 +66,14 @@ std::string checkpoint_path(const std::string& folder, int64_t step) {
 }
 
 void write_contents(DirectoryWriter& writer, const CheckpointContents& contents) {
-  for (const auto& [name, tensors] : contents.tensors)
+  for (const auto& [name, tensors] : contents.tensors) {
     MH_CHECK(is_safetensors(name), ValueError, "checkpoint: tensors go to *.safetensors, got ", quote(name));
-  for (const auto& [name, bytes] : contents.files)
-    MH_CHECK(!is_safetensors(name), ValueError, "checkpoint: ", quote(name), " is a name for tensors");
-  for (const auto& [name, tensors] : contents.tensors)
     writer.write(name, [&tensors = tensors](FileWriter& file) { write_safetensors(file, tensors); });
-  for (const auto& [name, bytes] : contents.files) writer.write(name, bytes);
+  }
+  for (const auto& [name, bytes] : contents.files) {
+    MH_CHECK(!is_safetensors(name), ValueError, "checkpoint: ", quote(name), " is a name for tensors");
+    writer.write(name, bytes);
+  }
 }
 
 std::string save_checkpoint(const std::string& folder, int64_t step, const CheckpointContents& contents,

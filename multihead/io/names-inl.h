@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "multihead/core/dtype.h"
 #include "multihead/core/utf8.h"
@@ -18,6 +19,8 @@ struct FileDtype {
   std::optional<Dtype> dtype;
 };
 const FileDtype& file_dtype(Dtype dtype);
+/// "[2, 3]", of any rank that a file may claim.
+std::string shape_text(const std::vector<int64_t>& shape);
 
 /// UTF-8 without control characters: cannot forge a log line or confuse a C interface.
 inline bool is_printable(std::string_view text, std::string_view also_allowed = "") {

@@ -52,13 +52,12 @@ std::string header_text(const std::vector<const Named*>& order, const Metadata& 
   size_t offset = 0;
   for (const Named* named : order) {
     const Tensor& tensor = named->second;
-    Json shape = Json::array();
-    for (const int64_t size : tensor.shape()) shape.push_back(size);
-    Json offsets = Json::array();
-    offsets.push_back(offset);
-    offsets.push_back(offset += tensor.bytes());
-    header[named->first] = Json::object(
-        {{"dtype", file_dtype(tensor.dtype()).name}, {"shape", shape}, {"data_offsets", offsets}});
+    const Shape& shape = tensor.shape();
+    const size_t begin = offset;
+    offset += tensor.bytes();
+    header[named->first] = Json::object({{"dtype", file_dtype(tensor.dtype()).name},
+                                         {"shape", std::vector<Json>(shape.begin(), shape.end())},
+                                         {"data_offsets", std::vector<Json>{begin, offset}}});
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');

@@ -48,13 +48,6 @@ uint64_t checked_bits(const std::vector<int64_t>& shape, unsigned bits) {
   return empty ? 0 : product;
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < std::min<size_t>(shape.size(), 16); ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + (shape.size() > 16 ? ", …]" : "]");
-}
-
 void check_size(const TensorInfo& info, unsigned bits) {
   const uint64_t needed = checked_bits(info.shape, bits);
   MH_CHECK(needed % 8 == 0, FormatError, info.dtype_name, " elements of shape ", shape_text(info.shape),
@@ -126,6 +119,13 @@ void check_tiling(const std::map<std::string, TensorInfo>& tensors, uint64_t dat
 
 const FileDtype& file_dtype(Dtype dtype) {
   return *std::ranges::find(kDtypes, std::optional(dtype), &FileDtype::dtype);
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < std::min<size_t>(shape.size(), 16); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + (shape.size() > 16 ? ", …]" : "]");
 }
 
 int64_t TensorInfo::numel() const {

@@ -30,17 +30,18 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-// Replaces pairs (a, b) that match, from left to right and without overlap, by what `put` writes.
-template <class Matches, class Put>
-std::string rewrite_pairs(const std::string& text, Matches matches, Put put) {
+enum class Space { before, behind };
+
+// Pairs "ab" that match, from left to right and without overlap, become " a b" or "a b ".
+template <class Matches>
+std::string spaced_pairs(const std::string& text, Space space, Matches matches) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (i + 1 < text.size() && matches(text[i], text[i + 1])) {
-      put(out, text[i], text[i + 1]);
-      ++i;
-    } else {
-      out += text[i];
-    }
+    const bool pair = i + 1 < text.size() && matches(text[i], text[i + 1]);
+    if (pair && space == Space::before) out += ' ';
+    out += text[i];
+    if (pair) out += {' ', text[++i]};
+    if (pair && space == Space::behind) out += ' ';
   }
   return out;
 }
@@ -151,28 +152,12 @@ std::vector<std::string> tokenize_13a(std::string_view line) {
   replace_all(text, "&gt;", ">");
   std::string spaced = " ";
   for (const char c : text) {
-    if (is_symbol(c)) {
-      spaced += {' ', c, ' '};
-    } else {
-      spaced += c;
-    }
+    spaced += is_symbol(c) ? std::string({' ', c, ' '}) : std::string(1, c);
   }
   spaced += " ";
-  spaced = rewrite_pairs(
-      spaced, [](char a, char b) { return !is_digit(a) && is_stop(b); },
-      [](std::string& out, char a, char b) {
-        out += {a, ' ', b, ' '};
-      });
-  spaced = rewrite_pairs(
-      spaced, [](char a, char b) { return is_stop(a) && !is_digit(b); },
-      [](std::string& out, char a, char b) {
-        out += {' ', a, ' ', b};
-      });
-  spaced = rewrite_pairs(
-      spaced, [](char a, char b) { return is_digit(a) && b == '-'; },
-      [](std::string& out, char a, char b) {
-        out += {a, ' ', b, ' '};
-      });
+  spaced = spaced_pairs(spaced, Space::behind, [](char a, char b) { return !is_digit(a) && is_stop(b); });
+  spaced = spaced_pairs(spaced, Space::before, [](char a, char b) { return is_stop(a) && !is_digit(b); });
+  spaced = spaced_pairs(spaced, Space::behind, [](char a, char b) { return is_digit(a) && b == '-'; });
   return split(spaced);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "multihead/text/bpe-inl.h"
@@ -16,6 +17,13 @@ namespace multihead::text {
 
 /// The split that a character tokenizer is recognised by.
 inline constexpr char kEveryCharacter[] = R"([\s\S])";
+
+/// What tokenizer_config.json calls the roles of special tokens.
+inline constexpr std::pair<const char*, std::string SpecialTokens::*> kRoles[] = {
+    {"bos_token", &SpecialTokens::bos},
+    {"eos_token", &SpecialTokens::eos},
+    {"pad_token", &SpecialTokens::pad},
+    {"unk_token", &SpecialTokens::unk}};
 
 struct AddedToken {
   int32_t id;

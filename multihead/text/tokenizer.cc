@@ -150,12 +150,6 @@ int32_t checked_id(const Model& model, int32_t id, const char* who) {
   return id;
 }
 
-std::optional<int32_t> role(const Model& model, const std::string& token) {
-  const auto found = model.ids.find(token);
-  if (token.empty() || found == model.ids.end()) return std::nullopt;
-  return found->second;
-}
-
 uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {  // FNV-1a
   for (char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
   return hash;
@@ -190,7 +184,7 @@ std::vector<std::string> all_tokens(const SpecialTokens& special) {
   const auto add = [&](const std::string& token) {
     if (!token.empty() && std::find(all.begin(), all.end(), token) == all.end()) all.push_back(token);
   };
-  for (const std::string* role : {&special.bos, &special.eos, &special.pad, &special.unk}) add(*role);
+  for (const auto& [name, role] : kRoles) add(special.*role);
   for (const std::string& token : special.others) add(token);
   return all;
 }
@@ -294,10 +288,10 @@ std::optional<int32_t> Tokenizer::id(std::string_view token) const {
   return found == model_->ids.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::optional<int32_t> Tokenizer::bos_id() const { return role(*model_, model_->special.bos); }
-std::optional<int32_t> Tokenizer::eos_id() const { return role(*model_, model_->special.eos); }
-std::optional<int32_t> Tokenizer::pad_id() const { return role(*model_, model_->special.pad); }
-std::optional<int32_t> Tokenizer::unk_id() const { return role(*model_, model_->special.unk); }
+std::optional<int32_t> Tokenizer::bos_id() const { return id(model_->special.bos); }
+std::optional<int32_t> Tokenizer::eos_id() const { return id(model_->special.eos); }
+std::optional<int32_t> Tokenizer::pad_id() const { return id(model_->special.pad); }
+std::optional<int32_t> Tokenizer::unk_id() const { return id(model_->special.unk); }
 const SpecialTokens& Tokenizer::special() const { return model_->special; }
 
 uint64_t Tokenizer::fingerprint() const {

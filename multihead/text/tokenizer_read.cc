@@ -367,19 +367,15 @@ SpecialTokens read_roles(std::string_view json, const Model& model, const std::s
   const Json config = Json::parse(json, file);
   MH_CHECK(config.is_object(), FormatError, file, ": must be an object, got ", name(config.kind()));
   SpecialTokens special;
-  const auto read = [&](const char* key, std::string& role) {
+  for (const auto& [key, role] : kRoles) {
     const Json& given = member(config, key);
-    if (given.is_null()) return;
+    if (given.is_null()) continue;
     const Json& value = given.is_object() ? member(given, "content") : given;
     MH_CHECK(value.is_string(), FormatError, file, ": ", key, " must be a string, got ", name(value.kind()));
-    role = value.as_string();
-    MH_CHECK(model.ids.count(role), FormatError, file, ": ", key, " ", quote(role),
+    special.*role = value.as_string();
+    MH_CHECK(model.ids.count(special.*role), FormatError, file, ": ", key, " ", quote(special.*role),
              " is not a token of tokenizer.json");
-  };
-  read("bos_token", special.bos);
-  read("eos_token", special.eos);
-  read("pad_token", special.pad);
-  read("unk_token", special.unk);
+  }
   return special;
 }
 

@@ -77,13 +77,9 @@ std::string Tokenizer::to_json() const {
 std::string Tokenizer::config_json() const {
   Json config = Json::object();
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
-  const auto role = [&](const char* key, const std::string& token) {
-    if (!token.empty()) config[key] = token;
-  };
-  role("bos_token", model_->special.bos);
-  role("eos_token", model_->special.eos);
-  role("pad_token", model_->special.pad);
-  role("unk_token", model_->special.unk);
+  for (const auto& [key, role] : kRoles) {
+    if (const std::string& token = model_->special.*role; !token.empty()) config[key] = token;
+  }
   config["clean_up_tokenization_spaces"] = false;
   return config.dump(2) + "\n";
 }
