@@ -21,7 +21,8 @@ std::string describe(IntegerRange range) {
 std::string describe(NumberRange range) {
   std::string text = "a finite number";
   if (std::isfinite(range.min)) text += concat(range.exclude_min ? " > " : " >= ", range.min);
-  if (std::isfinite(range.max)) text += concat(std::isfinite(range.min) ? " and <= " : " <= ", range.max);
+  if (std::isfinite(range.min) && std::isfinite(range.max)) text += " and";
+  if (std::isfinite(range.max)) text += concat(range.exclude_max ? " < " : " <= ", range.max);
   return text;
 }
 
@@ -90,8 +91,7 @@ double ConfigReader::number(std::string_view key, NumberRange range) {
   const Json& json = required(key, describe(range));
   if (!json.is_number()) mismatch(key, describe(range), json);
   const double number = json.as_double();
-  const bool above = range.exclude_min ? number > range.min : number >= range.min;
-  if (!above || !(number <= range.max)) mismatch(key, describe(range), json);
+  if (!range.holds(number)) mismatch(key, describe(range), json);
   return number;
 }
 

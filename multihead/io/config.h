@@ -22,6 +22,10 @@ struct NumberRange {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool exclude_min = false;  ///< {.min = 0, .exclude_min = true}: > 0
+  bool exclude_max = false;
+  bool holds(double x) const {
+    return (exclude_min ? x > min : x >= min) && (exclude_max ? x < max : x <= max);
+  }
 };
 
 /// Reads fields of a JSON object and tracks which were read. Null counts as missing.

@@ -1,27 +1,43 @@
 // Config checks shared by all models.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
+#include "multihead/models/config_fields.h"
 
 namespace multihead::models {
 
-/// A count, bounded so that sums of a few and products of two cannot overflow.
-inline void check_count(const char* field, int64_t value) {
-  MH_CHECK(value > 0, ValueError, "config: ", field, " must be positive, got ", value);
+/// Bounded so that sums of a few and products of two cannot overflow; files are, more narrowly, by the range.
+inline void check_range(const char* field, int64_t value, const io::IntegerRange& range) {
+  MH_CHECK(value >= range.min, ValueError, "config: ", field,
+           range.min == 1 ? " must be positive, got " : " must not be negative, got ", value);
   MH_CHECK(value <= int64_t{1} << 31, ValueError, "config: ", field, " must be at most 2^31, got ", value);
 }
 
-inline void check_probability(const char* field, double value) {
-  MH_CHECK(value >= 0 && value < 1, ValueError, "config: ", field, " must be in [0, 1), got ", value);
+inline void check_range(const char* field, double value, const io::NumberRange& range) {
+  const std::string expected = std::isinf(range.max) ? "positive"
+                                                     : concat("in ", range.exclude_min ? "(" : "[", range.min,
+                                                              ", ", range.max, range.exclude_max ? ")" : "]");
+  MH_CHECK(range.holds(value) && std::isfinite(value), ValueError, "config: ", field, " must be ", expected,
+           ", got ", value);
 }
 
-inline void check_positive_number(const char* field, double value) {
-  MH_CHECK(value > 0 && std::isfinite(value), ValueError, "config: ", field, " must be positive, got ",
-           value);
+/// Throws ValueError for the first field outside its range in the table; `derived` may be 0 besides.
+template <class Config>
+void check_ranges(const Config& config, std::initializer_list<int64_t Config::*> derived) {
+  for (const ConfigField<Config>& field : config_fields<Config>()) {
+    if (const auto* count = std::get_if<int64_t Config::*>(&field.member)) {
+      const bool open = config.**count == 0 && std::ranges::count(derived, *count) > 0;
+      if (!open) check_range(field.name, config.**count, field.range.integer);
+    } else if (const auto* number = std::get_if<double Config::*>(&field.member)) {
+      check_range(field.name, config.**number, field.range.number);
+    }
+  }
 }
 
 /// Throws ValueError for an impossible number of weights, before allocation.

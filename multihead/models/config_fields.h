@@ -15,7 +15,7 @@ namespace multihead::models {
 inline constexpr io::IntegerRange kSize = {.min = 1, .max = int64_t{1} << 31};
 inline constexpr io::IntegerRange kSizeOrNone = {.min = 0, .max = int64_t{1} << 31};
 inline constexpr io::IntegerRange kLayers = {.min = 1, .max = 1 << 16};
-inline constexpr io::NumberRange kProbability = {.min = 0, .max = 1};
+inline constexpr io::NumberRange kProbability = {.min = 0, .max = 1, .exclude_max = true};
 inline constexpr io::NumberRange kPositive = {.min = 0, .exclude_min = true};
 
 /// Where config.json has a field.
@@ -25,7 +25,7 @@ enum class Stored {
   training,  ///< among those that only training needs, under "multihead" whatever the family
 };
 
-/// Of a number in config.json.
+/// Of a number, in config.json and in resolved().
 struct FieldRange {
   FieldRange() = default;
   FieldRange(io::IntegerRange range) : integer(range) {}
@@ -43,6 +43,9 @@ struct ConfigField {
   ConfigField(const char* name, Member member, Stored stored = Stored::always,
               FieldRange range = FieldRange(), const char* flag = nullptr, const char* help = nullptr)
       : name(name), member(member), stored(stored), range(range), flag(flag), help(help) {}
+
+  ConfigField(const char* name, Member member, Stored stored, const char* flag, const char* help)
+      : ConfigField(name, member, stored, FieldRange(), flag, help) {}
 
   const char* name;  ///< in Python and in our own config.json
   Member member;

@@ -43,117 +43,80 @@ std::vector<int32_t> tokens_of(const Reader& r, const std::string& key, const Js
   return tokens;
 }
 
-const Json* given(Reader& r, const std::string& key) {
-  const Json* json = r.find(key);
-  return json == nullptr || json->is_null() ? nullptr : json;
+// A key that is missing or null says nothing; `read` gets the value of any other.
+R::Key given(const std::string& name, void (*read)(Reader&, const std::string& key, const Json&, C&)) {
+  return {name, [=](Reader& r, const std::string& key, C& c) {
+            if (const Json* json = r.find(key); json != nullptr && !json->is_null()) read(r, key, *json, c);
+          }};
 }
 
-void read_end(Reader& r, const std::string& key, C& c) {
-  if (const Json* json = given(r, key)) c.eos_token_ids = tokens_of(r, key, *json);
+void read_end(Reader& r, const std::string& key, const Json& json, C& c) {
+  c.eos_token_ids = tokens_of(r, key, json);
 }
 
-void read_forced_end(Reader& r, const std::string& key, C& c) {
-  const Json* json = given(r, key);
-  if (json == nullptr) return;
-  const std::vector<int32_t> tokens = tokens_of(r, key, *json);
+void read_forced_end(Reader& r, const std::string& key, const Json& json, C& c) {
+  const std::vector<int32_t> tokens = tokens_of(r, key, json);
   if (tokens.size() != 1) r.fail(key, "must be one token id");
   c.forced_eos_token_id = tokens[0];
 }
 
-void read_bad_words(Reader& r, const std::string& key, C& c) {
-  const Json* json = given(r, key);
-  if (json == nullptr) return;
-  if (!json->is_array()) r.fail(key, "must be an array of arrays of token ids");
-  for (const Json& word : json->items()) {
+void read_bad_words(Reader& r, const std::string& key, const Json& json, C& c) {
+  if (!json.is_array()) r.fail(key, "must be an array of arrays of token ids");
+  for (const Json& word : json.items()) {
     if (!word.is_array() || word.size() == 0) r.fail(key, "must be an array of arrays of token ids");
     c.bad_words_ids.push_back(tokens_of(r, key, word));
   }
 }
 
-void read_suppressed(Reader& r, const std::string& key, C& c) {
-  const Json* json = given(r, key);
-  if (json == nullptr) return;
-  for (const int32_t token : tokens_of(r, key, *json)) c.bad_words_ids.push_back({token});
+void read_suppressed(Reader& r, const std::string& key, const Json& json, C& c) {
+  for (const int32_t token : tokens_of(r, key, json)) c.bad_words_ids.push_back({token});
 }
 
-void read_sampling(Reader& r, const std::string& key, C& c) {
-  if (r.has(key)) c.do_sample = r.boolean(key);
-}
+void read_sampling(Reader& r, const std::string& key, const Json&, C& c) { c.do_sample = r.boolean(key); }
 
-void read_renormalize(Reader& r, const std::string& key, C& c) {
-  c.renormalize_logits = r.boolean_or(key, false);
+void read_renormalize(Reader& r, const std::string& key, const Json&, C& c) {
+  c.renormalize_logits = r.boolean(key);
 }
 
 // true ends a search as soon as num_beams hypotheses have ended, "never" when none can overtake at any
 // length; ours, as theirs with false, when none can at this length.
-void read_early_stopping(Reader& r, const std::string& key, C& c) {
-  const Json* json = given(r, key);
-  if (json != nullptr) c.early_stopping = *json == Json("never") || r.boolean(key);
+void read_early_stopping(Reader& r, const std::string& key, const Json& json, C& c) {
+  c.early_stopping = json == Json("never") || r.boolean(key);
 }
 
 ConfigKeys<C> make_keys() {
-  ConfigKeys<C> rows = {{"do_sample", read_sampling},
-                        number("temperature", &C::temperature),
-                        count("top_k", &C::top_k),
-                        number("top_p", &C::top_p),
-                        number("min_p", &C::min_p),
-                        number("repetition_penalty", &C::repetition_penalty),
-                        number("length_penalty", &C::length_penalty),
-                        count("num_beams", &C::num_beams),
-                        count("no_repeat_ngram_size", &C::no_repeat_ngram_size),
-                        count("min_length", &C::min_length),
-                        count("max_length", &C::max_length),
-                        count("min_new_tokens", &C::min_new_tokens),
-                        count("max_new_tokens", &C::max_new_tokens),
-                        count("decoder_start_token_id", &C::decoder_start_token_id),
-                        {"eos_token_id", read_end},
-                        {"forced_eos_token_id", read_forced_end},
-                        {"bad_words_ids", read_bad_words},
-                        {"suppress_tokens", read_suppressed},
-                        {"early_stopping", read_early_stopping},
-                        {"renormalize_logits", read_renormalize},
-                        // Known, and not to be had here.
-                        R::only("begin_suppress_tokens", Json::array()),
-                        R::only("typical_p", 1),
-                        R::only("epsilon_cutoff", 0),
-                        R::only("eta_cutoff", 0),
-                        R::only("encoder_repetition_penalty", 1),
-                        R::only("encoder_no_repeat_ngram_size", 0),
-                        R::only("guidance_scale", 1),
-                        R::only("diversity_penalty", 0),
-                        R::only("num_beam_groups", 1),
-                        R::only("penalty_alpha", 0),
-                        R::only("token_healing", false)};
-  // What is returned, how it is computed, and where it came from.
-  for (const char* name : {"bos_token_id",
-                           "pad_token_id",  // read with the model or the tokenizer
-                           "num_return_sequences",
-                           "output_scores",
-                           "output_logits",
-                           "return_dict_in_generate",
-                           "return_legacy_cache",
-                           "remove_invalid_values",
-                           "cache_implementation",
-                           "cache_config",
-                           "max_cache_len",
-                           "low_memory",
-                           "prefill_chunk_size",
-                           "compile_config",
-                           "disable_compile",
-                           "continuous_batching_config",
-                           "max_time",
-                           "use_mtp",
-                           "is_assistant",
-                           "num_assistant_tokens",
-                           "num_assistant_tokens_schedule",
-                           "assistant_confidence_threshold",
-                           "assistant_early_exit",
-                           "assistant_lookbehind",
-                           "target_lookbehind",
-                           "prompt_lookup_num_tokens",
-                           "max_matching_ngram_size",
-                           "speculation_type",
-                           "_from_model_config"}) {
+  ConfigKeys<C> rows = {
+      given("do_sample", read_sampling), number("temperature", &C::temperature), count("top_k", &C::top_k),
+      number("top_p", &C::top_p), number("min_p", &C::min_p),
+      number("repetition_penalty", &C::repetition_penalty), number("length_penalty", &C::length_penalty),
+      count("num_beams", &C::num_beams), count("no_repeat_ngram_size", &C::no_repeat_ngram_size),
+      count("min_length", &C::min_length), count("max_length", &C::max_length),
+      count("min_new_tokens", &C::min_new_tokens), count("max_new_tokens", &C::max_new_tokens),
+      count("decoder_start_token_id", &C::decoder_start_token_id), given("eos_token_id", read_end),
+      given("forced_eos_token_id", read_forced_end), given("bad_words_ids", read_bad_words),
+      given("suppress_tokens", read_suppressed), given("early_stopping", read_early_stopping),
+      given("renormalize_logits", read_renormalize),
+      // Known, and not to be had here.
+      R::only("begin_suppress_tokens", Json::array()), R::only("typical_p", 1), R::only("epsilon_cutoff", 0),
+      R::only("eta_cutoff", 0), R::only("encoder_repetition_penalty", 1),
+      R::only("encoder_no_repeat_ngram_size", 0), R::only("guidance_scale", 1),
+      R::only("diversity_penalty", 0), R::only("num_beam_groups", 1), R::only("penalty_alpha", 0),
+      R::only("token_healing", false)};
+  for (const char* name :
+       {// read with the model or the tokenizer
+        "bos_token_id", "pad_token_id",
+        // what is returned
+        "num_return_sequences", "output_scores", "output_logits", "return_dict_in_generate",
+        "return_legacy_cache",
+        // how it is computed
+        "remove_invalid_values", "cache_implementation", "cache_config", "max_cache_len", "low_memory",
+        "prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config", "max_time",
+        // guessing ahead
+        "use_mtp", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+        "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
+        "prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type",
+        // where it came from
+        "_from_model_config"}) {
     rows.push_back({name});
   }
   for (const char* name :

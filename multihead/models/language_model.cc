@@ -7,7 +7,6 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
-#include "multihead/models/config_fields.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -63,32 +62,23 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"head_dim", &C::head_dim, always, kSize, "head-dim", "head dimension (0: width / heads)"},
       {"embed_dim", &C::embed_dim, always, kSize, "width", "embedding dimension"},
       {"ffn_dim", &C::ffn_dim, always, kSize, "ff", "hidden size of the feed-forward layers (0: 4 x width)"},
-      {"positions", &C::positions, always, {}, "positions", "positional encoding"},
+      {"positions", &C::positions, always, "positions", "positional encoding"},
       {"rotary_base", &C::rotary_base, later, kPositive, "rotary-base", "base of rotary embeddings"},
       {"rotary_fraction", &C::rotary_fraction, later, io::NumberRange{0, 1, true}},
       {"rotary_layout", &C::rotary_layout, later},
-      {"norm", &C::norm, always, {}, "norm", "normalisation"},
+      {"norm", &C::norm, always, "norm", "normalisation"},
       {"norm_eps", &C::norm_eps, always, kPositive},
-      {"norm_first", &C::norm_first, always, {}, "norm-first", "normalise before each sub-layer (pre-norm)"},
-      {"final_norm", &C::final_norm, always, {}, "final-norm", "final normalisation after the last layer"},
-      {"activation", &C::activation, later, {}, "activation", "activation of the feed-forward layers"},
-      {"gated", &C::gated, always, {}, "gated", "gated feed-forward layers (as in Llama)"},
-      {"attention_bias", &C::attention_bias, always, {}, "attention-bias", "query, key and value biases"},
-      {"qk_norm", &C::qk_norm, later, {}, "qk-norm", "normalise queries and keys per head (as in Qwen 3)"},
-      {"out_bias", &C::out_bias, always, {}, "out-bias", "bias of the attention output projection"},
-      {"ffn_bias", &C::ffn_bias, always, {}, "ff-bias", "biases of the feed-forward layers"},
-      {"head_bias", &C::head_bias, always, {}, "head-bias", "bias of the output layer"},
-      {"tie_embeddings",
-       &C::tie_embeddings,
-       always,
-       {},
-       "tie-embeddings",
-       "share input and output embeddings"},
-      {"scale_embeddings",
-       &C::scale_embeddings,
-       always,
-       {},
-       "scale-embeddings",
+      {"norm_first", &C::norm_first, always, "norm-first", "normalise before each sub-layer (pre-norm)"},
+      {"final_norm", &C::final_norm, always, "final-norm", "final normalisation after the last layer"},
+      {"activation", &C::activation, later, "activation", "activation of the feed-forward layers"},
+      {"gated", &C::gated, always, "gated", "gated feed-forward layers (as in Llama)"},
+      {"attention_bias", &C::attention_bias, always, "attention-bias", "query, key and value biases"},
+      {"qk_norm", &C::qk_norm, later, "qk-norm", "normalise queries and keys per head (as in Qwen 3)"},
+      {"out_bias", &C::out_bias, always, "out-bias", "bias of the attention output projection"},
+      {"ffn_bias", &C::ffn_bias, always, "ff-bias", "biases of the feed-forward layers"},
+      {"head_bias", &C::head_bias, always, "head-bias", "bias of the output layer"},
+      {"tie_embeddings", &C::tie_embeddings, always, "tie-embeddings", "share input and output embeddings"},
+      {"scale_embeddings", &C::scale_embeddings, always, "scale-embeddings",
        "multiply embeddings by sqrt(width)"},
       {"dropout_p", &C::dropout_p, training, kProbability, "dropout",
        "dropout on embeddings and sub-layer outputs"},
@@ -97,45 +87,25 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"ffn_dropout_p", &C::ffn_dropout_p, training, kProbability, "ff-dropout",
        "dropout inside the feed-forward layers"},
       {"init_std", &C::init_std, later, kPositive, "init-std", "standard deviation of initial weights"},
-      {"scaled_residual_init",
-       &C::scaled_residual_init,
-       training,
-       {},
-       "scaled-residual-init",
+      {"scaled_residual_init", &C::scaled_residual_init, training, "scaled-residual-init",
        "scale initial weights of residual projections by depth (GPT-2)"},
-      {"default_linear_init",
-       &C::default_linear_init,
-       training,
-       {},
-       "default-linear-init",
+      {"default_linear_init", &C::default_linear_init, training, "default-linear-init",
        "PyTorch's uniform initialisation"}};
   return fields;
 }
 
 LanguageModelConfig resolved(LanguageModelConfig c) {
-  check_count("vocab_size", c.vocab_size);
-  check_count("context", c.context);
-  MH_CHECK(c.window >= 0, ValueError, "config: window must not be negative, got ", c.window);
-  check_count("num_layers", c.num_layers);
-  check_count("num_heads", c.num_heads);
-  check_count("embed_dim", c.embed_dim);
+  using C = LanguageModelConfig;
+  check_ranges(c, {&C::num_kv_heads, &C::head_dim, &C::ffn_dim});
   MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
            " is not divisible by num_heads ", c.num_heads, "; choose other sizes or give head_dim");
   if (c.head_dim == 0) c.head_dim = c.embed_dim / c.num_heads;
   if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
-  check_count("head_dim", c.head_dim);
-  check_count("num_kv_heads", c.num_kv_heads);
-  check_count("ffn_dim", c.ffn_dim);
   MH_CHECK(c.num_heads % c.num_kv_heads == 0, ValueError, "config: num_heads ", c.num_heads,
            " is not a multiple of num_kv_heads ", c.num_kv_heads);
-  check_probability("dropout_p", c.dropout_p);
-  check_probability("attention_dropout_p", c.attention_dropout_p);
-  check_probability("ffn_dropout_p", c.ffn_dropout_p);
-  check_positive_number("norm_eps", c.norm_eps);
-  check_positive_number("init_std", c.init_std);
   if (c.positions == Positions::rotary) {
-    MH_CHECK(c.rotary_fraction > 0 && c.rotary_fraction <= 1 && rotary_dim(c) >= 2, ValueError,
+    MH_CHECK(rotary_dim(c) >= 2, ValueError,
              "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
              c.rotary_fraction);
     rotary_frequencies(2, c.rotary_base, c.rotary_scaling);  // throws where they make no sense

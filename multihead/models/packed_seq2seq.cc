@@ -19,22 +19,18 @@ const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>(
 
 }  // namespace
 
-// --- PackedState
-// -----------------------------------------------------------------------------------------------
-
 void PackedState::select(std::span<const int64_t> parents) {
   const Busy busy(in_use_, "select");
   for (const int64_t parent : parents) {
     MH_CHECK(parent >= 0 && parent < rows(), ValueError, "select: row ", parent, " of ", rows());
   }
-  std::vector<std::vector<Token>> history;
-  std::vector<int64_t> source;
-  for (const int64_t parent : parents) {
-    history.push_back(history_[static_cast<size_t>(parent)]);
-    source.push_back(source_[static_cast<size_t>(parent)]);
-  }
-  history_ = std::move(history);
-  source_ = std::move(source);
+  const auto of_parents = [&](const auto& rows) {
+    std::remove_cvref_t<decltype(rows)> chosen;
+    for (const int64_t parent : parents) chosen.push_back(rows[static_cast<size_t>(parent)]);
+    return chosen;
+  };
+  history_ = of_parents(history_);
+  source_ = of_parents(source_);
 }
 
 size_t PackedState::bytes() const {
@@ -42,9 +38,6 @@ size_t PackedState::bytes() const {
   for (const Tensor& step : steps_) total += step.bytes();
   return total;
 }
-
-// --- PackedSeq2Seq
-// ---------------------------------------------------------------------------------------------
 
 // The stream x of a call and what its sub-layers need on the way.
 struct PackedSeq2Seq::Rows {
@@ -116,9 +109,8 @@ Tensor PackedSeq2Seq::interleave_columns(const Tensor& weight) const {
 PackedSeq2Seq::Layer PackedSeq2Seq::layer_of(const nn::TransformerLayer& from, bool decodes) const {
   const int64_t e = config_.embed_dim;
   const auto in_of = [&](const nn::MultiHeadAttention& attention, int64_t end) {
-    const Tensor &weight = attention.in_proj_weight, &bias = attention.in_proj_bias;
-    if (!decodes) return PackedLinear(weight, bias, 0, end, weight_dtype_);
-    return PackedLinear(interleave(weight), bias.defined() ? interleave(bias) : bias, 0, end, weight_dtype_);
+    const auto rows = [&](const Tensor& x) { return decodes && x.defined() ? interleave(x) : x; };
+    return PackedLinear(rows(attention.in_proj_weight), rows(attention.in_proj_bias), 0, end, weight_dtype_);
   };
   const auto out_of = [&](const nn::MultiHeadAttention& attention) {
     const Tensor& weight = attention.out_proj.weight;

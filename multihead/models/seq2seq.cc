@@ -5,7 +5,6 @@
 
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
-#include "multihead/models/config_fields.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -72,27 +71,19 @@ const std::vector<ConfigField<Seq2SeqConfig>>& config_fields() {
       {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
       {"embed_dim", &C::embed_dim, always, kSize, "width", "embedding dimension"},
       {"ffn_dim", &C::ffn_dim, always, kSize, "ff", "hidden size of the feed-forward layers (0: 4 x width)"},
-      {"positions", &C::positions, always, {}, "positions", "positional encoding: learned or sinusoidal"},
+      {"positions", &C::positions, always, "positions", "positional encoding: learned or sinusoidal"},
       {"sinusoid_layout", &C::sinusoid_layout},
-      {"norm", &C::norm, always, {}, "norm", "normalisation"},
+      {"norm", &C::norm, always, "norm", "normalisation"},
       {"norm_eps", &C::norm_eps, always, kPositive},
-      {"norm_first", &C::norm_first, always, {}, "norm-first", "normalise before each sub-layer (pre-norm)"},
-      {"final_norm", &C::final_norm, always, {}, "final-norm", "final normalisation after the last layers"},
-      {"activation", &C::activation, later, {}, "activation", "activation of the feed-forward layers"},
-      {"bias", &C::bias, always, {}, "bias", "biases of the projections"},
-      {"output_bias", &C::output_bias, always, {}, "output-bias", "bias of the output layer"},
+      {"norm_first", &C::norm_first, always, "norm-first", "normalise before each sub-layer (pre-norm)"},
+      {"final_norm", &C::final_norm, always, "final-norm", "final normalisation after the last layers"},
+      {"activation", &C::activation, later, "activation", "activation of the feed-forward layers"},
+      {"bias", &C::bias, always, "bias", "biases of the projections"},
+      {"output_bias", &C::output_bias, always, "output-bias", "bias of the output layer"},
       {"share_embeddings", &C::share_embeddings},
-      {"tie_output",
-       &C::tie_output,
-       always,
-       {},
-       "tie-output",
+      {"tie_output", &C::tie_output, always, "tie-output",
        "share the target embedding with the output layer"},
-      {"scale_embeddings",
-       &C::scale_embeddings,
-       always,
-       {},
-       "scale-embeddings",
+      {"scale_embeddings", &C::scale_embeddings, always, "scale-embeddings",
        "multiply embeddings by sqrt(width)"},
       {"dropout_p", &C::dropout_p, later, kProbability, "dropout",
        "dropout on embeddings and sub-layer outputs"},
@@ -108,16 +99,10 @@ const std::vector<ConfigField<Seq2SeqConfig>>& config_fields() {
 }
 
 Seq2SeqConfig resolved(Seq2SeqConfig c) {
+  using C = Seq2SeqConfig;
+  check_ranges(c, {&C::target_vocab_size, &C::ffn_dim});
   if (c.target_vocab_size == 0) c.target_vocab_size = c.source_vocab_size;
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
-  check_count("source_vocab_size", c.source_vocab_size);
-  check_count("target_vocab_size", c.target_vocab_size);
-  check_count("max_positions", c.max_positions);
-  check_count("encoder_layers", c.encoder_layers);
-  check_count("decoder_layers", c.decoder_layers);
-  check_count("num_heads", c.num_heads);
-  check_count("embed_dim", c.embed_dim);
-  check_count("ffn_dim", c.ffn_dim);
   MH_CHECK(c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
            " is not divisible by num_heads ", c.num_heads);
   MH_CHECK(!c.share_embeddings || c.source_vocab_size == c.target_vocab_size, ValueError,
@@ -125,11 +110,6 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
            c.target_vocab_size);
   MH_CHECK(c.positions == Positions::sinusoidal || c.positions == Positions::learned, ValueError,
            "config: positions must be sinusoidal or learned");
-  check_probability("dropout_p", c.dropout_p);
-  check_probability("attention_dropout_p", c.attention_dropout_p);
-  check_probability("ffn_dropout_p", c.ffn_dropout_p);
-  check_positive_number("norm_eps", c.norm_eps);
-  check_positive_number("init_std", c.init_std);
   MH_CHECK(c.pad_id >= 0 && c.pad_id < c.source_vocab_size && c.pad_id < c.target_vocab_size, ValueError,
            "config: pad_id ", c.pad_id, " is outside the vocabulary");
   for (const auto& [field, id] : {std::pair{"eos_id", c.eos_id}, {"decoder_start_id", c.decoder_start_id}}) {

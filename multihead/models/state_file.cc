@@ -91,14 +91,15 @@ struct Expected {
   std::string weights;
 };
 
-Expected expected_of(const nn::MultiHeadAttention& attention, const Tensor& weight, size_t layers,
-                     bool cross) {
-  const nn::MultiHeadAttentionOptions& o = attention.options();
-  Expected e;
-  e.layers = layers, e.cross = cross ? layers : 0;
-  e.heads = o.num_kv_heads, e.key_dim = o.head_dim, e.value_dim = o.value_head_dim;
-  e.dtype = weight.dtype();
-  return e;
+template <class Model, class Layer>
+Expected expected_of(const Model& model, const std::vector<Layer>& layers) {
+  const nn::MultiHeadAttentionOptions& o = layers.front().self_attn.options();
+  return {.layers = layers.size(),
+          .heads = o.num_kv_heads,
+          .key_dim = o.head_dim,
+          .value_dim = o.value_head_dim,
+          .dtype = layers.front().norm1.weight.dtype(),
+          .weights = fingerprint_of(model)};
 }
 
 class Reader {
@@ -254,19 +255,14 @@ void save_state(const std::string& path, const DecodeState& state, const Seq2Seq
 }
 
 DecodeState load_state(const std::string& path, const LanguageModel& model, int64_t capacity) {
-  const auto& layer = model.layers.front();
-  Expected e = expected_of(layer.self_attn, layer.norm1.weight, model.layers.size(), false);
-  e.window = model.config().window;
-  e.longest = model.longest();
-  e.weights = fingerprint_of(model);
+  Expected e = expected_of(model, model.layers);
+  e.window = model.config().window, e.longest = model.longest();
   return load(path, e, capacity);
 }
 
 DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity) {
-  const auto& layers = model.transformer.decoder.layers;
-  Expected e = expected_of(layers.front().self_attn, layers.front().norm1.weight, layers.size(), true);
-  e.longest = model.config().max_positions;
-  e.weights = fingerprint_of(model);
+  Expected e = expected_of(model, model.transformer.decoder.layers);
+  e.cross = e.layers, e.longest = model.config().max_positions;
   return load(path, e, capacity);
 }
 

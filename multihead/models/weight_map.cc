@@ -8,6 +8,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
+#include "multihead/io/names-inl.h"
 
 namespace multihead::models {
 namespace {
@@ -49,12 +50,6 @@ std::string found_name(const io::SafetensorsFile& file, const std::string& name,
   if (prefix.empty()) return {};
   const std::string other = name.starts_with(prefix) ? name.substr(prefix.size()) : prefix + name;
   return file.contains(other) ? other : std::string();
-}
-
-std::string shape_text(const std::vector<int64_t>& sizes) {
-  std::string text = "[";
-  for (size_t i = 0; i < sizes.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
-  return text + "]";
 }
 
 }  // namespace
@@ -164,7 +159,7 @@ Matched match(const std::vector<nn::NamedTensor>& parameters, const WeightMap& m
     used.insert(found);
     const std::vector<int64_t>& stored = file.info(found).shape;
     if (!std::equal(stored.begin(), stored.end(), view.shape().begin(), view.shape().end())) {
-      problems += concat("\n  ", found, ": expected ", view.shape(), ", got ", shape_text(stored));
+      problems += concat("\n  ", found, ": expected ", view.shape(), ", got ", io::shape_text(stored));
     }
     matched.plan.emplace_back(found, view);
   });
