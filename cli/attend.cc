@@ -228,17 +228,14 @@ class Attend : public Verb {
     Json views = Json::array();
     for (const AttentionView& view : page.views) {
       views.push_back(Json::object({{"name", view.name},
-                                    {"layers", static_cast<int64_t>(view.layers.size())},
-                                    {"heads", static_cast<int64_t>(view.heads.size())},
-                                    {"queries", static_cast<int64_t>(view.queries.size())},
-                                    {"keys", static_cast<int64_t>(view.keys.size())}}));
+                                    {"layers", view.layers.size()},
+                                    {"heads", view.heads.size()},
+                                    {"queries", view.queries.size()},
+                                    {"keys", view.keys.size()}}));
     }
     if (common.json) {
-      fmt::print("{}\n", Json::object({{"out", io::path_to_json(out_)},
-                                       {"bytes", static_cast<int64_t>(bytes)},
-                                       {"bits", static_cast<int64_t>(page.bits)},
-                                       {"views", views}})
-                             .dump(2));
+      put_json(Json::object(
+          {{"out", io::path_to_json(out_)}, {"bytes", bytes}, {"bits", page.bits}, {"views", views}}));
     } else {
       fmt::print("{}: {} KiB{}\n", printable(out_), (bytes + 1023) / 1024,
                  page.bits == 16 ? "" : "; weights in 8 bits, off by up to 0.004: there are many");

@@ -73,15 +73,9 @@ std::string weights(const AttentionView& view, int bits) {
   return out;
 }
 
-Json array_of(const std::vector<std::string>& texts) {
+Json texts_of(const std::vector<std::string>& texts) {
   Json array = Json::array();
   for (const std::string& text : texts) array.push_back(valid_utf8(text));
-  return array;
-}
-
-Json array_of(const std::vector<int64_t>& numbers) {
-  Json array = Json::array();
-  for (const int64_t number : numbers) array.push_back(number);
   return array;
 }
 
@@ -111,13 +105,13 @@ std::string to_html(const AttentionPage& page) {
     data += concat("<script type=\"text/plain\" id=\"w", views.size(), "\">", weights(view, page.bits),
                    "</script>\n");
     views.push_back(Json::object({{"name", view.name},
-                                  {"queries", array_of(view.queries)},
-                                  {"keys", array_of(view.keys)},
+                                  {"queries", texts_of(view.queries)},
+                                  {"keys", texts_of(view.keys)},
                                   {"causal", view.causal},
-                                  {"bits", static_cast<int64_t>(page.bits)},
-                                  {"layers", array_of(view.layers)},
-                                  {"heads", array_of(view.heads)},
-                                  {"of", array_of(std::vector{view.all_layers, view.all_heads})}}));
+                                  {"bits", page.bits},
+                                  {"layers", std::vector<Json>(view.layers.begin(), view.layers.end())},
+                                  {"heads", std::vector<Json>(view.heads.begin(), view.heads.end())},
+                                  {"of", std::vector<Json>{view.all_layers, view.all_heads}}}));
   }
   std::string html(kTemplate);
   replace(html, "@DATA@",

@@ -35,7 +35,7 @@ class Check : public Verb {
       checks.push_back(Json::object(
           {{"name", r.name}, {"passed", r.passed}, {"detail", r.detail}, {"seconds", r.seconds}}));
     }
-    if (common.json) fmt::print("{}\n", Json::object({{"passed", all}, {"checks", checks}}).dump(2));
+    if (common.json) put_json(Json::object({{"passed", all}, {"checks", checks}}));
     if (all) return kDone;
     check_weights(folder_, "the checks cannot pass");
     return kFailed;

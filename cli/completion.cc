@@ -1,6 +1,8 @@
 // multihead completion: shell completion of verbs, flags and their values.
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "cli/parser.h"
 
 namespace multihead::cli {
@@ -21,18 +23,14 @@ void for_each_verb(F&& f) {
 bool is_path(const Flag& flag) { return flag.value == "FILE" || flag.value == "DIR" || flag.value == "PATH"; }
 
 std::string first_words(const std::string& prefix) {
-  std::string words;
-  std::string last;
-  for_each_verb([&](const Verb& verb, const Flags&) {
-    const std::string name = verb.name;
-    const size_t space = name.find(' ');
-    std::string word;
-    if (prefix.empty()) word = name.substr(0, space);
-    if (!prefix.empty() && name.starts_with(prefix + " ")) word = name.substr(prefix.size() + 1);
-    if (!word.empty() && word != last) words += (words.empty() ? "" : " ") + word;
-    if (!word.empty()) last = word;
-  });
-  return words;
+  std::vector<std::string> words;
+  for (const auto& verb : make_verbs()) {
+    const std::string& name = verb->name;
+    if (!prefix.empty() && !name.starts_with(prefix + " ")) continue;
+    const std::string word = prefix.empty() ? name.substr(0, name.find(' ')) : name.substr(prefix.size() + 1);
+    if (words.empty() || words.back() != word) words.push_back(word);
+  }
+  return fmt::to_string(fmt::join(words, " "));
 }
 
 std::string bash() {
@@ -114,12 +112,9 @@ std::string fish() {
   }
   for_each_verb([&](const Verb& verb, const Flags& flags) {
     std::string condition;
-    std::string name = verb.name;
-    for (size_t at = 0; at < name.size();) {
-      const size_t end = std::min(name.find(' ', at), name.size());
-      condition += (condition.empty() ? "" : "; and ") +
-                   fmt::format("__fish_seen_subcommand_from {}", name.substr(at, end - at));
-      at = end + 1;
+    std::istringstream words(verb.name);
+    for (std::string word; words >> word;) {
+      condition += (condition.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + word);
     }
     for (const Flag& flag : flags.list()) {
       if (flag.positional) continue;

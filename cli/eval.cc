@@ -84,7 +84,7 @@ void print_json(const Scores& scores, const std::vector<std::string>& references
   Json json = Json::object({{"loss", number_or_null(scores.loss.loss())},
                             {"perplexity", number_or_null(std::exp(scores.loss.loss()))},
                             {"tokens", scores.loss.tokens},
-                            {"pairs", static_cast<int64_t>(references.size())}});
+                            {"pairs", references.size()}});
   if (options.bleu) {
     json["bleu"] = text::bleu(scores.translations, references).score;
     json["bleu_signature"] = text::bleu_signature();
@@ -93,7 +93,7 @@ void print_json(const Scores& scores, const std::vector<std::string>& references
     json["chrf"] = text::chrf(scores.translations, references);
     json["chrf_signature"] = text::chrf_signature();
   }
-  fmt::print("{}\n", json.dump(2));
+  put_json(json);
 }
 
 class Eval : public Verb {
@@ -145,14 +145,13 @@ class Eval : public Verb {
         train::evaluate(loaded.model, std::span<const int32_t>(tokens), options_, &loaded.tokenizer);
     check_number(folder_, "the loss", result.loss());
     if (common.json) {
-      fmt::print("{}\n", Json::object({{"loss", number_or_null(result.loss())},
-                                       {"perplexity", number_or_null(result.perplexity())},
-                                       {"nats_per_character", number_or_null(result.nats_per_character())},
-                                       {"bits_per_byte", number_or_null(result.bits_per_byte())},
-                                       {"tokens", result.tokens},
-                                       {"characters", result.characters},
-                                       {"bytes", result.bytes}})
-                             .dump(2));
+      put_json(Json::object({{"loss", number_or_null(result.loss())},
+                             {"perplexity", number_or_null(result.perplexity())},
+                             {"nats_per_character", number_or_null(result.nats_per_character())},
+                             {"bits_per_byte", number_or_null(result.bits_per_byte())},
+                             {"tokens", result.tokens},
+                             {"characters", result.characters},
+                             {"bytes", result.bytes}}));
       return kDone;
     }
     fmt::print("loss                {:.4f} nats per token\nperplexity          {:.3f}\n", result.loss(),

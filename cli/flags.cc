@@ -1,3 +1,7 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "cli/verb.h"
 #include "multihead/core/json.h"
 
@@ -24,14 +28,14 @@ void Flags::text(const char* name, const char* value, std::string& target, const
        }});
 }
 
-void Flags::integer(const char* name, int64_t& target, const char* help, IntegerRange range) {
-  add({.name = name,
-       .value = "N",
-       .help = help,
-       .initial = std::to_string(target),
-       .set = [&target, name, range](std::string_view v) {
-         target = in_range(name, train::parse_integer(concat("--", name), v), range, false);
-       }});
+Flag& Flags::integer(const char* name, int64_t& target, const char* help, IntegerRange range) {
+  return add({.name = name,
+              .value = "N",
+              .help = help,
+              .initial = std::to_string(target),
+              .set = [&target, name, range](std::string_view v) {
+                target = in_range(name, train::parse_integer(concat("--", name), v), range, false);
+              }});
 }
 
 void Flags::number(const char* name, double& target, const char* help, NumberRange range) {
@@ -55,15 +59,10 @@ void Flags::flag(const char* name, bool& target, const char* help) {
 
 void Flags::choice(const char* name, std::string& target, std::vector<std::string> names, const char* help) {
   auto set = [&target, name, names](std::string_view v) {
-    for (const std::string& allowed : names) {
-      if (allowed == v) {
-        target = v;
-        return;
-      }
+    if (std::find(names.begin(), names.end(), v) == names.end()) {
+      throw UsageError(fmt::format("--{} must be one of {}; got {}", name, fmt::join(names, ", "), quote(v)));
     }
-    std::string all;
-    for (const std::string& allowed : names) all += (all.empty() ? "" : ", ") + allowed;
-    throw UsageError(concat("--", name, " must be one of ", all, "; got ", quote(v)));
+    target = v;
   };
   add({.name = name,
        .value = "NAME",

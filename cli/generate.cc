@@ -121,12 +121,10 @@ class Generate : public Verb {
       count += n;
       samples.push_back(Json::object({{"text", valid_utf8(texts[i])}, {"tokens", n}}));
     }
-    fmt::print("{}\n",
-               Json::object({{"prompt", valid_utf8(prompt)},
-                             {"samples", samples},
-                             {"seed", seed_},
-                             {"tokens_per_second", static_cast<double>(count) / std::max(seconds, 1e-9)}})
-                   .dump(2));
+    put_json(Json::object({{"prompt", valid_utf8(prompt)},
+                           {"samples", samples},
+                           {"seed", seed_},
+                           {"tokens_per_second", static_cast<double>(count) / std::max(seconds, 1e-9)}}));
   }
 
   std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32";

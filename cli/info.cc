@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "cli/model_dir.h"
+#include "cli/streams.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/nn/module.h"
@@ -64,7 +65,13 @@ class Info : public Verb {
 
   static void print_json(const Facts& facts, const io::SafetensorsFile& file) {
     Json tensors = Json::array();
-    for (const std::string& name : file.names()) tensors.push_back(tensor_json(file, name));
+    for (const std::string& name : file.names()) {
+      const io::TensorInfo& info = file.info(name);
+      tensors.push_back(Json::object({{"name", name},
+                                      {"dtype", info.dtype_name},
+                                      {"shape", std::vector<Json>(info.shape.begin(), info.shape.end())},
+                                      {"parameters", info.numel()}}));
+    }
     Json json = Json::object({{"config", facts.config},
                               {"parameters", facts.parameters},
                               {"weight_bytes", facts.parameters * 4},
@@ -73,10 +80,10 @@ class Info : public Verb {
     for (const auto& [name, tokenizer] : facts.tokenizers) {
       std::string key = name;
       std::replace(key.begin(), key.end(), ' ', '_');
-      json[key] = tokenizer_json(tokenizer);
+      json[key] = Json::object({{"kind", kind(tokenizer)}, {"vocab_size", tokenizer.vocab_size()}});
     }
     json["tensors"] = tensors;
-    fmt::print("{}\n", json.dump(2));
+    put_json(json);
   }
 
   static void print_text(const Facts& facts, const io::SafetensorsFile& file) {
@@ -84,7 +91,11 @@ class Info : public Verb {
     for (const JsonMember& member : facts.config.members())
       fmt::print("  {:<28} {}\n", printable(member.key), member.value.dump());
     fmt::print("\ntensors\n");
-    for (const std::string& name : file.names()) print_tensor(file, name);
+    for (const std::string& name : file.names()) {
+      const io::TensorInfo& info = file.info(name);
+      fmt::print("  {:<44} {:<5} {:>12}  [{}]\n", printable(name), printable(info.dtype_name), info.numel(),
+                 fmt::join(info.shape, ", "));
+    }
     fmt::print("\n{} parameters; f32 weights {}, training with Adam {}, key/value cache of {} {}\n",
                facts.parameters, bytes_text(facts.parameters * 4), bytes_text(facts.parameters * 16),
                facts.cached, bytes_text(facts.cache_bytes));
@@ -94,24 +105,6 @@ class Info : public Verb {
 
   static const char* kind(const text::Tokenizer& tokenizer) {
     return tokenizer.kind() == text::Tokenizer::Kind::bpe ? "byte-level BPE" : "characters";
-  }
-
-  static Json tokenizer_json(const text::Tokenizer& tokenizer) {
-    return Json::object({{"kind", kind(tokenizer)}, {"vocab_size", tokenizer.vocab_size()}});
-  }
-
-  static Json tensor_json(const io::SafetensorsFile& file, const std::string& name) {
-    const io::TensorInfo& info = file.info(name);
-    Json shape = Json::array();
-    for (const int64_t size : info.shape) shape.push_back(size);
-    return Json::object(
-        {{"name", name}, {"dtype", info.dtype_name}, {"shape", shape}, {"parameters", info.numel()}});
-  }
-
-  static void print_tensor(const io::SafetensorsFile& file, const std::string& name) {
-    const io::TensorInfo& info = file.info(name);
-    fmt::print("  {:<44} {:<5} {:>12}  [{}]\n", printable(name), printable(info.dtype_name), info.numel(),
-               fmt::join(info.shape, ", "));
   }
 
   static std::string bytes_text(int64_t bytes) {

@@ -78,24 +78,23 @@ std::vector<std::string> help_last(std::vector<std::string> arguments) {
   return arguments;
 }
 
+void note(const CommonOptions& common, const std::string& text) {
+  if (!common.quiet) std::fputs(("note: " + text + "\n").c_str(), stderr);
+}
+
 void choose_precision(const CommonOptions& common) {
   kernels::set_float32_matmul_precision(common.precision);
-  if (common.quiet || common.precision == kernels::MatmulPrecision::highest || kernels::has_tiles()) return;
-  const std::string note =
-      concat("note: --float32-matmul-precision ", kernels::precision_name(common.precision),
-             " changes nothing here: this CPU has no AMX tiles\n");
-  std::fputs(note.c_str(), stderr);
+  if (common.precision == kernels::MatmulPrecision::highest || kernels::has_tiles()) return;
+  note(common, concat("--float32-matmul-precision ", kernels::precision_name(common.precision),
+                      " changes nothing here: this CPU has no AMX tiles"));
 }
 
 // Makes the threads now, so that a shortage is said before the work and not behind it.
 void start_threads(const CommonOptions& common) {
   parallel_for(num_threads(), [](int64_t, int) {});
-  if (common.quiet || missing_threads() == 0) return;
-  const int all = num_threads();
-  const std::string note =
-      concat("note: only ", all - missing_threads(), " of ", all,
-             " threads could be started (a limit on processes or memory); going on with those\n");
-  std::fputs(note.c_str(), stderr);
+  if (missing_threads() == 0) return;
+  note(common, concat("only ", num_threads() - missing_threads(), " of ", num_threads(),
+                      " threads could be started (a limit on processes or memory); going on with those"));
 }
 
 int run(const std::vector<std::string>& given) {
@@ -137,12 +136,8 @@ int guarded(const std::vector<std::string>& arguments) {
     const int code = run(arguments);
     flush_output();
     return code;
-  } catch (const UsageError& error) {
-    return complain(error.what(), kUsage);
   } catch (const InputError& error) {
     return complain(error.what(), kBadInput);
-  } catch (const UnsupportedError& error) {
-    return complain(error.what(), kUnsupported);
   } catch (const FormatError& error) {
     return complain(error.what(), kBadInput);
   } catch (const std::invalid_argument& error) {

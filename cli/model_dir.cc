@@ -8,15 +8,21 @@
 
 namespace multihead::cli {
 
+namespace {
+
+void check_vocabulary(const std::string& folder, const char* tokenizer, int64_t tokens, int64_t known) {
+  if (tokens <= known) return;
+  throw InputError(concat(folder, ": the ", tokenizer, " has ", tokens, " tokens, the model expects ", known,
+                          "; they do not match"));
+}
+
+}  // namespace
+
 LoadedModel load_model_dir(const std::string& folder) {
   return reading([&] {
     models::LanguageModel model = models::load_language_model(folder);
     text::Tokenizer tokenizer = text::Tokenizer::load(folder);
-    if (tokenizer.vocab_size() > model.config().vocab_size) {
-      throw InputError(concat(folder, ": the tokenizer has ", tokenizer.vocab_size(),
-                              " tokens, the model expects ", model.config().vocab_size,
-                              "; they do not match"));
-    }
+    check_vocabulary(folder, "tokenizer", tokenizer.vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
 }
@@ -25,14 +31,9 @@ LoadedTranslator load_translator_dir(const std::string& folder) {
   return reading([&] {
     models::Seq2Seq model = models::load_seq2seq(folder);
     train::PairTokenizers tokenizers = train::load_pair_tokenizers(folder);
-    const auto check = [&](const char* side, int64_t tokens, int64_t known) {
-      if (tokens > known) {
-        throw InputError(concat(folder, ": the ", side, "'s tokenizer has ", tokens,
-                                " tokens, the model expects ", known, "; they do not match"));
-      }
-    };
-    check("source", tokenizers.source.vocab_size(), model.config().source_vocab_size);
-    check("target", tokenizers.target.vocab_size(), model.config().target_vocab_size);
+    const models::Seq2SeqConfig& c = model.config();
+    check_vocabulary(folder, "source's tokenizer", tokenizers.source.vocab_size(), c.source_vocab_size);
+    check_vocabulary(folder, "target's tokenizer", tokenizers.target.vocab_size(), c.target_vocab_size);
     return LoadedTranslator{std::move(model), std::move(tokenizers)};
   });
 }

@@ -166,10 +166,7 @@ std::string flag_text(const Flag& flag) {
 
 std::string describe(const Flag& flag) {
   std::string text = flag.help;
-  if (!flag.choices.empty()) {
-    text += ": ";
-    for (size_t i = 0; i < flag.choices.size(); ++i) text += (i > 0 ? ", " : "") + flag.choices[i];
-  }
+  if (!flag.choices.empty()) text += fmt::format(": {}", fmt::join(flag.choices, ", "));
   if (!flag.initial.empty()) text += " [" + flag.initial + "]";
   return text;
 }
@@ -204,16 +201,8 @@ Flags common_flags(CommonOptions& common) {
   Flags flags;
   flags.flag("json", common.json, "results as JSON");
   flags.flag("quiet", common.quiet, "no progress on stderr");
-  flags.add({.name = "threads",
-             .value = "N",
-             .help = "threads to use",
-             .initial = "all processors",
-             .set = [&common](std::string_view v) {
-               common.threads = train::parse_integer("--threads", v);
-               if (common.threads < 1 || common.threads > 1024) {
-                 throw UsageError(concat("--threads must be in [1, 1024], got ", common.threads));
-               }
-             }});
+  flags.integer("threads", common.threads, "threads to use", {.least = 1, .most = 1024}).initial =
+      "all processors";
   flags.add({.name = "float32-matmul-precision",
              .value = "WORD",
              .help = "highest, high, medium or highest_tiles: f32 matrix products on CPUs with AMX tiles",

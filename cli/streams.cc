@@ -1,5 +1,7 @@
 #include "cli/streams.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -54,6 +56,8 @@ void put_output(std::string_view text) {
   if (put != text.size()) throw std::system_error(errno, std::generic_category(), "stdout cannot be written");
   flush_output();
 }
+
+void put_json(const Json& json, int indent) { fmt::print("{}\n", json.dump(indent)); }
 
 std::string one_line(std::string_view text) {
   std::string line = valid_utf8(text);

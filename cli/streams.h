@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "multihead/core/json.h"
+
 namespace multihead::cli {
 
 /// The next line of stdin without its line break ("\n" or "\r\n"); false at the end. Throws InputError if
@@ -17,6 +19,9 @@ std::string text_or_stdin(const std::string& text);
 void flush_output();
 /// Prints and flushes. Throws likewise.
 void put_output(std::string_view text);
+
+/// A line of JSON, or lines indented by `indent`.
+void put_json(const Json& json, int indent = 2);
 
 /// What a model wrote as one line: valid UTF-8, spaces for line breaks.
 std::string one_line(std::string_view text);

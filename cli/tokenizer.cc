@@ -1,6 +1,9 @@
 // multihead tokenizer train | encode | decode
 #include <fmt/format.h>
 
+#include <iterator>
+#include <sstream>
+
 #include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "multihead/io/file_set.h"
@@ -40,9 +43,7 @@ class TokenizerTrain : public Verb {
             : text::Tokenizer::train_bpe(views, {.vocab_size = vocab_size_, .min_frequency = min_frequency_});
     tokenizer.save(out_);
     if (common.json) {
-      fmt::print(
-          "{}\n",
-          Json::object({{"folder", io::path_to_json(out_)}, {"vocab_size", tokenizer.vocab_size()}}).dump(2));
+      put_json(Json::object({{"folder", io::path_to_json(out_)}, {"vocab_size", tokenizer.vocab_size()}}));
     } else {
       fmt::print("{} tokens in {}/tokenizer.json\n", tokenizer.vocab_size(), printable(out_));
     }
@@ -94,12 +95,9 @@ class TokenizerEncode : public Verb {
       fmt::print("{}\n", fmt::join(ids, " "));
       return kDone;
     }
-    Json list = Json::array(), tokens = Json::array();
-    for (const int32_t id : ids) {
-      list.push_back(id);
-      tokens.push_back(tokenizer.token(id));
-    }
-    fmt::print("{}\n", Json::object({{"ids", list}, {"tokens", tokens}}).dump());
+    Json tokens = Json::array();
+    for (const int32_t id : ids) tokens.push_back(tokenizer.token(id));
+    put_json(Json::object({{"ids", std::vector<Json>(ids.begin(), ids.end())}, {"tokens", tokens}}), -1);
     return kDone;
   }
 
@@ -109,7 +107,7 @@ class TokenizerEncode : public Verb {
     const std::string text = reading([&] { return text::read_text(data_); });
     const int64_t count = text::write_tokens(out_, text, tokenizer);
     if (common.json) {
-      fmt::print("{}\n", Json::object({{"file", io::path_to_json(out_)}, {"tokens", count}}).dump());
+      put_json(Json::object({{"file", io::path_to_json(out_)}, {"tokens", count}}), -1);
     } else {
       fmt::print("{} tokens in {}\n", count, printable(out_));
     }
@@ -144,7 +142,7 @@ class TokenizerDecode : public Verb {
     }
     const std::string text = tokenizer.decode(ids, {.skip_special = skip_special_});
     if (common.json) {
-      fmt::print("{}\n", Json::object({{"text", valid_utf8(text)}}).dump());
+      put_json(Json::object({{"text", valid_utf8(text)}}), -1);
     } else {
       fmt::print("{}\n", text);
     }
@@ -154,14 +152,8 @@ class TokenizerDecode : public Verb {
  private:
   std::vector<std::string> words() const {
     if (!ids_.empty()) return ids_;
-    std::vector<std::string> list;
-    const std::string text = text_or_stdin("-");
-    for (size_t at = 0; (at = text.find_first_not_of(" \t\r\n", at)) != std::string::npos;) {
-      const size_t end = std::min(text.find_first_of(" \t\r\n", at), text.size());
-      list.push_back(text.substr(at, end - at));
-      at = end;
-    }
-    return list;
+    std::istringstream text(text_or_stdin("-"));
+    return {std::istream_iterator<std::string>(text), {}};
   }
 
   std::string folder_;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "cli/streams.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"
 #include "multihead/io/json.h"
@@ -94,7 +95,7 @@ class TrainVerb : public Verb {
     if (common.json) {
       Json json = to_json(summary);
       json["folder"] = io::path_to_json(run_.folder);
-      fmt::print("{}\n", json.dump(2));
+      put_json(json);
     } else if (summary.ending == train::Ending::interrupted) {
       fmt::print("stopped at step {}; continue with: multihead {} --out {} --resume\n", summary.progress.step,
                  name, printable(run_.folder));

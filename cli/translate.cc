@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <sstream>
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
@@ -46,7 +47,7 @@ class Translate : public Verb {
     reading([&] { apply(models::load_generation_config(folder_), loaded.model.config(), options_.beam); });
     given_.set_again();
     suppress_words(loaded);
-    check_options(model);
+    beam_search(model, {}, options_.beam);  // reports invalid options before any line is read
     const train::StopSignals signals;
     if (!text_.empty()) {
       translate_group(common, {model, loaded.tokenizers}, {text_}, 1);
@@ -96,20 +97,14 @@ class Translate : public Verb {
 
   // A word may be spelt with and without a space in front of it.
   void suppress_words(const LoadedTranslator& loaded) {
-    size_t begin = 0;
-    while (begin < suppress_.size()) {
-      const size_t end = std::min(suppress_.find(' ', begin), suppress_.size());
-      const std::string word = suppress_.substr(begin, end - begin);
-      begin = end + 1;
+    std::istringstream words(suppress_);
+    for (std::string word; std::getline(words, word, ' ');) {
       if (word.empty()) continue;
       for (const std::string& spelt : {word, " " + word}) {
         options_.beam.suppress.push_back(loaded.tokenizers.target.encode(spelt));
       }
     }
   }
-
-  // Invalid options are reported before any line is read.
-  void check_options(const models::PackedSeq2Seq& model) { beam_search(model, {}, options_.beam); }
 
   struct Translator {
     const models::PackedSeq2Seq& model;
@@ -149,9 +144,9 @@ class Translate : public Verb {
       list.push_back(Json::object({{"text", valid_utf8(t.text)},
                                    {"score", t.hypothesis.score},
                                    {"log_probability", t.hypothesis.log_probability},
-                                   {"tokens", static_cast<int64_t>(t.hypothesis.tokens.size())}}));
+                                   {"tokens", t.hypothesis.tokens.size()}}));
     }
-    fmt::print("{}\n", Json::object({{"source", valid_utf8(source)}, {"translations", list}}).dump());
+    put_json(Json::object({{"source", valid_utf8(source)}, {"translations", list}}), -1);
   }
 
   std::string folder_, text_, prefix_, suppress_, weight_dtype_ = "f32";

@@ -32,10 +32,6 @@ struct UsageError : std::invalid_argument {
 struct InputError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-/// Valid, but unsupported on this machine or in this build.
-struct UnsupportedError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 /// Runs `read`, treating every failure as an input file's.
 template <class F>
@@ -77,7 +73,7 @@ struct NumberRange {
 class Flags {
  public:
   void text(const char* name, const char* value, std::string& target, const char* help);
-  void integer(const char* name, int64_t& target, const char* help, IntegerRange range = {});
+  Flag& integer(const char* name, int64_t& target, const char* help, IntegerRange range = {});
   void number(const char* name, double& target, const char* help, NumberRange range = {});
   void flag(const char* name, bool& target, const char* help);
   void choice(const char* name, std::string& target, std::vector<std::string> names, const char* help);
@@ -85,7 +81,7 @@ class Flags {
   void positionals(const char* name, std::vector<std::string>& target, const char* help);
   /// A setting of training; its default depends on the preset.
   void setting(const train::Field& field);
-  void add(Flag flag) { list_.push_back(std::move(flag)); }
+  Flag& add(Flag flag) { return list_.emplace_back(std::move(flag)); }
   const std::vector<Flag>& list() const { return list_; }
 
  private:

@@ -1,4 +1,4 @@
-#include "cli/bench_shape.h"
+#include "cli/bench/shape.h"
 
 #include <fmt/format.h>
 
@@ -102,39 +102,21 @@ double pairs_of(const BenchShape& s, int64_t queries, int64_t keys) {
   return pairs;
 }
 
-const std::vector<std::string>& protocol(std::string_view part) {
-  static const std::vector<std::string> forward = {
-      "1x8x1024x32",        "1x8x1024x64",         "1x8x1024x128",      "8x12x128x64",      "8x12x197x64",
-      "1x8x1024x64:causal", "1x8x1024x128:causal", "4x8x256x64:causal", "12x4x64x32:causal"};
-  static const std::vector<std::string> options = {"8x12x512x64:lengths",
-                                                   "32x12x128x32:lengths",
-                                                   "1x32/8x1024x128:causal",
-                                                   "1x8x4096x64:window=512",
-                                                   "1x8x1024x64:causal:dropout=0.1",
-                                                   "1x8x1024x64:bias",
-                                                   "1x8x1024x64:alibi",
-                                                   "1x8x1024x64:causal:alibi",
-                                                   "1x8x1024x64:causal:lambda",
-                                                   "1x8x1024x64:softcap=30",
-                                                   "1x8x1024x64:bf16"};
-  static const std::vector<std::string> decode = {"1x32/8x1/16384x128:cold", "1x32/8x1/16384x128:bf16:cold",
-                                                  "8x32/8x1/4096x128:cold", "8x12x1/1024x64"};
-  static const std::vector<std::string> backward = {"1x8x1024x64:backward",
-                                                    "1x8x1024x128:backward",
-                                                    "8x12x128x64:backward",
-                                                    "1x8x1024x64:causal:backward",
-                                                    "4x8x256x64:causal:backward",
-                                                    "12x4x64x32:causal:backward",
-                                                    "8x12x512x64:lengths:backward",
-                                                    "1x8x1024x64:bias:training",
-                                                    "1x8x1024x64:alibi:backward",
-                                                    "1x8x1024x64:softcap=30:backward",
-                                                    "1x8x1024x64:causal:dropout=0.1:training"};
-  if (part == "forward") return forward;
-  if (part == "options") return options;
-  if (part == "decode") return decode;
-  return backward;
-}
+// The shapes of each part.
+constexpr std::pair<std::string_view, std::string_view> kProtocol[] = {
+    {"forward",
+     "1x8x1024x32 1x8x1024x64 1x8x1024x128 8x12x128x64 8x12x197x64 1x8x1024x64:causal 1x8x1024x128:causal "
+     "4x8x256x64:causal 12x4x64x32:causal"},
+    {"options",
+     "8x12x512x64:lengths 32x12x128x32:lengths 1x32/8x1024x128:causal 1x8x4096x64:window=512 "
+     "1x8x1024x64:causal:dropout=0.1 1x8x1024x64:bias 1x8x1024x64:alibi 1x8x1024x64:causal:alibi "
+     "1x8x1024x64:causal:lambda 1x8x1024x64:softcap=30 1x8x1024x64:bf16"},
+    {"decode", "1x32/8x1/16384x128:cold 1x32/8x1/16384x128:bf16:cold 8x32/8x1/4096x128:cold 8x12x1/1024x64"},
+    {"backward",
+     "1x8x1024x64:backward 1x8x1024x128:backward 8x12x128x64:backward 1x8x1024x64:causal:backward "
+     "4x8x256x64:causal:backward 12x4x64x32:causal:backward 8x12x512x64:lengths:backward "
+     "1x8x1024x64:bias:training 1x8x1024x64:alibi:backward 1x8x1024x64:softcap=30:backward "
+     "1x8x1024x64:causal:dropout=0.1:training"}};
 
 }  // namespace
 
@@ -185,9 +167,9 @@ std::string BenchShape::text() const {
 
 std::vector<BenchShape> protocol_shapes(std::string_view part) {
   std::vector<BenchShape> shapes;
-  for (const char* name : {"forward", "options", "decode", "backward"}) {
+  for (const auto& [name, texts] : kProtocol) {
     if (part != "all" && part != name) continue;
-    for (const std::string& text : protocol(name)) shapes.push_back(parse_bench_shape(text));
+    for (const std::string_view text : split(texts, ' ')) shapes.push_back(parse_bench_shape(text));
   }
   return shapes;
 }

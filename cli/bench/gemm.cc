@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "cli/bench_timing.h"
+#include "cli/bench/timing.h"
 #include "cli/streams.h"
 #include "cli/verb.h"
 #include "multihead/core/parallel.h"
@@ -68,7 +68,7 @@ class BenchGemm : public Verb {
                  share);
       flush_output();
     }
-    if (common.json) fmt::print("{}\n", report.dump(2));
+    if (common.json) put_json(report);
     return kDone;
   }
 

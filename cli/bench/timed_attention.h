@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/bench_shape.h"
+#include "cli/bench/shape.h"
 #include "multihead/ops/attention/attention.h"
 
 namespace multihead::cli {

@@ -1,9 +1,9 @@
-#include "cli/timed_attention.h"
+#include "cli/bench/timed_attention.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "cli/bench_timing.h"
+#include "cli/bench/timing.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/cpu/peak.h"

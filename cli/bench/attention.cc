@@ -6,10 +6,10 @@
 #include <cmath>
 #include <ctime>
 
-#include "cli/bench_shape.h"
-#include "cli/bench_timing.h"
+#include "cli/bench/shape.h"
+#include "cli/bench/timed_attention.h"
+#include "cli/bench/timing.h"
 #include "cli/streams.h"
-#include "cli/timed_attention.h"
 #include "cli/verb.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
@@ -46,7 +46,7 @@ Json calibration() {
   const double bf16 =
       best_of_five([] { return all_threads([](int64_t) { return kernels::bf16_gflops(1e-3); }); });
   return Json::object({{"fma_gflops", best_of_five(peak_gflops)},
-                       {"bf16_unit", std::string(kernels::bf16_unit())},
+                       {"bf16_unit", kernels::bf16_unit()},
                        {"bf16_gflops", bf16},
                        {"read_gbps", read},
                        {"copy_gbps", copy}});
@@ -149,8 +149,8 @@ class BenchAttention : public Verb {
     std::strftime(date, sizeof date, "%Y-%m-%d", &utc);
     Json report = machine_report();
     report["date"] = date;
-    report["version"] = std::string(version());
-    report["commit"] = std::string(git_hash());
+    report["version"] = version();
+    report["commit"] = git_hash();
     report["calibration"] = calibration();
     report["shapes"] = Json::array();
     return report;
@@ -175,7 +175,7 @@ class BenchAttention : public Verb {
       }
       report["shapes"].push_back(std::move(row));
     }
-    if (common_.json) fmt::print("{}\n", report.dump(2));
+    if (common_.json) put_json(report);
     if (correct) return kDone;
     fmt::print(stderr, "multihead: a result differs from its f64 reference by more than rounding\n");
     return kFailed;
@@ -192,11 +192,11 @@ class BenchAttention : public Verb {
       read_shares.push_back(bytes / times[i] / 1e9 / reads[i]);
     }
     Json row = Json::object({{"shape", shape.text()},
-                             {"direction", std::string(direction_name(shape.direction))},
+                             {"direction", direction_name(shape.direction)},
                              {"dtype", shape.bf16 ? "bf16" : "f32"},
                              {"seconds", seconds},
                              {"seconds_min", *std::min_element(times.begin(), times.end())},
-                             {"rounds", static_cast<int64_t>(times.size())},
+                             {"rounds", times.size()},
                              {"flops", flops},
                              {"bytes", bytes},
                              {"gflops", flops / seconds / 1e9},

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "cli/bench_timing.h"
+#include "cli/bench/timing.h"
+#include "cli/streams.h"
 #include "cli/verb.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
@@ -123,28 +124,25 @@ class BenchTrain : public Verb {
     getrusage(RUSAGE_SELF, &usage);
     const MemoryStats memory = memory_stats();
     if (common.json) {
-      fmt::print("{}\n",
-                 Json::object({{"tokens_per_second", tokens},
-                               {"step_seconds", time},
-                               {"step_seconds_min", *std::min_element(times_.begin(), times_.end())},
-                               {"gflops", flops() / time / 1e9},
-                               {"peak_gflops", peak},
-                               {"share_of_peak", share},
-                               {"step_cpu_seconds", median_of(cpu_times_)},
-                               {"share_of_peak_per_cpu_second",
-                                flops() / median_of(cpu_times_) / 1e9 / (peak / num_threads())},
-                               {"steps", static_cast<int64_t>(times_.size())},
-                               {"threads", num_threads()},
-                               {"isa", std::string(kernels::isa_name(kernels::current_isa()))},
-                               {"float32_matmul_precision",
-                                std::string(kernels::precision_name(kernels::float32_matmul_precision()))},
-                               {"tiles", kernels::has_tiles()},
-                               {"cpu", std::string(kernels::cpu_name())},
-                               {"parameters", parameters_},
-                               {"peak_memory_bytes", int64_t{usage.ru_maxrss} * 1024},
-                               {"peak_tensor_bytes", memory.peak_bytes},
-                               {"system_allocations", allocations_}})
-                     .dump(2));
+      put_json(Json::object(
+          {{"tokens_per_second", tokens},
+           {"step_seconds", time},
+           {"step_seconds_min", *std::min_element(times_.begin(), times_.end())},
+           {"gflops", flops() / time / 1e9},
+           {"peak_gflops", peak},
+           {"share_of_peak", share},
+           {"step_cpu_seconds", median_of(cpu_times_)},
+           {"share_of_peak_per_cpu_second", flops() / median_of(cpu_times_) / 1e9 / (peak / num_threads())},
+           {"steps", times_.size()},
+           {"threads", num_threads()},
+           {"isa", kernels::isa_name(kernels::current_isa())},
+           {"float32_matmul_precision", kernels::precision_name(kernels::float32_matmul_precision())},
+           {"tiles", kernels::has_tiles()},
+           {"cpu", kernels::cpu_name()},
+           {"parameters", parameters_},
+           {"peak_memory_bytes", int64_t{usage.ru_maxrss} * 1024},
+           {"peak_tensor_bytes", memory.peak_bytes},
+           {"system_allocations", allocations_}}));
       return;
     }
     fmt::print("{:.0f} tokens/s, {:.2f} ms per step (median of {}), {} threads\n", tokens, time * 1e3,

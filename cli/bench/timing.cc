@@ -1,4 +1,4 @@
-#include "cli/bench_timing.h"
+#include "cli/bench/timing.h"
 
 #include <algorithm>
 #include <chrono>
@@ -32,12 +32,12 @@ double peak_gflops() {
 }
 
 Json machine_report() {
-  return Json::object({{"cpu", std::string(kernels::cpu_name())},
-                       {"isa", std::string(kernels::isa_name(kernels::current_isa()))},
-                       {"float32_matmul_precision",
-                        std::string(kernels::precision_name(kernels::float32_matmul_precision()))},
-                       {"tiles", kernels::has_tiles()},
-                       {"threads", num_threads()}});
+  return Json::object(
+      {{"cpu", kernels::cpu_name()},
+       {"isa", kernels::isa_name(kernels::current_isa())},
+       {"float32_matmul_precision", kernels::precision_name(kernels::float32_matmul_precision())},
+       {"tiles", kernels::has_tiles()},
+       {"threads", num_threads()}});
 }
 
 }  // namespace multihead::cli
