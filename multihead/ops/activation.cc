@@ -8,17 +8,14 @@ namespace multihead {
 namespace {
 
 using detail::dense;
-using detail::dispatch_real;
+using detail::with_data;
 
 // y = f(gate) · up. d_gate and d_up are tensors of their own, or halves of one with the strides of gate and
 // up.
 Tensor gated_forward(const Tensor& gate, const Tensor& up, Activation activation,
                      const kernels::GatedRows& rows) {
   const Tensor y = Tensor::empty(gate.shape(), gate.dtype());
-  dispatch_real(gate.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::gated(activation, gate.data<T>(), up.data<T>(), y.data<T>(), rows);
-  });
+  with_data([&](auto* g, auto* u, auto* to) { kernels::gated(activation, g, u, to, rows); }, gate, up, y);
   return y;
 }
 
@@ -28,11 +25,11 @@ struct GatedTensors {
 void gated_backward(const GatedTensors& t, const Tensor& d, Activation activation,
                     const kernels::GatedRows& rows) {
   const Tensor dy = dense(d);
-  dispatch_real(dy.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::gated_backward(activation, t.gate.data<T>(), t.up.data<T>(),
-                            {dy.data<T>(), t.d_gate.data<T>(), t.d_up.data<T>()}, rows);
-  });
+  with_data(
+      [&](auto* gate, auto* up, auto* from, auto* d_gate, auto* d_up) {
+        kernels::gated_backward(activation, gate, up, {from, d_gate, d_up}, rows);
+      },
+      t.gate, t.up, dy, t.d_gate, t.d_up);
 }
 
 }  // namespace
@@ -41,16 +38,11 @@ Tensor activate(const Tensor& input, Activation activation) {
   detail::check_real("activate", "x", input);
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::activate(activation, x.data<T>(), y.data<T>(), x.numel());
-  });
+  with_data([&](auto* from, auto* to) { kernels::activate(activation, from, to, x.numel()); }, x, y);
   return record({input}, y, [x, activation](Tensor dy) -> Gradients {
     dy = detail::reusable(std::move(dy));
-    dispatch_real(dy.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::activate_backward(activation, x.data<T>(), dy.data<T>(), dy.data<T>(), dy.numel());
-    });
+    with_data([&](auto* at, auto* d) { kernels::activate_backward(activation, at, d, d, dy.numel()); }, x,
+              dy);
     return {dy};
   });
 }

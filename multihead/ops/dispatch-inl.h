@@ -56,4 +56,14 @@ T* data_or_null(const Tensor& x) {
   return x.defined() ? x.data<T>() : nullptr;
 }
 
+/// f(pointers…) to the elements of tensors of one type, f32 or f64: null where a tensor is undefined. `first`
+/// is not.
+template <class F, class... Tensors>
+void with_data(F&& f, const Tensor& first, const Tensors&... others) {
+  dispatch_real(first.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    f(first.data<T>(), data_or_null<T>(others)...);
+  });
+}
+
 }  // namespace multihead::detail

@@ -11,7 +11,7 @@ namespace {
 using detail::check_real;
 using detail::check_same_dtype;
 using detail::dense;
-using detail::dispatch_real;
+using detail::with_data;
 using kernels::Binary;
 using kernels::Unary;
 
@@ -26,11 +26,8 @@ Shape broadcast_strides(const Tensor& x, const Shape& shape) {
 Tensor apply(Binary op, const Tensor& a, const Tensor& b) {
   const Shape shape = broadcast_shapes(a.shape(), b.shape());
   Tensor y = Tensor::empty(shape, a.dtype());
-  dispatch_real(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::binary(op, a.data<T>(), b.data<T>(), y.data<T>(),
-                    {shape, broadcast_strides(a, shape), broadcast_strides(b, shape)});
-  });
+  const kernels::BroadcastLayout layout{shape, broadcast_strides(a, shape), broadcast_strides(b, shape)};
+  with_data([&](auto* pa, auto* pb, auto* to) { kernels::binary(op, pa, pb, to, layout); }, a, b, y);
   return y;
 }
 
@@ -49,16 +46,10 @@ Tensor apply(Unary op, const char* who, const Tensor& input) {
   const bool from_y = op == Unary::exp || op == Unary::sqrt || op == Unary::tanh || op == Unary::sigmoid;
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::unary(op, x.data<T>(), y.data<T>(), x.numel());
-  });
+  with_data([&](auto* from, auto* to) { kernels::unary(op, from, to, x.numel()); }, x, y);
   return record({input}, y, [op, saved = from_y ? y.detach() : x](Tensor dy) -> Gradients {
     dy = detail::reusable(std::move(dy));
-    dispatch_real(dy.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::unary_backward(op, saved.data<T>(), dy.data<T>(), dy.data<T>(), dy.numel());
-    });
+    with_data([&](auto* at, auto* d) { kernels::unary_backward(op, at, d, d, dy.numel()); }, saved, dy);
     return {dy};
   });
 }
@@ -67,10 +58,7 @@ Tensor affine(const char* who, const Tensor& input, double factor, double offset
   check_real(who, "x", input);
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::affine(x.data<T>(), y.data<T>(), x.numel(), factor, offset);
-  });
+  with_data([&](auto* from, auto* to) { kernels::affine(from, to, x.numel(), factor, offset); }, x, y);
   return record({input}, y, [factor, who](const Tensor& dy) -> Gradients {
     return {factor == 1 ? dy : affine(who, dy, factor, 0)};
   });
@@ -78,10 +66,7 @@ Tensor affine(const char* who, const Tensor& input, double factor, double offset
 
 Tensor sum_axis_of(const Tensor& x, const Shape& result, const kernels::AxisSum& sizes) {
   const Tensor y = Tensor::empty(result, x.dtype());
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::sum_axis(x.data<T>(), y.data<T>(), sizes);
-  });
+  with_data([&](auto* from, auto* to) { kernels::sum_axis(from, to, sizes); }, x, y);
   return y;
 }
 
@@ -95,7 +80,7 @@ Tensor total(const char* who, const Tensor& input, double factor) {
   check_real(who, "x", input);
   const Tensor x = dense(input);
   double value = 0;
-  dispatch_real(x.dtype(), [&](auto zero) { value = kernels::sum(x.data<decltype(zero)>(), x.numel()); });
+  with_data([&](auto* from) { value = kernels::sum(from, x.numel()); }, x);
   return record({input}, Tensor::full({}, value * factor, x.dtype()),
                 [shape = x.shape(), factor](const Tensor& dy) -> Gradients {
                   return {Tensor::full(shape, dy.item() * factor, dy.dtype())};
@@ -157,11 +142,8 @@ Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
   };
   const auto choose = [shape](const Tensor& m, const Tensor& x, const Tensor& z) {
     const Tensor y = Tensor::empty(shape, x.defined() ? x.dtype() : z.dtype());
-    dispatch_real(y.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::select(m.data<bool>(), detail::data_or_null<T>(x), detail::data_or_null<T>(z), y.data<T>(),
-                      y.numel());
-    });
+    with_data([&](auto* to, auto* a, auto* b) { kernels::select(m.data<bool>(), a, b, to, y.numel()); }, y, x,
+              z);
     return y;
   };
   const Tensor m = spread(mask);

@@ -25,11 +25,8 @@ Tensor embedding(const Tensor& weight, const Tensor& ids) {
   return record({weight}, y, [numbers, rows, size, count](const Tensor& d) -> Gradients {
     const Tensor dy = detail::dense(d);
     const Tensor d_weight = Tensor::empty({rows, size}, dy.dtype());
-    detail::dispatch_real(dy.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::scatter_add_rows(dy.data<T>(), d_weight.data<T>(),
-                                {numbers.data<int64_t>(), count, rows, size});
-    });
+    const kernels::ScatterArgs args{numbers.data<int64_t>(), count, rows, size};
+    detail::with_data([&](auto* d, auto* to) { kernels::scatter_add_rows(d, to, args); }, dy, d_weight);
     return {d_weight};
   });
 }

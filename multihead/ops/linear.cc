@@ -174,10 +174,7 @@ struct LinearSaved {
 Tensor activated(const Tensor& x, Activation activation) {
   if (activation == Activation::none) return x;
   const Tensor y = empty_like(x);
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::activate(activation, x.data<T>(), y.data<T>(), x.numel());
-  });
+  detail::with_data([&](auto* from, auto* to) { kernels::activate(activation, from, to, x.numel()); }, x, y);
   return y;
 }
 

@@ -64,27 +64,21 @@ kernels::CrossEntropyArgs<T> kernel_args(const Targets& targets, int64_t classes
 
 void scale_in_place(const Tensor& x, double factor) {
   if (factor == 1) return;
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::affine(x.data<T>(), x.data<T>(), x.numel(), factor, 0);
-  });
+  detail::with_data([&](auto* data) { kernels::affine(data, data, x.numel(), factor, 0); }, x);
 }
 
 // rows of x [N, V] times factors [N].
 void scale_rows(const Tensor& x, const Tensor& factors) {
   const Shape shape{factors.numel(), x.size(-1)};
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::binary(kernels::Binary::mul, x.data<T>(), factors.data<T>(), x.data<T>(),
-                    {shape, contiguous_strides(shape), {1, 0}});
-  });
+  const kernels::BroadcastLayout layout{shape, contiguous_strides(shape), {1, 0}};
+  detail::with_data([&](auto* to, auto* by) { kernels::binary(kernels::Binary::mul, to, by, to, layout); }, x,
+                    factors);
 }
 
 Tensor reduce(const Tensor& losses, Reduction reduction, double scale) {
   if (reduction == Reduction::none) return losses;
   double total = 0;
-  dispatch_real(losses.dtype(),
-                [&](auto zero) { total = kernels::sum(losses.data<decltype(zero)>(), losses.numel()); });
+  detail::with_data([&](auto* each) { total = kernels::sum(each, losses.numel()); }, losses);
   return Tensor::full({}, total * scale, losses.dtype());
 }
 

@@ -8,7 +8,7 @@ namespace multihead {
 namespace {
 
 using detail::dense;
-using detail::dispatch_real;
+using detail::with_data;
 
 kernels::Rows rows_of(const Tensor& x) {
   const int64_t size = x.size(-1);
@@ -26,16 +26,10 @@ Tensor with_axis_last(const char* who, const Tensor& x, int axis, Tensor (*op)(c
 Tensor softmax_rows(const Tensor& input) {
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::softmax(x.data<T>(), y.data<T>(), rows_of(x));
-  });
+  with_data([&](auto* from, auto* to) { kernels::softmax(from, to, rows_of(x)); }, x, y);
   return record({input}, y, [y = y.detach()](Tensor dy) -> Gradients {
     dy = detail::reusable(std::move(dy));
-    dispatch_real(dy.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::softmax_backward(y.data<T>(), dy.data<T>(), dy.data<T>(), rows_of(y));
-    });
+    with_data([&](auto* p, auto* d) { kernels::softmax_backward(p, d, d, rows_of(y)); }, y, dy);
     return {dy};
   });
 }
@@ -43,16 +37,10 @@ Tensor softmax_rows(const Tensor& input) {
 Tensor log_softmax_rows(const Tensor& input) {
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::log_softmax(x.data<T>(), y.data<T>(), rows_of(x));
-  });
+  with_data([&](auto* from, auto* to) { kernels::log_softmax(from, to, rows_of(x)); }, x, y);
   return record({input}, y, [y = y.detach()](Tensor dy) -> Gradients {
     dy = detail::reusable(std::move(dy));
-    dispatch_real(dy.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::log_softmax_backward(y.data<T>(), dy.data<T>(), dy.data<T>(), rows_of(y));
-    });
+    with_data([&](auto* p, auto* d) { kernels::log_softmax_backward(p, d, d, rows_of(y)); }, y, dy);
     return {dy};
   });
 }
