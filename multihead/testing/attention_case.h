@@ -43,12 +43,14 @@ struct CaseOptions {
 /// s + 0.1 sin(s) + 0.01 (key - query) + 0.1 head
 template <class T>
 struct WavyScore {
-  static void apply(const void*, const kernels::ScoreTile<T>& t) { run(t, nullptr); }
-  static void apply_with_derivative(const void*, const kernels::ScoreTile<T>& t, T* d) { run(t, d); }
-  static void run(const kernels::ScoreTile<T>& t, T* derivative) {
+  static void apply(const void*, const kernels::ScoreTile& t) { run(t, nullptr); }
+  static void apply_with_derivative(const void*, const kernels::ScoreTile& t, void* d) {
+    run(t, static_cast<T*>(d));
+  }
+  static void run(const kernels::ScoreTile& t, T* derivative) {
     for (int64_t k = 0; k < t.key_count; ++k) {
       for (int64_t q = 0; q < t.query_count; ++q) {
-        T& s = t.scores[k * t.stride + q];
+        T& s = static_cast<T*>(t.scores)[k * t.stride + q];
         if (derivative) derivative[k * t.stride + q] = 1 + T(0.1) * std::cos(s);
         s += T(0.1) * std::sin(s) + T(0.01) * static_cast<T>(t.key_begin + k - t.query_begin - q) +
              T(0.1) * static_cast<T>(t.head);
@@ -79,6 +81,12 @@ struct AttentionResult {
   std::vector<T> out, lse, d_query, d_key, d_value, d_bias, d_relative_bias, d_alibi_slopes, d_relative_key;
 };
 
+/// From element n on.
+template <class T>
+kernels::Operand from_element(const kernels::Operand& x, int64_t n) {
+  return {static_cast<const T*>(x.data) + n, x.strides};
+}
+
 class AttentionCase {
  public:
   explicit AttentionCase(const CaseOptions& o) : options(o), random_(o.seed) {
@@ -95,8 +103,8 @@ class AttentionCase {
   std::vector<float> query, key, value, d_out, bias, relative_bias, alibi_slopes, relative_key, d_lse;
 
   template <class T>
-  kernels::ScoreTerms<T> terms() {
-    kernels::ScoreTerms<T> t;
+  kernels::ScoreTerms terms() {
+    kernels::ScoreTerms t;
     t.softcap = options.softcap;
     if (options.score_function) {
       t.score_function = {nullptr, WavyScore<T>::apply, WavyScore<T>::apply_with_derivative};
@@ -112,8 +120,20 @@ class AttentionCase {
     return t;
   }
   template <class T>
-  kernels::AttentionInput<T> input() {
-    return {pointer<T>(query), pointer<T>(key), pointer<T>(value), query_strides, key_strides, value_strides};
+  kernels::AttentionInput input() {
+    return {{pointer<T>(query), query_strides},
+            {pointer<T>(key), key_strides},
+            {pointer<T>(value), value_strides}};
+  }
+  /// Operands and results in other memory.
+  template <class T>
+  kernels::AttentionInput input(const std::vector<T>& q, const std::vector<T>& k,
+                                const std::vector<T>& v) const {
+    return {{q.data(), query_strides}, {k.data(), key_strides}, {v.data(), value_strides}};
+  }
+  template <class T, class Accum>
+  kernels::AttentionOutput output(std::vector<T>& out, std::vector<Accum>& lse) const {
+    return {{out.data(), out_strides}, {lse.data(), lse_strides}};
   }
 
   /// Outputs poisoned with NaN.
@@ -131,18 +151,17 @@ class AttentionCase {
     return r;
   }
   template <class T>
-  kernels::AttentionOutput<T> output(AttentionResult<T>& r) const {
-    return {r.out.data(), out_strides, r.lse.data(), lse_strides};
+  kernels::AttentionOutput output(AttentionResult<T>& r) const {
+    return output(r.out, r.lse);
   }
   template <class T>
-  kernels::AttentionGradient<T> gradient(AttentionResult<T>& r) {
-    kernels::AttentionGradient<T> g;
-    g.out = r.out.data(), g.out_strides = out_strides, g.lse = r.lse.data(), g.lse_strides = lse_strides;
-    g.d_out = pointer<T>(d_out), g.d_out_strides = out_strides;
+  kernels::AttentionGradient gradient(AttentionResult<T>& r) {
+    kernels::AttentionGradient g;
+    g.out = {r.out.data(), out_strides}, g.lse = {r.lse.data(), lse_strides};
+    g.d_out = {pointer<T>(d_out), out_strides};
     g.d_lse = pointer<T>(d_lse);
-    g.d_query = r.d_query.data(), g.d_query_strides = query_strides;
-    g.d_key = r.d_key.data(), g.d_key_strides = key_strides;
-    g.d_value = r.d_value.data(), g.d_value_strides = value_strides;
+    g.d_query = {r.d_query.data(), query_strides}, g.d_key = {r.d_key.data(), key_strides};
+    g.d_value = {r.d_value.data(), value_strides};
     g.d_bias = r.d_bias.empty() ? nullptr : r.d_bias.data();
     g.d_relative_bias = r.d_relative_bias.empty() ? nullptr : r.d_relative_bias.data();
     g.d_alibi_slopes = r.d_alibi_slopes.empty() ? nullptr : r.d_alibi_slopes.data();

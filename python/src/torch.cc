@@ -88,7 +88,7 @@ nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::
     detail::compute_attention(call->call, options);
     return call;
   });
-  nb::object out = give_to_torch(result->call.out.tensor);
+  nb::object out = give_to_torch(result->call.out);
   if (!needs_grad) return nb::make_tuple(out, give_to_torch(lse), nb::none());
   result->call.query = result->call.key = result->call.value = result->call.out = {};
   nb::object kept = nb::cast(result.release(), nb::rv_policy::take_ownership);
@@ -107,14 +107,14 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle d_
                v = borrowed(value, "value"), y = borrowed(out, "output");
   const Tensor d_sum = d_lse.is_none() ? Tensor() : borrowed(d_lse, "grad_lse");
   detail::AttentionCall call = saved.call;
-  detail::Operand dq, dk, dv;
+  Tensor dq, dk, dv;
   detail::TermGradients terms;
   interruptible([&] {
     const OpenMpScope openmp(saved.threads);
-    call.query = detail::operand(q, call.axes), call.key = detail::operand(k, call.axes);
-    call.value = detail::operand(v, call.axes), call.out = detail::operand(y, call.axes);
-    const auto gradient = [&](bool wanted, const detail::Operand& x) {
-      return wanted ? detail::empty_gradient(x, call.axes) : detail::Operand();
+    call.query = detail::with_dense_rows(q), call.key = detail::with_dense_rows(k);
+    call.value = detail::with_dense_rows(v), call.out = detail::with_dense_rows(y);
+    const auto gradient = [&](bool wanted, const Tensor& x) {
+      return wanted ? detail::empty_gradient(x) : Tensor();
     };
     dq = gradient(want_query, call.query), dk = gradient(want_key, call.key),
     dv = gradient(want_value, call.value);
@@ -124,7 +124,7 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle d_
   });
   nb::list captured;
   for (const Tensor& x : terms.captured) captured.append(give_to_torch(x));
-  return nb::make_tuple(give_to_torch(dq.tensor), give_to_torch(dk.tensor), give_to_torch(dv.tensor),
+  return nb::make_tuple(give_to_torch(dq), give_to_torch(dk), give_to_torch(dv),
                         give_to_torch(terms.terms[detail::kBias]), captured);
 }
 

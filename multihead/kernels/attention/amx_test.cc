@@ -32,11 +32,8 @@ constexpr MatmulPrecision kAll[] = {MatmulPrecision::high, MatmulPrecision::medi
 
 Result run_f32(AttentionCase& c, MatmulPrecision precision, TileUnit unit = TileUnit::emulated) {
   Result r{std::vector<float>(c.d_out.size(), std::nanf("")), c.poisoned<float>().lse};
-  attention_forward_on_tiles(c.problem, c.terms<float>(),
-                             AttentionInput<float>{c.query.data(), c.key.data(), c.value.data(),
-                                                   c.query_strides, c.key_strides, c.value_strides},
-                             AttentionOutput<float>{r.out.data(), c.out_strides, r.lse.data(), c.lse_strides},
-                             precision, unit);
+  attention_forward_on_tiles(c.problem, c.terms<float>(), c.input<float>(), c.output(r.out, r.lse), precision,
+                             unit);
   return r;
 }
 
@@ -45,10 +42,8 @@ Result run_bf16(AttentionCase& c, TileUnit unit = TileUnit::emulated) {
   const auto q = narrow(c.query), k = narrow(c.key), v = narrow(c.value);
   std::vector<BFloat16> out(c.d_out.size(), BFloat16(std::nanf("")));
   Result r{{}, c.poisoned<float>().lse};
-  attention_forward_on_tiles(
-      c.problem, c.terms<float>(),
-      AttentionInput<BFloat16>{q.data(), k.data(), v.data(), c.query_strides, c.key_strides, c.value_strides},
-      AttentionOutput<BFloat16, float>{out.data(), c.out_strides, r.lse.data(), c.lse_strides}, unit);
+  attention_forward_on_tiles(c.problem, c.terms<float>(), c.input(q, k, v), c.output(out, r.lse),
+                             MatmulPrecision::highest, unit);
   for (BFloat16 x : out) r.out.push_back(static_cast<float>(x));
   return r;
 }
@@ -178,12 +173,11 @@ TEST(AttentionAmxTest, PrefillChunksAndSingleTokens) {
           AttentionProblem p = c.problem;
           p.queries = count, p.keys = first + count, p.diagonal = first;
           std::vector<float> out(static_cast<size_t>(4 * count * 80), std::nanf(""));
-          attention_forward_on_tiles(
-              p, c.terms<float>(),
-              AttentionInput<float>{c.query.data() + first * 48, c.key.data(), c.value.data(),
-                                    c.query_strides, c.key_strides, c.value_strides},
-              AttentionOutput<float>{out.data(), {4 * count * 80, count * 80, 80}, nullptr, {}}, precision,
-              TileUnit::emulated);
+          AttentionInput in = c.input<float>();
+          in.query = multihead::testing::from_element<float>(in.query, first * 48);
+          attention_forward_on_tiles(p, c.terms<float>(), in,
+                                     {{out.data(), {4 * count * 80, count * 80, 80}}, {}}, precision,
+                                     TileUnit::emulated);
           for (int64_t h = 0; h < 4; ++h) {
             ASSERT_EQ(0, std::memcmp(out.data() + h * count * 80, whole.out.data() + (h * 1100 + first) * 80,
                                      static_cast<size_t>(count * 80) * sizeof(float)))
@@ -226,10 +220,7 @@ TEST(AttentionAmxTest, SeenNanAndInfAreThoseOfF32) {
   c.value[5 * 24 + 3] = inf, c.value[280 * 24 + 7] = std::nanf("");
   c.query[static_cast<size_t>((70 + 11) * 40)] = inf, c.key[static_cast<size_t>((290 + 283) * 40 + 1)] = -inf;
   Result f32{std::vector<float>(c.d_out.size()), c.poisoned<float>().lse};
-  attention_forward(c.problem, c.terms<float>(),
-                    AttentionInput<float>{c.query.data(), c.key.data(), c.value.data(), c.query_strides,
-                                          c.key_strides, c.value_strides},
-                    AttentionOutput<float>{f32.out.data(), c.out_strides, f32.lse.data(), c.lse_strides});
+  attention_forward(c.problem, c.terms<float>(), c.input<float>(), c.output(f32.out, f32.lse));
   each_kind([&](const std::string& kind, const auto& run) {
     const Result r = run(c);
     for (size_t i = 0; i < r.out.size(); ++i) {
@@ -250,11 +241,7 @@ TEST(AttentionAmxTest, TheCpuDoesWhatTheLoopsDo) {
       EXPECT_TRUE(same_bits(loops.out, run_f32(c, p, TileUnit::amx).out)) << o.seed << precision_name(p);
       set_float32_matmul_precision(p);
       Result entry{std::vector<float>(c.d_out.size()), c.poisoned<float>().lse};
-      attention_forward(
-          c.problem, c.terms<float>(),
-          AttentionInput<float>{c.query.data(), c.key.data(), c.value.data(), c.query_strides, c.key_strides,
-                                c.value_strides},
-          AttentionOutput<float>{entry.out.data(), c.out_strides, entry.lse.data(), c.lse_strides});
+      attention_forward(c.problem, c.terms<float>(), c.input<float>(), c.output(entry.out, entry.lse));
       set_float32_matmul_precision(MatmulPrecision::highest);
       EXPECT_TRUE(same_bits(loops.out, entry.out)) << o.seed << precision_name(p);
       EXPECT_TRUE(same_bits(loops.lse, entry.lse)) << o.seed << precision_name(p);

@@ -15,7 +15,11 @@
 // Errors    Callers check shapes and values; kernels throw only std::bad_alloc.
 //
 // The options are plain data: AttentionProblem (sizes, exclusions, dropout), ScoreTerms (what changes a
-// score), AttentionInput / AttentionOutput / AttentionGradient (pointers).
+// score), AttentionInput / AttentionOutput / AttentionGradient (operands).
+//
+// Types     Query, key, value, out and their gradients have one dtype: f32, f64 or bf16. All other numbers
+// have
+//           that of the arithmetic: f64 for f64, else f32. `void*` is memory of that type.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +33,22 @@ namespace multihead::kernels {
 /// Distances in elements between neighbours along an axis of [B, H, T, D]; the last axis has distance 1.
 struct Strides3 {
   int64_t batch = 0, head = 0, token = 0;
+};
+
+/// One argument: its first element, its type and the distances between its elements. Null data: it is absent.
+/// As with Tensor, what is input is not written to, whatever the pointer allows.
+struct Operand {
+  void* data = nullptr;
+  Dtype dtype = Dtype::f32;
+  Strides3 strides;
+
+  Operand() = default;
+  Operand(void* first, Dtype type, const Strides3& distances)
+      : data(first), dtype(type), strides(distances) {}
+  template <class T>
+  Operand(const T* first, const Strides3& distances)
+      : Operand(const_cast<T*>(first), dtype_of<T>, distances) {}
+  explicit operator bool() const { return data != nullptr; }
 };
 
 /// As Strides3 for [B, H, Tq, Tk]; 0 broadcasts an axis.
@@ -114,34 +134,31 @@ struct AttentionProblem {
 };
 
 /// A rectangle of scores of one (batch, head): scores[k * stride + q] for q < query_count, k < key_count.
-template <class T>
 struct ScoreTile {
-  T* scores = nullptr;
+  void* scores = nullptr;
   int64_t stride = 0;
   int64_t batch = 0, head = 0, query_begin = 0, query_count = 0, key_begin = 0, key_count = 0;
 };
 
-/// A user's score function. Tiles may hold keys that a mask excludes afterwards.
-template <class T>
+/// A user's score function for one type of scores. Tiles may hold keys that a mask excludes afterwards.
 struct ScoreFunction {
   const void* context = nullptr;
   /// scores <- f(scores)
-  void (*apply)(const void* context, const ScoreTile<T>& tile) = nullptr;
+  void (*apply)(const void* context, const ScoreTile& tile) = nullptr;
   /// scores <- f(scores), derivative[k * stride + q] <- f'(scores). Null: no backward.
-  void (*apply_with_derivative)(const void* context, const ScoreTile<T>& tile, T* derivative) = nullptr;
+  void (*apply_with_derivative)(const void* context, const ScoreTile& tile, void* derivative) = nullptr;
   /// In reverse, for a function of `captured` numbers that need a gradient: d_scores[k * stride + q], the
   /// gradients of f(scores), become those of scores, and sums[captured] takes up those of the captured
   /// numbers. Scores whose gradient is 0 add nothing. Null: there are none.
-  void (*backward)(const void* context, const ScoreTile<T>& tile, T* d_scores, T* sums) = nullptr;
+  void (*backward)(const void* context, const ScoreTile& tile, void* d_scores, void* sums) = nullptr;
   int64_t captured = 0;
   explicit operator bool() const { return apply != nullptr; }
 };
 
 /// A vector per distance, added to every key before it meets the query: for query i and key j of head h the
 /// row data[h * head_stride + clamp(j - i - diagonal + center, 0, span - 1) * row_stride], head_dim numbers.
-template <class T>
 struct RelativeKey {
-  const T* data = nullptr;
+  const void* data = nullptr;
   int64_t head_stride = 0, row_stride = 0;  ///< head_stride 0: the same rows for every head
   int64_t span = 0, center = 0;
   explicit operator bool() const { return data != nullptr; }
@@ -149,19 +166,18 @@ struct RelativeKey {
 
 /// What makes a score besides query and key, in this order: relative key, then (after the scaling)
 /// score_function, softcap, bias, relative bias, ALiBi.
-template <class T>
 struct ScoreTerms {
-  RelativeKey<T> relative_key;
-  ScoreFunction<T> score_function;
+  RelativeKey relative_key;
+  ScoreFunction score_function;
   double softcap = 0.0;  ///< c > 0: c · tanh(s / c)
-  const T* bias = nullptr;
+  const void* bias = nullptr;
   Strides4 bias_strides;
   /// relative_bias[h * relative_stride + clamp(j - i - diagonal + relative_center, 0, relative_span - 1)]
-  const T* relative_bias = nullptr;
+  const void* relative_bias = nullptr;
   int64_t relative_stride = 0, relative_span = 0, relative_center = 0;
   /// - slope[b * alibi_batch_stride + h * alibi_stride] · |i + diagonal - j|; batch stride 0: the same slopes
   /// for every sample.
-  const T* alibi_slopes = nullptr;
+  const void* alibi_slopes = nullptr;
   int64_t alibi_stride = 1, alibi_batch_stride = 0;
 
   bool any() const {
@@ -169,68 +185,54 @@ struct ScoreTerms {
   }
 };
 
-template <class T>
 struct AttentionInput {
-  const T* query = nullptr;
-  const T* key = nullptr;
-  const T* value = nullptr;
-  Strides3 query_strides, key_strides, value_strides;
+  Operand query, key, value;
 };
 
-/// `lse` (natural logarithm, -inf for empty rows) has index b·lse_strides.batch + h·lse_strides.head + row;
-/// its token stride is 1. It may be null in the forward pass.
-template <class T, class Accum = T>
+/// `lse` (natural logarithm, -inf for empty rows) [B, H, Tq] has a token stride of 1. It may be absent in the
+/// forward pass.
 struct AttentionOutput {
-  T* out = nullptr;
-  Strides3 out_strides;
-  Accum* lse = nullptr;
-  Strides3 lse_strides;
+  Operand out, lse;
 };
 
-/// What of a gradient does not depend on the operands' type.
-template <class Accum>
-struct AttentionGradientBase {
-  Strides3 out_strides, d_out_strides;
-  const Accum* lse = nullptr;  ///< the forward's log-sum-exp
-  Strides3 lse_strides;
-  const Accum* d_lse = nullptr;  ///< strides: lse_strides; empty rows are not read. Null: lse had no use
-  Strides3 d_query_strides, d_key_strides, d_value_strides;
-  Accum* d_bias = nullptr;  ///< strides: ScoreTerms::bias_strides; broadcast axes are summed
-  Accum* d_relative_bias = nullptr;
-  Accum* d_alibi_slopes = nullptr;
-  Accum* d_relative_key = nullptr;  ///< [H, span, head_dim], contiguous
-  Accum* d_captured = nullptr;      ///< [ScoreFunction::captured]
-  bool accumulate = false;          ///< add to the gradients of score terms instead of zeroing them first
+/// Backward. Gradients are overwritten, except where `accumulate` is set. Absent ones are not computed.
+struct AttentionGradient {
+  Operand out, lse;  ///< the forward's
+  Operand d_out;
+  const void* d_lse = nullptr;  ///< strides: those of lse; empty rows are not read. Null: lse had no use
+  Operand d_query, d_key, d_value;
+  void* d_bias = nullptr;  ///< strides: ScoreTerms::bias_strides; broadcast axes are summed
+  void* d_relative_bias = nullptr;
+  void* d_alibi_slopes = nullptr;
+  void* d_relative_key = nullptr;  ///< [H, span, head_dim], contiguous
+  void* d_captured = nullptr;      ///< [ScoreFunction::captured]
+  bool accumulate = false;         ///< add to the gradients of score terms instead of zeroing them first
+
+  /// Whether a term has a gradient: heads and samples may share it.
+  bool of_terms() const {
+    return d_bias || d_relative_bias || d_alibi_slopes || d_relative_key || d_captured;
+  }
 };
 
-/// Backward. Gradients are overwritten, except where `accumulate` is set. Null pointers are not computed.
-template <class T, class Accum = T>
-struct AttentionGradient : AttentionGradientBase<Accum> {
-  const T* out = nullptr;  ///< the forward's output
-  const T* d_out = nullptr;
-  T* d_query = nullptr;
-  T* d_key = nullptr;
-  T* d_value = nullptr;
-};
-
-// The three precisions. f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32;
-// in the forward pass with bf16_dots(), probabilities are rounded to bf16 before the product with the values,
-// with has_tiles() probabilities and score gradients before any product.
-// f64: the plain specification of reference-inl.h, parallel over batch and heads.
-void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
-                       const AttentionOutput<float>&);
-void attention_forward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<BFloat16>&,
-                       const AttentionOutput<BFloat16, float>&);
-void attention_forward(const AttentionProblem&, const ScoreTerms<double>&, const AttentionInput<double>&,
-                       const AttentionOutput<double>&);
-
+/// f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32; in the forward pass
+/// with bf16_dots(), probabilities are rounded to bf16 before the product with the values, with has_tiles()
+/// probabilities and score gradients before any product. f64: the plain specification of reference-inl.h,
+/// parallel over batch and heads.
+void attention_forward(const AttentionProblem&, const ScoreTerms&, const AttentionInput&,
+                       const AttentionOutput&);
 /// Deterministic; parallel also when batch · heads is 1.
-void attention_backward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
-                        const AttentionGradient<float>&);
-void attention_backward(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<BFloat16>&,
-                        const AttentionGradient<BFloat16, float>&);
-void attention_backward(const AttentionProblem&, const ScoreTerms<double>&, const AttentionInput<double>&,
-                        const AttentionGradient<double>&);
+void attention_backward(const AttentionProblem&, const ScoreTerms&, const AttentionInput&,
+                        const AttentionGradient&);
+
+/// One more score of no key, sinks[h], in every row's softmax: `out` and `lse` of a forward pass (out may be
+/// f16) become out · w and lse - log w, w = 1 / (1 + exp(sink - lse)). The backward then runs as it stands:
+/// it finds the probabilities from that lse, and ⟨d_out, out⟩ lacks nothing because the sink has no value.
+/// Rows without any key are left as they are.
+void attention_add_sinks(const AttentionProblem&, const void* sinks, const AttentionOutput&);
+/// d_sinks[h] = - Σ over the rows of exp(sink - lse) · ⟨d_out, out⟩, in the order of the rows. d_out has the
+/// arithmetic's type.
+void attention_sink_gradient(const AttentionProblem&, const void* sinks, const AttentionOutput&,
+                             const Operand& d_out, void* d_sinks);
 
 /// Whether dropout with this key lets element (b, h, q, k) live; the same on every path.
 ///
@@ -267,11 +269,11 @@ struct CaptureRow {
 };
 
 /// weights[n * weights_stride + j] for row n and key j < key_count(batch): the final score (-inf where
-/// excluded), the probability, or the probability after dropout, from the forward's lse.
-template <class T>
-void attention_capture(const AttentionProblem&, const ScoreTerms<T>&, const AttentionInput<T>&, const T* lse,
-                       const Strides3& lse_strides, CaptureStage stage, const CaptureRow* rows, int64_t count,
-                       T* weights, int64_t weights_stride);
+/// excluded), the probability, or the probability after dropout, from the forward's lse. Not for bf16. Rows
+/// beyond query_count(batch) are skipped.
+void attention_capture(const AttentionProblem&, const ScoreTerms&, const AttentionInput&, const Operand& lse,
+                       CaptureStage stage, const CaptureRow* rows, int64_t count, void* weights,
+                       int64_t weights_stride);
 
 /// Summaries of the probabilities without the [Tq, Tk] matrix; null pointers are not computed.
 /// Contiguous: key_mass [B, H, keys] (sum over queries), entropy [B, H, queries] (nats),
@@ -283,8 +285,8 @@ struct AttentionSummary {
   float* top_weights = nullptr;
   int64_t* top_keys = nullptr;
 };
-void attention_summary(const AttentionProblem&, const ScoreTerms<float>&, const AttentionInput<float>&,
-                       const float* lse, const Strides3& lse_strides, const AttentionSummary&);
+void attention_summary(const AttentionProblem&, const ScoreTerms&, const AttentionInput&, const Operand& lse,
+                       const AttentionSummary&);
 
 /// Merges two results over disjoint key sets: out and lse take the union's values. Contiguous [rows,
 /// value_dim].
@@ -292,12 +294,6 @@ void attention_merge(int64_t rows, int64_t value_dim, float* out, float* lse, co
                      const float* other_lse);
 
 // --- Planning --------------------------------------------------------------------------------------------
-
-/// How the operands of a call lie in memory.
-struct AttentionStrides {
-  Strides3 query, key, value;
-  bool bf16 = false;  ///< their type, else f32
-};
 
 struct AttentionPlan {
   std::string kernel;  ///< "tiled f32", "split-key f32", "reference f64", …
@@ -310,7 +306,7 @@ struct AttentionPlan {
   double computed_pairs = 0;  ///< pairs in blocks that are not skipped
   std::string reasons;        ///< one line per decision
 };
-AttentionPlan attention_plan(const AttentionProblem&, const ScoreTerms<float>&, const AttentionStrides&,
-                             int threads);
+/// Of operands that need no data.
+AttentionPlan attention_plan(const AttentionProblem&, const ScoreTerms&, const AttentionInput&, int threads);
 
 }  // namespace multihead::kernels

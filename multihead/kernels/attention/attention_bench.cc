@@ -34,10 +34,10 @@ struct Shape {
 struct Tensors {
   std::vector<float> q, k, v, out, lse, d_out, dq, dk, dv;
   AttentionProblem p;
-  ScoreTerms<float> terms;
-  AttentionInput<float> in;
-  AttentionOutput<float> o;
-  AttentionGradient<float> g;
+  ScoreTerms terms;
+  AttentionInput in;
+  AttentionOutput o;
+  AttentionGradient g;
 
   explicit Tensors(const Shape& s) {
     const int64_t n = s.batch * s.heads * s.length * s.dim;
@@ -57,12 +57,10 @@ struct Tensors {
     const int64_t token = s.tokens_first ? s.heads * s.dim : s.dim;
     const Strides3 x{s.heads * s.length * s.dim, s.tokens_first ? s.dim : s.length * s.dim, token};
     const Strides3 l{s.heads * s.length, s.length, 1};
-    in = {q.data(), k.data(), v.data(), x, x, x};
-    o = {out.data(), x, lse.data(), l};
-    g.out = out.data(), g.lse = lse.data(), g.d_out = d_out.data();
-    g.d_query = dq.data(), g.d_key = dk.data(), g.d_value = dv.data();
-    g.out_strides = g.d_out_strides = g.d_query_strides = g.d_key_strides = g.d_value_strides = x;
-    g.lse_strides = l;
+    in = {{q.data(), x}, {k.data(), x}, {v.data(), x}};
+    o = {{out.data(), x}, {lse.data(), l}};
+    g.out = o.out, g.lse = o.lse, g.d_out = {d_out.data(), x};
+    g.d_query = {dq.data(), x}, g.d_key = {dk.data(), x}, g.d_value = {dv.data(), x};
   }
 };
 

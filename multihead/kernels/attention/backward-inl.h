@@ -21,21 +21,10 @@ struct BackwardOperands {
   bool loses_infinity = false;                    // a sum may be NaN that should be infinite
 };
 
-/// The same gradient with operands of another type, or of void.
-template <class To, class From>
-AttentionGradient<To, float> gradient_of(const AttentionGradient<From, float>& g) {
-  return {{g},
-          static_cast<const To*>(g.out),
-          static_cast<const To*>(g.d_out),
-          static_cast<To*>(g.d_query),
-          static_cast<To*>(g.d_key),
-          static_cast<To*>(g.d_value)};
-}
-
 struct BackwardCall {
-  ForwardCall forward;                      // inputs, terms; its out and lse are the forward's results
-  AttentionGradient<void, float> gradient;  // f32 or bf16 as the inputs are
-  int64_t head_columns = 0;                 // head_dim rounded up to 16
+  ForwardCall forward;  // inputs and terms
+  AttentionGradient gradient;
+  int64_t head_columns = 0;  // head_dim rounded up to 16
   BackwardOperands operands;
 };
 

@@ -122,7 +122,7 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, const G& en
   if (mask == BlockClass::empty) return false;
   const bool partial = mask == BlockClass::partial;
   if (partial && !fill_keep(*c.p, t, r.k0, r.k1, b.keep)) return false;
-  if (c.terms->bias) GatherBias(c.terms->bias, c.terms->bias_strides, t, r, b.extra);
+  if (c.terms->bias) GatherBias(*c.terms, t, r, b.extra);
   if (c.terms->relative_key) {
     RelativeScores(c.terms->relative_key, c.p->head_dim, t, r, job.qt + n * call.operands.qt, b.derivative,
                    b.p);
@@ -142,9 +142,9 @@ bool TileGradients(const BackwardCall& call, const BackwardJob& job, const G& en
 void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTile& t, const BlockRange& r,
                    const LaneTerms& lanes, int64_t block, const BackwardBuffers& b) {
   const F d;
-  const ScoreTerms<float>& terms = *call.forward.terms;
+  const ScoreTerms& terms = *call.forward.terms;
   const int64_t group = call.forward.p->group();
-  float* d_bias = call.gradient.d_bias;
+  float* d_bias = as_floats(call.gradient.d_bias);
   if (d_bias && terms.bias) BiasGradient(terms, t, r, b.ds, d_bias, b.extra);
   if (job.relative) {
     RelativeGradient(terms, group, t, r, b.ds, job.relative + block * group * terms.relative_span);
@@ -160,7 +160,7 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
     }
   }
   if (b.raw) {
-    const ScoreFunction<float>& f = terms.score_function;
+    const ScoreFunction& f = terms.score_function;
     BackwardScoreFunction(f, t, r, b.raw, b.ds, job.captured + block % job.copies * f.captured);
   }
 }
@@ -173,7 +173,7 @@ struct RelativeRange {
 RelativeRange RelativeRangeOf(const BackwardCall& call, const BackwardJob& job, int k0, int k1) {
   if (!job.relative_key) return {};
   const AttentionProblem& p = *call.forward.p;
-  const RelativeKey<float>& table = call.forward.terms->relative_key;
+  const RelativeKey& table = call.forward.terms->relative_key;
   const int64_t offset = table.center - p.diagonal_of(job.b), last = table.span - 1;
   const int64_t first = std::clamp<int64_t>(k0 + offset - (p.query_count(job.b) - 1), 0, last);
   return {first, std::clamp<int64_t>(k1 - 1 + offset, 0, last) + 1 - first};
@@ -242,14 +242,12 @@ bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64
 bool WriteBlock(const BackwardCall& call, const BackwardJob& job, int k0, int count,
                 const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
-  const AttentionGradient<void, float>& g = call.gradient;
-  const auto write = [&](const float* rows, int64_t dim, int64_t columns, double scale, void* to,
-                         const Strides3& s) {
-    return to == nullptr || WriteRows(call, rows, count, dim, columns, static_cast<float>(scale),
-                                      At(to, KeyIndex(c, s, job.b, job.kv, k0), c.bf16), s.token);
+  const auto write = [&](const float* rows, int64_t dim, int64_t columns, double scale, const Operand& to) {
+    return !to || WriteRows(call, rows, count, dim, columns, static_cast<float>(scale),
+                            KeyRow(c, to, job.b, job.kv, k0), to.strides.token);
   };
-  const bool keys = write(b.d_key, c.p->head_dim, call.head_columns, c.p->scale, g.d_key, g.d_key_strides);
-  return write(b.d_value, c.p->value_dim, c.value_columns, 1.0, g.d_value, g.d_value_strides) && keys;
+  const bool keys = write(b.d_key, c.p->head_dim, call.head_columns, c.p->scale, call.gradient.d_key);
+  return write(b.d_value, c.p->value_dim, c.value_columns, 1.0, call.gradient.d_value) && keys;
 }
 
 template <class G>
@@ -312,14 +310,13 @@ bool BackwardFinish(const BackwardTaskArgs& args) {
   const ForwardCall& c = call.forward;
   const BackwardJob& job = *args.job;
   const RowTile& t = job.row_tiles[args.index];
-  const AttentionGradient<void, float>& g = call.gradient;
-  if (!g.d_query) return true;
+  const Operand& d_query = call.gradient.d_query;
+  if (!d_query) return true;
   bool finite = true;
   each_head_run(t, [&](int first, int count) {
     const float* rows = job.d_query + (args.index * kTileRows + first) * call.head_columns;
-    void* to = At(g.d_query, RowIndex(c, g.d_query_strides, t, first), c.bf16);
     finite = WriteRows(call, rows, count, c.p->head_dim, call.head_columns, static_cast<float>(c.p->scale),
-                       to, g.d_query_strides.token) &&
+                       TileRow(c, d_query, t, first), d_query.strides.token) &&
              finite;
   });
   return finite;

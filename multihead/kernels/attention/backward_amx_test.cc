@@ -53,22 +53,18 @@ struct Bf16Case {
     const BFloat16 nan(std::nanf(""));
     out.assign(d_out.size(), nan), d_query.assign(query.size(), nan);
     d_key.assign(key.size(), nan), d_value.assign(value.size(), nan);
-    in = {query.data(), key.data(), value.data(), c.query_strides, c.key_strides, c.value_strides};
+    in = c.input(query, key, value);
     terms = c.poisoned<float>();
-    g.out = out.data(), g.out_strides = c.out_strides, g.lse = terms.lse.data(),
-    g.lse_strides = c.lse_strides;
-    g.d_out = d_out.data(), g.d_out_strides = c.out_strides;
+    const AttentionOutput to = c.output(out, terms.lse);
+    g.out = to.out, g.lse = to.lse, g.d_out = {d_out.data(), c.out_strides};
     g.d_lse = c.d_lse.empty() ? nullptr : c.d_lse.data();
-    g.d_query = d_query.data(), g.d_query_strides = c.query_strides;
-    g.d_key = d_key.data(), g.d_key_strides = c.key_strides;
-    g.d_value = d_value.data(), g.d_value_strides = c.value_strides;
+    g.d_query = {d_query.data(), c.query_strides}, g.d_key = {d_key.data(), c.key_strides};
+    g.d_value = {d_value.data(), c.value_strides};
     const auto pointer = [](std::vector<float>& x) { return x.empty() ? nullptr : x.data(); };
     g.d_bias = pointer(terms.d_bias), g.d_relative_bias = pointer(terms.d_relative_bias);
     g.d_alibi_slopes = pointer(terms.d_alibi_slopes);
   }
-  AttentionOutput<BFloat16, float> output() {
-    return {out.data(), g.out_strides, terms.lse.data(), g.lse_strides};
-  }
+  AttentionOutput output() const { return {g.out, g.lse}; }
   Result result() {
     terms.out = widen(out), terms.d_query = widen(d_query), terms.d_key = widen(d_key);
     terms.d_value = widen(d_value);
@@ -76,15 +72,15 @@ struct Bf16Case {
   }
 
   std::vector<BFloat16> query, key, value, d_out, out, d_query, d_key, d_value;
-  AttentionInput<BFloat16> in;
-  AttentionGradient<BFloat16, float> g;
+  AttentionInput in;
+  AttentionGradient g;
   Result terms;  // those that stay f32
 };
 
 Result run_bf16(AttentionCase& c, const AttentionProblem& p, TileUnit unit = TileUnit::emulated) {
   Bf16Case x(c);
-  attention_forward_on_tiles(p, c.terms<float>(), x.in, x.output(), unit);
-  attention_backward_on_tiles(p, c.terms<float>(), x.in, x.g, unit);
+  attention_forward_on_tiles(p, c.terms<float>(), x.in, x.output(), MatmulPrecision::highest, unit);
+  attention_backward_on_tiles(p, c.terms<float>(), x.in, x.g, MatmulPrecision::highest, unit);
   return x.result();
 }
 
@@ -299,9 +295,9 @@ TEST(AttentionBackwardAmxTest, OnlyWhatIsWanted) {
     Result r = c.poisoned<float>();
     r.out = all.out, r.lse = all.lse;
     auto g = c.gradient(r);
-    if (!(wanted & 1)) g.d_query = nullptr;
-    if (!(wanted & 2)) g.d_key = nullptr;
-    if (!(wanted & 4)) g.d_value = nullptr;
+    if (!(wanted & 1)) g.d_query = {};
+    if (!(wanted & 2)) g.d_key = {};
+    if (!(wanted & 4)) g.d_value = {};
     attention_backward_on_tiles(c.problem, c.terms<float>(), c.input<float>(), g, MatmulPrecision::high,
                                 TileUnit::emulated);
     const auto expect = [&](const std::vector<float>& x, const std::vector<float>& y, bool want) {

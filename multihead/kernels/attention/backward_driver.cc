@@ -40,9 +40,9 @@ struct JobLayout {
   int64_t row_tiles, qt, d_out_t, d_query, delta, query, d_out, relative, alibi, relative_key, done;
   JobLayout(const BackwardCall& call, const JobShape& s) {
     const AttentionProblem& p = *call.forward.p;
-    const ScoreTerms<float>& t = *call.forward.terms;
+    const ScoreTerms& t = *call.forward.terms;
     const int64_t lanes = s.tiles * kTileRows;
-    const AttentionGradient<void, float>& g = call.gradient;
+    const AttentionGradient& g = call.gradient;
     row_tiles = s.tiles * static_cast<int64_t>(sizeof(RowTile) / sizeof(float));
     qt = s.tiles * call.operands.qt;
     d_out_t = s.tiles * call.operands.d_out_t;
@@ -74,12 +74,12 @@ float* job_memory(int64_t floats) {
 // d_relative_key.
 void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
   const AttentionProblem& p = *call.forward.p;
-  const ScoreTerms<float>& t = *call.forward.terms;
-  const AttentionGradient<void, float>& g = call.gradient;
+  const ScoreTerms& t = *call.forward.terms;
+  const AttentionGradient& g = call.gradient;
   const int64_t group = p.group();
   if (job.relative_key) {
     const int64_t count = group * t.relative_key.span * p.head_dim;
-    float* to = g.d_relative_key + job.kv * count;
+    float* to = as_floats(g.d_relative_key) + job.kv * count;
     for (int64_t i = 0; i < count; ++i) to[i] += job.relative_key[i];
   }
   for (int64_t n = 0; n < job.blocks; ++n) {
@@ -87,11 +87,12 @@ void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
       const int64_t h = job.kv * group + i;
       if (job.relative) {
         const float* from = job.relative + (n * group + i) * t.relative_span;
-        float* to = g.d_relative_bias + h * t.relative_stride;
+        float* to = as_floats(g.d_relative_bias) + h * t.relative_stride;
         for (int64_t d = 0; d < t.relative_span; ++d) to[d] += from[d];
       }
       if (job.alibi) {
-        g.d_alibi_slopes[job.b * t.alibi_batch_stride + h * t.alibi_stride] += job.alibi[n * group + i];
+        const int64_t at = job.b * t.alibi_batch_stride + h * t.alibi_stride;
+        as_floats(g.d_alibi_slopes)[at] += job.alibi[n * group + i];
       }
     }
   }
@@ -124,7 +125,7 @@ void repeat_by_specification(const BackwardCall& call, const BackwardJob& job) {
 // Weights 1/Tk of empty rows reach d_value.
 template <class T>
 void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
-  const auto g = gradient_of<T>(call.gradient);
+  const AttentionGradient& g = call.gradient;
   const AttentionProblem& p = *call.forward.p;
   const int64_t n = p.key_count(job.b);
   const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
@@ -132,13 +133,13 @@ void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
     const RowTile& t = job.row_tiles[tile];
     for (int r = 0; r < t.rows; ++r) {
       if (job.lse[tile * kTileRows + r] != std::numeric_limits<float>::infinity()) continue;
-      const T* d_out = row_of(g.d_out, g.d_out_strides, job.b, t.head[r], p.query_begin(job.b) + t.query[r]);
+      const T* d_out = row_of<T>(g.d_out, job.b, t.head[r], p.query_begin(job.b) + t.query[r]);
       for (int64_t k = 0; k < n; ++k) {
         const bool kept = p.dropout_p <= 0 ||
                           attention_dropout_keep(p.dropout_key, job.b, t.head[r], t.query[r], k, p.dropout_p);
         if (!kept) continue;
         const float weight = (p.dropout_p > 0 ? keep_scale : 1.0f) / static_cast<float>(n);
-        T* d_value = row_of(g.d_value, g.d_value_strides, job.b, job.kv, p.key_begin_row(job.b) + k);
+        T* d_value = row_of<T>(g.d_value, job.b, job.kv, p.key_begin_row(job.b) + k);
         for (int64_t c = 0; c < p.value_dim; ++c) {
           d_value[c] = T(static_cast<float>(d_value[c]) + weight * static_cast<float>(d_out[c]));
         }
@@ -147,7 +148,7 @@ void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
   }
 }
 
-bool anything_masked(const AttentionProblem& p, const ScoreTerms<float>& t) {
+bool anything_masked(const AttentionProblem& p, const ScoreTerms& t) {
   return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.key_lengths || p.query_lengths ||
          p.key_begin || p.key_end || p.keep || p.mask_function || t.bias || t.relative_key;
 }
@@ -156,7 +157,7 @@ bool anything_masked(const AttentionProblem& p, const ScoreTerms<float>& t) {
 // block after block. So the order depends on the table's size and the key's position alone.
 class CapturedSums {
  public:
-  explicit CapturedSums(const BackwardCall& call) : to_(call.gradient.d_captured) {
+  explicit CapturedSums(const BackwardCall& call) : to_(as_floats(call.gradient.d_captured)) {
     constexpr int64_t kMost = 8, kFloats = int64_t{1} << 21;  // 8 MiB, or one copy of a larger table
     if (to_ == nullptr) return;
     size_ = call.forward.terms->score_function.captured;
@@ -232,8 +233,8 @@ struct Chains {
 
 Chains chains_of(const BackwardCall& call) {
   Chains c;
-  const ScoreTerms<float>& t = *call.forward.terms;
-  const AttentionGradient<void, float>& g = call.gradient;
+  const ScoreTerms& t = *call.forward.terms;
+  const AttentionGradient& g = call.gradient;
   if (g.d_bias && t.bias) {
     c.batch_shared = t.bias_strides.batch == 0;
     c.head_shared = t.bias_strides.head == 0;
@@ -342,7 +343,7 @@ void run_backward(BackwardCall call) {
   }
   call.forward.p = &p;
   decide_backward(call);
-  zero_score_gradients(p, *call.forward.terms, call.gradient);
+  zero_score_gradients<float>(p, *call.forward.terms, call.gradient);
   const Chains shared = chains_of(call);
   const int64_t batch_chains = shared.batch_shared ? std::min<int64_t>(p.batch, 1) : p.batch;
   const int64_t head_chains = shared.head_shared ? std::min<int64_t>(p.kv_heads, 1) : p.kv_heads;

@@ -66,7 +66,7 @@ void PrepareTile(const BackwardTaskArgs& args) {
   const ForwardCall& c = call.forward;
   const BackwardJob& job = *args.job;
   const int64_t n = args.index, value_dim = c.p->value_dim;
-  const AttentionGradient<void, float>& g = call.gradient;
+  const AttentionGradient& g = call.gradient;
   RowTile& t = job.row_tiles[n];
   const int64_t first = n / job.span_tiles * job.span, row = first + n % job.span_tiles * kTileRows;
   make_row_tile(*c.p, job.b, job.kv, row, std::min({first + job.span, row + kTileRows, job.rows}), t);
@@ -77,31 +77,32 @@ void PrepareTile(const BackwardTaskArgs& args) {
   }
   // Rows are read in place where they can be.
   const bool in_place = !c.bf16 && c.value_columns == value_dim && t.head[0] == t.head[t.rows - 1];
-  const auto rows_of_tile = [&](const void* base, const Strides3& s, bool copied, float* copy) {
-    if (copied) CopyTileRows(c, t, base, s, value_dim, c.value_columns, copy);
-    return TileRowsOf(c, t, copied ? copy : nullptr, base, s, c.value_columns);
+  const auto rows_of_tile = [&](const Operand& x, bool copied, float* copy) {
+    if (copied) CopyTileRows(c, t, x, value_dim, c.value_columns, copy);
+    return TileRowsOf(c, t, copied ? copy : nullptr, x, c.value_columns);
   };
   const bool staged = call.operands.stage_d_out;
-  const Rows d_out = rows_of_tile(g.d_out, g.d_out_strides, staged || !in_place,
-                                  staged ? job.d_out + n * call.operands.d_out : args.scratch);
-  const Rows out = rows_of_tile(g.out, g.out_strides, !in_place, args.scratch + kTileRows * c.value_columns);
+  const Rows d_out =
+      rows_of_tile(g.d_out, staged || !in_place, staged ? job.d_out + n * call.operands.d_out : args.scratch);
+  const Rows out = rows_of_tile(g.out, !in_place, args.scratch + kTileRows * c.value_columns);
   G::Pack(call, job, n, d_out);
   float* delta = job.delta + n * kTileRows;
   float* lse = job.lse + n * kTileRows;
   std::fill_n(delta, kTileRows, 0.0f);
   std::fill_n(lse, kTileRows, kInfinity);
+  const Strides3& s = g.lse.strides;
+  const float *of_rows = as_floats(g.lse.data), *d_lse = as_floats(g.d_lse);
   for (int r = 0; r < t.rows; r += 16) {
     InnerProducts(Shifted(out, r), Shifted(d_out, r), std::min(16, t.rows - r), c.value_columns, delta + r);
   }
   for (int r = 0; r < t.rows; ++r) {
-    const int64_t token = c.p->query_begin(t.b) + t.query[r];
-    const int64_t at = t.b * g.lse_strides.batch + t.head[r] * g.lse_strides.head + token;
-    if (g.lse[at] == -kInfinity) {
+    const int64_t at = t.b * s.batch + t.head[r] * s.head + c.p->query_begin(t.b) + t.query[r];
+    if (of_rows[at] == -kInfinity) {
       delta[r] = 0.0f;  // an empty row: its probabilities are zero by lse = +inf
       continue;
     }
-    lse[r] = g.lse[at];
-    if (g.d_lse) delta[r] -= g.d_lse[at];  // dlse/ds = p
+    lse[r] = of_rows[at];
+    if (d_lse) delta[r] -= d_lse[at];  // dlse/ds = p
   }
 }
 

@@ -38,8 +38,7 @@ struct Tensors {
 
   double run(const AttentionProblem& p, const Strides3& s) {
     const double start = thread_seconds();
-    attention_forward(p, ScoreTerms<float>(), AttentionInput<T>{q.data(), k.data(), v.data(), s, s, s},
-                      AttentionOutput<T, float>{out.data(), s, nullptr, {}});
+    attention_forward(p, ScoreTerms(), {{q.data(), s}, {k.data(), s}, {v.data(), s}}, {{out.data(), s}, {}});
     return thread_seconds() - start;
   }
 };

@@ -31,18 +31,14 @@ Bf16Result run(AttentionCase& c) {
   Bf16Result r{std::vector<BFloat16>(d_out.size(), nan), std::vector<BFloat16>(q.size(), nan),
                std::vector<BFloat16>(k.size(), nan), std::vector<BFloat16>(v.size(), nan),
                c.poisoned<float>().lse};
-  const kernels::AttentionInput<BFloat16> in{q.data(),        k.data(),      v.data(),
-                                             c.query_strides, c.key_strides, c.value_strides};
-  kernels::attention_forward(
-      c.problem, c.terms<float>(), in,
-      kernels::AttentionOutput<BFloat16, float>{r.out.data(), c.out_strides, r.lse.data(), c.lse_strides});
-  kernels::AttentionGradient<BFloat16, float> g;
-  g.out = r.out.data(), g.out_strides = c.out_strides, g.lse = r.lse.data(), g.lse_strides = c.lse_strides;
-  g.d_out = d_out.data(), g.d_out_strides = c.out_strides;
+  const kernels::AttentionInput in = c.input(q, k, v);
+  const kernels::AttentionOutput to = c.output(r.out, r.lse);
+  kernels::attention_forward(c.problem, c.terms<float>(), in, to);
+  kernels::AttentionGradient g;
+  g.out = to.out, g.lse = to.lse, g.d_out = {d_out.data(), c.out_strides};
   g.d_lse = c.d_lse.empty() ? nullptr : c.d_lse.data();
-  g.d_query = r.d_query.data(), g.d_query_strides = c.query_strides;
-  g.d_key = r.d_key.data(), g.d_key_strides = c.key_strides;
-  g.d_value = r.d_value.data(), g.d_value_strides = c.value_strides;
+  g.d_query = {r.d_query.data(), c.query_strides}, g.d_key = {r.d_key.data(), c.key_strides};
+  g.d_value = {r.d_value.data(), c.value_strides};
   kernels::attention_backward(c.problem, c.terms<float>(), in, g);
   return r;
 }
@@ -140,12 +136,10 @@ TEST(AttentionBf16Test, PrefillChunksAndSingleTokens) {
         kernels::AttentionProblem p = c.problem;
         p.queries = count, p.keys = first + count, p.diagonal = first;
         std::vector<BFloat16> out(static_cast<size_t>(12 * count * 80), BFloat16(std::nanf("")));
-        kernels::attention_forward(
-            p, c.terms<float>(),
-            kernels::AttentionInput<BFloat16>{q.data() + first * 48, k.data(), v.data(), c.query_strides,
-                                              c.key_strides, c.value_strides},
-            kernels::AttentionOutput<BFloat16, float>{
-                out.data(), {6 * count * 80, count * 80, 80}, nullptr, {}});
+        kernels::AttentionInput in = c.input(q, k, v);
+        in.query = multihead::testing::from_element<BFloat16>(in.query, first * 48);
+        kernels::attention_forward(p, c.terms<float>(), in,
+                                   {{out.data(), {6 * count * 80, count * 80, 80}}, {}});
         for (int64_t bh = 0; bh < 12; ++bh) {
           ASSERT_EQ(0, std::memcmp(out.data() + bh * count * 80, whole.out.data() + (bh * 1100 + first) * 80,
                                    static_cast<size_t>(count * 80) * sizeof(BFloat16)))

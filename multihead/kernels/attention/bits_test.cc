@@ -118,12 +118,12 @@ TEST(AttentionBitsTest, BaselineIsTheSpecification) {
 std::vector<float> part(AttentionCase& c, int64_t first, int64_t count, int64_t keys) {
   kernels::AttentionProblem p = c.problem;
   auto in = c.input<float>();
-  in.query += first * in.query_strides.token;
+  in.query = multihead::testing::from_element<float>(in.query, first * in.query.strides.token);
   p.queries = count, p.keys = keys;
   p.diagonal = c.problem.diagonal + first;
   std::vector<float> out(static_cast<size_t>(p.batch * p.heads * count * p.value_dim), std::nanf(""));
   const kernels::Strides3 s{p.heads * count * p.value_dim, count * p.value_dim, p.value_dim};
-  kernels::attention_forward(p, c.terms<float>(), in, {out.data(), s, nullptr, {}});
+  kernels::attention_forward(p, c.terms<float>(), in, {{out.data(), s}, {}});
   return out;
 }
 
@@ -171,13 +171,15 @@ void expect_padding_changes_nothing(int64_t relative_key) {
     kernels::AttentionProblem one = c.problem;
     one.batch = 1, one.queries = one.keys = lengths[b];
     auto in = c.input<float>();
-    in.query += b * in.query_strides.batch, in.key += b * in.key_strides.batch;
-    in.value += b * in.value_strides.batch;
+    const auto sample = [b](const kernels::Operand& x) {
+      return multihead::testing::from_element<float>(x, b * x.strides.batch);
+    };
+    in = {sample(in.query), sample(in.key), sample(in.value)};
     auto r = c.poisoned<float>();
     auto out = c.output(r);
     kernels::attention_forward(one, c.terms<float>(), in, out);
     auto g = c.gradient(r);
-    g.d_out += b * g.d_out_strides.batch;
+    g.d_out = sample(g.d_out);
     kernels::attention_backward(one, c.terms<float>(), in, g);
     const auto expect_rows = [&](const std::vector<float>& alone, const std::vector<float>& all,
                                  int64_t heads, int64_t dim, const char* what) {
@@ -372,17 +374,14 @@ TEST(AttentionBitsTest, BrainFloatRoundsOnce) {
     kernels::attention_backward(c.problem, c.terms<float>(), c.input<float>(), g);
     std::vector<BFloat16> o16(out16.size()), dq(q.size()), dk(k.size()), dv(v.size());
     std::vector<float> lse = f.lse;
-    const kernels::AttentionInput<BFloat16> in{q.data(),        k.data(),      v.data(),
-                                               c.query_strides, c.key_strides, c.value_strides};
-    kernels::attention_forward(c.problem, c.terms<float>(), in,
-                               {o16.data(), c.out_strides, lse.data(), c.lse_strides});
+    const kernels::AttentionInput in = c.input(q, k, v);
+    const kernels::AttentionOutput to = c.output(o16, lse);
+    kernels::attention_forward(c.problem, c.terms<float>(), in, to);
     EXPECT_TRUE(equals_rounded(o16, out));
-    kernels::AttentionGradient<BFloat16, float> h;
-    h.out = o16.data(), h.out_strides = c.out_strides, h.lse = lse.data(), h.lse_strides = c.lse_strides;
-    h.d_out = d_out.data(), h.d_out_strides = c.out_strides;
-    h.d_query = dq.data(), h.d_query_strides = c.query_strides;
-    h.d_key = dk.data(), h.d_key_strides = c.key_strides;
-    h.d_value = dv.data(), h.d_value_strides = c.value_strides;
+    kernels::AttentionGradient h;
+    h.out = to.out, h.lse = to.lse, h.d_out = {d_out.data(), c.out_strides};
+    h.d_query = {dq.data(), c.query_strides}, h.d_key = {dk.data(), c.key_strides};
+    h.d_value = {dv.data(), c.value_strides};
     kernels::attention_backward(c.problem, c.terms<float>(), in, h);
     EXPECT_TRUE(equals_rounded(dq, f.d_query));
     EXPECT_TRUE(equals_rounded(dk, f.d_key));

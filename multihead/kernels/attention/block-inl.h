@@ -86,10 +86,10 @@ template <class E>
 HWY_INLINE void ScoreChunks(const ForwardCall& call, const E& engine, const QueryTile& w, const BlockRange& r,
                             const typename E::Block& block, const BlockPlace& place, const uint8_t* keep,
                             bool safe, const BlockBuffers& buffers, float* max) {
-  const ScoreTerms<float>& terms = *call.terms;
+  const ScoreTerms& terms = *call.terms;
   const RowTile& t = w.rows;
   const float* bias = terms.bias ? buffers.bias : nullptr;
-  if (bias) GatherBias(terms.bias, terms.bias_strides, t, r, buffers.bias);
+  if (bias) GatherBias(terms, t, r, buffers.bias);
   if (bias && safe) {  // -inf excludes even where the score is NaN
     const int count = (r.k1 - r.k0) * kTileRows;
     if (keep == nullptr) std::fill_n(buffers.keep, count, uint8_t{1}), keep = buffers.keep;

@@ -192,8 +192,8 @@ HWY_INLINE void FewBlockOf(const ForwardCall& c, const RowTile& t, const BlockRa
                            const BlockBuffers& b, LaneState& state, float* sum) {
   const AttentionProblem& p = *c.p;
   const int64_t size = kKind == CacheKind::f32 ? 4 : 2, keys = r.k1 - r.k0;
-  const RawRows key = RawRowsOf(c, c.key, c.key_strides, t.b, t.kv, r.k0);
-  const RawRows value = RawRowsOf(c, c.value, c.value_strides, t.b, t.kv, r.k0);
+  const RawRows key = RawRowsOf(c, c.key, t.b, t.kv, r.k0);
+  const RawRows value = RawRowsOf(c, c.value, t.b, t.kv, r.k0);
   const PrefetchStream::Rows these{key.data, key.stride, p.head_dim * size, keys};
   const PrefetchStream::Rows values{value.data, value.stride, p.value_dim * size, keys};
   const PrefetchStream::Rows others{key.data + keys * key.stride, key.stride, p.head_dim * size,

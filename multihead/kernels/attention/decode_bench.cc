@@ -66,10 +66,10 @@ struct Ring {
     p.head_dim = p.value_dim = kDim, p.scale = 1 / std::sqrt(static_cast<double>(kDim));
     p.causal = true, p.diagonal = kKeys - 1;
     const Strides3 q{kHeads * kDim, kDim, kDim}, k{kKvHeads * kKeys * kDim, kKeys * kDim, kDim};
-    const AttentionInput<T> in{query.data(), cache, cache + kCache / 2, q, k, k};
-    const AttentionOutput<T, float> o{out.data(), q, lse.data(), {kHeads, 1, 1}};
+    const AttentionInput in{{query.data(), q}, {cache, k}, {cache + kCache / 2, k}};
+    const AttentionOutput o{{out.data(), q}, {lse.data(), {kHeads, 1, 1}}};
     const double start = wall_seconds();
-    attention_forward(p, ScoreTerms<float>(), in, o);
+    attention_forward(p, ScoreTerms(), in, o);
     return wall_seconds() - start;
   }
 };

@@ -22,9 +22,8 @@ struct RawRows {
   int64_t stride = 0;  // bytes
 };
 
-HWY_INLINE RawRows RawRowsOf(const ForwardCall& c, const void* base, const Strides3& s, int64_t b, int64_t kv,
-                             int k0) {
-  return {static_cast<const char*>(At(base, KeyIndex(c, s, b, kv, k0), c.bf16)), s.token * (c.bf16 ? 2 : 4)};
+HWY_INLINE RawRows RawRowsOf(const ForwardCall& c, const Operand& x, int64_t b, int64_t kv, int k0) {
+  return {static_cast<const char*>(KeyRow(c, x, b, kv, k0)), x.strides.token * (c.bf16 ? 2 : 4)};
 }
 
 #if HWY_TARGET == HWY_AVX3

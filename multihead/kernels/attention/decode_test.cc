@@ -85,11 +85,7 @@ TEST(AttentionDecodeTest, WidenedBrainFloatHasTheBitsOfF32) {
     std::vector<BFloat16> out(f32.out.size(), BFloat16(std::nanf("")));
     std::vector<BFloat16> expected(f32.out.begin(), f32.out.end());
     std::vector<float> lse(f32.lse.size(), std::nanf(""));
-    kernels::attention_forward(
-        c.problem, c.terms<float>(),
-        kernels::AttentionInput<BFloat16>{q.data(), k.data(), v.data(), c.query_strides, c.key_strides,
-                                          c.value_strides},
-        kernels::AttentionOutput<BFloat16, float>{out.data(), c.out_strides, lse.data(), c.lse_strides});
+    kernels::attention_forward(c.problem, c.terms<float>(), c.input(q, k, v), c.output(out, lse));
     EXPECT_TRUE(same_bits(out, expected));
     EXPECT_TRUE(same_bits(lse, f32.lse));
   }

@@ -11,8 +11,9 @@ namespace multihead::kernels {
 /// Every sample has the same rows and intervals.
 bool samples_are_alike(const AttentionProblem& p);
 
-/// The digested call without its pointers.
-ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size);
+/// The digested call.
+ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms& terms, const AttentionInput& in,
+                           const AttentionOutput& out);
 /// AMX tiles or pairs of bf16 where the CPU has them and the numbers allow it; never with a relative key.
 void choose_engine(ForwardCall& call);
 /// Whether key and value blocks are copied before use.
@@ -35,22 +36,13 @@ void recompute_overflow(const ForwardCall& call);
 /// that is excluded. Those of the score terms stay, but `d_relative_key` is added to where it is given.
 void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key);
 
-/// Forward on tiles whatever the CPU, without relative key: bf16 in one part, f32 in those of `precision`.
-/// The entry points come here with TileUnit::amx, tests with the loops.
-void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
-                                const AttentionInput<float>& in, const AttentionOutput<float>& out,
-                                MatmulPrecision precision, TileUnit unit);
-void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
-                                const AttentionInput<BFloat16>& in,
-                                const AttentionOutput<BFloat16, float>& out, TileUnit unit);
 void run_backward(BackwardCall call);
 
-/// Likewise the backward pass.
-void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
-                                 const AttentionInput<float>& in, const AttentionGradient<float>& g,
-                                 MatmulPrecision precision, TileUnit unit);
-void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms<float>& t,
-                                 const AttentionInput<BFloat16>& in,
-                                 const AttentionGradient<BFloat16, float>& g, TileUnit unit);
+/// Either pass on tiles whatever the CPU, without relative key: bf16 in one part, f32 in those of
+/// `precision`. The entry points come here with TileUnit::amx, tests with the loops.
+void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                                const AttentionOutput& out, MatmulPrecision precision, TileUnit unit);
+void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                                 const AttentionGradient& g, MatmulPrecision precision, TileUnit unit);
 
 }  // namespace multihead::kernels

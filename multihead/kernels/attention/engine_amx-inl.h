@@ -27,25 +27,22 @@ namespace multihead::kernels::HWY_NAMESPACE {
 // Scores of keys and queries with numbers that are not finite, by plain loops.
 HWY_INLINE void NonFiniteScores(const ForwardCall& c, const RowTile& t, const BlockRange& r, float* s) {
   const int64_t dim = c.p->head_dim;
-  const auto finite = [&](const void* base, int64_t at) {
+  const auto finite = [&](const void* row) {
     for (int64_t i = 0; i < dim; ++i) {
-      if (!std::isfinite(ElementOf(base, at + i, c.bf16))) return false;
+      if (!std::isfinite(ElementOf(row, i, c.bf16))) return false;
     }
     return true;
   };
   bool row_finite[kTileRows];
-  for (int row = 0; row < t.rows; ++row)
-    row_finite[row] = finite(c.query, RowIndex(c, c.query_strides, t, row));
+  for (int row = 0; row < t.rows; ++row) row_finite[row] = finite(TileRow(c, c.query, t, row));
   for (int k = r.k0; k < r.k1; ++k) {
-    const int64_t key = KeyIndex(c, c.key_strides, t.b, t.kv, k);
-    const bool key_finite = finite(c.key, key);
+    const void* key = KeyRow(c, c.key, t.b, t.kv, k);
+    const bool key_finite = finite(key);
     for (int row = 0; row < t.rows; ++row) {
       if (key_finite && row_finite[row]) continue;
-      const int64_t query = RowIndex(c, c.query_strides, t, row);
+      const void* query = TileRow(c, c.query, t, row);
       float sum = 0;
-      for (int64_t i = 0; i < dim; ++i) {
-        sum += ElementOf(c.key, key + i, c.bf16) * ElementOf(c.query, query + i, c.bf16);
-      }
+      for (int64_t i = 0; i < dim; ++i) sum += ElementOf(key, i, c.bf16) * ElementOf(query, i, c.bf16);
       s[(k - r.k0) * kTileRows + row] = sum;
     }
   }
@@ -99,9 +96,9 @@ HWY_INLINE void AmxScoreProduct(const ForwardCall& c, const RowTile& t, const Bl
 HWY_INLINE void AddNonFiniteValues(const ForwardCall& c, const RowTile& t, const BlockRange& r,
                                    const float* s, const float* shadow, float* sums) {
   for (int k = r.k0; k < r.k1; ++k) {
-    const int64_t at = KeyIndex(c, c.value_strides, t.b, t.kv, k);
+    const void* value = KeyRow(c, c.value, t.b, t.kv, k);
     for (int64_t column = 0; column < c.p->value_dim; ++column) {
-      const float v = ElementOf(c.value, at + column, c.bf16);
+      const float v = ElementOf(value, column, c.bf16);
       if (std::isfinite(v)) continue;
       for (int row = 0; row < t.rows; ++row) {
         const int64_t place = int64_t{k - r.k0} * kTileRows + row;
@@ -174,10 +171,9 @@ class AmxEngine : public EngineDefaults {
   void PackQueries(QueryTile& w, float* buffer) const {
     const RowTile& t = w.rows;
     const int64_t dim = c_.p->head_dim;
-    AmxOperand from{nullptr, c_.bf16, c_.query_strides.token, 1, t.rows, dim};
-    from.data = At(c_.query, RowIndex(c_, c_.query_strides, t, 0), c_.bf16);
+    AmxOperand from{TileRow(c_, c_.query, t, 0), c_.bf16, c_.query.strides.token, 1, t.rows, dim};
     if (t.head[0] != t.head[t.rows - 1]) {  // rows of several heads
-      CopyTileRows(c_, t, c_.query, c_.query_strides, dim, dim, buffer);
+      CopyTileRows(c_, t, c_.query, dim, dim, buffer);
       from.data = buffer, from.bf16 = false, from.line_stride = dim;
     }
     auto* to = reinterpret_cast<uint16_t*>(w.query);
@@ -187,12 +183,9 @@ class AmxEngine : public EngineDefaults {
   Block Stage(const AttentionTask& task, int k0, int k1) const {
     Block block{key_, value_, k0 / kKeyStep * kKeyStep, k1};
     const int64_t count = k1 - block.first;
-    const Strides3 &ks = c_.key_strides, &vs = c_.value_strides;
-    const auto at = [&](const void* base, const Strides3& s) {
-      return At(base, KeyIndex(c_, s, task.b, task.kv, block.first), c_.bf16);
-    };
-    const AmxOperand k{at(c_.key, ks), c_.bf16, ks.token, 1, count, c_.p->head_dim};
-    const AmxOperand v{at(c_.value, vs), c_.bf16, 1, vs.token, c_.p->value_dim, count};
+    const auto at = [&](const Operand& x) { return KeyRow(c_, x, task.b, task.kv, block.first); };
+    const AmxOperand k{at(c_.key), c_.bf16, c_.key.strides.token, 1, count, c_.p->head_dim};
+    const AmxOperand v{at(c_.value), c_.bf16, 1, c_.value.strides.token, c_.p->value_dim, count};
     block.key_non_finite = amx_pack(k, AmxSide::rows, c_.scheme.parts, NotFinite::zero, key_);
     block.value_non_finite = amx_pack(v, AmxSide::columns, c_.scheme.parts, NotFinite::zero, value_);
     return block;

@@ -89,11 +89,11 @@ class AmxEngine::Gradients {
     const ForwardCall& c = call.forward;
     const RowTile& t = job.row_tiles[n];
     const int parts = c.scheme.parts;
-    const auto rows = [&](const void* base, const Strides3& s, int64_t dim) {
-      return AmxOperand{At(base, RowIndex(c, s, t, 0), c.bf16), c.bf16, s.token, 1, t.rows, dim};
+    const auto rows = [&](const Operand& x, int64_t dim) {
+      return AmxOperand{TileRow(c, x, t, 0), c.bf16, x.strides.token, 1, t.rows, dim};
     };
-    const AmxOperand query = rows(c.query, c.query_strides, c.p->head_dim);
-    const AmxOperand d_out = rows(call.gradient.d_out, call.gradient.d_out_strides, c.p->value_dim);
+    const AmxOperand query = rows(c.query, c.p->head_dim);
+    const AmxOperand d_out = rows(call.gradient.d_out, c.p->value_dim);
     PackLines(query, AmxSide::columns, parts, job.qt + n * call.operands.qt);
     PackColumns(query, parts, job.query + n * call.operands.query);
     PackLines(d_out, AmxSide::columns, parts, job.d_out_t + n * call.operands.d_out_t);
@@ -107,13 +107,12 @@ class AmxEngine::Gradients {
     const Layout block(call);
     key_ = memory, value_ = key_ + block.key, key_columns_ = value_ + block.value;
     weights_ = reinterpret_cast<uint16_t*>(key_columns_ + block.key_columns);
-    const auto rows = [&](const void* base, const Strides3& s, int64_t dim) {
-      const void* first = At(base, KeyIndex(c, s, job.b, job.kv, k0), c.bf16);
-      return AmxOperand{first, c.bf16, s.token, 1, k1 - k0, dim};
+    const auto rows = [&](const Operand& x, int64_t dim) {
+      return AmxOperand{KeyRow(c, x, job.b, job.kv, k0), c.bf16, x.strides.token, 1, k1 - k0, dim};
     };
-    const AmxOperand keys = rows(c.key, c.key_strides, c.p->head_dim);
+    const AmxOperand keys = rows(c.key, c.p->head_dim);
     PackLines(keys, AmxSide::rows, c.scheme.parts, key_);
-    PackLines(rows(c.value, c.value_strides, c.p->value_dim), AmxSide::rows, c.scheme.parts, value_);
+    PackLines(rows(c.value, c.p->value_dim), AmxSide::rows, c.scheme.parts, value_);
     PackColumns(keys, c.scheme.parts, key_columns_);
   }
 

@@ -30,13 +30,13 @@ HWY_INLINE PrefetchRows Shifted(const PrefetchRows& prefetch, int64_t by) {
 // qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero.
 HWY_INLINE void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt) {
   const int64_t dim = call.p->head_dim;
-  const Strides3& s = call.query_strides;
+  const int64_t stride = call.query.strides.token;
   each_head_run(t, [&](int first, int count) {
-    const void* from = At(call.query, RowIndex(call, s, t, first), call.bf16);
+    const void* from = TileRow(call, call.query, t, first);
     if (call.bf16) {
-      TransposeTo(static_cast<const uint16_t*>(from), s.token, count, dim, qt + first, kTileRows, scale);
+      TransposeTo(static_cast<const uint16_t*>(from), stride, count, dim, qt + first, kTileRows, scale);
     } else {
-      TransposeTo(static_cast<const float*>(from), s.token, count, dim, qt + first, kTileRows, scale);
+      TransposeTo(static_cast<const float*>(from), stride, count, dim, qt + first, kTileRows, scale);
     }
   });
   for (int64_t c = 0; c < dim && t.rows < t.groups * kGroupRows; ++c) {
@@ -180,12 +180,12 @@ inline void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds,
 HWY_INLINE PrefetchRows NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
   const int64_t row = next ? next->row_begin + n * kTileRows : 0;
   if (!next || row + kTileRows > next->row_end) return {};
-  const Strides3& s = c.query_strides;
+  const Strides3& s = c.query.strides;
   const int64_t queries = c.p->query_count(next->b), head = next->kv * c.p->group() + row / queries;
   const int64_t token = c.p->query_begin(next->b) + row % queries;
   if (row % queries + kTileRows > queries) return {};
   const int64_t numbers = c.bf16 ? 2 : 1;  // in a float
-  const void* from = At(c.query, next->b * s.batch + head * s.head + token * s.token, c.bf16);
+  const void* from = At(c.query.data, next->b * s.batch + head * s.head + token * s.token, c.bf16);
   return {{static_cast<const float*>(from), s.token / numbers}, c.p->head_dim / numbers};
 }
 
@@ -193,7 +193,8 @@ HWY_INLINE PrefetchRows NextQueries(const ForwardCall& c, const AttentionTask* n
 HWY_INLINE Rows NextBias(const ForwardCall& c, const RowTile& t, int k0) {
   const Strides4& s = c.terms->bias_strides;
   if (!c.terms->bias || s.key != 1 || s.query == 0 || t.head[0] != t.head[t.rows - 1]) return {};
-  return {c.terms->bias + t.b * s.batch + t.head[0] * s.head + t.query[0] * s.query + k0, s.query};
+  const int64_t at = t.b * s.batch + t.head[0] * s.head + t.query[0] * s.query + k0;
+  return {as_floats(c.terms->bias) + at, s.query};
 }
 
 class F32Engine : public EngineDefaults {
@@ -219,15 +220,15 @@ class F32Engine : public EngineDefaults {
 
   Block Stage(const AttentionTask& task, int k0, int k1) const {
     const int64_t dim = c_.p->head_dim;
-    return {StageRows(c_, c_.key, c_.key_strides, task.b, task.kv, k0, k1, dim, c_.copy_key, dim, key_),
-            StageRows(c_, c_.value, c_.value_strides, task.b, task.kv, k0, k1, c_.p->value_dim, c_.copy_value,
-                      c_.value_columns, value_),
+    return {StageRows(c_, c_.key, task.b, task.kv, k0, k1, dim, c_.copy_key, dim, key_),
+            StageRows(c_, c_.value, task.b, task.kv, k0, k1, c_.p->value_dim, c_.copy_value, c_.value_columns,
+                      value_),
             k0};
   }
 
   // A bias or ALiBi alone needs no pass of its own over the scores.
   HWY_INLINE bool FusesTerms(bool safe) const {
-    const ScoreTerms<float>& terms = *c_.terms;
+    const ScoreTerms& terms = *c_.terms;
     return !(terms.softcap > 0) && !terms.relative_bias && !terms.score_function && !terms.relative_key &&
            (terms.bias == nullptr) != (terms.alibi_slopes == nullptr) && !(terms.bias && safe);
   }
@@ -235,12 +236,12 @@ class F32Engine : public EngineDefaults {
   // s <- scores of the block wherever needed; the maximum of the rows that nothing masks joins `max`.
   HWY_INLINE void Scores(const QueryTile& w, const BlockRange& r, const Block& block, const BlockPlace& place,
                          bool safe, float* s, float* max) const {
-    const ScoreTerms<float>& terms = *c_.terms;
+    const ScoreTerms& terms = *c_.terms;
     ProductTerm term;
     if (c_.has_terms && FusesTerms(safe)) {
       term.end = terms.bias ? End::bias_max : End::alibi_max;
       term.slope = w.lanes.slope, term.place = w.lanes.place;
-      if (terms.bias) GatherBias(terms.bias, terms.bias_strides, w.rows, r, s);
+      if (terms.bias) GatherBias(terms, w.rows, r, s);
     }
     ScoreProduct(w.rows, r, Shifted(block.key, r.k0 - block.first), w.query, c_.p->head_dim, s, max,
                  ScorePrefetch(block, place), term);
@@ -249,7 +250,7 @@ class F32Engine : public EngineDefaults {
   // The same in chunks, without maximum: what goes before them, and one of them.
   HWY_INLINE void StartChunks(const QueryTile& w, const BlockRange& r, const Block&,
                               const BlockBuffers& b) const {
-    const RelativeKey<float>& table = c_.terms->relative_key;
+    const RelativeKey& table = c_.terms->relative_key;
     if (table) RelativeScores(table, c_.p->head_dim, w.rows, r, w.query, b.shadow, b.s);
   }
   HWY_INLINE void ChunkScores(const QueryTile& w, const BlockRange& r, const Block& block,
@@ -292,11 +293,10 @@ class F32Engine : public EngineDefaults {
     const int64_t base = (place.k0 / kBlock + 1) * kBlock;
     const AttentionTask* at = base < place.task->key_end ? place.task : place.next;
     if (place.turn > 1 || at == nullptr) return {};
-    const Strides3& s = keys ? c_.key_strides : c_.value_strides;
-    const int64_t row = KeyIndex(c_, s, at->b, at->kv, at == place.next ? at->key_begin : base);
-    const void* from = At(keys ? c_.key : c_.value, row, c_.bf16);
+    const Operand& x = keys ? c_.key : c_.value;
+    const void* from = KeyRow(c_, x, at->b, at->kv, at == place.next ? at->key_begin : base);
     const int64_t dim = keys ? c_.p->head_dim : c_.p->value_dim, numbers = c_.bf16 ? 2 : 1;  // in a float
-    return {{static_cast<const float*>(from), s.token / numbers}, dim / numbers};
+    return {{static_cast<const float*>(from), x.strides.token / numbers}, dim / numbers};
   }
 
   // The bias of the next block, or the queries of the next task.
@@ -313,16 +313,16 @@ class F32Engine : public EngineDefaults {
 };
 
 // Rows of a tile as the products want them: staged, or in place.
-HWY_INLINE Rows TileRowsOf(const ForwardCall& c, const RowTile& t, const float* staged, const void* base,
-                           const Strides3& s, int64_t columns) {
+HWY_INLINE Rows TileRowsOf(const ForwardCall& c, const RowTile& t, const float* staged, const Operand& x,
+                           int64_t columns) {
   if (staged) return {staged, columns};
-  return {static_cast<const float*>(base) + RowIndex(c, s, t, 0), s.token};
+  return {static_cast<const float*>(TileRow(c, x, t, 0)), x.strides.token};
 }
 
 HWY_INLINE Rows QueriesOfTile(const BackwardCall& call, const BackwardJob& job, int64_t n) {
   const ForwardCall& c = call.forward;
   const float* staged = call.operands.stage_query ? job.query + n * call.operands.query : nullptr;
-  return TileRowsOf(c, job.row_tiles[n], staged, c.query, c.query_strides, call.head_columns);
+  return TileRowsOf(c, job.row_tiles[n], staged, c.query, call.head_columns);
 }
 
 // The products of the backward pass for one key block.
@@ -335,12 +335,12 @@ class F32Engine::Gradients {
     const ForwardCall& c = call.forward;
     const AttentionProblem& p = *c.p;
     const bool copied = c.bf16 || (p.queries < kTileRows && p.group() > 1) || p.sequences;
-    const auto staged = [&](int64_t dim, int64_t columns, const Strides3& s) {
-      return copied || columns != dim || (s.token != dim && p.queries >= 256);
+    const auto staged = [&](int64_t dim, int64_t columns, const Operand& x) {
+      return copied || columns != dim || (x.strides.token != dim && p.queries >= 256);
     };
     BackwardOperands o;
-    o.stage_query = staged(p.head_dim, call.head_columns, c.query_strides);
-    o.stage_d_out = staged(p.value_dim, c.value_columns, call.gradient.d_out_strides);
+    o.stage_query = staged(p.head_dim, call.head_columns, c.query);
+    o.stage_d_out = staged(p.value_dim, c.value_columns, call.gradient.d_out);
     o.qt = kTileRows * p.head_dim, o.d_out_t = kTileRows * p.value_dim;
     if (o.stage_query) o.query = kTileRows * call.head_columns;
     if (o.stage_d_out) o.d_out = kTileRows * c.value_columns;
@@ -354,8 +354,7 @@ class F32Engine::Gradients {
     const RowTile& t = job.row_tiles[n];
     PackQuery(c, t, ScoreScale(c), job.qt + n * call.operands.qt);
     if (call.operands.stage_query) {
-      CopyTileRows(c, t, c.query, c.query_strides, c.p->head_dim, call.head_columns,
-                   job.query + n * call.operands.query);
+      CopyTileRows(c, t, c.query, c.p->head_dim, call.head_columns, job.query + n * call.operands.query);
     }
     float* d_out_t = job.d_out_t + n * call.operands.d_out_t;
     if (t.rows < kTileRows) std::fill_n(d_out_t, c.p->value_dim * kTileRows, 0.0f);
@@ -366,10 +365,9 @@ class F32Engine::Gradients {
   Gradients(const BackwardCall& call, const BackwardJob& job, int k0, int k1, float* memory)
       : call_(call), job_(job), first_(k0) {
     const ForwardCall& c = call.forward;
-    key_ = StageRows(c, c.key, c.key_strides, job.b, job.kv, k0, k1, c.p->head_dim, c.copy_key,
-                     call.head_columns, memory);
-    value_ = StageRows(c, c.value, c.value_strides, job.b, job.kv, k0, k1, c.p->value_dim, c.copy_value,
-                       c.value_columns, memory + kBackwardBlock * call.head_columns);
+    key_ = StageRows(c, c.key, job.b, job.kv, k0, k1, c.p->head_dim, c.copy_key, call.head_columns, memory);
+    value_ = StageRows(c, c.value, job.b, job.kv, k0, k1, c.p->value_dim, c.copy_value, c.value_columns,
+                       memory + kBackwardBlock * call.head_columns);
   }
 
   // s <- S, dp <- dP of tile n wherever needed.
@@ -387,8 +385,7 @@ class F32Engine::Gradients {
     const ForwardCall& c = call_.forward;
     const RowTile& t = job_.row_tiles[n];
     const float* staged = call_.operands.stage_d_out ? job_.d_out + n * call_.operands.d_out : nullptr;
-    const AttentionGradient<void, float>& g = call_.gradient;
-    AddKeyRows(t, r, weights, TileRowsOf(c, t, staged, g.d_out, g.d_out_strides, c.value_columns),
+    AddKeyRows(t, r, weights, TileRowsOf(c, t, staged, call_.gradient.d_out, c.value_columns),
                c.value_columns, d_value + (r.k0 - first_) * c.value_columns);
   }
   void AddToKeys(int64_t n, const BlockRange& r, const float* ds, float* d_key) const {

@@ -163,17 +163,17 @@ HWY_INLINE int64_t PairsOf(int64_t dim) { return (dim + 1) / 2; }
 HWY_INLINE void PackQueryPairs(const ForwardCall& call, const RowTile& t, float* qt) {
   const F d;
   const int64_t dim = call.p->head_dim, pairs = PairsOf(dim);
-  const Strides3& s = call.query_strides;
+  const int64_t stride = call.query.strides.token;
   std::fill_n(qt, pairs * kTileRows, 0.0f);
   each_head_run(t, [&](int first, int count) HWY_ATTR {
-    const auto* from = static_cast<const uint16_t*>(call.query) + RowIndex(call, s, t, first);
+    const auto* from = static_cast<const uint16_t*>(TileRow(call, call.query, t, first));
     int row = 0;
     for (; row + 16 <= count && dim % 32 == 0; row += 16) {
       for (int64_t c = 0; c < dim; c += 32) {
         Vec x[16];
 #pragma GCC unroll 16
         for (int i = 0; i < 16; ++i) {
-          x[i] = Vec{_mm512_castsi512_ps(_mm512_loadu_si512(from + (row + i) * s.token + c))};
+          x[i] = Vec{_mm512_castsi512_ps(_mm512_loadu_si512(from + (row + i) * stride + c))};
         }
         TransposeRegisters(x);
 #pragma GCC unroll 16
@@ -183,7 +183,7 @@ HWY_INLINE void PackQueryPairs(const ForwardCall& call, const RowTile& t, float*
     for (; row < count; ++row) {
       for (int64_t c = 0; c < dim; c += 2) {
         const size_t bytes = c + 1 < dim ? 4 : 2;
-        std::memcpy(qt + c / 2 * kTileRows + first + row, from + row * s.token + c, bytes);
+        std::memcpy(qt + c / 2 * kTileRows + first + row, from + row * stride + c, bytes);
       }
     }
   });
@@ -208,15 +208,15 @@ HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const Block
 // zero, whatever lies there.
 HWY_INLINE void InterleaveValues(const ForwardCall& call, int64_t b, int64_t kv, int k0, int k1, float* to) {
   const int64_t columns = call.value_columns, dim = call.p->value_dim;
-  const Strides3& s = call.value_strides;
-  const auto* base = static_cast<const uint16_t*>(call.value) + KeyIndex(call, s, b, kv, 0);
+  const int64_t stride = call.value.strides.token;
+  const auto* base = static_cast<const uint16_t*>(KeyRow(call, call.value, b, kv, 0));
   for (int k = k0 & ~1; k < k1; k += 2, to += columns) {
     for (int64_t c = 0; c < columns; c += 16) {
       const __mmask16 some =
           dim - c >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << (dim - c)) - 1);
       const __mmask16 first = k >= k0 ? some : __mmask16{0}, second = k + 1 < k1 ? some : __mmask16{0};
-      const __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first, base + k * s.token + c));
-      const __m512i y = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, base + (k + 1) * s.token + c));
+      const __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first, base + k * stride + c));
+      const __m512i y = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, base + (k + 1) * stride + c));
       _mm512_storeu_si512(to + c, _mm512_or_si512(x, _mm512_slli_epi32(y, 16)));
     }
   }
@@ -271,13 +271,13 @@ HWY_INLINE void DotValuesSafe(const RowTile& t, const BlockRange& r, const float
 
 // Key rows as pairs: in place where they lie on whole pairs, else copied to `buffer`.
 HWY_INLINE Rows StageKeyPairs(const ForwardCall& call, int64_t b, int64_t kv, int k0, int k1, float* buffer) {
-  const Strides3& s = call.key_strides;
+  const int64_t stride = call.key.strides.token;
   const int64_t dim = call.p->head_dim, pairs = PairsOf(dim);
-  const auto* from = static_cast<const uint16_t*>(call.key) + KeyIndex(call, s, b, kv, k0);
-  if (!call.copy_key) return {reinterpret_cast<const float*>(from), s.token / 2};
+  const void* from = KeyRow(call, call.key, b, kv, k0);
+  if (!call.copy_key) return {static_cast<const float*>(from), stride / 2};
   for (int k = 0; k < k1 - k0; ++k) {
     if (dim % 2 != 0) buffer[k * pairs + pairs - 1] = 0.0f;
-    std::memcpy(buffer + k * pairs, from + k * s.token, static_cast<size_t>(2 * dim));
+    std::memcpy(buffer + k * pairs, At(from, k * stride, true), static_cast<size_t>(2 * dim));
   }
   return {buffer, pairs};
 }

@@ -16,16 +16,10 @@ enum class Engine { f32, pairs, amx };
 /// Most tiles of a task: its rows share staged keys and values.
 inline constexpr int kMostTiles = 16;
 
-/// One forward call. Inputs are f32 or bf16 by flag; the pointers keep their element strides.
-struct ForwardCall {
+/// One forward call on f32 or bf16.
+struct ForwardCall : AttentionInput, AttentionOutput {
   const AttentionProblem* p = nullptr;
-  const ScoreTerms<float>* terms = nullptr;
-  const void* query = nullptr;
-  const void* key = nullptr;
-  const void* value = nullptr;
-  void* out = nullptr;
-  Strides3 query_strides, key_strides, value_strides, out_strides, lse_strides;
-  float* lse = nullptr;
+  const ScoreTerms* terms = nullptr;
   uint64_t number = 0;  // of the call; 0: none
   bool bf16 = false;
   Engine engine = Engine::f32;
@@ -37,6 +31,10 @@ struct ForwardCall {
   int64_t value_columns = 0;                  // value_dim rounded up to 16
   std::atomic<bool>* not_finite = nullptr;    // set where an output is not
 };
+
+/// The numbers of score terms and their gradients, of the log-sum-exp.
+inline const float* as_floats(const void* x) { return static_cast<const float*>(x); }
+inline float* as_floats(void* x) { return static_cast<float*>(x); }
 
 /// Floats of scratch memory that a task of `tiles` tiles needs.
 int64_t forward_scratch(const ForwardCall& call, int64_t tiles);

@@ -41,8 +41,8 @@ namespace {
 void PrefetchOutput(const ForwardCall& c, const RowTile& t) {
   const int64_t line = c.bf16 ? 32 : 16;
   for (int r = 0; r < t.rows; ++r) {
-    const int64_t row = RowIndex(c, c.out_strides, t, r);
-    for (int64_t v = 0; v < c.p->value_dim; v += line) __builtin_prefetch(At(c.out, row + v, c.bf16), 1, 2);
+    const void* row = TileRow(c, c.out, t, r);
+    for (int64_t v = 0; v < c.p->value_dim; v += line) __builtin_prefetch(At(row, v, c.bf16), 1, 2);
   }
 }
 

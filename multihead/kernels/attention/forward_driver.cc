@@ -51,16 +51,6 @@ int64_t most_tiles(const ForwardCall& call) {
   return tiles;
 }
 
-void run_tiled(const ForwardCall& call, const std::vector<AttentionTask>& tasks, int64_t tiles) {
-  const int64_t scratch = forward_scratch(call, tiles);
-  const auto count = static_cast<int64_t>(tasks.size());
-  parallel_for(count, [&](int64_t index, int) {  // which gives every thread a run of them
-    const FloatEnvironment environment;
-    const AttentionTask* next = index + 1 < count ? &tasks[index + 1] : nullptr;
-    forward_task({&call, &tasks[index], worker_scratch(scratch), next, nullptr, 0, 0, 0});
-  });
-}
-
 // Split-key mode: every task has one tile; its key blocks become tasks of their own.
 void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scratch& memory) {
   const int64_t blocks = (call.p->keys + kBlock - 1) / kBlock, tiles = static_cast<int64_t>(tasks.size());
@@ -91,11 +81,12 @@ void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scrat
 
 }  // namespace
 
-ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms<float>& terms, int64_t element_size) {
-  ForwardCall call;
+ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms& terms, const AttentionInput& in,
+                           const AttentionOutput& out) {
+  ForwardCall call{in, out};
   call.p = &p;
   call.terms = &terms;
-  call.bf16 = element_size == 2;
+  call.bf16 = in.query.dtype == Dtype::bf16;
   call.has_terms = terms.any();
   call.has_keep = p.keep != nullptr || p.mask_function;
   call.value_columns = padded(p.value_dim);
@@ -116,12 +107,12 @@ void choose_engine(ForwardCall& call) {
 void decide_copies(ForwardCall& call) {
   const AttentionProblem& p = *call.p;
   const int64_t size = call.bf16 ? 2 : 4, rows = p.queries >= kTileRows ? p.queries : p.queries * p.group();
-  call.copy_key = call.bf16 || hostile(call.key_strides.token, p.head_dim, size, p.keys, rows);
+  call.copy_key = call.bf16 || hostile(call.key.strides.token, p.head_dim, size, p.keys, rows);
   call.copy_value = call.bf16 || call.value_columns != p.value_dim ||
-                    hostile(call.value_strides.token, p.value_dim, size, p.keys, rows);
+                    hostile(call.value.strides.token, p.value_dim, size, p.keys, rows);
   if (call.engine == Engine::pairs) {  // keys are read in pairs where they lie
-    const Strides3& k = call.key_strides;
-    const bool whole = p.head_dim % 2 == 0 && reinterpret_cast<uintptr_t>(call.key) % 4 == 0 &&
+    const Strides3& k = call.key.strides;
+    const bool whole = p.head_dim % 2 == 0 && reinterpret_cast<uintptr_t>(call.key.data) % 4 == 0 &&
                        (k.batch | k.head | k.token) % 2 == 0;
     call.copy_key = !whole || hostile(k.token, p.head_dim, size, p.keys, rows);
   }
@@ -158,7 +149,13 @@ void run_forward(ForwardCall call) {
     if (tiles > 1) make_tasks(p, 1, own.tasks);
     run_split(call, own.tasks, own.partials);
   } else {
-    run_tiled(call, own.tasks, tiles);
+    const int64_t scratch = forward_scratch(call, tiles), count = static_cast<int64_t>(own.tasks.size());
+    parallel_for(count, [&](int64_t index, int) {  // which gives every thread a run of them
+      const FloatEnvironment environment;
+      const AttentionTask* task = &own.tasks[index];
+      const AttentionTask* next = index + 1 < count ? task + 1 : nullptr;
+      forward_task({&call, task, worker_scratch(scratch), next, nullptr, 0, 0, 0});
+    });
   }
   if (not_finite.load(std::memory_order_relaxed)) recompute_overflow(call);
 }

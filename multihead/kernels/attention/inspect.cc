@@ -13,8 +13,9 @@ namespace {
 
 // row.score becomes the probabilities of (b, h, i), 0 where excluded. Returns the number of keys.
 template <class T>
-int64_t probabilities(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in, T lse,
-                      int64_t b, int64_t h, int64_t i, ReferenceRow<T>& row) {
+int64_t probabilities(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                      const Operand& lse_of_rows, int64_t b, int64_t h, int64_t i, ReferenceRow<T>& row) {
+  const T lse = row_of<T>(lse_of_rows, b, h, 0)[p.query_begin(b) + i];
   const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row);
   const bool empty = lse == -std::numeric_limits<T>::infinity();
   for (int64_t j = 0; j < n; ++j) {
@@ -29,7 +30,8 @@ int64_t probabilities(const AttentionProblem& p, const ScoreTerms<T>& t, const A
   return n;
 }
 
-void summarise_row(const AttentionSummary& s, const std::vector<float>& weight, int64_t n, int64_t row,
+template <class T>
+void summarise_row(const AttentionSummary& s, const std::vector<T>& weight, int64_t n, int64_t row,
                    std::vector<int64_t>& order) {
   if (s.entropy) {
     double entropy = 0;
@@ -47,30 +49,25 @@ void summarise_row(const AttentionSummary& s, const std::vector<float>& weight, 
   });
   for (int64_t r = 0; r < s.top_k; ++r) {
     const bool present = r < found && weight[order[r]] > 0;
-    if (s.top_weights) s.top_weights[row * s.top_k + r] = present ? weight[order[r]] : 0.0f;
+    if (s.top_weights)
+      s.top_weights[row * s.top_k + r] = present ? static_cast<float>(weight[order[r]]) : 0.0f;
     if (s.top_keys) s.top_keys[row * s.top_k + r] = present ? order[r] : -1;
   }
 }
 
-}  // namespace
-
 template <class T>
-void attention_capture(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
-                       const T* lse, const Strides3& lse_strides, CaptureStage stage, const CaptureRow* rows,
-                       int64_t count, T* weights, int64_t weights_stride) {
+void capture(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, const Operand& lse,
+             CaptureStage stage, const CaptureRow* rows, int64_t count, T* weights, int64_t weights_stride) {
   const T keep_scale = static_cast<T>(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0);
   parallel_ranges(count, 8, [&](int64_t first, int64_t last) {
     ReferenceRow<T> row;
     for (int64_t r = first; r < last; ++r) {
       const auto [b, h, i] = rows[r];
+      if (i >= p.query_count(b)) continue;
       T* w = weights + r * weights_stride;
-      if (stage == CaptureStage::scores) {
-        const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row);
-        std::copy_n(row.score.begin(), n, w);
-        continue;
-      }
-      const T row_lse = row_of(lse, lse_strides, b, h, 0)[p.query_begin(b) + i];
-      const int64_t n = probabilities(p, t, in, row_lse, b, h, i, row);
+      const int64_t n = stage == CaptureStage::scores
+                            ? reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row)
+                            : probabilities(p, t, in, lse, b, h, i, row);
       for (int64_t j = 0; j < n; ++j) {
         w[j] = row.score[j];
         if (stage == CaptureStage::after_dropout && p.dropout_p > 0) {
@@ -81,27 +78,16 @@ void attention_capture(const AttentionProblem& p, const ScoreTerms<T>& t, const 
   });
 }
 
-template void attention_capture(const AttentionProblem&, const ScoreTerms<float>&,
-                                const AttentionInput<float>&, const float*, const Strides3&, CaptureStage,
-                                const CaptureRow*, int64_t, float*, int64_t);
-template void attention_capture(const AttentionProblem&, const ScoreTerms<double>&,
-                                const AttentionInput<double>&, const double*, const Strides3&, CaptureStage,
-                                const CaptureRow*, int64_t, double*, int64_t);
-
-void attention_summary(const AttentionProblem& p, const ScoreTerms<float>& t, const AttentionInput<float>& in,
-                       const float* lse, const Strides3& lse_strides, const AttentionSummary& s) {
+template <class T>
+void summarise(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, const Operand& lse,
+               const AttentionSummary& s) {
   parallel_for(p.batch * p.heads, [&](int64_t task, int) {
     const int64_t b = task / p.heads, h = task % p.heads;
-    ReferenceRow<float> row;
+    ReferenceRow<T> row;
     std::vector<int64_t> order;
     std::vector<double> mass(static_cast<size_t>(p.keys), 0.0);
     for (int64_t i = 0; i < p.queries; ++i) {
-      const bool inside = i < p.query_count(b);
-      int64_t n = 0;
-      if (inside) {
-        const float row_lse = row_of(lse, lse_strides, b, h, 0)[p.query_begin(b) + i];
-        n = probabilities(p, t, in, row_lse, b, h, i, row);
-      }
+      const int64_t n = i < p.query_count(b) ? probabilities(p, t, in, lse, b, h, i, row) : 0;
       for (int64_t j = 0; j < n; ++j) mass[j] += double{row.score[j]};
       summarise_row(s, row.score, n, task * p.queries + i, order);
     }
@@ -109,6 +95,22 @@ void attention_summary(const AttentionProblem& p, const ScoreTerms<float>& t, co
       s.key_mass[task * p.keys + j] = static_cast<float>(mass[j]);
     }
   });
+}
+
+}  // namespace
+
+void attention_capture(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                       const Operand& lse, CaptureStage stage, const CaptureRow* rows, int64_t count,
+                       void* weights, int64_t weights_stride) {
+  if (in.query.dtype == Dtype::f64) {
+    return capture(p, t, in, lse, stage, rows, count, static_cast<double*>(weights), weights_stride);
+  }
+  capture(p, t, in, lse, stage, rows, count, static_cast<float*>(weights), weights_stride);
+}
+
+void attention_summary(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                       const Operand& lse, const AttentionSummary& s) {
+  in.query.dtype == Dtype::f64 ? summarise<double>(p, t, in, lse, s) : summarise<float>(p, t, in, lse, s);
 }
 
 void attention_merge(int64_t rows, int64_t value_dim, float* out, float* lse, const float* other_out,

@@ -21,17 +21,14 @@ HWY_INLINE void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, 
   std::fill_n(out, c.value_columns, p.empty_row == EmptyRow::nan ? std::nanf("") : 0.0f);
   if (p.empty_row != EmptyRow::uniform) return;
   const int64_t n = p.key_count(t.b);
-  const Strides3& s = c.value_strides;
   for (int64_t k = 0; k < n; ++k) {
     float weight = 1.0f / static_cast<float>(n);
     if (p.dropout_p > 0) {
       const bool kept = attention_dropout_keep(p.dropout_key, t.b, t.head[row], t.query[row], k, p.dropout_p);
       weight = kept ? weight / static_cast<float>(1 - p.dropout_p) : 0.0f;
     }
-    const int64_t at = t.b * s.batch + t.kv * s.head + (p.key_begin_row(t.b) + k) * s.token;
-    for (int64_t v = 0; v < p.value_dim; ++v) {
-      out[v] += weight * ElementOf(c.value, at + v, c.bf16);
-    }
+    const void* value = KeyRow(c, c.value, t.b, t.kv, k);
+    for (int64_t v = 0; v < p.value_dim; ++v) out[v] += weight * ElementOf(value, v, c.bf16);
   }
 }
 
@@ -44,8 +41,9 @@ HWY_INLINE void WriteLogSumExp(const ForwardCall& c, const RowTile& t, const Lan
     const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
     hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
   }
-  float* to = c.lse + t.b * c.lse_strides.batch + c.p->query_begin(t.b);
-  for (int r = 0; r < t.rows; ++r) to[t.head[r] * c.lse_strides.head + t.query[r]] = lse[r];
+  const Strides3& s = c.lse.strides;
+  float* to = as_floats(c.lse.data) + t.b * s.batch + c.p->query_begin(t.b);
+  for (int r = 0; r < t.rows; ++r) to[t.head[r] * s.head + t.query[r]] = lse[r];
 }
 
 // Divides by the sums and writes the tile's rows and log-sum-exps. False if anything is not finite.
@@ -59,7 +57,7 @@ inline bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& s
   }
   if (c.lse) WriteLogSumExp(c, t, state);
   Vec check = hn::Zero(d);
-  const Strides3& strides = c.out_strides;
+  const Strides3& strides = c.out.strides;
   const int64_t dim = p.value_dim, columns = c.value_columns;
   const int64_t start = t.b * strides.batch + p.query_begin(t.b) * strides.token;
   for (int r = 0; r < t.rows; ++r) {
@@ -68,7 +66,7 @@ inline bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& s
     if (empty) EmptyRowOutput(c, t, r, row);
     const Vec factor = hn::Set(d, empty ? 1.0f : factors[r]);
     const int64_t at = start + t.head[r] * strides.head + t.query[r] * strides.token;
-    check = StoreRow(row, factor, dim, c.bf16, At(c.out, at, c.bf16), check);
+    check = StoreRow(row, factor, dim, c.bf16, At(c.out.data, at, c.bf16), check);
   }
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }

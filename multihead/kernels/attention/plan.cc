@@ -39,7 +39,7 @@ void count_pairs(const AttentionProblem& p, const std::vector<AttentionTask>& ta
   }
 }
 
-void explain_terms(const AttentionProblem& p, const ScoreTerms<float>& t, AttentionPlan& plan) {
+void explain_terms(const AttentionProblem& p, const ScoreTerms& t, AttentionPlan& plan) {
   if (t.relative_key) {
     reason(plan, "relative key: a band of distances for 16 queries at a time, in f32 without tiles or pairs");
   }
@@ -64,30 +64,26 @@ void explain_copies(const ForwardCall& call, AttentionPlan& plan) {
     reason(plan, "blocks of values are interleaved in pairs of rows");
   }
   if (call.copy_key) {
-    reason(plan, concat("keys lie ", call.key_strides.token * size, " bytes apart: blocks are copied"));
+    reason(plan, concat("keys lie ", call.key.strides.token * size, " bytes apart: blocks are copied"));
   }
   if (!call.copy_value || call.bf16) return;
   reason(plan,
          call.value_columns != p.value_dim
              ? concat("value_dim ", p.value_dim, " is no multiple of 16: blocks are copied and padded")
-             : concat("values lie ", call.value_strides.token * size, " bytes apart: blocks are copied"));
+             : concat("values lie ", call.value.strides.token * size, " bytes apart: blocks are copied"));
 }
 
 }  // namespace
 
-AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>& t,
-                             const AttentionStrides& strides, int threads) {
+AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                             int threads) {
   AttentionPlan plan;
   plan.isa = current_isa();
   plan.key_block = attention_key_block;
   plan.query_tile = kTileRows;
   std::vector<AttentionTask> tasks;
   const auto [sample, copies] = sample_of(p);
-  const int64_t size = strides.bf16 ? sizeof(BFloat16) : sizeof(float);
-  BackwardCall backward;
-  backward.forward = digest_forward(p, t, size);
-  ForwardCall call = backward.forward;
-  call.query_strides = strides.query, call.key_strides = strides.key, call.value_strides = strides.value;
+  ForwardCall call = digest_forward(p, t, in, {});
   choose_engine(call);
   decide_copies(call);
   call.p = &sample;
@@ -99,13 +95,21 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   plan.tasks = static_cast<int64_t>(tasks.size()) * copies;
   plan.useful_pairs *= static_cast<double>(copies);
   plan.computed_pairs *= static_cast<double>(copies);
+  if (in.query.dtype == Dtype::f64) {
+    plan.kernel = "reference f64";
+    plan.isa = Isa::baseline;
+    plan.tasks = p.batch * p.heads;
+    plan.query_tile = plan.key_block = 0;
+    reason(plan, "f64 runs the plain loops that specify the fast kernels");
+    return plan;
+  }
   if (plan.isa == Isa::baseline) {
     plan.kernel = "reference f32";
     plan.query_tile = plan.key_block = 1;
     reason(plan, "no vector instructions above SSE2 (or MULTIHEAD_ISA caps them): plain loops");
     return plan;
   }
-  plan.kernel = concat(split ? "split-key " : "tiled ", strides.bf16 ? "bf16" : "f32");
+  plan.kernel = concat(split ? "split-key " : "tiled ", call.bf16 ? "bf16" : "f32");
   if (call.engine == Engine::amx) plan.kernel += " on AMX tiles";
   plan.workspace_bytes = forward_scratch(call, split ? 1 : tiles) * threads * 4;
   if (split) {
@@ -117,8 +121,9 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms<float>&
   }
   explain_copies(call, plan);
   explain_terms(p, t, plan);
+  BackwardCall backward;
   backward.forward = call;
-  backward.gradient.d_out_strides.token = p.value_dim;
+  backward.gradient.d_out.strides.token = p.value_dim;
   decide_backward(backward);
   const int64_t jobs =
       heads_one_by_one(backward, threads) ? 1 : std::min<int64_t>(p.batch * p.kv_heads, threads);

@@ -70,7 +70,7 @@ struct Operands {
   double run(const Variant& variant, bool backward) {
     set_num_threads(variant.threads);
     const AttentionProblem p = problem(variant);
-    ScoreTerms<float> terms;
+    ScoreTerms terms;
     terms.softcap = variant.softcap;
     if (variant.alibi) terms.alibi_slopes = slopes.data();
     if (variant.bias) {
@@ -82,19 +82,18 @@ struct Operands {
     }
     const Strides3 x{shape.heads * shape.length * shape.dim, shape.length * shape.dim, shape.dim};
     const Strides3 l{shape.heads * shape.length, shape.length, 1};
-    const AttentionInput<float> in{q.data(), k.data(), v.data(), x, x, x};
-    AttentionGradient<float> g;
-    g.out = out.data(), g.lse = lse.data(), g.d_out = d_out.data();
+    const AttentionInput in{{q.data(), x}, {k.data(), x}, {v.data(), x}};
+    const AttentionOutput to{{out.data(), x}, {lse.data(), l}};
+    AttentionGradient g;
+    g.out = to.out, g.lse = to.lse, g.d_out = {d_out.data(), x};
     if (variant.relative_key > 0) g.d_relative_key = d_table.data();
-    g.d_query = dq.data(), g.d_key = dk.data(), g.d_value = dv.data();
-    g.out_strides = g.d_out_strides = g.d_query_strides = g.d_key_strides = g.d_value_strides = x;
-    g.lse_strides = l;
-    if (backward) attention_forward(p, terms, in, {out.data(), x, lse.data(), l});
+    g.d_query = {dq.data(), x}, g.d_key = {dk.data(), x}, g.d_value = {dv.data(), x};
+    if (backward) attention_forward(p, terms, in, to);
     const auto start = std::chrono::steady_clock::now();
     if (backward) {
       attention_backward(p, terms, in, g);
     } else {
-      attention_forward(p, terms, in, {out.data(), x, lse.data(), l});
+      attention_forward(p, terms, in, to);
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }

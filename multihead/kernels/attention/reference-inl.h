@@ -46,13 +46,11 @@ inline bool attention_allows(const AttentionProblem& p, int64_t b, int64_t h, in
   return !p.keep || p.keep[b * s.batch + h * s.head + i * s.query + j * s.key];
 }
 
+/// Row (b, h, token) of an operand of T.
 template <class T>
-const T* row_of(const T* base, const Strides3& s, int64_t b, int64_t h, int64_t token) {
-  return base + b * s.batch + h * s.head + token * s.token;
-}
-template <class T>
-T* row_of(T* base, const Strides3& s, int64_t b, int64_t h, int64_t token) {
-  return base + b * s.batch + h * s.head + token * s.token;
+T* row_of(const Operand& x, int64_t b, int64_t h, int64_t token) {
+  const Strides3& s = x.strides;
+  return static_cast<T*>(x.data) + b * s.batch + h * s.head + token * s.token;
 }
 
 template <class T>
@@ -68,37 +66,37 @@ inline int64_t relative_index(int64_t distance, int64_t center, int64_t span) {
 }
 
 /// The row of a table of relative keys that query i and key j meet, and its place in a contiguous [H, span].
-template <class T>
-int64_t relative_row(const AttentionProblem& p, const RelativeKey<T>& table, int64_t b, int64_t i,
-                     int64_t j) {
+inline int64_t relative_row(const AttentionProblem& p, const RelativeKey& table, int64_t b, int64_t i,
+                            int64_t j) {
   return relative_index(j - i - p.diagonal_of(b), table.center, table.span);
 }
 template <class T>
-const T* relative_key_row(const AttentionProblem& p, const RelativeKey<T>& table, int64_t b, int64_t h,
+const T* relative_key_row(const AttentionProblem& p, const RelativeKey& table, int64_t b, int64_t h,
                           int64_t i, int64_t j) {
-  return table.data + h * table.head_stride + relative_row(p, table, b, i, j) * table.row_stride;
+  return static_cast<const T*>(table.data) + h * table.head_stride +
+         relative_row(p, table, b, i, j) * table.row_stride;
 }
+
 enum class ReferenceDerivative { none, whole, behind_function };
 
 /// row.score[j] = final score of (b, h, i, j), -inf where excluded; row.derivative[j] = its derivative by
 /// scale · ⟨query, key⟩, or by what the score function gives, if asked for; row.raw[j] = what it is given.
 /// Returns the number of keys.
 template <class T>
-int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
-                         int64_t b, int64_t h, int64_t i, ReferenceDerivative derivative,
-                         ReferenceRow<T>& row) {
+int64_t reference_scores(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, int64_t b,
+                         int64_t h, int64_t i, ReferenceDerivative derivative, ReferenceRow<T>& row) {
   const int64_t n = p.key_count(b), kv = h / p.group();
   row.resize(n);
-  const T* q = row_of(in.query, in.query_strides, b, h, p.query_begin(b) + i);
+  const T* q = row_of<const T>(in.query, b, h, p.query_begin(b) + i);
   T* s = row.score.data();
   for (int64_t j = 0; j < n; ++j) {
     row.keep[j] = attention_allows(p, b, h, i, j);
-    const T* k = row_of(in.key, in.key_strides, b, kv, p.key_begin_row(b) + j);
+    const T* k = row_of<const T>(in.key, b, kv, p.key_begin_row(b) + j);
     row.derivative[j] = 1;
     s[j] = 0;
     if (!row.keep[j]) continue;
     T sum = dot(q, k, p.head_dim);
-    if (t.relative_key) sum += dot(q, relative_key_row(p, t.relative_key, b, h, i, j), p.head_dim);
+    if (t.relative_key) sum += dot(q, relative_key_row<T>(p, t.relative_key, b, h, i, j), p.head_dim);
     s[j] = static_cast<T>(p.scale) * sum;
   }
   if (p.mask_function && n > 0) {
@@ -107,7 +105,7 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
     for (int64_t j = 0; j < n; ++j) row.keep[j] &= keep[j];
   }
   if (t.score_function && n > 0) {
-    const ScoreTile<T> tile{s, 1, b, h, i, 1, 0, n};
+    const ScoreTile tile{s, 1, b, h, i, 1, 0, n};
     std::copy_n(s, n, row.raw.data());
     if (derivative == ReferenceDerivative::whole) {
       t.score_function.apply_with_derivative(t.score_function.context, tile, row.derivative.data());
@@ -116,6 +114,8 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
     }
   }
   const Strides4& bs = t.bias_strides;
+  const auto *biases = static_cast<const T*>(t.bias), *relative = static_cast<const T*>(t.relative_bias),
+             *slopes = static_cast<const T*>(t.alibi_slopes);
   for (int64_t j = 0; j < n; ++j) {
     if (!row.keep[j]) {
       s[j] = -std::numeric_limits<T>::infinity();
@@ -127,20 +127,18 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
       row.derivative[j] *= 1 - th * th;
     }
     const int64_t distance = j - i - p.diagonal_of(b);
-    const T bias = t.bias ? t.bias[b * bs.batch + h * bs.head + i * bs.query + j * bs.key] : T{0};
+    const T bias = biases ? biases[b * bs.batch + h * bs.head + i * bs.query + j * bs.key] : T{0};
     if (bias == -std::numeric_limits<T>::infinity()) {  // excluded, even if the score is NaN
       row.keep[j] = 0;
       s[j] = bias;
       continue;
     }
     s[j] += bias;
-    if (t.relative_bias) {
-      s[j] += t.relative_bias[h * t.relative_stride +
-                              relative_index(distance, t.relative_center, t.relative_span)];
+    if (relative) {
+      s[j] += relative[h * t.relative_stride + relative_index(distance, t.relative_center, t.relative_span)];
     }
-    if (t.alibi_slopes) {
-      s[j] -=
-          t.alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] * static_cast<T>(std::abs(distance));
+    if (slopes) {
+      s[j] -= slopes[b * t.alibi_batch_stride + h * t.alibi_stride] * static_cast<T>(std::abs(distance));
     }
   }
   return n;
@@ -150,7 +148,7 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms<T>& t, cons
 /// may be too large for T although their weighted mean is not. `max` of row.score, which is as
 /// reference_scores left it; an `empty` row is one of equal weights.
 template <class T>
-void widen_not_finite(const AttentionProblem& p, const AttentionInput<T>& in, int64_t b, int64_t h, int64_t i,
+void widen_not_finite(const AttentionProblem& p, const AttentionInput& in, int64_t b, int64_t h, int64_t i,
                       T max, bool empty, ReferenceRow<T>& row, T* out) {
   using Wide = std::conditional_t<std::is_same_v<T, float>, double, long double>;
   if (std::all_of(out, out + p.value_dim, [](T x) { return std::isfinite(x); })) return;
@@ -169,7 +167,7 @@ void widen_not_finite(const AttentionProblem& p, const AttentionInput<T>& in, in
     Wide sum = 0;
     for (int64_t j = 0; j < n; ++j) {
       if (row.d_probability[j] == -1) continue;
-      const T value = row_of(in.value, in.value_strides, b, kv, p.key_begin_row(b) + j)[c];
+      const T value = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j)[c];
       sum += Wide{row.d_probability[j]} * Wide{value};
     }
     out[c] = static_cast<T>(sum / (total * static_cast<Wide>(1 - p.dropout_p)));
@@ -177,13 +175,13 @@ void widen_not_finite(const AttentionProblem& p, const AttentionInput<T>& in, in
 }
 
 template <class T>
-void reference_forward_row(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
-                           const AttentionOutput<T>& out, int64_t b, int64_t h, int64_t i,
+void reference_forward_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                           const AttentionOutput& out, int64_t b, int64_t h, int64_t i,
                            ReferenceRow<T>& row) {
   constexpr T kInf = std::numeric_limits<T>::infinity();
   const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row), kv = h / p.group();
-  T* o = row_of(out.out, out.out_strides, b, h, p.query_begin(b) + i);
-  T* lse = out.lse ? row_of(out.lse, out.lse_strides, b, h, 0) + (p.query_begin(b) + i) : nullptr;
+  T* o = row_of<T>(out.out, b, h, p.query_begin(b) + i);
+  T* lse = out.lse ? row_of<T>(out.lse, b, h, 0) + (p.query_begin(b) + i) : nullptr;
   std::fill(o, o + p.value_dim, T{0});
 
   T max = -kInf, sum = 0;
@@ -199,7 +197,7 @@ void reference_forward_row(const AttentionProblem& p, const ScoreTerms<T>& t, co
     sum += weight;
     if (p.dropout_p > 0 && !attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p)) continue;
     if (p.dropout_p > 0) weight *= keep_scale;
-    const T* v = row_of(in.value, in.value_strides, b, kv, p.key_begin_row(b) + j);
+    const T* v = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j);
     for (int64_t c = 0; c < p.value_dim; ++c) o[c] += weight * v[c];
   }
   if (lse) *lse = empty ? -kInf : max + std::log(sum);
@@ -211,8 +209,8 @@ void reference_forward_row(const AttentionProblem& p, const ScoreTerms<T>& t, co
 }
 
 template <class T>
-void reference_attention_forward(const AttentionProblem& p, const ScoreTerms<T>& t,
-                                 const AttentionInput<T>& in, const AttentionOutput<T>& out) {
+void reference_attention_forward(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                                 const AttentionOutput& out) {
   parallel_for(p.batch * p.heads, [&](int64_t task, int) {
     const FloatEnvironment environment;
     ReferenceRow<T> row;
@@ -223,14 +221,14 @@ void reference_attention_forward(const AttentionProblem& p, const ScoreTerms<T>&
 
 /// Adds one row's share to every gradient.
 template <class T>
-void reference_backward_row(const AttentionProblem& p, const ScoreTerms<T>& t, const AttentionInput<T>& in,
-                            const AttentionGradient<T>& g, int64_t b, int64_t h, int64_t i,
+void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                            const AttentionGradient& g, int64_t b, int64_t h, int64_t i,
                             ReferenceRow<T>& row) {
   const int64_t n = p.key_count(b), kv = h / p.group(), qi = p.query_begin(b) + i;
-  const T lse = row_of(g.lse, g.lse_strides, b, h, 0)[qi];
-  const T* d_out = row_of(g.d_out, g.d_out_strides, b, h, qi);
-  const T* q = row_of(in.query, in.query_strides, b, h, qi);
-  T* d_query = g.d_query ? row_of(g.d_query, g.d_query_strides, b, h, qi) : nullptr;
+  const T lse = row_of<T>(g.lse, b, h, 0)[qi];
+  const T* d_out = row_of<const T>(g.d_out, b, h, qi);
+  const T* q = row_of<const T>(in.query, b, h, qi);
+  T* d_query = g.d_query ? row_of<T>(g.d_query, b, h, qi) : nullptr;
   const T keep_scale = static_cast<T>(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0);
   const auto dropped = [&](int64_t j) {  // factor of the probability: 0 or 1 / (1 - p)
     if (p.dropout_p <= 0) return T{1};
@@ -238,7 +236,7 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms<T>& t, c
   };
   const auto add_d_value = [&](int64_t j, T weight) {
     if (!g.d_value) return;
-    T* d_value = row_of(g.d_value, g.d_value_strides, b, kv, p.key_begin_row(b) + j);
+    T* d_value = row_of<T>(g.d_value, b, kv, p.key_begin_row(b) + j);
     for (int64_t c = 0; c < p.value_dim; ++c) d_value[c] += weight * d_out[c];
   };
   if (lse == -std::numeric_limits<T>::infinity()) {
@@ -250,98 +248,102 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms<T>& t, c
   reference_scores(p, t, in, b, h, i,
                    captured ? ReferenceDerivative::behind_function : ReferenceDerivative::whole, row);
   // Σ_j p_j · dp_j = ⟨out, d_out⟩, less what a gradient of lse gives each score: dlse/ds_j = p_j
-  T delta = g.d_lse ? -row_of(g.d_lse, g.lse_strides, b, h, 0)[qi] : T{0};
+  T delta = g.d_lse ? -row_of<T>({static_cast<const T*>(g.d_lse), g.lse.strides}, b, h, 0)[qi] : T{0};
   for (int64_t j = 0; j < n; ++j) {
     if (!row.keep[j]) continue;
     row.score[j] = std::exp(row.score[j] - lse);
-    const T* v = row_of(in.value, in.value_strides, b, kv, p.key_begin_row(b) + j);
+    const T* v = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j);
     const T factor = dropped(j);
     row.d_probability[j] = factor == 0 ? T{0} : factor * dot(d_out, v, p.value_dim);
     delta += row.score[j] * row.d_probability[j];
     if (factor != 0) add_d_value(j, row.score[j] * factor);
   }
   const Strides4& bs = t.bias_strides;
+  auto *d_bias = static_cast<T*>(g.d_bias), *d_relative = static_cast<T*>(g.d_relative_bias),
+       *d_slopes = static_cast<T*>(g.d_alibi_slopes), *d_relative_key = static_cast<T*>(g.d_relative_key);
   for (int64_t j = 0; j < n; ++j) {
     if (!row.keep[j]) continue;
     const T d_score = row.score[j] * (row.d_probability[j] - delta);
     const int64_t distance = j - i - p.diagonal_of(b);
-    if (g.d_bias) g.d_bias[b * bs.batch + h * bs.head + i * bs.query + j * bs.key] += d_score;
-    if (g.d_relative_bias) {
-      g.d_relative_bias[h * t.relative_stride +
-                        relative_index(distance, t.relative_center, t.relative_span)] += d_score;
+    if (d_bias) d_bias[b * bs.batch + h * bs.head + i * bs.query + j * bs.key] += d_score;
+    if (d_relative) {
+      d_relative[h * t.relative_stride + relative_index(distance, t.relative_center, t.relative_span)] +=
+          d_score;
     }
-    if (g.d_alibi_slopes) {
-      g.d_alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] -=
-          d_score * static_cast<T>(std::abs(distance));
+    if (d_slopes) {
+      d_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] -= d_score * static_cast<T>(std::abs(distance));
     }
     row.derivative[j] *= d_score;
   }
   if (captured) {
-    const ScoreTile<T> tile{row.raw.data(), 1, b, h, i, 1, 0, n};
+    const ScoreTile tile{row.raw.data(), 1, b, h, i, 1, 0, n};
     for (int64_t j = 0; j < n; ++j) row.derivative[j] = row.keep[j] ? row.derivative[j] : T{0};
     t.score_function.backward(t.score_function.context, tile, row.derivative.data(), g.d_captured);
   }
   for (int64_t j = 0; j < n; ++j) {
     if (!row.keep[j]) continue;
     const T d_dot = static_cast<T>(p.scale) * row.derivative[j];
-    const T* k = row_of(in.key, in.key_strides, b, kv, p.key_begin_row(b) + j);
-    T* d_key = g.d_key ? row_of(g.d_key, g.d_key_strides, b, kv, p.key_begin_row(b) + j) : nullptr;
+    const T* k = row_of<const T>(in.key, b, kv, p.key_begin_row(b) + j);
+    T* d_key = g.d_key ? row_of<T>(g.d_key, b, kv, p.key_begin_row(b) + j) : nullptr;
     for (int64_t c = 0; c < p.head_dim; ++c) {
       if (d_query) d_query[c] += d_dot * k[c];
       if (d_key) d_key[c] += d_dot * q[c];
     }
     if (!t.relative_key) continue;
-    const T* r = relative_key_row(p, t.relative_key, b, h, i, j);
+    const T* r = relative_key_row<T>(p, t.relative_key, b, h, i, j);
     for (int64_t c = 0; d_query && c < p.head_dim; ++c) d_query[c] += d_dot * r[c];
-    if (!g.d_relative_key) continue;
+    if (!d_relative_key) continue;
     const int64_t at = h * t.relative_key.span + relative_row(p, t.relative_key, b, i, j);
-    for (int64_t c = 0; c < p.head_dim; ++c) g.d_relative_key[at * p.head_dim + c] += d_dot * q[c];
+    for (int64_t c = 0; c < p.head_dim; ++c) d_relative_key[at * p.head_dim + c] += d_dot * q[c];
   }
 }
 
 /// Zeroes rows of [B, H, T, D]; in a ragged batch the rows of every sequence.
 template <class T>
-void zero_rows(T* base, const Strides3& s, const AttentionProblem& p, bool keys, int64_t heads, int64_t dim) {
-  for (int64_t b = 0; base && b < p.batch; ++b) {
+void zero_rows(const Operand& x, const AttentionProblem& p, bool keys, int64_t heads, int64_t dim) {
+  for (int64_t b = 0; x && b < p.batch; ++b) {
     const int64_t begin = keys ? p.key_begin_row(b) : p.query_begin(b);
     const int64_t count = keys ? p.key_count(b) : p.query_count(b);
     for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t r = 0; r < count; ++r) std::fill_n(row_of(base, s, b, h, begin + r), dim, T{0});
+      for (int64_t r = 0; r < count; ++r) std::fill_n(row_of<T>(x, b, h, begin + r), dim, T{0});
     }
   }
 }
 
 /// Zeroes d_bias (its distinct elements) and the gradients of the other terms unless they accumulate.
-template <class T, class G>
-void zero_score_gradients(const AttentionProblem& p, const ScoreTerms<T>& t, const G& g) {
+template <class T>
+void zero_score_gradients(const AttentionProblem& p, const ScoreTerms& t, const AttentionGradient& g) {
   if (g.accumulate) return;
-  if (g.d_captured) std::fill_n(g.d_captured, t.score_function.captured, T{0});
+  const auto zero = [](void* x, int64_t begin, int64_t count) {
+    if (x) std::fill_n(static_cast<T*>(x) + begin, count, T{0});
+  };
+  zero(g.d_captured, 0, t.score_function.captured);
   const Strides4& s = t.bias_strides;
   const auto extent = [](int64_t n, int64_t stride) { return stride == 0 ? std::min<int64_t>(n, 1) : n; };
   for (int64_t b = 0; g.d_bias && b < extent(p.batch, s.batch); ++b) {
     for (int64_t h = 0; h < extent(p.heads, s.head); ++h) {
       for (int64_t i = 0; i < extent(p.queries, s.query); ++i) {
-        T* row = g.d_bias + b * s.batch + h * s.head + i * s.query;
+        T* row = static_cast<T*>(g.d_bias) + b * s.batch + h * s.head + i * s.query;
         for (int64_t j = 0; j < extent(p.keys, s.key); ++j) row[j * s.key] = 0;
       }
     }
   }
   for (int64_t h = 0; h < p.heads; ++h) {
-    if (g.d_relative_bias) std::fill_n(g.d_relative_bias + h * t.relative_stride, t.relative_span, T{0});
-    for (int64_t b = 0; g.d_alibi_slopes && b < extent(p.batch, t.alibi_batch_stride); ++b) {
-      g.d_alibi_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] = 0;
+    zero(g.d_relative_bias, h * t.relative_stride, t.relative_span);
+    for (int64_t b = 0; b < extent(p.batch, t.alibi_batch_stride); ++b) {
+      zero(g.d_alibi_slopes, b * t.alibi_batch_stride + h * t.alibi_stride, 1);
     }
   }
-  if (g.d_relative_key) std::fill_n(g.d_relative_key, p.heads * t.relative_key.span * p.head_dim, T{0});
+  zero(g.d_relative_key, 0, p.heads * t.relative_key.span * p.head_dim);
 }
 
 template <class T>
-void reference_attention_backward(const AttentionProblem& p, const ScoreTerms<T>& t,
-                                  const AttentionInput<T>& in, const AttentionGradient<T>& g) {
-  zero_rows(g.d_query, g.d_query_strides, p, false, p.heads, p.head_dim);
-  zero_rows(g.d_key, g.d_key_strides, p, true, p.kv_heads, p.head_dim);
-  zero_rows(g.d_value, g.d_value_strides, p, true, p.kv_heads, p.value_dim);
-  zero_score_gradients(p, t, g);
+void reference_attention_backward(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                                  const AttentionGradient& g) {
+  zero_rows<T>(g.d_query, p, false, p.heads, p.head_dim);
+  zero_rows<T>(g.d_key, p, true, p.kv_heads, p.head_dim);
+  zero_rows<T>(g.d_value, p, true, p.kv_heads, p.value_dim);
+  zero_score_gradients<T>(p, t, g);
   const auto task = [&](int64_t index, int) {
     const FloatEnvironment environment;
     ReferenceRow<T> row;
@@ -350,8 +352,7 @@ void reference_attention_backward(const AttentionProblem& p, const ScoreTerms<T>
       for (int64_t i = 0; i < p.query_count(b); ++i) reference_backward_row(p, t, in, g, b, h, i, row);
     }
   };
-  if (g.d_bias || g.d_relative_bias || g.d_alibi_slopes || g.d_relative_key ||
-      g.d_captured) {  // shared by tasks: one order, one thread
+  if (g.of_terms()) {  // shared by tasks: one order, one thread
     for (int64_t index = 0; index < p.batch * p.kv_heads; ++index) task(index, 0);
   } else {
     parallel_for(p.batch * p.kv_heads, task);

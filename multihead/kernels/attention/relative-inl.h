@@ -25,13 +25,13 @@ struct DistanceBand {
   int64_t first = 0, count = 0, offset = 0;
 };
 
-HWY_INLINE DistanceBand BandOf(const RelativeKey<float>& table, const RowTile& t, int start, KeyRange keys) {
+HWY_INLINE DistanceBand BandOf(const RelativeKey& table, const RowTile& t, int start, KeyRange keys) {
   DistanceBand band;
   const int64_t last = table.span - 1;
   band.offset = table.center - t.query[start] - t.diagonal;
   band.first = std::clamp<int64_t>(keys.begin + band.offset - (kGroupRows - 1), 0, last);
   band.count = std::clamp<int64_t>(keys.end - 1 + band.offset, 0, last) + 1 - band.first;
-  band.rows = table.data + t.head[start] * table.head_stride + band.first * table.row_stride;
+  band.rows = as_floats(table.data) + t.head[start] * table.head_stride + band.first * table.row_stride;
   return band;
 }
 
@@ -90,8 +90,8 @@ HWY_INLINE void SpreadLanes(const float* product, const DistanceBand& band, int 
 
 // s[k - k0][q] <- the relative keys' part of the scores, wherever needed. `product`: (r.k1 - r.k0 + 15) · 16
 // floats.
-HWY_INLINE void RelativeScores(const RelativeKey<float>& table, int64_t dim, const RowTile& t,
-                               const BlockRange& r, const float* qt, float* product, float* s) {
+HWY_INLINE void RelativeScores(const RelativeKey& table, int64_t dim, const RowTile& t, const BlockRange& r,
+                               const float* qt, float* product, float* s) {
   ProductArgs args{};
   args.a_row = table.row_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kGroupRows;
   args.k = dim, args.first_chain = args.chain = ColumnChain(dim), args.c = product;

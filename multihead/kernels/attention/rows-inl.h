@@ -38,6 +38,14 @@ HWY_INLINE int64_t RowIndex(const ForwardCall& c, const Strides3& s, const RowTi
   return t.b * s.batch + t.head[row] * s.head + (c.p->query_begin(t.b) + t.query[row]) * s.token;
 }
 
+// The addresses of those rows.
+HWY_INLINE void* KeyRow(const ForwardCall& c, const Operand& x, int64_t b, int64_t kv, int64_t k) {
+  return At(x.data, KeyIndex(c, x.strides, b, kv, k), c.bf16);
+}
+HWY_INLINE void* TileRow(const ForwardCall& c, const Operand& x, const RowTile& t, int row) {
+  return At(x.data, RowIndex(c, x.strides, t, row), c.bf16);
+}
+
 // Rows of f32 with some stride.
 struct Rows {
   const float* data = nullptr;
@@ -68,26 +76,27 @@ HWY_INLINE void LoadRow(const void* from, int64_t n, bool bf16, float* to) {
 }
 
 // Rows [k0, k1) of a key head, in place or copied to `buffer` with `columns` floats a row.
-HWY_INLINE Rows StageRows(const ForwardCall& call, const void* base, const Strides3& s, int64_t b, int64_t kv,
-                          int k0, int k1, int64_t dim, bool copy, int64_t columns, float* buffer) {
-  const void* from = At(base, KeyIndex(call, s, b, kv, k0), call.bf16);
-  if (!copy) return {static_cast<const float*>(from), s.token};
-  const bool dense = s.token == dim && columns == dim;  // one long row
+HWY_INLINE Rows StageRows(const ForwardCall& call, const Operand& x, int64_t b, int64_t kv, int k0, int k1,
+                          int64_t dim, bool copy, int64_t columns, float* buffer) {
+  const void* from = KeyRow(call, x, b, kv, k0);
+  const int64_t stride = x.strides.token;
+  if (!copy) return {static_cast<const float*>(from), stride};
+  const bool dense = stride == dim && columns == dim;  // one long row
   const int64_t rows = dense ? 1 : k1 - k0, length = dense ? (k1 - k0) * dim : dim;
   for (int64_t k = 0; k < rows; ++k) {
     float* to = buffer + k * columns;
-    LoadRow(At(from, k * s.token, call.bf16), length, call.bf16, to);
+    LoadRow(At(from, k * stride, call.bf16), length, call.bf16, to);
     for (int64_t c = dim; c < columns; ++c) to[c] = 0.0f;
   }
   return {buffer, columns};
 }
 
 // Copies the rows of a tile to [kTileRows][columns], zero-padded.
-HWY_INLINE void CopyTileRows(const ForwardCall& c, const RowTile& t, const void* base, const Strides3& s,
-                             int64_t dim, int64_t columns, float* to) {
+HWY_INLINE void CopyTileRows(const ForwardCall& c, const RowTile& t, const Operand& x, int64_t dim,
+                             int64_t columns, float* to) {
   for (int r = 0; r < t.rows; ++r) {
     float* row = to + r * columns;
-    LoadRow(At(base, RowIndex(c, s, t, r), c.bf16), dim, c.bf16, row);
+    LoadRow(TileRow(c, x, t, r), dim, c.bf16, row);
     std::fill(row + dim, row + columns, 0.0f);
   }
 }

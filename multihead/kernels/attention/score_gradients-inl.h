@@ -92,8 +92,8 @@ HWY_INLINE void AddBias(const float* ds, int rows, int n, const Strides4& s, flo
   }
 }
 
-HWY_INLINE void BiasGradient(const ScoreTerms<float>& terms, const RowTile& t, const BlockRange& r,
-                             const float* ds, float* d_bias, float* transposed) {
+HWY_INLINE void BiasGradient(const ScoreTerms& terms, const RowTile& t, const BlockRange& r, const float* ds,
+                             float* d_bias, float* transposed) {
   const Strides4& s = terms.bias_strides;
   each_head_run(t, [&](int run, int run_count) {
     for (int first = run; first < run + run_count;) {
@@ -107,7 +107,7 @@ HWY_INLINE void BiasGradient(const ScoreTerms<float>& terms, const RowTile& t, c
 }
 
 // relative[head of the group][index] += ds, keys outer, queries inner.
-HWY_INLINE void RelativeGradient(const ScoreTerms<float>& terms, int64_t group, const RowTile& t,
+HWY_INLINE void RelativeGradient(const ScoreTerms& terms, int64_t group, const RowTile& t,
                                  const BlockRange& r, const float* ds, float* relative) {
   for (int row = 0; row < t.rows; ++row) {
     const int g = row / kGroupRows;
@@ -170,7 +170,7 @@ HWY_INLINE void GatherBand(const float* ds, const DistanceBand& d, int64_t span,
 
 // What a tile's relative key gradients read and write.
 struct RelativeKeyArgs {
-  const RelativeKey<float>* table;
+  const RelativeKey* table;
   int64_t dim, group;
   Rows query;       // of the tile
   int64_t columns;  // of all rows of sums: dim rounded up to 16

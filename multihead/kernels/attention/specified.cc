@@ -16,22 +16,22 @@ namespace {
 
 // Rows [begin, begin + count) of one head, contiguous in f32.
 template <class T>
-std::vector<float> copy_rows(const T* x, const Strides3& s, int64_t b, int64_t h, int64_t begin,
-                             int64_t count, int64_t dim) {
+std::vector<float> copy_rows(const Operand& x, int64_t b, int64_t h, int64_t begin, int64_t count,
+                             int64_t dim) {
   std::vector<float> rows(static_cast<size_t>(count * dim));
   for (int64_t r = 0; r < count; ++r) {
-    const T* from = row_of(x, s, b, h, begin + r);
+    const T* from = row_of<T>(x, b, h, begin + r);
     std::transform(from, from + dim, rows.data() + r * dim, [](T v) { return static_cast<float>(v); });
   }
   return rows;
 }
 
 template <class T>
-void write_rows(const std::vector<float>& rows, T* x, const Strides3& s, int64_t b, int64_t h, int64_t begin,
+void write_rows(const std::vector<float>& rows, const Operand& x, int64_t b, int64_t h, int64_t begin,
                 int64_t count, int64_t dim) {
   for (int64_t r = 0; x && r < count; ++r) {
     const float* from = rows.data() + r * dim;
-    std::transform(from, from + dim, row_of(x, s, b, h, begin + r), [](float v) { return T(v); });
+    std::transform(from, from + dim, row_of<T>(x, b, h, begin + r), [](float v) { return T(v); });
   }
 }
 
@@ -51,15 +51,16 @@ struct HeadCopy {
         queries(p.query_count(b)),
         k0(p.key_begin_row(b)),
         keys(p.key_count(b)),
-        key(copy_rows(static_cast<const T*>(c.key), c.key_strides, b, kv, k0, keys, p.head_dim)),
-        value(copy_rows(static_cast<const T*>(c.value), c.value_strides, b, kv, k0, keys, p.value_dim)) {
+        key(copy_rows<T>(c.key, b, kv, k0, keys, p.head_dim)),
+        value(copy_rows<T>(c.value, b, kv, k0, keys, p.value_dim)) {
     if (!p.sequences) return;
     sequences.assign(p.sequences, p.sequences + p.batch);
     sequences[static_cast<size_t>(b)].query_begin = sequences[static_cast<size_t>(b)].key_begin = 0;
     p.sequences = sequences.data();
   }
-  AttentionInput<float> input(const std::vector<float>& query, const Strides3& query_strides) const {
-    return {query.data(), key.data(), value.data(), query_strides, {0, 0, p.head_dim}, {0, 0, p.value_dim}};
+  AttentionInput input(const std::vector<float>& query, const Strides3& query_strides) const {
+    return {
+        {query.data(), query_strides}, {key.data(), {0, 0, p.head_dim}}, {value.data(), {0, 0, p.value_dim}}};
   }
 };
 
@@ -89,10 +90,9 @@ bool is_finite(const T* row, int64_t count) {
 
 template <class T>
 void forward_row(const ForwardCall& c, const HeadCopy<T>& head, int64_t h, int64_t i,
-                 const AttentionOutput<float>& out, ReferenceRow<float>& row) {
+                 const AttentionOutput& out, ReferenceRow<float>& row) {
   const int64_t dim = head.p.head_dim;
-  const auto query =
-      copy_rows(static_cast<const T*>(c.query), c.query_strides, head.b, h, head.q0 + i, 1, dim);
+  const auto query = copy_rows<T>(c.query, head.b, h, head.q0 + i, 1, dim);
   // With strides of 0 every row of the problem is this one.
   reference_forward_row<float>(head.p, *c.terms, head.input(query, {}), out, head.b, h, i, row);
 }
@@ -106,9 +106,9 @@ void replace_overflow(const ForwardCall& call, int64_t b, int64_t kv) {
   std::vector<float> exact(static_cast<size_t>(p.value_dim));
   for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
     for (int64_t i = 0; i < head.queries; ++i) {
-      T* out = row_of(static_cast<T*>(call.out), call.out_strides, b, h, head.q0 + i);
+      T* out = row_of<T>(call.out, b, h, head.q0 + i);
       if (is_finite(out, p.value_dim)) continue;
-      forward_row(call, head, h, i, {exact.data(), {}, nullptr, {}}, row);
+      forward_row(call, head, h, i, {{exact.data(), {}}, {}}, row);
       replace_not_finite(exact.data(), p.value_dim, out);
     }
   }
@@ -116,34 +116,31 @@ void replace_overflow(const ForwardCall& call, int64_t b, int64_t kv) {
 
 // The gradients of one key head and its query heads; adds to those of the score terms that `terms` names.
 template <class T>
-void backward_head(const BackwardCall& call, int64_t b, int64_t kv,
-                   const AttentionGradientBase<float>& terms) {
+void backward_head(const BackwardCall& call, int64_t b, int64_t kv, const AttentionGradient& terms) {
   const ForwardCall& c = call.forward;
   const HeadCopy<T> head(c, b, kv);
   const AttentionProblem& p = head.p;
-  const auto g = gradient_of<T>(call.gradient);
+  const AttentionGradient& g = call.gradient;
   const int64_t q0 = head.q0, queries = head.queries;
   std::vector<float> d_key(head.key.size(), 0.0f), d_value(head.value.size(), 0.0f), d_query;
   ReferenceRow<float> row;
   for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-    const auto query =
-        copy_rows(static_cast<const T*>(c.query), c.query_strides, b, h, q0, queries, p.head_dim);
-    const auto d_out = copy_rows(g.d_out, g.d_out_strides, b, h, q0, queries, p.value_dim);
+    const auto query = copy_rows<T>(c.query, b, h, q0, queries, p.head_dim);
+    const auto d_out = copy_rows<T>(g.d_out, b, h, q0, queries, p.value_dim);
     d_query.assign(query.size(), 0.0f);
-    AttentionGradient<float> f{terms};
-    const int64_t lse = b * g.lse_strides.batch + h * g.lse_strides.head + q0;
-    f.lse = g.lse + lse, f.lse_strides = {};
-    if (g.d_lse) f.d_lse = g.d_lse + lse;
-    f.d_out = d_out.data(), f.d_out_strides = {0, 0, p.value_dim};
-    f.d_query = d_query.data(), f.d_query_strides = {0, 0, p.head_dim};
-    f.d_key = d_key.data(), f.d_key_strides = {0, 0, p.head_dim};
-    f.d_value = d_value.data(), f.d_value_strides = {0, 0, p.value_dim};
-    const AttentionInput<float> in = head.input(query, {0, 0, p.head_dim});
+    const Strides3 keys = {0, 0, p.head_dim}, values = {0, 0, p.value_dim};
+    AttentionGradient f = terms;
+    const int64_t lse = b * g.lse.strides.batch + h * g.lse.strides.head + q0;
+    f.lse = {as_floats(g.lse.data) + lse, {}};
+    if (g.d_lse) f.d_lse = as_floats(g.d_lse) + lse;
+    f.d_out = {d_out.data(), values};
+    f.d_query = {d_query.data(), keys}, f.d_key = {d_key.data(), keys}, f.d_value = {d_value.data(), values};
+    const AttentionInput in = head.input(query, {0, 0, p.head_dim});
     for (int64_t i = 0; i < queries; ++i) reference_backward_row(p, *c.terms, in, f, b, h, i, row);
-    write_rows(d_query, g.d_query, g.d_query_strides, b, h, q0, queries, p.head_dim);
+    write_rows<T>(d_query, g.d_query, b, h, q0, queries, p.head_dim);
   }
-  write_rows(d_key, g.d_key, g.d_key_strides, b, kv, head.k0, head.keys, p.head_dim);
-  write_rows(d_value, g.d_value, g.d_value_strides, b, kv, head.k0, head.keys, p.value_dim);
+  write_rows<T>(d_key, g.d_key, b, kv, head.k0, head.keys, p.head_dim);
+  write_rows<T>(d_value, g.d_value, b, kv, head.k0, head.keys, p.value_dim);
 }
 
 template <class Body>
@@ -165,7 +162,7 @@ void recompute_overflow(const ForwardCall& c) {
 }
 
 void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key) {
-  AttentionGradientBase<float> terms;
+  AttentionGradient terms;
   terms.d_relative_key = d_relative_key;
   call.forward.bf16 ? backward_head<BFloat16>(call, b, kv, terms) : backward_head<float>(call, b, kv, terms);
 }
@@ -177,21 +174,21 @@ void specified_forward(const ForwardCall& c) {
     ReferenceRow<float> row;
     std::vector<float> out(static_cast<size_t>(p.value_dim));
     for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-      float* lse = c.lse ? c.lse + b * c.lse_strides.batch + h * c.lse_strides.head + head.q0 : nullptr;
+      Operand lse = c.lse;
+      if (lse) lse = {row_of<float>(c.lse, b, h, 0) + head.q0, {}};
       for (int64_t i = 0; i < head.queries; ++i) {
-        forward_row(c, head, h, i, {out.data(), {}, lse, {}}, row);
-        write_rows(out, static_cast<BFloat16*>(c.out), c.out_strides, b, h, head.q0 + i, 1, p.value_dim);
+        forward_row(c, head, h, i, {{out.data(), {}}, lse}, row);
+        write_rows<BFloat16>(out, c.out, b, h, head.q0 + i, 1, p.value_dim);
       }
     }
   });
 }
 
 void specified_backward(const BackwardCall& call) {
-  const AttentionGradient<void, float>& g = call.gradient;
-  zero_score_gradients(*call.forward.p, *call.forward.terms, g);
+  const AttentionGradient& g = call.gradient;
+  zero_score_gradients<float>(*call.forward.p, *call.forward.terms, g);
   // Sums that heads share are added in one order, by one thread.
-  const bool shared = g.d_bias || g.d_relative_bias || g.d_alibi_slopes || g.d_relative_key || g.d_captured;
-  each_head(*call.forward.p, !shared,
+  each_head(*call.forward.p, !g.of_terms(),
             [&](int64_t b, int64_t kv) { backward_head<BFloat16>(call, b, kv, g); });
 }
 

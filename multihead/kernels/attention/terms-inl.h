@@ -32,11 +32,10 @@ HWY_INLINE Vec Tanh(F d, Vec x) {
 }
 
 // The user's function on every head's part of the tile. `derivative` is null in the forward pass.
-HWY_INLINE void ApplyScoreFunction(const ScoreFunction<float>& f, const RowTile& t, const BlockRange& r,
-                                   float* s, float* derivative) {
+HWY_INLINE void ApplyScoreFunction(const ScoreFunction& f, const RowTile& t, const BlockRange& r, float* s,
+                                   float* derivative) {
   each_head_run(t, [&](int first, int count) {
-    const ScoreTile<float> tile{s + first,      kTileRows, t.b,  t.head[first],
-                                t.query[first], count,     r.k0, r.k1 - r.k0};
+    const ScoreTile tile{s + first, kTileRows, t.b, t.head[first], t.query[first], count, r.k0, r.k1 - r.k0};
     if (derivative) {
       f.apply_with_derivative(f.context, tile, derivative + first);
     } else {
@@ -46,20 +45,20 @@ HWY_INLINE void ApplyScoreFunction(const ScoreFunction<float>& f, const RowTile&
 }
 
 // Gradients of the function's results become those of the scores `raw`; `sums`: of what it captured.
-HWY_INLINE void BackwardScoreFunction(const ScoreFunction<float>& f, const RowTile& t, const BlockRange& r,
+HWY_INLINE void BackwardScoreFunction(const ScoreFunction& f, const RowTile& t, const BlockRange& r,
                                       float* raw, float* ds, float* sums) {
   each_head_run(t, [&](int first, int count) {
-    const ScoreTile<float> tile{raw + first,    kTileRows, t.b,  t.head[first],
-                                t.query[first], count,     r.k0, r.k1 - r.k0};
+    const ScoreTile tile{raw + first,    kTileRows, t.b,  t.head[first],
+                         t.query[first], count,     r.k0, r.k1 - r.k0};
     f.backward(f.context, tile, ds + first, sums);
   });
 }
 
-// Transposes a [query, key] tensor's block into to[key][query].
-HWY_INLINE void GatherBias(const float* bias, const Strides4& s, const RowTile& t, const BlockRange& r,
-                           float* to) {
+// Transposes the bias's block [query, key] into to[key][query].
+HWY_INLINE void GatherBias(const ScoreTerms& terms, const RowTile& t, const BlockRange& r, float* to) {
+  const Strides4& s = terms.bias_strides;
   each_head_run(t, [&](int run, int run_count) {
-    const float* base = bias + t.b * s.batch + int64_t{t.head[run]} * s.head;
+    const float* base = as_floats(terms.bias) + t.b * s.batch + int64_t{t.head[run]} * s.head;
     for (int first = run; first < run + run_count;) {
       const int g = first / kGroupRows, count = std::min(run + run_count, (g + 1) * kGroupRows) - first;
       const int a = r.need_begin[g], n = r.need_end[g] - a;
@@ -87,21 +86,20 @@ struct LaneTerms {
   alignas(64) float place[kTileRows];  // position as a float
 };
 
-HWY_INLINE LaneTerms MakeLaneTerms(const ScoreTerms<float>& terms, const RowTile& t) {
+HWY_INLINE LaneTerms MakeLaneTerms(const ScoreTerms& terms, const RowTile& t) {
   LaneTerms lanes;
+  const float* slopes = as_floats(terms.alibi_slopes);
   for (int r = 0; r < t.groups * kGroupRows; ++r) {
     lanes.position[r] = t.query[r] + t.diagonal;
     lanes.place[r] = static_cast<float>(lanes.position[r]);
     lanes.table[r] = static_cast<int32_t>(t.head[r] * terms.relative_stride);
-    lanes.slope[r] = terms.alibi_slopes
-                         ? terms.alibi_slopes[t.b * terms.alibi_batch_stride + t.head[r] * terms.alibi_stride]
-                         : 0.0f;
+    lanes.slope[r] = slopes ? slopes[t.b * terms.alibi_batch_stride + t.head[r] * terms.alibi_stride] : 0.0f;
   }
   return lanes;
 }
 
 // Index of the relative bias of lanes `lane` … for key k.
-HWY_INLINE VecI RelativeIndex(const ScoreTerms<float>& terms, const LaneTerms& lanes, int lane, int k) {
+HWY_INLINE VecI RelativeIndex(const ScoreTerms& terms, const LaneTerms& lanes, int lane, int k) {
   const I di;
   const VecI at = hn::Sub(hn::Set(di, static_cast<int32_t>(k + terms.relative_center)),
                           hn::Load(di, lanes.position + lane));
@@ -125,7 +123,7 @@ enum TermBits { kCapBit = 1, kBiasBit = 2, kRelativeBit = 4, kAlibiBit = 8, kKee
 
 // What TermRows works on.
 struct TermArgs {
-  const ScoreTerms<float>* terms;
+  const ScoreTerms* terms;
   const RowTile* tile;
   const LaneTerms* lanes;
   const float* bias;    // [key][query], or null
@@ -146,7 +144,8 @@ HWY_INLINE void TermVectors(const TermArgs& args, const BlockRange& r, int first
   const F d;
   const int bits = args.bits();
   const auto has = [&](int bit) { return kTerms == bit || ((kTerms & bit) != 0 && (bits & bit) != 0); };
-  const ScoreTerms<float>& terms = *args.terms;
+  const ScoreTerms& terms = *args.terms;
+  const float* relative_bias = as_floats(terms.relative_bias);
   const float cap = static_cast<float>(terms.softcap);
   const Vec none = hn::Set(d, -kInfinity), vcap = hn::Set(d, cap),
             inverse_cap = hn::Set(d, cap > 0 ? 1 / cap : 0);
@@ -169,7 +168,7 @@ HWY_INLINE void TermVectors(const TermArgs& args, const BlockRange& r, int first
       }
       if (has(kBiasBit)) x = hn::Add(x, hn::LoadU(d, args.bias + at));
       if (has(kRelativeBit)) {
-        x = hn::Add(x, hn::GatherIndex(d, terms.relative_bias, RelativeIndex(terms, *args.lanes, lane, k)));
+        x = hn::Add(x, hn::GatherIndex(d, relative_bias, RelativeIndex(terms, *args.lanes, lane, k)));
       }
       if (has(kAlibiBit)) x = hn::NegMulAdd(slope[j], Distance(*args.lanes, lane, k), x);
       if (has(kKeepBit)) x = hn::IfThenElse(Kept(args.keep + at), x, none);

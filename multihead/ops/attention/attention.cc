@@ -16,11 +16,10 @@ namespace {
 using namespace detail;  // NOLINT(google-build-using-namespace): the op's own internals
 
 // Views of the query, key or value heads inside packed rows [B, T, W].
-Operand packed_view(const Tensor& x, int64_t first_head, int64_t heads, int64_t head_dim) {
+Tensor packed_view(const Tensor& x, int64_t first_head, int64_t heads, int64_t head_dim) {
   const Shape& s = x.strides();
-  return operand(
-      x.as_strided({x.size(0), x.size(1), heads, head_dim}, {s[0], s[1], head_dim, 1}, first_head * head_dim),
-      kBthd);
+  return x.detach().as_strided({x.size(0), x.size(1), heads, head_dim}, {s[0], s[1], head_dim, 1},
+                               first_head * head_dim);
 }
 
 AttentionSizes check_packed(const Tensor& qkv, const PackedHeads& heads, int64_t kv_heads) {
@@ -87,11 +86,11 @@ AttentionSizes check_ragged(const Tensor& query, const Tensor& key, const Tensor
   return s;
 }
 
-// What a backward reads and writes: `tensors` are the gradients of the op's inputs, the operands lie in them.
+// What a backward reads and writes: `tensors` are the gradients of the op's inputs, the others views of them.
 struct BackwardOperands {
   Tensor d_out;
   std::vector<Tensor> tensors;
-  Operand d_query, d_key, d_value;
+  Tensor d_query, d_key, d_value;
 };
 
 // Records `output` as an op of `inputs`, the tensors of the options and what the score function captured.
@@ -134,14 +133,14 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options,
 Tensor record_call(const AttentionCall& call, const AttentionOptions& options, const Tensor& query,
                    const Tensor& key, const Tensor& value) {
   const std::array<bool, 3> wanted = {query.requires_grad(), key.requires_grad(), value.requires_grad()};
-  return record_call(call, options, {query, key, value}, call.out.tensor.detach(),
+  return record_call(call, options, {query, key, value}, call.out.detach(),
                      [wanted](const AttentionCall& c, const Tensor& dy) -> BackwardOperands {
-                       const auto memory = [&](bool needed, const Operand& x) {
-                         return needed ? empty_gradient(x, c.axes) : Operand();
+                       const auto memory = [&](bool needed, const Tensor& x) {
+                         return needed ? empty_gradient(x) : Tensor();
                        };
-                       Operand dq = memory(wanted[0], c.query), dk = memory(wanted[1], c.key),
-                               dv = memory(wanted[2], c.value);
-                       return {dy, {dq.tensor, dk.tensor, dv.tensor}, dq, dk, dv};
+                       const Tensor dq = memory(wanted[0], c.query), dk = memory(wanted[1], c.key),
+                                    dv = memory(wanted[2], c.value);
+                       return {dy, {dq, dk, dv}, dq, dk, dv};
                      });
 }
 
@@ -160,23 +159,23 @@ Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const Atten
   const int64_t h = heads.num_heads, kv = heads.num_kv_heads == 0 ? h : heads.num_kv_heads;
   const AttentionSizes s = check_packed(qkv, heads, kv);
   const int64_t d = s.head_dim;
-  const auto split = [h, kv, d](const Tensor& rows) -> std::array<Operand, 3> {
+  const auto split = [h, kv, d](const Tensor& rows) -> std::array<Tensor, 3> {
     return {packed_view(rows, 0, h, d), packed_view(rows, h, kv, d), packed_view(rows, h + kv, kv, d)};
   };
-  AttentionCall call = bind_call(
-      who, s, kBthd, split(qkv.strides()[2] == 1 ? qkv.detach() : qkv.contiguous()), options, score_mod);
+  AttentionCall call =
+      bind_call(who, s, kBthd, split(qkv.strides()[2] == 1 ? qkv : qkv.contiguous()), options, score_mod);
   const Tensor out = Tensor::empty({s.batch, s.queries, h * d}, qkv.dtype());
   call.out = packed_view(out, 0, h, d);
   compute_attention(call, options);
   const bool wanted = qkv.requires_grad();
   return record_call(call, options, {qkv}, out, [=](const AttentionCall& c, const Tensor& dy) {
     BackwardOperands x;
-    x.d_out = packed_view(dy.strides()[2] == 1 ? dy.detach() : dy.contiguous(), 0, h, d).tensor;
+    x.d_out = packed_view(dy.strides()[2] == 1 ? dy : dy.contiguous(), 0, h, d);
     x.tensors.resize(1);
     if (wanted) {
-      const Tensor& q = c.query.tensor;
+      const Tensor& q = c.query;
       x.tensors[0] = Tensor::empty({q.size(0), q.size(1), (h + 2 * kv) * d}, arithmetic_dtype(q.dtype()));
-      auto [dq, dk, dv] = split(x.tensors[0]);
+      const auto [dq, dk, dv] = split(x.tensors[0]);
       x.d_query = dq, x.d_key = dk, x.d_value = dv;
     }
     return x;
@@ -191,9 +190,9 @@ Tensor attention_ragged(const Tensor& query, const Tensor& key, const Tensor& va
   MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
   const AttentionSizes s = check_ragged(query, key, value, cu_seqlens_q, cu_seqlens_k);
   AttentionCall call =
-      bind_call(who, s, kRagged, {operand(query, kRagged), operand(key, kRagged), operand(value, kRagged)},
+      bind_call(who, s, kRagged, {with_dense_rows(query), with_dense_rows(key), with_dense_rows(value)},
                 options, score_mod);
-  call.out = operand(Tensor::empty({query.size(0), s.heads, s.value_dim}, query.dtype()), kRagged);
+  call.out = Tensor::empty({query.size(0), s.heads, s.value_dim}, query.dtype());
   compute_attention(call, options);
   return record_call(call, options, query, key, value);
 }

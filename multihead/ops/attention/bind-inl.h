@@ -29,10 +29,7 @@ class BoundAttention {
   BoundAttention& operator=(const BoundAttention&) = delete;
 
   const kernels::AttentionProblem& problem() const { return problem_; }
-  /// The terms for T = float or double; the other one is empty.
-  template <class T>
-  const kernels::ScoreTerms<T>& terms() const;
-
+  const kernels::ScoreTerms& terms() const { return terms_; }
   const AttentionSizes& sizes() const { return sizes_; }
   const BoundMask& mask() const { return mask_; }
   const std::string& who() const { return who_; }
@@ -50,8 +47,7 @@ class BoundAttention {
   void bind_relative(const AttentionOptions& options, Dtype dtype);
   int64_t relative_center(const AttentionOptions& options, const char* name, int64_t span) const;
   void bind_dropout(const AttentionOptions& options);
-  template <class T>
-  void fill_terms(const AttentionOptions& options, kernels::ScoreTerms<T>& terms) const;
+  void fill_terms(double softcap, Dtype dtype);
 
   std::string who_;
   AttentionSizes sizes_;
@@ -59,8 +55,7 @@ class BoundAttention {
   kernels::AttentionProblem problem_;
   ScoreMod score_mod_;
   ScoreContext score_context_;
-  kernels::ScoreTerms<float> terms_f32_;
-  kernels::ScoreTerms<double> terms_f64_;
+  kernels::ScoreTerms terms_;
   TermTensors tensors_;
   std::array<Shape, kTermCount> shapes_;
   int64_t relative_center_ = 0, relative_key_center_ = 0;

@@ -125,43 +125,29 @@ void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
   score_context_.function = score_mod_.function();
   score_context_.offset = mask_.offsets()[0];
   score_context_.offsets = mask_.offsets().size() > 1 ? mask_.offsets().data() : nullptr;
-  if (dtype == Dtype::f64) {
-    fill_terms(options, terms_f64_);
-  } else {
-    fill_terms(options, terms_f32_);
-  }
+  fill_terms(double{options.softcap}, dtype);
 }
 
-template <class T>
-void BoundAttention::fill_terms(const AttentionOptions& options, kernels::ScoreTerms<T>& terms) const {
-  if (score_mod_) terms.score_function = score_mod_.bind<T>(&score_context_);
-  terms.softcap = double{options.softcap};
+void BoundAttention::fill_terms(double softcap, Dtype dtype) {
+  if (score_mod_) terms_.score_function = score_mod_.bind(dtype, &score_context_);
+  terms_.softcap = softcap;
   if (const Tensor& x = tensors_[kBias]; x.defined()) {
-    terms.bias = x.data<T>();
-    terms.bias_strides = broadcast_strides(who_, "bias", x, sizes_);
+    terms_.bias = x.raw();
+    terms_.bias_strides = broadcast_strides(who_, "bias", x, sizes_);
   }
   if (const Tensor& x = tensors_[kRelativeBias]; x.defined()) {
-    terms.relative_bias = x.data<T>();
-    terms.relative_stride = terms.relative_span = x.size(1);
-    terms.relative_center = relative_center_;
+    terms_.relative_bias = x.raw();
+    terms_.relative_stride = terms_.relative_span = x.size(1);
+    terms_.relative_center = relative_center_;
   }
   if (const Tensor& x = tensors_[kRelativeKey]; x.defined()) {
-    terms.relative_key = {x.data<T>(), x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1], x.size(1),
-                          relative_key_center_};
+    terms_.relative_key = {x.raw(), x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1], x.size(1),
+                           relative_key_center_};
   }
   if (const Tensor& x = tensors_[kAlibiSlopes]; x.defined()) {
-    terms.alibi_slopes = x.data<T>();
-    terms.alibi_batch_stride = x.rank() == 2 ? x.size(1) : 0;
+    terms_.alibi_slopes = x.raw();
+    terms_.alibi_batch_stride = x.rank() == 2 ? x.size(1) : 0;
   }
-}
-
-template <>
-const kernels::ScoreTerms<float>& BoundAttention::terms<float>() const {
-  return terms_f32_;
-}
-template <>
-const kernels::ScoreTerms<double>& BoundAttention::terms<double>() const {
-  return terms_f64_;
 }
 
 }  // namespace multihead::detail

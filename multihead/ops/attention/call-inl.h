@@ -18,19 +18,12 @@ struct Axes {
 };
 inline constexpr Axes kBhtd = {0, 1, 2}, kBthd = {0, 2, 1}, kRagged = {-1, 1, 0};
 
-/// A tensor whose last axis is contiguous, as the kernels see it.
-struct Operand {
-  Tensor tensor;
-  kernels::Strides3 strides;
-};
-
 /// What the backward keeps: O(T) memory.
 struct AttentionCall {
   std::shared_ptr<const BoundAttention> bound;
   Axes axes;
-  Operand query, key, value, out;
-  Tensor lse;
-  kernels::Strides3 lse_strides;
+  Tensor query, key, value, out;  ///< the last axis contiguous
+  Tensor lse;                     ///< [B, H, Tq], of a ragged batch [H, N]
 };
 
 /// Which gradients somebody wants besides those of query, key and value.
@@ -54,17 +47,17 @@ struct TermGradients {
 Dtype arithmetic_dtype(Dtype dtype);
 
 /// `x`, or a copy if its last axis is not contiguous. No gradient.
-Operand operand(const Tensor& x, const Axes& axes);
+Tensor with_dense_rows(const Tensor& x);
 
 /// New memory of this shape with the tokens outside the heads if those of `like` are.
 Tensor empty_ordered_like(const Tensor& like, const Shape& shape, Dtype dtype);
 
 /// Memory for the gradient of `x`, laid out as that is.
-Operand empty_gradient(const Operand& x, const Axes& axes);
+Tensor empty_gradient(const Tensor& x);
 
 /// A call of checked sizes, whose options are checked here; call.out comes next.
 AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes& axes,
-                        std::array<Operand, 3> query_key_value, const AttentionOptions& options,
+                        std::array<Tensor, 3> query_key_value, const AttentionOptions& options,
                         const ScoreMod& score_mod);
 /// A call on query, key and value of options.layout, everything checked, with memory for its output.
 AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
@@ -76,7 +69,7 @@ void compute_attention(AttentionCall& call, const AttentionOptions& options);
 /// Writes d_query, d_key and d_value, those that have memory, and returns the other gradients, which have the
 /// shapes of their tensors in the options.
 TermGradients attention_gradients(const AttentionCall& call, const OutputGradients& from,
-                                  const Operand& d_query, const Operand& d_key, const Operand& d_value,
+                                  const Tensor& d_query, const Tensor& d_key, const Tensor& d_value,
                                   const WantedGradients& wanted);
 
 }  // namespace multihead::detail

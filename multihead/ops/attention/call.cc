@@ -4,85 +4,60 @@
 #include <limits>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/ops/attention/capture-inl.h"
 #include "multihead/ops/attention/check-inl.h"
-#include "multihead/ops/attention/sinks-inl.h"
+#include "multihead/ops/dispatch-inl.h"
 
 namespace multihead::detail {
 namespace {
 
-using kernels::Strides3;
-
 bool is_half(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::f16; }
 
-Tensor with_dense_rows(const Tensor& x) {
-  return x.size(-1) <= 1 || x.strides()[-1] == 1 ? x.detach() : x.contiguous();
-}
-
-// `x` in the type of the arithmetic, rows contiguous.
-Tensor widened(const Tensor& x) { return is_half(x.dtype()) ? x.to(Dtype::f32) : with_dense_rows(x); }
-
-Strides3 strides_of(const Tensor& x, const Axes& axes) {
+// `x` as the kernels take it; absent if undefined.
+kernels::Operand operand(const Tensor& x, const Axes& axes) {
+  if (!x.defined()) return {};
   const Shape& s = x.strides();
-  return {axes.batch < 0 ? 0 : s[axes.batch], s[axes.head], s[axes.token]};
+  return {x.raw(), x.dtype(), {axes.batch < 0 ? 0 : s[axes.batch], s[axes.head], s[axes.token]}};
 }
 
-Operand widened(const Operand& x, const Axes& axes) {
-  if (!is_half(x.tensor.dtype())) return x;
-  const Tensor wide = x.tensor.to(Dtype::f32);
-  return {wide, strides_of(wide, axes)};
+kernels::Operand lse_operand(const AttentionCall& call) {
+  return operand(call.lse, call.bound->sizes().ragged ? Axes{-1, 0, 1} : kBhtd);
 }
 
-template <class T>
-kernels::AttentionInput<T> input_of(const Operand& query, const Operand& key, const Operand& value) {
-  return {query.tensor.data<T>(), key.tensor.data<T>(), value.tensor.data<T>(),
-          query.strides,          key.strides,          value.strides};
+// Query, key and value in the type of the arithmetic.
+struct WideInput {
+  Tensor query, key, value;
+  explicit WideInput(const AttentionCall& call)
+      : query(widened(call.query)), key(widened(call.key)), value(widened(call.value)) {}
+  // The last axis contiguous.
+  static Tensor widened(const Tensor& x) {
+    return is_half(x.dtype()) ? x.to(Dtype::f32) : with_dense_rows(x);
+  }
+};
+
+template <class Tensors>
+kernels::AttentionInput input_of(const Tensors& x, const Axes& axes) {
+  return {operand(x.query, axes), operand(x.key, axes), operand(x.value, axes)};
 }
 
-template <class T, class Accum = T>
-void forward(const AttentionCall& call) {
-  kernels::attention_forward(call.bound->problem(), call.bound->terms<Accum>(),
-                             input_of<T>(call.query, call.key, call.value),
-                             kernels::AttentionOutput<T, Accum>{call.out.tensor.data<T>(), call.out.strides,
-                                                                call.lse.data<Accum>(), call.lse_strides});
-}
-
-void forward_f16(const AttentionCall& call) {
-  AttentionCall wide = call;
-  wide.query = widened(call.query, call.axes);
-  wide.key = widened(call.key, call.axes);
-  wide.value = widened(call.value, call.axes);
-  const Tensor out = Tensor::empty(call.out.tensor.shape(), Dtype::f32);
-  wide.out = {out, strides_of(out, call.axes)};
-  forward<float>(wide);
-  call.out.tensor.copy_from(out);
-}
-
-template <class T>
 void check_no_empty_row(const AttentionCall& call) {
   const AttentionSizes& sizes = call.bound->sizes();
   const kernels::AttentionProblem& p = call.bound->problem();
+  const Tensor wide = call.lse.to(Dtype::f64);
+  const kernels::Strides3 strides = lse_operand(call).strides;
   for (int64_t b = 0; b < sizes.batch; ++b) {
     const int64_t rows = p.query_lengths ? p.query_lengths[b] : sizes.query_count(b);
     for (int64_t h = 0; h < sizes.heads; ++h) {
-      const T* lse =
-          call.lse.data<T>() + b * call.lse_strides.batch + h * call.lse_strides.head + p.query_begin(b);
+      const double* lse = wide.data<double>() + b * strides.batch + h * strides.head + p.query_begin(b);
       for (int64_t i = 0; i < rows; ++i) {
-        MH_CHECK(lse[i] != -std::numeric_limits<T>::infinity(), ValueError, call.bound->who(), ": query ", i,
-                 " of head ", h, " in sample ", b, " has no key to attend to (empty_row = error)");
+        MH_CHECK(lse[i] != -std::numeric_limits<double>::infinity(), ValueError, call.bound->who(),
+                 ": query ", i, " of head ", h, " in sample ", b,
+                 " has no key to attend to (empty_row = error)");
       }
     }
   }
 }
-
-template <class T>
-void capture(const AttentionCall& call, AttentionCapture& to) {
-  const Operand q = widened(call.query, call.axes), k = widened(call.key, call.axes),
-                v = widened(call.value, call.axes);
-  fill_capture<T>(*call.bound, {input_of<T>(q, k, v), call.lse.data<T>(), call.lse_strides}, to);
-}
-
-// --- backward --------------------------------------------------------------------------------------------
 
 // The parts of the kernel's sums, in the shapes of what was captured; 16 bits get f32.
 std::vector<Tensor> captured_gradients(const ScoreMod& mod, const Tensor& sums) {
@@ -98,65 +73,22 @@ std::vector<Tensor> captured_gradients(const ScoreMod& mod, const Tensor& sums) 
 }
 
 // The kernel knows [H, …]; a table that all heads share gets the sum over them.
-template <class T>
 Tensor sum_over_heads(const Tensor& full, const Shape& shape) {
   if (!full.defined() || full.shape() == shape) return full;
   const Tensor sum = Tensor::zeros(shape, full.dtype());
   const int64_t count = sum.numel();
   for (int64_t h = 0; h < full.size(0); ++h) {
-    for (int64_t i = 0; i < count; ++i) sum.data<T>()[i] += full.data<T>()[h * count + i];
+    with_data([&](auto* to, auto* from) { kernels::accumulate(to, from + h * count, count); }, sum, full);
   }
   return sum;
-}
-
-template <class T>
-TermGradients run_backward(const AttentionCall& call, const OutputGradients& from, const Operand& d_query,
-                           const Operand& d_key, const Operand& d_value, const WantedGradients& wanted) {
-  const BoundAttention& bound = *call.bound;
-  const Operand q = widened(call.query, call.axes), k = widened(call.key, call.axes),
-                v = widened(call.value, call.axes);
-  const Operand out = widened(call.out, call.axes), dy = operand(widened(from.out), call.axes);
-  kernels::AttentionGradient<T> g;
-  g.out = out.tensor.data<T>(), g.out_strides = out.strides;
-  g.lse = call.lse.data<T>(), g.lse_strides = call.lse_strides;
-  g.d_out = dy.tensor.data<T>(), g.d_out_strides = dy.strides;
-  const Tensor d_lse = from.lse.defined() ? from.lse.contiguous() : Tensor();
-  if (d_lse.defined()) g.d_lse = d_lse.data<T>();
-  if (d_query.tensor.defined()) g.d_query = d_query.tensor.data<T>(), g.d_query_strides = d_query.strides;
-  if (d_key.tensor.defined()) g.d_key = d_key.tensor.data<T>(), g.d_key_strides = d_key.strides;
-  if (d_value.tensor.defined()) g.d_value = d_value.tensor.data<T>(), g.d_value_strides = d_value.strides;
-  TermGradients to;
-  const auto memory = [&](Term term) -> T* {
-    if (!wanted.terms[term]) return nullptr;
-    Shape shape = bound.tensor(term).shape();
-    if (term == kRelativeKey) shape[0] = bound.sizes().heads;
-    to.terms[term] = Tensor::empty(shape, dtype_of<T>);
-    return to.terms[term].template data<T>();
-  };
-  g.d_bias = memory(kBias);
-  g.d_alibi_slopes = memory(kAlibiSlopes);
-  g.d_relative_bias = memory(kRelativeBias);
-  g.d_relative_key = memory(kRelativeKey);
-  Tensor captured;
-  if (wanted.captured) {
-    captured = Tensor::empty({bound.terms<T>().score_function.captured}, dtype_of<T>);
-    g.d_captured = captured.data<T>();
-  }
-  kernels::attention_backward(bound.problem(), bound.terms<T>(), input_of<T>(q, k, v), g);
-  if (wanted.captured) to.captured = captured_gradients(bound.score_mod(), captured);
-  for (const Term term : {kRelativeBias, kRelativeKey}) {
-    to.terms[term] = sum_over_heads<T>(to.terms[term], bound.shape(term));
-  }
-  return to;
 }
 
 }  // namespace
 
 Dtype arithmetic_dtype(Dtype dtype) { return is_half(dtype) ? Dtype::f32 : dtype; }
 
-Operand operand(const Tensor& x, const Axes& axes) {
-  const Tensor dense = with_dense_rows(x);
-  return {dense, strides_of(dense, axes)};
+Tensor with_dense_rows(const Tensor& x) {
+  return x.size(-1) <= 1 || x.strides()[-1] == 1 ? x.detach() : x.contiguous();
 }
 
 Tensor empty_ordered_like(const Tensor& like, const Shape& shape, Dtype dtype) {
@@ -168,21 +100,20 @@ Tensor empty_ordered_like(const Tensor& like, const Shape& shape, Dtype dtype) {
   return memory.as_strided(shape, {s[0], s[2], s[1], s[3]});
 }
 
-Operand empty_gradient(const Operand& x, const Axes& axes) {
-  const Tensor& like = x.tensor;
-  return operand(empty_ordered_like(like, like.shape(), arithmetic_dtype(like.dtype())), axes);
+Tensor empty_gradient(const Tensor& x) {
+  return empty_ordered_like(x, x.shape(), arithmetic_dtype(x.dtype()));
 }
 
 AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes& axes,
-                        std::array<Operand, 3> query_key_value, const AttentionOptions& options,
+                        std::array<Tensor, 3> query_key_value, const AttentionOptions& options,
                         const ScoreMod& score_mod) {
-  const Dtype dtype = arithmetic_dtype(query_key_value[0].tensor.dtype());
+  auto& [query, key, value] = query_key_value;
+  const Dtype dtype = arithmetic_dtype(query.dtype());
   return {std::make_shared<BoundAttention>(who, sizes, options, score_mod, dtype),
           axes,
-          std::move(query_key_value[0]),
-          std::move(query_key_value[1]),
-          std::move(query_key_value[2]),
-          {},
+          std::move(query),
+          std::move(key),
+          std::move(value),
           {},
           {}};
 }
@@ -191,46 +122,83 @@ AttentionCall prepare_attention(const char* who, const Tensor& query, const Tens
                                 const AttentionOptions& options, const ScoreMod& score_mod) {
   const AttentionSizes s = check_attention(who, query, key, value, options.layout);
   const bool bthd = options.layout == Layout::bthd;
-  const Axes& axes = bthd ? kBthd : kBhtd;
-  AttentionCall call = bind_call(
-      who, s, axes, {operand(query, axes), operand(key, axes), operand(value, axes)}, options, score_mod);
-  call.out =
-      operand(bthd ? Tensor::empty({s.batch, s.queries, s.heads, s.value_dim}, query.dtype())
-                   : empty_ordered_like(query, {s.batch, s.heads, s.queries, s.value_dim}, query.dtype()),
-              axes);
+  AttentionCall call =
+      bind_call(who, s, bthd ? kBthd : kBhtd,
+                {with_dense_rows(query), with_dense_rows(key), with_dense_rows(value)}, options, score_mod);
+  call.out = bthd ? Tensor::empty({s.batch, s.queries, s.heads, s.value_dim}, query.dtype())
+                  : empty_ordered_like(query, {s.batch, s.heads, s.queries, s.value_dim}, query.dtype());
   return call;
 }
 
 void compute_attention(AttentionCall& call, const AttentionOptions& options) {
-  const AttentionSizes& sizes = call.bound->sizes();
-  const Dtype type = call.query.tensor.dtype(), dtype = arithmetic_dtype(type);
-  if (options.capture) check_capture(*call.bound, *options.capture);
-  if (sizes.ragged) {
-    call.lse = Tensor::empty({sizes.heads, call.query.tensor.size(0)}, dtype);
-    call.lse_strides = {0, call.lse.size(1), 1};
+  const BoundAttention& bound = *call.bound;
+  const AttentionSizes& s = bound.sizes();
+  const Dtype type = call.query.dtype();
+  if (options.capture) check_capture(bound, *options.capture);
+  const Shape rows = s.ragged ? Shape{s.heads, call.query.size(0)} : Shape{s.batch, s.heads, s.queries};
+  call.lse = Tensor::empty(rows, arithmetic_dtype(type));
+  const kernels::AttentionOutput to = {operand(call.out, call.axes), lse_operand(call)};
+  if (type == Dtype::f16) {  // which is storage alone
+    const WideInput wide(call);
+    const Tensor out = Tensor::empty(call.out.shape(), Dtype::f32);
+    kernels::attention_forward(bound.problem(), bound.terms(), input_of(wide, call.axes),
+                               {operand(out, call.axes), to.lse});
+    call.out.copy_from(out);
   } else {
-    call.lse = Tensor::empty({sizes.batch, sizes.heads, sizes.queries}, dtype);
-    call.lse_strides = {sizes.heads * sizes.queries, sizes.queries, 1};
+    kernels::attention_forward(bound.problem(), bound.terms(), input_of(call, call.axes), to);
   }
-  const bool wide = dtype == Dtype::f64;
-  const auto run = wide                  ? forward<double>
-                   : type == Dtype::bf16 ? forward<BFloat16, float>
-                   : type == Dtype::f16  ? forward_f16
-                                         : forward<float>;
-  run(call);
-  if (call.bound->tensor(kSinks).defined()) apply_sinks(call);
-  if (options.empty_row == EmptyRow::error)
-    (wide ? check_no_empty_row<double> : check_no_empty_row<float>)(call);
-  if (options.capture) (wide ? capture<double> : capture<float>)(call, *options.capture);
+  if (const Tensor& sinks = bound.tensor(kSinks); sinks.defined()) {
+    kernels::attention_add_sinks(bound.problem(), sinks.raw(), to);
+  }
+  if (options.empty_row == EmptyRow::error) check_no_empty_row(call);
+  if (options.capture) {
+    const WideInput wide(call);
+    fill_capture(bound, input_of(wide, call.axes), to.lse, *options.capture);
+  }
   if (options.lse) *options.lse = call.lse;
 }
 
 TermGradients attention_gradients(const AttentionCall& call, const OutputGradients& from,
-                                  const Operand& d_query, const Operand& d_key, const Operand& d_value,
+                                  const Tensor& d_query, const Tensor& d_key, const Tensor& d_value,
                                   const WantedGradients& wanted) {
-  const auto run = call.query.tensor.dtype() == Dtype::f64 ? run_backward<double> : run_backward<float>;
-  TermGradients to = run(call, from, d_query, d_key, d_value, wanted);
-  if (wanted.terms[kSinks]) to.terms[kSinks] = sink_gradient(call, from.out);
+  const BoundAttention& bound = *call.bound;
+  const Dtype dtype = arithmetic_dtype(call.query.dtype());
+  const WideInput in(call);
+  const Tensor out = WideInput::widened(call.out), dy = WideInput::widened(from.out);
+  const Tensor d_lse = from.lse.defined() ? from.lse.contiguous() : Tensor();
+  kernels::AttentionGradient g;
+  g.out = operand(out, call.axes), g.lse = lse_operand(call), g.d_out = operand(dy, call.axes);
+  MH_CHECK(dy.dtype() == dtype && (!d_lse.defined() || d_lse.dtype() == dtype), DtypeError, bound.who(),
+           ": the gradients of the results must be ", dtype, ", got ", dy.dtype());
+  if (d_lse.defined()) g.d_lse = d_lse.raw();
+  g.d_query = operand(d_query, call.axes), g.d_key = operand(d_key, call.axes);
+  g.d_value = operand(d_value, call.axes);
+  TermGradients to;
+  const auto memory = [&](Term term) -> void* {
+    if (!wanted.terms[term]) return nullptr;
+    Shape shape = bound.tensor(term).shape();
+    if (term == kRelativeKey) shape[0] = bound.sizes().heads;
+    to.terms[term] = Tensor::empty(shape, dtype);
+    return to.terms[term].raw();
+  };
+  g.d_bias = memory(kBias);
+  g.d_alibi_slopes = memory(kAlibiSlopes);
+  g.d_relative_bias = memory(kRelativeBias);
+  g.d_relative_key = memory(kRelativeKey);
+  Tensor captured;
+  if (wanted.captured) {
+    captured = Tensor::empty({bound.terms().score_function.captured}, dtype);
+    g.d_captured = captured.raw();
+  }
+  kernels::attention_backward(bound.problem(), bound.terms(), input_of(in, call.axes), g);
+  if (wanted.captured) to.captured = captured_gradients(bound.score_mod(), captured);
+  for (const Term term : {kRelativeBias, kRelativeKey}) {
+    to.terms[term] = sum_over_heads(to.terms[term], bound.shape(term));
+  }
+  if (void* d_sinks = memory(kSinks)) {
+    kernels::attention_sink_gradient(bound.problem(), bound.tensor(kSinks).raw(), {g.out, g.lse}, g.d_out,
+                                     d_sinks);
+  }
   return to;
 }
 

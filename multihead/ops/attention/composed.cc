@@ -80,8 +80,8 @@ std::pair<double, double> Problem::score(const Pair& at) const {
   s *= scale;
   if (score_mod) {
     const detail::ScoreContext context{score_mod.function(), nullptr, position_offset(at.b)};
-    score_mod.bind<double>(&context).apply_with_derivative(&context, {&s, 1, at.b, at.h, at.i, 1, at.j, 1},
-                                                           &derivative);
+    score_mod.bind(Dtype::f64, &context)
+        .apply_with_derivative(&context, {&s, 1, at.b, at.h, at.i, 1, at.j, 1}, &derivative);
   }
   if (options.softcap > 0) {
     const double cap = double{options.softcap}, t = std::tanh(s / cap);

@@ -138,14 +138,15 @@ void explain_products(Dtype dtype, bool relative_key, AttentionExplanation& e) {
 }
 
 // Where the kernel finds an operand: in place, or in the copy that is made of f16 and of rows with gaps.
-kernels::Strides3 strides_in_kernel(const Tensor& x, Layout layout) {
+kernels::Operand operand_in_kernel(const Tensor& x, Layout layout) {
   const Axes axes = layout == Layout::bthd ? kBthd : kBhtd;
   const bool in_place = x.dtype() != Dtype::f16 && (x.size(-1) <= 1 || x.strides()[-1] == 1);
   const Shape s = in_place ? x.strides() : contiguous_strides(x.shape());
-  return {s[axes.batch], s[axes.head], s[axes.token]};
+  const Dtype dtype = x.dtype() == Dtype::f16 ? Dtype::f32 : x.dtype();
+  return {nullptr, dtype, {s[axes.batch], s[axes.head], s[axes.token]}};
 }
 
-void add_plan(AttentionExplanation& e, const BoundAttention& bound, const kernels::AttentionStrides& strides,
+void add_plan(AttentionExplanation& e, const BoundAttention& bound, const kernels::AttentionInput& in,
               Dtype dtype, const AttentionOptions& options) {
   const AttentionSizes& s = bound.sizes();
   e.threads = num_threads();
@@ -153,26 +154,18 @@ void add_plan(AttentionExplanation& e, const BoundAttention& bound, const kernel
     e.reasons.push_back(
         concat(missing, " of ", e.threads, " threads could not be started; the others do ", "their work"));
   }
-  const kernels::AttentionPlan p =
-      kernels::attention_plan(bound.problem(), bound.terms<float>(), strides, e.threads);
+  const kernels::AttentionPlan p = kernels::attention_plan(bound.problem(), bound.terms(), in, e.threads);
   e.target = kernels::isa_name(p.isa);
   e.tasks = p.tasks;
   e.key_splits = p.key_splits;
   e.useful_pairs = p.useful_pairs;
   e.computed_pairs = p.computed_pairs;
-  if (dtype == Dtype::f64) {
-    e.kernel = "reference f64";
-    e.target = "baseline";
-    e.tasks = s.batch * s.heads;
-    e.reasons.emplace_back("f64 runs the plain loops that specify the fast kernels");
-  } else {
-    e.kernel = p.kernel;
-    e.query_tile = p.query_tile;
-    e.key_block = p.key_block;
-    e.workspace_bytes = p.workspace_bytes;
-    e.backward_workspace_bytes = p.backward_workspace_bytes;
-    split_lines(p.reasons, e.reasons);
-  }
+  e.kernel = p.kernel;
+  e.query_tile = p.query_tile;
+  e.key_block = p.key_block;
+  e.workspace_bytes = p.workspace_bytes;
+  e.backward_workspace_bytes = p.backward_workspace_bytes;
+  split_lines(p.reasons, e.reasons);
   explain_products(dtype, options.relative_key.defined(), e);
   const auto element = static_cast<int64_t>(size_of(dtype)), wide = dtype == Dtype::f64 ? int64_t{8} : 4;
   e.output_bytes = product({s.batch, s.heads, s.queries, s.value_dim * element + wide});
@@ -203,9 +196,8 @@ AttentionExplanation explain(const Tensor& query, const Tensor& key, const Tenso
   e.scores = score_steps(options, score_mod);
   e.dropout_p = bound.problem().dropout_p;
   e.capture = capture_text(options.capture);
-  const auto strides = [&](const Tensor& x) { return strides_in_kernel(x, options.layout); };
-  add_plan(e, bound, {strides(query), strides(key), strides(value), query.dtype() == Dtype::bf16},
-           query.dtype(), options);
+  const auto operand = [&](const Tensor& x) { return operand_in_kernel(x, options.layout); };
+  add_plan(e, bound, {operand(query), operand(key), operand(value)}, query.dtype(), options);
   return e;
 }
 

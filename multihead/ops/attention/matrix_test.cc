@@ -110,28 +110,20 @@ Result naive(const Inputs& in, const AttentionDims& d) {
   sizes.batch = d.batch, sizes.heads = d.heads, sizes.kv_heads = d.kv_heads;
   sizes.queries = d.queries, sizes.keys = d.keys, sizes.head_dim = d.dim, sizes.value_dim = d.value_dim;
   const detail::BoundAttention bound("naive", sizes, options, in.score_mod, Dtype::f32);
-  const auto strides = [](const Tensor& x) {
-    return kernels::Strides3{x.strides()[0], x.strides()[1], x.strides()[2]};
+  const auto operand = [](const Tensor& x) {
+    return kernels::Operand{x.data<float>(), {x.strides()[0], x.strides()[1], x.strides()[2]}};
   };
   Result r{empty_like(in.weight), Tensor::empty({d.batch, d.heads, d.queries}), {}};
   for (const Tensor& x : in.leaves()) r.gradients.push_back(empty_like(x));
-  const kernels::AttentionInput<float> input = {in.query.data<float>(), in.key.data<float>(),
-                                                in.value.data<float>(), strides(in.query),
-                                                strides(in.key),        strides(in.value)};
-  const kernels::Strides3 lse_strides = {d.heads * d.queries, d.queries, 1};
-  kernels::reference_attention_forward<float>(
-      bound.problem(), bound.terms<float>(), input,
-      {r.out.data<float>(), strides(r.out), r.lse.data<float>(), lse_strides});
+  const kernels::AttentionInput input = {operand(in.query), operand(in.key), operand(in.value)};
+  const kernels::AttentionOutput output = {operand(r.out), operand(r.lse)};
+  kernels::reference_attention_forward<float>(bound.problem(), bound.terms(), input, output);
   if (in.options.sinks.defined()) {
     r.gradients.back() = join_sinks(in.options.sinks, in.weight, r);
   }
-  kernels::AttentionGradient<float> g;
-  g.out = r.out.data<float>(), g.out_strides = strides(r.out);
-  g.lse = r.lse.data<float>(), g.lse_strides = lse_strides;
-  g.d_out = in.weight.data<float>(), g.d_out_strides = strides(in.weight);
-  g.d_query = r.gradients[0].data<float>(), g.d_query_strides = strides(in.query);
-  g.d_key = r.gradients[1].data<float>(), g.d_key_strides = strides(in.key);
-  g.d_value = r.gradients[2].data<float>(), g.d_value_strides = strides(in.value);
+  kernels::AttentionGradient g;
+  g.out = output.out, g.lse = output.lse, g.d_out = operand(in.weight);
+  g.d_query = operand(r.gradients[0]), g.d_key = operand(r.gradients[1]), g.d_value = operand(r.gradients[2]);
   Tensor relative;
   size_t next = 3;
   if (in.options.bias.defined()) g.d_bias = r.gradients[next++].data<float>();
@@ -145,7 +137,7 @@ Result naive(const Inputs& in, const AttentionDims& d) {
     relative_key = Tensor::empty({d.heads, in.options.relative_key.size(1), d.dim});
     g.d_relative_key = relative_key.data<float>();
   }
-  kernels::reference_attention_backward<float>(bound.problem(), bound.terms<float>(), input, g);
+  kernels::reference_attention_backward<float>(bound.problem(), bound.terms(), input, g);
   for (const Tensor& table : {relative, relative_key}) {  // one row for all heads gets their sum
     if (!table.defined()) continue;
     const int64_t count = r.gradients[next].numel();

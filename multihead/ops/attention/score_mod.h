@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -46,12 +45,12 @@ inline constexpr int64_t kScoreBlock = 16;
 
 template <class T, class F, bool kDerivative>
 [[gnu::always_inline]] inline void apply_score_tile(const F& f, const ScoreContext& context,
-                                                    const kernels::ScoreTile<T>& tile, T* derivative) {
+                                                    const kernels::ScoreTile& tile, void* derivative) {
   const int32_t first_row = static_cast<int32_t>(tile.query_begin);
   const int32_t offset = static_cast<int32_t>(context.offset_of(tile.batch));
   for (int64_t k = 0; k < tile.key_count; ++k) {
-    T* row = tile.scores + k * tile.stride;
-    T* slope = kDerivative ? derivative + k * tile.stride : nullptr;
+    T* row = static_cast<T*>(tile.scores) + k * tile.stride;
+    T* slope = kDerivative ? static_cast<T*>(derivative) + k * tile.stride : nullptr;
     for (int64_t q = 0; q < tile.query_count; q += kScoreBlock) {
       const int64_t count = std::min(kScoreBlock, tile.query_count - q);
       T padded[kScoreBlock], y[kScoreBlock], dy[kScoreBlock];
@@ -89,46 +88,38 @@ template <class T, class F, bool kDerivative>
 
 // flatten: the user's function is compiled into the loop, whatever its size.
 template <class F, class T, bool kDerivative>
-[[gnu::flatten]] void score_tile_baseline(const void* context, const kernels::ScoreTile<T>& tile,
-                                          T* derivative) {
+[[gnu::flatten]] void score_tile_baseline(const void* context, const kernels::ScoreTile& tile,
+                                          void* derivative) {
   const auto& bound = *static_cast<const ScoreContext*>(context);
   apply_score_tile<T, F, kDerivative>(*static_cast<const F*>(bound.function), bound, tile, derivative);
 }
 
 #if MH_SCORE_CLONES
 template <class F, class T, bool kDerivative>
-[[gnu::flatten]] MH_TARGET_AVX2 void score_tile_avx2(const void* context, const kernels::ScoreTile<T>& tile,
-                                                     T* derivative) {
+[[gnu::flatten]] MH_TARGET_AVX2 void score_tile_avx2(const void* context, const kernels::ScoreTile& tile,
+                                                     void* derivative) {
   const auto& bound = *static_cast<const ScoreContext*>(context);
   apply_score_tile<T, F, kDerivative>(*static_cast<const F*>(bound.function), bound, tile, derivative);
 }
 #endif
 
+/// The compiled versions of one function for one element type; the context comes later.
 template <class F, class T>
-void score_apply_baseline(const void* context, const kernels::ScoreTile<T>& tile) {
-  score_tile_baseline<F, T, false>(context, tile, nullptr);
-}
-
-/// The compiled versions of one function for one element type.
-template <class T>
-struct ScoreTable {
-  void (*apply)(const void*, const kernels::ScoreTile<T>&) = nullptr;
-  void (*apply_with_derivative)(const void*, const kernels::ScoreTile<T>&, T*) = nullptr;
-  void (*backward)(const void*, const kernels::ScoreTile<T>&, T*, T*) = nullptr;  ///< of captured numbers
-};
-
-template <class F, class T>
-ScoreTable<T> score_table(bool avx2) {
+kernels::ScoreFunction score_table(bool avx2) {
 #if MH_SCORE_CLONES
   if (avx2) {
-    return {[](const void* context, const kernels::ScoreTile<T>& tile) {
-              score_tile_avx2<F, T, false>(context, tile, nullptr);
-            },
-            score_tile_avx2<F, T, true>};
+    return {
+        .apply = [](const void* context,
+                    const kernels::ScoreTile& tile) { score_tile_avx2<F, T, false>(context, tile, nullptr); },
+        .apply_with_derivative = score_tile_avx2<F, T, true>};
   }
 #endif
   (void)avx2;
-  return {score_apply_baseline<F, T>, score_tile_baseline<F, T, true>};
+  return {.apply =
+              [](const void* context, const kernels::ScoreTile& tile) {
+                score_tile_baseline<F, T, false>(context, tile, nullptr);
+              },
+          .apply_with_derivative = score_tile_baseline<F, T, true>};
 }
 
 }  // namespace detail
@@ -153,24 +144,19 @@ class ScoreMod {
   const std::vector<Tensor>& captured() const { return captured_; }
   const void* function() const { return function_.get(); }
 
-  /// The kernel's callbacks; `context` must outlive their use and hold function().
-  template <class T>
-  kernels::ScoreFunction<T> bind(const detail::ScoreContext* context) const {
-    detail::ScoreTable<T> table;
-    const bool avx2 = kernels::current_isa() >= kernels::Isa::avx2;
-    if constexpr (std::is_same_v<T, float>) {
-      table = f32_(avx2);
-    } else {
-      table = f64_(avx2);
-    }
-    return {context, table.apply, table.apply_with_derivative, captured_size_ > 0 ? table.backward : nullptr,
-            captured_size_};
+  /// The kernel's callbacks for scores of f32 or f64; `context` must outlive their use and hold function().
+  kernels::ScoreFunction bind(Dtype dtype, const detail::ScoreContext* context) const {
+    kernels::ScoreFunction f =
+        (dtype == Dtype::f64 ? f64_ : f32_)(kernels::current_isa() >= kernels::Isa::avx2);
+    f.context = context, f.captured = captured_size_;
+    if (captured_size_ == 0) f.backward = nullptr;
+    return f;
   }
 
  private:
   std::shared_ptr<const void> function_;
-  detail::ScoreTable<float> (*f32_)(bool avx2) = nullptr;
-  detail::ScoreTable<double> (*f64_)(bool avx2) = nullptr;
+  kernels::ScoreFunction (*f32_)(bool avx2) = nullptr;
+  kernels::ScoreFunction (*f64_)(bool avx2) = nullptr;
   std::vector<Tensor> captured_;
   int64_t captured_size_ = 0;
 };

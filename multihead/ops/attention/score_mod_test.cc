@@ -95,7 +95,7 @@ TEST(ScoreModTest, SameBitsOnEveryTarget) {
     std::vector<float>& x = results[pass];
     for (int i = 0; i < 5 * 40; ++i) x.push_back(std::sin(static_cast<float>(i)));
     slopes[pass].assign(x.size(), NAN);
-    const auto bound = ScoreMod(f).bind<float>(&context);
+    const auto bound = ScoreMod(f).bind(Dtype::f32, &context);
     bound.apply_with_derivative(bound.context, {x.data(), 40, 1, 2, 3, 37, 4, 5}, slopes[pass].data());
     std::vector<float> plain;
     for (int i = 0; i < 5 * 40; ++i) plain.push_back(std::sin(static_cast<float>(i)));

@@ -57,8 +57,7 @@ std::vector<T> ScoreProgram::differentiate(const Tensor& scores, const Tensor& d
   for (const Learnt& x : learnt_) sums.resize(sums.size() + static_cast<size_t>(x.tensor.numel()));
   for (int64_t n = 0; n < scores.size(0) * heads; ++n) {
     const int64_t at = n * keys * queries;
-    const kernels::ScoreTile<T> tile{
-        scores.data<T>() + at, queries, n / heads, n % heads, 0, queries, 0, keys};
+    const kernels::ScoreTile tile{scores.data<T>() + at, queries, n / heads, n % heads, 0, queries, 0, keys};
     backward<T>(tile, d_results.data<T>() + at, sums.data());
     apply<T>(tile, nullptr);
   }

@@ -170,17 +170,18 @@ int32_t score_register(const ScoreProgram& program) {
 }
 
 template <class T, class U>
-void apply_tile(const ScoreProgram& program, const kernels::ScoreTile<U>& tile) {
+void apply_tile(const ScoreProgram& program, const kernels::ScoreTile& tile) {
   const auto size = static_cast<int32_t>(program.code().size());
   Registers<T>& r = registers<T>();
   r.fit(program, false);
+  U* scores = static_cast<U*>(tile.scores);
   const int32_t score = score_register(program);
   const auto load = [&](const Place& at, int64_t k, int64_t q) __attribute__((always_inline)) {
-    if (score >= 0) load_block(tile.scores + k * tile.stride + q, tile.stride, at, r.value(score));
+    if (score >= 0) load_block(scores + k * tile.stride + q, tile.stride, at, r.value(score));
   };
   const auto store = [&](const Place& at, const ScoreProgram::Lists&, int64_t k, int64_t q)
       __attribute__((always_inline)) {
-    store_block(r.value(size - 1), at, tile.scores + k * tile.stride + q, tile.stride);
+    store_block(r.value(size - 1), at, scores + k * tile.stride + q, tile.stride);
   };
   for_each_block(
       program, tile, r, [](const ScoreProgram::Lists&) {}, load, store,
@@ -218,17 +219,18 @@ MH_INLINE void restore_once(const ScoreProgram& program, const std::vector<int32
 // Runs forwards and back. Without `sums`: the tile takes the results, d_scores their derivatives. With: the
 // tile stays, d_scores come as gradients of the results and leave as gradients of the scores.
 template <class T, class U>
-void reverse_tile(const ScoreProgram& program, const kernels::ScoreTile<U>& tile, U* d_scores, U* sums) {
+void reverse_tile(const ScoreProgram& program, const kernels::ScoreTile& tile, U* d_scores, U* sums) {
   const auto result = static_cast<int32_t>(program.code().size()) - 1;
   Registers<T>& r = registers<T>();
   r.fit(program, true);
+  U* scores = static_cast<U*>(tile.scores);
   const int32_t score = score_register(program);
   const bool active = program.is_active(result);
   const Reverse<T, U> reverse = reverse_of_isa<T, U>();
   alignas(64) T seed[kBlock], zero[kBlock] = {};
   const auto begin = [&](const ScoreProgram::Lists& lists) { clear(program, lists.once, r); };
   const auto load = [&](const Place& at, int64_t k, int64_t q) __attribute__((always_inline)) {
-    if (score >= 0) load_block(tile.scores + k * tile.stride + q, tile.stride, at, r.value(score));
+    if (score >= 0) load_block(scores + k * tile.stride + q, tile.stride, at, r.value(score));
   };
   const auto store = [&](const Place& at, const ScoreProgram::Lists& lists, int64_t k, int64_t q)
       __attribute__((always_inline)) {
@@ -239,7 +241,7 @@ void reverse_tile(const ScoreProgram& program, const kernels::ScoreTile<U>& tile
       load_block(d_scores + offset, tile.stride, at, seed);
       restore_once(program, lists.once, r, seed, true);
     } else {
-      store_block(r.value(result), at, tile.scores + offset, tile.stride);
+      store_block(r.value(result), at, scores + offset, tile.stride);
       std::fill_n(seed, kBlock, T(1));
     }
     if (active) {
@@ -285,26 +287,26 @@ void fill_tile(const ScoreProgram& program, const kernels::KeepTile& tile) {
 
 // A program with numbers wider than f32 runs in f64 wherever it is called from.
 template <class T>
-void run_reverse(const ScoreProgram& p, const kernels::ScoreTile<T>& t, T* d, T* sums) {
+void run_reverse(const ScoreProgram& p, const kernels::ScoreTile& t, T* d, T* sums) {
   p.is_wide() ? reverse_tile<double>(p, t, d, sums) : reverse_tile<T>(p, t, d, sums);
 }
 
 }  // namespace
 
 template <class T>
-void ScoreProgram::apply(const kernels::ScoreTile<T>& tile, T* derivative) const {
+void ScoreProgram::apply(const kernels::ScoreTile& tile, T* derivative) const {
   if (derivative != nullptr) return run_reverse(*this, tile, derivative, static_cast<T*>(nullptr));
-  is_wide() ? apply_tile<double>(*this, tile) : apply_tile<T>(*this, tile);
+  is_wide() ? apply_tile<double, T>(*this, tile) : apply_tile<T, T>(*this, tile);
 }
-template void ScoreProgram::apply(const kernels::ScoreTile<float>&, float*) const;
-template void ScoreProgram::apply(const kernels::ScoreTile<double>&, double*) const;
+template void ScoreProgram::apply(const kernels::ScoreTile&, float*) const;
+template void ScoreProgram::apply(const kernels::ScoreTile&, double*) const;
 
 template <class T>
-void ScoreProgram::backward(const kernels::ScoreTile<T>& tile, T* d_scores, T* sums) const {
+void ScoreProgram::backward(const kernels::ScoreTile& tile, T* d_scores, T* sums) const {
   run_reverse(*this, tile, d_scores, sums);
 }
-template void ScoreProgram::backward(const kernels::ScoreTile<float>&, float*, float*) const;
-template void ScoreProgram::backward(const kernels::ScoreTile<double>&, double*, double*) const;
+template void ScoreProgram::backward(const kernels::ScoreTile&, float*, float*) const;
+template void ScoreProgram::backward(const kernels::ScoreTile&, double*, double*) const;
 
 void ScoreProgram::fill(const kernels::KeepTile& tile) const {
   is_wide() ? fill_tile<double>(*this, tile) : fill_tile<float>(*this, tile);

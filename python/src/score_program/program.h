@@ -76,10 +76,10 @@ class ScoreProgram {
   ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables, std::vector<Learnt> learnt = {});
 
   template <class T>
-  void apply(const kernels::ScoreTile<T>& tile, T* derivative) const;
+  void apply(const kernels::ScoreTile& tile, T* derivative) const;
   /// kernels::ScoreFunction::backward.
   template <class T>
-  void backward(const kernels::ScoreTile<T>& tile, T* d_scores, T* sums) const;
+  void backward(const kernels::ScoreTile& tile, T* d_scores, T* sums) const;
   void fill(const kernels::KeepTile& tile) const;
   /// By interval arithmetic over the block.
   kernels::BlockClass classify(const kernels::KeepTile& tile) const;
@@ -169,28 +169,26 @@ const ScoreProgram* program_of(const MaskPart& part);
 namespace multihead::detail {
 
 // A program sees whole tiles, not single scores.
-template <class T>
-void program_apply(const void* context, const kernels::ScoreTile<T>& tile) {
-  const auto& bound = *static_cast<const ScoreContext*>(context);
-  static_cast<const python::ScoreProgram*>(bound.function)->apply<T>(tile, nullptr);
+inline const python::ScoreProgram& program_in(const void* context) {
+  return *static_cast<const python::ScoreProgram*>(static_cast<const ScoreContext*>(context)->function);
 }
 template <class T>
-void program_apply_with_derivative(const void* context, const kernels::ScoreTile<T>& tile, T* derivative) {
-  const auto& bound = *static_cast<const ScoreContext*>(context);
-  static_cast<const python::ScoreProgram*>(bound.function)->apply<T>(tile, derivative);
-}
-template <class T>
-void program_backward(const void* context, const kernels::ScoreTile<T>& tile, T* d_scores, T* sums) {
-  const auto& bound = *static_cast<const ScoreContext*>(context);
-  static_cast<const python::ScoreProgram*>(bound.function)->backward<T>(tile, d_scores, sums);
+kernels::ScoreFunction program_table() {
+  using kernels::ScoreTile;
+  return {
+      .apply = [](const void* c, const ScoreTile& t) { program_in(c).apply<T>(t, nullptr); },
+      .apply_with_derivative = [](const void* c, const ScoreTile& t,
+                                  void* d) { program_in(c).apply(t, static_cast<T*>(d)); },
+      .backward = [](const void* c, const ScoreTile& t, void* d,
+                     void* sums) { program_in(c).backward(t, static_cast<T*>(d), static_cast<T*>(sums)); }};
 }
 template <>
-inline ScoreTable<float> score_table<python::ScoreProgram, float>(bool) {
-  return {program_apply<float>, program_apply_with_derivative<float>, program_backward<float>};
+inline kernels::ScoreFunction score_table<python::ScoreProgram, float>(bool) {
+  return program_table<float>();
 }
 template <>
-inline ScoreTable<double> score_table<python::ScoreProgram, double>(bool) {
-  return {program_apply<double>, program_apply_with_derivative<double>, program_backward<double>};
+inline kernels::ScoreFunction score_table<python::ScoreProgram, double>(bool) {
+  return program_table<double>();
 }
 
 }  // namespace multihead::detail
