@@ -38,6 +38,12 @@ thread_local int current_worker = -1;  // >= 0 inside a body
 thread_local const HostThreads* current_host = nullptr;
 thread_local const std::function<void()>* current_check = nullptr;
 
+// The body at one index, unless this thread's region is to stop; the pool's threads have no check.
+void run_index(const FunctionRef<void(int64_t, int)>& body, int64_t index, int worker) {
+  if (current_check != nullptr) (*current_check)();
+  body(index, worker);
+}
+
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -190,7 +196,7 @@ class Pool {
       }
       progress.count = count;
       try {
-        (*body)(begin_of(share + 1, count) - left_of(tickets), worker);
+        run_index(*body, begin_of(share + 1, count) - left_of(tickets), worker);
       } catch (...) {
         if (!failed_.exchange(true)) failure_ = std::current_exception();
         progress.done += withdraw_tickets();
@@ -269,11 +275,6 @@ Shared& shared() {
   return *instance;
 }
 
-void run_here(int64_t count, const FunctionRef<void(int64_t, int)>& body) {
-  const int worker = std::max(current_worker, 0);
-  for (int64_t i = 0; i < count; ++i) body(i, worker);
-}
-
 // One region on the host's threads: however many of them come, each takes indices until none is left.
 class HostRegion {
  public:
@@ -290,7 +291,9 @@ class HostRegion {
     const HostThreadsScope scope(host_);  // nested calls size their scratch by the same number of workers
     current_worker = workers_.fetch_add(1, std::memory_order_relaxed);
     try {
-      for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) body_(i, current_worker);
+      for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
+        run_index(body_, i, current_worker);
+      }
     } catch (...) {
       next_.store(count_, std::memory_order_relaxed);
       if (!failed_.exchange(true)) failure_ = std::current_exception();
@@ -342,14 +345,17 @@ InterruptScope::InterruptScope(std::function<void()> check)
 }
 InterruptScope::~InterruptScope() { current_check = before_; }
 
-namespace {
-
-void run_anywhere(int64_t count, FunctionRef<void(int64_t, int)> body) {
-  if (count == 1 || current_worker >= 0 || num_threads() == 1) return run_here(count, body);
-  if (current_host != nullptr) return HostRegion(*current_host, count, body).run();
+void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body) {
+  if (count <= 0) return;
+  const bool alone = count == 1 || current_worker >= 0 || num_threads() == 1;
+  if (!alone && current_host != nullptr) return HostRegion(*current_host, count, body).run();
   Shared& state = shared();
-  const std::unique_lock lock(state.busy, std::try_to_lock);
-  if (!lock.owns_lock()) return run_here(count, body);
+  std::unique_lock lock(state.busy, std::defer_lock);
+  if (alone || !lock.try_lock()) {
+    const int worker = std::max(current_worker, 0);
+    for (int64_t i = 0; i < count; ++i) run_index(body, i, worker);
+    return;
+  }
   const int threads = state.threads.load(std::memory_order_relaxed);
   if (state.pool != nullptr && state.pool->wanted() != threads) state.forget_pool();
   if (state.pool == nullptr) state.make_pool(threads);
@@ -357,17 +363,6 @@ void run_anywhere(int64_t count, FunctionRef<void(int64_t, int)> body) {
     const int64_t part = std::min(count - begin, Pool::kMaxCount);
     state.pool->run(part, [&](int64_t i, int worker) { body(begin + i, worker); });
   }
-}
-
-}  // namespace
-
-void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body) {
-  if (count <= 0) return;
-  if (current_check == nullptr) return run_anywhere(count, body);
-  run_anywhere(count, [&](int64_t i, int worker) {
-    if (current_check != nullptr) (*current_check)();  // the pool's threads have none
-    body(i, worker);
-  });
 }
 
 void parallel_ranges(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body) {

@@ -171,8 +171,8 @@ class Forward {
     }
   }
 
-  void AddKeys(const BlockRange& r, const typename E::Block& block, const BlockPlace& place, bool safe,
-               QueryTile& w) {
+  HWY_INLINE void AddKeys(const BlockRange& r, const typename E::Block& block, const BlockPlace& place,
+                          bool safe, QueryTile& w) {
     BlockBuffers buffers = buffers_;
     buffers.s += r.k0 % E::kKeyStep * kTileRows;
     safe = safe || engine_.HasNonFinite(w, block);
