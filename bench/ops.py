@@ -80,7 +80,7 @@ def all_ops(mh, torch):
     op("layer_norm", "xwb", mh.layer_norm, lambda x, w, b: F.layer_norm(x, w.shape, w, b))
     op("rms_norm", "xw", lambda x, w: mh.rms_norm(x, w, eps=1e-5), lambda x, w: F.rms_norm(x, w.shape, w, 1e-5))
     op("cross_entropy", "xt", mh.cross_entropy, lambda x, t: F.cross_entropy(x.flatten(0, 1), t.flatten()))
-    op("embedding", "xt", lambda x, t: mh.embedding(t, x.reshape(-1, x.shape[2])),
+    op("embedding", "xt", lambda x, t: mh.embedding(x.reshape(-1, x.shape[2]), t),
        lambda x, t: F.embedding(t, x.reshape(-1, x.shape[2])))
     op("linear", "xsb", mh.linear, F.linear, dtypes=("f32", "f64"))
     op("matmul", "xs", mh.matmul, torch.matmul, dtypes=("f32", "f64"))
