@@ -1,12 +1,13 @@
-// How broadcast arithmetic and strided copies go through their operands.
+// How broadcast arithmetic and copies go through two strided operands.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "multihead/core/shape.h"
 
-namespace multihead::kernels {
+namespace multihead::detail {
 
 // Two strided operands with neighbouring axes merged where both allow it.
 struct StridedWalk {
@@ -37,20 +38,32 @@ struct StridedWalk {
   // f(offset of a, offset of b, flat index, length) on pieces of the last axis that cover [begin, end).
   template <class F>
   void pieces(int64_t begin, int64_t end, F&& f) const {
-    while (begin < end) {
-      int64_t row = begin / inner();
-      const int64_t column = begin % inner();
-      const int64_t length = std::min(inner() - column, end - begin);
-      int64_t offset_a = column * a.back(), offset_b = column * b.back();
-      for (int axis = shape.rank() - 2; axis >= 0; --axis) {
-        offset_a += row % shape[axis] * a[axis];
-        offset_b += row % shape[axis] * b[axis];
-        row /= shape[axis];
+    if (begin >= end) return;
+    const int last = shape.rank() - 1;
+    const int64_t *sizes = shape.begin(), *steps_a = a.begin(), *steps_b = b.begin();
+    const int64_t row_length = sizes[last];
+    std::array<int64_t, Shape::kMaxRank> index = {};
+    int64_t at_a = 0, at_b = 0, row = begin / row_length, column = begin % row_length;
+    for (int axis = last - 1; axis >= 0; row /= sizes[axis--]) {
+      index[axis] = row % sizes[axis];
+      at_a += index[axis] * steps_a[axis];
+      at_b += index[axis] * steps_b[axis];
+    }
+    while (true) {
+      const int64_t length = std::min(row_length - column, end - begin);
+      f(at_a + column * steps_a[last], at_b + column * steps_b[last], begin, length);
+      if ((begin += length) >= end) return;
+      column = 0;
+      for (int axis = last - 1; axis >= 0; --axis) {
+        at_a += steps_a[axis];
+        at_b += steps_b[axis];
+        if (++index[axis] < sizes[axis]) break;
+        at_a -= steps_a[axis] * sizes[axis];
+        at_b -= steps_b[axis] * sizes[axis];
+        index[axis] = 0;
       }
-      f(offset_a, offset_b, begin, length);
-      begin += length;
     }
   }
 };
 
-}  // namespace multihead::kernels
+}  // namespace multihead::detail

@@ -5,84 +5,25 @@
 #include <ostream>
 #include <sstream>
 
+#include "multihead/core/convert-inl.h"
+#include "multihead/core/copy-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/core/gradient_lock-inl.h"
+#include "multihead/core/strided_walk-inl.h"
 
 namespace multihead {
+
+using detail::convert;
+
 namespace {
 
-template <class To, class From>
-To convert(From value) {
-  if constexpr (std::is_same_v<To, From>) {
-    return value;
-  } else if constexpr (std::is_same_v<From, BFloat16> || std::is_same_v<From, Float16>) {
-    return convert<To>(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, BFloat16> || std::is_same_v<To, Float16>) {
-    return To(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, bool>) {
-    return value != From{0};
-  } else {
-    return static_cast<To>(value);
-  }
-}
-
-// Calls f(offset_a, offset_b) for every element of `shape` in row-major order.
+// Calls f(offset) for every element of `shape` in row-major order.
 template <class F>
-void for_each_offset(const Shape& shape, const Shape& a, const Shape& b, F&& f) {
-  if (shape.numel() == 0) return;
-  const int rank = shape.rank();
-  if (rank == 0) {
-    f(0, 0);
-    return;
-  }
-  Shape index = Shape::filled(rank, 0);
-  int64_t offset_a = 0, offset_b = 0;
-  const int64_t inner = shape[rank - 1], inner_a = a[rank - 1], inner_b = b[rank - 1];
-  while (true) {
-    for (int64_t i = 0; i < inner; ++i) f(offset_a + i * inner_a, offset_b + i * inner_b);
-    int axis = rank - 2;
-    for (; axis >= 0; --axis) {
-      offset_a += a[axis];
-      offset_b += b[axis];
-      if (++index[axis] < shape[axis]) break;
-      offset_a -= a[axis] * shape[axis];
-      offset_b -= b[axis] * shape[axis];
-      index[axis] = 0;
-    }
-    if (axis < 0) return;
-  }
-}
-
-// Copies between equal shapes and dtypes, in runs of the innermost axes that are contiguous in both.
-void copy_runs(const Tensor& to, const Tensor& from) {
-  if (to.numel() == 0) return;
-  int outer = to.rank();
-  int64_t run = 1;
-  while (outer > 0 &&
-         (to.size(outer - 1) == 1 || (to.strides()[outer - 1] == run && from.strides()[outer - 1] == run))) {
-    run *= to.size(--outer);
-  }
-  Shape shape, a, b;
-  for (int i = 0; i < outer; ++i) {
-    shape.push_back(to.size(i));
-    a.push_back(to.strides()[i]);
-    b.push_back(from.strides()[i]);
-  }
-  const auto element = static_cast<int64_t>(size_of(to.dtype()));
-  auto* target = static_cast<std::byte*>(to.raw());
-  const auto* source = static_cast<const std::byte*>(from.raw());
-  const auto bytes = static_cast<size_t>(run * element);
-  const auto copy = [&](auto size) {
-    for_each_offset(shape, a, b, [&](int64_t i, int64_t j) {
-      std::memmove(target + i * element, source + j * element, size());
-    });
-  };
-  // A constant size makes the single-element case a plain move.
-  if (bytes == 4) {
-    copy([] { return size_t{4}; });
-  } else {
-    copy([&] { return bytes; });
-  }
+void for_each_offset(const Shape& shape, const Shape& strides, F&& f) {
+  const detail::StridedWalk walk(shape, strides, strides);
+  walk.pieces(0, shape.numel(), [&](int64_t at, int64_t, int64_t, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) f(at + i * walk.a.back());
+  });
 }
 
 }  // namespace
@@ -152,8 +93,7 @@ std::vector<T> Tensor::to_vector() const {
   dispatch(dtype(), [&](auto zero) {
     using From = decltype(zero);
     const From* source = data<From>();
-    for_each_offset(shape(), strides(), strides(),
-                    [&](int64_t at, int64_t) { values.push_back(convert<T>(source[at])); });
+    for_each_offset(shape(), strides(), [&](int64_t at) { values.push_back(convert<T>(source[at])); });
   });
   return values;
 }
@@ -230,28 +170,15 @@ Tensor Tensor::to(Dtype target) const {
 
 void Tensor::copy_from(const Tensor& source) const {
   MH_CHECK(source.shape() == shape(), ShapeError, "copy_from: expected ", shape(), ", got ", source.shape());
-  if (source.dtype() == dtype()) {
-    copy_runs(*this, source);
-    return;
-  }
-  dispatch(dtype(), [&](auto to_zero) {
-    using To = decltype(to_zero);
-    dispatch(source.dtype(), [&](auto from_zero) {
-      using From = decltype(from_zero);
-      To* to = data<To>();
-      const From* from = source.data<From>();
-      for_each_offset(shape(), strides(), source.strides(),
-                      [&](int64_t i, int64_t j) { to[i] = convert<To>(from[j]); });
-    });
-  });
+  detail::copy_elements(shape(), {source.raw(), source.dtype(), source.strides()},
+                        {raw(), dtype(), strides()});
 }
 
 void Tensor::fill(double value) const {
   dispatch(dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T element = convert<T>(value);
-    T* to = data<T>();
-    for_each_offset(shape(), strides(), strides(), [&](int64_t i, int64_t) { to[i] = element; });
+    auto element = convert<decltype(zero)>(value);
+    detail::copy_elements(shape(), {&element, dtype(), Shape::filled(rank(), 0)},
+                          {raw(), dtype(), strides()});
   });
 }
 

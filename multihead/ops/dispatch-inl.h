@@ -32,7 +32,7 @@ void dispatch_real(Dtype dtype, F&& f) {
 }
 
 /// Row-major memory with x's elements (its own if possible), without gradient.
-Tensor dense(const Tensor& x);
+inline Tensor dense(const Tensor& x) { return x.contiguous(); }
 
 /// `gradient` in row-major memory that may be overwritten: the same memory if not shared.
 Tensor reusable(Tensor gradient);

@@ -3,17 +3,15 @@
 #include <algorithm>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/kernels/elementwise/strided_copy.h"
+#include "multihead/kernels/elementwise/element_loops.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
 
 namespace multihead {
 namespace {
 
-void copy_elements(const Tensor& from, const Tensor& to) {
-  kernels::strided_copy(from.raw(), to.raw(),
-                        {from.shape(), from.strides(), to.strides(), size_of(from.dtype())});
-}
+// Here, because every op comes by: from a static library only what is named is linked.
+[[maybe_unused]] const bool kFastLoops = kernels::install_element_loops();
 
 // Axes that lie one after the other in memory, as one.
 struct Run {
@@ -73,13 +71,6 @@ Shape resolve(const Tensor& x, const Shape& shape) {
 
 }  // namespace
 
-Tensor detail::dense(const Tensor& x) {
-  if (x.is_contiguous()) return x.detach();
-  Tensor result = empty_like(x);
-  copy_elements(x, result);
-  return result;
-}
-
 detail::Kept::Kept(const Tensor& input, Tensor elements) {
   const auto& slot = input.gradient_slot();
   if (slot != nullptr && slot->rebuild) {
@@ -93,9 +84,7 @@ Tensor detail::Kept::take() { return rebuild_ ? rebuild_() : std::move(elements_
 
 Tensor detail::reusable(Tensor gradient) {
   if (gradient.is_contiguous() && gradient.is_unique()) return gradient;
-  Tensor result = empty_like(gradient);
-  copy_elements(gradient, result);
-  return result;
+  return gradient.clone();
 }
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
@@ -153,7 +142,7 @@ Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end) {
   return record({x}, y, [full = x.shape(), axis, begin](const Tensor& dy) -> Gradients {
     const Tensor dx = Tensor::zeros(full, dy.dtype());
     const Tensor part = dx.as_strided(dy.shape(), dx.strides(), begin * dx.strides()[axis]);
-    copy_elements(dy, part);
+    part.copy_from(dy);
     return {dx};
   });
 }
@@ -181,7 +170,7 @@ std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int a
         int64_t at = 0;
         for (size_t i = 0; i < kept.size(); at += kept[i++]) {
           if (!dy[i].defined()) continue;
-          copy_elements(dy[i], dx.as_strided(dy[i].shape(), dx.strides(), at * dx.strides()[axis]));
+          dx.as_strided(dy[i].shape(), dx.strides(), at * dx.strides()[axis]).copy_from(dy[i]);
         }
         return {dx};
       });
@@ -205,7 +194,7 @@ Tensor concat(std::span<const Tensor> parts, int axis) {
   Tensor y = Tensor::empty(shape, first.dtype());
   int64_t at = 0;
   for (const Tensor& part : parts) {
-    copy_elements(part, y.as_strided(part.shape(), y.strides(), at * y.strides()[axis]));
+    y.as_strided(part.shape(), y.strides(), at * y.strides()[axis]).copy_from(part);
     at += part.size(axis);
   }
   const bool recording =

@@ -9,7 +9,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/elementwise/strided_walk-inl.h"
+#include "multihead/core/strided_walk-inl.h"
 #include "multihead/kernels/simd/lanes-inl.h"
 #include "multihead/kernels/simd/math-inl.h"
 
@@ -188,7 +188,7 @@ template <class T, class Run>
 void binary_walk(const T* a, const T* b, T* y, const BroadcastLayout& layout, Run run) {
   const int64_t count = layout.shape.numel();
   if (count == 0) return;
-  const StridedWalk walk(layout.shape, layout.strides_a, layout.strides_b);
+  const detail::StridedWalk walk(layout.shape, layout.strides_a, layout.strides_b);
   parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
     walk.pieces(begin, end, [&](int64_t at_a, int64_t at_b, int64_t at_y, int64_t length) {
       run(BinaryRunArgs<T>{a + at_a, b + at_b, y + at_y, walk.a.back(), walk.b.back(), length});

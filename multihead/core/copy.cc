@@ -1,0 +1,234 @@
+// The axes are sorted by their steps in the target and merged. What then lies in runs on both sides is copied
+// or converted run by run. If the source has its runs along another axis than the target, squares of 64 x 64
+// elements are transposed, so that both sides are read and written in whole cache lines; a square that is
+// converted as well goes through memory of its own.
+#include "multihead/core/copy-inl.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "multihead/core/convert-inl.h"
+#include "multihead/core/element_loops-inl.h"
+#include "multihead/core/parallel.h"
+#include "multihead/core/strided_walk-inl.h"
+
+namespace multihead::detail {
+namespace {
+
+constexpr int64_t kGrain = 1 << 17;  // bytes written by a task: fewer are not worth waking a thread
+constexpr int64_t kTile = 64;        // rows and columns of a transposed square
+constexpr int64_t kPiece = 512;      // elements gathered at a time
+constexpr int64_t kAhead = 8;        // runs from a run to the one fetched meanwhile
+
+template <class F>
+void with_width(size_t element_bytes, F&& f) {
+  switch (element_bytes) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint64_t{});
+  }
+}
+
+template <class T>
+void copy_run_of(const T* from, int64_t step_from, T* to, int64_t step_to, int64_t count) {
+  if (step_to != 1 || (step_from != 1 && step_from != 0)) {
+    for (int64_t i = 0; i < count; ++i) to[i * step_to] = from[i * step_from];
+  } else if (step_from == 1) {
+    std::memmove(to, from, static_cast<size_t>(count) * sizeof(T));
+  } else {  // repeats one element: the first few, then copies of those
+    const int64_t first = std::min(count, kPiece);
+    std::fill(to, to + first, *from);
+    for (int64_t i = first; i < count; i += first) {
+      std::memcpy(to + i, to, static_cast<size_t>(std::min(first, count - i)) * sizeof(T));
+    }
+  }
+}
+
+void convert_run(Dtype from_type, const void* from, Dtype to_type, void* to, int64_t count) {
+  if (element_loops.convert(from_type, from, to_type, to, count)) return;
+  dispatch(to_type, [&](auto to_zero) {
+    using To = decltype(to_zero);
+    dispatch(from_type, [&](auto from_zero) {
+      using From = decltype(from_zero);
+      for (int64_t i = 0; i < count; ++i) {
+        static_cast<To*>(to)[i] = convert<To>(static_cast<const From*>(from)[i]);
+      }
+    });
+  });
+}
+
+class Copy {
+ public:
+  Copy(const StridedElements& from, const StridedElements& to)
+      : from_(static_cast<const std::byte*>(from.data)),
+        to_(static_cast<std::byte*>(to.data)),
+        from_type_(from.dtype),
+        to_type_(to.dtype),
+        from_bytes_(size_of(from.dtype)),
+        to_bytes_(size_of(to.dtype)) {}
+
+  // Offsets, steps and counts are in elements.
+  void run(int64_t from, int64_t step_from, int64_t to, int64_t step_to, int64_t count, int64_t ahead) const {
+    const std::byte* source = at_from(from);
+    std::byte* target = at_to(to);
+    if (step_from == 1 && ahead != 0 && count <= kPiece) {
+      const std::byte* next = at_from(from + ahead);
+      for (size_t i = 0; i < static_cast<size_t>(count) * from_bytes_; i += 64) __builtin_prefetch(next + i);
+    }
+    if (from_type_ == to_type_ && step_from == 1 && step_to == 1) {
+      std::memmove(target, source, static_cast<size_t>(count) * to_bytes_);
+      return;
+    }
+    if (from_type_ == to_type_) return copy_run(to_bytes_, source, step_from, target, step_to, count);
+    if (step_from == 1 && step_to == 1) return convert_run(from_type_, source, to_type_, target, count);
+    alignas(64) std::byte gathered[kPiece * 8], converted[kPiece * 8];
+    for (int64_t i = 0; i < count; i += kPiece) {
+      const int64_t n = std::min(kPiece, count - i);
+      copy_run(from_bytes_, at_from(from + i * step_from), step_from, gathered, 1, n);
+      convert_run(from_type_, gathered, to_type_, converted, n);
+      copy_run(to_bytes_, converted, 1, at_to(to + i * step_to), step_to, n);
+    }
+  }
+
+  // to[j · step_to + i] = from[i · step_from + j].
+  void tile(int64_t from, int64_t step_from, int64_t to, int64_t step_to, int64_t rows,
+            int64_t columns) const {
+    if (from_type_ == to_type_) {
+      return element_loops.transpose(to_bytes_,
+                                     {at_from(from), at_to(to), step_from, step_to, rows, columns});
+    }
+    alignas(64) std::byte turned[kTile * kTile * 8];
+    element_loops.transpose(from_bytes_, {at_from(from), turned, step_from, kTile, rows, columns});
+    for (int64_t j = 0; j < columns; ++j) {
+      convert_run(from_type_, turned + j * kTile * static_cast<int64_t>(from_bytes_), to_type_,
+                  at_to(to + j * step_to), rows);
+    }
+  }
+
+  // Whether the first byte of one side lies within the other.
+  bool overlaps(const Shape& shape, const Shape& strides_from, const Shape& strides_to) const {
+    const std::byte* end_from = at_from(extent(shape, strides_from));
+    const std::byte* end_to = at_to(extent(shape, strides_to));
+    return from_ < end_to && to_ < end_from;
+  }
+
+  int64_t grain() const { return kGrain / static_cast<int64_t>(to_bytes_); }
+
+ private:
+  const std::byte* at_from(int64_t i) const { return from_ + i * static_cast<int64_t>(from_bytes_); }
+  std::byte* at_to(int64_t i) const { return to_ + i * static_cast<int64_t>(to_bytes_); }
+
+  static int64_t extent(const Shape& shape, const Shape& strides) {
+    int64_t last = 0;
+    for (int i = 0; i < shape.rank(); ++i) last += (shape[i] - 1) * strides[i];
+    return last + 1;
+  }
+
+  static void copy_run(size_t bytes, const std::byte* from, int64_t step_from, std::byte* to, int64_t step_to,
+                       int64_t count) {
+    with_width(bytes, [&](auto zero) {
+      using T = decltype(zero);
+      copy_run_of(reinterpret_cast<const T*>(from), step_from, reinterpret_cast<T*>(to), step_to, count);
+    });
+  }
+
+  const std::byte* from_;
+  std::byte* to_;
+  Dtype from_type_, to_type_;
+  size_t from_bytes_, to_bytes_;
+};
+
+// The axes by falling step in the target, and merged: a is the target, b the source.
+StridedWalk sorted_walk(const Shape& shape, const Shape& to, const Shape& from) {
+  std::array<int, Shape::kMaxRank> order = {};
+  for (int i = 0; i < shape.rank(); ++i) order[static_cast<size_t>(i)] = i;
+  std::stable_sort(order.begin(), order.begin() + shape.rank(), [&](int i, int j) { return to[i] > to[j]; });
+  Shape sizes, steps_to, steps_from;
+  for (int i = 0; i < shape.rank(); ++i) {
+    const int axis = order[static_cast<size_t>(i)];
+    sizes.push_back(shape[axis]);
+    steps_to.push_back(to[axis]);
+    steps_from.push_back(from[axis]);
+  }
+  return {sizes, steps_to, steps_from};
+}
+
+// The axis along which the source, but not the target, has its runs; -1 if there is none.
+int crossing_axis(const StridedWalk& walk) {
+  if (walk.a.back() != 1 || walk.b.back() <= 1) return -1;
+  for (int axis = 0; axis < walk.shape.rank() - 1; ++axis) {
+    if (walk.b[axis] == 1) return axis;
+  }
+  return -1;
+}
+
+void transpose_tiles(const Copy& copy, StridedWalk walk, int crossing) {
+  const auto tiles = [](int64_t size) { return (size + kTile - 1) / kTile; };
+  const int last = walk.shape.rank() - 1;
+  const int64_t columns = walk.shape[crossing], rows = walk.shape[last];
+  const int64_t step_to = walk.a[crossing], step_from = walk.b[last];
+  walk.shape[crossing] = tiles(columns);
+  walk.shape[last] = tiles(rows);
+  walk.a[crossing] *= kTile, walk.b[crossing] *= kTile;
+  walk.a[last] *= kTile, walk.b[last] *= kTile;
+  const int64_t after = [&] {
+    int64_t count = 1;
+    for (int axis = crossing + 1; axis <= last; ++axis) count *= walk.shape[axis];
+    return count;
+  }();
+  const int64_t tiles_across = walk.shape[crossing], tiles_down = walk.shape[last];
+  const int64_t grain =
+      std::max<int64_t>(1, copy.grain() / (std::min(columns, kTile) * std::min(rows, kTile)));
+  parallel_ranges(walk.shape.numel(), grain, [&](int64_t begin, int64_t end) {
+    walk.pieces(begin, end, [&](int64_t at_to, int64_t at_from, int64_t tile, int64_t length) {
+      const int64_t column = tile / after % tiles_across * kTile, width = std::min(kTile, columns - column);
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t row = (tile + i) % tiles_down * kTile;
+        copy.tile(at_from + i * walk.b[last], step_from, at_to + i * kTile, step_to,
+                  std::min(kTile, rows - row), width);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void transpose_plain(size_t element_bytes, const TransposeArgs& t) {
+  with_width(element_bytes, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < t.rows; ++i) {
+      const T* row = static_cast<const T*>(t.from) + i * t.from_step;
+      T* column = static_cast<T*>(t.to) + i;
+      for (int64_t j = 0; j < t.columns; ++j) column[j * t.to_step] = row[j];
+    }
+  });
+}
+
+void copy_elements(const Shape& shape, const StridedElements& from, const StridedElements& to) {
+  const int64_t count = shape.numel();
+  if (count == 0) return;
+  const Copy copy(from, to);
+  const StridedWalk walk = sorted_walk(shape, to.strides, from.strides);
+  const int crossing = crossing_axis(walk);
+  if (crossing >= 0) return transpose_tiles(copy, walk, crossing);
+  const int last = walk.shape.rank() - 1;
+  const int64_t step_to = walk.a[last], step_from = walk.b[last];
+  const int64_t ahead =
+      last > 0 ? kAhead * walk.b[last - 1] : 0;  // of runs too short for the CPU to see a pattern
+  const auto pieces = [&](int64_t begin, int64_t end) {
+    walk.pieces(begin, end, [&](int64_t at_to, int64_t at_from, int64_t, int64_t length) {
+      copy.run(at_from, step_from, at_to, step_to, length, ahead);
+    });
+  };
+  // What is copied onto itself is copied in order.
+  if (copy.overlaps(shape, from.strides, to.strides)) return pieces(0, count);
+  parallel_ranges(count, copy.grain(), pieces);
+}
+
+}  // namespace multihead::detail

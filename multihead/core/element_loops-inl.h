@@ -1,0 +1,30 @@
+// The loops over elements that are worth an instruction set. Core, which lies below the kernels, has plain
+// ones; kernels/elementwise/element_loops.cc puts its own here before main. Results are the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "multihead/core/dtype.h"
+
+namespace multihead::detail {
+
+struct TransposeArgs {
+  const void* from;                           // [rows, columns]
+  void* to;                                   // [columns, rows]
+  int64_t from_step, to_step, rows, columns;  // steps between rows, in elements
+};
+
+struct ElementLoops {
+  /// to[i] = from[i] for two floating types; false if it cannot.
+  bool (*convert)(Dtype from_type, const void* from, Dtype to_type, void* to, int64_t count);
+  /// Of elements of 1, 2, 4 or 8 bytes.
+  void (*transpose)(size_t element_bytes, const TransposeArgs& args);
+};
+
+void transpose_plain(size_t element_bytes, const TransposeArgs& args);
+
+inline ElementLoops element_loops = {[](Dtype, const void*, Dtype, void*, int64_t) { return false; },
+                                     transpose_plain};
+
+}  // namespace multihead::detail
