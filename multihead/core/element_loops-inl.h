@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "multihead/core/dtype.h"
+#include "multihead/core/rng.h"
 
 namespace multihead::detail {
 
@@ -20,11 +21,14 @@ struct ElementLoops {
   bool (*convert)(Dtype from_type, const void* from, Dtype to_type, void* to, int64_t count);
   /// Of elements of 1, 2, 4 or 8 bytes.
   void (*transpose)(size_t element_bytes, const TransposeArgs& args);
+  /// The 64 words of each group of 16 blocks of a stream: word w of block b at 16 w + b.
+  void (*random_words)(const RandomStream& stream, int64_t first_group, int64_t groups, uint32_t* words);
 };
 
 void transpose_plain(size_t element_bytes, const TransposeArgs& args);
+void random_words_plain(const RandomStream& stream, int64_t first_group, int64_t groups, uint32_t* words);
 
 inline ElementLoops element_loops = {[](Dtype, const void*, Dtype, void*, int64_t) { return false; },
-                                     transpose_plain};
+                                     transpose_plain, random_words_plain};
 
 }  // namespace multihead::detail

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/simd/philox-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_DROPOUT_ONCE
 #define MULTIHEAD_KERNELS_DROPOUT_ONCE
@@ -27,48 +28,8 @@ struct DropoutRange {
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR
-using Words = hn::CappedTag<uint32_t, 16>;
-using WordVec = hn::Vec<Words>;
-
-// a · b as high and low words.
-HWY_INLINE void MulWords(WordVec a, WordVec b, WordVec& high, WordVec& low) {
-  const Words d;
-  const hn::RepartitionToWide<Words> wide;
-  const auto odd = [&](WordVec v)
-                       HWY_ATTR { return hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, v))); };
-  const auto even_product = hn::MulEven(a, b);
-  const auto odd_product = hn::MulEven(odd(a), odd(b));
-  high = hn::OddEven(hn::BitCast(d, odd_product), hn::BitCast(d, hn::ShiftRight<32>(even_product)));
-  low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd_product)), hn::BitCast(d, even_product));
-}
-
-// Philox4x32-10 (see core/rng.h) on the blocks first, first + 1, …: one lane each.
-struct Blocks {
-  WordVec w0, w1, w2, w3;
-};
-HWY_INLINE Blocks Philox(const RandomStream& s, uint64_t first) {
-  const Words d;
-  Blocks c{hn::Add(hn::Set(d, static_cast<uint32_t>(first)), hn::Iota(d, 0)),
-           hn::Set(d, static_cast<uint32_t>(first >> 32)), hn::Set(d, static_cast<uint32_t>(s.stream)),
-           hn::Set(d, static_cast<uint32_t>(s.stream >> 32))};
-  uint32_t key0 = static_cast<uint32_t>(s.seed), key1 = static_cast<uint32_t>(s.seed >> 32);
-  const WordVec m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
-#pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
-    WordVec high0, low0, high1, low1;
-    MulWords(c.w0, m0, high0, low0);
-    MulWords(c.w2, m1, high1, low1);
-    c = {hn::Xor(hn::Xor(high1, c.w1), hn::Set(d, key0)), low1,
-         hn::Xor(hn::Xor(high0, c.w3), hn::Set(d, key1)), low0};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  return c;
-}
-
 template <bool kResidual>
 HWY_INLINE void KeepLanes(const DropoutRange& r, int64_t at, WordVec bits) {
   const Words du;
@@ -94,7 +55,7 @@ void DropoutGroups(const DropoutRange& r, int64_t begin, int64_t end) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Words()));
   for (int64_t group = begin; group < end; ++group) {
     for (int64_t lane = 0; lane < 16; lane += lanes) {
-      const Blocks b = Philox(r.stream, static_cast<uint64_t>(group * 16 + lane));
+      const PhiloxBlocks b = Philox(r.stream, static_cast<uint64_t>(group * 16 + lane));
       const int64_t at = group * kGroup + lane;
       KeepWord<kResidual>(r, at, b.w0);
       KeepWord<kResidual>(r, at + 32, b.w1);

@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/element_loops-inl.h"
+#include "multihead/kernels/simd/philox-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_ELEMENT_LOOPS_ONCE
 #define MULTIHEAD_KERNELS_ELEMENT_LOOPS_ONCE
@@ -192,7 +193,24 @@ void Transpose(size_t element_bytes, const TransposeArgs& args) {
   }
 }
 
+void RandomWords(const RandomStream& stream, int64_t first_group, int64_t groups, uint32_t* words) {
+  const Words d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < 16 * groups; i += lanes) {
+    const PhiloxBlocks b = Philox(stream, static_cast<uint64_t>(16 * first_group + i));
+    uint32_t* to = words + i / 16 * 64 + i % 16;
+    hn::StoreU(b.w0, d, to);
+    hn::StoreU(b.w1, d, to + 16);
+    hn::StoreU(b.w2, d, to + 32);
+    hn::StoreU(b.w3, d, to + 48);
+  }
+}
+
 #else
+
+void RandomWords(const RandomStream& stream, int64_t first_group, int64_t groups, uint32_t* words) {
+  detail::random_words_plain(stream, first_group, groups, words);
+}
 
 template <class From, class To>
 void Convert(const From* from, To* to, int64_t count) {
@@ -247,6 +265,7 @@ namespace multihead::kernels {
 
 HWY_EXPORT(ConvertFloats);
 HWY_EXPORT(Transpose);
+HWY_EXPORT(RandomWords);
 
 bool install_element_loops() {
   detail::element_loops.convert = [](Dtype from_type, const void* from, Dtype to_type, void* to,
@@ -255,6 +274,10 @@ bool install_element_loops() {
   };
   detail::element_loops.transpose = [](size_t element_bytes, const TransposeArgs& args) {
     HWY_DYNAMIC_DISPATCH(Transpose)(element_bytes, args);
+  };
+  detail::element_loops.random_words = [](const RandomStream& stream, int64_t first_group, int64_t groups,
+                                          uint32_t* words) {
+    HWY_DYNAMIC_DISPATCH(RandomWords)(stream, first_group, groups, words);
   };
   return true;
 }

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "multihead/core/convert-inl.h"
+#include "multihead/core/rng.h"
 #include "multihead/core/tensor.h"
 #include "multihead/testing/everywhere.h"
 
@@ -189,6 +191,41 @@ TEST(ElementLoopsTest, ARunMovesOverItself) {
   const Tensor x = Tensor::arange(100000, Dtype::i32);
   x.as_strided({99000}, {1}, 1000).copy_from(x.as_strided({99000}, {1}));
   for (const int64_t i : {0, 999, 1000, 50000, 99999}) EXPECT_EQ(x.at({i}), i < 1000 ? i : i - 1000);
+}
+
+// 53 bits of a block, in (0, 1).
+double open_uniform(uint32_t high, uint32_t low) {
+  return (static_cast<double>((uint64_t{high} << 32 | low) >> 11) + 0.5) * 0x1p-53;
+}
+
+template <class T>
+void expect_random_numbers(int64_t count) {
+  const RandomStream stream{0x123456789abcdef, 0xfedcba987654321};
+  const Tensor uniform = Tensor::empty({count}, dtype_of<T>), normal = Tensor::empty({count}, dtype_of<T>);
+  fill_uniform(uniform, -1.5, 0.25, stream);
+  fill_normal(normal, 0.5, 3, stream);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto block = stream.block(static_cast<uint64_t>(i / 2));
+    const size_t at = i % 2 * 2;
+    ASSERT_EQ(uniform.data<T>()[i], static_cast<T>(-1.5 + 1.75 * open_uniform(block[at], block[at + 1])))
+        << i;
+    const double radius = std::sqrt(-2 * std::log(open_uniform(block[0], block[1])));
+    const double angle = 2 * 3.14159265358979323846 * open_uniform(block[2], block[3]);
+    const double wave = i % 2 == 0 ? std::cos(angle) : std::sin(angle);
+    ASSERT_EQ(normal.data<T>()[i], static_cast<T>(0.5 + 3 * radius * wave)) << i;
+  }
+}
+
+TEST(ElementLoopsTest, RandomNumbersAreThoseOfTheirElement) {
+  on_every_isa([] {
+    for (const int threads : {1, 2, 3, 8}) {
+      set_num_threads(threads);
+      for (const int64_t count : {0, 1, 2, 31, 32, 33, 40009}) {
+        expect_random_numbers<float>(count);
+        expect_random_numbers<double>(count);
+      }
+    }
+  });
 }
 
 }  // namespace
