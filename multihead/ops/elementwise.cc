@@ -23,8 +23,18 @@ Shape broadcast_strides(const Tensor& x, const Shape& shape) {
   return strides;
 }
 
-Tensor apply(Binary op, const Tensor& a, const Tensor& b) {
-  const Shape shape = broadcast_shapes(a.shape(), b.shape());
+// x, or a copy if its rows are not runs: then copying in squares costs less than fetching a cache line per
+// element.
+Tensor in_runs(const Tensor& x) {
+  for (int axis = x.rank() - 1; axis >= 0; --axis) {
+    if (x.size(axis) != 1) return x.strides()[axis] > 1 ? dense(x) : x;
+  }
+  return x;
+}
+
+Tensor apply(Binary op, const Tensor& left, const Tensor& right) {
+  const Shape shape = broadcast_shapes(left.shape(), right.shape());
+  const Tensor a = in_runs(left), b = in_runs(right);
   Tensor y = Tensor::empty(shape, a.dtype());
   const kernels::BroadcastLayout layout{shape, broadcast_strides(a, shape), broadcast_strides(b, shape)};
   with_data([&](auto* pa, auto* pb, auto* to) { kernels::binary(op, pa, pb, to, layout); }, a, b, y);
@@ -83,7 +93,7 @@ Tensor total(const char* who, const Tensor& input, double factor) {
   with_data([&](auto* from) { value = kernels::sum(from, x.numel()); }, x);
   return record({input}, Tensor::full({}, value * factor, x.dtype()),
                 [shape = x.shape(), factor](const Tensor& dy) -> Gradients {
-                  return {Tensor::full(shape, dy.item() * factor, dy.dtype())};
+                  return {expand(Tensor::full({}, dy.item() * factor, dy.dtype()), shape)};
                 });
 }
 
@@ -171,7 +181,7 @@ Tensor sum(const Tensor& input, int axis, bool keep_axis) {
   const Tensor y = sum_axis_of(
       x, result, {product(x.shape(), 0, axis), x.size(axis), product(x.shape(), axis + 1, x.rank())});
   return record({input}, y, [shape = x.shape(), kept](const Tensor& dy) -> Gradients {
-    return {dense(expand(reshape(dy, kept), shape))};
+    return {expand(reshape(dy, kept), shape)};
   });
 }
 
@@ -200,7 +210,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
     end = begin;
   }
   return record({x}, y.as_strided(shape, contiguous_strides(shape)),
-                [from = x.shape()](const Tensor& dy) -> Gradients { return {dense(expand(dy, from))}; });
+                [from = x.shape()](const Tensor& dy) -> Gradients { return {expand(dy, from)}; });
 }
 
 }  // namespace multihead

@@ -16,8 +16,11 @@ template <int64_t kParts, int64_t kSmallest, int64_t kMultiple, class Run>
 double blocked_sum(const float* x, int64_t count, Run run) {
   const int64_t block = std::max(kSmallest, (count / kParts + kMultiple) / kMultiple * kMultiple);
   std::array<double, kParts> parts = {};
-  parallel_for((count + block - 1) / block, [&](int64_t i, int) {
-    parts[static_cast<size_t>(i)] = run(x + i * block, std::min(block, count - i * block));
+  constexpr int64_t kGrain = 1 << 15;  // elements: what takes as long as waking a thread
+  parallel_ranges((count + block - 1) / block, kGrain / block, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      parts[static_cast<size_t>(i)] = run(x + i * block, std::min(block, count - i * block));
+    }
   });
   double total = 0;
   for (const double part : parts) total += part;
