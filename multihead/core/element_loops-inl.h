@@ -23,12 +23,15 @@ struct ElementLoops {
   void (*transpose)(size_t element_bytes, const TransposeArgs& args);
   /// The 64 words of each group of 16 blocks of a stream: word w of block b at 16 w + b.
   void (*random_words)(const RandomStream& stream, int64_t first_group, int64_t groups, uint32_t* words);
+  /// The 32 normal numbers of a group's words; false if it cannot tell their last bit.
+  bool (*normal_floats)(const uint32_t* words, double mean, double std, float* numbers);
 };
 
 void transpose_plain(size_t element_bytes, const TransposeArgs& args);
 void random_words_plain(const RandomStream& stream, int64_t first_group, int64_t groups, uint32_t* words);
 
 inline ElementLoops element_loops = {[](Dtype, const void*, Dtype, void*, int64_t) { return false; },
-                                     transpose_plain, random_words_plain};
+                                     transpose_plain, random_words_plain,
+                                     [](const uint32_t*, double, double, float*) { return false; }};
 
 }  // namespace multihead::detail

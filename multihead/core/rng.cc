@@ -33,10 +33,10 @@ void fill_with(const Tensor& x, const RandomStream& stream, F&& values) {
         for (int64_t group = begin; group < end; ++group) {
           uint32_t words[2 * kGroup];
           detail::element_loops.random_words(stream, group, 1, words);
-          double numbers[kGroup];
+          T numbers[kGroup];
           values(words, numbers);
-          const int64_t at = group * kGroup, n = std::min(kGroup, count - at);
-          for (int64_t i = 0; i < n; ++i) elements[static_cast<size_t>(at + i)] = static_cast<T>(numbers[i]);
+          const int64_t at = group * kGroup;
+          std::copy(numbers, numbers + std::min(kGroup, count - at), elements.begin() + at);
         }
       });
     } else {
@@ -56,24 +56,28 @@ void detail::random_words_plain(const RandomStream& stream, int64_t first_group,
 }
 
 void fill_uniform(const Tensor& x, double low, double high, RandomStream stream) {
-  fill_with(x, stream, [&](const uint32_t* words, double* numbers) {
+  fill_with(x, stream, [&]<class T>(const uint32_t* words, T* numbers) {
     for (int64_t b = 0; b < 16; ++b) {
-      numbers[2 * b] = low + (high - low) * open_uniform(words[b], words[16 + b]);
-      numbers[2 * b + 1] = low + (high - low) * open_uniform(words[32 + b], words[48 + b]);
+      numbers[2 * b] = static_cast<T>(low + (high - low) * open_uniform(words[b], words[16 + b]));
+      numbers[2 * b + 1] = static_cast<T>(low + (high - low) * open_uniform(words[32 + b], words[48 + b]));
     }
   });
 }
 
 void fill_normal(const Tensor& x, double mean, double std, RandomStream stream) {
-  fill_with(x, stream, [&](const uint32_t* words, double* numbers) {
+  fill_with(x, stream, [&]<class T>(const uint32_t* words, T* numbers) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (detail::element_loops.normal_floats(words, mean, std, numbers)) return;
+    }
     double radius[16], angle[16];
     for (int64_t b = 0; b < 16; ++b) {
       radius[b] = std * std::sqrt(-2 * std::log(open_uniform(words[b], words[16 + b])));
       angle[b] = 2 * std::numbers::pi * open_uniform(words[32 + b], words[48 + b]);
     }
     // In loops of their own: GCC would make one sincos of the two, which need not have their bits.
-    for (int64_t b = 0; b < 16; ++b) numbers[2 * b] = mean + radius[b] * std::cos(angle[b]);
-    for (int64_t b = 0; b < 16; ++b) numbers[2 * b + 1] = mean + radius[b] * std::sin(angle[b]);
+    for (int64_t b = 0; b < 16; ++b) numbers[2 * b] = static_cast<T>(mean + radius[b] * std::cos(angle[b]));
+    for (int64_t b = 0; b < 16; ++b)
+      numbers[2 * b + 1] = static_cast<T>(mean + radius[b] * std::sin(angle[b]));
   });
 }
 

@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/element_loops-inl.h"
+#include "multihead/kernels/simd/normal-inl.h"
 #include "multihead/kernels/simd/philox-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_ELEMENT_LOOPS_ONCE
@@ -222,6 +223,10 @@ void Transpose(size_t element_bytes, const TransposeArgs& args) {
 
 #endif
 
+bool NormalGroup(const uint32_t* words, double mean, double std, float* numbers) {
+  return NormalFloats(words, mean, std, numbers);
+}
+
 // To or from f32.
 template <class T>
 bool ConvertOne(bool to_f32, const void* from, void* to, int64_t count) {
@@ -266,6 +271,7 @@ namespace multihead::kernels {
 HWY_EXPORT(ConvertFloats);
 HWY_EXPORT(Transpose);
 HWY_EXPORT(RandomWords);
+HWY_EXPORT(NormalGroup);
 
 bool install_element_loops() {
   detail::element_loops.convert = [](Dtype from_type, const void* from, Dtype to_type, void* to,
@@ -278,6 +284,9 @@ bool install_element_loops() {
   detail::element_loops.random_words = [](const RandomStream& stream, int64_t first_group, int64_t groups,
                                           uint32_t* words) {
     HWY_DYNAMIC_DISPATCH(RandomWords)(stream, first_group, groups, words);
+  };
+  detail::element_loops.normal_floats = [](const uint32_t* words, double mean, double std, float* numbers) {
+    return HWY_DYNAMIC_DISPATCH(NormalGroup)(words, mean, std, numbers);
   };
   return true;
 }

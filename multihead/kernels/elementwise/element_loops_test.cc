@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "multihead/core/convert-inl.h"
+#include "multihead/core/element_loops-inl.h"
 #include "multihead/core/rng.h"
 #include "multihead/core/tensor.h"
 #include "multihead/testing/everywhere.h"
@@ -214,6 +215,37 @@ void expect_random_numbers(int64_t count) {
     const double wave = i % 2 == 0 ? std::cos(angle) : std::sin(angle);
     ASSERT_EQ(normal.data<T>()[i], static_cast<T>(0.5 + 3 * radius * wave)) << i;
   }
+}
+
+// Words at the ends of their range, where radius and quarters change.
+TEST(ElementLoopsTest, NormalNumbersOfExtremeWords) {
+  std::vector<uint32_t> edges = {0, 1, 0x7ff, 0x800, 0x1fffffff, 0xb504f333};
+  for (uint32_t eighth = 0; eighth < 8; ++eighth)
+    edges.insert(edges.end(), {eighth << 29, (eighth << 29) - 1});
+  on_every_isa([&] {
+    int64_t sure = 0, asked = 0;
+    for (size_t i = 0; i < edges.size() * edges.size() * edges.size(); ++i) {
+      uint32_t words[64];
+      for (size_t w = 0; w < 64; ++w) {
+        words[w] = edges[(w < 16   ? i
+                          : w < 32 ? i / edges.size()
+                          : w < 48 ? i / edges.size() + w
+                                   : i + w) %
+                         edges.size()];
+      }
+      float numbers[32];
+      ++asked;
+      if (!detail::element_loops.normal_floats(words, 0.25, 2, numbers)) continue;
+      ++sure;
+      for (size_t b = 0; b < 16; ++b) {
+        const double radius = 2 * std::sqrt(-2 * std::log(open_uniform(words[b], words[16 + b])));
+        const double angle = 2 * 3.14159265358979323846 * open_uniform(words[32 + b], words[48 + b]);
+        ASSERT_EQ(numbers[2 * b], static_cast<float>(0.25 + radius * std::cos(angle)));
+        ASSERT_EQ(numbers[2 * b + 1], static_cast<float>(0.25 + radius * std::sin(angle)));
+      }
+    }
+    EXPECT_GT(sure, current_isa() == Isa::baseline ? -1 : asked / 2);
+  });
 }
 
 TEST(ElementLoopsTest, RandomNumbersAreThoseOfTheirElement) {
