@@ -17,12 +17,23 @@ void append(std::string& message, Number number, Format... format) {
 
 void MessagePart::append_to(std::string& message) const {
   switch (kind_) {
-    case Kind::text: message += text_; return;
-    case Kind::character: message += static_cast<char>(integer_); return;
-    case Kind::number: append(message, number_, std::chars_format::general, 6); return;
-    case Kind::integer: append(message, integer_); return;
-    case Kind::natural: append(message, natural_); return;
-    case Kind::printable: break;
+    case Kind::text:
+      message += text_;
+      return;
+    case Kind::character:
+      message += static_cast<char>(integer_);
+      return;
+    case Kind::number:
+      append(message, number_, std::chars_format::general, 6);
+      return;
+    case Kind::integer:
+      append(message, integer_);
+      return;
+    case Kind::natural:
+      append(message, natural_);
+      return;
+    case Kind::printable:
+      break;
   }
   std::ostringstream out;
   printable_.print(out, printable_.value);

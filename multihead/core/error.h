@@ -37,7 +37,8 @@ struct NumericError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// One part of a message: text, a number, or anything with an operator<<. A view: it lives as long as the call.
+/// One part of a message: text, a number, or anything with an operator<<. A view: it lives as long as the
+/// call.
 class MessagePart {
  public:
   MessagePart(std::string_view text) : kind_(Kind::text), text_(text) {}
@@ -52,8 +53,8 @@ class MessagePart {
   template <std::unsigned_integral Integer>
   MessagePart(Integer integer) : kind_(Kind::natural), natural_(integer) {}
   template <class Printable>
-    requires(std::is_class_v<Printable> || std::is_enum_v<Printable>)
-  MessagePart(const Printable& value) : kind_(Kind::printable), printable_{&value, print<Printable>} {}
+  requires(std::is_class_v<Printable> || std::is_enum_v<Printable>) MessagePart(const Printable& value)
+      : kind_(Kind::printable), printable_{&value, print<Printable>} {}
 
   void append_to(std::string& message) const;
 

@@ -12,9 +12,6 @@ namespace multihead::models {
 
 using kernels::WeightDtype;
 
-/// Contiguous, in f32; undefined stays undefined.
-Tensor in_f32(const Tensor& x);
-
 /// A weight matrix packed for inference.
 class PackedLinear {
  public:

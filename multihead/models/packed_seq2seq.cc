@@ -12,6 +12,8 @@
 namespace multihead::models {
 namespace {
 
+Tensor in_f32(const Tensor& x) { return x.defined() ? x.detach().to(Dtype::f32).contiguous() : Tensor(); }
+
 // Sinusoids kept in a table: max_positions is only a number in a file. Later ones are computed as they come.
 constexpr int64_t kKeptPositions = 1024;
 

@@ -57,7 +57,7 @@ Tensor empty_gradient(const Tensor& x);
 
 /// A call of checked sizes, whose options are checked here; call.out comes next.
 AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes& axes,
-                        std::array<Tensor, 3> query_key_value, const AttentionOptions& options,
+                        const std::array<Tensor, 3>& query_key_value, const AttentionOptions& options,
                         const ScoreMod& score_mod);
 /// A call on query, key and value of options.layout, everything checked, with memory for its output.
 AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,

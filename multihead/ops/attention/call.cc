@@ -105,15 +105,15 @@ Tensor empty_gradient(const Tensor& x) {
 }
 
 AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes& axes,
-                        std::array<Tensor, 3> query_key_value, const AttentionOptions& options,
+                        const std::array<Tensor, 3>& query_key_value, const AttentionOptions& options,
                         const ScoreMod& score_mod) {
-  auto& [query, key, value] = query_key_value;
+  const auto& [query, key, value] = query_key_value;
   const Dtype dtype = arithmetic_dtype(query.dtype());
   return {std::make_shared<BoundAttention>(who, sizes, options, score_mod, dtype),
           axes,
-          std::move(query),
-          std::move(key),
-          std::move(value),
+          query,
+          key,
+          value,
           {},
           {}};
 }
