@@ -96,7 +96,7 @@ INTERNAL = {  # reason: names
     "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
     "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "
-    "PairBatches loop_options run_task make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
+    "PairBatches run_task run_to_end dropout_rng least_model make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
     "Seq2SeqTask average_checkpoints fields identity identity_of language_model_presets seq2seq_presets parse_integer "
     "OptimizerChoice add_report_fields "
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
