@@ -10,6 +10,13 @@
 #include "multihead/core/files.h"
 
 namespace multihead::text {
+struct TokenFileHeader {
+  char magic[8];
+  uint32_t version, width;
+  uint64_t count, vocab_size, fingerprint, checksum, zero, header_checksum;
+};
+static_assert(sizeof(TokenFileHeader) == 64);
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian");
@@ -17,18 +24,11 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 constexpr char kMagic[8] = {'M', 'H', 'T', 'O', 'K', 'E', 'N', 'S'};
 constexpr uint32_t kVersion = 1;
 
-struct Header {
-  char magic[8];
-  uint32_t version, width;
-  uint64_t count, vocab_size, fingerprint, checksum, zero, header_checksum;
-};
-static_assert(sizeof(Header) == 64);
-
-uint64_t header_checksum(const Header& header) {
-  return checksum({reinterpret_cast<const char*>(&header), offsetof(Header, header_checksum)});
+uint64_t header_checksum(const TokenFileHeader& header) {
+  return checksum({reinterpret_cast<const char*>(&header), offsetof(TokenFileHeader, header_checksum)});
 }
 
-void check_header(const Header& header, uint64_t file_size, const std::string& name) {
+void check_header(const TokenFileHeader& header, uint64_t file_size, const std::string& name) {
   MH_CHECK(std::memcmp(header.magic, kMagic, sizeof kMagic) == 0, FormatError, name,
            ": not a token file (it does not start with MHTOKENS)");
   MH_CHECK(header.version == kVersion, FormatError, name, ": version ", header.version,
@@ -40,7 +40,7 @@ void check_header(const Header& header, uint64_t file_size, const std::string& n
   MH_CHECK(header.vocab_size >= 1 && header.vocab_size < INT32_MAX, FormatError, name,
            ": vocabulary size must be in [1, 2147483647), got ", header.vocab_size);
   MH_CHECK(header.zero == 0, FormatError, name, ": reserved bytes 48 to 55 must be zero");
-  const uint64_t held = file_size - sizeof(Header);
+  const uint64_t held = file_size - sizeof(TokenFileHeader);
   MH_CHECK(header.count == held / header.width && held % header.width == 0, FormatError, name, ": ",
            header.count, " tokens of ", header.width, " bytes expected behind the header, got ", held,
            " bytes");
@@ -83,19 +83,20 @@ TokenView TokenView::sub(int64_t begin, int64_t size) const {
 
 struct TokenFile::Opened {
   FileReader file;
-  Header header = {};
+  TokenFileHeader header = {};
 
   TokenView tokens() const {
-    return {file, sizeof(Header), static_cast<int64_t>(header.count), static_cast<int>(header.width)};
+    return {file, sizeof(TokenFileHeader), static_cast<int64_t>(header.count),
+            static_cast<int>(header.width)};
   }
 };
 
 namespace {
 
-void verify_checksum(const FileReader& file, const Header& header) {
+void verify_checksum(const FileReader& file, const TokenFileHeader& header) {
   std::vector<char> piece(size_t{1} << 20);
   Checksum sum;
-  for (uint64_t at = sizeof(Header); at < file.size(); at += piece.size()) {
+  for (uint64_t at = sizeof(TokenFileHeader); at < file.size(); at += piece.size()) {
     piece.resize(std::min<uint64_t>(piece.size(), file.size() - at));
     file.read(at, piece.data(), piece.size());
     sum.update(piece.data(), piece.size());
@@ -104,12 +105,12 @@ void verify_checksum(const FileReader& file, const Header& header) {
            ": the tokens are corrupt: wrong checksum");
 }
 
-void verify_range(const TokenView& tokens, const Header& header, const std::string& name) {
+void verify_range(const TokenView& tokens, const TokenFileHeader& header, const std::string& name) {
   tokens.each_piece([&](int64_t begin, std::span<const int32_t> piece) {
     for (size_t i = 0; i < piece.size(); ++i) {
       const auto token = static_cast<uint32_t>(piece[i]);
       MH_CHECK(token < header.vocab_size, FormatError, name, ": token ", token, " at offset ",
-               sizeof(Header) + (static_cast<size_t>(begin) + i) * header.width,
+               sizeof(TokenFileHeader) + (static_cast<size_t>(begin) + i) * header.width,
                " is outside the vocabulary of ", header.vocab_size);
     }
   });
@@ -121,9 +122,9 @@ TokenFile TokenFile::open(const std::filesystem::path& path, const Options& opti
   const std::string name = path.string();
   auto opened = std::make_shared<Opened>(Opened{FileReader(name)});
   const FileReader& file = opened->file;
-  MH_CHECK(file.size() >= sizeof(Header), FormatError, name, ": a token file has at least ", sizeof(Header),
-           " bytes, got ", file.size());
-  file.read(0, &opened->header, sizeof(Header));
+  MH_CHECK(file.size() >= sizeof(TokenFileHeader), FormatError, name, ": a token file has at least ",
+           sizeof(TokenFileHeader), " bytes, got ", file.size());
+  file.read(0, &opened->header, sizeof(TokenFileHeader));
   check_header(opened->header, file.size(), name);
   if (options.verify) {
     verify_checksum(file, opened->header);
@@ -144,7 +145,7 @@ void TokenFile::check_tokenizer(uint64_t fingerprint) const {
 
 struct TokenFileWriter::State {
   AtomicFile file;
-  Header header;
+  TokenFileHeader header;
   Checksum sum;
   std::vector<uint16_t> narrow;
 };
@@ -153,7 +154,7 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, int64_t voca
                                  uint64_t fingerprint) {
   MH_CHECK(vocab_size >= 1 && vocab_size < INT32_MAX, ValueError,
            "token file: vocab_size must be in [1, 2147483647), got ", vocab_size);
-  Header header{};
+  TokenFileHeader header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.version = kVersion;
   header.width = vocab_size <= 65536 ? 2 : 4;
@@ -166,7 +167,7 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, int64_t voca
 TokenFileWriter::~TokenFileWriter() = default;
 
 void TokenFileWriter::append(std::span<const int32_t> tokens) {
-  Header& header = state_->header;
+  TokenFileHeader& header = state_->header;
   for (int32_t token : tokens)
     MH_CHECK(token >= 0 && static_cast<uint64_t>(token) < header.vocab_size, ValueError,
              "token file: token must be in [0, ", header.vocab_size, "), got ", token);
@@ -182,7 +183,7 @@ void TokenFileWriter::append(std::span<const int32_t> tokens) {
 }
 
 int64_t TokenFileWriter::finish() {
-  Header& header = state_->header;
+  TokenFileHeader& header = state_->header;
   header.checksum = state_->sum.value();
   header.header_checksum = header_checksum(header);
   state_->file.contents().rewrite(0, {reinterpret_cast<const char*>(&header), sizeof header});

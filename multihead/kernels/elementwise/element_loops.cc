@@ -35,7 +35,8 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET != HWY_SCALAR
+// Emulated vectors gain nothing, and round f16 and f32 out of their range otherwise.
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 
 // Whole vectors by f(offset), which returns whether it could; the rest and those it refused element by
 // element.
