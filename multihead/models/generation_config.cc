@@ -4,6 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/io/json.h"
+#include "multihead/models/gguf.h"
 #include "multihead/models/config_keys-inl.h"
 
 namespace multihead::models {
@@ -152,6 +153,7 @@ GenerationConfig generation_config_from_json(const Json& json, const std::string
 }
 
 GenerationConfig load_generation_config(const std::string& folder) {
+  if (is_gguf(folder)) return {.source = folder};  // its tokenizer says where texts end
   const std::filesystem::path path(folder);
   const std::string own = (path / "generation_config.json").string();
   std::error_code ignored;

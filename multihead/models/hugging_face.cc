@@ -8,6 +8,7 @@
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
 #include "multihead/models/family-inl.h"
+#include "multihead/models/gguf.h"
 #include "multihead/nn/unfilled-inl.h"
 
 namespace multihead::models {
@@ -195,6 +196,7 @@ void save_language_model(LanguageModel& model, const std::string& folder) { save
 void save_seq2seq(Seq2Seq& model, const std::string& folder) { save(model, folder); }
 
 LanguageModel load_language_model(const std::string& folder) {
+  if (is_gguf(folder)) return load_gguf(folder);
   return load<LanguageModel>(folder, config_from_json, "AutoModelForCausalLM");
 }
 Seq2Seq load_seq2seq(const std::string& folder) {

@@ -60,11 +60,17 @@ WeightMap identity_map(const std::vector<nn::NamedTensor>& parameters) {
   return map;
 }
 
+std::vector<std::pair<std::string, Tensor>> stored_views(const std::vector<nn::NamedTensor>& parameters,
+                                                         const WeightMap& map) {
+  std::vector<std::pair<std::string, Tensor>> views;
+  for_each_part(parameters, map,
+                [&](const std::string& name, const Tensor& view) { views.emplace_back(name, view); });
+  return views;
+}
+
 io::TensorMap export_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map) {
   io::TensorMap tensors;
-  for_each_part(parameters, map, [&](const std::string& name, const Tensor& view) {
-    tensors.emplace(name, view.contiguous());
-  });
+  for (const auto& [name, view] : stored_views(parameters, map)) tensors.emplace(name, view.contiguous());
   return tensors;
 }
 

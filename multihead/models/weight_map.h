@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "multihead/io/safetensors.h"
@@ -28,6 +29,10 @@ using WeightMap = std::vector<WeightRule>;
 
 /// The identity: our names.
 WeightMap identity_map(const std::vector<nn::NamedTensor>& parameters);
+
+/// Every stored tensor by name, as the view of the parameter that holds it, in the map's order.
+std::vector<std::pair<std::string, Tensor>> stored_views(const std::vector<nn::NamedTensor>& parameters,
+                                                         const WeightMap& map);
 
 /// The tensors to write.
 io::TensorMap export_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map);

@@ -64,6 +64,9 @@ struct Tokenizer::Model {
   void finish();
 };
 
+/// The tokenizer in a GGUF file. Throws IoError, FormatError.
+Tokenizer load_gguf_tokenizer(const std::string& path);
+
 /// Special tokens without duplicates, roles first.
 std::vector<std::string> all_tokens(const SpecialTokens& special);
 

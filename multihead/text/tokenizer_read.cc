@@ -416,6 +416,7 @@ Tokenizer Tokenizer::from_contents(std::string_view json, std::string_view confi
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  if (path.extension() == ".gguf") return load_gguf_tokenizer(path.string());
   std::error_code error;
   const bool directory = std::filesystem::is_directory(path, error);
   if (directory) {

