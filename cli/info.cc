@@ -6,8 +6,10 @@
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
+#include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/models/gguf.h"
 #include "multihead/nn/module.h"
 
 namespace multihead::cli {
@@ -26,8 +28,8 @@ class Info : public Verb {
     const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });
     const Facts facts =
         translator ? facts_of(load_translator_dir(folder_)) : facts_of(load_model_dir(folder_));
-    const io::SafetensorsFile file = reading([&] { return io::SafetensorsFile(folder_); });
-    common.json ? print_json(facts, file) : print_text(facts, file);
+    const std::vector<Stored> tensors = reading([&] { return stored_tensors(folder_); });
+    common.json ? print_json(facts, tensors) : print_text(facts, tensors);
     return kDone;
   }
 
@@ -38,6 +40,28 @@ class Info : public Verb {
     std::string cached;  // what the cache covers
     std::vector<std::pair<std::string, text::Tokenizer>> tokenizers;
   };
+
+  // A tensor as the file holds it.
+  struct Stored {
+    std::string name, dtype;
+    std::vector<int64_t> shape;
+    int64_t numel = 0;
+  };
+
+  static std::vector<Stored> stored_tensors(const std::string& path) {
+    std::vector<Stored> list;
+    if (models::is_gguf(path)) {
+      const io::GgufFile file(path);
+      for (const auto& [name, t] : file.tensors()) list.push_back({name, t.type->name, t.shape, t.numel()});
+      return list;
+    }
+    const io::SafetensorsFile file(path);
+    for (const std::string& name : file.names()) {
+      const io::TensorInfo& info = file.info(name);
+      list.push_back({name, info.dtype_name, info.shape, info.numel()});
+    }
+    return list;
+  }
 
   static Facts facts_of(LoadedModel loaded) {
     const bool windowed = loaded.model.config().window > 0;
@@ -63,14 +87,13 @@ class Info : public Verb {
     return facts;
   }
 
-  static void print_json(const Facts& facts, const io::SafetensorsFile& file) {
+  static void print_json(const Facts& facts, const std::vector<Stored>& stored) {
     Json tensors = Json::array();
-    for (const std::string& name : file.names()) {
-      const io::TensorInfo& info = file.info(name);
-      tensors.push_back(Json::object({{"name", name},
-                                      {"dtype", info.dtype_name},
-                                      {"shape", std::vector<Json>(info.shape.begin(), info.shape.end())},
-                                      {"parameters", info.numel()}}));
+    for (const Stored& t : stored) {
+      tensors.push_back(Json::object({{"name", t.name},
+                                      {"dtype", t.dtype},
+                                      {"shape", std::vector<Json>(t.shape.begin(), t.shape.end())},
+                                      {"parameters", t.numel}}));
     }
     Json json = Json::object({{"config", facts.config},
                               {"parameters", facts.parameters},
@@ -86,15 +109,14 @@ class Info : public Verb {
     put_json(json);
   }
 
-  static void print_text(const Facts& facts, const io::SafetensorsFile& file) {
+  static void print_text(const Facts& facts, const std::vector<Stored>& stored) {
     fmt::print("config.json\n");
     for (const JsonMember& member : facts.config.members())
       fmt::print("  {:<28} {}\n", printable(member.key), member.value.dump());
     fmt::print("\ntensors\n");
-    for (const std::string& name : file.names()) {
-      const io::TensorInfo& info = file.info(name);
-      fmt::print("  {:<44} {:<5} {:>12}  [{}]\n", printable(name), printable(info.dtype_name), info.numel(),
-                 fmt::join(info.shape, ", "));
+    for (const Stored& t : stored) {
+      fmt::print("  {:<44} {:<5} {:>12}  [{}]\n", printable(t.name), printable(t.dtype), t.numel,
+                 fmt::join(t.shape, ", "));
     }
     fmt::print("\n{} parameters; f32 weights {}, training with Adam {}, key/value cache of {} {}\n",
                facts.parameters, bytes_text(facts.parameters * 4), bytes_text(facts.parameters * 16),

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <iterator>
 
+#include "multihead/io/gguf.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/models/gguf.h"
 
 namespace multihead::cli {
 
@@ -39,15 +41,21 @@ LoadedTranslator load_translator_dir(const std::string& folder) {
 }
 
 void check_weights(const std::string& folder, const std::string& problem) {
-  const auto is_number = [](double x) { return std::isfinite(x); };
+  const auto check = [&](const std::string& path, const std::string& name, const Tensor& tensor) {
+    const std::vector<double> values = tensor.to_vector<double>();
+    if (std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); })) return;
+    throw InputError(concat(path, ": tensor ", quote(name), " holds NaN or Inf: ", problem));
+  };
   reading([&] {
+    if (models::is_gguf(folder)) {
+      const io::GgufFile file(folder);
+      for (const auto& [name, tensor] : file.tensors()) check(folder, name, file.load(name));
+      return;
+    }
     const io::SafetensorsFile file(folder);
     for (const std::string& name : file.names()) {
       const auto dtype = file.info(name).dtype;
-      if (!dtype || !is_floating(*dtype)) continue;
-      const std::vector<double> values = file.load(name).to_vector<double>();
-      if (std::all_of(values.begin(), values.end(), is_number)) continue;
-      throw InputError(concat(file.path(), ": tensor ", quote(name), " holds NaN or Inf: ", problem));
+      if (dtype && is_floating(*dtype)) check(file.path(), name, file.load(name));
     }
   });
 }

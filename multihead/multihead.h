@@ -60,6 +60,7 @@
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/config.h"
 #include "multihead/io/directory.h"
+#include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 
@@ -69,6 +70,7 @@
 #include "multihead/text/tokenizer.h"
 
 #include "multihead/models/generation_config.h"
+#include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
 #include "multihead/models/packed_linear.h"

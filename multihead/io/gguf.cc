@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "multihead/core/error.h"
+#include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/utf8.h"
 
@@ -314,6 +315,15 @@ Tensor GgufFile::load(const std::string& name) const {
     file_.read(tensor.offset + static_cast<uint64_t>(begin * type.bytes), bytes.data(), bytes.size());
     type.decode(bytes.data(), count, loaded.data<float>() + begin * type.block);
   });
+  return loaded;
+}
+
+std::map<std::string, Tensor> GgufFile::load_all() const {
+  double bytes = 0;
+  for (const auto& [name, tensor] : tensors_) bytes += 4 * static_cast<double>(tensor.numel());
+  check_memory(bytes, path() + ": loading its tensors");
+  std::map<std::string, Tensor> loaded;
+  for (const auto& [name, tensor] : tensors_) loaded.emplace(name, load(name));
   return loaded;
 }
 

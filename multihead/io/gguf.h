@@ -58,6 +58,8 @@ class GgufFile {
 
   /// A copy in f32. Throws ValueError (unknown name), FormatError (an unsupported type), IoError.
   Tensor load(const std::string& name) const;
+  /// Also throws MemoryError if they exceed the available memory.
+  std::map<std::string, Tensor> load_all() const;
 
  private:
   enum class Kind : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };

@@ -180,6 +180,7 @@ Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& wher
 }
 
 bool is_seq2seq_folder(const std::string& folder) {
+  if (is_gguf(folder)) return false;
   io::check_complete(folder, "config.json");
   const Json json = io::load_json(config_path(folder));
   const Json* type = json.is_object() ? json.find("model_type") : nullptr;

@@ -2137,6 +2137,9 @@ def learning_rate(step: int, *, kind: str = 'constant', lr: float = 0.001, warmu
 def load_safetensors(path: str | bytes | os.PathLike) -> dict:
     """The tensors of a .safetensors file, an index or a folder, by name."""
 
+def load_gguf(path: str | bytes | os.PathLike) -> dict:
+    """The tensors of a GGUF file by name, decoded to f32."""
+
 def save_safetensors(path: str | bytes | os.PathLike, tensors: object, metadata: Mapping[str, str] = {}) -> None:
     """Writes named tensors atomically."""
 

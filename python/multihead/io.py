@@ -1,8 +1,9 @@
-"""Named tensors in the safetensors format, and checkpoints of training runs."""
+"""Named tensors in safetensors and GGUF files, and checkpoints of training runs."""
 
 from ._core import (
     list_checkpoints,
     load_checkpoint,
+    load_gguf,
     load_safetensors,
     newest_checkpoint,
     prune_checkpoints,
@@ -14,6 +15,7 @@ from ._core import (
 __all__ = [
     "list_checkpoints",
     "load_checkpoint",
+    "load_gguf",
     "load_safetensors",
     "newest_checkpoint",
     "prune_checkpoints",

@@ -1,5 +1,6 @@
 #include <nanobind/stl/map.h>
 
+#include "multihead/io/gguf.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/schedule.h"
@@ -98,6 +99,10 @@ void bind_files(nb::module_& m) {
       "load_safetensors",
       [](const Path& path) { return to_dict(unlocked([&] { return io::load_safetensors(path); })); },
       "path"_a, "The tensors of a .safetensors file, an index or a folder, by name.");
+  m.def(
+      "load_gguf",
+      [](const Path& path) { return to_dict(unlocked([&] { return io::GgufFile(path).load_all(); })); }, "path"_a,
+      "The tensors of a GGUF file by name, decoded to f32.");
   m.def(
       "save_safetensors",
       [](const Path& path, nb::handle tensors, const io::Metadata& metadata) {
