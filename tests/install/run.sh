@@ -10,10 +10,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/multihead-install.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# The same flags for all ways, so that ccache, where present, compiles the library only once; and without precompiled
-# headers, as users have it.
+# The same flags for all ways (and for the package of scripts/python_tests.sh), so that ccache, where present, compiles
+# the library only once; and without precompiled headers, as users have it.
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build_dir/CMakeCache.txt"; }
-flags=(-DCMAKE_BUILD_TYPE="$(cached CMAKE_BUILD_TYPE)" -DCMAKE_CXX_EXTENSIONS=OFF
+flags=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_EXTENSIONS=OFF
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
   -DMULTIHEAD_WERROR="$(cached MULTIHEAD_WERROR)" -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)")
 
