@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include "cli/model_dir.h"
+#include "multihead/models/gguf.h"
 #include "multihead/nn/module.h"
+#include "multihead/text/gguf.h"
 
 namespace multihead::cli {
 namespace {
@@ -10,24 +12,33 @@ namespace {
 class Convert : public Verb {
  public:
   Convert()
-      : Verb("convert", "write a language model as a Hugging Face folder in f32",
-             {{"multihead convert model.gguf model", "a GGUF file of llama.cpp, for every other verb and transformers"}}) {}
+      : Verb("convert", "write a language model as a Hugging Face folder or a GGUF file",
+             {{"multihead convert model.gguf model",
+               "from llama.cpp: a folder in f32 for every verb and transformers"},
+              {"multihead convert model model.gguf --type q8_0",
+               "for llama.cpp, in about a quarter of the bytes"}}) {}
 
   void declare(Flags& flags) override {
-    flags.positional("MODEL", from_, "GGUF file or model folder");
-    flags.positional("DIR", to_, "folder to write");
+    flags.positional("MODEL", from_, "model folder or GGUF file");
+    flags.positional("OUT", to_, "folder, or file ending in .gguf, to write");
+    flags.choice("type", type_, {"f32", "f16", "bf16", "q8_0", "q4_1", "q4_0"}, "of a GGUF file's matrices");
   }
 
   int run(const CommonOptions& common) override {
     LoadedModel loaded = load_model_dir(from_);
-    models::save_language_model(loaded.model, to_);
-    loaded.tokenizer.save(to_);
+    if (models::is_gguf(to_)) {
+      models::save_gguf(loaded.model, to_, type_,
+                        text::gguf_vocabulary(loaded.tokenizer, loaded.model.config().vocab_size));
+    } else {
+      models::save_language_model(loaded.model, to_);
+      loaded.tokenizer.save(to_);
+    }
     if (!common.quiet) fmt::print("{}: {} parameters\n", to_, nn::parameter_count(loaded.model));
     return kDone;
   }
 
  private:
-  std::string from_, to_;
+  std::string from_, to_, type_ = "f16";
 };
 
 }  // namespace

@@ -52,7 +52,12 @@ class Info : public Verb {
     std::vector<Stored> list;
     if (models::is_gguf(path)) {
       const io::GgufFile file(path);
-      for (const auto& [name, t] : file.tensors()) list.push_back({name, t.type->name, t.shape, t.numel()});
+      std::vector<std::pair<uint64_t, Stored>> placed;
+      for (const auto& [name, t] : file.tensors()) {
+        placed.push_back({t.offset, {name, t.type->name, t.shape, t.numel()}});
+      }
+      std::sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (auto& [offset, stored] : placed) list.push_back(std::move(stored));
       return list;
     }
     const io::SafetensorsFile file(path);

@@ -11,8 +11,8 @@ Verbs make_verbs() {
   Verbs verbs;
   for (const auto make :
        {make_train_lm, make_train_seq2seq, make_generate, make_translate, make_eval, make_attend, make_info,
-        make_check, make_convert, make_tokenizer_train, make_tokenizer_encode, make_tokenizer_decode, make_bench_train,
-        make_bench_gemm, make_bench_attention, make_completion}) {
+        make_check, make_convert, make_tokenizer_train, make_tokenizer_encode, make_tokenizer_decode,
+        make_bench_train, make_bench_gemm, make_bench_attention, make_completion}) {
     verbs.push_back(make());
   }
   return verbs;

@@ -66,6 +66,7 @@
 
 #include "multihead/text/bleu.h"
 #include "multihead/text/corpus.h"
+#include "multihead/text/gguf.h"
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 

@@ -13,7 +13,8 @@
 namespace multihead::io {
 namespace {
 
-constexpr uint64_t kMostEntries = 1 << 16;  // of metadata, and of tensors: llama.cpp's largest files have some thousands
+constexpr uint64_t kMostEntries =
+    1 << 16;  // of metadata, and of tensors: llama.cpp's largest files have some thousands
 constexpr uint64_t kMostAxes = 4;
 constexpr int64_t kTaskNumbers = 1 << 18;  // that a thread reads and decodes at once
 
@@ -117,9 +118,11 @@ GgufFile::GgufFile(const std::string& path) : file_(path) {
   if (file_.size() < 24 || cursor.take(4, "magic") != "GGUF") cursor.fail("this is no GGUF file");
   const auto version = cursor.number<uint32_t>("version");
   if (version != 2 && version != 3) cursor.fail("GGUF version must be 2 or 3 (little endian), got ", version);
-  const auto tensors = cursor.number<uint64_t>("tensor count"), values = cursor.number<uint64_t>("metadata count");
+  const auto tensors = cursor.number<uint64_t>("tensor count"),
+             values = cursor.number<uint64_t>("metadata count");
   if (tensors > kMostEntries) cursor.fail("at most ", kMostEntries, " tensors are supported, got ", tensors);
-  if (values > kMostEntries) cursor.fail("at most ", kMostEntries, " metadata keys are supported, got ", values);
+  if (values > kMostEntries)
+    cursor.fail("at most ", kMostEntries, " metadata keys are supported, got ", values);
   read_metadata(cursor, values);
   const int64_t alignment = has("general.alignment") ? integer("general.alignment") : 32;
   if (alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)) != 0) {
@@ -178,7 +181,8 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
     for (uint32_t axis = 0; axis < axes; ++axis) {
       const auto size = cursor.number<uint64_t>(what);
       constexpr uint64_t kMost = uint64_t{1} << 40;
-      if (size > kMost || (numbers *= std::max<uint64_t>(size, 1)) > kMost) cursor.fail(what, " is too large");
+      if (size > kMost || (numbers *= std::max<uint64_t>(size, 1)) > kMost)
+        cursor.fail(what, " is too large");
       tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
     }
     tensor.type_id = cursor.number<uint32_t>(what);
@@ -193,8 +197,8 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
   }
 }
 
-// Offsets from the start of the data become offsets in the file. Tensors may not overlap: no file is larger decoded
-// than its bytes allow.
+// Offsets from the start of the data become offsets in the file. Tensors may not overlap: no file is larger
+// decoded than its bytes allow.
 void GgufFile::place_tensors(uint64_t data_begin, uint64_t alignment) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (auto& [name, tensor] : tensors_) {
@@ -202,7 +206,8 @@ void GgufFile::place_tensors(uint64_t data_begin, uint64_t alignment) {
       throw FormatError(concat(path(), ": tensor ", quote(name), " ", problem));
     };
     if (tensor.offset % alignment != 0) fail(concat("is not aligned to ", alignment, " bytes"));
-    if (data_begin > file_.size() || tensor.offset > file_.size() - data_begin) fail("begins behind the end of the file");
+    if (data_begin > file_.size() || tensor.offset > file_.size() - data_begin)
+      fail("begins behind the end of the file");
     tensor.offset += data_begin;
     if (tensor.type == nullptr) continue;  // of unknown size
     const auto bytes = static_cast<uint64_t>(tensor.numel() / tensor.type->block * tensor.type->bytes);
@@ -232,13 +237,20 @@ void GgufFile::fail_kind(const std::string& key, const char* expected) const {
 
 int64_t GgufFile::integer_at(const Value& value, uint64_t i) {
   switch (value.kind) {
-    case Kind::u8: return at<uint8_t>(value.bytes, i);
-    case Kind::i8: return at<int8_t>(value.bytes, i);
-    case Kind::u16: return at<uint16_t>(value.bytes, i);
-    case Kind::i16: return at<int16_t>(value.bytes, i);
-    case Kind::u32: return at<uint32_t>(value.bytes, i);
-    case Kind::i32: return at<int32_t>(value.bytes, i);
-    default: return at<int64_t>(value.bytes, i);  // u64 above 2^63 turns negative, which no setting is
+    case Kind::u8:
+      return at<uint8_t>(value.bytes, i);
+    case Kind::i8:
+      return at<int8_t>(value.bytes, i);
+    case Kind::u16:
+      return at<uint16_t>(value.bytes, i);
+    case Kind::i16:
+      return at<int16_t>(value.bytes, i);
+    case Kind::u32:
+      return at<uint32_t>(value.bytes, i);
+    case Kind::i32:
+      return at<int32_t>(value.bytes, i);
+    default:
+      return at<int64_t>(value.bytes, i);  // u64 above 2^63 turns negative, which no setting is
   }
 }
 

@@ -1,13 +1,15 @@
 // Models in the GGUF format, as llama.cpp reads and writes them.
 //
-// Source: ggml's docs/gguf.md, versions 2 and 3, little endian. The quantised types are decoded as the Python package
-// `gguf` does, to the bit.
+// Source: ggml's docs/gguf.md, versions 2 and 3, little endian. The quantised types are decoded as the Python
+// package `gguf` does, to the bit.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "multihead/core/files.h"
@@ -17,15 +19,19 @@ namespace multihead::io {
 
 /// How a tensor's numbers are stored: blocks of `block` numbers in `bytes` bytes.
 struct GgufType {
-  uint32_t id = 0;           ///< in the file
-  const char* name = "";     ///< "Q4_K"
+  uint32_t id = 0;        ///< in the file
+  const char* name = "";  ///< "Q4_K"
   int64_t block = 1, bytes = 0;
   /// Decodes `blocks` blocks to f32.
   void (*decode)(const uint8_t* from, int64_t blocks, float* to) = nullptr;
+  /// The reverse, for finite numbers; none: such files are read only.
+  void (*encode)(const float* from, int64_t blocks, uint8_t* to) = nullptr;
 };
 
-/// The types that can be decoded: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4.
+/// The types that can be read: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4.
 const std::vector<GgufType>& gguf_types();
+/// One that can be written: F32, F16, BF16, Q4_0, Q4_1, Q8_0, in any case. Throws ValueError for others.
+const GgufType& writable_gguf_type(std::string_view name);
 
 /// A tensor's entry in the header.
 struct GgufTensor {
@@ -85,5 +91,24 @@ class GgufFile {
   std::map<std::string, Value> metadata_;
   std::map<std::string, GgufTensor> tensors_;
 };
+
+/// Written as u32, f32, bool, string and arrays of i32 and string.
+using GgufValue =
+    std::variant<int64_t, double, bool, std::string, std::vector<int64_t>, std::vector<std::string>>;
+using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
+
+struct GgufContents {
+  struct Stored {
+    std::string name;
+    Tensor tensor;  ///< f32
+    const GgufType* type = nullptr;
+  };
+  GgufMetadata metadata;
+  std::vector<Stored> tensors;
+};
+
+/// Writes a file of version 3, atomically. Throws ValueError (an integer that does not fit; rows that are not
+/// whole blocks; NaN or Inf in a quantised tensor), IoError.
+void write_gguf(const std::string& path, const GgufContents& contents);
 
 }  // namespace multihead::io

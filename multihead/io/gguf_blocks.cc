@@ -1,7 +1,9 @@
-// The block formats of ggml: https://github.com/ggml-org/ggml, ggml-common.h and ggml-quants.c. Every product and every
-// difference is rounded to f32 by itself, as in the Python package.
+// The block formats of ggml: https://github.com/ggml-org/ggml, ggml-common.h and ggml-quants.c. Every product
+// and every difference is rounded to f32 by itself, as in the Python package.
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "multihead/core/dtype.h"
@@ -19,6 +21,11 @@ T read(const uint8_t* from) {
   return value;
 }
 
+template <class T>
+void write(uint8_t* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
 float half(const uint8_t* from) { return static_cast<float>(read<Float16>(from)); }
 
 // One number after the other.
@@ -29,13 +36,22 @@ void decode_plain(const uint8_t* from, int64_t blocks, float* to) {
   }
 }
 
-// A block of 32 numbers: a scale, perhaps a minimum, perhaps a fifth bit of each, and four bits of each, those of the
-// first half low.
+template <class Stored>
+void encode_plain(const float* from, int64_t blocks, uint8_t* to) {
+  for (int64_t i = 0; i < blocks; ++i) {
+    write(to + i * static_cast<int64_t>(sizeof(Stored)), static_cast<Stored>(from[i]));
+  }
+}
+
+// A block of 32 numbers: a scale, perhaps a minimum, perhaps a fifth bit of each, and four bits of each,
+// those of the first half low.
 struct Nibbles {
   bool has_minimum, has_fifth;
   int offset;  // subtracted where there is no minimum
 
-  static constexpr int64_t bytes(bool minimum, bool fifth) { return 2 + 2 * minimum + 4 * fifth + kSmall / 2; }
+  static constexpr int64_t bytes(bool minimum, bool fifth) {
+    return 2 + 2 * minimum + 4 * fifth + kSmall / 2;
+  }
 };
 
 template <Nibbles kFormat>
@@ -57,10 +73,53 @@ void decode_nibbles(const uint8_t* from, int64_t blocks, float* to) {
   }
 }
 
+float inverse(float scale) { return scale == 0 ? 0 : 1 / scale; }
+
+// Four bits, rounded half up in f64.
+void put_nibbles(const float* from, float minimum, float scale, double half_step, uint8_t* to) {
+  const double factor = inverse(scale);
+  const auto four = [&](float x) {
+    return static_cast<int>(std::clamp((static_cast<double>(x) - minimum) * factor + half_step, 0.0, 15.0));
+  };
+  for (int64_t i = 0; i < kSmall / 2; ++i)
+    to[i] = static_cast<uint8_t>(four(from[i]) | four(from[i + kSmall / 2]) << 4);
+}
+
+// The number of largest magnitude is -8 steps.
+void encode_q4_0(const float* from, int64_t blocks, uint8_t* to) {
+  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += Nibbles::bytes(false, false)) {
+    const float scale = *std::max_element(from, from + kSmall, [](float x, float y) {
+      return std::fabs(x) < std::fabs(y);
+    }) / -8;
+    write(to, Float16(scale));
+    put_nibbles(from, 0, scale, 8.5, to + 2);
+  }
+}
+
+void encode_q4_1(const float* from, int64_t blocks, uint8_t* to) {
+  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += Nibbles::bytes(true, false)) {
+    const auto [least, most] = std::minmax_element(from, from + kSmall);
+    const float scale = (*most - *least) / 15;
+    write(to, Float16(scale));
+    write(to + 2, Float16(*least));
+    put_nibbles(from, *least, scale, 0.5, to + 4);
+  }
+}
+
 void decode_q8_0(const uint8_t* from, int64_t blocks, float* to) {
   for (int64_t b = 0; b < blocks; ++b, from += 2 + kSmall, to += kSmall) {
     const float scale = half(from);
     for (int64_t i = 0; i < kSmall; ++i) to[i] = static_cast<float>(read<int8_t>(from + 2 + i)) * scale;
+  }
+}
+
+void encode_q8_0(const float* from, int64_t blocks, uint8_t* to) {
+  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += 2 + kSmall) {
+    float largest = 0;
+    for (int64_t i = 0; i < kSmall; ++i) largest = std::max(largest, std::fabs(from[i]));
+    const float scale = largest / 127, factor = inverse(scale);
+    write(to, Float16(scale));
+    for (int64_t i = 0; i < kSmall; ++i) write(to + 2 + i, static_cast<int8_t>(std::round(from[i] * factor)));
   }
 }
 
@@ -114,10 +173,12 @@ void decode_q6_k(const uint8_t* from, int64_t blocks, float* to) {
     const uint8_t *low = from, *high = low + kSuper / 2, *scales = high + kSuper / 4;
     const float scale = half(from + kBytes);
     for (int64_t i = 0; i < kSuper; ++i) {
-      const int64_t section = i / 128, quarter = i % 128 / 32, place = i % 32;  // 128 numbers, four runs of 32
+      const int64_t section = i / 128, quarter = i % 128 / 32,
+                    place = i % 32;  // 128 numbers, four runs of 32
       const int four = low[section * 64 + quarter % 2 * 32 + place] >> (quarter / 2 * 4) & 15;
       const int two = high[section * 32 + place] >> (quarter * 2) & 3;
-      to[i] = scale * static_cast<float>(read<int8_t>(scales + i / 16)) * static_cast<float>((four | two << 4) - 32);
+      to[i] = scale * static_cast<float>(read<int8_t>(scales + i / 16)) *
+              static_cast<float>((four | two << 4) - 32);
     }
   }
 }
@@ -126,17 +187,18 @@ void decode_q6_k(const uint8_t* from, int64_t blocks, float* to) {
 
 const std::vector<GgufType>& gguf_types() {
   static const std::vector<GgufType> types = {
-      {0, "F32", 1, 4, decode_plain<float>},
-      {1, "F16", 1, 2, decode_plain<Float16>},
-      {2, "Q4_0", kSmall, Nibbles::bytes(false, false), decode_nibbles<Nibbles{false, false, 8}>},
-      {3, "Q4_1", kSmall, Nibbles::bytes(true, false), decode_nibbles<Nibbles{true, false, 0}>},
+      {0, "F32", 1, 4, decode_plain<float>, encode_plain<float>},
+      {1, "F16", 1, 2, decode_plain<Float16>, encode_plain<Float16>},
+      {2, "Q4_0", kSmall, Nibbles::bytes(false, false), decode_nibbles<Nibbles{false, false, 8}>,
+       encode_q4_0},
+      {3, "Q4_1", kSmall, Nibbles::bytes(true, false), decode_nibbles<Nibbles{true, false, 0}>, encode_q4_1},
       {6, "Q5_0", kSmall, Nibbles::bytes(false, true), decode_nibbles<Nibbles{false, true, 16}>},
       {7, "Q5_1", kSmall, Nibbles::bytes(true, true), decode_nibbles<Nibbles{true, true, 0}>},
-      {8, "Q8_0", kSmall, 2 + kSmall, decode_q8_0},
+      {8, "Q8_0", kSmall, 2 + kSmall, decode_q8_0, encode_q8_0},
       {12, "Q4_K", kSuper, 4 + 12 + kSuper / 2, decode_k<false>},
       {13, "Q5_K", kSuper, 4 + 12 + kSuper / 8 + kSuper / 2, decode_k<true>},
       {14, "Q6_K", kSuper, kSuper / 2 + kSuper / 4 + kSuper / 16 + 2, decode_q6_k},
-      {30, "BF16", 1, 2, decode_plain<BFloat16>},
+      {30, "BF16", 1, 2, decode_plain<BFloat16>, encode_plain<BFloat16>},
       {39, "MXFP4", kSmall, 1 + kSmall / 2, decode_mxfp4},
   };
   return types;

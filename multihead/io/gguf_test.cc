@@ -104,11 +104,14 @@ TEST_F(GgufTest, SaysWhatIsWrong) {
   std::string bytes = sample();
   bytes[4] = 1;
   EXPECT_THAT(error_of(bytes), HasSubstr("version must be 2 or 3 (little endian), got 1"));
-  EXPECT_THAT(error_of(sample().substr(0, sample().size() - 1)), HasSubstr("\"eight\" needs 34 bytes, but 33 are left"));
+  EXPECT_THAT(error_of(sample().substr(0, sample().size() - 1)),
+              HasSubstr("\"eight\" needs 34 bytes, but 33 are left"));
   EXPECT_THAT(error_of(header(0, 1).key("x", 9).number(uint32_t{9}).number(uint64_t{1}).text),
               HasSubstr("arrays of arrays"));
-  EXPECT_THAT(error_of(header(0, 1).key("x", 9).number(uint32_t{0}).number(~uint64_t{0}).text), HasSubstr("left of the file"));
-  EXPECT_THAT(error_of(header(1, 0).tensor("t", {31}, 8, 0).text), HasSubstr("not whole blocks of 32 (Q8_0)"));
+  EXPECT_THAT(error_of(header(0, 1).key("x", 9).number(uint32_t{0}).number(~uint64_t{0}).text),
+              HasSubstr("left of the file"));
+  EXPECT_THAT(error_of(header(1, 0).tensor("t", {31}, 8, 0).text),
+              HasSubstr("not whole blocks of 32 (Q8_0)"));
   EXPECT_THAT(error_of(header(1, 0).tensor("t", {1}, 0, 8).text), HasSubstr("not aligned to 32"));
   EXPECT_THAT(error_of(header(1, 0).tensor("t", {uint64_t{1} << 62}, 0, 0).text), HasSubstr("too large"));
   Bytes twice = header(2, 0).tensor("a", {8}, 0, 0).tensor("b", {8}, 0, 0).pad(32);

@@ -4,8 +4,8 @@
 
 #include "multihead/core/error.h"
 #include "multihead/io/json.h"
-#include "multihead/models/gguf.h"
 #include "multihead/models/config_keys-inl.h"
+#include "multihead/models/gguf.h"
 
 namespace multihead::models {
 namespace {

@@ -1,5 +1,5 @@
-// llama.cpp's names for what Hugging Face's folders hold: the configuration is read through the family's config.json,
-// the weights through its map.
+// llama.cpp's names for what Hugging Face's folders hold: the configuration is read through the family's
+// config.json, the weights through its map.
 #include "multihead/models/gguf.h"
 
 #include <algorithm>
@@ -20,7 +20,8 @@ namespace {
 
 struct Architecture {
   const char* name;
-  /// Rows of queries and keys are stored with the two halves of a head interleaved, as the rotation pairs them.
+  /// Rows of queries and keys are stored with the two halves of a head interleaved, as the rotation pairs
+  /// them.
   bool interleaved;
 };
 constexpr Architecture kArchitectures[] = {{"llama", true}, {"qwen2", false}, {"qwen3", false}};
@@ -28,14 +29,14 @@ constexpr Architecture kArchitectures[] = {{"llama", true}, {"qwen2", false}, {"
 struct Name {
   const char *theirs, *ours;
 };
-constexpr Name kNames[] = {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
-constexpr Name kLayerNames[] = {
-    {"attn_norm", "input_layernorm"},         {"ffn_norm", "post_attention_layernorm"},
-    {"attn_q", "self_attn.q_proj"},           {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},           {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},      {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_gate", "mlp.gate_proj"},            {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"}};
+constexpr Name kNames[] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+constexpr Name kLayerNames[] = {{"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
+                                {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
+                                {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
+                                {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+                                {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+                                {"ffn_down", "mlp.down_proj"}};
 
 // Hugging Face's name of a tensor -> the file's.
 std::map<std::string, std::string> names(int64_t layers) {
@@ -64,7 +65,8 @@ class Reader {
     if (heads < 1 || embed_dim < 1) file_fail("attention.head_count and embedding_length must be at least 1");
     const int64_t head_dim = size_or("attention.key_length", embed_dim / heads);
     if (size_or("rope.dimension_count", head_dim) != head_dim) {
-      file_fail(concat("rope.dimension_count must be ", head_dim, ", a head's size; others are not supported"));
+      file_fail(
+          concat("rope.dimension_count must be ", head_dim, ", a head's size; others are not supported"));
     }
     Json json = Json::object({{"model_type", architecture_.name},
                               {"vocab_size", vocab_size()},
@@ -91,8 +93,8 @@ class Reader {
       if (architecture.name == name) return architecture;
       known += (known.empty() ? "" : ", ") + std::string(architecture.name);
     }
-    throw FormatError(concat(file.path(), ": general.architecture ", quote(name), " is not supported; supported are ",
-                             known));
+    throw FormatError(concat(file.path(), ": general.architecture ", quote(name),
+                             " is not supported; supported are ", known));
   }
 
   [[noreturn]] void file_fail(const std::string& problem) const {
@@ -100,7 +102,9 @@ class Reader {
   }
   std::string key(const char* name) const { return std::string(architecture_.name) + "." + name; }
   int64_t size(const char* name) const { return file_.integer(key(name)); }
-  int64_t size_or(const char* name, int64_t missing) const { return file_.has(key(name)) ? size(name) : missing; }
+  int64_t size_or(const char* name, int64_t missing) const {
+    return file_.has(key(name)) ? size(name) : missing;
+  }
   // An f32 as the short decimal it was made of.
   Json shortest(const char* name) const { return Json(static_cast<float>(file_.number(key(name)))); }
   int64_t vocab_size() const {
@@ -128,11 +132,17 @@ class Reader {
   const Architecture& architecture_;
 };
 
-// [heads, head_dim / 2, 2, columns] -> [heads, 2, head_dim / 2, columns]
-Tensor halves(const Tensor& rows, int64_t heads) {
-  const int64_t pairs = rows.size(0) / heads / 2, columns = rows.rank() > 1 ? rows.size(1) : 1;
-  const Shape strides = {2 * pairs * columns, columns, 2 * columns, 1};
-  return reshape(rows.as_strided({heads, 2, pairs, columns}, strides), rows.shape());
+// Between our halves and their pairs: [heads, outer, inner, columns] -> [heads, inner, outer, columns].
+Tensor exchanged(const Tensor& rows, int64_t heads, int64_t outer) {
+  const int64_t inner = rows.size(0) / heads / outer, columns = rows.rank() > 1 ? rows.size(1) : 1;
+  const Shape strides = {outer * inner * columns, columns, inner * columns, 1};
+  return reshape(rows.as_strided({heads, inner, outer, columns}, strides), rows.shape());
+}
+
+// The heads of a matrix (or bias) whose rows are rotated; 0 for others.
+int64_t rotated_heads(const LanguageModelConfig& config, const std::string& name) {
+  if (name.find(".q_proj.") != name.npos) return config.num_heads;
+  return name.find(".k_proj.") != name.npos ? config.num_kv_heads : 0;
 }
 
 void check_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views,
@@ -158,6 +168,32 @@ void check_fit(const io::GgufFile& file, const std::vector<std::pair<std::string
   MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
 }
 
+const Architecture& architecture_for(const LanguageModelConfig& config) {
+  const std::string& family = family_of(config);
+  for (const Architecture& architecture : kArchitectures) {
+    const bool same =
+        family == architecture.name || (family == "mistral" && architecture.name == std::string("llama"));
+    if (!same) continue;
+    MH_CHECK(config.rotary_scaling == RotaryScaling() && config.rotary_fraction == 1 && config.window == 0 &&
+                 config.activation == Activation::silu,
+             ValueError,
+             "GGUF: scaled or partial rotary positions, windows and activations other than silu cannot be "
+             "written");
+    return architecture;
+  }
+  throw ValueError(concat("GGUF: models of the family ", quote(family),
+                          " cannot be written; those of llama, mistral, qwen2 and qwen3 can"));
+}
+
+// llama.cpp's number for "mostly of this type".
+int64_t file_type(const io::GgufType& type) {
+  constexpr std::pair<std::string_view, int64_t> kNumbers[] = {{"F32", 0},  {"F16", 1},  {"Q4_0", 2},
+                                                               {"Q4_1", 3}, {"Q8_0", 7}, {"BF16", 32}};
+  return std::find_if(std::begin(kNumbers), std::end(kNumbers),
+                      [&](const auto& n) { return n.first == type.name; })
+      ->second;
+}
+
 }  // namespace
 
 bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
@@ -179,11 +215,47 @@ LanguageModel load_gguf(const std::string& path) {
   check_fit(file, views, all);
   for (const auto& [name, view] : views) {
     Tensor stored = file.load(all.at(name));
-    const bool query = name.find(".q_proj.") != name.npos, key = name.find(".k_proj.") != name.npos;
-    if (reader.interleaved() && (query || key)) stored = halves(stored, query ? config.num_heads : config.num_kv_heads);
+    const int64_t heads = reader.interleaved() ? rotated_heads(config, name) : 0;
+    if (heads > 0) stored = exchanged(stored, heads, config.head_dim / 2);
     view.copy_from(stored);
   }
   return model;
+}
+
+void save_gguf(LanguageModel& model, const std::string& path, std::string_view type_name,
+               const io::GgufMetadata& vocabulary) {
+  const LanguageModelConfig& c = model.config();
+  const Architecture& architecture = architecture_for(c);
+  const io::GgufType &f32 = io::writable_gguf_type("F32"), &type = io::writable_gguf_type(type_name);
+  // As in llama.cpp's own files the output layer, which errors reach undamped, keeps eight bits beside four.
+  const io::GgufType& outer = type.name[1] == '4' ? io::writable_gguf_type("Q8_0") : type;
+  const std::string prefix = std::string(architecture.name) + ".";
+  io::GgufContents contents;
+  contents.metadata = {{"general.architecture", architecture.name},
+                       {"general.file_type", file_type(type)},
+                       {"general.quantization_version", 2},
+                       {prefix + "block_count", c.num_layers},
+                       {prefix + "context_length", c.context},
+                       {prefix + "embedding_length", c.embed_dim},
+                       {prefix + "feed_forward_length", c.ffn_dim},
+                       {prefix + "attention.head_count", c.num_heads},
+                       {prefix + "attention.head_count_kv", c.num_kv_heads},
+                       {prefix + "attention.key_length", c.head_dim},
+                       {prefix + "attention.value_length", c.head_dim},
+                       {prefix + "attention.layer_norm_rms_epsilon", c.norm_eps},
+                       {prefix + "rope.dimension_count", c.head_dim},
+                       {prefix + "rope.freq_base", c.rotary_base},
+                       {prefix + "vocab_size", c.vocab_size}};
+  contents.metadata.insert(contents.metadata.end(), vocabulary.begin(), vocabulary.end());
+  const std::map<std::string, std::string> all = names(c.num_layers);
+  for (const auto& [name, view] : stored_views(nn::named_parameters(model), weight_map(model))) {
+    Tensor tensor = view.to(Dtype::f32).contiguous();
+    const int64_t heads = architecture.interleaved ? rotated_heads(c, name) : 0;
+    if (heads > 0) tensor = exchanged(tensor, heads, 2);
+    const bool in_layer = name.find(".layers.") != name.npos;
+    contents.tensors.push_back({all.at(name), tensor, tensor.rank() == 1 ? &f32 : in_layer ? &type : &outer});
+  }
+  io::write_gguf(path, contents);
 }
 
 }  // namespace multihead::models

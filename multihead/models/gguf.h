@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "multihead/io/gguf.h"
 #include "multihead/models/language_model.h"
 
 namespace multihead::models {
@@ -10,8 +12,14 @@ namespace multihead::models {
 /// Whether a model's path names a GGUF file and not a folder: by its extension, .gguf.
 bool is_gguf(const std::string& path);
 
-/// Decodes the weights to f32. Architectures: llama, qwen2, qwen3. Everything in the file that would change the
-/// model is either followed or refused by name. Throws IoError, FormatError, MemoryError.
+/// Decodes the weights to f32. Architectures: llama, qwen2, qwen3. Everything in the file that would change
+/// the model is either followed or refused by name. Throws IoError, FormatError, MemoryError.
 LanguageModel load_gguf(const std::string& path);
+
+/// Writes matrices as `type` (io::writable_gguf_type(); the embedding and the output layer as Q8_0 if that
+/// has four bits), vectors as F32; `vocabulary` is text::gguf_vocabulary(). Throws ValueError (a model that
+/// the format's llama, qwen2 or qwen3 do not express), IoError.
+void save_gguf(LanguageModel& model, const std::string& path, std::string_view type,
+               const io::GgufMetadata& vocabulary);
 
 }  // namespace multihead::models

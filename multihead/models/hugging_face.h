@@ -39,8 +39,8 @@ void save_seq2seq(Seq2Seq& model, const std::string& folder);
 io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
 
-/// A language model may be a GGUF file (models/gguf.h) instead of a folder. Sizes are checked against the file's
-/// header before allocation. Throws IoError, FormatError.
+/// A language model may be a GGUF file (models/gguf.h) instead of a folder. Sizes are checked against the
+/// file's header before allocation. Throws IoError, FormatError.
 LanguageModel load_language_model(const std::string& folder);
 Seq2Seq load_seq2seq(const std::string& folder);
 

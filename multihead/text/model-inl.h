@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/core/json.h"
 #include "multihead/text/bpe-inl.h"
 #include "multihead/text/normalize-inl.h"
 #include "multihead/text/token_finder-inl.h"
@@ -63,6 +64,8 @@ struct Tokenizer::Model {
 
   void finish();
 };
+
+inline std::string json_string(std::string_view text) { return Json(text).dump(); }
 
 /// The tokenizer in a GGUF file. Throws IoError, FormatError.
 Tokenizer load_gguf_tokenizer(const std::string& path);

@@ -75,8 +75,8 @@ class Tokenizer {
   static Tokenizer train_bpe(std::string_view text, const BpeOptions& options = {});
 
   /// Reads a tokenizer.json, a directory with one (and tokenizer_config.json for the roles of special
-  /// tokens) or a GGUF file. Supports byte-level BPE (GPT-2, RoBERTa, Llama 3, Qwen 2 and 3 with NFC) and this library's
-  /// character tokenizers; refuses everything else by name. Throws: IoError, FormatError.
+  /// tokens) or a GGUF file. Supports byte-level BPE (GPT-2, RoBERTa, Llama 3, Qwen 2 and 3 with NFC) and
+  /// this library's character tokenizers; refuses everything else by name. Throws: IoError, FormatError.
   static Tokenizer load(const std::filesystem::path& path);
   /// The same from memory; `name` is for messages.
   static Tokenizer from_json(std::string_view json, const std::string& name = "tokenizer.json");

@@ -5,61 +5,71 @@
 #include "multihead/core/json.h"
 #include "multihead/core/utf8.h"
 #include "multihead/io/gguf.h"
+#include "multihead/text/gguf.h"
 #include "multihead/text/model-inl.h"
 
 namespace multihead::text {
 namespace {
 
-// How a vocabulary cuts text, by its name in "tokenizer.ggml.pre": the steps before the byte-level one, and whether
-// that one splits as GPT-2 does.
+// How a vocabulary cuts text, by its name in "tokenizer.ggml.pre": the steps before the byte-level one, and
+// whether that one splits as GPT-2 does.
 struct PreTokenizer {
   const char* name;
   const char* steps;
   bool gpt2;
 };
 
-#define MULTIHEAD_SPLIT(regex) R"({"type":"Split","pattern":{"Regex":")" regex R"("},"behavior":"Isolated","invert":false},)"
+#define MULTIHEAD_SPLIT(regex) \
+  R"({"type":"Split","pattern":{"Regex":")" regex R"("},"behavior":"Isolated","invert":false},)"
 constexpr PreTokenizer kPreTokenizers[] = {
     {"default", "", true},
     {"gpt-2", "", true},
     {"smollm", R"({"type":"Digits","individual_digits":true},)", true},
     {"llama-bpe",
-     MULTIHEAD_SPLIT(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+)"
-                     R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+)"),
+     MULTIHEAD_SPLIT(
+         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+)"
+         R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+)"),
      false},
     {"qwen2",
-     MULTIHEAD_SPLIT(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+)"
-                     R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+)"),
+     MULTIHEAD_SPLIT(
+         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+)"
+         R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+)"),
      false},
 };
 #undef MULTIHEAD_SPLIT
 
-enum class TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
+std::string pre_tokenizer_json(const PreTokenizer& pre, bool prefix) {
+  return concat(R"({"type":"Sequence","pretokenizers":[)", pre.steps,
+                R"({"type":"ByteLevel","add_prefix_space":)", prefix, R"(,"trim_offsets":true,"use_regex":)",
+                pre.gpt2, "}]}");
+}
 
-std::string json_of(const std::string& text) { return Json(text).dump(); }
+enum class TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
 
 class GgufTokenizer {
  public:
-  explicit GgufTokenizer(const io::GgufFile& file) : file_(file), tokens_(file.strings("tokenizer.ggml.tokens")) {
+  explicit GgufTokenizer(const io::GgufFile& file)
+      : file_(file), tokens_(file.strings("tokenizer.ggml.tokens")) {
     const std::string model = file.string("tokenizer.ggml.model");
     if (model != "gpt2") {
-      fail("tokenizer.ggml.model must be \"gpt2\" (byte-level BPE), got ", quote(model), ", which is not supported");
+      fail("tokenizer.ggml.model must be \"gpt2\" (byte-level BPE), got ", quote(model),
+           ", which is not supported");
     }
   }
 
   // tokenizer.json
   std::string json() const {
     std::string text = R"({"version":"1.0","added_tokens":[)" + added_tokens() + R"(],"normalizer":null,)";
-    text += R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[)" + pre_tokenizer() + "]},";
+    text += R"("pre_tokenizer":)" + pre_tokenizer() + ",";
     if (begins_with_bos()) text += R"("post_processor":)" + bos_template() + ",";
     text += R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)";
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      text += (id > 0 ? "," : "") + json_of(tokens_[id]) + ":" + std::to_string(id);
+      text += (id > 0 ? "," : "") + json_string(tokens_[id]) + ":" + std::to_string(id);
     }
     text += R"(},"merges":[)";
     const char* comma = "";
     for (const std::string& merge : file_.strings("tokenizer.ggml.merges")) {
-      text += comma + json_of(merge);
+      text += comma + json_string(merge);
       comma = ",";
     }
     return text + "]}}";
@@ -93,7 +103,8 @@ class GgufTokenizer {
     const std::string key = "tokenizer.ggml.token_type";
     if (!file_.has(key)) return {};
     const std::vector<int64_t> types = file_.integers(key);
-    if (types.size() != tokens_.size()) fail(key, " has ", types.size(), " entries for ", tokens_.size(), " tokens");
+    if (types.size() != tokens_.size())
+      fail(key, " has ", types.size(), " entries for ", tokens_.size(), " tokens");
     std::string list;
     for (size_t id = 0; id < types.size(); ++id) {
       const auto type = static_cast<TokenType>(types[id]);
@@ -101,7 +112,8 @@ class GgufTokenizer {
       if (type != TokenType::control && type != TokenType::user_defined && type != TokenType::unknown) {
         fail(key, " ", types[id], " of token ", quote(tokens_[id]), " is not supported");
       }
-      list += (list.empty() ? R"({"id":)" : R"(,{"id":)") + std::to_string(id) + R"(,"content":)" + json_of(tokens_[id]) +
+      list += (list.empty() ? R"({"id":)" : R"(,{"id":)") + std::to_string(id) + R"(,"content":)" +
+              json_string(tokens_[id]) +
               R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":)" +
               (type == TokenType::user_defined ? "false}" : "true}");
     }
@@ -116,8 +128,7 @@ class GgufTokenizer {
       if (pre.name != name) continue;
       const std::string space = "tokenizer.ggml.add_space_prefix";
       const bool prefix = pre.gpt2 && *pre.steps == '\0' && file_.has(space) && file_.boolean(space);
-      return concat(pre.steps, R"({"type":"ByteLevel","add_prefix_space":)", prefix, R"(,"trim_offsets":true,"use_regex":)",
-                    pre.gpt2, "}");
+      return pre_tokenizer_json(pre, prefix);
     }
     fail(key, " ", quote(name), " is not supported; supported are ", known);
   }
@@ -128,7 +139,7 @@ class GgufTokenizer {
   }
 
   std::string bos_template() const {
-    const std::string key = "tokenizer.ggml.bos_token_id", bos = json_of(token(key));
+    const std::string key = "tokenizer.ggml.bos_token_id", bos = json_string(token(key));
     return concat(R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":)", bos,
                   R"(,"type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{)", bos,
                   R"(:{"id":)", bos, R"(,"ids":[)", file_.integer(key), R"(],"tokens":[)", bos, "]}}}");
@@ -138,7 +149,58 @@ class GgufTokenizer {
   std::vector<std::string> tokens_;
 };
 
+// The name of what cuts the text: the one that gives this tokenizer if it stands in place of its own.
+std::string pre_name(const Tokenizer& tokenizer, Json json) {
+  for (const PreTokenizer& pre : kPreTokenizers) {
+    json["pre_tokenizer"] = Json::parse(pre_tokenizer_json(pre, false));
+    if (Tokenizer::from_json(json.dump()).fingerprint() == tokenizer.fingerprint()) return pre.name;
+  }
+  throw ValueError("GGUF: there is no name for how this tokenizer splits text");
+}
+
 }  // namespace
+
+io::GgufMetadata gguf_vocabulary(const Tokenizer& tokenizer, int64_t size) {
+  MH_CHECK(tokenizer.kind() == Tokenizer::Kind::bpe, ValueError, "GGUF: only byte-level BPE can be written");
+  MH_CHECK(tokenizer.vocab_size() <= size, ValueError, "GGUF: the tokenizer has ", tokenizer.vocab_size(),
+           " tokens, the model ", size);
+  const Json json = Json::parse(tokenizer.to_json());
+  const auto id_type = [&](int32_t id) {
+    return tokenizer.is_special(id) ? TokenType::control : TokenType::normal;
+  };
+  std::vector<std::string> tokens, merges;
+  std::vector<int64_t> types;
+  for (int32_t id = 0; id < size; ++id) {
+    const bool padded = id >= tokenizer.vocab_size();
+    tokens.push_back(padded ? concat("[PAD", id, "]") : tokenizer.token(id));
+    types.push_back(static_cast<int64_t>(padded ? TokenType::unused : id_type(id)));
+  }
+  for (const Json& token : json.at("added_tokens").items()) {
+    if (!token.at("special").as_bool())
+      types[static_cast<size_t>(token.at("id").as_int())] = static_cast<int64_t>(TokenType::user_defined);
+  }
+  for (const Json& merge : json.at("model").at("merges").items()) {
+    merges.push_back(merge.is_string()
+                         ? merge.as_string()
+                         : concat(merge.at(size_t{0}).as_string(), " ", merge.at(size_t{1}).as_string()));
+  }
+  const std::vector<int32_t> frame = tokenizer.encode("");
+  const bool bos = frame.size() == 1 && tokenizer.bos_id() == frame[0];
+  MH_CHECK(frame.empty() || bos, ValueError,
+           "GGUF: a template other than the first token in front cannot be written");
+  io::GgufMetadata metadata = {{"tokenizer.ggml.model", "gpt2"},
+                               {"tokenizer.ggml.pre", pre_name(tokenizer, json)},
+                               {"tokenizer.ggml.tokens", std::move(tokens)},
+                               {"tokenizer.ggml.token_type", std::move(types)},
+                               {"tokenizer.ggml.merges", std::move(merges)},
+                               {"tokenizer.ggml.add_bos_token", bos}};
+  for (const auto& [role, id] :
+       {std::pair("bos", tokenizer.bos_id()), std::pair("eos", tokenizer.eos_id()),
+        std::pair("padding", tokenizer.pad_id()), std::pair("unknown", tokenizer.unk_id())}) {
+    if (id) metadata.emplace_back(concat("tokenizer.ggml.", role, "_token_id"), int64_t{*id});
+  }
+  return metadata;
+}
 
 Tokenizer load_gguf_tokenizer(const std::string& path) {
   const io::GgufFile file(path);

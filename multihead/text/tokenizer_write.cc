@@ -10,8 +10,6 @@ namespace {
 
 using Model = Tokenizer::Model;
 
-std::string json_string(std::string_view text) { return Json(text).dump(); }
-
 // One token or merge to a line, so the text is put together here and only strings are left to Json.
 std::string vocab_json(const Model& model) {
   std::string out = "{";

@@ -1043,7 +1043,7 @@ class TransformerLayer:
 
     def __call__(self, x: object, *, memory: object | None = None, memory_mask: object | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: object | None = None, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
-        The options of attention are the self-attention's. With a state, x attends to it and, causally, to itself,
+        The options of attention are the self-attention's. With a state, x attends to the state and, causally, to itself,
         and is appended to it: counts[b] tokens of row b, all by default.
         """
 
@@ -1626,6 +1626,11 @@ class LanguageModel:
     def save(self, folder: str | bytes | os.PathLike) -> None:
         """
         Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it.
+        """
+
+    def save_gguf(self, path: str | bytes | os.PathLike, tokenizer: Tokenizer, *, type: str = 'f16') -> None:
+        """
+        Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.
         """
 
     @staticmethod

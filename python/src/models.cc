@@ -5,8 +5,10 @@
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_search.h"
 #include "multihead/generate/generate.h"
+#include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
+#include "multihead/text/gguf.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
@@ -192,6 +194,16 @@ void bind_language_model(nb::module_& m) {
       "folder"_a,
       "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express "
       "it.");
+  c.def(
+      "save_gguf",
+      [](LanguageModel& model, const Path& path, const text::Tokenizer& tokenizer, const std::string& type) {
+        unlocked([&] {
+          models::save_gguf(model, path, type, text::gguf_vocabulary(tokenizer, model.config().vocab_size));
+          return 0;
+        });
+      },
+      "path"_a, "tokenizer"_a, nb::kw_only(), "type"_a = "f16",
+      "Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.");
   c.def_static(
       "load",
       [](const Path& folder) { return unlocked([&] { return models::load_language_model(folder); }); },

@@ -101,8 +101,8 @@ void bind_files(nb::module_& m) {
       "path"_a, "The tensors of a .safetensors file, an index or a folder, by name.");
   m.def(
       "load_gguf",
-      [](const Path& path) { return to_dict(unlocked([&] { return io::GgufFile(path).load_all(); })); }, "path"_a,
-      "The tensors of a GGUF file by name, decoded to f32.");
+      [](const Path& path) { return to_dict(unlocked([&] { return io::GgufFile(path).load_all(); })); },
+      "path"_a, "The tensors of a GGUF file by name, decoded to f32.");
   m.def(
       "save_safetensors",
       [](const Path& path, nb::handle tensors, const io::Metadata& metadata) {

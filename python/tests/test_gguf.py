@@ -93,7 +93,7 @@ def test_logits_are_those_of_transformers(tmp_path, name, tied):
                                                                torch_dtype=torch.float32)
     with torch.no_grad():
         expected = theirs(torch.from_numpy(ids)).logits.numpy()
-    ours = mh.LanguageModel.load(tmp_path / "model.gguf")
+    ours = mh.models.LanguageModel.load(tmp_path / "model.gguf")
     np.testing.assert_allclose(ours(ids).numpy(), expected, rtol=0, atol=1e-5)
 
 
@@ -116,7 +116,7 @@ def test_what_would_change_the_model_is_refused(tmp_path, change, message):
     finally:
         gguf.GGUFWriter.write_header_to_file = plain
     with pytest.raises(ValueError, match=message):
-        mh.LanguageModel.load(path)
+        mh.models.LanguageModel.load(path)
 
 
 def smollm2():
@@ -129,6 +129,35 @@ def smollm2():
 def test_a_published_model_answers():
     """SmolLM2-135M-Instruct in four bits: the first token of an answer it knows."""
     path = smollm2()
-    tokenizer, model = mh.Tokenizer.load(path), mh.LanguageModel.load(path)
+    tokenizer, model = mh.text.Tokenizer.load(path), mh.models.LanguageModel.load(path)
     ids = tokenizer.encode("The capital of France is")
     assert tokenizer.decode(model.generate([ids], max_new_tokens=2, temperature=0)[0]).strip().startswith("Paris")
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "q8_0", "q4_1", "q4_0"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_a_written_file_is_read_by_others(tmp_path, name, family):
+    """The quantised bytes are those of the package `gguf`, and the model comes back as the file says."""
+    config = dict(vocab_size=300, context=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, embed_dim=32, ffn_dim=64,
+                  positions="rotary", norm="rms", norm_eps=1e-6, activation="silu", gated=True, attention_bias=False, qk_norm=False,
+                  out_bias=False, ffn_bias=False, tie_embeddings=True)
+    config |= {"qwen2": {"attention_bias": True}, "qwen3": {"qk_norm": True}}.get(family, {})
+    model = mh.models.LanguageModel(mh.models.LanguageModelConfig(**config), rng=mh.Rng(3))
+    tokenizer = mh.text.Tokenizer.train_bpe("it was the best of times, it was the worst of times " * 20, vocab_size=300)
+    path = tmp_path / "model.gguf"
+    model.save_gguf(path, tokenizer, type=name)
+    reader = gguf.GGUFReader(path)
+    assert reader.get_field("general.architecture").contents() == family
+    theirs = {t.name: t for t in reader.tensors}
+    matrix = "blk.1.ffn_down.weight"
+    weight = model.state_dict()["layers.1.linear2.weight"].numpy()
+    kind = gguf.GGMLQuantizationType[name.upper()]
+    assert theirs[matrix].tensor_type == kind
+    np.testing.assert_array_equal(theirs[matrix].data.view(np.uint8),
+                                  gguf.quants.quantize(weight, kind).view(np.uint8).reshape(theirs[matrix].data.view(np.uint8).shape))
+    again = mh.models.LanguageModel.load(path)
+    ids = np.random.default_rng(5).integers(0, 300, (2, 12))
+    atol = {"f32": 0, "f16": 5e-4, "bf16": 2e-3}.get(name, 0.05)
+    np.testing.assert_allclose(again(ids).numpy(), model(ids).numpy(), rtol=0, atol=atol)
+    text = "the worst of days"
+    assert mh.text.Tokenizer.load(path).encode(text) == tokenizer.encode(text)
