@@ -202,7 +202,7 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
 void GgufFile::place_tensors(uint64_t data_begin, uint64_t alignment) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (auto& [name, tensor] : tensors_) {
-    const auto fail = [&](const std::string& problem) {
+    const auto fail = [&, &name = name](const std::string& problem) {
       throw FormatError(concat(path(), ": tensor ", quote(name), " ", problem));
     };
     if (tensor.offset % alignment != 0) fail(concat("is not aligned to ", alignment, " bytes"));
