@@ -109,6 +109,29 @@ TEST(LanguageModelTest, AReorderedStateContinuesTheOtherRow) {
   EXPECT_EQ(state.lengths, (std::vector<int64_t>{2, 2, 2}));
 }
 
+TEST(LanguageModelTest, ARowOfAnotherStateIsPutWhereOneIsWanted) {
+  Rng rng(8);
+  const LanguageModel model(llama_like(), rng);
+  nn::DecodeState from = model.make_state(2), to = model.make_state({.batch = 3, .capacity = 9});
+  model(tokens(2, 5), {.state = &from});
+  model(tokens(3, 7, 4), {.state = &to});
+  const nn::DecodeState before = to.fork();
+  const Tensor next = Tensor::full({3, 1}, 3, Dtype::i64);
+  to.put(2, from, 1, 4);
+  from.truncate(4);
+  EXPECT_EQ(to.lengths, (std::vector<int64_t>{7, 7, 4}));
+  nn::DecodeState untouched = before.fork();
+  const Tensor y = model(next, {.state = &to}), z = model(next, {.state = &untouched});
+  const Tensor x = model(Tensor::full({2, 1}, 3, Dtype::i64), {.state = &from});
+  EXPECT_EQ(row(y, 0, 0, 1), row(z, 0, 0, 1));
+  EXPECT_EQ(row(y, 2, 0, 1), row(x, 1, 0, 1));
+  EXPECT_EQ(before.lengths, (std::vector<int64_t>{7, 7, 7}));
+  EXPECT_THROW(to.put(0, from, 0, 6), ValueError);
+  EXPECT_THROW(to.put(3, from, 0, 1), ValueError);
+  nn::DecodeState small_one = model.make_state(1, 2);
+  EXPECT_THROW(small_one.put(0, from, 0, 3), ValueError);
+}
+
 TEST(LanguageModelTest, UntrainedLossIsThatOfGuessing) {
   LanguageModelConfig config = small(Positions::learned);
   config.init_std = 0.02;

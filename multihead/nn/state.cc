@@ -174,6 +174,29 @@ void DecodeState::truncate(int64_t length) {
   for (int64_t& row : lengths) row = std::min(row, length);
 }
 
+void DecodeState::put(int64_t to, const DecodeState& from, int64_t row, int64_t tokens) {
+  const Busy busy(in_use, "put"), theirs(from.in_use, "put");
+  MH_CHECK(to >= 0 && to < batch() && row >= 0 && row < from.batch(), ValueError, "put: row ", row,
+           " of a batch of ", from.batch(), " cannot become row ", to, " of ", batch());
+  MH_CHECK(layers.size() == from.layers.size() && cross.empty() && window == from.window, ValueError,
+           "put: the states are not of the same decoder-only model");
+  const auto source = static_cast<size_t>(row), target = static_cast<size_t>(to);
+  MH_CHECK(tokens >= 0 && tokens <= from.lengths[source], ValueError, "put: row ", row, " holds ",
+           from.lengths[source], " tokens, not ", tokens);
+  const int64_t start = from.starts[source], count = tokens - start;
+  MH_CHECK(start == 0 || tokens == from.lengths[source], ValueError, "put: a ring's row moves as a whole");
+  MH_CHECK(count <= capacity, ValueError, "put: ", count, " tokens do not fit a capacity of ", capacity);
+  parallel_for(std::ssize(layers), [&](int64_t i, int) {
+    KvCache& cache = layers[static_cast<size_t>(i)];
+    const KvCache& other = from.layers[static_cast<size_t>(i)];
+    make_own(cache.key);
+    make_own(cache.value);
+    tokens_of(cache.key, to, 0, count).copy_from(tokens_of(other.key, row, 0, count));
+    tokens_of(cache.value, to, 0, count).copy_from(tokens_of(other.value, row, 0, count));
+  });
+  lengths[target] = tokens, starts[target] = start;
+}
+
 void DecodeState::clear(int64_t row) {
   const Busy busy(in_use, "clear");
   MH_CHECK(row >= 0 && row < batch(), ValueError, "clear: row ", row, " of a batch of ", batch());

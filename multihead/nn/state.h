@@ -60,6 +60,10 @@ struct DecodeState {
   /// Drops the tokens of every row beyond `length`. Throws ValueError, before anything has changed, if a ring
   /// has dropped keys that the next token would see.
   void truncate(int64_t length);
+  /// The first `tokens` tokens of row `row` of another state of the same model become this state's row `to`;
+  /// what that held is lost. Throws ValueError, before anything has changed, if there are fewer, if they do
+  /// not fit, or for a part of a ring.
+  void put(int64_t to, const DecodeState& from, int64_t row, int64_t tokens);
   /// Empties the row. Throws ValueError unless the batch has it.
   void clear(int64_t row);
   /// A copy; shared memory is copied on write.

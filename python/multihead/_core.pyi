@@ -1339,6 +1339,11 @@ class DecodeState:
     def truncate(self, length: int) -> None:
         """Drops the tokens of every row beyond `length`."""
 
+    def put(self, to: int, other: DecodeState, row: int, tokens: int) -> None:
+        """
+        The first `tokens` tokens of a row of another state of the same model become row `to`.
+        """
+
     def clear(self, row: int) -> None:
         """Empties the row."""
 
@@ -1689,6 +1694,44 @@ class LanguageModel:
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
     def __repr__(self) -> str: ...
+
+class Generator:
+    """
+    Sequences decoded together, each with the tokens that generate() gives it alone: submit() at any time,
+    step() until it returns False. `remembered` prompts keep their keys and values for prompts that begin alike.
+    """
+
+    def __init__(self, model: LanguageModel, *, rows: int = 8, capacity: int = 0, cache_dtype: object | None = None, remembered: int = 0) -> None: ...
+
+    def submit(self, prompt: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', on_token: object | None = None) -> int:
+        """
+        Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to end it.
+        """
+
+    def step(self) -> bool:
+        """
+        One token for every running sequence, those that wait let in; False if none is left.
+        """
+
+    def cancel(self, sequence: int) -> None: ...
+
+    def finished(self, sequence: int) -> bool: ...
+
+    def tokens(self, sequence: int) -> list[int]:
+        """The new tokens so far."""
+
+    def take(self, sequence: int) -> list[int]:
+        """The new tokens of a sequence that has ended, which is forgotten."""
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def bytes(self) -> int:
+        """Of keys and values."""
 
 class Seq2SeqConfig:
     """

@@ -2,6 +2,7 @@
 
 from ._core import (
     DecodeState,
+    Generator,
     LanguageModel,
     LanguageModelConfig,
     Seq2Seq,
@@ -14,6 +15,7 @@ from ._core import (
 
 __all__ = [
     "DecodeState",
+    "Generator",
     "LanguageModel",
     "LanguageModelConfig",
     "Seq2Seq",

@@ -16,6 +16,7 @@ void bind_torch(nanobind::module_& m);            // torch.cc
 void bind_nn(nanobind::module_& m);               // nn.cc
 void bind_stacks(nanobind::module_& m);           // stacks.cc
 void bind_models(nanobind::module_& m);           // models.cc
+void bind_generator(nanobind::module_& m);        // generation.cc
 void bind_seq2seq(nanobind::module_& m);          // seq2seq.cc: translation
 void bind_text(nanobind::module_& m);             // text.cc
 void bind_corpus(nanobind::module_& m);           // corpus.cc: text files, BLEU, chrF

@@ -85,6 +85,8 @@ void bind_decoding(nb::module_& m) {
       .def("repeat", &State::repeat, "times"_a, nb::call_guard<Unlocked>(),
            "Repeats every row `times` times.")
       .def("truncate", &State::truncate, "length"_a, "Drops the tokens of every row beyond `length`.")
+      .def("put", &State::put, "to"_a, "other"_a, "row"_a, "tokens"_a,
+           "The first `tokens` tokens of a row of another state of the same model become row `to`.")
       .def("clear", &State::clear, "row"_a, "Empties the row.")
       .def("fork", &State::fork, "A copy; shared memory is copied on write.")
       .def("__copy__", &State::fork)

@@ -4,13 +4,13 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_search.h"
-#include "multihead/generate/generate.h"
 #include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
 #include "multihead/text/gguf.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
+#include "python/src/generation.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 #include "python/src/path.h"
@@ -30,63 +30,6 @@ void bind_config(nb::module_& m) {
   bind_config_fields(c, "LanguageModelConfig");
   c.def_rw("rotary_scaling", &C::rotary_scaling);
   m.def("language_model_preset", &models::language_model_preset, "name"_a, "'tiny', 'small' or 'tutorial'.");
-}
-
-// Ctrl-C during generation: Python's handler only sets a flag, which somebody has to look at.
-void check_signals() {
-  const Locked locked;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
-
-std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
-  std::vector<std::vector<int32_t>> rows;
-  const auto convert = [](nb::handle row) {
-    std::vector<int32_t> tokens;
-    for (const int64_t t : to_integers(row, {"generate", "prompts"})) {
-      MH_CHECK(t >= INT32_MIN && t <= INT32_MAX, ValueError, "generate: token ", t,
-               " is outside the vocabulary");
-      tokens.push_back(static_cast<int32_t>(t));
-    }
-    return tokens;
-  };
-  const bool is_list = PyList_Check(prompts.ptr()) || PyTuple_Check(prompts.ptr());
-  if (is_list && nb::len(prompts) > 0) {
-    nb::object first = nb::object(prompts[0]);
-    single = PyLong_Check(first.ptr()) || nb::hasattr(first, "__index__");
-  } else {
-    single = !is_list && nb::cast<int>(nb::object(prompts.attr("ndim"))) == 1;
-  }
-  if (single) {
-    rows.push_back(convert(prompts));
-  } else {
-    for (nb::handle row : prompts) rows.push_back(convert(row));
-  }
-  return rows;
-}
-
-nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t max_new_tokens,
-                         double temperature, int64_t top_k, double top_p, double min_p,
-                         double repetition_penalty, uint64_t seed, std::vector<int32_t> stop_tokens,
-                         const std::string& overflow, nb::handle cache_dtype, nb::object on_token) {
-  bool single = false;
-  const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
-  GenerateOptions options;
-  options.max_new_tokens = max_new_tokens;
-  options.sampling = {temperature, top_k, top_p, min_p, repetition_penalty};
-  options.seed = seed;
-  options.stop_tokens = std::move(stop_tokens);
-  options.overflow = to_enum<Overflow>(overflow, "generate: overflow",
-                                       {{"slide", Overflow::slide}, {"error", Overflow::error}});
-  if (!cache_dtype.is_none()) options.cache_dtype = to_dtype(cache_dtype);
-  options.on_token = [&](int64_t row, int32_t token) {
-    check_signals();
-    if (on_token.is_none()) return true;
-    const Locked locked;
-    const nb::object answer = or_sleep([&] { return on_token(row, token); });
-    return answer.is_none() || is_true(answer);
-  };
-  auto result = unlocked([&] { return generate(model, rows, options); });
-  return single ? nb::cast(result.at(0)) : nb::cast(result);
 }
 
 void bind_language_model(nb::module_& m) {
@@ -176,13 +119,7 @@ void bind_language_model(nb::module_& m) {
         return weights;
       },
       "tokens"_a, "The attention weights [B, H, T, T] of every layer.");
-  c.def("generate", &generate_call, "prompts"_a, nb::kw_only(), "max_new_tokens"_a = 100,
-        "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0,
-        "seed"_a = 0, "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide",
-        "cache_dtype"_a = nb::none(), "on_token"_a = nb::none(),
-        "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
-        "comes and\n"
-        "may return False to end its row.");
+  bind_generate(c);
   c.def(
       "save",
       [](LanguageModel& model, const Path& folder) {

@@ -17,7 +17,7 @@ KEYWORDS = {
     "MultiHeadAttentionOptions", "StackOptions", "StackCall", "FeedForwardOptions", "NormOptions", "LayerCall",
     "TransformerLayerOptions", "TransformerOptions", "DecodeStateOptions", "LanguageModelCall", "LanguageModelState",
     "AdamOptions", "AdamWOptions", "SgdOptions", "PruneOptions", "ReadOptions", "SplitOptions", "SpecialTokens",
-    "CharacterOptions", "BpeOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions",
+    "CharacterOptions", "BpeOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
     "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
     "Seq2SeqRun", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
     "CheckpointContents", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",

@@ -1,0 +1,102 @@
+// Many sequences decoded together, each as if it were alone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "multihead/generate/generate.h"
+#include "multihead/models/language_model.h"
+
+namespace multihead {
+
+struct GeneratorOptions {
+  int64_t rows = 8;                       ///< sequences decoded at the same time; more wait
+  int64_t capacity = 0;                   ///< tokens that a sequence may hold; 0: the model's context
+  std::optional<Dtype> cache_dtype = {};  ///< of cached keys and values: the model's, or bf16
+  /// Prompts whose keys and values are kept: a prompt that begins like one of them is read from there on.
+  int64_t remembered = 0;
+};
+
+/// Sequences join and leave between steps: submit(), then step() until it returns false.
+///
+/// Bits: the tokens of a sequence are those of generate() with its prompt alone, whatever else is submitted,
+/// cancelled or remembered. A prompt is read in one piece in the step in which its sequence joins.
+/// Memory: keys and values of the running sequences (the rows grow and shrink by halves) and of the
+/// remembered prompts. Threads: calls wait for each other; on_token may submit, cancel and take.
+class Generator {
+ public:
+  /// The model's weights are shared. Throws ValueError (rows, capacity, remembered).
+  explicit Generator(const models::LanguageModel& model, const GeneratorOptions& options = {});
+
+  /// Queues a prompt; returns the sequence's number, counted from 0, which options.on_token is given as its
+  /// row. `stream` picks random numbers of options.seed: row r of generate() draws those of stream r.
+  /// Throws ValueError as generate() does, and for a cache_dtype, which is the generator's.
+  int64_t submit(std::vector<int32_t> prompt, const GenerateOptions& options = {}, uint64_t stream = 0);
+  /// Lets waiting sequences join and adds one token to every running one. False if none is left; what
+  /// on_token throws is passed on after all tokens of the step are kept.
+  bool step();
+  /// Ends a sequence; its tokens stay. Nothing happens if it has ended. Throws ValueError (no such sequence).
+  void cancel(int64_t sequence);
+
+  bool finished(int64_t sequence) const;
+  /// The new tokens so far.
+  std::vector<int32_t> tokens(int64_t sequence) const;
+  /// The new tokens of a sequence that has ended; the generator forgets it. Throws ValueError.
+  std::vector<int32_t> take(int64_t sequence);
+
+  int64_t running() const;
+  int64_t waiting() const;
+  /// Of keys and values, the remembered ones included.
+  size_t bytes() const;
+
+ private:
+  struct Sequence {
+    GenerateOptions options;
+    uint64_t stream = 0;
+    std::vector<int32_t> text;     // prompt and new tokens
+    std::vector<int32_t> pending;  // not yet read by the model
+    std::vector<int32_t> fresh;
+    bool done = false;
+  };
+  struct Prompt {
+    std::vector<int32_t> tokens;
+    nn::DecodeState state;
+  };
+  using Rows = std::vector<int64_t>;  // the sequence in each row of a state, or -1
+
+  const Sequence& at(int64_t sequence) const;
+  Sequence& at(int64_t sequence) { return const_cast<Sequence&>(std::as_const(*this).at(sequence)); }
+  std::vector<int64_t> compute();
+  void report(int64_t number);
+  nn::DecodeState make_state(int64_t rows) const;
+  void drop_ended();
+  void shrink();
+  Rows newcomers();
+  void recall(nn::DecodeState& state, int64_t row, Sequence& sequence);
+  void remember(const nn::DecodeState& state, int64_t row, const std::vector<int32_t>& tokens);
+  void read(const Rows& rows, nn::DecodeState& state, Tensor& ends);
+  void advance(const Rows& rows, nn::DecodeState& state);
+  void join(const Rows& rows, nn::DecodeState& state);
+  void resize(int64_t rows);
+
+  using Lock = std::lock_guard<std::recursive_mutex>;
+
+  mutable std::recursive_mutex mutex_;  // on_token calls back
+  bool stepping_ = false;
+  models::LanguageModel model_;
+  GeneratorOptions options_;
+  int64_t limit_ = 0;  // tokens that a row holds before it slides
+  std::map<int64_t, Sequence> sequences_;
+  std::deque<int64_t> queue_;
+  int64_t next_ = 0;
+  Rows rows_;
+  nn::DecodeState state_;
+  std::deque<Prompt> prompts_;  // the latest in front
+};
+
+}  // namespace multihead

@@ -1,0 +1,157 @@
+#include "multihead/generate/generator.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <stdexcept>
+
+#include "multihead/core/error.h"
+#include "multihead/testing/matchers.h"
+
+namespace multihead {
+namespace {
+
+models::LanguageModel model(models::Positions positions, int64_t window = 0) {
+  models::LanguageModelConfig c;
+  c.vocab_size = 19, c.context = 24, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16, c.window = window;
+  c.positions = positions;
+  c.init_std = 0.3;
+  Rng rng(3);
+  return models::LanguageModel(c, rng);
+}
+
+struct Request {
+  std::vector<int32_t> prompt;
+  GenerateOptions options;
+};
+
+std::vector<Request> requests(int count, bool same_beginning) {
+  std::mt19937 random(5);
+  const auto number = [&](int end) { return static_cast<int32_t>(random() % static_cast<unsigned>(end)); };
+  std::vector<Request> list;
+  for (int i = 0; i < count; ++i) {
+    Request r;
+    if (same_beginning) r.prompt = {3, 1, 4, 1, 5, 9};
+    for (int32_t n = 1 + number(7); n > 0; --n) r.prompt.push_back(number(19));
+    r.options.max_new_tokens = number(30);
+    r.options.seed = static_cast<uint64_t>(i);
+    r.options.sampling.temperature = number(2);
+    r.options.sampling.top_k = number(4);
+    r.options.stop_tokens = {number(19)};
+    list.push_back(std::move(r));
+  }
+  return list;
+}
+
+// Sequences are submitted while others run.
+void expect_as_alone(const models::LanguageModel& m, const GeneratorOptions& options,
+                     const std::vector<Request>& all) {
+  Generator generator(m, options);
+  size_t submitted = 0;
+  for (bool more = true; more || submitted < all.size();) {
+    for (size_t i = 0; i < 3 && submitted < all.size(); ++i, ++submitted) {
+      EXPECT_EQ(generator.submit(all[submitted].prompt, all[submitted].options),
+                static_cast<int64_t>(submitted));
+    }
+    more = generator.step();
+    EXPECT_LE(generator.running(), options.rows);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(generator.take(static_cast<int64_t>(i)), generate(m, {all[i].prompt}, all[i].options)[0])
+        << "sequence " << i;
+  }
+}
+
+TEST(GeneratorTest, SequencesThatJoinAndLeaveAreAsAlone) {
+  const std::vector<Request> all = requests(24, false);
+  for (const auto positions : {models::Positions::learned, models::Positions::rotary}) {
+    for (const int64_t rows : {1, 2, 5}) expect_as_alone(model(positions), {.rows = rows}, all);
+  }
+}
+
+TEST(GeneratorTest, ARingIsAsAlone) {
+  expect_as_alone(model(models::Positions::rotary, 6), {.rows = 4}, requests(12, false));
+}
+
+TEST(GeneratorTest, RememberedPromptsChangeNothing) {
+  const auto m = model(models::Positions::rotary);
+  for (const bool same : {true, false}) {
+    expect_as_alone(m, {.rows = 3, .remembered = 2}, requests(16, same));
+  }
+  Generator generator(m, {.remembered = 2});
+  for (const int32_t last : {7, 8, 9}) {
+    generator.submit({1, 2, 3, 4, last}, {.max_new_tokens = 1});
+    generator.submit({1, 2, 3}, {.max_new_tokens = 1});
+    while (generator.step()) {
+    }
+  }
+  EXPECT_LE(generator.bytes(), nn::decode_state_bytes(m.state_options({.batch = 2, .capacity = 5})) +
+                                   nn::decode_state_bytes(m.state_options({.batch = 2, .capacity = 24})));
+}
+
+TEST(GeneratorTest, CancelledSequencesKeepTheirTokensAndLeaveTheOthersAlone) {
+  const auto m = model(models::Positions::rotary);
+  const GenerateOptions options = {.max_new_tokens = 12, .seed = 4};
+  Generator generator(m, {.rows = 2});
+  for (const int32_t first : {1, 2, 3}) generator.submit({first}, options);
+  generator.step(), generator.step();
+  EXPECT_MESSAGE(generator.take(0), ValueError,
+                 "Generator: sequence 0 has not ended; cancel it to take what there is");
+  generator.cancel(0), generator.cancel(2);
+  while (generator.step()) {
+  }
+  EXPECT_EQ(generator.take(0).size(), 2u);
+  EXPECT_EQ(generator.take(1), generate(m, {{2}}, options)[0]);
+  EXPECT_TRUE(generator.take(2).empty());
+  EXPECT_MESSAGE(generator.tokens(2), ValueError, "Generator: there is no sequence 2");
+}
+
+TEST(GeneratorTest, WhatACallbackThrowsLosesNoToken) {
+  const auto m = model(models::Positions::rotary);
+  GenerateOptions options = {.max_new_tokens = 6};
+  const auto expected = generate(m, {{1}}, options)[0];
+  int calls = 0;
+  options.on_token = [&](int64_t, int32_t) -> bool {
+    if (++calls == 3) throw std::runtime_error("enough");
+    return true;
+  };
+  Generator generator(m);
+  generator.submit({1}, options);
+  EXPECT_THROW(while (generator.step()){}, std::runtime_error);
+  while (generator.step()) {
+  }
+  EXPECT_EQ(generator.take(0), expected);
+}
+
+TEST(GeneratorTest, ACallbackSubmitsCancelsAndTakes) {
+  const auto m = model(models::Positions::rotary);
+  Generator generator(m, {.rows = 2});
+  std::vector<int32_t> taken;
+  GenerateOptions options = {.max_new_tokens = 8};
+  options.on_token = [&](int64_t sequence, int32_t) {
+    if (generator.tokens(sequence).size() < 3) return true;
+    generator.submit({2}, {.max_new_tokens = 4});
+    generator.cancel(sequence);
+    taken = generator.take(sequence);
+    EXPECT_MESSAGE(generator.step(), ValueError, "Generator: on_token must not call step()");
+    return false;
+  };
+  generator.submit({1}, options);
+  while (generator.step()) {
+  }
+  EXPECT_EQ(taken, generate(m, {{1}}, {.max_new_tokens = 3})[0]);
+  EXPECT_EQ(generator.take(1), generate(m, {{2}}, {.max_new_tokens = 4})[0]);
+}
+
+TEST(GeneratorTest, Errors) {
+  const auto m = model(models::Positions::rotary);
+  EXPECT_MESSAGE(Generator(m, {.rows = 0}), ValueError, "Generator: rows must be at least 1, got 0");
+  Generator generator(m);
+  EXPECT_MESSAGE(generator.submit({}), ValueError, "generate: prompt 0 is empty; give at least one token");
+  EXPECT_MESSAGE(generator.submit({1}, {.cache_dtype = Dtype::bf16}), ValueError,
+                 "Generator: cache_dtype is an option of the generator, not of a sequence");
+  EXPECT_FALSE(generator.step());
+}
+
+}  // namespace
+}  // namespace multihead
