@@ -82,6 +82,7 @@
 
 #include "multihead/generate/beam_search.h"
 #include "multihead/generate/defaults.h"
+#include "multihead/generate/draft.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/generator.h"
 #include "multihead/generate/sampling.h"

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "multihead/generate/sampling.h"
@@ -25,6 +26,11 @@ struct GenerateOptions {
   std::vector<int32_t> stop_tokens = {};  ///< end a row; not part of the result
   Overflow overflow = Overflow::slide;
   std::optional<Dtype> cache_dtype = {};  ///< of cached keys and values: the model's, or bf16
+  /// Guesses how the text goes on, by at most `most` tokens; draft.h has some. What the model would have said
+  /// is found in one step for all guesses up to the first wrong one, so the result is that without guesses,
+  /// seed by seed. Rings read one token at a time.
+  std::function<std::vector<int32_t>(std::span<const int32_t> text, int64_t most)> draft = {};
+  int64_t draft_tokens = 4;  ///< most guesses of a step
   /// Called with every new token; returning false ends the row.
   std::function<bool(int64_t row, int32_t token)> on_token = {};
 };

@@ -82,7 +82,9 @@ int64_t Generator::submit(std::vector<int32_t> prompt, const GenerateOptions& op
 
 void Generator::cancel(int64_t sequence) {
   const Lock lock(mutex_);
-  at(sequence).done = true;
+  Sequence& ended = at(sequence);
+  ended.done = true;
+  ended.fresh.resize(static_cast<size_t>(ended.reported));  // nobody has seen the rest
   std::erase(queue_, sequence);
 }
 
@@ -194,57 +196,99 @@ void Generator::remember(const nn::DecodeState& state, int64_t row, const std::v
   if (std::ssize(prompts_) > options_.remembered) prompts_.pop_back();
 }
 
-// Reads the pending tokens of every row, as many at once as the state takes. The features behind the last
-// ones go to `ends` [B, E].
-void Generator::read(const Rows& rows, nn::DecodeState& state, Tensor& ends) {
-  const int64_t chunk = state.window > 0 ? state.room() : state.capacity;
-  std::vector<int64_t> counts;
-  for (const int64_t row : rows) {
-    counts.push_back(row < 0 ? 0 : std::min(chunk, std::ssize(at(row).pending)));
-  }
-  const auto batch = static_cast<int64_t>(rows.size());
-  const int64_t length = std::max<int64_t>(*std::max_element(counts.begin(), counts.end()), 1);
-  Tensor tokens = Tensor::zeros({batch, length}, Dtype::i32);
-  for (int64_t r = 0; r < batch; ++r) {
-    const int64_t count = counts[static_cast<size_t>(r)];
-    if (count > 0) {
-      std::copy_n(at(rows[static_cast<size_t>(r)]).pending.begin(), count,
-                  tokens.data<int32_t>() + r * length);
-    }
-  }
-  const Tensor features = model_.features(tokens, {.state = &state, .counts = counts});
-  const int64_t width = features.size(2);
-  if (!ends.defined()) ends = Tensor::zeros({batch, width}, features.dtype());
-  for (int64_t r = 0; r < batch; ++r) {
-    const int64_t count = counts[static_cast<size_t>(r)];
-    if (count == 0) continue;
-    ends.as_strided({width}, {1}, r * width)
-        .copy_from(features.as_strided({width}, {1}, (r * length + count - 1) * width));
-    std::vector<int32_t>& pending = at(rows[static_cast<size_t>(r)]).pending;
-    pending.erase(pending.begin(), pending.begin() + count);
+// Guesses follow the token that is pending anyway.
+void Generator::guess() {
+  if (state_.window > 0) return;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    if (rows_[r] < 0) continue;
+    Sequence& sequence = at(rows_[r]);
+    const GenerateOptions& options = sequence.options;
+    sequence.pending.resize(sequence.pending.size() -
+                            static_cast<size_t>(std::exchange(sequence.guesses, 0)));
+    const int64_t most = std::min({options.draft_tokens, limit_ - state_.lengths[r] - 1,
+                                   options.max_new_tokens - std::ssize(sequence.fresh) - 1});
+    if (!options.draft || most <= 0) continue;
+    std::vector<int32_t> guesses = options.draft(sequence.text, most);
+    guesses.resize(static_cast<size_t>(std::min(most, std::ssize(guesses))));
+    const auto wrong = std::find_if(guesses.begin(), guesses.end(), [&](int32_t token) {
+      return token < 0 || token >= model_.config().vocab_size;
+    });
+    sequence.pending.insert(sequence.pending.end(), guesses.begin(), wrong);
+    sequence.guesses = wrong - guesses.begin();
   }
 }
 
-// Reads what is pending and samples the next token of every row.
-void Generator::advance(const Rows& rows, nn::DecodeState& state) {
+// Reads the pending tokens of every row, as many at once as the state takes. Returns the features behind the
+// last one and each guess, row after row.
+Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
+  const int64_t chunk = state.window > 0 ? state.room() : state.capacity;
+  const auto batch = std::ssize(rows);
+  std::vector<int64_t> first(rows.size() + 1, 0), counts(rows.size(), 0);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    first[r + 1] = first[r] + (rows[r] < 0 ? 0 : 1 + at(rows[r]).guesses);
+  }
   Tensor ends;
-  const auto is_behind = [&](int64_t row) { return row >= 0 && !at(row).pending.empty(); };
-  while (std::any_of(rows.begin(), rows.end(), is_behind)) read(rows, state, ends);
-  const Tensor logits = model_.logits(ends).to(Dtype::f32);
-  const auto vocabulary = static_cast<size_t>(logits.size(1));
+  for (int64_t begin = 0, length = 1; length > 0; begin += chunk) {
+    length = 0;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const int64_t left = rows[r] < 0 ? 0 : std::ssize(at(rows[r]).pending) - begin;
+      counts[r] = std::clamp<int64_t>(left, 0, chunk);
+      length = std::max(length, counts[r]);
+    }
+    if (length == 0) break;
+    Tensor tokens = Tensor::zeros({batch, length}, Dtype::i32);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      if (counts[r] == 0) continue;
+      std::copy_n(at(rows[r]).pending.begin() + begin, counts[r],
+                  tokens.data<int32_t>() + static_cast<int64_t>(r) * length);
+    }
+    const Tensor features = model_.features(tokens, {.state = &state, .counts = counts});
+    const int64_t width = features.size(2);
+    if (!ends.defined()) ends = Tensor::zeros({first.back(), width}, features.dtype());
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const int64_t wanted = first[r + 1] - first[r];
+      if (counts[r] < wanted) continue;  // a chunk that ends before the last token is overwritten by the next
+      ends.as_strided({wanted, width}, {width, 1}, first[r] * width)
+          .copy_from(features.as_strided({wanted, width}, {width, 1},
+                                         (static_cast<int64_t>(r) * length + counts[r] - wanted) * width));
+    }
+  }
+  return ends;
+}
+
+// Samples behind the last token and behind each guess that was right. Returns the number of guesses that
+// were.
+int64_t Generator::extend(Sequence& sequence, const float* logits, std::span<const int32_t> guesses) const {
+  const GenerateOptions& options = sequence.options;
+  const auto vocabulary = static_cast<size_t>(model_.config().vocab_size);
+  for (int64_t right = 0;; ++right) {
+    const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
+    const int32_t token = sample({logits + static_cast<size_t>(right) * vocabulary, vocabulary},
+                                 sequence.text, options.sampling, uniform);
+    const auto& stops = options.stop_tokens;
+    sequence.done = std::find(stops.begin(), stops.end(), token) != stops.end();
+    if (sequence.done) return right;
+    sequence.text.push_back(token);
+    sequence.fresh.push_back(token);
+    sequence.done = std::ssize(sequence.fresh) >= options.max_new_tokens;
+    const bool guessed = right < std::ssize(guesses) && guesses[static_cast<size_t>(right)] == token;
+    if (sequence.done || !guessed) return right;
+  }
+}
+
+// Reads what is pending and adds the next tokens of every row.
+void Generator::advance(const Rows& rows, nn::DecodeState& state) {
+  const Tensor logits = model_.logits(read(rows, state)).to(Dtype::f32);
+  const float* next = logits.data<float>();
   for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r] < 0) continue;
     Sequence& sequence = at(rows[r]);
-    const GenerateOptions& options = sequence.options;
-    const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
-    const int32_t token =
-        sample({logits.data<float>() + r * vocabulary, vocabulary}, sequence.text, options.sampling, uniform);
-    const auto& stops = options.stop_tokens;
-    sequence.done = std::find(stops.begin(), stops.end(), token) != stops.end();
-    if (sequence.done) continue;
-    sequence.pending = {token};
-    sequence.text.push_back(token);
-    sequence.fresh.push_back(token);
+    const int64_t guesses = std::exchange(sequence.guesses, 0);
+    const int64_t right =
+        extend(sequence, next, std::span(sequence.pending).last(static_cast<size_t>(guesses)));
+    next += (1 + guesses) * logits.size(1);
+    if (right < guesses) state.truncate(static_cast<int64_t>(r), state.lengths[r] - (guesses - right));
+    sequence.pending = {sequence.text.back()};
   }
 }
 
@@ -267,19 +311,15 @@ void Generator::join(const Rows& rows, nn::DecodeState& state) {
   }
 }
 
-// One token for every running sequence, the newcomers included; returns their numbers in order.
-std::vector<int64_t> Generator::compute() {
+// The next tokens of every running sequence, the newcomers included. False if there is none.
+bool Generator::compute() {
   const NoTape silent;
   drop_ended();
   shrink();
   const Rows fresh = newcomers();
-  std::vector<int64_t> numbers;
-  for (const Rows* rows : {&std::as_const(rows_), &fresh}) {
-    std::copy_if(rows->begin(), rows->end(), std::back_inserter(numbers), [](int64_t s) { return s >= 0; });
-  }
-  std::sort(numbers.begin(), numbers.end());
-  if (running() > 0) advance(rows_, state_);
-  if (fresh.empty()) return numbers;
+  if (running() == 0 && fresh.empty()) return false;
+  if (running() > 0) guess(), advance(rows_, state_);
+  if (fresh.empty()) return true;
   nn::DecodeState state = make_state(std::ssize(fresh));
   std::vector<std::vector<int32_t>> texts;
   for (int64_t r = 0; r < std::ssize(fresh); ++r) {
@@ -290,31 +330,36 @@ std::vector<int64_t> Generator::compute() {
   advance(fresh, state);
   for (int64_t r = 0; r < std::ssize(fresh); ++r) remember(state, r, texts[static_cast<size_t>(r)]);
   join(fresh, state);
-  return numbers;
+  return true;
 }
 
-// Tells the sequence's owner, who may also take it away.
+// Tells the owner of a sequence of its new tokens; who may also end it or take it away.
 void Generator::report(int64_t number) {
-  const auto found = sequences_.find(number);
-  if (found == sequences_.end() || found->second.done) return;
-  Sequence& sequence = found->second;
-  sequence.done = std::ssize(sequence.fresh) >= sequence.options.max_new_tokens;
-  const auto on_token = sequence.options.on_token;
-  if (!on_token || on_token(number, sequence.fresh.back())) return;
-  if (sequences_.contains(number)) cancel(number);
+  while (sequences_.contains(number)) {
+    Sequence& sequence = at(number);
+    if (sequence.reported == std::ssize(sequence.fresh)) return;
+    const int32_t token = sequence.fresh[static_cast<size_t>(sequence.reported++)];
+    const auto on_token = sequence.options.on_token;
+    const bool more = !on_token || on_token(number, token);
+    if (!more && sequences_.contains(number)) cancel(number);
+  }
 }
 
 bool Generator::step() {
   const Lock lock(mutex_);
   MH_CHECK(!stepping_, ValueError, "Generator: on_token must not call step()");
-  const std::vector<int64_t> numbers = compute();
+  const bool any = compute();
+  std::vector<int64_t> numbers;
+  for (const auto& [number, sequence] : sequences_) {
+    if (sequence.reported < std::ssize(sequence.fresh)) numbers.push_back(number);
+  }
   struct Stepping {
     explicit Stepping(bool& flag) : on(flag) { on = true; }
     ~Stepping() { on = false; }
     bool& on;
   } const stepping(stepping_);
   for (const int64_t number : numbers) report(number);
-  return !numbers.empty();
+  return any;
 }
 
 }  // namespace multihead

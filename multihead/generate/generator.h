@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -37,10 +38,10 @@ class Generator {
   /// row. `stream` picks random numbers of options.seed: row r of generate() draws those of stream r.
   /// Throws ValueError as generate() does, and for a cache_dtype, which is the generator's.
   int64_t submit(std::vector<int32_t> prompt, const GenerateOptions& options = {}, uint64_t stream = 0);
-  /// Lets waiting sequences join and adds one token to every running one. False if none is left; what
-  /// on_token throws is passed on after all tokens of the step are kept.
+  /// Lets waiting sequences join and adds a token, and what was guessed right, to every running one. False if
+  /// none is left; what on_token throws is passed on after all tokens of the step are kept.
   bool step();
-  /// Ends a sequence; its tokens stay. Nothing happens if it has ended. Throws ValueError (no such sequence).
+  /// Ends a sequence; the tokens that on_token was given stay. Throws ValueError (no such sequence).
   void cancel(int64_t sequence);
 
   bool finished(int64_t sequence) const;
@@ -60,7 +61,9 @@ class Generator {
     uint64_t stream = 0;
     std::vector<int32_t> text;     // prompt and new tokens
     std::vector<int32_t> pending;  // not yet read by the model
+    int64_t guesses = 0;           // how many of them, the last ones, are guesses
     std::vector<int32_t> fresh;
+    int64_t reported = 0;  // of fresh, to on_token
     bool done = false;
   };
   struct Prompt {
@@ -71,7 +74,7 @@ class Generator {
 
   const Sequence& at(int64_t sequence) const;
   Sequence& at(int64_t sequence) { return const_cast<Sequence&>(std::as_const(*this).at(sequence)); }
-  std::vector<int64_t> compute();
+  bool compute();
   void report(int64_t number);
   nn::DecodeState make_state(int64_t rows) const;
   void drop_ended();
@@ -79,8 +82,10 @@ class Generator {
   Rows newcomers();
   void recall(nn::DecodeState& state, int64_t row, Sequence& sequence);
   void remember(const nn::DecodeState& state, int64_t row, const std::vector<int32_t>& tokens);
-  void read(const Rows& rows, nn::DecodeState& state, Tensor& ends);
+  void guess();
+  Tensor read(const Rows& rows, nn::DecodeState& state);
   void advance(const Rows& rows, nn::DecodeState& state);
+  int64_t extend(Sequence& sequence, const float* logits, std::span<const int32_t> guesses) const;
   void join(const Rows& rows, nn::DecodeState& state);
   void resize(int64_t rows);
 

@@ -163,15 +163,26 @@ void DecodeState::repeat(int64_t times) {
   reorder_layers(rows);
 }
 
+void DecodeState::check_truncation(int64_t row, int64_t length) const {
+  const auto b = static_cast<size_t>(row);
+  MH_CHECK(length >= 0, ValueError, "truncate: the length must not be negative, got ", length);
+  MH_CHECK(length >= lengths[b] || first_seen(length, window) >= starts[b], ValueError, "truncate: row ", b,
+           " cannot go back to ", length, " tokens: the token behind them sees ", window,
+           " keys, and the ring has dropped the first ", starts[b]);
+}
+
 void DecodeState::truncate(int64_t length) {
   const Busy busy(in_use, "truncate");
-  MH_CHECK(length >= 0, ValueError, "truncate: the length must not be negative, got ", length);
-  for (size_t b = 0; b < lengths.size(); ++b) {
-    MH_CHECK(length >= lengths[b] || first_seen(length, window) >= starts[b], ValueError, "truncate: row ", b,
-             " cannot go back to ", length, " tokens: the token behind them sees ", window,
-             " keys, and the ring has dropped the first ", starts[b]);
-  }
+  for (int64_t b = 0; b < batch(); ++b) check_truncation(b, length);
   for (int64_t& row : lengths) row = std::min(row, length);
+}
+
+void DecodeState::truncate(int64_t row, int64_t length) {
+  const Busy busy(in_use, "truncate");
+  MH_CHECK(row >= 0 && row < batch(), ValueError, "truncate: row ", row, " of a batch of ", batch());
+  check_truncation(row, length);
+  int64_t& tokens = lengths[static_cast<size_t>(row)];
+  tokens = std::min(tokens, length);
 }
 
 void DecodeState::put(int64_t to, const DecodeState& from, int64_t row, int64_t tokens) {

@@ -60,6 +60,8 @@ struct DecodeState {
   /// Drops the tokens of every row beyond `length`. Throws ValueError, before anything has changed, if a ring
   /// has dropped keys that the next token would see.
   void truncate(int64_t length);
+  /// The same for one row.
+  void truncate(int64_t row, int64_t length);
   /// The first `tokens` tokens of row `row` of another state of the same model become this state's row `to`;
   /// what that held is lost. Throws ValueError, before anything has changed, if there are fewer, if they do
   /// not fit, or for a part of a ring.
@@ -71,6 +73,7 @@ struct DecodeState {
   size_t bytes() const;
 
  private:
+  void check_truncation(int64_t row, int64_t length) const;
   void reorder_layers(std::span<const int64_t> rows);
 };
 

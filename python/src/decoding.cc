@@ -84,7 +84,10 @@ void bind_decoding(nb::module_& m) {
           "follow.")
       .def("repeat", &State::repeat, "times"_a, nb::call_guard<Unlocked>(),
            "Repeats every row `times` times.")
-      .def("truncate", &State::truncate, "length"_a, "Drops the tokens of every row beyond `length`.")
+      .def("truncate", nb::overload_cast<int64_t>(&State::truncate), "length"_a,
+           "Drops the tokens of every row beyond `length`.")
+      .def("truncate", nb::overload_cast<int64_t, int64_t>(&State::truncate), "row"_a, "length"_a,
+           "Drops the tokens of one row beyond `length`.")
       .def("put", &State::put, "to"_a, "other"_a, "row"_a, "tokens"_a,
            "The first `tokens` tokens of a row of another state of the same model become row `to`.")
       .def("clear", &State::clear, "row"_a, "Empties the row.")

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "multihead/core/error.h"
+#include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
@@ -54,7 +55,18 @@ struct Keywords {
   uint64_t seed;
   std::vector<int32_t> stop_tokens;
   std::string overflow;
+  nb::handle draft;
+  int64_t draft_tokens;
 };
+
+Draft to_draft(nb::handle draft) {
+  if (draft.is_none()) return {};
+  const LanguageModel* model = nullptr;
+  if (nb::try_cast(draft, model) && model != nullptr) return draft_model(*model);
+  MH_CHECK(nb::isinstance<nb::str>(draft) && nb::cast<std::string>(draft) == "lookup", ValueError,
+           "generate: draft must be a LanguageModel or 'lookup'");
+  return prompt_lookup();
+}
 
 GenerateOptions to_options(Keywords k, const nb::object& on_token) {
   GenerateOptions options;
@@ -64,6 +76,8 @@ GenerateOptions to_options(Keywords k, const nb::object& on_token) {
   options.stop_tokens = std::move(k.stop_tokens);
   options.overflow = to_enum<Overflow>(k.overflow, "generate: overflow",
                                        {{"slide", Overflow::slide}, {"error", Overflow::error}});
+  options.draft = to_draft(k.draft);
+  options.draft_tokens = k.draft_tokens;
   // Copied and dropped without the interpreter's lock.
   std::shared_ptr<nb::object> call;
   if (!on_token.is_none()) {
@@ -85,11 +99,12 @@ GenerateOptions to_options(Keywords k, const nb::object& on_token) {
 nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t max_new_tokens,
                          double temperature, int64_t top_k, double top_p, double min_p,
                          double repetition_penalty, uint64_t seed, std::vector<int32_t> stop_tokens,
-                         const std::string& overflow, nb::handle cache_dtype, const nb::object& on_token) {
+                         const std::string& overflow, nb::handle cache_dtype, nb::handle draft,
+                         int64_t draft_tokens, const nb::object& on_token) {
   bool single = false;
   const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
   GenerateOptions options = to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty,
-                                        seed, std::move(stop_tokens), overflow},
+                                        seed, std::move(stop_tokens), overflow, draft, draft_tokens},
                                        on_token);
   if (!cache_dtype.is_none()) options.cache_dtype = to_dtype(cache_dtype);
   auto result = unlocked([&] { return generate(model, rows, options); });
@@ -103,9 +118,10 @@ int64_t submit_call(Generator& generator, nb::handle prompt, int64_t max_new_tok
   bool single = false;
   std::vector<std::vector<int32_t>> rows = to_prompts(prompt, single);
   MH_CHECK(single, ValueError, "Generator.submit: one prompt at a time, got ", rows.size());
-  const GenerateOptions options = to_options({max_new_tokens, temperature, top_k, top_p, min_p,
-                                              repetition_penalty, seed, std::move(stop_tokens), overflow},
-                                             on_token);
+  const GenerateOptions options =
+      to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
+                  std::move(stop_tokens), overflow, draft, draft_tokens},
+                 on_token);
   return unlocked([&] { return generator.submit(std::move(rows[0]), options); });
 }
 
@@ -115,10 +131,12 @@ void bind_generate(nb::class_<LanguageModel>& c) {
   c.def("generate", &generate_call, "prompts"_a, nb::kw_only(), "max_new_tokens"_a = 100,
         "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0,
         "seed"_a = 0, "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide",
-        "cache_dtype"_a = nb::none(), "on_token"_a = nb::none(),
+        "cache_dtype"_a = nb::none(), "draft"_a = nb::none(), "draft_tokens"_a = 4, "on_token"_a = nb::none(),
         "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
         "comes and\n"
-        "may return False to end its row.");
+        "may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
+        "themselves),\n"
+        "guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.");
 }
 
 void bind_generator(nb::module_& m) {
@@ -139,7 +157,8 @@ void bind_generator(nb::module_& m) {
           "remembered"_a = 0)
       .def("submit", &submit_call, "prompt"_a, nb::kw_only(), "max_new_tokens"_a = 100, "temperature"_a = 1.0,
            "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
-           "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "on_token"_a = nb::none(),
+           "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "draft"_a = nb::none(),
+           "draft_tokens"_a = 4, "on_token"_a = nb::none(),
            "Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to "
            "end it.")
       .def(

@@ -80,3 +80,14 @@ def test_a_callback_may_cancel_submit_and_fail(model):
         generator.cancel(7)
     with pytest.raises(ValueError, match="one prompt at a time"):
         generator.submit([[1], [2]])
+
+
+def test_guesses_do_not_change_the_result(model):
+    small = mh.models.LanguageModel(mh.models.LanguageModelConfig(vocab_size=31, context=64, num_layers=1, num_heads=1,
+                                                                  embed_dim=8, init_std=0.3), rng=mh.Rng(2))
+    for settings in ({"temperature": 0}, {"seed": 3}):
+        expected = model.generate([1, 2, 3], max_new_tokens=50, **settings)
+        for draft in ("lookup", small, model):
+            assert model.generate([1, 2, 3], max_new_tokens=50, draft=draft, draft_tokens=3, **settings) == expected
+    with pytest.raises(ValueError, match="draft must be"):
+        model.generate([1], draft="n-grams")

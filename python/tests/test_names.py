@@ -33,6 +33,9 @@ RESULTS = {
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
     "generate": "models.LanguageModel.generate",
+    "prompt_lookup": "models.LanguageModel.generate",  # draft="lookup"
+    "draft_model": "models.LanguageModel.generate",  # draft=
+    "Draft": "models.LanguageModel.generate",
     "beam_search": "models.Seq2Seq.beam_search",
     "translate": "models.Translator.translate",
     "PackedSeq2Seq": "models.Seq2Seq.beam_search",  # weight_dtype=
