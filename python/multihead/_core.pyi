@@ -1336,8 +1336,13 @@ class DecodeState:
     def repeat(self, times: int) -> None:
         """Repeats every row `times` times."""
 
+    @overload
     def truncate(self, length: int) -> None:
         """Drops the tokens of every row beyond `length`."""
+
+    @overload
+    def truncate(self, row: int, length: int) -> None:
+        """Drops the tokens of one row beyond `length`."""
 
     def put(self, to: int, other: DecodeState, row: int, tokens: int) -> None:
         """
@@ -1622,10 +1627,11 @@ class LanguageModel:
     def attention_weights(self, tokens: object) -> list:
         """The attention weights [B, H, T, T] of every layer."""
 
-    def generate(self, prompts: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: object | None = None, on_token: object | None = None) -> object:
+    def generate(self, prompts: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: object | None = None, draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None) -> object:
         """
         The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it comes and
-        may return False to end its row.
+        may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat themselves),
+        guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.
         """
 
     def save(self, folder: str | bytes | os.PathLike) -> None:
@@ -1703,7 +1709,7 @@ class Generator:
 
     def __init__(self, model: LanguageModel, *, rows: int = 8, capacity: int = 0, cache_dtype: object | None = None, remembered: int = 0) -> None: ...
 
-    def submit(self, prompt: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', on_token: object | None = None) -> int:
+    def submit(self, prompt: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None) -> int:
         """
         Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to end it.
         """

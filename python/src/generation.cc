@@ -113,8 +113,8 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t
 
 int64_t submit_call(Generator& generator, nb::handle prompt, int64_t max_new_tokens, double temperature,
                     int64_t top_k, double top_p, double min_p, double repetition_penalty, uint64_t seed,
-                    std::vector<int32_t> stop_tokens, const std::string& overflow,
-                    const nb::object& on_token) {
+                    std::vector<int32_t> stop_tokens, const std::string& overflow, nb::handle draft,
+                    int64_t draft_tokens, const nb::object& on_token) {
   bool single = false;
   std::vector<std::vector<int32_t>> rows = to_prompts(prompt, single);
   MH_CHECK(single, ValueError, "Generator.submit: one prompt at a time, got ", rows.size());
