@@ -1,4 +1,5 @@
-// Generation with a key/value cache: cached = uncached, rows are independent, seeds are reproducible.
+// Generation with a key/value cache: cached = uncached, rows are independent, seeds are reproducible; many at
+// once, and guesses that are checked.
 #include "examples/check.h"
 
 using namespace examples;
@@ -60,6 +61,25 @@ int main() {
   const auto stopped = mh::generate(model, {a}, greedy);
   // [stream end]
   check.that("streaming stops when told", seen == 5 && stopped[0].size() <= 5);
+
+  // [many]
+  mh::Generator generator(
+      model, {.rows = 2, .remembered = 1});  // decodes two at a time, reads equal beginnings once
+  const int64_t first = generator.submit(a, sampled);
+  generator.step();
+  const int64_t second = generator.submit({3, 1, 4, 1, 5, 9}, sampled);  // joins while the first one runs
+  while (generator.step()) {
+  }
+  // [many end]
+  const auto other = mh::generate(model, {{3, 1, 4, 1, 5, 9}}, sampled);
+  check.that("a sequence that joins is as alone",
+             generator.take(first) == once[0] && generator.take(second) == other[0]);
+
+  // [draft]
+  mh::GenerateOptions guessed = sampled;
+  guessed.draft = mh::prompt_lookup();  // or draft_model(smaller)
+  // [draft end]
+  check.that("guesses change nothing", mh::generate(model, {a, a}, guessed) == once);
 
   bool refused = false;
   try {
