@@ -144,6 +144,11 @@ Model load(const std::string& folder, Config (*read)(const Json&, const std::str
   return model;
 }
 
+void refuse_packed(const LanguageModel& model) {
+  MH_CHECK(model.weight_dtype() == nn::WeightDtype::f32, ValueError, "save: the weights are packed as ",
+           kernels::name(model.weight_dtype()), "; save the model before it is packed");
+}
+
 }  // namespace
 
 const std::string& family_of(const LanguageModelConfig& config) { return family_for(resolved(config)).name; }
@@ -188,14 +193,22 @@ bool is_seq2seq_folder(const std::string& folder) {
 WeightMap weight_map(LanguageModel& model) { return map_of(model); }
 WeightMap weight_map(Seq2Seq& model) { return map_of(model); }
 
-io::TensorMap language_model_tensors(LanguageModel& model) { return tensors_of(model); }
+io::TensorMap language_model_tensors(LanguageModel& model) {
+  refuse_packed(model);
+  return tensors_of(model);
+}
 io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 
-void save_language_model(LanguageModel& model, const std::string& folder) { save(model, folder); }
+void save_language_model(LanguageModel& model, const std::string& folder) {
+  refuse_packed(model);
+  save(model, folder);
+}
 void save_seq2seq(Seq2Seq& model, const std::string& folder) { save(model, folder); }
 
-LanguageModel load_language_model(const std::string& folder) {
-  return load<LanguageModel>(folder, config_from_json, "AutoModelForCausalLM");
+LanguageModel load_language_model(const std::string& folder, nn::WeightDtype weights) {
+  auto model = load<LanguageModel>(folder, config_from_json, "AutoModelForCausalLM");
+  model.pack_weights(weights);
+  return model;
 }
 Seq2Seq load_seq2seq(const std::string& folder) {
   return load<Seq2Seq>(folder, seq2seq_config_from_json, "AutoModelForSeq2SeqLM");

@@ -39,8 +39,9 @@ void save_seq2seq(Seq2Seq& model, const std::string& folder);
 io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
 
-/// Sizes are checked against the file's header before allocation. Throws IoError, FormatError.
-LanguageModel load_language_model(const std::string& folder);
+/// Sizes are checked against the file's header before allocation; `weights` packs them (LanguageModel::
+/// pack_weights). Throws IoError, FormatError.
+LanguageModel load_language_model(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
 Seq2Seq load_seq2seq(const std::string& folder);
 
 /// Fills a model's weights from a model.safetensors or its folder. Throws IoError, FormatError; then nothing
