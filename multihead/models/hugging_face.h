@@ -40,7 +40,8 @@ io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
 
 /// Sizes are checked against the file's header before allocation; `weights` packs them (LanguageModel::
-/// pack_weights). Throws IoError, FormatError.
+/// pack_weights); a folder that was saved packed loads as it is. Throws IoError, FormatError, ValueError
+/// (packed otherwise).
 LanguageModel load_language_model(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
 Seq2Seq load_seq2seq(const std::string& folder);
 

@@ -192,13 +192,19 @@ void LanguageModel::visit(nn::Visitor& visitor) {
 
 void LanguageModel::pack_weights(nn::WeightDtype dtype) {
   if (dtype == nn::WeightDtype::f32) return;
+  pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
+    const bool words = name == "token_embedding.weight" || name == "head.weight";
+    return nn::PackedLinear(weight, words ? nn::WeightDtype::q8 : dtype);
+  });
+}
+
+void LanguageModel::pack_weights(nn::WeightDtype dtype, MakePacked make) {
   MH_CHECK(weight_dtype_ == nn::WeightDtype::f32, ValueError, "LanguageModel: its weights are ",
            kernels::name(weight_dtype_), " already");
   const NoTape silent;
   const auto pack = [&](const std::string& name, Tensor& weight, nn::PackedLinear& packed) {
     if (packed.defined() || name == "position_embedding.weight") return;
-    const bool words = name == "token_embedding.weight" || name == "head.weight";
-    packed = nn::PackedLinear(weight, words ? nn::WeightDtype::q8 : dtype);
+    packed = make(name, weight);
     weight = Tensor();
   };
   nn::Visitor visitor = nn::Visitor::of_matrices(pack);

@@ -127,10 +127,13 @@ class LanguageModel {
   void visit(nn::Visitor& visitor);
 
   /// Replaces the matrices by packed ones; the f32 weights are released where nobody else holds them, and the
-  /// model cannot be trained or saved any more. Embedding and output layer become q8 with every dtype but
-  /// f32, which changes nothing; norms, biases and learned positions stay. Throws ValueError (packed
-  /// already).
+  /// model cannot be trained any more. Embedding and output layer become q8 with every dtype but f32, which
+  /// changes nothing; norms, biases and learned positions stay. Throws ValueError (packed already).
   void pack_weights(nn::WeightDtype dtype);
+  /// The same with what make() returns for each matrix, such as weights that a file holds quantised. The
+  /// embedding must be q8 or q4. A tied output layer is the embedding.
+  using MakePacked = FunctionRef<nn::PackedLinear(const std::string& name, const Tensor& weight)>;
+  void pack_weights(nn::WeightDtype dtype, MakePacked make);
   /// Of the layers' matrices.
   nn::WeightDtype weight_dtype() const { return weight_dtype_; }
   /// Memory of all weights.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -113,7 +114,7 @@ TEST(PackedLanguageModelTest, TheMemoryFalls) {
   }
 }
 
-TEST(PackedLanguageModelTest, CannotBeTrainedSavedOrPackedAgain) {
+TEST(PackedLanguageModelTest, CannotBeTrainedOrPackedAgain) {
   LanguageModel model = model_of(configs()[0]);
   model.pack_weights(WeightDtype::q4);
   const Tensor x = tokens(1, 5);
@@ -123,9 +124,59 @@ TEST(PackedLanguageModelTest, CannotBeTrainedSavedOrPackedAgain) {
     EXPECT_THROW(model.loss(x, x), ValueError);
   }
   EXPECT_THROW(model.pack_weights(WeightDtype::q8), ValueError);
-  EXPECT_THROW(save_language_model(model, ::testing::TempDir() + "/packed"), ValueError);
   const LanguageModel copy = nn::clone(model);
   EXPECT_EQ(distance(copy(x), model(x)), 0);
+}
+
+TEST(PackedLanguageModelTest, SavesAndLoads) {
+  const std::string folder = ::testing::TempDir() + "/packed_language_model";
+  for (const LanguageModelConfig& config : configs()) {
+    for (const WeightDtype dtype : kPacked) {
+      std::filesystem::remove_all(folder);
+      LanguageModel model = model_of(config);
+      model.pack_weights(dtype);
+      save_language_model(model, folder);
+      const Tensor x = tokens(2, 9), y = model(x);
+      for (const WeightDtype asked : {WeightDtype::f32, dtype}) {
+        LanguageModel loaded = load_language_model(folder, asked);
+        EXPECT_EQ(loaded.weight_dtype(), dtype);
+        EXPECT_EQ(loaded.weight_bytes(), model.weight_bytes());
+        EXPECT_EQ(distance(y, loaded(x)), 0) << kernels::name(dtype);
+      }
+      const WeightDtype other = dtype == WeightDtype::q4 ? WeightDtype::q8 : WeightDtype::q4;
+      EXPECT_THROW(load_language_model(folder, other), ValueError);
+    }
+  }
+}
+
+TEST(PackedLanguageModelTest, RefusesFilesThatDoNotFitTheConfig) {
+  const std::string folder = ::testing::TempDir() + "/packed_language_model_files";
+  std::filesystem::remove_all(folder);
+  LanguageModel model = model_of(configs()[1]);
+  model.pack_weights(WeightDtype::q4);
+  save_language_model(model, folder);
+  const io::TensorMap tensors = language_model_tensors(model);
+  const auto refused = [&](const io::TensorMap& changed) {
+    std::filesystem::remove(folder + "/model.safetensors");
+    io::save_safetensors(folder + "/model.safetensors", changed);
+    try {
+      load_language_model(folder);
+    } catch (const FormatError&) {
+      return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(refused(tensors));
+  for (const auto& [name, tensor] : tensors) {
+    io::TensorMap changed = tensors;
+    changed[name] = Tensor::zeros({16}, tensor.dtype());
+    EXPECT_TRUE(refused(changed)) << name;
+    changed.erase(name);
+    EXPECT_TRUE(refused(changed)) << name;
+  }
+  io::TensorMap more = tensors;
+  more["other"] = Tensor::zeros({16});
+  EXPECT_TRUE(refused(more));
 }
 
 }  // namespace

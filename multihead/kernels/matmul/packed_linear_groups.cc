@@ -124,8 +124,10 @@ struct Group {
   Float16 scale, min;
 };
 
+// To nearest, ties to even, where one is the last place of a float: std::nearbyint is a call on plain x86-64.
 int8_t rounded(float value, float low, float high) {
-  return static_cast<int8_t>(std::nearbyint(std::min(std::max(value, low), high)));
+  constexpr float kMiddle = 12582912.0f;  // 1.5 · 2^23
+  return static_cast<int8_t>(std::min(std::max(value, low), high) + kMiddle - kMiddle);
 }
 
 // The scales are rounded first, so that the values make up for it.
