@@ -1,5 +1,5 @@
-// One stream of memory: with few rows every panel is read once, in order. With many, the panels pass before
-// blocks of rows whose quantised values stay in L2, and every tile has the arithmetic of a single row.
+// A single row reads panels once, in a few long streams. With many rows the panels pass before blocks of rows
+// whose quantised values stay in L2, and every tile has the arithmetic of a single row.
 #include "multihead/kernels/matmul/packed_linear_groups.h"
 
 #include <algorithm>
@@ -64,6 +64,25 @@ void MultiplyGroupPanels(const PackedLinearArgs& p, const QuantizedRows& x, int6
   g.activation = p.activation;
   g.residual = p.residual;
   const bool finish = HasEpilogue(g);
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  if (p.rows == 1) {
+    const int64_t whole = std::min(end, p.out / groups::kPanelColumns),
+                  step = (whole - begin) / kGroupStreams;
+    for (int64_t panel = begin; panel < begin + step; ++panel) {
+      GroupStreams<kDtype, kDots>({.x = x.values,
+                                   .x_scales = x.scales,
+                                   .x_sums = x.sums,
+                                   .groups = count,
+                                   .w = static_cast<const uint8_t*>(p.packed) + panel * count * kLayout.bytes,
+                                   .y = p.y + panel * groups::kPanelColumns,
+                                   .columns = groups::kPanelColumns},
+                                  step);
+    }
+    const int64_t panels = step * kGroupStreams;
+    if (finish) Finish(g, 0, 1, begin * groups::kPanelColumns, panels * groups::kPanelColumns);
+    begin += panels;
+  }
+#endif
   const int64_t block = std::max(kBlockBytes / (count * kWeightGroup), kGroupTileRows);
   for (int64_t row = 0; row < p.rows; row += block) {
     const int64_t last = std::min(row + block, p.rows);

@@ -65,7 +65,7 @@ struct Layer {
   WeightDtype dtype;
   int64_t rows, out, in;
   Activation activation = Activation::none;
-  int64_t ldx = in + 3, ldy = out + 2;
+  int64_t ldx = in + 3, ldy = out + 19;
   std::vector<float> x = normal_floats(rows * ldx, 1), weight = normal_floats(out * in, 2);
   std::vector<float> bias = normal_floats(out, 3), residual = normal_floats(rows * ldy, 4);
   bool extras = true;
@@ -166,6 +166,18 @@ TEST_P(PackedLinearGroupsTest, HasTheBitsOfTheDefinitionEverywhere) {
     everywhere([&](const std::string& where) {
       EXPECT_TRUE(same_bits(layer.run(lines), expected))
           << where << ": " << layer.rows << " x " << layer.out << " x " << layer.in;
+    });
+  }
+}
+
+// Every count of panels around those that one row reads side by side; nothing is written behind the last.
+TEST_P(PackedLinearGroupsTest, OneRowOfAnyWidth) {
+  for (int64_t out = 1; out < 200; out += 5) {
+    const Layer layer{GetParam(), 1, out, 70, Activation::relu};
+    const std::vector<float> expected = layer.expected();
+    const std::vector<Line> lines = layer.packed();
+    everywhere([&](const std::string& where) {
+      EXPECT_TRUE(same_bits(layer.run(lines), expected)) << where << ": " << out;
     });
   }
 }
