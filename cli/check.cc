@@ -18,6 +18,7 @@ class Check : public Verb {
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
     flags.integer("length", options_.length, "tokens per sequence", {.least = 1});
+    declare_weights(flags, weights_);
     flags.integer("seed", seed_, "random seed of the sequences");
   }
 
@@ -27,7 +28,7 @@ class Check : public Verb {
     const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });
     const std::vector<train::CheckResult> results =
         translator ? train::check_translator(reading([&] { return models::load_seq2seq(folder_); }), options_)
-                   : train::check_language_model(load_model_dir(folder_).model, options_);
+                   : train::check_language_model(load_model_dir(folder_, weights_).model, options_);
     bool all = true;
     Json checks = Json::array();
     for (const train::CheckResult& r : results) {
@@ -47,7 +48,7 @@ class Check : public Verb {
     flush_output();
   }
 
-  std::string folder_;
+  std::string folder_, weights_ = "f32";
   int64_t seed_ = 1;
   train::DoctorOptions options_;
 };

@@ -113,13 +113,14 @@ class Eval : public Verb {
     flags.integer("context", options_.context, "tokens per window (0: the model's context)");
     flags.integer("batch", options_.batch, "windows per batch", {.least = 1});
     flags.integer("windows", options_.windows, "number of windows, evenly spaced over the text (0: all)");
+    declare_weights(flags, weights_);
     flags.flag("bleu", pairs_.bleu, "translator: compute BLEU (data: source TAB target)");
     flags.flag("chrf", pairs_.chrf, "translator: compute chrF2");
     given_.declare(flags, [this](Flags& own) {
       own.integer("beam", pairs_.search.beam_size, "translator: beam size", {.least = 1});
     });
     flags.integer("pairs", pairs_.pairs, "translator: evaluate the first N pairs (0: all)");
-    flags.choice("weight-dtype", pairs_.weight_dtype, {"f32", "int8"},
+    flags.choice("weight-dtype", pairs_.weight_dtype, {"f32", "int8", "q8", "q4"},
                  "translator: weights used to translate; the loss always uses f32");
     flags.text("save-translations", "FILE", pairs_.output,
                "translator: write the translations, one per line");
@@ -133,7 +134,7 @@ class Eval : public Verb {
     if (pairs_.bleu || pairs_.chrf) {
       throw UsageError(concat(folder_, " is a language model; --bleu and --chrf are for translators"));
     }
-    const LoadedModel loaded = load_model_dir(folder_);
+    const LoadedModel loaded = load_model_dir(folder_, weights_);
     const int64_t context = loaded.model.config().context;
     if (options_.context > context) {
       throw UsageError(
@@ -189,7 +190,7 @@ class Eval : public Verb {
     return text::split_corpus(text, {.validation = last_}).validation.front();
   }
 
-  std::string folder_, data_;
+  std::string folder_, data_, weights_ = "f32";
   double last_ = 1;
   train::EvaluateOptions options_;
   PairOptions pairs_;

@@ -56,6 +56,7 @@ class Generate : public Verb {
     flags.integer("seed", seed_, "random seed of sampling");
     flags.integer("samples", samples_, "number of continuations", {.least = 1, .most = 4096});
     flags.text("stop", "TEXT", stop_, "stop before this text");
+    declare_weights(flags, weights_);
     flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16"},
                  "dtype of cached keys and values (bf16: half the memory, rounded)");
     flags.choice("past-context", overflow_, {"slide", "error"},
@@ -64,7 +65,7 @@ class Generate : public Verb {
 
   int run(const CommonOptions& common) override {
     check(options_.sampling);
-    const LoadedModel loaded = load_model_dir(folder_);
+    const LoadedModel loaded = load_model_dir(folder_, weights_);
     const std::string prompt = text_or_stdin(prompt_);
     if (prompt.empty()) throw UsageError("the prompt is empty; give --prompt TEXT");
     options_.seed = static_cast<uint64_t>(seed_);
@@ -127,7 +128,7 @@ class Generate : public Verb {
                            {"tokens_per_second", static_cast<double>(count) / std::max(seconds, 1e-9)}}));
   }
 
-  std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32";
+  std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "f32";
   int64_t samples_ = 1, seed_ = 0;
   GenerateOptions options_;
   GivenFlags given_;

@@ -15,8 +15,10 @@ struct LoadedModel {
   text::Tokenizer tokenizer;
 };
 
-/// Throws InputError, also if the tokenizer has ids outside the model's vocabulary.
-LoadedModel load_model_dir(const std::string& folder);
+/// Throws InputError, also if the tokenizer has ids outside the model's vocabulary. `weights`: of --weights.
+LoadedModel load_model_dir(const std::string& folder, const std::string& weights = "f32");
+/// --weights of a language model.
+void declare_weights(Flags& flags, std::string& weights);
 
 struct LoadedTranslator {
   models::Seq2Seq model;

@@ -1,9 +1,13 @@
 #include "multihead/generate/sampling.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include "multihead/core/error.h"
 
@@ -24,22 +28,44 @@ std::vector<float> penalized(std::span<const float> logits, std::span<const int3
   return result;
 }
 
-// Tokens with a finite logit, most likely first; only the first `limit` are in order and kept.
+// All in order: eleven bits of the logits at a time, the lowest first. Sorting 50,000 by comparison takes
+// longer than computing them (9 ms).
+std::vector<int32_t> sorted(const std::vector<float>& logits, std::vector<int32_t> tokens) {
+  const auto key = [&](int32_t token) {  // as an integer, the smaller the more likely
+    const float logit = logits[static_cast<size_t>(token)] + 0.0f;  // -0 is 0
+    const auto bits = std::bit_cast<uint32_t>(logit);
+    return bits >> 31 ? bits : ~bits & 0x7fffffff;
+  };
+  std::vector<int32_t> other(tokens.size());
+  for (int shift = 0; shift < 33; shift += 11) {
+    std::array<size_t, 2049> begins = {};
+    const auto digit = [&](int32_t token) { return key(token) >> shift & 2047; };
+    for (const int32_t token : tokens) ++begins[digit(token) + 1];
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    for (const int32_t token : tokens) other[begins[digit(token)]++] = token;
+    tokens.swap(other);
+  }
+  return tokens;
+}
+
+// Tokens with a finite logit, most likely first, equal ones in their own order; only the first `limit` are
+// kept.
 std::vector<int32_t> ranked(const std::vector<float>& logits, size_t limit) {
   std::vector<int32_t> tokens;
+  tokens.reserve(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     if (logits[i] > kExcluded) tokens.push_back(static_cast<int32_t>(i));  // false for NaN, too
   }
   MH_CHECK(!tokens.empty(), ValueError,
            "sampling: no token has a finite logit; the model's output is not finite");
+  if (limit >= tokens.size()) return sorted(logits, std::move(tokens));
   const auto more_likely = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  const size_t kept = std::min(limit, tokens.size());
-  std::partial_sort(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(kept), tokens.end(),
+  std::partial_sort(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(limit), tokens.end(),
                     more_likely);
-  tokens.resize(kept);
+  tokens.resize(limit);
   return tokens;
 }
 
@@ -83,6 +109,7 @@ std::vector<Candidate> candidates(std::span<const float> logits, std::span<const
   if (greedy) return {{tokens.front(), 1.0}};
   const double largest = scores[static_cast<size_t>(tokens.front())];
   std::vector<Candidate> list;
+  list.reserve(tokens.size());
   for (const int32_t token : tokens) {
     // An infinite logit takes everything.
     const double difference = scores[static_cast<size_t>(token)] == largest

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "multihead/core/error.h"
+#include "multihead/core/rng.h"
 
 namespace multihead {
 namespace {
@@ -24,6 +27,28 @@ TEST(SamplingTest, CandidatesAreRankedAndSumToOne) {
   EXPECT_EQ(tokens(list), (std::vector<int32_t>{1, 3, 0, 2}));
   EXPECT_NEAR(list[0].probability, 0.5, 1e-6);
   EXPECT_NEAR(list[3].probability, 0.125, 1e-6);
+}
+
+// Ties, both zeros, infinities, NaN and every exponent, beside a sort by comparison.
+TEST(SamplingTest, TheOrderIsThatOfTheLogitsThenOfTheTokens) {
+  std::vector<float> logits;
+  const RandomStream random{5, 0};
+  for (uint64_t i = 0; i < 5000; ++i) {
+    const auto bits = static_cast<uint32_t>(random.bits(i));
+    logits.push_back(i % 3 == 0 ? static_cast<float>(bits % 7) - 3 : std::bit_cast<float>(bits));
+    if (i % 11 == 0) logits.back() = i % 2 == 0 ? 0.0f : -0.0f;
+  }
+  std::erase_if(logits, [](float x) { return x == std::numeric_limits<float>::infinity(); });
+  std::vector<int32_t> expected;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] > -std::numeric_limits<float>::infinity()) expected.push_back(static_cast<int32_t>(i));
+  }
+  std::stable_sort(expected.begin(), expected.end(), [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
+  EXPECT_EQ(tokens(candidates(logits, {}, {.temperature = 1e38})), expected);
+  const auto first = candidates(logits, {}, {.temperature = 1e38, .top_k = 99});
+  EXPECT_EQ(tokens(first), std::vector<int32_t>(expected.begin(), expected.begin() + 99));
 }
 
 TEST(SamplingTest, EachFilterKeepsWhatItPromises) {

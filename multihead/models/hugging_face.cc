@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <type_traits>
 
 #include "multihead/core/error.h"
 #include "multihead/io/checkpoint.h"
@@ -9,6 +10,7 @@
 #include "multihead/io/json.h"
 #include "multihead/models/family-inl.h"
 #include "multihead/models/gguf.h"
+#include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 
 namespace multihead::models {
@@ -101,6 +103,9 @@ WeightMap map_of(Model& model) {
 
 template <class Model>
 io::TensorMap tensors_of(Model& model) {
+  if constexpr (std::is_same_v<Model, LanguageModel>) {
+    if (model.weight_dtype() != nn::WeightDtype::f32) return packed_tensors(model);
+  }
   io::TensorMap tensors = export_weights(nn::named_parameters(model), map_of(model));
   const auto& family = family_for(model.config());
   if (family.complete != nullptr) family.complete(model.config(), tensors);
@@ -137,10 +142,17 @@ Model load(const std::string& folder, Config (*read)(const Json&, const std::str
   const io::SafetensorsFile file = open_weights(folder, loader);
   const Family<Config>& family = family_for(config);
   if (family.settle != nullptr) config = family.settle(config, file);
-  check_size(file, matrix_weights(config));
+  const std::optional<nn::WeightDtype> packed = packed_dtype(file);
+  check_size(file, packed ? matrix_weights(config) / 2 : matrix_weights(config));
   const nn::UnfilledParameters unfilled;
   Rng rng(0);
   Model model(config, rng);
+  if constexpr (std::is_same_v<Model, LanguageModel>) {
+    if (packed) {
+      fill_packed(model, file, *packed);
+      return model;
+    }
+  }
   fill(model, file, true);
   return model;
 }
@@ -196,9 +208,11 @@ io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 void save_language_model(LanguageModel& model, const std::string& folder) { save(model, folder); }
 void save_seq2seq(Seq2Seq& model, const std::string& folder) { save(model, folder); }
 
-LanguageModel load_language_model(const std::string& folder) {
-  if (is_gguf(folder)) return load_gguf(folder);
-  return load<LanguageModel>(folder, config_from_json, "AutoModelForCausalLM");
+LanguageModel load_language_model(const std::string& folder, nn::WeightDtype weights) {
+  auto model = is_gguf(folder) ? load_gguf(folder)
+                               : load<LanguageModel>(folder, config_from_json, "AutoModelForCausalLM");
+  if (model.weight_dtype() != weights) model.pack_weights(weights);
+  return model;
 }
 Seq2Seq load_seq2seq(const std::string& folder) {
   return load<Seq2Seq>(folder, seq2seq_config_from_json, "AutoModelForSeq2SeqLM");

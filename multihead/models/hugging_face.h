@@ -40,8 +40,9 @@ io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
 
 /// A language model may be a GGUF file (models/gguf.h) instead of a folder. Sizes are checked against the
-/// file's header before allocation. Throws IoError, FormatError.
-LanguageModel load_language_model(const std::string& folder);
+/// file's header before allocation; `weights` packs them (LanguageModel::pack_weights); a folder that was
+/// saved packed loads as it is. Throws IoError, FormatError, ValueError (packed otherwise).
+LanguageModel load_language_model(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
 Seq2Seq load_seq2seq(const std::string& folder);
 
 /// Fills a model's weights from a model.safetensors or its folder. Throws IoError, FormatError; then nothing

@@ -183,9 +183,44 @@ void LanguageModel::visit(nn::Visitor& visitor) {
   visitor("position_embedding", position_embedding);
   visitor("layers", layers);
   if (config_.final_norm) visitor("final_norm", final_norm);
-  visitor("head.weight", config_.tie_embeddings ? token_embedding.weight : head_weight);
+  const bool tied = config_.tie_embeddings;
+  visitor("head.weight", tied ? token_embedding.weight : head_weight,
+          tied ? token_embedding.packed : head_packed);
   visitor("head.bias", head_bias);
-  if (config_.tie_embeddings) head_weight = token_embedding.weight;
+  if (tied) head_weight = token_embedding.weight, head_packed = token_embedding.packed;
+}
+
+void LanguageModel::pack_weights(nn::WeightDtype dtype) {
+  if (dtype == nn::WeightDtype::f32) return;
+  pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
+    const bool words = name == "token_embedding.weight" || name == "head.weight";
+    return nn::PackedLinear(weight, words ? nn::WeightDtype::q8 : dtype);
+  });
+}
+
+void LanguageModel::pack_weights(nn::WeightDtype dtype, MakePacked make) {
+  MH_CHECK(weight_dtype_ == nn::WeightDtype::f32, ValueError, "LanguageModel: its weights are ",
+           kernels::name(weight_dtype_), " already");
+  const NoTape silent;
+  const auto pack = [&](const std::string& name, Tensor& weight, nn::PackedLinear& packed) {
+    if (packed.defined() || name == "position_embedding.weight") return;
+    packed = make(name, weight);
+    weight = Tensor();
+  };
+  nn::Visitor visitor = nn::Visitor::of_matrices(pack);
+  visit(visitor);
+  weight_dtype_ = dtype;
+}
+
+size_t LanguageModel::weight_bytes() {
+  size_t total = 0;
+  for (const Tensor& parameter : nn::parameters(*this)) total += parameter.bytes();
+  const auto add = [&](const std::string& name, Tensor&, nn::PackedLinear& packed) {
+    if (packed.defined() && !(config_.tie_embeddings && name == "head.weight")) total += packed.bytes();
+  };
+  nn::Visitor visitor = nn::Visitor::of_matrices(add);
+  visit(visitor);
+  return total;
 }
 
 Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const {
@@ -210,8 +245,7 @@ nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call, const Rot
     layer.attention.mask &= config_.window > 0 ? window(config_.window - 1, 0) : causal();
   }
   layer.attention.rotary = rotary;
-  if (alibi_slopes_.defined())
-    layer.attention.alibi_slopes = alibi_slopes_.to(token_embedding.weight.dtype());
+  if (alibi_slopes_.defined()) layer.attention.alibi_slopes = alibi_slopes_.to(token_embedding.dtype());
   return layer;
 }
 
@@ -282,7 +316,7 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const La
   const CrossEntropyOptions options = {.label_smoothing = label_smoothing};
   // From a few thousand words on, the logits of all tokens would be the largest tensor of the step.
   constexpr int64_t kManyWords = 2048;
-  if (config_.vocab_size < kManyWords || head_bias.defined())
+  if (config_.vocab_size < kManyWords || head_bias.defined() || head_packed.defined())
     return cross_entropy((*this)(tokens, call), targets, options);
   return linear_cross_entropy(features(tokens, call), head_weight, targets, options);
 }
@@ -297,7 +331,7 @@ int64_t LanguageModel::longest() const {
 nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o) const {
   MH_CHECK(!o.ring || config_.window > 0, ValueError, "LanguageModel: a ring needs a model with a window");
   MH_CHECK(!o.ring || o.chunk > 0, ValueError, "LanguageModel: chunk must be positive, got ", o.chunk);
-  const Dtype own = token_embedding.weight.dtype(), dtype = o.dtype.value_or(own);
+  const Dtype own = token_embedding.dtype(), dtype = o.dtype.value_or(own);
   MH_CHECK(dtype == own || (own == Dtype::f32 && dtype == Dtype::bf16), DtypeError,
            "LanguageModel: the state of a model of ", own, " cannot be ", dtype);
   nn::DecodeStateOptions plan = {.num_layers = config_.num_layers,

@@ -103,7 +103,10 @@ class LanguageModel {
   /// The last hidden states [B, T, embed_dim], before the output layer.
   Tensor features(const Tensor& tokens, const LanguageModelCall& call = {}) const;
   /// The output layer alone: features [..., embed_dim] -> [..., vocab_size].
-  Tensor logits(const Tensor& features) const { return linear(features, head_weight, head_bias); }
+  Tensor logits(const Tensor& features) const {
+    return head_packed.defined() ? head_packed(features, head_bias)
+                                 : linear(features, head_weight, head_bias);
+  }
   /// Mean cross-entropy of the next token in nats. Shapes: tokens, targets [B, T]; targets -100 are ignored.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
               double label_smoothing = 0) const;
@@ -123,10 +126,24 @@ class LanguageModel {
   const LanguageModelConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);
 
+  /// Replaces the matrices by packed ones; the f32 weights are released where nobody else holds them, and the
+  /// model cannot be trained any more. Embedding and output layer become q8 with every dtype but f32, which
+  /// changes nothing; norms, biases and learned positions stay. Throws ValueError (packed already).
+  void pack_weights(nn::WeightDtype dtype);
+  /// The same with what make() returns for each matrix, such as weights that a file holds quantised. The
+  /// embedding must be q8 or q4. A tied output layer is the embedding.
+  using MakePacked = FunctionRef<nn::PackedLinear(const std::string& name, const Tensor& weight)>;
+  void pack_weights(nn::WeightDtype dtype, MakePacked make);
+  /// Of the layers' matrices.
+  nn::WeightDtype weight_dtype() const { return weight_dtype_; }
+  /// Memory of all weights.
+  size_t weight_bytes();
+
   nn::Embedding token_embedding, position_embedding;
   std::vector<nn::TransformerLayer> layers;
   nn::Norm final_norm;
   Tensor head_weight, head_bias;  ///< [vocab_size, embed_dim] (the token embedding's if tied), [vocab_size]
+  nn::PackedLinear head_packed;   ///< if defined, in place of head_weight
 
  private:
   Tensor embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
@@ -137,6 +154,7 @@ class LanguageModel {
 
   LanguageModelConfig config_;
   Tensor alibi_slopes_;
+  nn::WeightDtype weight_dtype_ = nn::WeightDtype::f32;
 };
 
 }  // namespace multihead::models

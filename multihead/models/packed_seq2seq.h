@@ -6,10 +6,13 @@
 #include <vector>
 
 #include "multihead/core/busy.h"
-#include "multihead/models/packed_linear.h"
 #include "multihead/models/seq2seq.h"
+#include "multihead/nn/packed_linear.h"
 
 namespace multihead::models {
+
+using nn::PackedLinear;
+using nn::WeightDtype;
 
 /// The cache of a beam search. Row r is a hypothesis: a list of tokens, each a pointer to its keys and values
 /// of all layers. Hypotheses share common prefixes, so reordering a beam copies only pointers.

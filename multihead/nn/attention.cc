@@ -83,9 +83,10 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options,
 }
 
 void MultiHeadAttention::visit(Visitor& visitor) {
-  visitor("in_proj_weight", in_proj_weight);
+  const bool joint = is_joint();
+  if (joint) visitor("in_proj_weight", in_proj_weight, in_proj_packed);
   visitor("in_proj_bias", in_proj_bias);
-  if (!in_proj_weight.defined()) {
+  if (!joint) {
     visitor("q_proj", q_proj);
     visitor("k_proj", k_proj);
     visitor("v_proj", v_proj);
@@ -97,15 +98,20 @@ void MultiHeadAttention::visit(Visitor& visitor) {
   }
 }
 
+Tensor MultiHeadAttention::project_all(const Tensor& x) const {
+  return in_proj_packed.defined() ? in_proj_packed(x, in_proj_bias) : linear(x, in_proj_weight, in_proj_bias);
+}
+
 Tensor MultiHeadAttention::project_rows(const Tensor& x, int64_t begin, int64_t end) const {
+  if (in_proj_packed.defined()) return slice(project_all(x), -1, begin, end);
   const Tensor bias = in_proj_bias.defined() ? slice(in_proj_bias, 0, begin, end) : Tensor();
   return linear(x, slice(in_proj_weight, 0, begin, end), bias);
 }
 
 Tensor MultiHeadAttention::project_queries(const Tensor& query) const {
   check_input("query", query, options_.query_dim);
-  const Tensor heads = split_heads(
-      in_proj_weight.defined() ? project_rows(query, 0, query_rows()) : q_proj(query), options_.num_heads);
+  const Tensor heads =
+      split_heads(is_joint() ? project_rows(query, 0, query_rows()) : q_proj(query), options_.num_heads);
   return options_.qk_norm ? q_norm(heads) : heads;
 }
 
@@ -118,7 +124,7 @@ MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const 
            value.shape());
   const int64_t first = query_rows(), middle = first + key_rows(), last = middle + value_rows();
   Tensor k, v;
-  if (!in_proj_weight.defined()) {
+  if (!is_joint()) {
     k = k_proj(key);
     v = v_proj(value);
   } else if (key.is_same(value)) {
@@ -136,8 +142,21 @@ MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const 
 MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, const Tensor& key,
                                                           const Tensor& value,
                                                           const RotaryTable* table) const {
-  Projected heads = project_keys_and_values(key, value);
-  heads.query = project_queries(query);
+  Projected heads;
+  if (query.is_same(key) && key.is_same(value) && heads_are_joint()) {
+    check_input("query", query, options_.query_dim);
+    const int64_t h = options_.num_heads, hkv = options_.num_kv_heads;
+    Tensor all = split_heads(project_all(query), h + 2 * hkv);
+    if (table != nullptr && !options_.qk_norm) {
+      all = rotary(all, *table, h + hkv);
+      table = nullptr;
+    }
+    heads = {slice(all, 2, 0, h), slice(all, 2, h, h + hkv), slice(all, 2, h + hkv, h + 2 * hkv)};
+    if (options_.qk_norm) heads.query = q_norm(heads.query), heads.key = k_norm(heads.key);
+  } else {
+    heads = project_keys_and_values(key, value);
+    heads.query = project_queries(query);
+  }
   MH_CHECK(heads.query.size(0) == heads.key.size(0), ShapeError,
            "MultiHeadAttention: query and key must agree in batch, got ", query.shape(), " and ",
            key.shape());
@@ -155,7 +174,7 @@ AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call
   if (!options.scale) options.scale = options_.scale;
   if (options_.zero_attn) {
     MH_CHECK(!call.sinks.defined(), ValueError, "MultiHeadAttention: sinks and zero_attn exclude each other");
-    options.sinks = Tensor::zeros({options_.num_heads}, out_proj.weight.dtype());
+    options.sinks = Tensor::zeros({options_.num_heads}, out_proj.dtype());
   }
   options.dropout_p = static_cast<float>(options_.dropout_p);
   options.layout = Layout::bthd;
@@ -178,13 +197,12 @@ Tensor MultiHeadAttention::attend_cached(const Projected& heads, const Attention
 Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionCall& call) const {
   const bool self = query.is_same(key) && key.is_same(value);
-  const bool packed = in_proj_weight.defined() && options_.head_dim == options_.value_head_dim;
-  if (!self || !packed || options_.qk_norm) {
+  if (!self || !heads_are_joint() || options_.qk_norm) {
     return attend_heads(project(query, key, value, call.rotary), call);
   }
   // One product for queries, keys and values, attended to where they lie.
   check_input("query", query, options_.query_dim);
-  Tensor qkv = linear(query, in_proj_weight, in_proj_bias);
+  Tensor qkv = project_all(query);
   if (call.rotary != nullptr) {
     const Tensor heads = split_heads(qkv, options_.num_heads + 2 * options_.num_kv_heads);
     qkv = merge_heads(rotary(heads, *call.rotary, options_.num_heads + options_.num_kv_heads));

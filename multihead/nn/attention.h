@@ -84,7 +84,8 @@ class MultiHeadAttention {
   const MultiHeadAttentionOptions& options() const { return options_; }
   void visit(Visitor& visitor);
 
-  Tensor in_proj_weight, in_proj_bias;  ///< packed form
+  Tensor in_proj_weight, in_proj_bias;  ///< joint form
+  PackedLinear in_proj_packed;          ///< if defined, in place of in_proj_weight
   Linear q_proj, k_proj, v_proj;        ///< separate form
   Linear out_proj;
   Norm q_norm, k_norm;  ///< [head_dim], with qk_norm
@@ -97,6 +98,10 @@ class MultiHeadAttention {
                     const RotaryTable* rotary) const;
   Tensor project_queries(const Tensor& query) const;
   Projected project_keys_and_values(const Tensor& key, const Tensor& value) const;
+  bool is_joint() const { return in_proj_weight.defined() || in_proj_packed.defined(); }
+  /// One product gives heads of one size.
+  bool heads_are_joint() const { return is_joint() && options_.head_dim == options_.value_head_dim; }
+  Tensor project_all(const Tensor& x) const;
   Tensor project_rows(const Tensor& x, int64_t begin, int64_t end) const;
   AttentionOptions attention_options(const AttentionCall& call) const;
   Tensor attend_heads(const Projected& heads, const AttentionCall& call) const;

@@ -13,10 +13,15 @@ class Embedding {
   Embedding(int64_t count, int64_t embed_dim, Rng& rng)
       : weight(normal_parameter({count, embed_dim}, 1, rng)) {}
 
-  Tensor operator()(const Tensor& ids) const { return embedding(weight, ids); }
-  void visit(Visitor& visitor) { visitor("weight", weight); }
+  Tensor operator()(const Tensor& ids) const {
+    return packed.defined() ? packed.rows(ids) : embedding(weight, ids);
+  }
+  /// Of the vectors.
+  Dtype dtype() const { return packed.defined() ? Dtype::f32 : weight.dtype(); }
+  void visit(Visitor& visitor) { visitor("weight", weight, packed); }
 
   Tensor weight;
+  PackedLinear packed;  ///< q8 or q4; if defined, what is used, and `weight` is undefined
 };
 
 }  // namespace multihead::nn

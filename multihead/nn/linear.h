@@ -6,6 +6,7 @@
 #include "multihead/core/rng.h"
 #include "multihead/core/tensor.h"
 #include "multihead/nn/module.h"
+#include "multihead/nn/packed_linear.h"
 #include "multihead/ops/linear.h"
 
 namespace multihead::nn {
@@ -22,18 +23,21 @@ class Linear {
   Linear(int64_t in_features, int64_t out_features, Rng& rng, const LinearOptions& options = {});
 
   Tensor operator()(const Tensor& x, const multihead::LinearOptions& fused = {}) const {
-    return linear(x, weight, bias, fused);
+    return packed.defined() ? packed(x, bias, fused) : linear(x, weight, bias, fused);
   }
-  int64_t in_features() const { return weight.size(1); }
-  int64_t out_features() const { return weight.size(0); }
+  /// Of x and the result.
+  Dtype dtype() const { return packed.defined() ? Dtype::f32 : weight.dtype(); }
+  int64_t in_features() const { return packed.defined() ? packed.in_features() : weight.size(1); }
+  int64_t out_features() const { return packed.defined() ? packed.out_features() : weight.size(0); }
 
   void visit(Visitor& visitor) {
-    visitor("weight", weight);
+    visitor("weight", weight, packed);
     visitor("bias", bias);
   }
 
   Tensor weight;
-  Tensor bias;  ///< undefined if there is none
+  Tensor bias;          ///< undefined if there is none
+  PackedLinear packed;  ///< if defined, what is used, and `weight` is undefined
 };
 
 /// A trainable tensor, filled from its own stream.

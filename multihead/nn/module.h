@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,16 +15,31 @@
 
 namespace multihead::nn {
 
+class PackedLinear;
+
 /// Walks a module. A part is a Tensor, a module or a vector of modules; names are joined by dots and vector
 /// elements are numbered, as in PyTorch: "layers.0.attention.out_proj.weight".
 class Visitor {
  public:
   using Visit = FunctionRef<void(const std::string& name, Tensor& tensor)>;
   explicit Visitor(Visit visit) : visit_(visit) {}
+  /// Walks the matrices that can be packed, each with the place for its packed form; nothing else.
+  using VisitMatrix = FunctionRef<void(const std::string& name, Tensor& weight, PackedLinear& packed)>;
+  static Visitor of_matrices(VisitMatrix visit) {
+    Visitor visitor(kNothing);
+    visitor.visit_matrix_ = visit;
+    return visitor;
+  }
 
   /// Undefined tensors (an absent bias) are skipped.
   void operator()(std::string_view name, Tensor& tensor) {
     if (tensor.defined()) visit_(prefix_ + std::string(name), tensor);
+  }
+
+  /// A matrix of which one form is defined.
+  void operator()(std::string_view name, Tensor& weight, PackedLinear& packed) {
+    if (!visit_matrix_) return (*this)(name, weight);
+    (*visit_matrix_)(prefix_ + std::string(name), weight, packed);
   }
 
   template <class Module>
@@ -43,7 +59,10 @@ class Visitor {
   }
 
  private:
+  static constexpr auto kNothing = [](const std::string&, Tensor&) {};
+
   Visit visit_;
+  std::optional<VisitMatrix> visit_matrix_;
   std::string prefix_;
 };
 

@@ -393,6 +393,13 @@ class TranslatorDoctor {
 
 std::vector<CheckResult> check_language_model(const LanguageModel& model, const DoctorOptions& options) {
   using D = LanguageModelDoctor;
+  if (model.weight_dtype() != nn::WeightDtype::f32) {
+    return run_checks(D(model, options), options,
+                      {{"finite", &D::finite},
+                       {"causality", &D::causality},
+                       {"padding", &D::padding},
+                       {"cache", &D::cache}});
+  }
   return run_checks(D(model, options), options,
                     {{"finite", &D::finite},
                      {"causality", &D::causality},

@@ -33,6 +33,7 @@ struct DoctorOptions {
 ///   threads             gradients have the same bits on 1, 2 and 3 threads
 ///   gradient            backward agrees with central differences in f64, for every tensor
 ///   overfit             a few steps of AdamW overfit one small batch
+/// The last three train: with packed weights they are left out.
 std::vector<CheckResult> check_language_model(const models::LanguageModel& model,
                                               const DoctorOptions& options = {});
 

@@ -143,8 +143,28 @@ void bind_language_model(nb::module_& m) {
       "Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.");
   c.def_static(
       "load",
-      [](const Path& folder) { return unlocked([&] { return models::load_language_model(folder); }); },
-      "folder"_a, "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours.");
+      [](const Path& folder, const std::string& weights) {
+        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+        return unlocked([&] { return models::load_language_model(folder, dtype); });
+      },
+      "folder"_a, "weights"_a = "f32",
+      "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or "
+      "packed for\ninference as pack_weights() does.");
+  c.def(
+      "pack_weights",
+      [](LanguageModel& model, const std::string& weights) {
+        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+        unlocked([&] {
+          model.pack_weights(dtype);
+          return 0;
+        });
+      },
+      "weights"_a,
+      "Replaces the matrices by packed ones: 'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per "
+      "group of 32).\nEmbedding and output layer become q8. The model can no longer be trained or saved.");
+  c.def_prop_ro("weight_dtype",
+                [](const LanguageModel& model) { return kernels::name(model.weight_dtype()); });
+  c.def_prop_ro("weight_bytes", &LanguageModel::weight_bytes, "Memory of all weights.");
   bind_part(c, "token_embedding", &LanguageModel::token_embedding);
   bind_part(c, "position_embedding", &LanguageModel::position_embedding);
   bind_parts(c, "layers", &LanguageModel::layers);

@@ -423,3 +423,28 @@ def test_every_public_name_has_a_docstring():
         if callable(getattr(mh, name)) and not (getattr(mh, name).__doc__ or "").strip()
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("weights", ["int8", "q8", "q4"])
+def test_packed_weights(tmp_path, weights):
+    model = tiny(embed_dim=64, ffn_dim=96)
+    tokens = np.arange(12)[None] % 31
+    exact, f32 = model(tokens).numpy(), model.weight_bytes
+    model.save(tmp_path / "f32")
+    model.pack_weights(weights)
+    assert model.weight_dtype == weights and model.weight_bytes < f32 / 3
+    packed = model(tokens).numpy()
+    error = np.linalg.norm(packed - exact) / np.linalg.norm(exact)
+    assert 1e-4 < error < (0.2 if weights == "q4" else 0.03)
+    loaded = mh.models.LanguageModel.load(tmp_path / "f32", weights=weights)
+    assert np.array_equal(loaded(tokens).numpy(), packed)
+    model.save(tmp_path / "packed")
+    again = mh.models.LanguageModel.load(tmp_path / "packed")
+    assert again.weight_dtype == weights and np.array_equal(again(tokens).numpy(), packed)
+    assert len(again.generate([1, 2, 3], max_new_tokens=5, temperature=0)) == 5
+    with pytest.raises(ValueError, match="already"):
+        again.pack_weights("q4")
+    with pytest.raises(ValueError, match="cannot be trained"), mh.Tape():
+        again.loss(tokens, tokens)
+    with pytest.raises(ValueError, match="weight_dtype"):
+        mh.models.LanguageModel.load(tmp_path / "f32", weights="q5")

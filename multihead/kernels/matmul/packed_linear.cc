@@ -4,8 +4,10 @@
 #include "multihead/kernels/matmul/packed_linear.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/matmul/packed_linear_groups.h"
 #include "multihead/kernels/matmul/packed_linear_int8.h"
 #include "multihead/kernels/matmul/packed_linear_panels-inl.h"
 
@@ -113,16 +115,22 @@ HWY_EXPORT(PaddedColumns);
 HWY_EXPORT(PackWeight);
 HWY_EXPORT(PackedLinear);
 
-std::string_view name(WeightDtype dtype) { return dtype == WeightDtype::int8 ? "int8" : "f32"; }
+namespace {
+constexpr std::string_view kWeightDtypes[] = {"f32", "int8", "q8", "q4"};
+bool has_groups(WeightDtype dtype) { return dtype == WeightDtype::q8 || dtype == WeightDtype::q4; }
+}  // namespace
+
+std::string_view name(WeightDtype dtype) { return kWeightDtypes[static_cast<size_t>(dtype)]; }
 
 WeightDtype parse_weight_dtype(std::string_view text) {
-  for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::int8}) {
-    if (text == name(dtype)) return dtype;
-  }
-  throw ValueError(concat("weight_dtype: expected f32 or int8, got '", text, "'"));
+  const auto* found = std::find(std::begin(kWeightDtypes), std::end(kWeightDtypes), text);
+  MH_CHECK(found != std::end(kWeightDtypes), ValueError, "weight_dtype: expected f32, int8, q8 or q4, got '",
+           text, "'");
+  return static_cast<WeightDtype>(found - std::begin(kWeightDtypes));
 }
 
 int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in) {
+  if (has_groups(dtype)) return groups::packed_bytes(dtype, out, in);
   if (dtype == WeightDtype::int8) return int8::packed_bytes(out, in);
   const int64_t bytes = HWY_DYNAMIC_DISPATCH(PaddedColumns)(out) * in * static_cast<int64_t>(sizeof(float));
   return (bytes + 63) / 64 * 64;
@@ -130,12 +138,22 @@ int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in) {
 
 void pack_weight(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in,
                  void* packed) {
+  if (has_groups(dtype)) return groups::pack(dtype, weight, stride, out, in, packed);
   if (dtype == WeightDtype::int8) return int8::pack(weight, stride, out, in, packed);
   HWY_DYNAMIC_DISPATCH(PackWeight)(weight, stride, out, in, static_cast<float*>(packed));
 }
 
+void pack_groups(WeightDtype dtype, const QuantizedGroups& from, int64_t out, int64_t in, void* packed) {
+  groups::pack(dtype, from, out, in, packed);
+}
+
+void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t in, float* to) {
+  groups::unpack_row(dtype, packed, row, in, to);
+}
+
 void packed_linear(const PackedLinearArgs& args) {
   if (args.rows <= 0 || args.out <= 0) return;
+  if (has_groups(args.dtype)) return groups::multiply(args);
   if (args.dtype == WeightDtype::int8) return int8::multiply(args);
   HWY_DYNAMIC_DISPATCH(PackedLinear)(args);
 }

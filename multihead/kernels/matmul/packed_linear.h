@@ -8,23 +8,44 @@
 
 namespace multihead::kernels {
 
-/// int8: quantised per output, w ≈ scale · q, scale = max|w| / 127, q rounded to nearest, ties to even; the
-/// products quantise their inputs per row in the same way, sum integers and multiply by both scales.
-enum class WeightDtype { f32, int8 };
+/// What a packed weight is made of, and how its products are added.
+///   f32   as it is
+///   int8  w ≈ scale · q per output, scale = max|w| / 127; the inputs are quantised per row in the same way
+///   q8    per group of 32 along k: w ≈ scale · q, |q| <= 127, scale in f16 (GGUF's Q8_0): 8.5 bits a weight
+///   q4    per group of 32: w ≈ scale · q + min, 0 <= q <= 15, both in f16 (GGUF's Q4_1): 5 bits
+/// q is rounded to nearest, ties to even. With q8 and q4 the inputs are quantised per group as int8 does per
+/// row. Within rows or groups integers are summed; the groups' sums, scaled, are added in order of k.
+enum class WeightDtype { f32, int8, q8, q4 };
 std::string_view name(WeightDtype dtype);
-/// "f32" or "int8"; throws ValueError otherwise.
+/// "f32", "int8", "q8" or "q4"; throws ValueError otherwise.
 WeightDtype parse_weight_dtype(std::string_view text);
 
 /// The longest sum of int8 products that an int32 holds for certain.
 inline constexpr int64_t kLongestInt8Sum = 131072;
+/// Neighbours along k that share the scale of q8 and q4.
+inline constexpr int64_t kWeightGroup = 32;
 
 /// Bytes that a packed weight [out, in] takes, a multiple of 64.
 int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in);
-/// Copies weight [out, in], rows `stride` apart, into the order in which packed_linear() reads it. The order
-/// belongs to this process: in f32 it depends on the instruction set. `packed` is aligned to 64 bytes; with
-/// int8 `in` is at most kLongestInt8Sum.
+/// Copies weight [out, in], rows `stride` apart, into the order in which packed_linear() reads it. In f32 the
+/// order depends on the instruction set, else it is the same on every machine. `packed` is aligned to 64
+/// bytes; with int8 `in` is at most kLongestInt8Sum.
 void pack_weight(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in,
                  void* packed);
+
+/// Groups [out, ceil(in / 32)] that somebody else has quantised, each part `stride` bytes from one group to
+/// the next, as in GGUF's blocks.
+struct QuantizedGroups {
+  const void* values = nullptr;  ///< q8: 32 int8; q4: 16 bytes, the low halves k 0 to 15, the high 16 to 31
+  const void* scales = nullptr;  ///< f16
+  const void* mins = nullptr;    ///< f16, q4; null: -8 · scale (GGUF's Q4_0)
+  int64_t stride = 0;
+};
+/// Takes them over without rounding (-8 · scale is rounded where f16 ends). Values behind `in` do not count.
+/// dtype: q8 or q4.
+void pack_groups(WeightDtype dtype, const QuantizedGroups& groups, int64_t out, int64_t in, void* packed);
+/// Output `row` of a weight packed as q8 or q4, in f32: to[in].
+void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t in, float* to);
 
 struct PackedLinearArgs {
   const float* x = nullptr;  ///< [rows, in], rows ldx apart
@@ -41,9 +62,10 @@ struct PackedLinearArgs {
 
 /// y = activation(x · weightᵀ + bias) + residual.
 ///
-/// f32 has the bits of gemm(). int8 without an activation, or with relu, has the same bits on every
-/// instruction set. There a NaN or an infinity in a row of x makes the row's products NaN, one in a row of
-/// the weight its output's; and a row whose largest element is below 2^-119 counts as zeros.
+/// f32 has the bits of gemm(). The others have, without an activation or with relu, the same bits on every
+/// instruction set, and a row the same bits alone and among others. There a NaN or an infinity in a row of x
+/// makes the row's products NaN, one in a row of the weight its output's; and a row of x (q8, q4: a group of
+/// it) whose largest element is below 2^-119 counts as zeros.
 void packed_linear(const PackedLinearArgs& args);
 
 }  // namespace multihead::kernels

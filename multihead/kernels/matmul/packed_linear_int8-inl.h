@@ -21,13 +21,11 @@
 #include "multihead/kernels/elementwise/activation-inl.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
 #include "multihead/kernels/matmul/packed_linear_int8.h"
+#include "multihead/kernels/matmul/packed_linear_integers-inl.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
-
-using TileInts = hn::Rebind<int32_t, TileFloats>;
-using IntVec = hn::Vec<TileInts>;
 
 struct Int8Tile {
   const void* x;     // quantised rows: uint8_t, q + 128, for dots, else int16_t
@@ -134,13 +132,6 @@ inline constexpr int64_t kInt8TileRows = 1;
 #if HWY_TARGET == HWY_AVX3
 inline constexpr bool kHasInt8Dots = true;
 inline constexpr int64_t kBytesAhead = 2048;
-
-// sum + Σ of four u · s. Highway 1.0.3 does not know the instruction and its target has no name for the
-// compiler; the callers have asked the CPU.
-HWY_INLINE IntVec DotBytes(IntVec sum, IntVec u, IntVec s) {
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(u.raw), "v"(s.raw));
-  return sum;
-}
 
 template <int MR, int NV, bool kAhead>
 HWY_NOINLINE void DotBytesTile(const Int8Tile& t) {

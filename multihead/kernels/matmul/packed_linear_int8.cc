@@ -3,8 +3,6 @@
 #include "multihead/kernels/matmul/packed_linear_int8.h"
 
 #include <algorithm>
-#include <bit>
-#include <limits>
 
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
@@ -16,7 +14,7 @@
 #include "hwy/highway.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/matmul/packed_linear_int8-inl.h"
-#include "multihead/kernels/simd/first_lanes-inl.h"
+#include "multihead/kernels/matmul/packed_linear_integers-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_PACKED_LINEAR_INT8_ONCE
 #define MULTIHEAD_KERNELS_PACKED_LINEAR_INT8_ONCE
@@ -27,72 +25,12 @@ namespace {
 // than one: a decoder layer of 256 in one thread is 10 % behind on the fast days, twice as fast on the slow.
 constexpr int64_t kSerialFlops = 12'000'000;
 
-// The scale of a row whose largest absolute value has the bits `largest`, and what its elements are
-// multiplied by. NaN and infinities make the scale NaN.
-struct RowScale {
-  explicit RowScale(int32_t largest) {
-    const auto max = std::bit_cast<float>(largest);
-    if (largest >= 0x7f800000) {
-      scale = std::numeric_limits<float>::quiet_NaN();
-    } else if (max >= 0x1p-119f) {  // smaller ones would have no normal scale and an infinite inverse
-      scale = max / 127;
-      inverse = 127 / max;
-    }
-  }
-  float scale = 0, inverse = 0;
-};
-
 }  // namespace
 }  // namespace multihead::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
-
-// As integers the bits of positive floats are ordered as the floats are, NaN above all of them.
-HWY_INLINE int32_t LargestBits(const float* x, int64_t count) {
-  const TileFloats d;
-  const TileInts di;
-  IntVec most = hn::Zero(di);
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
-  }
-  if (i < count) {
-    const auto mask = hn::FirstN(d, static_cast<size_t>(count - i));
-    most = hn::Max(most, hn::BitCast(di, hn::Abs(LoadLanes(mask, d, x + i))));
-  }
-  return hn::GetLane(hn::MaxOfLanes(di, most));
-}
-
-// q[k] = zero + x[k] / scale, to nearest, ties to even; q is padded to whole groups. Returns the scale.
-template <class Q>
-HWY_INLINE float QuantizeRow(const float* x, int64_t count, int zero, Q* q) {
-  const TileFloats d;
-  const TileInts di;
-  const hn::Rebind<Q, TileFloats> dq;
-  const RowScale row(LargestBits(x, count));
-  const int64_t padded = int8::groups_of(count) * int8::kGroup;
-  if (row.inverse == 0) {
-    std::fill(q, q + padded, static_cast<Q>(zero));
-    return row.scale;
-  }
-  // Where one is the last place of a float, adding rounds, and the bits count up from those of the middle.
-  const TileVec inverse = hn::Set(d, row.inverse), middle = hn::Set(d, 12582912.0f);  // 1.5 · 2^23
-  const IntVec base = hn::Set(di, 0x4b400000 - zero);
-  const auto of = [&](TileVec v) HWY_ATTR {
-    return hn::DemoteTo(dq, hn::Sub(hn::BitCast(di, hn::Add(hn::Mul(v, inverse), middle)), base));
-  };
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) hn::StoreU(of(hn::LoadU(d, x + i)), dq, q + i);
-  for (; i < padded; i += kLanes) {
-    HWY_ALIGN Q rest[kLanes];
-    const auto mask = hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(count - i, 0)));
-    hn::StoreU(i < count ? of(LoadLanes(mask, d, x + i)) : of(hn::Zero(d)), dq, rest);
-    std::copy_n(rest, std::min(kLanes, padded - i), q + i);
-  }
-  return row.scale;
-}
 
 void PackInt8(const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
   static thread_local Scratch scratch;
@@ -106,7 +44,7 @@ void PackInt8(const float* weight, int64_t stride, int64_t out, int64_t in, void
     const int64_t first = j / int8::kPanelColumns * int8::kPanelColumns;
     const int64_t width = std::min(int8::kPanelColumns, padded - first);
     if (j < out) {
-      scales[j] = QuantizeRow(weight + j * stride, in, 0, row);
+      scales[j] = QuantizeRow(weight + j * stride, in, groups * int8::kGroup, 0, row);
     } else {
       std::fill_n(row, groups * int8::kGroup, int16_t{0});
       scales[j] = 0;
@@ -158,7 +96,9 @@ void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t
 
 template <class Q>
 HWY_NOINLINE void QuantizeRows(const PackedLinearArgs& p, int zero, int64_t stride, Q* q, float* scales) {
-  for (int64_t i = 0; i < p.rows; ++i) scales[i] = QuantizeRow(p.x + i * p.ldx, p.in, zero, q + i * stride);
+  for (int64_t i = 0; i < p.rows; ++i) {
+    scales[i] = QuantizeRow(p.x + i * p.ldx, p.in, stride, zero, q + i * stride);
+  }
 }
 
 void MultiplyInt8(const PackedLinearArgs& p) {

@@ -240,7 +240,7 @@ TEST(PackedLinearInt8Test, TakesAQuarterOfTheMemoryAndKnowsItsName) {
   const int64_t f32 = packed_weight_bytes(WeightDtype::f32, 8000, 256);
   EXPECT_EQ(packed_weight_bytes(WeightDtype::int8, 8000, 256), f32 / 4 + 8 * 8000);
   EXPECT_EQ(packed_weight_bytes(WeightDtype::int8, 0, 256), 0);
-  for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::int8}) {
+  for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::int8, WeightDtype::q8, WeightDtype::q4}) {
     EXPECT_EQ(parse_weight_dtype(name(dtype)), dtype);
   }
   for (const char* word : {"", "INT8", "bf16", "int8 ", "f32x"}) {

@@ -1,0 +1,68 @@
+// multihead quantize
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "cli/model_dir.h"
+#include "cli/streams.h"
+#include "multihead/core/files.h"
+#include "multihead/io/checkpoint.h"
+#include "multihead/io/file_set.h"
+
+namespace multihead::cli {
+namespace {
+
+class Quantize : public Verb {
+ public:
+  Quantize()
+      : Verb("quantize", "write a language model with quantised weights",
+             {{"multihead quantize model --out small --weights q4",
+               "a seventh of the memory; generate, eval, check and info read it"}}) {}
+
+  void declare(Flags& flags) override {
+    flags.positional("DIR", folder_, "model folder");
+    flags.text("out", "DIR", out_, "folder to write (required)");
+    declare_weights(flags, weights_);
+  }
+
+  int run(const CommonOptions& common) override {
+    if (out_.empty()) throw UsageError("--out DIR is required; see multihead quantize --help");
+    if (weights_ == "f32") throw UsageError("--weights must be one of int8, q8, q4; got \"f32\"");
+    LoadedModel loaded = load_model_dir(folder_, weights_);
+    save(loaded);
+    const auto bytes = static_cast<int64_t>(loaded.model.weight_bytes());
+    const int64_t f32 = 4 * models::matrix_weights(loaded.model.config());
+    if (common.json) {
+      put_json(Json::object({{"weights", weights_}, {"bytes", bytes}, {"f32_bytes", f32}}));
+    } else {
+      fmt::print("{}: {} weights, {:.1f} MB ({:.1f} in f32)\n", printable(out_), weights_,
+                 static_cast<double>(bytes) * 1e-6, static_cast<double>(f32) * 1e-6);
+    }
+    return kDone;
+  }
+
+ private:
+  void save(LoadedModel& loaded) const {
+    io::save_files(out_, io::kModelFolderFiles, [&](io::DirectoryWriter& writer) {
+      io::write_contents(
+          writer, {.tensors = {{"model.safetensors", models::language_model_tensors(loaded.model)}},
+                   .files = {{"config.json", models::config_to_json(loaded.model.config()).dump(2) + "\n"},
+                             {"tokenizer.json", loaded.tokenizer.to_json()},
+                             {"tokenizer_config.json", loaded.tokenizer.config_json()}}});
+    });
+    const char* defaults = "generation_config.json";
+    const std::filesystem::path from = std::filesystem::path(folder_) / defaults,
+                                to = std::filesystem::path(out_) / defaults;
+    if (std::filesystem::is_regular_file(from) && !std::filesystem::exists(to)) {
+      write_file_atomically(to.string(), read_file(from.string()));
+    }
+  }
+
+  std::string folder_, out_, weights_ = "q4";
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_quantize() { return std::make_unique<Quantize>(); }
+
+}  // namespace multihead::cli

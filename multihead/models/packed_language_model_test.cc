@@ -1,0 +1,183 @@
+// LanguageModel::pack_weights().
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/models/language_model.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::models {
+namespace {
+
+using nn::WeightDtype;
+
+constexpr WeightDtype kPacked[] = {WeightDtype::int8, WeightDtype::q8, WeightDtype::q4};
+
+LanguageModelConfig small(Positions positions) {
+  LanguageModelConfig c;
+  c.vocab_size = 67, c.context = 31, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2;
+  c.embed_dim = 72, c.ffn_dim = 131, c.positions = positions, c.init_std = 0.1;
+  return c;
+}
+
+// Every form of the matrices: biases and none, gated and plain, tied and not, norms of heads.
+std::vector<LanguageModelConfig> configs() {
+  std::vector<LanguageModelConfig> list = {small(Positions::learned), small(Positions::rotary),
+                                           small(Positions::rotary), small(Positions::alibi)};
+  for (LanguageModelConfig& c : list) {
+    if (c.positions != Positions::rotary) continue;
+    c.norm = nn::NormKind::rms, c.gated = true, c.activation = Activation::silu;
+    c.attention_bias = c.out_bias = c.ffn_bias = false;
+  }
+  list[2].tie_embeddings = false, list[2].qk_norm = true;
+  list[3].norm_first = false, list[3].head_bias = true, list[3].tie_embeddings = false;
+  return list;
+}
+
+LanguageModel model_of(const LanguageModelConfig& config) {
+  Rng rng(5);
+  return LanguageModel(config, rng);
+}
+
+Tensor tokens(int64_t batch, int64_t length) {
+  Tensor x = Tensor::empty({batch, length}, Dtype::i64);
+  const RandomStream stream{3, 0};
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<int64_t>()[i] = stream.bits(static_cast<uint64_t>(i)) % 67;
+  return x;
+}
+
+// |a - b| / |a|
+double distance(const Tensor& a, const Tensor& b) {
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), size += x[i] * x[i];
+  return std::sqrt(difference / size);
+}
+
+TEST(PackedLanguageModelTest, LogitsAreNear) {
+  for (const LanguageModelConfig& config : configs()) {
+    const Tensor x = tokens(2, 13);
+    const Tensor exact = model_of(config)(x);
+    for (const WeightDtype dtype : kPacked) {
+      LanguageModel model = model_of(config);
+      model.pack_weights(dtype);
+      EXPECT_EQ(model.weight_dtype(), dtype);
+      const double error = distance(exact, model(x));
+      EXPECT_LT(error, dtype == WeightDtype::q4 ? 0.25 : 0.04) << kernels::name(dtype);
+      EXPECT_GT(error, 1e-4) << kernels::name(dtype);
+    }
+    LanguageModel same = model_of(config);
+    same.pack_weights(WeightDtype::f32);
+    EXPECT_EQ(distance(exact, same(x)), 0);
+  }
+}
+
+TEST(PackedLanguageModelTest, ARowHasTheSameBitsAloneInABatchAndTokenByToken) {
+  for (const LanguageModelConfig& config : configs()) {
+    for (const WeightDtype dtype : kPacked) {
+      LanguageModel model = model_of(config);
+      model.pack_weights(dtype);
+      const Tensor x = tokens(3, 11), whole = model(x);
+      const Tensor alone = slice(x, 0, 1, 2).contiguous();
+      EXPECT_EQ(distance(model(alone), slice(whole, 0, 1, 2)), 0) << kernels::name(dtype);
+      nn::DecodeState state = model.make_state(1);
+      for (int64_t t = 0; t < 11; ++t) {
+        const Tensor one = model(slice(alone, 1, t, t + 1).contiguous(), {.state = &state});
+        EXPECT_EQ(distance(one, slice(slice(whole, 0, 1, 2), 1, t, t + 1)), 0)
+            << kernels::name(dtype) << ' ' << t;
+      }
+    }
+  }
+}
+
+TEST(PackedLanguageModelTest, TheMemoryFalls) {
+  LanguageModelConfig config = configs()[1];
+  config.vocab_size = 96, config.embed_dim = 128, config.ffn_dim = 256;
+  for (const WeightDtype dtype : kPacked) {
+    LanguageModel model = model_of(config);
+    const Tensor weight = model.layers[0].feed_forward.fc1.weight, words = model.head_weight;
+    const size_t f32 = model.weight_bytes(), layers = f32 - words.bytes();
+    const Tensor norm = model.final_norm.weight;
+    model.pack_weights(dtype);
+    EXPECT_TRUE(weight.is_unique());
+    EXPECT_TRUE(words.is_unique());
+    const auto bits = dtype == WeightDtype::q4 ? 5 : dtype == WeightDtype::q8 ? 8.5 : 8.4;
+    const auto expected =
+        static_cast<double>(layers) * bits / 32 + static_cast<double>(words.bytes()) * 8.5 / 32;
+    EXPECT_NEAR(static_cast<double>(model.weight_bytes()), expected, 0.03 * expected) << kernels::name(dtype);
+    EXPECT_TRUE(model.final_norm.weight.is_same(norm));
+    for (const nn::NamedTensor& p : nn::named_parameters(model)) EXPECT_EQ(p.tensor.rank(), 1) << p.name;
+  }
+}
+
+TEST(PackedLanguageModelTest, CannotBeTrainedOrPackedAgain) {
+  LanguageModel model = model_of(configs()[0]);
+  model.pack_weights(WeightDtype::q4);
+  const Tensor x = tokens(1, 5);
+  EXPECT_GT(model.loss(x, x).item(), 0);
+  {
+    const Tape tape;
+    EXPECT_THROW(model.loss(x, x), ValueError);
+  }
+  EXPECT_THROW(model.pack_weights(WeightDtype::q8), ValueError);
+  const LanguageModel copy = nn::clone(model);
+  EXPECT_EQ(distance(copy(x), model(x)), 0);
+}
+
+TEST(PackedLanguageModelTest, SavesAndLoads) {
+  const std::string folder = ::testing::TempDir() + "/packed_language_model";
+  for (const LanguageModelConfig& config : configs()) {
+    for (const WeightDtype dtype : kPacked) {
+      std::filesystem::remove_all(folder);
+      LanguageModel model = model_of(config);
+      model.pack_weights(dtype);
+      save_language_model(model, folder);
+      const Tensor x = tokens(2, 9), y = model(x);
+      for (const WeightDtype asked : {WeightDtype::f32, dtype}) {
+        LanguageModel loaded = load_language_model(folder, asked);
+        EXPECT_EQ(loaded.weight_dtype(), dtype);
+        EXPECT_EQ(loaded.weight_bytes(), model.weight_bytes());
+        EXPECT_EQ(distance(y, loaded(x)), 0) << kernels::name(dtype);
+      }
+      const WeightDtype other = dtype == WeightDtype::q4 ? WeightDtype::q8 : WeightDtype::q4;
+      EXPECT_THROW(load_language_model(folder, other), ValueError);
+    }
+  }
+}
+
+TEST(PackedLanguageModelTest, RefusesFilesThatDoNotFitTheConfig) {
+  const std::string folder = ::testing::TempDir() + "/packed_language_model_files";
+  std::filesystem::remove_all(folder);
+  LanguageModel model = model_of(configs()[1]);
+  model.pack_weights(WeightDtype::q4);
+  save_language_model(model, folder);
+  const io::TensorMap tensors = language_model_tensors(model);
+  const auto refused = [&](const io::TensorMap& changed) {
+    std::filesystem::remove(folder + "/model.safetensors");
+    io::save_safetensors(folder + "/model.safetensors", changed);
+    try {
+      load_language_model(folder);
+    } catch (const FormatError&) {
+      return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(refused(tensors));
+  for (const auto& [name, tensor] : tensors) {
+    io::TensorMap changed = tensors;
+    changed[name] = Tensor::zeros({16}, tensor.dtype());
+    EXPECT_TRUE(refused(changed)) << name;
+    changed.erase(name);
+    EXPECT_TRUE(refused(changed)) << name;
+  }
+  io::TensorMap more = tensors;
+  more["other"] = Tensor::zeros({16});
+  EXPECT_TRUE(refused(more));
+}
+
+}  // namespace
+}  // namespace multihead::models

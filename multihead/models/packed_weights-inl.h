@@ -1,0 +1,21 @@
+// The weights of a packed language model in a safetensors file. Internal to models.
+#pragma once
+
+#include <optional>
+
+#include "multihead/io/safetensors.h"
+#include "multihead/models/language_model.h"
+
+namespace multihead::models::detail {
+
+/// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of
+/// kernels/matmul/packed_linear_groups.h (q8, q4) or packed_linear_int8.h.
+io::TensorMap packed_tensors(LanguageModel& model);
+
+/// The dtype of the layers' matrices, if the file holds packed ones.
+std::optional<nn::WeightDtype> packed_dtype(const io::SafetensorsFile& file);
+
+/// Fills a model without weights. Throws IoError, FormatError.
+void fill_packed(LanguageModel& model, const io::SafetensorsFile& file, nn::WeightDtype dtype);
+
+}  // namespace multihead::models::detail

@@ -1,0 +1,66 @@
+#include <array>
+
+#include "multihead/core/error.h"
+#include "multihead/core/utf8.h"
+#include "multihead/models/packed_weights-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using nn::PackedLinear;
+using nn::WeightDtype;
+
+constexpr std::array kPacked = {WeightDtype::q4, WeightDtype::int8, WeightDtype::q8};
+
+std::string packed_name(const std::string& name, WeightDtype dtype) {
+  return concat(name, '.', kernels::name(dtype));
+}
+
+PackedLinear load_packed(const io::SafetensorsFile& file, const std::string& name, const Tensor& weight) {
+  for (const WeightDtype dtype : kPacked) {
+    const std::string stored = packed_name(name, dtype);
+    if (!file.contains(stored)) continue;
+    MH_CHECK(name != "token_embedding.weight" || dtype != WeightDtype::int8, FormatError, file.path(),
+             ": an embedding cannot be int8");
+    const Tensor packed = file.load(stored);
+    try {
+      return PackedLinear(packed, weight.size(0), weight.size(1), dtype);
+    } catch (const std::invalid_argument& error) {
+      throw FormatError(concat(file.path(), ": ", quote(stored), ": ", error.what()));
+    }
+  }
+  throw FormatError(concat(file.path(), ": missing packed ", name, ' ', weight.shape()));
+}
+
+}  // namespace
+
+io::TensorMap packed_tensors(LanguageModel& model) {
+  io::TensorMap tensors;
+  for (const nn::NamedTensor& p : nn::named_parameters(model)) tensors[p.name] = p.tensor;
+  const auto add = [&](const std::string& name, Tensor&, PackedLinear& packed) {
+    const bool again = name == "head.weight" && model.config().tie_embeddings;
+    if (packed.defined() && !again) tensors[packed_name(name, packed.dtype())] = packed.packed();
+  };
+  nn::Visitor visitor = nn::Visitor::of_matrices(add);
+  model.visit(visitor);
+  return tensors;
+}
+
+std::optional<WeightDtype> packed_dtype(const io::SafetensorsFile& file) {
+  for (const WeightDtype dtype : kPacked) {
+    if (file.contains(packed_name("layers.0.linear2.weight", dtype))) return dtype;
+  }
+  return std::nullopt;
+}
+
+void fill_packed(LanguageModel& model, const io::SafetensorsFile& file, WeightDtype dtype) {
+  std::map<std::string, Tensor> rest;
+  for (const std::string& name : file.names()) {
+    if (file.info(name).dtype != Dtype::i32) rest[name] = file.load(name);
+  }
+  model.pack_weights(
+      dtype, [&](const std::string& name, const Tensor& weight) { return load_packed(file, name, weight); });
+  nn::load_parameters(nn::named_parameters(model), rest, file.path());
+}
+
+}  // namespace multihead::models::detail

@@ -1,0 +1,122 @@
+#include "multihead/nn/packed_linear.h"
+
+#include <algorithm>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::nn {
+namespace {
+
+bool has_groups(WeightDtype dtype) { return dtype == WeightDtype::q8 || dtype == WeightDtype::q4; }
+
+const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
+
+void check_groups(WeightDtype dtype) {
+  MH_CHECK(has_groups(dtype), ValueError, "PackedLinear: expected q8 or q4, got ", kernels::name(dtype));
+}
+
+Tensor empty_packed(WeightDtype dtype, int64_t out, int64_t in) {
+  return Tensor::empty({kernels::packed_weight_bytes(dtype, out, in) / 4}, Dtype::i32);
+}
+
+// A part of a product: f32 of a shape.
+void check_part(const char* what, const Tensor& x, const Shape& expected) {
+  MH_CHECK(x.dtype() == Dtype::f32, DtypeError, "PackedLinear: ", what, " must be f32, got ", x.dtype());
+  MH_CHECK(x.shape() == expected, ShapeError, "PackedLinear: ", what, " must be ", expected, ", got ",
+           x.shape());
+}
+
+}  // namespace
+
+PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end,
+                           WeightDtype dtype)
+    : out_(end - begin), in_(weight.size(1)), dtype_(dtype) {
+  MH_CHECK(dtype != WeightDtype::int8 || in_ <= kernels::kLongestInt8Sum, ValueError,
+           "PackedLinear: int8 sums at most ", kernels::kLongestInt8Sum, " products, got rows of ", in_);
+  const auto as_f32 = [](const Tensor& x) { return x.detach().to(Dtype::f32).contiguous(); };
+  const Tensor w = as_f32(weight);
+  packed_ = empty_packed(dtype, out_, in_);
+  kernels::pack_weight(dtype, w.data<float>() + begin * in_, in_, out_, in_, packed_.data<int32_t>());
+  if (!bias.defined()) return;
+  bias_ = Tensor::empty({out_});
+  std::copy_n(as_f32(bias).data<float>() + begin, out_, bias_.data<float>());
+}
+
+PackedLinear::PackedLinear(const QuantizedGroups& groups, int64_t out, int64_t in, WeightDtype dtype)
+    : out_(out), in_(in), dtype_(dtype) {
+  check_groups(dtype);
+  packed_ = empty_packed(dtype, out, in);
+  kernels::pack_groups(dtype, groups, out, in, packed_.data<int32_t>());
+}
+
+PackedLinear::PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype)
+    : packed_(packed.contiguous()), out_(out), in_(in), dtype_(dtype) {
+  MH_CHECK(dtype != WeightDtype::f32, ValueError, "PackedLinear: packed f32 belongs to one process");
+  const Shape expected = {kernels::packed_weight_bytes(dtype, out, in) / 4};
+  MH_CHECK(packed.dtype() == Dtype::i32 && packed.shape() == expected, ShapeError,
+           "PackedLinear: packed must be i32 ", expected, ", got ", packed.dtype(), ' ', packed.shape());
+}
+
+void PackedLinear::operator()(const float* x, float* y, const Call& call) const {
+  kernels::packed_linear({.x = x,
+                          .ldx = in_,
+                          .packed = packed_.data<int32_t>(),
+                          .dtype = dtype_,
+                          .y = y,
+                          .ldy = call.stride == 0 ? out_ : call.stride,
+                          .rows = call.rows,
+                          .out = out_,
+                          .in = in_,
+                          .bias = data_or_null(bias_),
+                          .activation = call.activation,
+                          .residual = call.residual});
+}
+
+Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias, const LinearOptions& fused) const {
+  MH_CHECK(!is_recording({x, bias, fused.residual}), ValueError, "linear: weights packed as ",
+           kernels::name(dtype_), " cannot be trained; load the model with f32 weights");
+  MH_CHECK(x.rank() > 0 && x.size(-1) == in_, ShapeError, "linear: x must be [..., ", in_,
+           "] to match a packed weight [", out_, ", ", in_, "], got ", x.shape());
+  check_part("x", x, x.shape());
+  Shape shape = x.shape();
+  shape[-1] = out_;
+  if (bias.defined()) check_part("bias", bias, {out_});
+  if (fused.residual.defined()) check_part("residual", fused.residual, shape);
+  const Tensor input = activate(x.detach(), fused.input_activation).contiguous();
+  const Tensor y = Tensor::empty(shape), b = bias.defined() ? bias.contiguous() : bias_,
+               residual = fused.residual.defined() ? fused.residual.contiguous() : Tensor();
+  kernels::packed_linear({.x = input.data<float>(),
+                          .ldx = in_,
+                          .packed = packed_.data<int32_t>(),
+                          .dtype = dtype_,
+                          .y = y.data<float>(),
+                          .ldy = out_,
+                          .rows = shape.erased(-1).numel(),
+                          .out = out_,
+                          .in = in_,
+                          .bias = data_or_null(b),
+                          .activation = fused.activation,
+                          .residual = data_or_null(residual)});
+  return y;
+}
+
+Tensor PackedLinear::rows(const Tensor& ids) const {
+  check_groups(dtype_);
+  MH_CHECK(ids.dtype() == Dtype::i64 || ids.dtype() == Dtype::i32, DtypeError,
+           "embedding: ids must be i64 or i32, got ", ids.dtype());
+  const Tensor numbers = ids.to(Dtype::i64).contiguous();
+  const int64_t* id = numbers.data<int64_t>();
+  Shape shape = ids.shape();
+  shape.push_back(in_);
+  const Tensor y = Tensor::empty(shape);
+  for (int64_t i = 0; i < numbers.numel(); ++i) {
+    MH_CHECK(id[i] >= 0 && id[i] < out_, ValueError, "embedding: ids must be in [0, ", out_, "), got ", id[i],
+             " at position ", i);
+    kernels::unpack_weight_row(dtype_, packed_.data<int32_t>(), id[i], in_, y.data<float>() + i * in_);
+  }
+  return y;
+}
+
+}  // namespace multihead::nn

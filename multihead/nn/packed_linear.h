@@ -1,0 +1,65 @@
+// A weight matrix packed for inference.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "multihead/core/tensor.h"
+#include "multihead/kernels/matmul/packed_linear.h"
+#include "multihead/ops/linear.h"
+
+namespace multihead::nn {
+
+using kernels::QuantizedGroups;
+using kernels::WeightDtype;
+
+/// A weight matrix in the order in which products read it, and possibly a bias. Copies share the memory,
+/// which is never written again.
+class PackedLinear {
+ public:
+  PackedLinear() = default;
+  /// Rows [begin, end) of weight [out, in] and bias [out] (or undefined).
+  /// Throws ValueError (int8 and a row longer than kernels::kLongestInt8Sum).
+  PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end, WeightDtype dtype);
+  PackedLinear(const Tensor& weight, WeightDtype dtype)
+      : PackedLinear(weight, Tensor(), 0, weight.size(0), dtype) {}
+  /// A weight [out, in] quantised elsewhere (kernels/packed_linear.h). Throws ValueError unless dtype has
+  /// groups.
+  PackedLinear(const QuantizedGroups& groups, int64_t out, int64_t in, WeightDtype dtype);
+  /// What packed() gave, of a dtype whose packing is the same on every machine. Throws ValueError,
+  /// ShapeError.
+  PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype);
+
+  struct Call {
+    int64_t rows = 0;
+    int64_t stride = 0;  ///< of y; 0: out_features
+    Activation activation = Activation::none;
+    const float* residual = nullptr;  ///< rows `stride` apart; may not be y
+  };
+  /// y = activation(x · weightᵀ + bias) + residual.
+  void operator()(const float* x, float* y, const Call& call) const;
+
+  /// linear(x, weight, bias, fused) without a gradient.
+  ///
+  /// Shapes    x [..., in], bias [out] or undefined -> [..., out]
+  /// Dtypes    f32
+  /// Throws    ShapeError, DtypeError, ValueError (a tape would record it: packed weights cannot be trained)
+  Tensor operator()(const Tensor& x, const Tensor& bias, const LinearOptions& fused = {}) const;
+  /// Rows of the weight as f32: ids (i64 or i32) of any shape -> [..., in]. Throws ValueError (an id outside
+  /// [0, out), a dtype without groups), DtypeError.
+  Tensor rows(const Tensor& ids) const;
+
+  bool defined() const { return packed_.defined(); }
+  WeightDtype dtype() const { return dtype_; }
+  int64_t in_features() const { return in_; }
+  int64_t out_features() const { return out_; }
+  size_t bytes() const { return packed_.bytes(); }
+  const Tensor& packed() const { return packed_; }
+
+ private:
+  Tensor packed_, bias_;  // packed_ is i32: bytes in units of 4
+  int64_t out_ = 0, in_ = 0;
+  WeightDtype dtype_ = WeightDtype::f32;
+};
+
+}  // namespace multihead::nn

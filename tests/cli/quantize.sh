@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Language models with quantised weights: --weights, and folders that quantize writes.
+#   tests/cli/quantize.sh PATH/TO/multihead
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+make_text >text.txt
+"$multihead" train lm --data text.txt --out run "${small[@]}" --width 64 --preset tiny --steps 60 || fail "training"
+
+losses() { "$multihead" eval "$1" --data text.txt --json "${@:2}" | grep -oE '"loss":[^,]*' | cut -d: -f2; }
+text() { "$multihead" generate "$1" --prompt "the cat" --max-new-tokens 9 --temperature 0 "${@:2}"; }
+# near A B SHARE
+near() { awk -v a="$1" -v b="$2" -v s="$3" 'BEGIN { exit !(a > 0 && b > 0 && (a - b) ^ 2 <= (s * a) ^ 2) }'; }
+
+exact=$(losses run)
+near "$exact" "$(losses run --weights f32)" 0 || fail "--weights f32 changes the loss"
+for weights in int8 q8 q4; do
+  loss=$(losses run --weights $weights)
+  near "$exact" "$loss" 0.03 || fail "$weights: loss $loss, $exact in f32"
+  expect 0 "^ok +cache" "$multihead" check run --weights $weights
+  expect 0 "^$weights: $weights weights" "$multihead" quantize run --out $weights --weights $weights
+  [[ $(losses $weights) == "$loss" ]] || fail "$weights: the folder has another loss than --weights"
+  [[ $(losses $weights --weights $weights) == "$loss" ]] || fail "$weights: the folder with --weights"
+  [[ $(text $weights) == "$(text run --weights $weights)" ]] || fail "$weights: the folder writes another text"
+  expect 0 "parameters" "$multihead" info $weights
+done
+bytes() { stat -c %s "$1/model.safetensors"; }
+(($(bytes q4) * 4 < $(bytes run))) || fail "q4 takes $(bytes q4) bytes, f32 $(bytes run)"
+
+expect 3 'weights are q4 already' "$multihead" generate q4 --prompt the --weights q8
+expect 2 'must be one of' "$multihead" generate run --prompt the --weights q5
+expect 2 'must be one of' "$multihead" quantize run --out other --weights f32
+expect 2 'out DIR is required' "$multihead" quantize run
+mkdir mine && echo mine >mine/config.json
+expect 1 'mine' "$multihead" quantize run --out mine
+[[ $(cat mine/config.json) == mine ]] || fail "quantize wrote over a foreign file"
+finish
