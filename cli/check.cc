@@ -48,7 +48,7 @@ class Check : public Verb {
     flush_output();
   }
 
-  std::string folder_, weights_ = "f32";
+  std::string folder_, weights_ = "stored";
   int64_t seed_ = 1;
   train::DoctorOptions options_;
 };

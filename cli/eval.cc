@@ -190,7 +190,7 @@ class Eval : public Verb {
     return text::split_corpus(text, {.validation = last_}).validation.front();
   }
 
-  std::string folder_, data_, weights_ = "f32";
+  std::string folder_, data_, weights_ = "stored";
   double last_ = 1;
   train::EvaluateOptions options_;
   PairOptions pairs_;

@@ -128,7 +128,7 @@ class Generate : public Verb {
                            {"tokens_per_second", static_cast<double>(count) / std::max(seconds, 1e-9)}}));
   }
 
-  std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "f32";
+  std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "stored";
   int64_t samples_ = 1, seed_ = 0;
   GenerateOptions options_;
   GivenFlags given_;

@@ -21,13 +21,15 @@ void check_vocabulary(const std::string& folder, const char* tokenizer, int64_t 
 }  // namespace
 
 void declare_weights(Flags& flags, std::string& weights) {
-  flags.choice("weights", weights, {"f32", "int8", "q8", "q4"},
+  flags.choice("weights", weights, {"stored", "f32", "int8", "q8", "q4"},
                "weights of a language model: int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
 }
 
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights) {
   return reading([&] {
-    models::LanguageModel model = models::load_language_model(folder, kernels::parse_weight_dtype(weights));
+    std::optional<kernels::WeightDtype> dtype;
+    if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
+    models::LanguageModel model = models::load_language_model(folder, dtype);
     text::Tokenizer tokenizer = text::Tokenizer::load(folder);
     check_vocabulary(folder, "tokenizer", tokenizer.vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};

@@ -29,13 +29,17 @@ class Quantize : public Verb {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead quantize --help");
     if (weights_ == "f32") throw UsageError("--weights must be one of int8, q8, q4; got \"f32\"");
     LoadedModel loaded = load_model_dir(folder_, weights_);
+    const nn::WeightDtype dtype = loaded.model.weight_dtype();
+    if (dtype == nn::WeightDtype::f32) {
+      throw UsageError(concat(folder_, " holds f32 weights; --weights must be one of int8, q8, q4"));
+    }
     save(loaded);
     const auto bytes = static_cast<int64_t>(loaded.model.weight_bytes());
     const int64_t f32 = 4 * models::matrix_weights(loaded.model.config());
     if (common.json) {
-      put_json(Json::object({{"weights", weights_}, {"bytes", bytes}, {"f32_bytes", f32}}));
+      put_json(Json::object({{"weights", kernels::name(dtype)}, {"bytes", bytes}, {"f32_bytes", f32}}));
     } else {
-      fmt::print("{}: {} weights, {:.1f} MB ({:.1f} in f32)\n", printable(out_), weights_,
+      fmt::print("{}: {} weights, {:.1f} MB ({:.1f} in f32)\n", printable(out_), kernels::name(dtype),
                  static_cast<double>(bytes) * 1e-6, static_cast<double>(f32) * 1e-6);
     }
     return kDone;

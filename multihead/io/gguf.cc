@@ -308,7 +308,7 @@ std::vector<std::string> GgufFile::keys() const {
   return list;
 }
 
-Tensor GgufFile::load(const std::string& name) const {
+const GgufTensor& GgufFile::readable(const std::string& name) const {
   const auto found = tensors_.find(name);
   MH_CHECK(found != tensors_.end(), ValueError, path(), ": there is no tensor ", quote(name));
   const GgufTensor& tensor = found->second;
@@ -316,6 +316,18 @@ Tensor GgufFile::load(const std::string& name) const {
     throw FormatError(concat(path(), ": tensor ", quote(name), " has the type ", tensor.type_id,
                              ", which is not supported; supported are ", supported_types()));
   }
+  return tensor;
+}
+
+std::vector<uint8_t> GgufFile::load_blocks(const std::string& name) const {
+  const GgufTensor& tensor = readable(name);
+  std::vector<uint8_t> bytes(static_cast<size_t>(tensor.numel() / tensor.type->block * tensor.type->bytes));
+  file_.read(tensor.offset, bytes.data(), bytes.size());
+  return bytes;
+}
+
+Tensor GgufFile::load(const std::string& name) const {
+  const GgufTensor& tensor = readable(name);
   const GgufType& type = *tensor.type;
   Shape shape;
   for (const int64_t size : tensor.shape) shape.push_back(size);

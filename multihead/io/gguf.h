@@ -64,6 +64,8 @@ class GgufFile {
 
   /// A copy in f32. Throws ValueError (unknown name), FormatError (an unsupported type), IoError.
   Tensor load(const std::string& name) const;
+  /// Its blocks as they lie. Throws as load() does.
+  std::vector<uint8_t> load_blocks(const std::string& name) const;
   /// Also throws MemoryError if they exceed the available memory.
   std::map<std::string, Tensor> load_all() const;
 
@@ -82,6 +84,7 @@ class GgufFile {
   void read_tensors(Cursor& cursor, uint64_t count);
   void place_tensors(uint64_t data_begin, uint64_t alignment);
   const Value& value(const std::string& key, bool is_array) const;
+  const GgufTensor& readable(const std::string& name) const;
   [[noreturn]] void fail_kind(const std::string& key, const char* expected) const;
   static size_t size_of(Kind kind);
   static bool is_integer(Kind kind);

@@ -194,30 +194,123 @@ int64_t file_type(const io::GgufType& type) {
       ->second;
 }
 
+// Where the head's row `row` of ours lies in the file.
+int64_t stored_row(int64_t row, int64_t head_dim) {
+  const int64_t head = row / head_dim * head_dim, place = row % head_dim, half = head_dim / 2;
+  return head + place % half * 2 + place / half;
+}
+
+// Loads the matrices of a model; `rules` says which of the file's make one of ours.
+class MatrixLoader {
+ public:
+  MatrixLoader(const io::GgufFile& file, const LanguageModelConfig& config, bool interleaved)
+      : file_(file), config_(config), interleaved_(interleaved), names_(names(config.num_layers)) {}
+
+  const std::string& stored_name(const std::string& name) const { return names_.at(name); }
+
+  Tensor load(const std::string& name) const {
+    Tensor stored = file_.load(stored_name(name));
+    const int64_t heads = interleaved_ ? rotated_heads(config_, name) : 0;
+    return heads > 0 ? exchanged(stored, heads, config_.head_dim / 2) : stored;
+  }
+
+  nn::WeightDtype dtype_of(const WeightRule& rule) const {
+    return type_of(rule).starts_with("Q4_") && type_of(rule) != "Q4_K" ? nn::WeightDtype::q4
+                                                                       : nn::WeightDtype::q8;
+  }
+
+  // The blocks of q8 and q4 stay as they are; other types, and mixed ones, are quantised again, to q8.
+  nn::PackedLinear pack(const WeightRule& rule, const Tensor& shape_of) const {
+    const int64_t out = shape_of.size(0), in = shape_of.size(1);
+    const std::string_view type = type_of(rule);
+    if (type != "Q8_0" && type != "Q4_0" && type != "Q4_1") {
+      std::vector<Tensor> parts;
+      for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
+      return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), nn::WeightDtype::q8};
+    }
+    std::vector<uint8_t> blocks;
+    for (const WeightPart& part : rule.parts) append_rows(part.name, blocks);
+    const int64_t scales = type == "Q4_1" ? 4 : 2;  // bytes, in front of the numbers
+    const uint8_t* first = blocks.data();
+    const nn::QuantizedGroups groups = {
+        .values = first + scales,
+        .scales = first,
+        .mins = scales == 4 ? first + 2 : nullptr,
+        .stride = file_.tensors().at(stored_name(rule.parts[0].name)).type->bytes};
+    return {groups, out, in, dtype_of(rule)};
+  }
+
+ private:
+  // Of all parts, or empty if they differ.
+  std::string_view type_of(const WeightRule& rule) const {
+    std::string_view type;
+    for (const WeightPart& part : rule.parts) {
+      const io::GgufType* own = file_.tensors().at(stored_name(part.name)).type;
+      if (own == nullptr || (!type.empty() && type != own->name)) return {};
+      type = own->name;
+    }
+    return type;
+  }
+
+  void append_rows(const std::string& name, std::vector<uint8_t>& blocks) const {
+    const std::vector<uint8_t> stored = file_.load_blocks(stored_name(name));
+    if (!interleaved_ || rotated_heads(config_, name) == 0) {
+      blocks.insert(blocks.end(), stored.begin(), stored.end());
+      return;
+    }
+    const int64_t rows = file_.tensors().at(stored_name(name)).shape[0], bytes = std::ssize(stored) / rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto from = stored.begin() + stored_row(row, config_.head_dim) * bytes;
+      blocks.insert(blocks.end(), from, from + bytes);
+    }
+  }
+
+  const io::GgufFile& file_;
+  const LanguageModelConfig& config_;
+  bool interleaved_;
+  std::map<std::string, std::string> names_;
+};
+
+bool is_quantised(const io::GgufTensor& tensor) { return tensor.type != nullptr && tensor.type->block > 1; }
+
+// The matrices as q8 and q4, without room for them in f32.
+void pack(LanguageModel& model, const MatrixLoader& loader, const WeightMap& map) {
+  const auto rule_of = [&](const std::string& name) -> const WeightRule& {
+    return *std::find_if(map.begin(), map.end(),
+                         [&](const WeightRule& rule) { return rule.parameter == name; });
+  };
+  model.pack_weights(
+      loader.dtype_of(rule_of("layers.0.linear2.weight")),
+      [&](const std::string& name, const Tensor& weight) { return loader.pack(rule_of(name), weight); });
+}
+
 }  // namespace
 
 bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
 
-LanguageModel load_gguf(const std::string& path) {
+LanguageModel load_gguf(const std::string& path, bool as_f32) {
   const io::GgufFile file(path);
   const Reader reader(file);
   const LanguageModelConfig config = config_from_json(reader.config(), path);
   int64_t numbers = 0;
-  for (const auto& [name, tensor] : file.tensors()) numbers += tensor.type != nullptr ? tensor.numel() : 0;
+  bool packed = false;
+  for (const auto& [name, tensor] : file.tensors()) {
+    numbers += tensor.type != nullptr ? tensor.numel() : 0;
+    packed = packed || (!as_f32 && is_quantised(tensor));
+  }
   MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata asks for at least ",
            matrix_weights(config), " weights, the file holds ", numbers);
-  check_memory(4.0 * static_cast<double>(numbers), path + ": loading its weights");
+  check_memory(static_cast<double>(numbers) * (packed ? 1.25 : 4), path + ": loading its weights");
   const nn::UnfilledParameters unfilled;
   Rng rng(0);
   LanguageModel model(config, rng);
-  const auto views = stored_views(nn::named_parameters(model), weight_map(model));
-  const std::map<std::string, std::string> all = names(config.num_layers);
-  check_fit(file, views, all);
+  const MatrixLoader loader(file, config, reader.interleaved());
+  const WeightMap map = weight_map(model);
+  const auto views = stored_views(nn::named_parameters(model), map);
+  check_fit(file, views, names(config.num_layers));
+  if (packed) pack(model, loader, map);
   for (const auto& [name, view] : views) {
-    Tensor stored = file.load(all.at(name));
-    const int64_t heads = reader.interleaved() ? rotated_heads(config, name) : 0;
-    if (heads > 0) stored = exchanged(stored, heads, config.head_dim / 2);
-    view.copy_from(stored);
+    if (!packed || view.rank() == 1) view.copy_from(loader.load(name));
   }
   return model;
 }

@@ -208,10 +208,10 @@ io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 void save_language_model(LanguageModel& model, const std::string& folder) { save(model, folder); }
 void save_seq2seq(Seq2Seq& model, const std::string& folder) { save(model, folder); }
 
-LanguageModel load_language_model(const std::string& folder, nn::WeightDtype weights) {
-  auto model = is_gguf(folder) ? load_gguf(folder)
+LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights) {
+  auto model = is_gguf(folder) ? load_gguf(folder, weights.has_value())
                                : load<LanguageModel>(folder, config_from_json, "AutoModelForCausalLM");
-  if (model.weight_dtype() != weights) model.pack_weights(weights);
+  if (weights && model.weight_dtype() != weights) model.pack_weights(*weights);
   return model;
 }
 Seq2Seq load_seq2seq(const std::string& folder) {

@@ -1,6 +1,7 @@
 // Models as Hugging Face directories: config.json, model.safetensors (beside tokenizer.json).
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "multihead/core/json.h"
@@ -40,9 +41,10 @@ io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
 
 /// A language model may be a GGUF file (models/gguf.h) instead of a folder. Sizes are checked against the
-/// file's header before allocation; `weights` packs them (LanguageModel::pack_weights); a folder that was
-/// saved packed loads as it is. Throws IoError, FormatError, ValueError (packed otherwise).
-LanguageModel load_language_model(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
+/// file's header before allocation. `weights`: packed by LanguageModel::pack_weights, f32 of a quantised GGUF
+/// file: decoded; none: as they are stored. Throws IoError, FormatError, ValueError (a folder packed
+/// otherwise).
+LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
 Seq2Seq load_seq2seq(const std::string& folder);
 
 /// Fills a model's weights from a model.safetensors or its folder. Throws IoError, FormatError; then nothing

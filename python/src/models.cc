@@ -143,11 +143,12 @@ void bind_language_model(nb::module_& m) {
       "Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.");
   c.def_static(
       "load",
-      [](const Path& folder, const std::string& weights) {
-        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+      [](const Path& folder, const std::optional<std::string>& weights) {
+        std::optional<nn::WeightDtype> dtype;
+        if (weights) dtype = kernels::parse_weight_dtype(*weights);
         return unlocked([&] { return models::load_language_model(folder, dtype); });
       },
-      "folder"_a, "weights"_a = "f32",
+      "folder"_a, "weights"_a = nb::none(),
       "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or "
       "packed for\ninference as pack_weights() does.");
   c.def(

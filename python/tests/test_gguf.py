@@ -93,8 +93,12 @@ def test_logits_are_those_of_transformers(tmp_path, name, tied):
                                                                torch_dtype=torch.float32)
     with torch.no_grad():
         expected = theirs(torch.from_numpy(ids)).logits.numpy()
-    ours = mh.models.LanguageModel.load(tmp_path / "model.gguf")
+    ours = mh.models.LanguageModel.load(tmp_path / "model.gguf", weights="f32")
     np.testing.assert_allclose(ours(ids).numpy(), expected, rtol=0, atol=1e-5)
+    # As they lie: the inputs of the products are rounded to 8 bits.
+    packed = mh.models.LanguageModel.load(tmp_path / "model.gguf")
+    assert packed.weight_dtype == {"Q8_0": "q8", "Q4_0": "q4"}.get(name, "f32")
+    np.testing.assert_allclose(packed(ids).numpy(), expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("change,message", [
@@ -155,7 +159,7 @@ def test_a_written_file_is_read_by_others(tmp_path, name, family):
     assert theirs[matrix].tensor_type == kind
     np.testing.assert_array_equal(theirs[matrix].data.view(np.uint8),
                                   gguf.quants.quantize(weight, kind).view(np.uint8).reshape(theirs[matrix].data.view(np.uint8).shape))
-    again = mh.models.LanguageModel.load(path)
+    again = mh.models.LanguageModel.load(path, weights="f32")
     ids = np.random.default_rng(5).integers(0, 300, (2, 12))
     atol = {"f32": 0, "f16": 5e-4, "bf16": 2e-3}.get(name, 0.05)
     np.testing.assert_allclose(again(ids).numpy(), model(ids).numpy(), rtol=0, atol=atol)
