@@ -1043,7 +1043,7 @@ class TransformerLayer:
 
     def __call__(self, x: object, *, memory: object | None = None, memory_mask: object | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: object | None = None, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
-        The options of attention are the self-attention's. With a state, x attends to it and, causally, to itself,
+        The options of attention are the self-attention's. With a state, x attends to the state and, causally, to itself,
         and is appended to it: counts[b] tokens of row b, all by default.
         """
 
@@ -1629,10 +1629,25 @@ class LanguageModel:
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike) -> LanguageModel:
+    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> LanguageModel:
         """
-        Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours.
+        Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or packed for
+        inference as pack_weights() does.
         """
+
+    def pack_weights(self, weights: str) -> None:
+        """
+        Replaces the matrices by packed ones: 'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32).
+        Embedding and output layer become q8. The model can no longer be trained.
+        """
+
+    @property
+    def weight_dtype(self) -> str:
+        """Of the layers' matrices."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights."""
 
     @property
     def token_embedding(self) -> Embedding: ...
