@@ -1645,10 +1645,25 @@ class LanguageModel:
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike) -> LanguageModel:
+    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> LanguageModel:
         """
-        Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours.
+        Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or packed for
+        inference as pack_weights() does.
         """
+
+    def pack_weights(self, weights: str) -> None:
+        """
+        Replaces the matrices by packed ones: 'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32).
+        Embedding and output layer become q8. The model can no longer be trained.
+        """
+
+    @property
+    def weight_dtype(self) -> str:
+        """Of the layers' matrices."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights."""
 
     @property
     def token_embedding(self) -> Embedding: ...

@@ -162,9 +162,11 @@ void bind_language_model(nb::module_& m) {
       },
       "weights"_a,
       "Replaces the matrices by packed ones: 'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per "
-      "group of 32).\nEmbedding and output layer become q8. The model can no longer be trained or saved.");
-  c.def_prop_ro("weight_dtype",
-                [](const LanguageModel& model) { return kernels::name(model.weight_dtype()); });
+      "group of 32).\nEmbedding and output layer become q8. The model can no longer be trained.");
+  c.def_prop_ro(
+      "weight_dtype",
+      [](const LanguageModel& model) { return std::string(kernels::name(model.weight_dtype())); },
+      "Of the layers' matrices.");
   c.def_prop_ro("weight_bytes", &LanguageModel::weight_bytes, "Memory of all weights.");
   bind_part(c, "token_embedding", &LanguageModel::token_embedding);
   bind_part(c, "position_embedding", &LanguageModel::position_embedding);

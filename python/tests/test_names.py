@@ -39,7 +39,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "beam_search": "models.Seq2Seq.beam_search",
     "translate": "models.Translator.translate",
     "PackedSeq2Seq": "models.Seq2Seq.beam_search",  # weight_dtype=
-    "PackedLinear": "models.Seq2Seq.beam_search",
+    "PackedLinear": "models.LanguageModel.pack_weights",
     "save_language_model": "models.LanguageModel.save",
     "load_language_model": "models.LanguageModel.load",
     "is_gguf": "models.LanguageModel.load",
@@ -121,6 +121,12 @@ INTERNAL = {  # reason: names
 MEMBERS = {  # C++ member: what does it in Python
     "DecodeState.bytes": "models.DecodeState.nbytes",
     "DecodeState.make_room": "models.DecodeState.room",  # calls make it
+    "Linear.packed": "models.LanguageModel.pack_weights",
+    "Linear.dtype": "nn.Linear.weight",
+    "Embedding.packed": "models.LanguageModel.pack_weights",
+    "Embedding.dtype": "nn.Embedding.weight",
+    "MultiHeadAttention.in_proj_packed": "models.LanguageModel.pack_weights",
+    "LanguageModel.head_packed": "models.LanguageModel.pack_weights",
     "LanguageModel.state_options": "models.LanguageModel.state_bytes",
     "MultiHeadAttention.options": "nn.MultiHeadAttention.scale",  # a property each
     "Norm.add": "add_layer_norm",

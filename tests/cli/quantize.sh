@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 make_text >text.txt
-"$multihead" train lm --data text.txt --out run "${small[@]}" --width 64 --preset tiny --steps 60 || fail "training"
+"$multihead" train lm --data text.txt --out run --layers 2 --heads 2 --width 64 --context 16 --batch 4 --tokenizer char --steps 60 --quiet >log.txt || fail "training"
 
 losses() { "$multihead" eval "$1" --data text.txt --json "${@:2}" | grep -oE '"loss":[^,]*' | cut -d: -f2; }
 text() { "$multihead" generate "$1" --prompt "the cat" --max-new-tokens 9 --temperature 0 "${@:2}"; }
@@ -31,6 +31,6 @@ expect 2 'must be one of' "$multihead" generate run --prompt the --weights q5
 expect 2 'must be one of' "$multihead" quantize run --out other --weights f32
 expect 2 'out DIR is required' "$multihead" quantize run
 mkdir mine && echo mine >mine/config.json
-expect 1 'mine' "$multihead" quantize run --out mine
+expect 2 'not written by multihead' "$multihead" quantize run --out mine
 [[ $(cat mine/config.json) == mine ]] || fail "quantize wrote over a foreign file"
 finish
