@@ -3,32 +3,15 @@
 
 #include <chrono>
 
+#include "cli/chat.h"
 #include "cli/model_dir.h"
 #include "cli/streams.h"
+#include "cli/token_stream.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
 namespace {
-
-// Streams text token by token, never half a character, with U+FFFD for invalid bytes.
-class Stream {
- public:
-  explicit Stream(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-  void write(int32_t token) {
-    pending_ += tokenizer_.decode(std::span(&token, 1));
-    put(complete_utf8(pending_));
-  }
-  void finish() { put(pending_.size()); }
-
- private:
-  void put(size_t bytes) {
-    put_output(valid_utf8(pending_.substr(0, bytes)));
-    pending_.erase(0, bytes);
-  }
-  const text::Tokenizer& tokenizer_;
-  std::string pending_;
-};
 
 class Generate : public Verb {
  public:
@@ -39,12 +22,16 @@ class Generate : public Verb {
              {"multihead generate model --prompt \"Emma \" --temperature 0.8 --top-k 40 --seed 7 --samples 3",
               "three continuations"},
              {"echo \"Dear \" | multihead generate model --prompt - --temperature 0",
-              "greedy, prompt from stdin"}}) {}
+              "greedy, prompt from stdin"},
+             {"multihead generate model.gguf --chat", "a conversation, by the model's chat template"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
     flags.text("prompt", "TEXT", prompt_, "prompt; - reads stdin");
-    flags.integer("max-new-tokens", options_.max_new_tokens, "number of tokens to generate");
+    Flag& most =
+        flags.integer("max-new-tokens", options_.max_new_tokens,
+                      "number of tokens to generate (--chat: at most, per answer; default: to the end)");
+    most.set = [this, set = most.set](std::string_view value) { set(value), limited_ = true; };
     given_.declare(flags, [this](Flags& own) {
       own.number("temperature", options_.sampling.temperature, "softmax temperature (0: greedy)");
       own.integer("top-k", options_.sampling.top_k, "sample from the k most probable tokens (0: all)");
@@ -53,6 +40,9 @@ class Generate : public Verb {
       own.number("min-p", options_.sampling.min_p, "drop tokens below this fraction of the top probability");
       own.number("repetition-penalty", options_.sampling.repetition_penalty, "> 1 penalises repeated tokens");
     });
+    flags.flag("chat", chat_,
+               "answer the lines of stdin, or --prompt, as a conversation by the model's chat template");
+    flags.text("system", "TEXT", system_, "--chat: the system message");
     flags.integer("seed", seed_, "random seed of sampling");
     flags.integer("samples", samples_, "number of continuations", {.least = 1, .most = 4096});
     flags.text("stop", "TEXT", stop_, "stop before this text");
@@ -65,23 +55,34 @@ class Generate : public Verb {
 
   int run(const CommonOptions& common) override {
     check(options_.sampling);
+    check_chat(common);
     const LoadedModel loaded = load_model_dir(folder_, weights_);
     const std::string prompt = text_or_stdin(prompt_);
-    if (prompt.empty()) throw UsageError("the prompt is empty; give --prompt TEXT");
+    if (prompt.empty() && !chat_) throw UsageError("the prompt is empty; give --prompt TEXT");
     options_.seed = static_cast<uint64_t>(seed_);
     options_.overflow = overflow_ == "error" ? Overflow::error : Overflow::slide;
     if (cache_dtype_ == "bf16") options_.cache_dtype = Dtype::bf16;
     if (const auto eos = loaded.tokenizer.eos_id()) options_.stop_tokens = {*eos};
     reading([&] { apply(models::load_generation_config(folder_), options_), check(options_.sampling); });
     given_.set_again();
-    return print(common, loaded, prompt);
+    if (!chat_) return print(common, loaded, prompt);
+    return with_weights_of(folder_, [&] {
+      return chat(loaded, {folder_, system_, prompt, options_, limited_, common.quiet});
+    });
   }
 
  private:
+  void check_chat(const CommonOptions& common) const {
+    if (!chat_ && !system_.empty()) throw UsageError("--system goes with --chat only");
+    if (!chat_) return;
+    const bool other = common.json || samples_ > 1 || !stop_.empty() || overflow_ != "slide";
+    if (other) throw UsageError("--chat does not go with --json, --samples, --stop and --past-context");
+  }
+
   int print(const CommonOptions& common, const LoadedModel& loaded, const std::string& prompt) {
     const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt);
     const bool streams = samples_ == 1 && !common.json && stop_.empty();
-    Stream stream(loaded.tokenizer);
+    TokenStream stream(loaded.tokenizer);
     if (streams) put_output(prompt);
     const train::StopSignals signals;
     std::vector<std::string> texts(static_cast<size_t>(samples_));
@@ -129,6 +130,8 @@ class Generate : public Verb {
   }
 
   std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "stored";
+  std::string system_;
+  bool chat_ = false, limited_ = false;
   int64_t samples_ = 1, seed_ = 0;
   GenerateOptions options_;
   GivenFlags given_;

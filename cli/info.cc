@@ -109,6 +109,7 @@ class Info : public Verb {
       std::string key = name;
       std::replace(key.begin(), key.end(), ' ', '_');
       json[key] = Json::object({{"kind", kind(tokenizer)}, {"vocab_size", tokenizer.vocab_size()}});
+      if (!tokenizer.chat_template().empty()) json[key]["chat_template"] = tokenizer.chat_template();
     }
     json["tensors"] = tensors;
     put_json(json);
@@ -126,8 +127,19 @@ class Info : public Verb {
     fmt::print("\n{} parameters; f32 weights {}, training with Adam {}, key/value cache of {} {}\n",
                facts.parameters, bytes_text(facts.parameters * 4), bytes_text(facts.parameters * 16),
                facts.cached, bytes_text(facts.cache_bytes));
-    for (const auto& [name, tokenizer] : facts.tokenizers)
+    for (const auto& [name, tokenizer] : facts.tokenizers) {
       fmt::print("{}: {}, {} tokens\n", name, kind(tokenizer), tokenizer.vocab_size());
+      if (!tokenizer.chat_template().empty()) print_template(tokenizer.chat_template());
+    }
+  }
+
+  static void print_template(const std::string& source) {
+    fmt::print("\nchat template\n");
+    for (size_t at = 0; at < source.size();) {
+      const size_t end = std::min(source.find('\n', at), source.size());
+      fmt::print("  {}\n", printable(std::string_view(source).substr(at, end - at)));
+      at = end + 1;
+    }
   }
 
   static const char* kind(const text::Tokenizer& tokenizer) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -42,6 +43,7 @@ struct Tokenizer::Model {
   SpecialTokens special;
   std::vector<int32_t> prefix, suffix;  // the template around a text
   std::string source;                   // the file this was read from, written back unchanged
+  std::string chat_template = {};
 
   // Byte pairs.
   Normalizer normalizer = Normalizer::none;
@@ -69,6 +71,11 @@ inline std::string json_string(std::string_view text) { return Json(text).dump()
 
 /// The tokenizer in a GGUF file. Throws IoError, FormatError.
 Tokenizer load_gguf_tokenizer(const std::string& path);
+
+/// The chat template in tokenizer_config.json; empty: none. Throws FormatError.
+std::string chat_template_of(const Json& config, const std::string& file);
+/// chat_template.jinja, if the folder has it. Throws IoError, FormatError.
+void read_chat_template_file(const std::filesystem::path& folder, Tokenizer::Model& model);
 
 /// Special tokens without duplicates, roles first.
 std::vector<std::string> all_tokens(const SpecialTokens& special);

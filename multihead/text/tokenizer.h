@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "multihead/core/utf8.h"
+#include "multihead/text/chat_template.h"
 
 namespace multihead::text {
 
@@ -114,6 +115,15 @@ class Tokenizer {
   std::optional<int32_t> pad_id() const;
   std::optional<int32_t> unk_id() const;
   const SpecialTokens& special() const;
+
+  /// The chat template that came with the tokenizer (in tokenizer_config.json, chat_template.jinja or the
+  /// GGUF file); empty: none.
+  const std::string& chat_template() const;
+  /// The prompt of a conversation, for encode() with parse_special and without add_template; with
+  /// add_generation_prompt, up to where the answer begins. Special tokens in the messages count as such, as
+  /// in transformers. Throws: ValueError if there is no template, and what ChatTemplate throws.
+  std::string apply_chat_template(std::span<const ChatMessage> messages,
+                                  bool add_generation_prompt = false) const;
 
   /// A hash of everything that determines the ids: equal fingerprints, equal encodings.
   uint64_t fingerprint() const;

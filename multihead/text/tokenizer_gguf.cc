@@ -84,6 +84,11 @@ class GgufTokenizer {
       const std::string key = std::string("tokenizer.ggml.") + theirs + "_token_id";
       if (file_.has(key)) config[ours] = token(key);
     }
+    if (const std::string chat = "tokenizer.chat_template"; file_.has(chat)) {
+      const std::string source = file_.string(chat);
+      if (find_invalid_utf8(source) != std::string::npos) fail(chat, " is not UTF-8");
+      config["chat_template"] = source;
+    }
     return config.dump();
   }
 

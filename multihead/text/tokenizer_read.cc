@@ -363,7 +363,7 @@ class Reader {
 };
 
 // Roles: tokenizer_config.json gives each as a string or as {"content": string}.
-SpecialTokens read_roles(std::string_view json, const Model& model, const std::string& file) {
+void read_config(std::string_view json, Model& model, const std::string& file) {
   const Json config = Json::parse(json, file);
   MH_CHECK(config.is_object(), FormatError, file, ": must be an object, got ", name(config.kind()));
   SpecialTokens special;
@@ -376,7 +376,8 @@ SpecialTokens read_roles(std::string_view json, const Model& model, const std::s
     MH_CHECK(model.ids.count(special.*role), FormatError, file, ": ", key, " ", quote(special.*role),
              " is not a token of tokenizer.json");
   }
-  return special;
+  model.special = special;
+  model.chat_template = chat_template_of(config, file);
 }
 
 // Folders that come with the files of another library say what to do with them.
@@ -411,7 +412,7 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
 
 Tokenizer Tokenizer::from_contents(std::string_view json, std::string_view config_json) {
   const std::shared_ptr<Model> model = read_model(json, "tokenizer.json");
-  model->special = read_roles(config_json, *model, "tokenizer_config.json");
+  read_config(config_json, *model, "tokenizer_config.json");
   return Tokenizer(model);
 }
 
@@ -427,8 +428,9 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const std::shared_ptr<Model> model = read_model(read_file(file.string()), file.string());
   const std::filesystem::path config = path / "tokenizer_config.json";
   if (directory && std::filesystem::exists(config, error)) {
-    model->special = read_roles(read_file(config.string()), *model, config.string());
+    read_config(read_file(config.string()), *model, config.string());
   }
+  if (directory) read_chat_template_file(path, *model);
   return Tokenizer(model);
 }
 

@@ -78,6 +78,7 @@ std::string Tokenizer::config_json() const {
   for (const auto& [key, role] : kRoles) {
     if (const std::string& token = model_->special.*role; !token.empty()) config[key] = token;
   }
+  if (!model_->chat_template.empty()) config["chat_template"] = model_->chat_template;
   config["clean_up_tokenization_spaces"] = false;
   return config.dump(2) + "\n";
 }

@@ -2083,6 +2083,16 @@ class Tokenizer:
 
     def decode_bytes(self, ids: object, *, skip_special: bool = False) -> bytes: ...
 
+    def apply_chat_template(self, messages: object, *, add_generation_prompt: bool = False, tokenize: bool = True) -> object:
+        """
+        The prompt of a conversation, a list of {"role": ..., "content": ...}, by the model's chat template: token ids,
+        or with tokenize=False the text. add_generation_prompt: up to where the answer begins.
+        """
+
+    @property
+    def chat_template(self) -> str:
+        """The source of the chat template; empty: none."""
+
     @property
     def vocab_size(self) -> int: ...
 

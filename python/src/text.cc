@@ -71,6 +71,40 @@ std::vector<int32_t> to_ids(nb::handle ids, const char* who) {
   return tokens;
 }
 
+// Dictionaries with "role" and "content".
+std::vector<text::ChatMessage> to_messages(nb::handle list) {
+  std::vector<text::ChatMessage> messages;
+  for (nb::handle item : list) {
+    if (!PyDict_Check(item.ptr())) throw nb::type_error("apply_chat_template: a message must be a dict");
+    text::ChatMessage message;
+    for (const auto& [key, value] : nb::borrow<nb::dict>(item)) {
+      const bool role = nb::cast<std::string>(key) == "role";
+      if (!PyUnicode_Check(value.ptr()) || (!role && nb::cast<std::string>(key) != "content")) {
+        throw nb::type_error(
+            "apply_chat_template: a message must have role and content, both str, and nothing else");
+      }
+      (role ? message.role : message.content) = nb::cast<std::string>(value);
+    }
+    if (PyDict_Size(item.ptr()) != 2)
+      throw nb::type_error("apply_chat_template: a message must have role and content");
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+nb::object apply_chat_template(const Tokenizer& t, nb::handle messages, bool add_generation_prompt,
+                               bool tokenize) {
+  const std::vector<text::ChatMessage> list = to_messages(messages);
+  std::vector<int32_t> ids;
+  std::string prompt;
+  unlocked([&] {
+    prompt = t.apply_chat_template(list, add_generation_prompt);
+    if (tokenize) ids = t.encode(prompt, {.parse_special = true, .add_template = false});
+    return 0;
+  });
+  return tokenize ? nb::cast(ids) : nb::cast(prompt);
+}
+
 std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special) {
   const std::vector<int32_t> tokens = to_ids(ids, "decode");
   return unlocked([&] { return tokenizer.decode(tokens, {skip_special}); });
@@ -115,6 +149,14 @@ void bind_text(nb::module_& m) {
             return nb::bytes(bytes.data(), bytes.size());
           },
           "ids"_a, nb::kw_only(), "skip_special"_a = false)
+      .def("apply_chat_template", &apply_chat_template, "messages"_a, nb::kw_only(),
+           "add_generation_prompt"_a = false, "tokenize"_a = true,
+           "The prompt of a conversation, a list of {\"role\": ..., \"content\": ...}, by the model's chat "
+           "template: "
+           "token ids,\nor with tokenize=False the text. add_generation_prompt: up to where the answer "
+           "begins.")
+      .def_prop_ro("chat_template", &Tokenizer::chat_template,
+                   "The source of the chat template; empty: none.")
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
       .def("__len__", &Tokenizer::vocab_size)
       .def("token", &Tokenizer::token, "id"_a)

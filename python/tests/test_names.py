@@ -83,6 +83,8 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "ProgressPrinter": "train.train_language_model",  # progress=
     "SafetensorsFile": "io.load_safetensors",
     "encode_all": "text.Tokenizer.encode",
+    "ChatTemplate": "text.Tokenizer.apply_chat_template",
+    "ChatMessage": "text.Tokenizer.apply_chat_template",
     "is_seq2seq_folder": "models.Translator.load",
     "Gradients": "Tape",
     "is_recording": "Tape",

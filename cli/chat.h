@@ -1,0 +1,21 @@
+// A conversation with a model that carries a chat template: multihead generate --chat.
+#pragma once
+
+#include <string>
+
+#include "cli/model_dir.h"
+#include "multihead/generate/generate.h"
+
+namespace multihead::cli {
+
+struct ChatOptions {
+  std::string folder, system, message;  ///< a message: it is answered, and the conversation ends
+  GenerateOptions generate;
+  bool limited = false;  ///< answers have at most generate.max_new_tokens; else what the context holds
+  bool quiet = false;
+};
+
+/// Answers the lines of stdin until it ends. Throws InputError if the model has no chat template.
+int chat(const LoadedModel& loaded, const ChatOptions& options);
+
+}  // namespace multihead::cli

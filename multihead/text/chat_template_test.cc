@@ -1,0 +1,147 @@
+#include "multihead/text/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "multihead/core/error.h"
+
+namespace multihead::text {
+namespace {
+
+const std::vector<ChatMessage> kTalk = {
+    {"system", "Be brief."}, {"user", " Hi "}, {"assistant", "Hello"}, {"user", "é?"}};
+
+std::string render(const std::string& source, const std::vector<ChatMessage>& messages = kTalk,
+                   bool generation = true) {
+  return ChatTemplate(source).render(messages, generation,
+                                     {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"pad_token", ""}});
+}
+
+template <class Error>
+std::string error_in(const std::string& source) {
+  try {
+    return "no error, but " + render(source);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(ChatTemplate, RendersWhatModelsUse) {
+  const std::string source = R"({{- bos_token }}
+{%- if messages[0].role == 'system' %}
+    {%- set system = messages[0]['content'] %}
+    {%- set rest = messages[1:] %}
+{%- else %}
+    {%- set rest = messages %}
+{%- endif %}
+{% for m in rest %}
+  {% if m.role == 'user' %}
+[{{ m.content | trim }}{{ ' (' ~ system ~ ')' if loop.last and system is defined }}]
+  {% else %}
+{{ m.content + eos_token }}
+  {% endif %}
+{% endfor %}
+{% if add_generation_prompt %}{{ '>\n' }}{% endif %}
+)";
+  // transformers 5.23 gives the same.
+  EXPECT_EQ(render(source), "<s>[Hi]\nHello</s>\n[é? (Be brief.)]\n>\n");
+  EXPECT_EQ(render("{{ messages | length }}{{ pad_token }}{{ tools }}{{ messages[-1].content[0] }}"),
+            "4Noneé");
+}
+
+TEST(ChatTemplate, WhiteSpaceControl) {
+  EXPECT_EQ(render("a\n  {% if true %}\n b\n  {% endif %}\nc\n"), "a\n b\nc");
+  EXPECT_EQ(render("a\n  {%+ if true +%}\n b {%- endif -%} \n c\r\n"), "a\n  \n bc");
+  EXPECT_EQ(render("a {#- x -#} b {# y #}\nc\n  {{- 1 -}}  \n d"), "ab c1d");
+  EXPECT_EQ(render("x\n\n"), "x\n");
+}
+
+TEST(ChatTemplate, WhatItCannotDoIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"a\n{% include 'x' %}", "line 2: {% \"include\" %} is not supported"},
+      {"{{ 'a'|nl2br }}", "line 1: the filter \"nl2br\" is not supported"},
+      {"{{ 1 is prime }}", "the test \"prime\""},
+      {"\n\n{{ 'a'.swapcase() }}", "line 3: method \"swapcase\" of a string"},
+      {"{{ messages }}", "a list as text"},
+      {"{{ 1.5 }}", "a number as text"},
+      {"{{ 'É'|lower }}", "letters outside ASCII"},
+      {"{{ none_such.role }}", "because it is undefined"},
+      {"{{ none_such + 'x' }}", "\"+\" of undefined and a string"},
+      {"{{ lookup() }}", "the function \"lookup\""},
+      {"{{ messages.append(1) }}", "method \"append\" of a list"},
+      {"{{ 1 < 2 < 3 }}", "a comparison of more than two"},
+      {"{{ (1, 2) }}", "a tuple"},
+      {"{{ 2 ** 3 }}", "\"**\""},
+      {"{{ loop.cycle }}", "undefined"},
+      {"{% for m in messages %}{{ loop.depth }}{% endfor %}", "loop.depth"},
+      {"{% for m in messages recursive %}{% endfor %}", "recursive"},
+      {"{{ strftime_now('%Z') }}", "strftime_now"},
+      {"{{ messages[0] | tojson(indent=2) }}", "\"tojson\" with these arguments"},
+      {"{{ 'x", "a string does not end"},
+      {"{# x", "a comment does not end"},
+      {"{% if x %}", "expected {% endif %}"},
+      {"{{ }}", "expected an expression"},
+      {"{% endfor %}", "\"endfor\""},
+      {"{{ 9223372036854775807 }}", "number"},
+      {"{{ 999999999999999999 * 999999999999999999 }}", "no result"},
+      {"{{ 1 // 0 }}", "no result"},
+      {"{{ messages[::0] }}", "step"},
+  };
+  for (const auto& [source, expected] : cases) {
+    const std::string error = error_in<FormatError>(source);
+    EXPECT_NE(error.find(expected), std::string::npos) << source << " -> " << error;
+  }
+  EXPECT_EQ(error_in<ValueError>("{{ raise_exception('No ' + messages[0].role) }}"),
+            "chat template: No system");
+}
+
+TEST(ChatTemplate, HostileOnesEnd) {
+  const auto repeat = [](const std::string& text, size_t times) {
+    std::string all;
+    for (size_t i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  const auto around = [&](const std::string& begin, const std::string& end) {
+    return repeat(begin, 20000) + "1" + repeat(end, 20000);
+  };
+  const std::string sources[] = {
+      "{{ " + around("(", ")") + " }}",
+      "{{ " + around("[", "]") + " }}",
+      "{{ " + repeat("-", 100000) + "1 }}",
+      "{{ 1" + repeat("+1", 200000) + " }}",
+      "{{ a" + repeat(".a", 200000) + " }}",
+      "{{ 'a'" + repeat("|trim", 100000) + " }}",
+      "{{ " + repeat("not ", 100000) + "1 }}",
+      "{{ 1" + repeat(" if 1", 100000) + " }}",
+      repeat("{% if 1 %}", 50000),
+      repeat("{% for a in [1] %}", 50000),
+      "{% if 0 %}" + repeat("{% elif 0 %}", 50000) + "{% endif %}",
+      "{% for a in range(100000000) %}{% endfor %}",
+      "{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(1000) %}{% set ns.x = ns.x + ns.x %}{% endfor "
+      "%}",
+      "{% set ns = namespace(x=[]) %}{% for a in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}",
+      "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
+      "ns.x == ns.x }}",
+      "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
+      "ns.x|tojson }}",
+      "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+      "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+      "{{ 'a' * 9000000000000000000 }}",
+      "{{ '' * 900000000000000000 }}{{ messages }}",
+      "{{ ('ab' * 1000000).replace('a', 'b' * 1000000) }}",
+      "{{ ('a' * 10000000).split('a') | length }}{{ messages }}",
+      "{% for a in range(1000) %}{% for b in range(1000) %}{% for c in range(1000) %}{% endfor %}{% endfor "
+      "%}{% endfor %}",
+      "{% for a in range(10000) %}{{ ('a' * 1000000) is in ('a' * 2000000) }}{% endfor %}",
+      std::string(2 << 20, 'x'),
+  };
+  for (const std::string& source : sources) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_THROW(render(source), FormatError) << source.substr(0, 60);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << source.substr(0, 60);
+  }
+}
+
+}  // namespace
+}  // namespace multihead::text
