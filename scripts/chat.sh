@@ -47,7 +47,7 @@ PYTHON
 fi
 
 # What SmolLM2's authors suggest.
-flags=(--chat --temperature 0.2 --top-p 0.9)
+flags=(--chat --temperature 0.2 --top-p 0.9 --max-new-tokens 512)
 read -ra more <<<"${CHAT_FLAGS:-}"
 if [[ $# -gt 0 ]]; then flags+=(--prompt "$*"); fi
 exec "$multihead" generate "$model" "${flags[@]}" "${more[@]}"
