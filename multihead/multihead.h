@@ -16,6 +16,7 @@
 #include "multihead/core/utf8.h"
 #include "multihead/core/version.h"
 
+#include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 
 #include "multihead/ops/activation.h"

@@ -7,6 +7,7 @@
 #include "cli/bench/timing.h"
 #include "cli/streams.h"
 #include "cli/verb.h"
+#include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/storage.h"
@@ -53,6 +54,7 @@ class BenchTrain : public Verb {
     flags.integer("batch", batch_, "sequences per step", {.least = 1});
     flags.number("dropout", dropout_, "of attention weights and sub-layer outputs");
     flags.choice("positions", positions_, word_list<models::Positions>(), "positions");
+    flags.choice("precision", precision_, word_list<train::Precision>(), "of products and attention");
     flags.number("seconds", seconds_, "how long to measure", {.least = 0, .most = 3600, .open = true});
     flags.integer("seed", seed_, "seed of weights and tokens");
   }
@@ -78,8 +80,8 @@ class BenchTrain : public Verb {
       const auto [tokens, targets] = random_batch(step_number++);
       optimizer.zero_grad();
       Tape tape;
-      const Tensor loss = model.loss(tokens, targets, {.rng = &rng});
-      tape.backward(loss);
+      const Autocast autocast(dtype_of_products(*value_of<train::Precision>(precision_)));
+      tape.backward(model.loss(tokens, targets, {.rng = &rng}));
       optimizer.clip_grad_norm(1);
       optimizer.step();
     };
@@ -135,6 +137,7 @@ class BenchTrain : public Verb {
            {"share_of_peak_per_cpu_second", flops() / median_of(cpu_times_) / 1e9 / (peak / num_threads())},
            {"steps", times_.size()},
            {"threads", num_threads()},
+           {"precision", precision_},
            {"isa", kernels::isa_name(kernels::current_isa())},
            {"float32_matmul_precision", kernels::precision_name(kernels::float32_matmul_precision())},
            {"tiles", kernels::has_tiles()},
@@ -159,7 +162,7 @@ class BenchTrain : public Verb {
   }
 
   models::LanguageModelConfig config_;
-  std::string positions_ = "learned";
+  std::string positions_ = "learned", precision_ = "f32";
   int64_t batch_ = 12, seed_ = 0, parameters_ = 0, allocations_ = 0;
   double dropout_ = 0, seconds_ = 10;
   std::vector<double> times_, cpu_times_, peaks_, ratios_;

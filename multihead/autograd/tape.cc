@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "multihead/autograd/autocast.h"
 #include "multihead/core/error.h"
 #include "multihead/core/gradient_lock-inl.h"
 #include "multihead/kernels/elementwise/accumulate.h"
@@ -14,6 +15,7 @@ thread_local Tape* active = nullptr;
 // slot += gradient. The first gradient is shared, not copied, but for leaves, whose gradients users read and
 // write by pointer; a sum gets memory of its own unless the slot is the only holder.
 void accumulate(GradientSlot& slot, Tensor gradient) {
+  if (size_of(gradient.dtype()) == 2) gradient = gradient.to(Dtype::f32);
   const std::lock_guard lock(detail::gradient_mutex(slot));  // other threads' tapes may reach this leaf too
   if (!slot.gradient.defined()) {
     const bool owned = gradient.is_unique() && gradient.is_contiguous();
@@ -75,7 +77,9 @@ void Tape::backward(const Tensor& loss, Tensor seed) {
   }
   MH_CHECK(seed.shape() == loss.shape(), ShapeError, "backward: seed must be ", loss.shape(), ", got ",
            seed.shape());
+  copies_.clear();
   const NoTape silent;
+  const Autocast off(Dtype::f32);
   accumulate(*loss.gradient_slot(), seed.contiguous());
   seed = Tensor();
   for (; !nodes_.empty(); nodes_.pop_back()) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace multihead {
 
-/// One gradient per input of an op; an undefined tensor stands for zero.
+/// One gradient per input of an op; an undefined tensor stands for zero. Those of 16-bit inputs are f32.
 using Gradients = std::vector<Tensor>;
 
 /// Records this thread's ops while it is alive. Tapes nest; the innermost records.
@@ -37,6 +38,9 @@ class Tape {
   using Backward = std::function<Gradients(std::vector<Tensor> d_outputs)>;
   void add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tensor> outputs, Backward backward);
 
+  /// Where ops keep a leaf's copy in another type between its uses, undefined at first. Until backward().
+  Tensor& copy_of(const std::shared_ptr<GradientSlot>& leaf) { return copies_[leaf]; }
+
  private:
   struct Node {
     std::vector<std::shared_ptr<GradientSlot>> inputs;
@@ -44,6 +48,7 @@ class Tape {
     Backward backward;
   };
   std::vector<Node> nodes_;
+  std::unordered_map<std::shared_ptr<GradientSlot>, Tensor> copies_;
   Tape* outer_;
 };
 

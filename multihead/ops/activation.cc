@@ -3,6 +3,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/ops/dispatch-inl.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
@@ -35,11 +36,13 @@ void gated_backward(const GatedTensors& t, const Tensor& d, Activation activatio
 }  // namespace
 
 Tensor activate(const Tensor& input, Activation activation) {
+  if (detail::is_narrow(input)) return cast(activate(detail::widened(input), activation), input.dtype());
   detail::check_real("activate", "x", input);
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
   with_data([&](auto* from, auto* to) { kernels::activate(activation, from, to, x.numel()); }, x, y);
-  return record({input}, y, [x, activation](Tensor dy) -> Gradients {
+  return record({input}, y, [kept = detail::Kept(input, x), activation](Tensor dy) mutable -> Gradients {
+    const Tensor x = kept.take();
     dy = detail::reusable(std::move(dy));
     with_data([&](auto* at, auto* d) { kernels::activate_backward(activation, at, d, d, dy.numel()); }, x,
               dy);
@@ -48,6 +51,10 @@ Tensor activate(const Tensor& input, Activation activation) {
 }
 
 Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
+  if (detail::is_narrow(gate) || detail::is_narrow(up)) {
+    return cast(gated(detail::widened(gate), detail::widened(up), activation),
+                detail::common_dtype(gate, up));
+  }
   detail::check_real("gated", "gate", gate);
   detail::check_same_dtype("gated", "up", up, gate);
   MH_CHECK(gate.shape() == up.shape(), ShapeError, "gated: up must be ", gate.shape(), " like gate, got ",
@@ -55,7 +62,9 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
   const Tensor g = dense(gate), u = dense(up);
   const kernels::GatedRows rows{1, g.numel(), g.numel()};
   return record({gate, up}, gated_forward(g, u, activation, rows),
-                [g, u, activation, rows](const Tensor& dy) -> Gradients {
+                [kept_gate = detail::Kept(gate, g), kept_up = detail::Kept(up, u), activation,
+                 rows](const Tensor& dy) mutable -> Gradients {
+                  const Tensor g = kept_gate.take(), u = kept_up.take();
                   const GatedTensors all{g, u, empty_like(g), empty_like(u)};
                   gated_backward(all, dy, activation, rows);
                   return {all.d_gate, all.d_up};
@@ -63,6 +72,7 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
 }
 
 Tensor glu(const Tensor& input, Activation activation) {
+  if (detail::is_narrow(input)) return cast(glu(detail::widened(input), activation), input.dtype());
   detail::check_real("glu", "x", input);
   MH_CHECK(input.rank() > 0 && input.size(-1) % 2 == 0, ShapeError,
            "glu: the last axis must be even (gate, then up), got ", input.shape());
@@ -74,12 +84,14 @@ Tensor glu(const Tensor& input, Activation activation) {
   const auto part = [shape, half](const Tensor& t, int64_t which) {
     return t.as_strided(shape, t.strides(), which * half);
   };
-  return record({input}, gated_forward(part(x, 0), part(x, 1), activation, rows),
-                [x, part, activation, rows](const Tensor& dy) -> Gradients {
-                  const Tensor dx = empty_like(x);
-                  gated_backward({part(x, 0), part(x, 1), part(dx, 0), part(dx, 1)}, dy, activation, rows);
-                  return {dx};
-                });
+  return record(
+      {input}, gated_forward(part(x, 0), part(x, 1), activation, rows),
+      [kept = detail::Kept(input, x), part, activation, rows](const Tensor& dy) mutable -> Gradients {
+        const Tensor x = kept.take();
+        const Tensor dx = empty_like(x);
+        gated_backward({part(x, 0), part(x, 1), part(dx, 0), part(dx, 1)}, dy, activation, rows);
+        return {dx};
+      });
 }
 
 }  // namespace multihead

@@ -1,7 +1,7 @@
 // Activation functions and their gated forms.
 //
 // Shapes    any; the result is contiguous
-// Dtypes    f32, f64
+// Dtypes    f32, f64; bf16, f16: as f32, rounded once; one of them with f32 gives f32
 // Gradient  all tensor arguments, recomputed from the input
 // Throws    DtypeError, ShapeError
 #pragma once

@@ -5,6 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/tensor.h"
+#include "multihead/kernels/matmul/gemm.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::detail {
@@ -54,6 +55,11 @@ class Kept {
 template <class T>
 T* data_or_null(const Tensor& x) {
   return x.defined() ? x.data<T>() : nullptr;
+}
+
+/// The elements of a tensor that may be undefined.
+inline kernels::GemmMatrix matrix_of(const Tensor& x) {
+  return x.defined() ? kernels::GemmMatrix(x.raw(), x.dtype()) : kernels::GemmMatrix();
 }
 
 /// f(pointers…) to the elements of tensors of one type, f32 or f64: null where a tensor is undefined. `first`

@@ -5,6 +5,7 @@
 #include "multihead/kernels/elementwise/dropout.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
@@ -39,6 +40,7 @@ void activate_into(Activation activation, const Tensor& x, const Tensor& y) {
 }  // namespace
 
 Tensor dropout(const Tensor& input, double p, Rng* rng) {
+  if (detail::is_narrow(input)) return cast(dropout(detail::widened(input), p, rng), input.dtype());
   check("dropout", input, p);
   if (rng == nullptr || p == 0) return input;
   const DropoutMask mask{rng->next(), p};
@@ -48,6 +50,9 @@ Tensor dropout(const Tensor& input, double p, Rng* rng) {
 }
 
 Tensor activate_dropout(const Tensor& input, Activation activation, double p, Rng* rng) {
+  if (detail::is_narrow(input)) {
+    return cast(activate_dropout(detail::widened(input), activation, p, rng), input.dtype());
+  }
   check("activate_dropout", input, p);
   if (rng == nullptr || p == 0) return activate(input, activation);
   const DropoutMask mask{rng->next(), p};
@@ -56,18 +61,24 @@ Tensor activate_dropout(const Tensor& input, Activation activation, double p, Rn
   run(y, {}, y, mask);
   // A dropped or negative element of relu is 0 in y, and its gradient is 0 as well.
   const bool from_y = activation == Activation::relu;
-  const Tensor saved = from_y ? y.detach() : x;
-  return record({input}, y, [saved, activation, mask](const Tensor& dy) -> Gradients {
-    const Tensor dx = masked(dy, mask);
-    detail::dispatch_real(dx.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::activate_backward(activation, saved.data<T>(), dx.data<T>(), dx.data<T>(), dx.numel());
-    });
-    return {dx};
-  });
+  detail::Kept kept = from_y ? detail::Kept({}, y.detach()) : detail::Kept(input, x);
+  return record(
+      {input}, y, [kept = std::move(kept), activation, mask](const Tensor& dy) mutable -> Gradients {
+        const Tensor saved = kept.take();
+        const Tensor dx = masked(dy, mask);
+        detail::dispatch_real(dx.dtype(), [&](auto zero) {
+          using T = decltype(zero);
+          kernels::activate_backward(activation, saved.data<T>(), dx.data<T>(), dx.data<T>(), dx.numel());
+        });
+        return {dx};
+      });
 }
 
 Tensor add_dropout(const Tensor& residual, const Tensor& input, double p, Rng* rng) {
+  if (detail::is_narrow(residual) || detail::is_narrow(input)) {
+    return cast(add_dropout(detail::widened(residual), detail::widened(input), p, rng),
+                detail::common_dtype(residual, input));
+  }
   check("add_dropout", input, p);
   detail::check_same_dtype("add_dropout", "residual", residual, input);
   MH_CHECK(residual.shape() == input.shape(), ShapeError, "add_dropout: residual must be ", input.shape(),

@@ -4,7 +4,7 @@
 // kernels::dropout_keeps(stream, p, element index), stream = rng->next(): independent of the thread count,
 // and recomputed in the backward instead of stored.
 //
-// Dtypes    f32, f64
+// Dtypes    f32, f64; bf16, f16: as f32, rounded once; one of them with f32 gives f32
 // Throws    ValueError unless 0 <= p <= 1
 #pragma once
 

@@ -4,6 +4,7 @@
 #include "multihead/kernels/elementwise/elementwise.h"
 #include "multihead/kernels/reduce/sum.h"
 #include "multihead/ops/dispatch-inl.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 using detail::check_real;
 using detail::check_same_dtype;
 using detail::dense;
+using detail::is_narrow;
+using detail::widened;
 using detail::with_data;
 using kernels::Binary;
 using kernels::Unary;
@@ -51,13 +54,21 @@ Tensor checked_apply(const char* who, Binary op, const Tensor& a, const Tensor& 
   }
 }
 
+using BinaryOp = Tensor (*)(const Tensor&, const Tensor&);
+Tensor on_widened(BinaryOp op, const Tensor& a, const Tensor& b) {
+  return cast(op(widened(a), widened(b)), detail::common_dtype(a, b));
+}
+
 Tensor apply(Unary op, const char* who, const Tensor& input) {
+  if (is_narrow(input)) return cast(apply(op, who, widened(input)), input.dtype());
   check_real(who, "x", input);
   const bool from_y = op == Unary::exp || op == Unary::sqrt || op == Unary::tanh || op == Unary::sigmoid;
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
   with_data([&](auto* from, auto* to) { kernels::unary(op, from, to, x.numel()); }, x, y);
-  return record({input}, y, [op, saved = from_y ? y.detach() : x](Tensor dy) -> Gradients {
+  detail::Kept kept = from_y ? detail::Kept({}, y.detach()) : detail::Kept(input, x);
+  return record({input}, y, [op, kept = std::move(kept)](Tensor dy) mutable -> Gradients {
+    const Tensor saved = kept.take();
     dy = detail::reusable(std::move(dy));
     with_data([&](auto* at, auto* d) { kernels::unary_backward(op, at, d, d, dy.numel()); }, saved, dy);
     return {dy};
@@ -65,6 +76,7 @@ Tensor apply(Unary op, const char* who, const Tensor& input) {
 }
 
 Tensor affine(const char* who, const Tensor& input, double factor, double offset) {
+  if (is_narrow(input)) return cast(affine(who, widened(input), factor, offset), input.dtype());
   check_real(who, "x", input);
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
@@ -87,6 +99,7 @@ int64_t product(const Shape& shape, int begin, int end) {
 }
 
 Tensor total(const char* who, const Tensor& input, double factor) {
+  if (is_narrow(input)) return cast(total(who, widened(input), factor), input.dtype());
   check_real(who, "x", input);
   const Tensor x = dense(input);
   double value = 0;
@@ -100,6 +113,7 @@ Tensor total(const char* who, const Tensor& input, double factor) {
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
+  if (is_narrow(a) || is_narrow(b)) return on_widened(add, a, b);
   return record({a, b}, checked_apply("add", Binary::add, a, b),
                 [sa = a.shape(), sb = b.shape()](const Tensor& dy) -> Gradients {
                   return {sum_to(dy, sa), sum_to(dy, sb)};
@@ -107,6 +121,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
+  if (is_narrow(a) || is_narrow(b)) return on_widened(sub, a, b);
   return record({a, b}, checked_apply("sub", Binary::sub, a, b),
                 [sa = a.shape(), sb = b.shape(), need_b = b.requires_grad()](const Tensor& dy) -> Gradients {
                   return {sum_to(dy, sa), need_b ? neg(sum_to(dy, sb)) : Tensor()};
@@ -114,6 +129,7 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (is_narrow(a) || is_narrow(b)) return on_widened(mul, a, b);
   const Tensor y = checked_apply("mul", Binary::mul, a, b);
   const bool need_a = a.requires_grad(), need_b = b.requires_grad();
   return record({a, b}, y, [a = a.detach(), b = b.detach(), need_a, need_b](const Tensor& dy) -> Gradients {
@@ -123,6 +139,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor div(const Tensor& a, const Tensor& b) {
+  if (is_narrow(a) || is_narrow(b)) return on_widened(div, a, b);
   const Tensor y = checked_apply("div", Binary::div, a, b);
   const bool need_b = b.requires_grad();
   return record(
@@ -143,6 +160,9 @@ Tensor sigmoid(const Tensor& x) { return apply(Unary::sigmoid, "sigmoid", x); }
 Tensor square(const Tensor& x) { return apply(Unary::square, "square", x); }
 
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
+  if (is_narrow(a) || is_narrow(b)) {
+    return cast(where(mask, widened(a), widened(b)), detail::common_dtype(a, b));
+  }
   MH_CHECK(mask.dtype() == Dtype::boolean, DtypeError, "where: mask must be bool, got ", mask.dtype());
   check_real("where", "a", a);
   check_same_dtype("where", "b", b, a);
@@ -172,6 +192,7 @@ Tensor mean(const Tensor& x) {
 }
 
 Tensor sum(const Tensor& input, int axis, bool keep_axis) {
+  if (is_narrow(input)) return cast(sum(widened(input), axis, keep_axis), input.dtype());
   check_real("sum", "x", input);
   const Tensor x = dense(input);
   axis = x.shape().normalize(axis);
@@ -187,6 +208,7 @@ Tensor sum(const Tensor& input, int axis, bool keep_axis) {
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
+  if (is_narrow(x)) return cast(sum_to(widened(x), shape), x.dtype());
   check_real("sum_to", "x", x);
   const int extra = x.rank() - shape.rank();
   MH_CHECK(extra >= 0, ShapeError, "sum_to: cannot sum ", x.shape(), " to ", shape);

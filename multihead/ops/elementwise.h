@@ -3,7 +3,7 @@
 // Binary ops broadcast as in NumPy: shapes are aligned at the last axis, sizes are equal or 1. Gradients are
 // summed to the input's shape. Inputs may have any strides; results are contiguous.
 //
-// Dtypes    f32, f64; both inputs the same
+// Dtypes    f32, f64, both inputs the same; bf16, f16: as f32, rounded once, and f32 where types differ
 // Throws    ShapeError (shapes do not broadcast), DtypeError
 #pragma once
 

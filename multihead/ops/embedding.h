@@ -9,7 +9,7 @@ namespace multihead {
 ///
 /// Shapes    weight [V, E], ids [...] -> [..., E]
 /// Dtypes    weight any, ids i64 or i32
-/// Gradient  weight (f32, f64): rows are accumulated in the order of ids, the same bits at any thread count
+/// Gradient  weight: rows are accumulated in the order of ids, the same bits at any thread count
 /// Throws    ShapeError, DtypeError, ValueError (an id outside [0, V), before anything is computed)
 Tensor embedding(const Tensor& weight, const Tensor& ids);
 

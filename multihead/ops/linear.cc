@@ -2,19 +2,23 @@
 
 #include <algorithm>
 
+#include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/kernels/reduce/sum.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
 
 using detail::check_same_dtype;
-using detail::data_or_null;
 using detail::dense;
 using detail::dispatch_real;
+using detail::is_narrow;
+using detail::matrix_of;
+using detail::with_data;
 using kernels::Transpose;
 
 // --- matmul
@@ -143,23 +147,29 @@ Tensor as_rows(const Tensor& x, int64_t columns) {
   return flat.strides()[1] == 1 && flat.strides()[0] >= columns ? flat : dense(flat);
 }
 
-void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const LinearOptions& options) {
-  detail::check_real("linear", "x", x);
+// `joins`: bias or residual, which may be f32 beside bf16.
+void check_joins(const char* argument, const Tensor& joins, const Tensor& x) {
+  if (x.dtype() == Dtype::bf16 && joins.dtype() == Dtype::f32) return;
+  check_same_dtype("linear", argument, joins, x);
+}
+
+void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual) {
+  if (x.dtype() != Dtype::bf16) detail::check_real("linear", "x", x);
   check_same_dtype("linear", "weight", weight, x);
   MH_CHECK(weight.rank() == 2, ShapeError, "linear: weight must be [out, in], got ", weight.shape());
   MH_CHECK(x.rank() > 0 && x.size(-1) == weight.size(1), ShapeError, "linear: x must be [..., ",
            weight.size(1), "] to match weight ", weight.shape(), ", got ", x.shape());
   if (bias.defined()) {
-    check_same_dtype("linear", "bias", bias, x);
+    check_joins("bias", bias, x);
     MH_CHECK(bias.shape() == Shape({weight.size(0)}), ShapeError, "linear: bias must be [", weight.size(0),
              "] to match weight ", weight.shape(), ", got ", bias.shape());
   }
-  if (options.residual.defined()) {
+  if (residual.defined()) {
     Shape expected = x.shape();
     expected[-1] = weight.size(0);
-    check_same_dtype("linear", "residual", options.residual, x);
-    MH_CHECK(options.residual.shape() == expected, ShapeError, "linear: residual must be ", expected,
-             " like the result, got ", options.residual.shape());
+    check_joins("residual", residual, x);
+    MH_CHECK(residual.shape() == expected, ShapeError, "linear: residual must be ", expected,
+             " like the result, got ", residual.shape());
   }
 }
 
@@ -171,10 +181,14 @@ struct LinearSaved {
   Shape x_shape;
 };
 
-Tensor activated(const Tensor& x, Activation activation) {
+// Row-major elements of at least 32 bits: the tensor's own, or a copy.
+Tensor wide(const Tensor& x) { return is_narrow(x) ? x.to(Dtype::f32) : x; }
+
+// f(x); takes the memory of x if nobody else holds it.
+Tensor activated(Tensor x, Activation activation) {
   if (activation == Activation::none) return x;
-  const Tensor y = empty_like(x);
-  detail::with_data([&](auto* from, auto* to) { kernels::activate(activation, from, to, x.numel()); }, x, y);
+  const Tensor from = wide(std::move(x)), y = from.is_unique() ? from : empty_like(from);
+  with_data([&](auto* at, auto* to) { kernels::activate(activation, at, to, y.numel()); }, from, y);
   return y;
 }
 
@@ -184,20 +198,21 @@ struct ActivatedInput {
 };
 
 // The slopes take the memory of the input if nobody else holds it.
-template <class T>
 ActivatedInput activated_input(LinearSaved& s) {
   Tensor x = s.x.take();
   if (!x.defined()) return {};
   x = as_rows(x, s.weight.size(1));
   if (s.input_activation == Activation::none) return {x, Tensor()};
-  if (!s.need_x) return {activated(x, s.input_activation), Tensor()};
+  x = wide(x);
+  if (!s.need_x) return {activated(std::move(x), s.input_activation), Tensor()};
   const Tensor slope = x.is_unique() ? x : empty_like(x), value = empty_like(x);
-  kernels::activate_with_slope(s.input_activation, x.data<T>(), value.data<T>(), slope.data<T>(), x.numel());
+  with_data([&](auto* from, auto* y,
+                auto* dy) { kernels::activate_with_slope(s.input_activation, from, y, dy, x.numel()); },
+            x, value, slope);
   return {value, slope};
 }
 
-template <class T>
-Gradients linear_backward_of(LinearSaved& s, Tensor dy) {
+Gradients linear_backward(LinearSaved& s, Tensor dy) {
   const int64_t in = s.weight.size(1), out = s.weight.size(0), rows = s.x_shape.erased(-1).numel();
   const Tensor residual = s.need_residual ? dy : Tensor();
   Tensor dz = dense(dy);
@@ -205,48 +220,47 @@ Gradients linear_backward_of(LinearSaved& s, Tensor dy) {
     dy = Tensor();
     const Tensor from = dz;
     dz = s.need_residual ? empty_like(dz) : detail::reusable(std::move(dz));
-    kernels::activate_backward(s.activation, s.pre_activation.data<T>(), from.data<T>(), dz.data<T>(),
-                               dz.numel());
+    with_data(
+        [&](auto* at, auto* d, auto* to) { kernels::activate_backward(s.activation, at, d, to, dz.numel()); },
+        wide(s.pre_activation), from, dz);
   }
   Tensor dx, d_weight, d_bias;
-  ActivatedInput input = activated_input<T>(s);
+  ActivatedInput input = activated_input(s);
   if (s.need_weight) {
     d_weight = Tensor::empty({out, in}, dz.dtype());
-    kernels::gemm(kernels::GemmArgs<T>{.a = dz.data<T>(),
-                                       .lda = out,
-                                       .ta = Transpose::yes,
-                                       .b = input.value.data<T>(),
-                                       .ldb = input.value.strides()[0],
-                                       .c = d_weight.data<T>(),
-                                       .ldc = in,
-                                       .m = out,
-                                       .n = in,
-                                       .k = rows});
+    kernels::gemm_mixed({.a = matrix_of(dz),
+                         .lda = out,
+                         .ta = Transpose::yes,
+                         .b = matrix_of(input.value),
+                         .ldb = input.value.strides()[0],
+                         .c = matrix_of(d_weight),
+                         .ldc = in,
+                         .m = out,
+                         .n = in,
+                         .k = rows});
     input.value = Tensor();
   }
   if (s.need_x) {
     dx = Tensor::empty(s.x_shape, dz.dtype());
-    kernels::gemm(kernels::GemmArgs<T>{.a = dz.data<T>(),
-                                       .lda = out,
-                                       .b = s.weight.data<T>(),
-                                       .ldb = s.weight.strides()[0],
-                                       .c = dx.data<T>(),
-                                       .ldc = in,
-                                       .m = rows,
-                                       .n = in,
-                                       .k = out,
-                                       .factor = data_or_null<T>(input.slope)});
+    kernels::gemm_mixed({.a = matrix_of(dz),
+                         .lda = out,
+                         .b = matrix_of(s.weight),
+                         .ldb = s.weight.strides()[0],
+                         .c = matrix_of(dx),
+                         .ldc = in,
+                         .m = rows,
+                         .n = in,
+                         .k = out,
+                         .factor = matrix_of(input.slope)});
   }
   if (s.need_bias) {
     d_bias = Tensor::empty({out}, dz.dtype());
-    kernels::sum_axis(dz.data<T>(), d_bias.data<T>(), {1, rows, out});
+    with_data([&](auto* from, auto* to) { kernels::sum_axis(from, to, {1, rows, out}); }, dz, d_bias);
   }
   return {dx, d_weight, d_bias, residual};
 }
 
-}  // namespace
-
-Tensor matmul(const Tensor& a, const Tensor& b) {
+Tensor matmul_real(const Tensor& a, const Tensor& b) {
   detail::check_real("matmul", "a", a);
   check_same_dtype("matmul", "b", b, a);
   MH_CHECK(a.rank() >= 2 && b.rank() >= 2, ShapeError, "matmul: a and b must have at least two axes, got ",
@@ -261,44 +275,57 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                 });
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const LinearOptions& options) {
-  check_linear(x, weight, bias, options);
-  const Tensor& residual = options.residual;
+}  // namespace
+
+Tensor matmul(const Tensor& left, const Tensor& right) {
+  const Tensor a = detail::for_product(left), b = detail::for_product(right);
+  if (!is_narrow(a)) return matmul_real(a, b);
+  check_same_dtype("matmul", "b", b, a);
+  return cast(matmul_real(detail::widened(a), detail::widened(b)), a.dtype());
+}
+
+Tensor linear(const Tensor& input, const Tensor& matrix, const Tensor& bias, const LinearOptions& options) {
+  const Tensor &residual = options.residual, x = detail::for_product(input),
+               weight = detail::for_product(matrix);
+  if (x.dtype() == Dtype::f16) {
+    LinearOptions wide_options = options;
+    wide_options.residual = detail::widened(residual);
+    const Autocast off(Dtype::f32);
+    return cast(linear(detail::widened(x), detail::widened(weight), detail::widened(bias), wide_options),
+                x.dtype());
+  }
+  check_linear(x, weight, bias, residual);
   const Activation activation = options.activation;
   const bool recording = is_recording({x, weight, bias, residual});
-  Tensor rows = as_rows(x, weight.size(1));
-  if (options.input_activation != Activation::none) rows = dense(rows);
-  const Tensor w = as_rows(weight, weight.size(1)), input = activated(rows, options.input_activation);
+  const Tensor rows = as_rows(x, weight.size(1)), w = as_rows(weight, weight.size(1));
+  const bool activates = options.input_activation != Activation::none;
+  const Tensor in = activates ? activated(dense(rows), options.input_activation) : rows;
   const int64_t out = weight.size(0);
   Shape shape = x.shape();
   shape[-1] = out;
-  const Tensor y = Tensor::empty(shape, x.dtype());
+  const Tensor y = Tensor::empty(shape, residual.defined() ? residual.dtype() : x.dtype());
   // The derivative of relu can be read off its result.
   const bool from_y = activation == Activation::relu && !residual.defined();
   Tensor pre;
   if (recording && activation != Activation::none) pre = from_y ? y.detach() : empty_like(y);
-  const Tensor b = bias.defined() ? dense(bias) : Tensor(),
+  const Tensor b = bias.defined() ? dense(wide(bias)) : Tensor(),
                r = residual.defined() ? dense(residual) : Tensor();
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::gemm(kernels::GemmArgs<T>{.a = input.data<T>(),
-                                       .lda = input.strides()[0],
-                                       .b = w.data<T>(),
-                                       .ldb = w.strides()[0],
-                                       .tb = Transpose::yes,
-                                       .c = y.data<T>(),
-                                       .ldc = out,
-                                       .m = rows.size(0),
-                                       .n = out,
-                                       .k = weight.size(1),
-                                       .bias = data_or_null<T>(b),
-                                       .pre_activation = from_y ? nullptr : data_or_null<T>(pre),
-                                       .activation = activation,
-                                       .residual = data_or_null<T>(r)});
-  });
+  kernels::gemm_mixed({.a = matrix_of(in),
+                       .lda = in.strides()[0],
+                       .b = matrix_of(w),
+                       .ldb = w.strides()[0],
+                       .tb = Transpose::yes,
+                       .c = matrix_of(y),
+                       .ldc = out,
+                       .m = rows.size(0),
+                       .n = out,
+                       .k = weight.size(1),
+                       .bias = matrix_of(b),
+                       .pre_activation = from_y ? kernels::GemmMatrix() : matrix_of(pre),
+                       .activation = activation,
+                       .residual = matrix_of(r)});
   if (!recording) return y;
-  const bool need_rows = weight.requires_grad() || options.input_activation != Activation::none;
-  LinearSaved saved{need_rows ? detail::Kept(x, rows) : detail::Kept(),
+  LinearSaved saved{weight.requires_grad() || activates ? detail::Kept(x, rows) : detail::Kept(),
                     w,
                     pre,
                     activation,
@@ -308,9 +335,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const L
                     bias.defined() && bias.requires_grad(),
                     residual.defined() && residual.requires_grad(),
                     x.shape()};
-  return record({x, weight, bias, residual}, y, [saved = std::move(saved)](Tensor dy) mutable -> Gradients {
-    return dy.dtype() == Dtype::f64 ? linear_backward_of<double>(saved, std::move(dy))
-                                    : linear_backward_of<float>(saved, std::move(dy));
+  return record({x, weight, bias, residual}, y, [saved = std::move(saved)](Tensor dy) mutable {
+    return linear_backward(saved, std::move(dy));
   });
 }
 

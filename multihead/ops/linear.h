@@ -9,7 +9,7 @@ namespace multihead {
 /// a · b over the last two axes; the axes before them broadcast.
 ///
 /// Shapes    a [..., m, k], b [..., k, n] -> [..., m, n]
-/// Dtypes    f32, f64
+/// Dtypes    f32, f64; bf16, f16: the f32 product rounded once. Autocast applies
 /// Strides   a matrix whose rows or columns are contiguous is read in place, others are copied
 /// Gradient  a, b
 /// Throws    ShapeError, DtypeError
@@ -26,10 +26,9 @@ struct LinearOptions {
 /// activation(f(x) · weightᵀ + bias) + residual, f = input_activation; in one pass over the result.
 ///
 /// Shapes    x [..., in], weight [out, in], bias [out] or undefined -> [..., out]
-/// Dtypes    f32, f64
-/// Gradient  x, weight, bias, residual; only those required are computed
-/// Memory    with an activation under a tape, also the [..., out] it is applied to
-/// Throws    ShapeError, DtypeError
+/// Dtypes    f32, f64; bf16, f16: as f32, rounded once; beside bf16, an f32 bias or residual (then f32).
+/// Autocast Gradient  x, weight, bias, residual; only those required are computed Memory    with an
+/// activation under a tape, also the [..., out] it is applied to Throws    ShapeError, DtypeError
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const LinearOptions& options = {});
 

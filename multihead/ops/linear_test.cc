@@ -175,7 +175,7 @@ TEST(LinearOpsTest, BadInputIsNamed) {
   EXPECT_MESSAGE(linear(x, w, {}, {.residual = Tensor::ones({2, 3})}), ShapeError,
                  "linear: residual must be [2, 5]");
   EXPECT_MESSAGE(linear(x, w.to(Dtype::f64)), DtypeError, "linear: weight must be f32");
-  EXPECT_MESSAGE(linear(x.to(Dtype::bf16), w), DtypeError, "linear: x must be f32 or f64, got bf16");
+  EXPECT_MESSAGE(linear(x.to(Dtype::i64), w), DtypeError, "linear: x must be f32 or f64, got i64");
   EXPECT_MESSAGE(matmul(x, w), ShapeError, "matmul: a [2, 3] and b [5, 3] differ in the inner size");
   EXPECT_MESSAGE(matmul(x, Tensor::ones({3})), ShapeError, "at least two axes");
   EXPECT_MESSAGE(matmul(Tensor::ones({2, 2, 3}), Tensor::ones({5, 3, 2})), ShapeError, "broadcast");

@@ -8,6 +8,7 @@
 #include "multihead/kernels/reduce/cross_entropy.h"
 #include "multihead/kernels/reduce/sum.h"
 #include "multihead/ops/dispatch-inl.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
@@ -117,6 +118,7 @@ Tensor cross_entropy_into(const Tensor& logits, const Tensor& d_logits, const Ta
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  if (detail::is_narrow(logits)) return cross_entropy(detail::widened(logits), targets, options);
   check_logits(logits);
   const Targets checked =
       check_targets("cross_entropy", targets, logits.shape().erased(-1), logits.size(-1), options);
@@ -125,6 +127,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 }
 
 Tensor cross_entropy(Tensor&& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  if (detail::is_narrow(logits)) return cross_entropy(detail::widened(logits), targets, options);
   if (!logits.defined() || !is_recording({logits}) || !logits.is_unique() || !logits.is_contiguous()) {
     return cross_entropy(static_cast<const Tensor&>(logits), targets, options);
   }
@@ -136,86 +139,77 @@ Tensor cross_entropy(Tensor&& logits, const Tensor& targets, const CrossEntropyO
 
 namespace {
 
-// The gradients of a chunk's logits, in `logits`, to x and weight.
-template <class T>
-void chunk_gradients(const T* logits, const T* x, const Tensor& weight, const kernels::GemmArgs<T>& sizes,
-                     T* dx, const Tensor& d_weight) {
-  const int64_t rows = sizes.m, classes = sizes.n, width = sizes.k;
-  if (dx != nullptr) {
-    kernels::gemm(kernels::GemmArgs<T>{.a = logits,
-                                       .lda = classes,
-                                       .b = weight.data<T>(),
-                                       .ldb = width,
-                                       .c = dx,
-                                       .ldc = width,
-                                       .m = rows,
-                                       .n = width,
-                                       .k = classes});
-  }
-  if (d_weight.defined()) {
-    kernels::gemm(kernels::GemmArgs<T>{.a = logits,
-                                       .lda = classes,
-                                       .ta = kernels::Transpose::yes,
-                                       .b = x,
-                                       .ldb = width,
-                                       .c = d_weight.data<T>(),
-                                       .ldc = width,
-                                       .m = classes,
-                                       .n = width,
-                                       .k = rows,
-                                       .accumulate = true});
-  }
+// Consecutive rows of a row-major matrix.
+Tensor rows_of(const Tensor& x, int64_t begin, int64_t count) {
+  const int64_t width = x.size(-1);
+  return x.as_strided({count, width}, {width, 1}, begin * width);
+}
+
+// c = op(a) · op(b) [+ c], all row-major.
+struct Product {
+  const Tensor &a, &b, &c;
+  kernels::Transpose ta = kernels::Transpose::no, tb = kernels::Transpose::no;
+  bool accumulate = false;
+};
+
+void multiply(const Product& p) {
+  kernels::gemm_mixed({.a = detail::matrix_of(p.a),
+                       .lda = p.a.size(1),
+                       .ta = p.ta,
+                       .b = detail::matrix_of(p.b),
+                       .ldb = p.b.size(1),
+                       .tb = p.tb,
+                       .c = detail::matrix_of(p.c),
+                       .ldc = p.c.size(1),
+                       .m = p.c.size(0),
+                       .n = p.c.size(1),
+                       .k = p.a.size(p.ta == kernels::Transpose::yes ? 0 : 1),
+                       .accumulate = p.accumulate});
 }
 
 }  // namespace
 
-Tensor linear_cross_entropy(const Tensor& input, const Tensor& weight, const Tensor& targets,
+Tensor linear_cross_entropy(const Tensor& input, const Tensor& matrix, const Tensor& targets,
                             const CrossEntropyOptions& options) {
   constexpr const char* who = "linear_cross_entropy";
-  detail::check_real(who, "x", input);
-  detail::check_same_dtype(who, "weight", weight, input);
-  MH_CHECK(weight.rank() == 2 && input.rank() > 0 && input.size(-1) == weight.size(1), ShapeError, who,
-           ": x must be [..., E] and weight [V, E], got ", input.shape(), " and ", weight.shape());
+  using kernels::Transpose;
+  const Tensor features = detail::for_product(input), weight = detail::for_product(matrix);
+  if (features.dtype() != Dtype::bf16) detail::check_real(who, "x", features);
+  detail::check_same_dtype(who, "weight", weight, features);
+  MH_CHECK(weight.rank() == 2 && features.rank() > 0 && features.size(-1) == weight.size(1), ShapeError, who,
+           ": x must be [..., E] and weight [V, E], got ", features.shape(), " and ", weight.shape());
   MH_CHECK(options.reduction != Reduction::none, ValueError, who, ": reduction must be mean or sum");
-  const int64_t classes = weight.size(0), width = weight.size(1);
-  const Targets checked = check_targets(who, targets, input.shape().erased(-1), classes, options);
+  const int64_t classes = weight.size(0);
+  const Targets checked = check_targets(who, targets, features.shape().erased(-1), classes, options);
   const int64_t rows = checked.ids.numel();
   const int64_t chunk =
       std::clamp<int64_t>(kChunkElements / std::max<int64_t>(classes, 1), 1, std::max<int64_t>(rows, 1));
-  const Tensor x = dense(input), w = dense(weight);
-  const bool recording = is_recording({input, weight});
-  const Tensor dx = recording && input.requires_grad() ? empty_like(x) : Tensor();
-  const Tensor dw = recording && weight.requires_grad() ? zeros_like(w) : Tensor();
-  const Tensor logits = Tensor::empty({chunk, classes}, x.dtype()), losses = Tensor::empty({rows}, x.dtype());
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    for (int64_t begin = 0; begin < rows; begin += chunk) {
-      const kernels::GemmArgs<T> product{.a = x.data<T>() + begin * width,
-                                         .lda = width,
-                                         .b = w.data<T>(),
-                                         .ldb = width,
-                                         .tb = kernels::Transpose::yes,
-                                         .c = logits.data<T>(),
-                                         .ldc = classes,
-                                         .m = std::min(chunk, rows - begin),
-                                         .n = classes,
-                                         .k = width};
-      kernels::gemm(product);
+  const Tensor x = dense(features), w = dense(weight);
+  const bool recording = is_recording({features, weight});
+  const Dtype dtype = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;  // of logits, losses and gradients
+  const Tensor dx = recording && features.requires_grad() ? Tensor::empty(x.shape(), dtype) : Tensor();
+  const Tensor dw = recording && weight.requires_grad() ? Tensor::zeros(w.shape(), dtype) : Tensor();
+  const Tensor all_logits = Tensor::empty({chunk, classes}, dtype), losses = Tensor::empty({rows}, dtype);
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    const Tensor part = rows_of(x, begin, count), logits = rows_of(all_logits, 0, count);
+    multiply({.a = part, .b = w, .c = logits, .tb = Transpose::yes});
+    dispatch_real(dtype, [&](auto zero) {
+      using T = decltype(zero);
       kernels::CrossEntropyArgs<T> args = kernel_args<T>(checked, classes, options);
-      args.logits = product.c;
+      args.logits = logits.data<T>();
       args.targets += begin;
-      args.rows = product.m;
+      args.rows = count;
       args.losses = losses.data<T>() + begin;
-      args.d_logits = recording ? product.c : nullptr;
+      args.d_logits = recording ? logits.data<T>() : nullptr;
       kernels::cross_entropy(args);
-      if (recording) {
-        chunk_gradients(product.c, product.a, w, product,
-                        dx.defined() ? dx.data<T>() + begin * width : nullptr, dw);
-      }
-    }
-  });
+    });
+    // The logits are their gradients now.
+    if (dx.defined()) multiply({.a = logits, .b = w, .c = rows_of(dx, begin, count)});
+    if (dw.defined()) multiply({.a = logits, .b = part, .c = dw, .ta = Transpose::yes, .accumulate = true});
+  }
   const Tensor loss = reduce(losses, options.reduction, row_scale(options.reduction, checked.counted));
-  return record({input, weight}, loss, [dx, dw](const Tensor& dy) -> Gradients {
+  return record({features, weight}, loss, [dx, dw](const Tensor& dy) -> Gradients {
     for (const Tensor& d : {dx, dw}) {
       if (d.defined()) scale_in_place(d, dy.item());
     }

@@ -16,7 +16,7 @@ struct CrossEntropyOptions {
 /// -(1 - s) log p[target] - s/V · sum(log p), p = softmax(logits).
 ///
 /// Shapes    logits [..., V], targets [...] -> [] (mean, sum) or [...] (none)
-/// Dtypes    logits f32 or f64, targets i64 or i32
+/// Dtypes    logits f32, f64, or bf16, f16 with an f32 loss; targets i64 or i32
 /// Gradient  logits: softmax - target distribution, written by the forward into the buffer that becomes the
 ///           gradient, only if recording
 /// Throws    ShapeError, DtypeError, ValueError (a target outside [0, V) that is not ignore_index)
@@ -30,7 +30,7 @@ Tensor cross_entropy(Tensor&& logits, const Tensor& targets, const CrossEntropyO
 /// accumulates per chunk.
 ///
 /// Shapes    x [..., E], weight [V, E], targets [...]; reduction mean or sum
-/// Gradient  x, weight
+/// Gradient  x, weight. Of bf16 (Autocast applies) logits, loss and gradients are f32
 /// Memory    logits of one chunk: at most 4 Mi elements (at least one row)
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             const CrossEntropyOptions& options = {});

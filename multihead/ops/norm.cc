@@ -3,6 +3,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/reduce/norm.h"
 #include "multihead/ops/dispatch-inl.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
@@ -10,6 +11,8 @@ namespace {
 using detail::data_or_null;
 using detail::dense;
 using detail::dispatch_real;
+using detail::is_narrow;
+using detail::widened;
 
 struct Norm {
   const char* who;
@@ -127,6 +130,10 @@ void offer_rebuild(const Tensor& normed, const Norm& norm, const Saved& saved, c
 }
 
 Tensor norm_op(const Norm& norm, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (is_narrow(x) || is_narrow(weight) || is_narrow(bias)) {
+    const Tensor y = norm_op(norm, widened(x), widened(weight), widened(bias));
+    return cast(y, detail::statistics_dtype(x.dtype()));
+  }
   const Forward f = forward(norm, x, {}, weight, bias);
   Tensor y = record({x, weight, bias}, f.normed, [saved = f.saved](Tensor dy) -> Gradients {
     NormGradients d = backward(saved, std::move(dy), {});
@@ -139,6 +146,11 @@ Tensor norm_op(const Norm& norm, const Tensor& x, const Tensor& weight, const Te
 AddNorm add_norm_op(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& weight,
                     const Tensor& bias) {
   MH_CHECK(residual.defined(), ValueError, norm.who, ": residual is undefined");
+  if (is_narrow(x) || is_narrow(residual) || is_narrow(weight) || is_narrow(bias)) {
+    const AddNorm y = add_norm_op(norm, widened(x), widened(residual), widened(weight), widened(bias));
+    const Dtype dtype = detail::common_dtype(x, residual);
+    return {cast(y.sum, dtype), cast(y.normed, detail::statistics_dtype(dtype))};
+  }
   const Forward f = forward(norm, x, residual, weight, bias);
   std::vector<Tensor> out = record_many({x, residual, weight, bias}, {f.sum, f.normed},
                                         [saved = f.saved](std::vector<Tensor> d) -> Gradients {

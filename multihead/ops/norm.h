@@ -1,7 +1,7 @@
 // Layer and RMS normalisation over the last axis, alone or fused with the preceding residual sum.
 //
 // Shapes    x [..., D], weight [D] or undefined (ones), bias [D] or undefined (zeros) -> [..., D]
-// Dtypes    f32, f64
+// Dtypes    f32, f64; bf16, f16: as f32, rounded once, f32 under Autocast
 // Gradient  x, residual, weight, bias
 // Memory    two (layer) or one (RMS) numbers per row beyond inputs and outputs
 // Throws    ShapeError, DtypeError, ValueError (eps < 0)

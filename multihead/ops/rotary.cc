@@ -7,6 +7,8 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
+#include "multihead/ops/narrow-inl.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead {
 namespace {
@@ -168,6 +170,7 @@ RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
 }
 
 Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads) {
+  if (detail::is_narrow(x)) return cast(rotary(detail::widened(x), table, heads), x.dtype());
   MH_CHECK(x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64, DtypeError,
            "rotary: x must be f32 or f64, got ", x.dtype());
   MH_CHECK(x.rank() == 4, ShapeError, "rotary: x must be [B, T, N, D], got ", x.shape());

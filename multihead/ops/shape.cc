@@ -6,6 +6,7 @@
 #include "multihead/kernels/elementwise/element_loops.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
@@ -72,9 +73,8 @@ Shape resolve(const Tensor& x, const Shape& shape) {
 }  // namespace
 
 detail::Kept::Kept(const Tensor& input, Tensor elements) {
-  const auto& slot = input.gradient_slot();
-  if (slot != nullptr && slot->rebuild) {
-    rebuild_ = slot->rebuild;
+  if (input.requires_grad() && input.gradient_slot()->rebuild) {
+    rebuild_ = input.gradient_slot()->rebuild;
   } else {
     elements_ = std::move(elements);
   }
@@ -231,7 +231,15 @@ Tensor cast(const Tensor& x, Dtype dtype) {
   const Tensor y = x.to(dtype);
   if (!is_floating(dtype)) return y;
   const Dtype back = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
-  return record({x}, y, [back](const Tensor& dy) -> Gradients { return {dy.to(back)}; });
+  const Tensor out = record({x}, y, [back](const Tensor& dy) -> Gradients { return {dy.to(back)}; });
+  if (!out.requires_grad()) return out;
+  // What is kept for the backward is the narrower of the two, or the way to it.
+  if (const auto& rebuild = x.gradient_slot()->rebuild; rebuild) {
+    out.gradient_slot()->rebuild = [rebuild, dtype] { return rebuild().to(dtype); };
+  } else if (detail::is_narrow(x)) {
+    out.gradient_slot()->rebuild = [x = x.detach(), dtype] { return x.to(dtype); };
+  }
+  return out;
 }
 
 }  // namespace multihead

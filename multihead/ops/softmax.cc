@@ -3,6 +3,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/reduce/softmax.h"
 #include "multihead/ops/dispatch-inl.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
@@ -17,6 +18,8 @@ kernels::Rows rows_of(const Tensor& x) {
 
 // Another axis than the last goes there and back.
 Tensor with_axis_last(const char* who, const Tensor& x, int axis, Tensor (*op)(const Tensor&)) {
+  if (detail::is_narrow(x))
+    return cast(with_axis_last(who, detail::widened(x), axis, op), detail::statistics_dtype(x.dtype()));
   detail::check_real(who, "x", x);
   MH_CHECK(x.rank() > 0, ShapeError, who, ": x must have at least one axis");
   axis = x.shape().normalize(axis);

@@ -7,7 +7,7 @@ namespace multihead {
 
 /// exp(x - max) / sum(exp(x - max)).
 ///
-/// Dtypes    f32, f64
+/// Dtypes    f32, f64; bf16, f16: as f32, rounded once, f32 under Autocast
 /// Gradient  x: y ⊙ (dy - ⟨dy, y⟩)
 /// Rows      all -inf gives zeros and no gradient; NaN or +inf gives NaN
 /// Throws    DtypeError, ShapeError (axis)

@@ -243,6 +243,36 @@ TEST_F(LanguageModelRunTest, WeightsHaveTheSameBitsOnAnyNumberOfThreads) {
   set_num_threads(before);
 }
 
+// 50 steps: the losses of f32 within 1 %, and its promises.
+TEST_F(LanguageModelRunTest, Bf16LearnsAsF32AndKeepsItsBits) {
+  LanguageModelSettings settings = small();
+  settings.model.norm = nn::NormKind::rms, settings.model.gated = true;
+  settings.steps = 50, settings.eval_every = 10;
+  const LanguageModelSummary f32 = train_language_model(run("f32", settings));
+  settings.precision = Precision::bf16;
+  const int before = num_threads();
+  std::string first;
+  for (const int threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    const LanguageModelRun r = run("threads" + std::to_string(threads), settings);
+    const LanguageModelSummary bf16 = train_language_model(r);
+    EXPECT_NEAR(bf16.progress.last_loss, f32.progress.last_loss, 0.01 * f32.progress.last_loss);
+    if (first.empty()) first = weights(r);
+    EXPECT_EQ(weights(r), first) << threads << " threads";
+  }
+  set_num_threads(before);
+  EXPECT_NE(first, weights(run("f32")));
+  LanguageModelRun parts = run("parts", settings);
+  EXPECT_EQ(stopped_at(parts, 19).ending, Ending::interrupted);
+  parts.resume = true;
+  parts.settings.precision = Precision::f32;
+  EXPECT_THAT([&] { train_language_model(parts); }, ThrowsMessage<ValueError>(HasSubstr("precision")));
+  parts.settings.precision = Precision::bf16;
+  train_language_model(parts);
+  EXPECT_EQ(weights(parts), first);
+  EXPECT_EQ(models::load_language_model(parts.folder).head_weight.dtype(), Dtype::f32);
+}
+
 TEST_F(LanguageModelRunTest, MetricsSurviveAKillWithoutDoubles) {
   LanguageModelRun r = run("a");
   stopped_at(r, 12);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
@@ -193,12 +194,17 @@ void TrainLoop::restore(const std::string& path) {
   evaluated_step_ = evaluated_step;
 }
 
+Task::Loss TrainLoop::micro_batch_loss(int64_t index) {
+  const Autocast autocast(options_.precision);
+  return task_.loss(index);
+}
+
 double TrainLoop::backward_all() {
   double loss = 0;
   const double share = 1 / static_cast<double>(options_.accumulate);
   for (int64_t micro = 0; micro < options_.accumulate; ++micro) {
     Tape tape;
-    const Task::Loss part = task_.loss(progress_.step * options_.accumulate + micro);
+    const Task::Loss part = micro_batch_loss(progress_.step * options_.accumulate + micro);
     const double value = part.value.item();
     if (!std::isfinite(value)) fail_loss(value, progress_.step, optimizer_.parameters());
     tape.backward(part.value, Tensor::full(part.value.shape(), share, part.value.dtype()));

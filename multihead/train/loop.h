@@ -44,6 +44,7 @@ struct LoopOptions {
   int64_t steps = 1000;
   int64_t accumulate = 1;         ///< micro-batches per step
   double clip = 1;                ///< gradient norm to clip to; 0: off
+  Dtype precision = Dtype::f32;   ///< of products, see Autocast
   optim::Schedule schedule = {};  ///< check() it first
   int64_t log_every = 10;         ///< steps between training reports
   int64_t eval_every = 250;   ///< steps between evaluations; 0: only before the first step and after the last
@@ -132,6 +133,7 @@ class TrainLoop {
   void start();
   void restore(const std::string& path);
   void step();
+  Task::Loss micro_batch_loss(int64_t index);
   double backward_all();
   void report(double grad_norm);
   bool evaluate();

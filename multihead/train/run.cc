@@ -16,6 +16,7 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
                     const TrainingSettings& s, LoopOptions options) {
   options.folder = request.folder, options.resume = request.resume, options.overwrite = request.overwrite;
   options.steps = s.steps, options.accumulate = s.accumulate, options.clip = s.clip;
+  options.precision = dtype_of_products(s.precision);
   options.log_every = s.log_every, options.eval_every = s.eval_every, options.save_every = s.save_every;
   options.keep = s.keep, options.patience = s.patience;
   const auto optimizer = make_optimizer(s, parameters);

@@ -49,6 +49,8 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"weight-decay", "weight decay, on matrices only", &s.weight_decay});
   list.push_back({"clip", "clip the gradient norm to this (0: off)", &s.clip});
   list.push_back({"label-smoothing", "label smoothing", &s.label_smoothing});
+  list.push_back(
+      {"precision", "training precision: bf16 halves activations, f32 weights", choice(s.precision)});
   list.push_back({"seed", "random seed of weights, data order and dropout", &s.seed, 0});
 }
 

@@ -19,6 +19,11 @@ constexpr auto enum_words(OptimizerChoice) {
   return std::to_array<std::string_view>({"adamw", "adam", "sgd"});
 }
 
+/// Of products and attention while training, see Autocast; weights and optimiser are f32.
+enum class Precision { f32, bf16 };
+constexpr auto enum_words(Precision) { return std::to_array<std::string_view>({"f32", "bf16"}); }
+constexpr Dtype dtype_of_products(Precision p) { return p == Precision::bf16 ? Dtype::bf16 : Dtype::f32; }
+
 /// Shared by every run: schedule, optimiser, reports. Loss and data depend on the task.
 struct TrainingSettings {
   int64_t steps = 1000;
@@ -36,6 +41,7 @@ struct TrainingSettings {
   double weight_decay = 0.1;
   double clip = 1;
   double label_smoothing = 0;
+  Precision precision = Precision::f32;
   int64_t seed = 1337;
 
   int64_t log_every = 10;

@@ -32,6 +32,7 @@ from ._core import (
     attention_packed,
     attention_profile,
     attention_ragged,
+    autocast,
     blocks,
     cast,
     causal,

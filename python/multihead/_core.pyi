@@ -240,6 +240,17 @@ class NoTape:
 
     def __exit__(self, *args) -> None: ...
 
+class autocast:
+    """
+    Mixed precision on this thread inside its with block, by the rules of PyTorch's autocast: linear, matmul and attention in bf16 (dtype "float32": off), norms, softmax and losses in f32. Weights and gradients stay f32.
+    """
+
+    def __init__(self, dtype: object = 'bfloat16') -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *args) -> None: ...
+
 def relu(x: object) -> Tensor:
     """max(x, 0)"""
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/rng.h"
@@ -74,6 +75,32 @@ class PyNoTape {
   bool is_innermost() const { return thread_ == std::this_thread::get_id() && Tape::current() == nullptr; }
 
   std::unique_ptr<NoTape> hidden_;
+  std::thread::id thread_;
+};
+
+// An Autocast between __enter__ and __exit__ on the thread that entered.
+class PyAutocast {
+ public:
+  explicit PyAutocast(Dtype dtype) : dtype_(dtype) { const Autocast checked(dtype); }
+  void enter() {
+    MH_CHECK(scope_ == nullptr, ValueError, "autocast: already active; make a new one for a nested block");
+    scope_ = std::make_unique<Autocast>(dtype_);
+    thread_ = std::this_thread::get_id();
+  }
+  void exit() {
+    if (scope_ == nullptr) return;
+    MH_CHECK(thread_ == std::this_thread::get_id(), ValueError,
+             "autocast: blocks must end on the thread on which they began");
+    scope_.reset();
+  }
+  // As with a Tape: it would change another thread.
+  ~PyAutocast() {
+    if (scope_ && thread_ != std::this_thread::get_id()) static_cast<void>(scope_.release());
+  }
+
+ private:
+  Dtype dtype_;
+  std::unique_ptr<Autocast> scope_;
   std::thread::id thread_;
 };
 
@@ -367,6 +394,20 @@ void bind_tensor(nb::module_& m) {
              return self;
            })
       .def("__exit__", [](PyNoTape& t, nb::args) { t.exit(); });
+  nb::class_<PyAutocast>(
+      m, "autocast",
+      "Mixed precision on this thread inside its with block, by the rules of PyTorch's autocast: "
+      "linear, matmul and attention in bf16 (dtype \"float32\": off), norms, softmax and losses in "
+      "f32. Weights and gradients stay f32.")
+      .def(
+          "__init__", [](PyAutocast* self, nb::handle dtype) { new (self) PyAutocast(to_dtype(dtype)); },
+          "dtype"_a = "bfloat16")
+      .def("__enter__",
+           [](nb::object self) {
+             nb::cast<PyAutocast&>(self).enter();
+             return self;
+           })
+      .def("__exit__", [](PyAutocast& t, nb::args) { t.exit(); });
 }
 
 }  // namespace multihead::python

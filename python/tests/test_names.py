@@ -24,7 +24,7 @@ KEYWORDS = {
 }  # fmt: skip
 STRINGS = {
     "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
-    "ScheduleKind", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
+    "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
 }  # fmt: skip
 RESULTS = {
     "AddNorm", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
@@ -88,6 +88,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "is_seq2seq_folder": "models.Translator.load",
     "Gradients": "Tape",
     "is_recording": "Tape",
+    "Autocast": "autocast",
 }
 INTERNAL = {  # reason: names
     "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields add_model_fields",
@@ -115,7 +116,7 @@ INTERNAL = {  # reason: names
     "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "
     "PairBatches run_task run_to_end dropout_rng least_model make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
     "Seq2SeqTask average_checkpoints fields identity identity_of language_model_presets seq2seq_presets parse_integer "
-    "OptimizerChoice add_report_fields "
+    "OptimizerChoice add_report_fields dtype_of_products "
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
     "gather_windows WindowBatch permuted Seq2SeqStep",
 }

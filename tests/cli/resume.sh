@@ -64,4 +64,17 @@ for signal in INT:130 TERM:143; do
   "$multihead" train lm --out gentle --resume --quiet >/dev/null || fail "resuming after SIG${signal%:*}"
   cmp -s whole/model.safetensors gentle/model.safetensors || fail "weights differ after SIG${signal%:*}"
 done
+# In bf16, too: weights of any number of threads, after a kill, and refused as another run.
+bf16=("${train[@]}" --precision bf16)
+MULTIHEAD_NUM_THREADS=1 "${bf16[@]}" --out half-whole >/dev/null || fail "the run in bf16"
+cmp -s whole/model.safetensors half-whole/model.safetensors && fail "bf16 gave the weights of f32"
+"${bf16[@]}" --out half >/dev/null 2>&1 &
+run=$!
+for _ in $(seq 100); do compgen -G "half/checkpoint-*/manifest.json" >/dev/null && break || sleep 0.05; done
+kill -9 "$run"
+wait "$run" 2>/dev/null
+"$multihead" train lm --out half --resume --precision f32 --quiet >/dev/null 2>err.txt && fail "resumed in f32"
+grep -q precision err.txt || fail "the refusal does not name the precision: $(cat err.txt)"
+"$multihead" train lm --out half --resume --quiet >/dev/null || fail "resuming in bf16"
+cmp -s half-whole/model.safetensors half/model.safetensors || fail "weights in bf16 differ after a kill"
 finish

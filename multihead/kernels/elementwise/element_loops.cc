@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/element_loops-inl.h"
+#include "multihead/kernels/simd/bf16-inl.h"
 #include "multihead/kernels/simd/normal-inl.h"
 #include "multihead/kernels/simd/philox-inl.h"
 
@@ -52,7 +53,6 @@ HWY_INLINE void ConvertVectors(const From* from, To* to, int64_t count, int64_t 
 using F32 = hn::ScalableTag<float>;
 using F16 = hn::Rebind<hwy::float16_t, F32>;
 using U16 = hn::Rebind<uint16_t, F32>;
-using U32 = hn::RebindToUnsigned<F32>;
 
 template <class V>
 HWY_INLINE bool HasNaN(V one, V two) {
@@ -91,27 +91,16 @@ void Convert(const Float16* from, float* to, int64_t count) {
 
 void Convert(const float* from, BFloat16* to, int64_t count) {
   const F32 d;
-  const U32 du;
-  const hn::RebindToSigned<U32> di;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  ConvertVectors(from, to, count, lanes, [&](int64_t i) HWY_ATTR {
-    const auto v = hn::LoadU(d, from + i);
-    const auto bits = hn::BitCast(du, v), upper = hn::ShiftRight<16>(bits);
-    const auto odd = hn::And(upper, hn::Set(du, 1u));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd));
-    const auto number = hn::RebindMask(du, hn::Eq(v, v));
-    const auto result = hn::IfThenElse(number, rounded, hn::Or(upper, hn::Set(du, 0x40u)));
-    hn::StoreU(hn::DemoteTo(U16(), hn::BitCast(di, result)), U16(), &to[i].bits);
+  ConvertVectors(from, to, count, static_cast<int64_t>(hn::Lanes(d)), [&](int64_t i) HWY_ATTR {
+    StoreVector(hn::LoadU(d, from + i), d, to + i);
     return true;
   });
 }
 
 void Convert(const BFloat16* from, float* to, int64_t count) {
   const F32 d;
-  const U32 du;
   ConvertVectors(from, to, count, static_cast<int64_t>(hn::Lanes(d)), [&](int64_t i) HWY_ATTR {
-    const auto bits = hn::PromoteTo(du, hn::LoadU(U16(), &from[i].bits));
-    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(bits)), d, to + i);
+    hn::StoreU(LoadVector(d, from + i), d, to + i);
     return true;
   });
 }

@@ -11,9 +11,13 @@
 //
 // A row-major A is read in place, a transposed one is packed by the task that uses it often enough. B is read
 // in place where it is row-major and used by few rows.
+//
+// bf16 is widened on the way: B where it is packed, A by the task that multiplies it; sums for a bf16 C wait
+// in the task's scratch, for all of k, until they are rounded.
 #include "multihead/kernels/matmul/gemm.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
@@ -26,6 +30,7 @@
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/matmul/few_rows-inl.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
+#include "multihead/kernels/matmul/mixed-inl.h"
 #include "multihead/kernels/matmul/pack-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_GEMM_ONCE
@@ -51,6 +56,7 @@ constexpr int64_t kFewRows = 8;    // at most so many rows of C are a matter of 
 
 thread_local Scratch shared_scratch;   // packed B, read by every thread of one product
 thread_local Scratch private_scratch;  // this thread's packed A
+thread_local Scratch private_sums;     // this thread's part of a bf16 C
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -67,7 +73,7 @@ int64_t tasks_for(int64_t flops, int threads) {
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-using Args = GemmArgs<float>;
+using Args = EngineArgs;
 static_assert(kChunkK % kChain == 0 && kInPlaceChunkK % kChain == 0, "chains end with chunks");
 
 // Columns [first, first + columns) of C in panels of at most kMaxVectors vectors, as equal as possible.
@@ -99,9 +105,10 @@ struct Chunk {
   float* packed;  // null if B is read in place
 
   int64_t size_k() const { return k_end - k_begin; }
-  const float* b_at(int64_t k, int64_t column) const {
-    return g.tb == Transpose::yes ? g.b + column * g.ldb + k : g.b + k * g.ldb + column;
+  int64_t b_offset(int64_t k, int64_t column) const {
+    return g.tb == Transpose::yes ? column * g.ldb + k : k * g.ldb + column;
   }
+  const float* b_at(int64_t k, int64_t column) const { return g.b + b_offset(k, column); }
   float* packed_at(int64_t k, int64_t panel) const {
     return packed + (size_k() * panels.vector(panel) + (k - k_begin) * panels.width(panel)) * kLanes;
   }
@@ -109,9 +116,13 @@ struct Chunk {
 
 // Packs op(B)[k, k + count) x panel.
 void PackPart(const Chunk& c, int64_t k, int64_t count, int64_t panel) {
-  PackB({c.b_at(k, c.panels.column(panel)), c.g.ldb, c.g.tb == Transpose::yes, count,
+  const auto pack = [&](const auto* b) HWY_ATTR {
+    PackB<std::remove_cvref_t<decltype(*b)>>(
+        {b + c.b_offset(k, c.panels.column(panel)), c.g.ldb, c.g.tb == Transpose::yes, count,
          c.panels.columns_of(panel), c.panels.width(panel)},
         c.packed_at(k, panel));
+  };
+  c.g.b16 != nullptr ? pack(c.g.b16) : pack(c.g.b);
 }
 
 // A transposed B is packed panel by panel, a row-major one by ranges of k so that memory is read in order.
@@ -140,22 +151,37 @@ struct Task {
 // Packing a transposed A pays where many panels use it, or where its rows share few sets of the L1 cache
 // (TN 384x128x4096 in place .94 of peak, packed .89; 512x128x4096 .80, .90).
 bool SharesSets(const Args& g) { return g.lda % 256 == 0; }
-bool PacksA(const Args& g, const Task& task) { return task.panel_end - task.panel > 4 || SharesSets(g); }
+bool PacksA(const Args& g, const Task& task) {
+  return task.panel_end - task.panel > 4 || SharesSets(g) || g.a16 != nullptr;
+}
 
 // The rows of op(A) that a task multiplies.
 struct RowsOfA {
   RowsOfA(const Chunk& chunk, const Task& task)
       : row_major(chunk.g.ta == Transpose::no),
-        data(row_major ? chunk.g.a + task.row * chunk.g.lda + chunk.k_begin
-                       : chunk.g.a + chunk.k_begin * chunk.g.lda + task.row),
         stride(chunk.g.lda),
         k(chunk.size_k()),
         slivers(task.rows),
         packed(!row_major && PacksA(chunk.g, task)) {
-    if (!packed) return;
-    float* to = private_scratch.get<float>(static_cast<size_t>(task.rows * k));
-    PackA(data, stride, task.rows, k, to);
+    const Args& g = chunk.g;
+    const int64_t first = row_major ? task.row * stride + chunk.k_begin : chunk.k_begin * stride + task.row;
+    if (g.a16 != nullptr) {
+      copy(g.a16 + first, task.rows);
+    } else if (packed) {
+      copy(g.a + first, task.rows);
+    } else {
+      data = g.a + first;
+    }
+  }
+
+  template <class T>
+  void copy(const T* from, int64_t rows) {
+    const int64_t row = k + kLine;  // rows a power of two apart would share sets of the L1 cache
+    float* to = private_scratch.get<float>(static_cast<size_t>(rows * (packed ? k : row)));
     data = to;
+    if (packed) return PackA(from, stride, rows, k, to);
+    CopyRows(from, stride, rows, k, to, row);
+    stride = row;
   }
 
   void point(GemmTileArgs& t, int64_t row) const {
@@ -168,7 +194,7 @@ struct RowsOfA {
   }
 
   bool row_major;
-  const float* data;
+  const float* data = nullptr;
   int64_t stride, k;
   Slivers slivers;
   bool packed;
@@ -206,7 +232,10 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
   const Panels& panels = chunk.panels;
   const int64_t k = chunk.k_begin, column = panels.column(panel), columns = panels.columns_of(panel);
   const int width = panels.width(panel);
-  LateFinish finish(g, chunk.k_end == g.k);
+  const bool rounds = g.c16 != nullptr;
+  const int64_t sums_stride = width * kLanes;
+  float* sums = rounds ? private_sums.get<float>(static_cast<size_t>(task.rows * sums_stride)) : nullptr;
+  LateFinish finish(g, chunk.k_end == g.k && !rounds);
   // The first panel reads the rows of A for the first time. Where they lie close, a step of some floats goes
   // through those of the next tile.
   const bool first_panel = panel == task.panel && a.k >= kStreamK;
@@ -219,26 +248,27 @@ HWY_NOINLINE void MultiplyPanel(const Chunk& chunk, const Task& task, const Rows
   t.k = chunk.size_k();
   t.b = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, column);
   t.b_stride = chunk.packed != nullptr ? width * kLanes : g.ldb;
-  t.c_stride = g.ldc;
+  t.c_stride = rounds ? sums_stride : g.ldc;
   t.last_lanes = columns - (width - 1) * kLanes;
   t.add_c = k > 0 || g.accumulate;
-  const bool last_panel = panel + 1 == task.panel_end;
+  const bool packs_next = a.packed && panel + 1 == task.panel_end && g.a16 == nullptr;
   int64_t line = 0;
   for (int64_t i = 0, height; i < task.rows; i += height, ++line) {
     height = TileHeight(task.rows - i, panels.tile_rows, width);
     a.point(t, i);
-    t.c = g.c + (task.row + i) * g.ldc + column;
-    const bool streams = new_rows || new_columns || line < next.lines || (a.packed && last_panel);
+    t.c = rounds ? sums + i * sums_stride : g.c + (task.row + i) * g.ldc + column;
+    const bool streams = new_rows || new_columns || line < next.lines || packs_next;
     if (streams) {
       t.next_a = {t.b, 0};
       if (new_columns) t.next_a = {t.a + kLine, a.stride};
       if (new_rows) t.next_a = {t.a + height * a.stride, height};
-      if (a.packed && last_panel) t.next_a = RowsToPackNext(chunk, task, line);
+      if (packs_next) t.next_a = RowsToPackNext(chunk, task, line);
       t.next_b = line < next.lines ? next[line] : Stream{t.b, 0};
     }
     TileOf(a.row_major, streams, height, width)(t);
     finish(task.row + i, height, column, columns);
   }
+  if (rounds) RoundSums(g, {sums, sums_stride}, task.row, task.rows, column, columns);
 }
 
 void MultiplyTask(const Chunk& chunk, const Task& task, bool pack_b) {
@@ -399,11 +429,13 @@ void GemmF32(const Args& g) {
   const int threads = flops < kSerialFlops ? 1 : num_threads();
   const bool whole_vectors = g.n % kLanes == 0;
   const int64_t few = g.tb == Transpose::yes ? kFewTurned : whole_vectors ? kFewRows : 0;
-  if (g.m <= few && g.ta == Transpose::no) return FewRows(g, threads);
-  const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && whole_vectors;
+  const bool f32 = g.a16 == nullptr && g.b16 == nullptr && g.c16 == nullptr;
+  if (g.m <= few && g.ta == Transpose::no && f32) return FewRows(g, threads);
+  const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && whole_vectors && g.b16 == nullptr;
   const int64_t widest = kMaxVectors * kLanes;
-  const int64_t chunk_k = std::min(g.k, in_place ? kInPlaceChunkK : kChunkK);
-  const int64_t chunk_n = in_place ? g.n : std::min(g.n, kPackedFloats / chunk_k / widest * widest);
+  const int64_t chunk_k = g.c16 != nullptr ? g.k : std::min(g.k, in_place ? kInPlaceChunkK : kChunkK);
+  const int64_t chunk_n =
+      in_place ? g.n : std::min(g.n, std::max<int64_t>(kPackedFloats / chunk_k / widest, 1) * widest);
   for (int64_t n = 0; n < g.n; n += chunk_n) {
     const Panels panels(n, std::min(n + chunk_n, g.n));
     float* packed = in_place
@@ -416,6 +448,14 @@ void GemmF32(const Args& g) {
   }
 }
 
+// The epilogue of an empty sum.
+void FinishEmpty(const Args& g) {
+  if (g.c16 == nullptr) return FinishAll(g);
+  float* zeros = private_sums.get<float>(static_cast<size_t>(g.n));
+  std::fill_n(zeros, g.n, 0.0f);
+  RoundSums(g, {zeros, 0}, 0, g.m, 0, g.n);
+}
+
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -424,21 +464,69 @@ namespace multihead::kernels {
 
 HWY_EXPORT(GemmF32);
 HWY_EXPORT(FinishAll);
+HWY_EXPORT(FinishEmpty);
+
+namespace {
+
+void multiply(const EngineArgs& g) {
+  if (g.m == 0 || g.n == 0) return;
+  if (g.k > 0) return HWY_DYNAMIC_DISPATCH(GemmF32)(g);
+  for (int64_t i = 0; i < g.m && g.c != nullptr && !g.accumulate; ++i)
+    std::fill_n(g.c + i * g.ldc, g.n, 0.0f);
+  HWY_DYNAMIC_DISPATCH(FinishEmpty)(g);
+}
+
+}  // namespace
 
 void gemm(const GemmArgs<float>& args) {
-  if (args.m == 0 || args.n == 0) return;
-  if (args.k == 0) {  // an empty sum
-    for (int64_t i = 0; i < args.m && !args.accumulate; ++i) std::fill_n(args.c + i * args.ldc, args.n, 0.0f);
-    HWY_DYNAMIC_DISPATCH(FinishAll)(args);
-    return;
-  }
   const MatmulPrecision precision = float32_matmul_precision();
   if (precision != MatmulPrecision::highest && has_tiles() && tiles_pay(args)) {
     gemm_on_tiles(args, precision, TileUnit::amx);
     HWY_DYNAMIC_DISPATCH(FinishAll)(args);
     return;
   }
-  HWY_DYNAMIC_DISPATCH(GemmF32)(args);
+  multiply({args});
+}
+
+namespace {
+
+template <class T>
+T* elements(const GemmMatrix& x) {
+  return x.dtype == dtype_of<T> ? static_cast<T*>(x.data) : nullptr;
+}
+
+// The matrices of type T.
+template <class T>
+GemmArgs<T> plain_args(const MixedGemmArgs& x) {
+  return {.a = elements<T>(x.a),
+          .lda = x.lda,
+          .ta = x.ta,
+          .b = elements<T>(x.b),
+          .ldb = x.ldb,
+          .tb = x.tb,
+          .c = elements<T>(x.c),
+          .ldc = x.ldc,
+          .m = x.m,
+          .n = x.n,
+          .k = x.k,
+          .accumulate = x.accumulate,
+          .bias = elements<T>(x.bias),
+          .pre_activation = elements<T>(x.pre_activation),
+          .activation = x.activation,
+          .factor = elements<T>(x.factor),
+          .residual = elements<T>(x.residual)};
+}
+
+}  // namespace
+
+// The engine of products with bf16 is chosen here. So far there is one, for all CPUs: f32 multiply-adds on
+// widened operands.
+void gemm_mixed(const MixedGemmArgs& x) {
+  if (x.c.dtype == Dtype::f64) return gemm(plain_args<double>(x));
+  const GemmArgs<float> plain = plain_args<float>(x);
+  if (plain.a != nullptr && plain.b != nullptr && plain.c != nullptr) return gemm(plain);
+  multiply({plain, elements<BFloat16>(x.a), elements<BFloat16>(x.b), elements<BFloat16>(x.c),
+            elements<BFloat16>(x.pre_activation), elements<BFloat16>(x.residual)});
 }
 
 void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch) {

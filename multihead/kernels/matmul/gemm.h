@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "multihead/core/dtype.h"
+
 namespace multihead::kernels {
 
 enum class Transpose { no, yes };
@@ -40,6 +42,42 @@ struct GemmArgs {
 /// Aliases  c overlaps none of the others (to add onto c itself, accumulate)
 void gemm(const GemmArgs<float>& args);
 void gemm(const GemmArgs<double>& args);
+
+/// The elements of a matrix. As with Operand, what is input is not written to.
+struct GemmMatrix {
+  GemmMatrix() = default;
+  GemmMatrix(void* first, Dtype type) : data(first), dtype(type) {}
+  template <class T>
+  GemmMatrix(const T* first) : GemmMatrix(const_cast<T*>(first), dtype_of<T>) {}
+
+  void* data = nullptr;
+  Dtype dtype = Dtype::f32;
+};
+
+/// GemmArgs of any type: a, b and c are f32 or bf16 each, pre_activation and residual as c, bias and factor
+/// f32. Or all are f64.
+struct MixedGemmArgs {
+  GemmMatrix a;
+  int64_t lda = 0;
+  Transpose ta = Transpose::no;
+  GemmMatrix b;
+  int64_t ldb = 0;
+  Transpose tb = Transpose::no;
+  GemmMatrix c;
+  int64_t ldc = 0;
+  int64_t m = 0, n = 0, k = 0;
+
+  bool accumulate = false;  ///< not with a bf16 c
+  GemmMatrix bias = {};
+  GemmMatrix pre_activation = {};
+  Activation activation = Activation::none;
+  GemmMatrix factor = {};
+  GemmMatrix residual = {};
+};
+
+/// gemm() of the matrices as f32, bit for bit (or as f64); where c is bf16, it and pre_activation are rounded
+/// once.
+void gemm_mixed(const MixedGemmArgs& args);
 
 /// `count` products whose operands lie at a fixed distance from each other; 0 shares an operand.
 struct GemmBatch {

@@ -1,7 +1,8 @@
 // Copies of operands in the order the register tile reads them.
 //
 // B becomes panels [k][NV·lanes], zero-filled past the last column; a transposed B goes through blocks of
-// lanes x lanes floats transposed in registers. A transposed A becomes slivers [k][rows of a tile].
+// lanes x lanes floats transposed in registers. A transposed A becomes slivers [k][rows of a tile]. bf16 is
+// widened on the way.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATMUL_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -15,6 +16,7 @@
 #include <cstring>
 
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
+#include "multihead/kernels/simd/bf16-inl.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -66,16 +68,35 @@ HWY_INLINE void TransposeSquare(TileVec (&square)[kLanes]) {
 }
 #endif  // HWY_SCALAR
 
+// to[i] = from[i], i < count, as f32.
+HWY_INLINE void CopyFloats(const float* from, int64_t count, float* to) {
+  const TileFloats d;
+  for (; count >= kLanes; count -= kLanes, from += kLanes, to += kLanes)
+    hn::StoreU(hn::LoadU(d, from), d, to);
+  if (count > 0) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(count));
+    StoreLanes(LoadLanes(mask, d, from), mask, d, to);
+  }
+}
+
+HWY_INLINE void CopyFloats(const BFloat16* from, int64_t count, float* to) {
+  const TileFloats d;
+  for (; count >= kLanes; count -= kLanes, from += kLanes, to += kLanes)
+    hn::StoreU(LoadVector(d, from), d, to);
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
+
 // to[k][0..lanes) = from[0..rows)[k] for k < count; lanes past `rows` are zero.
-inline HWY_NOINLINE void PackTransposed(const float* from, int64_t stride, int64_t rows, int64_t count,
-                                        float* to, int64_t to_stride) {
+template <class T>
+HWY_NOINLINE void PackTransposed(const T* from, int64_t stride, int64_t rows, int64_t count, float* to,
+                                 int64_t to_stride) {
   const TileFloats d;
   TileVec square[kLanes];
   int64_t k = 0;
   if (rows == kLanes) {
     for (; k + kLanes <= count; k += kLanes) {
 #pragma GCC unroll 16
-      for (int64_t i = 0; i < kLanes; ++i) square[i] = hn::LoadU(d, from + i * stride + k);
+      for (int64_t i = 0; i < kLanes; ++i) square[i] = LoadVector(d, from + i * stride + k);
       TransposeSquare(square);
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) hn::StoreU(square[i], d, to + (k + i) * to_stride);
@@ -83,38 +104,40 @@ inline HWY_NOINLINE void PackTransposed(const float* from, int64_t stride, int64
   }
   for (; k < count; ++k) {
     float* lane = to + k * to_stride;
-    for (int64_t i = 0; i < rows; ++i) lane[i] = from[i * stride + k];
+    for (int64_t i = 0; i < rows; ++i) lane[i] = static_cast<float>(from[i * stride + k]);
     std::fill(lane + rows, lane + kLanes, 0.0f);
   }
 }
 
 // to[k][0..NV·lanes) = from[k][0..columns) for k < count, then zeros.
-template <int NV>
-HWY_INLINE void PackRows(const float* from, int64_t stride, int64_t count, int64_t columns, float* to) {
+template <int NV, class T>
+HWY_INLINE void PackRows(const T* from, int64_t stride, int64_t count, int64_t columns, float* to) {
   const TileFloats d;
   if (columns == NV * kLanes) {
     for (int64_t k = 0; k < count; ++k, from += stride, to += NV * kLanes) {
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) hn::StoreU(hn::LoadU(d, from + j * kLanes), d, to + j * kLanes);
+      for (int j = 0; j < NV; ++j) hn::StoreU(LoadVector(d, from + j * kLanes), d, to + j * kLanes);
     }
     return;
   }
   for (int64_t k = 0; k < count; ++k, from += stride, to += NV * kLanes) {
-    std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(float));
+    CopyFloats(from, columns, to);
     std::fill(to + columns, to + NV * kLanes, 0.0f);
   }
 }
 
 // A part of op(B): `count` values of k, `columns` <= vectors·lanes columns. `from` is the first of them.
+template <class T>
 struct PartOfB {
-  const float* from;
+  const T* from;
   int64_t stride;
   bool transposed;
   int64_t count, columns;
   int vectors;
 };
 
-HWY_INLINE void PackB(const PartOfB& b, float* to) {
+template <class T>
+HWY_INLINE void PackB(const PartOfB<T>& b, float* to) {
   if (b.transposed) {
     for (int64_t j = 0; j < b.vectors; ++j) {
       const int64_t rows = std::min(b.columns - j * kLanes, kLanes);
@@ -149,27 +172,22 @@ struct Slivers {
   int64_t count, last;
 };
 
-HWY_INLINE void CopyFloats(const float* from, int64_t count, float* to) {
-  const TileFloats d;
-  for (; count >= kLanes; count -= kLanes, from += kLanes, to += kLanes)
-    hn::StoreU(hn::LoadU(d, from), d, to);
-  if (count > 0) {
-    const auto mask = hn::FirstN(d, static_cast<size_t>(count));
-    StoreLanes(LoadLanes(mask, d, from), mask, d, to);
-  }
-}
-
 // A few k at a time go to all slivers, so that memory is read in order.
-inline HWY_NOINLINE void PackA(const float* from, int64_t stride, int64_t rows, int64_t count, float* to) {
+template <class T>
+HWY_NOINLINE void PackA(const T* from, int64_t stride, int64_t rows, int64_t count, float* to) {
   constexpr int64_t kStep = 8;
   const Slivers slivers(rows);
   for (int64_t k = 0; k < count; k += kStep) {
     const int64_t steps = std::min(kStep, count - k);
-    const float* row = from + k * stride;
+    const T* row = from + k * stride;
     float* sliver = to + k * kSliver;
     for (int64_t i = 0; i + 1 < slivers.count; ++i, row += kSliver, sliver += count * kSliver) {
       for (int64_t j = 0; j < steps; ++j) {
-        std::memcpy(sliver + j * kSliver, row + j * stride, kSliver * sizeof(float));
+        if constexpr (sizeof(T) == sizeof(float)) {
+          std::memcpy(sliver + j * kSliver, row + j * stride, kSliver * sizeof(float));
+        } else {
+          CopyFloats(row + j * stride, kSliver, sliver + j * kSliver);
+        }
       }
     }
     sliver += k * (slivers.last - kSliver);

@@ -54,7 +54,8 @@ struct PackedPanel {
 void PackWeight(const float* weight, int64_t stride, int64_t out, int64_t in, float* packed) {
   for (int64_t i = 0; i < PanelCount(out); ++i) {
     const PackedPanel p(out, i);
-    PackB({weight + p.column * stride, stride, true, in, p.columns, p.vectors}, packed + p.column * in);
+    PackB<float>({weight + p.column * stride, stride, true, in, p.columns, p.vectors},
+                 packed + p.column * in);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/call-inl.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/narrow-inl.h"
 
 namespace multihead {
 namespace {
@@ -146,21 +147,23 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options, c
 
 }  // namespace
 
-Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
-                 const ScoreMod& score_mod) {
+Tensor attention(const Tensor& queries, const Tensor& keys, const Tensor& values,
+                 const AttentionOptions& options, const ScoreMod& score_mod) {
+  const Tensor query = for_product(queries), key = for_product(keys), value = for_product(values);
   AttentionCall call = prepare_attention("attention", query, key, value, options, score_mod);
   compute_attention(call, options);
   return record_call(call, options, query, key, value);
 }
 
-Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const AttentionOptions& options,
+Tensor attention_packed(const Tensor& rows, const PackedHeads& heads, const AttentionOptions& options,
                         const ScoreMod& score_mod) {
   constexpr const char* who = "attention_packed";
+  const Tensor qkv = for_product(rows);
   const int64_t h = heads.num_heads, kv = heads.num_kv_heads == 0 ? h : heads.num_kv_heads;
   const AttentionSizes s = check_packed(qkv, heads, kv);
   const int64_t d = s.head_dim;
-  const auto split = [h, kv, d](const Tensor& rows) -> std::array<Tensor, 3> {
-    return {packed_view(rows, 0, h, d), packed_view(rows, h, kv, d), packed_view(rows, h + kv, kv, d)};
+  const auto split = [h, kv, d](const Tensor& x) -> std::array<Tensor, 3> {
+    return {packed_view(x, 0, h, d), packed_view(x, h, kv, d), packed_view(x, h + kv, kv, d)};
   };
   AttentionCall call =
       bind_call(who, s, kBthd, split(qkv.strides()[2] == 1 ? qkv : qkv.contiguous()), options, score_mod);
@@ -182,10 +185,11 @@ Tensor attention_packed(const Tensor& qkv, const PackedHeads& heads, const Atten
   });
 }
 
-Tensor attention_ragged(const Tensor& query, const Tensor& key, const Tensor& value,
+Tensor attention_ragged(const Tensor& queries, const Tensor& keys, const Tensor& values,
                         const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k,
                         const AttentionOptions& options, const ScoreMod& score_mod) {
   constexpr const char* who = "attention_ragged";
+  const Tensor query = for_product(queries), key = for_product(keys), value = for_product(values);
   check_attention_dtypes(who, query, key, value);
   MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
   const AttentionSizes s = check_ragged(query, key, value, cu_seqlens_q, cu_seqlens_k);

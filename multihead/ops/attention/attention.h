@@ -13,6 +13,7 @@ namespace multihead {
 ///           H % Hkv == 0, query head h reads key head h / (H / Hkv). Sizes may be 0 except D. Layout::bthd
 ///           swaps H and T in all of them.
 /// Dtypes    f32, f64, bf16, f16, the same for all three; scores and softmax of 16-bit inputs are f32.
+/// Autocast.
 ///           bias, alibi_slopes, relative_bias, relative_key and sinks are f32 (f64 with f64 inputs).
 /// Strides   any; a tensor whose last axis is not contiguous is copied. The output's memory has the order of
 ///           axes of the query's, so that a [B, T, H, D] view in gives a [B, T, H, Dv] view out.

@@ -1,0 +1,20 @@
+// 16-bit inputs of ops. All but products and attention compute in f32 and round the result once: x is widened
+// by a recorded cast() that keeps the 16-bit elements for the backward. Gradients are f32.
+#pragma once
+
+#include "multihead/core/tensor.h"
+
+namespace multihead::detail {
+
+/// bf16 or f16. False if undefined.
+bool is_narrow(const Tensor& x);
+/// x itself, or as f32 if it is narrow.
+Tensor widened(const Tensor& x);
+/// The type of op(a, b) on f32 if one is narrow: theirs, or f32.
+Dtype common_dtype(const Tensor& a, const Tensor& b);
+/// f32 under Autocast, else the type given: of a norm, softmax …
+Dtype statistics_dtype(Dtype dtype);
+/// An input of a product or of attention: bf16 if it is f32 and Autocast says so.
+Tensor for_product(const Tensor& x);
+
+}  // namespace multihead::detail

@@ -1,0 +1,169 @@
+// Every op of the list on bf16 inputs beside f32, and Autocast.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "multihead/autograd/autocast.h"
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/rng.h"
+#include "multihead/ops/attention/attention.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/loss.h"
+#include "multihead/ops/norm.h"
+#include "multihead/ops/shape.h"
+#include "multihead/ops/softmax.h"
+#include "multihead/testing/op_list.h"
+
+namespace multihead {
+namespace {
+
+using testing::OpCase;
+
+struct Results {
+  std::vector<Tensor> outputs, gradients;
+};
+
+// The outputs and gradients of their sums, the inputs rounded to bf16 and taken as `dtype`.
+Results run_as(const OpCase& c, Dtype dtype) {
+  std::vector<Tensor> inputs;
+  for (const Tensor& x : c.inputs) inputs.push_back(x.to(Dtype::bf16).to(dtype).clone().set_requires_grad());
+  Tape tape;
+  Results run;
+  run.outputs = c.f(inputs);
+  Tensor total;
+  for (const Tensor& y : run.outputs) {
+    if (!y.requires_grad()) continue;
+    const Tensor part = sum(cast(y, Dtype::f32));
+    total = total.defined() ? add(total, part) : part;
+  }
+  tape.backward(total);
+  for (const Tensor& x : inputs) run.gradients.push_back(x.grad());
+  return run;
+}
+
+double largest(const Tensor& x) {
+  double value = 0;
+  for (const double v : x.to_vector<double>()) value = std::max(value, std::isfinite(v) ? std::abs(v) : 0.0);
+  return value;
+}
+
+void expect_near(const Tensor& got, const Tensor& expected, double relative, const std::string& what) {
+  ASSERT_EQ(got.shape(), expected.shape()) << what;
+  const auto x = got.to_vector<double>(), y = expected.to_vector<double>();
+  const double bound = relative * std::max(largest(expected), 1e-3);
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == y[i]) continue;  // infinities
+    ASSERT_LE(std::abs(x[i] - y[i]), bound) << what << " at " << i << ": " << x[i] << ", expected " << y[i];
+  }
+}
+
+class NarrowTest : public ::testing::TestWithParam<OpCase> {};
+
+TEST_P(NarrowTest, Bf16IsNearF32) {
+  const OpCase& c = GetParam();
+  Results f32, bf16;
+  try {
+    f32 = run_as(c, Dtype::f32);
+    bf16 = run_as(c, Dtype::bf16);
+  } catch (const DtypeError&) {
+    ASSERT_EQ(c.op.find("attention"), 0u) << "only its terms, f64 here, do not become bf16";
+    GTEST_SKIP();
+  }
+  // One rounding of the result, or a few where an op is made of others: 2^-9 each.
+  for (size_t i = 0; i < f32.outputs.size(); ++i)
+    expect_near(bf16.outputs[i], f32.outputs[i], 0.012, "output");
+  for (size_t i = 0; i < f32.gradients.size(); ++i) {
+    if (!f32.gradients[i].defined()) continue;
+    EXPECT_EQ(bf16.gradients[i].dtype(), Dtype::f32);
+    expect_near(bf16.gradients[i], f32.gradients[i], 0.03, "gradient");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, NarrowTest, ::testing::ValuesIn(testing::op_cases()), [](const auto& info) {
+  std::string name = std::to_string(info.index) + "_" + info.param.op + "_" + info.param.variant;
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return name;
+});
+
+Tensor normal(const Shape& shape, uint64_t seed) {
+  Rng rng(seed);
+  return randn(shape, rng);
+}
+
+std::vector<float> values(const Tensor& x) { return x.to_vector<float>(); }
+
+TEST(NarrowLinearTest, IsTheF32ProductOfTheNumbersRoundedOnce) {
+  const Tensor x = normal({7, 37}, 1).to(Dtype::bf16), w = normal({19, 37}, 2).to(Dtype::bf16),
+               bias = normal({19}, 3), residual = normal({7, 19}, 4);
+  const Tensor exact = linear(x.to(Dtype::f32), w.to(Dtype::f32), bias, {.activation = Activation::gelu});
+  const Tensor y = linear(x, w, bias, {.activation = Activation::gelu});
+  EXPECT_EQ(y.dtype(), Dtype::bf16);
+  EXPECT_EQ(values(y), values(exact.to(Dtype::bf16)));
+  const Tensor joined = linear(x, w, bias, {.activation = Activation::gelu, .residual = residual});
+  EXPECT_EQ(joined.dtype(), Dtype::f32);
+  EXPECT_EQ(values(joined), values(add(exact, residual)));
+  EXPECT_THROW(linear(x.to(Dtype::f32), w), DtypeError);
+  EXPECT_THROW(linear(x, w.to(Dtype::f32)), DtypeError);
+}
+
+TEST(AutocastTest, ProductsAreBf16AndStatisticsF32) {
+  const Tensor x = normal({5, 16}, 1), w = normal({12, 16}, 2), heads = normal({1, 2, 5, 8}, 3);
+  const Tensor residual = normal({5, 12}, 4);
+  const Autocast autocast;
+  EXPECT_TRUE(Autocast::active());
+  const Tensor y = linear(x, w);
+  EXPECT_EQ(y.dtype(), Dtype::bf16);
+  EXPECT_EQ(matmul(x, transpose(w, 0, 1)).dtype(), Dtype::bf16);
+  EXPECT_EQ(attention(heads, heads, heads).dtype(), Dtype::bf16);
+  EXPECT_EQ(linear(x, w, {}, {.residual = residual}).dtype(), Dtype::f32);
+  EXPECT_EQ(softmax(y).dtype(), Dtype::f32);
+  EXPECT_EQ(layer_norm(y).dtype(), Dtype::f32);
+  EXPECT_EQ(cross_entropy(y, Tensor::zeros({5}, Dtype::i64)).dtype(), Dtype::f32);
+  EXPECT_EQ(add(y, y).dtype(), Dtype::bf16);
+  EXPECT_EQ(add(y, residual).dtype(), Dtype::f32);
+  const AddNorm joined = add_rms_norm(y, residual);
+  EXPECT_EQ(joined.sum.dtype(), Dtype::f32);
+  EXPECT_EQ(joined.normed.dtype(), Dtype::f32);
+  EXPECT_EQ(linear(x.to(Dtype::f64), w.to(Dtype::f64)).dtype(), Dtype::f64);
+}
+
+TEST(AutocastTest, NestsAndIsTheThreadsOwn) {
+  EXPECT_THROW(Autocast(Dtype::f16), DtypeError);
+  EXPECT_FALSE(Autocast::active());
+  {
+    const Autocast outer;
+    {
+      const Autocast off(Dtype::f32);
+      EXPECT_FALSE(Autocast::active());
+    }
+    EXPECT_TRUE(Autocast::active());
+    std::thread([] { EXPECT_FALSE(Autocast::active()); }).join();
+  }
+  EXPECT_FALSE(Autocast::active());
+}
+
+TEST(AutocastTest, WeightsAreConvertedOncePerTapeAndSeeTheirUpdates) {
+  const Tensor x = normal({3, 8}, 1), w = normal({4, 8}, 2).set_requires_grad();
+  const Autocast autocast;
+  Tape tape;
+  linear(x, w);
+  const size_t nodes = tape.size();  // a cast and a product
+  EXPECT_EQ(nodes, 2u);
+  const Tensor y = linear(x, w);
+  EXPECT_EQ(tape.size(), nodes + 1);
+  tape.backward(sum(cast(add(y, linear(x, w)), Dtype::f32)));
+  EXPECT_EQ(w.grad().dtype(), Dtype::f32);
+  const std::vector<float> twice = values(w.grad()), ones(4 * 3, 1.0f);
+  const Tensor once = matmul(Tensor::of<float>({4, 3}, ones), x).to(Dtype::f32);
+  for (size_t i = 0; i < twice.size(); ++i) EXPECT_NEAR(twice[i], 2 * once.to_vector<float>()[i], 0.05);
+  w.fill(0);  // as an optimiser does between steps, within one scope
+  EXPECT_EQ(largest(linear(x, w)), 0);
+}
+
+}  // namespace
+}  // namespace multihead
