@@ -67,6 +67,7 @@
 #include "multihead/io/safetensors.h"
 
 #include "multihead/text/bleu.h"
+#include "multihead/text/chat_template.h"
 #include "multihead/text/corpus.h"
 #include "multihead/text/gguf.h"
 #include "multihead/text/token_file.h"

@@ -180,7 +180,11 @@ void TrainLoop::restore(const std::string& path) {
   const Json* identity = state.find("identity");
   MH_CHECK(identity != nullptr && identity->is_object(), FormatError, file,
            ": \"identity\" must be an object");
-  const std::string changed = differences(*identity, task_.identity());
+  const Json now = task_.identity();
+  Json before = *identity;
+  // Runs from before there was a choice.
+  if (now.contains("precision") && !before.contains("precision")) before["precision"] = "f32";
+  const std::string changed = differences(before, now);
   MH_CHECK(changed.empty(), ValueError, "train: cannot resume ", path, " with other settings: ", changed);
   io::ConfigReader saved = state.child("progress");
   const Progress progress = progress_from_json(saved);

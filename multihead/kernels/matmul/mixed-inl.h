@@ -12,25 +12,9 @@
 #include <algorithm>
 
 #include "multihead/kernels/elementwise/activation-inl.h"
-#include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/matmul/engine_args.h"
 #include "multihead/kernels/matmul/pack-inl.h"
 #include "multihead/kernels/simd/bf16-inl.h"
-
-#ifndef MULTIHEAD_KERNELS_MATMUL_MIXED_ONCE
-#define MULTIHEAD_KERNELS_MATMUL_MIXED_ONCE
-namespace multihead::kernels {
-
-// The f32 matrices of a product, or those of bf16 in their places.
-struct EngineArgs : GemmArgs<float> {
-  const BFloat16* a16 = nullptr;
-  const BFloat16* b16 = nullptr;
-  BFloat16* c16 = nullptr;
-  BFloat16* pre_activation16 = nullptr;
-  const BFloat16* residual16 = nullptr;
-};
-
-}  // namespace multihead::kernels
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
