@@ -1,0 +1,65 @@
+// Products of any types, and batches.
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/matmul/engine_args.h"
+
+namespace multihead::kernels {
+namespace {
+
+template <class T>
+T* elements(const GemmMatrix& x) {
+  return x.dtype == dtype_of<T> ? static_cast<T*>(x.data) : nullptr;
+}
+
+// The matrices of type T.
+template <class T>
+GemmArgs<T> plain_args(const MixedGemmArgs& x) {
+  return {.a = elements<T>(x.a),
+          .lda = x.lda,
+          .ta = x.ta,
+          .b = elements<T>(x.b),
+          .ldb = x.ldb,
+          .tb = x.tb,
+          .c = elements<T>(x.c),
+          .ldc = x.ldc,
+          .m = x.m,
+          .n = x.n,
+          .k = x.k,
+          .accumulate = x.accumulate,
+          .bias = elements<T>(x.bias),
+          .pre_activation = elements<T>(x.pre_activation),
+          .activation = x.activation,
+          .factor = elements<T>(x.factor),
+          .residual = elements<T>(x.residual)};
+}
+
+}  // namespace
+
+// The engine of products with bf16 is chosen here. So far there is one, for all CPUs: f32 multiply-adds on
+// widened operands.
+void gemm_mixed(const MixedGemmArgs& x) {
+  if (x.c.dtype == Dtype::f64) return gemm(plain_args<double>(x));
+  const GemmArgs<float> plain = plain_args<float>(x);
+  if (plain.a != nullptr && plain.b != nullptr && plain.c != nullptr) return gemm(plain);
+  multiply_widened({plain, elements<BFloat16>(x.a), elements<BFloat16>(x.b), elements<BFloat16>(x.c),
+                    elements<BFloat16>(x.pre_activation), elements<BFloat16>(x.residual)});
+}
+
+void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch) {
+  const auto one_of = [&](int64_t i) {
+    GemmArgs<float> one = args;
+    one.a += i * batch.stride_a;
+    one.b += i * batch.stride_b;
+    one.c += i * batch.stride_c;
+    if (one.pre_activation != nullptr) one.pre_activation += i * batch.stride_c;
+    if (one.factor != nullptr) one.factor += i * batch.stride_c;
+    if (one.residual != nullptr) one.residual += i * batch.stride_c;
+    return one;
+  };
+  if (batch.count < num_threads()) {
+    for (int64_t i = 0; i < batch.count; ++i) gemm(one_of(i));
+  } else {
+    parallel_for(batch.count, [&](int64_t i, int) { gemm(one_of(i)); });
+  }
+}
+
+}  // namespace multihead::kernels
