@@ -52,9 +52,9 @@ std::map<std::string, std::string> names(int64_t layers) {
   return map;
 }
 
-class Reader {
+class MetadataReader {
  public:
-  explicit Reader(const io::GgufFile& file) : file_(file), architecture_(architecture_of(file)) {}
+  explicit MetadataReader(const io::GgufFile& file) : file_(file), architecture_(architecture_of(file)) {}
 
   bool interleaved() const { return architecture_.interleaved; }
 
@@ -290,7 +290,7 @@ bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
 
 LanguageModel load_gguf(const std::string& path, bool as_f32) {
   const io::GgufFile file(path);
-  const Reader reader(file);
+  const MetadataReader reader(file);
   const LanguageModelConfig config = config_from_json(reader.config(), path);
   int64_t numbers = 0;
   bool packed = false;

@@ -74,7 +74,8 @@ void PackedLinear::operator()(const float* x, float* y, const Call& call) const 
                           .residual = call.residual});
 }
 
-Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias, const LinearOptions& fused) const {
+Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
+                                const multihead::LinearOptions& fused) const {
   MH_CHECK(!is_recording({x, bias, fused.residual}), ValueError, "linear: weights packed as ",
            kernels::name(dtype_), " cannot be trained; load the model with f32 weights");
   MH_CHECK(x.rank() > 0 && x.size(-1) == in_, ShapeError, "linear: x must be [..., ", in_,

@@ -44,7 +44,7 @@ class PackedLinear {
   /// Shapes    x [..., in], bias [out] or undefined -> [..., out]
   /// Dtypes    f32
   /// Throws    ShapeError, DtypeError, ValueError (a tape would record it: packed weights cannot be trained)
-  Tensor operator()(const Tensor& x, const Tensor& bias, const LinearOptions& fused = {}) const;
+  Tensor operator()(const Tensor& x, const Tensor& bias, const multihead::LinearOptions& fused = {}) const;
   /// Rows of the weight as f32: ids (i64 or i32) of any shape -> [..., in]. Throws ValueError (an id outside
   /// [0, out), a dtype without groups), DtypeError.
   Tensor rows(const Tensor& ids) const;
