@@ -133,7 +133,7 @@ TEST(AutocastTest, ProductsAreBf16AndStatisticsF32) {
 }
 
 TEST(AutocastTest, NestsAndIsTheThreadsOwn) {
-  EXPECT_THROW(Autocast(Dtype::f16), DtypeError);
+  EXPECT_THROW(const Autocast refused(Dtype::f16), DtypeError);
   EXPECT_FALSE(Autocast::active());
   {
     const Autocast outer;
