@@ -77,17 +77,4 @@ void gemm(const GemmArgs<double>& g) {
   });
 }
 
-void gemm_batched(const GemmArgs<double>& args, const GemmBatch& batch) {
-  parallel_for(batch.count, [&](int64_t i, int) {
-    GemmArgs<double> one = args;
-    one.a += i * batch.stride_a;
-    one.b += i * batch.stride_b;
-    one.c += i * batch.stride_c;
-    if (one.pre_activation != nullptr) one.pre_activation += i * batch.stride_c;
-    if (one.factor != nullptr) one.factor += i * batch.stride_c;
-    if (one.residual != nullptr) one.residual += i * batch.stride_c;
-    gemm(one);
-  });
-}
-
 }  // namespace multihead::kernels

@@ -32,21 +32,10 @@ GemmArgs<T> plain_args(const MixedGemmArgs& x) {
           .residual = elements<T>(x.residual)};
 }
 
-}  // namespace
-
-// The engine of products with bf16 is chosen here. So far there is one, for all CPUs: f32 multiply-adds on
-// widened operands.
-void gemm_mixed(const MixedGemmArgs& x) {
-  if (x.c.dtype == Dtype::f64) return gemm(plain_args<double>(x));
-  const GemmArgs<float> plain = plain_args<float>(x);
-  if (plain.a != nullptr && plain.b != nullptr && plain.c != nullptr) return gemm(plain);
-  multiply_widened({plain, elements<BFloat16>(x.a), elements<BFloat16>(x.b), elements<BFloat16>(x.c),
-                    elements<BFloat16>(x.pre_activation), elements<BFloat16>(x.residual)});
-}
-
-void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch) {
+template <class T>
+void multiply_all(const GemmArgs<T>& args, const GemmBatch& batch) {
   const auto one_of = [&](int64_t i) {
-    GemmArgs<float> one = args;
+    GemmArgs<T> one = args;
     one.a += i * batch.stride_a;
     one.b += i * batch.stride_b;
     one.c += i * batch.stride_c;
@@ -61,5 +50,20 @@ void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch) {
     parallel_for(batch.count, [&](int64_t i, int) { gemm(one_of(i)); });
   }
 }
+
+}  // namespace
+
+// The engine of products with bf16 is chosen here. So far there is one, for all CPUs: f32 multiply-adds on
+// widened operands.
+void gemm_mixed(const MixedGemmArgs& x) {
+  if (x.c.dtype == Dtype::f64) return gemm(plain_args<double>(x));
+  const GemmArgs<float> plain = plain_args<float>(x);
+  if (plain.a != nullptr && plain.b != nullptr && plain.c != nullptr) return gemm(plain);
+  multiply_widened({plain, elements<BFloat16>(x.a), elements<BFloat16>(x.b), elements<BFloat16>(x.c),
+                    elements<BFloat16>(x.pre_activation), elements<BFloat16>(x.residual)});
+}
+
+void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch) { multiply_all(args, batch); }
+void gemm_batched(const GemmArgs<double>& args, const GemmBatch& batch) { multiply_all(args, batch); }
 
 }  // namespace multihead::kernels
