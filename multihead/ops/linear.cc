@@ -182,7 +182,10 @@ struct LinearSaved {
 };
 
 // Row-major elements of at least 32 bits: the tensor's own, or a copy.
-Tensor wide(const Tensor& x) { return is_narrow(x) ? x.to(Dtype::f32) : x; }
+Tensor wide(Tensor x) {
+  if (is_narrow(x)) return x.to(Dtype::f32);
+  return x;
+}
 
 // f(x); takes the memory of x if nobody else holds it.
 Tensor activated(Tensor x, Activation activation) {

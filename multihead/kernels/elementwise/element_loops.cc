@@ -34,10 +34,10 @@ void convert_each(const From* from, To* to, int64_t count) {
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 // Emulated vectors gain nothing, and round f16 and f32 out of their range otherwise.
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+namespace hn = hwy::HWY_NAMESPACE;
 
 // Whole vectors by f(offset), which returns whether it could; the rest and those it refused element by
 // element.
