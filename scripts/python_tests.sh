@@ -8,14 +8,10 @@ cd "$(dirname "$0")/.."
 python=build/python-env/bin/python
 if [[ ! -x $python ]]; then python3 -m venv build/python-env; fi
 
-# The flags of tests/install/run.sh: what that compiled, the compiler cache has.
-settings=()
-for flag in CMAKE_UNITY_BUILD=OFF CMAKE_DISABLE_PRECOMPILE_HEADERS=ON MULTIHEAD_WERROR=ON; do
-  settings+=("--config-settings=cmake.define.$flag")
-done
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 if [[ ${1:-} == --all ]]; then
-  "$python" -m pip install --quiet "${settings[@]}" '.[test]'
+  "$python" -m pip install --quiet '.[test]'
 else
-  "$python" -m pip install --quiet "${settings[@]}" . pytest ml_dtypes
+  "$python" -m pip install --quiet . pytest ml_dtypes
 fi
 "$python" -m pytest -q python/tests
