@@ -69,7 +69,7 @@ class Info : public Verb {
   }
 
   static Facts facts_of(LoadedModel loaded) {
-    const bool windowed = loaded.model.config().window > 0;
+    const bool windowed = loaded.model.has_ring();
     return {models::config_to_json(loaded.model.config()),
             nn::parameter_count(loaded.model),
             static_cast<int64_t>(nn::decode_state_bytes(loaded.model.state_options({.ring = windowed}))),

@@ -11,7 +11,7 @@ nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t
                                      const GenerateOptions& options) {
   return model.state_options({.batch = rows,
                               .capacity = std::max<int64_t>(longest_prompt + options.max_new_tokens, 1),
-                              .ring = model.config().window > 0,
+                              .ring = model.has_ring(),
                               .dtype = options.cache_dtype});
 }
 

@@ -46,7 +46,7 @@ Generator::Generator(const models::LanguageModel& model, const GeneratorOptions&
   MH_CHECK(options.remembered >= 0, ValueError, "Generator: remembered must not be negative, got ",
            options.remembered);
   const nn::DecodeStateOptions plan = model.state_options(
-      {.capacity = options.capacity, .ring = model.config().window > 0, .dtype = options.cache_dtype});
+      {.capacity = options.capacity, .ring = model.has_ring(), .dtype = options.cache_dtype});
   limit_ = plan.window > 0 ? model.longest() : plan.capacity;
 }
 
@@ -117,7 +117,7 @@ size_t Generator::bytes() const {
 nn::DecodeState Generator::make_state(int64_t rows) const {
   return model_.make_state({.batch = rows,
                             .capacity = options_.capacity,
-                            .ring = model_.config().window > 0,
+                            .ring = model_.has_ring(),
                             .dtype = options_.cache_dtype});
 }
 

@@ -17,6 +17,7 @@ inline constexpr io::IntegerRange kSizeOrNone = {.min = 0, .max = int64_t{1} << 
 inline constexpr io::IntegerRange kLayers = {.min = 1, .max = 1 << 16};
 inline constexpr io::NumberRange kProbability = {.min = 0, .max = 1, .exclude_max = true};
 inline constexpr io::NumberRange kPositive = {.min = 0, .exclude_min = true};
+inline constexpr io::NumberRange kNotNegative = {.min = 0};
 
 /// Where config.json has a field.
 enum class Stored {
@@ -38,7 +39,7 @@ template <class Config>
 struct ConfigField {
   using Member = std::variant<int64_t Config::*, double Config::*, bool Config::*, Activation Config::*,
                               Positions Config::*, nn::NormKind Config::*, RotaryLayout Config::*,
-                              nn::SinusoidLayout Config::*>;
+                              nn::SinusoidLayout Config::*, nn::Block Config::*>;
 
   ConfigField(const char* name, Member member, Stored stored = Stored::always,
               FieldRange range = FieldRange(), const char* flag = nullptr, const char* help = nullptr)

@@ -2,6 +2,7 @@
 // row is refused, so that nothing that affects results is ignored. Internal to models.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -39,7 +40,9 @@ std::vector<std::pair<std::string, Enum>> file_words(Enum) {
   return pairs;
 }
 inline std::vector<std::pair<std::string, nn::NormKind>> file_words(nn::NormKind) {
-  return {{"layer_norm", nn::NormKind::layer}, {"rms_norm", nn::NormKind::rms}};
+  return {{"layer_norm", nn::NormKind::layer},
+          {"rms_norm", nn::NormKind::rms},
+          {"rms_norm_from_one", nn::NormKind::rms_from_one}};
 }
 inline std::vector<std::pair<std::string, Activation>> file_words(Activation) {
   return {{"linear", Activation::none},
@@ -174,7 +177,10 @@ template <class Config>
 void read_keys(io::ConfigReader& reader, const ConfigKeys<Config>& keys, Config& config) {
   read_rows(reader, keys, config);
   reader.ignore(neutral_keys());
-  for (const auto& [name, value] : required_values()) expect_value(reader, name, value);
+  for (const auto& [name, value] : required_values()) {
+    const auto is_row = [&name = name](const ConfigKey<Config>& key) { return key.name == name; };
+    if (std::none_of(keys.begin(), keys.end(), is_row)) expect_value(reader, name, value);
+  }
   reader.refuse_unknown();
 }
 

@@ -4,13 +4,15 @@
 
 namespace multihead::models::detail {
 
-Family<LanguageModelConfig> gpt2(), llama(), mistral(), qwen2(), qwen3(), own_language_model();
+Family<LanguageModelConfig> gpt2(), gpt_neox(), opt(), phi(), llama(), mistral(), qwen2(), qwen3(), phi3(),
+    gemma(), gemma2(), gemma3(), own_language_model();
 Family<Seq2SeqConfig> marian(), own_seq2seq();
 
 template <>
 const std::vector<Family<LanguageModelConfig>>& families() {
-  static const std::vector<Family<LanguageModelConfig>> all = {gpt2(),  llama(), mistral(),
-                                                               qwen2(), qwen3(), own_language_model()};
+  static const std::vector<Family<LanguageModelConfig>> all = {
+      gpt2(),  gpt_neox(), opt(),   phi(),    llama(),  mistral(),           qwen2(),
+      qwen3(), phi3(),     gemma(), gemma2(), gemma3(), own_language_model()};
   return all;
 }
 

@@ -37,7 +37,16 @@ const std::vector<Family<Seq2SeqConfig>>& families();
 
 /// "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (4), and for both when written.
 /// Fails for kinds of scaling that we do not have.
-ConfigKey<LanguageModelConfig> rotary_key();
+/// A family may keep the base under another name and rotate a part of each head.
+struct RotaryNames {
+  const char* base = "rope_theta";
+  const char* fraction = nullptr;
+  double default_fraction = 1;
+};
+ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
+/// The parts of it: one object of "rope_parameters" but for its base, and such an object.
+RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context);
+Json rotary_json(const LanguageModelConfig& c);
 /// The frequencies that transformers once saved with each layer.
 ExtraTensor rotary_buffers(const LanguageModelConfig& c);
 

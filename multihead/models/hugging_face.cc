@@ -95,10 +95,26 @@ std::string config_path(const std::string& folder) {
   return (std::filesystem::path(folder) / "config.json").string();
 }
 
-template <class Model>
-WeightMap map_of(Model& model) {
-  const auto& family = family_for(model.config());
+template <class Model, class Config>
+WeightMap map_of(Model& model, const Family<Config>& family) {
   return family.map != nullptr ? family.map(model.config()) : identity_map(nn::named_parameters(model));
+}
+
+// Several families may have the same models under other names: the one most of whose names the file has.
+template <class Model>
+auto& family_in(const io::SafetensorsFile& file, Model& model) {
+  const auto& config = model.config();
+  const auto* best = &family_for(config);
+  int64_t most = 0;
+  for (const auto& family : families<std::decay_t<decltype(config)>>()) {
+    if (!family.expresses(config) || !can_hold(family, config)) continue;
+    int64_t found = 0;
+    for (const WeightRule& rule : map_of(model, family)) {
+      for (const WeightPart& part : rule.parts) found += file.contains(part.name) ? 1 : 0;
+    }
+    if (found > most) most = found, best = &family;
+  }
+  return *best;
 }
 
 template <class Model>
@@ -106,8 +122,8 @@ io::TensorMap tensors_of(Model& model) {
   if constexpr (std::is_same_v<Model, LanguageModel>) {
     if (model.weight_dtype() != nn::WeightDtype::f32) return packed_tensors(model);
   }
-  io::TensorMap tensors = export_weights(nn::named_parameters(model), map_of(model));
   const auto& family = family_for(model.config());
+  io::TensorMap tensors = export_weights(nn::named_parameters(model), map_of(model, family));
   if (family.complete != nullptr) family.complete(model.config(), tensors);
   return tensors;
 }
@@ -122,12 +138,9 @@ void save(Model& model, const std::string& folder) {
 
 template <class Model>
 void fill(Model& model, const io::SafetensorsFile& file, bool fresh) {
-  const auto& family = family_for(model.config());
-  const std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
-  // As encoder-decoder models without output bias once had them.
-  const bool own_names = file.contains("source_embedding.weight");
+  const auto& family = family_in(file, model);
   import_weights(
-      parameters, own_names ? identity_map(parameters) : map_of(model), file,
+      nn::named_parameters(model), map_of(model, family), file,
       {.optional_prefix = family.prefix,
        .extras = family.extras != nullptr ? family.extras(model.config()) : std::vector<ExtraTensor>(),
        .fresh = fresh});
@@ -199,8 +212,8 @@ bool is_seq2seq_folder(const std::string& folder) {
   return type != nullptr && type->is_string() && family_named<Seq2SeqConfig>(type->as_string()) != nullptr;
 }
 
-WeightMap weight_map(LanguageModel& model) { return map_of(model); }
-WeightMap weight_map(Seq2Seq& model) { return map_of(model); }
+WeightMap weight_map(LanguageModel& model) { return map_of(model, family_for(model.config())); }
+WeightMap weight_map(Seq2Seq& model) { return map_of(model, family_for(model.config())); }
 
 io::TensorMap language_model_tensors(LanguageModel& model) { return tensors_of(model); }
 io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }

@@ -31,7 +31,9 @@ nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c) {
                  .out_bias = c.out_bias,
                  .dropout_p = c.attention_dropout_p,
                  .qk_norm = c.qk_norm,
-                 .qk_norm_eps = c.norm_eps};
+                 .qk_norm_eps = c.norm_eps,
+                 .qk_norm_kind = c.norm == nn::NormKind::layer ? nn::NormKind::rms : c.norm};
+  if (c.scale_dim > 0) o.attention.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim));
   o.feed_forward = {.embed_dim = c.embed_dim,
                     .hidden_dim = c.ffn_dim,
                     .activation = c.activation,
@@ -40,6 +42,7 @@ nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c) {
                     .dropout_p = c.ffn_dropout_p};
   o.norm = {.kind = c.norm, .eps = c.norm_eps};
   o.norm_first = c.norm_first;
+  o.block = c.block;
   o.dropout_p = c.dropout_p;
   return o;
 }
@@ -55,6 +58,7 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"context", &C::context, always, kSize, "context", "context length in tokens"},
       {"window", &C::window, later, kSizeOrNone, "window",
        "sliding window in tokens, the current one included (0: none)"},
+      {"global_every", &C::global_every, later, kSizeOrNone},
       {"num_layers", &C::num_layers, always, kLayers, "layers", "Transformer layers"},
       {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
       {"num_kv_heads", &C::num_kv_heads, always, kSize, "kv-heads",
@@ -63,17 +67,23 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"embed_dim", &C::embed_dim, always, kSize, "width", "embedding dimension"},
       {"ffn_dim", &C::ffn_dim, always, kSize, "ff", "hidden size of the feed-forward layers (0: 4 x width)"},
       {"positions", &C::positions, always, "positions", "positional encoding"},
+      {"position_offset", &C::position_offset, later, kSizeOrNone},
       {"rotary_base", &C::rotary_base, later, kPositive, "rotary-base", "base of rotary embeddings"},
+      {"local_rotary_base", &C::local_rotary_base, later, kNotNegative},
       {"rotary_fraction", &C::rotary_fraction, later, io::NumberRange{0, 1, true}},
       {"rotary_layout", &C::rotary_layout, later},
       {"norm", &C::norm, always, "norm", "normalisation"},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"norm_first", &C::norm_first, always, "norm-first", "normalise before each sub-layer (pre-norm)"},
+      {"block", &C::block, later, "block", "how attention and feed-forward meet in a layer"},
       {"final_norm", &C::final_norm, always, "final-norm", "final normalisation after the last layer"},
       {"activation", &C::activation, later, "activation", "activation of the feed-forward layers"},
       {"gated", &C::gated, always, "gated", "gated feed-forward layers (as in Llama)"},
       {"attention_bias", &C::attention_bias, always, "attention-bias", "query, key and value biases"},
       {"qk_norm", &C::qk_norm, later, "qk-norm", "normalise queries and keys per head (as in Qwen 3)"},
+      {"scale_dim", &C::scale_dim, later, kSizeOrNone},
+      {"attention_softcap", &C::attention_softcap, later, kNotNegative},
+      {"logit_softcap", &C::logit_softcap, later, kNotNegative},
       {"out_bias", &C::out_bias, always, "out-bias", "bias of the attention output projection"},
       {"ffn_bias", &C::ffn_bias, always, "ff-bias", "biases of the feed-forward layers"},
       {"head_bias", &C::head_bias, always, "head-bias", "bias of the output layer"},
@@ -119,7 +129,7 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
 int64_t matrix_weights(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
   const int64_t rows = c.vocab_size * (c.tie_embeddings ? 1 : 2) +
-                       (c.positions == Positions::learned ? c.context : 0),
+                       (c.positions == Positions::learned ? c.context + c.position_offset : 0),
                 layer = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim + (c.gated ? 3 : 2) * c.ffn_dim;
   return (rows + c.num_layers * layer) * c.embed_dim;
 }
@@ -152,7 +162,9 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
   const LanguageModelConfig& c = config_;
   check_weight_memory(matrix_weights(c));
   token_embedding = nn::Embedding(c.vocab_size, c.embed_dim, rng);
-  if (c.positions == Positions::learned) position_embedding = nn::Embedding(c.context, c.embed_dim, rng);
+  if (c.positions == Positions::learned) {
+    position_embedding = nn::Embedding(c.context + c.position_offset, c.embed_dim, rng);
+  }
   if (c.positions == Positions::alibi) alibi_slopes_ = nn::alibi_slopes(c.num_heads);
   for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_options(c), rng);
   if (c.final_norm) final_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
@@ -231,20 +243,19 @@ Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& st
   }
   if (config_.positions == Positions::learned) {
     // Padding behind the end of a row may count past the context; its outputs mean nothing.
-    const int64_t rows = static_cast<int64_t>(starts.size());
-    x = add(x, position_embedding(nn::position_ids(rows, tokens.size(1), starts, config_.context - 1)));
+    const int64_t rows = static_cast<int64_t>(starts.size()), offset = config_.position_offset;
+    std::vector<int64_t> from = starts;
+    for (int64_t& start : from) start += offset;
+    const int64_t last = config_.context - 1 + offset;
+    x = add(x, position_embedding(nn::position_ids(rows, tokens.size(1), from, last)));
   }
   return dropout(x, config_.dropout_p, rng);
 }
 
-nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call, const RotaryTable* rotary) const {
+nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call) const {
   nn::LayerCall layer;
   layer.rng = call.rng;
-  layer.attention.mask = call.mask;
-  if (call.state == nullptr) {
-    layer.attention.mask &= config_.window > 0 ? window(config_.window - 1, 0) : causal();
-  }
-  layer.attention.rotary = rotary;
+  layer.attention.softcap = static_cast<float>(config_.attention_softcap);
   if (alibi_slopes_.defined()) layer.attention.alibi_slopes = alibi_slopes_.to(token_embedding.dtype());
   return layer;
 }
@@ -267,6 +278,12 @@ void LanguageModel::check_state(const nn::DecodeState& state, const LanguageMode
   }
 }
 
+RotaryTable LanguageModel::rotation(int64_t length, const std::vector<int64_t>& starts, double base,
+                                    const RotaryScaling& scaling) const {
+  return rotary_table(length, starts, rotary_frequencies(rotary_dim(config_), base, scaling),
+                      config_.rotary_layout, rotary_amplitude(scaling));
+}
+
 Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& call) const {
   MH_CHECK(tokens.rank() == 2, ShapeError, "LanguageModel: tokens must be [B, T], got ", tokens.shape());
   const int64_t batch = tokens.size(0), length = tokens.size(1);
@@ -281,15 +298,14 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
   }
   MH_CHECK(length <= longest(), ValueError, "LanguageModel: ", length, " tokens, the context is ",
            config_.context);
-  RotaryTable table;
-  const bool rotated = config_.positions == Positions::rotary;
-  if (rotated) {
-    const RotaryScaling& scaling = config_.rotary_scaling;
-    table =
-        rotary_table(length, starts, rotary_frequencies(rotary_dim(config_), config_.rotary_base, scaling),
-                     config_.rotary_layout, rotary_amplitude(scaling));
-  }
-  nn::LayerCall layer = layer_call(call, rotated ? &table : nullptr);
+  const bool rotated = config_.positions == Positions::rotary, has_local_base = config_.local_rotary_base > 0;
+  RotaryTable global, local;
+  if (rotated) global = rotation(length, starts, config_.rotary_base, config_.rotary_scaling);
+  if (rotated && has_local_base) local = rotation(length, starts, config_.local_rotary_base, {});
+  nn::LayerCall layer = layer_call(call);
+  Mask everywhere = call.mask, nearby = call.mask;
+  if (state == nullptr) everywhere &= causal();
+  if (state == nullptr && config_.window > 0) nearby &= window(config_.window - 1, 0);
   Tensor x = embed(tokens, starts, call.rng);
   std::vector<int64_t> held;
   if (state != nullptr) {
@@ -297,7 +313,10 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
     held = state->held();
   }
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (state != nullptr) layer.update = {&state->layers[i], held, counts, config_.window};
+    const bool is_local = config_.window > 0 && !is_global(i);
+    layer.attention.mask = is_local ? nearby : everywhere;
+    if (rotated) layer.attention.rotary = is_local && has_local_base ? &local : &global;
+    if (state != nullptr) layer.update = {&state->layers[i], held, counts, is_local ? config_.window : 0};
     layer.attention.capture = call.capture != nullptr ? &call.capture->at(i) : nullptr;
     x = layers[i](x, layer);
   }
@@ -305,6 +324,13 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
     for (size_t b = 0; b < counts.size(); ++b) state->lengths[b] += counts[b];
   }
   return config_.final_norm ? final_norm(x) : x;
+}
+
+Tensor LanguageModel::logits(const Tensor& features) const {
+  const Tensor raw =
+      head_packed.defined() ? head_packed(features, head_bias) : linear(features, head_weight, head_bias);
+  const double cap = config_.logit_softcap;
+  return cap > 0 ? scale(tanh(scale(raw, 1 / cap)), cap) : raw;
 }
 
 Tensor LanguageModel::operator()(const Tensor& tokens, const LanguageModelCall& call) const {
@@ -316,7 +342,8 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const La
   const CrossEntropyOptions options = {.label_smoothing = label_smoothing};
   // From a few thousand words on, the logits of all tokens would be the largest tensor of the step.
   constexpr int64_t kManyWords = 2048;
-  if (config_.vocab_size < kManyWords || head_bias.defined() || head_packed.defined())
+  if (config_.vocab_size < kManyWords || head_bias.defined() || head_packed.defined() ||
+      config_.logit_softcap > 0)
     return cross_entropy((*this)(tokens, call), targets, options);
   return linear_cross_entropy(features(tokens, call), head_weight, targets, options);
 }
@@ -324,12 +351,13 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const La
 int64_t LanguageModel::longest() const {
   const Positions p = config_.positions;
   const bool endless =
-      config_.window > 0 && (p == Positions::rotary || p == Positions::alibi || p == Positions::none);
+      has_ring() && (p == Positions::rotary || p == Positions::alibi || p == Positions::none);
   return endless ? int64_t{1} << 31 : config_.context;
 }
 
 nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o) const {
-  MH_CHECK(!o.ring || config_.window > 0, ValueError, "LanguageModel: a ring needs a model with a window");
+  MH_CHECK(!o.ring || has_ring(), ValueError,
+           "LanguageModel: a ring needs a model with a window in every layer");
   MH_CHECK(!o.ring || o.chunk > 0, ValueError, "LanguageModel: chunk must be positive, got ", o.chunk);
   const Dtype own = token_embedding.dtype(), dtype = o.dtype.value_or(own);
   MH_CHECK(dtype == own || (own == Dtype::f32 && dtype == Dtype::bf16), DtypeError,

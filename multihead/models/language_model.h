@@ -18,12 +18,12 @@ constexpr auto enum_words(Positions) {
   return std::to_array<std::string_view>({"none", "learned", "sinusoidal", "rotary", "alibi"});
 }
 
-/// A superset of the GPT-2, Llama, Mistral and Qwen 3 families of Hugging Face and of the founding tutorial's
-/// model.
+/// A superset of the families of Hugging Face that families.cc lists and of the founding tutorial's model.
 struct LanguageModelConfig {
   int64_t vocab_size = 0;
   int64_t context = 256;  ///< longest sequence; see LanguageModel::longest()
   int64_t window = 0;     ///< sliding window in keys, the token included (Mistral's sliding_window); 0: none
+  int64_t global_every = 0;  ///< every so many layers one goes without the window (Gemma); 0: none does
   int64_t num_layers = 4;
   int64_t num_heads = 4;
   int64_t num_kv_heads = 0;  ///< 0: num_heads
@@ -32,20 +32,26 @@ struct LanguageModelConfig {
   int64_t ffn_dim = 0;  ///< 0: 4·embed_dim
 
   Positions positions = Positions::learned;
+  int64_t position_offset = 0;  ///< learned: rows of the table before that of the first token (OPT)
   double rotary_base = 10000;
-  double rotary_fraction = 1;  ///< fraction of head_dim that is rotated
+  double local_rotary_base = 0;  ///< of layers with a window, unscaled (Gemma 3); 0: as the others
+  double rotary_fraction = 1;    ///< fraction of head_dim that is rotated
   RotaryLayout rotary_layout = RotaryLayout::halves;
   RotaryScaling rotary_scaling = {};
 
   nn::NormKind norm = nn::NormKind::layer;
   double norm_eps = 1e-5;
   bool norm_first = true;
+  nn::Block block = nn::Block::sequential;
   bool final_norm = true;
   Activation activation = Activation::gelu_tanh;
   bool gated = false;
-  bool attention_bias = true;  ///< of queries, keys and values
-  bool qk_norm = false;        ///< RMS norm (norm_eps) of every head's queries and keys, as in Qwen 3
-  bool out_bias = true;        ///< of the attention's output projection
+  bool attention_bias = true;    ///< of queries, keys and values
+  bool qk_norm = false;          ///< RMS norm (norm_eps) of every head's queries and keys, as in Qwen 3
+  int64_t scale_dim = 0;         ///< scores are divided by its square root; 0: head_dim
+  double attention_softcap = 0;  ///< c > 0: scores are c·tanh(score / c) (Gemma 2)
+  double logit_softcap = 0;      ///< the same for the logits
+  bool out_bias = true;          ///< of the attention's output projection
   bool ffn_bias = true;
   bool head_bias = false;
   bool tie_embeddings = true;
@@ -103,10 +109,7 @@ class LanguageModel {
   /// The last hidden states [B, T, embed_dim], before the output layer.
   Tensor features(const Tensor& tokens, const LanguageModelCall& call = {}) const;
   /// The output layer alone: features [..., embed_dim] -> [..., vocab_size].
-  Tensor logits(const Tensor& features) const {
-    return head_packed.defined() ? head_packed(features, head_bias)
-                                 : linear(features, head_weight, head_bias);
-  }
+  Tensor logits(const Tensor& features) const;
   /// Mean cross-entropy of the next token in nats. Shapes: tokens, targets [B, T]; targets -100 are ignored.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
               double label_smoothing = 0) const;
@@ -123,6 +126,8 @@ class LanguageModel {
     return make_state({.batch = batch, .capacity = capacity});
   }
 
+  /// Whether every layer has a window, so that a state can be a ring.
+  bool has_ring() const { return config_.window > 0 && config_.global_every == 0; }
   const LanguageModelConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);
 
@@ -149,7 +154,12 @@ class LanguageModel {
   Tensor embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
   void check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
                    const std::vector<int64_t>& counts) const;
-  nn::LayerCall layer_call(const LanguageModelCall& call, const RotaryTable* rotary) const;
+  nn::LayerCall layer_call(const LanguageModelCall& call) const;
+  RotaryTable rotation(int64_t length, const std::vector<int64_t>& starts, double base,
+                       const RotaryScaling& scaling) const;
+  bool is_global(size_t layer) const {
+    return config_.global_every > 0 && static_cast<int64_t>(layer + 1) % config_.global_every == 0;
+  }
   void initialize(Rng& rng);
 
   LanguageModelConfig config_;

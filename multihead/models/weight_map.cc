@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
 #include "multihead/io/names-inl.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead::models {
 namespace {
@@ -20,9 +21,15 @@ const Tensor& parameter_named(const std::vector<nn::NamedTensor>& parameters, co
   throw ValueError(concat("weight map: the model has no parameter ", name));
 }
 
-// The rows of one part as they lie in the file: a view, transposed where the file is.
+// The rows of one part in the order of the file: a view, transposed where the file is. Interleaved heads have
+// axes of their own, which the file has not.
 Tensor stored_view(const Tensor& parameter, int64_t first_row, int64_t rows, const WeightRule& rule) {
   Shape shape = parameter.shape(), strides = parameter.strides();
+  if (rule.interleaved_heads > 0) {
+    const int64_t heads = rule.interleaved_heads, dim = shape[0] / (3 * heads), row = strides[0];
+    const int64_t columns = shape.rank() == 2 ? shape[1] : 1;
+    return parameter.as_strided({heads, 3, dim, columns}, {dim * row, heads * dim * row, row, 1});
+  }
   if (rule.as_row) return parameter.as_strided({1, shape[0]}, {shape[0] * strides[0], strides[0]});
   if (rows > 0) shape[0] = rows;
   const int64_t offset = first_row * strides[0];
@@ -32,13 +39,19 @@ Tensor stored_view(const Tensor& parameter, int64_t first_row, int64_t rows, con
   return parameter.as_strided(shape, strides, offset);
 }
 
+// Of a stored view, in the file.
+Shape stored_shape(const Tensor& view, const Tensor& parameter, const WeightRule& rule) {
+  return rule.interleaved_heads > 0 ? parameter.shape() : view.shape();
+}
+
 template <class F>
 void for_each_part(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map, F&& f) {
   for (const WeightRule& rule : map) {
     const Tensor& parameter = parameter_named(parameters, rule.parameter);
     int64_t row = 0;
     for (const WeightPart& part : rule.parts) {
-      f(part.name, stored_view(parameter, row, part.rows, rule));
+      const Tensor view = stored_view(parameter, row, part.rows, rule);
+      f(part.name, view, stored_shape(view, parameter, rule));
       row += part.rows;
     }
   }
@@ -63,14 +76,17 @@ WeightMap identity_map(const std::vector<nn::NamedTensor>& parameters) {
 std::vector<std::pair<std::string, Tensor>> stored_views(const std::vector<nn::NamedTensor>& parameters,
                                                          const WeightMap& map) {
   std::vector<std::pair<std::string, Tensor>> views;
-  for_each_part(parameters, map,
-                [&](const std::string& name, const Tensor& view) { views.emplace_back(name, view); });
+  for_each_part(parameters, map, [&](const std::string& name, const Tensor& view, const Shape&) {
+    views.emplace_back(name, view);
+  });
   return views;
 }
 
 io::TensorMap export_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map) {
   io::TensorMap tensors;
-  for (const auto& [name, view] : stored_views(parameters, map)) tensors.emplace(name, view.contiguous());
+  for_each_part(parameters, map, [&](const std::string& name, const Tensor& view, const Shape& shape) {
+    tensors.emplace(name, reshape(view.contiguous(), shape));
+  });
   return tensors;
 }
 
@@ -143,10 +159,14 @@ void check_complete(const std::vector<nn::NamedTensor>& parameters, const Weight
     MH_CHECK(rows == 0, ValueError, "weight map: ", rows, " rows of ", name, " are not in the file's layout");
 }
 
-using Plan = std::vector<std::pair<std::string, Tensor>>;
+struct Target {
+  std::string name;
+  Tensor view;
+  Shape stored;  // of the view's elements in the file
+};
 
 struct Matched {
-  Plan plan;
+  std::vector<Target> targets;
   std::vector<std::pair<const ExtraTensor*, std::string>> extras;
 };
 
@@ -156,18 +176,18 @@ Matched match(const std::vector<nn::NamedTensor>& parameters, const WeightMap& m
   Matched matched;
   std::string problems;
   std::set<std::string> used;
-  for_each_part(parameters, map, [&](const std::string& name, const Tensor& view) {
+  for_each_part(parameters, map, [&](const std::string& name, const Tensor& view, const Shape& shape) {
     const std::string found = found_name(file, name, options.optional_prefix);
     if (found.empty()) {
-      problems += concat("\n  missing ", name, " ", view.shape());
+      problems += concat("\n  missing ", name, " ", shape);
       return;
     }
     used.insert(found);
     const std::vector<int64_t>& stored = file.info(found).shape;
-    if (!std::equal(stored.begin(), stored.end(), view.shape().begin(), view.shape().end())) {
-      problems += concat("\n  ", found, ": expected ", view.shape(), ", got ", io::shape_text(stored));
+    if (!std::equal(stored.begin(), stored.end(), shape.begin(), shape.end())) {
+      problems += concat("\n  ", found, ": expected ", shape, ", got ", io::shape_text(stored));
     }
-    matched.plan.emplace_back(found, view);
+    matched.targets.push_back({found, view, shape});
   });
   for (const std::string& name : file.names()) {
     if (used.contains(name)) continue;
@@ -193,12 +213,17 @@ void import_weights(const std::vector<nn::NamedTensor>& parameters, const Weight
     const std::string problem = extra->problem(file, name);
     MH_CHECK(problem.empty(), FormatError, file.path(), ": ", name, " ", problem);
   }
-  if (options.fresh) return file.read_into(matched.plan);
-  // All tensors are read before the first parameter changes.
-  Plan loaded = matched.plan;
-  for (auto& [name, tensor] : loaded) tensor = Tensor::empty(tensor.shape(), tensor.dtype());
+  // All tensors are read before the first parameter changes; new parameters may take them at once.
+  const auto is_read_in_place = [&](const Target& t) { return options.fresh && t.view.shape() == t.stored; };
+  std::vector<std::pair<std::string, Tensor>> loaded;
+  for (const Target& t : matched.targets) {
+    loaded.emplace_back(t.name, is_read_in_place(t) ? t.view : Tensor::empty(t.stored, t.view.dtype()));
+  }
   file.read_into(loaded);
-  for (size_t i = 0; i < loaded.size(); ++i) matched.plan[i].second.copy_from(loaded[i].second);
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    const Target& t = matched.targets[i];
+    if (!is_read_in_place(t)) t.view.copy_from(reshape(loaded[i].second, t.view.shape()));
+  }
 }
 
 }  // namespace multihead::models

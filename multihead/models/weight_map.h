@@ -23,6 +23,8 @@ struct WeightRule {
   std::vector<WeightPart> parts;
   bool transposed = false;  ///< matrices are stored [in, out]
   bool as_row = false;      ///< a vector is stored [1, n]
+  /// Rows [3, heads, head_dim] are stored as [heads, 3, head_dim] (GPT-NeoX); 0: as they are.
+  int64_t interleaved_heads = 0;
 };
 
 using WeightMap = std::vector<WeightRule>;

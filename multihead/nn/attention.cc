@@ -77,7 +77,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options,
   }
   out_proj = Linear(o.num_heads * o.value_head_dim, o.embed_dim, rng, {.bias = o.out_bias});
   if (o.qk_norm) {
-    const NormOptions norm = {.kind = NormKind::rms, .eps = o.qk_norm_eps};
+    const NormOptions norm = {.kind = o.qk_norm_kind, .eps = o.qk_norm_eps};
     q_norm = Norm(o.head_dim, norm), k_norm = Norm(o.head_dim, norm);
   }
 }

@@ -25,6 +25,7 @@ struct MultiHeadAttentionOptions {
   /// RMS norm over head_dim on the queries and keys of every head, before rotation (Qwen 3).
   bool qk_norm = false;
   double qk_norm_eps = 1e-6;
+  NormKind qk_norm_kind = NormKind::rms;  ///< rms or rms_from_one (Gemma 3)
   /// Appends a zero key and value that every query may attend to (PyTorch's add_zero_attn).
   bool zero_attn = false;
 };

@@ -3,12 +3,19 @@
 
 #include "multihead/core/enum_words.h"
 #include "multihead/nn/linear.h"
+#include "multihead/ops/elementwise.h"
 #include "multihead/ops/norm.h"
 
 namespace multihead::nn {
 
-enum class NormKind { layer, rms };
-constexpr auto enum_words(NormKind) { return std::to_array<std::string_view>({"layer", "rms"}); }
+enum class NormKind {
+  layer,
+  rms,
+  rms_from_one,  ///< rms whose weight is kept as its difference from 1 (Gemma)
+};
+constexpr auto enum_words(NormKind) {
+  return std::to_array<std::string_view>({"layer", "rms", "rms_from_one"});
+}
 
 struct NormOptions {
   NormKind kind = NormKind::layer;
@@ -21,17 +28,19 @@ class Norm {
  public:
   Norm() = default;
   explicit Norm(int64_t size, const NormOptions& options = {})
-      : weight(constant_parameter({size}, 1)), kind_(options.kind), eps_(options.eps) {
+      : weight(constant_parameter({size}, options.kind == NormKind::rms_from_one ? 0 : 1)),
+        kind_(options.kind),
+        eps_(options.eps) {
     if (options.kind == NormKind::layer && options.bias) bias = constant_parameter({size}, 0);
   }
 
   Tensor operator()(const Tensor& x) const {
-    return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, weight, eps_);
+    return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, factors(), eps_);
   }
   /// {x + residual, norm(x + residual)} in one pass.
   AddNorm add(const Tensor& x, const Tensor& residual) const {
     return kind_ == NormKind::layer ? add_layer_norm(x, residual, weight, bias, eps_)
-                                    : add_rms_norm(x, residual, weight, eps_);
+                                    : add_rms_norm(x, residual, factors(), eps_);
   }
 
   void visit(Visitor& visitor) {
@@ -43,6 +52,8 @@ class Norm {
   Tensor bias;
 
  private:
+  Tensor factors() const { return kind_ == NormKind::rms_from_one ? add_scalar(weight, 1) : weight; }
+
   NormKind kind_ = NormKind::layer;
   double eps_ = 1e-5;
 };

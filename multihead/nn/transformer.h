@@ -3,19 +3,32 @@
 
 #include <optional>
 
+#include "multihead/core/enum_words.h"
 #include "multihead/nn/attention.h"
 #include "multihead/nn/feed_forward.h"
 #include "multihead/nn/norm.h"
 
 namespace multihead::nn {
 
+/// How the sub-layers f (attention) and g (feed-forward) of a layer meet the stream x; n are norms.
+enum class Block {
+  sequential,       ///< one after the other: y = x + f(n(x)), then y + g(n(y)), or both with post-norm
+  parallel,         ///< x + f(n1(x)) + g(n2(x)) (GPT-NeoX)
+  parallel_shared,  ///< x + f(n1(x)) + g(n1(x)) (GPT-J, Phi)
+  sandwich,         ///< y = x + n(f(n(x))), then y + n(g(n(y))) (Gemma 2)
+};
+constexpr auto enum_words(Block) {
+  return std::to_array<std::string_view>({"sequential", "parallel", "parallel_shared", "sandwich"});
+}
+
 struct TransformerLayerOptions {
   MultiHeadAttentionOptions attention = {};
   FeedForwardOptions feed_forward = {};
   NormOptions norm = {};
-  bool norm_first = false;       ///< x + f(norm(x)) (pre-norm); else norm(x + f(x)) (post-norm)
-  bool cross_attention = false;  ///< decoder layer: attends to an encoder's output
-  double dropout_p = 0;          ///< on each sub-layer's output, before the residual addition
+  bool norm_first = false;          ///< x + f(norm(x)) (pre-norm); else norm(x + f(x)) (post-norm)
+  Block block = Block::sequential;  ///< the others need norm_first, and go without cross_attention
+  bool cross_attention = false;     ///< decoder layer: attends to an encoder's output
+  double dropout_p = 0;             ///< on each sub-layer's output, before the residual addition
 };
 
 /// Options of a layer's call; see AttentionCall.
@@ -30,7 +43,7 @@ struct LayerCall {
 
 /// Shapes    x [B, T, embed_dim] -> the same
 /// Weights   named as in torch.nn.TransformerEncoderLayer / DecoderLayer: self_attn, multihead_attn, linear1,
-///           linear2, norm1, norm2, norm3
+///           linear2, norm1, norm2, norm3; of a sandwich also post_norm1, post_norm2
 class TransformerLayer {
  public:
   TransformerLayer() = default;
@@ -43,12 +56,15 @@ class TransformerLayer {
   MultiHeadAttention self_attn, multihead_attn;
   FeedForward feed_forward;
   Norm norm1, norm2, norm3;
+  Norm post_norm1, post_norm2;  ///< of a sandwich, behind attention and feed-forward
 
  private:
   Tensor attend_self(const Tensor& x, const LayerCall& call) const;
   Tensor attend_memory(const Tensor& x, const LayerCall& call) const;
   Tensor pre_norm(const Tensor& x, const LayerCall& call) const;
   Tensor post_norm(const Tensor& x, const LayerCall& call) const;
+  Tensor parallel(const Tensor& x, const LayerCall& call) const;
+  Tensor sandwich(const Tensor& x, const LayerCall& call) const;
   const Norm& last_norm() const { return options_.cross_attention ? norm3 : norm2; }
 
   TransformerLayerOptions options_;

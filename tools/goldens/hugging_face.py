@@ -11,8 +11,11 @@ import pathlib
 
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+                          GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM,
+                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
+                          Phi3Config, Phi3ForCausalLM, PhiConfig, PhiForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "hugging_face"
 
@@ -33,10 +36,28 @@ def models():
                        ("yarn", dict(beta_fast=2, beta_slow=0.25, original_max_position_embeddings=8))):
         rope = dict(rope_type=kind, rope_theta=50.0, factor=3.0, **more)
         yield f"rope_{kind}", LlamaForCausalLM(LlamaConfig(**llama, head_dim=12, rope_parameters=rope))
+    neox = dict(vocab_size=31, hidden_size=24, intermediate_size=41, num_hidden_layers=2, num_attention_heads=3,
+                max_position_embeddings=29, initializer_range=0.3)
+    yield "gpt_neox", GPTNeoXForCausalLM(GPTNeoXConfig(**neox, rotary_pct=0.5))
+    yield "gpt_neox_sequential", GPTNeoXForCausalLM(
+        GPTNeoXConfig(**neox, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False))
+    yield "phi", PhiForCausalLM(PhiConfig(**neox))
+    yield "phi3", Phi3ForCausalLM(Phi3Config(**llama, pad_token_id=0))
+    yield "opt", OPTForCausalLM(
+        OPTConfig(vocab_size=31, hidden_size=20, ffn_dim=37, num_hidden_layers=2, num_attention_heads=4,
+                  max_position_embeddings=23, init_std=0.3, word_embed_proj_dim=20))
+    yield "gemma", GemmaForCausalLM(GemmaConfig(**llama, head_dim=10))
+    # Windows of four tokens, and scores large enough to meet the caps.
+    gemma = {**llama, "num_hidden_layers": 3, "head_dim": 10, "sliding_window": 4, "query_pre_attn_scalar": 7}
+    yield "gemma2", Gemma2ForCausalLM(Gemma2Config(**gemma, attn_logit_softcapping=2.0, final_logit_softcapping=3.0))
+    yield "gemma3", Gemma3ForCausalLM(
+        Gemma3TextConfig(**gemma, layer_types=["sliding_attention", "full_attention", "sliding_attention"]))
 
 
-def write():
+def write(wanted):
     for name, model in models():
+        if wanted and name not in wanted:
+            continue
         torch.manual_seed(len(name))
         for parameter in model.parameters():  # biases and norms as trained models have them, not 0 and 1
             if parameter.dim() == 1:
@@ -44,7 +65,7 @@ def write():
         folder = DATA / name
         model.save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
-        tokens = torch.randint(0, model.config.vocab_size, (2, 11))
+        tokens = torch.randint(2, model.config.vocab_size, (2, 11))  # past what a model may take for padding
         with torch.no_grad():
             logits = model.eval()(tokens).logits
         save_file({"tokens": tokens, "logits": logits.contiguous()}, folder / "expected.safetensors")
@@ -58,6 +79,7 @@ def check(folder, tokens):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="fixtures to write (default: all)")
     parser.add_argument("--check", metavar="DIR", help="print the logits of the model in this folder")
     parser.add_argument("--tokens", default="1,2,3", help="token ids for --check")
     arguments = parser.parse_args()
@@ -65,4 +87,4 @@ if __name__ == "__main__":
     if arguments.check:
         check(arguments.check, [int(t) for t in arguments.tokens.split(",")])
     else:
-        write()
+        write(arguments.names)

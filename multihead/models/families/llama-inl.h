@@ -11,6 +11,9 @@ using LlamaKeys = ConfigKeys<LanguageModelConfig>;
 struct LlamaDefaults {
   int64_t num_kv_heads = 0;  ///< where a file does not name it; 0, and null: num_heads
   int64_t head_dim = 0;
+  const char* activation_key = "hidden_act";
+  Activation activation = Activation::silu;
+  bool tied = false;
 };
 
 /// Llama with other rows of config.json behind its own, and other models of its kind: rotary positions, RMS
@@ -19,6 +22,12 @@ Family<LanguageModelConfig> like_llama(const char* name, const char* architectur
                                        bool (*expresses)(const LanguageModelConfig&), const LlamaKeys& keys,
                                        LlamaDefaults defaults = {});
 bool is_like_llama(const LanguageModelConfig& c);
+/// The names of its weights, with other matrices or norms of a layer.
+using AddLayer = void (*)(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
+                          const std::string& theirs);
+WeightMap llama_map(const LanguageModelConfig& c, AddLayer add_layer);
+void add_llama_layer(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
+                     const std::string& theirs);
 
 /// What each layer attends to, where a file says so: all layers must be of the one kind that the rest says.
 LlamaKeys::value_type layer_types();

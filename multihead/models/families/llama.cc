@@ -21,18 +21,30 @@ LlamaKeys common_keys(LlamaDefaults defaults) {
           R::field("num_attention_heads", &C::num_heads),
           R::key("num_key_value_heads", &C::num_kv_heads, kv_heads),
           R::field("head_dim", &C::head_dim, defaults.head_dim),
-          R::field("hidden_act", &C::activation, Activation::silu),
+          R::field(defaults.activation_key, &C::activation, defaults.activation),
           R::field("rms_norm_eps", &C::norm_eps, 1e-6),
           R::field("attention_dropout", &C::attention_dropout_p, 0),
           R::field("initializer_range", &C::init_std, 0.02),
-          R::field("tie_word_embeddings", &C::tie_embeddings, false),
+          R::field("tie_word_embeddings", &C::tie_embeddings, defaults.tied),
           rotary_key(),
           R::only("is_encoder_decoder", false),
           {"max_sequence_length"},  // of Llama's first conversions; nobody reads it
           {"max_window_layers"}};
 }
 
-void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
+WeightMap map(const C& c) { return llama_map(c, add_llama_layer); }
+
+std::vector<ExtraTensor> extras(const C& c) {
+  std::vector<ExtraTensor> list = {rotary_buffers(c)};
+  if (c.tie_embeddings) list.push_back(repeated_tensor("lm_head.weight", "model.embed_tokens.weight"));
+  return list;
+}
+
+bool is_llama(const C& c) { return is_like_llama(c) && c.attention_bias == c.out_bias; }
+
+}  // namespace
+
+void add_llama_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
   const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
   for (const char* kind : {"weight", "bias"}) {
     const bool bias = kind[0] == 'b';
@@ -61,7 +73,7 @@ void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::s
   map.push_back({ours + "norm2.weight", {{theirs + "post_attention_layernorm.weight"}}});
 }
 
-WeightMap map(const C& c) {
+WeightMap llama_map(const C& c, AddLayer add_layer) {
   WeightMap map = {{"token_embedding.weight", {{"model.embed_tokens.weight"}}},
                    {"final_norm.weight", {{"model.norm.weight"}}}};
   for (int64_t i = 0; i < c.num_layers; ++i) {
@@ -70,16 +82,6 @@ WeightMap map(const C& c) {
   if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
   return map;
 }
-
-std::vector<ExtraTensor> extras(const C& c) {
-  std::vector<ExtraTensor> list = {rotary_buffers(c)};
-  if (c.tie_embeddings) list.push_back(repeated_tensor("lm_head.weight", "model.embed_tokens.weight"));
-  return list;
-}
-
-bool is_llama(const C& c) { return is_like_llama(c) && c.attention_bias == c.out_bias; }
-
-}  // namespace
 
 bool is_like_llama(const C& c) {
   return c.positions == Positions::rotary && c.norm == nn::NormKind::rms && c.norm_first && c.final_norm &&

@@ -17,8 +17,29 @@ double yarn_attention_factor(io::ConfigReader& rope, double factor) {
   return (mscale * log_part + 1) / (all * log_part + 1);
 }
 
-RotaryScaling read_scaling(io::ConfigReader& rope, int64_t context) {
-  expect_value(rope, "partial_rotary_factor", 1);
+Json rope_json(const LanguageModelConfig& c, const RotaryNames& names) {
+  const RotaryScaling& s = c.rotary_scaling;
+  Json rope = Json::object({{"rope_type", stored(s.kind)}, {"rope_theta", c.rotary_base}});
+  if (names.fraction != nullptr) rope["partial_rotary_factor"] = c.rotary_fraction;
+  if (s.kind == Kind::none) return rope;
+  rope["factor"] = s.factor;
+  if (s.kind == Kind::linear) return rope;
+  rope["original_max_position_embeddings"] = s.original_context;
+  if (s.kind == Kind::llama3) {
+    rope["low_freq_factor"] = s.low_freq_factor;
+    rope["high_freq_factor"] = s.high_freq_factor;
+  } else {
+    rope["beta_fast"] = s.beta_fast;
+    rope["beta_slow"] = s.beta_slow;
+    rope["truncate"] = s.truncate;
+    if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
+  }
+  return rope;
+}
+
+}  // namespace
+
+RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context) {
   RotaryScaling s;
   const char* key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   s.kind = read_word(rope, key, std::optional(Kind::none));
@@ -47,34 +68,27 @@ RotaryScaling read_scaling(io::ConfigReader& rope, int64_t context) {
   return s;
 }
 
-Json rope_json(const LanguageModelConfig& c) {
-  const RotaryScaling& s = c.rotary_scaling;
-  Json rope = Json::object({{"rope_type", stored(s.kind)}, {"rope_theta", c.rotary_base}});
-  if (s.kind == Kind::none) return rope;
-  rope["factor"] = s.factor;
-  if (s.kind == Kind::linear) return rope;
-  rope["original_max_position_embeddings"] = s.original_context;
-  if (s.kind == Kind::llama3) {
-    rope["low_freq_factor"] = s.low_freq_factor;
-    rope["high_freq_factor"] = s.high_freq_factor;
-  } else {
-    rope["beta_fast"] = s.beta_fast;
-    rope["beta_slow"] = s.beta_slow;
-    rope["truncate"] = s.truncate;
-    if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
-  }
-  return rope;
-}
+Json rotary_json(const LanguageModelConfig& c) { return rope_json(c, {}); }
 
-void read_rotary(io::ConfigReader& config, LanguageModelConfig& c) {
-  const double base = config.number_or("rope_theta", 10000, kPositive);
+namespace {
+
+void read_rotary(io::ConfigReader& config, LanguageModelConfig& c, const RotaryNames& names) {
+  const double base = config.number_or(names.base, 10000, kPositive);
   c.rotary_base = base;
+  if (names.fraction != nullptr) {
+    c.rotary_fraction = config.number_or(names.fraction, names.default_fraction, {.min = 0, .max = 1});
+  }
   std::optional<RotaryScaling> read;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     std::optional<io::ConfigReader> rope = config.optional_child(key);
     if (!rope) continue;
     const double own_base = rope->number_or("rope_theta", base, kPositive);
-    const RotaryScaling scaling = read_scaling(*rope, c.context);
+    if (names.fraction == nullptr) {
+      expect_value(*rope, "partial_rotary_factor", 1);
+    } else {
+      c.rotary_fraction = rope->number_or("partial_rotary_factor", c.rotary_fraction, {.min = 0, .max = 1});
+    }
+    const RotaryScaling scaling = read_rotary_scaling(*rope, c.context);
     if (read && (scaling != *read || own_base != c.rotary_base)) {
       config.fail(key, "contradicts \"rope_parameters\"");
     }
@@ -93,7 +107,8 @@ ExtraTensor rotary_buffers(const LanguageModelConfig& c) {
       [c](const Shape&) {
         std::vector<Tensor> tables;
         for (const RotaryScaling& scaling : {RotaryScaling{}, c.rotary_scaling}) {
-          const std::vector<double> w = rotary_frequencies(c.head_dim, c.rotary_base, scaling);
+          const auto dim = static_cast<int64_t>(c.rotary_fraction * static_cast<double>(c.head_dim));
+          const std::vector<double> w = rotary_frequencies(dim / 2 * 2, c.rotary_base, scaling);
           tables.push_back(Tensor::of<double>({static_cast<int64_t>(w.size())}, w));
         }
         return tables;
@@ -101,13 +116,14 @@ ExtraTensor rotary_buffers(const LanguageModelConfig& c) {
       1e-4);
 }
 
-ConfigKey<LanguageModelConfig> rotary_key() {
-  return {"rope_theta",
-          [](io::ConfigReader& r, const std::string&, LanguageModelConfig& c) { read_rotary(r, c); },
-          [](const LanguageModelConfig& c, const std::string& key, Json& json) {
+ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names) {
+  return {names.base,
+          [=](io::ConfigReader& r, const std::string&, LanguageModelConfig& c) { read_rotary(r, c, names); },
+          [=](const LanguageModelConfig& c, const std::string& key, Json& json) {
             json[key] = c.rotary_base;
-            json["rope_parameters"] = rope_json(c);
-            if (c.rotary_scaling.kind != Kind::none) json["rope_scaling"] = rope_json(c);
+            if (names.fraction != nullptr) json[names.fraction] = c.rotary_fraction;
+            json["rope_parameters"] = rope_json(c, names);
+            if (c.rotary_scaling.kind != Kind::none) json["rope_scaling"] = rope_json(c, names);
           },
           row_of(&LanguageModelConfig::rotary_base)};
 }

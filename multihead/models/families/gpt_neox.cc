@@ -1,0 +1,98 @@
+// GPT-NeoX (Pythia): attention and feed-forward side by side, a part of each head rotated, queries, keys and
+// values interleaved by head.
+#include "multihead/core/error.h"
+#include "multihead/models/family-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = LanguageModelConfig;
+
+bool is_gpt_neox(const C& c) {
+  const bool has_block = c.block == nn::Block::parallel || c.block == nn::Block::sequential;
+  return has_block && c.positions == Positions::rotary && c.norm == nn::NormKind::layer && c.norm_first &&
+         c.final_norm && !c.gated && c.attention_bias == c.out_bias && c.ffn_bias && !c.head_bias &&
+         !c.scale_embeddings && c.num_kv_heads == c.num_heads && c.head_dim * c.num_heads == c.embed_dim;
+}
+
+ConfigKey<C> parallel_residual() {
+  return {"use_parallel_residual",
+          [](io::ConfigReader& r, const std::string& key, C& c) {
+            c.block = r.boolean_or(key, true) ? nn::Block::parallel : nn::Block::sequential;
+          },
+          [](const C& c, const std::string& key, Json& json) { json[key] = c.block == nn::Block::parallel; },
+          row_of(&C::block)};
+}
+
+ConfigKeys<C> keys() {
+  using R = Row<C>;
+  const auto biases = [](io::ConfigReader& r, const std::string& key, C& c) {
+    c.attention_bias = c.out_bias = r.boolean_or(key, true);
+  };
+  return R::with_nothing({R::field("vocab_size", &C::vocab_size),
+                          R::field("max_position_embeddings", &C::context),
+                          R::field("hidden_size", &C::embed_dim),
+                          R::field("num_hidden_layers", &C::num_layers),
+                          R::field("num_attention_heads", &C::num_heads),
+                          R::field("intermediate_size", &C::ffn_dim),
+                          R::field("hidden_act", &C::activation, Activation::gelu),
+                          R::field("layer_norm_eps", &C::norm_eps, 1e-5),
+                          R::field("hidden_dropout", &C::dropout_p, 0),
+                          R::field("attention_dropout", &C::attention_dropout_p, 0),
+                          R::field("initializer_range", &C::init_std, 0.02),
+                          R::field("tie_word_embeddings", &C::tie_embeddings, false),
+                          R::key("attention_bias", &C::attention_bias, biases),
+                          rotary_key({"rotary_emb_base", "rotary_pct", 0.25}),
+                          {"rotary_pct", {}, {}, row_of(&C::rotary_fraction)},
+                          parallel_residual()},
+                         {});
+}
+
+WeightMap map(const C& c) {
+  WeightMap map = {{"token_embedding.weight", {{"gpt_neox.embed_in.weight"}}},
+                   {"final_norm.weight", {{"gpt_neox.final_layer_norm.weight"}}},
+                   {"final_norm.bias", {{"gpt_neox.final_layer_norm.bias"}}}};
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const std::string ours = concat("layers.", i, "."), theirs = concat("gpt_neox.layers.", i, ".");
+    for (const std::string kind : {"weight", "bias"}) {
+      const bool has_attention = kind == "weight" || c.attention_bias;
+      if (has_attention) {
+        map.push_back({.parameter = ours + "self_attn.in_proj_" + kind,
+                       .parts = {{theirs + "attention.query_key_value." + kind}},
+                       .interleaved_heads = c.num_heads});
+        map.push_back({ours + "self_attn.out_proj." + kind, {{theirs + "attention.dense." + kind}}});
+      }
+      map.push_back({ours + "linear1." + kind, {{theirs + "mlp.dense_h_to_4h." + kind}}});
+      map.push_back({ours + "linear2." + kind, {{theirs + "mlp.dense_4h_to_h." + kind}}});
+      map.push_back({ours + "norm1." + kind, {{theirs + "input_layernorm." + kind}}});
+      map.push_back({ours + "norm2." + kind, {{theirs + "post_attention_layernorm." + kind}}});
+    }
+  }
+  if (!c.tie_embeddings) map.push_back({"head.weight", {{"embed_out.weight"}}});
+  return map;
+}
+
+std::vector<ExtraTensor> extras(const C& c) {
+  std::vector<ExtraTensor> list = {{".attention.bias"}, {".attention.masked_bias"}, rotary_buffers(c)};
+  if (c.tie_embeddings) list.push_back(repeated_tensor("embed_out.weight", "gpt_neox.embed_in.weight"));
+  return list;
+}
+
+}  // namespace
+
+Family<C> gpt_neox() {
+  Family<C> family = {.name = "gpt_neox",
+                      .architecture = "GPTNeoXForCausalLM",
+                      .expresses = is_gpt_neox,
+                      .keys = keys(),
+                      .map = map,
+                      .prefix = "gpt_neox.",
+                      .extras = extras};
+  C& c = family.defaults;
+  c.positions = Positions::rotary;
+  c.block = nn::Block::parallel;
+  c.tie_embeddings = false;
+  return family;
+}
+
+}  // namespace multihead::models::detail

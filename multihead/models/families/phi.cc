@@ -1,0 +1,79 @@
+// Phi 1 and 2: one norm in front of attention and feed-forward side by side, a part of each head rotated.
+#include "multihead/core/error.h"
+#include "multihead/models/family-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = LanguageModelConfig;
+
+bool is_phi(const C& c) {
+  return c.block == nn::Block::parallel_shared && c.positions == Positions::rotary &&
+         c.norm == nn::NormKind::layer && c.norm_first && c.final_norm && !c.gated && c.attention_bias &&
+         c.out_bias && c.ffn_bias && c.head_bias && !c.scale_embeddings &&
+         c.head_dim * c.num_heads == c.embed_dim;
+}
+
+ConfigKeys<C> keys() {
+  using R = Row<C>;
+  return R::with_nothing({R::field("vocab_size", &C::vocab_size),
+                          R::field("max_position_embeddings", &C::context),
+                          R::field("hidden_size", &C::embed_dim),
+                          R::field("intermediate_size", &C::ffn_dim),
+                          R::field("num_hidden_layers", &C::num_layers),
+                          R::field("num_attention_heads", &C::num_heads),
+                          R::field("num_key_value_heads", &C::num_kv_heads, 0),
+                          R::field("hidden_act", &C::activation, Activation::gelu_tanh),
+                          R::field("layer_norm_eps", &C::norm_eps, 1e-5),
+                          R::field("resid_pdrop", &C::dropout_p, 0),
+                          R::copy("embd_pdrop", &C::dropout_p),
+                          R::field("attention_dropout", &C::attention_dropout_p, 0),
+                          R::field("initializer_range", &C::init_std, 0.02),
+                          R::field("tie_word_embeddings", &C::tie_embeddings, false),
+                          R::only("qk_layernorm", false),
+                          rotary_key({"rope_theta", "partial_rotary_factor", 0.5}),
+                          {"partial_rotary_factor", {}, {}, row_of(&C::rotary_fraction)}},
+                         {});
+}
+
+WeightMap map(const C& c) {
+  WeightMap map = {{"token_embedding.weight", {{"model.embed_tokens.weight"}}},
+                   {"head.bias", {{"lm_head.bias"}}}};
+  if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
+  const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
+  for (const std::string kind : {"weight", "bias"}) {
+    map.push_back({"final_norm." + kind, {{"model.final_layernorm." + kind}}});
+    for (int64_t i = 0; i < c.num_layers; ++i) {
+      const std::string ours = concat("layers.", i, "."), theirs = concat("model.layers.", i, ".");
+      map.push_back({ours + "self_attn.in_proj_" + kind,
+                     {{theirs + "self_attn.q_proj." + kind, query_rows},
+                      {theirs + "self_attn.k_proj." + kind, key_rows},
+                      {theirs + "self_attn.v_proj." + kind, key_rows}}});
+      map.push_back({ours + "self_attn.out_proj." + kind, {{theirs + "self_attn.dense." + kind}}});
+      map.push_back({ours + "linear1." + kind, {{theirs + "mlp.fc1." + kind}}});
+      map.push_back({ours + "linear2." + kind, {{theirs + "mlp.fc2." + kind}}});
+      map.push_back({ours + "norm1." + kind, {{theirs + "input_layernorm." + kind}}});
+    }
+  }
+  return map;
+}
+
+std::vector<ExtraTensor> extras(const C& c) { return {rotary_buffers(c)}; }
+
+}  // namespace
+
+Family<C> phi() {
+  Family<C> family = {.name = "phi",
+                      .architecture = "PhiForCausalLM",
+                      .expresses = is_phi,
+                      .keys = keys(),
+                      .map = map,
+                      .extras = extras};
+  C& c = family.defaults;
+  c.positions = Positions::rotary;
+  c.block = nn::Block::parallel_shared;
+  c.tie_embeddings = false, c.head_bias = true;
+  return family;
+}
+
+}  // namespace multihead::models::detail

@@ -1,0 +1,38 @@
+// Phi 3: Llama with the matrices of queries, keys and values in one, as those of gate and up.
+#include "multihead/core/error.h"
+#include "multihead/models/families/llama-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = LanguageModelConfig;
+using R = Row<C>;
+
+bool is_phi3(const C& c) { return is_like_llama(c) && !c.attention_bias && !c.out_bias && !c.ffn_bias; }
+
+void add_layer(WeightMap& map, const C&, const std::string& ours, const std::string& theirs) {
+  for (const auto& [our_name, their_name] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"self_attn.in_proj_", "self_attn.qkv_proj."},
+           {"self_attn.out_proj.", "self_attn.o_proj."},
+           {"linear1.", "mlp.gate_up_proj."},
+           {"linear2.", "mlp.down_proj."},
+           {"norm1.", "input_layernorm."},
+           {"norm2.", "post_attention_layernorm."}}) {
+    map.push_back({concat(ours, our_name, "weight"), {{concat(theirs, their_name, "weight")}}});
+  }
+}
+
+}  // namespace
+
+// Written as Llama or Mistral, which have the same models: this one is only read.
+Family<C> phi3() {
+  Family<C> family = like_llama("phi3", "Phi3ForCausalLM", is_phi3,
+                                {R::field("sliding_window", &C::window, 0),
+                                 R::copy("resid_pdrop", &C::dropout_p),
+                                 {"embd_pdrop"},
+                                 {"original_max_position_embeddings"}});
+  family.map = [](const C& c) { return llama_map(c, add_layer); };
+  return family;
+}
+
+}  // namespace multihead::models::detail
