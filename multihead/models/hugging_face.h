@@ -11,11 +11,9 @@
 
 namespace multihead::models {
 
-/// "model_type" of the family that can express this configuration. `gpt2`, `llama`, `mistral` (llama with a
-/// sliding window and without biases), `qwen2` (biases of queries, keys and values alone) and `qwen3` (norms
-/// of queries and keys) load in transformers as GPT2LMHeadModel, LlamaForCausalLM and so on, `marian` as
-/// MarianMTModel; `multihead` and `multihead_seq2seq` are everything that none of them can express, under our
-/// own names.
+/// "model_type" of the first family (families.cc) that can express this configuration, such as `gpt2`,
+/// `llama` or `marian`: the folder loads in transformers. `multihead` and `multihead_seq2seq` are everything
+/// that none of them can express, under our own names.
 const std::string& family_of(const LanguageModelConfig& config);
 const std::string& family_of(const Seq2SeqConfig& config);
 
