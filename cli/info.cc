@@ -143,7 +143,14 @@ class Info : public Verb {
   }
 
   static const char* kind(const text::Tokenizer& tokenizer) {
-    return tokenizer.kind() == text::Tokenizer::Kind::bpe ? "byte-level BPE" : "characters";
+    switch (tokenizer.kind()) {
+      case text::Tokenizer::Kind::bpe:
+        return "byte-level BPE";
+      case text::Tokenizer::Kind::wordpiece:
+        return "WordPiece";
+      default:
+        return "characters";
+    }
   }
 
   static std::string bytes_text(int64_t bytes) {

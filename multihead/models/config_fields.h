@@ -8,6 +8,7 @@
 
 #include "multihead/core/enum_words.h"
 #include "multihead/io/config.h"
+#include "multihead/models/encoder.h"
 #include "multihead/models/seq2seq.h"
 
 namespace multihead::models {
@@ -39,7 +40,8 @@ template <class Config>
 struct ConfigField {
   using Member = std::variant<int64_t Config::*, double Config::*, bool Config::*, Activation Config::*,
                               Positions Config::*, nn::NormKind Config::*, RotaryLayout Config::*,
-                              nn::SinusoidLayout Config::*, nn::Block Config::*>;
+                              nn::SinusoidLayout Config::*, nn::Block Config::*, EncoderHead Config::*,
+                              PoolerActivation Config::*>;
 
   ConfigField(const char* name, Member member, Stored stored = Stored::always,
               FieldRange range = FieldRange(), const char* flag = nullptr, const char* help = nullptr)
@@ -62,5 +64,7 @@ template <>
 const std::vector<ConfigField<LanguageModelConfig>>& config_fields();
 template <>
 const std::vector<ConfigField<Seq2SeqConfig>>& config_fields();
+template <>
+const std::vector<ConfigField<EncoderConfig>>& config_fields();
 
 }  // namespace multihead::models

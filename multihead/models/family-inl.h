@@ -34,6 +34,8 @@ template <>
 const std::vector<Family<LanguageModelConfig>>& families();
 template <>
 const std::vector<Family<Seq2SeqConfig>>& families();
+template <>
+const std::vector<Family<EncoderConfig>>& families();
 
 /// "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (4), and for both when written.
 /// Fails for kinds of scaling that we do not have.
@@ -44,6 +46,9 @@ struct RotaryNames {
   double default_fraction = 1;
 };
 ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
+/// "architectures", by which an encoder's head is known; `stem` is "Bert" of BertModel. And "id2label".
+ConfigKey<EncoderConfig> head_key(const std::string& stem);
+ConfigKey<EncoderConfig> labels_key();
 /// The parts of it: one object of "rope_parameters" but for its base, and such an object.
 RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context);
 Json rotary_json(const LanguageModelConfig& c);

@@ -174,9 +174,11 @@ Model load(const std::string& folder, Config (*read)(const Json&, const std::str
 
 const std::string& family_of(const LanguageModelConfig& config) { return family_for(resolved(config)).name; }
 const std::string& family_of(const Seq2SeqConfig& config) { return family_for(resolved(config)).name; }
+const std::string& family_of(const EncoderConfig& config) { return family_for(resolved(config)).name; }
 
 Json config_to_json(const LanguageModelConfig& config) { return to_json(config); }
 Json config_to_json(const Seq2SeqConfig& config) { return to_json(config); }
+Json config_to_json(const EncoderConfig& config) { return to_json(config); }
 
 LanguageModelConfig config_from_json(const Json& json, const std::string& where) {
   io::ConfigReader reader(json, where);
@@ -184,6 +186,10 @@ LanguageModelConfig config_from_json(const Json& json, const std::string& where)
   if (family_named<Seq2SeqConfig>(type) != nullptr) {
     reader.fail("model_type",
                 concat("is ", quote(type), ", a translator; use load_seq2seq() or the verb translate"));
+  }
+  if (family_named<EncoderConfig>(type) != nullptr) {
+    reader.fail("model_type",
+                concat("is ", quote(type), ", an encoder; use load_encoder() or the verb embed"));
   }
   const auto& all = families<LanguageModelConfig>();
   std::vector<std::string> names;
@@ -204,22 +210,41 @@ Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& wher
                  : ", which is not supported; supported are \"marian\" and what train seq2seq writes"));
 }
 
-bool is_seq2seq_folder(const std::string& folder) {
+EncoderConfig encoder_config_from_json(const Json& json, const std::string& where) {
+  io::ConfigReader reader(json, where);
+  const auto& all = families<EncoderConfig>();
+  std::vector<std::string> names;
+  for (const auto& family : all) names.push_back(family.name);
+  return from_json(reader, where, all[reader.choice("model_type", names)]);
+}
+
+namespace {
+
+template <class Config>
+bool is_folder_of(const std::string& folder) {
   if (is_gguf(folder)) return false;
   io::check_complete(folder, "config.json");
   const Json json = io::load_json(config_path(folder));
   const Json* type = json.is_object() ? json.find("model_type") : nullptr;
-  return type != nullptr && type->is_string() && family_named<Seq2SeqConfig>(type->as_string()) != nullptr;
+  return type != nullptr && type->is_string() && family_named<Config>(type->as_string()) != nullptr;
 }
+
+}  // namespace
+
+bool is_seq2seq_folder(const std::string& folder) { return is_folder_of<Seq2SeqConfig>(folder); }
+bool is_encoder_folder(const std::string& folder) { return is_folder_of<EncoderConfig>(folder); }
 
 WeightMap weight_map(LanguageModel& model) { return map_of(model, family_for(model.config())); }
 WeightMap weight_map(Seq2Seq& model) { return map_of(model, family_for(model.config())); }
+
+WeightMap weight_map(Encoder& model) { return map_of(model, family_for(model.config())); }
 
 io::TensorMap language_model_tensors(LanguageModel& model) { return tensors_of(model); }
 io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 
 void save_language_model(LanguageModel& model, const std::string& folder) { save(model, folder); }
 void save_seq2seq(Seq2Seq& model, const std::string& folder) { save(model, folder); }
+void save_encoder(Encoder& model, const std::string& folder) { save(model, folder); }
 
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights) {
   auto model = is_gguf(folder) ? load_gguf(folder, weights.has_value())
@@ -229,6 +254,10 @@ LanguageModel load_language_model(const std::string& folder, std::optional<nn::W
 }
 Seq2Seq load_seq2seq(const std::string& folder) {
   return load<Seq2Seq>(folder, seq2seq_config_from_json, "AutoModelForSeq2SeqLM");
+}
+
+Encoder load_encoder(const std::string& folder) {
+  return load<Encoder>(folder, encoder_config_from_json, "AutoModel");
 }
 
 void load_weights(Seq2Seq& model, const std::string& path) { fill(model, io::SafetensorsFile(path), false); }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "multihead/core/json.h"
+#include "multihead/models/encoder.h"
 #include "multihead/models/language_model.h"
 #include "multihead/models/seq2seq.h"
 #include "multihead/models/weight_map.h"
@@ -16,24 +17,31 @@ namespace multihead::models {
 /// that none of them can express, under our own names.
 const std::string& family_of(const LanguageModelConfig& config);
 const std::string& family_of(const Seq2SeqConfig& config);
+const std::string& family_of(const EncoderConfig& config);
 
 /// config.json. What the family has no field for goes under "multihead".
 Json config_to_json(const LanguageModelConfig& config);
 Json config_to_json(const Seq2SeqConfig& config);
+Json config_to_json(const EncoderConfig& config);
 /// Throws FormatError naming file and field; also for a field that is not known.
 LanguageModelConfig config_from_json(const Json& json, const std::string& where);
 Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where);
+EncoderConfig encoder_config_from_json(const Json& json, const std::string& where);
 
 /// Whether the folder's config.json speaks of an encoder-decoder model. Throws IoError, FormatError.
 bool is_seq2seq_folder(const std::string& folder);
+/// The same of an encoder.
+bool is_encoder_folder(const std::string& folder);
 
 WeightMap weight_map(LanguageModel& model);
 WeightMap weight_map(Seq2Seq& model);
+WeightMap weight_map(Encoder& model);
 
 /// Writes config.json and model.safetensors as one; creates the folder if needed. Throws ValueError if
 /// existing files were not written by this library or were changed since (io/file_set.h), IoError.
 void save_language_model(LanguageModel& model, const std::string& folder);
 void save_seq2seq(Seq2Seq& model, const std::string& folder);
+void save_encoder(Encoder& model, const std::string& folder);
 /// The weights as in model.safetensors, for checkpoints.
 io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
@@ -44,6 +52,8 @@ io::TensorMap seq2seq_tensors(Seq2Seq& model);
 /// otherwise).
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
 Seq2Seq load_seq2seq(const std::string& folder);
+/// With the head that "architectures" names; a file's other heads are left out.
+Encoder load_encoder(const std::string& folder);
 
 /// Fills a model's weights from a model.safetensors or its folder. Throws IoError, FormatError; then nothing
 /// has changed.

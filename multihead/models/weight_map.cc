@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -60,6 +61,14 @@ void for_each_part(const std::vector<nn::NamedTensor>& parameters, const WeightM
 // The file's name for `name`, or nothing.
 std::string found_name(const io::SafetensorsFile& file, const std::string& name, const std::string& prefix) {
   if (file.contains(name)) return name;
+  // As BERT's first conversions name the parameters of norms.
+  for (const auto& [ours, old] :
+       {std::pair("LayerNorm.weight", "LayerNorm.gamma"), {"LayerNorm.bias", "LayerNorm.beta"}}) {
+    if (!name.ends_with(ours)) continue;
+    const std::string before =
+        found_name(file, name.substr(0, name.size() - std::strlen(ours)) + old, prefix);
+    if (!before.empty()) return before;
+  }
   if (prefix.empty()) return {};
   const std::string other = name.starts_with(prefix) ? name.substr(prefix.size()) : prefix + name;
   return file.contains(other) ? other : std::string();

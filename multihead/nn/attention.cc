@@ -186,6 +186,15 @@ Tensor MultiHeadAttention::attend_heads(const Projected& heads, const AttentionC
   return out_proj(merge_heads(out), {.residual = call.residual});
 }
 
+Tensor MultiHeadAttention::attend_ragged(const Projected& heads, const AttentionCall& call) const {
+  AttentionOptions options = attention_options(call);
+  options.layout = Layout::bhtd;  // does not apply
+  const auto rows = [](const Tensor& x) { return reshape(x, {x.size(1), x.size(2), x.size(3)}); };
+  const Tensor out = attention_ragged(rows(heads.query), rows(heads.key), rows(heads.value), call.cu_seqlens,
+                                      call.cu_seqlens, options, call.score_mod);
+  return out_proj(reshape(out, {1, out.size(0), -1}), {.residual = call.residual});
+}
+
 Tensor MultiHeadAttention::attend_cached(const Projected& heads, const AttentionCall& call) const {
   const Dtype dtype = heads.query.dtype();
   if (heads.key.dtype() == dtype) return attend_heads(heads, call);
@@ -197,6 +206,11 @@ Tensor MultiHeadAttention::attend_cached(const Projected& heads, const Attention
 Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionCall& call) const {
   const bool self = query.is_same(key) && key.is_same(value);
+  if (call.cu_seqlens.defined()) {
+    MH_CHECK(self && query.size(0) == 1, ShapeError,
+             "MultiHeadAttention: cu_seqlens needs self-attention in a batch of 1, got ", query.shape());
+    return attend_ragged(project(query, key, value, call.rotary), call);
+  }
   if (!self || !heads_are_joint() || options_.qk_norm) {
     return attend_heads(project(query, key, value, call.rotary), call);
   }

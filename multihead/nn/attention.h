@@ -25,9 +25,9 @@ struct MultiHeadAttentionOptions {
   /// RMS norm over head_dim on the queries and keys of every head, before rotation (Qwen 3).
   bool qk_norm = false;
   double qk_norm_eps = 1e-6;
-  NormKind qk_norm_kind = NormKind::rms;  ///< rms or rms_from_one (Gemma 3)
   /// Appends a zero key and value that every query may attend to (PyTorch's add_zero_attn).
   bool zero_attn = false;
+  NormKind qk_norm_kind = NormKind::rms;  ///< rms or rms_from_one (Gemma 3)
 };
 
 /// What a call may add: the options of attention() without dropout_p and layout, which are the module's, as
@@ -36,6 +36,8 @@ struct AttentionCall : AttentionOptions {
   const RotaryTable* rotary = nullptr;  ///< rotates queries and keys
   ScoreMod score_mod = {};              ///< a score function of the user's
   Tensor residual = {};                 ///< added to the output
+  /// Self-attention of sequences that lie one behind the other in a batch of 1, as in attention_ragged().
+  Tensor cu_seqlens = {};
 };
 
 /// Appends to a cache during decoding: row b holds `held[b]` tokens and receives counts[b] more.
@@ -106,6 +108,7 @@ class MultiHeadAttention {
   Tensor project_rows(const Tensor& x, int64_t begin, int64_t end) const;
   AttentionOptions attention_options(const AttentionCall& call) const;
   Tensor attend_heads(const Projected& heads, const AttentionCall& call) const;
+  Tensor attend_ragged(const Projected& heads, const AttentionCall& call) const;
   Tensor attend_cached(const Projected& heads, const AttentionCall& call) const;
   int64_t query_rows() const { return options_.num_heads * options_.head_dim; }
   int64_t key_rows() const { return options_.num_kv_heads * options_.head_dim; }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "multihead/core/json.h"
+#include "multihead/text/bert-inl.h"
 #include "multihead/text/bpe-inl.h"
 #include "multihead/text/normalize-inl.h"
 #include "multihead/text/token_finder-inl.h"
@@ -36,12 +37,20 @@ struct AddedToken {
   std::string found = {};               // by Model::finish(): the content as it stands in that text
 };
 
+/// An id of a template, or the place of a text.
+struct TemplateItem {
+  int32_t id = -1;
+  int text = -1;  ///< 0 or 1: the first or second text, instead of an id
+  int32_t type_id = 0;
+};
+
 struct Tokenizer::Model {
   Kind kind = Kind::bpe;
   std::vector<std::string> tokens;  // by id, as in tokenizer.json
   std::vector<AddedToken> added;
   SpecialTokens special;
   std::vector<int32_t> prefix, suffix;  // the template around a text
+  std::vector<TemplateItem> pair;       // the template of two
   std::string source;                   // the file this was read from, written back unchanged
   std::string chat_template = {};
 
@@ -54,17 +63,27 @@ struct Tokenizer::Model {
   bool fuse_unk = false;
   int32_t unk = -1;  // for bytes, or characters, without a token
 
+  // WordPiece.
+  std::optional<BertCleaning> cleaning;
+  std::string continuing = "##";  // begins tokens that go on within a word
+  int64_t longest_word = 100;     // in characters; more are unknown
+  bool cleanup = true;            // decode() puts punctuation where it belongs
+
   // Made by finish() from the above.
   std::vector<std::string> bytes;                     // what decode gives for an id
   std::vector<bool> is_special;                       // by id
   std::unordered_map<std::string_view, int32_t> ids;  // of tokens
   std::array<int32_t, 256> byte_token;
-  std::unordered_map<int32_t, int32_t> characters;  // code point -> id
+  std::unordered_map<int32_t, int32_t> characters;           // code point -> id
+  std::unordered_map<std::string_view, int32_t> word_parts;  // without `continuing`
+  size_t longest_token = 0;                                  // in bytes
   // Added tokens, by place in `added`, as they are found in a text; plain: not special. Those of the text as
   // given come first, the others in what is left of it, normalised.
   TokenFinder given_tokens, normalized_tokens;
 
   void finish();
+  /// The text as its tokens are looked for, or nothing if that is the text itself.
+  std::optional<std::string> normal(std::string_view text) const;
 };
 
 inline std::string json_string(std::string_view text) { return Json(text).dump(); }

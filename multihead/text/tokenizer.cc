@@ -20,6 +20,9 @@ class Encoder {
   void text(std::string_view text, size_t offset) {
     if (text.empty()) return;
     if (model_.kind == Tokenizer::Kind::characters) return characters(text, offset);
+    if (model_.kind == Tokenizer::Kind::wordpiece) {
+      return bert_words(text, [&](std::string_view word) { this->piece(word); });
+    }
     if (model_.add_prefix_space && text[0] != ' ') return passing_text(' ' + std::string(text));
     byte_pairs(text);
   }
@@ -76,10 +79,35 @@ class Encoder {
       }
     }
     const size_t begin = out_.size();
-    merge_piece(piece);
+    model_.kind == Tokenizer::Kind::wordpiece ? word(piece) : merge_piece(piece);
     if (!cached) return;
     if (cache_.size() == kCachedPieces) cache_.clear();
     cache_.emplace(piece, Span{begin, out_.size() - begin});
+  }
+
+  // The longest token that the rest of the word begins with, again and again (Schuster & Nakajima 2012).
+  void word(std::string_view word) {
+    const size_t begin = out_.size();
+    size_t at = 0;
+    bool known = is_short(word);
+    while (known && at < word.size()) {
+      const auto& tokens = at == 0 ? model_.ids : model_.word_parts;
+      size_t length = std::min(word.size() - at, model_.longest_token);
+      auto found = tokens.find(word.substr(at, length));
+      while (found == tokens.end() && --length > 0) found = tokens.find(word.substr(at, length));
+      known = found != tokens.end();
+      if (known) out_.push_back(found->second);
+      at += length;
+    }
+    if (known) return;
+    out_.resize(begin);
+    out_.push_back(model_.unk);
+  }
+
+  bool is_short(std::string_view word) const {
+    const auto is_first = [](char c) { return (c & 0xC0) != 0x80; };
+    return static_cast<int64_t>(word.size()) <= model_.longest_word ||
+           std::count_if(word.begin(), word.end(), is_first) <= model_.longest_word;
   }
 
   void merge_piece(std::string_view piece) {
@@ -150,6 +178,25 @@ int32_t checked_id(const Model& model, int32_t id, const char* who) {
   return id;
 }
 
+// As WordPiece joins its tokens in Hugging Face's tokenizers.
+void append_word(const Model& model, std::string token, bool is_first, std::string& out) {
+  const bool goes_on = token.starts_with(model.continuing);
+  if (!is_first) token = goes_on ? token.substr(model.continuing.size()) : " " + token;
+  if (!model.cleanup) {
+    out += token;
+    return;
+  }
+  constexpr std::pair<std::string_view, std::string_view> kTidied[] = {
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [spaced, tidy] : kTidied) {
+    for (size_t at = token.find(spaced); at != token.npos; at = token.find(spaced, at + tidy.size())) {
+      token.replace(at, spaced.size(), tidy);
+    }
+  }
+  out += token;
+}
+
 uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {  // FNV-1a
   for (char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
   return hash;
@@ -194,15 +241,19 @@ void Model::finish() {
   bytes.clear();
   ids.clear();
   for (const std::string& token : tokens) {
-    ids.emplace(token, static_cast<int32_t>(bytes.size()));
+    const auto id = static_cast<int32_t>(bytes.size());
+    ids.emplace(token, id);
+    if (kind == Kind::wordpiece && token.starts_with(continuing)) {
+      word_parts.emplace(std::string_view(token).substr(continuing.size()), id);
+    }
+    longest_token = std::max(longest_token, token.size());
     bytes.push_back(kind == Kind::bpe ? symbols_to_bytes(token) : token);
   }
   for (size_t i = 0; i < added.size(); ++i) {
     AddedToken& token = added[i];
     is_special[token.id] = token.special;
     bytes[token.id] = token.content;
-    token.found =
-        token.normalized ? normalized(normalizer, token.content).value_or(token.content) : token.content;
+    token.found = token.normalized ? normal(token.content).value_or(token.content) : token.content;
     TokenFinder& finder = token.normalized ? normalized_tokens : given_tokens;
     finder.add(token.found, static_cast<int32_t>(i), !token.special);
   }
@@ -221,28 +272,86 @@ void Model::finish() {
   }
 }
 
+std::optional<std::string> Model::normal(std::string_view text) const {
+  return cleaning ? std::optional(bert_cleaned(*cleaning, text)) : normalized(normalizer, text);
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   const Model& model = *model_;
+  std::vector<int32_t> ids = encode_text(text, options.parse_special);
+  const size_t around = options.add_template ? model.prefix.size() + model.suffix.size() : 0;
+  if (options.max_length > 0) {
+    MH_CHECK(options.max_length >= around, ValueError, "tokenizer: max_length ", options.max_length,
+             " is less than the ", around, " ids of the template");
+    ids.resize(std::min(ids.size(), options.max_length - around));
+  }
+  if (!options.add_template) return ids;
+  ids.insert(ids.begin(), model.prefix.begin(), model.prefix.end());
+  ids.insert(ids.end(), model.suffix.begin(), model.suffix.end());
+  return ids;
+}
+
+namespace {
+
+// What is left of two texts of these sizes in `room` ids: the longer one is cut first.
+std::pair<size_t, size_t> shortened(size_t first, size_t second, size_t room) {
+  if (first + second <= room) return {first, second};
+  const size_t less = std::min(first, second);
+  if (2 * less > room) {
+    const bool odd_goes_to_first = first > second;
+    return {room / 2 + (odd_goes_to_first ? room % 2 : 0), room / 2 + (odd_goes_to_first ? 0 : room % 2)};
+  }
+  return first < second ? std::pair(first, room - first) : std::pair(room - second, second);
+}
+
+}  // namespace
+
+PairEncoding Tokenizer::encode_pair(std::string_view first, std::string_view second,
+                                    const EncodeOptions& options) const {
+  const std::vector<TemplateItem>& items = model_->pair;
+  MH_CHECK(!items.empty(), ValueError, "tokenizer: it has no template for pairs of texts");
+  std::vector<int32_t> texts[] = {encode_text(first, options.parse_special),
+                                  encode_text(second, options.parse_special)};
+  if (options.max_length > 0) {
+    const auto around = static_cast<size_t>(
+        std::count_if(items.begin(), items.end(), [](const TemplateItem& item) { return item.text < 0; }));
+    MH_CHECK(options.max_length >= around, ValueError, "tokenizer: max_length ", options.max_length,
+             " is less than the ", around, " ids of the template");
+    const auto [a, b] = shortened(texts[0].size(), texts[1].size(), options.max_length - around);
+    texts[0].resize(a), texts[1].resize(b);
+  }
+  PairEncoding out;
+  for (const TemplateItem& item : items) {
+    if (item.text < 0) {
+      out.ids.push_back(item.id);
+    } else {
+      out.ids.insert(out.ids.end(), texts[item.text].begin(), texts[item.text].end());
+    }
+    out.type_ids.resize(out.ids.size(), item.type_id);
+  }
+  return out;
+}
+
+std::vector<int32_t> Tokenizer::encode_text(std::string_view text, bool parse_special) const {
+  const Model& model = *model_;
   std::vector<int32_t> out;
-  if (options.add_template) out = model.prefix;
   Encoder encoder(model, out);
   const auto put = [&](int32_t id) { out.push_back(id); };
   const auto normal_text = [&](std::string_view piece, size_t offset) {
     split_at_tokens(
-        model, model.normalized_tokens, piece, options.parse_special,
+        model, model.normalized_tokens, piece, parse_special,
         [&](size_t begin, size_t end) { encoder.text(piece.substr(begin, end - begin), offset + begin); },
         put);
   };
   const auto given_text = [&](size_t begin, size_t end) {
     const std::string_view piece = text.substr(begin, end - begin);
-    const std::optional<std::string> normal = normalized(model.normalizer, piece);
+    const std::optional<std::string> normal = model.normal(piece);
     if (!normal) return normal_text(piece, begin);
     encoder.forget();
     normal_text(*normal, begin);
     encoder.forget();
   };
-  split_at_tokens(model, model.given_tokens, text, options.parse_special, given_text, put);
-  if (options.add_template) out.insert(out.end(), model.suffix.begin(), model.suffix.end());
+  split_at_tokens(model, model.given_tokens, text, parse_special, given_text, put);
   return out;
 }
 
@@ -255,9 +364,11 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t at) const {
     return std::min(at, text.size());
   }
   // No piece of these rules reaches across a space that follows something visible.
-  const bool cuts_at_spaces = std::any_of(model.rules.begin(), model.rules.end(), [](const SplitRule& rule) {
+  const auto keeps_spaces_in_front = [](const SplitRule& rule) {
     return rule.kind == SplitRule::Kind::gpt2 || rule.kind == SplitRule::Kind::llama3;
-  });
+  };
+  const bool cuts_at_spaces =
+      kind() == Kind::wordpiece || std::any_of(model.rules.begin(), model.rules.end(), keeps_spaces_in_front);
   for (; cuts_at_spaces && at < text.size(); ++at) {
     const auto before = static_cast<unsigned char>(text[at - 1]);
     if (text[at] == ' ' && before > ' ' && before < 0x7F) return at;
@@ -270,7 +381,12 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions&
   for (int32_t id : ids) {
     if (id >= vocab_size()) continue;
     checked_id(*model_, id, "tokenizer: decode");
-    if (!(options.skip_special && model_->is_special[id])) out += model_->bytes[id];
+    if (options.skip_special && model_->is_special[id]) continue;
+    if (kind() == Kind::wordpiece) {
+      append_word(*model_, model_->bytes[id], out.empty(), out);
+    } else {
+      out += model_->bytes[id];
+    }
   }
   return out;
 }
@@ -297,13 +413,19 @@ const SpecialTokens& Tokenizer::special() const { return model_->special; }
 uint64_t Tokenizer::fingerprint() const {
   const Model& m = *model_;
   uint64_t hash = 0xCBF29CE484222325u;
-  for (int64_t x : {int64_t{m.kind == Kind::bpe}, int64_t{m.add_prefix_space}, int64_t{m.ignore_merges},
+  for (int64_t x : {static_cast<int64_t>(m.kind), int64_t{m.add_prefix_space}, int64_t{m.ignore_merges},
                     int64_t{m.fuse_unk}, int64_t{m.unk}, int64_t{std::ssize(m.tokens)}})
     hash = hash_number(hash, x);
   for (const std::string& token : m.tokens) hash = hash_bytes(hash_number(hash, std::ssize(token)), token);
   for (const AddedToken& a : m.added)
     hash = hash_number(hash, a.id << 3 | a.special << 2 | a.lstrip << 1 | int{a.rstrip});
   // What came later counts where it is used, so that older fingerprints hold.
+  if (m.cleaning) {
+    const BertCleaning& c = *m.cleaning;
+    hash = hash_number(
+        hash, c.clean_text << 3 | c.handle_chinese_chars << 2 | c.strip_accents << 1 | int{c.lowercase});
+    hash = hash_number(hash_bytes(hash, m.continuing), m.longest_word);
+  }
   if (m.normalizer == Normalizer::none) return hash;
   hash = hash_number(hash, static_cast<int>(m.normalizer));
   for (const AddedToken& a : m.added)

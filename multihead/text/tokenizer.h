@@ -1,4 +1,4 @@
-// Tokenizers: characters or byte-level BPE, stored as a Hugging Face tokenizer.json.
+// Tokenizers: characters, byte-level BPE or WordPiece, stored as a Hugging Face tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "multihead/core/enum_words.h"
 #include "multihead/core/utf8.h"
 #include "multihead/text/chat_template.h"
 
@@ -48,6 +49,15 @@ struct EncodeOptions {
   /// Add the tokens of the file's template (Llama 3: <|begin_of_text|> in front). Tokenizers trained here
   /// have none.
   bool add_template = true;
+  /// At most this many ids, those of the template included: the end of the text is left out, of a pair the
+  /// end of the longer one. 0: no limit.
+  size_t max_length = 0;
+};
+
+/// Two texts in one sequence.
+struct PairEncoding {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> type_ids;  ///< of each id: which text it belongs to, as the file's template says
 };
 
 struct DecodeOptions {
@@ -58,10 +68,14 @@ struct DecodeOptions {
 ///
 /// Character tokenizers give one id per Unicode character and refuse text that is not UTF-8. Byte-level BPE
 /// encodes any bytes, decode(encode(x)) == x; on valid UTF-8 the ids equal those of Hugging Face's
-/// `tokenizers`, and an invalid byte counts as a symbol that is neither letter, number nor space.
+/// `tokenizers`, and an invalid byte counts as a symbol that is neither letter, number nor space. WordPiece
+/// (BERT) gives their ids too and drops invalid bytes; its decode() gives words with single spaces.
 class Tokenizer {
  public:
-  enum class Kind : uint8_t { characters, bpe };
+  enum class Kind : uint8_t { characters, bpe, wordpiece };
+  friend constexpr auto enum_words(Kind) {
+    return std::to_array<std::string_view>({"characters", "bpe", "wordpiece"});
+  }
 
   /// One token per distinct character of the texts, in code point order after the special tokens.
   /// Throws: ValueError if the texts are empty, not UTF-8, or a special token is among their characters.
@@ -76,8 +90,9 @@ class Tokenizer {
   static Tokenizer train_bpe(std::string_view text, const BpeOptions& options = {});
 
   /// Reads a tokenizer.json, a directory with one (and tokenizer_config.json for the roles of special
-  /// tokens) or a GGUF file. Supports byte-level BPE (GPT-2, RoBERTa, Llama 3, Qwen 2 and 3 with NFC) and
-  /// this library's character tokenizers; refuses everything else by name. Throws: IoError, FormatError.
+  /// tokens), a directory with BERT's vocab.txt, or a GGUF file. Supports byte-level BPE (GPT-2, RoBERTa,
+  /// Llama 3, Qwen 2 and 3 with NFC), WordPiece (BERT) and this library's character tokenizers; refuses
+  /// everything else by name. Throws: IoError, FormatError.
   static Tokenizer load(const std::filesystem::path& path);
   /// The same from memory; `name` is for messages.
   static Tokenizer from_json(std::string_view json, const std::string& name = "tokenizer.json");
@@ -94,6 +109,10 @@ class Tokenizer {
 
   /// Throws: ValueError for a character (or byte) that has no token.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  /// Two texts as the file's template joins them ([CLS] a [SEP] b [SEP]), for models that compare them.
+  /// Throws: as encode(); ValueError if the file has no template for pairs.
+  PairEncoding encode_pair(std::string_view first, std::string_view second,
+                           const EncodeOptions& options = {}) const;
   /// The first offset >= `at` (> 0) at which the text can be cut so that both sides, encoded separately
   /// without template, give the ids of the whole; text.size() if none. For texts larger than memory.
   size_t safe_cut(std::string_view text, size_t at) const;
@@ -132,6 +151,8 @@ class Tokenizer {
 
  private:
   explicit Tokenizer(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
+  /// Without template.
+  std::vector<int32_t> encode_text(std::string_view text, bool parse_special) const;
   std::shared_ptr<const Model> model_;
 };
 

@@ -51,13 +51,18 @@ class Reader {
     if (!root_.is_object()) wrong("document", "an object", root_);
     if (const Json* version = find(root_, "version"); version && *version != "1.0")
       unsupported("version", version->dump());
-    for (const char* key : {"truncation", "padding"})
-      if (const Json* part = find(root_, key)) unsupported(key, part->dump());
     if (const Json* normalizer = find(root_, "normalizer")) read_normalizer(*normalizer);
     const Json& model = object(root_, "model", "model");
     const std::string type = model.contains("type") ? string(model, "type", "model.type") : "BPE";
-    if (type != "WordLevel" && type != "BPE") unsupported("model.type", quote(type));
-    type == "BPE" ? read_bpe(model) : read_characters(model);
+    if (type == "BPE") {
+      read_bpe(model);
+    } else if (type == "WordPiece") {
+      read_wordpiece(model);
+    } else if (type == "WordLevel") {
+      read_characters(model);
+    } else {
+      unsupported("model.type", quote(type));
+    }
     if (const Json* post = find(root_, "post_processor")) read_post_processor(*post, "post_processor");
   }
 
@@ -70,8 +75,9 @@ class Reader {
     fail(where, " must be ", expected, ", got ", name(got.kind()));
   }
   [[noreturn]] void unsupported(const std::string& where, const std::string& what) const {
-    fail(where, ": ", what.size() > 200 ? what.substr(0, 200) + "..." : what,
-         " is not supported; supported are byte-level BPE and this library's character tokenizers");
+    fail(
+        where, ": ", what.size() > 200 ? what.substr(0, 200) + "..." : what,
+        " is not supported; supported are byte-level BPE, WordPiece and this library's character tokenizers");
   }
 
   /// The member `key`, or nullptr where it is missing or null.
@@ -125,10 +131,20 @@ class Reader {
       if (type == name) model_.normalizer = form;
     }
     if (model_.normalizer != Normalizer::none) return;
+    if (type == "BertNormalizer") return read_cleaning(normalizer);
     if (type != "Sequence") unsupported("normalizer", quote(type));
     const Json& steps = array(normalizer, "normalizers", "normalizer.normalizers");
     if (steps.size() > 1) unsupported("normalizer", "a sequence of more than one step");
     if (steps.size() == 1) read_normalizer(steps.at(size_t{0}));
+  }
+
+  void read_cleaning(const Json& normalizer) {
+    BertCleaning c;
+    c.clean_text = flag(normalizer, "clean_text", "normalizer", true);
+    c.handle_chinese_chars = flag(normalizer, "handle_chinese_chars", "normalizer", true);
+    c.lowercase = flag(normalizer, "lowercase", "normalizer", true);
+    c.strip_accents = flag(normalizer, "strip_accents", "normalizer", c.lowercase);
+    model_.cleaning = c;
   }
 
   // Tokens: the vocabulary and the added ones must fill the ids 0 … n-1, each once.
@@ -189,7 +205,8 @@ class Reader {
 
   void read_characters(const Json& model) {
     model_.kind = Tokenizer::Kind::characters;
-    if (model_.normalizer != Normalizer::none) unsupported("normalizer", "one with single characters");
+    if (model_.normalizer != Normalizer::none || model_.cleaning)
+      unsupported("normalizer", "one with single characters");
     const Json& pre = object(root_, "pre_tokenizer", "pre_tokenizer");
     const bool each = is_type(pre, "Split") && pattern(pre, "pre_tokenizer") == kEveryCharacter &&
                       member(pre, "behavior") == "Isolated";
@@ -203,7 +220,31 @@ class Reader {
     model_.unk = id_of(string(model, "unk_token", "model.unk_token"));
   }
 
+  void read_wordpiece(const Json& model) {
+    model_.kind = Tokenizer::Kind::wordpiece;
+    if (model_.normalizer != Normalizer::none) unsupported("normalizer", "a Unicode form with WordPiece");
+    const Json& pre = object(root_, "pre_tokenizer", "pre_tokenizer");
+    if (!is_type(pre, "BertPreTokenizer")) unsupported("pre_tokenizer", pre.dump());
+    const Json& decoder = object(root_, "decoder", "decoder");
+    if (!is_type(decoder, "WordPiece")) unsupported("decoder", decoder.dump());
+    model_.cleanup = flag(decoder, "cleanup", "decoder", true);
+    model_.continuing = string(model, "continuing_subword_prefix", "model.continuing_subword_prefix");
+    if (string(decoder, "prefix", "decoder.prefix") != model_.continuing)
+      unsupported("decoder.prefix", "another than model.continuing_subword_prefix");
+    if (const Json* longest = find(model, "max_input_chars_per_word")) {
+      if (!longest->is_integer() || longest->as_int() < 0)
+        wrong("model.max_input_chars_per_word", "an integer of at least 0", *longest);
+      model_.longest_word = longest->as_int();
+    }
+    read_tokens(object(model, "vocab", "model.vocab"));
+    model_.finish();
+    const std::string unk = string(model, "unk_token", "model.unk_token");
+    model_.unk = id_of(unk);
+    if (model_.unk < 0) fail("model.unk_token ", quote(unk), " is not in the vocabulary");
+  }
+
   void read_bpe(const Json& model) {
+    if (model_.cleaning) unsupported("normalizer", "\"BertNormalizer\" with model.type \"BPE\"");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const Json* text = find(model, key); text && *text != "")
         unsupported(concat("model.", key), text->dump());
@@ -314,8 +355,15 @@ class Reader {
     } else if (type == "TemplateProcessing") {
       read_template(post, where);
     } else if (type == "RobertaProcessing") {
-      model_.prefix.push_back(pair_id(post, "cls", where));
-      model_.suffix.push_back(pair_id(post, "sep", where));
+      // <s> a </s></s> b </s>
+      const int32_t cls = pair_id(post, "cls", where), sep = pair_id(post, "sep", where);
+      model_.prefix.push_back(cls), model_.suffix.push_back(sep);
+      model_.pair = {{.id = cls}, {.text = 0}, {.id = sep}, {.id = sep}, {.text = 1}, {.id = sep}};
+    } else if (type == "BertProcessing") {
+      const int32_t cls = pair_id(post, "cls", where), sep = pair_id(post, "sep", where);
+      model_.prefix.push_back(cls), model_.suffix.push_back(sep);
+      model_.pair = {
+          {.id = cls}, {.text = 0}, {.id = sep}, {.text = 1, .type_id = 1}, {.id = sep, .type_id = 1}};
     } else {
       unsupported(where, quote(type));
     }
@@ -333,6 +381,44 @@ class Reader {
     return known_id(pair.at(1), where + "." + key);
   }
 
+  // The ids of a special token of a template.
+  std::vector<int32_t> template_ids(const Json& post, const Json& item, const std::string& where) const {
+    if (!item.is_object()) wrong(where, "an array of objects", item);
+    const std::string name = string(object(item, "SpecialToken", where), "id", where + ".id");
+    const Json& tokens = object(post, "special_tokens", "post_processor.special_tokens");
+    const Json& token = object(tokens, name.c_str(), "post_processor.special_tokens[" + quote(name) + "]");
+    std::vector<int32_t> ids;
+    for (const Json& id : array(token, "ids", "post_processor.special_tokens.ids").items())
+      ids.push_back(known_id(id, "post_processor.special_tokens.ids"));
+    // Each item may stand for many ids: written out, they must not be more than the file has bytes.
+    if (model_.prefix.size() + model_.suffix.size() + model_.pair.size() + ids.size() > model_.source.size())
+      fail(where, ": its tokens stand for more ids than the file has bytes");
+    return ids;
+  }
+
+  void read_pair_template(const Json& post, const std::string& where) {
+    const Json* items = find(post, "pair");
+    if (items == nullptr) return;
+    if (!items->is_array()) wrong(where, "an array", *items);
+    for (const Json& item : items->items()) {
+      const bool is_text = item.is_object() && item.contains("Sequence");
+      const char* key = is_text ? "Sequence" : "SpecialToken";
+      if (!item.is_object()) wrong(where, "an array of objects", item);
+      const Json& part = object(item, key, where);
+      const Json* type = find(part, "type_id");
+      const int32_t type_id = type == nullptr ? 0 : token_id(*type, where + ".type_id");
+      if (is_text) {
+        const std::string which = string(part, "id", where + ".Sequence.id");
+        if (which != "A" && which != "B")
+          fail(where, ".Sequence.id must be \"A\" or \"B\", got ", quote(which));
+        model_.pair.push_back({.text = which == "B" ? 1 : 0, .type_id = type_id});
+      } else {
+        for (const int32_t id : template_ids(post, item, where))
+          model_.pair.push_back({.id = id, .type_id = type_id});
+      }
+    }
+  }
+
   void read_template(const Json& post, const std::string& where) {
     if (!model_.prefix.empty() || !model_.suffix.empty()) unsupported(where, "a second template");
     bool behind = false;
@@ -342,19 +428,11 @@ class Reader {
         behind = true;
         continue;
       }
-      if (!item.is_object()) wrong(where + ".single", "an array of objects", item);
-      const std::string name =
-          string(object(item, "SpecialToken", where + ".single"), "id", where + ".single.id");
-      const Json& tokens = object(post, "special_tokens", where + ".special_tokens");
-      const Json& token = object(tokens, name.c_str(), where + ".special_tokens[" + quote(name) + "]");
-      const Json& ids = array(token, "ids", where + ".special_tokens.ids");
-      // Each item may stand for many ids: written out, they must not be more than the file has bytes.
-      if (model_.prefix.size() + model_.suffix.size() + ids.size() > model_.source.size())
-        fail(where, ".single: its tokens stand for more ids than the file has bytes");
-      for (const Json& id : ids.items())
-        (behind ? model_.suffix : model_.prefix).push_back(known_id(id, where + ".special_tokens.ids"));
+      for (const int32_t id : template_ids(post, item, where + ".single"))
+        (behind ? model_.suffix : model_.prefix).push_back(id);
     }
     if (!behind) fail(where, ".single has no place for the text");
+    read_pair_template(post, where + ".pair");
   }
 
   const Json& root_;
@@ -378,6 +456,64 @@ void read_config(std::string_view json, Model& model, const std::string& file) {
   }
   model.special = special;
   model.chat_template = chat_template_of(config, file);
+}
+
+// BERT's vocab.txt, a token to a line, as tokenizer.json. tokenizer_config.json may say how text is cleaned.
+std::string json_of_vocabulary(const std::filesystem::path& folder) {
+  const std::string file = (folder / "vocab.txt").string(), text = read_file(file);
+  Json vocab = Json::object(), added = Json::array(), specials = Json::object();
+  int64_t id = 0;
+  for (size_t at = 0; at < text.size(); ++id) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string token = text.substr(at, end - at);
+    if (token.ends_with('\r')) token.pop_back();
+    MH_CHECK(!token.empty() && !vocab.contains(token), FormatError, file, ": line ", id + 1, " is ",
+             token.empty() ? "empty" : "the same token as one before: " + quote(token));
+    MH_CHECK(find_invalid_utf8(token) == std::string::npos, FormatError, file, ": line ", id + 1, " is not UTF-8");
+    vocab[token] = id;
+    at = end + 1;
+  }
+  for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+    MH_CHECK(vocab.contains(token), FormatError, file, ": has no token ", token);
+    added.push_back(Json::object({{"id", *vocab.find(token)}, {"content", token}, {"special", true}}));
+    specials[token] = Json::object({{"ids", Json(std::vector<Json>{*vocab.find(token)})}});
+  }
+  Json config = Json::object();
+  std::error_code ignored;
+  if (const auto path = folder / "tokenizer_config.json"; std::filesystem::exists(path, ignored)) {
+    config = Json::parse(read_file(path.string()), path.string());
+  }
+  Json normalizer = Json::object({{"type", "BertNormalizer"}});
+  for (const auto& [ours, theirs] : {std::pair("lowercase", "do_lower_case"),
+                                     {"strip_accents", "strip_accents"},
+                                     {"handle_chinese_chars", "tokenize_chinese_chars"}}) {
+    if (const Json& value = member(config, theirs); value.is_bool()) normalizer[ours] = value;
+  }
+  const auto special = [](const char* token, int type) {
+    return Json::object({{"SpecialToken", Json::object({{"id", token}, {"type_id", type}})}});
+  };
+  const auto place = [](const char* which, int type) {
+    return Json::object({{"Sequence", Json::object({{"id", which}, {"type_id", type}})}});
+  };
+  const std::vector<Json> single = {special("[CLS]", 0), place("A", 0), special("[SEP]", 0)};
+  std::vector<Json> pair = single;
+  pair.push_back(place("B", 1)), pair.push_back(special("[SEP]", 1));
+  return Json::object(
+             {{"version", "1.0"},
+              {"added_tokens", added},
+              {"normalizer", normalizer},
+              {"pre_tokenizer", Json::object({{"type", "BertPreTokenizer"}})},
+              {"post_processor", Json::object({{"type", "TemplateProcessing"},
+                                               {"single", Json(single)},
+                                               {"pair", Json(pair)},
+                                               {"special_tokens", specials}})},
+              {"decoder", Json::object({{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}})},
+              {"model", Json::object({{"type", "WordPiece"},
+                                      {"unk_token", "[UNK]"},
+                                      {"continuing_subword_prefix", "##"},
+                                      {"max_input_chars_per_word", 100},
+                                      {"vocab", vocab}})}})
+      .dump();
 }
 
 // Folders that come with the files of another library say what to do with them.
@@ -420,12 +556,16 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   if (path.extension() == ".gguf") return load_gguf_tokenizer(path.string());
   std::error_code error;
   const bool directory = std::filesystem::is_directory(path, error);
-  if (directory) {
+  const bool is_vocabulary = directory && !std::filesystem::exists(path / "tokenizer.json", error) &&
+                             std::filesystem::exists(path / "vocab.txt", error);
+  if (directory && !is_vocabulary) {
     explain_missing(path);
     io::check_complete(path.string(), "tokenizer.json");
   }
   const std::filesystem::path file = directory ? path / "tokenizer.json" : path;
-  const std::shared_ptr<Model> model = read_model(read_file(file.string()), file.string());
+  const std::shared_ptr<Model> model =
+      is_vocabulary ? read_model(json_of_vocabulary(path), (path / "vocab.txt").string())
+                    : read_model(read_file(file.string()), file.string());
   const std::filesystem::path config = path / "tokenizer_config.json";
   if (directory && std::filesystem::exists(config, error)) {
     read_config(read_file(config.string()), *model, config.string());

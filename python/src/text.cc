@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -114,7 +115,7 @@ std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special
 
 void bind_text(nb::module_& m) {
   nb::class_<Tokenizer>(m, "Tokenizer",
-                        "A tokenizer: characters or byte-level BPE, stored as tokenizer.json.")
+                        "A tokenizer: characters, byte-level BPE or WordPiece, stored as tokenizer.json.")
       .def_static("train_bpe", &train_bpe, "texts"_a, nb::kw_only(), "vocab_size"_a = 4096,
                   "min_frequency"_a = 2, "eos"_a = "<|endoftext|>",
                   "Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them.")
@@ -130,11 +131,22 @@ void bind_text(nb::module_& m) {
       .def("to_json", &Tokenizer::to_json)
       .def(
           "encode",
-          [](const Tokenizer& t, nb::handle text, bool parse_special, bool add_template) {
+          [](const Tokenizer& t, nb::handle text, bool parse_special, bool add_template, size_t max_length) {
             const std::string bytes = to_bytes(text);
-            return unlocked([&] { return t.encode(bytes, {parse_special, add_template}); });
+            return unlocked([&] { return t.encode(bytes, {parse_special, add_template, max_length}); });
           },
-          "text"_a, nb::kw_only(), "parse_special"_a = false, "add_template"_a = true)
+          "text"_a, nb::kw_only(), "parse_special"_a = false, "add_template"_a = true, "max_length"_a = 0,
+          "Token ids. max_length: at most so many, those of the template included; 0: no limit.")
+      .def(
+          "encode_pair",
+          [](const Tokenizer& t, nb::handle first, nb::handle second, size_t max_length) {
+            const std::string a = to_bytes(first), b = to_bytes(second);
+            text::PairEncoding pair =
+                unlocked([&] { return t.encode_pair(a, b, {.max_length = max_length}); });
+            return std::make_pair(std::move(pair.ids), std::move(pair.type_ids));
+          },
+          "first"_a, "second"_a, nb::kw_only(), "max_length"_a = 0,
+          "(ids, type_ids) of two texts joined by the file's template, for models that compare them.")
       .def(
           "decode",
           [](const Tokenizer& t, nb::handle ids, bool skip_special) {
@@ -174,7 +186,7 @@ void bind_text(nb::module_& m) {
              new (&t) Tokenizer(Tokenizer::from_contents(std::get<0>(contents), std::get<1>(contents)));
            })
       .def("__repr__", [](const Tokenizer& t) {
-        return std::string("Tokenizer(") + (t.kind() == Tokenizer::Kind::bpe ? "bpe" : "characters") + ", " +
+        return std::string("Tokenizer(") + std::string(word_of(t.kind())) + ", " +
                std::to_string(t.vocab_size()) + " tokens)";
       });
   m.def(

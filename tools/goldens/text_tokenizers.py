@@ -9,7 +9,7 @@ Needs PyPI tokenizers (made with 0.23.3). The corpus is written here; nothing is
 import json
 import sys
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -70,6 +70,18 @@ def characters():
     return tokenizer
 
 
+def wordpiece(**cleaning):
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=30))
+    tokenizer.normalizer = normalizers.BertNormalizer(**cleaning)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator([CORPUS], trainers.WordPieceTrainer(
+        vocab_size=200, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    return tokenizer
+
+
 def cases():
     yield "gpt2", train(byte_level())
     llama = with_model(train(split(LLAMA3)), ignore_merges=True)
@@ -92,6 +104,8 @@ def cases():
     legacy["model"]["merges"] = [" ".join(pair) for pair in legacy["model"]["merges"]]
     yield "merges as lines", Tokenizer.from_str(json.dumps(legacy))
     yield "characters", characters()
+    yield "wordpiece", wordpiece()
+    yield "wordpiece cased", wordpiece(lowercase=False, handle_chinese_chars=False, clean_text=False)
 
 
 def ids(tokenizer, text, special):

@@ -37,6 +37,14 @@ Family<LanguageModelConfig> own_language_model() {
           .keys = std::move(keys)};
 }
 
+Family<EncoderConfig> own_encoder() {
+  using C = EncoderConfig;
+  return {.name = "multihead_encoder",
+          .architecture = "Encoder",
+          .expresses = [](const C& c) { return c.labels.empty(); },
+          .keys = field_keys<C>()};
+}
+
 Family<Seq2SeqConfig> own_seq2seq() {
   using C = Seq2SeqConfig;
   return {.name = "multihead_seq2seq",

@@ -1,0 +1,112 @@
+// An encoder: tokens -> a vector each, as BERT and its kin (Devlin et al. 2019).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "multihead/nn/embedding.h"
+#include "multihead/nn/transformer.h"
+
+namespace multihead::models {
+
+/// What stands on the last layer.
+enum class EncoderHead {
+  none,
+  masked_lm,       ///< logits over the vocabulary for every token
+  classification,  ///< logits over the labels for every sequence, from its first token
+  tokens,          ///< logits over the labels for every token
+};
+constexpr auto enum_words(EncoderHead) {
+  return std::to_array<std::string_view>({"none", "masked_lm", "classification", "tokens"});
+}
+
+enum class PoolerActivation { tanh, relu, gelu };
+constexpr auto enum_words(PoolerActivation) {
+  return std::to_array<std::string_view>({"tanh", "relu", "gelu"});
+}
+
+/// A superset of the encoders of Hugging Face that families.cc lists.
+struct EncoderConfig {
+  int64_t vocab_size = 0;
+  int64_t context = 512;  ///< longest sequence
+  int64_t num_layers = 12;
+  int64_t num_heads = 12;
+  int64_t embed_dim = 768;
+  int64_t ffn_dim = 0;  ///< 0: 4·embed_dim
+  int64_t word_dim =
+      0;  ///< of the embeddings, projected to embed_dim where it differs (ELECTRA); 0: embed_dim
+  int64_t token_types = 2;      ///< 0: none
+  int64_t position_offset = 0;  ///< rows of the table of positions before the first (RoBERTa: pad_id + 1)
+  int64_t pad_id = 0;  ///< with an offset, a padding token in a text has this position, and none counts it
+  double norm_eps = 1e-12;
+  Activation activation = Activation::gelu;
+  bool pooler = true;  ///< a dense layer and an activation on the first token
+  PoolerActivation pooler_activation = PoolerActivation::tanh;
+  EncoderHead head = EncoderHead::none;
+  Activation head_activation = Activation::gelu;  ///< of masked_lm
+  int64_t num_labels = 0;                         ///< of classification and tokens
+  double dropout_p = 0;
+  double attention_dropout_p = 0;
+  double init_std = 0.02;
+  std::vector<std::string> labels = {};  ///< their names, if known
+
+  bool operator==(const EncoderConfig&) const = default;
+};
+
+/// Resolves fields that are 0; throws ValueError naming the first invalid one.
+EncoderConfig resolved(EncoderConfig config);
+/// Number of matrix weights: all but biases and norms.
+int64_t matrix_weights(const EncoderConfig& config);
+
+/// Token sequences of any lengths, one behind the other: nothing is padded.
+struct TokenRows {
+  Tensor tokens;      ///< [N] i64
+  Tensor cu_seqlens;  ///< [S + 1] i64: sequence s has the tokens [cu_seqlens[s], cu_seqlens[s + 1])
+  Tensor types = {};  ///< [N] i64; undefined: all 0
+
+  static TokenRows of(std::span<const std::vector<int32_t>> sequences,
+                      std::span<const std::vector<int32_t>> types = {});
+  int64_t sequences() const { return cu_seqlens.numel() - 1; }
+};
+
+/// features = layers(norm(words + positions + types)); every token sees the whole of its own sequence and
+/// nothing of the others. A sequence has the same bits in whatever company.
+///
+/// Shapes    N tokens of S sequences -> features [N, embed_dim]; logits [N, vocab_size], [S, num_labels] or
+///           [N, num_labels] by the head
+/// Throws    ShapeError, ValueError (an empty or too long sequence, a token or type outside its table; a call
+///           of what the model lacks)
+class Encoder {
+ public:
+  Encoder() = default;
+  Encoder(const EncoderConfig& config, Rng& rng);
+
+  /// Dropout is active if and only if `rng` is given.
+  Tensor features(const TokenRows& rows, Rng* rng = nullptr) const;
+  /// activation(dense(first token of each sequence)): [N, embed_dim] -> [S, embed_dim].
+  Tensor pooled(const Tensor& features, const TokenRows& rows) const;
+  Tensor logits(const TokenRows& rows, Rng* rng = nullptr) const;
+
+  const EncoderConfig& config() const { return config_; }
+  void visit(nn::Visitor& visitor);
+
+  nn::Embedding token_embedding, position_embedding, type_embedding;
+  nn::Norm embedding_norm;
+  nn::Linear embedding_projection;
+  std::vector<nn::TransformerLayer> layers;
+  nn::Linear pooler;
+  nn::Linear head_dense;  ///< of masked_lm …
+  nn::Norm head_norm;
+  Tensor head_bias;       ///< … whose output layer is the token embedding
+  nn::Linear classifier;  ///< of classification and tokens
+
+ private:
+  Tensor embed(const TokenRows& rows, Rng* rng) const;
+  Tensor masked_lm(const Tensor& features) const;
+
+  EncoderConfig config_;
+};
+
+}  // namespace multihead::models

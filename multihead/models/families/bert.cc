@@ -1,0 +1,231 @@
+// BERT and the families that share its plan and most of its names: RoBERTa, XLM-R, CamemBERT, ELECTRA.
+#include "multihead/core/error.h"
+#include "multihead/models/family-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = EncoderConfig;
+using R = Row<C>;
+using Reader = io::ConfigReader;
+
+/// What differs between them.
+struct Kin {
+  const char* model_type;
+  const char* stem;    ///< of the classes: "Bert"
+  const char* prefix;  ///< of the weights
+};
+constexpr Kin kBert = {"bert", "Bert", "bert."};
+constexpr Kin kElectra = {"electra", "Electra", "electra."};
+
+bool is_bert(const C& c) {
+  return c.word_dim == c.embed_dim && c.token_types > 0 && c.position_offset == 0 &&
+         c.pooler_activation == PoolerActivation::tanh && c.head_activation == c.activation;
+}
+bool is_roberta(const C& c) {
+  return c.word_dim == c.embed_dim && c.token_types > 0 && c.position_offset == c.pad_id + 1 &&
+         c.pooler_activation == PoolerActivation::tanh && c.head_activation == Activation::gelu;
+}
+bool is_electra(const C& c) {
+  return c.token_types > 0 && c.position_offset == 0 && c.head_activation == Activation::gelu &&
+         c.pooler == (c.head == EncoderHead::classification) &&
+         (!c.pooler || c.pooler_activation == PoolerActivation::gelu);
+}
+
+void read_pad(Reader& r, const std::string& key, C& c) {
+  c.pad_id = r.integer_or(key, c.pad_id, kSizeOrNone);
+}
+
+// The last rows of RoBERTa's table of positions belong to the first: the table has offset rows more.
+ConfigKey<C> offset_context() {
+  return {"max_position_embeddings",
+          [](Reader& r, const std::string& key, C& c) {
+            c.position_offset = c.pad_id + 1;
+            c.context = r.integer(key, kSize) - c.position_offset;
+            if (c.context < 1) r.fail(key, "leaves no position behind the padding's");
+          },
+          [](const C& c, const std::string& key, Json& json) { json[key] = c.context + c.position_offset; },
+          row_of(&C::context)};
+}
+
+ConfigKeys<C> common_keys(const ConfigKey<C>& context) {
+  return {R::key("pad_token_id", &C::pad_id, read_pad),
+          R::field("vocab_size", &C::vocab_size),
+          context,
+          R::field("hidden_size", &C::embed_dim),
+          R::field("intermediate_size", &C::ffn_dim),
+          R::field("num_hidden_layers", &C::num_layers),
+          R::field("num_attention_heads", &C::num_heads),
+          R::field("type_vocab_size", &C::token_types, 2),
+          R::field("hidden_act", &C::activation, Activation::gelu),
+          R::field("layer_norm_eps", &C::norm_eps, 1e-12),
+          R::field("hidden_dropout_prob", &C::dropout_p, 0.1),
+          R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0.1),
+          R::field("initializer_range", &C::init_std, 0.02),
+          R::only("position_embedding_type", "absolute"),
+          R::only("is_decoder", false)};
+}
+
+void push(WeightMap& map, const std::string& ours, const std::string& theirs) {
+  for (const char* kind : {".weight", ".bias"}) map.push_back({ours + kind, {{theirs + kind}}});
+}
+
+void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
+  for (const std::string kind : {"weight", "bias"}) {
+    const std::string self = theirs + "attention.self.";
+    map.push_back({ours + "self_attn.in_proj_" + kind,
+                   {{self + "query." + kind, c.embed_dim},
+                    {self + "key." + kind, c.embed_dim},
+                    {self + "value." + kind, c.embed_dim}}});
+  }
+  push(map, ours + "self_attn.out_proj", theirs + "attention.output.dense");
+  push(map, ours + "norm1", theirs + "attention.output.LayerNorm");
+  push(map, ours + "linear1", theirs + "intermediate.dense");
+  push(map, ours + "linear2", theirs + "output.dense");
+  push(map, ours + "norm2", theirs + "output.LayerNorm");
+}
+
+WeightMap common_map(const C& c, const std::string& prefix) {
+  const std::string embeddings = prefix + "embeddings.";
+  WeightMap map = {{"token_embedding.weight", {{embeddings + "word_embeddings.weight"}}},
+                   {"position_embedding.weight", {{embeddings + "position_embeddings.weight"}}},
+                   {"type_embedding.weight", {{embeddings + "token_type_embeddings.weight"}}}};
+  push(map, "embedding_norm", embeddings + "LayerNorm");
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    add_layer(map, c, concat("layers.", i, "."), concat(prefix, "encoder.layer.", i, "."));
+  }
+  if (c.head == EncoderHead::tokens) push(map, "classifier", "classifier");
+  return map;
+}
+
+WeightMap bert_map(const C& c) {
+  WeightMap map = common_map(c, kBert.prefix);
+  if (c.pooler) push(map, "pooler", "bert.pooler.dense");
+  if (c.head == EncoderHead::classification) push(map, "classifier", "classifier");
+  if (c.head == EncoderHead::masked_lm) {
+    push(map, "head_dense", "cls.predictions.transform.dense");
+    push(map, "head_norm", "cls.predictions.transform.LayerNorm");
+    map.push_back({"head_bias", {{"cls.predictions.bias"}}});
+  }
+  return map;
+}
+
+WeightMap roberta_map(const C& c) {
+  WeightMap map = common_map(c, "roberta.");
+  const bool classifies = c.head == EncoderHead::classification;
+  if (c.pooler) push(map, "pooler", classifies ? "classifier.dense" : "roberta.pooler.dense");
+  if (classifies) push(map, "classifier", "classifier.out_proj");
+  if (c.head == EncoderHead::masked_lm) {
+    push(map, "head_dense", "lm_head.dense");
+    push(map, "head_norm", "lm_head.layer_norm");
+    map.push_back({"head_bias", {{"lm_head.bias"}}});
+  }
+  return map;
+}
+
+WeightMap electra_map(const C& c) {
+  WeightMap map = common_map(c, kElectra.prefix);
+  if (c.word_dim != c.embed_dim) push(map, "embedding_projection", "electra.embeddings_project");
+  if (c.head == EncoderHead::classification) {
+    push(map, "pooler", "classifier.dense");
+    push(map, "classifier", "classifier.out_proj");
+  }
+  if (c.head == EncoderHead::masked_lm) {
+    push(map, "head_dense", "generator_predictions.dense");
+    push(map, "head_norm", "generator_predictions.LayerNorm");
+    map.push_back({"head_bias", {{"generator_lm_head.bias"}}});
+  }
+  return map;
+}
+
+// Constants, tied weights, and the heads that other tasks left behind.
+std::vector<ExtraTensor> common_extras(const C&) {
+  std::vector<ExtraTensor> list;
+  for (const char* suffix :
+       {"embeddings.position_ids", "embeddings.token_type_ids", "cls.seq_relationship.weight",
+        "cls.seq_relationship.bias", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias",
+        "lm_head.decoder.weight", "lm_head.decoder.bias", "generator_lm_head.weight",
+        "discriminator_predictions.dense.weight", "discriminator_predictions.dense.bias",
+        "discriminator_predictions.dense_prediction.weight",
+        "discriminator_predictions.dense_prediction.bias"}) {
+    list.push_back({suffix});
+  }
+  return list;
+}
+
+// A file may hold a head that its config does not speak of: the encoder alone is read then.
+std::vector<ExtraTensor> extras(const C& c) {
+  std::vector<ExtraTensor> list = common_extras(c);
+  if (c.head != EncoderHead::none) return list;
+  for (const char* suffix :
+       {"cls.predictions.bias", "cls.predictions.transform.dense.weight",
+        "cls.predictions.transform.dense.bias", "cls.predictions.transform.LayerNorm.weight",
+        "cls.predictions.transform.LayerNorm.bias", "cls.predictions.transform.LayerNorm.gamma",
+        "cls.predictions.transform.LayerNorm.beta", "lm_head.bias", "lm_head.dense.weight",
+        "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias"}) {
+    list.push_back({suffix});
+  }
+  return list;
+}
+
+C settle(C c, const io::SafetensorsFile& file) {
+  const auto has_pooler = [](const std::string& name) { return name.ends_with("pooler.dense.weight"); };
+  const bool classifies = c.head == EncoderHead::classification;
+  c.pooler = classifies || std::any_of(file.names().begin(), file.names().end(), has_pooler);
+  return c;
+}
+C settle_electra(C c, const io::SafetensorsFile&) {
+  c.pooler = c.head == EncoderHead::classification;
+  return c;
+}
+
+Family<C> bert_like(const Kin& kin, bool (*expresses)(const C&), const ConfigKey<C>& context) {
+  Family<C> family = {.name = kin.model_type,
+                      .architecture = concat(kin.stem, "Model"),
+                      .expresses = expresses,
+                      .keys = common_keys(context),
+                      .prefix = kin.prefix,
+                      .extras = extras,
+                      .settle = settle};
+  family.keys.push_back(head_key(kin.stem));
+  family.keys.push_back(labels_key());
+  return family;
+}
+
+Family<C> roberta_like(const char* model_type, const char* stem) {
+  Family<C> family = bert_like({model_type, stem, "roberta."}, is_roberta, offset_context());
+  family.map = roberta_map;
+  family.defaults.pad_id = 1;
+  return family;
+}
+
+}  // namespace
+
+Family<C> bert() {
+  Family<C> family = bert_like(kBert, is_bert, R::field("max_position_embeddings", &C::context));
+  family.map = bert_map;
+  // Its masked_lm head has the activation of the layers.
+  family.keys.push_back(
+      {"hidden_act", [](Reader&, const std::string&, C& c) { c.head_activation = c.activation; }});
+  return family;
+}
+
+Family<C> roberta() { return roberta_like("roberta", "Roberta"); }
+Family<C> xlm_roberta() { return roberta_like("xlm-roberta", "XLMRoberta"); }
+Family<C> camembert() { return roberta_like("camembert", "Camembert"); }
+
+Family<C> electra() {
+  Family<C> family = bert_like(kElectra, is_electra, R::field("max_position_embeddings", &C::context));
+  family.map = electra_map;
+  family.settle = settle_electra;
+  family.defaults.pooler = false;
+  family.defaults.pooler_activation = PoolerActivation::gelu;
+  family.keys.push_back(R::field_or("embedding_size", &C::word_dim, &C::embed_dim));
+  for (const char* name :
+       {"summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "generator_size"}) {
+    family.keys.push_back({name});
+  }
+  return family;
+}
+
+}  // namespace multihead::models::detail

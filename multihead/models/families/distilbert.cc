@@ -1,0 +1,107 @@
+// DistilBERT: BERT without types of tokens and pooler, under names of its own.
+#include "multihead/core/error.h"
+#include "multihead/models/family-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = EncoderConfig;
+using R = Row<C>;
+
+bool is_distilbert(const C& c) {
+  return c.word_dim == c.embed_dim && c.token_types == 0 && c.position_offset == 0 && c.norm_eps == 1e-12 &&
+         c.head_activation == c.activation && c.pooler == (c.head == EncoderHead::classification) &&
+         (!c.pooler || c.pooler_activation == PoolerActivation::relu);
+}
+
+ConfigKeys<C> keys() {
+  return R::with_nothing(
+      {R::field("vocab_size", &C::vocab_size),
+       R::field("max_position_embeddings", &C::context),
+       R::field("dim", &C::embed_dim),
+       R::field("hidden_dim", &C::ffn_dim),
+       R::field("n_layers", &C::num_layers),
+       R::field("n_heads", &C::num_heads),
+       {"activation",
+        [](io::ConfigReader& r, const std::string& key, C& c) {
+          c.activation = read_field(r, key, &C::activation, std::optional(Activation::gelu));
+          c.head_activation = c.activation;
+        },
+        [](const C& c, const std::string& key, Json& json) { json[key] = stored(c.activation); },
+        row_of(&C::activation)},
+       R::field("dropout", &C::dropout_p, 0.1),
+       R::field("attention_dropout", &C::attention_dropout_p, 0.1),
+       R::field("initializer_range", &C::init_std, 0.02),
+       R::field("pad_token_id", &C::pad_id, 0),
+       head_key("DistilBert"),
+       labels_key()},
+      // The table of positions is in the file, however it was made.
+      {"sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "is_decoder"});
+}
+
+void push(WeightMap& map, const std::string& ours, const std::string& theirs) {
+  for (const char* kind : {".weight", ".bias"}) map.push_back({ours + kind, {{theirs + kind}}});
+}
+
+WeightMap map(const C& c) {
+  const std::string root = "distilbert.";
+  WeightMap map = {{"token_embedding.weight", {{root + "embeddings.word_embeddings.weight"}}},
+                   {"position_embedding.weight", {{root + "embeddings.position_embeddings.weight"}}}};
+  push(map, "embedding_norm", root + "embeddings.LayerNorm");
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const std::string ours = concat("layers.", i, "."), theirs = concat(root, "transformer.layer.", i, ".");
+    for (const std::string kind : {"weight", "bias"}) {
+      map.push_back({ours + "self_attn.in_proj_" + kind,
+                     {{theirs + "attention.q_lin." + kind, c.embed_dim},
+                      {theirs + "attention.k_lin." + kind, c.embed_dim},
+                      {theirs + "attention.v_lin." + kind, c.embed_dim}}});
+    }
+    push(map, ours + "self_attn.out_proj", theirs + "attention.out_lin");
+    push(map, ours + "norm1", theirs + "sa_layer_norm");
+    push(map, ours + "linear1", theirs + "ffn.lin1");
+    push(map, ours + "linear2", theirs + "ffn.lin2");
+    push(map, ours + "norm2", theirs + "output_layer_norm");
+  }
+  if (c.head == EncoderHead::classification) push(map, "pooler", "pre_classifier");
+  if (c.num_labels > 0 && c.head != EncoderHead::none) push(map, "classifier", "classifier");
+  if (c.head == EncoderHead::masked_lm) {
+    push(map, "head_dense", "vocab_transform");
+    push(map, "head_norm", "vocab_layer_norm");
+    map.push_back({"head_bias", {{"vocab_projector.bias"}}});
+  }
+  return map;
+}
+
+std::vector<ExtraTensor> extras(const C& c) {
+  std::vector<ExtraTensor> list = {{"vocab_projector.weight"}, {"embeddings.position_ids"}};
+  if (c.head != EncoderHead::none) return list;
+  for (const char* suffix : {"vocab_projector.bias", "vocab_transform.weight", "vocab_transform.bias",
+                             "vocab_layer_norm.weight", "vocab_layer_norm.bias"}) {
+    list.push_back({suffix});
+  }
+  return list;
+}
+
+C settle(C c, const io::SafetensorsFile&) {
+  c.pooler = c.head == EncoderHead::classification;
+  return c;
+}
+
+}  // namespace
+
+Family<C> distilbert() {
+  Family<C> family = {.name = "distilbert",
+                      .architecture = "DistilBertModel",
+                      .expresses = is_distilbert,
+                      .keys = keys(),
+                      .map = map,
+                      .prefix = "distilbert.",
+                      .extras = extras,
+                      .settle = settle};
+  family.defaults.token_types = 0;
+  family.defaults.pooler = false;
+  family.defaults.pooler_activation = PoolerActivation::relu;
+  return family;
+}
+
+}  // namespace multihead::models::detail

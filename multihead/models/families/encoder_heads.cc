@@ -1,0 +1,71 @@
+// The heads of encoders in config.json: a class of transformers, and the names of labels.
+#include "multihead/core/error.h"
+#include "multihead/models/family-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = EncoderConfig;
+using Reader = io::ConfigReader;
+
+constexpr std::pair<const char*, EncoderHead> kClasses[] = {
+    {"Model", EncoderHead::none},
+    {"ForMaskedLM", EncoderHead::masked_lm},
+    {"ForSequenceClassification", EncoderHead::classification},
+    {"ForTokenClassification", EncoderHead::tokens},
+    {"ForPreTraining", EncoderHead::none}};
+
+}  // namespace
+
+ConfigKey<C> head_key(const std::string& stem) {
+  const auto read = [=](Reader& r, const std::string& key, C& c) {
+    const std::vector<std::string> given = r.strings_or(key, {});
+    if (given.empty()) return;
+    for (const auto& [suffix, head] : kClasses) {
+      if (given[0] == stem + suffix) {
+        c.head = head;
+        return;
+      }
+    }
+    r.fail(key, concat("is ", quote(given[0]), "; supported are ", stem,
+                       "Model, ForMaskedLM, ForSequenceClassification and ForTokenClassification"));
+  };
+  const auto write = [=](const C& c, const std::string& key, Json& json) {
+    for (const auto& [suffix, head] : kClasses) {
+      if (head != c.head) continue;
+      json[key] = Json(std::vector<Json>{stem + suffix});
+      return;
+    }
+  };
+  return {"architectures", read, write, row_of(&C::head)};
+}
+
+ConfigKey<C> labels_key() {
+  const auto read = [](Reader& r, const std::string& key, C& c) {
+    if (c.head != EncoderHead::classification && c.head != EncoderHead::tokens) return r.ignore({key});
+    const Json* given = r.find(key);
+    if (given == nullptr || !given->is_object()) {
+      c.num_labels = r.integer_or("num_labels", 2, kSize);
+      return;
+    }
+    c.num_labels = static_cast<int64_t>(given->size());
+    for (int64_t i = 0; i < c.num_labels; ++i) {
+      const Json* name = given->find(std::to_string(i));
+      if (name == nullptr || !name->is_string()) r.fail(key, concat("has no name for label ", i));
+      c.labels.push_back(name->as_string());
+    }
+  };
+  const auto write = [](const C& c, const std::string& key, Json& json) {
+    if (c.num_labels == 0) return;
+    json[key] = Json::object();
+    for (int64_t i = 0; i < c.num_labels; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const std::string name = c.labels.empty() ? concat("LABEL_", i) : c.labels[at];
+      json[key][std::to_string(i)] = name;
+      json["label2id"][name] = i;
+    }
+  };
+  return {"id2label", read, write, row_of(&C::num_labels)};
+}
+
+}  // namespace multihead::models::detail
