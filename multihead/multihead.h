@@ -64,6 +64,7 @@
 #include "multihead/io/directory.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
+#include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
 
 #include "multihead/text/bleu.h"
@@ -73,6 +74,7 @@
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 
+#include "multihead/models/encoder.h"
 #include "multihead/models/generation_config.h"
 #include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
@@ -89,6 +91,8 @@
 #include "multihead/generate/generator.h"
 #include "multihead/generate/sampling.h"
 #include "multihead/generate/translate.h"
+
+#include "multihead/embed/sentence_encoder.h"
 
 #include "multihead/train/doctor.h"
 #include "multihead/train/evaluate.h"

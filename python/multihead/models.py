@@ -1,7 +1,9 @@
-"""Language models and translation in Hugging Face layout."""
+"""Language models, encoders and translation in Hugging Face layout."""
 
 from ._core import (
     DecodeState,
+    Encoder,
+    EncoderConfig,
     Generator,
     LanguageModel,
     LanguageModelConfig,
@@ -15,6 +17,8 @@ from ._core import (
 
 __all__ = [
     "DecodeState",
+    "Encoder",
+    "EncoderConfig",
     "Generator",
     "LanguageModel",
     "LanguageModelConfig",

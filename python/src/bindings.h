@@ -23,6 +23,7 @@ void bind_corpus(nanobind::module_& m);           // corpus.cc: text files, BLEU
 void bind_training(nanobind::module_& m);         // training.cc: optimisers, safetensors
 void bind_checkpoints(nanobind::module_& m);      // checkpoints.cc
 void bind_runs(nanobind::module_& m);             // runs.cc: whole training runs, evaluation, checks
+void bind_embed(nanobind::module_& m);            // embed.cc: encoders, vectors of texts
 void bind_decoding(nanobind::module_& m);         // decoding.cc: states of generation
 
 }  // namespace multihead::python

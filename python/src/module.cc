@@ -25,6 +25,7 @@ NB_MODULE(_core, m) {
   bind_generator(m);
   bind_seq2seq(m);
   bind_text(m);
+  bind_embed(m);
   bind_corpus(m);
   bind_training(m);
   bind_checkpoints(m);

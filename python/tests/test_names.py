@@ -9,7 +9,7 @@ import pytest
 import multihead as mh
 
 HEADERS = pathlib.Path(__file__).parents[2] / "multihead"
-FOLDERS = ["ops", "nn", "models", "optim", "io", "text", "generate", "train", "autograd"]
+FOLDERS = ["ops", "nn", "models", "optim", "io", "text", "generate", "embed", "train", "autograd"]
 
 # Options structs are keyword arguments, enums are strings, and what a call returns in a struct is a tuple or a dict.
 KEYWORDS = {
@@ -20,14 +20,14 @@ KEYWORDS = {
     "CharacterOptions", "BpeOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
     "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
     "Seq2SeqRun", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
-    "CheckpointContents", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
+    "CheckpointContents", "EncodeTextOptions", "TokenRows", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
     "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
-    "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
+    "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
 }  # fmt: skip
 RESULTS = {
-    "AddNorm", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
+    "AddNorm", "PairEncoding", "Match", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
     "ParallelText", "TextSplit", "Hypothesis", "Translation", "CheckResult", "TextLoss", "PairLoss",
     "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
@@ -54,6 +54,13 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "GgufContents": "models.LanguageModel.save_gguf",
     "gguf_vocabulary": "models.LanguageModel.save_gguf",
     "stored_views": "models.LanguageModel.state_dict",
+    "save_encoder": "models.Encoder.save",
+    "load_encoder": "models.Encoder.load",
+    "is_encoder_folder": "models.Encoder.load",
+    "DenseStep": "embed.SentenceEncoder",
+    "nearest": "embed.nearest",
+    "save_npy": "embed.SentenceEncoder",  # numpy.save
+    "load_npy": "embed.SentenceEncoder",
     "save_seq2seq": "models.Seq2Seq.save",
     "load_seq2seq": "models.Seq2Seq.load",
     "language_model_tensors": "models.LanguageModel.state_dict",
@@ -96,7 +103,7 @@ INTERNAL = {  # reason: names
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
     "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights resolved "
-    "seq2seq_config_from_json open_weights repeated_tensor constant_tensor",
+    "seq2seq_config_from_json encoder_config_from_json open_weights repeated_tensor constant_tensor",
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
     "load_generation_config apply",
     "files below checkpoints": "checkpoint_path join not_a_file IntegerRange NumberRange ConfigReader "
@@ -131,6 +138,7 @@ MEMBERS = {  # C++ member: what does it in Python
     "MultiHeadAttention.in_proj_packed": "models.LanguageModel.pack_weights",
     "LanguageModel.head_packed": "models.LanguageModel.pack_weights",
     "LanguageModel.state_options": "models.LanguageModel.state_bytes",
+    "LanguageModel.has_ring": "models.LanguageModel.make_state",
     "MultiHeadAttention.options": "nn.MultiHeadAttention.scale",  # a property each
     "Norm.add": "add_layer_norm",
 }

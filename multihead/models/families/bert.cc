@@ -63,6 +63,7 @@ ConfigKeys<C> common_keys(const ConfigKey<C>& context) {
           R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0.1),
           R::field("initializer_range", &C::init_std, 0.02),
           R::only("position_embedding_type", "absolute"),
+          R::only("tie_word_embeddings", true),
           R::only("is_decoder", false)};
 }
 
@@ -85,6 +86,9 @@ void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::s
   push(map, ours + "norm2", theirs + "output.LayerNorm");
 }
 
+// Models without a head are kept without the prefix.
+std::string root_of(const C& c, const char* prefix) { return c.head == EncoderHead::none ? "" : prefix; }
+
 WeightMap common_map(const C& c, const std::string& prefix) {
   const std::string embeddings = prefix + "embeddings.";
   WeightMap map = {{"token_embedding.weight", {{embeddings + "word_embeddings.weight"}}},
@@ -99,8 +103,9 @@ WeightMap common_map(const C& c, const std::string& prefix) {
 }
 
 WeightMap bert_map(const C& c) {
-  WeightMap map = common_map(c, kBert.prefix);
-  if (c.pooler) push(map, "pooler", "bert.pooler.dense");
+  const std::string root = root_of(c, kBert.prefix);
+  WeightMap map = common_map(c, root);
+  if (c.pooler) push(map, "pooler", root + "pooler.dense");
   if (c.head == EncoderHead::classification) push(map, "classifier", "classifier");
   if (c.head == EncoderHead::masked_lm) {
     push(map, "head_dense", "cls.predictions.transform.dense");
@@ -111,9 +116,10 @@ WeightMap bert_map(const C& c) {
 }
 
 WeightMap roberta_map(const C& c) {
-  WeightMap map = common_map(c, "roberta.");
+  const std::string root = root_of(c, "roberta.");
+  WeightMap map = common_map(c, root);
   const bool classifies = c.head == EncoderHead::classification;
-  if (c.pooler) push(map, "pooler", classifies ? "classifier.dense" : "roberta.pooler.dense");
+  if (c.pooler) push(map, "pooler", classifies ? "classifier.dense" : root + "pooler.dense");
   if (classifies) push(map, "classifier", "classifier.out_proj");
   if (c.head == EncoderHead::masked_lm) {
     push(map, "head_dense", "lm_head.dense");
@@ -124,8 +130,9 @@ WeightMap roberta_map(const C& c) {
 }
 
 WeightMap electra_map(const C& c) {
-  WeightMap map = common_map(c, kElectra.prefix);
-  if (c.word_dim != c.embed_dim) push(map, "embedding_projection", "electra.embeddings_project");
+  const std::string root = root_of(c, kElectra.prefix);
+  WeightMap map = common_map(c, root);
+  if (c.word_dim != c.embed_dim) push(map, "embedding_projection", root + "embeddings_project");
   if (c.head == EncoderHead::classification) {
     push(map, "pooler", "classifier.dense");
     push(map, "classifier", "classifier.out_proj");
@@ -171,7 +178,8 @@ std::vector<ExtraTensor> extras(const C& c) {
 C settle(C c, const io::SafetensorsFile& file) {
   const auto has_pooler = [](const std::string& name) { return name.ends_with("pooler.dense.weight"); };
   const bool classifies = c.head == EncoderHead::classification;
-  c.pooler = classifies || std::any_of(file.names().begin(), file.names().end(), has_pooler);
+  const std::vector<std::string> names = file.names();
+  c.pooler = classifies || std::any_of(names.begin(), names.end(), has_pooler);
   return c;
 }
 C settle_electra(C c, const io::SafetensorsFile&) {

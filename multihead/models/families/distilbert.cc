@@ -33,6 +33,8 @@ ConfigKeys<C> keys() {
        R::field("attention_dropout", &C::attention_dropout_p, 0.1),
        R::field("initializer_range", &C::init_std, 0.02),
        R::field("pad_token_id", &C::pad_id, 0),
+       R::only("tie_word_embeddings", true),
+       R::only("tie_weights_", true),
        head_key("DistilBert"),
        labels_key()},
       // The table of positions is in the file, however it was made.
@@ -44,7 +46,7 @@ void push(WeightMap& map, const std::string& ours, const std::string& theirs) {
 }
 
 WeightMap map(const C& c) {
-  const std::string root = "distilbert.";
+  const std::string root = c.head == EncoderHead::none ? "" : "distilbert.";
   WeightMap map = {{"token_embedding.weight", {{root + "embeddings.word_embeddings.weight"}}},
                    {"position_embedding.weight", {{root + "embeddings.position_embeddings.weight"}}}};
   push(map, "embedding_norm", root + "embeddings.LayerNorm");

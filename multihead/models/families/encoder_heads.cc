@@ -24,6 +24,7 @@ ConfigKey<C> head_key(const std::string& stem) {
     for (const auto& [suffix, head] : kClasses) {
       if (given[0] == stem + suffix) {
         c.head = head;
+        if (head == EncoderHead::classification) c.pooler = true;
         return;
       }
     }

@@ -1,0 +1,229 @@
+// multihead embed, multihead search
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "cli/streams.h"
+#include "cli/verb.h"
+#include "multihead/core/files.h"
+#include "multihead/core/utf8.h"
+#include "multihead/embed/sentence_encoder.h"
+#include "multihead/io/npy.h"
+#include "multihead/text/corpus.h"
+
+namespace multihead::cli {
+namespace {
+
+using embed::EncodeTextOptions;
+using embed::SentenceEncoder;
+
+// The lines of a file, or of stdin for "-".
+std::vector<std::string> lines_of(const std::string& data) {
+  std::vector<std::string> lines;
+  if (data == "-") {
+    for (std::string line; read_line(line);) lines.push_back(line);
+    return lines;
+  }
+  const std::string text = reading([&] { return read_file(data); });
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const bool has_return = end > at && text[end - 1] == '\r';
+    lines.push_back(text.substr(at, end - at - (has_return ? 1 : 0)));
+    at = end + 1;
+  }
+  return lines;
+}
+
+// Lines of a second with what is done, the rate and the time that is left.
+class Meter {
+ public:
+  explicit Meter(bool is_quiet) : is_quiet_(is_quiet) {}
+  ~Meter() {
+    if (shown_) fmt::print(stderr, "\n");
+  }
+  void operator()(int64_t done, int64_t total) {
+    const auto now = Clock::now();
+    if (is_quiet_ || (now - last_ < std::chrono::milliseconds(500) && done < total)) return;
+    if (done == total && !shown_) return;
+    last_ = now, shown_ = true;
+    const double seconds = std::chrono::duration<double>(now - begin_).count();
+    const double rate = static_cast<double>(done) / seconds;
+    fmt::print(stderr, "\r{} of {} texts, {:.0f}/s, {:.0f} s left ", done, total, rate,
+               static_cast<double>(total - done) / rate);
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool is_quiet_, shown_ = false;
+  Clock::time_point begin_ = Clock::now(), last_ = begin_;
+};
+
+struct EmbedFlags {
+  std::string folder, prompt;
+  EncodeTextOptions options;
+  bool normalize = false;
+
+  void declare(Flags& flags) {
+    flags.positional("DIR", folder, "model folder: sentence-transformers' or an encoder's");
+    flags.text("prompt-name", "NAME", options.prompt_name,
+               "one of the folder's prompts, in front of every text");
+    flags.text("prompt", "TEXT", options.prompt, "another prompt");
+    flags.flag("normalize", normalize, "scale vectors to length 1 (default: as the folder says)");
+    flags.integer("truncate-dim", options.truncate_dim, "keep only so many dimensions (0: all)");
+    flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
+                  {.least = 1});
+  }
+  SentenceEncoder load() {
+    if (normalize) options.normalize = true;
+    return reading([&] { return SentenceEncoder::load(folder); });
+  }
+  Tensor encode(const SentenceEncoder& encoder, const std::vector<std::string>& texts, Meter& meter) {
+    options.progress = [&](int64_t done, int64_t total) { meter(done, total); };
+    return encoder.encode(texts, options);
+  }
+};
+
+class Embed : public Verb {
+ public:
+  Embed()
+      : Verb("embed", "turn texts into vectors",
+             {{"multihead embed model --data texts.txt --out vectors.npy",
+               "a row for every line, for numpy.load"},
+              {"echo hello | multihead embed model --data - --out -", "JSON lines with text and vector"}}) {}
+
+  void declare(Flags& flags) override {
+    flags_.declare(flags);
+    flags.text("data", "FILE", data_, "texts, one per line; -: stdin (required)");
+    flags.text("out", "FILE", out_,
+               "FILE.npy, or FILE.jsonl with texts and vectors; -: the same to stdout (required)");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (data_.empty() || out_.empty())
+      throw UsageError("--data FILE and --out FILE are required; see multihead embed --help");
+    const bool is_matrix = out_.ends_with(".npy");
+    if (!is_matrix && out_ != "-" && !out_.ends_with(".jsonl")) {
+      throw UsageError(concat("--out must end in .npy or .jsonl, or be -; got ", quote(out_)));
+    }
+    const SentenceEncoder encoder = flags_.load();
+    const std::vector<std::string> texts = lines_of(data_);
+    double seconds = 0;
+    Tensor vectors;
+    {
+      Meter meter(common.quiet);
+      vectors = flags_.encode(encoder, texts, meter);
+      seconds = meter.seconds();
+    }
+    if (is_matrix) {
+      io::save_npy(out_, vectors);
+    } else {
+      put_lines(texts, vectors);
+    }
+    if (!common.quiet && out_ != "-") {
+      fmt::print("{}: {} vectors of {} dimensions, {:.0f} texts/s\n", printable(out_), vectors.size(0),
+                 vectors.size(1), static_cast<double>(texts.size()) / std::max(seconds, 1e-9));
+    }
+    return kDone;
+  }
+
+ private:
+  void put_lines(const std::vector<std::string>& texts, const Tensor& vectors) const {
+    std::string all;
+    for (int64_t i = 0; i < vectors.size(0); ++i) {
+      Json vector = Json::array();
+      for (int64_t k = 0; k < vectors.size(1); ++k)
+        vector.push_back(vectors.data<float>()[i * vectors.size(1) + k]);
+      all += Json::object({{"text", valid_utf8(texts[static_cast<size_t>(i)])}, {"vector", vector}}).dump() +
+             "\n";
+    }
+    out_ == "-" ? put_output(all) : write_file_atomically(out_, all);
+  }
+
+  EmbedFlags flags_;
+  std::string data_, out_;
+};
+
+class Search : public Verb {
+ public:
+  Search()
+      : Verb("search", "find the lines of a file that are nearest to a query",
+             {{"multihead search model --data texts.txt --query \"a question\"", "the five nearest lines"},
+              {"multihead search model --data texts.txt --index texts.npy",
+               "keeps the vectors of the lines; queries come from stdin, one per line"}}) {}
+
+  void declare(Flags& flags) override {
+    flags_.declare(flags);
+    flags.text("data", "FILE", data_, "texts, one per line (required)");
+    flags.text("index", "FILE", index_, "FILE.npy: their vectors, written if it does not exist");
+    flags.text("query", "TEXT", query_, "what to look for; empty: lines of stdin");
+    flags.integer("top", top_, "lines to show", {.least = 1});
+  }
+
+  int run(const CommonOptions& common) override {
+    if (data_.empty()) throw UsageError("--data FILE is required; see multihead search --help");
+    if (!index_.empty() && !index_.ends_with(".npy"))
+      throw UsageError(concat("--index must end in .npy, got ", quote(index_)));
+    const SentenceEncoder encoder = flags_.load();
+    flags_.options.normalize = true;
+    const std::vector<std::string> texts = lines_of(data_);
+    const Tensor corpus = vectors_of(encoder, texts, common.quiet);
+    if (!query_.empty()) {
+      show(encoder, corpus, texts, query_, common.json);
+    } else {
+      for (std::string line; read_line(line);) show(encoder, corpus, texts, line, common.json);
+    }
+    return kDone;
+  }
+
+ private:
+  Tensor vectors_of(const SentenceEncoder& encoder, const std::vector<std::string>& texts, bool is_quiet) {
+    if (!index_.empty() && std::filesystem::exists(index_)) {
+      Tensor held = reading([&] { return io::load_npy(index_); });
+      const int64_t width = flags_.options.truncate_dim > 0
+                                ? std::min(flags_.options.truncate_dim, encoder.dim())
+                                : encoder.dim();
+      if (held.size(0) != std::ssize(texts) || held.size(1) != width) {
+        throw InputError(concat(index_, ": holds ", held.size(0), " x ", held.size(1), ", expected ",
+                                texts.size(), " x ", width,
+                                " for this model and file; delete it to make it anew"));
+      }
+      return held;
+    }
+    Meter meter(is_quiet);
+    Tensor made = flags_.encode(encoder, texts, meter);
+    if (!index_.empty()) io::save_npy(index_, made);
+    return made;
+  }
+
+  void show(const SentenceEncoder& encoder, const Tensor& corpus, const std::vector<std::string>& texts,
+            const std::string& query, bool as_json) {
+    EncodeTextOptions options = flags_.options;
+    options.progress = {};
+    const Tensor vector = encoder.encode(std::span(&query, 1), options);
+    Json matches = Json::array();
+    for (const embed::Match& match : embed::nearest(vector, corpus, top_).front()) {
+      const std::string& text = texts[static_cast<size_t>(match.row)];
+      if (as_json) {
+        matches.push_back(
+            Json::object({{"line", match.row + 1}, {"score", match.score}, {"text", valid_utf8(text)}}));
+      } else {
+        fmt::print("{:.3f}  {:>6}  {}\n", match.score, match.row + 1, printable(text));
+      }
+    }
+    if (as_json) put_json(Json::object({{"query", valid_utf8(query)}, {"matches", matches}}), 0);
+    flush_output();
+  }
+
+  EmbedFlags flags_;
+  std::string data_, index_, query_;
+  int64_t top_ = 5;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_embed() { return std::make_unique<Embed>(); }
+std::unique_ptr<Verb> make_search() { return std::make_unique<Search>(); }
+
+}  // namespace multihead::cli

@@ -1,0 +1,324 @@
+#include "multihead/embed/sentence_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/core/parallel.h"
+#include "multihead/io/json.h"
+#include "multihead/io/safetensors.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::embed {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string joined(const std::string& folder, const std::string& part) {
+  return part.empty() ? folder : (fs::path(folder) / part).string();
+}
+
+// One text's tokens, [count, dim], to one vector.
+void pool(Pooling how, const float* x, int64_t count, int64_t dim, float* out) {
+  if (how == Pooling::cls || how == Pooling::last) {
+    std::copy_n(x + (how == Pooling::cls ? 0 : (count - 1) * dim), dim, out);
+    return;
+  }
+  std::copy_n(x, dim, out);
+  for (int64_t t = 1; t < count; ++t) {
+    const float* row = x + t * dim;
+    for (int64_t i = 0; i < dim; ++i)
+      out[i] = how == Pooling::max ? std::max(out[i], row[i]) : out[i] + row[i];
+  }
+  if (how == Pooling::max) return;
+  const auto n = static_cast<float>(count);
+  const float divisor = how == Pooling::mean ? n : std::sqrt(n);
+  for (int64_t i = 0; i < dim; ++i) out[i] /= divisor;
+}
+
+Tensor pooled(std::span<const Pooling> pooling, const Tensor& features, const models::TokenRows& rows) {
+  const int64_t dim = features.size(1), count = rows.sequences(), width = std::ssize(pooling) * dim;
+  Tensor out = Tensor::empty({count, width}, Dtype::f32);
+  const int64_t* ends = rows.cu_seqlens.data<int64_t>();
+  const float* x = features.data<float>();
+  float* to = out.data<float>();
+  parallel_for(count, [&](int64_t s, int) {
+    for (size_t p = 0; p < pooling.size(); ++p) {
+      pool(pooling[p], x + ends[s] * dim, ends[s + 1] - ends[s], dim,
+           to + s * width + static_cast<int64_t>(p) * dim);
+    }
+  });
+  return out;
+}
+
+void normalize_rows(float* x, int64_t rows, int64_t dim) {
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = x + r * dim;
+    double squares = 0;
+    for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
+    const auto norm = static_cast<float>(std::max(std::sqrt(squares), 1e-12));
+    for (int64_t i = 0; i < dim; ++i) row[i] /= norm;
+  }
+}
+
+const Json* find_value(const Json& json, const char* key) {
+  const Json* value = json.is_object() ? json.find(key) : nullptr;
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+// From sentence_bert_config.json, or as long as the tokenizer and the model allow.
+int64_t read_max_length(const std::string& folder, int64_t context) {
+  std::error_code ignored;
+  for (const auto& [file, key] : {std::pair("sentence_bert_config.json", "max_seq_length"),
+                                  {"tokenizer_config.json", "model_max_length"}}) {
+    const std::string path = joined(folder, file);
+    if (!fs::exists(path, ignored)) continue;
+    const Json json = io::load_json(path);
+    const Json* length = find_value(json, key);
+    if (length == nullptr || !length->is_number() || length->as_double() > 1e9) continue;
+    MH_CHECK(length->as_double() >= 1, FormatError, path, ": ", key, " must be positive, got ",
+             length->dump());
+    return std::min(context, static_cast<int64_t>(length->as_double()));
+  }
+  return context;
+}
+
+}  // namespace
+
+SentenceEncoder::SentenceEncoder(models::Encoder encoder, text::Tokenizer tokenizer,
+                                 std::vector<Pooling> pooling, int64_t max_length)
+    : encoder_(std::move(encoder)),
+      tokenizer_(std::move(tokenizer)),
+      pooling_(std::move(pooling)),
+      max_length_(max_length > 0 ? max_length : encoder_.config().context) {
+  MH_CHECK(!pooling_.empty(), ValueError, "SentenceEncoder: pooling is missing");
+  MH_CHECK(max_length_ <= encoder_.config().context, ValueError, "SentenceEncoder: max_length ", max_length_,
+           " is more than the model's context of ", encoder_.config().context);
+  MH_CHECK(tokenizer_.vocab_size() <= encoder_.config().vocab_size, ValueError,
+           "SentenceEncoder: the tokenizer has ", tokenizer_.vocab_size(), " tokens, the model ",
+           encoder_.config().vocab_size);
+}
+
+SentenceEncoder SentenceEncoder::load(const std::string& folder) {
+  std::vector<Step> steps;
+  std::error_code ignored;
+  const std::string list = joined(folder, "modules.json");
+  if (fs::exists(list, ignored)) {
+    const Json modules = io::load_json(list);
+    MH_CHECK(modules.is_array(), FormatError, list, ": must be an array of modules");
+    for (const Json& module : modules.items()) {
+      const Json *type = find_value(module, "type"), *path = find_value(module, "path");
+      MH_CHECK(type != nullptr && type->is_string() && path != nullptr && path->is_string(), FormatError,
+               list, ": each module needs a type and a path");
+      const std::string& name = type->as_string();
+      const std::string& part = path->as_string();
+      MH_CHECK(fs::path(part).is_relative() && part.find("..") == part.npos, FormatError, list, ": path ",
+               quote(part), " leaves the folder");
+      steps.push_back({name.substr(name.rfind('.') + 1), joined(folder, part)});
+    }
+  } else {
+    steps = {{"Transformer", folder}};
+  }
+  MH_CHECK(!steps.empty() && steps[0].kind == "Transformer", FormatError, list,
+           ": the first module must be a Transformer");
+  models::Encoder encoder = models::load_encoder(steps[0].path);
+  const int64_t length = read_max_length(steps[0].path, encoder.config().context);
+  SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(steps[0].path), {Pooling::mean}, length);
+  for (size_t i = 1; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    MH_CHECK(!loaded.normalizes_, FormatError, list, ": ", step.kind, " behind Normalize is not supported");
+    if (step.kind == "Pooling") {
+      loaded.read_pooling(step.path);
+    } else if (step.kind == "Dense") {
+      loaded.read_dense(step.path);
+    } else if (step.kind == "Normalize") {
+      loaded.normalizes_ = true;
+    } else {
+      throw FormatError(concat(list, ": ", quote(step.kind),
+                               " is not supported; supported are Transformer, Pooling, Dense and Normalize"));
+    }
+  }
+  loaded.read_prompts(folder);
+  return loaded;
+}
+
+void SentenceEncoder::read_pooling(const std::string& folder) {
+  const std::string file = joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  MH_CHECK(dense_.empty(), FormatError, file, ": Pooling behind Dense is not supported");
+  constexpr std::pair<const char*, Pooling> kModes[] = {{"cls_token", Pooling::cls},
+                                                        {"max_tokens", Pooling::max},
+                                                        {"mean_tokens", Pooling::mean},
+                                                        {"mean_sqrt_len_tokens", Pooling::mean_sqrt},
+                                                        {"lasttoken", Pooling::last}};
+  pooling_.clear();
+  const auto is_set = [&](const std::string& mode) {
+    const Json* value = find_value(json, concat("pooling_mode_", mode).c_str());
+    return value != nullptr && value->is_bool() && value->as_bool();
+  };
+  for (const auto& [mode, how] : kModes) {
+    if (is_set(mode)) pooling_.push_back(how);
+  }
+  MH_CHECK(!is_set("weightedmean_tokens"), FormatError, file,
+           ": pooling_mode_weightedmean_tokens is not supported");
+  if (const Json* mode = find_value(json, "pooling_mode"); mode != nullptr && pooling_.empty()) {
+    MH_CHECK(mode->is_string(), FormatError, file, ": pooling_mode must be a word, got ",
+             quote(mode->dump(), 80));
+    const std::string word = mode->as_string() == "lasttoken"              ? "last"
+                             : mode->as_string() == "mean_sqrt_len_tokens" ? "mean_sqrt"
+                                                                           : mode->as_string();
+    const std::optional<Pooling> how = value_of<Pooling>(word);
+    MH_CHECK(how.has_value(), FormatError, file, ": pooling_mode ", quote(word), " is not supported");
+    pooling_ = {*how};
+  }
+  MH_CHECK(!pooling_.empty(), FormatError, file, ": it names no way of pooling");
+  if (const Json* included = find_value(json, "include_prompt")) {
+    pools_prompt_ = !included->is_bool() || included->as_bool();
+  }
+}
+
+void SentenceEncoder::read_dense(const std::string& folder) {
+  const std::string file = joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  const io::SafetensorsFile weights(joined(folder, "model.safetensors"));
+  DenseStep step = {.weight = weights.load("linear.weight").to(Dtype::f32)};
+  if (weights.contains("linear.bias")) step.bias = weights.load("linear.bias").to(Dtype::f32);
+  const Json* activation = find_value(json, "activation_function");
+  const std::string name =
+      activation != nullptr && activation->is_string() ? activation->as_string() : "Tanh";
+  step.tanh = name.ends_with("Tanh");
+  MH_CHECK(step.tanh || name.ends_with("Identity"), FormatError, file, ": activation_function ", quote(name),
+           " is not supported; supported are Tanh and Identity");
+  const int64_t width = dim();
+  MH_CHECK(step.weight.rank() == 2 && step.weight.size(1) == width, FormatError, folder,
+           ": linear.weight must be [out, ", width, "], got ", step.weight.shape());
+  MH_CHECK(!step.bias.defined() || step.bias.shape() == Shape{step.weight.size(0)}, FormatError, folder,
+           ": linear.bias must be [", step.weight.size(0), "], got ", step.bias.shape());
+  dense_.push_back(std::move(step));
+}
+
+void SentenceEncoder::read_prompts(const std::string& folder) {
+  std::error_code ignored;
+  const std::string file = joined(folder, "config_sentence_transformers.json");
+  if (!fs::exists(file, ignored)) return;
+  const Json json = io::load_json(file);
+  if (const Json* prompts = find_value(json, "prompts"); prompts != nullptr && prompts->is_object()) {
+    for (const auto& [name, prompt] : prompts->members()) {
+      MH_CHECK(prompt.is_string(), FormatError, file, ": prompt ", quote(name), " must be a text");
+      prompts_[std::string(name)] = prompt.as_string();
+    }
+  }
+  if (const Json* name = find_value(json, "default_prompt_name")) {
+    MH_CHECK(name->is_string() && prompts_.contains(name->as_string()), FormatError, file,
+             ": default_prompt_name ", quote(name->dump(), 80), " is none of its prompts");
+    default_prompt_ = name->as_string();
+  }
+}
+
+int64_t SentenceEncoder::dim() const {
+  return dense_.empty() ? std::ssize(pooling_) * encoder_.config().embed_dim : dense_.back().weight.size(0);
+}
+
+std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
+  MH_CHECK(options.prompt.empty() || options.prompt_name.empty(), ValueError,
+           "SentenceEncoder: give a prompt or the name of one, not both");
+  const std::string& name = options.prompt_name.empty() ? default_prompt_ : options.prompt_name;
+  std::string prompt = options.prompt;
+  if (prompt.empty() && !name.empty()) {
+    const auto found = prompts_.find(name);
+    if (found == prompts_.end()) {
+      std::string known;
+      for (const auto& [other, text] : prompts_) known += (known.empty() ? "" : ", ") + other;
+      throw ValueError(concat("SentenceEncoder: prompt_name ", quote(name), " is unknown; the folder has ",
+                              known.empty() ? "none" : known));
+    }
+    prompt = found->second;
+  }
+  MH_CHECK(prompt.empty() || pools_prompt_, ValueError,
+           "SentenceEncoder: the folder leaves prompts out of the pooling, which is not supported");
+  return prompt;
+}
+
+Tensor SentenceEncoder::finished(const Tensor& features, const models::TokenRows& rows,
+                                 const EncodeTextOptions& options) const {
+  Tensor x = pooled(pooling_, features, rows);
+  for (const DenseStep& step : dense_) {
+    x = linear(x, step.weight, step.bias);
+    if (step.tanh) x = tanh(x);
+  }
+  if (options.truncate_dim > 0 && options.truncate_dim < dim()) {
+    x = slice(x, 1, 0, options.truncate_dim).contiguous();
+  }
+  if (options.normalize.value_or(normalizes_)) normalize_rows(x.data<float>(), x.size(0), x.size(1));
+  return x;
+}
+
+Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeTextOptions& options) const {
+  MH_CHECK(options.truncate_dim >= 0 && options.batch_tokens > 0, ValueError,
+           "SentenceEncoder: truncate_dim must not be negative and batch_tokens must be positive, got ",
+           options.truncate_dim, " and ", options.batch_tokens);
+  const NoTape silent;
+  const std::string prompt = prompt_of(options);
+  const int64_t count = std::ssize(texts);
+  const int64_t width = options.truncate_dim > 0 ? std::min(options.truncate_dim, dim()) : dim();
+  Tensor out = Tensor::empty({count, width}, Dtype::f32);
+  constexpr int64_t kTexts = 1024;  // tokenized at a time
+  for (int64_t begin = 0; begin < count; begin += kTexts) {
+    const int64_t end = std::min(begin + kTexts, count);
+    std::vector<std::vector<int32_t>> tokens(static_cast<size_t>(end - begin));
+    parallel_for(end - begin, [&](int64_t i, int) {
+      const std::string& text = texts[static_cast<size_t>(begin + i)];
+      tokens[static_cast<size_t>(i)] =
+          tokenizer_.encode(prompt.empty() ? text : prompt + text,
+                            {.parse_special = true, .max_length = static_cast<size_t>(max_length_)});
+    });
+    for (size_t first = 0; first < tokens.size();) {
+      size_t last = first;
+      int64_t total = 0;
+      do total += std::ssize(tokens[last++]);
+      while (last < tokens.size() && total + std::ssize(tokens[last]) <= options.batch_tokens);
+      const auto rows = models::TokenRows::of(std::span(tokens).subspan(first, last - first));
+      const Tensor vectors = finished(encoder_.features(rows), rows, options);
+      std::copy_n(vectors.data<float>(), vectors.numel(),
+                  out.data<float>() + (begin + static_cast<int64_t>(first)) * width);
+      first = last;
+      if (options.progress) options.progress(begin + static_cast<int64_t>(last), count);
+    }
+  }
+  return out;
+}
+
+std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& corpus, int64_t count) {
+  MH_CHECK(queries.rank() == 2 && corpus.rank() == 2 && queries.size(1) == corpus.size(1), ShapeError,
+           "nearest: expected [q, dim] and [n, dim], got ", queries.shape(), " and ", corpus.shape());
+  MH_CHECK(count > 0, ValueError, "nearest: count must be positive, got ", count);
+  const NoTape silent;
+  const int64_t rows = corpus.size(0), asked = queries.size(0);
+  constexpr int64_t kRows = 4096;  // of the corpus at a time
+  std::vector<std::vector<Match>> best(static_cast<size_t>(asked));
+  const auto is_better = [](const Match& a, const Match& b) {
+    return a.score > b.score || (a.score == b.score && a.row < b.row);
+  };
+  for (int64_t begin = 0; begin < rows; begin += kRows) {
+    const int64_t end = std::min(begin + kRows, rows);
+    const Tensor scores = linear(queries, slice(corpus, 0, begin, end));  // [q, end - begin]
+    const float* score = scores.data<float>();
+    parallel_for(asked, [&](int64_t q, int) {
+      std::vector<Match>& list = best[static_cast<size_t>(q)];
+      for (int64_t i = 0; i < end - begin; ++i) list.push_back({begin + i, score[q * (end - begin) + i]});
+      const auto kept = std::min(std::ssize(list), count);
+      std::partial_sort(list.begin(), list.begin() + kept, list.end(), is_better);
+      list.resize(static_cast<size_t>(kept));
+    });
+  }
+  return best;
+}
+
+}  // namespace multihead::embed

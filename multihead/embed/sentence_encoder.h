@@ -1,0 +1,98 @@
+// Texts to vectors, as sentence-transformers folders say.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "multihead/core/enum_words.h"
+#include "multihead/models/encoder.h"
+#include "multihead/text/tokenizer.h"
+
+namespace multihead::embed {
+
+/// How the vectors of a text's tokens become one.
+enum class Pooling {
+  cls,        ///< that of the first token
+  mean,       ///< their mean
+  max,        ///< the largest of each column
+  mean_sqrt,  ///< their sum over the square root of their number
+  last,       ///< that of the last token
+};
+constexpr auto enum_words(Pooling) {
+  return std::to_array<std::string_view>({"cls", "mean", "max", "mean_sqrt", "last"});
+}
+
+/// activation(x · weightᵀ + bias) on the pooled vectors.
+struct DenseStep {
+  Tensor weight, bias;
+  bool tanh = false;
+};
+
+struct EncodeTextOptions {
+  std::string prompt = {};       ///< in front of every text …
+  std::string prompt_name = {};  ///< … or one of the folder's prompts; empty: its default, if it has one
+  std::optional<bool> normalize = {};  ///< to length 1; default: as the folder says
+  int64_t truncate_dim = 0;            ///< keeps this many columns (Matryoshka), before normalizing; 0: all
+  int64_t batch_tokens = 2048;         ///< tokens computed at a time: bounds the memory, changes no bit
+  /// Called between batches with the texts done and all of them; may throw to stop.
+  std::function<void(int64_t done, int64_t total)> progress = {};
+};
+
+/// A tokenizer, an encoder and what follows it. The vector of a text has the same bits in whatever company,
+/// on any number of threads.
+class SentenceEncoder {
+ public:
+  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or an
+  /// encoder's folder, whose tokens are averaged. Throws IoError, FormatError (a step that is none of these).
+  static SentenceEncoder load(const std::string& folder);
+
+  SentenceEncoder(models::Encoder encoder, text::Tokenizer tokenizer,
+                  std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);
+
+  /// Shapes: n texts -> [n, dim()] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
+  /// unknown prompt).
+  Tensor encode(std::span<const std::string> texts, const EncodeTextOptions& options = {}) const;
+
+  int64_t dim() const;
+  int64_t max_length() const { return max_length_; }
+  const std::map<std::string, std::string>& prompts() const { return prompts_; }
+  const models::Encoder& encoder() const { return encoder_; }
+  const text::Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  struct Step {
+    std::string kind, path;
+  };
+  void read_pooling(const std::string& folder);
+  void read_dense(const std::string& folder);
+  void read_prompts(const std::string& folder);
+  std::string prompt_of(const EncodeTextOptions& options) const;
+  Tensor finished(const Tensor& features, const models::TokenRows& rows,
+                  const EncodeTextOptions& options) const;
+
+  models::Encoder encoder_;
+  text::Tokenizer tokenizer_;
+  std::vector<Pooling> pooling_;
+  std::vector<DenseStep> dense_;
+  bool normalizes_ = false;
+  bool pools_prompt_ = true;
+  int64_t max_length_ = 0;
+  std::map<std::string, std::string> prompts_;
+  std::string default_prompt_;
+};
+
+struct Match {
+  int64_t row = 0;
+  float score = 0;
+};
+/// The `count` rows of `corpus` [n, dim] with the largest inner products with each of `queries` [q, dim],
+/// largest first, of equal ones the first. f32.
+std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& corpus, int64_t count);
+
+}  // namespace multihead::embed

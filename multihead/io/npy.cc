@@ -1,0 +1,63 @@
+#include "multihead/io/npy.h"
+
+#include <cstring>
+#include <regex>
+
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/core/utf8.h"
+
+namespace multihead::io {
+namespace {
+
+constexpr std::string_view kMagic("\x93NUMPY\x01\x00", 8);
+constexpr size_t kPreamble = 10;  // the magic and two bytes of length
+
+}  // namespace
+
+void save_npy(const std::string& path, const Tensor& matrix) {
+  MH_CHECK(matrix.dtype() == Dtype::f32, DtypeError, "save_npy: expected f32, got ", matrix.dtype());
+  MH_CHECK(matrix.rank() == 2, ShapeError, "save_npy: expected [rows, columns], got ", matrix.shape());
+  std::string header = concat("{'descr': '<f4', 'fortran_order': False, 'shape': (", matrix.size(0), ", ",
+                              matrix.size(1), "), }");
+  while ((kPreamble + header.size() + 1) % 64 != 0) header += ' ';
+  header += '\n';
+  const Tensor values = matrix.contiguous();
+  AtomicFile file(path);
+  file.contents().write(kMagic);
+  const char length[] = {static_cast<char>(header.size() & 0xFF), static_cast<char>(header.size() >> 8)};
+  file.contents().write(length, sizeof length);
+  file.contents().write(header);
+  file.contents().write(values.data<float>(), static_cast<size_t>(values.numel()) * sizeof(float));
+  file.commit();
+}
+
+Tensor load_npy(const std::string& path) {
+  const FileReader file(path);
+  std::string start(kPreamble, '\0');
+  MH_CHECK(file.size() >= kPreamble, FormatError, path, ": is no .npy file");
+  file.read(0, start.data(), start.size());
+  MH_CHECK(start.starts_with(kMagic), FormatError, path, ": is no .npy file of version 1.0");
+  const size_t length = static_cast<unsigned char>(start[8]) | static_cast<unsigned char>(start[9]) << 8;
+  MH_CHECK(kPreamble + length <= file.size(), FormatError, path, ": ends within its header");
+  std::string header(length, '\0');
+  file.read(kPreamble, header.data(), length);
+  static const std::regex pattern(
+      R"(\{\s*'descr':\s*'<f4',\s*'fortran_order':\s*False,\s*'shape':\s*\((\d{1,12}),\s*(\d{1,12})\),?\s*\}\s*)");
+  std::smatch match;
+  MH_CHECK(std::regex_match(header, match, pattern), FormatError, path,
+           ": expected a matrix of f32 in C order, got ", quote(header, 120));
+  const int64_t rows = std::stoll(match[1]), columns = std::stoll(match[2]);
+  const uint64_t bytes = file.size() - kPreamble - length;
+  const bool fits = columns == 0
+                        ? bytes == 0
+                        : bytes % 4 == 0 && bytes / 4 % static_cast<uint64_t>(columns) == 0 &&
+                              bytes / 4 / static_cast<uint64_t>(columns) == static_cast<uint64_t>(rows);
+  MH_CHECK(fits, FormatError, path, ": holds ", bytes, " bytes for a matrix of ", rows, " x ", columns,
+           " f32");
+  Tensor out = Tensor::empty({rows, columns}, Dtype::f32);
+  if (bytes > 0) file.read(kPreamble + length, out.data<float>(), static_cast<size_t>(bytes));
+  return out;
+}
+
+}  // namespace multihead::io

@@ -1,0 +1,158 @@
+#include "multihead/models/encoder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
+#include "multihead/io/safetensors.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/ops/elementwise.h"
+
+namespace multihead::models {
+namespace {
+
+namespace fs = std::filesystem;
+using Sequences = std::vector<std::vector<int32_t>>;
+
+const fs::path kEncoders = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "encoders";
+
+std::vector<std::string> fixtures() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kEncoders))
+    names.push_back(entry.path().filename().string());
+  return names;
+}
+
+struct Expected {
+  io::TensorMap tensors;
+  TokenRows rows;
+};
+
+Expected expected_of(const std::string& name) {
+  Expected expected{io::load_safetensors((kEncoders / name / "expected.safetensors").string()), {}};
+  std::vector<int64_t> ends = {0};
+  for (const int64_t length : expected.tensors.at("lengths").to_vector<int64_t>())
+    ends.push_back(ends.back() + length);
+  const Tensor types = expected.tensors.at("types");
+  expected.rows = {expected.tensors.at("tokens"), Tensor::of<int64_t>({std::ssize(ends)}, ends), {}};
+  const std::vector<int64_t> kinds = types.to_vector<int64_t>();
+  if (std::any_of(kinds.begin(), kinds.end(), [](int64_t kind) { return kind != 0; }))
+    expected.rows.types = types;
+  return expected;
+}
+
+void expect_near(const Tensor& got, const Tensor& want, const std::string& what) {
+  ASSERT_EQ(got.shape(), want.shape()) << what;
+  const auto a = got.to_vector<double>(), b = want.to_vector<double>();
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << what << " at " << i;
+}
+
+// Fixtures: tools/goldens/encoders.py.
+TEST(EncoderTest, OutputsAreThoseOfTransformers) {
+  ASSERT_GE(fixtures().size(), 14u);
+  for (const std::string& name : fixtures()) {
+    const Encoder model = load_encoder((kEncoders / name).string());
+    const Expected expected = expected_of(name);
+    const Tensor features = model.features(expected.rows);
+    expect_near(features, expected.tensors.at("features"), name + " features");
+    if (expected.tensors.contains("logits")) {
+      expect_near(model.logits(expected.rows), expected.tensors.at("logits"), name + " logits");
+    }
+    if (expected.tensors.contains("pooled")) {
+      expect_near(model.pooled(features, expected.rows), expected.tensors.at("pooled"), name + " pooled");
+    }
+  }
+}
+
+TEST(EncoderTest, FamiliesAreWrittenAsTheyWereRead) {
+  for (const std::string& name : fixtures()) {
+    const fs::path folder = fs::temp_directory_path() / concat("multihead_encoder_", ::getpid(), "_", name);
+    Encoder model = load_encoder((kEncoders / name).string());
+    save_encoder(model, folder.string());
+    Encoder loaded = load_encoder(folder.string());
+    EXPECT_EQ(loaded.config(), model.config()) << name;
+    const TokenRows rows = expected_of(name).rows;
+    EXPECT_EQ(loaded.features(rows).to_vector<float>(), model.features(rows).to_vector<float>()) << name;
+    const io::SafetensorsFile ours(folder.string()), theirs((kEncoders / name).string());
+    for (const std::string& tensor : ours.names())
+      EXPECT_TRUE(theirs.contains(tensor)) << name << ": " << tensor;
+    fs::remove_all(folder);
+  }
+}
+
+Encoder make_encoder(EncoderHead head = EncoderHead::none) {
+  EncoderConfig c;
+  c.vocab_size = 53, c.context = 600, c.num_layers = 2, c.num_heads = 4, c.embed_dim = 48, c.ffn_dim = 70;
+  c.head = head, c.num_labels = 5;
+  Rng rng(7);
+  return {c, rng};
+}
+
+std::vector<float> rows_of(const Encoder& model, const Sequences& sequences, size_t which) {
+  const TokenRows rows = TokenRows::of(sequences);
+  const std::vector<float> all = model.features(rows).to_vector<float>();
+  const auto ends = rows.cu_seqlens.to_vector<int64_t>();
+  const int64_t dim = model.config().embed_dim;
+  return {all.begin() + ends[which] * dim, all.begin() + ends[which + 1] * dim};
+}
+
+TEST(EncoderTest, ASequenceHasTheSameBitsInAnyCompany) {
+  const Encoder model = make_encoder();
+  std::mt19937 rng(3);
+  Sequences all;
+  for (int i = 0; i < 40; ++i) {
+    auto& sequence = all.emplace_back(1 + rng() % (i == 20 ? 600 : 70));
+    for (int32_t& token : sequence) token = static_cast<int32_t>(rng() % 53);
+  }
+  const int before = num_threads();
+  for (const int threads : {1, 3}) {
+    set_num_threads(threads);
+    for (const size_t i : {0, 1, 13, 20, 39}) {
+      const std::vector<float> alone = rows_of(model, {all[i]}, 0);
+      EXPECT_EQ(rows_of(model, all, i), alone) << i;
+      Sequences reversed(all.rbegin(), all.rend());
+      EXPECT_EQ(rows_of(model, reversed, all.size() - 1 - i), alone) << i;
+    }
+  }
+  set_num_threads(before);
+}
+
+TEST(EncoderTest, GradientsReachEveryWeight) {
+  for (const EncoderHead head : {EncoderHead::masked_lm, EncoderHead::classification, EncoderHead::tokens}) {
+    EncoderConfig config = make_encoder(head).config();
+    config.pooler = head == EncoderHead::classification;
+    Rng rng(5);
+    Encoder model(config, rng);
+    for (Tensor p : nn::parameters(model)) p.set_requires_grad();
+    Tape tape;
+    Tensor loss =
+        sum(square(model.logits(TokenRows::of(Sequences{{1, 2, 3}, {4}}, Sequences{{0, 1, 1}, {0}}), &rng)));
+    tape.backward(loss);
+    for (const auto& [name, tensor] : nn::named_parameters(model)) {
+      ASSERT_TRUE(tensor.grad().defined()) << name;
+      const auto g = tensor.grad().to_vector<double>();
+      EXPECT_TRUE(std::any_of(g.begin(), g.end(), [](double x) { return x != 0; })) << name;
+    }
+  }
+}
+
+TEST(EncoderTest, WrongCallsAreRefused) {
+  const Encoder model = make_encoder();
+  EXPECT_THROW(model.features(TokenRows::of(Sequences{{1}, {}})), ValueError);
+  EXPECT_THROW(model.features(TokenRows::of(Sequences{std::vector<int32_t>(601, 1)})), ValueError);
+  EXPECT_THROW(model.features(TokenRows::of(Sequences{{53}})), ValueError);
+  EXPECT_THROW(model.logits(TokenRows::of(Sequences{{1}})), ValueError);
+  EXPECT_THROW(TokenRows::of(Sequences{{1}}, Sequences{{0, 0}}), ShapeError);
+  EncoderConfig c = model.config();
+  c.num_heads = 5;
+  EXPECT_THROW(resolved(c), ValueError);
+}
+
+}  // namespace
+}  // namespace multihead::models

@@ -1,0 +1,74 @@
+"""Texts to vectors, with the arguments of sentence-transformers."""
+
+import sys
+
+from ._core import TextEncoder, nearest
+
+__all__ = ["SentenceEncoder", "nearest"]
+
+
+class SentenceEncoder:
+    """An encoder with its tokenizer and pooling, read from a folder of sentence-transformers or a plain encoder's.
+
+    The vector of a text has the same bits alone and in any batch, on any number of threads.
+    """
+
+    def __init__(self, model_name_or_path, *, prompts=None, default_prompt_name=None, truncate_dim=None):
+        self._encoder = TextEncoder.load(model_name_or_path)
+        self.prompts = {**self._encoder.prompts, **(prompts or {})}
+        self.default_prompt_name = default_prompt_name
+        self.truncate_dim = truncate_dim
+
+    def encode(self, sentences, prompt_name=None, prompt=None, batch_size=32, show_progress_bar=None,
+               convert_to_numpy=True, convert_to_tensor=False, normalize_embeddings=None, truncate_dim=None):
+        """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
+
+        batch_size: so many texts of 64 tokens are computed at a time; it bounds the memory and changes no bit.
+        """
+        single = isinstance(sentences, str)
+        texts = [sentences] if single else list(sentences)
+        prompt_name = prompt_name or (None if prompt else self.default_prompt_name)
+        if prompt is None and prompt_name is not None:
+            if prompt_name not in self.prompts:
+                raise ValueError(f"SentenceEncoder: prompt_name {prompt_name!r} is none of {sorted(self.prompts)}")
+            prompt = self.prompts[prompt_name]
+        vectors = self._encoder.encode(
+            texts, prompt=prompt or "", normalize=normalize_embeddings or None, batch_tokens=64 * batch_size,
+            truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
+        if convert_to_tensor or not convert_to_numpy:
+            return vectors[0] if single else vectors
+        import numpy as np
+
+        array = np.asarray(vectors)
+        return array[0] if single else array
+
+    def similarity(self, a, b):
+        """Cosines between the rows of a and b."""
+        import numpy as np
+
+        a, b = np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b))
+        norms = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)[None]
+        return a @ b.T / np.maximum(norms, 1e-12)
+
+    def get_sentence_embedding_dimension(self):
+        return self.truncate_dim or self._encoder.dim
+
+    @property
+    def max_seq_length(self):
+        return self._encoder.max_length
+
+    @property
+    def tokenizer(self):
+        return self._encoder.tokenizer
+
+    @property
+    def encoder(self):
+        return self._encoder.encoder
+
+    def __repr__(self):
+        return f"SentenceEncoder({self._encoder.dim} dimensions, {self.max_seq_length} tokens)"
+
+
+def _bar(done, total):
+    width = 40 * done // total
+    print(f"\r[{'=' * width}{' ' * (40 - width)}] {done}/{total}", end="\n" if done == total else "", file=sys.stderr)

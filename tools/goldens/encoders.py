@@ -1,0 +1,78 @@
+"""Tiny random encoders as transformers writes them, with their outputs: tests/data/encoders/.
+
+    python3 tools/goldens/encoders.py [NAME...]
+
+Needs PyPI torch, transformers, safetensors.
+"""
+import pathlib
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel,
+                          CamembertConfig, CamembertModel, DistilBertConfig, DistilBertForMaskedLM,
+                          DistilBertForSequenceClassification, DistilBertModel, ElectraConfig, ElectraForSequenceClassification,
+                          ElectraModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
+                          XLMRobertaConfig, XLMRobertaForTokenClassification)
+
+DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "encoders"
+LENGTHS = [7, 1, 11, 4]
+
+SIZES = dict(vocab_size=37, hidden_size=20, intermediate_size=33, num_hidden_layers=2, num_attention_heads=4,
+             max_position_embeddings=19, initializer_range=0.3)
+DISTIL = dict(vocab_size=37, dim=20, hidden_dim=33, n_layers=2, n_heads=4, max_position_embeddings=19, initializer_range=0.3)
+
+
+def models():
+    yield "bert", BertModel(BertConfig(**SIZES))
+    yield "bert_masked_lm", BertForMaskedLM(BertConfig(**SIZES, hidden_act="relu"))
+    yield "bert_classifier", BertForSequenceClassification(BertConfig(**SIZES, num_labels=3))
+    yield "bert_tokens", BertForTokenClassification(BertConfig(**SIZES, id2label={0: "O", 1: "B-NAME", 2: "I-NAME"}))
+    yield "roberta", RobertaModel(RobertaConfig(**SIZES, type_vocab_size=1))
+    yield "roberta_masked_lm", RobertaForMaskedLM(RobertaConfig(**SIZES))
+    yield "roberta_classifier", RobertaForSequenceClassification(RobertaConfig(**SIZES, num_labels=3))
+    yield "xlm_roberta_tokens", XLMRobertaForTokenClassification(XLMRobertaConfig(**SIZES, num_labels=4))
+    yield "camembert", CamembertModel(CamembertConfig(**SIZES, type_vocab_size=1))
+    yield "distilbert", DistilBertModel(DistilBertConfig(**DISTIL))
+    yield "distilbert_masked_lm", DistilBertForMaskedLM(DistilBertConfig(**DISTIL))
+    yield "distilbert_classifier", DistilBertForSequenceClassification(DistilBertConfig(**DISTIL, num_labels=3))
+    yield "electra", ElectraModel(ElectraConfig(**SIZES, embedding_size=12))
+    yield "electra_classifier", ElectraForSequenceClassification(ElectraConfig(**SIZES, embedding_size=20, num_labels=3))
+
+
+def write(name, model):
+    torch.manual_seed(len(name))
+    for parameter in model.parameters():  # biases and norms as trained models have them, not 0 and 1
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    folder = DATA / name
+    model.eval().save_pretrained(folder)
+    has_types = "distil" not in name and model.config.type_vocab_size > 1
+    tokens, types, features, logits, pooled = [], [], [], [], []
+    for length in LENGTHS:  # one at a time: no padding, no mask
+        ids = torch.randint(2, 37, (1, length))
+        kinds = torch.randint(0, 2, (1, length)) if has_types else torch.zeros_like(ids)
+        more = {"token_type_ids": kinds} if has_types else {}
+        with torch.no_grad():
+            out = model(ids, output_hidden_states=True, **more)
+        tokens.append(ids[0])
+        types.append(kinds[0])
+        features.append(out.hidden_states[-1][0])
+        if "logits" in out:
+            logits.append(out.logits[0] if out.logits.dim() == 3 else out.logits)
+        if out.get("pooler_output") is not None:
+            pooled.append(out.pooler_output)
+    expected = {"tokens": torch.cat(tokens), "types": torch.cat(types), "lengths": torch.tensor(LENGTHS),
+                "features": torch.cat(features)}
+    if logits:
+        expected["logits"] = torch.cat(logits)
+    if pooled:
+        expected["pooled"] = torch.cat(pooled)
+    save_file({name: tensor.contiguous() for name, tensor in expected.items()}, folder / "expected.safetensors")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    for name, model in models():
+        if len(sys.argv) < 2 or name in sys.argv[1:]:
+            write(name, model)
