@@ -25,8 +25,7 @@ class Conversation {
         tokenizer_(loaded.tokenizer),
         options_(options),
         stops_(options.generate.stop_tokens),
-        state_(
-            model_.make_state({.ring = model_.has_ring(), .dtype = options.generate.cache_dtype})) {
+        state_(model_.make_state({.ring = model_.has_ring(), .dtype = options.generate.cache_dtype})) {
     for (const char* end : kTurnEnds) {
       const auto id = tokenizer_.id(end);
       if (id && tokenizer_.chat_template().find(end) != std::string::npos) stops_.push_back(*id);

@@ -203,7 +203,8 @@ class Search : public Verb {
     options.progress = {};
     const Tensor vector = encoder.encode(std::span(&query, 1), options);
     Json matches = Json::array();
-    for (const embed::Match& match : embed::nearest(vector, corpus, top_).front()) {
+    const auto best = embed::nearest(vector, corpus, top_);
+    for (const embed::Match& match : best.front()) {
       const std::string& text = texts[static_cast<size_t>(match.row)];
       if (as_json) {
         matches.push_back(
@@ -212,7 +213,7 @@ class Search : public Verb {
         fmt::print("{:.3f}  {:>6}  {}\n", match.score, match.row + 1, printable(text));
       }
     }
-    if (as_json) put_json(Json::object({{"query", valid_utf8(query)}, {"matches", matches}}), 0);
+    if (as_json) put_json(Json::object({{"query", valid_utf8(query)}, {"matches", matches}}), -1);
     flush_output();
   }
 

@@ -469,7 +469,8 @@ std::string json_of_vocabulary(const std::filesystem::path& folder) {
     if (token.ends_with('\r')) token.pop_back();
     MH_CHECK(!token.empty() && !vocab.contains(token), FormatError, file, ": line ", id + 1, " is ",
              token.empty() ? "empty" : "the same token as one before: " + quote(token));
-    MH_CHECK(find_invalid_utf8(token) == std::string::npos, FormatError, file, ": line ", id + 1, " is not UTF-8");
+    MH_CHECK(find_invalid_utf8(token) == std::string::npos, FormatError, file, ": line ", id + 1,
+             " is not UTF-8");
     vocab[token] = id;
     at = end + 1;
   }

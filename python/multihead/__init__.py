@@ -113,7 +113,7 @@ from ._core import (
 from ._core import __version__
 from . import io, models, nn, optim, text, train
 from ._trace import mask_mod, score_mod
-from .embed import SentenceEncoder
+from .embed import CrossEncoder, SentenceEncoder
 from .io import load_safetensors, save_safetensors
 from .nn import masked_X
 from .onnx import onnx_attention, rms_normalization, rotary_embedding

@@ -1077,6 +1077,12 @@ class TransformerLayer:
     def norm3(self) -> Norm: ...
 
     @property
+    def post_norm1(self) -> Norm: ...
+
+    @property
+    def post_norm2(self) -> Norm: ...
+
+    @property
     def linear1(self) -> Linear: ...
 
     @property
@@ -1413,6 +1419,12 @@ class LanguageModelConfig:
     def window(self, arg: int, /) -> None: ...
 
     @property
+    def global_every(self) -> int: ...
+
+    @global_every.setter
+    def global_every(self, arg: int, /) -> None: ...
+
+    @property
     def num_layers(self) -> int: ...
 
     @num_layers.setter
@@ -1455,10 +1467,22 @@ class LanguageModelConfig:
     def positions(self, arg: str, /) -> None: ...
 
     @property
+    def position_offset(self) -> int: ...
+
+    @position_offset.setter
+    def position_offset(self, arg: int, /) -> None: ...
+
+    @property
     def rotary_base(self) -> float: ...
 
     @rotary_base.setter
     def rotary_base(self, arg: float, /) -> None: ...
+
+    @property
+    def local_rotary_base(self) -> float: ...
+
+    @local_rotary_base.setter
+    def local_rotary_base(self, arg: float, /) -> None: ...
 
     @property
     def rotary_fraction(self) -> float: ...
@@ -1491,6 +1515,12 @@ class LanguageModelConfig:
     def norm_first(self, arg: bool, /) -> None: ...
 
     @property
+    def block(self) -> str: ...
+
+    @block.setter
+    def block(self, arg: str, /) -> None: ...
+
+    @property
     def final_norm(self) -> bool: ...
 
     @final_norm.setter
@@ -1519,6 +1549,24 @@ class LanguageModelConfig:
 
     @qk_norm.setter
     def qk_norm(self, arg: bool, /) -> None: ...
+
+    @property
+    def scale_dim(self) -> int: ...
+
+    @scale_dim.setter
+    def scale_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def attention_softcap(self) -> float: ...
+
+    @attention_softcap.setter
+    def attention_softcap(self, arg: float, /) -> None: ...
+
+    @property
+    def logit_softcap(self) -> float: ...
+
+    @logit_softcap.setter
+    def logit_softcap(self, arg: float, /) -> None: ...
 
     @property
     def out_bias(self) -> bool: ...
@@ -1656,7 +1704,7 @@ class LanguageModel:
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> LanguageModel:
+    def load(folder: str | bytes | os.PathLike, weights: str | None = None) -> LanguageModel:
         """
         Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or packed for
         inference as pack_weights() does.
@@ -2066,7 +2114,9 @@ class Translator:
         """
 
 class Tokenizer:
-    """A tokenizer: characters or byte-level BPE, stored as tokenizer.json."""
+    """
+    A tokenizer: characters, byte-level BPE or WordPiece, stored as tokenizer.json.
+    """
 
     @staticmethod
     def train_bpe(texts: object, *, vocab_size: int = 4096, min_frequency: int = 2, eos: str = '<|endoftext|>') -> Tokenizer:
@@ -2087,7 +2137,15 @@ class Tokenizer:
 
     def to_json(self) -> str: ...
 
-    def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True) -> list[int]: ...
+    def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0) -> list[int]:
+        """
+        Token ids. max_length: at most so many, those of the template included; 0: no limit.
+        """
+
+    def encode_pair(self, first: object, second: object, *, max_length: int = 0) -> tuple[list[int], list[int]]:
+        """
+        (ids, type_ids) of two texts joined by the file's template, for models that compare them.
+        """
 
     def decode(self, ids: object, *, skip_special: bool = False) -> str:
         """The text; bytes that are not UTF-8 are replaced."""
@@ -2138,6 +2196,268 @@ def token_labels(tokenizer: Tokenizer, ids: object) -> list[str]:
     """
     A label per token, for AttentionView and tables: its text; of a token that is a part of a character, the character and
     which part of how many ("é¹⁄₂"); "<0xE2>" for bytes of no character.
+    """
+
+class EncoderConfig:
+    """
+    The configuration of an encoder: sizes, positions, head ('none', 'masked_lm', 'classification', 'tokens').
+    """
+
+    def __init__(self, **kwargs) -> None: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @vocab_size.setter
+    def vocab_size(self, arg: int, /) -> None: ...
+
+    @property
+    def context(self) -> int: ...
+
+    @context.setter
+    def context(self, arg: int, /) -> None: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @num_layers.setter
+    def num_layers(self, arg: int, /) -> None: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @num_heads.setter
+    def num_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def embed_dim(self) -> int: ...
+
+    @embed_dim.setter
+    def embed_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def ffn_dim(self) -> int: ...
+
+    @ffn_dim.setter
+    def ffn_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def word_dim(self) -> int: ...
+
+    @word_dim.setter
+    def word_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def token_types(self) -> int: ...
+
+    @token_types.setter
+    def token_types(self, arg: int, /) -> None: ...
+
+    @property
+    def position_offset(self) -> int: ...
+
+    @position_offset.setter
+    def position_offset(self, arg: int, /) -> None: ...
+
+    @property
+    def pad_id(self) -> int: ...
+
+    @pad_id.setter
+    def pad_id(self, arg: int, /) -> None: ...
+
+    @property
+    def norm_eps(self) -> float: ...
+
+    @norm_eps.setter
+    def norm_eps(self, arg: float, /) -> None: ...
+
+    @property
+    def activation(self) -> str: ...
+
+    @activation.setter
+    def activation(self, arg: str, /) -> None: ...
+
+    @property
+    def pooler(self) -> bool: ...
+
+    @pooler.setter
+    def pooler(self, arg: bool, /) -> None: ...
+
+    @property
+    def pooler_activation(self) -> str: ...
+
+    @pooler_activation.setter
+    def pooler_activation(self, arg: str, /) -> None: ...
+
+    @property
+    def head(self) -> str: ...
+
+    @head.setter
+    def head(self, arg: str, /) -> None: ...
+
+    @property
+    def head_activation(self) -> str: ...
+
+    @head_activation.setter
+    def head_activation(self, arg: str, /) -> None: ...
+
+    @property
+    def num_labels(self) -> int: ...
+
+    @num_labels.setter
+    def num_labels(self, arg: int, /) -> None: ...
+
+    @property
+    def dropout_p(self) -> float: ...
+
+    @dropout_p.setter
+    def dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def attention_dropout_p(self) -> float: ...
+
+    @attention_dropout_p.setter
+    def attention_dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def init_std(self) -> float: ...
+
+    @init_std.setter
+    def init_std(self, arg: float, /) -> None: ...
+
+    def __eq__(self, arg: EncoderConfig, /) -> bool: ...
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @labels.setter
+    def labels(self, arg: Sequence[str], /) -> None: ...
+
+class Encoder:
+    """
+    An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing is padded, and a sequence
+    has the same bits in whatever company.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rng: Rng | None = None) -> None: ...
+
+    @property
+    def config(self) -> EncoderConfig: ...
+
+    def features(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = [], *, rng: Rng | None = None) -> Tensor:
+        """
+        The last hidden states [N, E], one sequence behind the other. With an rng, dropout is active.
+        """
+
+    def pooled(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = []) -> Tensor:
+        """The pooler's output [S, E]."""
+
+    def logits(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = [], *, rng: Rng | None = None) -> Tensor:
+        """The head's output: [N, vocab_size], [S, labels] or [N, labels]."""
+
+    def save(self, folder: str | bytes | os.PathLike) -> None:
+        """
+        Writes config.json and model.safetensors as Hugging Face's family has them.
+        """
+
+    @staticmethod
+    def load(folder: str | bytes | os.PathLike) -> Encoder:
+        """
+        Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA.
+        """
+
+    @property
+    def token_embedding(self) -> Embedding: ...
+
+    @property
+    def position_embedding(self) -> Embedding: ...
+
+    @property
+    def type_embedding(self) -> Embedding: ...
+
+    @property
+    def embedding_norm(self) -> Norm: ...
+
+    @property
+    def embedding_projection(self) -> Linear: ...
+
+    @property
+    def layers(self) -> list[TransformerLayer]: ...
+
+    @property
+    def pooler(self) -> Linear: ...
+
+    @property
+    def head_dense(self) -> Linear: ...
+
+    @property
+    def head_norm(self) -> Norm: ...
+
+    @property
+    def head_bias(self) -> Tensor | None: ...
+
+    @property
+    def classifier(self) -> Linear: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError; nothing is changed then.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Clears the gradients."""
+
+    def clone(self) -> Encoder:
+        """A copy with its own parameters."""
+
+    def __deepcopy__(self, arg: object, /) -> Encoder: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+class TextEncoder:
+    """What multihead.SentenceEncoder is made of."""
+
+    @staticmethod
+    def load(folder: str | bytes | os.PathLike) -> TextEncoder: ...
+
+    def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 2048, progress: object | None = None) -> Tensor: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    @property
+    def prompts(self) -> dict[str, str]: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+def nearest(queries: object, corpus: object, count: int = 10) -> list[list[tuple[int, float]]]:
+    """
+    For each query the (row, score) of the rows of corpus with the largest inner products, largest first.
     """
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict:

@@ -2,9 +2,9 @@
 
 import sys
 
-from ._core import TextEncoder, nearest
+from ._core import Encoder, TextEncoder, Tokenizer, nearest
 
-__all__ = ["SentenceEncoder", "nearest"]
+__all__ = ["CrossEncoder", "SentenceEncoder", "nearest"]
 
 
 class SentenceEncoder:
@@ -67,6 +67,50 @@ class SentenceEncoder:
 
     def __repr__(self):
         return f"SentenceEncoder({self._encoder.dim} dimensions, {self.max_seq_length} tokens)"
+
+
+class CrossEncoder:
+    """A model that scores two texts in one sequence, with the arguments of sentence-transformers."""
+
+    def __init__(self, model_name_or_path, *, max_length=None):
+        self.model = Encoder.load(model_name_or_path)
+        if self.model.config.head != "classification":
+            raise ValueError(f"CrossEncoder: {model_name_or_path} has no head for sequences (its head is "
+                             f"{self.model.config.head!r}); it needs ...ForSequenceClassification")
+        self.tokenizer = Tokenizer.load(model_name_or_path)
+        self.max_length = min(max_length or self.model.config.context, self.model.config.context)
+
+    def predict(self, sentences, batch_size=32, show_progress_bar=None, apply_sigmoid=None):
+        """Scores [n] of pairs of texts, [n, labels] where the model has several.
+
+        apply_sigmoid: default for a single label, as in sentence-transformers.
+        """
+        import numpy as np
+
+        single = len(sentences) == 2 and all(isinstance(text, str) for text in sentences)
+        pairs = [sentences] if single else list(sentences)
+        labels = self.model.config.num_labels
+        scores = np.empty((len(pairs), labels), np.float32)
+        for begin in range(0, len(pairs), batch_size):
+            encoded = [self.tokenizer.encode_pair(a, b, max_length=self.max_length) for a, b in pairs[begin:begin + batch_size]]
+            has_types = self.model.config.token_types > 1
+            types = [kinds for _, kinds in encoded] if has_types else []
+            scores[begin:begin + batch_size] = np.asarray(self.model.logits([ids for ids, _ in encoded], types))
+            if show_progress_bar:
+                _bar(begin + len(encoded), len(pairs))
+        if apply_sigmoid or (apply_sigmoid is None and labels == 1):
+            scores = 1 / (1 + np.exp(-scores))
+        scores = scores[:, 0] if labels == 1 else scores
+        return scores[0] if single else scores
+
+    def rank(self, query, documents, top_k=None, return_documents=False, batch_size=32):
+        """Documents by their score beside the query, best first: [{"corpus_id", "score"(, "text")}]."""
+        if self.model.config.num_labels != 1:
+            raise ValueError(f"CrossEncoder: ranking needs one label, the model has {self.model.config.num_labels}")
+        scores = self.predict([(query, document) for document in documents], batch_size)
+        order = sorted(range(len(documents)), key=lambda i: (-scores[i], i))[:top_k]
+        return [{"corpus_id": i, "score": float(scores[i]), **({"text": documents[i]} if return_documents else {})}
+                for i in order]
 
 
 def _bar(done, total):

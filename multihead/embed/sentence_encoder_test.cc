@@ -1,0 +1,198 @@
+#include "multihead/embed/sentence_encoder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/core/parallel.h"
+#include "multihead/io/npy.h"
+#include "multihead/io/safetensors.h"
+#include "multihead/models/hugging_face.h"
+
+namespace multihead::embed {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+text::Tokenizer make_tokenizer() {
+  return text::Tokenizer::train_bpe("the cat sat on the mat and the dog sat on the cat", {.vocab_size = 270});
+}
+
+models::Encoder make_encoder() {
+  models::EncoderConfig c;
+  c.vocab_size = 280, c.context = 40, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 24;
+  Rng rng(11);
+  return {c, rng};
+}
+
+/// A folder of sentence-transformers with a random encoder.
+class Folder {
+ public:
+  Folder()
+      : path((fs::temp_directory_path() / concat("multihead_embed_", ::getpid(), "_", counter++)).string()) {
+    models::Encoder encoder = make_encoder();
+    models::save_encoder(encoder, path);
+    make_tokenizer().save(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  void write(const std::string& name, const std::string& content) const {
+    fs::create_directories((fs::path(path) / name).parent_path());
+    write_file_atomically((fs::path(path) / name).string(), content);
+  }
+  std::string error() const {
+    try {
+      SentenceEncoder::load(path);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "loaded";
+  }
+  const std::string path;
+
+ private:
+  static inline int counter = 0;
+};
+
+std::string module(const std::string& type, const std::string& path) {
+  return R"({"type": "sentence_transformers.models.)" + type + R"(", "path": ")" + path + "\"}";
+}
+
+const std::vector<std::string> kTexts = {"the cat", "a dog sat on the mat and the cat sat on the dog", "m",
+                                         "the dog"};
+
+TEST(SentenceEncoderTest, PoolsAsTheFolderSays) {
+  const Folder folder;
+  const auto tokens = make_tokenizer().encode(kTexts[1]);
+  const models::TokenRows rows = models::TokenRows::of(std::vector<std::vector<int32_t>>{tokens});
+  const std::vector<float> x = make_encoder().features(rows).to_vector<float>();
+  const int64_t dim = 24, count = std::ssize(tokens);
+  const auto at = [&](int64_t t, int64_t i) { return x[static_cast<size_t>(t * dim + i)]; };
+  const char* const modes[] = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken"};
+  for (int mode = 0; mode < 5; ++mode) {
+    folder.write("modules.json",
+                 "[" + module("Transformer", "") + "," + module("Pooling", "1_Pooling") + "]");
+    folder.write("1_Pooling/config.json", concat(R"({"pooling_mode_)", modes[mode], R"(": true})"));
+    const std::vector<float> got = SentenceEncoder::load(folder.path).encode(kTexts).to_vector<float>();
+    for (int64_t i = 0; i < dim; ++i) {
+      double sum = 0, most = -1e30;
+      for (int64_t t = 0; t < count; ++t) sum += at(t, i), most = std::max<double>(most, at(t, i));
+      const auto n = static_cast<double>(count);
+      const double want[] = {at(0, i), sum / n, most, sum / std::sqrt(n), at(count - 1, i)};
+      EXPECT_NEAR(got[static_cast<size_t>(dim + i)], want[mode], 1e-5) << modes[mode];
+    }
+  }
+}
+
+TEST(SentenceEncoderTest, StepsPromptsAndCutsAreApplied) {
+  const Folder folder;
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "," +
+                                   module("Dense", "2") + "," + module("Normalize", "3") + "]");
+  folder.write("1/config.json", R"({"pooling_mode": "mean"})");
+  folder.write("2/config.json", R"({"activation_function": "torch.nn.modules.activation.Tanh"})");
+  Rng rng(2);
+  io::save_safetensors(folder.path + "/2/model.safetensors", {{"linear.weight", randn({6, 24}, rng)}});
+  folder.write("config_sentence_transformers.json",
+               R"({"prompts": {"query": "the ", "none": ""}, "default_prompt_name": null})");
+  const SentenceEncoder encoder = SentenceEncoder::load(folder.path);
+  EXPECT_EQ(encoder.dim(), 6);
+  const std::vector<std::string> cat = {"cat"}, the_cat = {"the cat"};
+  const auto plain = encoder.encode(the_cat).to_vector<float>();
+  EXPECT_EQ(encoder.encode(cat, {.prompt_name = "query"}).to_vector<float>(), plain);
+  EXPECT_EQ(encoder.encode(cat, {.prompt = "the "}).to_vector<float>(), plain);
+  double length = 0;
+  for (const float v : plain) length += v * v;
+  EXPECT_NEAR(length, 1, 1e-6);
+  const auto cut = encoder.encode(the_cat, {.truncate_dim = 2}).to_vector<float>();
+  ASSERT_EQ(cut.size(), 2u);
+  EXPECT_NEAR(cut[0] * cut[0] + cut[1] * cut[1], 1, 1e-6);
+  EXPECT_NEAR(cut[0] / cut[1], plain[0] / plain[1], 1e-4);
+  EXPECT_THROW(encoder.encode(cat, {.prompt_name = "other"}), ValueError);
+  EXPECT_THROW(encoder.encode(cat, {.batch_tokens = 0}), ValueError);
+}
+
+TEST(SentenceEncoderTest, AVectorHasTheSameBitsInAnyCompany) {
+  const SentenceEncoder encoder(make_encoder(), make_tokenizer());
+  std::mt19937 rng(5);
+  std::vector<std::string> texts;
+  for (int i = 0; i < 60; ++i) texts.emplace_back(1 + rng() % 120, static_cast<char>('a' + rng() % 26));
+  const auto all = encoder.encode(texts).to_vector<float>();
+  EXPECT_EQ(encoder.encode(texts, {.batch_tokens = 1}).to_vector<float>(), all);
+  EXPECT_EQ(encoder.encode(texts, {.batch_tokens = 100000}).to_vector<float>(), all);
+  const int before = num_threads();
+  set_num_threads(3);
+  EXPECT_EQ(encoder.encode(texts).to_vector<float>(), all);
+  set_num_threads(before);
+  EXPECT_EQ(encoder.encode(std::vector<std::string>()).shape(), (Shape{0, 24}));
+}
+
+TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
+  const Folder folder;
+  folder.write("modules.json", "{}");
+  EXPECT_THAT(folder.error(), HasSubstr("must be an array"));
+  folder.write("modules.json", "[" + module("Transformer", "../other") + "]");
+  EXPECT_THAT(folder.error(), HasSubstr("leaves the folder"));
+  folder.write("modules.json",
+               "[" + module("Transformer", "") + "," + module("WeightedLayerPooling", "1") + "]");
+  EXPECT_THAT(folder.error(), HasSubstr("\"WeightedLayerPooling\" is not supported"));
+  folder.write("modules.json", "[" + module("Pooling", "") + "]");
+  EXPECT_THAT(folder.error(), HasSubstr("must be a Transformer"));
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "]");
+  folder.write("1/config.json", R"({"pooling_mode_weightedmean_tokens": true})");
+  EXPECT_THAT(folder.error(), HasSubstr("weightedmean"));
+  folder.write("1/config.json", "{}");
+  EXPECT_THAT(folder.error(), HasSubstr("no way of pooling"));
+  folder.write("1/config.json", R"({"pooling_mode": "mean"})");
+  folder.write("sentence_bert_config.json", R"({"max_seq_length": -1})");
+  EXPECT_THAT(folder.error(), HasSubstr("max_seq_length must be positive"));
+}
+
+TEST(NearestTest, FindsTheLargestProductsInOrder) {
+  std::mt19937 rng(9);
+  std::normal_distribution<float> normal;
+  constexpr int64_t kRows = 9000, kDim = 5;
+  std::vector<float> corpus(kRows * kDim), query(2 * kDim);
+  for (float& x : corpus) x = normal(rng);
+  for (float& x : query) x = normal(rng);
+  std::copy_n(corpus.begin(), kDim, corpus.end() - kDim);  // the last row is the first
+  std::copy_n(corpus.begin(), kDim, query.begin());
+  for (int64_t i = 0; i < kDim; ++i) corpus[i] *= 100, corpus[corpus.size() - kDim + i] *= 100;
+  const auto best = nearest(Tensor::of<float>({2, kDim}, query), Tensor::of<float>({kRows, kDim}, corpus), 7);
+  ASSERT_EQ(best.size(), 2u);
+  EXPECT_EQ(best[0][0].row, 0);
+  EXPECT_EQ(best[0][1].row, kRows - 1);
+  for (const auto& list : best) {
+    ASSERT_EQ(list.size(), 7u);
+    for (size_t i = 1; i < list.size(); ++i) EXPECT_GE(list[i - 1].score, list[i].score);
+  }
+  EXPECT_THROW(nearest(Tensor::zeros({1, 3}), Tensor::zeros({1, 4}), 1), ShapeError);
+}
+
+TEST(NpyTest, IsReadAsItWasWrittenAndOtherFilesAreRefused) {
+  const std::string path = (fs::temp_directory_path() / concat("multihead_", ::getpid(), ".npy")).string();
+  Rng rng(4);
+  const Tensor x = randn({7, 3}, rng);
+  io::save_npy(path, x);
+  const Tensor y = io::load_npy(path);
+  EXPECT_EQ(y.shape(), x.shape());
+  EXPECT_EQ(y.to_vector<float>(), x.to_vector<float>());
+  const std::string good = read_file(path);
+  for (size_t size = 0; size < good.size(); size += 7) {
+    write_file_atomically(path, good.substr(0, size));
+    EXPECT_THROW(io::load_npy(path), FormatError) << size;
+  }
+  std::string bad = good;
+  bad.replace(bad.find("<f4"), 3, "<f8");
+  write_file_atomically(path, bad);
+  EXPECT_THROW(io::load_npy(path), FormatError);
+  fs::remove(path);
+}
+
+}  // namespace
+}  // namespace multihead::embed

@@ -1,0 +1,109 @@
+"""Encoders and the vectors of texts."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import multihead as mh
+
+DATA = pathlib.Path(__file__).parents[2] / "tests" / "data" / "encoders"
+pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the fixtures lie in a checkout")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [
+    "the", "cat", "dog", "sat", "on", "a", "mat", "##s", "##ting", "un", "##known", "he", "she", "it", ",", ".", "!",
+    "one", "two", "three", "red", "green", "blue", "night", "day", "sun", "moon", "star", "##light", "##y", "water", "fire"]
+TEXTS = ["The cats sat on a mat.", "unknown", "One, two, three!", "Moonlight", "a red SUN; a Blue moon", "zzz"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copytree(DATA / "bert", tmp_path / "bert")
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (tmp_path / "bert" / "tokenizer_config.json").write_text(
+        json.dumps({"do_lower_case": True, "model_max_length": 19, "tokenizer_class": "BertTokenizer"}))
+    return str(tmp_path / "bert")
+
+
+def test_encode_takes_one_text_or_many(folder):
+    encoder = mh.SentenceEncoder(folder)
+    assert encoder.max_seq_length == 19 and encoder.get_sentence_embedding_dimension() == 20
+    all_vectors = encoder.encode(TEXTS)
+    assert all_vectors.shape == (6, 20) and all_vectors.dtype == np.float32
+    for text, vector in zip(TEXTS, all_vectors):
+        assert np.array_equal(encoder.encode(text), vector)
+    assert np.array_equal(encoder.encode(TEXTS, batch_size=1), all_vectors)
+    unit = encoder.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-6)
+    assert encoder.encode(TEXTS, truncate_dim=3).shape == (6, 3)
+    assert isinstance(encoder.encode(TEXTS, convert_to_tensor=True), mh.Tensor)
+    np.testing.assert_allclose(encoder.similarity(unit, unit), unit @ unit.T, atol=1e-6)
+
+
+def test_prompts(folder):
+    encoder = mh.SentenceEncoder(folder, prompts={"query": "the red "})
+    assert np.array_equal(encoder.encode("sun", prompt_name="query"), encoder.encode("the red sun"))
+    assert np.array_equal(encoder.encode("sun", prompt="the red "), encoder.encode("the red sun"))
+    with pytest.raises(ValueError, match="prompt_name 'other' is none of \\['query'\\]"):
+        encoder.encode("sun", prompt_name="other")
+
+
+def test_the_mean_of_the_tokens_is_the_default(folder):
+    encoder = mh.SentenceEncoder(folder)
+    ids = encoder.tokenizer.encode(TEXTS[0])
+    features = np.asarray(mh.models.Encoder.load(folder).features([ids]))
+    np.testing.assert_allclose(encoder.encode(TEXTS[0]), features.mean(axis=0), atol=1e-6)
+
+
+def test_pairs_have_types(folder):
+    tokenizer = mh.Tokenizer.load(folder)
+    ids, types = tokenizer.encode_pair("the cat", "a dog", max_length=6)
+    assert [tokenizer.token(i) for i in ids] == ["[CLS]", "the", "[SEP]", "a", "dog", "[SEP]"]
+    assert types == [0, 0, 0, 1, 1, 1]
+    assert tokenizer.decode(tokenizer.encode("cats sitting."), skip_special=True) == "cats."
+
+
+def test_nearest(folder):
+    vectors = np.eye(4, dtype=np.float32)[[3, 1, 0]]
+    assert mh.embed.nearest(np.eye(4, dtype=np.float32)[:1], vectors, 2) == [[(2, 1.0), (0, 0.0)]]
+
+
+def test_an_encoder_is_trained(folder):
+    config = mh.models.Encoder.load(folder).config
+    config.head, config.num_labels, config.pooler = "classification", 2, True
+    model = mh.models.Encoder(config, rng=mh.Rng(1))
+    optimizer = mh.optim.AdamW(model.parameters(), lr=3e-3)
+    sequences, targets = [[2, 5, 3], [2, 6, 7, 3], [2, 8, 3]], [0, 1, 0]
+    losses = []
+    for _ in range(60):
+        with mh.Tape() as tape:
+            loss = mh.cross_entropy(model.logits(sequences), np.array(targets))
+            tape.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_cross_encoder_scores_pairs(folder, tmp_path):
+    classifier = tmp_path / "classifier"
+    shutil.copytree(DATA / "bert_classifier", classifier)
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        shutil.copy(pathlib.Path(folder) / name, classifier / name)
+    pairs = [(a, b) for a in TEXTS[:3] for b in TEXTS]
+    cross = mh.CrossEncoder(str(classifier))
+    scores = cross.predict(pairs, batch_size=4)
+    assert scores.shape == (18, 3) and np.array_equal(cross.predict(pairs[7]), scores[7])
+    with pytest.raises(ValueError, match="has 3"):
+        cross.rank("the cat", TEXTS)
+    with pytest.raises(ValueError, match="its head is 'none'"):
+        mh.CrossEncoder(folder)
+    theirs = pytest.importorskip("sentence_transformers").CrossEncoder(str(classifier), device="cpu")
+    np.testing.assert_allclose(scores, theirs.predict(pairs), atol=1e-5)
+
+
+def test_vectors_are_those_of_sentence_transformers(folder):
+    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(folder, device="cpu")
+    np.testing.assert_allclose(mh.SentenceEncoder(folder).encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)

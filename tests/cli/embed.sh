@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Texts to vectors, and search among them.
+#   tests/cli/embed.sh PATH/TO/multihead
+encoders=$(cd "$(dirname "${BASH_SOURCE[0]}")/../data/encoders" && pwd)
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+cp -r "$encoders/bert" model
+printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' the cat dog sat on a mat '##s' >model/vocab.txt
+printf 'the cats\nthe dog sat on a mat\n\nsomething else\na mat\n' >texts.txt
+
+expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt --out all.npy
+[[ $(stat -c %s all.npy) == $((128 + 5 * 20 * 4)) ]] || fail "all.npy has $(stat -c %s all.npy) bytes"
+"$multihead" embed model --data texts.txt --out all.jsonl --quiet
+[[ $(wc -l <all.jsonl) == 5 ]] || fail "all.jsonl has $(wc -l <all.jsonl) lines"
+[[ $(printf 'a mat\n' | "$multihead" embed model --data - --out -) == "$(tail -n 1 all.jsonl)" ]] || fail "a text alone has another vector"
+"$multihead" embed model --data texts.txt --out one.npy --batch-tokens 1 --threads 1 --quiet
+cmp all.npy one.npy || fail "the batch changes the vectors"
+
+expect 0 '^1.000 +2  the dog sat on a mat' "$multihead" search model --data texts.txt --query "the dog sat on a mat"
+expect 0 '"line":5' "$multihead" search model --data texts.txt --query "a mat" --top 1 --json
+"$multihead" search model --data texts.txt --query "a mat" --index kept.npy >first.txt
+"$multihead" search model --data texts.txt --query "a mat" --index kept.npy >second.txt
+cmp first.txt second.txt || fail "the kept vectors give other lines"
+[[ $(printf 'a mat\nthe cats\n' | "$multihead" search model --data texts.txt --top 1 | wc -l) == 2 ]] || fail "queries from stdin"
+
+expect 2 'data FILE and --out FILE are required' "$multihead" embed model
+expect 2 'must end in .npy or .jsonl' "$multihead" embed model --data texts.txt --out all.csv
+expect 3 'No such file' "$multihead" embed model --data nothing.txt --out all.npy
+expect 3 'nothing' "$multihead" embed nothing --data texts.txt --out all.npy
+expect 2 'prompt_name' "$multihead" embed model --data texts.txt --out all.npy --prompt-name query
+printf 'one\n' >short.txt
+expect 3 'delete it to make it anew' "$multihead" search model --data short.txt --query a --index kept.npy
+head -c 200 all.npy >cut.npy
+expect 3 'holds 72 bytes' "$multihead" search model --data texts.txt --query a --index cut.npy
+expect 3 'an encoder; use' "$multihead" generate model --prompt the
+finish
