@@ -9,6 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/storage.h"
+#include "multihead/testing/files.h"
 
 namespace multihead {
 namespace {
@@ -22,19 +23,16 @@ constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 // /proc and /sys of a machine that is not there.
 class Machine {
  public:
-  Machine() : root_(std::filesystem::path(testing::TempDir()) / "memory_test") {
-    std::filesystem::remove_all(root_);
-  }
-  ~Machine() { std::filesystem::remove_all(root_); }
   Machine& file(const std::string& path, const std::string& content) {
-    std::filesystem::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << content;
+    const std::filesystem::path whole = folder_ / path;
+    std::filesystem::create_directories(whole.parent_path());
+    std::ofstream(whole) << content;
     return *this;
   }
-  int64_t left() const { return available_memory(root_.string()); }
+  int64_t left() const { return available_memory(folder_.path()); }
 
  private:
-  std::filesystem::path root_;
+  TemporaryFolder folder_;
 };
 
 const char* const kMemory =

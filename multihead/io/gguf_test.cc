@@ -5,11 +5,11 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <random>
 
 #include "multihead/core/error.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::io {
 namespace {
@@ -67,8 +67,9 @@ std::string sample() {
 class GgufTest : public ::testing::Test {
  protected:
   std::string write(const std::string& bytes) const {
-    std::ofstream(path_, std::ios::binary) << bytes;
-    return path_;
+    const std::string path = folder_ / "model.gguf";
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path;
   }
   std::string error_of(const std::string& bytes) const {
     try {
@@ -78,9 +79,9 @@ class GgufTest : public ::testing::Test {
     }
     return "no error";
   }
-  void TearDown() override { std::filesystem::remove(path_); }
 
-  std::string path_ = ::testing::TempDir() + "gguf_test.gguf";
+ private:
+  TemporaryFolder folder_;
 };
 
 TEST_F(GgufTest, ReadsMetadataAndTensors) {

@@ -67,23 +67,15 @@ ConfigKeys<C> common_keys(const ConfigKey<C>& context) {
           R::only("is_decoder", false)};
 }
 
-void push(WeightMap& map, const std::string& ours, const std::string& theirs) {
-  for (const char* kind : {".weight", ".bias"}) map.push_back({ours + kind, {{theirs + kind}}});
-}
-
 void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
-  for (const std::string kind : {"weight", "bias"}) {
-    const std::string self = theirs + "attention.self.";
-    map.push_back({ours + "self_attn.in_proj_" + kind,
-                   {{self + "query." + kind, c.embed_dim},
-                    {self + "key." + kind, c.embed_dim},
-                    {self + "value." + kind, c.embed_dim}}});
-  }
-  push(map, ours + "self_attn.out_proj", theirs + "attention.output.dense");
-  push(map, ours + "norm1", theirs + "attention.output.LayerNorm");
-  push(map, ours + "linear1", theirs + "intermediate.dense");
-  push(map, ours + "linear2", theirs + "output.dense");
-  push(map, ours + "norm2", theirs + "output.LayerNorm");
+  const std::string self = theirs + "attention.self.";
+  add_projections(map, ours + "self_attn",
+                  {{self + "query", self + "key", self + "value"}, c.embed_dim, c.embed_dim});
+  add_pair(map, ours + "self_attn.out_proj", theirs + "attention.output.dense");
+  add_pair(map, ours + "norm1", theirs + "attention.output.LayerNorm");
+  add_pair(map, ours + "linear1", theirs + "intermediate.dense");
+  add_pair(map, ours + "linear2", theirs + "output.dense");
+  add_pair(map, ours + "norm2", theirs + "output.LayerNorm");
 }
 
 // Models without a head are kept without the prefix.
@@ -94,22 +86,22 @@ WeightMap common_map(const C& c, const std::string& prefix) {
   WeightMap map = {{"token_embedding.weight", {{embeddings + "word_embeddings.weight"}}},
                    {"position_embedding.weight", {{embeddings + "position_embeddings.weight"}}},
                    {"type_embedding.weight", {{embeddings + "token_type_embeddings.weight"}}}};
-  push(map, "embedding_norm", embeddings + "LayerNorm");
+  add_pair(map, "embedding_norm", embeddings + "LayerNorm");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     add_layer(map, c, concat("layers.", i, "."), concat(prefix, "encoder.layer.", i, "."));
   }
-  if (c.head == EncoderHead::tokens) push(map, "classifier", "classifier");
+  if (c.head == EncoderHead::tokens) add_pair(map, "classifier", "classifier");
   return map;
 }
 
 WeightMap bert_map(const C& c) {
   const std::string root = root_of(c, kBert.prefix);
   WeightMap map = common_map(c, root);
-  if (c.pooler) push(map, "pooler", root + "pooler.dense");
-  if (c.head == EncoderHead::classification) push(map, "classifier", "classifier");
+  if (c.pooler) add_pair(map, "pooler", root + "pooler.dense");
+  if (c.head == EncoderHead::classification) add_pair(map, "classifier", "classifier");
   if (c.head == EncoderHead::masked_lm) {
-    push(map, "head_dense", "cls.predictions.transform.dense");
-    push(map, "head_norm", "cls.predictions.transform.LayerNorm");
+    add_pair(map, "head_dense", "cls.predictions.transform.dense");
+    add_pair(map, "head_norm", "cls.predictions.transform.LayerNorm");
     map.push_back({"head_bias", {{"cls.predictions.bias"}}});
   }
   return map;
@@ -119,11 +111,11 @@ WeightMap roberta_map(const C& c) {
   const std::string root = root_of(c, "roberta.");
   WeightMap map = common_map(c, root);
   const bool classifies = c.head == EncoderHead::classification;
-  if (c.pooler) push(map, "pooler", classifies ? "classifier.dense" : root + "pooler.dense");
-  if (classifies) push(map, "classifier", "classifier.out_proj");
+  if (c.pooler) add_pair(map, "pooler", classifies ? "classifier.dense" : root + "pooler.dense");
+  if (classifies) add_pair(map, "classifier", "classifier.out_proj");
   if (c.head == EncoderHead::masked_lm) {
-    push(map, "head_dense", "lm_head.dense");
-    push(map, "head_norm", "lm_head.layer_norm");
+    add_pair(map, "head_dense", "lm_head.dense");
+    add_pair(map, "head_norm", "lm_head.layer_norm");
     map.push_back({"head_bias", {{"lm_head.bias"}}});
   }
   return map;
@@ -132,14 +124,14 @@ WeightMap roberta_map(const C& c) {
 WeightMap electra_map(const C& c) {
   const std::string root = root_of(c, kElectra.prefix);
   WeightMap map = common_map(c, root);
-  if (c.word_dim != c.embed_dim) push(map, "embedding_projection", root + "embeddings_project");
+  if (c.word_dim != c.embed_dim) add_pair(map, "embedding_projection", root + "embeddings_project");
   if (c.head == EncoderHead::classification) {
-    push(map, "pooler", "classifier.dense");
-    push(map, "classifier", "classifier.out_proj");
+    add_pair(map, "pooler", "classifier.dense");
+    add_pair(map, "classifier", "classifier.out_proj");
   }
   if (c.head == EncoderHead::masked_lm) {
-    push(map, "head_dense", "generator_predictions.dense");
-    push(map, "head_norm", "generator_predictions.LayerNorm");
+    add_pair(map, "head_dense", "generator_predictions.dense");
+    add_pair(map, "head_norm", "generator_predictions.LayerNorm");
     map.push_back({"head_bias", {{"generator_lm_head.bias"}}});
   }
   return map;

@@ -41,34 +41,27 @@ ConfigKeys<C> keys() {
       {"sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "is_decoder"});
 }
 
-void push(WeightMap& map, const std::string& ours, const std::string& theirs) {
-  for (const char* kind : {".weight", ".bias"}) map.push_back({ours + kind, {{theirs + kind}}});
-}
-
 WeightMap map(const C& c) {
   const std::string root = c.head == EncoderHead::none ? "" : "distilbert.";
   WeightMap map = {{"token_embedding.weight", {{root + "embeddings.word_embeddings.weight"}}},
                    {"position_embedding.weight", {{root + "embeddings.position_embeddings.weight"}}}};
-  push(map, "embedding_norm", root + "embeddings.LayerNorm");
+  add_pair(map, "embedding_norm", root + "embeddings.LayerNorm");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string ours = concat("layers.", i, "."), theirs = concat(root, "transformer.layer.", i, ".");
-    for (const std::string kind : {"weight", "bias"}) {
-      map.push_back({ours + "self_attn.in_proj_" + kind,
-                     {{theirs + "attention.q_lin." + kind, c.embed_dim},
-                      {theirs + "attention.k_lin." + kind, c.embed_dim},
-                      {theirs + "attention.v_lin." + kind, c.embed_dim}}});
-    }
-    push(map, ours + "self_attn.out_proj", theirs + "attention.out_lin");
-    push(map, ours + "norm1", theirs + "sa_layer_norm");
-    push(map, ours + "linear1", theirs + "ffn.lin1");
-    push(map, ours + "linear2", theirs + "ffn.lin2");
-    push(map, ours + "norm2", theirs + "output_layer_norm");
+    const std::string self = theirs + "attention.";
+    add_projections(map, ours + "self_attn",
+                    {{self + "q_lin", self + "k_lin", self + "v_lin"}, c.embed_dim, c.embed_dim});
+    add_pair(map, ours + "self_attn.out_proj", theirs + "attention.out_lin");
+    add_pair(map, ours + "norm1", theirs + "sa_layer_norm");
+    add_pair(map, ours + "linear1", theirs + "ffn.lin1");
+    add_pair(map, ours + "linear2", theirs + "ffn.lin2");
+    add_pair(map, ours + "norm2", theirs + "output_layer_norm");
   }
-  if (c.head == EncoderHead::classification) push(map, "pooler", "pre_classifier");
-  if (c.num_labels > 0 && c.head != EncoderHead::none) push(map, "classifier", "classifier");
+  if (c.head == EncoderHead::classification) add_pair(map, "pooler", "pre_classifier");
+  if (c.num_labels > 0 && c.head != EncoderHead::none) add_pair(map, "classifier", "classifier");
   if (c.head == EncoderHead::masked_lm) {
-    push(map, "head_dense", "vocab_transform");
-    push(map, "head_norm", "vocab_layer_norm");
+    add_pair(map, "head_dense", "vocab_transform");
+    add_pair(map, "head_norm", "vocab_layer_norm");
     map.push_back({"head_bias", {{"vocab_projector.bias"}}});
   }
   return map;

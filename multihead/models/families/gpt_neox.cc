@@ -54,19 +54,17 @@ WeightMap map(const C& c) {
                    {"final_norm.bias", {{"gpt_neox.final_layer_norm.bias"}}}};
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string ours = concat("layers.", i, "."), theirs = concat("gpt_neox.layers.", i, ".");
-    for (const std::string kind : {"weight", "bias"}) {
-      const bool has_attention = kind == "weight" || c.attention_bias;
-      if (has_attention) {
-        map.push_back({.parameter = ours + "self_attn.in_proj_" + kind,
-                       .parts = {{theirs + "attention.query_key_value." + kind}},
-                       .interleaved_heads = c.num_heads});
-        map.push_back({ours + "self_attn.out_proj." + kind, {{theirs + "attention.dense." + kind}}});
-      }
-      map.push_back({ours + "linear1." + kind, {{theirs + "mlp.dense_h_to_4h." + kind}}});
-      map.push_back({ours + "linear2." + kind, {{theirs + "mlp.dense_4h_to_h." + kind}}});
-      map.push_back({ours + "norm1." + kind, {{theirs + "input_layernorm." + kind}}});
-      map.push_back({ours + "norm2." + kind, {{theirs + "post_attention_layernorm." + kind}}});
+    for (const char* kind : {"weight", "bias"}) {
+      if (kind[0] == 'b' && !c.attention_bias) continue;
+      map.push_back({.parameter = concat(ours, "self_attn.in_proj_", kind),
+                     .parts = {{concat(theirs, "attention.query_key_value.", kind)}},
+                     .interleaved_heads = c.num_heads});
     }
+    add_pair(map, ours + "self_attn.out_proj", theirs + "attention.dense", c.attention_bias);
+    add_pair(map, ours + "linear1", theirs + "mlp.dense_h_to_4h");
+    add_pair(map, ours + "linear2", theirs + "mlp.dense_4h_to_h");
+    add_pair(map, ours + "norm1", theirs + "input_layernorm");
+    add_pair(map, ours + "norm2", theirs + "post_attention_layernorm");
   }
   if (!c.tie_embeddings) map.push_back({"head.weight", {{"embed_out.weight"}}});
   return map;

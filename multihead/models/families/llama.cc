@@ -46,25 +46,17 @@ bool is_llama(const C& c) { return is_like_llama(c) && c.attention_bias == c.out
 
 void add_llama_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
   const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
-  for (const char* kind : {"weight", "bias"}) {
-    const bool bias = kind[0] == 'b';
-    if (!bias || c.attention_bias) {
-      const std::string attention = theirs + "self_attn.";
-      map.push_back({ours + "self_attn.in_proj_" + kind,
-                     {{attention + "q_proj." + kind, query_rows},
-                      {attention + "k_proj." + kind, key_rows},
-                      {attention + "v_proj." + kind, key_rows}}});
-    }
-    if (!bias || c.out_bias) {
-      map.push_back({ours + "self_attn.out_proj." + kind, {{theirs + "self_attn.o_proj." + kind}}});
-    }
-    if (!bias || c.ffn_bias) {
-      map.push_back(
-          {ours + "linear1." + kind,
-           {{theirs + "mlp.gate_proj." + kind, c.ffn_dim}, {theirs + "mlp.up_proj." + kind, c.ffn_dim}}});
-      map.push_back({ours + "linear2." + kind, {{theirs + "mlp.down_proj." + kind}}});
-    }
+  const std::string self = theirs + "self_attn.", mlp = theirs + "mlp.";
+  add_projections(
+      map, ours + "self_attn",
+      {{self + "q_proj", self + "k_proj", self + "v_proj"}, query_rows, key_rows, c.attention_bias});
+  add_pair(map, ours + "self_attn.out_proj", self + "o_proj", c.out_bias);
+  for (const char* kind : {".weight", ".bias"}) {
+    if (kind[1] == 'b' && !c.ffn_bias) continue;
+    map.push_back({concat(ours, "linear1", kind),
+                   {{concat(mlp, "gate_proj", kind), c.ffn_dim}, {concat(mlp, "up_proj", kind), c.ffn_dim}}});
   }
+  add_pair(map, ours + "linear2", mlp + "down_proj", c.ffn_bias);
   if (c.qk_norm) {
     map.push_back({ours + "self_attn.q_norm.weight", {{theirs + "self_attn.q_norm.weight"}}});
     map.push_back({ours + "self_attn.k_norm.weight", {{theirs + "self_attn.k_norm.weight"}}});

@@ -91,17 +91,8 @@ ConfigKeys<C> keys() {
                           "extra_pos_embeddings"});  // Bart's, of no meaning for sinusoids
 }
 
-void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs) {
-  for (const char* kind : {"weight", "bias"}) map.push_back({ours + "." + kind, {{theirs + "." + kind}}});
-}
-
 void add_attention(WeightMap& map, int64_t rows, const std::string& ours, const std::string& theirs) {
-  for (const char* kind : {"weight", "bias"}) {
-    map.push_back({ours + ".in_proj_" + kind,
-                   {{theirs + ".q_proj." + kind, rows},
-                    {theirs + ".k_proj." + kind, rows},
-                    {theirs + ".v_proj." + kind, rows}}});
-  }
+  add_projections(map, ours, {{theirs + ".q_proj", theirs + ".k_proj", theirs + ".v_proj"}, rows, rows});
   add_pair(map, ours + ".out_proj", theirs + ".out_proj");
 }
 

@@ -43,21 +43,18 @@ WeightMap map(const C& c) {
   WeightMap map = {{"token_embedding.weight", {{root + "embed_tokens.weight"}}},
                    {"position_embedding.weight", {{root + "embed_positions.weight"}}}};
   if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
-  for (const std::string kind : {"weight", "bias"}) {
-    map.push_back({"final_norm." + kind, {{root + "final_layer_norm." + kind}}});
-    for (int64_t i = 0; i < c.num_layers; ++i) {
-      const std::string ours = concat("layers.", i, "."), theirs = concat(root, "layers.", i, ".");
-      map.push_back({ours + "norm1." + kind, {{theirs + "self_attn_layer_norm." + kind}}});
-      map.push_back({ours + "norm2." + kind, {{theirs + "final_layer_norm." + kind}}});
-      if (kind == "bias" && !c.ffn_bias) continue;
-      map.push_back({ours + "self_attn.in_proj_" + kind,
-                     {{theirs + "self_attn.q_proj." + kind, c.embed_dim},
-                      {theirs + "self_attn.k_proj." + kind, c.embed_dim},
-                      {theirs + "self_attn.v_proj." + kind, c.embed_dim}}});
-      map.push_back({ours + "self_attn.out_proj." + kind, {{theirs + "self_attn.out_proj." + kind}}});
-      map.push_back({ours + "linear1." + kind, {{theirs + "fc1." + kind}}});
-      map.push_back({ours + "linear2." + kind, {{theirs + "fc2." + kind}}});
-    }
+  add_pair(map, "final_norm", root + "final_layer_norm");
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const std::string ours = concat("layers.", i, "."), theirs = concat(root, "layers.", i, ".");
+    const std::string self = theirs + "self_attn.";
+    add_pair(map, ours + "norm1", theirs + "self_attn_layer_norm");
+    add_pair(map, ours + "norm2", theirs + "final_layer_norm");
+    add_projections(
+        map, ours + "self_attn",
+        {{self + "q_proj", self + "k_proj", self + "v_proj"}, c.embed_dim, c.embed_dim, c.ffn_bias});
+    add_pair(map, ours + "self_attn.out_proj", self + "out_proj", c.ffn_bias);
+    add_pair(map, ours + "linear1", theirs + "fc1", c.ffn_bias);
+    add_pair(map, ours + "linear2", theirs + "fc2", c.ffn_bias);
   }
   return map;
 }

@@ -41,19 +41,16 @@ WeightMap map(const C& c) {
                    {"head.bias", {{"lm_head.bias"}}}};
   if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
   const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
-  for (const std::string kind : {"weight", "bias"}) {
-    map.push_back({"final_norm." + kind, {{"model.final_layernorm." + kind}}});
-    for (int64_t i = 0; i < c.num_layers; ++i) {
-      const std::string ours = concat("layers.", i, "."), theirs = concat("model.layers.", i, ".");
-      map.push_back({ours + "self_attn.in_proj_" + kind,
-                     {{theirs + "self_attn.q_proj." + kind, query_rows},
-                      {theirs + "self_attn.k_proj." + kind, key_rows},
-                      {theirs + "self_attn.v_proj." + kind, key_rows}}});
-      map.push_back({ours + "self_attn.out_proj." + kind, {{theirs + "self_attn.dense." + kind}}});
-      map.push_back({ours + "linear1." + kind, {{theirs + "mlp.fc1." + kind}}});
-      map.push_back({ours + "linear2." + kind, {{theirs + "mlp.fc2." + kind}}});
-      map.push_back({ours + "norm1." + kind, {{theirs + "input_layernorm." + kind}}});
-    }
+  add_pair(map, "final_norm", "model.final_layernorm");
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const std::string ours = concat("layers.", i, "."), theirs = concat("model.layers.", i, ".");
+    const std::string self = theirs + "self_attn.";
+    add_projections(map, ours + "self_attn",
+                    {{self + "q_proj", self + "k_proj", self + "v_proj"}, query_rows, key_rows});
+    add_pair(map, ours + "self_attn.out_proj", self + "dense");
+    add_pair(map, ours + "linear1", theirs + "mlp.fc1");
+    add_pair(map, ours + "linear2", theirs + "mlp.fc2");
+    add_pair(map, ours + "norm1", theirs + "input_layernorm");
   }
   return map;
 }
