@@ -1,5 +1,6 @@
 // The families that can be read and written, in the order in which messages list them. Our own express
 // everything and come last.
+#include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
 namespace multihead::models::detail {
@@ -28,6 +29,22 @@ const std::vector<Family<EncoderConfig>>& families() {
   static const std::vector<Family<EncoderConfig>> all = {bert(),       roberta(), xlm_roberta(), camembert(),
                                                          distilbert(), electra(), own_encoder()};
   return all;
+}
+
+void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs, bool bias) {
+  map.push_back({ours + ".weight", {{theirs + ".weight"}}});
+  if (bias) map.push_back({ours + ".bias", {{theirs + ".bias"}}});
+}
+
+void add_projections(WeightMap& map, const std::string& attention, const StoredProjections& stored) {
+  const auto& [query, key, value] = stored.names;
+  for (const char* kind : {"weight", "bias"}) {
+    if (kind[0] == 'b' && !stored.bias) continue;
+    map.push_back({concat(attention, ".in_proj_", kind),
+                   {{concat(query, ".", kind), stored.query_rows},
+                    {concat(key, ".", kind), stored.key_rows},
+                    {concat(value, ".", kind), stored.key_rows}}});
+  }
 }
 
 }  // namespace multihead::models::detail

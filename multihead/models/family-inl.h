@@ -2,6 +2,7 @@
 // models.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -54,5 +55,18 @@ RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context);
 Json rotary_json(const LanguageModelConfig& c);
 /// The frequencies that transformers once saved with each layer.
 ExtraTensor rotary_buffers(const LanguageModelConfig& c);
+
+/// The weight of a layer and, with `bias`, its bias: `ours`.weight is stored as `theirs`.weight.
+void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs, bool bias = true);
+
+/// Projections of queries, keys and values, one matrix here and three there.
+struct StoredProjections {
+  std::array<std::string, 3> names;
+  int64_t query_rows;
+  int64_t key_rows;
+  bool bias = true;
+};
+/// They are in_proj of `attention`.
+void add_projections(WeightMap& map, const std::string& attention, const StoredProjections& stored);
 
 }  // namespace multihead::models::detail

@@ -76,22 +76,6 @@ std::string found_name(const io::SafetensorsFile& file, const std::string& name,
 
 }  // namespace
 
-void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs, bool bias) {
-  map.push_back({ours + ".weight", {{theirs + ".weight"}}});
-  if (bias) map.push_back({ours + ".bias", {{theirs + ".bias"}}});
-}
-
-void add_projections(WeightMap& map, const std::string& attention, const StoredProjections& stored) {
-  const auto& [query, key, value] = stored.names;
-  for (const char* kind : {"weight", "bias"}) {
-    if (kind[0] == 'b' && !stored.bias) continue;
-    map.push_back({concat(attention, ".in_proj_", kind),
-                   {{concat(query, ".", kind), stored.query_rows},
-                    {concat(key, ".", kind), stored.key_rows},
-                    {concat(value, ".", kind), stored.key_rows}}});
-  }
-}
-
 WeightMap identity_map(const std::vector<nn::NamedTensor>& parameters) {
   WeightMap map;
   for (const nn::NamedTensor& parameter : parameters) map.push_back({parameter.name, {{parameter.name}}});

@@ -1,7 +1,6 @@
 // How our parameters are named, split and laid out in other formats.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -29,19 +28,6 @@ struct WeightRule {
 };
 
 using WeightMap = std::vector<WeightRule>;
-
-/// The weight of a layer and, with `bias`, its bias: `ours`.weight is stored as `theirs`.weight.
-void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs, bool bias = true);
-
-/// Projections of queries, keys and values, one matrix here and three there.
-struct StoredProjections {
-  std::array<std::string, 3> names;
-  int64_t query_rows;
-  int64_t key_rows;
-  bool bias = true;
-};
-/// They are in_proj of `attention`.
-void add_projections(WeightMap& map, const std::string& attention, const StoredProjections& stored);
 
 /// The identity: our names.
 WeightMap identity_map(const std::vector<nn::NamedTensor>& parameters);
