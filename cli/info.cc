@@ -148,6 +148,10 @@ class Info : public Verb {
         return "byte-level BPE";
       case text::Tokenizer::Kind::wordpiece:
         return "WordPiece";
+      case text::Tokenizer::Kind::unigram:
+        return "SentencePiece unigram";
+      case text::Tokenizer::Kind::character_bpe:
+        return "SentencePiece BPE";
       default:
         return "characters";
     }

@@ -260,12 +260,20 @@ int64_t GgufFile::integer(const std::string& key) const {
   return integer_at(found, 0);
 }
 
-double GgufFile::number(const std::string& key) const {
-  const Value& found = value(key, false);
-  if (is_integer(found.kind)) return static_cast<double>(integer_at(found, 0));
-  if (found.kind == Kind::f32) return at<float>(found.bytes, 0);
-  if (found.kind != Kind::f64) fail_kind(key, "a number");
-  return at<double>(found.bytes, 0);
+double GgufFile::number_at(const std::string& key, const Value& value, uint64_t i) const {
+  if (is_integer(value.kind)) return static_cast<double>(integer_at(value, i));
+  if (value.kind == Kind::f32) return at<float>(value.bytes, i);
+  if (value.kind != Kind::f64) fail_kind(key, value.is_array ? "an array of numbers" : "a number");
+  return at<double>(value.bytes, i);
+}
+
+double GgufFile::number(const std::string& key) const { return number_at(key, value(key, false), 0); }
+
+std::vector<double> GgufFile::numbers(const std::string& key) const {
+  const Value& found = value(key, true);
+  std::vector<double> list(found.count);
+  for (uint64_t i = 0; i < found.count; ++i) list[i] = number_at(key, found, i);
+  return list;
 }
 
 bool GgufFile::boolean(const std::string& key) const {

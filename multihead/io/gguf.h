@@ -58,6 +58,7 @@ class GgufFile {
   bool boolean(const std::string& key) const;
   std::string string(const std::string& key) const;
   std::vector<int64_t> integers(const std::string& key) const;
+  std::vector<double> numbers(const std::string& key) const;
   std::vector<std::string> strings(const std::string& key) const;
   /// Sorted.
   std::vector<std::string> keys() const;
@@ -89,6 +90,7 @@ class GgufFile {
   static size_t size_of(Kind kind);
   static bool is_integer(Kind kind);
   static int64_t integer_at(const Value& value, uint64_t i);
+  double number_at(const std::string& key, const Value& value, uint64_t i) const;
 
   FileReader file_;
   std::map<std::string, Value> metadata_;

@@ -23,6 +23,9 @@ struct BertCleaning {
 /// The text with these steps done. Invalid bytes are dropped by clean_text and kept otherwise.
 std::string bert_cleaned(const BertCleaning& cleaning, std::string_view text);
 
+/// Each character in lower case.
+std::string bert_lowercase(std::string_view text);
+
 /// Calls `use` on every word: cut at white space, which is dropped, and around each punctuation character.
 void bert_words(std::string_view text, FunctionRef<void(std::string_view)> use);
 

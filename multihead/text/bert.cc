@@ -145,6 +145,14 @@ std::string bert_cleaned(const BertCleaning& cleaning, std::string_view text) {
   return rest;
 }
 
+std::string bert_lowercase(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  each_character(
+      text, [&](int32_t c, std::string_view bytes) { c < 0 ? void(out += bytes) : append_lower(c, out); });
+  return out;
+}
+
 void bert_words(std::string_view text, FunctionRef<void(std::string_view)> use) {
   size_t begin = 0, at = 0;
   const auto end_word = [&] {

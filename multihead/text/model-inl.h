@@ -13,6 +13,7 @@
 #include "multihead/text/bert-inl.h"
 #include "multihead/text/bpe-inl.h"
 #include "multihead/text/normalize-inl.h"
+#include "multihead/text/sentencepiece-inl.h"
 #include "multihead/text/token_finder-inl.h"
 #include "multihead/text/tokenizer.h"
 
@@ -63,6 +64,13 @@ struct Tokenizer::Model {
   bool fuse_unk = false;
   int32_t unk = -1;  // for bytes, or characters, without a token
 
+  // SentencePiece: BPE of characters, and unigram.
+  std::vector<NormalStep> steps;  // instead of `normalizer`
+  std::optional<Metaspace> metaspace;
+  bool byte_fallback = false;  // an unknown character becomes the tokens of its bytes
+  UnigramTable unigram;
+  std::vector<DecodeStep> decode_steps;
+
   // WordPiece.
   std::optional<BertCleaning> cleaning;
   std::string continuing = "##";  // begins tokens that go on within a word
@@ -70,10 +78,10 @@ struct Tokenizer::Model {
   bool cleanup = true;            // decode() puts punctuation where it belongs
 
   // Made by finish() from the above.
-  std::vector<std::string> bytes;                     // what decode gives for an id
-  std::vector<bool> is_special;                       // by id
-  std::unordered_map<std::string_view, int32_t> ids;  // of tokens
-  std::array<int32_t, 256> byte_token;
+  std::vector<std::string> bytes;                            // what decode gives for an id
+  std::vector<bool> is_special;                              // by id
+  std::unordered_map<std::string_view, int32_t> ids;         // of tokens
+  std::array<int32_t, 256> byte_token;                       // of byte-level BPE, or of byte_fallback
   std::unordered_map<int32_t, int32_t> characters;           // code point -> id
   std::unordered_map<std::string_view, int32_t> word_parts;  // without `continuing`
   size_t longest_token = 0;                                  // in bytes
@@ -82,11 +90,17 @@ struct Tokenizer::Model {
   TokenFinder given_tokens, normalized_tokens;
 
   void finish();
+  bool is_sentencepiece() const { return kind == Kind::unigram || kind == Kind::character_bpe; }
+  /// What decode() gives for a token that is not added.
+  std::string bytes_of(std::string_view token) const;
   /// The text as its tokens are looked for, or nothing if that is the text itself.
   std::optional<std::string> normal(std::string_view text) const;
 };
 
 inline std::string json_string(std::string_view text) { return Json(text).dump(); }
+
+/// A folder's vocab.txt as tokenizer.json. Throws IoError, FormatError.
+std::string json_of_vocab_txt(const std::filesystem::path& folder);
 
 /// The tokenizer in a GGUF file. Throws IoError, FormatError.
 Tokenizer load_gguf_tokenizer(const std::string& path);

@@ -23,6 +23,7 @@ class Encoder {
     if (model_.kind == Tokenizer::Kind::wordpiece) {
       return bert_words(text, [&](std::string_view word) { this->piece(word); });
     }
+    if (model_.is_sentencepiece()) return marked_pieces(text, offset == 0);
     if (model_.add_prefix_space && text[0] != ' ') return passing_text(' ' + std::string(text));
     byte_pairs(text);
   }
@@ -56,6 +57,57 @@ class Encoder {
     throw ValueError(concat("tokenizer: character ", quote(character), " (", code, ") at offset ", offset,
                             " is not among the ", model_.characters.size(),
                             " it knows, and it has no token for unknown ones"));
+  }
+
+  void marked_pieces(std::string_view text, bool is_first) {
+    const auto use = [&](std::string_view piece) {
+      model_.kind == Tokenizer::Kind::unigram ? likeliest(piece) : merge_characters(piece);
+    };
+    model_.metaspace ? model_.metaspace->each_piece(text, is_first, use) : use(text);
+  }
+
+  void likeliest(std::string_view piece) {
+    model_.unigram.cut(piece, [&](std::string_view part, int32_t id) {
+      const auto known = id >= 0 ? model_.ids.end() : model_.ids.find(part);
+      if (id >= 0) {
+        out_.push_back(id);
+      } else if (known != model_.ids.end()) {
+        out_.push_back(known->second);
+      } else if (!put_bytes(part)) {
+        put_unknown(part);
+      }
+    });
+  }
+
+  void merge_characters(std::string_view piece) {
+    const size_t begin = out_.size();
+    for (size_t at = 0; at < piece.size();) {
+      const std::string_view character = piece.substr(at, static_cast<size_t>(decode_utf8(piece, at).length));
+      at += character.size();
+      const auto found = model_.ids.find(character);
+      if (found != model_.ids.end()) {
+        out_.push_back(found->second);
+      } else if (!put_bytes(character)) {
+        const bool is_fused = model_.fuse_unk && out_.size() > begin && out_.back() == model_.unk;
+        if (!is_fused) put_unknown(character);
+      }
+    }
+    model_.merges.apply(out_, begin);
+  }
+
+  // The tokens of the bytes, if there are all of them.
+  bool put_bytes(std::string_view text) {
+    if (!model_.byte_fallback) return false;
+    const auto token = [&](char c) { return model_.byte_token[static_cast<unsigned char>(c)]; };
+    if (std::any_of(text.begin(), text.end(), [&](char c) { return token(c) < 0; })) return false;
+    for (const char c : text) out_.push_back(token(c));
+    return true;
+  }
+
+  void put_unknown(std::string_view text) {
+    MH_CHECK(model_.unk >= 0, ValueError, "tokenizer: ", quote(text, 40),
+             " has no token, and there is none for unknown characters");
+    out_.push_back(model_.unk);
   }
 
   void passing_text(const std::string& text) {
@@ -178,25 +230,6 @@ int32_t checked_id(const Model& model, int32_t id, const char* who) {
   return id;
 }
 
-// As WordPiece joins its tokens in Hugging Face's tokenizers.
-void append_word(const Model& model, std::string token, bool is_first, std::string& out) {
-  const bool goes_on = token.starts_with(model.continuing);
-  if (!is_first) token = goes_on ? token.substr(model.continuing.size()) : " " + token;
-  if (!model.cleanup) {
-    out += token;
-    return;
-  }
-  constexpr std::pair<std::string_view, std::string_view> kTidied[] = {
-      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
-      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [spaced, tidy] : kTidied) {
-    for (size_t at = token.find(spaced); at != token.npos; at = token.find(spaced, at + tidy.size())) {
-      token.replace(at, spaced.size(), tidy);
-    }
-  }
-  out += token;
-}
-
 uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {  // FNV-1a
   for (char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
   return hash;
@@ -247,7 +280,7 @@ void Model::finish() {
       word_parts.emplace(std::string_view(token).substr(continuing.size()), id);
     }
     longest_token = std::max(longest_token, token.size());
-    bytes.push_back(kind == Kind::bpe ? symbols_to_bytes(token) : token);
+    bytes.push_back(bytes_of(token));
   }
   for (size_t i = 0; i < added.size(); ++i) {
     AddedToken& token = added[i];
@@ -260,9 +293,12 @@ void Model::finish() {
   given_tokens.finish(), normalized_tokens.finish();
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
-    const auto found = ids.find(bytes_to_symbols({&byte, 1}));
-    byte_token[b] =
-        kind == Kind::bpe && found != ids.end() && !is_special[found->second] ? found->second : -1;
+    char spelled[8];
+    std::snprintf(spelled, sizeof spelled, "<0x%02X>", b);
+    const auto found = ids.find(byte_fallback ? std::string(spelled) : bytes_to_symbols({&byte, 1}));
+    const bool is_byte =
+        found != ids.end() && (byte_fallback || (kind == Kind::bpe && !is_special[found->second]));
+    byte_token[b] = is_byte ? found->second : -1;
   }
   if (kind != Kind::characters) return;
   for (size_t id = 0; id < tokens.size(); ++id) {
@@ -273,6 +309,7 @@ void Model::finish() {
 }
 
 std::optional<std::string> Model::normal(std::string_view text) const {
+  if (!steps.empty()) return apply_steps(steps, text);
   return cleaning ? std::optional(bert_cleaned(*cleaning, text)) : normalized(normalizer, text);
 }
 
@@ -367,28 +404,14 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t at) const {
   const auto keeps_spaces_in_front = [](const SplitRule& rule) {
     return rule.kind == SplitRule::Kind::gpt2 || rule.kind == SplitRule::Kind::llama3;
   };
-  const bool cuts_at_spaces =
-      kind() == Kind::wordpiece || std::any_of(model.rules.begin(), model.rules.end(), keeps_spaces_in_front);
+  const bool cuts_at_marks = model.metaspace && model.metaspace->cuts && model.steps.empty();
+  const bool cuts_at_spaces = kind() == Kind::wordpiece || cuts_at_marks ||
+                              std::any_of(model.rules.begin(), model.rules.end(), keeps_spaces_in_front);
   for (; cuts_at_spaces && at < text.size(); ++at) {
     const auto before = static_cast<unsigned char>(text[at - 1]);
     if (text[at] == ' ' && before > ' ' && before < 0x7F) return at;
   }
   return text.size();
-}
-
-std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
-  std::string out;
-  for (int32_t id : ids) {
-    if (id >= vocab_size()) continue;
-    checked_id(*model_, id, "tokenizer: decode");
-    if (options.skip_special && model_->is_special[id]) continue;
-    if (kind() == Kind::wordpiece) {
-      append_word(*model_, model_->bytes[id], out.empty(), out);
-    } else {
-      out += model_->bytes[id];
-    }
-  }
-  return out;
 }
 
 Tokenizer::Kind Tokenizer::kind() const { return model_->kind; }
@@ -420,6 +443,7 @@ uint64_t Tokenizer::fingerprint() const {
   for (const AddedToken& a : m.added)
     hash = hash_number(hash, a.id << 3 | a.special << 2 | a.lstrip << 1 | int{a.rstrip});
   // What came later counts where it is used, so that older fingerprints hold.
+  if (m.is_sentencepiece() || !m.steps.empty()) hash = hash_bytes(hash, m.source);
   if (m.cleaning) {
     const BertCleaning& c = *m.cleaning;
     hash = hash_number(

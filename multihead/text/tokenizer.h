@@ -1,4 +1,4 @@
-// Tokenizers: characters, byte-level BPE or WordPiece, stored as a Hugging Face tokenizer.json.
+// Tokenizers: characters, BPE, WordPiece or unigram, stored as a Hugging Face tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -69,12 +69,20 @@ struct DecodeOptions {
 /// Character tokenizers give one id per Unicode character and refuse text that is not UTF-8. Byte-level BPE
 /// encodes any bytes, decode(encode(x)) == x; on valid UTF-8 the ids equal those of Hugging Face's
 /// `tokenizers`, and an invalid byte counts as a symbol that is neither letter, number nor space. WordPiece
-/// (BERT) gives their ids too and drops invalid bytes; its decode() gives words with single spaces.
+/// (BERT) gives their ids too and drops invalid bytes; its decode() gives words with single spaces. So does
+/// SentencePiece (BPE with bytes for unknown characters, and unigram); an invalid byte is an unknown
+/// character.
 class Tokenizer {
  public:
-  enum class Kind : uint8_t { characters, bpe, wordpiece };
+  enum class Kind : uint8_t {
+    characters,
+    bpe,            ///< of bytes
+    wordpiece,      ///< BERT
+    unigram,        ///< SentencePiece, by probability
+    character_bpe,  ///< SentencePiece, by merges
+  };
   friend constexpr auto enum_words(Kind) {
-    return std::to_array<std::string_view>({"characters", "bpe", "wordpiece"});
+    return std::to_array<std::string_view>({"characters", "bpe", "wordpiece", "unigram", "character_bpe"});
   }
 
   /// One token per distinct character of the texts, in code point order after the special tokens.
@@ -90,9 +98,10 @@ class Tokenizer {
   static Tokenizer train_bpe(std::string_view text, const BpeOptions& options = {});
 
   /// Reads a tokenizer.json, a directory with one (and tokenizer_config.json for the roles of special
-  /// tokens), a directory with BERT's vocab.txt, or a GGUF file. Supports byte-level BPE (GPT-2, RoBERTa,
-  /// Llama 3, Qwen 2 and 3 with NFC), WordPiece (BERT) and this library's character tokenizers; refuses
-  /// everything else by name. Throws: IoError, FormatError.
+  /// tokens), BERT's vocab.txt or SentencePiece's tokenizer.model, spiece.model or sentencepiece.bpe.model in
+  /// such a directory, any SentencePiece .model, or a GGUF file. Supports byte-level BPE (GPT-2, RoBERTa,
+  /// Llama 3, Qwen 2 and 3), SentencePiece (Llama 2, Mistral, Gemma, T5, XLM-R), WordPiece (BERT) and this
+  /// library's character tokenizers; refuses everything else by name. Throws: IoError, FormatError.
   static Tokenizer load(const std::filesystem::path& path);
   /// The same from memory; `name` is for messages.
   static Tokenizer from_json(std::string_view json, const std::string& name = "tokenizer.json");

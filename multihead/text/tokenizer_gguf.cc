@@ -7,6 +7,7 @@
 #include "multihead/io/gguf.h"
 #include "multihead/text/gguf.h"
 #include "multihead/text/model-inl.h"
+#include "multihead/text/tokenizer_json/sentencepiece_model-inl.h"
 
 namespace multihead::text {
 namespace {
@@ -51,29 +52,15 @@ class GgufTokenizer {
   explicit GgufTokenizer(const io::GgufFile& file)
       : file_(file), tokens_(file.strings("tokenizer.ggml.tokens")) {
     const std::string model = file.string("tokenizer.ggml.model");
-    if (model != "gpt2") {
-      fail("tokenizer.ggml.model must be \"gpt2\" (byte-level BPE), got ", quote(model),
-           ", which is not supported");
+    is_sentencepiece_ = model == "llama";
+    if (model != "gpt2" && !is_sentencepiece_) {
+      fail("tokenizer.ggml.model must be \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece's BPE), got ",
+           quote(model), ", which is not supported");
     }
   }
 
   // tokenizer.json
-  std::string json() const {
-    std::string text = R"({"version":"1.0","added_tokens":[)" + added_tokens() + R"(],"normalizer":null,)";
-    text += R"("pre_tokenizer":)" + pre_tokenizer() + ",";
-    if (begins_with_bos()) text += R"("post_processor":)" + bos_template() + ",";
-    text += R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)";
-    for (size_t id = 0; id < tokens_.size(); ++id) {
-      text += (id > 0 ? "," : "") + json_string(tokens_[id]) + ":" + std::to_string(id);
-    }
-    text += R"(},"merges":[)";
-    const char* comma = "";
-    for (const std::string& merge : file_.strings("tokenizer.ggml.merges")) {
-      text += comma + json_string(merge);
-      comma = ",";
-    }
-    return text + "]}}";
-  }
+  std::string json() const { return is_sentencepiece_ ? sentencepiece_json() : byte_level_json(); }
 
   // tokenizer_config.json
   std::string roles() const {
@@ -98,24 +85,71 @@ class GgufTokenizer {
     throw FormatError(concat(file_.path(), ": ", parts...));
   }
 
+  std::string byte_level_json() const {
+    std::string text = R"({"version":"1.0","added_tokens":[)" + added_tokens() + R"(],"normalizer":null,)";
+    text += R"("pre_tokenizer":)" + pre_tokenizer() + ",";
+    if (flag("tokenizer.ggml.add_bos_token", false)) text += R"("post_processor":)" + bos_template() + ",";
+    text += R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)";
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      text += (id > 0 ? "," : "") + json_string(tokens_[id]) + ":" + std::to_string(id);
+    }
+    text += R"(},"merges":[)";
+    const char* comma = "";
+    for (const std::string& merge : file_.strings("tokenizer.ggml.merges")) {
+      text += comma + json_string(merge);
+      comma = ",";
+    }
+    return text + "]}}";
+  }
+
+  std::string sentencepiece_json() const {
+    SentencePieceModel model;
+    model.file = file_.path();
+    model.is_unigram = false;
+    model.byte_fallback = true;
+    model.begins_with_space = flag("tokenizer.ggml.add_space_prefix", true);
+    model.squeezes_spaces = flag("tokenizer.ggml.remove_extra_whitespaces", false);
+    const std::vector<double> scores = file_.numbers("tokenizer.ggml.scores");
+    const std::vector<int64_t> types = token_types();
+    if (scores.size() != tokens_.size() || types.size() != tokens_.size())
+      fail("tokenizer.ggml has ", tokens_.size(), " tokens, ", scores.size(), " scores and ", types.size(),
+           " types");
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (types[id] < 1 || types[id] > 6) fail("tokenizer.ggml.token_type ", types[id], " is not supported");
+      model.pieces.push_back({tokens_[id], scores[id], static_cast<SentencePiece::Type>(types[id])});
+    }
+    if (flag("tokenizer.ggml.add_bos_token", true))
+      model.first = model.second = token("tokenizer.ggml.bos_token_id");
+    if (flag("tokenizer.ggml.add_eos_token", false)) model.last = token("tokenizer.ggml.eos_token_id");
+    return tokenizer_json_of(model);
+  }
+
+  bool flag(const char* key, bool missing) const { return file_.has(key) ? file_.boolean(key) : missing; }
+
   const std::string& token(const std::string& key) const {
     const int64_t id = file_.integer(key);
     if (id < 0 || id >= std::ssize(tokens_)) fail(key, " ", id, " is not one of ", tokens_.size(), " tokens");
     return tokens_[static_cast<size_t>(id)];
   }
 
-  std::string added_tokens() const {
+  /// Empty: the file has none.
+  std::vector<int64_t> token_types() const {
     const std::string key = "tokenizer.ggml.token_type";
     if (!file_.has(key)) return {};
-    const std::vector<int64_t> types = file_.integers(key);
+    std::vector<int64_t> types = file_.integers(key);
     if (types.size() != tokens_.size())
       fail(key, " has ", types.size(), " entries for ", tokens_.size(), " tokens");
+    return types;
+  }
+
+  std::string added_tokens() const {
+    const std::vector<int64_t> types = token_types();
     std::string list;
     for (size_t id = 0; id < types.size(); ++id) {
       const auto type = static_cast<TokenType>(types[id]);
       if (type == TokenType::normal || type == TokenType::unused) continue;
       if (type != TokenType::control && type != TokenType::user_defined && type != TokenType::unknown) {
-        fail(key, " ", types[id], " of token ", quote(tokens_[id]), " is not supported");
+        fail("tokenizer.ggml.token_type ", types[id], " of token ", quote(tokens_[id]), " is not supported");
       }
       list += (list.empty() ? R"({"id":)" : R"(,{"id":)") + std::to_string(id) + R"(,"content":)" +
               json_string(tokens_[id]) +
@@ -138,11 +172,6 @@ class GgufTokenizer {
     fail(key, " ", quote(name), " is not supported; supported are ", known);
   }
 
-  bool begins_with_bos() const {
-    const std::string key = "tokenizer.ggml.add_bos_token";
-    return file_.has(key) && file_.boolean(key);
-  }
-
   std::string bos_template() const {
     const std::string key = "tokenizer.ggml.bos_token_id", bos = json_string(token(key));
     return concat(R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":)", bos,
@@ -151,6 +180,7 @@ class GgufTokenizer {
   }
 
   const io::GgufFile& file_;
+  bool is_sentencepiece_;
   std::vector<std::string> tokens_;
 };
 

@@ -2115,7 +2115,7 @@ class Translator:
 
 class Tokenizer:
     """
-    A tokenizer: characters, byte-level BPE or WordPiece, stored as tokenizer.json.
+    A tokenizer: characters, byte-level BPE, WordPiece or SentencePiece, stored as tokenizer.json.
     """
 
     @staticmethod

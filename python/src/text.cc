@@ -114,8 +114,9 @@ std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special
 }  // namespace
 
 void bind_text(nb::module_& m) {
-  nb::class_<Tokenizer>(m, "Tokenizer",
-                        "A tokenizer: characters, byte-level BPE or WordPiece, stored as tokenizer.json.")
+  nb::class_<Tokenizer>(
+      m, "Tokenizer",
+      "A tokenizer: characters, byte-level BPE, WordPiece or SentencePiece, stored as tokenizer.json.")
       .def_static("train_bpe", &train_bpe, "texts"_a, nb::kw_only(), "vocab_size"_a = 4096,
                   "min_frequency"_a = 2, "eos"_a = "<|endoftext|>",
                   "Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them.")

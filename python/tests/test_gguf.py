@@ -165,3 +165,25 @@ def test_a_written_file_is_read_by_others(tmp_path, name, family):
     np.testing.assert_allclose(again(ids).numpy(), model(ids).numpy(), rtol=0, atol=atol)
     text = "the worst of days"
     assert mh.text.Tokenizer.load(path).encode(text) == tokenizer.encode(text)
+
+
+def test_sentencepiece_vocabularies(tmp_path):
+    path = tmp_path / "tokenizer.gguf"
+    pieces = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3)] + [(f"<0x{b:02X}>", 0, 6) for b in range(256)]
+    pieces += [("▁a", -1, 1), ("ab", -2, 1), ("▁", -3, 1), ("a", -4, 1), ("b", -5, 1)]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([text for text, _, _ in pieces])
+    writer.add_token_scores([float(score) for _, score, _ in pieces])
+    writer.add_token_types([kind for _, _, kind in pieces])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    tokenizer = mh.Tokenizer.load(path)
+    ids = {text: i for i, (text, _, _) in enumerate(pieces)}
+    # The best piece first: "▁a" before "ab"; "é" by its bytes.
+    expected = ["<s>", "▁a", "b", "▁", "b", "ab", "<0xC3>", "<0xA9>"]
+    assert tokenizer.encode("ab bab\u00e9") == [ids[text] for text in expected]
+    assert tokenizer.decode(tokenizer.encode(" ab é  a"), skip_special=True) == " ab é  a"

@@ -1,0 +1,41 @@
+// A SentencePiece vocabulary, as .model and GGUF files hold it. Private to text/.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace multihead::text {
+
+struct SentencePiece {
+  enum class Type : uint8_t { normal = 1, unknown, control, user_defined, unused, byte };
+  std::string text;
+  double score = 0;
+  Type type = Type::normal;
+};
+
+struct SentencePieceModel {
+  std::string file;  ///< for messages
+  std::vector<SentencePiece> pieces;
+  bool is_unigram = true;  ///< or BPE
+  bool byte_fallback = false;
+  bool begins_with_space = true;
+  bool squeezes_spaces = true;
+  std::string charsmap = {};  ///< empty: texts stay as they are
+  /// Around every text; empty: nothing.
+  std::string first = {}, last = {};
+  std::string second = {};                    ///< in front of the second text of a pair, instead of `first`
+  std::vector<std::string> more_tokens = {};  ///< ids behind the pieces
+};
+
+/// Throws IoError, FormatError.
+SentencePieceModel read_sentencepiece(const std::string& path);
+/// The tokenizer.json that says the same.
+std::string tokenizer_json_of(const SentencePieceModel& model);
+
+/// The tokenizer.json for a folder with one of the .model files that transformers knows. Empty: there is
+/// none. tokenizer_config.json says what stands around texts. Throws IoError, FormatError.
+std::string json_of_sentencepiece(const std::filesystem::path& folder);
+
+}  // namespace multihead::text

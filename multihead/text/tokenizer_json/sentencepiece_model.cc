@@ -1,0 +1,375 @@
+// SentencePiece's own files (protocol buffers, sentencepiece_model.proto) as the tokenizer.json that says the
+// same.
+#include "multihead/text/tokenizer_json/sentencepiece_model-inl.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <unordered_map>
+
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/text/model-inl.h"
+
+namespace multihead::text {
+namespace {
+
+using Type = SentencePiece::Type;
+
+// A message of protocol buffers, field by field.
+class Message {
+ public:
+  Message(std::string_view bytes, const std::string& file) : rest_(bytes), file_(file) {}
+
+  struct Field {
+    uint64_t number = 0;
+    uint64_t value = 0;      // of integers, and the bits of floats
+    std::string_view bytes;  // of texts and messages
+  };
+  /// False: there are no more.
+  bool next(Field& field) {
+    if (rest_.empty()) return false;
+    const uint64_t key = varint();
+    field = {.number = key >> 3};
+    switch (key & 7) {
+      case 0:
+        field.value = varint();
+        break;
+      case 1:
+        field.value = fixed<uint64_t>();
+        break;
+      case 2:
+        field.bytes = take(varint());
+        break;
+      case 5:
+        field.value = fixed<uint32_t>();
+        break;
+      default:
+        damaged("a field of kind ", key & 7);
+    }
+    return true;
+  }
+  template <class... Parts>
+  [[noreturn]] void damaged(const Parts&... parts) const {
+    throw FormatError(concat(file_, ": this is no SentencePiece model, or it is damaged: ", parts...));
+  }
+
+ private:
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<unsigned char>(take(1)[0]);
+      value |= uint64_t{byte & 0x7Fu} << shift;
+      if (byte < 0x80) return value;
+    }
+    damaged("a number of more than 64 bits");
+  }
+  template <class T>
+  T fixed() {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  std::string_view take(uint64_t size) {
+    if (size > rest_.size()) damaged(size, " bytes are needed, but ", rest_.size(), " are left");
+    const std::string_view taken = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return taken;
+  }
+
+  std::string_view rest_;
+  const std::string& file_;
+};
+
+SentencePiece piece_of(Message message) {
+  SentencePiece piece;
+  for (Message::Field field; message.next(field);) {
+    if (field.number == 1) piece.text = field.bytes;
+    if (field.number == 2) piece.score = std::bit_cast<float>(static_cast<uint32_t>(field.value));
+    if (field.number == 3) piece.type = static_cast<Type>(std::min<uint64_t>(field.value, 7));
+  }
+  if (piece.text.empty() || find_invalid_utf8(piece.text) != std::string::npos)
+    message.damaged("the piece ", quote(piece.text, 40));
+  if (piece.type < Type::normal || piece.type > Type::byte)
+    message.damaged("the type of ", quote(piece.text));
+  if (!(std::abs(piece.score) < 1e30)) message.damaged("the score of ", quote(piece.text));
+  return piece;
+}
+
+void read_trainer(Message message, SentencePieceModel& model) {
+  for (Message::Field field; message.next(field);) {
+    if (field.number == 3) {
+      if (field.value != 1 && field.value != 2)
+        message.damaged("model_type must be 1 (unigram) or 2 (BPE), got ", field.value);
+      model.is_unigram = field.value == 1;
+    }
+    if (field.number == 24 && field.value != 0) message.damaged("spaces as suffixes are not supported");
+    if (field.number == 35) model.byte_fallback = field.value != 0;
+  }
+}
+
+void read_normalizer(Message message, SentencePieceModel& model) {
+  for (Message::Field field; message.next(field);) {
+    if (field.number == 2) model.charsmap = field.bytes;
+    if (field.number == 3) model.begins_with_space = field.value != 0;
+    if (field.number == 4) model.squeezes_spaces = field.value != 0;
+    if (field.number == 5 && field.value == 0) message.damaged("spaces that stay spaces are not supported");
+  }
+}
+
+std::string to_base64(std::string_view bytes) {
+  constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const auto byte = [&](size_t i) {
+      return i < bytes.size() ? uint32_t{static_cast<unsigned char>(bytes[i])} : 0;
+    };
+    const uint32_t bits = byte(at) << 16 | byte(at + 1) << 8 | byte(at + 2);
+    for (size_t i = 0; i < 4; ++i) out += at + i > bytes.size() ? '=' : kAlphabet[bits >> (18 - 6 * i) & 63];
+  }
+  return out;
+}
+
+constexpr char kMark[] = "\xE2\x96\x81";  // stands for a space
+
+// Tokens that are taken out of a text before it is cut. Marks are not in texts, so runs of them are merged.
+bool is_added(const SentencePiece& piece) {
+  const bool defined = piece.type == Type::user_defined && piece.text.find(kMark) == std::string::npos;
+  return piece.type == Type::control || piece.type == Type::unknown || defined;
+}
+
+// Every pair of pieces that makes a piece; the piece with the highest score first.
+Json merges_of(const std::vector<SentencePiece>& pieces) {
+  std::unordered_map<std::string_view, size_t> ids;
+  for (size_t id = 0; id < pieces.size(); ++id) ids.emplace(pieces[id].text, id);
+  struct Found {
+    double score;
+    size_t left, right;
+  };
+  std::vector<Found> found;
+  for (const SentencePiece& piece : pieces) {
+    if (is_added(piece) || piece.type == Type::byte || piece.type == Type::unused) continue;
+    const std::string_view text = piece.text;
+    for (size_t at = 1; at < text.size(); ++at) {
+      if ((text[at] & 0xC0) == 0x80) continue;
+      const auto left = ids.find(text.substr(0, at)), right = ids.find(text.substr(at));
+      if (left != ids.end() && right != ids.end())
+        found.push_back({piece.score, left->second, right->second});
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return std::tuple(-a.score, a.left, a.right) < std::tuple(-b.score, b.left, b.right);
+  });
+  Json merges = Json::array();
+  for (const Found& merge : found) {
+    merges.push_back(Json(std::vector<Json>{pieces[merge.left].text, pieces[merge.right].text}));
+  }
+  return merges;
+}
+
+Json typed(const char* type, std::vector<std::pair<std::string, Json>> members = {}) {
+  Json json = Json::object({{"type", type}});
+  for (auto& [key, value] : members) json[key] = std::move(value);
+  return json;
+}
+
+Json normalizer_of(const SentencePieceModel& m) {
+  std::vector<Json> steps;
+  if (!m.charsmap.empty())
+    steps.push_back(typed("Precompiled", {{"precompiled_charsmap", to_base64(m.charsmap)}}));
+  if (m.squeezes_spaces) {
+    steps.push_back(typed("Strip", {{"strip_left", true}, {"strip_right", true}}));
+    steps.push_back(typed("Replace", {{"pattern", Json::object({{"Regex", " {2,}"}})}, {"content", " "}}));
+  }
+  if (m.begins_with_space) steps.push_back(typed("Prepend", {{"prepend", kMark}}));
+  steps.push_back(typed("Replace", {{"pattern", Json::object({{"String", " "}})}, {"content", kMark}}));
+  return typed("Sequence", {{"normalizers", Json(std::move(steps))}});
+}
+
+Json decoder_of(const SentencePieceModel& m) {
+  std::vector<Json> steps = {
+      typed("Replace", {{"pattern", Json::object({{"String", kMark}})}, {"content", " "}}),
+      typed("ByteFallback"), typed("Fuse")};
+  if (m.begins_with_space) {
+    steps.push_back(typed("Strip", {{"content", " "}, {"start", int64_t{1}}, {"stop", int64_t{0}}}));
+  }
+  return typed("Sequence", {{"decoders", Json(std::move(steps))}});
+}
+
+Json model_of(const SentencePieceModel& m) {
+  Json model = typed(m.is_unigram ? "Unigram" : "BPE", {{"byte_fallback", m.byte_fallback}});
+  Json vocab = m.is_unigram ? Json::array() : Json::object();
+  for (size_t id = 0; id < m.pieces.size(); ++id) {
+    const SentencePiece& piece = m.pieces[id];
+    const bool is_unknown = piece.type == Type::unknown;
+    if (m.is_unigram) {
+      vocab.push_back(Json(std::vector<Json>{piece.text, piece.score}));
+      if (is_unknown) model["unk_id"] = static_cast<int64_t>(id);
+    } else {
+      vocab[piece.text] = static_cast<int64_t>(id);
+      if (is_unknown) model["unk_token"] = piece.text;
+    }
+  }
+  model["vocab"] = std::move(vocab);
+  if (!m.is_unigram) {
+    model["fuse_unk"] = true;
+    model["merges"] = merges_of(m.pieces);
+  }
+  return model;
+}
+
+Json added_tokens(const SentencePieceModel& m) {
+  Json added = Json::array();
+  const auto add = [&](size_t id, const std::string& text, bool special) {
+    added.push_back(
+        Json::object({{"id", static_cast<int64_t>(id)}, {"content", text}, {"special", special}}));
+  };
+  for (size_t id = 0; id < m.pieces.size(); ++id) {
+    const SentencePiece& piece = m.pieces[id];
+    if (is_added(piece)) add(id, piece.text, piece.type != Type::user_defined);
+  }
+  for (size_t i = 0; i < m.more_tokens.size(); ++i) add(m.pieces.size() + i, m.more_tokens[i], true);
+  return added;
+}
+
+Json template_of(const SentencePieceModel& m) {
+  Json specials = Json::object();
+  std::vector<Json> single, pair;
+  const auto put = [&](const std::string& token, std::vector<Json>& items) {
+    if (token.empty()) return;
+    items.push_back(Json::object({{"SpecialToken", Json::object({{"id", token}, {"type_id", int64_t{0}}})}}));
+    const auto found = std::find_if(m.pieces.begin(), m.pieces.end(),
+                                    [&](const SentencePiece& piece) { return piece.text == token; });
+    MH_CHECK(found != m.pieces.end(), FormatError, m.file, ": has no piece ", quote(token));
+    specials[token] =
+        Json::object({{"ids", Json(std::vector<Json>{static_cast<int64_t>(found - m.pieces.begin())})}});
+  };
+  const auto place = [&](const std::string& before, const char* which, std::vector<Json>& items) {
+    put(before, items);
+    items.push_back(Json::object({{"Sequence", Json::object({{"id", which}, {"type_id", int64_t{0}}})}}));
+    put(m.last, items);
+  };
+  place(m.first, "A", single);
+  pair = single;
+  place(m.second, "B", pair);
+  return typed("TemplateProcessing",
+               {{"single", Json(single)}, {"pair", Json(pair)}, {"special_tokens", specials}});
+}
+
+}  // namespace
+
+SentencePieceModel read_sentencepiece(const std::string& path) {
+  const std::string bytes = read_file(path);
+  SentencePieceModel model;
+  model.file = path;
+  Message message(bytes, path);
+  for (Message::Field field; message.next(field);) {
+    const Message part(field.bytes, path);
+    if (field.number == 1) model.pieces.push_back(piece_of(part));
+    if (field.number == 2) read_trainer(part, model);
+    if (field.number == 3) read_normalizer(part, model);
+  }
+  if (model.pieces.empty()) message.damaged("it has no pieces");
+  return model;
+}
+
+std::string tokenizer_json_of(const SentencePieceModel& m) {
+  // Pieces with a mark inside lie across words.
+  const bool cuts = std::none_of(m.pieces.begin(), m.pieces.end(), [](const SentencePiece& piece) {
+    return piece.type != Type::control && piece.text.find(kMark, 1) != std::string::npos;
+  });
+  const Json marks =
+      typed("Metaspace", {{"replacement", kMark}, {"prepend_scheme", "never"}, {"split", true}});
+  return Json::object({{"version", "1.0"},
+                       {"added_tokens", added_tokens(m)},
+                       {"normalizer", normalizer_of(m)},
+                       {"pre_tokenizer", cuts ? marks : Json()},
+                       {"post_processor", template_of(m)},
+                       {"decoder", decoder_of(m)},
+                       {"model", model_of(m)}})
+      .dump();
+}
+
+namespace {
+
+// T5 and its like: </s> behind every text, <extra_id_N> from the end of the vocabulary on.
+std::string t5_json(const std::string& path, const Json& config) {
+  SentencePieceModel model = read_sentencepiece(path);
+  model.last = "</s>";
+  const Json* given = config.find("extra_ids");
+  const int64_t extra = given != nullptr && given->is_integer() ? given->as_int() : 100;
+  MH_CHECK(extra >= 0 && extra <= 100000, FormatError,
+           "tokenizer_config.json: extra_ids must be in [0, 100000], got ", extra);
+  for (int64_t i = extra; i-- > 0;) model.more_tokens.push_back(concat("<extra_id_", i, ">"));
+  return tokenizer_json_of(model);
+}
+
+// XLM-R: other special tokens in front of the pieces, <mask> behind them.
+std::string xlm_roberta_json(const std::string& path) {
+  SentencePieceModel model = read_sentencepiece(path);
+  MH_CHECK(model.pieces.size() > 3, FormatError, path, ": has no pieces behind the special ones");
+  std::vector<SentencePiece> pieces = {{"<s>", 0, Type::control},
+                                       {"<pad>", 0, Type::control},
+                                       {"</s>", 0, Type::control},
+                                       {"<unk>", 0, Type::unknown}};
+  pieces.insert(pieces.end(), model.pieces.begin() + 3, model.pieces.end());
+  model.pieces = std::move(pieces);
+  model.first = "<s>";
+  model.second = model.last = "</s>";
+  model.more_tokens = {"<mask>"};
+  return tokenizer_json_of(model);
+}
+
+// Llama 2, Mistral, Gemma: <s> in front unless tokenizer_config.json says otherwise.
+std::string llama_json(const std::string& path, const Json& config) {
+  SentencePieceModel model = read_sentencepiece(path);
+  const auto control = [&](const char* key, bool missing, std::initializer_list<const char*> names) {
+    const Json* flag = config.find(key);
+    if (!(flag != nullptr && flag->is_bool() ? flag->as_bool() : missing)) return std::string();
+    for (const char* name : names) {
+      for (const SentencePiece& piece : model.pieces) {
+        if (piece.type == Type::control && piece.text == name) return std::string(name);
+      }
+    }
+    return std::string();
+  };
+  model.first = model.second = control("add_bos_token", true, {"<s>", "<bos>"});
+  model.last = control("add_eos_token", false, {"</s>", "<eos>"});
+  return tokenizer_json_of(model);
+}
+
+}  // namespace
+
+std::string json_of_sentencepiece(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const auto holds = [&](const char* file) { return std::filesystem::exists(folder / file, ignored); };
+  Json config = Json::object();
+  if (const std::filesystem::path path = folder / "tokenizer_config.json"; holds("tokenizer_config.json")) {
+    config = Json::parse(read_file(path.string()), path.string());
+    MH_CHECK(config.is_object(), FormatError, path.string(), ": must be an object");
+  }
+  const Json* name = config.find("tokenizer_class");
+  const std::string type = name != nullptr && name->is_string() ? name->as_string() : "";
+  const auto check_type = [&](const char* file, std::initializer_list<const char*> known) {
+    const bool is_known = type.empty() || std::any_of(known.begin(), known.end(), [&](const char* prefix) {
+                            return type.starts_with(prefix);
+                          });
+    MH_CHECK(is_known, FormatError, (folder / file).string(), ": how ", type,
+             " uses it is not supported; write a tokenizer.json with transformers");
+  };
+  if (holds("tokenizer.model")) {
+    check_type("tokenizer.model", {"Llama", "Gemma", "CodeLlama", "PreTrained", "TokenizersBackend"});
+    return llama_json((folder / "tokenizer.model").string(), config);
+  }
+  if (holds("spiece.model")) {
+    check_type("spiece.model", {"T5", "MT5"});
+    return t5_json((folder / "spiece.model").string(), config);
+  }
+  if (holds("sentencepiece.bpe.model")) {
+    check_type("sentencepiece.bpe.model", {"XLMRoberta"});
+    return xlm_roberta_json((folder / "sentencepiece.bpe.model").string());
+  }
+  return {};
+}
+
+}  // namespace multihead::text

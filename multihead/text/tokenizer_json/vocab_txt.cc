@@ -1,0 +1,67 @@
+#include "multihead/core/files.h"
+#include "multihead/text/tokenizer_json/reader-inl.h"
+
+namespace multihead::text {
+
+using tokenizer_json::Reader;
+
+// BERT's vocab.txt, a token to a line, as tokenizer.json. tokenizer_config.json may say how text is cleaned.
+std::string json_of_vocab_txt(const std::filesystem::path& folder) {
+  const std::string file = (folder / "vocab.txt").string(), text = read_file(file);
+  Json vocab = Json::object(), added = Json::array(), specials = Json::object();
+  int64_t id = 0;
+  for (size_t at = 0; at < text.size(); ++id) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string token = text.substr(at, end - at);
+    if (token.ends_with('\r')) token.pop_back();
+    MH_CHECK(!token.empty() && !vocab.contains(token), FormatError, file, ": line ", id + 1, " is ",
+             token.empty() ? "empty" : "the same token as one before: " + quote(token));
+    MH_CHECK(find_invalid_utf8(token) == std::string::npos, FormatError, file, ": line ", id + 1,
+             " is not UTF-8");
+    vocab[token] = id;
+    at = end + 1;
+  }
+  for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+    MH_CHECK(vocab.contains(token), FormatError, file, ": has no token ", token);
+    added.push_back(Json::object({{"id", *vocab.find(token)}, {"content", token}, {"special", true}}));
+    specials[token] = Json::object({{"ids", Json(std::vector<Json>{*vocab.find(token)})}});
+  }
+  Json config = Json::object();
+  std::error_code ignored;
+  if (const auto path = folder / "tokenizer_config.json"; std::filesystem::exists(path, ignored)) {
+    config = Json::parse(read_file(path.string()), path.string());
+  }
+  Json normalizer = Json::object({{"type", "BertNormalizer"}});
+  for (const auto& [ours, theirs] : {std::pair("lowercase", "do_lower_case"),
+                                     {"strip_accents", "strip_accents"},
+                                     {"handle_chinese_chars", "tokenize_chinese_chars"}}) {
+    if (const Json& value = Reader::member(config, theirs); value.is_bool()) normalizer[ours] = value;
+  }
+  const auto special = [](const char* token, int type) {
+    return Json::object({{"SpecialToken", Json::object({{"id", token}, {"type_id", type}})}});
+  };
+  const auto place = [](const char* which, int type) {
+    return Json::object({{"Sequence", Json::object({{"id", which}, {"type_id", type}})}});
+  };
+  const std::vector<Json> single = {special("[CLS]", 0), place("A", 0), special("[SEP]", 0)};
+  std::vector<Json> pair = single;
+  pair.push_back(place("B", 1)), pair.push_back(special("[SEP]", 1));
+  return Json::object(
+             {{"version", "1.0"},
+              {"added_tokens", added},
+              {"normalizer", normalizer},
+              {"pre_tokenizer", Json::object({{"type", "BertPreTokenizer"}})},
+              {"post_processor", Json::object({{"type", "TemplateProcessing"},
+                                               {"single", Json(single)},
+                                               {"pair", Json(pair)},
+                                               {"special_tokens", specials}})},
+              {"decoder", Json::object({{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}})},
+              {"model", Json::object({{"type", "WordPiece"},
+                                      {"unk_token", "[UNK]"},
+                                      {"continuing_subword_prefix", "##"},
+                                      {"max_input_chars_per_word", 100},
+                                      {"vocab", vocab}})}})
+      .dump();
+}
+
+}  // namespace multihead::text
