@@ -1,10 +1,10 @@
 // multihead embed, multihead search
 #include <fmt/format.h>
 
-#include <chrono>
 #include <filesystem>
 
 #include "cli/streams.h"
+#include "cli/texts.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"
 #include "multihead/core/utf8.h"
@@ -17,48 +17,6 @@ namespace {
 
 using embed::EncodeTextOptions;
 using embed::SentenceEncoder;
-
-// The lines of a file, or of stdin for "-".
-std::vector<std::string> lines_of(const std::string& data) {
-  std::vector<std::string> lines;
-  if (data == "-") {
-    for (std::string line; read_line(line);) lines.push_back(line);
-    return lines;
-  }
-  const std::string text = reading([&] { return read_file(data); });
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const bool has_return = end > at && text[end - 1] == '\r';
-    lines.push_back(text.substr(at, end - at - (has_return ? 1 : 0)));
-    at = end + 1;
-  }
-  return lines;
-}
-
-// Lines of a second with what is done, the rate and the time that is left.
-class Meter {
- public:
-  explicit Meter(bool is_quiet) : is_quiet_(is_quiet) {}
-  ~Meter() {
-    if (shown_) fmt::print(stderr, "\n");
-  }
-  void operator()(int64_t done, int64_t total) {
-    const auto now = Clock::now();
-    if (is_quiet_ || (now - last_ < std::chrono::milliseconds(500) && done < total)) return;
-    if (done == total && !shown_) return;
-    last_ = now, shown_ = true;
-    const double seconds = std::chrono::duration<double>(now - begin_).count();
-    const double rate = static_cast<double>(done) / seconds;
-    fmt::print(stderr, "\r{} of {} texts, {:.0f}/s, {:.0f} s left ", done, total, rate,
-               static_cast<double>(total - done) / rate);
-  }
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  bool is_quiet_, shown_ = false;
-  Clock::time_point begin_ = Clock::now(), last_ = begin_;
-};
 
 struct EmbedFlags {
   std::string folder, prompt;
@@ -79,7 +37,7 @@ struct EmbedFlags {
     if (normalize) options.normalize = true;
     return reading([&] { return SentenceEncoder::load(folder); });
   }
-  Tensor encode(const SentenceEncoder& encoder, const std::vector<std::string>& texts, Meter& meter) {
+  Tensor encode(const SentenceEncoder& encoder, const std::vector<std::string>& texts, TextMeter& meter) {
     options.progress = [&](int64_t done, int64_t total) { meter(done, total); };
     return encoder.encode(texts, options);
   }
@@ -112,7 +70,7 @@ class Embed : public Verb {
     double seconds = 0;
     Tensor vectors;
     {
-      Meter meter(common.quiet);
+      TextMeter meter(common.quiet);
       vectors = flags_.encode(encoder, texts, meter);
       seconds = meter.seconds();
     }
@@ -191,7 +149,7 @@ class Search : public Verb {
       }
       return held;
     }
-    Meter meter(is_quiet);
+    TextMeter meter(is_quiet);
     Tensor made = flags_.encode(encoder, texts, meter);
     if (!index_.empty()) io::save_npy(index_, made);
     return made;

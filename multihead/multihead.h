@@ -93,6 +93,7 @@
 #include "multihead/generate/translate.h"
 
 #include "multihead/embed/sentence_encoder.h"
+#include "multihead/embed/text_classifier.h"
 
 #include "multihead/train/doctor.h"
 #include "multihead/train/evaluate.h"

@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/parallel.h"
+#include "multihead/embed/batches-inl.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/hugging_face.h"
@@ -261,37 +262,26 @@ Tensor SentenceEncoder::finished(const Tensor& features, const models::TokenRows
 }
 
 Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeTextOptions& options) const {
-  MH_CHECK(options.truncate_dim >= 0 && options.batch_tokens > 0, ValueError,
-           "SentenceEncoder: truncate_dim must not be negative and batch_tokens must be positive, got ",
-           options.truncate_dim, " and ", options.batch_tokens);
+  MH_CHECK(options.truncate_dim >= 0, ValueError, "SentenceEncoder: truncate_dim must not be negative, got ",
+           options.truncate_dim);
   const NoTape silent;
   const std::string prompt = prompt_of(options);
   const int64_t count = std::ssize(texts);
   const int64_t width = options.truncate_dim > 0 ? std::min(options.truncate_dim, dim()) : dim();
   Tensor out = Tensor::empty({count, width}, Dtype::f32);
-  constexpr int64_t kTexts = 1024;  // tokenized at a time
-  for (int64_t begin = 0; begin < count; begin += kTexts) {
-    const int64_t end = std::min(begin + kTexts, count);
-    std::vector<std::vector<int32_t>> tokens(static_cast<size_t>(end - begin));
-    parallel_for(end - begin, [&](int64_t i, int) {
-      const std::string& text = texts[static_cast<size_t>(begin + i)];
-      tokens[static_cast<size_t>(i)] =
-          tokenizer_.encode(prompt.empty() ? text : prompt + text,
-                            {.parse_special = true, .max_length = static_cast<size_t>(max_length_)});
-    });
-    for (size_t first = 0; first < tokens.size();) {
-      size_t last = first;
-      int64_t total = 0;
-      do total += std::ssize(tokens[last++]);
-      while (last < tokens.size() && total + std::ssize(tokens[last]) <= options.batch_tokens);
-      const auto rows = models::TokenRows::of(std::span(tokens).subspan(first, last - first));
-      const Tensor vectors = finished(encoder_.features(rows), rows, options);
-      std::copy_n(vectors.data<float>(), vectors.numel(),
-                  out.data<float>() + (begin + static_cast<int64_t>(first)) * width);
-      first = last;
-      if (options.progress) options.progress(begin + static_cast<int64_t>(last), count);
-    }
-  }
+  each_batch(
+      count, options.batch_tokens, options.progress,
+      [&](int64_t i) {
+        const std::string& text = texts[static_cast<size_t>(i)];
+        return text::PairEncoding{
+            tokenizer_.encode(prompt.empty() ? text : prompt + text,
+                              {.parse_special = true, .max_length = static_cast<size_t>(max_length_)}),
+            {}};
+      },
+      [&](const models::TokenRows& rows, int64_t first) {
+        const Tensor vectors = finished(encoder_.features(rows), rows, options);
+        std::copy_n(vectors.data<float>(), vectors.numel(), out.data<float>() + first * width);
+      });
   return out;
 }
 

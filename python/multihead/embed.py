@@ -2,9 +2,9 @@
 
 import sys
 
-from ._core import Encoder, TextEncoder, Tokenizer, nearest
+from ._core import TextClassifier, TextEncoder, fill_mask, label_probabilities, nearest
 
-__all__ = ["CrossEncoder", "SentenceEncoder", "nearest"]
+__all__ = ["CrossEncoder", "SentenceEncoder", "TextClassifier", "fill_mask", "label_probabilities", "nearest"]
 
 
 class SentenceEncoder:
@@ -73,12 +73,16 @@ class CrossEncoder:
     """A model that scores two texts in one sequence, with the arguments of sentence-transformers."""
 
     def __init__(self, model_name_or_path, *, max_length=None):
-        self.model = Encoder.load(model_name_or_path)
-        if self.model.config.head != "classification":
-            raise ValueError(f"CrossEncoder: {model_name_or_path} has no head for sequences (its head is "
-                             f"{self.model.config.head!r}); it needs ...ForSequenceClassification")
-        self.tokenizer = Tokenizer.load(model_name_or_path)
+        self._classifier = TextClassifier.load(model_name_or_path)
         self.max_length = min(max_length or self.model.config.context, self.model.config.context)
+
+    @property
+    def model(self):
+        return self._classifier.encoder
+
+    @property
+    def tokenizer(self):
+        return self._classifier.tokenizer
 
     def predict(self, sentences, batch_size=32, show_progress_bar=None, apply_sigmoid=None):
         """Scores [n] of pairs of texts, [n, labels] where the model has several.
@@ -88,16 +92,11 @@ class CrossEncoder:
         import numpy as np
 
         single = len(sentences) == 2 and all(isinstance(text, str) for text in sentences)
-        pairs = [sentences] if single else list(sentences)
+        pairs = [tuple(sentences)] if single else [tuple(pair) for pair in sentences]
         labels = self.model.config.num_labels
-        scores = np.empty((len(pairs), labels), np.float32)
-        for begin in range(0, len(pairs), batch_size):
-            encoded = [self.tokenizer.encode_pair(a, b, max_length=self.max_length) for a, b in pairs[begin:begin + batch_size]]
-            has_types = self.model.config.token_types > 1
-            types = [kinds for _, kinds in encoded] if has_types else []
-            scores[begin:begin + batch_size] = np.asarray(self.model.logits([ids for ids, _ in encoded], types))
-            if show_progress_bar:
-                _bar(begin + len(encoded), len(pairs))
+        scores = np.asarray(self._classifier.logits(
+            pairs, max_length=self.max_length, batch_tokens=64 * batch_size,
+            progress=_bar if show_progress_bar else None)) if pairs else np.empty((0, labels), np.float32)
         if apply_sigmoid or (apply_sigmoid is None and labels == 1):
             scores = 1 / (1 + np.exp(-scores))
         scores = scores[:, 0] if labels == 1 else scores

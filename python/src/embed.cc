@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "multihead/embed/sentence_encoder.h"
+#include "multihead/embed/text_classifier.h"
 #include "multihead/io/npy.h"
 #include "multihead/models/encoder.h"
 #include "multihead/models/hugging_face.h"
@@ -93,6 +94,73 @@ void bind_encoder(nb::module_& m) {
   bind_module(c, "Encoder");
 }
 
+// Reports progress to Python, and notices an interrupt.
+std::function<void(int64_t, int64_t)> reporter(nb::object progress) {
+  return [progress](int64_t done, int64_t total) {
+    const Locked locked;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (!progress.is_none()) progress(done, total);
+  };
+}
+
+void bind_text_classifier(nb::module_& m) {
+  using embed::TextClassifier;
+  nb::class_<TextClassifier> c(
+      m, "TextClassifier",
+      "An encoder with a head for sequences and its tokenizer: labels of texts and of "
+      "pairs of texts.");
+  c.def_static(
+      "load", [](const Path& folder) { return unlocked([&] { return TextClassifier::load(folder); }); },
+      "folder"_a);
+  const auto def_logits = [&]<class Texts>(const char* doc, Texts) {
+    c.def(
+        "logits",
+        [](const TextClassifier& classifier, const Texts& texts, int64_t max_length, int64_t batch_tokens,
+           nb::object progress) {
+          const embed::ClassifyOptions options = {
+              .max_length = max_length, .batch_tokens = batch_tokens, .progress = reporter(progress)};
+          return unlocked([&] { return classifier.logits(texts, options); });
+        },
+        "texts"_a, nb::kw_only(), "max_length"_a = 0, "batch_tokens"_a = 2048, "progress"_a = nb::none(),
+        doc);
+  };
+  def_logits("[n, labels] for a list of str; max_length 0: the model's limit.", std::vector<std::string>());
+  def_logits("[n, labels] for a list of pairs of str, each in one sequence.", std::vector<embed::TextPair>());
+  c.def_prop_ro("labels", [](const TextClassifier& classifier) {
+    std::vector<std::string> labels;
+    for (int64_t i = 0; i < classifier.num_labels(); ++i) labels.push_back(classifier.label(i));
+    return labels;
+  });
+  c.def_prop_ro("encoder", &TextClassifier::encoder, nb::rv_policy::reference_internal);
+  c.def_prop_ro("tokenizer", &TextClassifier::tokenizer);
+  m.def(
+      "label_probabilities",
+      [](nb::handle logits) {
+        const Tensor x = to_tensor(logits, {"label_probabilities", "logits"});
+        return unlocked([&] { return embed::label_probabilities(x); });
+      },
+      "logits"_a, "Softmax of logits [n, labels]; of a single label the logistic function.");
+  m.def(
+      "fill_mask",
+      [](const Encoder& encoder, const text::Tokenizer& tokenizer, const std::string& text, int64_t count) {
+        const auto masks = unlocked([&] { return embed::fill_mask(encoder, tokenizer, text, count); });
+        nb::list all;
+        for (const auto& guesses : masks) {
+          nb::list one;
+          for (const embed::MaskGuess& guess : guesses) {
+            nb::dict d;
+            d["score"] = guess.probability, d["token"] = guess.token;
+            d["token_str"] = guess.word, d["sequence"] = guess.text;
+            one.append(d);
+          }
+          all.append(one);
+        }
+        return all;
+      },
+      "encoder"_a, "tokenizer"_a, "text"_a, "count"_a = 5,
+      "For each mask of the text the likeliest tokens: dicts with score, token, token_str and sequence.");
+}
+
 void bind_sentence_encoder(nb::module_& m) {
   nb::class_<SentenceEncoder>(m, "TextEncoder", "What multihead.SentenceEncoder is made of.")
       .def_static(
@@ -103,16 +171,12 @@ void bind_sentence_encoder(nb::module_& m) {
           [](const SentenceEncoder& encoder, const std::vector<std::string>& texts, const std::string& prompt,
              const std::string& prompt_name, std::optional<bool> normalize, int64_t truncate_dim,
              int64_t batch_tokens, nb::object progress) {
-            embed::EncodeTextOptions options = {.prompt = prompt,
-                                                .prompt_name = prompt_name,
-                                                .normalize = normalize,
-                                                .truncate_dim = truncate_dim,
-                                                .batch_tokens = batch_tokens};
-            options.progress = [&](int64_t done, int64_t total) {
-              const Locked locked;
-              if (PyErr_CheckSignals() != 0) throw nb::python_error();
-              if (!progress.is_none()) progress(done, total);
-            };
+            const embed::EncodeTextOptions options = {.prompt = prompt,
+                                                      .prompt_name = prompt_name,
+                                                      .normalize = normalize,
+                                                      .truncate_dim = truncate_dim,
+                                                      .batch_tokens = batch_tokens,
+                                                      .progress = reporter(progress)};
             return unlocked([&] { return encoder.encode(texts, options); });
           },
           "texts"_a, nb::kw_only(), "prompt"_a = "", "prompt_name"_a = "", "normalize"_a = nb::none(),
@@ -145,6 +209,7 @@ void bind_sentence_encoder(nb::module_& m) {
 void bind_embed(nb::module_& m) {
   bind_encoder(m);
   bind_sentence_encoder(m);
+  bind_text_classifier(m);
 }
 
 }  // namespace multihead::python

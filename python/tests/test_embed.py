@@ -98,10 +98,43 @@ def test_cross_encoder_scores_pairs(folder, tmp_path):
     assert scores.shape == (18, 3) and np.array_equal(cross.predict(pairs[7]), scores[7])
     with pytest.raises(ValueError, match="has 3"):
         cross.rank("the cat", TEXTS)
-    with pytest.raises(ValueError, match="its head is 'none'"):
+    with pytest.raises(ValueError, match="expected a head for sequences .*, got none"):
         mh.CrossEncoder(folder)
+    assert cross.predict([]).shape == (0, 3)
     theirs = pytest.importorskip("sentence_transformers").CrossEncoder(str(classifier), device="cpu")
     np.testing.assert_allclose(scores, theirs.predict(pairs), atol=1e-5)
+
+
+def test_texts_are_classified_and_masks_filled_as_by_transformers(folder, tmp_path):
+    def with_words(name):
+        shutil.copytree(DATA / name, tmp_path / name)
+        for file in ("vocab.txt", "tokenizer_config.json"):
+            shutil.copy(pathlib.Path(folder) / file, tmp_path / name / file)
+        return str(tmp_path / name)
+
+    classifier, masked = with_words("bert_classifier"), with_words("bert_masked_lm")
+    ours = mh.embed.TextClassifier.load(classifier)
+    logits = ours.logits(TEXTS)
+    assert np.array_equal(np.asarray(ours.logits(TEXTS[4:5])), np.asarray(logits)[4:5])
+    scores = np.asarray(mh.embed.label_probabilities(logits))
+    encoder, tokenizer = mh.models.Encoder.load(masked), mh.Tokenizer.load(masked)
+    text = "the [MASK] sat on a [MASK]."
+    masks = mh.embed.fill_mask(encoder, tokenizer, text, 3)
+    assert len(masks) == 2 and len(masks[0]) == 3 and masks[0][0]["sequence"].startswith("the ")
+    for wrong in ("no mask", "[MASK] " * 600):
+        with pytest.raises(ValueError):
+            mh.embed.fill_mask(encoder, tokenizer, wrong)
+    with pytest.raises(ValueError, match="expected a masked_lm head"):
+        mh.embed.fill_mask(ours.encoder, tokenizer, text)
+    transformers = pytest.importorskip("transformers")
+    pipe = transformers.pipeline("text-classification", classifier, top_k=None, device="cpu")
+    for row, theirs in zip(scores, pipe(TEXTS)):
+        for one in theirs:
+            assert abs(row[ours.labels.index(one["label"])] - one["score"]) < 1e-5
+    for mine, theirs in zip(masks, transformers.pipeline("fill-mask", masked, top_k=3, device="cpu")(text)):
+        for a, b in zip(mine, theirs):
+            assert a["token"] == b["token"] and abs(a["score"] - b["score"]) < 1e-5
+            assert a["token_str"] == b["token_str"]
 
 
 def test_vectors_are_those_of_sentence_transformers(folder):

@@ -33,4 +33,19 @@ expect 3 'delete it to make it anew' "$multihead" search model --data short.txt 
 head -c 200 all.npy >cut.npy
 expect 3 'holds 72 bytes' "$multihead" search model --data texts.txt --query a --index cut.npy
 expect 3 'an encoder; use' "$multihead" generate model --prompt the
+
+for name in bert_classifier bert_masked_lm; do
+  cp -r "$encoders/$name" "$name"
+  cp model/vocab.txt "$name"
+done
+expect 0 '^0\.[0-9]{3}  [A-Za-z_0-9]+  the cats$' "$multihead" classify bert_classifier --data texts.txt
+expect 0 '"labels":\[\{' "$multihead" classify bert_classifier --data texts.txt --top 2 --json
+expect 2 'one label, this one has 3' "$multihead" rerank bert_classifier --data texts.txt --query cat
+expect 0 ' sat on a mat$' "$multihead" fill-mask bert_masked_lm --text "the [MASK] sat on a mat"
+[[ $("$multihead" fill-mask bert_masked_lm --text "the [MASK] sat on a [MASK]" --top 3 | wc -l) == 6 ]] || fail "two masks, three words each"
+expect 2 'data FILE is required' "$multihead" classify bert_classifier
+expect 2 'query TEXT are required' "$multihead" rerank bert_classifier --data texts.txt
+expect 3 'expected a head for sequences' "$multihead" classify model --data texts.txt
+expect 2 'the text has no \[MASK\]' "$multihead" fill-mask bert_masked_lm --text "no mask"
+expect 2 'expected a masked_lm head' "$multihead" fill-mask bert_classifier --text "a [MASK]"
 finish

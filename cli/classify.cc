@@ -1,0 +1,197 @@
+// multihead classify, multihead rerank, multihead fill-mask
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "cli/streams.h"
+#include "cli/texts.h"
+#include "cli/verb.h"
+#include "multihead/core/utf8.h"
+#include "multihead/embed/text_classifier.h"
+#include "multihead/models/hugging_face.h"
+
+namespace multihead::cli {
+namespace {
+
+using embed::TextClassifier;
+
+// The places of the largest values, largest first, of equal ones the first.
+std::vector<int64_t> best_of(std::span<const float> values, int64_t count) {
+  std::vector<int64_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto at = [&](int64_t i) { return values[static_cast<size_t>(i)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return at(a) > at(b); });
+  order.resize(static_cast<size_t>(std::min(count, std::ssize(order))));
+  return order;
+}
+
+// What classify and rerank have in common.
+struct ClassifyFlags {
+  std::string folder, data;
+  embed::ClassifyOptions options;
+
+  void declare(Flags& flags) {
+    flags.positional("DIR", folder, "encoder's folder with a head for sequences");
+    flags.text("data", "FILE", data, "texts, one per line; -: stdin (required)");
+    flags.integer("max-length", options.max_length, "tokens of a text that are read (0: the model's limit)");
+    flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
+                  {.least = 1});
+  }
+  TextClassifier load() const {
+    return reading([&] { return TextClassifier::load(folder); });
+  }
+  template <class Texts>
+  Tensor logits(const TextClassifier& classifier, const Texts& texts, bool is_quiet) {
+    TextMeter meter(is_quiet);
+    options.progress = [&](int64_t done, int64_t total) { meter(done, total); };
+    return classifier.logits(texts, options);
+  }
+};
+
+class Classify : public Verb {
+ public:
+  Classify()
+      : Verb("classify", "name the likeliest labels of texts",
+             {{"multihead classify model --data texts.txt",
+               "a label, its probability and the text on each line"},
+              {"echo \"I like it\" | multihead classify model --data - --top 3 --json",
+               "the three best, as JSON"}}) {}
+
+  void declare(Flags& flags) override {
+    flags_.declare(flags);
+    flags.integer("top", top_, "labels to show for each text", {.least = 1});
+  }
+
+  int run(const CommonOptions& common) override {
+    if (flags_.data.empty()) throw UsageError("--data FILE is required; see multihead classify --help");
+    const TextClassifier classifier = flags_.load();
+    const std::vector<std::string> texts = lines_of(flags_.data);
+    const Tensor scores = embed::label_probabilities(flags_.logits(classifier, texts, common.quiet));
+    const int64_t labels = classifier.num_labels();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::span row(scores.data<float>() + static_cast<int64_t>(i) * labels,
+                          static_cast<size_t>(labels));
+      common.json ? put(classifier, row, texts[i]) : print(classifier, row, texts[i]);
+    }
+    return kDone;
+  }
+
+ private:
+  void print(const TextClassifier& classifier, std::span<const float> row, const std::string& text) const {
+    for (const int64_t label : best_of(row, top_)) {
+      fmt::print("{:.3f}  {}  ", row[static_cast<size_t>(label)], printable(classifier.label(label)));
+    }
+    fmt::print("{}\n", printable(text));
+    flush_output();
+  }
+  void put(const TextClassifier& classifier, std::span<const float> row, const std::string& text) const {
+    Json labels = Json::array();
+    for (const int64_t label : best_of(row, top_)) {
+      labels.push_back(
+          Json::object({{"label", classifier.label(label)}, {"score", row[static_cast<size_t>(label)]}}));
+    }
+    put_json(Json::object({{"text", valid_utf8(text)}, {"labels", labels}}), -1);
+  }
+
+  ClassifyFlags flags_;
+  int64_t top_ = 1;
+};
+
+class Rerank : public Verb {
+ public:
+  Rerank()
+      : Verb("rerank", "order lines by how well they answer a query",
+             {{"multihead rerank model --data found.txt --query \"a question\"",
+               "the five best lines; the model reads each beside the query (a cross-encoder)"}}) {}
+
+  void declare(Flags& flags) override {
+    flags_.declare(flags);
+    flags.text("query", "TEXT", query_, "what the lines should answer (required)");
+    flags.integer("top", top_, "lines to show", {.least = 1});
+  }
+
+  int run(const CommonOptions& common) override {
+    if (flags_.data.empty() || query_.empty())
+      throw UsageError("--data FILE and --query TEXT are required; see multihead rerank --help");
+    const TextClassifier classifier = flags_.load();
+    if (classifier.num_labels() != 1) {
+      throw UsageError(concat("rerank needs a model with one label, this one has ", classifier.num_labels(),
+                              "; use multihead classify"));
+    }
+    const std::vector<std::string> texts = lines_of(flags_.data);
+    std::vector<embed::TextPair> pairs;
+    pairs.reserve(texts.size());
+    for (const std::string& text : texts) pairs.emplace_back(query_, text);
+    const Tensor scores = embed::label_probabilities(flags_.logits(classifier, pairs, common.quiet));
+    const std::span row(scores.data<float>(), texts.size());
+    Json matches = Json::array();
+    for (const int64_t line : best_of(row, top_)) {
+      const auto at = static_cast<size_t>(line);
+      if (common.json) {
+        matches.push_back(
+            Json::object({{"line", line + 1}, {"score", row[at]}, {"text", valid_utf8(texts[at])}}));
+      } else {
+        fmt::print("{:.3f}  {:>6}  {}\n", row[at], line + 1, printable(texts[at]));
+      }
+    }
+    if (common.json) put_json(Json::object({{"query", valid_utf8(query_)}, {"matches", matches}}), -1);
+    flush_output();
+    return kDone;
+  }
+
+ private:
+  ClassifyFlags flags_;
+  std::string query_;
+  int64_t top_ = 5;
+};
+
+class FillMask : public Verb {
+ public:
+  FillMask()
+      : Verb("fill-mask", "guess the words behind masks",
+             {{"multihead fill-mask model --text \"Paris is the [MASK] of France.\"",
+               "the five likeliest words of each mask"}}) {}
+
+  void declare(Flags& flags) override {
+    flags.positional("DIR", folder_, "encoder's folder with a masked_lm head");
+    flags.text("text", "TEXT", text_, "a text with [MASK] or <mask>; -: stdin (required)");
+    flags.integer("top", top_, "words to show for each mask", {.least = 1});
+  }
+
+  int run(const CommonOptions& common) override {
+    if (text_.empty()) throw UsageError("--text TEXT is required; see multihead fill-mask --help");
+    const auto model = reading([&] { return models::load_encoder(folder_); });
+    const auto tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
+    Json masks = Json::array();
+    for (const auto& guesses : embed::fill_mask(model, tokenizer, text_or_stdin(text_), top_)) {
+      Json list = Json::array();
+      for (const embed::MaskGuess& guess : guesses) {
+        if (common.json) {
+          list.push_back(Json::object({{"score", guess.probability},
+                                       {"token", guess.token},
+                                       {"word", valid_utf8(guess.word)},
+                                       {"text", valid_utf8(guess.text)}}));
+        } else {
+          fmt::print("{:.3f}  {:<14}  {}\n", guess.probability, printable(guess.word), printable(guess.text));
+        }
+      }
+      masks.push_back(std::move(list));
+    }
+    if (common.json) put_json(Json::object({{"masks", masks}}), -1);
+    flush_output();
+    return kDone;
+  }
+
+ private:
+  std::string folder_, text_;
+  int64_t top_ = 5;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_classify() { return std::make_unique<Classify>(); }
+std::unique_ptr<Verb> make_rerank() { return std::make_unique<Rerank>(); }
+std::unique_ptr<Verb> make_fill_mask() { return std::make_unique<FillMask>(); }
+
+}  // namespace multihead::cli

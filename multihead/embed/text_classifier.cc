@@ -1,0 +1,118 @@
+#include "multihead/embed/text_classifier.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/embed/batches-inl.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/ops/shape.h"
+#include "multihead/ops/softmax.h"
+
+namespace multihead::embed {
+
+TextClassifier TextClassifier::load(const std::string& folder) {
+  models::Encoder encoder = models::load_encoder(folder);
+  MH_CHECK(encoder.config().head == models::EncoderHead::classification, ValueError, folder,
+           ": expected a head for sequences (...ForSequenceClassification), got ",
+           word_of(encoder.config().head));
+  return {std::move(encoder), text::Tokenizer::load(folder)};
+}
+
+TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer)
+    : encoder_(std::move(encoder)), tokenizer_(std::move(tokenizer)) {
+  MH_CHECK(encoder_.config().head == models::EncoderHead::classification, ValueError,
+           "TextClassifier: expected a head for sequences, got ", word_of(encoder_.config().head));
+}
+
+Tensor TextClassifier::logits(int64_t count, const ClassifyOptions& options,
+                              const std::function<text::PairEncoding(int64_t, size_t)>& encode) const {
+  const int64_t context = encoder_.config().context;
+  MH_CHECK(options.max_length >= 0, ValueError, "TextClassifier: max_length must not be negative, got ",
+           options.max_length);
+  const int64_t limit = options.max_length > 0 ? std::min(options.max_length, context) : context;
+  const NoTape silent;
+  Tensor out = Tensor::empty({count, num_labels()}, Dtype::f32);
+  each_batch(
+      count, options.batch_tokens, options.progress,
+      [&](int64_t i) { return encode(i, static_cast<size_t>(limit)); },
+      [&](const models::TokenRows& rows, int64_t first) {
+        const Tensor part = encoder_.logits(rows);
+        std::copy_n(part.data<float>(), part.numel(), out.data<float>() + first * num_labels());
+      });
+  return out;
+}
+
+Tensor TextClassifier::logits(std::span<const std::string> texts, const ClassifyOptions& options) const {
+  return logits(std::ssize(texts), options, [&](int64_t i, size_t limit) {
+    return text::PairEncoding{
+        tokenizer_.encode(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit}), {}};
+  });
+}
+
+Tensor TextClassifier::logits(std::span<const TextPair> pairs, const ClassifyOptions& options) const {
+  const bool has_types = encoder_.config().token_types > 1;
+  return logits(std::ssize(pairs), options, [&](int64_t i, size_t limit) {
+    const auto& [first, second] = pairs[static_cast<size_t>(i)];
+    text::PairEncoding pair =
+        tokenizer_.encode_pair(first, second, {.parse_special = true, .max_length = limit});
+    if (!has_types) pair.type_ids.clear();
+    return pair;
+  });
+}
+
+std::string TextClassifier::label(int64_t index) const {
+  const std::vector<std::string>& names = encoder_.config().labels;
+  return index < std::ssize(names) ? names[static_cast<size_t>(index)] : concat("LABEL_", index);
+}
+
+Tensor label_probabilities(const Tensor& logits) {
+  if (logits.size(-1) != 1) return softmax(logits);
+  Tensor out = Tensor::empty(logits.shape(), Dtype::f32);
+  for (int64_t i = 0; i < logits.numel(); ++i) {
+    out.data<float>()[i] = 1 / (1 + std::exp(-logits.data<float>()[i]));
+  }
+  return out;
+}
+
+std::vector<std::vector<MaskGuess>> fill_mask(const models::Encoder& encoder,
+                                              const text::Tokenizer& tokenizer, const std::string& text,
+                                              int64_t count) {
+  const models::EncoderConfig& config = encoder.config();
+  MH_CHECK(config.head == models::EncoderHead::masked_lm, ValueError,
+           "fill_mask: expected a masked_lm head (...ForMaskedLM), got ", word_of(config.head));
+  MH_CHECK(count > 0, ValueError, "fill_mask: count must be positive, got ", count);
+  std::optional<int32_t> mask = tokenizer.id("[MASK]");
+  if (!mask) mask = tokenizer.id("<mask>");
+  MH_CHECK(mask.has_value(), ValueError, "fill_mask: the tokenizer has no token [MASK] or <mask>");
+  std::vector<int32_t> ids = tokenizer.encode(text, {.parse_special = true});
+  MH_CHECK(std::find(ids.begin(), ids.end(), *mask) != ids.end(), ValueError, "fill_mask: the text has no ",
+           tokenizer.token(*mask));
+  const NoTape silent;
+  const Tensor logits = encoder.logits(models::TokenRows::of({&ids, 1}));
+  std::vector<std::vector<MaskGuess>> found;
+  for (int64_t at = 0; at < std::ssize(ids); ++at) {
+    int32_t& place = ids[static_cast<size_t>(at)];
+    if (place != *mask) continue;
+    const Tensor row = softmax(slice(logits, 0, at, at + 1));
+    const float* p = row.data<float>();
+    std::vector<int32_t> order(static_cast<size_t>(row.numel()));
+    std::iota(order.begin(), order.end(), 0);
+    const auto kept = order.begin() + std::min(count, std::ssize(order));
+    std::partial_sort(order.begin(), kept, order.end(),
+                      [&](int32_t a, int32_t b) { return p[a] > p[b] || (p[a] == p[b] && a < b); });
+    std::vector<MaskGuess>& guesses = found.emplace_back();
+    for (auto token = order.begin(); token != kept; ++token) {
+      place = *token;
+      guesses.push_back(
+          {*token, p[*token], tokenizer.decode({&*token, 1}), tokenizer.decode(ids, {.skip_special = true})});
+    }
+    place = *mask;
+  }
+  return found;
+}
+
+}  // namespace multihead::embed

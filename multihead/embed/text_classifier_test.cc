@@ -1,0 +1,71 @@
+#include "multihead/embed/text_classifier.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "multihead/core/error.h"
+
+namespace multihead::embed {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+models::Encoder make_encoder(models::EncoderHead head, int64_t labels = 0) {
+  models::EncoderConfig c;
+  c.vocab_size = 300, c.context = 24, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16, c.head = head;
+  c.num_labels = labels;
+  Rng rng(3);
+  return {models::resolved(c), rng};
+}
+
+text::Tokenizer make_tokenizer() {
+  return text::Tokenizer::train_bpe("the cat sat on the mat",
+                                    {.vocab_size = 262, .special = {.others = {"[MASK]"}}});
+}
+
+TEST(TextClassifierTest, ATextHasTheSameLogitsInWhateverCompany) {
+  const TextClassifier classifier(make_encoder(models::EncoderHead::classification, 3), make_tokenizer());
+  const std::vector<std::string> texts = {"the cat", std::string(200, 'x'), "m", "the cat sat on the mat"};
+  const Tensor all = classifier.logits(texts);
+  ASSERT_EQ(all.shape(), Shape({4, 3}));
+  for (const int64_t batch_tokens : {1, 30, 4096}) {
+    const Tensor again = classifier.logits(texts, {.batch_tokens = batch_tokens});
+    EXPECT_EQ(again.to_vector<float>(), all.to_vector<float>()) << batch_tokens;
+  }
+  EXPECT_EQ(classifier.label(2), "LABEL_2");
+  EXPECT_EQ(classifier.logits(std::vector<std::string>{}).size(0), 0);
+  EXPECT_THROW(classifier.logits(texts, {.max_length = -1}), ValueError);
+  EXPECT_THROW(classifier.logits(texts, {.batch_tokens = 0}), ValueError);
+}
+
+TEST(TextClassifierTest, ProbabilitiesOfOneLabelAreLogistic) {
+  const Tensor one = Tensor::of<float>({2, 1}, {0, 2});
+  EXPECT_NEAR(label_probabilities(one).to_vector<float>()[1], 1 / (1 + std::exp(-2.0)), 1e-6);
+  const std::vector<float> two = label_probabilities(Tensor::of<float>({1, 2}, {1, 1})).to_vector<float>();
+  EXPECT_FLOAT_EQ(two[0], 0.5F);
+}
+
+TEST(FillMaskTest, GuessesEachMaskBestFirst) {
+  const models::Encoder encoder = make_encoder(models::EncoderHead::masked_lm);
+  const text::Tokenizer tokenizer = make_tokenizer();
+  const auto masks = fill_mask(encoder, tokenizer, "the [MASK] sat on the [MASK]", 4);
+  ASSERT_EQ(masks.size(), 2u);
+  for (const auto& guesses : masks) {
+    ASSERT_EQ(guesses.size(), 4u);
+    for (size_t i = 1; i < guesses.size(); ++i) EXPECT_GE(guesses[i - 1].probability, guesses[i].probability);
+  }
+  EXPECT_EQ(fill_mask(encoder, tokenizer, "[MASK]", 10'000)[0].size(), 300u);
+  EXPECT_THAT([&] { fill_mask(encoder, tokenizer, "none"); },
+              ThrowsMessage<ValueError>(HasSubstr("the text has no [MASK]")));
+  const models::Encoder other = make_encoder(models::EncoderHead::tokens, 2);
+  EXPECT_THAT([&] { fill_mask(other, tokenizer, "[MASK]"); },
+              ThrowsMessage<ValueError>(HasSubstr("expected a masked_lm head")));
+  EXPECT_THAT([&] { TextClassifier(other, tokenizer); },
+              ThrowsMessage<ValueError>(HasSubstr("expected a head for sequences, got tokens")));
+}
+
+}  // namespace
+}  // namespace multihead::embed
