@@ -2460,6 +2460,41 @@ def nearest(queries: object, corpus: object, count: int = 10) -> list[list[tuple
     For each query the (row, score) of the rows of corpus with the largest inner products, largest first.
     """
 
+class TextClassifier:
+    """
+    An encoder with a head for sequences and its tokenizer: labels of texts and of pairs of texts.
+    """
+
+    @staticmethod
+    def load(folder: str | bytes | os.PathLike) -> TextClassifier: ...
+
+    @overload
+    def logits(self, texts: Sequence[str], *, max_length: int = 0, batch_tokens: int = 2048, progress: object | None = None) -> Tensor:
+        """[n, labels] for a list of str; max_length 0: the model's limit."""
+
+    @overload
+    def logits(self, texts: Sequence[tuple[str, str]], *, max_length: int = 0, batch_tokens: int = 2048, progress: object | None = None) -> Tensor:
+        """[n, labels] for a list of pairs of str, each in one sequence."""
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+def label_probabilities(logits: object) -> Tensor:
+    """
+    Softmax of logits [n, labels]; of a single label the logistic function.
+    """
+
+def fill_mask(encoder: Encoder, tokenizer: Tokenizer, text: str, count: int = 5) -> list:
+    """
+    For each mask of the text the likeliest tokens: dicts with score, token, token_str and sequence.
+    """
+
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
     """
     Corpus BLEU with sacrebleu's defaults: a dict with 'score' in [0, 100], 'precisions', 'correct', 'total',

@@ -58,7 +58,6 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "load_encoder": "models.Encoder.load",
     "is_encoder_folder": "models.Encoder.load",
     "DenseStep": "embed.SentenceEncoder",
-    "nearest": "embed.nearest",
     "save_npy": "embed.SentenceEncoder",  # numpy.save
     "load_npy": "embed.SentenceEncoder",
     "save_seq2seq": "models.Seq2Seq.save",
@@ -175,7 +174,7 @@ def in_python(dotted):
     return value
 
 
-PLACES = [mh] + [importlib.import_module(f"multihead.{n}") for n in ("nn", "models", "optim", "io", "text", "train")]
+PLACES = [mh] + [importlib.import_module(f"multihead.{n}") for n in ("nn", "embed", "models", "optim", "io", "text", "train")]
 REASONS = {name for names in INTERNAL.values() for name in names.split()}
 
 
