@@ -47,7 +47,7 @@ class Conversation {
       const int32_t token = next(logits);
       if (std::find(stops_.begin(), stops_.end(), token) != stops_.end()) break;
       stream.write(token);
-      text += tokenizer_.decode(std::span(&token, 1), {.skip_special = true});
+      text += tokenizer_.decode(std::span(&token, 1), {.skip_special = true, .continued = !text.empty()});
       if (std::ssize(held_) >= limit()) {
         stream.finish();
         put_output("\n");

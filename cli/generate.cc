@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <optional>
 
 #include "cli/chat.h"
 #include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "cli/token_stream.h"
 #include "multihead/generate/defaults.h"
+#include "multihead/generate/draft.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -23,6 +25,7 @@ class Generate : public Verb {
               "three continuations"},
              {"echo \"Dear \" | multihead generate model --prompt - --temperature 0",
               "greedy, prompt from stdin"},
+             {"multihead generate model --prompt \"It was \" --draft small-model", "the same text, sooner"},
              {"multihead generate model.gguf --chat", "a conversation, by the model's chat template"}}) {}
 
   void declare(Flags& flags) override {
@@ -47,6 +50,12 @@ class Generate : public Verb {
     flags.integer("samples", samples_, "number of continuations", {.least = 1, .most = 4096});
     flags.text("stop", "TEXT", stop_, "stop before this text");
     declare_weights(flags, weights_);
+    flags.text("draft", "lookup|DIR", draft_,
+               "guess tokens and check several at once, for the same text sooner: lookup (as the text went "
+               "on before) "
+               "or a smaller model with the same tokens");
+    flags.integer("draft-tokens", options_.draft_tokens, "most tokens guessed at a time",
+                  {.least = 1, .most = 64});
     flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16"},
                  "dtype of cached keys and values (bf16: half the memory, rounded)");
     flags.choice("past-context", overflow_, {"slide", "error"},
@@ -75,21 +84,37 @@ class Generate : public Verb {
   void check_chat(const CommonOptions& common) const {
     if (!chat_ && !system_.empty()) throw UsageError("--system goes with --chat only");
     if (!chat_) return;
-    const bool other = common.json || samples_ > 1 || !stop_.empty() || overflow_ != "slide";
-    if (other) throw UsageError("--chat does not go with --json, --samples, --stop and --past-context");
+    const bool other =
+        common.json || samples_ > 1 || !stop_.empty() || overflow_ != "slide" || !draft_.empty();
+    if (other)
+      throw UsageError("--chat does not go with --json, --samples, --stop, --past-context and --draft");
+  }
+
+  void set_draft(const LoadedModel& loaded) {
+    if (draft_.empty()) return;
+    if (draft_ == "lookup") {
+      options_.draft = prompt_lookup();
+      return;
+    }
+    if (samples_ > 1) throw UsageError("--draft DIR goes with one sample; --draft lookup with any number");
+    smaller_ = load_model_dir(draft_, "stored");
+    if (smaller_->tokenizer.fingerprint() != loaded.tokenizer.fingerprint())
+      throw InputError(concat(draft_, ": its tokenizer is not that of ", folder_));
+    options_.draft = draft_model(smaller_->model);
   }
 
   int print(const CommonOptions& common, const LoadedModel& loaded, const std::string& prompt) {
+    set_draft(loaded);
     const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt);
     const bool streams = samples_ == 1 && !common.json && stop_.empty();
-    TokenStream stream(loaded.tokenizer);
+    TokenStream stream(loaded.tokenizer, {.continued = true});
     if (streams) put_output(prompt);
     const train::StopSignals signals;
     std::vector<std::string> texts(static_cast<size_t>(samples_));
     options_.on_token = [&](int64_t row, int32_t token) {
       if (streams) stream.write(token);
       std::string& text = texts[static_cast<size_t>(row)];
-      text += loaded.tokenizer.decode(std::span(&token, 1));
+      text += loaded.tokenizer.decode(std::span(&token, 1), {.continued = true});
       const bool stopped = !stop_.empty() && text.find(stop_) != std::string::npos;
       if (stopped) text.resize(text.find(stop_));
       return !stopped && train::StopSignals::received() == 0;
@@ -130,9 +155,10 @@ class Generate : public Verb {
   }
 
   std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "stored";
-  std::string system_;
+  std::string system_, draft_;
   bool chat_ = false, limited_ = false;
   int64_t samples_ = 1, seed_ = 0;
+  std::optional<LoadedModel> smaller_;  // of --draft
   GenerateOptions options_;
   GivenFlags given_;
 };

@@ -14,6 +14,7 @@ class TokenStream {
       : tokenizer_(tokenizer), options_(options) {}
   void write(int32_t token) {
     pending_ += tokenizer_.decode(std::span(&token, 1), options_);
+    options_.continued = true;
     put(complete_utf8(pending_));
   }
   void finish() { put(pending_.size()); }
@@ -24,7 +25,7 @@ class TokenStream {
     pending_.erase(0, bytes);
   }
   const text::Tokenizer& tokenizer_;
-  const text::DecodeOptions options_;
+  text::DecodeOptions options_;
   std::string pending_;
 };
 

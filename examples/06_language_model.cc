@@ -71,7 +71,7 @@ int main() {
   const std::string prompt = "the cat ";
   const auto continuation =
       mh::generate(model, {tokenizer.encode(prompt)}, {.max_new_tokens = 25, .sampling = {.temperature = 0}});
-  const std::string text = prompt + tokenizer.decode(continuation[0]);
+  const std::string text = prompt + tokenizer.decode(continuation[0], {.continued = true});
   // [sample end]
   check.that("greedy text goes on as the training text does",
              std::string(kText).find(text.substr(0, prompt.size() + 8)) != std::string::npos, text);

@@ -105,6 +105,17 @@ TEST(SentencePieceTest, AnInvalidByteIsAnUnknownCharacter) {
   EXPECT_THAT(unigram.encode("\xFF", {.add_template = false}), ::testing::Contains(0));
 }
 
+TEST(SentencePieceTest, TokenByTokenIsTheWholeText) {
+  for (const char* name : {"bpe.model", "unigram.model"}) {
+    const Tokenizer tokenizer = Tokenizer::load(kData + name);
+    const std::vector<int32_t> ids = tokenizer.encode("the cat sat on the dog");
+    std::string text;
+    for (const int32_t& id : ids) text += tokenizer.decode({&id, 1}, {.continued = !text.empty()});
+    EXPECT_EQ(text, "the cat sat on the dog");
+    EXPECT_EQ(tokenizer.decode(ids, {.continued = true}), " the cat sat on the dog");
+  }
+}
+
 TEST(SentencePieceTest, LongTextsTakeLinearTime) {
   const Tokenizer unigram = Tokenizer::load(kData + "unigram.model");
   const Tokenizer bpe = Tokenizer::load(kData + "bpe.model");

@@ -62,6 +62,8 @@ struct PairEncoding {
 
 struct DecodeOptions {
   bool skip_special = false;
+  /// The ids follow others: SentencePiece and WordPiece keep the space in front of the first.
+  bool continued = false;
 };
 
 /// A tokenizer: an immutable value, cheap to copy, safe to use from many threads.

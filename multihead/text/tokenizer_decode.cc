@@ -70,7 +70,7 @@ std::string Model::bytes_of(std::string_view token) const {
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
   std::string out;
-  bool is_first = true;
+  bool is_first = !options.continued;
   for (int32_t id : ids) {
     if (id >= vocab_size()) continue;
     MH_CHECK(id >= 0, ValueError, "tokenizer: decode: id must be in [0, ", vocab_size(), "), got ", id);
@@ -82,7 +82,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions&
     }
     is_first = false;
   }
-  strip_front(*model_, out);
+  if (!options.continued) strip_front(*model_, out);
   return out;
 }
 

@@ -18,7 +18,7 @@ class Measure {
  public:
   explicit Measure(const text::Tokenizer& tokenizer) {
     for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-      const std::string bytes = tokenizer.decode(std::span(&id, 1));
+      const std::string bytes = tokenizer.decode(std::span(&id, 1), {.continued = true});
       bytes_.push_back(static_cast<int64_t>(bytes.size()));
       // Every character has one byte that does not continue another.
       characters_.push_back(

@@ -106,9 +106,9 @@ nb::object apply_chat_template(const Tokenizer& t, nb::handle messages, bool add
   return tokenize ? nb::cast(ids) : nb::cast(prompt);
 }
 
-std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special) {
+std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special, bool continued) {
   const std::vector<int32_t> tokens = to_ids(ids, "decode");
-  return unlocked([&] { return tokenizer.decode(tokens, {skip_special}); });
+  return unlocked([&] { return tokenizer.decode(tokens, {skip_special, continued}); });
 }
 
 }  // namespace
@@ -150,18 +150,19 @@ void bind_text(nb::module_& m) {
           "(ids, type_ids) of two texts joined by the file's template, for models that compare them.")
       .def(
           "decode",
-          [](const Tokenizer& t, nb::handle ids, bool skip_special) {
-            return to_str(decode(t, ids, skip_special));
+          [](const Tokenizer& t, nb::handle ids, bool skip_special, bool continued) {
+            return to_str(decode(t, ids, skip_special, continued));
           },
-          "ids"_a, nb::kw_only(), "skip_special"_a = false,
-          "The text; bytes that are not UTF-8 are replaced.")
+          "ids"_a, nb::kw_only(), "skip_special"_a = false, "continued"_a = false,
+          "The text; bytes that are not UTF-8 are replaced. continued: the ids follow others, so that "
+          "SentencePiece and\nWordPiece keep the space in front of the first.")
       .def(
           "decode_bytes",
-          [](const Tokenizer& t, nb::handle ids, bool skip_special) {
-            const std::string bytes = decode(t, ids, skip_special);
+          [](const Tokenizer& t, nb::handle ids, bool skip_special, bool continued) {
+            const std::string bytes = decode(t, ids, skip_special, continued);
             return nb::bytes(bytes.data(), bytes.size());
           },
-          "ids"_a, nb::kw_only(), "skip_special"_a = false)
+          "ids"_a, nb::kw_only(), "skip_special"_a = false, "continued"_a = false)
       .def("apply_chat_template", &apply_chat_template, "messages"_a, nb::kw_only(),
            "add_generation_prompt"_a = false, "tokenize"_a = true,
            "The prompt of a conversation, a list of {\"role\": ..., \"content\": ...}, by the model's chat "

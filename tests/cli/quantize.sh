@@ -26,6 +26,18 @@ done
 bytes() { stat -c %s "$1/model.safetensors"; }
 (($(bytes q4) * 4 < $(bytes run))) || fail "q4 takes $(bytes q4) bytes, f32 $(bytes run)"
 
+# Guesses change the time, not the text.
+for draft in lookup q4 q8; do
+  [[ $(text run --draft $draft) == "$(text run)" ]] || fail "--draft $draft writes another text"
+  sampled=$("$multihead" generate run --prompt "the cat" --max-new-tokens 20 --seed 3)
+  [[ $("$multihead" generate run --prompt "the cat" --max-new-tokens 20 --seed 3 --draft $draft --draft-tokens 3) == "$sampled" ]] ||
+    fail "--draft $draft samples another text"
+done
+expect 2 'goes with one sample' "$multihead" generate run --prompt the --draft q4 --samples 2
+expect 3 'cannot open' "$multihead" generate run --prompt the --draft nowhere
+"$multihead" train lm --data text.txt --out other --layers 1 --heads 1 --width 16 --context 16 --batch 2 --steps 1 --vocab-size 300 --quiet >log.txt || fail "training another"
+expect 3 'its tokenizer is not that of run' "$multihead" generate run --prompt the --draft other
+
 expect 3 'weights are q4 already' "$multihead" generate q4 --prompt the --weights q8
 expect 2 'must be one of' "$multihead" generate run --prompt the --weights q5
 expect 2 'must be one of' "$multihead" quantize run --out other --weights f32
