@@ -2147,10 +2147,13 @@ class Tokenizer:
         (ids, type_ids) of two texts joined by the file's template, for models that compare them.
         """
 
-    def decode(self, ids: object, *, skip_special: bool = False) -> str:
-        """The text; bytes that are not UTF-8 are replaced."""
+    def decode(self, ids: object, *, skip_special: bool = False, continued: bool = False) -> str:
+        """
+        The text; bytes that are not UTF-8 are replaced. continued: the ids follow others, so that SentencePiece and
+        WordPiece keep the space in front of the first.
+        """
 
-    def decode_bytes(self, ids: object, *, skip_special: bool = False) -> bytes: ...
+    def decode_bytes(self, ids: object, *, skip_special: bool = False, continued: bool = False) -> bytes: ...
 
     def apply_chat_template(self, messages: object, *, add_generation_prompt: bool = False, tokenize: bool = True) -> object:
         """
