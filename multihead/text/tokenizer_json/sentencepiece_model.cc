@@ -167,9 +167,9 @@ Json merges_of(const std::vector<SentencePiece>& pieces) {
   return merges;
 }
 
-Json typed(const char* type, std::vector<std::pair<std::string, Json>> members = {}) {
+Json typed(const char* type, const std::vector<std::pair<std::string, Json>>& members = {}) {
   Json json = Json::object({{"type", type}});
-  for (auto& [key, value] : members) json[key] = std::move(value);
+  for (const auto& [key, value] : members) json[key] = value;
   return json;
 }
 
