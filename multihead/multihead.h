@@ -49,6 +49,7 @@
 #include "multihead/nn/module.h"
 #include "multihead/nn/norm.h"
 #include "multihead/nn/packed_linear.h"
+#include "multihead/nn/points.h"
 #include "multihead/nn/positions.h"
 #include "multihead/nn/state.h"
 #include "multihead/nn/transformer.h"

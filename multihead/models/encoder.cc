@@ -4,6 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"
@@ -13,6 +14,8 @@
 
 namespace multihead::models {
 namespace {
+
+using nn::detail::point;
 
 nn::TransformerLayerOptions encoder_layer(const EncoderConfig& c) {
   nn::TransformerLayerOptions o;
@@ -174,8 +177,9 @@ Tensor Encoder::embed(const TokenRows& rows, Rng* rng) const {
       positions.push_back(is_padding ? config_.pad_id : next++);
     }
   }
-  Tensor x = add(token_embedding(rows.tokens),
-                 position_embedding(Tensor::of<int64_t>({std::ssize(positions)}, positions)));
+  const Tensor places = Tensor::of<int64_t>({std::ssize(positions)}, positions);
+  Tensor x = add(point("embed", token_embedding(rows.tokens), {.rows = 0}),
+                 point("pos_embed", position_embedding(places), {.rows = 0}));
   if (config_.token_types > 0) {
     const Tensor types = rows.types.defined() ? rows.types : Tensor::zeros({x.size(0)}, Dtype::i64);
     x = add(x, type_embedding(types));
@@ -197,7 +201,10 @@ Tensor Encoder::features(const TokenRows& rows, Rng* rng) const {
   call.rng = rng;
   call.attention.cu_seqlens = rows.cu_seqlens;
   Tensor x = reshape(embed(rows, rng), {1, count, config_.embed_dim});
-  for (const nn::TransformerLayer& layer : layers) x = layer(x, call);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const nn::detail::PointPath in("layers", i);
+    x = layers[i](x, call);
+  }
   return reshape(x, {count, config_.embed_dim});
 }
 

@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -14,6 +15,8 @@
 
 namespace multihead::models {
 namespace {
+
+using nn::detail::point;
 
 int64_t rotary_dim(const LanguageModelConfig& c) {
   return static_cast<int64_t>(std::lround(c.rotary_fraction * static_cast<double>(c.head_dim))) / 2 * 2;
@@ -130,7 +133,8 @@ int64_t matrix_weights(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
   const int64_t rows = c.vocab_size * (c.tie_embeddings ? 1 : 2) +
                        (c.positions == Positions::learned ? c.context + c.position_offset : 0),
-                layer = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim + (c.gated ? 3 : 2) * c.ffn_dim;
+                hidden = c.block == nn::Block::attention_only ? 0 : (c.gated ? 3 : 2) * c.ffn_dim,
+                layer = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim + hidden;
   return (rows + c.num_layers * layer) * c.embed_dim;
 }
 
@@ -238,6 +242,7 @@ size_t LanguageModel::weight_bytes() {
 Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const {
   Tensor x = token_embedding(tokens);
   if (config_.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(config_.embed_dim)));
+  x = point("embed", x);
   if (config_.positions == Positions::sinusoidal) {
     return nn::SinusoidalPositionalEncoding(config_.embed_dim, config_.dropout_p)(x, starts, rng);
   }
@@ -247,7 +252,8 @@ Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& st
     std::vector<int64_t> from = starts;
     for (int64_t& start : from) start += offset;
     const int64_t last = config_.context - 1 + offset;
-    x = add(x, position_embedding(nn::position_ids(rows, tokens.size(1), from, last)));
+    const Tensor ids = nn::position_ids(rows, tokens.size(1), from, last);
+    x = add(x, point("pos_embed", position_embedding(ids)));
   }
   return dropout(x, config_.dropout_p, rng);
 }
@@ -296,8 +302,39 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
     check_state(*state, call, batch, counts);
     starts = state->lengths;
   }
+  check_length(length);
+  Tensor x = embed(tokens, starts, call.rng);
+  std::vector<int64_t> held;
+  if (state != nullptr) {
+    state->make_room(counts, *busy);
+    held = state->held();
+  }
+  x = run_layers(0, std::move(x), call, starts, {nullptr, held, counts});
+  if (state != nullptr) {
+    for (size_t b = 0; b < counts.size(); ++b) state->lengths[b] += counts[b];
+  }
+  return x;
+}
+
+Tensor LanguageModel::features_from(int64_t layer, const Tensor& resid, const LanguageModelCall& call) const {
+  MH_CHECK(layer >= 0 && layer <= config_.num_layers, ValueError, "LanguageModel: layer must be 0 to ",
+           config_.num_layers, ", got ", layer);
+  MH_CHECK(resid.rank() == 3 && resid.size(2) == config_.embed_dim, ShapeError,
+           "LanguageModel: resid must be [B, T, ", config_.embed_dim, "], got ", resid.shape());
+  MH_CHECK(call.state == nullptr, ValueError, "LanguageModel: features_from() takes no state");
+  check_length(resid.size(1));
+  return run_layers(layer, resid, call, {0}, {});
+}
+
+void LanguageModel::check_length(int64_t length) const {
   MH_CHECK(length <= longest(), ValueError, "LanguageModel: ", length, " tokens, the context is ",
            config_.context);
+}
+
+Tensor LanguageModel::run_layers(int64_t first, Tensor x, const LanguageModelCall& call,
+                                 const std::vector<int64_t>& starts, nn::CacheUpdate update) const {
+  nn::DecodeState* state = call.state;
+  const int64_t length = x.size(1);
   const bool rotated = config_.positions == Positions::rotary, has_local_base = config_.local_rotary_base > 0;
   RotaryTable global, local;
   if (rotated) global = rotation(length, starts, config_.rotary_base, config_.rotary_scaling);
@@ -306,24 +343,18 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
   Mask everywhere = call.mask, nearby = call.mask;
   if (state == nullptr) everywhere &= causal();
   if (state == nullptr && config_.window > 0) nearby &= window(config_.window - 1, 0);
-  Tensor x = embed(tokens, starts, call.rng);
-  std::vector<int64_t> held;
-  if (state != nullptr) {
-    state->make_room(counts, *busy);
-    held = state->held();
-  }
-  for (size_t i = 0; i < layers.size(); ++i) {
+  for (auto i = static_cast<size_t>(first); i < layers.size(); ++i) {
     const bool is_local = config_.window > 0 && !is_global(i);
     layer.attention.mask = is_local ? nearby : everywhere;
     if (rotated) layer.attention.rotary = is_local && has_local_base ? &local : &global;
-    if (state != nullptr) layer.update = {&state->layers[i], held, counts, is_local ? config_.window : 0};
+    if (state != nullptr) update.cache = &state->layers[i];
+    update.window = is_local ? config_.window : 0;
+    layer.update = update;
     layer.attention.capture = call.capture != nullptr ? &call.capture->at(i) : nullptr;
+    const nn::detail::PointPath in("layers", i);
     x = layers[i](x, layer);
   }
-  if (state != nullptr) {
-    for (size_t b = 0; b < counts.size(); ++b) state->lengths[b] += counts[b];
-  }
-  return config_.final_norm ? final_norm(x) : x;
+  return config_.final_norm ? final_norm(x, "final_norm") : x;
 }
 
 Tensor LanguageModel::logits(const Tensor& features) const {

@@ -108,6 +108,9 @@ class LanguageModel {
   Tensor operator()(const Tensor& tokens, const LanguageModelCall& call = {}) const;
   /// The last hidden states [B, T, embed_dim], before the output layer.
   Tensor features(const Tensor& tokens, const LanguageModelCall& call = {}) const;
+  /// The same from a layer on, whose resid_pre [B, T, embed_dim] is given; num_layers: the final norm alone.
+  /// Without state.
+  Tensor features_from(int64_t layer, const Tensor& resid, const LanguageModelCall& call = {}) const;
   /// The output layer alone: features [..., embed_dim] -> [..., vocab_size].
   Tensor logits(const Tensor& features) const;
   /// Mean cross-entropy of the next token in nats. Shapes: tokens, targets [B, T]; targets -100 are ignored.
@@ -154,6 +157,9 @@ class LanguageModel {
   Tensor embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
   void check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
                    const std::vector<int64_t>& counts) const;
+  void check_length(int64_t length) const;
+  Tensor run_layers(int64_t first, Tensor x, const LanguageModelCall& call,
+                    const std::vector<int64_t>& starts, nn::CacheUpdate update) const;
   nn::LayerCall layer_call(const LanguageModelCall& call) const;
   RotaryTable rotation(int64_t length, const std::vector<int64_t>& starts, double base,
                        const RotaryScaling& scaling) const;

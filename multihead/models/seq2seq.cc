@@ -5,6 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -192,17 +193,20 @@ Tensor Seq2Seq::embed(const nn::Embedding& table, const nn::Embedding& positions
                       const std::vector<int64_t>& starts, Rng* rng) const {
   Tensor x = table(tokens);
   if (config_.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(config_.embed_dim)));
+  x = nn::detail::point("embed", x);
   if (config_.positions == Positions::sinusoidal) {
     return nn::SinusoidalPositionalEncoding(config_.embed_dim, config_.dropout_p, config_.sinusoid_layout)(
         x, starts, rng);
   }
   const auto rows = static_cast<int64_t>(starts.size());
-  x = add(x, positions(nn::position_ids(rows, tokens.size(1), starts, config_.max_positions - 1)));
+  x = add(x, nn::detail::point("pos_embed", positions(nn::position_ids(rows, tokens.size(1), starts,
+                                                                       config_.max_positions - 1))));
   return dropout(x, config_.dropout_p, rng);
 }
 
 Tensor Seq2Seq::encode(const TokenBatch& source, Rng* rng, std::vector<AttentionCapture>* capture) const {
   check_batch("source", source, config_.max_positions);
+  const nn::detail::PointPath in("encoder");
   const Tensor x = embed(source_embedding, source_positions, source.tokens, {0}, rng);
   return transformer.encoder(x, {.mask = valid(source), .rng = rng, .capture = capture});
 }
@@ -212,6 +216,7 @@ Tensor Seq2Seq::operator()(const TokenBatch& source, const TokenBatch& target, R
   MH_CHECK(source.tokens.size(0) == target.tokens.size(0), ShapeError, "Seq2Seq: the source has ",
            source.tokens.size(0), " rows, the target ", target.tokens.size(0));
   const Tensor memory = encode(source, rng);
+  const nn::detail::PointPath in("decoder");
   const Tensor x = embed(target_embedding, target_positions, target.tokens, {0}, rng);
   return logits(
       transformer.decoder(x, memory, {.mask = valid(target), .memory_mask = valid(source), .rng = rng}));
@@ -234,6 +239,7 @@ Tensor Seq2Seq::step(const Tensor& tokens, nn::DecodeState& state, const Seq2Seq
   stack.counts = call.counts;
   stack.capture = call.capture;
   stack.cross_capture = call.cross_capture;
+  const nn::detail::PointPath in("decoder");
   const Tensor x = embed(target_embedding, target_positions, tokens, state.lengths, nullptr);
   return logits(transformer.decoder(x, {}, stack));
 }

@@ -5,10 +5,17 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/nn/points-inl.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::nn {
 namespace {
+
+using detail::point;
+
+const detail::PointAxes kHeads = {.heads = 2};  // of [B, T, H, D]
 
 MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
   MH_CHECK(o.embed_dim > 0 && o.num_heads > 0, ValueError,
@@ -110,9 +117,10 @@ Tensor MultiHeadAttention::project_rows(const Tensor& x, int64_t begin, int64_t 
 
 Tensor MultiHeadAttention::project_queries(const Tensor& query) const {
   check_input("query", query, options_.query_dim);
-  const Tensor heads =
-      split_heads(is_joint() ? project_rows(query, 0, query_rows()) : q_proj(query), options_.num_heads);
-  return options_.qk_norm ? q_norm(heads) : heads;
+  const Tensor heads = point(
+      "q", split_heads(is_joint() ? project_rows(query, 0, query_rows()) : q_proj(query), options_.num_heads),
+      kHeads);
+  return options_.qk_norm ? q_norm(heads, "q_norm") : heads;
 }
 
 MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const Tensor& key,
@@ -135,8 +143,10 @@ MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const 
     k = project_rows(key, first, middle);
     v = project_rows(value, middle, last);
   }
-  const Tensor heads = split_heads(k, options_.num_kv_heads);
-  return {{}, options_.qk_norm ? k_norm(heads) : heads, split_heads(v, options_.num_kv_heads)};
+  const Tensor heads = point("k", split_heads(k, options_.num_kv_heads), kHeads);
+  return {{},
+          options_.qk_norm ? k_norm(heads, "k_norm") : heads,
+          point("v", split_heads(v, options_.num_kv_heads), kHeads)};
 }
 
 MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, const Tensor& key,
@@ -147,12 +157,15 @@ MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, c
     check_input("query", query, options_.query_dim);
     const int64_t h = options_.num_heads, hkv = options_.num_kv_heads;
     Tensor all = split_heads(project_all(query), h + 2 * hkv);
-    if (table != nullptr && !options_.qk_norm) {
+    if (table != nullptr && !options_.qk_norm && !detail::looking()) {
       all = rotary(all, *table, h + hkv);
       table = nullptr;
     }
-    heads = {slice(all, 2, 0, h), slice(all, 2, h, h + hkv), slice(all, 2, h + hkv, h + 2 * hkv)};
-    if (options_.qk_norm) heads.query = q_norm(heads.query), heads.key = k_norm(heads.key);
+    heads = {point("q", slice(all, 2, 0, h), kHeads), point("k", slice(all, 2, h, h + hkv), kHeads),
+             point("v", slice(all, 2, h + hkv, h + 2 * hkv), kHeads)};
+    if (options_.qk_norm) {
+      heads.query = q_norm(heads.query, "q_norm"), heads.key = k_norm(heads.key, "k_norm");
+    }
   } else {
     heads = project_keys_and_values(key, value);
     heads.query = project_queries(query);
@@ -161,8 +174,8 @@ MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, c
            "MultiHeadAttention: query and key must agree in batch, got ", query.shape(), " and ",
            key.shape());
   if (table != nullptr) {
-    heads.query = rotary(heads.query, *table);
-    heads.key = rotary(heads.key, *table);
+    heads.query = point("rot_q", rotary(heads.query, *table), kHeads);
+    heads.key = point("rot_k", rotary(heads.key, *table), kHeads);
   }
   return heads;
 }
@@ -171,6 +184,7 @@ AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call
   MH_CHECK(call.dropout_p == 0 && call.layout == Layout::bhtd, ValueError,
            "MultiHeadAttention: dropout_p and layout are the module's, not a call's");
   AttentionOptions options = call;
+  options.mask &= detail::excluded();
   if (!options.scale) options.scale = options_.scale;
   if (options_.zero_attn) {
     MH_CHECK(!call.sinks.defined(), ValueError, "MultiHeadAttention: sinks and zero_attn exclude each other");
@@ -182,25 +196,38 @@ AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call
 }
 
 Tensor MultiHeadAttention::attend_heads(const Projected& heads, const AttentionCall& call) const {
-  const Tensor out = attention(heads.query, heads.key, heads.value, attention_options(call), call.score_mod);
-  return out_proj(merge_heads(out), {.residual = call.residual});
+  return output(detail::attend(heads.query, heads.key, heads.value, attention_options(call), call.score_mod),
+                call.residual);
+}
+
+Tensor MultiHeadAttention::output(const Tensor& heads, const Tensor& residual) const {
+  const Tensor z = point("z", heads, kHeads);
+  if (!detail::wants("result")) return out_proj(merge_heads(z), {.residual = residual});
+  MH_CHECK(out_proj.weight.defined(), ValueError,
+           "Points: result needs the f32 weights of the output projection, which are packed");
+  const int64_t embed = out_proj.out_features(), h = options_.num_heads, d = options_.value_head_dim;
+  const Tensor weight = permute(reshape(out_proj.weight, {embed, h, d}), {1, 2, 0});
+  const Tensor result = point("result", transpose(matmul(transpose(z, 1, 2), weight), 1, 2), kHeads);
+  Tensor out = sum(result, 2);
+  if (out_proj.bias.defined()) out = add(out, out_proj.bias);
+  return residual.defined() ? add(out, residual) : out;
 }
 
 Tensor MultiHeadAttention::attend_ragged(const Projected& heads, const AttentionCall& call) const {
   AttentionOptions options = attention_options(call);
   options.layout = Layout::bhtd;  // does not apply
   const auto rows = [](const Tensor& x) { return reshape(x, {x.size(1), x.size(2), x.size(3)}); };
-  const Tensor out = attention_ragged(rows(heads.query), rows(heads.key), rows(heads.value), call.cu_seqlens,
-                                      call.cu_seqlens, options, call.score_mod);
-  return out_proj(reshape(out, {1, out.size(0), -1}), {.residual = call.residual});
+  const Tensor out = detail::attend_ragged(rows(heads.query), rows(heads.key), rows(heads.value),
+                                           call.cu_seqlens, options, call.score_mod);
+  return output(reshape(out, {1, out.size(0), out.size(1), out.size(2)}), call.residual);
 }
 
 Tensor MultiHeadAttention::attend_cached(const Projected& heads, const AttentionCall& call) const {
   const Dtype dtype = heads.query.dtype();
   if (heads.key.dtype() == dtype) return attend_heads(heads, call);
-  const Tensor out = attention(heads.query.to(heads.key.dtype()), heads.key, heads.value,
-                               attention_options(call), call.score_mod);
-  return out_proj(merge_heads(out.to(dtype)), {.residual = call.residual});
+  const Tensor out = detail::attend(heads.query.to(heads.key.dtype()), heads.key, heads.value,
+                                    attention_options(call), call.score_mod);
+  return output(out.to(dtype), call.residual);
 }
 
 Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -211,7 +238,7 @@ Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, co
              "MultiHeadAttention: cu_seqlens needs self-attention in a batch of 1, got ", query.shape());
     return attend_ragged(project(query, key, value, call.rotary), call);
   }
-  if (!self || !heads_are_joint() || options_.qk_norm) {
+  if (!self || !heads_are_joint() || options_.qk_norm || detail::looking()) {
     return attend_heads(project(query, key, value, call.rotary), call);
   }
   // One product for queries, keys and values, attended to where they lie.

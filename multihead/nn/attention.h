@@ -107,6 +107,7 @@ class MultiHeadAttention {
   Tensor project_all(const Tensor& x) const;
   Tensor project_rows(const Tensor& x, int64_t begin, int64_t end) const;
   AttentionOptions attention_options(const AttentionCall& call) const;
+  Tensor output(const Tensor& heads, const Tensor& residual) const;
   Tensor attend_heads(const Projected& heads, const AttentionCall& call) const;
   Tensor attend_ragged(const Projected& heads, const AttentionCall& call) const;
   Tensor attend_cached(const Projected& heads, const AttentionCall& call) const;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "multihead/core/error.h"
+#include "multihead/nn/points-inl.h"
 
 namespace multihead::nn {
 namespace {
@@ -50,9 +51,10 @@ Tensor TransformerEncoder::operator()(const Tensor& x, const StackCall& call) co
   Tensor y = x;
   for (size_t i = 0; i < layers.size(); ++i) {
     layer.attention.capture = capture_of(call.capture, i);
+    const detail::PointPath in("layers", i);
     y = layers[i](y, layer);
   }
-  return final_norm_ ? norm(y) : y;
+  return final_norm_ ? norm(y, "final_norm") : y;
 }
 
 void TransformerEncoder::visit(Visitor& visitor) {
@@ -93,12 +95,13 @@ Tensor TransformerDecoder::operator()(const Tensor& x, const Tensor& memory, con
     }
     layer.attention.capture = capture_of(call.capture, i);
     layer.cross.capture = capture_of(call.cross_capture, i);
+    const detail::PointPath in("layers", i);
     y = layers[i](y, layer);
   }
   if (state != nullptr) {
     for (size_t b = 0; b < counts.size(); ++b) state->lengths[b] += counts[b];
   }
-  return final_norm_ ? norm(y) : y;
+  return final_norm_ ? norm(y, "final_norm") : y;
 }
 
 DecodeState TransformerDecoder::start(const Tensor& memory, const std::vector<int64_t>& memory_lengths,

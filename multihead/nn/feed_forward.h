@@ -23,7 +23,8 @@ class FeedForward {
   FeedForward() = default;
   FeedForward(const FeedForwardOptions& options, Rng& rng);
 
-  /// `residual` (optional, shape of x) is added to the result.
+  /// `residual` (optional, shape of x) is added to the result. Points (points.h): mlp_pre, mlp_pre_linear,
+  /// mlp_post.
   Tensor operator()(const Tensor& x, Rng* rng = nullptr, const Tensor& residual = {}) const;
 
   void visit(Visitor& visitor) {
@@ -34,6 +35,8 @@ class FeedForward {
   Linear fc1, fc2;
 
  private:
+  Tensor hidden_at_points(const Tensor& x) const;
+
   FeedForwardOptions options_;
 };
 

@@ -1,6 +1,8 @@
 // Layer norm (Ba et al. 2016) and RMS norm (Zhang & Sennrich 2019) over the last axis.
 #pragma once
 
+#include <string_view>
+
 #include "multihead/core/enum_words.h"
 #include "multihead/nn/linear.h"
 #include "multihead/ops/elementwise.h"
@@ -34,14 +36,11 @@ class Norm {
     if (options.kind == NormKind::layer && options.bias) bias = constant_parameter({size}, 0);
   }
 
-  Tensor operator()(const Tensor& x) const {
-    return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, factors(), eps_);
-  }
-  /// {x + residual, norm(x + residual)} in one pass.
-  AddNorm add(const Tensor& x, const Tensor& residual) const {
-    return kind_ == NormKind::layer ? add_layer_norm(x, residual, weight, bias, eps_)
-                                    : add_rms_norm(x, residual, factors(), eps_);
-  }
+  /// `name` is that of its points (points.h); without one it has none.
+  Tensor operator()(const Tensor& x, std::string_view name = {}) const;
+  /// {x + residual, norm(x + residual)} in one pass; the sum is the point `sum_name`.
+  AddNorm add(const Tensor& x, const Tensor& residual, std::string_view name = {},
+              std::string_view sum_name = {}) const;
 
   void visit(Visitor& visitor) {
     visitor("weight", weight);
@@ -52,6 +51,7 @@ class Norm {
   Tensor bias;
 
  private:
+  Tensor at_points(const Tensor& x) const;
   Tensor factors() const { return kind_ == NormKind::rms_from_one ? add_scalar(weight, 1) : weight; }
 
   NormKind kind_ = NormKind::layer;

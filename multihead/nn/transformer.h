@@ -16,9 +16,11 @@ enum class Block {
   parallel,         ///< x + f(n1(x)) + g(n2(x)) (GPT-NeoX)
   parallel_shared,  ///< x + f(n1(x)) + g(n1(x)) (GPT-J, Phi)
   sandwich,         ///< y = x + n(f(n(x))), then y + n(g(n(y))) (Gemma 2)
+  attention_only,   ///< x + f(n(x)) without a feed-forward network (Elhage et al. 2021)
 };
 constexpr auto enum_words(Block) {
-  return std::to_array<std::string_view>({"sequential", "parallel", "parallel_shared", "sandwich"});
+  return std::to_array<std::string_view>(
+      {"sequential", "parallel", "parallel_shared", "sandwich", "attention_only"});
 }
 
 struct TransformerLayerOptions {
@@ -65,6 +67,9 @@ class TransformerLayer {
   Tensor post_norm(const Tensor& x, const LayerCall& call) const;
   Tensor parallel(const Tensor& x, const LayerCall& call) const;
   Tensor sandwich(const Tensor& x, const LayerCall& call) const;
+  Tensor add_feed_forward(const Tensor& x, const Tensor& stream, const LayerCall& call) const;
+  bool has_feed_forward() const { return options_.block != Block::attention_only; }
+  bool has_norm2() const { return has_feed_forward() && options_.block != Block::parallel_shared; }
   const Norm& last_norm() const { return options_.cross_attention ? norm3 : norm2; }
 
   TransformerLayerOptions options_;

@@ -13,6 +13,7 @@ from ._core import (
     Mask,
     NoTape,
     NumericError,
+    Points,
     Rng,
     RotaryScaling,
     RotaryTable,
@@ -111,7 +112,7 @@ from ._core import (
     zeros,
 )
 from ._core import __version__
-from . import io, models, nn, optim, text, train
+from . import io, lens, models, nn, optim, text, train
 from ._trace import mask_mod, score_mod
 from .embed import CrossEncoder, SentenceEncoder
 from .io import load_safetensors, save_safetensors

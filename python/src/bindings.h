@@ -25,5 +25,6 @@ void bind_checkpoints(nanobind::module_& m);      // checkpoints.cc
 void bind_runs(nanobind::module_& m);             // runs.cc: whole training runs, evaluation, checks
 void bind_embed(nanobind::module_& m);            // embed.cc: encoders, vectors of texts
 void bind_decoding(nanobind::module_& m);         // decoding.cc: states of generation
+void bind_points(nanobind::module_& m);           // points.cc: named points inside models
 
 }  // namespace multihead::python

@@ -67,6 +67,17 @@ void bind_language_model(nb::module_& m) {
         "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(), "state"_a = nb::none(),
         "counts"_a = nb::none(), "The last hidden states [B, T, E].");
   c.def(
+      "features_from",
+      [](const LanguageModel& model, int64_t layer, nb::handle resid, nb::handle mask, Rng* rng) {
+        const Tensor x = to_tensor(resid, {"features_from", "resid"});
+        models::LanguageModelCall options;
+        options.rng = rng;
+        options.mask = to_mask(mask);
+        return unlocked([&] { return model.features_from(layer, x, options); });
+      },
+      "layer"_a, "resid"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
+      "features() from a layer on, whose resid_pre [B, T, E] is given; num_layers: the final norm alone.");
+  c.def(
       "logits",
       [](const LanguageModel& model, nb::handle features) {
         const Tensor x = to_tensor(features, {"logits", "features"});

@@ -241,8 +241,13 @@ void bind_layer(nb::module_& m) {
   bind_part(c, "norm3", &nn::TransformerLayer::norm3);
   bind_part(c, "post_norm1", &nn::TransformerLayer::post_norm1);
   bind_part(c, "post_norm2", &nn::TransformerLayer::post_norm2);
-  c.def_prop_ro("linear1", [](nn::TransformerLayer& layer) { return &layer.feed_forward.fc1; });
-  c.def_prop_ro("linear2", [](nn::TransformerLayer& layer) { return &layer.feed_forward.fc2; });
+  const auto present = [](nn::Linear& part) {
+    return part.weight.defined() || part.packed.defined() ? &part : nullptr;
+  };
+  c.def_prop_ro("linear1",
+                [present](nn::TransformerLayer& layer) { return present(layer.feed_forward.fc1); });
+  c.def_prop_ro("linear2",
+                [present](nn::TransformerLayer& layer) { return present(layer.feed_forward.fc2); });
   bind_layer_steps(c);
   bind_module(c, "TransformerLayer");
 }

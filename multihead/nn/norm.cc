@@ -1,0 +1,38 @@
+#include "multihead/nn/norm.h"
+
+#include "multihead/nn/points-inl.h"
+#include "multihead/ops/elementwise.h"
+
+namespace multihead::nn {
+
+using detail::point;
+
+Tensor Norm::operator()(const Tensor& x, std::string_view name) const {
+  const detail::PointPath in(name);
+  if (!name.empty() && (detail::wants("scale") || detail::wants("normalized"))) return at_points(x);
+  return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, factors(), eps_);
+}
+
+AddNorm Norm::add(const Tensor& x, const Tensor& residual, std::string_view name,
+                  std::string_view sum_name) const {
+  if (detail::looking() && !sum_name.empty()) {
+    const Tensor sum = point(sum_name, multihead::add(x, residual));
+    return {sum, (*this)(sum, name)};
+  }
+  return kind_ == NormKind::layer ? add_layer_norm(x, residual, weight, bias, eps_)
+                                  : add_rms_norm(x, residual, factors(), eps_);
+}
+
+// The same by the formula, step by step.
+Tensor Norm::at_points(const Tensor& x) const {
+  const auto mean = [](const Tensor& t) {
+    return multihead::scale(sum(t, -1, true), 1.0 / static_cast<double>(t.size(-1)));
+  };
+  const Tensor centred = kind_ == NormKind::layer ? sub(x, mean(x)) : x;
+  const Tensor scale = point("scale", sqrt(add_scalar(mean(square(centred)), eps_)));
+  const Tensor normalized = point("normalized", div(centred, scale));
+  const Tensor y = weight.defined() ? mul(normalized, factors()) : normalized;
+  return bias.defined() ? multihead::add(y, bias) : y;
+}
+
+}  // namespace multihead::nn

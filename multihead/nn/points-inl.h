@@ -1,0 +1,61 @@
+// How modules pass their points. Without a PointScope on the thread all of this returns at once.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "multihead/core/parallel.h"
+#include "multihead/nn/points.h"
+#include "multihead/ops/attention/attention.h"
+
+namespace multihead::nn::detail {
+
+struct PointAxes {
+  int rows = 1, heads = -1;             ///< -1: none
+  std::vector<int64_t> only_rows = {};  ///< the tensor has these rows of …
+  int64_t row_count = 0;                ///< … so many; empty: all
+};
+
+/// Whether a PointScope is alive on this thread.
+bool looking();
+/// x, kept or replaced if somebody asked for the point.
+Tensor point(std::string_view name, const Tensor& x, const PointAxes& axes = {});
+/// Whether somebody asked for the point: for what costs something to compute.
+bool wants(std::string_view name);
+/// What was excluded from the attention whose points are passed.
+Mask excluded();
+
+// What scores and patterns, which are made on demand, need besides.
+/// Whether somebody would change the point, or know its gradient.
+bool is_edited(std::string_view name);
+/// Keeps make(part) for everybody who asked to keep the point.
+void keep_made(std::string_view name, FunctionRef<Tensor(const PointPart&)> make);
+/// The rows that somebody asked for at one of the points, ascending; empty: all `size`.
+std::vector<int64_t> rows_asked(std::initializer_list<std::string_view> names, int64_t size);
+/// The given indices of an axis, and x with `part` in their place.
+Tensor take(const Tensor& x, int axis, const std::vector<int64_t>& indices);
+Tensor put(const Tensor& x, int axis, const std::vector<int64_t>& indices, const Tensor& part);
+
+/// The points until the end of the block are inside this part.
+class PointPath {
+ public:
+  explicit PointPath(std::string_view part);
+  PointPath(std::string_view list, size_t index);
+  ~PointPath();
+  PointPath(const PointPath&) = delete;
+  PointPath& operator=(const PointPath&) = delete;
+
+ private:
+  size_t length_ = 0;
+};
+
+/// attention() of heads [B, T, H, D] (Layout::bthd) with the points scores and pattern.
+Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
+              const ScoreMod& score_mod);
+/// attention_ragged() with the same points, which can be kept only.
+Tensor attend_ragged(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& cu_seqlens,
+                     const AttentionOptions& options, const ScoreMod& score_mod);
+
+}  // namespace multihead::nn::detail

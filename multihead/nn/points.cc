@@ -1,0 +1,286 @@
+#include "multihead/nn/points.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/utf8.h"
+#include "multihead/nn/points-inl.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::nn {
+namespace detail {
+
+Tensor take(const Tensor& x, int axis, const std::vector<int64_t>& indices) {
+  std::vector<Tensor> parts;
+  for (const int64_t i : indices) parts.push_back(slice(x, axis, i, i + 1));
+  return concat(parts, axis);
+}
+
+Tensor put(const Tensor& x, int axis, const std::vector<int64_t>& indices, const Tensor& part) {
+  std::vector<std::pair<int64_t, int64_t>> sorted;
+  for (size_t i = 0; i < indices.size(); ++i) sorted.emplace_back(indices[i], static_cast<int64_t>(i));
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<Tensor> parts;
+  int64_t end = 0;
+  for (const auto& [at, from] : sorted) {
+    if (at > end) parts.push_back(slice(x, axis, end, at));
+    parts.push_back(slice(part, axis, from, from + 1));
+    end = at + 1;
+  }
+  if (end < x.size(axis)) parts.push_back(slice(x, axis, end, x.size(axis)));
+  return concat(parts, axis);
+}
+
+}  // namespace detail
+
+namespace {
+
+using detail::put;
+using detail::take;
+
+// Of this thread: the innermost scope's, and where in the model it is, with a dot at the end.
+thread_local Points* active = nullptr;
+thread_local std::string path;
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+// The wanted indices of an axis of `size`.
+std::vector<int64_t> resolved(const std::string& name, std::vector<int64_t> indices, int64_t size) {
+  for (int64_t& i : indices) {
+    MH_CHECK(i >= -size && i < size, ValueError, "Points: ", name, " has ", size, " rows or heads, index ", i,
+             " is out of range");
+    if (i < 0) i += size;
+  }
+  return indices;
+}
+
+// One part of one tensor: taken, and put back.
+struct Selection {
+  int rows_axis = -1, heads_axis = -1;
+  std::vector<int64_t> rows, heads;
+
+  Selection(const std::string& name, const Tensor& x, const PointPart& part, const detail::PointAxes& axes) {
+    if (!part.rows.empty() && axes.rows >= 0) {
+      rows_axis = axes.rows;
+      rows = resolved(name, part.rows, axes.only_rows.empty() ? x.size(rows_axis) : axes.row_count);
+      for (int64_t& row : rows) {
+        const auto present = std::find(axes.only_rows.begin(), axes.only_rows.end(), row);
+        if (present != axes.only_rows.end()) row = present - axes.only_rows.begin();
+      }
+    }
+    if (!part.heads.empty() && axes.heads >= 0) {
+      heads_axis = axes.heads;
+      heads = resolved(name, part.heads, x.size(heads_axis));
+    }
+  }
+  Tensor of(const Tensor& x) const {
+    const Tensor y = rows_axis >= 0 ? take(x, rows_axis, rows) : x;
+    return heads_axis >= 0 ? take(y, heads_axis, heads) : y;
+  }
+  Tensor replaced(const Tensor& x, const Tensor& value) const {
+    if (rows_axis < 0) return heads_axis < 0 ? value : put(x, heads_axis, heads, value);
+    if (heads_axis < 0) return put(x, rows_axis, rows, value);
+    return put(x, rows_axis, rows, put(take(x, rows_axis, rows), heads_axis, heads, value));
+  }
+};
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+}
+
+}  // namespace
+
+/// What the free functions of detail may do with Points.
+struct PointAccess {
+  using Kind = Points::Kind;
+
+  static Tensor pass(std::string_view name, const Tensor& x, const detail::PointAxes& axes) {
+    return active->pass(path + std::string(name), x, axes);
+  }
+  template <class F>
+  static void each(const std::string& name, F&& f) {
+    active->seen_.insert(name);
+    for (Points::Entry& entry : active->entries_) {
+      if (entry.kind == Kind::exclude || !matches(entry.pattern, name)) continue;
+      entry.met = true;
+      f(entry);
+    }
+  }
+  static bool wants(const std::string& name) {
+    bool result = false;
+    each(name, [&](const Points::Entry&) { result = true; });
+    return result;
+  }
+  static bool edits(const std::string& name) {
+    bool result = false;
+    each(name, [&](const Points::Entry& entry) { result |= entry.kind != Kind::keep; });
+    return result;
+  }
+  static Mask excluded() {
+    Mask mask;
+    if (path.empty()) return mask;
+    const std::string name = path.substr(0, path.size() - 1);
+    for (Points::Entry& entry : active->entries_) {
+      if (entry.kind != Kind::exclude || !matches(entry.pattern, name)) continue;
+      entry.met = true;
+      mask &= entry.mask;
+    }
+    return mask;
+  }
+  template <class F>
+  static void keep(const std::string& name, F&& make) {
+    each(name, [&](const Points::Entry& entry) { active->kept_[name] = make(entry.part); });
+  }
+  // The rows of scores and patterns that somebody asked for; empty: all.
+  static std::vector<int64_t> rows(std::initializer_list<std::string_view> names, int64_t size) {
+    std::vector<int64_t> result;
+    bool all = false;
+    for (const std::string_view part : names) {
+      const std::string name = path + std::string(part);
+      each(name, [&](const Points::Entry& entry) {
+        all |= entry.part.rows.empty();
+        for (const int64_t row : resolved(name, entry.part.rows, size)) result.push_back(row);
+      });
+    }
+    std::sort(result.begin(), result.end());
+    result.erase(std::unique(result.begin(), result.end()), result.end());
+    return all ? std::vector<int64_t>{} : result;
+  }
+};
+
+Points& Points::add(Entry entry) {
+  entry.pattern = name_of(entry.pattern);
+  entries_.push_back(std::move(entry));
+  return *this;
+}
+Points& Points::keep(const std::string& pattern, const PointPart& part) {
+  return add({.kind = Kind::keep, .pattern = pattern, .part = part});
+}
+Points& Points::keep_gradient(const std::string& pattern) {
+  return add({.kind = Kind::gradient, .pattern = pattern});
+}
+Points& Points::edit(const std::string& pattern, Edit edit, const PointPart& part) {
+  return add({.kind = Kind::edit, .pattern = pattern, .part = part, .edit = std::move(edit)});
+}
+Points& Points::exclude(const std::string& pattern, const Mask& mask) {
+  return add({.kind = Kind::exclude, .pattern = pattern, .mask = mask});
+}
+
+void Points::check() const {
+  for (const Entry& entry : entries_) {
+    if (entry.met) continue;
+    std::string names;
+    for (const std::string& name : seen_) {
+      if (names.size() > 600) {
+        names += ", …";
+        break;
+      }
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    MH_CHECK(false, ValueError, "Points: nothing is called ", quote(entry.pattern),
+             names.empty() ? std::string("; no module ran") : "; passed were " + names);
+  }
+}
+
+std::string Points::name_of(std::string_view name) {
+  std::string result(name);
+  if (result.find("hook_") == std::string::npos && !result.starts_with("blocks.")) return result;
+  for (const auto& [theirs, ours] : std::to_array<std::pair<std::string_view, std::string_view>>(
+           {{"blocks.", "layers."},
+            {".attn.hook_attn_scores", ".self_attn.scores"},
+            {".attn.", ".self_attn."},
+            {".mlp.hook_pre_linear", ".mlp_pre_linear"},
+            {".mlp.hook_pre", ".mlp_pre"},
+            {".mlp.hook_post", ".mlp_post"},
+            {".ln1.", ".norm1."},
+            {".ln2.", ".norm2."},
+            {"ln_final.", "final_norm."},
+            {"hook_", ""}})) {
+    replace_all(result, theirs, ours);
+  }
+  return result;
+}
+
+// Identity whose backward notes the gradient. Where nothing before the point requires one, it begins here.
+Tensor Points::watch(const std::string& name, const Tensor& x) {
+  const bool begins = Tape::current() != nullptr && !x.requires_grad();
+  const Tensor from = begins ? x.detach().set_requires_grad() : x;
+  return record({from}, x.detach(), [name, to = gradients_](Tensor d) -> Gradients {
+    (*to)[name] = d.clone();
+    return {std::move(d)};
+  });
+}
+
+Tensor Points::pass(const std::string& name, const Tensor& x, const detail::PointAxes& axes) {
+  Tensor y = x;
+  PointAccess::each(name, [&](const Entry& entry) {
+    if (entry.kind == Kind::gradient) {
+      y = watch(name, y);
+      return;
+    }
+    const Selection part(name, y, entry.part, axes);
+    const Tensor before = part.of(y);
+    if (entry.kind == Kind::keep) {
+      kept_[name] = before;
+      return;
+    }
+    const Tensor after = entry.edit(name, before);
+    if (!after.defined() || after.is_same(before)) return;
+    MH_CHECK(after.shape() == before.shape() && after.dtype() == before.dtype(), ShapeError,
+             "Points: the edit of ", name, " must return ", before.dtype(), " ", before.shape(), ", got ",
+             after.dtype(), " ", after.shape());
+    y = part.replaced(y, after);
+  });
+  return y;
+}
+
+PointScope::PointScope(Points& points) : outer_(active), outer_path_(std::move(path)) {
+  active = &points;
+  path.clear();
+}
+PointScope::~PointScope() {
+  active = outer_;
+  path = std::move(outer_path_);
+}
+
+namespace detail {
+
+bool looking() { return active != nullptr; }
+
+Tensor point(std::string_view name, const Tensor& x, const PointAxes& axes) {
+  return looking() ? PointAccess::pass(name, x, axes) : x;
+}
+
+bool wants(std::string_view name) { return looking() && PointAccess::wants(path + std::string(name)); }
+
+Mask excluded() { return looking() ? PointAccess::excluded() : Mask(); }
+
+PointPath::PointPath(std::string_view part) : length_(path.size()) {
+  if (looking() && !part.empty()) path.append(part).append(1, '.');
+}
+PointPath::PointPath(std::string_view list, size_t index) : length_(path.size()) {
+  if (looking()) path.append(list).append(1, '.').append(std::to_string(index)).append(1, '.');
+}
+PointPath::~PointPath() { path.resize(length_); }
+
+bool is_edited(std::string_view name) { return PointAccess::edits(path + std::string(name)); }
+
+void keep_made(std::string_view name, FunctionRef<Tensor(const PointPart&)> make) {
+  PointAccess::keep(path + std::string(name), make);
+}
+
+std::vector<int64_t> rows_asked(std::initializer_list<std::string_view> names, int64_t size) {
+  return PointAccess::rows(names, size);
+}
+
+}  // namespace detail
+}  // namespace multihead::nn

@@ -1,0 +1,255 @@
+// Named points: nothing changes by looking; what is kept is what the formulas say; edits do what they say.
+#include "multihead/nn/points.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/nn/transformer.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/shape.h"
+#include "multihead/ops/softmax.h"
+#include "multihead/testing/matchers.h"
+
+namespace multihead::nn {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr int64_t kBatch = 2, kTokens = 7, kWidth = 24, kHeads = 4;
+
+TransformerLayerOptions options_of(Block block, bool norm_first) {
+  TransformerLayerOptions options;
+  options.attention = {.embed_dim = kWidth, .num_heads = kHeads, .num_kv_heads = 2};
+  options.feed_forward = {.embed_dim = kWidth, .hidden_dim = 40, .gated = block == Block::sandwich};
+  options.block = block, options.norm_first = norm_first;
+  return options;
+}
+
+struct Case {
+  Block block = Block::sequential;
+  bool norm_first = true;
+};
+
+Tensor input(uint64_t seed = 5) {
+  const Tensor x = Tensor::empty({kBatch, kTokens, kWidth});
+  fill_normal(x, 0, 1, Rng(seed).next());
+  return x;
+}
+
+LayerCall causal_call() {
+  LayerCall call;
+  call.attention.mask = causal();
+  return call;
+}
+
+std::vector<float> values(const Tensor& x) { return contiguous(x).to_vector<float>(); }
+
+void expect_near(const Tensor& a, const Tensor& b, float tolerance = 2e-5F) {
+  ASSERT_EQ(a.shape(), b.shape());
+  EXPECT_THAT(values(a), ::testing::Pointwise(::testing::FloatNear(tolerance), values(b)));
+}
+
+class PointsTest : public ::testing::TestWithParam<Case> {
+ protected:
+  Rng rng{3};
+  TransformerLayer layer{options_of(GetParam().block, GetParam().norm_first), rng};
+};
+
+INSTANTIATE_TEST_SUITE_P(Blocks, PointsTest,
+                         ::testing::Values(Case{}, Case{.norm_first = false}, Case{Block::parallel},
+                                           Case{Block::parallel_shared}, Case{Block::sandwich},
+                                           Case{Block::attention_only}));
+
+TEST_P(PointsTest, LookingChangesNoBit) {
+  const Tensor x = input(), y = layer(x, causal_call());
+  Points points;
+  points.keep("*.z").keep("resid_*");
+  {
+    const PointScope scope(points);
+    EXPECT_EQ(values(layer(x, causal_call())), values(y));
+  }
+  EXPECT_EQ(points.kept().at("self_attn.z").shape(), (Shape{kBatch, kTokens, kHeads, kWidth / kHeads}));
+  EXPECT_EQ(values(points.kept().at("resid_pre")), values(x));
+  EXPECT_NO_THROW(points.check());
+}
+
+TEST_P(PointsTest, TheStreamAddsUp) {
+  Points points;
+  points.keep("*");
+  const PointScope scope(points);
+  const Tensor y = layer(input(), causal_call());
+  const auto& at = points.kept();
+  Tensor stream = add(at.at("resid_pre"), at.at("attn_out"));
+  if (GetParam().block == Block::sequential || GetParam().block == Block::sandwich) {
+    expect_near(at.at("resid_mid"), stream);
+  }
+  if (!GetParam().norm_first) stream = layer.norm1(at.at("resid_mid"));
+  if (GetParam().block != Block::attention_only) stream = add(stream, at.at("mlp_out"));
+  expect_near(at.at("resid_post"), stream);
+  if (GetParam().norm_first) expect_near(y, stream);
+  if (GetParam().block != Block::sandwich) {
+    expect_near(at.at("attn_out"), add(sum(at.at("self_attn.result"), 2), layer.self_attn.out_proj.bias));
+  }
+  expect_near(at.at("self_attn.pattern"), softmax(at.at("self_attn.scores")));
+}
+
+TEST_P(PointsTest, EditedCopiesGiveTheSame) {
+  const Tensor x = input(), y = layer(x, causal_call());
+  Points points;
+  points.edit("*", [](const std::string&, const Tensor& t) { return t.clone(); });
+  const PointScope scope(points);
+  expect_near(layer(x, causal_call()), y);
+}
+
+TEST_P(PointsTest, GradientsAtPointsAreThoseOfDifferences) {
+  const Tensor x = input();
+  const std::string name = "attn_out";
+  Points points;
+  points.keep(name).keep_gradient(name);
+  {
+    Tape tape;
+    const PointScope scope(points);
+    tape.backward(sum(square(layer(x, causal_call()))));
+  }
+  const Tensor gradient = points.gradients().at(name), direction = input(9);
+  const auto loss = [&](double step) {
+    Points moved;
+    moved.edit(name, [&](const std::string&, const Tensor& t) { return add(t, scale(direction, step)); });
+    const PointScope scope(moved);
+    return sum(square(layer(x, causal_call()))).item();
+  };
+  const double expected = (loss(1e-2) - loss(-1e-2)) / 2e-2;
+  EXPECT_NEAR(sum(mul(gradient, direction)).item(), expected, 2e-3 * std::abs(expected) + 1e-2);
+}
+
+// What follows is the same for all blocks.
+class AttentionPointsTest : public ::testing::Test {
+ protected:
+  Rng rng{3};
+  TransformerLayer layer{options_of(Block::sequential, true), rng};
+  Tensor x = input();
+  Tensor run(Points& points) const {
+    const PointScope scope(points);
+    return layer(x, causal_call());
+  }
+};
+
+TEST_F(AttentionPointsTest, KeepsChosenHeadsAndRows) {
+  Points all, some;
+  all.keep("self_attn.*");
+  some.keep("self_attn.pattern", {.heads = {2, 0}, .rows = {-1, 3}})
+      .keep("self_attn.z", {.heads = {2, 0}, .rows = {-1, 3}});
+  run(all), run(some);
+  const Tensor z = some.kept().at("self_attn.z"), pattern = some.kept().at("self_attn.pattern");
+  ASSERT_EQ(z.shape(), (Shape{kBatch, 2, 2, kWidth / kHeads}));
+  ASSERT_EQ(pattern.shape(), (Shape{kBatch, 2, 2, kTokens}));
+  const Tensor whole_z = all.kept().at("self_attn.z"), whole = all.kept().at("self_attn.pattern");
+  const auto piece = [](const Tensor& t, int axis, int64_t at) { return slice(t, axis, at, at + 1); };
+  EXPECT_EQ(values(piece(piece(z, 1, 0), 2, 1)), values(piece(piece(whole_z, 1, kTokens - 1), 2, 0)));
+  EXPECT_EQ(values(piece(piece(pattern, 1, 0), 2, 1)), values(piece(piece(whole, 1, 2), 2, 3)));
+}
+
+TEST_F(AttentionPointsTest, EditedRowsChangeThoseRowsAlone) {
+  Points kept, edited;
+  kept.keep("self_attn.z");
+  edited.edit("self_attn.pattern", [](const std::string&, const Tensor& p) { return scale(p, 0); },
+              {.heads = {1}, .rows = {-2}});
+  edited.keep("self_attn.z");
+  run(kept), run(edited);
+  const Tensor before = kept.kept().at("self_attn.z"), after = edited.kept().at("self_attn.z");
+  for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t h = 0; h < kHeads; ++h) {
+      const Tensor was = slice(slice(before, 1, t, t + 1), 2, h, h + 1);
+      const Tensor is = slice(slice(after, 1, t, t + 1), 2, h, h + 1);
+      expect_near(is, t == kTokens - 2 && h == 1 ? scale(was, 0) : was);
+    }
+  }
+}
+
+TEST_F(AttentionPointsTest, GradientsFlowThroughEditedPatterns) {
+  const auto gradient = [&](bool open) {
+    Points points;
+    if (open)
+      points.edit("self_attn.pattern", [](const std::string&, const Tensor& p) { return scale(p, 1); });
+    const Tensor leaf = x.clone().set_requires_grad();
+    Tape tape;
+    const PointScope scope(points);
+    tape.backward(sum(square(layer(leaf, causal_call()))));
+    return leaf.grad();
+  };
+  expect_near(gradient(true), gradient(false), 2e-4F);
+}
+
+TEST_F(AttentionPointsTest, ExcludesPairs) {
+  const Tensor flags = Tensor::empty({kTokens, kTokens}, Dtype::boolean);
+  flags.fill(1);
+  flags.data<bool>()[4 * kTokens + 1] = false;
+  Points points;
+  points.exclude("self_attn", multihead::keep(flags)).keep("self_attn.pattern");
+  run(points);
+  const std::vector<float> pattern = values(points.kept().at("self_attn.pattern"));
+  for (int64_t row = 0; row < kBatch * kHeads; ++row) {
+    const float* at = pattern.data() + row * kTokens * kTokens;
+    EXPECT_EQ(at[4 * kTokens + 1], 0);
+    EXPECT_GT(at[5 * kTokens + 1], 0);
+  }
+}
+
+TEST_F(AttentionPointsTest, ReplacedNormScalesAreUsed) {
+  Points points;
+  points.keep("norm1.scale").edit("norm1.scale", [](const std::string&, const Tensor& s) {
+    return scale(s, 2);
+  });
+  points.keep("norm1.normalized");
+  run(points);
+  const Tensor normalized = points.kept().at("norm1.normalized");
+  EXPECT_NEAR(mean(square(normalized)).item(), 0.25F, 1e-3);
+}
+
+TEST_F(AttentionPointsTest, RefusesByName) {
+  Points wrong_shape, unknown, outside;
+  wrong_shape.edit("attn_out", [](const std::string&, const Tensor& t) { return slice(t, 1, 0, 1); });
+  EXPECT_THAT([&] { run(wrong_shape); },
+              ThrowsMessage<ShapeError>(HasSubstr("the edit of attn_out must return")));
+  unknown.keep("self_attn.zz");
+  run(unknown);
+  EXPECT_THAT([&] { unknown.check(); },
+              ThrowsMessage<ValueError>(HasSubstr("nothing is called \"self_attn.zz\"")));
+  outside.keep("self_attn.z", {.heads = {4}});
+  EXPECT_THAT([&] { run(outside); }, ThrowsMessage<ValueError>(HasSubstr("index 4 is out of range")));
+}
+
+TEST(PointNamesTest, TransformerLensNames) {
+  EXPECT_EQ(Points::name_of("blocks.3.attn.hook_z"), "layers.3.self_attn.z");
+  EXPECT_EQ(Points::name_of("blocks.*.hook_resid_pre"), "layers.*.resid_pre");
+  EXPECT_EQ(Points::name_of("blocks.0.attn.hook_attn_scores"), "layers.0.self_attn.scores");
+  EXPECT_EQ(Points::name_of("blocks.0.mlp.hook_pre_linear"), "layers.0.mlp_pre_linear");
+  EXPECT_EQ(Points::name_of("blocks.1.ln2.hook_scale"), "layers.1.norm2.scale");
+  EXPECT_EQ(Points::name_of("ln_final.hook_normalized"), "final_norm.normalized");
+  EXPECT_EQ(Points::name_of("hook_embed"), "embed");
+  EXPECT_EQ(Points::name_of("layers.0.self_attn.z"), "layers.0.self_attn.z");
+}
+
+TEST(PointScopeTest, TheInnermostCounts) {
+  Rng rng(3);
+  const TransformerLayer layer(options_of(Block::sequential, true), rng);
+  Points outer, inner;
+  outer.keep("attn_out"), inner.keep("attn_out");
+  const PointScope outside(outer);
+  {
+    const PointScope inside(inner);
+    layer(input());
+  }
+  EXPECT_EQ(inner.kept().size(), 1U);
+  EXPECT_TRUE(outer.kept().empty());
+  layer(input());
+  EXPECT_EQ(outer.kept().size(), 1U);
+}
+
+}  // namespace
+}  // namespace multihead::nn
