@@ -1392,6 +1392,61 @@ def load_state(path: str | bytes | os.PathLike, model: Seq2Seq, capacity: int = 
     Loads a decoding state; FormatError if it belongs to another model. capacity 0: as saved.
     """
 
+class Points:
+    """
+    What to keep, replace or cut off at which named points of a model; acts in a with block.
+
+    Names are those of the parameters: layers.0.resid_pre, .resid_mid, .resid_post, .attn_out, .mlp_out, .mlp_pre,
+    .mlp_post, .norm1.scale, .norm1.normalized, .self_attn.q, .k, .v, .rot_q, .rot_k, .scores, .pattern, .z, .result;
+    embed, pos_embed, final_norm.scale, final_norm.normalized. They may be shell patterns ('layers.*.self_attn.z')
+    and TransformerLens's names ('blocks.0.attn.hook_z').
+    """
+
+    def __init__(self) -> None: ...
+
+    def __enter__(self) -> Points: ...
+
+    def __exit__(self, type: object | None, value: object | None, traceback: object | None) -> None: ...
+
+    def keep(self, pattern: str, *, heads: object | None = None, rows: object | None = None) -> object:
+        """
+        Keeps the tensors at the points, or those heads and rows (tokens; queries of scores and patterns) of them.
+        """
+
+    def keep_gradient(self, pattern: str) -> object:
+        """
+        Keeps the gradients with respect to the tensors there, when a Tape runs backward.
+        """
+
+    def edit(self, pattern: str, function: object, *, heads: object | None = None, rows: object | None = None) -> object:
+        """
+        Replaces the tensors at the points by function(x, name); None leaves them.
+        """
+
+    def exclude(self, pattern: str, mask: object) -> object:
+        """One more mask for the attentions of that name ('layers.3.self_attn')."""
+
+    def check(self) -> None:
+        """
+        Raises ValueError for a pattern that met no point; the end of the with block does it, too.
+        """
+
+    @property
+    def kept(self) -> dict:
+        """Tensors by name."""
+
+    @property
+    def gradients(self) -> dict:
+        """Gradients by name."""
+
+    @property
+    def seen(self) -> set[str]:
+        """The names of all points passed."""
+
+    @staticmethod
+    def name_of(name: str) -> str:
+        """Our name for one of TransformerLens's."""
+
 class LanguageModelConfig:
     """
     The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),
@@ -1663,6 +1718,11 @@ class LanguageModel:
 
     def features(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
         """The last hidden states [B, T, E]."""
+
+    def features_from(self, layer: int, resid: object, *, mask: object | None = None, rng: Rng | None = None) -> Tensor:
+        """
+        features() from a layer on, whose resid_pre [B, T, E] is given; num_layers: the final norm alone.
+        """
 
     def logits(self, features: object) -> Tensor:
         """The output layer alone: [..., E] -> [..., vocab_size]."""

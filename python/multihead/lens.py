@@ -132,7 +132,9 @@ def direct_logit_attribution(model, tokens, target, *, against=None, row=-1):
     """
     _check_linear(model)
     config, layers = model.config, model.config.num_layers
-    points = ["embed", "layers.*.self_attn.result", "layers.*.attn_out", "layers.*.mlp_out", "final_norm.scale"]
+    points = ["embed", "layers.*.self_attn.result", "layers.*.attn_out", "final_norm.scale"]
+    if config.block != "attention_only":
+        points.append("layers.*.mlp_out")
     if config.positions == "learned":
         points.append("pos_embed")
     if config.positions == "sinusoidal":
@@ -155,7 +157,8 @@ def direct_logit_attribution(model, tokens, target, *, against=None, row=-1):
         else:
             parts.update({f"layers.{i}.head.{h}": r @ read for h, r in enumerate(result)})
             parts[f"layers.{i}.attn_bias"] = (vector(f"layers.{i}.attn_out") - result.sum(0)) @ read
-        parts[f"layers.{i}.mlp_out"] = vector(f"layers.{i}.mlp_out") @ read
+        if config.block != "attention_only":
+            parts[f"layers.{i}.mlp_out"] = vector(f"layers.{i}.mlp_out") @ read
     bias = 0.0
     if model.final_norm.bias is not None:
         bias += np.asarray(model.final_norm.bias, np.float64) @ direction
