@@ -12,6 +12,6 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR-$PWD} CCACHE_NOHASHDIR=1
 if [[ ${1:-} == --all ]]; then
   "$python" -m pip install --quiet '.[test]'
 else
-  "$python" -m pip install --quiet . pytest ml_dtypes
+  "$python" -m pip install --quiet . pytest ml_dtypes matplotlib
 fi
 "$python" -m pytest -q python/tests

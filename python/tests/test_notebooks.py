@@ -9,6 +9,11 @@ matplotlib = pytest.importorskip("matplotlib", reason="the notebooks plot with m
 
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "tutorials"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+LONG = {"blog", "language-model", "looking-inside", "translator"}
+
+
+def notebook(path):
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
 
 
 def cells(path, kind):
@@ -20,7 +25,7 @@ def test_there_are_notebooks():
     assert len(NOTEBOOKS) >= 9
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", map(notebook, NOTEBOOKS))
 def test_runs(path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
