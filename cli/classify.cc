@@ -30,6 +30,7 @@ std::vector<int64_t> best_of(std::span<const float> values, int64_t count) {
 struct ClassifyFlags {
   std::string folder, data;
   embed::ClassifyOptions options;
+  WeightsFlag weights;
 
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "encoder's folder with a head for sequences");
@@ -37,9 +38,10 @@ struct ClassifyFlags {
     flags.integer("max-length", options.max_length, "tokens of a text that are read (0: the model's limit)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
                   {.least = 1});
+    weights.declare(flags);
   }
   TextClassifier load() const {
-    return reading([&] { return TextClassifier::load(folder); });
+    return reading([&] { return TextClassifier::load(folder, weights.dtype()); });
   }
   template <class Texts>
   Tensor logits(const TextClassifier& classifier, const Texts& texts, bool is_quiet) {

@@ -22,6 +22,7 @@ struct EmbedFlags {
   std::string folder, prompt;
   EncodeTextOptions options;
   bool normalize = false;
+  WeightsFlag weights;
 
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "model folder: sentence-transformers' or an encoder's");
@@ -32,10 +33,11 @@ struct EmbedFlags {
     flags.integer("truncate-dim", options.truncate_dim, "keep only so many dimensions (0: all)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
                   {.least = 1});
+    weights.declare(flags);
   }
   SentenceEncoder load() {
     if (normalize) options.normalize = true;
-    return reading([&] { return SentenceEncoder::load(folder); });
+    return reading([&] { return SentenceEncoder::load(folder, weights.dtype()); });
   }
   Tensor encode(const SentenceEncoder& encoder, const std::vector<std::string>& texts, TextMeter& meter) {
     options.progress = [&](int64_t done, int64_t total) { meter(done, total); };

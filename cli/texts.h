@@ -6,7 +6,21 @@
 #include <string>
 #include <vector>
 
+#include "cli/verb.h"
+#include "multihead/kernels/matmul/packed_linear.h"
+
 namespace multihead::cli {
+
+/// --weights of an encoder.
+struct WeightsFlag {
+  std::string word = "f32";
+
+  void declare(Flags& flags) {
+    flags.choice("weights", word, {"f32", "int8", "q8", "q4"},
+                 "weights: int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
+  }
+  kernels::WeightDtype dtype() const { return kernels::parse_weight_dtype(word); }
+};
 
 /// The lines of a file, or of stdin for "-". Throws InputError.
 std::vector<std::string> lines_of(const std::string& data);

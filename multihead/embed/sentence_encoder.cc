@@ -107,7 +107,7 @@ SentenceEncoder::SentenceEncoder(models::Encoder encoder, text::Tokenizer tokeni
            encoder_.config().vocab_size);
 }
 
-SentenceEncoder SentenceEncoder::load(const std::string& folder) {
+SentenceEncoder SentenceEncoder::load(const std::string& folder, nn::WeightDtype weights) {
   std::vector<Step> steps;
   std::error_code ignored;
   const std::string list = joined(folder, "modules.json");
@@ -130,6 +130,7 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder) {
   MH_CHECK(!steps.empty() && steps[0].kind == "Transformer", FormatError, list,
            ": the first module must be a Transformer");
   models::Encoder encoder = models::load_encoder(steps[0].path);
+  encoder.pack_weights(weights);
   const int64_t length = read_max_length(steps[0].path, encoder.config().context);
   SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(steps[0].path), {Pooling::mean}, length);
   for (size_t i = 1; i < steps.size(); ++i) {

@@ -39,7 +39,7 @@ struct EncodeTextOptions {
   std::string prompt_name = {};  ///< … or one of the folder's prompts; empty: its default, if it has one
   std::optional<bool> normalize = {};  ///< to length 1; default: as the folder says
   int64_t truncate_dim = 0;            ///< keeps this many columns (Matryoshka), before normalizing; 0: all
-  int64_t batch_tokens = 2048;         ///< tokens computed at a time: bounds the memory, changes no bit
+  int64_t batch_tokens = 1024;         ///< tokens computed at a time: bounds the memory, changes no bit
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
@@ -49,8 +49,9 @@ struct EncodeTextOptions {
 class SentenceEncoder {
  public:
   /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or an
-  /// encoder's folder, whose tokens are averaged. Throws IoError, FormatError (a step that is none of these).
-  static SentenceEncoder load(const std::string& folder);
+  /// encoder's folder, whose tokens are averaged; its weights are packed (Encoder::pack_weights). Throws
+  /// IoError, FormatError (a step that is none of these).
+  static SentenceEncoder load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
 
   SentenceEncoder(models::Encoder encoder, text::Tokenizer tokenizer,
                   std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);

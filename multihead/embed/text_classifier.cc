@@ -14,11 +14,12 @@
 
 namespace multihead::embed {
 
-TextClassifier TextClassifier::load(const std::string& folder) {
+TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype weights) {
   models::Encoder encoder = models::load_encoder(folder);
   MH_CHECK(encoder.config().head == models::EncoderHead::classification, ValueError, folder,
            ": expected a head for sequences (...ForSequenceClassification), got ",
            word_of(encoder.config().head));
+  encoder.pack_weights(weights);
   return {std::move(encoder), text::Tokenizer::load(folder)};
 }
 

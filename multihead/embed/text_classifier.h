@@ -17,7 +17,7 @@ using TextPair = std::pair<std::string, std::string>;
 
 struct ClassifyOptions {
   int64_t max_length = 0;       ///< longer texts are cut, of a pair the longer one; 0: the model's limit
-  int64_t batch_tokens = 2048;  ///< tokens computed at a time: bounds the memory, changes no bit
+  int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
@@ -28,7 +28,7 @@ class TextClassifier {
  public:
   /// Reads an encoder's folder (…ForSequenceClassification). Throws IoError, FormatError; ValueError for
   /// another head.
-  static TextClassifier load(const std::string& folder);
+  static TextClassifier load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
   TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer);
 
   /// n texts, or pairs in one sequence -> [n, num_labels()] f32.

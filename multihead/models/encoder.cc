@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
 #include "multihead/nn/points-inl.h"
@@ -162,6 +163,19 @@ void Encoder::visit(nn::Visitor& visitor) {
   if (has_labels(config_)) visitor("classifier", classifier);
 }
 
+void Encoder::pack_weights(nn::WeightDtype dtype) {
+  MH_CHECK(!packed_dtype_, ValueError, "Encoder: its weights are packed already, as ",
+           kernels::name(*packed_dtype_));
+  const NoTape silent;
+  nn::pack_matrices(*this, [&](const std::string& name, const Tensor& weight) {
+    if (name == "token_embedding.weight" && dtype != nn::WeightDtype::f32) {
+      return nn::PackedLinear(weight, nn::WeightDtype::q8);
+    }
+    return name.find("embedding.") != name.npos ? nn::PackedLinear() : nn::PackedLinear(weight, dtype);
+  });
+  packed_dtype_ = dtype;
+}
+
 Tensor Encoder::embed(const TokenRows& rows, Rng* rng) const {
   const std::vector<int64_t> ends = rows.cu_seqlens.to_vector<int64_t>();
   const std::vector<int64_t> tokens = rows.tokens.to_vector<int64_t>();
@@ -216,7 +230,8 @@ Tensor Encoder::pooled(const Tensor& features, const TokenRows& rows) const {
 
 Tensor Encoder::masked_lm(const Tensor& features) const {
   const Tensor x = head_norm(activate(head_dense(features), config_.head_activation));
-  return linear(x, token_embedding.weight, head_bias);
+  const nn::PackedLinear& packed = token_embedding.packed;
+  return packed.defined() ? packed(x, head_bias) : linear(x, token_embedding.weight, head_bias);
 }
 
 Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -92,6 +93,13 @@ class Encoder {
   const EncoderConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);
 
+  /// Replaces the layers' and heads' matrices by packed ones, which are faster, with f32 at the same bits;
+  /// the model can then neither be trained nor saved. Other dtypes make the token embedding q8. Throws
+  /// ValueError (packed already).
+  void pack_weights(nn::WeightDtype dtype = nn::WeightDtype::f32);
+  /// What pack_weights() was given.
+  std::optional<nn::WeightDtype> packed_dtype() const { return packed_dtype_; }
+
   nn::Embedding token_embedding, position_embedding, type_embedding;
   nn::Norm embedding_norm;
   nn::Linear embedding_projection;
@@ -107,6 +115,7 @@ class Encoder {
   Tensor masked_lm(const Tensor& features) const;
 
   EncoderConfig config_;
+  std::optional<nn::WeightDtype> packed_dtype_;
 };
 
 }  // namespace multihead::models

@@ -53,6 +53,42 @@ void expect_near(const Tensor& got, const Tensor& want, const std::string& what)
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << what << " at " << i;
 }
 
+Tensor outputs(const Encoder& model, const TokenRows& rows) {
+  return model.config().head == EncoderHead::none ? model.features(rows) : model.logits(rows);
+}
+
+TEST(EncoderTest, PackedWeightsHaveTheSameBits) {
+  for (const std::string& name : fixtures()) {
+    Encoder model = load_encoder((kEncoders / name).string());
+    const TokenRows rows = expected_of(name).rows;
+    const Tensor before = outputs(model, rows);
+    model.pack_weights();
+    EXPECT_EQ(outputs(model, rows).to_vector<float>(), before.to_vector<float>()) << name;
+    EXPECT_THROW(model.pack_weights(), ValueError);
+    EXPECT_THROW(save_encoder(model, "/nonexistent"), ValueError);
+  }
+}
+
+// Of random weights a few dozen wide, where errors do not average out.
+TEST(EncoderTest, QuantisedWeightsAreNear) {
+  for (const auto& [dtype, bound] :
+       {std::pair(nn::WeightDtype::int8, .07), {nn::WeightDtype::q8, .07}, {nn::WeightDtype::q4, .6}}) {
+    for (const std::string& name : fixtures()) {
+      Encoder model = load_encoder((kEncoders / name).string());
+      const TokenRows rows = expected_of(name).rows;
+      const auto exact = outputs(model, rows).to_vector<double>();
+      model.pack_weights(dtype);
+      EXPECT_EQ(model.packed_dtype(), dtype);
+      const auto got = outputs(model, rows).to_vector<double>();
+      double error = 0, size = 0;
+      for (size_t i = 0; i < exact.size(); ++i) {
+        error += (got[i] - exact[i]) * (got[i] - exact[i]), size += exact[i] * exact[i];
+      }
+      EXPECT_LT(std::sqrt(error / size), bound) << name << " as " << kernels::name(dtype);
+    }
+  }
+}
+
 // Fixtures: tools/goldens/encoders.py.
 TEST(EncoderTest, OutputsAreThoseOfTransformers) {
   ASSERT_GE(fixtures().size(), 14u);

@@ -244,7 +244,11 @@ io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 
 void save_language_model(LanguageModel& model, const std::string& folder) { save(model, folder); }
 void save_seq2seq(Seq2Seq& model, const std::string& folder) { save(model, folder); }
-void save_encoder(Encoder& model, const std::string& folder) { save(model, folder); }
+void save_encoder(Encoder& model, const std::string& folder) {
+  MH_CHECK(!model.packed_dtype(), ValueError,
+           "save: the encoder's weights are packed for inference; save the one that load_encoder() gives");
+  save(model, folder);
+}
 
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights) {
   auto model = is_gguf(folder) ? load_gguf(folder, weights.has_value())

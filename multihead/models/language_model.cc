@@ -218,13 +218,9 @@ void LanguageModel::pack_weights(nn::WeightDtype dtype, MakePacked make) {
   MH_CHECK(weight_dtype_ == nn::WeightDtype::f32, ValueError, "LanguageModel: its weights are ",
            kernels::name(weight_dtype_), " already");
   const NoTape silent;
-  const auto pack = [&](const std::string& name, Tensor& weight, nn::PackedLinear& packed) {
-    if (packed.defined() || name == "position_embedding.weight") return;
-    packed = make(name, weight);
-    weight = Tensor();
-  };
-  nn::Visitor visitor = nn::Visitor::of_matrices(pack);
-  visit(visitor);
+  nn::pack_matrices(*this, [&](const std::string& name, const Tensor& weight) {
+    return name == "position_embedding.weight" ? nn::PackedLinear() : make(name, weight);
+  });
   weight_dtype_ = dtype;
 }
 

@@ -77,7 +77,7 @@ void PackedLinear::operator()(const float* x, float* y, const Call& call) const 
 Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
                                 const multihead::LinearOptions& fused) const {
   MH_CHECK(!is_recording({x, bias, fused.residual}), ValueError, "linear: weights packed as ",
-           kernels::name(dtype_), " cannot be trained; load the model with f32 weights");
+           kernels::name(dtype_), " cannot be trained; load the model without packing");
   MH_CHECK(x.rank() > 0 && x.size(-1) == in_, ShapeError, "linear: x must be [..., ", in_,
            "] to match a packed weight [", out_, ", ", in_, "], got ", x.shape());
   check_part("x", x, x.shape());

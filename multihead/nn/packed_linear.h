@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "multihead/core/tensor.h"
 #include "multihead/kernels/matmul/packed_linear.h"
+#include "multihead/nn/module.h"
 #include "multihead/ops/linear.h"
 
 namespace multihead::nn {
@@ -61,5 +63,18 @@ class PackedLinear {
   int64_t out_ = 0, in_ = 0;
   WeightDtype dtype_ = WeightDtype::f32;
 };
+
+/// Replaces the matrices of a module by make(name, weight), a PackedLinear; those for which it is undefined
+/// stay. The f32 weights are released where nobody else holds them.
+template <class Module, class Make>
+void pack_matrices(Module& module, Make&& make) {
+  const auto pack = [&](const std::string& name, Tensor& weight, PackedLinear& packed) {
+    if (packed.defined()) return;
+    packed = make(name, weight);
+    if (packed.defined()) weight = Tensor();
+  };
+  Visitor visitor = Visitor::of_matrices(pack);
+  module.visit(visitor);
+}
 
 }  // namespace multihead::nn

@@ -2429,6 +2429,15 @@ class Encoder:
         Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA.
         """
 
+    def pack_weights(self, weights: str = 'f32') -> None:
+        """
+        Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'int8', 'q8' and 'q4' quantise. The
+        model can then be neither trained nor saved.
+        """
+
+    @property
+    def packed_dtype(self) -> str | None: ...
+
     @property
     def token_embedding(self) -> Embedding: ...
 
@@ -2499,9 +2508,9 @@ class TextEncoder:
     """What multihead.SentenceEncoder is made of."""
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike) -> TextEncoder: ...
+    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TextEncoder: ...
 
-    def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 2048, progress: object | None = None) -> Tensor: ...
+    def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor: ...
 
     @property
     def dim(self) -> int: ...
@@ -2529,14 +2538,15 @@ class TextClassifier:
     """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike) -> TextClassifier: ...
+    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TextClassifier:
+        """weights: 'f32', 'int8', 'q8' or 'q4'."""
 
     @overload
-    def logits(self, texts: Sequence[str], *, max_length: int = 0, batch_tokens: int = 2048, progress: object | None = None) -> Tensor:
+    def logits(self, texts: Sequence[str], *, max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor:
         """[n, labels] for a list of str; max_length 0: the model's limit."""
 
     @overload
-    def logits(self, texts: Sequence[tuple[str, str]], *, max_length: int = 0, batch_tokens: int = 2048, progress: object | None = None) -> Tensor:
+    def logits(self, texts: Sequence[tuple[str, str]], *, max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor:
         """[n, labels] for a list of pairs of str, each in one sequence."""
 
     @property

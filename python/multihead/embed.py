@@ -10,11 +10,13 @@ __all__ = ["CrossEncoder", "SentenceEncoder", "TextClassifier", "fill_mask", "la
 class SentenceEncoder:
     """An encoder with its tokenizer and pooling, read from a folder of sentence-transformers or a plain encoder's.
 
-    The vector of a text has the same bits alone and in any batch, on any number of threads.
+    The vector of a text has the same bits alone and in any batch, on any number of threads. weights: 'f32', or
+    'int8' (per row), 'q8', 'q4' (per group of 32) for less memory and time.
     """
 
-    def __init__(self, model_name_or_path, *, prompts=None, default_prompt_name=None, truncate_dim=None):
-        self._encoder = TextEncoder.load(model_name_or_path)
+    def __init__(self, model_name_or_path, *, prompts=None, default_prompt_name=None, truncate_dim=None,
+                 weights="f32"):
+        self._encoder = TextEncoder.load(model_name_or_path, weights)
         self.prompts = {**self._encoder.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name
         self.truncate_dim = truncate_dim
@@ -23,7 +25,7 @@ class SentenceEncoder:
                convert_to_numpy=True, convert_to_tensor=False, normalize_embeddings=None, truncate_dim=None):
         """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
 
-        batch_size: so many texts of 64 tokens are computed at a time; it bounds the memory and changes no bit.
+        batch_size: so many texts of 32 tokens are computed at a time; it bounds the memory and changes no bit.
         """
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
@@ -33,7 +35,7 @@ class SentenceEncoder:
                 raise ValueError(f"SentenceEncoder: prompt_name {prompt_name!r} is none of {sorted(self.prompts)}")
             prompt = self.prompts[prompt_name]
         vectors = self._encoder.encode(
-            texts, prompt=prompt or "", normalize=normalize_embeddings or None, batch_tokens=64 * batch_size,
+            texts, prompt=prompt or "", normalize=normalize_embeddings or None, batch_tokens=32 * batch_size,
             truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
         if convert_to_tensor or not convert_to_numpy:
             return vectors[0] if single else vectors
@@ -72,8 +74,8 @@ class SentenceEncoder:
 class CrossEncoder:
     """A model that scores two texts in one sequence, with the arguments of sentence-transformers."""
 
-    def __init__(self, model_name_or_path, *, max_length=None):
-        self._classifier = TextClassifier.load(model_name_or_path)
+    def __init__(self, model_name_or_path, *, max_length=None, weights="f32"):
+        self._classifier = TextClassifier.load(model_name_or_path, weights)
         self.max_length = min(max_length or self.model.config.context, self.model.config.context)
 
     @property
@@ -95,7 +97,7 @@ class CrossEncoder:
         pairs = [tuple(sentences)] if single else [tuple(pair) for pair in sentences]
         labels = self.model.config.num_labels
         scores = np.asarray(self._classifier.logits(
-            pairs, max_length=self.max_length, batch_tokens=64 * batch_size,
+            pairs, max_length=self.max_length, batch_tokens=32 * batch_size,
             progress=_bar if show_progress_bar else None)) if pairs else np.empty((0, labels), np.float32)
         if apply_sigmoid or (apply_sigmoid is None and labels == 1):
             scores = 1 / (1 + np.exp(-scores))

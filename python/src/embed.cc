@@ -80,6 +80,22 @@ void bind_encoder(nb::module_& m) {
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
       "folder"_a, "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA.");
+  c.def(
+      "pack_weights",
+      [](Encoder& model, const std::string& weights) {
+        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+        unlocked([&] {
+          model.pack_weights(dtype);
+          return 0;
+        });
+      },
+      "weights"_a = "f32",
+      "Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'int8', 'q8' and 'q4' "
+      "quantise. The\nmodel can then be neither trained nor saved.");
+  c.def_prop_ro("packed_dtype", [](const Encoder& model) -> std::optional<std::string> {
+    if (!model.packed_dtype()) return std::nullopt;
+    return std::string(kernels::name(*model.packed_dtype()));
+  });
   bind_part(c, "token_embedding", &Encoder::token_embedding);
   bind_part(c, "position_embedding", &Encoder::position_embedding);
   bind_part(c, "type_embedding", &Encoder::type_embedding);
@@ -110,8 +126,12 @@ void bind_text_classifier(nb::module_& m) {
       "An encoder with a head for sequences and its tokenizer: labels of texts and of "
       "pairs of texts.");
   c.def_static(
-      "load", [](const Path& folder) { return unlocked([&] { return TextClassifier::load(folder); }); },
-      "folder"_a);
+      "load",
+      [](const Path& folder, const std::string& weights) {
+        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+        return unlocked([&] { return TextClassifier::load(folder, dtype); });
+      },
+      "folder"_a, "weights"_a = "f32", "weights: 'f32', 'int8', 'q8' or 'q4'.");
   const auto def_logits = [&]<class Texts>(const char* doc, Texts) {
     c.def(
         "logits",
@@ -121,7 +141,7 @@ void bind_text_classifier(nb::module_& m) {
               .max_length = max_length, .batch_tokens = batch_tokens, .progress = reporter(progress)};
           return unlocked([&] { return classifier.logits(texts, options); });
         },
-        "texts"_a, nb::kw_only(), "max_length"_a = 0, "batch_tokens"_a = 2048, "progress"_a = nb::none(),
+        "texts"_a, nb::kw_only(), "max_length"_a = 0, "batch_tokens"_a = 1024, "progress"_a = nb::none(),
         doc);
   };
   def_logits("[n, labels] for a list of str; max_length 0: the model's limit.", std::vector<std::string>());
@@ -164,8 +184,12 @@ void bind_text_classifier(nb::module_& m) {
 void bind_sentence_encoder(nb::module_& m) {
   nb::class_<SentenceEncoder>(m, "TextEncoder", "What multihead.SentenceEncoder is made of.")
       .def_static(
-          "load", [](const Path& folder) { return unlocked([&] { return SentenceEncoder::load(folder); }); },
-          "folder"_a)
+          "load",
+          [](const Path& folder, const std::string& weights) {
+            const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+            return unlocked([&] { return SentenceEncoder::load(folder, dtype); });
+          },
+          "folder"_a, "weights"_a = "f32")
       .def(
           "encode",
           [](const SentenceEncoder& encoder, const std::vector<std::string>& texts, const std::string& prompt,
@@ -180,7 +204,7 @@ void bind_sentence_encoder(nb::module_& m) {
             return unlocked([&] { return encoder.encode(texts, options); });
           },
           "texts"_a, nb::kw_only(), "prompt"_a = "", "prompt_name"_a = "", "normalize"_a = nb::none(),
-          "truncate_dim"_a = 0, "batch_tokens"_a = 2048, "progress"_a = nb::none())
+          "truncate_dim"_a = 0, "batch_tokens"_a = 1024, "progress"_a = nb::none())
       .def_prop_ro("dim", &SentenceEncoder::dim)
       .def_prop_ro("max_length", &SentenceEncoder::max_length)
       .def_prop_ro("prompts", &SentenceEncoder::prompts)

@@ -41,6 +41,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "translate": "models.Translator.translate",
     "PackedSeq2Seq": "models.Seq2Seq.beam_search",  # weight_dtype=
     "PackedLinear": "models.LanguageModel.pack_weights",
+    "pack_matrices": "models.LanguageModel.pack_weights",
     "save_language_model": "models.LanguageModel.save",
     "load_language_model": "models.LanguageModel.load",
     "is_gguf": "models.LanguageModel.load",

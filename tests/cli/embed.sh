@@ -14,6 +14,10 @@ expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt 
 [[ $(wc -l <all.jsonl) == 5 ]] || fail "all.jsonl has $(wc -l <all.jsonl) lines"
 [[ $(printf 'a mat\n' | "$multihead" embed model --data - --out -) == "$(tail -n 1 all.jsonl)" ]] || fail "a text alone has another vector"
 "$multihead" embed model --data texts.txt --out one.npy --batch-tokens 1 --threads 1 --quiet
+"$multihead" embed model --data texts.txt --out int8.npy --weights int8 --batch-tokens 1 --threads 1 --quiet
+expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt --out int8_2.npy --weights int8
+cmp int8.npy int8_2.npy || fail "int8 vectors depend on the batch"
+cmp -s int8.npy all.npy && fail "--weights int8 changed nothing"
 cmp all.npy one.npy || fail "the batch changes the vectors"
 
 expect 0 '^1.000 +2  the dog sat on a mat' "$multihead" search model --data texts.txt --query "the dog sat on a mat"
