@@ -9,6 +9,7 @@ named after a paper say which. They run without a tape, in f32, and leave the mo
 import numpy as np
 
 from ._core import (
+    Adam,
     NoTape,
     Points,
     Tape,
@@ -16,6 +17,8 @@ from ._core import (
     cross_entropy,
     keep,
     mul,
+    relu,
+    sigmoid,
     sum as sum_of,
     tensor,
 )
@@ -396,6 +399,95 @@ def copying_accuracy(model, *, length=50, batch=8, seed=0, hooks=()):
     return float((guess == tokens[:, length + 1 :]).mean())
 
 
+def train_head_gates(model, batches, *, penalty=0.02, lr=0.1, seed=0):
+    """Gates [L, H] in [0, 1] that keep the loss low with few heads open (Voita et al. 2019; L0 of Louizos et al. 2018).
+
+    batches: (tokens, targets) pairs, one step each; the model's weights stay as they are. penalty: of a head that
+    is open, in nats. Heads whose gate ends at 0 can be removed by prune().
+    """
+    low, high, temperature = -0.1, 1.1, 1 / 3  # of the hard concrete distribution
+    config = model.config
+    logit = tensor(np.full((config.num_layers, config.num_heads), 2, np.float32), requires_grad=True)
+    optimizer, rng = Adam([logit], lr=lr), np.random.default_rng(seed)
+    frozen = [p for p in model.parameters() if p.requires_grad]
+    for p in frozen:
+        p.requires_grad = False
+    try:
+        for tokens, targets in batches:
+            u = rng.uniform(1e-6, 1 - 1e-6, logit.shape).astype(np.float32)
+            with Tape() as tape:
+                drawn = sigmoid((logit + (np.log(u) - np.log1p(-u))) * (1 / temperature))
+                stretched = drawn * (high - low) + low
+                gates = relu(stretched) - relu(stretched - 1)
+                open_heads = sum_of(sigmoid(logit - temperature * np.log(-low / high)))
+                logits = run_with_hooks(model, np.asarray(tokens), hooks=head_gates(gates))
+                tape.backward(cross_entropy(logits, np.asarray(targets)) + open_heads * penalty)
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        for p in frozen:
+            p.requires_grad = True
+    mean = 1 / (1 + np.exp(-np.asarray(logit, np.float64)))
+    return np.clip(mean * (high - low) + low, 0, 1)
+
+
+# ---- pruning ----
+
+
+def prune(model, *, heads=None, units=None):
+    """A smaller LanguageModel without these heads and feed-forward units, equal to the model with them at zero.
+
+    heads: for each layer the heads to remove, as many in every layer (with grouped-query attention as many of each
+    group, or whole groups); units: likewise the units of the feed-forward layers. Where the family has a head_dim
+    of its own (Llama, Mistral, Qwen 3, Gemma) the saved folder loads in transformers; else it is one of ours.
+    """
+    config, layers = model.config, model.config.num_layers
+    kept_heads = _kept("heads", heads, layers, config.num_heads)
+    kept_units = _kept("units", units, layers, config.ffn_dim)
+    group = config.num_heads // config.num_kv_heads
+    kept_groups = [sorted({h // group for h in some}) for some in kept_heads]
+    sizes = {len([h for h in some if h // group == g]) for some in kept_heads for g in {h // group for h in some}}
+    if len(sizes) > 1 or len({len(some) for some in kept_groups}) > 1:
+        raise ValueError("prune: the layers must keep as many heads of each group of query heads, in as many groups")
+    if config.positions == "alibi" and heads is not None:
+        raise ValueError("prune: ALiBi's slopes follow from the number of heads; heads cannot be removed")
+    fields = {name: getattr(config, name) for name in dir(config) if not name.startswith("_")}
+    fields |= {"num_heads": len(kept_heads[0]), "num_kv_heads": len(kept_groups[0]), "ffn_dim": len(kept_units[0])}
+    smaller = type(model)(type(config)(**fields))
+    state = {name: np.asarray(x) for name, x in model.state_dict().items()}
+    for i in range(layers):
+        _prune_layer(state, f"layers.{i}.", config, kept_heads[i], kept_groups[i], kept_units[i])
+    smaller.load_state_dict({name: np.ascontiguousarray(x) for name, x in state.items()})
+    return smaller
+
+
+def _kept(what, removed, layers, count):
+    removed = [[]] * layers if removed is None else [sorted({int(i) for i in some}) for some in removed]
+    if len(removed) != layers or len({len(some) for some in removed}) != 1:
+        raise ValueError(f"prune: {what} must name as many in each of the {layers} layers")
+    if any(not 0 <= i < count for some in removed for i in some) or len(removed[0]) >= count:
+        raise ValueError(f"prune: {what} must be in [0, {count}), and some must stay")
+    return [[i for i in range(count) if i not in some] for some in removed]
+
+
+def _prune_layer(state, prefix, config, heads, groups, units):
+    size, width = config.head_dim, config.num_heads * config.head_dim
+    blocks = lambda at, start: [start + i * size + d for i in at for d in range(size)]  # noqa: E731
+    keys = config.num_kv_heads * size
+    rows = blocks(heads, 0) + blocks(groups, width) + blocks(groups, width + keys)
+    cut = {
+        "self_attn.in_proj_weight": (0, rows),
+        "self_attn.in_proj_bias": (0, rows),
+        "self_attn.out_proj.weight": (1, blocks(heads, 0)),
+        "linear1.weight": (0, units + ([config.ffn_dim + u for u in units] if config.gated else [])),
+        "linear1.bias": (0, units + ([config.ffn_dim + u for u in units] if config.gated else [])),
+        "linear2.weight": (1, units),
+    }
+    for name, (axis, indices) in cut.items():
+        if prefix + name in state:
+            state[prefix + name] = np.take(state[prefix + name], indices, axis)
+
+
 __all__ = [
     "Cache",
     "ablate_heads",
@@ -411,6 +503,8 @@ __all__ = [
     "knock_out",
     "logit_lens",
     "path_patching",
+    "prune",
     "run_with_cache",
     "run_with_hooks",
+    "train_head_gates",
 ]

@@ -209,3 +209,63 @@ def test_encoders_have_the_same_points():
     assert cache["layers.0.self_attn.pattern"].shape == (2, 2, 3, 3)
     with pytest.raises(ValueError, match="packed sequences cannot be edited"):
         lens.run_with_hooks(encoder.features, [[1, 2]], hooks=[("*.pattern", lambda x, name: x)])
+
+
+def test_pruned_models_are_those_with_zeros(model, tokens, tmp_path):
+    heads, units = ([[0, 2], [1, 3], [0, 3]], [list(range(i, 100, 3)) for i in range(3)])
+    if model.config.num_kv_heads == 2:  # one of each group
+        heads = [[0, 2], [1, 3], [0, 3]]
+    units = None if model.config.block == "attention_only" else [some[:30] for some in units]
+    smaller = lens.prune(model, heads=heads, units=units)
+    assert smaller.config.num_heads == 2 and smaller.parameter_count() < model.parameter_count()
+    gates = np.ones((3, 4), np.float32)
+    for layer, some in enumerate(heads):
+        gates[layer, some] = 0
+
+    def silenced(x, name):
+        x = np.array(x)
+        x[..., units[int(name.split(".")[1])]] = 0
+        return x
+
+    hooks = lens.head_gates(gates) + ([("layers.*.mlp_post", silenced)] if units else [])
+    expected = np.asarray(lens.run_with_hooks(model, tokens, hooks=hooks))
+    np.testing.assert_allclose(np.asarray(smaller(tokens)), expected, atol=2e-5)
+    smaller.save(str(tmp_path / "small"))
+    again = mh.models.LanguageModel.load(str(tmp_path / "small"))
+    np.testing.assert_array_equal(np.asarray(again(tokens)), np.asarray(smaller(tokens)))
+
+
+def test_what_cannot_be_pruned(model):
+    for heads, message in (
+        ([[0]], "each of the 3 layers"),
+        ([[0], [1], []], "as many in each"),
+        ([[4], [0], [0]], r"in \[0, 4\)"),
+        ([[0, 1, 2, 3]] * 3, "some must stay"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lens.prune(model, heads=heads)
+
+
+def test_gates_close_what_costs_more_than_it_is_worth(model, tokens):
+    batches = [(tokens[:, :-1], tokens[:, 1:])] * 60
+    few = lens.train_head_gates(model, batches, penalty=10.0)
+    many = lens.train_head_gates(model, batches, penalty=0.0)
+    assert few.shape == (3, 4) and (few >= 0).all() and (many <= 1).all()
+    assert few.mean() < 0.1 < many.mean()
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_pruned_llamas_load_in_transformers(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = mh.models.LanguageModelConfig(
+        vocab_size=50, context=32, num_layers=2, num_heads=4, num_kv_heads=2, embed_dim=32, positions="rotary", norm="rms",
+        gated=True, activation="silu", attention_bias=False, out_bias=False, ffn_bias=False, tie_embeddings=False,
+        init_std=0.3,
+    )  # fmt: skip
+    model = lens.prune(mh.models.LanguageModel(config, rng=mh.Rng(1)), heads=[[0, 1], [2, 3]], units=[[1, 5], [0, 7]])
+    model.save(str(tmp_path))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    tokens = np.arange(10)[None]
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(tokens)).logits.numpy()
+    np.testing.assert_allclose(np.asarray(model(tokens)), expected, atol=2e-5)

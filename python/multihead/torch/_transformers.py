@@ -1,0 +1,86 @@
+"""attn_implementation="multihead" of Hugging Face's transformers."""
+
+import torch
+
+from .. import _core
+from . import _attention
+
+
+def _rows(mask, rows):
+    """The rows of a mask whose axis of queries may have size 1."""
+    return mask if mask is None or mask.size(-2) == 1 else mask[..., rows, :]
+
+
+def _weights(query, key, keep, bias, scale, heads, query_rows):
+    """Attention weights [B, heads, rows, Tk], by the kernel, without the other rows."""
+    query, key, keep, bias = (t.detach() if t is not None else None for t in (query, key, keep, bias))
+    if query_rows is not None:
+        query, keep, bias = query[:, :, query_rows], _rows(keep, query_rows), _rows(bias, query_rows)
+    capture = _core.AttentionCapture(heads=heads or [])
+    mask = _core.keep(keep) if keep is not None else None
+    _core.attention(query, key, key, mask=mask, bias=bias, scale=scale, capture=capture, allow_binary_bias=True)
+    return torch.from_dlpack(capture.weights).to(query.dtype)
+
+
+def _causal(queries, keys):
+    """The mask that transformers leaves out: query i sees keys up to i."""
+    return torch.ones(queries, keys, dtype=torch.bool).tril()
+
+
+def _wants_weights(module, options):
+    """Whether the caller said output_attentions=True. transformers 5 keeps that to itself, in a collector."""
+    if "output_attentions" in options:
+        return options["output_attentions"]
+    try:
+        from transformers.utils.output_capturing import _active_collector
+
+        collected = _active_collector.get()
+        return collected is not None and any("attentions" in key for key in collected)
+    except ImportError:
+        return getattr(getattr(module, "config", None), "output_attentions", False)
+
+
+def register_attention(name="multihead", *, heads=None, query_rows=None):
+    """Makes attn_implementation="multihead" known to transformers: AutoModel.from_pretrained(folder,
+    attn_implementation="multihead"), or model.set_attn_implementation("multihead").
+
+    With output_attentions=True models return the weights, computed by the kernel beside the fused pass; with heads and
+    query_rows (-1: the last) only those, [B, heads, rows, Tk], and no other weight is computed. They have no
+    gradient. Soft-capped scores and attention sinks are refused: such models keep another implementation.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None,
+                  position_bias=None, **kwargs):  # fmt: skip
+        for option in ("softcap", "s_aux", "sinks", "head_mask"):
+            if kwargs.get(option) is not None:
+                raise ValueError(f'attn_implementation="{name}": {option} is not supported; use "eager"')
+        mask, length = attention_mask, query.size(2)
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(causal) and mask is None and length > 1
+        if mask is not None and mask.size(-1) > key.size(2):
+            mask = mask[..., : key.size(2)]
+        if causal and key.size(2) > length:  # the room of a static cache
+            key, value = key[:, :, :length], value[:, :, :length]
+        if position_bias is not None:
+            keep = _causal(length, key.size(2)) if causal else mask
+            if keep is not None and keep.dtype is torch.bool:
+                keep = torch.zeros(keep.shape, dtype=query.dtype).masked_fill(~keep, -torch.inf)
+            mask, causal = position_bias if keep is None else position_bias + keep, False
+        out = _attention.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scaling,
+            enable_gqa=query.size(1) != key.size(1),
+        )  # fmt: skip
+        weights = None
+        if _wants_weights(module, kwargs):
+            keep = _causal(length, key.size(2)) if causal else mask
+            bias = None
+            if keep is not None and keep.dtype is not torch.bool:
+                keep, bias = None, keep.float() if query.dtype is not torch.float64 else keep.double()
+            rows = None if query_rows is None else [r % length for r in query_rows]
+            weights = _weights(query, key, keep, bias, scaling, heads, rows)
+        return out.transpose(1, 2).contiguous(), weights
+
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, sdpa_mask)

@@ -1,0 +1,100 @@
+"""attn_implementation="multihead": transformers' models with the kernel, and their attention weights."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import multihead.torch as mt  # noqa: E402
+
+SMALL = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+ROTARY = {**SMALL, "intermediate_size": 48, "max_position_embeddings": 64}
+OFF = {"attention_dropout": 0.0}
+
+
+def configurations():
+    t = transformers
+    yield t.GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    yield t.LlamaConfig(**ROTARY, num_key_value_heads=2)
+    yield t.MistralConfig(**ROTARY, num_key_value_heads=2, sliding_window=5)
+    yield t.GPTNeoXConfig(**ROTARY)
+    yield t.BertConfig(**ROTARY, hidden_dropout_prob=0, attention_probs_dropout_prob=0, is_decoder=False)
+
+
+@pytest.fixture(scope="module", params=list(configurations()), ids=lambda c: c.model_type)
+def models(request):
+    mt.register_attention()
+    torch.manual_seed(0)
+    kind = transformers.AutoModelForMaskedLM if request.param.model_type == "bert" else transformers.AutoModelForCausalLM
+    make = lambda how: kind.from_config(copy.deepcopy(request.param), attn_implementation=how).eval()  # noqa: E731
+    model, ours = make("eager"), make("multihead")
+    assert (model.config._attn_implementation, ours.config._attn_implementation) == ("eager", "multihead")
+    ours.load_state_dict(model.state_dict())
+    return model, ours
+
+
+@pytest.fixture
+def batch():
+    ids = torch.from_numpy(np.random.default_rng(0).integers(2, 61, (3, 12)))
+    mask = torch.ones_like(ids)
+    mask[1, 7:] = 0
+    mask[2, 3:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def test_logits_gradients_and_weights(models, batch):
+    eager, ours = models
+    there = batch["attention_mask"].bool()
+    outputs = [m(**batch, output_attentions=True) for m in models]
+    torch.testing.assert_close(outputs[1].logits[there], outputs[0].logits[there], atol=2e-5, rtol=1e-4)
+    assert len(outputs[1].attentions) == 2
+    for a, b in zip(outputs[1].attentions, outputs[0].attentions):
+        assert a.shape == b.shape
+        rows = there[:, None, :, None].expand_as(a)
+        torch.testing.assert_close(a[rows], b[rows], atol=1e-5, rtol=1e-4)
+    for model, output in zip(models, outputs):
+        model.zero_grad()
+        output.logits[there].square().sum().backward()
+    for p, q in zip(ours.parameters(), eager.parameters()):
+        if q.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, atol=2e-3, rtol=1e-3)
+
+
+def test_without_a_mask(models, batch):
+    eager, ours = models
+    with torch.no_grad():
+        torch.testing.assert_close(ours(batch["input_ids"]).logits, eager(batch["input_ids"]).logits, atol=2e-5, rtol=1e-4)
+
+
+def test_generation(models, batch):
+    eager, ours = models
+    if not hasattr(eager, "generate") or eager.config.model_type == "bert":
+        pytest.skip("no decoder")
+    kept = {k: v[:1] for k, v in batch.items()}
+    a, b = (m.generate(**kept, max_new_tokens=10, do_sample=False, pad_token_id=0) for m in models)
+    assert a.tolist() == b.tolist()
+
+
+def test_chosen_rows(models, batch):
+    eager, ours = models
+    mt.register_attention("multihead-last", heads=[2, 0], query_rows=[-1])
+    ours.set_attn_implementation("multihead-last")
+    try:
+        with torch.no_grad():
+            weights = ours(batch["input_ids"], output_attentions=True).attentions
+            expected = eager(batch["input_ids"], output_attentions=True).attentions
+        for a, b in zip(weights, expected):
+            torch.testing.assert_close(a, b[:, [2, 0], -1:], atol=1e-5, rtol=1e-4)
+    finally:
+        ours.set_attn_implementation("multihead")
+
+
+def test_what_is_refused():
+    mt.register_attention()
+    config = transformers.Gemma2Config(**ROTARY, num_key_value_heads=2, head_dim=8, attn_logit_softcapping=50.0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="multihead").eval()
+    with pytest.raises(ValueError, match="softcap is not supported"):
+        model(torch.ones(1, 4, dtype=torch.long))
