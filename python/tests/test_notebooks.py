@@ -1,4 +1,4 @@
-"""The notebooks of docs/tutorials run from the first cell to the last; their own assertions hold."""
+"""The notebooks of docs/tutorials/notebooks run from the first cell to the last; their own assertions hold."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import pytest
 
 matplotlib = pytest.importorskip("matplotlib", reason="the notebooks plot with matplotlib")
 
-FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "tutorials"
+FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "tutorials" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LONG = {"blog", "language-model", "looking-inside", "translator"}
 
