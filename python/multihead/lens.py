@@ -66,8 +66,13 @@ def run_with_hooks(model, *inputs, hooks, **call):
         return model(*inputs, **call)
 
 
-def head_gates(gates):
-    """Hooks that multiply the heads' outputs z by gates [L, H] or [L, B, H], an array or a Tensor with gradient."""
+def head_gates(gates, attentions=None):
+    """Hooks that multiply the heads' outputs z by gates [L, H] or [L, B, H], an array or a Tensor with gradient.
+
+    attentions: the names of the L attentions, by default layers.0.self_attn and so on; those of a translator are
+    encoder.layers.0.self_attn, decoder.layers.0.self_attn and decoder.layers.0.multihead_attn.
+    """
+    names = attentions or [f"layers.{layer}.self_attn" for layer in range(gates.shape[0])]
     gates = gates if isinstance(gates, Tensor) else tensor(np.asarray(gates, np.float32))
 
     def gate(layer):
@@ -77,7 +82,7 @@ def head_gates(gates):
 
         return scale
 
-    return [(f"layers.{layer}.self_attn.z", gate(layer)) for layer in range(gates.shape[0])]
+    return [(f"{name}.z", gate(layer)) for layer, name in enumerate(names)]
 
 
 def knock_out(pairs, query_count, key_count=None):
@@ -399,31 +404,33 @@ def copying_accuracy(model, *, length=50, batch=8, seed=0, hooks=()):
     return float((guess == tokens[:, length + 1 :]).mean())
 
 
-def train_head_gates(model, batches, *, penalty=0.02, lr=0.1, seed=0):
+def train_head_gates(model, batches, *, penalty=0.02, lr=0.1, seed=0, attentions=None, loss=None, weights=None):
     """Gates [L, H] in [0, 1] that keep the loss low with few heads open (Voita et al. 2019; L0 of Louizos et al. 2018).
 
-    batches: (tokens, targets) pairs, one step each; the model's weights stay as they are. penalty: of a head that
-    is open, in nats. Heads whose gate ends at 0 can be removed by prune().
+    batches: the arguments of loss(), by default model.loss, one step each. The model's weights stay as they are, or
+    learn with the gates, as in the paper, by the optimiser `weights`. penalty: of a head that is open, in nats.
+    attentions: as in head_gates(). Heads whose gate ends at 0 can be removed by prune().
     """
     low, high, temperature = -0.1, 1.1, 1 / 3  # of the hard concrete distribution
-    config = model.config
-    logit = tensor(np.full((config.num_layers, config.num_heads), 2, np.float32), requires_grad=True)
+    count = len(attentions) if attentions else model.config.num_layers
+    logit = tensor(np.full((count, model.config.num_heads), 2, np.float32), requires_grad=True)
     optimizer, rng = Adam([logit], lr=lr), np.random.default_rng(seed)
-    frozen = [p for p in model.parameters() if p.requires_grad]
+    frozen = [] if weights else [p for p in model.parameters() if p.requires_grad]
     for p in frozen:
         p.requires_grad = False
     try:
-        for tokens, targets in batches:
+        for batch in batches:
             u = rng.uniform(1e-6, 1 - 1e-6, logit.shape).astype(np.float32)
             with Tape() as tape:
                 drawn = sigmoid((logit + (np.log(u) - np.log1p(-u))) * (1 / temperature))
                 stretched = drawn * (high - low) + low
                 gates = relu(stretched) - relu(stretched - 1)
                 open_heads = sum_of(sigmoid(logit - temperature * np.log(-low / high)))
-                logits = run_with_hooks(model, np.asarray(tokens), hooks=head_gates(gates))
-                tape.backward(cross_entropy(logits, np.asarray(targets)) + open_heads * penalty)
-            optimizer.step()
-            optimizer.zero_grad()
+                value = run_with_hooks(loss or model.loss, *batch, hooks=head_gates(gates, attentions))
+                tape.backward(value + open_heads * penalty)
+            for each in (optimizer, weights) if weights else (optimizer,):
+                each.step()
+                each.zero_grad()
     finally:
         for p in frozen:
             p.requires_grad = True
