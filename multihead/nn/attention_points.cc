@@ -51,9 +51,12 @@ Tensor mixed(const Tensor& pattern, const Tensor& value) {
 void check_open(const AttentionOptions& options, const ScoreMod& score_mod, bool recording) {
   MH_CHECK(!options.sinks.defined(), ValueError,
            "Points: scores and patterns of attention with sinks cannot be edited; edit z");
-  MH_CHECK(!recording || (options.softcap == 0 && !score_mod && !options.relative_key.defined()), ValueError,
-           "Points: scores and patterns with a softcap, relative_key or score_mod cannot be edited under a "
-           "tape, since their gradient would be lost; edit z");
+  const auto learned = [](const Tensor& term) { return term.defined() && term.requires_grad(); };
+  const bool lost = options.softcap != 0 || score_mod || options.relative_key.defined() ||
+                    learned(options.bias) || learned(options.alibi_slopes) || learned(options.relative_bias);
+  MH_CHECK(!recording || !lost, ValueError,
+           "Points: scores and patterns with a softcap, relative_key, score_mod or learned bias cannot be "
+           "edited under a tape, since their gradient would be lost; edit z");
 }
 
 }  // namespace
@@ -81,7 +84,7 @@ Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const
     scores = add(product, sub(given, product.detach()));
   }
   const Tensor pattern = point("pattern", softmax(point("scores", scores, axes)), axes);
-  const Tensor z = mixed(dropout(pattern, options.dropout_p, options.rng), value);
+  const Tensor z = mixed(cast(dropout(pattern, options.dropout_p, options.rng), value.dtype()), value);
   return axes.only_rows.empty() ? z : put(run(options), 1, axes.only_rows, z);
 }
 

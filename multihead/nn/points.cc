@@ -28,6 +28,7 @@ Tensor put(const Tensor& x, int axis, const std::vector<int64_t>& indices, const
   std::vector<Tensor> parts;
   int64_t end = 0;
   for (const auto& [at, from] : sorted) {
+    MH_CHECK(at >= end, ValueError, "Points: an edit names row or head ", at, " twice");
     if (at > end) parts.push_back(slice(x, axis, end, at));
     parts.push_back(slice(part, axis, from, from + 1));
     end = at + 1;

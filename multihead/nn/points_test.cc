@@ -185,6 +185,28 @@ TEST_F(AttentionPointsTest, GradientsFlowThroughEditedPatterns) {
   expect_near(gradient(true), gradient(false), 2e-4F);
 }
 
+TEST_F(AttentionPointsTest, PatternsOf16BitModelsCanBeEdited) {
+  to(layer, Dtype::bf16);
+  x = x.to(Dtype::bf16);
+  const Tensor y = layer(x, causal_call());
+  Points points;
+  points.edit("self_attn.pattern", [](const std::string&, const Tensor& p) { return p.clone(); },
+              {.rows = {2}});
+  expect_near(run(points).to(Dtype::f32), y.to(Dtype::f32), 0.05F);
+}
+
+TEST_F(AttentionPointsTest, NoGradientIsLost) {
+  const Tensor bias = Tensor::zeros({kTokens, kTokens}).set_requires_grad();
+  LayerCall call = causal_call();
+  call.attention.bias = bias;
+  Points points;
+  points.edit("self_attn.scores", [](const std::string&, const Tensor& s) { return s; });
+  const PointScope scope(points);
+  EXPECT_NO_THROW(layer(x, call));
+  Tape tape;
+  EXPECT_THAT([&] { layer(x, call); }, ThrowsMessage<ValueError>(HasSubstr("learned bias cannot be edited")));
+}
+
 TEST_F(AttentionPointsTest, ExcludesPairs) {
   const Tensor flags = Tensor::empty({kTokens, kTokens}, Dtype::boolean);
   flags.fill(1);
@@ -220,6 +242,9 @@ TEST_F(AttentionPointsTest, RefusesByName) {
   run(unknown);
   EXPECT_THAT([&] { unknown.check(); },
               ThrowsMessage<ValueError>(HasSubstr("nothing is called \"self_attn.zz\"")));
+  Points twice;
+  twice.edit("attn_out", [](const std::string&, const Tensor& t) { return t.clone(); }, {.rows = {3, -4}});
+  EXPECT_THAT([&] { run(twice); }, ThrowsMessage<ValueError>(HasSubstr("names row or head 3 twice")));
   outside.keep("self_attn.z", {.heads = {4}});
   EXPECT_THAT([&] { run(outside); }, ThrowsMessage<ValueError>(HasSubstr("index 4 is out of range")));
 }
