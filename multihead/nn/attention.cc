@@ -184,7 +184,7 @@ AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call
   MH_CHECK(call.dropout_p == 0 && call.layout == Layout::bhtd, ValueError,
            "MultiHeadAttention: dropout_p and layout are the module's, not a call's");
   AttentionOptions options = call;
-  options.mask &= detail::excluded();
+  if (detail::looking()) options.mask &= detail::excluded();
   if (!options.scale) options.scale = options_.scale;
   if (options_.zero_attn) {
     MH_CHECK(!call.sinks.defined(), ValueError, "MultiHeadAttention: sinks and zero_attn exclude each other");

@@ -8,8 +8,10 @@ namespace multihead::nn {
 using detail::point;
 
 Tensor Norm::operator()(const Tensor& x, std::string_view name) const {
-  const detail::PointPath in(name);
-  if (!name.empty() && (detail::wants("scale") || detail::wants("normalized"))) return at_points(x);
+  if (detail::looking() && !name.empty()) {
+    const detail::PointPath in(name);
+    if (detail::wants("scale") || detail::wants("normalized")) return at_points(x);
+  }
   return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, factors(), eps_);
 }
 

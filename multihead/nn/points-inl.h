@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,12 +19,21 @@ struct PointAxes {
   int64_t row_count = 0;                ///< … so many; empty: all
 };
 
+/// Of the innermost PointScope of this thread.
+extern constinit thread_local Points* active_points;
+
 /// Whether a PointScope is alive on this thread.
-bool looking();
+inline bool looking() { return active_points != nullptr; }
+
+Tensor passed(std::string_view name, const Tensor& x, const PointAxes& axes);
 /// x, kept or replaced if somebody asked for the point.
-Tensor point(std::string_view name, const Tensor& x, const PointAxes& axes = {});
+inline Tensor point(std::string_view name, const Tensor& x, const PointAxes& axes) {
+  return looking() ? passed(name, x, axes) : x;
+}
+inline Tensor point(std::string_view name, const Tensor& x) { return looking() ? passed(name, x, {}) : x; }
+bool is_asked_for(std::string_view name);
 /// Whether somebody asked for the point: for what costs something to compute.
-bool wants(std::string_view name);
+inline bool wants(std::string_view name) { return looking() && is_asked_for(name); }
 /// What was excluded from the attention whose points are passed.
 Mask excluded();
 
@@ -41,14 +51,23 @@ Tensor put(const Tensor& x, int axis, const std::vector<int64_t>& indices, const
 /// The points until the end of the block are inside this part.
 class PointPath {
  public:
-  explicit PointPath(std::string_view part);
-  PointPath(std::string_view list, size_t index);
-  ~PointPath();
+  explicit PointPath(std::string_view part) {
+    if (looking()) length_ = push(part);
+  }
+  PointPath(std::string_view list, size_t index) {
+    if (looking()) length_ = push(list), push(std::to_string(index));
+  }
+  ~PointPath() {
+    if (length_ >= 0) pop(length_);
+  }
   PointPath(const PointPath&) = delete;
   PointPath& operator=(const PointPath&) = delete;
 
  private:
-  size_t length_ = 0;
+  static int64_t push(std::string_view part);  // what the length was before
+  static void pop(int64_t length);
+
+  int64_t length_ = -1;
 };
 
 /// attention() of heads [B, T, H, D] (Layout::bthd) with the points scores and pattern.

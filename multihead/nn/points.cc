@@ -15,6 +15,8 @@
 namespace multihead::nn {
 namespace detail {
 
+constinit thread_local Points* active_points = nullptr;
+
 Tensor take(const Tensor& x, int axis, const std::vector<int64_t>& indices) {
   std::vector<Tensor> parts;
   for (const int64_t i : indices) parts.push_back(slice(x, axis, i, i + 1));
@@ -41,11 +43,11 @@ Tensor put(const Tensor& x, int axis, const std::vector<int64_t>& indices, const
 
 namespace {
 
+using detail::active_points;
 using detail::put;
 using detail::take;
 
-// Of this thread: the innermost scope's, and where in the model it is, with a dot at the end.
-thread_local Points* active = nullptr;
+// Where in the model this thread is, with a dot at the end.
 thread_local std::string path;
 
 bool matches(const std::string& pattern, const std::string& name) {
@@ -105,12 +107,12 @@ struct PointAccess {
   using Kind = Points::Kind;
 
   static Tensor pass(std::string_view name, const Tensor& x, const detail::PointAxes& axes) {
-    return active->pass(path + std::string(name), x, axes);
+    return active_points->pass(path + std::string(name), x, axes);
   }
   template <class F>
   static void each(const std::string& name, F&& f) {
-    active->seen_.insert(name);
-    for (Points::Entry& entry : active->entries_) {
+    active_points->seen_.insert(name);
+    for (Points::Entry& entry : active_points->entries_) {
       if (entry.kind == Kind::exclude || !matches(entry.pattern, name)) continue;
       entry.met = true;
       f(entry);
@@ -130,7 +132,7 @@ struct PointAccess {
     Mask mask;
     if (path.empty()) return mask;
     const std::string name = path.substr(0, path.size() - 1);
-    for (Points::Entry& entry : active->entries_) {
+    for (Points::Entry& entry : active_points->entries_) {
       if (entry.kind != Kind::exclude || !matches(entry.pattern, name)) continue;
       entry.met = true;
       mask &= entry.mask;
@@ -139,7 +141,7 @@ struct PointAccess {
   }
   template <class F>
   static void keep(const std::string& name, F&& make) {
-    each(name, [&](const Points::Entry& entry) { active->kept_[name] = make(entry.part); });
+    each(name, [&](const Points::Entry& entry) { active_points->kept_[name] = make(entry.part); });
   }
   // The rows of scores and patterns that somebody asked for; empty: all.
   static std::vector<int64_t> rows(std::initializer_list<std::string_view> names, int64_t size) {
@@ -244,34 +246,31 @@ Tensor Points::pass(const std::string& name, const Tensor& x, const detail::Poin
   return y;
 }
 
-PointScope::PointScope(Points& points) : outer_(active), outer_path_(std::move(path)) {
-  active = &points;
+PointScope::PointScope(Points& points) : outer_(active_points), outer_path_(std::move(path)) {
+  active_points = &points;
   path.clear();
 }
 PointScope::~PointScope() {
-  active = outer_;
+  active_points = outer_;
   path = std::move(outer_path_);
 }
 
 namespace detail {
 
-bool looking() { return active != nullptr; }
-
-Tensor point(std::string_view name, const Tensor& x, const PointAxes& axes) {
-  return looking() ? PointAccess::pass(name, x, axes) : x;
+Tensor passed(std::string_view name, const Tensor& x, const PointAxes& axes) {
+  return PointAccess::pass(name, x, axes);
 }
 
-bool wants(std::string_view name) { return looking() && PointAccess::wants(path + std::string(name)); }
+bool is_asked_for(std::string_view name) { return PointAccess::wants(path + std::string(name)); }
 
 Mask excluded() { return looking() ? PointAccess::excluded() : Mask(); }
 
-PointPath::PointPath(std::string_view part) : length_(path.size()) {
-  if (looking() && !part.empty()) path.append(part).append(1, '.');
+int64_t PointPath::push(std::string_view part) {
+  const auto before = static_cast<int64_t>(path.size());
+  if (!part.empty()) path.append(part).append(1, '.');
+  return before;
 }
-PointPath::PointPath(std::string_view list, size_t index) : length_(path.size()) {
-  if (looking()) path.append(list).append(1, '.').append(std::to_string(index)).append(1, '.');
-}
-PointPath::~PointPath() { path.resize(length_); }
+void PointPath::pop(int64_t length) { path.resize(static_cast<size_t>(length)); }
 
 bool is_edited(std::string_view name) { return PointAccess::edits(path + std::string(name)); }
 

@@ -25,7 +25,7 @@ def test_there_are_notebooks():
     assert len(NOTEBOOKS) >= 9
 
 
-@pytest.mark.parametrize("path", map(notebook, NOTEBOOKS))
+@pytest.mark.parametrize("path", [notebook(path) for path in NOTEBOOKS])
 def test_runs(path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
