@@ -6,6 +6,8 @@ gradients are needed (attribution_patching, integrated_gradients), else anything
 named after a paper say which. They run without a tape, in f32, and leave the model as it is.
 """
 
+import contextlib
+
 import numpy as np
 
 from ._core import (
@@ -22,6 +24,7 @@ from ._core import (
     sum as sum_of,
     tensor,
 )
+from ._prune import prune
 
 
 class Cache(dict):
@@ -77,8 +80,7 @@ def head_gates(gates, attentions=None):
 
     def gate(layer):
         def scale(z, name):
-            g = gates[layer]
-            return mul(z, g.reshape([*([1] if g.ndim == 1 else [g.shape[0]]), 1, g.shape[-1], 1]))
+            return mul(z, gates[layer].reshape([-1, 1, gates.shape[-1], 1]))
 
         return scale
 
@@ -291,6 +293,19 @@ def attribution_patching(model, clean, corrupted, metric, *, points="layers.*.re
     return Cache({name: (np.asarray(ours[name]) - values[name]) * gradients[name] for name in values})
 
 
+@contextlib.contextmanager
+def _frozen(model):
+    """No time for the gradients of weights."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for p in parameters:
+        p.requires_grad = False
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.requires_grad = True
+
+
 def _gradients(model, tokens, metric, points, edits=()):
     """Values and gradients of sum(metric) at the points."""
     look = Points()
@@ -298,18 +313,11 @@ def _gradients(model, tokens, metric, points, edits=()):
         look.edit(point, function)
     for pattern in [points] if isinstance(points, str) else points:
         look.keep(pattern).keep_gradient(pattern)
-    frozen = [p for p in model.parameters() if p.requires_grad]
-    for p in frozen:
-        p.requires_grad = False  # no time for the gradients of weights
-    try:
-        with Tape() as tape, look:
-            values = metric(model(tokens))
-            if not isinstance(values, Tensor):
-                raise ValueError("metric: gradients need a Tensor made by multihead's functions")
-            tape.backward(sum_of(values))
-    finally:
-        for p in frozen:
-            p.requires_grad = True
+    with _frozen(model), Tape() as tape, look:
+        values = metric(model(tokens))
+        if not isinstance(values, Tensor):
+            raise ValueError("metric: gradients need a Tensor made by multihead's functions")
+        tape.backward(sum_of(values))
     missing = [name for name in look.kept if name not in look.gradients]
     if missing:
         raise ValueError(f"metric: no gradient reaches {missing[0]}")
@@ -375,30 +383,31 @@ def attention_rollout(patterns, residual=0.5):
     return out
 
 
+def _said_twice(model, length, batch, seed):
+    half = np.random.default_rng(seed).integers(0, model.config.vocab_size, (batch, length))
+    return np.concatenate([half, half], 1)
+
+
 def head_scores(model, *, length=50, batch=8, seed=0):
     """{'induction', 'previous_token', 'duplicate_token'}: [L, H], mean attention on random tokens said twice.
 
     To the token after the earlier occurrence (prefix matching, Olsson et al. 2022), to the token before, and
     to the earlier occurrence itself.
     """
-    rng = np.random.default_rng(seed)
-    half = rng.integers(0, model.config.vocab_size, (batch, length))
-    tokens = np.concatenate([half, half], 1)
-    scores = {name: [] for name in ("induction", "previous_token", "duplicate_token")}
-    for layer in range(model.config.num_layers):
-        _, cache = run_with_cache(model.features, tokens, points=f"layers.{layer}.self_attn.pattern")
-        pattern = np.asarray(cache[f"layers.{layer}.self_attn.pattern"])
-        diagonal = lambda offset: np.diagonal(pattern, offset, -2, -1)  # noqa: E731, B023
-        scores["induction"].append(diagonal(1 - length)[..., 1:].mean((0, 2)))
-        scores["previous_token"].append(diagonal(-1).mean((0, 2)))
-        scores["duplicate_token"].append(diagonal(-length).mean((0, 2)))
-    return {name: np.stack(rows) for name, rows in scores.items()}
+    tokens = _said_twice(model, length, batch, seed)
+    _, cache = run_with_cache(model.features, tokens, points="layers.*.self_attn.pattern")
+    pattern = cache.stack("self_attn.pattern")
+    diagonal = lambda offset: np.diagonal(pattern, offset, -2, -1)  # noqa: E731
+    return {
+        "induction": diagonal(1 - length)[..., 1:].mean((1, 3)),
+        "previous_token": diagonal(-1).mean((1, 3)),
+        "duplicate_token": diagonal(-length).mean((1, 3)),
+    }
 
 
 def copying_accuracy(model, *, length=50, batch=8, seed=0, hooks=()):
     """How often the model repeats: share of right top-1 predictions in the second half of random tokens said twice."""
-    half = np.random.default_rng(seed).integers(0, model.config.vocab_size, (batch, length))
-    tokens = np.concatenate([half, half], 1)
+    tokens = _said_twice(model, length, batch, seed)
     logits = np.asarray(run_with_hooks(model, tokens, hooks=list(hooks)))
     guess = logits[:, length:-1].argmax(-1)
     return float((guess == tokens[:, length + 1 :]).mean())
@@ -415,10 +424,7 @@ def train_head_gates(model, batches, *, penalty=0.02, lr=0.1, seed=0, attentions
     count = len(attentions) if attentions else model.config.num_layers
     logit = tensor(np.full((count, model.config.num_heads), 2, np.float32), requires_grad=True)
     optimizer, rng = Adam([logit], lr=lr), np.random.default_rng(seed)
-    frozen = [] if weights else [p for p in model.parameters() if p.requires_grad]
-    for p in frozen:
-        p.requires_grad = False
-    try:
+    with contextlib.nullcontext() if weights else _frozen(model):
         for batch in batches:
             u = rng.uniform(1e-6, 1 - 1e-6, logit.shape).astype(np.float32)
             with Tape() as tape:
@@ -431,68 +437,8 @@ def train_head_gates(model, batches, *, penalty=0.02, lr=0.1, seed=0, attentions
             for each in (optimizer, weights) if weights else (optimizer,):
                 each.step()
                 each.zero_grad()
-    finally:
-        for p in frozen:
-            p.requires_grad = True
     mean = 1 / (1 + np.exp(-np.asarray(logit, np.float64)))
     return np.clip(mean * (high - low) + low, 0, 1)
-
-
-# ---- pruning ----
-
-
-def prune(model, *, heads=None, units=None):
-    """A smaller LanguageModel without these heads and feed-forward units, equal to the model with them at zero.
-
-    heads: for each layer the heads to remove, as many in every layer (with grouped-query attention as many of each
-    group, or whole groups); units: likewise the units of the feed-forward layers. Where the family has a head_dim
-    of its own (Llama, Mistral, Qwen 3, Gemma) the saved folder loads in transformers; else it is one of ours.
-    """
-    config, layers = model.config, model.config.num_layers
-    kept_heads = _kept("heads", heads, layers, config.num_heads)
-    kept_units = _kept("units", units, layers, config.ffn_dim)
-    group = config.num_heads // config.num_kv_heads
-    kept_groups = [sorted({h // group for h in some}) for some in kept_heads]
-    sizes = {len([h for h in some if h // group == g]) for some in kept_heads for g in {h // group for h in some}}
-    if len(sizes) > 1 or len({len(some) for some in kept_groups}) > 1:
-        raise ValueError("prune: the layers must keep as many heads of each group of query heads, in as many groups")
-    if config.positions == "alibi" and heads is not None:
-        raise ValueError("prune: ALiBi's slopes follow from the number of heads; heads cannot be removed")
-    fields = {name: getattr(config, name) for name in dir(config) if not name.startswith("_")}
-    fields |= {"num_heads": len(kept_heads[0]), "num_kv_heads": len(kept_groups[0]), "ffn_dim": len(kept_units[0])}
-    smaller = type(model)(type(config)(**fields))
-    state = {name: np.asarray(x) for name, x in model.state_dict().items()}
-    for i in range(layers):
-        _prune_layer(state, f"layers.{i}.", config, kept_heads[i], kept_groups[i], kept_units[i])
-    smaller.load_state_dict({name: np.ascontiguousarray(x) for name, x in state.items()})
-    return smaller
-
-
-def _kept(what, removed, layers, count):
-    removed = [[]] * layers if removed is None else [sorted({int(i) for i in some}) for some in removed]
-    if len(removed) != layers or len({len(some) for some in removed}) != 1:
-        raise ValueError(f"prune: {what} must name as many in each of the {layers} layers")
-    if any(not 0 <= i < count for some in removed for i in some) or len(removed[0]) >= count:
-        raise ValueError(f"prune: {what} must be in [0, {count}), and some must stay")
-    return [[i for i in range(count) if i not in some] for some in removed]
-
-
-def _prune_layer(state, prefix, config, heads, groups, units):
-    size, width = config.head_dim, config.num_heads * config.head_dim
-    blocks = lambda at, start: [start + i * size + d for i in at for d in range(size)]  # noqa: E731
-    keys = config.num_kv_heads * size
-    rows = blocks(heads, 0) + blocks(groups, width) + blocks(groups, width + keys)
-    cut = {
-        "self_attn.in_proj_weight": (0, rows),
-        "self_attn.in_proj_bias": (0, rows),
-        "self_attn.out_proj.weight": (1, blocks(heads, 0)),
-        "linear1.weight": (0, units + ([config.ffn_dim + u for u in units] if config.gated else [])),
-        "linear1.bias": (0, units + ([config.ffn_dim + u for u in units] if config.gated else [])),
-        "linear2.weight": (1, units),
-    }
-    for name, (axis, indices) in cut.items():
-        if prefix + name in state:
-            state[prefix + name] = np.take(state[prefix + name], indices, axis)
 
 
 __all__ = [
