@@ -68,10 +68,16 @@ Enum read_word(io::ConfigReader& reader, const std::string& key, std::optional<E
   return pairs[reader.choice(key, all)].second;
 }
 
+/// {"0": [1, 3]}: layers that lost heads, as transformers 4 writes "pruned_heads".
+Json pruned_heads_json(const PrunedHeads& pruned);
+PrunedHeads read_pruned_heads(io::ConfigReader& reader, const std::string& key);
+
 /// As config.json has it.
 template <class T>
-Json stored(T value) {
-  if constexpr (std::is_enum_v<T>) {
+Json stored(const T& value) {
+  if constexpr (std::is_same_v<T, PrunedHeads>) {
+    return pruned_heads_json(value);
+  } else if constexpr (std::is_enum_v<T>) {
     for (const auto& [word, other] : file_words(T())) {
       if (other == value) return word;
     }
@@ -96,6 +102,8 @@ template <class Config, class T>
 T read_field(io::ConfigReader& reader, const std::string& key, T Config::*member, std::optional<T> fallback) {
   if constexpr (std::is_enum_v<T>) {
     return read_word(reader, key, fallback);
+  } else if constexpr (std::is_same_v<T, PrunedHeads>) {
+    return read_pruned_heads(reader, key);
   } else if constexpr (std::is_same_v<T, bool>) {
     return fallback ? reader.boolean_or(key, *fallback) : reader.boolean(key);
   } else if constexpr (std::is_same_v<T, int64_t>) {

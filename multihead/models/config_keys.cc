@@ -26,6 +26,37 @@ void expect_same(io::ConfigReader& reader, const std::string& key, const std::st
                           other == nullptr ? "none" : quote(other->dump(), 80)));
 }
 
+Json pruned_heads_json(const PrunedHeads& pruned) {
+  Json json = Json::object();
+  for (size_t i = 0; i < pruned.size(); ++i) {
+    if (!pruned[i].empty()) json[std::to_string(i)] = std::vector<Json>(pruned[i].begin(), pruned[i].end());
+  }
+  return json;
+}
+
+PrunedHeads read_pruned_heads(io::ConfigReader& reader, const std::string& key) {
+  PrunedHeads pruned;
+  const Json* given = reader.find(key);
+  if (given == nullptr || given->is_null()) return pruned;
+  const char* expected = "must be {\"layer\": [heads]}";
+  if (!given->is_object()) reader.fail(key, concat(expected, ", got ", quote(given->dump(), 80)));
+  for (const JsonMember& member : given->members()) {
+    const std::string layer(member.key);
+    const bool number =
+        !layer.empty() && layer.size() < 6 && layer.find_first_not_of("0123456789") == layer.npos;
+    if (!number || std::stoll(layer) >= kLayers.max || !member.value.is_array()) {
+      reader.fail(key, concat(expected, ", got ", quote(layer, 80)));
+    }
+    const auto at = static_cast<size_t>(std::stoll(layer));
+    if (pruned.size() <= at) pruned.resize(at + 1);
+    for (const Json& head : member.value.items()) {
+      if (!head.is_integer()) reader.fail(key, concat(expected, ", got a head ", quote(head.dump(), 80)));
+      pruned[at].push_back(head.as_int());
+    }
+  }
+  return pruned;
+}
+
 const std::vector<std::string>& neutral_keys() {
   static const std::vector<std::string> keys = [] {
     std::vector<std::string> all = {

@@ -22,21 +22,27 @@ int64_t rotary_dim(const LanguageModelConfig& c) {
   return static_cast<int64_t>(std::lround(c.rotary_fraction * static_cast<double>(c.head_dim))) / 2 * 2;
 }
 
-nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c) {
+nn::MultiHeadAttentionOptions attention_options(const LanguageModelConfig& c) {
+  nn::MultiHeadAttentionOptions o = {
+      .embed_dim = c.embed_dim,
+      .num_heads = c.num_heads,
+      .num_kv_heads = c.num_kv_heads,
+      .head_dim = c.head_dim,
+      .query_bias = c.attention_bias,
+      .key_bias = c.attention_bias,
+      .value_bias = c.attention_bias,
+      .out_bias = c.out_bias,
+      .dropout_p = c.attention_dropout_p,
+      .qk_norm = c.qk_norm,
+      .qk_norm_eps = c.norm_eps,
+      .qk_norm_kind = c.norm == nn::NormKind::layer ? nn::NormKind::rms : c.norm};
+  if (c.scale_dim > 0) o.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim));
+  return o;
+}
+
+nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c, int64_t layer) {
   nn::TransformerLayerOptions o;
-  o.attention = {.embed_dim = c.embed_dim,
-                 .num_heads = c.num_heads,
-                 .num_kv_heads = c.num_kv_heads,
-                 .head_dim = c.head_dim,
-                 .query_bias = c.attention_bias,
-                 .key_bias = c.attention_bias,
-                 .value_bias = c.attention_bias,
-                 .out_bias = c.out_bias,
-                 .dropout_p = c.attention_dropout_p,
-                 .qk_norm = c.qk_norm,
-                 .qk_norm_eps = c.norm_eps,
-                 .qk_norm_kind = c.norm == nn::NormKind::layer ? nn::NormKind::rms : c.norm};
-  if (c.scale_dim > 0) o.attention.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim));
+  o.attention = without_heads(attention_options(c), c.pruned_heads, layer);
   o.feed_forward = {.embed_dim = c.embed_dim,
                     .hidden_dim = c.ffn_dim,
                     .activation = c.activation,
@@ -69,6 +75,7 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"head_dim", &C::head_dim, always, kSize, "head-dim", "head dimension (0: width / heads)"},
       {"embed_dim", &C::embed_dim, always, kSize, "width", "embedding dimension"},
       {"ffn_dim", &C::ffn_dim, always, kSize, "ff", "hidden size of the feed-forward layers (0: 4 x width)"},
+      {"pruned_heads", &C::pruned_heads, later},
       {"positions", &C::positions, always, "positions", "positional encoding"},
       {"position_offset", &C::position_offset, later, kSizeOrNone},
       {"rotary_base", &C::rotary_base, later, kPositive, "rotary-base", "base of rotary embeddings"},
@@ -117,6 +124,7 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
   MH_CHECK(c.num_heads % c.num_kv_heads == 0, ValueError, "config: num_heads ", c.num_heads,
            " is not a multiple of num_kv_heads ", c.num_kv_heads);
+  c.pruned_heads = resolved("config: pruned_heads", c.pruned_heads, c.num_layers, attention_options(c));
   if (c.positions == Positions::rotary) {
     MH_CHECK(rotary_dim(c) >= 2, ValueError,
              "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
@@ -133,9 +141,13 @@ int64_t matrix_weights(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
   const int64_t rows = c.vocab_size * (c.tie_embeddings ? 1 : 2) +
                        (c.positions == Positions::learned ? c.context + c.position_offset : 0),
-                hidden = c.block == nn::Block::attention_only ? 0 : (c.gated ? 3 : 2) * c.ffn_dim,
-                layer = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim + hidden;
-  return (rows + c.num_layers * layer) * c.embed_dim;
+                hidden = c.block == nn::Block::attention_only ? 0 : (c.gated ? 3 : 2) * c.ffn_dim;
+  int64_t heads = 0;
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const KeptHeads kept = kept_heads(attention_options(c), c.pruned_heads, i);
+    heads += std::ssize(kept.heads) + std::ssize(kept.groups);
+  }
+  return (rows + 2 * heads * c.head_dim + c.num_layers * hidden) * c.embed_dim;
 }
 
 LanguageModelConfig language_model_preset(const std::string& name) {
@@ -169,8 +181,17 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
   if (c.positions == Positions::learned) {
     position_embedding = nn::Embedding(c.context + c.position_offset, c.embed_dim, rng);
   }
-  if (c.positions == Positions::alibi) alibi_slopes_ = nn::alibi_slopes(c.num_heads);
-  for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_options(c), rng);
+  if (c.positions == Positions::alibi) {
+    const auto slopes = nn::alibi_slopes(c.num_heads).to_vector<float>();
+    for (int64_t i = 0; i < c.num_layers; ++i) {
+      std::vector<float> kept;
+      for (const int64_t head : kept_heads(attention_options(c), c.pruned_heads, i).heads) {
+        kept.push_back(slopes[static_cast<size_t>(head)]);
+      }
+      alibi_slopes_.push_back(Tensor::of({std::ssize(kept)}, kept));
+    }
+  }
+  for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_options(c, i), rng);
   if (c.final_norm) final_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
   const double bound = 1 / std::sqrt(static_cast<double>(c.embed_dim));
   head_weight = c.tie_embeddings ? token_embedding.weight
@@ -258,7 +279,6 @@ nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call) const {
   nn::LayerCall layer;
   layer.rng = call.rng;
   layer.attention.softcap = static_cast<float>(config_.attention_softcap);
-  if (alibi_slopes_.defined()) layer.attention.alibi_slopes = alibi_slopes_.to(token_embedding.dtype());
   return layer;
 }
 
@@ -347,6 +367,9 @@ Tensor LanguageModel::run_layers(int64_t first, Tensor x, const LanguageModelCal
     update.window = is_local ? config_.window : 0;
     layer.update = update;
     layer.attention.capture = call.capture != nullptr ? &call.capture->at(i) : nullptr;
+    if (!alibi_slopes_.empty()) {
+      layer.attention.alibi_slopes = alibi_slopes_[i].to(token_embedding.dtype());
+    }
     const nn::detail::PointPath in("layers", i);
     x = layers[i](x, layer);
   }
@@ -389,15 +412,16 @@ nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o)
   const Dtype own = token_embedding.dtype(), dtype = o.dtype.value_or(own);
   MH_CHECK(dtype == own || (own == Dtype::f32 && dtype == Dtype::bf16), DtypeError,
            "LanguageModel: the state of a model of ", own, " cannot be ", dtype);
-  nn::DecodeStateOptions plan = {.num_layers = config_.num_layers,
-                                 .batch = o.batch,
-                                 .num_kv_heads = config_.num_kv_heads,
+  nn::DecodeStateOptions plan = {.batch = o.batch,
                                  .head_dim = config_.head_dim,
                                  .value_head_dim = config_.head_dim,
                                  .capacity = o.capacity > 0 ? std::min(o.capacity, longest())
                                              : o.ring       ? longest()
                                                             : config_.context,
                                  .dtype = dtype};
+  for (const nn::TransformerLayer& layer : layers) {
+    plan.kv_heads.push_back(layer.self_attn.options().num_kv_heads);
+  }
   if (o.ring) {
     const int64_t ring = nn::ring_capacity(config_.window, o.chunk);
     if (ring < plan.capacity) plan.capacity = ring, plan.window = config_.window;

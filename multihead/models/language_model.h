@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "multihead/models/pruned_heads.h"
 #include "multihead/nn/embedding.h"
 #include "multihead/nn/positions.h"
 #include "multihead/nn/state.h"
@@ -30,6 +31,7 @@ struct LanguageModelConfig {
   int64_t head_dim = 0;      ///< 0: embed_dim / num_heads
   int64_t embed_dim = 128;
   int64_t ffn_dim = 0;  ///< 0: 4·embed_dim
+  PrunedHeads pruned_heads = {};
 
   Positions positions = Positions::learned;
   int64_t position_offset = 0;  ///< learned: rows of the table before that of the first token (OPT)
@@ -169,7 +171,7 @@ class LanguageModel {
   void initialize(Rng& rng);
 
   LanguageModelConfig config_;
-  Tensor alibi_slopes_;
+  std::vector<Tensor> alibi_slopes_;  // of each layer
   nn::WeightDtype weight_dtype_ = nn::WeightDtype::f32;
 };
 

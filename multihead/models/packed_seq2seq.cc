@@ -7,6 +7,7 @@
 #include "multihead/core/error.h"
 #include "multihead/kernels/attention/token_attention.h"
 #include "multihead/kernels/reduce/norm.h"
+#include "multihead/nn/points-inl.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -16,6 +17,15 @@ Tensor in_f32(const Tensor& x) { return x.defined() ? x.detach().to(Dtype::f32).
 
 // Sinusoids kept in a table: max_positions is only a number in a file. Later ones are computed as they come.
 constexpr int64_t kKeptPositions = 1024;
+
+// `blocks` of rows, each with its `heads` side by side element by element: in this order products of the
+// decoder leave queries, keys and values. What reads them has its columns so.
+Tensor interleave(const Tensor& rows, int64_t blocks, int64_t heads) {
+  if (heads == 1) return rows;
+  const int64_t rest = rows.numel() / rows.size(0);
+  const Tensor split = reshape(contiguous(rows), {blocks, heads, rows.size(0) / (blocks * heads), rest});
+  return reshape(contiguous(transpose(split, 1, 2)), rows.shape());
+}
 
 const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
@@ -64,8 +74,6 @@ struct PackedSeq2Seq::Rows {
 PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
     : config_(model.config()), weight_dtype_(weight_dtype) {
   const NoTape silent;
-  interleaved_ =
-      kernels::token_attention_interleaves(config_.num_heads, config_.embed_dim / config_.num_heads);
   source_table_ = in_f32(model.source_embedding.weight);
   target_table_ = config_.share_embeddings ? source_table_ : in_f32(model.target_embedding.weight);
   if (config_.positions == Positions::learned) {
@@ -78,14 +86,19 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
   const auto norm_of = [](const nn::Norm& norm) { return Norm{in_f32(norm.weight), in_f32(norm.bias)}; };
   for (const auto& layer : model.transformer.encoder.layers) encoder_.push_back(layer_of(layer, false));
   std::vector<Tensor> weights, biases;
-  const int64_t e = config_.embed_dim;
+  int64_t stacked = 0;
   for (const auto& layer : model.transformer.decoder.layers) {
-    decoder_.push_back(layer_of(layer, true));
+    Layer& to = decoder_.emplace_back(layer_of(layer, true));
+    to.self.at = step_size_, to.cross.at = stacked;
+    step_size_ += 2 * to.self.size(), stacked += 2 * to.cross.size();
+    interleaves_ |= to.self.interleaved || to.cross.interleaved;
     const nn::MultiHeadAttention& cross = layer.multihead_attn;
-    weights.push_back(interleave(slice(cross.in_proj_weight, 0, e, 3 * e)));
-    if (cross.in_proj_bias.defined()) biases.push_back(interleave(slice(cross.in_proj_bias, 0, e, 3 * e)));
+    const int64_t size = to.cross.size(), heads = to.cross.interleaved ? to.cross.heads : 1;
+    weights.push_back(interleave(slice(cross.in_proj_weight, 0, size, 3 * size), 2, heads));
+    if (cross.in_proj_bias.defined()) {
+      biases.push_back(interleave(slice(cross.in_proj_bias, 0, size, 3 * size), 2, heads));
+    }
   }
-  const auto stacked = static_cast<int64_t>(2 * decoder_.size()) * e;
   memory_ = {concat(weights, 0), biases.empty() ? Tensor() : concat(biases, 0), 0, stacked, weight_dtype};
   output_ = {model.output_weight, model.output_bias, 0, config_.target_vocab_size, weight_dtype};
   if (!config_.final_norm) return;
@@ -93,42 +106,27 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
   decoder_norm_ = norm_of(model.transformer.decoder.norm);
 }
 
-// The order of rows in which all products of the decoder leave queries, keys or values: the heads of an
-// element side by side.
-Tensor PackedSeq2Seq::interleave(const Tensor& rows) const {
-  if (!interleaved_) return rows;
-  const int64_t blocks = rows.size(0) / config_.embed_dim, rest = rows.numel() / rows.size(0);
-  const Tensor heads =
-      reshape(rows, {blocks, config_.num_heads, config_.embed_dim / config_.num_heads, rest});
-  return reshape(contiguous(transpose(heads, 1, 2)), rows.shape());
-}
-
-// What reads them.
-Tensor PackedSeq2Seq::interleave_columns(const Tensor& weight) const {
-  return interleaved_ ? transpose(interleave(contiguous(transpose(weight, 0, 1))), 0, 1) : weight;
+PackedSeq2Seq::Attention PackedSeq2Seq::attention_of(const nn::MultiHeadAttention& from, bool decodes,
+                                                     bool keys) const {
+  Attention to{.heads = from.options().num_heads, .head_dim = from.options().head_dim};
+  to.interleaved = decodes && kernels::token_attention_interleaves(to.heads, to.head_dim);
+  const int64_t heads = to.interleaved ? to.heads : 1, blocks = keys ? 3 : 1, end = blocks * to.size();
+  const auto rows = [&](const Tensor& x) {
+    return x.defined() ? interleave(slice(x, 0, 0, end), blocks, heads) : x;
+  };
+  to.in = {rows(from.in_proj_weight), rows(from.in_proj_bias), 0, end, weight_dtype_};
+  const Tensor columns = interleave(contiguous(transpose(from.out_proj.weight, 0, 1)), 1, heads);
+  to.out = {transpose(columns, 0, 1), from.out_proj.bias, 0, config_.embed_dim, weight_dtype_};
+  return to;
 }
 
 PackedSeq2Seq::Layer PackedSeq2Seq::layer_of(const nn::TransformerLayer& from, bool decodes) const {
-  const int64_t e = config_.embed_dim;
-  const auto in_of = [&](const nn::MultiHeadAttention& attention, int64_t end) {
-    const auto rows = [&](const Tensor& x) { return decodes && x.defined() ? interleave(x) : x; };
-    return PackedLinear(rows(attention.in_proj_weight), rows(attention.in_proj_bias), 0, end, weight_dtype_);
-  };
-  const auto out_of = [&](const nn::MultiHeadAttention& attention) {
-    const Tensor& weight = attention.out_proj.weight;
-    return PackedLinear(decodes ? interleave_columns(weight) : weight, attention.out_proj.bias, 0, e,
-                        weight_dtype_);
-  };
   const auto all_of = [&](const nn::Linear& linear) {
     return PackedLinear(linear.weight, linear.bias, 0, linear.out_features(), weight_dtype_);
   };
   Layer to;
-  to.self_all = in_of(from.self_attn, 3 * e);
-  to.self_out = out_of(from.self_attn);
-  if (decodes) {
-    to.cross_query = in_of(from.multihead_attn, e);
-    to.cross_out = out_of(from.multihead_attn);
-  }
+  to.self = attention_of(from.self_attn, decodes, true);
+  if (decodes) to.cross = attention_of(from.multihead_attn, true, false);
   to.fc1 = all_of(from.feed_forward.fc1);
   to.fc2 = all_of(from.feed_forward.fc2);
   const nn::Norm* norms[] = {&from.norm1, &from.norm2, &from.norm3};
@@ -144,7 +142,7 @@ size_t PackedSeq2Seq::bytes() const {
   if (config_.positions == Positions::learned) total += target_positions_.bytes();
   for (const auto* layers : {&encoder_, &decoder_}) {
     for (const Layer& l : *layers) {
-      for (const PackedLinear* p : {&l.self_all, &l.self_out, &l.cross_query, &l.cross_out, &l.fc1, &l.fc2}) {
+      for (const PackedLinear* p : {&l.self.in, &l.self.out, &l.cross.in, &l.cross.out, &l.fc1, &l.fc2}) {
         total += p->out_features() > 0 ? p->bytes() : 0;
       }
     }
@@ -216,12 +214,12 @@ Tensor PackedSeq2Seq::encode(std::span<const std::vector<int32_t>> sources, int6
   }
   AttentionOptions options;
   options.mask = lengths(Tensor::of<int64_t>({batch}, valid));
-  const Tensor all = Tensor::empty({batch, length, 3 * e});
   for (const Layer& layer : encoder_) {
+    const Tensor all = Tensor::empty({batch, length, 3 * layer.self.size()});
     sublayer(layer.norms[0], r, [&](const float* x) {
-      layer.self_all(x, all.data<float>(), {.rows = r.count});
-      const Tensor out = attention_packed(all, {.num_heads = config_.num_heads}, options).contiguous();
-      layer.self_out(out.data<float>(), r.y, {.rows = r.count, .residual = r.x});
+      layer.self.in(x, all.data<float>(), {.rows = r.count});
+      const Tensor out = attention_packed(all, {.num_heads = layer.self.heads}, options).contiguous();
+      layer.self.out(out.data<float>(), r.y, {.rows = r.count, .residual = r.x});
     });
     sublayer(layer.norms[1], r, [&](const float* x) { feed_forward(layer, x, r); });
   }
@@ -236,6 +234,9 @@ Tensor PackedSeq2Seq::encode(std::span<const std::vector<int32_t>> sources, int6
 
 PackedState PackedSeq2Seq::start(std::span<const std::vector<int32_t>> sources) const {
   const NoTape silent;
+  MH_CHECK(
+      !nn::detail::looking(), ValueError,
+      "PackedSeq2Seq: named points do not reach packed weights, which beam search uses; look at Seq2Seq");
   size_t longest = 1;
   for (const auto& source : sources) longest = std::max(longest, source.size());
   const auto length = static_cast<int64_t>(longest), batch = static_cast<int64_t>(sources.size());
@@ -257,50 +258,46 @@ PackedState PackedSeq2Seq::start(std::span<const std::vector<int32_t>> sources) 
   return state;
 }
 
-// The keys and values of layer l stand 2·l·embed_dim behind a token.
-void PackedSeq2Seq::attend_tokens(size_t layer, Rows& r, int64_t query_stride, int64_t row, int64_t rows,
-                                  const std::vector<PackedState::Token>& tokens) const {
-  const int64_t e = config_.embed_dim, at = 2 * static_cast<int64_t>(layer) * e,
-                head_dim = e / config_.num_heads;
+void PackedSeq2Seq::attend_tokens(const Attention& attention, Rows& r, int64_t query_stride, int64_t row,
+                                  int64_t rows, const std::vector<PackedState::Token>& tokens) const {
+  const int64_t size = attention.size();
   kernels::token_attention({.query = r.query + row * query_stride,
                             .query_stride = query_stride,
                             .rows = rows,
                             .tokens = tokens.data(),
                             .count = static_cast<int64_t>(tokens.size()),
-                            .key_offset = at,
-                            .value_offset = at + e,
-                            .heads = config_.num_heads,
-                            .head_dim = head_dim,
-                            .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
-                            .out = r.attended + row * e,
-                            .out_stride = e,
+                            .key_offset = attention.at,
+                            .value_offset = attention.at + size,
+                            .heads = attention.heads,
+                            .head_dim = attention.head_dim,
+                            .scale = 1 / std::sqrt(static_cast<float>(attention.head_dim)),
+                            .out = r.attended + row * size,
+                            .out_stride = size,
                             .scratch = r.scratch.data(),
-                            .interleaved = interleaved_});
+                            .interleaved = attention.interleaved});
 }
 
-void PackedSeq2Seq::attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const {
-  const Layer& l = decoder_[layer];
-  const int64_t e = config_.embed_dim;
-  float* pair = state.steps_.back().data<float>() + 2 * static_cast<int64_t>(layer) * e;
-  l.self_all(x, r.query, {.rows = r.count});
+void PackedSeq2Seq::attend_self(const Attention& self, PackedState& state, const float* x, Rows& r) const {
+  const int64_t size = self.size();
+  float* pair = state.steps_.back().data<float>() + self.at;
+  self.in(x, r.query, {.rows = r.count});
   for (int64_t row = 0; row < r.count; ++row) {
-    std::copy_n(r.query + (3 * row + 1) * e, 2 * e, pair + row * memory_.out_features());
-    attend_tokens(layer, r, 3 * e, row, 1, state.history_[static_cast<size_t>(row)]);
+    std::copy_n(r.query + (3 * row + 1) * size, 2 * size, pair + row * step_size_);
+    attend_tokens(self, r, 3 * size, row, 1, state.history_[static_cast<size_t>(row)]);
   }
-  l.self_out(r.attended, r.y, {.rows = r.count, .residual = r.x});
+  self.out(r.attended, r.y, {.rows = r.count, .residual = r.x});
 }
 
 // Rows of one source share one pass over its tokens.
-void PackedSeq2Seq::attend_source(size_t layer, const PackedState& state, const float* x, Rows& r) const {
-  const Layer& l = decoder_[layer];
-  l.cross_query(x, r.query, {.rows = r.count});
+void PackedSeq2Seq::attend_source(const Attention& cross, const PackedState& state, const float* x,
+                                  Rows& r) const {
+  cross.in(x, r.query, {.rows = r.count});
   for (int64_t row = 0, end; row < r.count; row = end) {
     const int64_t source = state.source_[static_cast<size_t>(row)];
     for (end = row + 1; end < r.count && state.source_[static_cast<size_t>(end)] == source;) ++end;
-    attend_tokens(layer, r, config_.embed_dim, row, end - row,
-                  state.source_tokens_[static_cast<size_t>(source)]);
+    attend_tokens(cross, r, cross.size(), row, end - row, state.source_tokens_[static_cast<size_t>(source)]);
   }
-  l.cross_out(r.attended, r.y, {.rows = r.count, .residual = r.x});
+  cross.out(r.attended, r.y, {.rows = r.count, .residual = r.x});
 }
 
 Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) const {
@@ -318,16 +315,17 @@ Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) 
   for (int64_t row = 0; row < rows; ++row) {
     embed(target_table_, tokens[static_cast<size_t>(row)], at.data<float>(), r.x + row * e);
   }
-  const Tensor& added = state.steps_.emplace_back(Tensor::empty({rows, memory_.out_features()}));
+  const Tensor& added = state.steps_.emplace_back(Tensor::empty({rows, step_size_}));
   for (int64_t row = 0; row < rows; ++row) {
-    state.history_[static_cast<size_t>(row)].push_back(added.data<float>() + row * memory_.out_features());
+    state.history_[static_cast<size_t>(row)].push_back(added.data<float>() + row * step_size_);
   }
   ++state.length_;
   const int64_t longest = std::max(state.length_, state.memory_.size(1));
-  r.scratch.resize(static_cast<size_t>(kernels::token_attention_scratch(longest, interleaved_)));
+  r.scratch.resize(static_cast<size_t>(std::max(kernels::token_attention_scratch(longest, false),
+                                                kernels::token_attention_scratch(longest, interleaves_))));
   for (size_t i = 0; i < decoder_.size(); ++i) {
-    sublayer(decoder_[i].norms[0], r, [&](const float* x) { attend_self(i, state, x, r); });
-    sublayer(decoder_[i].norms[1], r, [&](const float* x) { attend_source(i, state, x, r); });
+    sublayer(decoder_[i].norms[0], r, [&](const float* x) { attend_self(decoder_[i].self, state, x, r); });
+    sublayer(decoder_[i].norms[1], r, [&](const float* x) { attend_source(decoder_[i].cross, state, x, r); });
     sublayer(decoder_[i].norms[2], r, [&](const float* x) { feed_forward(decoder_[i], x, r); });
   }
   if (config_.final_norm) normalize(decoder_norm_, r.x, r.x, rows);

@@ -29,9 +29,9 @@ class PackedState {
   friend class PackedSeq2Seq;
   using Token = const float*;
 
-  Tensor memory_;  // [B, Ts, 2·L·E]: keys and values of the encoder's output
+  Tensor memory_;  // [B, Ts, M]: keys and values of the encoder's output, layer after layer
   std::vector<std::vector<Token>> source_tokens_;  // per source
-  std::vector<Tensor> steps_;                      // [rows, 2·L·E] each
+  std::vector<Tensor> steps_;                      // [rows, S] each: those of the tokens so far
   std::vector<std::vector<Token>> history_;        // per row
   std::vector<int64_t> source_;                    // per row
   int64_t length_ = 0;
@@ -64,15 +64,21 @@ class PackedSeq2Seq {
   struct Norm {
     Tensor weight, bias;
   };
+  struct Attention {
+    int64_t heads = 0, head_dim = 0;
+    bool interleaved = false;  // heads of queries, keys and values: see kernels/attention/token_attention.h
+    int64_t at = 0;            // where a token's keys stand, values behind them
+    PackedLinear in, out;      // in: queries, keys and values, of cross-attention the queries
+    int64_t size() const { return heads * head_dim; }
+  };
   struct Layer {
-    PackedLinear self_all;  // queries, keys and values
-    PackedLinear self_out, cross_query, cross_out, fc1, fc2;
+    Attention self, cross;
+    PackedLinear fc1, fc2;
     Norm norms[3];
   };
   struct Rows;
 
-  Tensor interleave(const Tensor& rows) const;
-  Tensor interleave_columns(const Tensor& weight) const;
+  Attention attention_of(const nn::MultiHeadAttention& from, bool decodes, bool keys) const;
   Layer layer_of(const nn::TransformerLayer& from, bool decodes) const;
   Tensor encode(std::span<const std::vector<int32_t>> sources, int64_t length) const;
   Tensor positions(const Tensor& table, int64_t begin, int64_t count) const;
@@ -81,18 +87,19 @@ class PackedSeq2Seq {
   template <class Function>
   void sublayer(const Norm& norm, Rows& r, Function function) const;
   void feed_forward(const Layer& layer, const float* x, Rows& r) const;
-  void attend_tokens(size_t layer, Rows& r, int64_t query_stride, int64_t row, int64_t rows,
+  void attend_tokens(const Attention& attention, Rows& r, int64_t query_stride, int64_t row, int64_t rows,
                      const std::vector<PackedState::Token>& tokens) const;
-  void attend_self(size_t layer, PackedState& state, const float* x, Rows& r) const;
-  void attend_source(size_t layer, const PackedState& state, const float* x, Rows& r) const;
+  void attend_self(const Attention& self, PackedState& state, const float* x, Rows& r) const;
+  void attend_source(const Attention& cross, const PackedState& state, const float* x, Rows& r) const;
 
   Seq2SeqConfig config_;
   WeightDtype weight_dtype_;
-  bool interleaved_;  // heads of the decoder's queries, keys and values: see kernels/token_attention.h
   Tensor source_table_, target_table_;
   Tensor source_positions_, target_positions_;  // learned: all; sinusoidal: the first ones
   std::vector<Layer> encoder_, decoder_;
-  PackedLinear memory_;  // keys and values of every decoder layer
+  PackedLinear memory_;       // keys and values of every decoder layer
+  int64_t step_size_ = 0;     // of a token's own keys and values
+  bool interleaves_ = false;  // some attention does
   PackedLinear output_;
   Norm encoder_norm_, decoder_norm_;
 };

@@ -169,12 +169,8 @@ TEST(RingStateTest, MemoryIsPlannedAndBadRequestsAreNamed) {
   EXPECT_THROW(model(Positions::rotary, 1, -1), ValueError);
   EXPECT_THROW(m.state_options({.ring = true, .chunk = 0}), ValueError);
   EXPECT_THROW(m.state_options({.dtype = Dtype::f64}), DtypeError);
-  EXPECT_THROW(nn::make_decode_state({.num_layers = 1,
-                                      .num_kv_heads = 1,
-                                      .head_dim = 2,
-                                      .value_head_dim = 2,
-                                      .capacity = 60,
-                                      .window = 30}),
+  EXPECT_THROW(nn::make_decode_state(
+                   {.kv_heads = {1}, .head_dim = 2, .value_head_dim = 2, .capacity = 60, .window = 30}),
                ValueError);
   nn::DecodeState ring = m.make_state({.ring = true, .chunk = 8});
   EXPECT_EQ(ring.room(), 8);

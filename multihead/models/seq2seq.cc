@@ -14,15 +14,31 @@
 namespace multihead::models {
 namespace {
 
+nn::MultiHeadAttentionOptions attention_options(const Seq2SeqConfig& c) {
+  return {.embed_dim = c.embed_dim,
+          .num_heads = c.num_heads,
+          .query_bias = c.bias,
+          .key_bias = c.bias,
+          .value_bias = c.bias,
+          .out_bias = c.bias,
+          .dropout_p = c.attention_dropout_p};
+}
+
+// Replaces an attention by one without the heads that are pruned.
+void shrink(nn::MultiHeadAttention& attention, const PrunedHeads& pruned, size_t layer, Rng& rng) {
+  if (pruned.empty() || pruned[layer].empty()) return;
+  attention = {without_heads(attention.options(), pruned, static_cast<int64_t>(layer)), rng};
+}
+
+int64_t kept_count(const Seq2SeqConfig& c, const PrunedHeads& pruned, int64_t layers) {
+  int64_t count = c.num_heads * layers;
+  for (const std::vector<int64_t>& heads : pruned) count -= std::ssize(heads);
+  return count;
+}
+
 nn::StackOptions stack_options(const Seq2SeqConfig& c, int64_t num_layers) {
   nn::StackOptions o;
-  o.layer.attention = {.embed_dim = c.embed_dim,
-                       .num_heads = c.num_heads,
-                       .query_bias = c.bias,
-                       .key_bias = c.bias,
-                       .value_bias = c.bias,
-                       .out_bias = c.bias,
-                       .dropout_p = c.attention_dropout_p};
+  o.layer.attention = attention_options(c);
   o.layer.feed_forward = {.embed_dim = c.embed_dim,
                           .hidden_dim = c.ffn_dim,
                           .activation = c.activation,
@@ -72,6 +88,9 @@ const std::vector<ConfigField<Seq2SeqConfig>>& config_fields() {
       {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
       {"embed_dim", &C::embed_dim, always, kSize, "width", "embedding dimension"},
       {"ffn_dim", &C::ffn_dim, always, kSize, "ff", "hidden size of the feed-forward layers (0: 4 x width)"},
+      {"encoder_pruned_heads", &C::encoder_pruned_heads, later},
+      {"decoder_pruned_heads", &C::decoder_pruned_heads, later},
+      {"cross_pruned_heads", &C::cross_pruned_heads, later},
       {"positions", &C::positions, always, "positions", "positional encoding: learned or sinusoidal"},
       {"sinusoid_layout", &C::sinusoid_layout},
       {"norm", &C::norm, always, "norm", "normalisation"},
@@ -117,6 +136,12 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
     MH_CHECK(id >= 0 && id < c.target_vocab_size, ValueError, "config: ", field, " ", id,
              " is outside the vocabulary of ", c.target_vocab_size);
   }
+  const auto resolve = [&](const char* where, PrunedHeads& pruned, int64_t layers) {
+    pruned = resolved(where, std::move(pruned), layers, attention_options(c));
+  };
+  resolve("config: encoder_pruned_heads", c.encoder_pruned_heads, c.encoder_layers);
+  resolve("config: decoder_pruned_heads", c.decoder_pruned_heads, c.decoder_layers);
+  resolve("config: cross_pruned_heads", c.cross_pruned_heads, c.decoder_layers);
   check_weights(std::max(c.source_vocab_size, c.target_vocab_size) * c.embed_dim,
                 checked_multiply(8 * c.embed_dim + 2 * c.ffn_dim, c.embed_dim, "config"),
                 c.encoder_layers + c.decoder_layers);
@@ -128,10 +153,12 @@ int64_t matrix_weights(const Seq2SeqConfig& config) {
   const int64_t rows = c.source_vocab_size + (c.share_embeddings ? 0 : c.target_vocab_size) +
                        (c.tie_output ? 0 : c.target_vocab_size) +
                        (c.positions == Positions::learned ? 2 * c.max_positions : 0),
-                attention = 4 * c.embed_dim, feed_forward = 2 * c.ffn_dim;
-  return (rows + c.encoder_layers * (attention + feed_forward) +
-          c.decoder_layers * (2 * attention + feed_forward)) *
-         c.embed_dim;
+                heads = kept_count(c, c.encoder_pruned_heads, c.encoder_layers) +
+                        kept_count(c, c.decoder_pruned_heads, c.decoder_layers) +
+                        kept_count(c, c.cross_pruned_heads, c.decoder_layers),
+                attention = heads * 4 * (c.embed_dim / c.num_heads),
+                feed_forward = (c.encoder_layers + c.decoder_layers) * 2 * c.ffn_dim;
+  return (rows + attention + feed_forward) * c.embed_dim;
 }
 
 Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(config)) {
@@ -149,6 +176,12 @@ Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(confi
     target_positions = table(c.max_positions);
   }
   transformer = nn::Transformer(stack_options(c, c.encoder_layers), stack_options(c, c.decoder_layers), rng);
+  auto &encoder = transformer.encoder.layers, &decoder = transformer.decoder.layers;
+  for (size_t i = 0; i < encoder.size(); ++i) shrink(encoder[i].self_attn, c.encoder_pruned_heads, i, rng);
+  for (size_t i = 0; i < decoder.size(); ++i) {
+    shrink(decoder[i].self_attn, c.decoder_pruned_heads, i, rng);
+    shrink(decoder[i].multihead_attn, c.cross_pruned_heads, i, rng);
+  }
   initialize(rng);
   output_weight = c.tie_output ? target_embedding.weight
                                : nn::normal_parameter({c.target_vocab_size, c.embed_dim}, c.init_std, rng);

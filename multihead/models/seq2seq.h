@@ -19,7 +19,9 @@ struct Seq2SeqConfig {
   int64_t decoder_layers = 4;
   int64_t num_heads = 4;
   int64_t embed_dim = 256;
-  int64_t ffn_dim = 0;  ///< 0: 4·embed_dim
+  int64_t ffn_dim = 0;                                               ///< 0: 4·embed_dim
+  PrunedHeads encoder_pruned_heads = {}, decoder_pruned_heads = {};  ///< of self-attention
+  PrunedHeads cross_pruned_heads = {};
 
   Positions positions = Positions::sinusoidal;  ///< sinusoidal or learned
   nn::SinusoidLayout sinusoid_layout = nn::SinusoidLayout::halves;

@@ -1,6 +1,8 @@
 #include "multihead/models/state_file.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 #include <utility>
 
 #include "multihead/core/checksum.h"
@@ -84,8 +86,8 @@ std::string fingerprint_of(const Model& model) {
 
 // What a model's states look like.
 struct Expected {
-  size_t layers = 0, cross = 0;
-  int64_t heads = 0, key_dim = 0, value_dim = 0, window = 0;
+  std::vector<int64_t> heads, cross_heads;  // of each layer
+  int64_t key_dim = 0, value_dim = 0, window = 0;
   int64_t longest = 0;  // tokens that the model takes
   Dtype dtype = Dtype::f32;
   std::string weights;
@@ -94,8 +96,9 @@ struct Expected {
 template <class Model, class Layer>
 Expected expected_of(const Model& model, const std::vector<Layer>& layers) {
   const nn::MultiHeadAttentionOptions& o = layers.front().self_attn.options();
-  return {.layers = layers.size(),
-          .heads = o.num_kv_heads,
+  std::vector<int64_t> heads;
+  for (const Layer& layer : layers) heads.push_back(layer.self_attn.options().num_kv_heads);
+  return {.heads = std::move(heads),
           .key_dim = o.head_dim,
           .value_dim = o.value_head_dim,
           .dtype = layers.front().norm1.weight.dtype(),
@@ -132,14 +135,16 @@ class Reader {
     return values;
   }
 
-  std::vector<KvCache> caches(const char* part, size_t count, const Expected& e,
+  std::vector<KvCache> caches(const char* part, const std::vector<int64_t>& heads, const Expected& e,
                               const std::vector<int64_t>& lengths, int64_t capacity) const {
+    const size_t count = heads.size();
     MH_CHECK(!file_.contains(key_name(part, count)), FormatError, another(part), " it has more than ", count,
              " layers");
     std::vector<KvCache> result;
     for (size_t i = 0; i < count; ++i) {
-      result.push_back({cache(part, key_name(part, i), e, e.key_dim, lengths, capacity),
-                        cache(part, value_name(part, i), e, e.value_dim, lengths, capacity)});
+      result.push_back(
+          {cache(part, key_name(part, i), e.dtype, {heads[i], e.key_dim}, lengths, capacity),
+           cache(part, value_name(part, i), e.dtype, {heads[i], e.value_dim}, lengths, capacity)});
     }
     return result;
   }
@@ -149,15 +154,16 @@ class Reader {
     return concat(file_.path(), ": the state belongs to another model: ", part, ":");
   }
 
-  Tensor cache(const char* part, const std::string& name, const Expected& e, int64_t features,
+  Tensor cache(const char* part, const std::string& name, Dtype dtype, std::array<int64_t, 2> heads_of,
                const std::vector<int64_t>& lengths, int64_t capacity) const {
+    const auto [heads, features] = heads_of;
     MH_CHECK(file_.contains(name), FormatError, another(part), " \"", name, "\" is missing");
     const io::TensorInfo& info = file_.info(name);
     const auto rows = static_cast<int64_t>(lengths.size());
-    const bool dtype_fits = info.dtype == e.dtype || (e.dtype == Dtype::f32 && info.dtype == Dtype::bf16);
-    MH_CHECK(info.shape.size() == 4 && info.shape[1] == e.heads && info.shape[3] == features && dtype_fits,
-             FormatError, another(part), " \"", name, "\" is ", info.dtype_name, ", expected ", e.heads,
-             " heads of ", features, " ", e.dtype);
+    const bool dtype_fits = info.dtype == dtype || (dtype == Dtype::f32 && info.dtype == Dtype::bf16);
+    MH_CHECK(info.shape.size() == 4 && info.shape[1] == heads && info.shape[3] == features && dtype_fits,
+             FormatError, another(part), " \"", name, "\" is ", info.dtype_name, ", expected ", heads,
+             " heads of ", features, " ", dtype);
     MH_CHECK(info.shape[0] == rows && info.shape[2] >= longest(lengths), FormatError, file_.path(), ": \"",
              name, "\" holds ", info.shape[0], " rows of ", info.shape[2], " tokens, expected ", rows, " of ",
              longest(lengths));
@@ -209,19 +215,20 @@ DecodeState load_sizes(const Reader& reader, const Expected& e, int64_t capacity
 DecodeState load(const std::string& path, const Expected& e, int64_t capacity) {
   const Reader reader(path);
   DecodeState state = load_sizes(reader, e, capacity);
-  const double numbers = static_cast<double>(e.heads * (e.key_dim + e.value_dim)) *
-                         static_cast<double>(e.layers * state.lengths.size());
+  const int64_t heads = std::accumulate(e.heads.begin(), e.heads.end(), int64_t{0});
+  const double numbers =
+      static_cast<double>(heads * (e.key_dim + e.value_dim)) * static_cast<double>(state.lengths.size());
   check_memory(numbers * static_cast<double>(state.capacity) * static_cast<double>(size_of(e.dtype)),
                concat(path, ": a state of ", state.lengths.size(), " rows of ", state.capacity, " tokens"),
                "give load_state a smaller capacity");
   state.cross_lengths = reader.lengths("cross_lengths");
   const size_t groups = state.cross_lengths.size();
-  MH_CHECK((e.cross > 0) == (groups > 0), FormatError, path, ": the state belongs to another model: it has ",
-           groups, " rows of an encoder's output");
+  MH_CHECK(e.cross_heads.empty() == (groups == 0), FormatError, path,
+           ": the state belongs to another model: it has ", groups, " rows of an encoder's output");
   MH_CHECK(groups == 0 || state.lengths.size() % groups == 0, FormatError, path, ": ", state.lengths.size(),
            " rows cannot share ", groups, " sources");
-  state.layers = reader.caches("layers", e.layers, e, state.held(), state.capacity);
-  state.cross = reader.caches("cross", e.cross, e, state.cross_lengths,
+  state.layers = reader.caches("layers", e.heads, e, state.held(), state.capacity);
+  state.cross = reader.caches("cross", e.cross_heads, e, state.cross_lengths,
                               std::max<int64_t>(longest(state.cross_lengths), 1));
   reader.check_weights(e.weights);
   return state;
@@ -262,7 +269,10 @@ DecodeState load_state(const std::string& path, const LanguageModel& model, int6
 
 DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity) {
   Expected e = expected_of(model, model.transformer.decoder.layers);
-  e.cross = e.layers, e.longest = model.config().max_positions;
+  e.longest = model.config().max_positions;
+  for (const nn::TransformerLayer& layer : model.transformer.decoder.layers) {
+    e.cross_heads.push_back(layer.multihead_attn.options().num_kv_heads);
+  }
   return load(path, e, capacity);
 }
 

@@ -110,9 +110,10 @@ DecodeState TransformerDecoder::start(const Tensor& memory, const std::vector<in
   MH_CHECK(memory_lengths.empty() || static_cast<int64_t>(memory_lengths.size()) == batch, ShapeError,
            "TransformerDecoder: memory_lengths must have ", batch, " entries, got ", memory_lengths.size());
   const MultiHeadAttentionOptions& attention = layers.front().self_attn.options();
-  DecodeState state = make_decode_state({.num_layers = static_cast<int64_t>(layers.size()),
+  std::vector<int64_t> kv_heads;
+  for (const TransformerLayer& layer : layers) kv_heads.push_back(layer.self_attn.options().num_kv_heads);
+  DecodeState state = make_decode_state({.kv_heads = std::move(kv_heads),
                                          .batch = batch,
-                                         .num_kv_heads = attention.num_kv_heads,
                                          .head_dim = attention.head_dim,
                                          .value_head_dim = attention.value_head_dim,
                                          .capacity = capacity,

@@ -202,23 +202,21 @@ TEST(DecodeStateTest, CopiesShareMemoryUntilOneIsWrittenTo) {
 TEST(DecodeStateTest, MemoryIsWhatWasPlannedAndLinear) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     for (const int64_t capacity : {1, 7, 14}) {
-      const DecodeStateOptions o = {.num_layers = 3,
+      const DecodeStateOptions o = {.kv_heads = {5, 5, 2},
                                     .batch = 2,
-                                    .num_kv_heads = 5,
                                     .head_dim = 4,
                                     .value_head_dim = 6,
                                     .capacity = capacity,
                                     .dtype = dtype};
       EXPECT_EQ(make_decode_state(o).bytes(), decode_state_bytes(o));
-      EXPECT_EQ(decode_state_bytes(o), static_cast<size_t>(3 * 2 * 5 * 10 * capacity) * size_of(dtype));
+      EXPECT_EQ(decode_state_bytes(o), static_cast<size_t>(2 * (5 + 5 + 2) * 10 * capacity) * size_of(dtype));
     }
   }
-  EXPECT_THROW(decode_state_bytes({.num_layers = int64_t{1} << 40,
+  EXPECT_THROW(decode_state_bytes({.kv_heads = {1},
                                    .batch = int64_t{1} << 40,
-                                   .num_kv_heads = 1,
                                    .head_dim = 1,
                                    .value_head_dim = 1,
-                                   .capacity = 1}),
+                                   .capacity = int64_t{1} << 40}),
                ValueError);
 }
 

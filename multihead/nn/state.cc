@@ -1,6 +1,7 @@
 #include "multihead/nn/state.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
@@ -240,9 +241,9 @@ DecodeState make_decode_state(const DecodeStateOptions& o) {
   state.window = o.window;
   state.lengths.assign(static_cast<size_t>(o.batch), 0);
   state.starts = state.lengths;
-  for (int64_t i = 0; i < o.num_layers; ++i) {
-    state.layers.push_back({Tensor::empty({o.batch, o.num_kv_heads, o.capacity, o.head_dim}, o.dtype),
-                            Tensor::empty({o.batch, o.num_kv_heads, o.capacity, o.value_head_dim}, o.dtype)});
+  for (const int64_t heads : o.kv_heads) {
+    state.layers.push_back({Tensor::empty({o.batch, heads, o.capacity, o.head_dim}, o.dtype),
+                            Tensor::empty({o.batch, heads, o.capacity, o.value_head_dim}, o.dtype)});
   }
   return state;
 }
@@ -252,9 +253,9 @@ int64_t ring_capacity(int64_t window, int64_t chunk) {
 }
 
 size_t decode_state_bytes(const DecodeStateOptions& o) {
-  const int64_t tokens =
-      checked_multiply(checked_multiply(o.batch, o.num_layers, "decode state"), o.capacity, "decode state");
-  const int64_t features = checked_multiply(o.num_kv_heads, o.head_dim + o.value_head_dim, "decode state");
+  const int64_t tokens = checked_multiply(o.batch, o.capacity, "decode state");
+  const int64_t heads = std::accumulate(o.kv_heads.begin(), o.kv_heads.end(), int64_t{0});
+  const int64_t features = checked_multiply(heads, o.head_dim + o.value_head_dim, "decode state");
   return static_cast<size_t>(checked_multiply(checked_multiply(tokens, features, "decode state"),
                                               static_cast<int64_t>(size_of(o.dtype)), "decode state"));
 }

@@ -79,7 +79,8 @@ struct DecodeState {
 
 /// Room for `capacity` tokens per row.
 struct DecodeStateOptions {
-  int64_t num_layers = 0, batch = 1, num_kv_heads = 0, head_dim = 0, value_head_dim = 0, capacity = 0;
+  std::vector<int64_t> kv_heads = {};  ///< of each layer
+  int64_t batch = 1, head_dim = 0, value_head_dim = 0, capacity = 0;
   /// The model's dtype, or bf16 for an f32 model: half the memory; queries, keys and values are rounded.
   Dtype dtype = Dtype::f32;
   int64_t window = 0;  ///< > 0: a ring; its capacity is at least ring_capacity(window, 1)

@@ -47,9 +47,10 @@ void add_model_fields(std::vector<Field>& list, Config& config, std::string_view
   for (const models::ConfigField<Config>& field : models::config_fields<Config>()) {
     if (field.flag == nullptr) continue;
     const auto add = [&](auto& value) {
-      if constexpr (std::is_enum_v<std::remove_reference_t<decltype(value)>>) {
+      using Value = std::remove_reference_t<decltype(value)>;
+      if constexpr (std::is_enum_v<Value>) {
         list.push_back({field.flag, field.help, choice(value)});
-      } else {
+      } else if constexpr (!std::is_same_v<Value, models::PrunedHeads>) {  // which has no flag
         list.push_back({field.flag, field.help, &value});
       }
     };

@@ -15,7 +15,7 @@ namespace multihead::python {
 inline nn::DecodeState make_layer_state(const nn::MultiHeadAttention& attention, int64_t batch,
                                         int64_t capacity, int64_t window, nb::handle dtype) {
   const nn::MultiHeadAttentionOptions& o = attention.options();
-  nn::DecodeStateOptions options{1, batch, o.num_kv_heads, o.head_dim, o.value_head_dim, capacity};
+  nn::DecodeStateOptions options{{o.num_kv_heads}, batch, o.head_dim, o.value_head_dim, capacity};
   options.dtype = dtype.is_none() ? attention.out_proj.weight.dtype() : to_dtype(dtype);
   options.window = window;
   return nn::make_decode_state(options);
