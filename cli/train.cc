@@ -56,6 +56,8 @@ class TrainVerb : public Verb {
     flags.text("out", "DIR", run_.folder,
                "folder for model, checkpoints and metrics; must hold nothing else of these names (required)");
     flags.choice("preset", preset_, presets, "base settings");
+    flags.text("init", "DIR", run_.init,
+               "fine-tune: start from the model, weights and tokenizer of this folder");
     flags.text("tokenizer-file", "PATH", run_.tokenizer, tokenizer_help);
     flags.flag("resume", run_.resume, "continue from the newest checkpoint in --out, if any");
     flags.flag("overwrite", run_.overwrite, "delete an existing run in --out, its model first");
@@ -70,8 +72,21 @@ class TrainVerb : public Verb {
   // Settings come from the preset or the resumed run, overridden by the command line; so do paths.
   void read_record() {
     run_.settings = preset(preset_);
+    const std::string given_init = run_.init;
     const std::string file = run_.folder + "/" + train::kRunFile;
-    if (run_.resume && access(file.c_str(), F_OK) == 0) {
+    const bool resumes = run_.resume && access(file.c_str(), F_OK) == 0;
+    if (resumes) {
+      reading([&] {
+        const Json record = io::load_json(file);
+        if (record.contains("init")) run_.init = io::path_from_json(record.at("init"));
+      });
+      if (!given_init.empty() && given_init != run_.init) {
+        throw UsageError(
+            concat("--init: the run began from ", quote(run_.init), ", got ", quote(given_init)));
+      }
+    }
+    if (!run_.init.empty()) reading([&] { start_from(run_.settings, run_.init); });
+    if (resumes) {
       reading([&] {
         const Json record = io::load_json(file);
         train::assign_all(fields(run_.settings), record.at("settings"), file);
@@ -117,6 +132,7 @@ class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSu
             {{"multihead train lm --data austen.txt --out model --preset tiny",
               "the demo: a few minutes on two cores"},
              {"multihead train lm --data austen.txt --out model --resume", "continue an interrupted run"},
+             {"multihead train lm --data mine.txt --out tuned --init model --lr 1e-4", "fine-tune a model"},
              {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
               "custom sizes, character tokens"}}) {}
 

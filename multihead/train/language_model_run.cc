@@ -32,7 +32,7 @@ text::Tokenizer make_tokenizer(const std::string& text, const std::vector<std::s
 }
 
 LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vocab_size) {
-  settings.model.vocab_size = vocab_size;
+  settings.model.vocab_size = std::max(settings.model.vocab_size, vocab_size);
   settings.model = models::resolved(settings.model);
   return settings;
 }
@@ -134,7 +134,8 @@ namespace {
 
 // A resumed run goes on with the tokenizer it began with.
 LanguageModelData load_data(const LanguageModelRun& run, const RunFolder& folder, const std::string& text) {
-  const std::string path = folder.checkpoint() ? folder.checkpoint()->path : run.tokenizer;
+  const std::string given = run.tokenizer.empty() ? run.init : run.tokenizer,
+                    path = folder.checkpoint() ? folder.checkpoint()->path : given;
   if (path.empty()) {
     MH_CHECK(!text.empty(), ValueError, "train: ", run.data,
              " holds tokens; give the tokenizer that made them with --tokenizer-file");
@@ -146,6 +147,10 @@ LanguageModelData load_data(const LanguageModelRun& run, const RunFolder& folder
 }
 
 }  // namespace
+
+void start_from(LanguageModelSettings& settings, const std::string& init) {
+  settings.model = models::load_language_model(init, nn::WeightDtype::f32).config();
+}
 
 LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   check(run.settings);
@@ -162,6 +167,9 @@ LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   if (!folder.checkpoint()) {
     LanguageModelSettings settings = run.settings;
     folder.begin(to_json(run, fields(settings)));
+    if (!run.init.empty()) {
+      copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
+    }
   }
   LanguageModelSummary summary;
   run_to_end(run, folder, task, true, summary, [&]() -> std::optional<TextLoss> {

@@ -33,10 +33,13 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
 LanguageModelData map_language_model_data(const std::string& path, const LanguageModelSettings& settings,
                                           const text::Tokenizer& tokenizer);
 
+/// The model of a folder, to be trained on; see RunRequest::init. Throws IoError, FormatError.
+void start_from(LanguageModelSettings& settings, const std::string& init);
+
 /// The training task of a language model. Weights are saved in Hugging Face layout.
 class LanguageModelTask : public Task {
  public:
-  /// `data` must outlive the task. settings.model.vocab_size is taken from the tokenizer.
+  /// `data` must outlive the task. settings.model.vocab_size is the tokenizer's, or more.
   LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data);
 
   Loss loss(int64_t index) override;

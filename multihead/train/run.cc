@@ -69,6 +69,7 @@ void check_training_memory(const TrainingSettings& s, int64_t weights) {
 Json to_json(const RunRequest& request, const std::vector<Field>& settings) {
   return Json::object({{"data", io::path_to_json(request.data)},
                        {"tokenizer", io::path_to_json(request.tokenizer)},
+                       {"init", io::path_to_json(request.init)},
                        {"settings", to_json(settings)}});
 }
 

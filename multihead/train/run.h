@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +20,10 @@ using io::kRunFile;
 struct RunRequest {
   std::string data = {};       ///< training data
   std::string tokenizer = {};  ///< a tokenizer.json or its folder; empty: one is trained
-  std::string folder = {};     ///< output: model, tokenizer, checkpoints, metrics, summary.json
+  /// A model folder whose weights training starts from, and whose tokenizer it takes if `tokenizer` is empty.
+  /// The settings describe its model, see start_from(). Empty: random weights.
+  std::string init = {};
+  std::string folder = {};  ///< output: model, tokenizer, checkpoints, metrics, summary.json
   bool resume = false;
   bool overwrite = false;
   std::vector<Observer*> observers = {};
@@ -69,6 +73,16 @@ Rng dropout_rng(const TrainingSettings& settings, int64_t batch);
 /// The configured optimiser over all parameters of a model.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& settings,
                                                  const std::vector<nn::NamedTensor>& parameters);
+
+/// Weights that training starts from; the models must be of one shape. Throws FormatError naming the
+/// differences.
+template <class Model>
+void copy_weights(Model& to, Model from, const std::string& source) {
+  std::map<std::string, Tensor> tensors;
+  for (const nn::NamedTensor& parameter : nn::named_parameters(from))
+    tensors[parameter.name] = parameter.tensor;
+  nn::load_parameters(nn::named_parameters(to), tensors, source);
+}
 
 /// Throws MemoryError unless this many weights, their gradients and the optimiser's state fit into memory.
 void check_training_memory(const TrainingSettings& settings, int64_t weights);

@@ -212,7 +212,8 @@ namespace {
 Seq2SeqData load_data(const Seq2SeqRun& run, const RunFolder& folder, const text::ParallelText& training,
                       const text::ParallelText& validation) {
   // A resumed run goes on with the tokenizers it began with.
-  const std::string path = folder.checkpoint() ? folder.checkpoint()->path : run.tokenizer;
+  const std::string given = run.tokenizer.empty() ? run.init : run.tokenizer,
+                    path = folder.checkpoint() ? folder.checkpoint()->path : given;
   if (path.empty()) return prepare_seq2seq_data(training, validation, run.settings);
   const PairTokenizers tokenizers = load_pair_tokenizers(path);
   return prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
@@ -227,6 +228,10 @@ void average_last(models::Seq2Seq& model, const Seq2SeqRun& run) {
 }
 
 }  // namespace
+
+void start_from(Seq2SeqSettings& settings, const std::string& init) {
+  settings.model = models::load_seq2seq(init).config();
+}
 
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   check(run.settings);
@@ -243,6 +248,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
     Json record = to_json(run, fields(settings));
     record["valid"] = io::path_to_json(run.valid);
     folder.begin(std::move(record));
+    if (!run.init.empty()) copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
   }
   if (data.left_out > 0) {
     for (Observer* observer : run.observers) {

@@ -47,6 +47,9 @@ struct PairLoss {
 PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs,
                   int64_t batch_tokens = 4096, const std::function<bool()>& should_stop = {});
 
+/// The model of a folder, to be trained on; see RunRequest::init. Throws IoError, FormatError.
+void start_from(Seq2SeqSettings& settings, const std::string& init);
+
 /// The training task of an encoder-decoder model. Weights are saved in Hugging Face layout.
 class Seq2SeqTask : public Task {
  public:

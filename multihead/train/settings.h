@@ -52,7 +52,7 @@ struct TrainingSettings {
 };
 
 struct LanguageModelSettings : TrainingSettings {
-  models::LanguageModelConfig model = {};  ///< vocab_size comes from the tokenizer
+  models::LanguageModelConfig model = {};  ///< vocab_size: at least that of the tokenizer
 
   TokenizerChoice tokenizer = TokenizerChoice::bpe;
   int64_t vocab_size = 1024;      ///< of a BPE tokenizer to be trained

@@ -33,7 +33,7 @@ class _Bar:
 
 
 def train_language_model(
-    data, folder, *, preset="tiny", tokenizer="", resume=False, overwrite=False, callback=None, progress=False, **settings
+    data, folder, *, preset="tiny", tokenizer="", init="", resume=False, overwrite=False, callback=None, progress=False, **settings
 ):
     """Trains a language model on a text file; returns the summary as a dict.
 
@@ -41,13 +41,14 @@ def train_language_model(
     folder      output: model, tokenizer, checkpoints, metrics, summary.json
     preset      "tiny", "small" or "tutorial"; `settings` override it (see language_model_settings(preset))
     tokenizer   a tokenizer.json or its folder; "char" or "bpe": train one of this type; "": the preset's type
+    init        a model folder (or GGUF file) to fine-tune: its configuration, weights and tokenizer in the preset's place
     callback    called as callback(event, fields) for "start", "step", "evaluation", "warning"
     progress    show a tqdm bar if tqdm is installed
     Ctrl-C saves a checkpoint, from which resume=True continues, and raises KeyboardInterrupt.
     """
     tokenizer = _choose(tokenizer, settings)
     return _run(
-        _core.train_language_model, (data, folder, settings, preset, tokenizer, resume, overwrite), callback, progress
+        _core.train_language_model, (data, folder, settings, preset, tokenizer, init, resume, overwrite), callback, progress
     )
 
 
@@ -58,6 +59,7 @@ def train_seq2seq(
     preset="tiny",
     valid="",
     tokenizer="",
+    init="",
     resume=False,
     overwrite=False,
     callback=None,
@@ -70,11 +72,12 @@ def train_seq2seq(
     folder       output: model, tokenizers, checkpoints, metrics, summary.json
     preset       "tiny", "small" or "base"; `settings` override it (see seq2seq_settings(preset))
     tokenizer    a tokenizer.json, its folder, or a model folder with two; "char", "bpe" and "" as there
+    init         a translator's folder to fine-tune
     callback, progress, Ctrl-C and resume=True as in train_language_model().
     """
     tokenizer = _choose(tokenizer, settings)
     return _run(
-        _core.train_seq2seq, (data, folder, settings, preset, valid, tokenizer, resume, overwrite), callback, progress
+        _core.train_seq2seq, (data, folder, settings, preset, valid, tokenizer, init, resume, overwrite), callback, progress
     )
 
 

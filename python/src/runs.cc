@@ -86,7 +86,7 @@ void assign_settings(const char* who, const std::vector<train::Field>& known, nb
 }
 
 struct RunWords {
-  const std::string &data, &folder, &tokenizer;
+  const std::string &data, &folder, &tokenizer, &init;
   bool resume, overwrite;
   nb::object callback;
 };
@@ -96,6 +96,7 @@ nb::object run_with(Run& run, const RunWords& words, Train&& train) {
   run.data = words.data;
   run.folder = words.folder;
   run.tokenizer = words.tokenizer;
+  run.init = words.init;
   run.resume = words.resume;
   run.overwrite = words.overwrite;
   PyObserver observer(words.callback);
@@ -107,22 +108,25 @@ nb::object run_with(Run& run, const RunWords& words, Train&& train) {
 }
 
 nb::object train_language_model(const Path& data, const Path& folder, nb::dict settings,
-                                const std::string& preset, const Path& tokenizer, bool resume, bool overwrite,
-                                nb::object callback) {
+                                const std::string& preset, const Path& tokenizer, const Path& init,
+                                bool resume, bool overwrite, nb::object callback) {
   train::LanguageModelRun run;
   run.settings = train::language_model_settings(preset);
+  if (!init.empty()) start_from(run.settings, init);
   assign_settings("train_language_model", train::fields(run.settings), settings);
-  return run_with(run, {data, folder, tokenizer, resume, overwrite, callback}, train::train_language_model);
+  return run_with(run, {data, folder, tokenizer, init, resume, overwrite, callback},
+                  train::train_language_model);
 }
 
 nb::object train_seq2seq(const Path& data, const Path& folder, nb::dict settings, const std::string& preset,
-                         const Path& valid, const Path& tokenizer, bool resume, bool overwrite,
-                         nb::object callback) {
+                         const Path& valid, const Path& tokenizer, const Path& init, bool resume,
+                         bool overwrite, nb::object callback) {
   train::Seq2SeqRun run;
   run.settings = train::seq2seq_settings(preset);
+  if (!init.empty()) start_from(run.settings, init);
   assign_settings("train_seq2seq", train::fields(run.settings), settings);
   run.valid = valid;
-  return run_with(run, {data, folder, tokenizer, resume, overwrite, callback}, train::train_seq2seq);
+  return run_with(run, {data, folder, tokenizer, init, resume, overwrite, callback}, train::train_seq2seq);
 }
 
 nb::dict evaluate(const models::LanguageModel& model, nb::handle tokens, int64_t context, int64_t batch,
@@ -190,9 +194,9 @@ void bind_checks(nb::module_& m) {
 
 void bind_runs(nb::module_& m) {
   m.def("train_language_model", &train_language_model, "data"_a, "folder"_a, "settings"_a, "preset"_a,
-        "tokenizer"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
+        "tokenizer"_a, "init"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
   m.def("train_seq2seq", &train_seq2seq, "data"_a, "folder"_a, "settings"_a, "preset"_a, "valid"_a,
-        "tokenizer"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
+        "tokenizer"_a, "init"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
   m.def(
       "language_model_settings",
       [](const std::string& preset) {
