@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 
+#include "multihead/core/files.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/gguf.h"
@@ -34,6 +36,15 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
     check_vocabulary(folder, "tokenizer", tokenizer.vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
+}
+
+void copy_generation_config(const std::string& from, const std::string& to) {
+  const char* name = "generation_config.json";
+  const std::filesystem::path source = std::filesystem::path(from) / name,
+                              target = std::filesystem::path(to) / name;
+  if (std::filesystem::is_regular_file(source) && !std::filesystem::exists(target)) {
+    write_file_atomically(target.string(), read_file(source.string()));
+  }
 }
 
 LoadedTranslator load_translator_dir(const std::string& folder) {

@@ -20,6 +20,9 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
 /// --weights of a language model.
 void declare_weights(Flags& flags, std::string& weights);
 
+/// The defaults of generation, where `to` has none.
+void copy_generation_config(const std::string& from, const std::string& to);
+
 struct LoadedTranslator {
   models::Seq2Seq model;
   train::PairTokenizers tokenizers;

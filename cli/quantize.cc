@@ -1,11 +1,8 @@
 // multihead quantize
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "cli/model_dir.h"
 #include "cli/streams.h"
-#include "multihead/core/files.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/file_set.h"
 
@@ -54,12 +51,7 @@ class Quantize : public Verb {
                              {"tokenizer.json", loaded.tokenizer.to_json()},
                              {"tokenizer_config.json", loaded.tokenizer.config_json()}}});
     });
-    const char* defaults = "generation_config.json";
-    const std::filesystem::path from = std::filesystem::path(folder_) / defaults,
-                                to = std::filesystem::path(out_) / defaults;
-    if (std::filesystem::is_regular_file(from) && !std::filesystem::exists(to)) {
-      write_file_atomically(to.string(), read_file(from.string()));
-    }
+    copy_generation_config(folder_, out_);
   }
 
   std::string folder_, out_, weights_ = "q4";
