@@ -80,7 +80,10 @@
 #include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
+#include "multihead/models/lens.h"
 #include "multihead/models/packed_seq2seq.h"
+#include "multihead/models/prune.h"
+#include "multihead/models/pruned_heads.h"
 #include "multihead/models/seq2seq.h"
 #include "multihead/models/state_file.h"
 #include "multihead/models/weight_map.h"
@@ -95,6 +98,9 @@
 
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/embed/text_classifier.h"
+
+#include "multihead/look/attention_page.h"
+#include "multihead/look/look.h"
 
 #include "multihead/train/doctor.h"
 #include "multihead/train/evaluate.h"

@@ -120,7 +120,7 @@ from .nn import masked_X
 from .onnx import onnx_attention, rms_normalization, rotary_embedding
 from .text import Tokenizer
 from .train import train_language_model, train_seq2seq
-from .view import AttentionView
+from .view import AttentionPage, AttentionView, attend
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("onnx", "view")]
 

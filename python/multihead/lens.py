@@ -24,7 +24,7 @@ from ._core import (
     sum as sum_of,
     tensor,
 )
-from ._prune import prune
+from .models import prune
 
 
 class Cache(dict):
@@ -93,6 +93,13 @@ def knock_out(pairs, query_count, key_count=None):
     for query, key in pairs:
         flags[query, key] = False
     return keep(flags)
+
+
+def _heads(model):
+    """Heads of every layer, for results [L, H]."""
+    if getattr(model.config, "pruned_heads", None):
+        raise ValueError("lens: the layers of this model differ in heads (pruned_heads); measure before pruning")
+    return model.config.num_heads
 
 
 def _values(metric, logits):
@@ -192,7 +199,7 @@ def ablate_heads(model, tokens, metric, *, value="zero", rows=None, batch=64, rn
     tokens = _tokens(tokens)
     if value not in ("zero", "mean", "resample"):
         raise ValueError(f"value: expected 'zero', 'mean' or 'resample', got {value!r}")
-    count, layers, heads = len(tokens), model.config.num_layers, model.config.num_heads
+    count, layers, heads = len(tokens), model.config.num_layers, _heads(model)
     order = (rng or np.random.default_rng(0)).permutation(count)
     with NoTape():
         _, cache = run_with_cache(model.features, tokens, points=["layers.*.resid_pre", "layers.*.self_attn.z"])
@@ -356,7 +363,7 @@ def head_importance(model, tokens, targets=None):
     """
     tokens = _tokens(tokens)
     x, y = (tokens[:, :-1], tokens[:, 1:]) if targets is None else (tokens, np.asarray(targets))
-    raw = np.zeros((model.config.num_layers, model.config.num_heads))
+    raw = np.zeros((model.config.num_layers, _heads(model)))
     for inputs, labels in zip(x, y):
         loss = lambda logits, labels=labels: cross_entropy(logits, labels[None])  # noqa: E731
         z, dz = _gradients(model, inputs[None], loss, "layers.*.self_attn.z")
@@ -422,7 +429,7 @@ def train_head_gates(model, batches, *, penalty=0.02, lr=0.1, seed=0, attentions
     """
     low, high, temperature = -0.1, 1.1, 1 / 3  # of the hard concrete distribution
     count = len(attentions) if attentions else model.config.num_layers
-    logit = tensor(np.full((count, model.config.num_heads), 2, np.float32), requires_grad=True)
+    logit = tensor(np.full((count, _heads(model)), 2, np.float32), requires_grad=True)
     optimizer, rng = Adam([logit], lr=lr), np.random.default_rng(seed)
     with contextlib.nullcontext() if weights else _frozen(model):
         for batch in batches:

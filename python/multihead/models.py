@@ -11,7 +11,10 @@ from ._core import (
     Seq2SeqConfig,
     Translator,
     language_model_preset,
+    least_important,
     load_state,
+    pool_kv_heads,
+    prune,
     save_state,
 )
 
@@ -26,6 +29,9 @@ __all__ = [
     "Seq2SeqConfig",
     "Translator",
     "language_model_preset",
+    "least_important",
     "load_state",
+    "pool_kv_heads",
+    "prune",
     "save_state",
 ]

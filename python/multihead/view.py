@@ -1,8 +1,11 @@
-"""Attention weights as a picture in a notebook."""
+"""Attention weights as a picture or a page in a notebook."""
 
 import html
+import os
 
 import numpy as np
+
+from . import _core
 
 
 class AttentionView:
@@ -77,4 +80,48 @@ class AttentionView:
         return f'<div style="overflow:auto">{self.svg()}</div>'
 
 
-__all__ = ["AttentionView"]
+class AttentionPage:
+    """The page that attend() makes: shown by a notebook, written by save(path); html is its text."""
+
+    def __init__(self, text, height):
+        self.html, self._height = text, height
+
+    def save(self, path):
+        with open(os.fspath(path), "w", encoding="utf-8") as file:
+            file.write(self.html)
+
+    def _repr_html_(self):
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
+            f'style="width:100%;height:{self._height}px;border:0"></iframe>'
+        )
+
+
+def attend(
+    model, text, tokenizer=None, *, beside=None, target="", layers=(), heads=(), measures=None, off=(), cut=(), height=760
+):
+    """An interactive page of where a model looks on a text: heads, matrix, lines, and what the layers predict.
+
+    model      a LanguageModel with its tokenizer, or a Translator (`text` is the source, `target` what it writes; "":
+               its own translation)
+    beside     another text, shown side by side
+    layers, heads  some of them; empty: all
+    measures   logit lens, worth of every head, shares of tokens, queries and keys; None: where they take seconds
+    off, cut   heads (layer, head) at zero, edges (layer, head, query, key) that are not seen
+    A long text of many heads is a ValueError that says how to have less of it.
+    """
+    texts = [text] if beside is None else [text, beside]
+    if hasattr(model, "source_tokenizer"):
+        if off or cut:
+            raise ValueError("attend: off and cut are for language models")
+        both = model.source_tokenizer, model.target_tokenizer
+        page = _core.attention_page(model.model, *both, text, texts, target, list(layers), list(heads))
+    else:
+        if tokenizer is None:
+            raise ValueError("attend: a language model needs its tokenizer")
+        changes = [list(x) for x in off], [list(x) for x in cut]
+        page = _core.attention_page(model, tokenizer, text, texts, list(layers), list(heads), measures, *changes)
+    return AttentionPage(page, height)
+
+
+__all__ = ["AttentionPage", "AttentionView", "attend"]

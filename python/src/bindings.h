@@ -26,5 +26,6 @@ void bind_runs(nanobind::module_& m);             // runs.cc: whole training run
 void bind_embed(nanobind::module_& m);            // embed.cc: encoders, vectors of texts
 void bind_decoding(nanobind::module_& m);         // decoding.cc: states of generation
 void bind_points(nanobind::module_& m);           // points.cc: named points inside models
+void bind_look(nanobind::module_& m);             // look.cc: pages of attention
 
 }  // namespace multihead::python

@@ -7,6 +7,7 @@
 #include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
+#include "multihead/models/prune.h"
 #include "multihead/text/gguf.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
@@ -188,11 +189,58 @@ void bind_language_model(nb::module_& m) {
   bind_module(c, "LanguageModel");
 }
 
+void bind_prune(nb::module_& m) {
+  using Lists = std::optional<std::vector<std::vector<int64_t>>>;
+  m.def(
+      "prune",
+      [](const LanguageModel& model, Lists heads, Lists units) {
+        const models::Pruning pruning{.heads = heads.value_or(models::PrunedHeads()),
+                                      .units = units.value_or(models::PrunedHeads())};
+        return unlocked([&] { return models::prune(model, pruning); });
+      },
+      "model"_a, nb::kw_only(), "heads"_a = nb::none(), "units"_a = nb::none(),
+      "A smaller model, equal to this one with the outputs of these heads and feed-forward units at zero: "
+      "for "
+      "each layer a\nlist of heads, of units as many everywhere. Heads keep their numbers when some are "
+      "pruned "
+      "already. With grouped-query\nattention whole groups go, or as many heads of each that stays. Where "
+      "all "
+      "layers lose as many heads, and the family has\na head_dim of its own (Llama, Mistral, Qwen 3, Gemma), "
+      "the "
+      "saved folder loads in transformers; else it is one of ours.");
+  m.def(
+      "prune",
+      [](const models::Seq2Seq& model, Lists encoder_heads, Lists decoder_heads, Lists cross_heads,
+         Lists encoder_units, Lists decoder_units) {
+        const auto lists = [](const Lists& x) { return x.value_or(models::PrunedHeads()); };
+        const models::Pruning encoder{.heads = lists(encoder_heads), .units = lists(encoder_units)},
+            decoder{
+                .heads = lists(decoder_heads), .cross = lists(cross_heads), .units = lists(decoder_units)};
+        return unlocked([&] { return models::prune(model, encoder, decoder); });
+      },
+      "model"_a, nb::kw_only(), "encoder_heads"_a = nb::none(), "decoder_heads"_a = nb::none(),
+      "cross_heads"_a = nb::none(), "encoder_units"_a = nb::none(), "decoder_units"_a = nb::none(),
+      "The same of an encoder-decoder model; encoder and decoder keep as many units.");
+  m.def(
+      "pool_kv_heads",
+      [](const LanguageModel& model, int64_t num_kv_heads) {
+        return unlocked([&] { return models::pool_kv_heads(model, num_kv_heads); });
+      },
+      "model"_a, "num_kv_heads"_a,
+      "Grouped-query attention from a model with more heads of keys and values, which are averaged; some "
+      "training repairs it\n(Ainslie et al. 2023).");
+  m.def("least_important", &models::least_important, "importance"_a, "keep_ratio"_a, "group"_a = 1,
+        "For each row of importance what to remove so that the share keep_ratio of all stays, the least "
+        "important "
+        "first; each\nrow is divided by its length and keeps one; `group` neighbours stay or go together.");
+}
+
 }  // namespace
 
 void bind_models(nb::module_& m) {
   bind_config(m);
   bind_language_model(m);
+  bind_prune(m);
 }
 
 }  // namespace multihead::python

@@ -22,6 +22,7 @@ NB_MODULE(_core, m) {
   bind_stacks(m);
   bind_decoding(m);
   bind_points(m);
+  bind_look(m);
   bind_models(m);
   bind_generator(m);
   bind_seq2seq(m);

@@ -237,13 +237,37 @@ def test_pruned_models_are_those_with_zeros(model, tokens, tmp_path):
 
 def test_what_cannot_be_pruned(model):
     for heads, message in (
-        ([[0]], "each of the 3 layers"),
-        ([[0], [1], []], "as many in each"),
-        ([[4], [0], [0]], r"in \[0, 4\)"),
-        ([[0, 1, 2, 3]] * 3, "some must stay"),
+        ([[], [], [], [0]], "names 4 layers, the model has 3"),
+        ([[4], [0], [0]], "layer 0 has no head 4, it has 4"),
+        ([[0, 1, 2, 3]] * 3, "would lose all of its 4 heads"),
     ):
         with pytest.raises(ValueError, match=message):
             lens.prune(model, heads=heads)
+    if model.config.num_kv_heads == 2:
+        with pytest.raises(ValueError, match="would keep 2 query heads of key head 1 and 1 of key head 0"):
+            lens.prune(model, heads=[[0]])
+    if model.config.block != "attention_only":
+        with pytest.raises(ValueError, match="remove as many in every layer"):
+            lens.prune(model, units=[[0], [1], []])
+
+
+def test_layers_may_keep_different_heads(model, tokens, tmp_path):
+    heads = [[0, 1], [], [0, 2]]  # a whole group, none, one of each group
+    small = mh.models.prune(mh.models.prune(model, heads=[[0, 1]]), heads=heads)
+    assert small.config.num_heads == 4 and small.config.pruned_heads == heads
+    gates = np.ones((3, 4), np.float32)
+    for layer, some in enumerate(heads):
+        gates[layer, some] = 0
+    expected = np.asarray(lens.run_with_hooks(model, tokens, hooks=lens.head_gates(gates)))
+    np.testing.assert_allclose(np.asarray(small(tokens)), expected, atol=2e-5)
+    small.save(str(tmp_path / "small"))
+    again = mh.models.LanguageModel.load(str(tmp_path / "small"))
+    np.testing.assert_array_equal(np.asarray(again(tokens)), np.asarray(small(tokens)))
+    state = again.make_state(batch=len(tokens))
+    step = [np.asarray(again(tokens[:, i : i + 1], state=state)) for i in range(tokens.shape[1])]
+    np.testing.assert_allclose(np.concatenate(step, 1), np.asarray(small(tokens)), atol=2e-5)
+    mh.models.save_state(str(tmp_path / "state"), state, again)
+    assert mh.models.load_state(str(tmp_path / "state"), again).lengths == state.lengths
 
 
 def test_gates_close_what_costs_more_than_it_is_worth(model, tokens):

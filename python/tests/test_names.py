@@ -9,7 +9,7 @@ import pytest
 import multihead as mh
 
 HEADERS = pathlib.Path(__file__).parents[2] / "multihead"
-FOLDERS = ["ops", "nn", "models", "optim", "io", "text", "generate", "embed", "train", "autograd"]
+FOLDERS = ["ops", "nn", "models", "optim", "io", "text", "generate", "embed", "look", "train", "autograd"]
 
 # Options structs are keyword arguments, enums are strings, and what a call returns in a struct is a tuple or a dict.
 KEYWORDS = {
@@ -32,6 +32,28 @@ RESULTS = {
     "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
+    "logit_lens": "lens.logit_lens",
+    "ablate_heads": "lens.ablate_heads",
+    "integrated_gradients": "lens.integrated_gradients",
+    "Guess": "lens.logit_lens",
+    "look": "attend",
+    "Look": "attend",
+    "Neurons": "attend",
+    "AttentionRun": "attend",
+    "Prediction": "attend",
+    "stored_bytes": "attend",
+    "cost_of_measures": "attend",
+    "bits_for": "attend",
+    "to_html": "attend",
+    "PrunedHeads": "models.prune",
+    "Pruning": "models.prune",
+    "KeptHeads": "models.prune",
+    "kept_heads": "models.prune",
+    "without_heads": "models.prune",
+    "add_importance": "lens.head_importance",
+    "Importance": "lens.head_importance",
+    "start_from": "train_language_model",  # init=
+    "copy_weights": "train_language_model",
     "PointScope": "Points",  # a with block
     "generate": "models.LanguageModel.generate",
     "prompt_lookup": "models.LanguageModel.generate",  # draft="lookup"

@@ -7,11 +7,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 "$multihead" train lm --data text.txt --out model "${small[@]}" >log.txt 2>&1 || fail "training: $(cat log.txt)"
 expect 0 'page.html: [0-9]+ KiB' "$multihead" attend model --text 'the cat sat' --out page.html
 grep -q 'default-src .none.' page.html || fail 'the page does not forbid the network'
-if grep -qE 'https?://|<link|src=' page.html; then fail 'the page refers to something outside'; fi
-code=$(awk '/<style>/,/<\/style>/; /^\(\(\) =>/,/^}\)\(\);/' page.html | wc -c)
-[[ $code -lt 20000 ]] || fail "$code bytes of script and style"
+if grep -vF 'http://www.w3.org/2000/svg' page.html | grep -qE 'https?://|<link|src='; then fail 'the page refers to something outside'; fi
+code=$(awk '/<style>/,/<\/style>/; /^<script>$/,/^<\/script>$/' page.html | wc -c)
+[[ $code -gt 20000 && $code -lt 45000 ]] || fail "$code bytes of script and style"
 expect 0 '"queries": 9' "$multihead" attend model --text '</script>' --out hostile.html --json
-[[ $(grep -o '</script' hostile.html | wc -l) -eq 3 ]] || fail 'the text closes a script element'
+[[ $(grep -o '</script' hostile.html | wc -l) -eq 6 ]] || fail 'the text closes a script element'
 
 expect 2 '--out FILE is required' "$multihead" attend model --text 'the cat'
 expect 2 'text is empty' "$multihead" attend model --out x.html
@@ -45,9 +45,9 @@ if grep -q $'\xEF\xBF\xBD' bytes.html; then fail 'the page has replacement chara
 long() { make_text 400 | head -c "$1"; }
 expect 0 'deep.html: 6[0-9]{4} KiB; weights in 8 bits, off by up to 0.004' "$multihead" attend deep --text "$(long 512)" --out deep.html
 grep -q '"bits":8' deep.html || fail 'the page does not say that it has 8 bits'
-expect 2 'page of .* MiB, more than 96, even with 8 bits per weight; choose some with --layers and --heads' \
+expect 2 'page of .* MiB, more than 96, even with 8 bits per weight; choose some layers and heads' \
   "$multihead" attend deep --text "$(long 700)" --out x.html
-expect 0 'x.html: [0-9]+ KiB$' "$multihead" attend deep --text "$(long 700)" --layers 0,20-23 --heads 3 --out x.html
+expect 0 'x.html: [0-9]+ KiB; attention alone, see --measures$' "$multihead" attend deep --text "$(long 700)" --layers 0,20-23 --heads 3 --out x.html
 
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome)
 if [[ -z $browser ]]; then
@@ -86,25 +86,38 @@ check 'dark' 'data-theme="dark"' linked.txt
 # A script at the end uses the page as a person would and notes what it sees.
 cat >use.html <<'PAGE'
 <script>
-const seen = [], key = (element, name) => element.dispatchEvent(new KeyboardEvent('keydown', { key: name, bubbles: true }));
+{
+const seen = [], save = document.getElementById('save'), key = (element, name) => element.dispatchEvent(new KeyboardEvent('keydown', { key: name, bubbles: true }));
 const name = () => document.getElementById('name').textContent, say = () => document.getElementById('say').textContent;
-const first = document.querySelector('#grid button');
+const first = document.querySelector('.grid button');
 first.focus();
 key(first, 'ArrowRight'); seen.push('right: ' + name());
 key(document.activeElement, 'ArrowDown'); seen.push('down: ' + name() + ' focus ' + document.activeElement.dataset.at);
-const tokens = document.querySelectorAll('#queries li');
+const tokens = document.querySelectorAll('.queries li');
 tokens[0].focus(); key(tokens[0], 'ArrowDown'); seen.push('token: ' + say());
 key(document.activeElement, 'Enter'); seen.push('kept: ' + location.hash);
 key(document.activeElement, 'Escape'); seen.push('free: ' + location.hash);
 tokens[0].onmouseenter(); seen.push('first: ' + say());
-const box = document.getElementById('matrix').getBoundingClientRect();
-document.getElementById('matrix').dispatchEvent(new MouseEvent('mousemove', { clientX: box.left + 1, clientY: box.top + 1 }));
+const box = document.querySelector('.matrix').getBoundingClientRect();
+document.querySelector('.matrix').dispatchEvent(new MouseEvent('mousemove', { clientX: box.left + 1, clientY: box.top + 1 }));
 seen.push('cell: ' + say());
 document.getElementById('theme').click(); seen.push('theme: ' + document.documentElement.dataset.theme);
 const OldBlob = Blob;
-Blob = function (parts, options) { seen.push('csv: ' + parts[0].split('\r\n').slice(0, 2).join(' / ') + ' / rows ' + (parts[0].split('\r\n').length - 2)); return new OldBlob(parts, options); };
-document.getElementById('csv').click(); document.getElementById('all').click();
+Blob = function (parts, options) { seen.push(options.type + ' ' + parts[0].length); if (options.type === 'text/csv') seen.push('csv: ' + parts[0].split('\r\n').slice(0, 2).join(' / ') + ' / rows ' + (parts[0].split('\r\n').length - 2)); return new OldBlob(parts, options); };
+for (const kind of ['csv', 'all', 'svg', 'json']) { save.value = kind; save.onchange(); }
+seen.push('picture: ' + panels[0].picture().slice(0, 60) + ' ' + (panels[0].picture().match(/<rect/g) || []).length);
+const lines = () => document.querySelectorAll('.lines line'), threshold = document.getElementById('threshold');
+key(document, 'Escape');
+const before = lines().length;
+document.querySelector('.grid [data-at="1,0"]').dispatchEvent(new MouseEvent('click', { shiftKey: true, bubbles: true }));
+seen.push(`more heads: ${lines().length > before} ${new Set([...lines()].map(line => line.style.stroke)).size} colours ${location.hash}`);
+threshold.value = 1; threshold.oninput(); seen.push(`least: ${[...lines()].every(line => line.getAttribute('opacity') === '1.000')} ${location.hash}`);
+seen.push(`neurons: ${document.querySelectorAll('.neurons tbody tr').length} keys of ${document.querySelector('.neurons tbody canvas').width}`);
+seen.push(`lens: ${document.querySelectorAll('.lens tbody tr').length} rows, ${document.querySelectorAll('.lens tbody tr:last-child td').length} guesses`);
+seen.push(`attributions: ${document.querySelectorAll('.attributions .tokens span').length} tokens`);
+seen.push(`worth: ${document.querySelector('.grid [data-at="1,0"]').title}`);
 const out = document.createElement('pre'); out.textContent = seen.join('\n'); document.body.append(out);
+}
 </script>
 PAGE
 cat page.html use.html >used.html
@@ -119,6 +132,25 @@ check 'cell' '^cell: “t” \(0\) gives “t” \(0\) 1\.0000$' used.txt
 check 'theme' '^theme: dark$' used.txt
 check 'CSV' '^csv: layer,head,query,key,query_token,key_token,weight / 1,1,0,0,"t","t",1 / rows 121$' used.txt
 check 'CSV of all' '^csv: .* / 0,0,0,0,"t","t",1 / rows 484' used.txt
+check 'SVG' '^picture: &lt;svg xmlns=.* [1-9][0-9]*$' used.txt
+check 'JSON' '^application/json [0-9]{4,}$' used.txt
+check 'several heads in colour' '^more heads: true 2 colours #.*more=0' used.txt
+check 'threshold' '^least: true #.*least=1' used.txt
+check 'neuron view' '^neurons: 11 keys of 8$' used.txt
+check 'logit lens' '^lens: 3 rows, 5 guesses$' used.txt
+check 'attributions' '^attributions: 11 tokens$' used.txt
+check 'ablation' '^worth: layer 1, head 0: without it log p\(“.*”\) (\+|−)[0-9.]+' used.txt
+
+# Two texts, two models, side by side: what is chosen is chosen in both.
+expect 0 'two.html' "$multihead" attend model --text 'the cat sat' --beside 'a cat' --out two.html
+dom two.html 'l=1&h=0&q=2' >two.txt
+[[ $(grep -oE 'data-at="1,0" title' two.txt | wc -l) -eq 2 ]] || [[ $(grep -oE 'aria-pressed="true"' two.txt | wc -l) -eq 2 ]] ||
+  fail 'two panels have not two chosen heads'
+check 'its own text' 'Attention of model: a cat' two.txt
+"$multihead" train lm --data text.txt --out other "${small[@]}" --seed 5 >log.txt 2>&1 || fail "training: $(cat log.txt)"
+expect 0 'pair.html' "$multihead" attend model --beside-model other --text 'the cat sat' --out pair.html
+expect 2 'as many layers and heads' "$multihead" attend model --beside-model deep --text 'the cat' --out x.html
+expect 0 'plain.html: [0-9]+ KiB$' "$multihead" attend model --measures never --text 'the cat sat' --out plain.html
 
 dom hostile.html >hostile.txt
 check 'hostile text is only text' '>&lt;<' hostile.txt
@@ -133,11 +165,12 @@ if grep -q Cross out.txt; then fail 'a view without layers'; fi
 # What a person with three screens sees and where: `seen` notes it at the end of the document.
 cat >look.html <<'PAGE'
 <script>
-const seen = [], $ = id => document.getElementById(id), out = document.createElement('pre');
+{
+const seen = [], by = id => document.querySelector(`#${id},.${id}`), out = document.createElement('pre');
 const inside = box => box.top >= 0 && box.left >= 0 && box.bottom <= innerHeight && box.right <= innerWidth;
 // Every small square: rows that add up to 1 (shades are square roots), no more dots than the square has.
 let worst = 0, dots = 0;
-for (const canvas of document.querySelectorAll('#grid canvas')) {
+for (const canvas of document.querySelectorAll('.grid canvas')) {
   const image = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
   for (let r = 0; r < canvas.height; r++) {
     let sum = 0;
@@ -148,23 +181,24 @@ for (const canvas of document.querySelectorAll('#grid canvas')) {
 }
 seen.push(`rows of the squares off by ${worst < 0.1 ? 'little' : worst}, ${dots <= 1 ? 'no dot lost' : dots}`);
 for (const part of ['grid', 'matrix', 'lines']) {
-  $(part).scrollIntoView();
-  seen.push(`read-out with ${part}: ${inside($('bar').getBoundingClientRect())}`);
+  by(part).scrollIntoView();
+  seen.push(`read-out with ${part}: ${inside(by('bar').getBoundingClientRect())}`);
 }
-const labels = [...document.querySelectorAll('#axes text:not(.here)')];
+const labels = [...document.querySelectorAll('.axes text:not(.here)')];
 seen.push(`axes: ${labels.length} labels, ${labels[0].textContent} ${document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'too wide'}`);
 const tops = labels.filter(t => t.getAttribute('text-anchor')).map(t => t.getBoundingClientRect().top);
 seen.push(`labels apart: ${tops.every((t, i) => !i || t - tops[i - 1] >= 11)}`);
-$('view').value = 1; $('view').onchange();
-if (!$('view').hidden) {
-  document.querySelector('#grid [data-at="2,1"]').click();
-  $('view').value = 0; $('view').onchange(); seen.push('first: ' + $('name').textContent);
-  $('view').value = 1; $('view').onchange(); seen.push('again: ' + $('name').textContent + ' ' + location.hash);
+by('view').value = 1; by('view').onchange();
+if (!by('view').hidden) {
+  document.querySelector('.grid [data-at="2,1"]').click();
+  by('view').value = 0; by('view').onchange(); seen.push('first: ' + by('name').textContent);
+  by('view').value = 1; by('view').onchange(); seen.push('again: ' + by('name').textContent + ' ' + location.hash);
   location.hash = 'v=1&l=1&h=mean&theme=dark';
 }
-addEventListener('hashchange', () => { seen.push('address: ' + $('name').textContent + ' ' + document.documentElement.dataset.theme); out.textContent = seen.join('\n'); });
+addEventListener('hashchange', () => { seen.push('address: ' + by('name').textContent + ' ' + document.documentElement.dataset.theme); out.textContent = seen.join('\n'); });
 out.textContent = seen.join('\n');
 document.body.append(out);
+}
 </script>
 PAGE
 cat both.html look.html >views.html

@@ -1,0 +1,30 @@
+// The flags of verbs that show a model's attention.
+#pragma once
+
+#include <string>
+
+#include "cli/model_dir.h"
+#include "multihead/look/attention_page.h"
+#include "multihead/look/look.h"
+
+namespace multihead::cli {
+
+/// --layers and --heads.
+struct Selection {
+  std::string layers = {}, heads = {};
+
+  void declare(Flags& flags);
+  /// Throws UsageError naming the flag and the range.
+  look::Look of(int64_t layers_of_model, int64_t heads_of_model) const;
+};
+
+/// look(), with measures if they cost less than so many operations. Throws UsageError.
+look::AttentionRun look_at(const LoadedModel& loaded, const std::string& text, look::Look wanted,
+                           double most_cost);
+
+/// Throws InputError if the model's folder made weights that are no numbers.
+void check_numbers(const std::string& folder, const look::AttentionRun& run);
+/// "Attention of model: the text"
+std::string page_title(const std::string& folder, const std::string& text);
+
+}  // namespace multihead::cli

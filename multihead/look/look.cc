@@ -1,0 +1,273 @@
+#include "multihead/look/look.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/generate/beam_search.h"
+#include "multihead/models/lens.h"
+#include "multihead/nn/points.h"
+#include "multihead/ops/shape.h"
+#include "multihead/ops/softmax.h"
+#include "multihead/text/token_labels.h"
+
+namespace multihead::look {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using Numbers = std::vector<int64_t>;
+using models::LanguageModel;
+
+Tensor as_row(const Ids& ids) { return Tensor::of({1, static_cast<int64_t>(ids.size())}, ids); }
+
+Numbers all_of(int64_t count) {
+  Numbers numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+// One stack to be looked at: what to capture, and the view that it becomes.
+struct Stack {
+  AttentionView view;
+  std::vector<AttentionCapture> captures;  // one per layer of the model
+
+  Stack(std::string name, int64_t layer_count, const Numbers& layers, int64_t head_count,
+        const Numbers& heads) {
+    view.name = std::move(name);
+    view.all_layers = layer_count, view.all_heads = head_count;
+    std::copy_if(layers.begin(), layers.end(), std::back_inserter(view.layers),
+                 [&](int64_t layer) { return layer < layer_count; });
+    view.heads = heads;
+    captures.resize(static_cast<size_t>(layer_count));
+    for (AttentionCapture& capture : captures) {
+      capture.weights_wanted = false;
+      capture.heads = heads;
+    }
+    for (const int64_t layer : view.layers) captures[static_cast<size_t>(layer)].weights_wanted = true;
+  }
+
+  // A stack may have none of the chosen layers.
+  void add_to(std::vector<AttentionView>& views) {
+    if (view.layers.empty()) return;
+    for (const int64_t layer : view.layers) {
+      view.weights.push_back(std::move(captures[static_cast<size_t>(layer)].weights));
+    }
+    views.push_back(std::move(view));
+  }
+};
+
+// Layers of one page have heads of one numbering.
+void refuse_pruned(bool pruned) {
+  MH_CHECK(!pruned, ValueError, "look: the layers of this model differ in heads, which a page cannot show");
+}
+
+Numbers chosen(const char* what, const Numbers& numbers, int64_t count) {
+  for (const int64_t n : numbers) {
+    MH_CHECK(n >= 0 && n < count, ValueError, "look: there are ", what, " 0 to ", count - 1, ", got ", n);
+  }
+  return numbers.empty() ? all_of(count) : numbers;
+}
+
+std::string label_of(const text::Tokenizer& tokenizer, int32_t token) {
+  return text::token_labels(tokenizer, std::vector<int32_t>{token}).front();
+}
+
+std::vector<Prediction> labelled(const text::Tokenizer& tokenizer,
+                                 const std::vector<models::Guess>& guesses) {
+  std::vector<Prediction> list;
+  for (const models::Guess& guess : guesses)
+    list.emplace_back(label_of(tokenizer, guess.token), guess.probability);
+  return list;
+}
+
+void measure(AttentionRun& run, const LanguageModel& model, const text::Tokenizer& tokenizer,
+             const Ids& ids) {
+  const Tensor tokens = as_row(ids);
+  const auto guesses = models::logit_lens(model, tokens, 5);
+  for (const auto& layer : guesses) {
+    auto& rows = run.lens.emplace_back();
+    for (const auto& list : layer) rows.push_back(labelled(tokenizer, list));
+  }
+  const models::Guess& best = guesses.back().back().front();
+  run.target = label_of(tokenizer, best.token), run.probability = best.probability;
+  run.attributions = models::integrated_gradients(model, tokens, best.token);
+  run.ablation = models::ablate_heads(model, tokens, best.token);
+}
+
+// What the page keeps of queries and keys at most: they are a convenience beside the weights.
+constexpr int64_t kMostVectors = int64_t{6} << 20;
+
+struct VectorPoints {
+  const char *query, *key;
+};
+VectorPoints vector_points(const models::LanguageModelConfig& c) {
+  return c.positions == models::Positions::rotary ? VectorPoints{"rot_q", "rot_k"} : VectorPoints{"q", "k"};
+}
+std::string point_name(int64_t layer, const char* point) {
+  return concat("layers.", layer, ".self_attn.", point);
+}
+
+std::optional<Neurons> plan_neurons(const models::LanguageModelConfig& c, const AttentionView& view) {
+  Neurons n;
+  n.group = c.num_heads / c.num_kv_heads;
+  n.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim > 0 ? c.scale_dim : c.head_dim));
+  std::set<int64_t> groups;
+  for (const int64_t head : view.heads) groups.insert(head / n.group);
+  n.groups.assign(groups.begin(), groups.end());
+  const int64_t vectors = std::ssize(view.layers) * (std::ssize(view.heads) + std::ssize(n.groups));
+  const int64_t numbers = vectors * c.head_dim * std::ssize(view.keys);
+  if (numbers > kMostVectors || (c.qk_norm && c.positions != models::Positions::rotary)) return std::nullopt;
+  return n;
+}
+
+void change(nn::Points& points, const Look& look, const models::LanguageModelConfig& c, int64_t length) {
+  const auto check_head = [&](int64_t layer, int64_t head) {
+    MH_CHECK(layer >= 0 && layer < c.num_layers && head >= 0 && head < c.num_heads, ValueError,
+             "there is no head ", layer, ".", head, ": layers are 0 to ", c.num_layers - 1, ", heads 0 to ",
+             c.num_heads - 1);
+  };
+  for (const auto& [layer, head] : look.off) {
+    check_head(layer, head);
+    points.edit(point_name(layer, "z"), [](const std::string&, const Tensor& z) { return zeros_like(z); },
+                {.heads = {head}});
+  }
+  std::map<int64_t, Tensor> dropped;
+  for (const auto& [layer, head, query, key] : look.cut) {
+    check_head(layer, head);
+    MH_CHECK(key >= 0 && key < query && query < length, ValueError, "the edge from token ", query, " to ",
+             key, " cannot be cut: 0 <= key < query < ", length);
+    Tensor& flags = dropped[layer];
+    if (!flags.defined()) flags = Tensor::zeros({1, c.num_heads, length, length}, Dtype::boolean);
+    flags.data<bool>()[(head * length + query) * length + key] = true;
+  }
+  for (const auto& [layer, flags] : dropped)
+    points.exclude(concat("layers.", layer, ".self_attn"), drop(flags));
+}
+
+constexpr double kMiB = 1 << 20, kLimit = 96 * kMiB;
+
+}  // namespace
+
+double cost_of_measures(const models::LanguageModelConfig& c, int64_t tokens) {
+  const auto length = static_cast<double>(tokens);
+  const auto head = 2 * static_cast<double>(c.vocab_size * c.embed_dim);
+  const double all = 2 * static_cast<double>(models::matrix_weights(c)), layers = all - head;
+  constexpr double kSteps = 16, kForwardAndBackward = 3;
+  return length * (static_cast<double>(c.num_layers + 1) * head +                  // the logit lens
+                   static_cast<double>(c.num_layers * c.num_heads) * layers / 2 +  // ablation
+                   kSteps * kForwardAndBackward * layers);                         // attributions
+}
+
+AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, const std::string& text,
+                  const Look& look) {
+  const Ids ids = tokenizer.encode(text);
+  MH_CHECK(!ids.empty(), ValueError, "look: the text is empty");
+  const models::LanguageModelConfig& config = model.config();
+  refuse_pruned(!config.pruned_heads.empty());
+  const Numbers layers = chosen("layers", look.layers, config.num_layers),
+                heads = chosen("heads", look.heads, config.num_heads);
+  Stack stack("Self-attention", config.num_layers, layers, config.num_heads, heads);
+  stack.view.causal = true;
+  stack.view.queries = stack.view.keys = text::token_labels(tokenizer, ids);
+  AttentionRun run;
+  run.views = {stack.view};
+  bits_for({run});
+  if (look.measures) stack.view.neurons = plan_neurons(config, stack.view);
+  nn::Points points;
+  change(points, look, config, std::ssize(ids));
+  const VectorPoints vectors = vector_points(config);
+  if (stack.view.neurons) {
+    for (const int64_t layer : layers) {
+      points.keep(point_name(layer, vectors.query), {.heads = heads});
+      points.keep(point_name(layer, vectors.key), {.heads = stack.view.neurons->groups});
+    }
+  }
+  const NoTape silent;
+  {
+    const nn::PointScope scope(points);
+    const Tensor features = model.features(as_row(ids), {.capture = &stack.captures});
+    const Tensor last = slice(features, 1, std::ssize(ids) - 1, std::ssize(ids));
+    const auto p = softmax(model.logits(last).to(Dtype::f32), -1).to_vector<float>();
+    std::vector<models::Guess> next;
+    for (size_t i = 0; i < p.size(); ++i) next.push_back({static_cast<int32_t>(i), p[i]});
+    const auto most = std::min<size_t>(5, next.size());
+    std::partial_sort(next.begin(), next.begin() + static_cast<int64_t>(most), next.end(),
+                      [](const auto& a, const auto& b) { return a.probability > b.probability; });
+    next.resize(most);
+    run.next = labelled(tokenizer, next);
+  }
+  if (stack.view.neurons) {
+    for (const int64_t layer : layers) {
+      stack.view.neurons->queries.push_back(
+          points.kept().at(point_name(layer, vectors.query)).to(Dtype::f32));
+      stack.view.neurons->keys.push_back(points.kept().at(point_name(layer, vectors.key)).to(Dtype::f32));
+    }
+  }
+  run.views.clear();
+  stack.add_to(run.views);
+  for (const auto& [layer, head] : look.off) run.off.push_back(concat(layer, ".", head));
+  if (look.measures && look.off.empty() && look.cut.empty()) {
+    if (heads.size() == static_cast<size_t>(config.num_heads)) measure(run, model, tokenizer, ids);
+  }
+  return run;
+}
+
+AttentionRun look(const models::Seq2Seq& model, const text::Tokenizer& source_tokenizer,
+                  const text::Tokenizer& tokenizer, const std::string& source_text,
+                  const std::string& target_text, const Look& look) {
+  const models::Seq2SeqConfig& config = model.config();
+  refuse_pruned(!config.encoder_pruned_heads.empty() || !config.decoder_pruned_heads.empty() ||
+                !config.cross_pruned_heads.empty());
+  const auto eos = static_cast<int32_t>(config.eos_id), start = static_cast<int32_t>(config.decoder_start_id);
+  Ids source = source_tokenizer.encode(source_text);
+  std::vector<std::string> source_labels = text::token_labels(source_tokenizer, source);
+  source.push_back(eos), source_labels.emplace_back("<end>");
+  const int64_t deepest = std::max(config.encoder_layers, config.decoder_layers);
+  const Numbers layers = chosen("layers", look.layers, deepest),
+                heads = chosen("heads", look.heads, config.num_heads);
+  Stack cross("Cross-attention: target to source", config.decoder_layers, layers, config.num_heads, heads);
+  Stack encoder("Encoder: source to source", config.encoder_layers, layers, config.num_heads, heads);
+  Stack decoder("Decoder: target to target", config.decoder_layers, layers, config.num_heads, heads);
+  decoder.view.causal = true;
+
+  Ids target =
+      target_text.empty() ? beam_search(model, {source})[0][0].tokens : tokenizer.encode(target_text);
+  std::vector<std::string> target_labels = text::token_labels(tokenizer, target);
+  target.insert(target.begin(), start), target_labels.insert(target_labels.begin(), "<start>");
+  cross.view.queries = decoder.view.queries = decoder.view.keys = target_labels;
+  cross.view.keys = encoder.view.queries = encoder.view.keys = source_labels;
+  AttentionRun run;
+  run.views = {cross.view, encoder.view, decoder.view};
+  bits_for({run});
+
+  const models::TokenBatch batch{as_row(source), {static_cast<int64_t>(source.size())}};
+  model.encode(batch, nullptr, &encoder.captures);
+  nn::DecodeState state = model.start(batch, static_cast<int64_t>(target.size()));
+  model.step(as_row(target), state, {.capture = &decoder.captures, .cross_capture = &cross.captures});
+  run.views.clear();
+  for (Stack* stack : {&cross, &encoder, &decoder}) stack->add_to(run.views);
+  return run;
+}
+
+int bits_for(const std::vector<AttentionRun>& runs) {
+  std::vector<AttentionView> views;
+  for (const AttentionRun& run : runs) views.insert(views.end(), run.views.begin(), run.views.end());
+  for (const int bits : {16, 8}) {
+    if (stored_bytes(views, bits) <= kLimit) return bits;
+  }
+  const AttentionView& largest = *std::max_element(
+      views.begin(), views.end(),
+      [](const AttentionView& a, const AttentionView& b) { return a.weight_count() < b.weight_count(); });
+  throw ValueError(
+      concat(largest.layers.size(), " layers of ", largest.heads.size(), " heads on ", largest.queries.size(),
+             " x ", largest.keys.size(), " tokens would make a page of ",
+             std::llround(stored_bytes(views, 8) / kMiB), " MiB, more than ", std::llround(kLimit / kMiB),
+             ", even with 8 bits per weight; choose some layers and heads, or give a shorter text"));
+}
+
+}  // namespace multihead::look

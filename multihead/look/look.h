@@ -1,0 +1,40 @@
+// Runs of models that keep what a page of attention shows.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "multihead/look/attention_page.h"
+#include "multihead/models/seq2seq.h"
+#include "multihead/text/tokenizer.h"
+
+namespace multihead::look {
+
+/// What to look at, and what to change.
+struct Look {
+  std::vector<int64_t> layers = {}, heads = {};  ///< in order; empty: all
+  /// Predictions of each layer, the worth of each head, shares of tokens, queries and keys.
+  bool measures = true;
+  std::vector<std::array<int64_t, 2>> off = {};  ///< (layer, head): its output is zero
+  /// (layer, head, query, key): the head does not see the key from there.
+  std::vector<std::array<int64_t, 4>> cut = {};
+};
+
+/// What `measures` cost in floating-point operations, about, for a text of so many tokens.
+double cost_of_measures(const models::LanguageModelConfig& config, int64_t tokens);
+
+/// A run on a text. With changes, of the measures what the changed model says next alone. Throws ValueError:
+/// layers, heads or tokens that do not exist, a text that is empty or too long, layers that differ in heads,
+/// more weights than a page takes.
+AttentionRun look(const models::LanguageModel& model, const text::Tokenizer& tokenizer,
+                  const std::string& text, const Look& look = {});
+/// A translator's run; without a target, on its own translation.
+AttentionRun look(const models::Seq2Seq& model, const text::Tokenizer& source_tokenizer,
+                  const text::Tokenizer& tokenizer, const std::string& source, const std::string& target = {},
+                  const Look& look = {});
+
+/// The bits of weights that keep a page of these runs small enough. Throws ValueError if there are none.
+int bits_for(const std::vector<AttentionRun>& runs);
+
+}  // namespace multihead::look

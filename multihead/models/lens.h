@@ -1,0 +1,33 @@
+// Where a language model's prediction comes from: what each layer would say, what each head is worth, which
+// tokens speak for it. Python's multihead.lens has more.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "multihead/models/language_model.h"
+
+namespace multihead::models {
+
+struct Guess {
+  int32_t token = 0;
+  double probability = 0;
+};
+
+/// The `count` likeliest next tokens after each of the tokens [1, T], as if the model ended before each
+/// layer; last, its own (the logit lens, nostalgebraist 2020): [num_layers + 1][T][count].
+std::vector<std::vector<std::vector<Guess>>> logit_lens(const LanguageModel& model, const Tensor& tokens,
+                                                        int64_t count);
+
+/// By how much the log-probability of `target` after the last of the tokens [1, T] changes with each head's
+/// output at zero: [num_layers][heads of the layer]. The heads of a layer are rows of one batch that begins
+/// at the layer.
+std::vector<std::vector<double>> ablate_heads(const LanguageModel& model, const Tensor& tokens,
+                                              int32_t target);
+
+/// Each token's share [T] of the log-probability of `target` after the last of the tokens [1, T], beside the
+/// mean embedding in every place: integrated gradients in `steps` steps (Sundararajan et al. 2017).
+std::vector<double> integrated_gradients(const LanguageModel& model, const Tensor& tokens, int32_t target,
+                                         int64_t steps = 16);
+
+}  // namespace multihead::models
