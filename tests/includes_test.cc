@@ -30,6 +30,7 @@ const std::map<std::string, std::set<std::string>>& allowed() {
     t["text"] = {"core", "io"};
     t["models"] = {"core", "kernels", "autograd", "ops", "nn", "io"};
     t["generate"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
+    t["look"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "generate"};
     t["embed"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
     t["train"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "optim", "generate"};
     return t;

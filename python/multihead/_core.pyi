@@ -1447,6 +1447,12 @@ class Points:
     def name_of(name: str) -> str:
         """Our name for one of TransformerLens's."""
 
+@overload
+def attention_page(model: LanguageModel, tokenizer: Tokenizer, title: str, texts: Sequence[str], layers: Sequence[int], heads: Sequence[int], measures: bool | None, off: Sequence[Sequence[int]], cut: Sequence[Sequence[int]]) -> str: ...
+
+@overload
+def attention_page(model: Seq2Seq, source_tokenizer: Tokenizer, tokenizer: Tokenizer, title: str, texts: Sequence[str], target: str, layers: Sequence[int], heads: Sequence[int]) -> str: ...
+
 class LanguageModelConfig:
     """
     The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),
@@ -1514,6 +1520,12 @@ class LanguageModelConfig:
 
     @ffn_dim.setter
     def ffn_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def pruned_heads(self) -> list[list[int]]: ...
+
+    @pruned_heads.setter
+    def pruned_heads(self, arg: Sequence[Sequence[int]], /) -> None: ...
 
     @property
     def positions(self) -> str: ...
@@ -1835,6 +1847,33 @@ class LanguageModel:
 
     def __repr__(self) -> str: ...
 
+@overload
+def prune(model: LanguageModel, *, heads: Sequence[Sequence[int]] | None = None, units: Sequence[Sequence[int]] | None = None) -> LanguageModel:
+    """
+    A smaller model, equal to this one with the outputs of these heads and feed-forward units at zero: for each layer a
+    list of heads, of units as many everywhere. Heads keep their numbers when some are pruned already. With grouped-query
+    attention whole groups go, or as many heads of each that stays. Where all layers lose as many heads, and the family has
+    a head_dim of its own (Llama, Mistral, Qwen 3, Gemma), the saved folder loads in transformers; else it is one of ours.
+    """
+
+@overload
+def prune(model: Seq2Seq, *, encoder_heads: Sequence[Sequence[int]] | None = None, decoder_heads: Sequence[Sequence[int]] | None = None, cross_heads: Sequence[Sequence[int]] | None = None, encoder_units: Sequence[Sequence[int]] | None = None, decoder_units: Sequence[Sequence[int]] | None = None) -> Seq2Seq:
+    """
+    The same of an encoder-decoder model; encoder and decoder keep as many units.
+    """
+
+def pool_kv_heads(model: LanguageModel, num_kv_heads: int) -> LanguageModel:
+    """
+    Grouped-query attention from a model with more heads of keys and values, which are averaged; some training repairs it
+    (Ainslie et al. 2023).
+    """
+
+def least_important(importance: Sequence[Sequence[float]], keep_ratio: float, group: int = 1) -> list[list[int]]:
+    """
+    For each row of importance what to remove so that the share keep_ratio of all stays, the least important first; each
+    row is divided by its length and keeps one; `group` neighbours stay or go together.
+    """
+
 class Generator:
     """
     Sequences decoded together, each with the tokens that generate() gives it alone: submit() at any time,
@@ -1928,6 +1967,24 @@ class Seq2SeqConfig:
 
     @ffn_dim.setter
     def ffn_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def encoder_pruned_heads(self) -> list[list[int]]: ...
+
+    @encoder_pruned_heads.setter
+    def encoder_pruned_heads(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+    @property
+    def decoder_pruned_heads(self) -> list[list[int]]: ...
+
+    @decoder_pruned_heads.setter
+    def decoder_pruned_heads(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+    @property
+    def cross_pruned_heads(self) -> list[list[int]]: ...
+
+    @cross_pruned_heads.setter
+    def cross_pruned_heads(self, arg: Sequence[Sequence[int]], /) -> None: ...
 
     @property
     def positions(self) -> str: ...
@@ -2691,9 +2748,9 @@ def prune_checkpoints(folder: str | bytes | os.PathLike, *, keep_newest: int = 2
     Deletes the other complete checkpoints; `steps` are kept as well as the newest. Returns the deleted steps.
     """
 
-def train_language_model(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, tokenizer: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+def train_language_model(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
 
-def train_seq2seq(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, valid: str | bytes | os.PathLike, tokenizer: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+def train_seq2seq(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, valid: str | bytes | os.PathLike, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
 
 def language_model_settings(preset: str) -> object:
     """All settings of train_language_model() with a preset's values."""

@@ -229,3 +229,22 @@ def test_masks_by_function_skip_blocks(rng):
     a = mh.attention(q, q, q, mask=mh.mask_mod(lambda b, h, q, k: ids[q] == ids[k]))
     b = mh.attention(q, q, q, mask=mh.documents(ids))
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-6)
+
+
+def test_a_page_of_a_language_model(tmp_path):
+    text = "the cat sat on the mat"
+    tokenizer = mh.Tokenizer.train_characters(text)
+    config = mh.models.LanguageModelConfig(vocab_size=tokenizer.vocab_size, context=32, num_layers=2, num_heads=2, embed_dim=16)
+    model = mh.models.LanguageModel(config, rng=mh.Rng(1))
+    page = mh.attend(model, "the cat", tokenizer, beside="a mat")
+    assert page.html.startswith("<!doctype html>") and '"lens":' in page.html and 'id="w1-0"' in page.html
+    assert "sandbox=" in page._repr_html_() and "<script>" not in page._repr_html_()
+    page.save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page.html
+    assert '"lens":' not in mh.attend(model, "the cat", tokenizer, measures=False).html
+    assert '"off":["0.1"]' in mh.attend(model, "the cat", tokenizer, off=[(0, 1)], cut=[(1, 0, 3, 1)]).html
+    for wrong, message in (({"heads": [2]}, "heads 0 to 1"), ({"off": [(0,)]}, "2 numbers"), ({"cut": [(0, 0, 1, 2)]}, "cannot be cut")):
+        with pytest.raises(ValueError, match=message):
+            mh.attend(model, "the cat", tokenizer, **wrong)
+    with pytest.raises(ValueError, match="needs its tokenizer"):
+        mh.attend(model, "the cat")

@@ -270,6 +270,15 @@ def test_layers_may_keep_different_heads(model, tokens, tmp_path):
     assert mh.models.load_state(str(tmp_path / "state"), again).lengths == state.lengths
 
 
+def test_grouped_keys_and_values_are_means(model, tokens):
+    if model.config.num_kv_heads != 4:
+        pytest.skip("grouped already")
+    grouped = mh.models.pool_kv_heads(model, 2)
+    old = np.asarray(model.layers[0].self_attn.in_proj_weight)[32:64].reshape(2, 2, 8, 32).mean(1).reshape(16, 32)
+    np.testing.assert_allclose(np.asarray(grouped.layers[0].self_attn.in_proj_weight)[32:48], old, atol=1e-7)
+    assert grouped(tokens).shape == model(tokens).shape
+
+
 def test_gates_close_what_costs_more_than_it_is_worth(model, tokens):
     batches = [(tokens[:, :-1], tokens[:, 1:])] * 60
     few = lens.train_head_gates(model, batches, penalty=10.0)

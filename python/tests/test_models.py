@@ -357,6 +357,11 @@ def test_training_a_language_model(tmp_path):
     assert len(losses) >= 1 and summary and any(event == "evaluation" for event, _ in events)
     model, tokenizer = mh.models.LanguageModel.load(run), mh.Tokenizer.load(run)
     assert tokenizer.decode(model.generate(tokenizer.encode("The"), max_new_tokens=5))
+    tuned = str(tmp_path / "tuned")
+    mh.train_language_model(tmp_path / "text.txt", tuned, init=run, batch=4, steps=1, lr=1e-12, weight_decay=0)
+    again = mh.models.LanguageModel.load(tuned)
+    assert again.config == model.config
+    np.testing.assert_allclose(np.asarray(again([[1, 2, 3]])), np.asarray(model([[1, 2, 3]])), atol=1e-6)
     with pytest.raises(TypeError, match="unknown setting 'stepps'"):
         mh.train_language_model(tmp_path / "text.txt", run, stepps=3)
     with pytest.raises(ValueError):

@@ -31,7 +31,7 @@ expect 2 'not both' "$multihead" prune model --out x --heads 0.1 --keep-ratio 0.
 expect 2 '--data FILE is required' "$multihead" prune model --out x --keep-ratio 0.5
 expect 3 'layer 0 would lose all of its 4 heads' "$multihead" prune model --out x --heads 0.0,0.1,0.2,0.3
 expect 3 'cannot come from 4' "$multihead" prune model --out x --kv-heads 3
-for list in 0 .1 0. 0.4 2.0 0.1, a.b encoder.0.1 0.-1 99999999999999999999.0; do
+for list in 0 .1 0. 0.4 2.0 '0.1,' a.b encoder.0.1 0.-1 99999999999999999999.0; do
   expect 2 '--heads: expected LAYER.HEAD with layers 0 to 1 and heads 0 to 3, got "' "$multihead" prune model --out x --heads "$list"
 done
 [[ ! -e x ]] || fail 'a refused command wrote a folder'
