@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "cli/verb.h"
@@ -30,7 +31,7 @@ std::vector<int64_t> best_of(std::span<const float> values, int64_t count) {
 struct ClassifyFlags {
   std::string folder, data;
   embed::ClassifyOptions options;
-  WeightsFlag weights;
+  std::string weights = "f32";
 
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "encoder's folder with a head for sequences");
@@ -38,10 +39,10 @@ struct ClassifyFlags {
     flags.integer("max-length", options.max_length, "tokens of a text that are read (0: the model's limit)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
                   {.least = 1});
-    weights.declare(flags);
+    declare_weights(flags, weights, false);
   }
   TextClassifier load() const {
-    return reading([&] { return TextClassifier::load(folder, weights.dtype()); });
+    return reading([&] { return TextClassifier::load(folder, kernels::parse_weight_dtype(weights)); });
   }
   template <class Texts>
   Tensor logits(const TextClassifier& classifier, const Texts& texts, bool is_quiet) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "cli/verb.h"
@@ -22,7 +23,7 @@ struct EmbedFlags {
   std::string folder, prompt;
   EncodeTextOptions options;
   bool normalize = false;
-  WeightsFlag weights;
+  std::string weights = "f32";
 
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "model folder: sentence-transformers' or an encoder's");
@@ -33,11 +34,11 @@ struct EmbedFlags {
     flags.integer("truncate-dim", options.truncate_dim, "keep only so many dimensions (0: all)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
                   {.least = 1});
-    weights.declare(flags);
+    declare_weights(flags, weights, false);
   }
   SentenceEncoder load() {
     if (normalize) options.normalize = true;
-    return reading([&] { return SentenceEncoder::load(folder, weights.dtype()); });
+    return reading([&] { return SentenceEncoder::load(folder, kernels::parse_weight_dtype(weights)); });
   }
   Tensor encode(const SentenceEncoder& encoder, const std::vector<std::string>& texts, TextMeter& meter) {
     options.progress = [&](int64_t done, int64_t total) { meter(done, total); };

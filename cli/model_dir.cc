@@ -6,6 +6,8 @@
 #include <iterator>
 
 #include "multihead/core/files.h"
+#include "multihead/io/checkpoint.h"
+#include "multihead/io/file_set.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/gguf.h"
@@ -22,9 +24,11 @@ void check_vocabulary(const std::string& folder, const char* tokenizer, int64_t 
 
 }  // namespace
 
-void declare_weights(Flags& flags, std::string& weights) {
-  flags.choice("weights", weights, {"stored", "f32", "int8", "q8", "q4"},
-               "weights of a language model: int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
+void declare_weights(Flags& flags, std::string& weights, bool stored) {
+  std::vector<std::string> words = {"f32", "int8", "q8", "q4"};
+  if (stored) words.insert(words.begin(), "stored");
+  flags.choice("weights", weights, std::move(words),
+               "weights: int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
 }
 
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights) {
@@ -36,6 +40,17 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
     check_vocabulary(folder, "tokenizer", tokenizer.vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
+}
+
+void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to) {
+  io::save_files(to, io::kModelFolderFiles, [&](io::DirectoryWriter& writer) {
+    io::write_contents(
+        writer, {.tensors = {{"model.safetensors", models::language_model_tensors(loaded.model)}},
+                 .files = {{"config.json", models::config_to_json(loaded.model.config()).dump(2) + "\n"},
+                           {"tokenizer.json", loaded.tokenizer.to_json()},
+                           {"tokenizer_config.json", loaded.tokenizer.config_json()}}});
+  });
+  copy_generation_config(from, to);
 }
 
 void copy_generation_config(const std::string& from, const std::string& to) {

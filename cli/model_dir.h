@@ -17,9 +17,11 @@ struct LoadedModel {
 
 /// Throws InputError, also if the tokenizer has ids outside the model's vocabulary. `weights`: of --weights.
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights = "f32");
-/// --weights of a language model.
-void declare_weights(Flags& flags, std::string& weights);
+/// --weights of a model; "stored" among them if its folder may hold packed ones.
+void declare_weights(Flags& flags, std::string& weights, bool stored = true);
 
+/// Writes a model that was loaded from `from`, with its tokenizer and defaults of generation, as one.
+void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to);
 /// The defaults of generation, where `to` has none.
 void copy_generation_config(const std::string& from, const std::string& to);
 

@@ -9,6 +9,7 @@
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
+#include "cli/texts.h"
 #include "multihead/io/json.h"
 #include "multihead/models/prune.h"
 #include "multihead/text/corpus.h"
@@ -154,26 +155,20 @@ class Prune : public Verb {
  private:
   int run_model(const CommonOptions& common) {
     LoadedModel loaded = load_model_dir(folder_);
+    const int64_t before = nn::parameter_count(loaded.model);
+    if (kv_heads_ > 0) loaded.model = reading([&] { return models::pool_kv_heads(loaded.model, kv_heads_); });
     const models::LanguageModelConfig c = loaded.model.config();
     std::vector<Part> parts = {{"", "", "self_attn.z", c.num_layers, c.num_heads, c.pruned_heads}};
-    models::Importance importance;
-    if (!data_.empty()) importance = measure(loaded);
+    const models::Importance importance = measure(loaded, common.quiet);
     models::Pruning pruning;
     decide(parts, importance, c.num_heads / c.num_kv_heads);
     pruning.heads = parts[0].remove;
     if (keep_units_ < 1) pruning.units = fewest(importance_at(importance, parts[0], "mlp_post"), keep_units_);
-    models::LanguageModel small = reading([&] {
-      const models::LanguageModel pooled =
-          kv_heads_ > 0 ? models::pool_kv_heads(loaded.model, kv_heads_) : loaded.model;
-      return models::prune(pooled, pruning);
-    });
-    reading([&] {
-      models::save_language_model(small, out_);
-      loaded.tokenizer.save(out_);
-    });
-    copy_generation_config(folder_, out_);
-    return report(common, parts, nn::parameter_count(loaded.model), nn::parameter_count(small),
-                  {c.ffn_dim, small.config().ffn_dim}, models::family_of(small.config()));
+    loaded.model = reading([&] { return models::prune(loaded.model, pruning); });
+    reading([&] { save_model_dir(loaded, folder_, out_); });
+    const models::LanguageModelConfig& small = loaded.model.config();
+    return report(common, parts, before, nn::parameter_count(loaded.model), {c.ffn_dim, small.ffn_dim},
+                  models::family_of(small));
   }
 
   int run_translator(const CommonOptions& common) {
@@ -183,8 +178,7 @@ class Prune : public Verb {
         {"encoder", "encoder.", "self_attn.z", c.encoder_layers, c.num_heads, c.encoder_pruned_heads},
         {"decoder", "decoder.", "self_attn.z", c.decoder_layers, c.num_heads, c.decoder_pruned_heads},
         {"cross", "decoder.", "multihead_attn.z", c.decoder_layers, c.num_heads, c.cross_pruned_heads}};
-    models::Importance importance;
-    if (!data_.empty()) importance = measure(loaded);
+    const models::Importance importance = measure(loaded, common.quiet);
     decide(parts, importance, 1);
     models::Pruning encoder{.heads = parts[0].remove},
         decoder{.heads = parts[1].remove, .cross = parts[2].remove};
@@ -206,6 +200,9 @@ class Prune : public Verb {
     if (!importance.empty()) {
       for (Part& part : parts) {
         part.importance = importance_at(importance, part, part.point);
+        for (const auto& row : part.importance) {
+          for (const double x : row) check_number(folder_, "the importance of a head", x);
+        }
         number_as_before(part);
       }
     }
@@ -213,23 +210,35 @@ class Prune : public Verb {
     if (keep_heads_ < 1) choose(parts, keep_heads_, group);
   }
 
-  models::Importance measure(const LoadedModel& loaded) const {
+  // Of `count` sequences; none without --data.
+  template <class Loss>
+  models::Importance measured(int64_t count, bool quiet, Loss loss) const {
+    models::Importance importance;
+    TextMeter meter(quiet, "sequences");
+    for (int64_t i = 0; i < count; ++i) {
+      models::add_importance(importance, [&] { return loss(i); });
+      meter(i + 1, count);
+    }
+    return importance;
+  }
+
+  models::Importance measure(const LoadedModel& loaded, bool quiet) const {
+    if (data_.empty()) return {};
     const models::LanguageModelConfig& c = loaded.model.config();
     const std::vector<int32_t> ids = reading([&] { return loaded.tokenizer.encode(text::read_text(data_)); });
     const auto length = std::min(c.context, static_cast<int64_t>(ids.size()) - 1);
     if (length < 1) throw InputError(concat(data_, ": it has ", ids.size(), " tokens, needs at least 2"));
     const int64_t all = (std::ssize(ids) - 1) / length, count = std::min(all, sequences_);
-    models::Importance importance;
-    for (int64_t i = 0; i < count; ++i) {
+    return measured(count, quiet, [&](int64_t i) {
       const int64_t begin = i * all / count * length;
       const train::WindowBatch batch =
           train::gather_windows(std::span<const int32_t>(ids), std::span(&begin, 1), length);
-      models::add_importance(importance, [&] { return loaded.model.loss(batch.tokens, batch.targets); });
-    }
-    return importance;
+      return loaded.model.loss(batch.tokens, batch.targets);
+    });
   }
 
-  models::Importance measure(const LoadedTranslator& loaded) const {
+  models::Importance measure(const LoadedTranslator& loaded, bool quiet) const {
+    if (data_.empty()) return {};
     const models::Seq2SeqConfig& c = loaded.model.config();
     std::vector<train::TokenPair> pairs = reading([&] {
       return train::encode_pairs(
@@ -239,13 +248,10 @@ class Prune : public Verb {
     std::erase_if(pairs, [&](const train::TokenPair& pair) { return pair.longest() > c.max_positions; });
     if (pairs.empty()) throw InputError(concat(data_, ": no pair is short enough for the model"));
     const int64_t count = std::min(std::ssize(pairs), sequences_);
-    models::Importance importance;
-    for (int64_t i = 0; i < count; ++i) {
+    return measured(count, quiet, [&](int64_t i) {
       const train::PairBatch batch = train::make_pair_batch(pairs, {i * std::ssize(pairs) / count}, c);
-      models::add_importance(importance,
-                             [&] { return loaded.model.loss(batch.source, batch.input, batch.labels); });
-    }
-    return importance;
+      return loaded.model.loss(batch.source, batch.input, batch.labels);
+    });
   }
 
   int report(const CommonOptions& common, const std::vector<Part>& parts, int64_t before, int64_t after,

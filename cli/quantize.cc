@@ -3,8 +3,6 @@
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
-#include "multihead/io/checkpoint.h"
-#include "multihead/io/file_set.h"
 
 namespace multihead::cli {
 namespace {
@@ -30,7 +28,7 @@ class Quantize : public Verb {
     if (dtype == nn::WeightDtype::f32) {
       throw UsageError(concat(folder_, " holds f32 weights; --weights must be one of int8, q8, q4"));
     }
-    save(loaded);
+    save_model_dir(loaded, folder_, out_);
     const auto bytes = static_cast<int64_t>(loaded.model.weight_bytes());
     const int64_t f32 = 4 * models::matrix_weights(loaded.model.config());
     if (common.json) {
@@ -43,17 +41,6 @@ class Quantize : public Verb {
   }
 
  private:
-  void save(LoadedModel& loaded) const {
-    io::save_files(out_, io::kModelFolderFiles, [&](io::DirectoryWriter& writer) {
-      io::write_contents(
-          writer, {.tensors = {{"model.safetensors", models::language_model_tensors(loaded.model)}},
-                   .files = {{"config.json", models::config_to_json(loaded.model.config()).dump(2) + "\n"},
-                             {"tokenizer.json", loaded.tokenizer.to_json()},
-                             {"tokenizer_config.json", loaded.tokenizer.config_json()}}});
-    });
-    copy_generation_config(folder_, out_);
-  }
-
   std::string folder_, out_, weights_ = "q4";
 };
 

@@ -35,7 +35,7 @@ void TextMeter::operator()(int64_t done, int64_t total) {
   last_ = now, shown_ = true;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = static_cast<double>(done) / seconds;
-  fmt::print(stderr, "\r{} of {} texts, {:.0f}/s, {:.0f} s left ", done, total, rate,
+  fmt::print(stderr, "\r{} of {} {}, {:.0f}/s, {:.0f} s left ", done, total, what_, rate,
              static_cast<double>(total - done) / rate);
 }
 
