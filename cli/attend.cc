@@ -23,6 +23,8 @@ class Attend : public Verb {
                "two texts side by side; --beside-model DIR: two models"},
               {"multihead attend model --text - --layers 0,5-7 --heads 0-3 --out page.html <chapter.txt",
                "some layers and heads of a long text"},
+              {"multihead attend encoder --text \"The weather is [MASK] today.\" --out page.html",
+               "an encoder, and what it would put in each place"},
               {"multihead attend translator --source \"Good morning.\" --out page.html",
                "its translation and the cross-attention"}}) {}
 
@@ -43,13 +45,18 @@ class Attend : public Verb {
   int run(const CommonOptions& common) override {
     if (out_.empty()) throw UsageError("--out FILE is required");
     const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });
+    const bool encoder = reading([&] { return models::is_encoder_folder(folder_); });
     if (translator && source_.empty()) throw UsageError("a translator needs --source TEXT");
     if (!translator && !source_.empty())
       throw UsageError("--source is for translators; this is a language model, give --text");
     look::AttentionPage page;
     page.title = page_title(folder_, translator ? source_ : text_ == "-" ? "stdin" : text_);
     try {
-      translator ? add_translators(page) : add_models(page);
+      if (encoder) {
+        add_encoders(page);
+      } else {
+        translator ? add_translators(page) : add_models(page);
+      }
       page.bits = look::bits_for(page.runs);
     } catch (const ValueError& error) {  // of the text or the flags; a model's are input errors by now
       throw UsageError(error.what());
@@ -78,6 +85,18 @@ class Attend : public Verb {
     const std::string& second = beside_.empty() ? text : beside_;
     add(page, folder, second, run_of(other_folder_.empty() ? loaded : load_model_dir(folder), second));
     check_same_heads(page);
+  }
+
+  void add_encoders(look::AttentionPage& page) {
+    if (!other_folder_.empty()) throw UsageError("--beside-model is for language models and translators");
+    const models::Encoder encoder = reading([&] { return models::load_encoder(folder_); });
+    const text::Tokenizer tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
+    look::Look wanted = selection_.of(encoder.config().num_layers, encoder.config().num_heads);
+    wanted.measures = measures_ != "never";
+    const std::string text = text_or_stdin(text_);
+    for (const std::string& one : beside_.empty() ? std::vector{text} : std::vector{text, beside_}) {
+      add(page, folder_, one, look::look(encoder, tokenizer, one, wanted));
+    }
   }
 
   void add_translators(look::AttentionPage& page) {

@@ -13,7 +13,8 @@ class Check : public Verb {
   Check()
       : Verb("check", "check a model: causality, cache, gradients",
              {{"multihead check model",
-               "causality, padding, cache, threads, gradients, learning; exit code 1 if a check fails"}}) {}
+               "causality, padding, cache, threads, gradients, learning; exit code 1 if a check fails"},
+              {"multihead check encoder", "context, the same vectors in any company, threads"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
@@ -25,10 +26,7 @@ class Check : public Verb {
   int run(const CommonOptions& common) override {
     options_.seed = static_cast<uint64_t>(seed_);
     if (!common.json) options_.on_result = print;
-    const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });
-    const std::vector<train::CheckResult> results =
-        translator ? train::check_translator(reading([&] { return models::load_seq2seq(folder_); }), options_)
-                   : train::check_language_model(load_model_dir(folder_, weights_).model, options_);
+    const std::vector<train::CheckResult> results = check();
     bool all = true;
     Json checks = Json::array();
     for (const train::CheckResult& r : results) {
@@ -43,6 +41,17 @@ class Check : public Verb {
   }
 
  private:
+  std::vector<train::CheckResult> check() const {
+    if (reading([&] { return models::is_seq2seq_folder(folder_); }))
+      return train::check_translator(reading([&] { return models::load_seq2seq(folder_); }), options_);
+    if (reading([&] { return models::is_encoder_folder(folder_); })) {
+      models::Encoder encoder = reading([&] { return models::load_encoder(folder_); });
+      if (weights_ != "stored") encoder.pack_weights(kernels::parse_weight_dtype(weights_));
+      return train::check_encoder(encoder, options_);
+    }
+    return train::check_language_model(load_model_dir(folder_, weights_).model, options_);
+  }
+
   static void print(const train::CheckResult& r) {
     fmt::print("{}  {:<12} {}\n", r.passed ? "ok  " : "FAIL", r.name, printable(r.detail));
     flush_output();

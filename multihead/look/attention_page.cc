@@ -151,6 +151,7 @@ Json view_to_json(const AttentionView& view, int bits, const std::string& number
                             {"queries", texts_of(view.queries)},
                             {"keys", texts_of(view.keys)},
                             {"causal", view.causal},
+                            {"special", list_of(view.special)},
                             {"bits", bits},
                             {"layers", list_of(view.layers)},
                             {"heads", list_of(view.heads)},

@@ -24,6 +24,7 @@ struct AttentionView {
   std::string name;                        ///< "Self-attention"
   std::vector<std::string> queries, keys;  ///< the tokens' labels, UTF-8
   bool causal = false;                     ///< query i sees keys 0 to i; the rest is not stored
+  std::vector<int64_t> special = {};       ///< queries that stand for no text
   std::vector<int64_t> layers, heads;      ///< their numbers in the model
   int64_t all_layers = 0, all_heads = 0;   ///< how many the model has
   std::vector<Tensor> weights;             ///< per layer [1, heads, Tq, Tk] f32, as AttentionCapture::weights

@@ -13,7 +13,6 @@
 #include "multihead/models/lens.h"
 #include "multihead/nn/points.h"
 #include "multihead/ops/shape.h"
-#include "multihead/ops/softmax.h"
 #include "multihead/text/token_labels.h"
 
 namespace multihead::look {
@@ -105,24 +104,36 @@ constexpr int64_t kMostVectors = int64_t{6} << 20;
 struct VectorPoints {
   const char *query, *key;
 };
-VectorPoints vector_points(const models::LanguageModelConfig& c) {
-  return c.positions == models::Positions::rotary ? VectorPoints{"rot_q", "rot_k"} : VectorPoints{"q", "k"};
-}
 std::string point_name(int64_t layer, const char* point) {
   return concat("layers.", layer, ".self_attn.", point);
 }
 
-std::optional<Neurons> plan_neurons(const models::LanguageModelConfig& c, const AttentionView& view) {
+// None if they were too many.
+std::optional<Neurons> plan_neurons(const AttentionView& view, int64_t group, int64_t head_dim,
+                                    int64_t scale_dim) {
   Neurons n;
-  n.group = c.num_heads / c.num_kv_heads;
-  n.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim > 0 ? c.scale_dim : c.head_dim));
+  n.group = group;
+  n.scale = 1 / std::sqrt(static_cast<double>(scale_dim));
   std::set<int64_t> groups;
   for (const int64_t head : view.heads) groups.insert(head / n.group);
   n.groups.assign(groups.begin(), groups.end());
   const int64_t vectors = std::ssize(view.layers) * (std::ssize(view.heads) + std::ssize(n.groups));
-  const int64_t numbers = vectors * c.head_dim * std::ssize(view.keys);
-  if (numbers > kMostVectors || (c.qk_norm && c.positions != models::Positions::rotary)) return std::nullopt;
+  if (vectors * head_dim * std::ssize(view.keys) > kMostVectors) return std::nullopt;
   return n;
+}
+
+void keep_vectors(nn::Points& points, const AttentionView& view, const VectorPoints& vectors) {
+  for (const int64_t layer : view.layers) {
+    points.keep(point_name(layer, vectors.query), {.heads = view.heads});
+    points.keep(point_name(layer, vectors.key), {.heads = view.neurons->groups});
+  }
+}
+
+void take_vectors(AttentionView& view, const nn::Points& points, const VectorPoints& vectors) {
+  for (const int64_t layer : view.layers) {
+    view.neurons->queries.push_back(points.kept().at(point_name(layer, vectors.query)).to(Dtype::f32));
+    view.neurons->keys.push_back(points.kept().at(point_name(layer, vectors.key)).to(Dtype::f32));
+  }
 }
 
 void change(nn::Points& points, const Look& look, const models::LanguageModelConfig& c, int64_t length) {
@@ -177,42 +188,68 @@ AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, 
   AttentionRun run;
   run.views = {stack.view};
   bits_for({run});
-  if (look.measures) stack.view.neurons = plan_neurons(config, stack.view);
+  const bool rotary = config.positions == models::Positions::rotary;
+  const VectorPoints vectors = rotary ? VectorPoints{"rot_q", "rot_k"} : VectorPoints{"q", "k"};
+  if (look.measures && (rotary || !config.qk_norm)) {
+    stack.view.neurons = plan_neurons(stack.view, config.num_heads / config.num_kv_heads, config.head_dim,
+                                      config.scale_dim > 0 ? config.scale_dim : config.head_dim);
+  }
   nn::Points points;
   change(points, look, config, std::ssize(ids));
-  const VectorPoints vectors = vector_points(config);
-  if (stack.view.neurons) {
-    for (const int64_t layer : layers) {
-      points.keep(point_name(layer, vectors.query), {.heads = heads});
-      points.keep(point_name(layer, vectors.key), {.heads = stack.view.neurons->groups});
-    }
-  }
+  if (stack.view.neurons) keep_vectors(points, stack.view, vectors);
   const NoTape silent;
   {
     const nn::PointScope scope(points);
     const Tensor features = model.features(as_row(ids), {.capture = &stack.captures});
     const Tensor last = slice(features, 1, std::ssize(ids) - 1, std::ssize(ids));
-    const auto p = softmax(model.logits(last).to(Dtype::f32), -1).to_vector<float>();
-    std::vector<models::Guess> next;
-    for (size_t i = 0; i < p.size(); ++i) next.push_back({static_cast<int32_t>(i), p[i]});
-    const auto most = std::min<size_t>(5, next.size());
-    std::partial_sort(next.begin(), next.begin() + static_cast<int64_t>(most), next.end(),
-                      [](const auto& a, const auto& b) { return a.probability > b.probability; });
-    next.resize(most);
-    run.next = labelled(tokenizer, next);
+    run.next = labelled(tokenizer, models::likeliest(reshape(model.logits(last), {1, -1}), 5).front());
   }
-  if (stack.view.neurons) {
-    for (const int64_t layer : layers) {
-      stack.view.neurons->queries.push_back(
-          points.kept().at(point_name(layer, vectors.query)).to(Dtype::f32));
-      stack.view.neurons->keys.push_back(points.kept().at(point_name(layer, vectors.key)).to(Dtype::f32));
-    }
-  }
+  if (stack.view.neurons) take_vectors(stack.view, points, vectors);
   run.views.clear();
   stack.add_to(run.views);
   for (const auto& [layer, head] : look.off) run.off.push_back(concat(layer, ".", head));
   if (look.measures && look.off.empty() && look.cut.empty()) {
     if (heads.size() == static_cast<size_t>(config.num_heads)) measure(run, model, tokenizer, ids);
+  }
+  return run;
+}
+
+AttentionRun look(const models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& text,
+                  const Look& look) {
+  const models::EncoderConfig& config = model.config();
+  MH_CHECK(look.off.empty() && look.cut.empty(), ValueError, "look: changes are for language models");
+  const Ids ids = tokenizer.encode(text, {.parse_special = true, .add_template = true});
+  MH_CHECK(!text.empty(), ValueError, "look: the text is empty");
+  AttentionView view{
+      .name = "Self-attention", .all_layers = config.num_layers, .all_heads = config.num_heads};
+  view.layers = chosen("layers", look.layers, config.num_layers);
+  view.heads = chosen("heads", look.heads, config.num_heads);
+  view.queries = view.keys = text::token_labels(tokenizer, ids);
+  for (int64_t i = 0; i < std::ssize(ids); ++i) {
+    if (tokenizer.is_special(ids[static_cast<size_t>(i)])) view.special.push_back(i);
+  }
+  AttentionRun run;
+  run.views = {view};
+  bits_for({run});
+  const int64_t head_dim = config.embed_dim / config.num_heads;
+  if (look.measures) view.neurons = plan_neurons(view, 1, head_dim, head_dim);
+  nn::Points points;
+  for (const int64_t layer : view.layers) points.keep(point_name(layer, "pattern"), {.heads = view.heads});
+  if (view.neurons) keep_vectors(points, view, {"q", "k"});
+  const models::TokenRows rows = models::TokenRows::of(std::vector<Ids>{ids});
+  const NoTape silent;
+  {
+    const nn::PointScope scope(points);
+    model.features(rows);
+  }
+  for (const int64_t layer : view.layers)
+    view.weights.push_back(points.kept().at(point_name(layer, "pattern")));
+  if (view.neurons) take_vectors(view, points, {"q", "k"});
+  run.views = {std::move(view)};
+  if (look.measures && config.head == models::EncoderHead::masked_lm) {
+    auto& there = run.lens.emplace_back();
+    for (const auto& guesses : models::likeliest(model.logits(rows), 5))
+      there.push_back(labelled(tokenizer, guesses));
   }
   return run;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "multihead/look/attention_page.h"
+#include "multihead/models/encoder.h"
 #include "multihead/models/seq2seq.h"
 #include "multihead/text/tokenizer.h"
 
@@ -29,6 +30,10 @@ double cost_of_measures(const models::LanguageModelConfig& config, int64_t token
 /// more weights than a page takes.
 AttentionRun look(const models::LanguageModel& model, const text::Tokenizer& tokenizer,
                   const std::string& text, const Look& look = {});
+/// An encoder's run on a text with its special tokens; with a head for masked tokens also what it would put
+/// in the place of each. No changes.
+AttentionRun look(const models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& text,
+                  const Look& look = {});
 /// A translator's run; without a target, on its own translation.
 AttentionRun look(const models::Seq2Seq& model, const text::Tokenizer& source_tokenizer,
                   const text::Tokenizer& tokenizer, const std::string& source, const std::string& target = {},

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
 
@@ -119,6 +121,33 @@ TEST(LookTest, PagesAndAnswersHoldTheSame) {
   const std::string weights = view.at("weights").at("text").as_string();
   EXPECT_THAT(html, HasSubstr(weights));
   EXPECT_EQ(view.at("neurons").at("size").as_int(), 8);
+}
+
+TEST(LookTest, EncodersSeeBothSides) {
+  models::EncoderConfig c;
+  c.vocab_size = tokenizer().vocab_size(), c.context = 32, c.num_layers = 2, c.num_heads = 4,
+  c.embed_dim = 32;
+  c.head = models::EncoderHead::masked_lm, c.init_std = 0.4;
+  Rng rng(7);
+  const models::Encoder model(c, rng);
+  const AttentionRun run = look(model, tokenizer(), "the cat", {.heads = {1, 2}});
+  const AttentionView& view = run.views.at(0);
+  EXPECT_FALSE(view.causal);
+  ASSERT_EQ(view.weights[0].shape(), (Shape{1, 2, 7, 7}));
+  const Tensor weights = view.weights[1].contiguous();
+  EXPECT_GT(weights.data<float>()[6], 0);  // the first token sees the last
+  ASSERT_TRUE(view.neurons.has_value());
+  const Tensor q = view.neurons->queries[1].contiguous(), k = view.neurons->keys[1].contiguous();
+  const auto score = [&](int64_t key) {  // of the first head that is shown, from the first token
+    double sum = 0;
+    for (int64_t d = 0; d < 8; ++d) sum += q.data<float>()[d] * k.data<float>()[key * 16 + d];
+    return sum * view.neurons->scale;
+  };
+  EXPECT_NEAR(std::log(weights.data<float>()[6] / weights.data<float>()[2]), score(6) - score(2), 1e-4);
+  ASSERT_EQ(run.lens.size(), 1U);
+  EXPECT_EQ(run.lens[0].size(), 7U);
+  EXPECT_THROW(look(model, tokenizer(), "cat", {.off = {{0, 0}}}), ValueError);
+  EXPECT_THROW(look(model, tokenizer(), ""), ValueError);
 }
 
 TEST(LookTest, TranslatorsHaveThreeViews) {

@@ -20,7 +20,21 @@ void check_one_sequence(const char* who, const Tensor& tokens) {
            ": tokens must be [1, T], got ", tokens.shape());
 }
 
-// The likeliest of each row of logits [rows, V].
+// log p(target) of each row of features [B, T, E], after the last token.
+Tensor log_probability(const LanguageModel& model, const Tensor& features, int32_t target) {
+  const int64_t batch = features.size(0), length = features.size(1);
+  const Tensor last = reshape(slice(features, 1, length - 1, length), {batch, -1});
+  const Tensor labels =
+      Tensor::of<int64_t>({batch}, std::vector<int64_t>(static_cast<size_t>(batch), target));
+  return scale(cross_entropy(model.logits(last), labels, {.reduction = Reduction::none}), -1);
+}
+
+Tensor repeat_rows(const Tensor& x, int64_t times) {
+  return concat(std::vector<Tensor>(static_cast<size_t>(times), x), 0);
+}
+
+}  // namespace
+
 std::vector<std::vector<Guess>> likeliest(const Tensor& logits, int64_t count) {
   const Tensor p = softmax(logits.to(Dtype::f32), -1).contiguous();
   const int64_t size = p.size(1), most = std::min(count, size);
@@ -39,21 +53,6 @@ std::vector<std::vector<Guess>> likeliest(const Tensor& logits, int64_t count) {
   }
   return result;
 }
-
-// log p(target) of each row of features [B, T, E], after the last token.
-Tensor log_probability(const LanguageModel& model, const Tensor& features, int32_t target) {
-  const int64_t batch = features.size(0), length = features.size(1);
-  const Tensor last = reshape(slice(features, 1, length - 1, length), {batch, -1});
-  const Tensor labels =
-      Tensor::of<int64_t>({batch}, std::vector<int64_t>(static_cast<size_t>(batch), target));
-  return scale(cross_entropy(model.logits(last), labels, {.reduction = Reduction::none}), -1);
-}
-
-Tensor repeat_rows(const Tensor& x, int64_t times) {
-  return concat(std::vector<Tensor>(static_cast<size_t>(times), x), 0);
-}
-
-}  // namespace
 
 std::vector<std::vector<std::vector<Guess>>> logit_lens(const LanguageModel& model, const Tensor& tokens,
                                                         int64_t count) {

@@ -12,6 +12,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/models/packed_seq2seq.h"
 #include "multihead/nn/module.h"
+#include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 #include "multihead/optim/adam.h"
 
@@ -389,7 +390,108 @@ class TranslatorDoctor {
   Tensor labels_;
 };
 
+class EncoderDoctor {
+ public:
+  EncoderDoctor(const models::Encoder& model, const DoctorOptions& options) : model_(model) {
+    const int64_t longest = std::min(options.length, model.config().context);
+    uint64_t purpose = 0;
+    for (const int64_t length : {longest, longest / 2 + 1, int64_t{1}}) {
+      sequences_.push_back(
+          random_tokens({length}, model.config().vocab_size, {options.seed, ++purpose}).to_vector<int32_t>());
+    }
+  }
+
+  void finite(CheckResult& r) {
+    const Tensor all = features(sequences_);
+    double largest = 0;
+    for (const double x : all.to_vector<double>()) largest = std::max(largest, std::abs(x));
+    r.passed = is_finite(all, 0);
+    r.detail = multihead::concat("features of ", all.size(0), " tokens, the largest ", largest);
+  }
+
+  void context(CheckResult& r) {
+    const std::vector<std::vector<float>> before = rows(features(sequences_));
+    const size_t length = sequences_[0].size();
+    int64_t unseen = 0, leaks = 0;
+    for (size_t at = 0; at < length; ++at) {
+      std::vector<std::vector<int32_t>> other = sequences_;
+      other[0][at] = static_cast<int32_t>((other[0][at] + 1) % model_.config().vocab_size);
+      const std::vector<std::vector<float>> after = rows(features(other));
+      for (size_t row = 0; row < before.size(); ++row) {
+        const bool same = before[row] == after[row];
+        if (row < length) {
+          unseen += same ? 1 : 0;
+        } else {
+          leaks += same ? 0 : 1;
+        }
+      }
+    }
+    r.passed = unseen == 0 && leaks == 0;
+    r.detail = multihead::concat(unseen, " of ", length * length, " pairs of tokens do not see each other; ",
+                                 leaks, " features of other sequences change");
+  }
+
+  void company(CheckResult& r) {
+    const std::vector<std::vector<float>> together = rows(features(sequences_));
+    int64_t different = 0;
+    size_t at = 0;
+    std::vector<std::vector<int32_t>> reversed(sequences_.rbegin(), sequences_.rend());
+    std::vector<std::vector<float>> backwards = rows(features(reversed));
+    for (const std::vector<int32_t>& sequence : sequences_) {
+      const std::vector<std::vector<float>> alone = rows(features({sequence}));
+      const size_t begin = backwards.size() - at - sequence.size();
+      bool same = true;
+      for (size_t i = 0; i < sequence.size(); ++i) {
+        same = same && alone[i] == together[at + i] && alone[i] == backwards[begin + i];
+      }
+      different += same ? 0 : 1;
+      at += sequence.size();
+    }
+    r.passed = different == 0;
+    r.detail = multihead::concat(different, " of ", sequences_.size(), " sequences depend on their company");
+  }
+
+  void threads(CheckResult& r) {
+    models::Encoder copy = nn::clone(model_);
+    const std::vector<Tensor> parameters = nn::parameters(copy);
+    const models::TokenRows tokens = models::TokenRows::of(sequences_);
+    const int64_t different =
+        count_thread_dependent(parameters, [&] { return mean(square(copy.features(tokens))); });
+    r.passed = different == 0;
+    r.detail =
+        multihead::concat(different, " of ", parameters.size(), " gradients depend on the number of threads");
+  }
+
+ private:
+  Tensor features(const std::vector<std::vector<int32_t>>& sequences) const {
+    return model_.features(models::TokenRows::of(sequences));
+  }
+  static std::vector<std::vector<float>> rows(const Tensor& features) {
+    const auto values = features.to_vector<float>();
+    const int64_t width = features.size(1);
+    std::vector<std::vector<float>> result;
+    for (int64_t row = 0; row < features.size(0); ++row) {
+      result.emplace_back(values.begin() + row * width, values.begin() + (row + 1) * width);
+    }
+    return result;
+  }
+
+  const models::Encoder& model_;
+  std::vector<std::vector<int32_t>> sequences_;
+};
+
 }  // namespace
+
+std::vector<CheckResult> check_encoder(const models::Encoder& model, const DoctorOptions& options) {
+  using D = EncoderDoctor;
+  if (model.packed_dtype()) {
+    return run_checks(D(model, options), options,
+                      {{"finite", &D::finite}, {"context", &D::context}, {"company", &D::company}});
+  }
+  return run_checks(
+      D(model, options), options,
+      {{"finite", &D::finite}, {"context", &D::context}, {"company", &D::company}, {"threads", &D::threads}});
+}
 
 std::vector<CheckResult> check_language_model(const LanguageModel& model, const DoctorOptions& options) {
   using D = LanguageModelDoctor;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "multihead/models/encoder.h"
 #include "multihead/models/language_model.h"
 #include "multihead/models/seq2seq.h"
 
@@ -46,5 +47,12 @@ std::vector<CheckResult> check_language_model(const models::LanguageModel& model
 ///   threads             gradients have the same bits on 1, 2 and 3 threads
 ///   overfit             a few steps of AdamW overfit one small batch
 std::vector<CheckResult> check_translator(const models::Seq2Seq& model, const DoctorOptions& options = {});
+
+/// The same for encoders:
+///   finite              features are finite
+///   context             every token affects all features of its sequence and none of another
+///   company             a sequence has the same bits alone, in any batch and order
+///   threads             gradients have the same bits on 1, 2 and 3 threads (not with packed weights)
+std::vector<CheckResult> check_encoder(const models::Encoder& model, const DoctorOptions& options = {});
 
 }  // namespace multihead::train

@@ -1451,6 +1451,9 @@ class Points:
 def attention_page(model: LanguageModel, tokenizer: Tokenizer, title: str, texts: Sequence[str], layers: Sequence[int], heads: Sequence[int], measures: bool | None, off: Sequence[Sequence[int]], cut: Sequence[Sequence[int]]) -> str: ...
 
 @overload
+def attention_page(model: Encoder, tokenizer: Tokenizer, title: str, texts: Sequence[str], layers: Sequence[int], heads: Sequence[int], measures: bool | None, off: Sequence[Sequence[int]], cut: Sequence[Sequence[int]]) -> str: ...
+
+@overload
 def attention_page(model: Seq2Seq, source_tokenizer: Tokenizer, tokenizer: Tokenizer, title: str, texts: Sequence[str], target: str, layers: Sequence[int], heads: Sequence[int]) -> str: ...
 
 class LanguageModelConfig:
@@ -2775,3 +2778,6 @@ def check_language_model(model: LanguageModel, *, length: int = 24, seed: int = 
 
 def check_translator(model: Seq2Seq, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
     """The same for a Seq2Seq."""
+
+def check_encoder(model: Encoder, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
+    """Checks an Encoder: finiteness, context, company, threads."""

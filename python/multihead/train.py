@@ -3,7 +3,14 @@
 import os
 
 from . import _core
-from ._core import check_language_model, check_translator, evaluate, language_model_settings, seq2seq_settings
+from ._core import (
+    check_encoder,
+    check_language_model,
+    check_translator,
+    evaluate,
+    language_model_settings,
+    seq2seq_settings,
+)
 
 
 class _Bar:
@@ -107,6 +114,7 @@ def _run(run, arguments, callback, progress):
 
 
 __all__ = [
+    "check_encoder",
     "check_language_model",
     "check_translator",
     "evaluate",

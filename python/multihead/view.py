@@ -102,7 +102,7 @@ def attend(
 ):
     """An interactive page of where a model looks on a text: heads, matrix, lines, and what the layers predict.
 
-    model      a LanguageModel with its tokenizer, or a Translator (`text` is the source, `target` what it writes; "":
+    model      a LanguageModel or Encoder with its tokenizer, or a Translator (`text` is the source, `target` what it writes; "":
                its own translation)
     beside     another text, shown side by side
     layers, heads  some of them; empty: all
@@ -118,7 +118,7 @@ def attend(
         page = _core.attention_page(model.model, *both, text, texts, target, list(layers), list(heads))
     else:
         if tokenizer is None:
-            raise ValueError("attend: a language model needs its tokenizer")
+            raise ValueError("attend: the model needs its tokenizer")
         changes = [list(x) for x in off], [list(x) for x in cut]
         page = _core.attention_page(model, tokenizer, text, texts, list(layers), list(heads), measures, *changes)
     return AttentionPage(page, height)

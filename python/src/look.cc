@@ -63,6 +63,24 @@ void bind_look(nb::module_& m) {
       "cut"_a);
   m.def(
       "attention_page",
+      [](const models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& title,
+         const std::vector<std::string>& texts, const std::vector<int64_t>& layers,
+         const std::vector<int64_t>& heads, std::optional<bool> measures, const Lists& off,
+         const Lists& cut) {
+        return unlocked([&] {
+          std::vector<look::AttentionRun> runs;
+          for (const std::string& text : texts) {
+            look::Look wanted = to_look(layers, heads, off, cut);
+            wanted.measures = measures.value_or(true);
+            runs.push_back(look::look(model, tokenizer, text, wanted));
+          }
+          return html_of(title, texts, std::move(runs));
+        });
+      },
+      "model"_a, "tokenizer"_a, "title"_a, "texts"_a, "layers"_a, "heads"_a, "measures"_a.none(), "off"_a,
+      "cut"_a);
+  m.def(
+      "attention_page",
       [](const models::Seq2Seq& model, const text::Tokenizer& source_tokenizer,
          const text::Tokenizer& tokenizer, const std::string& title, const std::vector<std::string>& texts,
          const std::string& target, const std::vector<int64_t>& layers, const std::vector<int64_t>& heads) {

@@ -188,6 +188,13 @@ void bind_checks(nb::module_& m) {
       },
       "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(),
       "The same for a Seq2Seq.");
+  m.def(
+      "check_encoder",
+      [](const models::Encoder& model, int64_t length, uint64_t seed, nb::object on_result) {
+        return check(model, length, seed, on_result, train::check_encoder);
+      },
+      "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(),
+      "Checks an Encoder: finiteness, context, company, threads.");
 }
 
 }  // namespace

@@ -248,3 +248,5 @@ def test_a_page_of_a_language_model(tmp_path):
             mh.attend(model, "the cat", tokenizer, **wrong)
     with pytest.raises(ValueError, match="needs its tokenizer"):
         mh.attend(model, "the cat")
+    encoder = mh.models.Encoder(mh.models.EncoderConfig(vocab_size=20, num_layers=2, num_heads=2, embed_dim=16))
+    assert '"causal":false' in mh.attend(encoder, "the cat", tokenizer).html

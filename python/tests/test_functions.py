@@ -187,6 +187,10 @@ def test_evaluation_and_checks(language_model, rng):
     assert results == seen and all(r["passed"] for r in results), results
     assert {"causality", "cache", "gradient", "overfit"} <= {r["name"] for r in results}
     assert len(language_model.generate([1, 2], max_new_tokens=3, cache_dtype="bfloat16")) == 3
+    encoder = models.Encoder(models.EncoderConfig(vocab_size=40, num_layers=2, num_heads=2, embed_dim=16))
+    results = train.check_encoder(encoder, length=8)
+    assert [r["name"] for r in results] == ["finite", "context", "company", "threads"]
+    assert all(r["passed"] for r in results), results
 
 
 def test_training_a_translator(tmp_path):

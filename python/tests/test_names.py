@@ -33,6 +33,7 @@ RESULTS = {
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
     "logit_lens": "lens.logit_lens",
+    "likeliest": "lens.logit_lens",
     "ablate_heads": "lens.ablate_heads",
     "integrated_gradients": "lens.integrated_gradients",
     "Guess": "lens.logit_lens",

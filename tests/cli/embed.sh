@@ -38,6 +38,19 @@ head -c 200 all.npy >cut.npy
 expect 3 'holds 72 bytes' "$multihead" search model --data texts.txt --query a --index cut.npy
 expect 3 'an encoder; use' "$multihead" generate model --prompt the
 
+# Looked at and checked like other models.
+expect 0 '^ok +company' "$multihead" check model
+expect 0 '^ok +context' "$multihead" check model --weights q8
+expect 0 'page.html: [0-9]+ KiB$' "$multihead" attend model --text 'the cat sat' --beside 'a mat' --heads 0 --out page.html
+grep -q '"queries":\["\[CLS\]","the","cat","sat","\[SEP\]"\]' page.html || fail 'the page lacks the special tokens'
+grep -q '"special":\[0,4\]' page.html || fail 'special tokens are not marked'
+expect 2 'the text is empty' "$multihead" attend model --out x.html
+expect 2 'is for language models and translators' "$multihead" attend model --text the --beside-model model --out x.html
+cp -r "$encoders/bert_masked_lm" masked
+cp model/vocab.txt masked
+expect 0 'mask.html' "$multihead" attend masked --text 'the [MASK] sat' --out mask.html
+grep -q '"lens":\[\[\[\["' mask.html || fail 'a masked language model does not say what it would put there'
+
 for name in bert_classifier bert_masked_lm; do
   cp -r "$encoders/$name" "$name"
   cp model/vocab.txt "$name"

@@ -136,6 +136,7 @@ class Panel {
       list.replaceChildren(...this.view[id].map((token, i) => {
         const item = el('li'), number = el('i');
         const text = cut(show(token), innerWidth < 600 ? 10 : 24);
+        if (this.view.special.includes(i) && this.view.queries.length === this.view.keys.length) item.classList.add('special');
         item.append(...(side === 'q' ? [number, text] : [text, ' ', number]));
         item.tabIndex = i ? -1 : 0;
         item.onmouseenter = () => state.kept || point(side, i);
@@ -227,7 +228,9 @@ class Panel {
     const { lens } = this.run, section = this.part('lens');
     section.hidden = !lens || state.v > 0;
     if (section.hidden) return;
-    section.querySelector('.about').textContent = `After ${this.name(this.view.queries, query)}, as if the model ended there (the logit lens):`;
+    this.box.querySelector('.lens h2').textContent = this.view.causal ? 'What each layer would say next' : 'What the model would put there';
+    section.querySelector('.about').textContent = this.view.causal ? `After ${this.name(this.view.queries, query)}, as if the model ended there (the logit lens):`
+      : `In the place of ${this.name(this.view.queries, query)}:`;
     section.querySelector('tbody').replaceChildren(...lens.map((tokens, l) => {
       const row = el('tr'), head = row.appendChild(el('th'));
       head.textContent = l + 1 < lens.length ? `before layer ${l}` : 'the model';
