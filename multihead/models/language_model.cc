@@ -144,8 +144,8 @@ int64_t matrix_weights(const LanguageModelConfig& config) {
                 hidden = c.block == nn::Block::attention_only ? 0 : (c.gated ? 3 : 2) * c.ffn_dim;
   int64_t heads = 0;
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    const KeptHeads kept = kept_heads(attention_options(c), c.pruned_heads, i);
-    heads += std::ssize(kept.heads) + std::ssize(kept.groups);
+    const auto o = without_heads(attention_options(c), c.pruned_heads, i);
+    heads += o.num_heads + o.num_kv_heads;
   }
   return (rows + 2 * heads * c.head_dim + c.num_layers * hidden) * c.embed_dim;
 }

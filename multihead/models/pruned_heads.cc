@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "multihead/core/error.h"
 
@@ -31,14 +32,18 @@ KeptHeads kept_heads(const nn::MultiHeadAttentionOptions& options, const PrunedH
                 group = count / (options.num_kv_heads > 0 ? options.num_kv_heads : count);
   const std::vector<int64_t> removed =
       pruned.empty() ? std::vector<int64_t>{} : pruned.at(static_cast<size_t>(layer));
+  constexpr int64_t kMost = 1 << 16;  // a number in a file is no reason to take memory
+  MH_CHECK(count <= kMost, ValueError, "a layer of ", count, " heads cannot be pruned, one of ", kMost,
+           " can");
   for (const int64_t head : removed) {
     MH_CHECK(head >= 0 && head < count, ValueError, "layer ", layer, " has no head ", head, ", it has ",
              count);
   }
+  const std::set<int64_t> gone(removed.begin(), removed.end());
   KeptHeads kept;
   std::map<int64_t, int64_t> sizes;  // of the groups that stay
   for (int64_t head = 0; head < count; ++head) {
-    if (std::ranges::count(removed, head) > 0) continue;
+    if (gone.contains(head)) continue;
     kept.heads.push_back(head);
     if (++sizes[head / group] == 1) kept.groups.push_back(head / group);
   }
