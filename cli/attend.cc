@@ -21,8 +21,9 @@ class Attend : public Verb {
                "open page.html in a browser"},
               {"multihead attend model --text \"He gave her\" --beside \"She gave him\" --out page.html",
                "two texts side by side; --beside-model DIR: two models"},
-              {"multihead attend model --text - --layers 0,5-7 --heads 0-3 --out page.html <chapter.txt",
-               "some layers and heads of a long text"},
+              {"multihead attend model --text - --layers 0,5-7 --heads 0-3 --rows 500-511 --out page.html "
+               "<chapter.txt",
+               "some layers, heads and queries of a long text"},
               {"multihead attend encoder --text \"The weather is [MASK] today.\" --out page.html",
                "an encoder, and what it would put in each place"},
               {"multihead attend translator --source \"Good morning.\" --out page.html",
@@ -91,15 +92,17 @@ class Attend : public Verb {
     if (!other_folder_.empty()) throw UsageError("--beside-model is for language models and translators");
     const models::Encoder encoder = reading([&] { return models::load_encoder(folder_); });
     const text::Tokenizer tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
-    look::Look wanted = selection_.of(encoder.config().num_layers, encoder.config().num_heads);
-    wanted.measures = measures_ != "never";
     const std::string text = text_or_stdin(text_);
     for (const std::string& one : beside_.empty() ? std::vector{text} : std::vector{text, beside_}) {
+      const auto tokens = std::ssize(tokenizer.encode(one, {.parse_special = true, .add_template = true}));
+      look::Look wanted = selection_.of(encoder.config().num_layers, encoder.config().num_heads, tokens);
+      wanted.measures = measures_ != "never";
       add(page, folder_, one, look::look(encoder, tokenizer, one, wanted));
     }
   }
 
   void add_translators(look::AttentionPage& page) {
+    if (!selection_.rows.empty()) throw UsageError("--rows is for language models and encoders");
     const LoadedTranslator loaded = load_translator_dir(folder_);
     add(page, folder_, source_, run_of(loaded, source_, text_or_stdin(text_)));
     if (other_folder_.empty() && beside_.empty()) return;
@@ -114,14 +117,15 @@ class Attend : public Verb {
     const models::LanguageModelConfig& c = loaded.model.config();
     constexpr double kSomeSeconds = 2e11;
     const double most = measures_ == "always" ? INFINITY : measures_ == "never" ? 0 : kSomeSeconds;
-    return look_at(loaded, text, selection_.of(c.num_layers, c.num_heads), most);
+    return look_at(loaded, text,
+                   selection_.of(c.num_layers, c.num_heads, std::ssize(loaded.tokenizer.encode(text))), most);
   }
 
   look::AttentionRun run_of(const LoadedTranslator& loaded, const std::string& source,
                             const std::string& target) const {
     const models::Seq2SeqConfig& c = loaded.model.config();
     return look::look(loaded.model, loaded.tokenizers.source, loaded.tokenizers.target, source, target,
-                      selection_.of(std::max(c.encoder_layers, c.decoder_layers), c.num_heads));
+                      selection_.of(std::max(c.encoder_layers, c.decoder_layers), c.num_heads, 0));
   }
 
   // What is chosen is chosen in both.

@@ -53,7 +53,7 @@ class Laboratory {
  private:
   look::AttentionRun run(const std::string& text, const look::Look& changes) const {
     const models::LanguageModelConfig& c = loaded_.model.config();
-    look::Look wanted = selection_.of(c.num_layers, c.num_heads);
+    look::Look wanted = selection_.of(c.num_layers, c.num_heads, 0);
     wanted.off = changes.off, wanted.cut = changes.cut;
     constexpr double kASecond = 5e10;
     look::AttentionRun result = look_at(loaded_, text, wanted, kASecond);
@@ -154,7 +154,7 @@ class Lab : public Verb {
     flags.positional("DIR", folder_, "model folder");
     flags.text("text", "TEXT", text_, "the text to begin with");
     flags.integer("port", port_, "port on 127.0.0.1 (0: any)", {.most = 65535});
-    selection_.declare(flags);
+    selection_.declare(flags, false);
   }
 
   int run(const CommonOptions& common) override {

@@ -41,14 +41,16 @@ std::vector<int64_t> selected(const char* flag, const std::string& text, int64_t
 
 }  // namespace
 
-void Selection::declare(Flags& flags) {
+void Selection::declare(Flags& flags, bool has_rows) {
   flags.text("layers", "LIST", layers, "these layers only: 0,2-4 (default: all)");
   flags.text("heads", "LIST", heads, "these heads only: 0,2-4 (default: all)");
+  if (has_rows) flags.text("rows", "LIST", rows, "these queries only, by token: 0,500-511 (default: all)");
 }
 
-look::Look Selection::of(int64_t layers_of_model, int64_t heads_of_model) const {
+look::Look Selection::of(int64_t layers_of_model, int64_t heads_of_model, int64_t tokens) const {
   return {.layers = selected("--layers", layers, layers_of_model),
-          .heads = selected("--heads", heads, heads_of_model)};
+          .heads = selected("--heads", heads, heads_of_model),
+          .rows = selected("--rows", rows, tokens)};
 }
 
 look::AttentionRun look_at(const LoadedModel& loaded, const std::string& text, look::Look wanted,

@@ -9,13 +9,13 @@
 
 namespace multihead::cli {
 
-/// --layers and --heads.
+/// --layers, --heads and --rows.
 struct Selection {
-  std::string layers = {}, heads = {};
+  std::string layers = {}, heads = {}, rows = {};
 
-  void declare(Flags& flags);
+  void declare(Flags& flags, bool has_rows = true);
   /// Throws UsageError naming the flag and the range.
-  look::Look of(int64_t layers_of_model, int64_t heads_of_model) const;
+  look::Look of(int64_t layers_of_model, int64_t heads_of_model, int64_t tokens) const;
 };
 
 /// look(), with measures if they cost less than so many operations. Throws UsageError.

@@ -63,7 +63,7 @@ std::string weights(const AttentionView& view, int bits) {
     const Tensor rows = layer.contiguous();
     const auto* from = rows.data<float>();
     for (int64_t row = 0; row < heads * queries; ++row) {
-      const int64_t stored = view.causal ? row % queries + 1 : keys;
+      const int64_t stored = view.stores_half() ? row % queries + 1 : keys;
       for (int64_t key = 0; key < stored; ++key) append_level(bytes, from[row * keys + key], bits);
     }
   }
@@ -151,6 +151,8 @@ Json view_to_json(const AttentionView& view, int bits, const std::string& number
                             {"queries", texts_of(view.queries)},
                             {"keys", texts_of(view.keys)},
                             {"causal", view.causal},
+                            {"half", view.stores_half()},
+                            {"rows", list_of(view.rows)},
                             {"special", list_of(view.special)},
                             {"bits", bits},
                             {"layers", list_of(view.layers)},
@@ -207,7 +209,7 @@ void replace(std::string& text, std::string_view what, const std::string& by) {
 
 int64_t AttentionView::weight_count() const {
   const auto q = static_cast<int64_t>(queries.size()), k = static_cast<int64_t>(keys.size());
-  return static_cast<int64_t>(layers.size() * heads.size()) * (causal ? q * (q + 1) / 2 : q * k);
+  return static_cast<int64_t>(layers.size() * heads.size()) * (stores_half() ? q * (q + 1) / 2 : q * k);
 }
 
 double stored_bytes(const std::vector<AttentionView>& views, int bits) {

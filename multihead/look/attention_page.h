@@ -23,7 +23,8 @@ struct Neurons {
 struct AttentionView {
   std::string name;                        ///< "Self-attention"
   std::vector<std::string> queries, keys;  ///< the tokens' labels, UTF-8
-  bool causal = false;                     ///< query i sees keys 0 to i; the rest is not stored
+  bool causal = false;                     ///< query i sees keys 0 to i
+  std::vector<int64_t> rows = {};          ///< which of the tokens the queries are; empty: all
   std::vector<int64_t> special = {};       ///< queries that stand for no text
   std::vector<int64_t> layers, heads;      ///< their numbers in the model
   int64_t all_layers = 0, all_heads = 0;   ///< how many the model has
@@ -32,6 +33,8 @@ struct AttentionView {
 
   /// How many weights a page stores of it.
   int64_t weight_count() const;
+  /// Only the keys that a query sees.
+  bool stores_half() const { return causal && rows.empty(); }
 };
 
 /// A token's label and its probability.

@@ -65,10 +65,22 @@ void refuse_pruned(bool pruned) {
   MH_CHECK(!pruned, ValueError, "look: the layers of this model differ in heads, which a page cannot show");
 }
 
-Numbers chosen(const char* what, const Numbers& numbers, int64_t count) {
+// Labels of the queries that are shown.
+std::vector<std::string> some_of(const std::vector<std::string>& labels, const Numbers& rows) {
+  if (rows.empty()) return labels;
+  std::vector<std::string> some;
+  for (const int64_t row : rows) some.push_back(labels[static_cast<size_t>(row)]);
+  return some;
+}
+
+void check_numbers(const char* what, const Numbers& numbers, int64_t count) {
   for (const int64_t n : numbers) {
     MH_CHECK(n >= 0 && n < count, ValueError, "look: there are ", what, " 0 to ", count - 1, ", got ", n);
   }
+}
+
+Numbers chosen(const char* what, const Numbers& numbers, int64_t count) {
+  check_numbers(what, numbers, count);
   return numbers.empty() ? all_of(count) : numbers;
 }
 
@@ -124,7 +136,7 @@ std::optional<Neurons> plan_neurons(const AttentionView& view, int64_t group, in
 
 void keep_vectors(nn::Points& points, const AttentionView& view, const VectorPoints& vectors) {
   for (const int64_t layer : view.layers) {
-    points.keep(point_name(layer, vectors.query), {.heads = view.heads});
+    points.keep(point_name(layer, vectors.query), {.heads = view.heads, .rows = view.rows});
     points.keep(point_name(layer, vectors.key), {.heads = view.neurons->groups});
   }
 }
@@ -184,7 +196,11 @@ AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, 
                 heads = chosen("heads", look.heads, config.num_heads);
   Stack stack("Self-attention", config.num_layers, layers, config.num_heads, heads);
   stack.view.causal = true;
-  stack.view.queries = stack.view.keys = text::token_labels(tokenizer, ids);
+  stack.view.keys = text::token_labels(tokenizer, ids);
+  check_numbers("tokens", look.rows, std::ssize(ids));
+  stack.view.rows = look.rows;
+  stack.view.queries = some_of(stack.view.keys, look.rows);
+  for (AttentionCapture& capture : stack.captures) capture.query_rows = look.rows;
   AttentionRun run;
   run.views = {stack.view};
   bits_for({run});
@@ -224,7 +240,10 @@ AttentionRun look(const models::Encoder& model, const text::Tokenizer& tokenizer
       .name = "Self-attention", .all_layers = config.num_layers, .all_heads = config.num_heads};
   view.layers = chosen("layers", look.layers, config.num_layers);
   view.heads = chosen("heads", look.heads, config.num_heads);
-  view.queries = view.keys = text::token_labels(tokenizer, ids);
+  check_numbers("tokens", look.rows, std::ssize(ids));
+  view.rows = look.rows;
+  view.keys = text::token_labels(tokenizer, ids);
+  view.queries = some_of(view.keys, look.rows);
   for (int64_t i = 0; i < std::ssize(ids); ++i) {
     if (tokenizer.is_special(ids[static_cast<size_t>(i)])) view.special.push_back(i);
   }
@@ -234,7 +253,8 @@ AttentionRun look(const models::Encoder& model, const text::Tokenizer& tokenizer
   const int64_t head_dim = config.embed_dim / config.num_heads;
   if (look.measures) view.neurons = plan_neurons(view, 1, head_dim, head_dim);
   nn::Points points;
-  for (const int64_t layer : view.layers) points.keep(point_name(layer, "pattern"), {.heads = view.heads});
+  for (const int64_t layer : view.layers)
+    points.keep(point_name(layer, "pattern"), {.heads = view.heads, .rows = view.rows});
   if (view.neurons) keep_vectors(points, view, {"q", "k"});
   const models::TokenRows rows = models::TokenRows::of(std::vector<Ids>{ids});
   const NoTape silent;
@@ -258,6 +278,7 @@ AttentionRun look(const models::Seq2Seq& model, const text::Tokenizer& source_to
                   const text::Tokenizer& tokenizer, const std::string& source_text,
                   const std::string& target_text, const Look& look) {
   const models::Seq2SeqConfig& config = model.config();
+  MH_CHECK(look.rows.empty(), ValueError, "look: rows are for language models and encoders");
   refuse_pruned(!config.encoder_pruned_heads.empty() || !config.decoder_pruned_heads.empty() ||
                 !config.cross_pruned_heads.empty());
   const auto eos = static_cast<int32_t>(config.eos_id), start = static_cast<int32_t>(config.decoder_start_id);

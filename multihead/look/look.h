@@ -15,6 +15,7 @@ namespace multihead::look {
 /// What to look at, and what to change.
 struct Look {
   std::vector<int64_t> layers = {}, heads = {};  ///< in order; empty: all
+  std::vector<int64_t> rows = {};                ///< queries, by their places; not of translators; empty: all
   /// Predictions of each layer, the worth of each head, shares of tokens, queries and keys.
   bool measures = true;
   std::vector<std::array<int64_t, 2>> off = {};  ///< (layer, head): its output is zero

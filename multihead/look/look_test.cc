@@ -86,6 +86,18 @@ TEST(LookTest, PartsAndWhatIsRefused) {
   const AttentionRun some = look(model, tokenizer(), "the cat", {.layers = {1}, .heads = {0, 3}});
   EXPECT_EQ(some.views[0].weights.size(), 1U);
   EXPECT_EQ(some.views[0].weights[0].size(1), 2);
+  // Rows of queries are those of the whole.
+  const AttentionRun whole = look(model, tokenizer(), "the cat"),
+                     rows = look(model, tokenizer(), "the cat", {.rows = {2, 6}});
+  const AttentionView& part = rows.views[0];
+  EXPECT_EQ(part.queries, (std::vector<std::string>{"e", "t"}));
+  EXPECT_EQ(part.keys.size(), 7U);
+  EXPECT_EQ(part.weight_count(), 2 * 4 * 2 * 7);
+  EXPECT_EQ(part.weights[1].to_vector<float>()[7 + 3],
+            whole.views[0].weights[1].to_vector<float>()[6 * 7 + 3]);
+  EXPECT_EQ(part.neurons->queries[0].size(1), 2);
+  EXPECT_EQ(part.neurons->keys[0].size(1), 7);
+  EXPECT_EQ(to_html({.title = "", .runs = {rows}}).find("\"half\":true"), std::string::npos);
   EXPECT_FALSE(look(model, tokenizer(), "the cat", {.measures = false}).views[0].neurons.has_value());
   const auto problem = [&](const std::string& text, const Look& wanted) -> std::string {
     try {
@@ -96,6 +108,7 @@ TEST(LookTest, PartsAndWhatIsRefused) {
     return "";
   };
   EXPECT_EQ(problem("", {}), "look: the text is empty");
+  EXPECT_EQ(problem("cat", {.rows = {3}}), "look: there are tokens 0 to 2, got 3");
   EXPECT_EQ(problem("cat", {.heads = {4}}), "look: there are heads 0 to 3, got 4");
   EXPECT_EQ(problem("cat", {.off = {{2, 0}}}), "there is no head 2.0: layers are 0 to 1, heads 0 to 3");
   EXPECT_EQ(problem("cat", {.cut = {{0, 0, 1, 1}}}),

@@ -98,29 +98,29 @@ class AttentionPage:
 
 
 def attend(
-    model, text, tokenizer=None, *, beside=None, target="", layers=(), heads=(), measures=None, off=(), cut=(), height=760
+    model, text, tokenizer=None, *, beside=None, target="", layers=(), heads=(), rows=(), measures=None, off=(), cut=(), height=760
 ):
     """An interactive page of where a model looks on a text: heads, matrix, lines, and what the layers predict.
 
     model      a LanguageModel or Encoder with its tokenizer, or a Translator (`text` is the source, `target` what it writes; "":
                its own translation)
     beside     another text, shown side by side
-    layers, heads  some of them; empty: all
+    layers, heads, rows  some of them (rows: queries, by token; not of translators); empty: all
     measures   logit lens, worth of every head, shares of tokens, queries and keys; None: where they take seconds
     off, cut   heads (layer, head) at zero, edges (layer, head, query, key) that are not seen
     A long text of many heads is a ValueError that says how to have less of it.
     """
     texts = [text] if beside is None else [text, beside]
     if hasattr(model, "source_tokenizer"):
-        if off or cut:
-            raise ValueError("attend: off and cut are for language models")
+        if off or cut or rows:
+            raise ValueError("attend: off, cut and rows are not for translators")
         both = model.source_tokenizer, model.target_tokenizer
         page = _core.attention_page(model.model, *both, text, texts, target, list(layers), list(heads))
     else:
         if tokenizer is None:
             raise ValueError("attend: the model needs its tokenizer")
         changes = [list(x) for x in off], [list(x) for x in cut]
-        page = _core.attention_page(model, tokenizer, text, texts, list(layers), list(heads), measures, *changes)
+        page = _core.attention_page(model, tokenizer, text, texts, list(layers), list(heads), list(rows), measures, *changes)
     return AttentionPage(page, height)
 
 

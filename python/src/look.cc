@@ -25,11 +25,6 @@ std::vector<std::array<int64_t, N>> rows_of(const char* what, const Lists& lists
   return rows;
 }
 
-look::Look to_look(const std::vector<int64_t>& layers, const std::vector<int64_t>& heads, const Lists& off,
-                   const Lists& cut) {
-  return {.layers = layers, .heads = heads, .off = rows_of<2>("off", off), .cut = rows_of<4>("cut", cut)};
-}
-
 std::string html_of(const std::string& title, const std::vector<std::string>& titles,
                     std::vector<look::AttentionRun> runs) {
   for (size_t i = 0; i < runs.size(); ++i) runs[i].title = titles[i];
@@ -37,48 +32,41 @@ std::string html_of(const std::string& title, const std::vector<std::string>& ti
   return look::to_html({.title = title, .runs = std::move(runs), .bits = bits});
 }
 
+// Whether what the layers predict and heads are worth takes seconds at most.
+bool is_quick(const models::LanguageModel& model, int64_t tokens) {
+  constexpr double kSomeSeconds = 2e11;
+  return look::cost_of_measures(model.config(), tokens) < kSomeSeconds;
+}
+bool is_quick(const models::Encoder&, int64_t) { return true; }
+
+template <class Model>
+void bind_page(nb::module_& m) {
+  m.def(
+      "attention_page",
+      [](const Model& model, const text::Tokenizer& tokenizer, const std::string& title,
+         const std::vector<std::string>& texts, const std::vector<int64_t>& layers,
+         const std::vector<int64_t>& heads, const std::vector<int64_t>& rows, std::optional<bool> measures,
+         const Lists& off, const Lists& cut) {
+        return unlocked([&] {
+          std::vector<look::AttentionRun> runs;
+          for (const std::string& text : texts) {
+            look::Look wanted = {.layers = layers, .heads = heads, .rows = rows};
+            wanted.off = rows_of<2>("off", off), wanted.cut = rows_of<4>("cut", cut);
+            wanted.measures = measures.value_or(is_quick(model, std::ssize(tokenizer.encode(text))));
+            runs.push_back(look::look(model, tokenizer, text, wanted));
+          }
+          return html_of(title, texts, std::move(runs));
+        });
+      },
+      "model"_a, "tokenizer"_a, "title"_a, "texts"_a, "layers"_a, "heads"_a, "rows"_a, "measures"_a.none(),
+      "off"_a, "cut"_a);
+}
+
 }  // namespace
 
 void bind_look(nb::module_& m) {
-  m.def(
-      "attention_page",
-      [](const models::LanguageModel& model, const text::Tokenizer& tokenizer, const std::string& title,
-         const std::vector<std::string>& texts, const std::vector<int64_t>& layers,
-         const std::vector<int64_t>& heads, std::optional<bool> measures, const Lists& off,
-         const Lists& cut) {
-        return unlocked([&] {
-          std::vector<look::AttentionRun> runs;
-          for (const std::string& text : texts) {
-            look::Look wanted = to_look(layers, heads, off, cut);
-            const auto tokens = static_cast<int64_t>(tokenizer.encode(text).size());
-            constexpr double kSomeSeconds = 2e11;
-            wanted.measures =
-                measures.value_or(look::cost_of_measures(model.config(), tokens) < kSomeSeconds);
-            runs.push_back(look::look(model, tokenizer, text, wanted));
-          }
-          return html_of(title, texts, std::move(runs));
-        });
-      },
-      "model"_a, "tokenizer"_a, "title"_a, "texts"_a, "layers"_a, "heads"_a, "measures"_a.none(), "off"_a,
-      "cut"_a);
-  m.def(
-      "attention_page",
-      [](const models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& title,
-         const std::vector<std::string>& texts, const std::vector<int64_t>& layers,
-         const std::vector<int64_t>& heads, std::optional<bool> measures, const Lists& off,
-         const Lists& cut) {
-        return unlocked([&] {
-          std::vector<look::AttentionRun> runs;
-          for (const std::string& text : texts) {
-            look::Look wanted = to_look(layers, heads, off, cut);
-            wanted.measures = measures.value_or(true);
-            runs.push_back(look::look(model, tokenizer, text, wanted));
-          }
-          return html_of(title, texts, std::move(runs));
-        });
-      },
-      "model"_a, "tokenizer"_a, "title"_a, "texts"_a, "layers"_a, "heads"_a, "measures"_a.none(), "off"_a,
-      "cut"_a);
+  bind_page<models::LanguageModel>(m);
+  bind_page<models::Encoder>(m);
   m.def(
       "attention_page",
       [](const models::Seq2Seq& model, const text::Tokenizer& source_tokenizer,
@@ -88,7 +76,7 @@ void bind_look(nb::module_& m) {
           std::vector<look::AttentionRun> runs;
           for (const std::string& text : texts) {
             runs.push_back(look::look(model, source_tokenizer, tokenizer, text, runs.empty() ? target : "",
-                                      to_look(layers, heads, {}, {})));
+                                      {.layers = layers, .heads = heads}));
           }
           return html_of(title, texts, std::move(runs));
         });

@@ -243,10 +243,11 @@ def test_a_page_of_a_language_model(tmp_path):
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == page.html
     assert '"lens":' not in mh.attend(model, "the cat", tokenizer, measures=False).html
     assert '"off":["0.1"]' in mh.attend(model, "the cat", tokenizer, off=[(0, 1)], cut=[(1, 0, 3, 1)]).html
-    for wrong, message in (({"heads": [2]}, "heads 0 to 1"), ({"off": [(0,)]}, "2 numbers"), ({"cut": [(0, 0, 1, 2)]}, "cannot be cut")):
+    for wrong, message in (({"heads": [2]}, "heads 0 to 1"), ({"rows": [7]}, "tokens 0 to 6"), ({"off": [(0,)]}, "2 numbers"), ({"cut": [(0, 0, 1, 2)]}, "cannot be cut")):
         with pytest.raises(ValueError, match=message):
             mh.attend(model, "the cat", tokenizer, **wrong)
     with pytest.raises(ValueError, match="needs its tokenizer"):
         mh.attend(model, "the cat")
     encoder = mh.models.Encoder(mh.models.EncoderConfig(vocab_size=20, num_layers=2, num_heads=2, embed_dim=16))
+    assert '"rows":[2,6]' in mh.attend(model, "the cat", tokenizer, rows=[2, 6]).html
     assert '"causal":false' in mh.attend(encoder, "the cat", tokenizer).html

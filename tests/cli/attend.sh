@@ -27,6 +27,8 @@ for list in 2 -1 1-0 '0,' ',0' a 0-9 0:1 99999999999999999999 $'0\e[31m'; do
   expect 2 '--layers: expected numbers and ranges from 0 to 1, like 0,2-4; got "' \
     "$multihead" attend model --text 'the cat' --layers "$list" --out x.html
 done
+expect 2 '--rows: expected numbers and ranges from 0 to 6' "$multihead" attend model --text 'the cat' --rows 7 --out x.html
+expect 0 'rows.html' "$multihead" attend model --text 'the cat sat' --rows 4,10 --out rows.html
 expect 2 '--heads: expected numbers and ranges from 0 to 1' "$multihead" attend model --text 'a cat' --heads 2 --out x.html
 [[ ! -e x.html ]] || fail 'a refused command wrote a page'
 
@@ -140,6 +142,11 @@ check 'neuron view' '^neurons: 11 keys of 8$' used.txt
 check 'logit lens' '^lens: 3 rows, 5 guesses$' used.txt
 check 'attributions' '^attributions: 11 tokens$' used.txt
 check 'ablation' '^worth: layer 1, head 0: without it log p\(“.*”\) (\+|−)[0-9.]+' used.txt
+
+# Some queries of a text.
+dom rows.html 'l=1&h=0&q=1' >rows.txt
+check 'the query under its own number' '“t” \(10\) looks at' rows.txt
+check 'two queries' 'Only 2 of the queries' rows.txt
 
 # Two texts, two models, side by side: what is chosen is chosen in both.
 expect 0 'two.html' "$multihead" attend model --text 'the cat sat' --beside 'a cat' --out two.html

@@ -21,16 +21,18 @@ function levels(view) {
   }
   return view.levels;
 }
+// Which of the tokens a query is.
+const placeOf = (view, q) => view.rows.length ? view.rows[q] : q;
 // The weights of one head of the view; the one behind the last is the mean of the layer.
 function weightsOf(view, l, h) {
   const rows = view.queries.length, columns = view.keys.length, heads = view.heads.length, from = levels(view);
   const out = new Float32Array(rows * columns);
-  const size = view.causal ? rows * (rows + 1) / 2 : rows * columns;   // causal: row q has q + 1 keys
+  const size = view.half ? rows * (rows + 1) / 2 : rows * columns;   // half: row q has q + 1 keys
   const [first, last] = h < heads ? [h, h + 1] : [0, heads];
   for (let k = first; k < last; k++) {
     let n = (l * heads + k) * size;
     for (let q = 0; q < rows; q++) {
-      for (let c = q * columns, end = c + (view.causal ? q + 1 : columns); c < end; c++, n++) out[c] += from[n] * from[n];
+      for (let c = q * columns, end = c + (view.half ? q + 1 : columns); c < end; c++, n++) out[c] += from[n] * from[n];
     }
   }
   const unit = 1 / ((2 ** view.bits - 1) ** 2 * (last - first));
@@ -99,12 +101,12 @@ function csv(view, wanted) {
   const lines = ['layer,head,query,key,query_token,key_token,weight'];
   for (const [l, h] of wanted) weightsOf(view, l, h).forEach((x, n) => {
     const q = n / columns | 0, k = n % columns;
-    lines.push([view.layers[l], view.heads[h] ?? 'mean', q, k, quoted(view.queries[q]), quoted(view.keys[k]), +x.toFixed(5)].join());
+    lines.push([view.layers[l], view.heads[h] ?? 'mean', placeOf(view, q), k, quoted(view.queries[q]), quoted(view.keys[k]), +x.toFixed(5)].join());
   });
   return lines.join('\r\n') + '\r\n';
 }
 function json(run) {
-  const views = run.views.map(view => ({ name: view.name, queries: view.queries, keys: view.keys, layers: view.layers, heads: view.heads,
+  const views = run.views.map(view => ({ name: view.name, queries: view.queries, rows: view.rows, keys: view.keys, layers: view.layers, heads: view.heads,
     weights: view.layers.map((_, l) => view.heads.map((_, h) => {
       const all = weightsOf(view, l, h), columns = view.keys.length;
       return view.queries.map((_, q) => Array.from(all.subarray(q * columns, (q + 1) * columns), x => +x.toFixed(5)));

@@ -104,7 +104,7 @@ function save(kind) {
 }
 
 // The laboratory: the model runs again with another text, without heads, without edges.
-function edge(panel, q, k) { marked = state.kept && !state.v ? [panel.view.layers[state.l], panel.view.heads[state.h], q, k] : undefined; laboratory(); }
+function edge(panel, q, k) { marked = state.kept && !state.v ? [panel.view.layers[state.l], panel.view.heads[state.h], placeOf(panel.view, q), k] : undefined; laboratory(); }
 const headName = () => `${panels[0].view.layers[state.l]}.${panels[0].view.heads[state.h]}`;
 function laboratory() {
   if (!page.lab) return;

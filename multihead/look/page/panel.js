@@ -54,6 +54,7 @@ class Panel {
     const few = (name, list, all) => list.length < all ? `Only ${name} ${list.join(', ')} of ${all}. ` : '';
     this.part('part').textContent = few('layers', view.layers, view.of[0]) + few('heads', view.heads, view.of[1])
       + (this.run.ablation && !state.v ? 'The bar below a square: blue where the model needs the head for its last prediction, orange where it is better off without. ' : '')
+      + (view.rows.length ? `Only ${view.rows.length} of the queries. ` : '')
       + (view.bits > 8 ? '' : 'Weights are kept in 8 bits and off by up to 0.004; fewer layers, heads or tokens have 16.');
   }
   square(l, h, weights) {
@@ -136,7 +137,7 @@ class Panel {
       list.replaceChildren(...this.view[id].map((token, i) => {
         const item = el('li'), number = el('i');
         const text = cut(show(token), innerWidth < 600 ? 10 : 24);
-        if (this.view.special.includes(i) && this.view.queries.length === this.view.keys.length) item.classList.add('special');
+        if (this.view.special.includes(side === 'q' ? placeOf(this.view, i) : i)) item.classList.add('special');
         item.append(...(side === 'q' ? [number, text] : [text, ' ', number]));
         item.tabIndex = i ? -1 : 0;
         item.onmouseenter = () => state.kept || point(side, i);
@@ -181,7 +182,7 @@ class Panel {
     this.lens(query);
     this.attributions();
   }
-  name(list, n) { return `“${show(list[n])}” (${n})`; }
+  name(list, n) { return `“${show(list[n])}” (${list === this.view.queries ? placeOf(this.view, n) : n})`; }
   digits() { return this.view.bits > 8 ? 4 : 3; }
   // The read-out of a cell, of a token, of the head.
   words(q, k) {
@@ -204,7 +205,7 @@ class Panel {
     section.hidden = !known;
     if (!known) return;
     const { q, k, size } = vectorsOf(view, state.l, state.h), own = q(query);
-    const keys = [...Array(view.causal ? query + 1 : this.columns).keys()]
+    const keys = [...Array(view.causal ? placeOf(view, query) + 1 : this.columns).keys()]
       .map(n => [this.w[query * this.columns + n], n]).sort((a, b) => b[0] - a[0]).slice(0, 24).sort((a, b) => a[1] - b[1]);
     section.querySelector('.about').textContent = `${this.name(view.queries, query)} and the keys it looks at most: the key's ${size} numbers, their products with the query's, the sum.`;
     const rows = keys.map(([weight, n]) => [n, k(n), weight]).map(([n, key, weight]) => [n, key, key.map((x, d) => x * own[d]), weight]);
@@ -234,7 +235,7 @@ class Panel {
     section.querySelector('tbody').replaceChildren(...lens.map((tokens, l) => {
       const row = el('tr'), head = row.appendChild(el('th'));
       head.textContent = l + 1 < lens.length ? `before layer ${l}` : 'the model';
-      for (const [token, p] of tokens[query]) {
+      for (const [token, p] of tokens[placeOf(this.view, query)]) {
         const cell = row.appendChild(el('td'));
         cell.textContent = `${cut(show(token), 12)} ${p.toFixed(2)}`;
         cell.style.background = `rgba(var(--ink), ${(p * 0.6).toFixed(3)})`;
