@@ -106,7 +106,9 @@ void measure(AttentionRun& run, const LanguageModel& model, const text::Tokenize
   }
   const models::Guess& best = guesses.back().back().front();
   run.target = label_of(tokenizer, best.token), run.probability = best.probability;
-  run.attributions = models::integrated_gradients(model, tokens, best.token);
+  if (model.weight_dtype() == nn::WeightDtype::f32) {  // packed weights have no gradients
+    run.attributions = models::integrated_gradients(model, tokens, best.token);
+  }
   run.ablation = models::ablate_heads(model, tokens, best.token);
 }
 

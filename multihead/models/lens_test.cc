@@ -107,6 +107,10 @@ TEST(LensTest, OneSequenceIsExpected) {
   EXPECT_THROW(ablate_heads(model, Tensor::zeros({3}, Dtype::i32), 1), ShapeError);
   EXPECT_THROW(ablate_heads(model, tokens(4), 23), ValueError);
   EXPECT_THROW(integrated_gradients(model, tokens(4), 1, 0), ValueError);
+  LanguageModel packed = nn::clone(model);
+  packed.pack_weights(nn::WeightDtype::q8);
+  EXPECT_THROW(integrated_gradients(packed, tokens(4), 1), ValueError);
+  EXPECT_EQ(ablate_heads(packed, tokens(4), 1).size(), 3U);
 }
 
 }  // namespace

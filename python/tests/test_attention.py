@@ -248,6 +248,9 @@ def test_a_page_of_a_language_model(tmp_path):
             mh.attend(model, "the cat", tokenizer, **wrong)
     with pytest.raises(ValueError, match="needs its tokenizer"):
         mh.attend(model, "the cat")
+    model.pack_weights("q8")  # has no gradients
+    packed = mh.attend(model, "the cat", tokenizer).html
+    assert '"lens":' in packed and '"attributions":' not in packed
     encoder = mh.models.Encoder(mh.models.EncoderConfig(vocab_size=20, num_layers=2, num_heads=2, embed_dim=16))
     assert '"rows":[2,6]' in mh.attend(model, "the cat", tokenizer, rows=[2, 6]).html
     assert '"causal":false' in mh.attend(encoder, "the cat", tokenizer).html
