@@ -1,21 +1,16 @@
 // multihead lab
+#include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <atomic>
-#include <thread>
+#include <filesystem>
 
+#include "cli/http/lab_server.h"
 #include "cli/look_flags.h"
 #include "cli/streams.h"
 #include "multihead/train/signals.h"
 
-#ifdef MULTIHEAD_HAS_HTTPLIB
-#include <httplib.h>
-#endif
-
 namespace multihead::cli {
 namespace {
-
-#ifdef MULTIHEAD_HAS_HTTPLIB
 
 // Answers requests of one page: its text, the heads that are off, the edges that are cut.
 class Laboratory {
@@ -23,16 +18,26 @@ class Laboratory {
   Laboratory(std::string folder, LoadedModel loaded, Selection selection)
       : folder_(std::move(folder)), loaded_(std::move(loaded)), selection_(std::move(selection)) {}
 
-  look::AttentionPage page(const std::string& text) const {
+  std::string page(const std::string& text) const {
     look::AttentionPage page;
     page.title = page_title(folder_, text);
     page.runs.push_back(run(text, {}));
     page.bits = look::bits_for(page.runs);
-    return page;
+    page.lab = text;
+    return look::to_html(page);
   }
 
+  std::pair<int, std::string> answer(const std::string& body) const {
+    try {
+      return {200, runs(body).dump()};
+    } catch (const std::exception& error) {
+      return {400, Json::object({{"error", valid_utf8(error.what())}}).dump()};
+    }
+  }
+
+ private:
   // The changed model beside the one as it is.
-  Json answer(const std::string& body) const {
+  Json runs(const std::string& body) const {
     const Json asked = Json::parse(body, "request");
     const std::string text = asked.at("text").as_string();
     look::Look changes;
@@ -47,10 +52,9 @@ class Laboratory {
     page.runs.push_back(run(text, {}));
     if (changed) page.runs[0].title = "changed", page.runs[1].title = "as it is";
     page.bits = look::bits_for(page.runs);
-    return to_json(page);
+    return look::to_json(page);
   }
 
- private:
   look::AttentionRun run(const std::string& text, const look::Look& changes) const {
     const models::LanguageModelConfig& c = loaded_.model.config();
     look::Look wanted = selection_.of(c.num_layers, c.num_heads, 0);
@@ -73,74 +77,20 @@ class Laboratory {
   Selection selection_;
 };
 
-/// A page on loopback that other pages in the browser cannot use.
-class Server {
- public:
-  Server(const Laboratory& laboratory, const std::string& text) {
-    // One thread: the model has all of them.
-    server_.new_task_queue = [] { return new httplib::ThreadPool(1); };
-    server_.set_payload_max_length(1 << 20);
-    // Not a port that another server listens on, which the library's own options allow.
-    server_.set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
-    server_.set_keep_alive_timeout(1);
-    server_.Get("/", [this, &laboratory, text](const httplib::Request& request, httplib::Response& response) {
-      if (!is_ours(request, response)) return;
-      look::AttentionPage page = laboratory.page(text);
-      page.lab = text;
-      response.set_content(to_html(page), "text/html; charset=utf-8");
-    });
-    server_.Post("/run", [this, &laboratory](const httplib::Request& request, httplib::Response& response) {
-      if (!is_ours(request, response)) return;
-      // Another site's page may send text, not JSON, without being asked for leave.
-      if (!request.get_header_value("Content-Type").starts_with("application/json")) {
-        response.status = 415;
-        return;
-      }
-      Json answer;
-      try {
-        answer = laboratory.answer(request.body);
-      } catch (const std::exception& error) {
-        response.status = 400;
-        answer = Json::object({{"error", valid_utf8(error.what())}});
-      }
-      response.set_content(answer.dump(), "application/json");
-    });
+// Beside the program, or where it was installed.
+ServeLab load_server() {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const auto& path : {folder / kLabModule, folder.parent_path() / MULTIHEAD_LIBDIR / kLabModule}) {
+    if (!std::filesystem::exists(path)) continue;
+    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* function = module != nullptr ? dlsym(module, kServeLab) : nullptr;
+    if (function == nullptr) throw InputError(concat("lab: ", dlerror()));
+    return reinterpret_cast<ServeLab>(function);  // NOLINT(*-reinterpret-cast): as dlsym is meant
   }
-
-  // The port that was bound; 0: none.
-  int bind(int64_t port) {
-    if (port == 0) return port_ = std::max(0, server_.bind_to_any_port("127.0.0.1"));
-    return port_ = server_.bind_to_port("127.0.0.1", static_cast<int>(port)) ? static_cast<int>(port) : 0;
-  }
-
-  void run_until(const std::function<bool()>& should_stop) {
-    std::atomic<bool> ended = false;
-    std::thread thread([&] {
-      server_.listen_after_bind();
-      ended = true;
-    });
-    while (!ended && !should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    server_.stop();
-    thread.join();
-  }
-
- private:
-  // A name that points here would let its pages read ours (DNS rebinding).
-  bool is_ours(const httplib::Request& request, httplib::Response& response) const {
-    const std::string host = request.get_header_value("Host");
-    if (host == concat("127.0.0.1:", port_) || host == concat("localhost:", port_)) return true;
-    response.status = 403;
-    return false;
-  }
-
-  httplib::Server server_;
-  int port_ = 0;
-};
-
-#endif
+  throw UsageError(
+      concat("lab needs ", kLabModule,
+             " beside this program; it is built where cpp-httplib is (Debian: libcpp-httplib-dev)"));
+}
 
 class Lab : public Verb {
  public:
@@ -158,35 +108,34 @@ class Lab : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-#ifdef MULTIHEAD_HAS_HTTPLIB
+    const ServeLab serve = load_server();
     if (reading([&] { return models::is_seq2seq_folder(folder_); }))
       throw UsageError("a laboratory is for language models; for translators there is multihead attend");
     LoadedModel loaded = load_model_dir(folder_);
     if (text_.empty()) text_ = some_text(loaded.tokenizer);
     const Laboratory laboratory(folder_, std::move(loaded), selection_);
     laboratory.page(text_);  // refuses what it cannot show before there is an address
-    Server server(laboratory, text_);
-    const int port = server.bind(port_);
-    if (port == 0)
+    const train::StopSignals signals;
+    const bool served = serve(port_, {.page = [&] { return laboratory.page(text_); },
+                                      .run = [&](const std::string& body) { return laboratory.answer(body); },
+                                      .on_ready = [&](int port) { report(common, port); },
+                                      .should_stop = [] { return train::StopSignals::received() != 0; }});
+    if (!served)
       throw InputError(concat("port ", port_, " on 127.0.0.1 is taken; --port 0 takes a free one"));
+    return kDone;
+  }
+
+ private:
+  static void report(const CommonOptions& common, int port) {
     const std::string address = fmt::format("http://127.0.0.1:{}/", port);
     if (common.json) {
-      put_json(Json::object({{ "address", address }}), -1);
+      put_json(Json::object({{"address", address}}), -1);
     } else {
       put_output(concat(address, "   (Ctrl-C ends)\n"));
     }
     flush_output();
-    const train::StopSignals signals;
-    server.run_until([] { return train::StopSignals::received() != 0; });
-    return kDone;
-#else
-    (void)common;
-    throw UsageError(
-        "this program was built without cpp-httplib, which lab needs (Debian: libcpp-httplib-dev)");
-#endif
   }
 
- private:
   // A tokenizer of characters may lack those of a word.
   static std::string some_text(const text::Tokenizer& tokenizer) {
     try {
