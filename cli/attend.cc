@@ -51,7 +51,6 @@ class Attend : public Verb {
     if (!translator && !source_.empty())
       throw UsageError("--source is for translators; this is a language model, give --text");
     look::AttentionPage page;
-    page.title = page_title(folder_, translator ? source_ : text_ == "-" ? "stdin" : text_);
     try {
       if (encoder) {
         add_encoders(page);
@@ -59,6 +58,7 @@ class Attend : public Verb {
         translator ? add_translators(page) : add_models(page);
       }
       page.bits = look::bits_for(page.runs);
+      page.title = page.runs[0].title;
     } catch (const ValueError& error) {  // of the text or the flags; a model's are input errors by now
       throw UsageError(error.what());
     }
@@ -104,21 +104,20 @@ class Attend : public Verb {
   void add_translators(look::AttentionPage& page) {
     if (!selection_.rows.empty()) throw UsageError("--rows is for language models and encoders");
     const LoadedTranslator loaded = load_translator_dir(folder_);
-    add(page, folder_, source_, run_of(loaded, source_, text_or_stdin(text_)));
+    const std::string text = text_or_stdin(text_);
+    add(page, folder_, source_, run_of(loaded, source_, text));
     if (other_folder_.empty() && beside_.empty()) return;
     const std::string& folder = other_folder_.empty() ? folder_ : other_folder_;
-    const std::string &second = beside_.empty() ? source_ : beside_, target = beside_.empty() ? text_ : "";
+    const std::string &second = beside_.empty() ? source_ : beside_, target = beside_.empty() ? text : "";
     add(page, folder, second,
         run_of(other_folder_.empty() ? loaded : load_translator_dir(folder), second, target));
     check_same_heads(page);
   }
 
   look::AttentionRun run_of(const LoadedModel& loaded, const std::string& text) const {
-    const models::LanguageModelConfig& c = loaded.model.config();
     constexpr double kSomeSeconds = 2e11;
     const double most = measures_ == "always" ? INFINITY : measures_ == "never" ? 0 : kSomeSeconds;
-    return look_at(loaded, text,
-                   selection_.of(c.num_layers, c.num_heads, std::ssize(loaded.tokenizer.encode(text))), most);
+    return look_at(loaded, text, selection_, most);
   }
 
   look::AttentionRun run_of(const LoadedTranslator& loaded, const std::string& source,

@@ -56,11 +56,8 @@ class Laboratory {
   }
 
   look::AttentionRun run(const std::string& text, const look::Look& changes) const {
-    const models::LanguageModelConfig& c = loaded_.model.config();
-    look::Look wanted = selection_.of(c.num_layers, c.num_heads, 0);
-    wanted.off = changes.off, wanted.cut = changes.cut;
     constexpr double kASecond = 5e10;
-    look::AttentionRun result = look_at(loaded_, text, wanted, kASecond);
+    look::AttentionRun result = look_at(loaded_, text, selection_, kASecond, changes);
     check_numbers(folder_, result);
     return result;
   }

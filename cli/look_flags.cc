@@ -53,10 +53,13 @@ look::Look Selection::of(int64_t layers_of_model, int64_t heads_of_model, int64_
           .rows = selected("--rows", rows, tokens)};
 }
 
-look::AttentionRun look_at(const LoadedModel& loaded, const std::string& text, look::Look wanted,
-                           double most_cost) {
-  const auto tokens = static_cast<int64_t>(loaded.tokenizer.encode(text).size());
-  wanted.measures = look::cost_of_measures(loaded.model.config(), tokens) < most_cost;
+look::AttentionRun look_at(const LoadedModel& loaded, const std::string& text, const Selection& selection,
+                           double most_cost, const look::Look& changes) {
+  const models::LanguageModelConfig& c = loaded.model.config();
+  const int64_t tokens = std::ssize(loaded.tokenizer.encode(text));
+  look::Look wanted = selection.of(c.num_layers, c.num_heads, tokens);
+  wanted.off = changes.off, wanted.cut = changes.cut;
+  wanted.measures = look::cost_of_measures(c, tokens) < most_cost;
   return look::look(loaded.model, loaded.tokenizer, text, wanted);
 }
 

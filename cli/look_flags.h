@@ -18,9 +18,10 @@ struct Selection {
   look::Look of(int64_t layers_of_model, int64_t heads_of_model, int64_t tokens) const;
 };
 
-/// look(), with measures if they cost less than so many operations. Throws UsageError.
-look::AttentionRun look_at(const LoadedModel& loaded, const std::string& text, look::Look wanted,
-                           double most_cost);
+/// What is selected of a run, with changes, and with measures if they cost less than so many operations.
+/// Throws UsageError.
+look::AttentionRun look_at(const LoadedModel& loaded, const std::string& text, const Selection& selection,
+                           double most_cost, const look::Look& changes = {});
 
 /// Throws InputError if the model's folder made weights that are no numbers.
 void check_numbers(const std::string& folder, const look::AttentionRun& run);

@@ -1,10 +1,7 @@
 #include "multihead/train/doctor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstring>
-#include <exception>
 #include <utility>
 
 #include "multihead/autograd/tape.h"
@@ -12,42 +9,16 @@
 #include "multihead/core/parallel.h"
 #include "multihead/models/packed_seq2seq.h"
 #include "multihead/nn/module.h"
-#include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 #include "multihead/optim/adam.h"
+#include "multihead/train/doctor-inl.h"
 
 namespace multihead::train {
 namespace {
 
+using namespace detail;  // NOLINT(google-build-using-namespace): the checks' own internals
 using models::LanguageModel, models::Seq2Seq, models::TokenBatch;
 using Logits = std::function<Tensor(const Tensor& tokens)>;
-using Loss = std::function<Tensor()>;
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.contiguous(), y = b.contiguous();
-  return x.shape() == y.shape() && x.dtype() == y.dtype() && std::memcmp(x.raw(), y.raw(), x.bytes()) == 0;
-}
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double difference = std::abs(x[i] - y[i]);
-    if (!(difference <= largest)) largest = difference;  // keeps NaN
-  }
-  return largest;
-}
-
-// None of them is `avoided` where the vocabulary allows it.
-Tensor random_tokens(const Shape& shape, int64_t vocabulary, RandomStream stream, int64_t avoided = -1) {
-  Tensor tokens = Tensor::empty(shape, Dtype::i32);
-  const auto ids = tokens.span<int32_t>();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const auto id = static_cast<int64_t>(stream.bits(i) % static_cast<uint64_t>(vocabulary));
-    ids[i] = static_cast<int32_t>(id == avoided ? (id + 1) % vocabulary : id);
-  }
-  return tokens;
-}
 
 // Another token in one place of every row.
 Tensor changed(const Tensor& tokens, int64_t at, int64_t vocabulary) {
@@ -57,12 +28,6 @@ Tensor changed(const Tensor& tokens, int64_t at, int64_t vocabulary) {
     token = static_cast<int32_t>((token + 1) % vocabulary);
   }
   return other;
-}
-
-bool is_finite(const Tensor& logits, double loss) {
-  const auto values = logits.to_vector<double>();
-  return std::isfinite(loss) &&
-         std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
 }
 
 // How many of every `stride`-th token change logits before them.
@@ -92,36 +57,6 @@ void compare_steps(Cached& cached, const Tensor& tokens, const Tensor& whole, in
   }
 }
 
-std::vector<Tensor> gradients(const std::vector<Tensor>& parameters, const Loss& loss) {
-  nn::zero_grad(parameters);
-  Tape tape;
-  tape.backward(loss());
-  std::vector<Tensor> result;
-  for (const Tensor& parameter : parameters) result.push_back(parameter.grad());
-  nn::zero_grad(parameters);
-  return result;
-}
-
-// How many gradients differ between 1, 2 and 3 threads.
-int64_t count_thread_dependent(const std::vector<Tensor>& parameters, const Loss& loss) {
-  struct Restore {
-    ~Restore() { set_num_threads(threads); }
-    int threads = num_threads();
-  } restore;
-  std::vector<std::vector<Tensor>> runs;
-  for (const int threads : {1, 2, 3}) {
-    set_num_threads(threads);
-    runs.push_back(gradients(parameters, loss));
-  }
-  int64_t different = 0;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Tensor& one = runs[0][i];
-    const bool same = !one.defined() || (same_bits(one, runs[1][i]) && same_bits(one, runs[2][i]));
-    different += same ? 0 : 1;
-  }
-  return different;
-}
-
 // Whether a few steps of AdamW overfit one batch of random tokens.
 void learn_by_heart(CheckResult& r, const std::vector<Tensor>& parameters, int64_t tokens,
                     const Loss& loss_of_batch) {
@@ -141,34 +76,6 @@ void learn_by_heart(CheckResult& r, const std::vector<Tensor>& parameters, int64
   }
   r.passed = last < 0.1 * first;
   r.detail = concat("loss ", first, " -> ", last, " in ", steps, " steps on ", tokens, " random tokens");
-}
-
-/// Runs checks in turn; an exception is a failed check.
-template <class Doctor>
-std::vector<CheckResult> run_checks(
-    Doctor doctor, const DoctorOptions& options,
-    std::initializer_list<std::pair<const char*, void (Doctor::*)(CheckResult&)>> checks) {
-  std::vector<CheckResult> results;
-  for (const auto& [name, check] : checks) {
-    const auto start = std::chrono::steady_clock::now();
-    CheckResult result{.name = name};
-    try {
-      (doctor.*check)(result);
-    } catch (const std::exception& error) {
-      result.passed = false;
-      result.detail = error.what();
-    }
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (options.on_result) options.on_result(result);
-    results.push_back(std::move(result));
-  }
-  return results;
-}
-
-int64_t checked_length(const DoctorOptions& options, int64_t longest) {
-  const int64_t length = std::min(options.length, longest);
-  MH_CHECK(length >= 1, ValueError, "check: length must be positive, got ", options.length);
-  return length;
 }
 
 class LanguageModelDoctor {
@@ -390,108 +297,7 @@ class TranslatorDoctor {
   Tensor labels_;
 };
 
-class EncoderDoctor {
- public:
-  EncoderDoctor(const models::Encoder& model, const DoctorOptions& options) : model_(model) {
-    const int64_t longest = std::min(options.length, model.config().context);
-    uint64_t purpose = 0;
-    for (const int64_t length : {longest, longest / 2 + 1, int64_t{1}}) {
-      sequences_.push_back(
-          random_tokens({length}, model.config().vocab_size, {options.seed, ++purpose}).to_vector<int32_t>());
-    }
-  }
-
-  void finite(CheckResult& r) {
-    const Tensor all = features(sequences_);
-    double largest = 0;
-    for (const double x : all.to_vector<double>()) largest = std::max(largest, std::abs(x));
-    r.passed = is_finite(all, 0);
-    r.detail = multihead::concat("features of ", all.size(0), " tokens, the largest ", largest);
-  }
-
-  void context(CheckResult& r) {
-    const std::vector<std::vector<float>> before = rows(features(sequences_));
-    const size_t length = sequences_[0].size();
-    int64_t unseen = 0, leaks = 0;
-    for (size_t at = 0; at < length; ++at) {
-      std::vector<std::vector<int32_t>> other = sequences_;
-      other[0][at] = static_cast<int32_t>((other[0][at] + 1) % model_.config().vocab_size);
-      const std::vector<std::vector<float>> after = rows(features(other));
-      for (size_t row = 0; row < before.size(); ++row) {
-        const bool same = before[row] == after[row];
-        if (row < length) {
-          unseen += same ? 1 : 0;
-        } else {
-          leaks += same ? 0 : 1;
-        }
-      }
-    }
-    r.passed = unseen == 0 && leaks == 0;
-    r.detail = multihead::concat(unseen, " of ", length * length, " pairs of tokens do not see each other; ",
-                                 leaks, " features of other sequences change");
-  }
-
-  void company(CheckResult& r) {
-    const std::vector<std::vector<float>> together = rows(features(sequences_));
-    int64_t different = 0;
-    size_t at = 0;
-    std::vector<std::vector<int32_t>> reversed(sequences_.rbegin(), sequences_.rend());
-    std::vector<std::vector<float>> backwards = rows(features(reversed));
-    for (const std::vector<int32_t>& sequence : sequences_) {
-      const std::vector<std::vector<float>> alone = rows(features({sequence}));
-      const size_t begin = backwards.size() - at - sequence.size();
-      bool same = true;
-      for (size_t i = 0; i < sequence.size(); ++i) {
-        same = same && alone[i] == together[at + i] && alone[i] == backwards[begin + i];
-      }
-      different += same ? 0 : 1;
-      at += sequence.size();
-    }
-    r.passed = different == 0;
-    r.detail = multihead::concat(different, " of ", sequences_.size(), " sequences depend on their company");
-  }
-
-  void threads(CheckResult& r) {
-    models::Encoder copy = nn::clone(model_);
-    const std::vector<Tensor> parameters = nn::parameters(copy);
-    const models::TokenRows tokens = models::TokenRows::of(sequences_);
-    const int64_t different =
-        count_thread_dependent(parameters, [&] { return mean(square(copy.features(tokens))); });
-    r.passed = different == 0;
-    r.detail =
-        multihead::concat(different, " of ", parameters.size(), " gradients depend on the number of threads");
-  }
-
- private:
-  Tensor features(const std::vector<std::vector<int32_t>>& sequences) const {
-    return model_.features(models::TokenRows::of(sequences));
-  }
-  static std::vector<std::vector<float>> rows(const Tensor& features) {
-    const auto values = features.to_vector<float>();
-    const int64_t width = features.size(1);
-    std::vector<std::vector<float>> result;
-    for (int64_t row = 0; row < features.size(0); ++row) {
-      result.emplace_back(values.begin() + row * width, values.begin() + (row + 1) * width);
-    }
-    return result;
-  }
-
-  const models::Encoder& model_;
-  std::vector<std::vector<int32_t>> sequences_;
-};
-
 }  // namespace
-
-std::vector<CheckResult> check_encoder(const models::Encoder& model, const DoctorOptions& options) {
-  using D = EncoderDoctor;
-  if (model.packed_dtype()) {
-    return run_checks(D(model, options), options,
-                      {{"finite", &D::finite}, {"context", &D::context}, {"company", &D::company}});
-  }
-  return run_checks(
-      D(model, options), options,
-      {{"finite", &D::finite}, {"context", &D::context}, {"company", &D::company}, {"threads", &D::threads}});
-}
 
 std::vector<CheckResult> check_language_model(const LanguageModel& model, const DoctorOptions& options) {
   using D = LanguageModelDoctor;

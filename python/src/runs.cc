@@ -166,6 +166,9 @@ nb::list check(const Model& model, int64_t length, uint64_t seed, nb::object on_
   return results;
 }
 
+template <class Model>
+using Checker = std::vector<train::CheckResult> (*)(const Model&, const train::DoctorOptions&);
+
 void bind_checks(nb::module_& m) {
   m.def("evaluate", &evaluate, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
         "windows"_a = 0, "tokenizer"_a.none() = nb::none(),
@@ -173,28 +176,21 @@ void bind_checks(nb::module_& m) {
         "'perplexity',\n'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', "
         "'bytes', 'characters'.\ncontext: tokens per window (0: the model's); windows: this many, evenly "
         "spaced (0: all).");
-  m.def(
-      "check_language_model",
-      [](const models::LanguageModel& model, int64_t length, uint64_t seed, nb::object on_result) {
-        return check(model, length, seed, on_result, train::check_language_model);
-      },
-      "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(),
+  const auto def_check = [&]<class Model>(const char* name, Checker<Model> checker, const char* doc) {
+    m.def(
+        name,
+        [checker](const Model& model, int64_t length, uint64_t seed, nb::object on_result) {
+          return check(model, length, seed, on_result, checker);
+        },
+        "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(), doc);
+  };
+  def_check(
+      "check_language_model", Checker<models::LanguageModel>(train::check_language_model),
       "Checks finiteness, causality, padding, cache, threads, gradients and overfitting.\nA list of dicts "
       "'name', 'passed', 'detail', 'seconds'; on_result is called with each.");
-  m.def(
-      "check_translator",
-      [](const models::Seq2Seq& model, int64_t length, uint64_t seed, nb::object on_result) {
-        return check(model, length, seed, on_result, train::check_translator);
-      },
-      "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(),
-      "The same for a Seq2Seq.");
-  m.def(
-      "check_encoder",
-      [](const models::Encoder& model, int64_t length, uint64_t seed, nb::object on_result) {
-        return check(model, length, seed, on_result, train::check_encoder);
-      },
-      "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(),
-      "Checks an Encoder: finiteness, context, company, threads.");
+  def_check("check_translator", Checker<models::Seq2Seq>(train::check_translator), "The same for a Seq2Seq.");
+  def_check("check_encoder", Checker<models::Encoder>(train::check_encoder),
+            "Checks an Encoder: finiteness, context, company, threads.");
 }
 
 }  // namespace

@@ -9,8 +9,10 @@ const signed = (x, digits = 2) => (x < 0 ? '−' : '+') + Math.abs(x).toFixed(di
 
 // Bytes of an element of the page, or of an answer of the laboratory.
 function bytes(source) {
-  const text = atob(source.text ?? $(source.id).textContent), out = new Uint8Array(text.length);
+  const element = source.text === undefined ? $(source.id) : undefined;
+  const text = atob(source.text ?? element.textContent), out = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) out[i] = text.charCodeAt(i);
+  element?.remove(), delete source.text;   // decoded once: the numbers are kept, not their text
   return out;
 }
 // √weight in steps of 1 / (2^bits - 1).
