@@ -83,7 +83,7 @@ class Info : public Verb {
         reading([&] { return io::load_json((std::filesystem::path(folder_) / "config.json").string()); });
     Facts facts{config,
                 nn::parameter_count(loaded.model),
-                2 * c.decoder_layers * c.embed_dim * 2 * c.max_positions * 4,
+                2 * c.decoder_layers * c.num_heads * models::head_dim(c) * 2 * c.max_positions * 4,
                 "the longest sentence",
                 {}};
     if (c.share_embeddings) return facts.tokenizers = {{"tokenizer", loaded.tokenizers.source}}, facts;

@@ -83,7 +83,8 @@ void apply_rules(const BeamOptions& o, const NextToken& next, std::span<float> s
   // What must come comes, whatever the other options say.
   if (length < next.prefix.size() || next.last) {
     const auto only = static_cast<size_t>(next.last ? next.eos : next.prefix[length]);
-    const float score = next.last && o.free_forced_end ? 0 : scores[only];
+    const bool free = next.last ? o.free_forced_end : length == 0 && o.first_token.has_value();
+    const float score = free ? 0 : scores[only];
     std::fill(scores.begin(), scores.end(), kNever);
     scores[only] = score;
     return;

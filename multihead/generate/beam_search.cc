@@ -260,7 +260,7 @@ class Search {
   bool is_done(const Sentence& sentence, const std::vector<Open>& next, int64_t length) const {
     if (next.empty() || length >= max_length_) return true;
     if (sentence.ended.size() < wanted_) return false;
-    if (options_.sample) return true;
+    if (options_.sample || options_.stop_early) return true;
     double best_open = next.front().log_probability;
     for (const Open& open : next) best_open = std::max(best_open, open.log_probability);
     return sentence.ended.back().score >= normalized(best_open, static_cast<size_t>(length) + 1);
@@ -319,7 +319,8 @@ std::vector<std::vector<size_t>> groups_of(const std::vector<std::vector<int32_t
 
 std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& model,
                                                  const std::vector<std::vector<int32_t>>& sources,
-                                                 const BeamOptions& options) {
+                                                 const BeamOptions& given) {
+  BeamOptions options = given;
   const models::Seq2SeqConfig& config = model.config();
   detail::check_beam_options(options, sources.size());
   for (const auto& source : sources) {
@@ -332,6 +333,11 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& mo
   for (const auto& tokens : options.suppress) check_tokens("suppress", tokens, config.target_vocab_size);
   for (const auto& tokens : options.prefixes) check_tokens("a prefix", tokens, config.target_vocab_size);
   if (sources.empty()) return {};
+  if (options.first_token) {
+    check_tokens("first_token", {*options.first_token}, config.target_vocab_size);
+    options.prefixes.resize(sources.size());
+    for (auto& prefix : options.prefixes) prefix.insert(prefix.begin(), *options.first_token);
+  }
   const auto groups = groups_of(sources, rows_per_sentence(options));
   std::vector<std::vector<Hypothesis>> results(sources.size());
   parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t i, int) {

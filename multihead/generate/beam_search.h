@@ -33,6 +33,12 @@ struct BeamOptions {
   uint64_t seed = 0;
   /// Renormalises a step's scores to log-probabilities after the rules above.
   bool renormalize = false;
+  /// Ends a sentence as soon as beam_size · patience hypotheses have ended, whatever may still overtake them
+  /// (early_stopping of transformers).
+  bool stop_early = false;
+  /// The first token of every target, before its prefix, which costs nothing (forced_bos_token_id of
+  /// transformers).
+  std::optional<int32_t> first_token = {};
   /// The end forced by max_length costs nothing (forced_eos_token_id of transformers).
   bool free_forced_end = false;
   /// Called before every token, on any thread; once true, unfinished sentences get no hypotheses.

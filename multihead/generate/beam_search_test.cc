@@ -106,17 +106,39 @@ TEST(BeamSearchTest, GreedyTakesTheBestTokenAtEveryStep) {
   EXPECT_EQ(got, expected);
 }
 
+Tokens tokens_of(const Json& list) {
+  Tokens tokens;
+  for (const Json& token : list.items()) tokens.push_back(static_cast<int32_t>(token.as_int()));
+  return tokens;
+}
+
+// Fixtures and expectations: tools/goldens/seq2seq.py.
+TEST(BeamSearchTest, OtherFamiliesSayWhatTransformersSays) {
+  const std::filesystem::path data =
+      std::filesystem::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "seq2seq";
+  for (const char* name : {"bart", "bart_forced", "mbart", "pegasus", "t5", "t5_gated", "mt5"}) {
+    const std::string folder = name == std::string("bart_forced") ? "bart" : name;
+    const models::PackedSeq2Seq model(models::load_seq2seq((data / folder).string()));
+    const Json json = io::load_json((data / folder / "expected.json").string());
+    std::vector<Tokens> sources;
+    for (const Json& source : json.at("sources").items()) sources.push_back(tokens_of(source));
+    for (const Json& one : json.at(name == folder ? "cases" : "forced").items()) {
+      BeamOptions options{.beam_size = one.at("beam_size").as_int(), .max_length = 17, .suppress = {{40}}};
+      if (name != folder) options.first_token = 9, options.stop_early = true;
+      const auto got = beam_search(model, sources, options);
+      for (size_t i = 0; i < sources.size(); ++i) {
+        EXPECT_EQ(got[i].at(0).tokens, tokens_of(one.at("tokens").items()[i])) << name << " sentence " << i;
+      }
+    }
+  }
+}
+
 // Fixture and expectation: tools/goldens/marian.py.
 TEST(BeamSearchTest, SaysWhatTransformersSays) {
   const std::filesystem::path data =
       std::filesystem::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "marian";
   const auto model = models::load_seq2seq(data.string());
   const Json json = io::load_json((data / "expected.json").string());
-  const auto tokens_of = [](const Json& list) {
-    Tokens tokens;
-    for (const Json& token : list.items()) tokens.push_back(static_cast<int32_t>(token.as_int()));
-    return tokens;
-  };
   std::vector<Tokens> sources;
   for (const Json& source : json.at("sources").items()) sources.push_back(tokens_of(source));
   for (const Json& one : json.at("cases").items()) {

@@ -47,6 +47,7 @@ void apply(const GenerationConfig& c, GenerateOptions& options) {
           {"min_length", above(c.min_length, 0)},
           {"min_new_tokens", above(c.min_new_tokens, 0)},
           {"bad_words_ids or suppress_tokens", !c.bad_words_ids.empty()},
+          {"forced_bos_token_id", c.forced_bos_token_id.has_value()},
           {"forced_eos_token_id", c.forced_eos_token_id.has_value()}},
          "generate");
   set_sampling(c, options.sampling);
@@ -57,7 +58,7 @@ void apply(const GenerationConfig& c, GenerateOptions& options) {
 
 void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOptions& options) {
   const bool sample = c.do_sample.value_or(false);
-  refuse(c, {{"early_stopping", c.early_stopping}, {"do_sample", sample && above(c.num_beams, 1)}},
+  refuse(c, {{"early_stopping", c.never_stops_early}, {"do_sample", sample && above(c.num_beams, 1)}},
          "translate");
   check_id(c, "forced_eos_token_id", c.forced_eos_token_id, model.eos_id);
   check_id(c, "decoder_start_token_id", c.decoder_start_token_id, model.decoder_start_id);
@@ -74,6 +75,13 @@ void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOp
   set_sampling(c, options.sampling);
   if (sample) options.sample = true, options.beam_size = 1;
   options.renormalize = c.renormalize_logits;
+  options.stop_early = c.early_stopping;
+  if (c.forced_bos_token_id) {
+    MH_CHECK(*c.forced_bos_token_id < model.target_vocab_size, FormatError, c.source,
+             ": \"forced_bos_token_id\" ", *c.forced_bos_token_id, " is outside the vocabulary of ",
+             model.target_vocab_size);
+    options.first_token = static_cast<int32_t>(*c.forced_bos_token_id);
+  }
   options.free_forced_end = c.forced_eos_token_id.has_value();
   for (const std::vector<int32_t>& word : c.bad_words_ids) {
     for (const int32_t token : word) {

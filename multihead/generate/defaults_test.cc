@@ -39,9 +39,11 @@ TEST(DefaultsTest, ASearchIsAsTheFolderWantsIt) {
          .min_length = 4,
          .max_length = 40,
          .decoder_start_token_id = 10,
+         .forced_bos_token_id = 5,
          .forced_eos_token_id = 3,
          .eos_token_ids = {3},
          .bad_words_ids = {{10}, {4, 5}},
+         .early_stopping = true,
          .renormalize_logits = true},
         model(), options);
   EXPECT_EQ(options.beam_size, 6);
@@ -50,8 +52,10 @@ TEST(DefaultsTest, ASearchIsAsTheFolderWantsIt) {
   EXPECT_EQ(options.min_length, 3);   // the start token counted there
   EXPECT_EQ(options.max_length, 38);  // and the end
   EXPECT_EQ(options.suppress, (std::vector<std::vector<int32_t>>{{10}, {4, 5}}));
-  EXPECT_TRUE(options.renormalize && options.free_forced_end);
-  EXPECT_THAT(error_of({.early_stopping = true}, BeamOptions(), model()), HasSubstr("early_stopping"));
+  EXPECT_TRUE(options.renormalize && options.free_forced_end && options.stop_early);
+  EXPECT_EQ(options.first_token, 5);
+  EXPECT_THAT(error_of({.forced_bos_token_id = 11}, BeamOptions(), model()), HasSubstr("outside the vocab"));
+  EXPECT_THAT(error_of({.never_stops_early = true}, BeamOptions(), model()), HasSubstr("early_stopping"));
   EXPECT_THAT(error_of({.forced_eos_token_id = 4}, BeamOptions(), model()), HasSubstr("must be 3"));
   EXPECT_THAT(error_of({.eos_token_ids = {3, 4}}, BeamOptions(), model()), HasSubstr("eos_token_id"));
   EXPECT_THAT(error_of({.decoder_start_token_id = 0}, BeamOptions(), model()), HasSubstr("must be 10"));

@@ -35,11 +35,10 @@ std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const te
   MH_CHECK(text.find_first_not_of(" \t\r") != std::string::npos, ValueError, what, " is empty");
   std::vector<int32_t> ids;
   try {
-    ids = tokenizer.encode(text, {.add_template = false});
+    ids = tokenizer.encode(text, {.end = static_cast<int32_t>(config.eos_id)});
   } catch (const ValueError& error) {
     throw ValueError(concat(what, ": ", error.what()));
   }
-  ids.push_back(static_cast<int32_t>(config.eos_id));
   MH_CHECK(static_cast<int64_t>(ids.size()) <= config.max_positions, ValueError, what, " has ", ids.size(),
            " tokens, the model reads at most ", config.max_positions, "; split it");
   return ids;

@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
 #include "multihead/models/config_fields.h"
+#include "multihead/nn/positions.h"
 
 namespace multihead::models {
 
@@ -45,6 +46,14 @@ inline void check_weights(int64_t embeddings, int64_t layer, int64_t layers) {
   constexpr int64_t kMost = int64_t{1} << 42;
   MH_CHECK(embeddings <= kMost && layer <= kMost / layers, ValueError, "config: ", embeddings,
            " weights of embeddings and ", layer, " in each of ", layers, " layers are more than 2^42");
+}
+
+/// Throws ValueError unless there are no buckets or they hold the distances.
+inline void check_buckets(int64_t buckets, int64_t distance, bool bidirectional) {
+  if (buckets == 0) return;
+  MH_CHECK(std::max(buckets, distance) <= kBuckets.max, ValueError, "config: relative_buckets ", buckets,
+           " and relative_distance ", distance, " must be at most ", kBuckets.max);
+  nn::relative_buckets({buckets, distance, bidirectional});
 }
 
 /// Throws MemoryError unless this many f32 weights fit into available memory.

@@ -16,6 +16,7 @@ namespace multihead::models {
 inline constexpr io::IntegerRange kSize = {.min = 1, .max = int64_t{1} << 31};
 inline constexpr io::IntegerRange kSizeOrNone = {.min = 0, .max = int64_t{1} << 31};
 inline constexpr io::IntegerRange kLayers = {.min = 1, .max = 1 << 16};
+inline constexpr io::IntegerRange kBuckets = {.min = 0, .max = 1 << 16};
 inline constexpr io::NumberRange kProbability = {.min = 0, .max = 1, .exclude_max = true};
 inline constexpr io::NumberRange kPositive = {.min = 0, .exclude_min = true};
 inline constexpr io::NumberRange kNotNegative = {.min = 0};

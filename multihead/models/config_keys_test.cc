@@ -113,7 +113,7 @@ TEST(ConfigKeysTest, KeysWithOneMeaningMustHaveIt) {
               HasSubstr("another name of \"encoder_layers\""));
   EXPECT_THAT(config_error("marian", "forced_eos_token_id", 5), HasSubstr("must equal eos_token_id"));
   EXPECT_EQ(config_error("marian", "forced_eos_token_id", Json()), "accepted");
-  EXPECT_THAT(config_error("marian", "model_type", "t5"), HasSubstr("is \"t5\", which is not supported"));
+  EXPECT_THAT(config_error("marian", "model_type", "fsmt"), HasSubstr("is \"fsmt\", which is not supported"));
   EXPECT_THAT(config_error("marian", "model_type", "qwen3"), HasSubstr("is \"qwen3\", a language model"));
 }
 
@@ -122,7 +122,7 @@ T another_number(T value) {
   if constexpr (std::is_same_v<T, bool>) return !value;
   if constexpr (std::is_enum_v<T>) return value == T() ? T(1) : T();
   if constexpr (std::is_same_v<T, double>) return value > 0 ? value / 2 : 0.25;
-  return static_cast<T>(static_cast<int64_t>(value) > 1 ? static_cast<int64_t>(value) / 2 : 2);
+  return static_cast<T>(static_cast<int64_t>(value) > 1 ? static_cast<int64_t>(value) / 2 : 8);
 }
 
 // Another value that makes sense on its own.

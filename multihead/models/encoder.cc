@@ -66,6 +66,8 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"token_types", &C::token_types, always, kSizeOrNone},
       {"position_offset", &C::position_offset, always, kSizeOrNone},
       {"pad_id", &C::pad_id, always, kSizeOrNone},
+      {"relative_buckets", &C::relative_buckets, later, kBuckets},
+      {"relative_distance", &C::relative_distance, later, kBuckets},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"activation", &C::activation, always},
       {"pooler", &C::pooler, always},
@@ -91,6 +93,7 @@ EncoderConfig resolved(EncoderConfig c) {
            "config: ", c.labels.size(), " names for ", c.num_labels, " labels");
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
   if (c.word_dim == 0) c.word_dim = c.embed_dim;
+  check_buckets(c.relative_buckets, c.relative_distance, true);
   const int64_t rows = c.vocab_size + c.context + c.position_offset + c.token_types;
   check_weights(rows * c.word_dim, checked_multiply(4 * c.embed_dim + 2 * c.ffn_dim, c.embed_dim, "config"),
                 c.num_layers);
@@ -105,8 +108,8 @@ int64_t matrix_weights(const EncoderConfig& config) {
                 head = c.head == EncoderHead::masked_lm ? c.embed_dim * c.word_dim
                        : has_labels(c)                  ? c.num_labels * c.embed_dim
                                                         : 0;
-  return rows * c.word_dim + projection + c.num_layers * layer + (c.pooler ? c.embed_dim * c.embed_dim : 0) +
-         head;
+  return rows * c.word_dim + c.relative_buckets * c.num_heads + projection + c.num_layers * layer +
+         (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
 }
 
 TokenRows TokenRows::of(std::span<const std::vector<int32_t>> sequences,
@@ -130,6 +133,9 @@ Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(confi
   token_embedding = nn::Embedding(c.vocab_size, c.word_dim, rng);
   position_embedding = nn::Embedding(c.context + c.position_offset, c.word_dim, rng);
   if (c.token_types > 0) type_embedding = nn::Embedding(c.token_types, c.word_dim, rng);
+  if (c.relative_buckets > 0) {
+    relative_bias = {{.count = c.relative_buckets, .max_distance = c.relative_distance}, c.num_heads, rng};
+  }
   embedding_norm = nn::Norm(c.word_dim, {.eps = c.norm_eps});
   if (c.word_dim != c.embed_dim) embedding_projection = nn::Linear(c.word_dim, c.embed_dim, rng);
   for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(encoder_layer(c), rng);
@@ -153,6 +159,7 @@ void Encoder::visit(nn::Visitor& visitor) {
   if (config_.token_types > 0) visitor("type_embedding", type_embedding);
   visitor("embedding_norm", embedding_norm);
   if (config_.word_dim != config_.embed_dim) visitor("embedding_projection", embedding_projection);
+  visitor("relative_bias", relative_bias);
   visitor("layers", layers);
   if (config_.pooler) visitor("pooler", pooler);
   if (config_.head == EncoderHead::masked_lm) {
@@ -214,6 +221,7 @@ Tensor Encoder::features(const TokenRows& rows, Rng* rng) const {
   nn::LayerCall call;
   call.rng = rng;
   call.attention.cu_seqlens = rows.cu_seqlens;
+  if (relative_bias.weight.defined()) call.attention.relative_bias = relative_bias();
   Tensor x = reshape(embed(rows, rng), {1, count, config_.embed_dim});
   for (size_t i = 0; i < layers.size(); ++i) {
     const nn::detail::PointPath in("layers", i);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "multihead/nn/embedding.h"
+#include "multihead/nn/positions.h"
 #include "multihead/nn/transformer.h"
 
 namespace multihead::models {
@@ -41,6 +42,8 @@ struct EncoderConfig {
   int64_t token_types = 2;      ///< 0: none
   int64_t position_offset = 0;  ///< rows of the table of positions before the first (RoBERTa: pad_id + 1)
   int64_t pad_id = 0;  ///< with an offset, a padding token in a text has this position, and none counts it
+  int64_t relative_buckets = 0;     ///< of distances, each with a bias of the scores (MPNet); 0: none
+  int64_t relative_distance = 128;  ///< from which on all are in the last bucket
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu;
   bool pooler = true;  ///< a dense layer and an activation on the first token
@@ -103,6 +106,7 @@ class Encoder {
   nn::Embedding token_embedding, position_embedding, type_embedding;
   nn::Norm embedding_norm;
   nn::Linear embedding_projection;
+  nn::RelativeBias relative_bias;  ///< of all layers
   std::vector<nn::TransformerLayer> layers;
   nn::Linear pooler;
   nn::Linear head_dense;  ///< of masked_lm …

@@ -7,8 +7,9 @@ namespace multihead::models::detail {
 
 Family<LanguageModelConfig> gpt2(), gpt_neox(), opt(), phi(), llama(), mistral(), qwen2(), qwen3(), phi3(),
     gemma(), gemma2(), gemma3(), own_language_model();
-Family<Seq2SeqConfig> marian(), own_seq2seq();
-Family<EncoderConfig> bert(), roberta(), xlm_roberta(), camembert(), distilbert(), electra(), own_encoder();
+Family<Seq2SeqConfig> marian(), pegasus(), bart(), mbart(), t5(), mt5(), own_seq2seq();
+Family<EncoderConfig> bert(), roberta(), xlm_roberta(), camembert(), mpnet(), distilbert(), electra(),
+    own_encoder();
 
 template <>
 const std::vector<Family<LanguageModelConfig>>& families() {
@@ -20,14 +21,15 @@ const std::vector<Family<LanguageModelConfig>>& families() {
 
 template <>
 const std::vector<Family<Seq2SeqConfig>>& families() {
-  static const std::vector<Family<Seq2SeqConfig>> all = {marian(), own_seq2seq()};
+  static const std::vector<Family<Seq2SeqConfig>> all = {marian(), pegasus(), bart(),       mbart(),
+                                                         t5(),     mt5(),     own_seq2seq()};
   return all;
 }
 
 template <>
 const std::vector<Family<EncoderConfig>>& families() {
-  static const std::vector<Family<EncoderConfig>> all = {bert(),       roberta(), xlm_roberta(), camembert(),
-                                                         distilbert(), electra(), own_encoder()};
+  static const std::vector<Family<EncoderConfig>> all = {bert(),  roberta(),    xlm_roberta(), camembert(),
+                                                         mpnet(), distilbert(), electra(),     own_encoder()};
   return all;
 }
 

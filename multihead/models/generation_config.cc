@@ -79,10 +79,11 @@ void read_renormalize(Reader& r, const std::string& key, const Json&, C& c) {
   c.renormalize_logits = r.boolean(key);
 }
 
-// true ends a search as soon as num_beams hypotheses have ended, "never" when none can overtake at any
-// length; ours, as theirs with false, when none can at this length.
+// true ends a search as soon as num_beams hypotheses have ended, false when none can overtake at this length,
+// "never" when none can at any.
 void read_early_stopping(Reader& r, const std::string& key, const Json& json, C& c) {
-  c.early_stopping = json == Json("never") || r.boolean(key);
+  c.never_stops_early = json == Json("never");
+  c.early_stopping = !c.never_stops_early && r.boolean(key);
 }
 
 ConfigKeys<C> make_keys() {
@@ -93,7 +94,8 @@ ConfigKeys<C> make_keys() {
       count("num_beams", &C::num_beams), count("no_repeat_ngram_size", &C::no_repeat_ngram_size),
       count("min_length", &C::min_length), count("max_length", &C::max_length),
       count("min_new_tokens", &C::min_new_tokens), count("max_new_tokens", &C::max_new_tokens),
-      count("decoder_start_token_id", &C::decoder_start_token_id), given("eos_token_id", read_end),
+      count("decoder_start_token_id", &C::decoder_start_token_id),
+      count("forced_bos_token_id", &C::forced_bos_token_id), given("eos_token_id", read_end),
       given("forced_eos_token_id", read_forced_end), given("bad_words_ids", read_bad_words),
       given("suppress_tokens", read_suppressed), given("early_stopping", read_early_stopping),
       given("renormalize_logits", read_renormalize),
@@ -120,10 +122,9 @@ ConfigKeys<C> make_keys() {
         "_from_model_config"}) {
     rows.push_back({name});
   }
-  for (const char* name :
-       {"forced_bos_token_id", "top_h", "exponential_decay_length_penalty", "sequence_bias", "dola_layers",
-        "constraints", "force_words_ids", "forced_decoder_ids", "stop_strings", "watermarking_config",
-        "assistant_ensemble_weight"}) {
+  for (const char* name : {"top_h", "exponential_decay_length_penalty", "sequence_bias", "dola_layers",
+                           "constraints", "force_words_ids", "forced_decoder_ids", "stop_strings",
+                           "watermarking_config", "assistant_ensemble_weight"}) {
     rows.push_back(R::only(name, Json()));
   }
   return rows;

@@ -18,10 +18,11 @@ struct GenerationConfig {
   std::optional<int64_t> top_k, num_beams, no_repeat_ngram_size;
   std::optional<int64_t> min_length, max_length;  ///< with the prompt, or the decoder's start token
   std::optional<int64_t> min_new_tokens, max_new_tokens;
-  std::optional<int64_t> decoder_start_token_id, forced_eos_token_id;
+  std::optional<int64_t> decoder_start_token_id, forced_bos_token_id, forced_eos_token_id;
   std::vector<int32_t> eos_token_ids = {};
   std::vector<std::vector<int32_t>> bad_words_ids = {};  ///< and suppress_tokens
-  bool early_stopping = false;                           ///< true or "never"
+  bool early_stopping = false;
+  bool never_stops_early = false;  ///< early_stopping is "never"
   bool renormalize_logits = false;
 };
 

@@ -265,11 +265,8 @@ Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& st
   }
   if (config_.positions == Positions::learned) {
     // Padding behind the end of a row may count past the context; its outputs mean nothing.
-    const int64_t rows = static_cast<int64_t>(starts.size()), offset = config_.position_offset;
-    std::vector<int64_t> from = starts;
-    for (int64_t& start : from) start += offset;
-    const int64_t last = config_.context - 1 + offset;
-    const Tensor ids = nn::position_ids(rows, tokens.size(1), from, last);
+    const Tensor ids = nn::position_ids(std::ssize(starts), tokens.size(1), starts, config_.context - 1,
+                                        config_.position_offset);
     x = add(x, point("pos_embed", position_embedding(ids)));
   }
   return dropout(x, config_.dropout_p, rng);

@@ -6,6 +6,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/kernels/attention/token_attention.h"
+#include "multihead/kernels/elementwise/activation.h"
 #include "multihead/kernels/reduce/norm.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/shape.h"
@@ -54,20 +55,23 @@ size_t PackedState::bytes() const {
 // The stream x of a call and what its sub-layers need on the way.
 struct PackedSeq2Seq::Rows {
   Rows(int64_t row_count, const Seq2SeqConfig& c) : count(row_count) {
-    const int64_t e = c.embed_dim;
-    buffer = Tensor::empty({row_count * (7 * e + c.ffn_dim)});
+    const int64_t e = c.embed_dim, inner = c.num_heads * head_dim(c), raw_dim = c.gated ? 2 * c.ffn_dim : 0;
+    buffer = Tensor::empty({row_count * (3 * e + 4 * inner + c.ffn_dim + raw_dim)});
     x = buffer.data<float>();
     y = x + row_count * e;
     normed = y + row_count * e;
     query = normed + row_count * e;
-    attended = query + row_count * 3 * e;
-    hidden = attended + row_count * e;
+    attended = query + row_count * 3 * inner;
+    hidden = attended + row_count * inner;
+    raw = hidden + row_count * c.ffn_dim;
   }
   int64_t count;
   Tensor buffer;
   float *x, *y, *normed;
   float* query;  // rows query_stride apart: with keys and values behind them, or alone
   float *attended, *hidden;
+  float* raw;   // gated: gate and up
+  Tensor bias;  // of the scores of self-attention, [tokens, heads]
   std::vector<float> scratch;
 };
 
@@ -77,9 +81,9 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
   source_table_ = in_f32(model.source_embedding.weight);
   target_table_ = config_.share_embeddings ? source_table_ : in_f32(model.target_embedding.weight);
   if (config_.positions == Positions::learned) {
-    source_positions_ = in_f32(model.source_positions.weight);
-    target_positions_ = in_f32(model.target_positions.weight);
-  } else {
+    source_positions_ = learned_positions(model.source_positions);
+    target_positions_ = learned_positions(model.target_positions);
+  } else if (config_.positions == Positions::sinusoidal) {
     source_positions_ = target_positions_ = nn::sinusoidal_positions(
         std::min(config_.max_positions, kKeptPositions), config_.embed_dim, 0, config_.sinusoid_layout);
   }
@@ -101,6 +105,14 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
   }
   memory_ = {concat(weights, 0), biases.empty() ? Tensor() : concat(biases, 0), 0, stacked, weight_dtype};
   output_ = {model.output_weight, model.output_bias, 0, config_.target_vocab_size, weight_dtype};
+  if (model.encoder_bias.weight.defined()) {
+    encoder_bias_ = in_f32(model.encoder_bias());
+    decoder_bias_ = in_f32(transpose(model.decoder_bias(), 0, 1));
+  }
+  if (config_.embedding_norm) {
+    source_norm_ = norm_of(model.source_norm);
+    target_norm_ = norm_of(model.target_norm);
+  }
   if (!config_.final_norm) return;
   encoder_norm_ = norm_of(model.transformer.encoder.norm);
   decoder_norm_ = norm_of(model.transformer.decoder.norm);
@@ -109,6 +121,7 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
 PackedSeq2Seq::Attention PackedSeq2Seq::attention_of(const nn::MultiHeadAttention& from, bool decodes,
                                                      bool keys) const {
   Attention to{.heads = from.options().num_heads, .head_dim = from.options().head_dim};
+  to.scale = config_.scale_scores ? 1 / std::sqrt(static_cast<float>(to.head_dim)) : 1;
   to.interleaved = decodes && kernels::token_attention_interleaves(to.heads, to.head_dim);
   const int64_t heads = to.interleaved ? to.heads : 1, blocks = keys ? 3 : 1, end = blocks * to.size();
   const auto rows = [&](const Tensor& x) {
@@ -137,7 +150,8 @@ PackedSeq2Seq::Layer PackedSeq2Seq::layer_of(const nn::TransformerLayer& from, b
 }
 
 size_t PackedSeq2Seq::bytes() const {
-  size_t total = source_table_.bytes() + source_positions_.bytes() + memory_.bytes() + output_.bytes();
+  size_t total = source_table_.bytes() + memory_.bytes() + output_.bytes();
+  if (source_positions_.defined()) total += source_positions_.bytes();
   if (!config_.share_embeddings) total += target_table_.bytes();
   if (config_.positions == Positions::learned) total += target_positions_.bytes();
   for (const auto* layers : {&encoder_, &decoder_}) {
@@ -150,8 +164,13 @@ size_t PackedSeq2Seq::bytes() const {
   return total;
 }
 
+Tensor PackedSeq2Seq::learned_positions(const nn::Embedding& table) const {
+  return in_f32(slice(table.weight, 0, config_.position_offset, table.weight.size(0)));
+}
+
 // [count, embed_dim]: the encodings of positions from `begin` on.
 Tensor PackedSeq2Seq::positions(const Tensor& table, int64_t begin, int64_t count) const {
+  if (!table.defined()) return Tensor::zeros({count, config_.embed_dim});
   if (begin + count <= table.size(0)) return slice(table, 0, begin, begin + count);
   return nn::sinusoidal_positions(count, config_.embed_dim, begin, config_.sinusoid_layout);
 }
@@ -192,7 +211,13 @@ void PackedSeq2Seq::sublayer(const Norm& norm, Rows& r, Function function) const
 }
 
 void PackedSeq2Seq::feed_forward(const Layer& layer, const float* x, Rows& r) const {
-  layer.fc1(x, r.hidden, {.rows = r.count, .activation = config_.activation});
+  const int64_t size = config_.ffn_dim;
+  if (config_.gated) {
+    layer.fc1(x, r.raw, {.rows = r.count});
+    kernels::gated(config_.activation, r.raw, r.raw + size, r.hidden, {r.count, size, 2 * size});
+  } else {
+    layer.fc1(x, r.hidden, {.rows = r.count, .activation = config_.activation});
+  }
   layer.fc2(r.hidden, r.y, {.rows = r.count, .residual = r.x});
 }
 
@@ -212,7 +237,10 @@ Tensor PackedSeq2Seq::encode(std::span<const std::vector<int32_t>> sources, int6
       embed(source_table_, token, at.data<float>() + t * e, r.x + (b * length + t) * e);
     }
   }
+  if (config_.embedding_norm) normalize(source_norm_, r.x, r.x, r.count);
   AttentionOptions options;
+  options.relative_bias = encoder_bias_;
+  if (!config_.scale_scores) options.scale = 1;
   options.mask = lengths(Tensor::of<int64_t>({batch}, valid));
   for (const Layer& layer : encoder_) {
     const Tensor all = Tensor::empty({batch, length, 3 * layer.self.size()});
@@ -259,7 +287,8 @@ PackedState PackedSeq2Seq::start(std::span<const std::vector<int32_t>> sources) 
 }
 
 void PackedSeq2Seq::attend_tokens(const Attention& attention, Rows& r, int64_t query_stride, int64_t row,
-                                  int64_t rows, const std::vector<PackedState::Token>& tokens) const {
+                                  int64_t rows, const std::vector<PackedState::Token>& tokens,
+                                  const Tensor& bias) const {
   const int64_t size = attention.size();
   kernels::token_attention({.query = r.query + row * query_stride,
                             .query_stride = query_stride,
@@ -270,7 +299,8 @@ void PackedSeq2Seq::attend_tokens(const Attention& attention, Rows& r, int64_t q
                             .value_offset = attention.at + size,
                             .heads = attention.heads,
                             .head_dim = attention.head_dim,
-                            .scale = 1 / std::sqrt(static_cast<float>(attention.head_dim)),
+                            .scale = attention.scale,
+                            .bias = data_or_null(bias),
                             .out = r.attended + row * size,
                             .out_stride = size,
                             .scratch = r.scratch.data(),
@@ -283,7 +313,7 @@ void PackedSeq2Seq::attend_self(const Attention& self, PackedState& state, const
   self.in(x, r.query, {.rows = r.count});
   for (int64_t row = 0; row < r.count; ++row) {
     std::copy_n(r.query + (3 * row + 1) * size, 2 * size, pair + row * step_size_);
-    attend_tokens(self, r, 3 * size, row, 1, state.history_[static_cast<size_t>(row)]);
+    attend_tokens(self, r, 3 * size, row, 1, state.history_[static_cast<size_t>(row)], r.bias);
   }
   self.out(r.attended, r.y, {.rows = r.count, .residual = r.x});
 }
@@ -295,9 +325,22 @@ void PackedSeq2Seq::attend_source(const Attention& cross, const PackedState& sta
   for (int64_t row = 0, end; row < r.count; row = end) {
     const int64_t source = state.source_[static_cast<size_t>(row)];
     for (end = row + 1; end < r.count && state.source_[static_cast<size_t>(end)] == source;) ++end;
-    attend_tokens(cross, r, cross.size(), row, end - row, state.source_tokens_[static_cast<size_t>(source)]);
+    attend_tokens(cross, r, cross.size(), row, end - row, state.source_tokens_[static_cast<size_t>(source)],
+                  {});
   }
   cross.out(r.attended, r.y, {.rows = r.count, .residual = r.x});
+}
+
+// [length, heads]: the biases that the last of so many tokens has for each; undefined where there are none.
+Tensor PackedSeq2Seq::step_bias(int64_t length) const {
+  if (!decoder_bias_.defined()) return {};
+  const int64_t farthest = config_.relative_distance, heads = config_.num_heads;
+  Tensor bias = Tensor::empty({length, heads});
+  for (int64_t t = 0; t < length; ++t) {
+    const int64_t row = farthest - std::min(farthest, length - 1 - t);
+    std::copy_n(decoder_bias_.data<float>() + row * heads, heads, bias.data<float>() + t * heads);
+  }
+  return bias;
 }
 
 Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) const {
@@ -315,11 +358,13 @@ Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) 
   for (int64_t row = 0; row < rows; ++row) {
     embed(target_table_, tokens[static_cast<size_t>(row)], at.data<float>(), r.x + row * e);
   }
+  if (config_.embedding_norm) normalize(target_norm_, r.x, r.x, rows);
   const Tensor& added = state.steps_.emplace_back(Tensor::empty({rows, step_size_}));
   for (int64_t row = 0; row < rows; ++row) {
     state.history_[static_cast<size_t>(row)].push_back(added.data<float>() + row * step_size_);
   }
   ++state.length_;
+  r.bias = step_bias(state.length_);
   const int64_t longest = std::max(state.length_, state.memory_.size(1));
   r.scratch.resize(static_cast<size_t>(std::max(kernels::token_attention_scratch(longest, false),
                                                 kernels::token_attention_scratch(longest, interleaves_))));
@@ -329,6 +374,10 @@ Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) 
     sublayer(decoder_[i].norms[2], r, [&](const float* x) { feed_forward(decoder_[i], x, r); });
   }
   if (config_.final_norm) normalize(decoder_norm_, r.x, r.x, rows);
+  if (config_.scale_output) {
+    const float factor = 1 / std::sqrt(static_cast<float>(e));
+    for (int64_t i = 0; i < rows * e; ++i) r.x[i] *= factor;
+  }
   const Tensor logits = Tensor::empty({rows, config_.target_vocab_size});
   output_(r.x, logits.data<float>(), {.rows = rows});
   return logits;

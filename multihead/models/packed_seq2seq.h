@@ -68,7 +68,8 @@ class PackedSeq2Seq {
     int64_t heads = 0, head_dim = 0;
     bool interleaved = false;  // heads of queries, keys and values: see kernels/attention/token_attention.h
     int64_t at = 0;            // where a token's keys stand, values behind them
-    PackedLinear in, out;      // in: queries, keys and values, of cross-attention the queries
+    float scale = 1;
+    PackedLinear in, out;  // in: queries, keys and values, of cross-attention the queries
     int64_t size() const { return heads * head_dim; }
   };
   struct Layer {
@@ -81,6 +82,7 @@ class PackedSeq2Seq {
   Attention attention_of(const nn::MultiHeadAttention& from, bool decodes, bool keys) const;
   Layer layer_of(const nn::TransformerLayer& from, bool decodes) const;
   Tensor encode(std::span<const std::vector<int32_t>> sources, int64_t length) const;
+  Tensor learned_positions(const nn::Embedding& table) const;
   Tensor positions(const Tensor& table, int64_t begin, int64_t count) const;
   void embed(const Tensor& table, int32_t token, const float* position, float* to) const;
   void normalize(const Norm& norm, const float* x, float* y, int64_t rows) const;
@@ -88,20 +90,24 @@ class PackedSeq2Seq {
   void sublayer(const Norm& norm, Rows& r, Function function) const;
   void feed_forward(const Layer& layer, const float* x, Rows& r) const;
   void attend_tokens(const Attention& attention, Rows& r, int64_t query_stride, int64_t row, int64_t rows,
-                     const std::vector<PackedState::Token>& tokens) const;
+                     const std::vector<PackedState::Token>& tokens, const Tensor& bias) const;
+  Tensor step_bias(int64_t length) const;
   void attend_self(const Attention& self, PackedState& state, const float* x, Rows& r) const;
   void attend_source(const Attention& cross, const PackedState& state, const float* x, Rows& r) const;
 
   Seq2SeqConfig config_;
   WeightDtype weight_dtype_;
   Tensor source_table_, target_table_;
-  Tensor source_positions_, target_positions_;  // learned: all; sinusoidal: the first ones
+  Tensor source_positions_, target_positions_;  // learned: all; sinusoidal: the first ones; none: undefined
   std::vector<Layer> encoder_, decoder_;
   PackedLinear memory_;       // keys and values of every decoder layer
   int64_t step_size_ = 0;     // of a token's own keys and values
   bool interleaves_ = false;  // some attention does
   PackedLinear output_;
-  Norm encoder_norm_, decoder_norm_;
+  Norm source_norm_, target_norm_;    // of the embeddings
+  Norm encoder_norm_, decoder_norm_;  // of the last layers' outputs
+  Tensor encoder_bias_;               // [heads, 2·relative_distance + 1]
+  Tensor decoder_bias_;               // [2·relative_distance + 1, heads]
 };
 
 }  // namespace multihead::models

@@ -172,15 +172,15 @@ Seq2Seq prune(const Seq2Seq& model, const Pruning& encoder, const Pruning& decod
   Changes changes;
   const auto cut = [&](const char* stack, const char* name, PrunedHeads& pruned, const PrunedHeads& removed,
                        int64_t layers) {
-    const auto options = all_heads(c, c.num_heads, c.embed_dim / c.num_heads);
+    const auto options = all_heads(c, c.num_heads, head_dim(c));
     pruned = cut_stack(changes, concat("transformer.", stack, "."), name, options, pruned, removed, layers);
   };
   cut("encoder", "self_attn", c.encoder_pruned_heads, encoder.heads, c.encoder_layers);
   cut("decoder", "self_attn", c.decoder_pruned_heads, decoder.heads, c.decoder_layers);
   cut("decoder", "multihead_attn", c.cross_pruned_heads, decoder.cross, c.decoder_layers);
   const int64_t units =
-      cut_units(changes, "transformer.encoder.", encoder.units, c.ffn_dim, c.encoder_layers, false);
-  c.ffn_dim = cut_units(changes, "transformer.decoder.", decoder.units, c.ffn_dim, c.decoder_layers, false);
+      cut_units(changes, "transformer.encoder.", encoder.units, c.ffn_dim, c.encoder_layers, c.gated);
+  c.ffn_dim = cut_units(changes, "transformer.decoder.", decoder.units, c.ffn_dim, c.decoder_layers, c.gated);
   MH_CHECK(units == c.ffn_dim, ValueError, "prune: the encoder's layers would keep ", units,
            " units, the decoder's ", c.ffn_dim);
   return refilled(model, c, changes);

@@ -17,10 +17,12 @@ namespace {
 nn::MultiHeadAttentionOptions attention_options(const Seq2SeqConfig& c) {
   return {.embed_dim = c.embed_dim,
           .num_heads = c.num_heads,
+          .head_dim = head_dim(c),
           .query_bias = c.bias,
           .key_bias = c.bias,
           .value_bias = c.bias,
           .out_bias = c.bias,
+          .scale = c.scale_scores ? std::nullopt : std::optional(1.0),
           .dropout_p = c.attention_dropout_p};
 }
 
@@ -42,6 +44,7 @@ nn::StackOptions stack_options(const Seq2SeqConfig& c, int64_t num_layers) {
   o.layer.feed_forward = {.embed_dim = c.embed_dim,
                           .hidden_dim = c.ffn_dim,
                           .activation = c.activation,
+                          .gated = c.gated,
                           .bias = c.bias,
                           .dropout_p = c.ffn_dropout_p};
   o.layer.norm = {.kind = c.norm, .eps = c.norm_eps};
@@ -87,17 +90,22 @@ const std::vector<ConfigField<Seq2SeqConfig>>& config_fields() {
        "Transformer layers of the decoder"},
       {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
       {"embed_dim", &C::embed_dim, always, kSize, "width", "embedding dimension"},
+      {"head_dim", &C::head_dim, later, kSizeOrNone},
       {"ffn_dim", &C::ffn_dim, always, kSize, "ff", "hidden size of the feed-forward layers (0: 4 x width)"},
       {"encoder_pruned_heads", &C::encoder_pruned_heads, later},
       {"decoder_pruned_heads", &C::decoder_pruned_heads, later},
       {"cross_pruned_heads", &C::cross_pruned_heads, later},
       {"positions", &C::positions, always, "positions", "positional encoding: learned or sinusoidal"},
       {"sinusoid_layout", &C::sinusoid_layout},
+      {"position_offset", &C::position_offset, later, kSizeOrNone},
+      {"relative_buckets", &C::relative_buckets, later, kBuckets},
+      {"relative_distance", &C::relative_distance, later, kBuckets},
       {"norm", &C::norm, always, "norm", "normalisation"},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"norm_first", &C::norm_first, always, "norm-first", "normalise before each sub-layer (pre-norm)"},
       {"final_norm", &C::final_norm, always, "final-norm", "final normalisation after the last layers"},
       {"activation", &C::activation, later, "activation", "activation of the feed-forward layers"},
+      {"gated", &C::gated, later, "gated", "gated feed-forward layers"},
       {"bias", &C::bias, always, "bias", "biases of the projections"},
       {"output_bias", &C::output_bias, always, "output-bias", "bias of the output layer"},
       {"share_embeddings", &C::share_embeddings},
@@ -105,6 +113,9 @@ const std::vector<ConfigField<Seq2SeqConfig>>& config_fields() {
        "share the target embedding with the output layer"},
       {"scale_embeddings", &C::scale_embeddings, always, "scale-embeddings",
        "multiply embeddings by sqrt(width)"},
+      {"embedding_norm", &C::embedding_norm, later},
+      {"scale_scores", &C::scale_scores, later},
+      {"scale_output", &C::scale_output, later},
       {"dropout_p", &C::dropout_p, later, kProbability, "dropout",
        "dropout on embeddings and sub-layer outputs"},
       {"attention_dropout_p", &C::attention_dropout_p, later, kProbability, "attention-dropout",
@@ -123,13 +134,16 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
   check_ranges(c, {&C::target_vocab_size, &C::ffn_dim});
   if (c.target_vocab_size == 0) c.target_vocab_size = c.source_vocab_size;
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
-  MH_CHECK(c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
+  if (c.head_dim * c.num_heads == c.embed_dim) c.head_dim = 0;
+  MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
            " is not divisible by num_heads ", c.num_heads);
   MH_CHECK(!c.share_embeddings || c.source_vocab_size == c.target_vocab_size, ValueError,
            "config: share_embeddings needs one vocabulary, got sizes ", c.source_vocab_size, " and ",
            c.target_vocab_size);
-  MH_CHECK(c.positions == Positions::sinusoidal || c.positions == Positions::learned, ValueError,
-           "config: positions must be sinusoidal or learned");
+  MH_CHECK(c.positions != Positions::rotary && c.positions != Positions::alibi, ValueError,
+           "config: positions must be sinusoidal, learned or none");
+  check_buckets(c.relative_buckets, c.relative_distance, true);
+  check_buckets(c.relative_buckets, c.relative_distance, false);
   MH_CHECK(c.pad_id >= 0 && c.pad_id < c.source_vocab_size && c.pad_id < c.target_vocab_size, ValueError,
            "config: pad_id ", c.pad_id, " is outside the vocabulary");
   for (const auto& [field, id] : {std::pair{"eos_id", c.eos_id}, {"decoder_start_id", c.decoder_start_id}}) {
@@ -142,23 +156,30 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
   resolve("config: encoder_pruned_heads", c.encoder_pruned_heads, c.encoder_layers);
   resolve("config: decoder_pruned_heads", c.decoder_pruned_heads, c.decoder_layers);
   resolve("config: cross_pruned_heads", c.cross_pruned_heads, c.decoder_layers);
-  check_weights(std::max(c.source_vocab_size, c.target_vocab_size) * c.embed_dim,
-                checked_multiply(8 * c.embed_dim + 2 * c.ffn_dim, c.embed_dim, "config"),
+  MH_CHECK(c.relative_buckets == 0 || (c.encoder_pruned_heads.empty() && c.decoder_pruned_heads.empty()),
+           ValueError, "config: heads of self-attention with relative biases cannot be pruned");
+  const int64_t positions = c.positions == Positions::learned ? c.max_positions + c.position_offset : 0,
+                rows = std::max(c.source_vocab_size, c.target_vocab_size) + positions,
+                inner = checked_multiply(c.num_heads, head_dim(c), "config");
+  check_weights(checked_multiply(rows, c.embed_dim, "config"),
+                checked_multiply(8 * inner + 3 * c.ffn_dim, c.embed_dim, "config"),
                 c.encoder_layers + c.decoder_layers);
   return c;
 }
+
+int64_t head_dim(const Seq2SeqConfig& c) { return c.head_dim > 0 ? c.head_dim : c.embed_dim / c.num_heads; }
 
 int64_t matrix_weights(const Seq2SeqConfig& config) {
   const Seq2SeqConfig c = resolved(config);
   const int64_t rows = c.source_vocab_size + (c.share_embeddings ? 0 : c.target_vocab_size) +
                        (c.tie_output ? 0 : c.target_vocab_size) +
-                       (c.positions == Positions::learned ? 2 * c.max_positions : 0),
+                       (c.positions == Positions::learned ? 2 * (c.max_positions + c.position_offset) : 0),
                 heads = kept_count(c, c.encoder_pruned_heads, c.encoder_layers) +
                         kept_count(c, c.decoder_pruned_heads, c.decoder_layers) +
                         kept_count(c, c.cross_pruned_heads, c.decoder_layers),
-                attention = heads * 4 * (c.embed_dim / c.num_heads),
-                feed_forward = (c.encoder_layers + c.decoder_layers) * 2 * c.ffn_dim;
-  return (rows + attention + feed_forward) * c.embed_dim;
+                attention = heads * 4 * head_dim(c),
+                feed_forward = (c.encoder_layers + c.decoder_layers) * (c.gated ? 3 : 2) * c.ffn_dim;
+  return (rows + attention + feed_forward) * c.embed_dim + 2 * c.relative_buckets * c.num_heads;
 }
 
 Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(config)) {
@@ -172,8 +193,16 @@ Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(confi
   source_embedding = table(c.source_vocab_size);
   target_embedding = c.share_embeddings ? source_embedding : table(c.target_vocab_size);
   if (c.positions == Positions::learned) {
-    source_positions = table(c.max_positions);
-    target_positions = table(c.max_positions);
+    source_positions = table(c.max_positions + c.position_offset);
+    target_positions = table(c.max_positions + c.position_offset);
+  }
+  if (c.relative_buckets > 0) {
+    encoder_bias = {{c.relative_buckets, c.relative_distance, true}, c.num_heads, rng};
+    decoder_bias = {{c.relative_buckets, c.relative_distance, false}, c.num_heads, rng};
+  }
+  if (c.embedding_norm) {
+    source_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
+    target_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
   }
   transformer = nn::Transformer(stack_options(c, c.encoder_layers), stack_options(c, c.decoder_layers), rng);
   auto &encoder = transformer.encoder.layers, &decoder = transformer.decoder.layers;
@@ -211,6 +240,12 @@ void Seq2Seq::visit(nn::Visitor& visitor) {
   }
   visitor("source_positions", source_positions);
   visitor("target_positions", target_positions);
+  visitor("encoder_bias", encoder_bias);
+  visitor("decoder_bias", decoder_bias);
+  if (config_.embedding_norm) {
+    visitor("source_norm", source_norm);
+    visitor("target_norm", target_norm);
+  }
   visitor("transformer", transformer);
   if (config_.tie_output) {
     visitor("output.weight", target_embedding.weight);
@@ -222,26 +257,35 @@ void Seq2Seq::visit(nn::Visitor& visitor) {
   visitor("output.bias", output_bias);
 }
 
-Tensor Seq2Seq::embed(const nn::Embedding& table, const nn::Embedding& positions, const Tensor& tokens,
-                      const std::vector<int64_t>& starts, Rng* rng) const {
-  Tensor x = table(tokens);
-  if (config_.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(config_.embed_dim)));
+Tensor Seq2Seq::embed(bool source, const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const {
+  const Seq2SeqConfig& c = config_;
+  Tensor x = source ? source_embedding(tokens) : target_embedding(tokens);
+  if (c.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(c.embed_dim)));
   x = nn::detail::point("embed", x);
-  if (config_.positions == Positions::sinusoidal) {
-    return nn::SinusoidalPositionalEncoding(config_.embed_dim, config_.dropout_p, config_.sinusoid_layout)(
-        x, starts, rng);
+  if (c.positions == Positions::sinusoidal) {
+    x = nn::SinusoidalPositionalEncoding(c.embed_dim, 0, c.sinusoid_layout)(x, starts);
+  } else if (c.positions == Positions::learned) {
+    const Tensor ids =
+        nn::position_ids(std::ssize(starts), tokens.size(1), starts, c.max_positions - 1, c.position_offset);
+    x = add(x, nn::detail::point("pos_embed", source ? source_positions(ids) : target_positions(ids)));
   }
-  const auto rows = static_cast<int64_t>(starts.size());
-  x = add(x, nn::detail::point("pos_embed", positions(nn::position_ids(rows, tokens.size(1), starts,
-                                                                       config_.max_positions - 1))));
-  return dropout(x, config_.dropout_p, rng);
+  if (c.embedding_norm) x = source ? source_norm(x) : target_norm(x);
+  return dropout(x, c.dropout_p, rng);
+}
+
+Tensor Seq2Seq::logits(const Tensor& features) const {
+  const Tensor x = config_.scale_output
+                       ? scale(features, 1 / std::sqrt(static_cast<double>(config_.embed_dim)))
+                       : features;
+  return linear(x, output_weight, output_bias);
 }
 
 Tensor Seq2Seq::encode(const TokenBatch& source, Rng* rng, std::vector<AttentionCapture>* capture) const {
   check_batch("source", source, config_.max_positions);
   const nn::detail::PointPath in("encoder");
-  const Tensor x = embed(source_embedding, source_positions, source.tokens, {0}, rng);
-  return transformer.encoder(x, {.mask = valid(source), .rng = rng, .capture = capture});
+  nn::StackCall stack = {.mask = valid(source), .rng = rng, .capture = capture};
+  if (encoder_bias.weight.defined()) stack.relative_bias = encoder_bias();
+  return transformer.encoder(embed(true, source.tokens, {0}, rng), stack);
 }
 
 Tensor Seq2Seq::operator()(const TokenBatch& source, const TokenBatch& target, Rng* rng) const {
@@ -250,9 +294,9 @@ Tensor Seq2Seq::operator()(const TokenBatch& source, const TokenBatch& target, R
            source.tokens.size(0), " rows, the target ", target.tokens.size(0));
   const Tensor memory = encode(source, rng);
   const nn::detail::PointPath in("decoder");
-  const Tensor x = embed(target_embedding, target_positions, target.tokens, {0}, rng);
-  return logits(
-      transformer.decoder(x, memory, {.mask = valid(target), .memory_mask = valid(source), .rng = rng}));
+  nn::StackCall stack = {.mask = valid(target), .memory_mask = valid(source), .rng = rng};
+  if (decoder_bias.weight.defined()) stack.relative_bias = decoder_bias();
+  return logits(transformer.decoder(embed(false, target.tokens, {0}, rng), memory, stack));
 }
 
 Tensor Seq2Seq::loss(const TokenBatch& source, const TokenBatch& target, const Tensor& labels, Rng* rng,
@@ -272,9 +316,9 @@ Tensor Seq2Seq::step(const Tensor& tokens, nn::DecodeState& state, const Seq2Seq
   stack.counts = call.counts;
   stack.capture = call.capture;
   stack.cross_capture = call.cross_capture;
+  if (decoder_bias.weight.defined()) stack.relative_bias = decoder_bias();
   const nn::detail::PointPath in("decoder");
-  const Tensor x = embed(target_embedding, target_positions, tokens, state.lengths, nullptr);
-  return logits(transformer.decoder(x, {}, stack));
+  return logits(transformer.decoder(embed(false, tokens, state.lengths, nullptr), {}, stack));
 }
 
 }  // namespace multihead::models

@@ -7,10 +7,12 @@
 
 #include "multihead/models/language_model.h"
 #include "multihead/nn/encoder_decoder.h"
+#include "multihead/nn/positions.h"
 
 namespace multihead::models {
 
-/// A superset of the founding documents' encoder-decoder and of Hugging Face's Marian family.
+/// A superset of the founding documents' encoder-decoder and of the families of Hugging Face that families.cc
+/// lists.
 struct Seq2SeqConfig {
   int64_t source_vocab_size = 0;
   int64_t target_vocab_size = 0;  ///< 0: source_vocab_size
@@ -19,22 +21,30 @@ struct Seq2SeqConfig {
   int64_t decoder_layers = 4;
   int64_t num_heads = 4;
   int64_t embed_dim = 256;
+  int64_t head_dim = 0;                                              ///< 0: embed_dim / num_heads
   int64_t ffn_dim = 0;                                               ///< 0: 4·embed_dim
   PrunedHeads encoder_pruned_heads = {}, decoder_pruned_heads = {};  ///< of self-attention
   PrunedHeads cross_pruned_heads = {};
 
-  Positions positions = Positions::sinusoidal;  ///< sinusoidal or learned
+  Positions positions = Positions::sinusoidal;  ///< sinusoidal, learned or none
   nn::SinusoidLayout sinusoid_layout = nn::SinusoidLayout::halves;
+  int64_t position_offset = 0;      ///< learned: rows of the tables before that of the first token (BART)
+  int64_t relative_buckets = 0;     ///< of distances, each with a bias of self-attention (T5); 0: none
+  int64_t relative_distance = 128;  ///< from which on all are in the last bucket
   nn::NormKind norm = nn::NormKind::layer;
   double norm_eps = 1e-5;
   bool norm_first = false;
   bool final_norm = false;  ///< after the last layers, for pre-norm models
   Activation activation = Activation::silu;
+  bool gated = false;            ///< feed-forward layers: fc2(activation(gate) · up)
   bool bias = true;              ///< of every projection
   bool output_bias = true;       ///< of the logits
   bool share_embeddings = true;  ///< one embedding and vocabulary for source and target
   bool tie_output = true;        ///< the output layer shares the target embedding
   bool scale_embeddings = true;  ///< embeddings · sqrt(embed_dim)
+  bool embedding_norm = false;   ///< behind the positions, for each stack its own
+  bool scale_scores = true;      ///< scores / sqrt(head_dim)
+  bool scale_output = false;     ///< features / sqrt(embed_dim) before the output layer
 
   double dropout_p = 0.1;
   double attention_dropout_p = 0;
@@ -52,6 +62,8 @@ struct Seq2SeqConfig {
 Seq2SeqConfig resolved(Seq2SeqConfig config);
 /// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const Seq2SeqConfig& config);
+/// Of one head.
+int64_t head_dim(const Seq2SeqConfig& config);
 
 /// Padded sentences.
 struct TokenBatch {
@@ -94,13 +106,14 @@ class Seq2Seq {
 
   nn::Embedding source_embedding, target_embedding;  ///< one table if shared
   nn::Embedding source_positions, target_positions;  ///< learned positions only
+  nn::RelativeBias encoder_bias, decoder_bias;       ///< of self-attention in all layers
+  nn::Norm source_norm, target_norm;                 ///< of the embeddings
   nn::Transformer transformer;
   Tensor output_weight, output_bias;
 
  private:
-  Tensor embed(const nn::Embedding& table, const nn::Embedding& positions, const Tensor& tokens,
-               const std::vector<int64_t>& starts, Rng* rng) const;
-  Tensor logits(const Tensor& features) const { return linear(features, output_weight, output_bias); }
+  Tensor embed(bool source, const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
+  Tensor logits(const Tensor& features) const;
   void initialize(Rng& rng);
 
   Seq2SeqConfig config_;

@@ -8,6 +8,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead::nn {
 
@@ -63,14 +64,16 @@ Tensor SinusoidalPositionalEncoding::operator()(const Tensor& x, const std::vect
   return dropout(add(x, table), dropout_p_, rng);
 }
 
-Tensor position_ids(int64_t batch, int64_t length, const std::vector<int64_t>& starts, int64_t limit) {
+Tensor position_ids(int64_t batch, int64_t length, const std::vector<int64_t>& starts, int64_t limit,
+                    int64_t offset) {
   MH_CHECK(starts.size() == 1 || static_cast<int64_t>(starts.size()) == batch, ShapeError,
            "positions: expected one start or one per row of the batch (", batch, "), got ", starts.size());
   Tensor ids = Tensor::empty({batch, length}, Dtype::i64);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t start = starts[starts.size() == 1 ? 0 : static_cast<size_t>(b)];
     MH_CHECK(start >= 0, ValueError, "positions: a start must not be negative, got ", start);
-    for (int64_t t = 0; t < length; ++t) ids.data<int64_t>()[b * length + t] = std::min(start + t, limit);
+    for (int64_t t = 0; t < length; ++t)
+      ids.data<int64_t>()[b * length + t] = std::min(start + t, limit) + offset;
   }
   return ids;
 }
@@ -87,5 +90,31 @@ Tensor alibi_slopes(int64_t num_heads) {
   }
   return slopes;
 }
+
+Tensor relative_buckets(const RelativeBuckets& buckets) {
+  const int64_t half = buckets.bidirectional ? buckets.count / 2 : buckets.count, exact = half / 2;
+  MH_CHECK(exact >= 1 && exact < buckets.max_distance, ValueError, "relative_buckets: ", buckets.count,
+           buckets.bidirectional ? " buckets in both directions" : " buckets",
+           " cannot hold distances up to ", buckets.max_distance);
+  // In f32, in the order of the published code: a distance must not fall into the bucket beside.
+  const auto steps = static_cast<float>(half - exact), first = static_cast<float>(exact);
+  const auto range = static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / exact));
+  const auto bucket_of = [&](int64_t distance) {
+    if (distance < exact) return distance;
+    const float octaves = std::log(static_cast<float>(distance) / first) / range;
+    return std::min(exact + static_cast<int64_t>(octaves * steps), half - 1);
+  };
+  std::vector<int64_t> all;
+  for (int64_t d = -buckets.max_distance; d <= buckets.max_distance; ++d) {
+    const int64_t ahead = buckets.bidirectional ? half + bucket_of(d) : 0;
+    all.push_back(d > 0 ? ahead : bucket_of(-d));
+  }
+  return Tensor::of<int64_t>({std::ssize(all)}, all);
+}
+
+RelativeBias::RelativeBias(const RelativeBuckets& buckets, int64_t num_heads, Rng& rng)
+    : weight(normal_parameter({buckets.count, num_heads}, 1, rng)), buckets_(relative_buckets(buckets)) {}
+
+Tensor RelativeBias::operator()() const { return transpose(embedding(weight, buckets_), 0, 1); }
 
 }  // namespace multihead::nn

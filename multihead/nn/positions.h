@@ -1,4 +1,4 @@
-// Positional encodings: sinusoidal, learned and rotary.
+// Positional encodings: sinusoidal, learned, rotary and relative.
 #pragma once
 
 #include <cstdint>
@@ -39,12 +39,40 @@ class SinusoidalPositionalEncoding {
   SinusoidLayout layout_;
 };
 
-/// [B, T] position ids: row b counts from starts[b] (or starts[0] if there is only one), up to `limit`.
+/// [B, T] position ids: row b counts from starts[b] (or starts[0] if there is only one), up to `limit`; all
+/// have `offset` added.
 Tensor position_ids(int64_t batch, int64_t length, const std::vector<int64_t>& starts,
-                    int64_t limit = std::numeric_limits<int64_t>::max());
+                    int64_t limit = std::numeric_limits<int64_t>::max(), int64_t offset = 0);
 
 /// Slopes [num_heads] of attention with linear biases: 2^(-8h/H), and for H not a power of two the odd powers
 /// of the next one in between (Press et al. 2022).
 Tensor alibi_slopes(int64_t num_heads);
+
+/// T5's buckets of distances (Raffel et al. 2020, §2.1): short ones have one each, longer ones share them in
+/// logarithmic steps up to max_distance, all beyond share the last.
+struct RelativeBuckets {
+  int64_t count = 32;
+  int64_t max_distance = 128;
+  bool bidirectional = true;  ///< half of them for keys behind the query; else those share bucket 0
+};
+/// The bucket of key position - query position = -max_distance … max_distance: i64 [2·max_distance + 1].
+/// Throws ValueError (too few buckets or distances).
+Tensor relative_buckets(const RelativeBuckets& buckets);
+
+/// A bias of the scores for each head and bucket, for AttentionOptions::relative_bias.
+class RelativeBias {
+ public:
+  RelativeBias() = default;
+  RelativeBias(const RelativeBuckets& buckets, int64_t num_heads, Rng& rng);
+
+  /// [num_heads, 2·max_distance + 1]
+  Tensor operator()() const;
+  void visit(Visitor& visitor) { visitor("weight", weight); }
+
+  Tensor weight;  ///< [buckets, num_heads]
+
+ private:
+  Tensor buckets_;
+};
 
 }  // namespace multihead::nn

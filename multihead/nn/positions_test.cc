@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/ops/elementwise.h"
 #include "multihead/ops/rotary.h"
 
 namespace multihead::nn {
@@ -97,6 +100,39 @@ TEST(RotaryTest, BadSizesAreErrors) {
   const RotaryTable table = rotary_table(3, {0}, rotary_frequencies(6));
   EXPECT_THROW(rotary(Tensor::zeros({2, 3, 2, 4}), table), ShapeError);
   EXPECT_THROW(rotary(Tensor::zeros({2, 4, 2, 8}), table), ShapeError);
+}
+
+// The first distance of each bucket as transformers' T5 has it, both ways and one.
+TEST(RelativeBucketsTest, AreThoseOfT5) {
+  const std::vector<int64_t> both = relative_buckets({}).to_vector<int64_t>();
+  ASSERT_EQ(both.size(), 257u);
+  constexpr int64_t kFirst[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91};
+  for (int64_t distance = 0; distance <= 128; ++distance) {
+    const int64_t bucket = std::upper_bound(std::begin(kFirst), std::end(kFirst), distance) - kFirst - 1;
+    EXPECT_EQ(both[static_cast<size_t>(128 - distance)], bucket) << distance;
+    EXPECT_EQ(both[static_cast<size_t>(128 + distance)], distance == 0 ? 0 : bucket + 16) << distance;
+  }
+  const Tensor back = relative_buckets({.count = 8, .max_distance = 9, .bidirectional = false});
+  EXPECT_EQ(back.to_vector<int64_t>(),
+            (std::vector<int64_t>{7, 7, 6, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_THROW(relative_buckets({.count = 3}), ValueError);
+  EXPECT_THROW(relative_buckets({.max_distance = 8}), ValueError);
+}
+
+TEST(RelativeBiasTest, LearnsByBucket) {
+  Rng rng(3);
+  RelativeBias bias({.count = 8, .max_distance = 5}, 2, rng);
+  bias.weight.set_requires_grad();
+  Tape tape;
+  const Tensor table = bias();
+  EXPECT_EQ(table.shape(), Shape({2, 11}));
+  tape.backward(sum(table));
+  const auto buckets = relative_buckets({.count = 8, .max_distance = 5}).to_vector<int64_t>();
+  for (int64_t b = 0; b < 8; ++b) {
+    const auto count = static_cast<double>(std::ranges::count(buckets, b));
+    EXPECT_EQ(bias.weight.grad().at({b, 0}), count);
+    EXPECT_EQ(bias.weight.grad().at({b, 1}), count);
+  }
 }
 
 }  // namespace

@@ -316,15 +316,19 @@ std::optional<std::string> Model::normal(std::string_view text) const {
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   const Model& model = *model_;
   std::vector<int32_t> ids = encode_text(text, options.parse_special);
-  const size_t around = options.add_template ? model.prefix.size() + model.suffix.size() : 0;
+  const bool ends = options.add_template && options.end && std::ranges::count(model.suffix, *options.end) > 0;
+  const size_t added = options.end && !ends ? 1 : 0;
+  const size_t around = (options.add_template ? model.prefix.size() + model.suffix.size() : 0) + added;
   if (options.max_length > 0) {
     MH_CHECK(options.max_length >= around, ValueError, "tokenizer: max_length ", options.max_length,
              " is less than the ", around, " ids of the template");
     ids.resize(std::min(ids.size(), options.max_length - around));
   }
-  if (!options.add_template) return ids;
-  ids.insert(ids.begin(), model.prefix.begin(), model.prefix.end());
-  ids.insert(ids.end(), model.suffix.begin(), model.suffix.end());
+  if (options.add_template) {
+    ids.insert(ids.begin(), model.prefix.begin(), model.prefix.end());
+    ids.insert(ids.end(), model.suffix.begin(), model.suffix.end());
+  }
+  if (added > 0) ids.push_back(*options.end);
   return ids;
 }
 

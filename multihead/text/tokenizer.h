@@ -52,6 +52,8 @@ struct EncodeOptions {
   /// At most this many ids, those of the template included: the end of the text is left out, of a pair the
   /// end of the longer one. 0: no limit.
   size_t max_length = 0;
+  /// The last id, of which translators know that a sentence ends; added unless the template has it.
+  std::optional<int32_t> end = {};
 };
 
 /// Two texts in one sequence.

@@ -9,12 +9,6 @@
 namespace multihead::train {
 namespace {
 
-std::vector<int32_t> encode(const text::Tokenizer& tokenizer, const std::string& text, int32_t eos) {
-  std::vector<int32_t> ids = tokenizer.encode(text, {.add_template = false});
-  ids.push_back(eos);
-  return ids;
-}
-
 Tensor padded(int64_t rows, int64_t length, int64_t value) {
   return Tensor::full({rows, length}, static_cast<double>(value), Dtype::i32);
 }
@@ -25,7 +19,8 @@ std::vector<TokenPair> encode_pairs(const text::ParallelText& text, const text::
                                     const text::Tokenizer& target, const PairTokens& tokens) {
   std::vector<TokenPair> pairs;
   for (size_t i = 0; i < text.source.size(); ++i) {
-    pairs.push_back({encode(source, text.source[i], tokens.eos), encode(target, text.target[i], tokens.eos)});
+    pairs.push_back({source.encode(text.source[i], {.end = tokens.eos}),
+                     target.encode(text.target[i], {.end = tokens.eos})});
   }
   return pairs;
 }

@@ -115,6 +115,7 @@ from ._core import __version__
 from . import io, lens, models, nn, optim, text, train
 from ._trace import mask_mod, score_mod
 from .embed import CrossEncoder, SentenceEncoder
+from .models import AutoModel
 from .io import load_safetensors, save_safetensors
 from .nn import masked_X
 from .onnx import onnx_attention, rms_normalization, rotary_embedding

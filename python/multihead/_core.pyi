@@ -897,6 +897,57 @@ class SinusoidalPositionalEncoding:
         starts: position of the first token, one for all or one per row. Dropout acts exactly when rng is given.
         """
 
+class RelativeBias:
+    """
+    A bias of the scores for each head and bucket of distances (T5), for attention's relative_bias.
+    """
+
+    def __init__(self, num_heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True, rng: Rng | None = None) -> None: ...
+
+    def __call__(self) -> Tensor:
+        """[num_heads, 2 * max_distance + 1]"""
+
+    @property
+    def weight(self) -> Tensor | None: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError; nothing is changed then.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Clears the gradients."""
+
+    def clone(self) -> RelativeBias:
+        """A copy with its own parameters."""
+
+    def __deepcopy__(self, arg: object, /) -> RelativeBias: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+def relative_buckets(count: int = 32, *, max_distance: int = 128, bidirectional: bool = True) -> Tensor:
+    """
+    T5's bucket of key position - query position from -max_distance to max_distance: int64.
+    """
+
 def position_ids(batch: int, length: int, starts: object = 0, limit: int | None = None) -> Tensor:
     """[B, T] position ids: row b counts from starts[b], up to `limit`."""
 
@@ -1966,6 +2017,12 @@ class Seq2SeqConfig:
     def embed_dim(self, arg: int, /) -> None: ...
 
     @property
+    def head_dim(self) -> int: ...
+
+    @head_dim.setter
+    def head_dim(self, arg: int, /) -> None: ...
+
+    @property
     def ffn_dim(self) -> int: ...
 
     @ffn_dim.setter
@@ -2002,6 +2059,24 @@ class Seq2SeqConfig:
     def sinusoid_layout(self, arg: str, /) -> None: ...
 
     @property
+    def position_offset(self) -> int: ...
+
+    @position_offset.setter
+    def position_offset(self, arg: int, /) -> None: ...
+
+    @property
+    def relative_buckets(self) -> int: ...
+
+    @relative_buckets.setter
+    def relative_buckets(self, arg: int, /) -> None: ...
+
+    @property
+    def relative_distance(self) -> int: ...
+
+    @relative_distance.setter
+    def relative_distance(self, arg: int, /) -> None: ...
+
+    @property
     def norm(self) -> str: ...
 
     @norm.setter
@@ -2032,6 +2107,12 @@ class Seq2SeqConfig:
     def activation(self, arg: str, /) -> None: ...
 
     @property
+    def gated(self) -> bool: ...
+
+    @gated.setter
+    def gated(self, arg: bool, /) -> None: ...
+
+    @property
     def bias(self) -> bool: ...
 
     @bias.setter
@@ -2060,6 +2141,24 @@ class Seq2SeqConfig:
 
     @scale_embeddings.setter
     def scale_embeddings(self, arg: bool, /) -> None: ...
+
+    @property
+    def embedding_norm(self) -> bool: ...
+
+    @embedding_norm.setter
+    def embedding_norm(self, arg: bool, /) -> None: ...
+
+    @property
+    def scale_scores(self) -> bool: ...
+
+    @scale_scores.setter
+    def scale_scores(self, arg: bool, /) -> None: ...
+
+    @property
+    def scale_output(self) -> bool: ...
+
+    @scale_output.setter
+    def scale_output(self, arg: bool, /) -> None: ...
 
     @property
     def dropout_p(self) -> float: ...
@@ -2125,16 +2224,17 @@ class Seq2Seq:
         Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.
         """
 
-    def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> list:
+    def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32') -> list:
         """
         Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. suppress: forbidden
-        token sequences; prefixes: per source, the first tokens of the target. sample samples num_hypotheses
+        token sequences; prefixes: per source, the first tokens of the target; first_token: of every target, at no
+        cost (forced_bos_token_id); stop_early: early_stopping of transformers. sample samples num_hypotheses
         instead of searching (beam_size 1), with temperature, top_k, top_p, min_p and seed.
         """
 
     def save(self, folder: str | bytes | os.PathLike) -> None:
         """
-        Writes config.json and model.safetensors as Hugging Face's Marian if it can express the model.
+        Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one can express the model.
         """
 
     @staticmethod
@@ -2165,6 +2265,18 @@ class Seq2Seq:
 
     @property
     def target_positions(self) -> Embedding: ...
+
+    @property
+    def encoder_bias(self) -> RelativeBias: ...
+
+    @property
+    def decoder_bias(self) -> RelativeBias: ...
+
+    @property
+    def source_norm(self) -> Norm: ...
+
+    @property
+    def target_norm(self) -> Norm: ...
 
     @property
     def transformer(self) -> Transformer: ...
@@ -2208,13 +2320,16 @@ class Seq2Seq:
 
     def __repr__(self) -> str: ...
 
+def is_seq2seq_folder(folder: str | bytes | os.PathLike) -> bool:
+    """Whether config.json is a Seq2Seq's."""
+
 class Translator:
     """An encoder-decoder model with its tokenizers."""
 
     @staticmethod
     def load(folder: str | bytes | os.PathLike) -> Translator:
         """
-        Loads a folder in Marian's layout: config.json, model.safetensors and tokenizers.
+        Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors and tokenizers.
         """
 
     @property
@@ -2226,7 +2341,7 @@ class Translator:
     @property
     def target_tokenizer(self) -> Tokenizer: ...
 
-    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, weight_dtype: str = 'f32') -> object:
+    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32') -> object:
         """
         The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
         weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.
@@ -2389,6 +2504,18 @@ class EncoderConfig:
     def pad_id(self, arg: int, /) -> None: ...
 
     @property
+    def relative_buckets(self) -> int: ...
+
+    @relative_buckets.setter
+    def relative_buckets(self, arg: int, /) -> None: ...
+
+    @property
+    def relative_distance(self) -> int: ...
+
+    @relative_distance.setter
+    def relative_distance(self, arg: int, /) -> None: ...
+
+    @property
     def norm_eps(self) -> float: ...
 
     @norm_eps.setter
@@ -2486,7 +2613,7 @@ class Encoder:
     @staticmethod
     def load(folder: str | bytes | os.PathLike) -> Encoder:
         """
-        Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA.
+        Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA.
         """
 
     def pack_weights(self, weights: str = 'f32') -> None:
@@ -2512,6 +2639,9 @@ class Encoder:
 
     @property
     def embedding_projection(self) -> Linear: ...
+
+    @property
+    def relative_bias(self) -> RelativeBias: ...
 
     @property
     def layers(self) -> list[TransformerLayer]: ...
@@ -2563,6 +2693,9 @@ class Encoder:
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
     def __repr__(self) -> str: ...
+
+def is_encoder_folder(folder: str | bytes | os.PathLike) -> bool:
+    """Whether config.json is an Encoder's."""
 
 class TextEncoder:
     """What multihead.SentenceEncoder is made of."""

@@ -1,5 +1,7 @@
 """Language models, encoders and translation in Hugging Face layout."""
 
+import os
+
 from ._core import (
     DecodeState,
     Encoder,
@@ -10,6 +12,8 @@ from ._core import (
     Seq2Seq,
     Seq2SeqConfig,
     Translator,
+    is_encoder_folder,
+    is_seq2seq_folder,
     language_model_preset,
     least_important,
     load_state,
@@ -18,7 +22,22 @@ from ._core import (
     save_state,
 )
 
+
+class AutoModel:
+    """Loads a folder as what its config.json says: LanguageModel, Seq2Seq or Encoder."""
+
+    @staticmethod
+    def from_pretrained(folder, **options):
+        """The model of a folder; of a .gguf file a LanguageModel. options are those of its class's load()."""
+        if os.path.isfile(folder):
+            return LanguageModel.load(folder, **options)
+        if is_seq2seq_folder(folder):
+            return Seq2Seq.load(folder, **options)
+        return (Encoder if is_encoder_folder(folder) else LanguageModel).load(folder, **options)
+
+
 __all__ = [
+    "AutoModel",
     "DecodeState",
     "Encoder",
     "EncoderConfig",
@@ -28,6 +47,8 @@ __all__ = [
     "Seq2Seq",
     "Seq2SeqConfig",
     "Translator",
+    "is_encoder_folder",
+    "is_seq2seq_folder",
     "language_model_preset",
     "least_important",
     "load_state",

@@ -7,6 +7,7 @@ from ._core import (
     Linear,
     MultiHeadAttention,
     Norm,
+    RelativeBias,
     SinusoidalPositionalEncoding,
     Transformer,
     TransformerDecoder,
@@ -15,6 +16,7 @@ from ._core import (
     alibi_slopes,
     manual_seed,
     position_ids,
+    relative_buckets,
     sinusoidal_positions,
 )
 from . import _core
@@ -110,6 +112,8 @@ __all__ = [
     "TransformerDecoder",
     "TransformerEncoder",
     "TransformerLayer",
+    "RelativeBias",
+    "relative_buckets",
     "alibi_slopes",
     "manual_seed",
     "masked_X",

@@ -79,7 +79,12 @@ void bind_encoder(nb::module_& m) {
       "folder"_a, "Writes config.json and model.safetensors as Hugging Face's family has them.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
-      "folder"_a, "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA.");
+      "folder"_a,
+      "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA.");
+  m.def(
+      "is_encoder_folder",
+      [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },
+      "folder"_a, "Whether config.json is an Encoder's.");
   c.def(
       "pack_weights",
       [](Encoder& model, const std::string& weights) {
@@ -101,6 +106,7 @@ void bind_encoder(nb::module_& m) {
   bind_part(c, "type_embedding", &Encoder::type_embedding);
   bind_part(c, "embedding_norm", &Encoder::embedding_norm);
   bind_part(c, "embedding_projection", &Encoder::embedding_projection);
+  bind_part(c, "relative_bias", &Encoder::relative_bias);
   bind_parts(c, "layers", &Encoder::layers);
   bind_part(c, "pooler", &Encoder::pooler);
   bind_part(c, "head_dense", &Encoder::head_dense);

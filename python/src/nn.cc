@@ -115,6 +115,29 @@ void bind_positions(nb::module_& m) {
       "x"_a, "starts"_a = 0, "rng"_a = nb::none(),
       "starts: position of the first token, one for all or one per row. Dropout acts exactly when rng is "
       "given.");
+  nb::class_<nn::RelativeBias> relative(
+      m, "RelativeBias",
+      "A bias of the scores for each head and bucket of distances (T5), for attention's relative_bias.");
+  relative.def(
+      "__init__",
+      [](nn::RelativeBias* self, int64_t num_heads, int64_t buckets, int64_t max_distance, bool bidirectional,
+         Rng* rng) {
+        if (num_heads <= 0) throw nb::value_error("RelativeBias: num_heads must be positive");
+        new (self) nn::RelativeBias({buckets, max_distance, bidirectional}, num_heads, rng_or_default(rng));
+      },
+      "num_heads"_a, nb::kw_only(), "buckets"_a = 32, "max_distance"_a = 128, "bidirectional"_a = true,
+      "rng"_a = nb::none());
+  relative.def(
+      "__call__", [](const nn::RelativeBias& bias) { return bias(); }, "[num_heads, 2 * max_distance + 1]");
+  bind_weight(relative, "weight", &nn::RelativeBias::weight);
+  bind_module(relative, "RelativeBias");
+  m.def(
+      "relative_buckets",
+      [](int64_t count, int64_t max_distance, bool bidirectional) {
+        return nn::relative_buckets({count, max_distance, bidirectional});
+      },
+      "count"_a = 32, nb::kw_only(), "max_distance"_a = 128, "bidirectional"_a = true,
+      "T5's bucket of key position - query position from -max_distance to max_distance: int64.");
   m.def(
       "position_ids",
       [](int64_t batch, int64_t length, nb::handle starts, std::optional<int64_t> limit) {

@@ -47,20 +47,21 @@ void def_search(nb::class_<Class>& c, const char* name, const char* first, F f, 
       [f](const Class& self, nb::handle x, int64_t beam_size, int64_t num_hypotheses, double patience,
           double length_penalty, double repetition_penalty, int64_t no_repeat_ngram, int64_t min_length,
           int64_t max_length, Tokens suppress, Tokens prefixes, bool alternatives, bool sample,
-          double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
-          const std::string& weight_dtype) {
+          double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, bool stop_early,
+          std::optional<int32_t> first_token, const std::string& weight_dtype) {
         const SamplingOptions sampling{temperature, top_k, top_p, min_p, 1.0};
-        return f(self, x,
-                 BeamKeywords{{beam_size, num_hypotheses, patience, length_penalty, repetition_penalty,
-                               no_repeat_ngram, min_length, max_length, std::move(suppress),
-                               std::move(prefixes), alternatives, sample, sampling, seed},
-                              weight_dtype});
+        return f(
+            self, x,
+            BeamKeywords{{beam_size, num_hypotheses, patience, length_penalty, repetition_penalty,
+                          no_repeat_ngram, min_length, max_length, std::move(suppress), std::move(prefixes),
+                          alternatives, sample, sampling, seed, false, stop_early, first_token},
+                         weight_dtype});
       },
       nb::arg(first), nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "patience"_a = 1.0,
       "length_penalty"_a = 1.0, "repetition_penalty"_a = 1.0, "no_repeat_ngram"_a = 0, "min_length"_a = 0,
       "max_length"_a = 256, "suppress"_a = Tokens(), "prefixes"_a = Tokens(), "alternatives"_a = false,
       "sample"_a = false, "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0,
-      "seed"_a = 0, "weight_dtype"_a = "f32", doc);
+      "seed"_a = 0, "stop_early"_a = false, "first_token"_a = nb::none(), "weight_dtype"_a = "f32", doc);
 }
 
 std::vector<std::vector<int32_t>> to_sources(nb::handle sources) {
@@ -148,7 +149,7 @@ nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywo
 void bind_translator(nb::module_& m) {
   nb::class_<Translator> c(m, "Translator", "An encoder-decoder model with its tokenizers.");
   c.def_static("load", &load_translator, "folder"_a,
-               "Loads a folder in Marian's layout: config.json, model.safetensors and tokenizers.");
+               "Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors and tokenizers.");
   c.def_prop_ro(
       "model", [](Translator& t) -> Seq2Seq& { return t.model; }, nb::rv_policy::reference_internal);
   c.def_prop_ro("source_tokenizer", [](const Translator& t) { return t.tokenizers.source; });
@@ -232,24 +233,35 @@ void bind_model(nb::module_& m) {
         return beam_search_call(model, sources, words);
       },
       "Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. "
-      "suppress: forbidden\ntoken sequences; prefixes: per source, the first tokens of the target. sample "
-      "samples num_hypotheses\ninstead of searching (beam_size 1), with temperature, top_k, top_p, min_p "
-      "and seed.");
+      "suppress: forbidden\ntoken sequences; prefixes: per source, the first tokens of the target; "
+      "first_token: of every target, at no\ncost (forced_bos_token_id); stop_early: early_stopping of "
+      "transformers. sample samples num_hypotheses\ninstead of searching (beam_size 1), with temperature, "
+      "top_k, top_p, min_p and seed.");
   c.def(
       "save",
       [](Seq2Seq& model, const Path& folder) {
         unlocked([&] { return models::save_seq2seq(model, folder), 0; });
       },
       "folder"_a,
-      "Writes config.json and model.safetensors as Hugging Face's Marian if it can express the model.");
+      "Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one "
+      "can express "
+      "the model.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_seq2seq(folder); }); },
       "folder"_a);
+  m.def(
+      "is_seq2seq_folder",
+      [](const Path& folder) { return unlocked([&] { return models::is_seq2seq_folder(folder); }); },
+      "folder"_a, "Whether config.json is a Seq2Seq's.");
   bind_steps(c);
   bind_part(c, "source_embedding", &Seq2Seq::source_embedding);
   bind_part(c, "target_embedding", &Seq2Seq::target_embedding);
   bind_part(c, "source_positions", &Seq2Seq::source_positions);
   bind_part(c, "target_positions", &Seq2Seq::target_positions);
+  bind_part(c, "encoder_bias", &Seq2Seq::encoder_bias);
+  bind_part(c, "decoder_bias", &Seq2Seq::decoder_bias);
+  bind_part(c, "source_norm", &Seq2Seq::source_norm);
+  bind_part(c, "target_norm", &Seq2Seq::target_norm);
   bind_part(c, "transformer", &Seq2Seq::transformer);
   bind_weight(c, "output_weight", &Seq2Seq::output_weight);
   bind_weight(c, "output_bias", &Seq2Seq::output_bias);

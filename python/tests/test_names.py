@@ -18,7 +18,7 @@ KEYWORDS = {
     "TransformerLayerOptions", "TransformerOptions", "DecodeStateOptions", "LanguageModelCall", "LanguageModelState",
     "AdamOptions", "AdamWOptions", "SgdOptions", "PruneOptions", "ReadOptions", "SplitOptions", "SpecialTokens",
     "CharacterOptions", "BpeOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
-    "PointPart", "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
+    "RelativeBuckets", "PointPart", "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
     "Seq2SeqRun", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
     "CheckpointContents", "ClassifyOptions", "EncodeTextOptions", "TokenRows", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
@@ -46,6 +46,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "cost_of_measures": "attend",
     "bits_for": "attend",
     "to_html": "attend",
+    "head_dim": "models.Seq2SeqConfig",
     "PrunedHeads": "models.prune",
     "Pruning": "models.prune",
     "KeptHeads": "models.prune",
@@ -81,7 +82,6 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "stored_views": "models.LanguageModel.state_dict",
     "save_encoder": "models.Encoder.save",
     "load_encoder": "models.Encoder.load",
-    "is_encoder_folder": "models.Encoder.load",
     "DenseStep": "embed.SentenceEncoder",
     "save_npy": "embed.SentenceEncoder",  # numpy.save
     "load_npy": "embed.SentenceEncoder",
@@ -116,7 +116,6 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "encode_all": "text.Tokenizer.encode",
     "ChatTemplate": "text.Tokenizer.apply_chat_template",
     "ChatMessage": "text.Tokenizer.apply_chat_template",
-    "is_seq2seq_folder": "models.Translator.load",
     "Gradients": "Tape",
     "is_recording": "Tape",
     "Autocast": "autocast",

@@ -111,3 +111,43 @@ def test_transformers_reads_the_folder(translator, output_bias, tmp_path):
     with torch.no_grad():
         want = theirs(input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)).logits
     np.testing.assert_allclose(np.asarray(model(source, target)), want.numpy(), atol=2e-4, rtol=1e-4)
+
+
+def test_a_folder_is_loaded_as_what_it_is(translator, tmp_path):
+    assert isinstance(mh.AutoModel.from_pretrained(translator[1]), mh.models.Seq2Seq)
+    mh.models.Encoder(mh.models.EncoderConfig(vocab_size=9, num_layers=1, num_heads=2, embed_dim=8)).save(tmp_path / "encoder")
+    assert isinstance(mh.AutoModel.from_pretrained(tmp_path / "encoder"), mh.models.Encoder)
+    config = mh.models.LanguageModelConfig(vocab_size=9, num_layers=1, num_heads=2, embed_dim=8)
+    mh.models.LanguageModel(config).save(tmp_path / "model")
+    assert isinstance(mh.AutoModel.from_pretrained(str(tmp_path / "model")), mh.models.LanguageModel)
+    packed = mh.AutoModel.from_pretrained(tmp_path / "model", weights="int8")
+    with pytest.raises(ValueError, match="packed"):
+        packed.save(tmp_path / "packed")
+    with pytest.raises(mh.IoError, match="nothing"):
+        mh.AutoModel.from_pretrained(tmp_path / "nothing")
+
+
+def test_relative_biases_of_t5(tmp_path):
+    """Attention with them beside NumPy, a model saved as T5, the first token of a search."""
+    bias = mh.nn.RelativeBias(2, buckets=8, max_distance=5, rng=mh.Rng(2))
+    table, buckets = np.asarray(bias()), np.asarray(mh.nn.relative_buckets(8, max_distance=5))
+    np.testing.assert_array_equal(table, np.asarray(bias.weight)[buckets].T)
+    x = np.random.default_rng(0).standard_normal((1, 2, 9, 4)).astype("f4")
+    distance = np.clip(np.arange(9)[None, :] - np.arange(9)[:, None], -5, 5) + 5
+    scores = x @ x.swapaxes(2, 3) + table[:, distance]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ x
+    got = mh.attention(x, x, x, scale=1.0, relative_bias=bias())
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-5, atol=1e-6)
+
+    fields = dict(source_vocab_size=11, max_positions=65536, encoder_layers=1, decoder_layers=1, num_heads=2, head_dim=3)
+    fields |= dict(embed_dim=8, positions="none", relative_buckets=32, norm="rms", norm_first=True, final_norm=True)
+    fields |= dict(bias=False, output_bias=False, scale_embeddings=False, scale_scores=False, scale_output=True, gated=True)
+    fields |= dict(dropout_p=0.0, activation="gelu_tanh", pad_id=0, eos_id=1)
+    model = mh.models.Seq2Seq(mh.models.Seq2SeqConfig(**fields), rng=mh.Rng(3))
+    model.save(tmp_path)
+    assert '"t5"' in (tmp_path / "config.json").read_text()
+    sources, back = [[5, 7, 3, 1], [4, 1]], mh.models.Seq2Seq.load(tmp_path)
+    found = back.beam_search(sources, max_length=6, first_token=9, stop_early=True)
+    assert found == model.beam_search(sources, max_length=6, first_token=9, stop_early=True)
+    assert all(tokens[0] == 9 for hypotheses in found for tokens, _ in hypotheses)

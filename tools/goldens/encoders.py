@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel,
                           CamembertConfig, CamembertModel, DistilBertConfig, DistilBertForMaskedLM,
                           DistilBertForSequenceClassification, DistilBertModel, ElectraConfig, ElectraForSequenceClassification,
-                          ElectraModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
+                          ElectraModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
                           XLMRobertaConfig, XLMRobertaForTokenClassification)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "encoders"
@@ -33,6 +33,9 @@ def models():
     yield "roberta_classifier", RobertaForSequenceClassification(RobertaConfig(**SIZES, num_labels=3))
     yield "xlm_roberta_tokens", XLMRobertaForTokenClassification(XLMRobertaConfig(**SIZES, num_labels=4))
     yield "camembert", CamembertModel(CamembertConfig(**SIZES, type_vocab_size=1))
+    yield "mpnet", MPNetModel(MPNetConfig(**SIZES | dict(max_position_embeddings=302)))
+    yield "mpnet_masked_lm", MPNetForMaskedLM(MPNetConfig(**SIZES))
+    yield "mpnet_classifier", MPNetForSequenceClassification(MPNetConfig(**SIZES, num_labels=3))
     yield "distilbert", DistilBertModel(DistilBertConfig(**DISTIL))
     yield "distilbert_masked_lm", DistilBertForMaskedLM(DistilBertConfig(**DISTIL))
     yield "distilbert_classifier", DistilBertForSequenceClassification(DistilBertConfig(**DISTIL, num_labels=3))
@@ -47,9 +50,9 @@ def write(name, model):
             parameter.data += 0.1 * torch.randn_like(parameter)
     folder = DATA / name
     model.eval().save_pretrained(folder)
-    has_types = "distil" not in name and model.config.type_vocab_size > 1
+    has_types = getattr(model.config, "type_vocab_size", 1) > 1
     tokens, types, features, logits, pooled = [], [], [], [], []
-    for length in LENGTHS:  # one at a time: no padding, no mask
+    for length in LENGTHS + [300] * (name == "mpnet"):  # beyond the last bucket  # one at a time: no padding, no mask
         ids = torch.randint(2, 37, (1, length))
         kinds = torch.randint(0, 2, (1, length)) if has_types else torch.zeros_like(ids)
         more = {"token_type_ids": kinds} if has_types else {}
@@ -62,7 +65,7 @@ def write(name, model):
             logits.append(out.logits[0] if out.logits.dim() == 3 else out.logits)
         if out.get("pooler_output") is not None:
             pooled.append(out.pooler_output)
-    expected = {"tokens": torch.cat(tokens), "types": torch.cat(types), "lengths": torch.tensor(LENGTHS),
+    expected = {"tokens": torch.cat(tokens), "types": torch.cat(types), "lengths": torch.tensor([len(ids) for ids in tokens]),
                 "features": torch.cat(features)}
     if logits:
         expected["logits"] = torch.cat(logits)

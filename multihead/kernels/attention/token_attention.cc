@@ -70,10 +70,14 @@ HWY_INLINE void TokenScores(const TokenAttentionArgs& a, int64_t head, int64_t s
         }
       }
     }
-    const auto exists = hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(a.count - t, 0, kLanes)));
+    const int64_t left = std::clamp<int64_t>(a.count - t, 0, kLanes);
+    const auto exists = hn::FirstN(d, static_cast<size_t>(left));
+    HWY_ALIGN float biases[kMostLanes] = {};
+    for (int64_t i = 0; a.bias != nullptr && i < left; ++i) biases[i] = a.bias[(t + i) * a.heads + head];
+    const TileVec bias = hn::Load(d, biases);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const TileVec score = hn::Mul(acc[r], hn::Set(d, a.scale));
+      const TileVec score = hn::Add(hn::Mul(acc[r], hn::Set(d, a.scale)), bias);
       hn::StoreU(hn::IfThenElse(exists, score, never), d, a.scratch + r * stride + t);
     }
   }

@@ -15,7 +15,8 @@ struct TokenAttentionArgs {
   int64_t key_offset = 0, value_offset = 0;  ///< … its values value_offset floats behind its pointer
   int64_t heads = 0, head_dim = 0;
   float scale = 1;
-  float* out = nullptr;  ///< [rows][heads · head_dim], rows out_stride apart
+  const float* bias = nullptr;  ///< [count][heads], added to the scaled scores of every query; null: none
+  float* out = nullptr;         ///< [rows][heads · head_dim], rows out_stride apart
   int64_t out_stride = 0;
   float* scratch = nullptr;  ///< token_attention_scratch(count, interleaved) floats
   bool interleaved = false;  ///< element d of head h, everywhere, at d·heads + h instead of h·head_dim + d
@@ -24,7 +25,7 @@ int64_t token_attention_scratch(int64_t count, bool interleaved);
 /// Whether it may be interleaved: heads divide 16, 16 divides heads · head_dim. Much faster for one row.
 bool token_attention_interleaves(int64_t heads, int64_t head_dim);
 
-/// out = softmax(scale · query · keyᵀ) · value per row and head; zeros without tokens.
+/// out = softmax(scale · query · keyᵀ + bias) · value per row and head; zeros without tokens.
 ///
 /// Scores are chains over head_dim (interleaved: 16 / heads chains), sums over the tokens chains in their
 /// order: the bits of a row depend on itself and on its tokens alone.

@@ -65,6 +65,13 @@ HWY_INLINE Pack AddAcrossLanes(Pack x, int64_t heads) {
 }
 #endif
 
+// Those of a token, repeated to 16 as the heads are.
+HWY_INLINE Pack HeadBiases(const TokenAttentionArgs& a, int64_t token) {
+  float lanes[kPack];
+  for (int64_t i = 0; i < kPack; ++i) lanes[i] = a.bias[token * a.heads + i % a.heads];
+  return Load(lanes);
+}
+
 // scratch[row][token][16] = scale · query · key for the heads, repeated to 16.
 template <int kRows, int kTokens>
 HWY_INLINE void InterleavedScores(const TokenAttentionArgs& a, int64_t token) {
@@ -91,7 +98,9 @@ HWY_INLINE void InterleavedScores(const TokenAttentionArgs& a, int64_t token) {
   for (int t = 0; t < kTokens; ++t) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      Store(Mul(AddAcrossLanes(acc[t][r], a.heads), scale), a.scratch + (r * a.count + token + t) * kPack);
+      float* to = a.scratch + (r * a.count + token + t) * kPack;
+      const Pack score = Mul(AddAcrossLanes(acc[t][r], a.heads), scale);
+      Store(a.bias == nullptr ? score : Add(score, HeadBiases(a, token + t)), to);
     }
   }
 }

@@ -29,14 +29,18 @@ struct Memory {
   std::vector<const float*> tokens;
 };
 
-std::vector<double> expected(const Case& c, const Memory& m, const std::vector<float>& query, double scale) {
+// `bias` [tokens][heads] may be empty.
+std::vector<double> expected(const Case& c, const Memory& m, const std::vector<float>& query, double scale,
+                             const std::vector<float>& bias) {
   std::vector<double> out(static_cast<size_t>(c.rows * m.width), 0);
   for (int64_t row = 0; row < c.rows; ++row) {
     for (int64_t h = 0; h < c.heads; ++h) {
       std::vector<double> weights;
       double total = 0;
-      for (const float* token : m.tokens) {
-        double score = 0;
+      for (size_t t = 0; t < m.tokens.size(); ++t) {
+        const float* token = m.tokens[t];
+        double score =
+            bias.empty() ? 0 : bias[t * static_cast<size_t>(c.heads) + static_cast<size_t>(h)] / scale;
         for (int64_t i = 0; i < c.head_dim; ++i) {
           score += static_cast<double>(query[static_cast<size_t>(row * m.width + c.at(h, i))]) *
                    token[2 * m.width + c.at(h, i)];
@@ -82,15 +86,19 @@ TEST(TokenAttentionTest, MatchesF64WithTheSameBitsOnEveryTarget) {
     ASSERT_TRUE(!c.interleaved || token_attention_interleaves(c.heads, c.head_dim));
     const Memory m(c);
     const auto query = normal_floats(c.rows * m.width, 8);
-    testing::check_everywhere(
-        [&] {
-          auto out = poisoned(c.rows * m.width),
-               scratch = poisoned(token_attention_scratch(c.count, c.interleaved));
-          token_attention(args_of(c, m, query, out.data(), scratch.data()));
-          return testing::Outputs{out};
-        },
-        {expected(c, m, query, 0.3)}, {.atol = 2e-6, .rtol = 2e-5});
-    if (::testing::Test::HasFatalFailure()) return;
+    for (const auto& bias : {std::vector<float>(), normal_floats(c.count * c.heads, 9)}) {
+      testing::check_everywhere(
+          [&] {
+            auto out = poisoned(c.rows * m.width),
+                 scratch = poisoned(token_attention_scratch(c.count, c.interleaved));
+            TokenAttentionArgs args = args_of(c, m, query, out.data(), scratch.data());
+            args.bias = bias.empty() ? nullptr : bias.data();
+            token_attention(args);
+            return testing::Outputs{out};
+          },
+          {expected(c, m, query, 0.3, bias)}, {.atol = 2e-6, .rtol = 2e-5});
+      if (::testing::Test::HasFatalFailure()) return;
+    }
   }
 }
 

@@ -1,4 +1,5 @@
-// BERT and the families that share its plan and most of its names: RoBERTa, XLM-R, CamemBERT, ELECTRA.
+// BERT and the families that share its plan and most of its names: RoBERTa, XLM-R, CamemBERT, MPNet,
+// ELECTRA.
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
@@ -22,10 +23,15 @@ bool is_bert(const C& c) {
   return c.word_dim == c.embed_dim && c.token_types > 0 && c.position_offset == 0 &&
          c.pooler_activation == PoolerActivation::tanh && c.head_activation == c.activation;
 }
-bool is_roberta(const C& c) {
-  return c.word_dim == c.embed_dim && c.token_types > 0 && c.position_offset == c.pad_id + 1 &&
+bool is_offset(const C& c) {
+  return c.word_dim == c.embed_dim && c.position_offset == c.pad_id + 1 &&
          c.pooler_activation == PoolerActivation::tanh && c.head_activation == Activation::gelu;
 }
+bool is_roberta(const C& c) { return is_offset(c) && c.token_types > 0; }
+
+// transformers has a key for it and computes with 32 whatever it says.
+constexpr int64_t kMpnetBuckets = 32;
+bool is_mpnet(const C& c) { return is_offset(c) && c.token_types == 0; }
 bool is_electra(const C& c) {
   return c.token_types > 0 && c.position_offset == 0 && c.head_activation == Activation::gelu &&
          c.pooler == (c.head == EncoderHead::classification) &&
@@ -56,7 +62,6 @@ ConfigKeys<C> common_keys(const ConfigKey<C>& context) {
           R::field("intermediate_size", &C::ffn_dim),
           R::field("num_hidden_layers", &C::num_layers),
           R::field("num_attention_heads", &C::num_heads),
-          R::field("type_vocab_size", &C::token_types, 2),
           R::field("hidden_act", &C::activation, Activation::gelu),
           R::field("layer_norm_eps", &C::norm_eps, 1e-12),
           R::field("hidden_dropout_prob", &C::dropout_p, 0.1),
@@ -67,12 +72,22 @@ ConfigKeys<C> common_keys(const ConfigKey<C>& context) {
           R::only("is_decoder", false)};
 }
 
-void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
-  const std::string self = theirs + "attention.self.";
-  add_projections(map, ours + "self_attn",
-                  {{self + "query", self + "key", self + "value"}, c.embed_dim, c.embed_dim});
-  add_pair(map, ours + "self_attn.out_proj", theirs + "attention.output.dense");
-  add_pair(map, ours + "norm1", theirs + "attention.output.LayerNorm");
+/// Of an attention, behind "encoder.layer.N.attention.".
+struct AttentionNames {
+  const char *query, *key, *value, *out, *norm;
+};
+constexpr AttentionNames kBertAttention = {"self.query", "self.key", "self.value", "output.dense",
+                                           "output.LayerNorm"};
+constexpr AttentionNames kMpnetAttention = {"attn.q", "attn.k", "attn.v", "attn.o", "LayerNorm"};
+
+void add_layer(WeightMap& map, const C& c, const AttentionNames& names, const std::string& ours,
+               const std::string& theirs) {
+  const std::string attention = theirs + "attention.";
+  add_projections(
+      map, ours + "self_attn",
+      {{attention + names.query, attention + names.key, attention + names.value}, c.embed_dim, c.embed_dim});
+  add_pair(map, ours + "self_attn.out_proj", attention + names.out);
+  add_pair(map, ours + "norm1", attention + names.norm);
   add_pair(map, ours + "linear1", theirs + "intermediate.dense");
   add_pair(map, ours + "linear2", theirs + "output.dense");
   add_pair(map, ours + "norm2", theirs + "output.LayerNorm");
@@ -81,14 +96,16 @@ void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::s
 // Models without a head are kept without the prefix.
 std::string root_of(const C& c, const char* prefix) { return c.head == EncoderHead::none ? "" : prefix; }
 
-WeightMap common_map(const C& c, const std::string& prefix) {
+WeightMap common_map(const C& c, const std::string& prefix, const AttentionNames& names = kBertAttention) {
   const std::string embeddings = prefix + "embeddings.";
   WeightMap map = {{"token_embedding.weight", {{embeddings + "word_embeddings.weight"}}},
-                   {"position_embedding.weight", {{embeddings + "position_embeddings.weight"}}},
-                   {"type_embedding.weight", {{embeddings + "token_type_embeddings.weight"}}}};
+                   {"position_embedding.weight", {{embeddings + "position_embeddings.weight"}}}};
+  if (c.token_types > 0) {
+    map.push_back({"type_embedding.weight", {{embeddings + "token_type_embeddings.weight"}}});
+  }
   add_pair(map, "embedding_norm", embeddings + "LayerNorm");
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    add_layer(map, c, concat("layers.", i, "."), concat(prefix, "encoder.layer.", i, "."));
+    add_layer(map, c, names, concat("layers.", i, "."), concat(prefix, "encoder.layer.", i, "."));
   }
   if (c.head == EncoderHead::tokens) add_pair(map, "classifier", "classifier");
   return map;
@@ -107,9 +124,8 @@ WeightMap bert_map(const C& c) {
   return map;
 }
 
-WeightMap roberta_map(const C& c) {
-  const std::string root = root_of(c, "roberta.");
-  WeightMap map = common_map(c, root);
+// RoBERTa's heads.
+void add_heads(WeightMap& map, const C& c, const std::string& root) {
   const bool classifies = c.head == EncoderHead::classification;
   if (c.pooler) add_pair(map, "pooler", classifies ? "classifier.dense" : root + "pooler.dense");
   if (classifies) add_pair(map, "classifier", "classifier.out_proj");
@@ -118,6 +134,20 @@ WeightMap roberta_map(const C& c) {
     add_pair(map, "head_norm", "lm_head.layer_norm");
     map.push_back({"head_bias", {{"lm_head.bias"}}});
   }
+}
+
+WeightMap roberta_map(const C& c) {
+  const std::string root = root_of(c, "roberta.");
+  WeightMap map = common_map(c, root);
+  add_heads(map, c, root);
+  return map;
+}
+
+WeightMap mpnet_map(const C& c) {
+  const std::string root = root_of(c, "mpnet.");
+  WeightMap map = common_map(c, root, kMpnetAttention);
+  map.push_back({"relative_bias.weight", {{root + "encoder.relative_attention_bias.weight"}}});
+  add_heads(map, c, root);
   return map;
 }
 
@@ -192,8 +222,11 @@ Family<C> bert_like(const Kin& kin, bool (*expresses)(const C&), const ConfigKey
   return family;
 }
 
+ConfigKey<C> types_key() { return R::field("type_vocab_size", &C::token_types, 2); }
+
 Family<C> roberta_like(const char* model_type, const char* stem) {
   Family<C> family = bert_like({model_type, stem, "roberta."}, is_roberta, offset_context());
+  family.keys.push_back(types_key());
   family.map = roberta_map;
   family.defaults.pad_id = 1;
   return family;
@@ -203,6 +236,7 @@ Family<C> roberta_like(const char* model_type, const char* stem) {
 
 Family<C> bert() {
   Family<C> family = bert_like(kBert, is_bert, R::field("max_position_embeddings", &C::context));
+  family.keys.push_back(types_key());
   family.map = bert_map;
   // Its masked_lm head has the activation of the layers.
   family.keys.push_back(
@@ -214,8 +248,19 @@ Family<C> roberta() { return roberta_like("roberta", "Roberta"); }
 Family<C> xlm_roberta() { return roberta_like("xlm-roberta", "XLMRoberta"); }
 Family<C> camembert() { return roberta_like("camembert", "Camembert"); }
 
+Family<C> mpnet() {
+  Family<C> family = bert_like({"mpnet", "MPNet", "mpnet."}, is_mpnet, offset_context());
+  family.keys.push_back(R::constant("relative_attention_num_buckets", kMpnetBuckets));
+  family.map = mpnet_map;
+  family.defaults.relative_buckets = kMpnetBuckets;
+  family.defaults.token_types = 0;
+  family.defaults.pad_id = 1;
+  return family;
+}
+
 Family<C> electra() {
   Family<C> family = bert_like(kElectra, is_electra, R::field("max_position_embeddings", &C::context));
+  family.keys.push_back(types_key());
   family.map = electra_map;
   family.settle = settle_electra;
   family.defaults.pooler = false;

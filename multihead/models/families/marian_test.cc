@@ -107,7 +107,7 @@ TEST(MarianTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
   refused("eos_token_id", 41, "eos_id");
   refused("normalize_before", true, "normalize_before");
   refused("activation_function", "quick", "activation_function");
-  refused("model_type", "bart", "model_type");
+  refused("model_type", "fsmt", "model_type");
   refused("decoder_vocab_size", 42, "\"decoder_vocab_size\" must equal vocab_size where share_");
 
   const Folder folder;

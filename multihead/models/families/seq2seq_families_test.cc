@@ -1,0 +1,149 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "multihead/core/error.h"
+#include "multihead/io/json.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/models/packed_seq2seq.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Made by tools/goldens/seq2seq.py.
+const fs::path kFixtures = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "seq2seq";
+constexpr const char* kNames[] = {"bart", "mbart", "pegasus", "t5", "t5_gated", "mt5"};
+
+struct Fixture {
+  explicit Fixture(const std::string& name)
+      : model(load_seq2seq((kFixtures / name).string())),
+        expected(io::load_safetensors((kFixtures / name / "expected.safetensors").string())),
+        source{expected.at("source"), expected.at("lengths").to_vector<int64_t>()},
+        target(expected.at("target")) {}
+  Seq2Seq model;
+  io::TensorMap expected;
+  TokenBatch source;
+  Tensor target;
+};
+
+void expect_near(const Tensor& got, const Tensor& want, double bound, const std::string& what) {
+  ASSERT_EQ(got.shape(), want.shape()) << what;
+  const auto a = got.to_vector<double>(), b = want.to_vector<double>();
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], bound) << what << " at " << i;
+}
+
+TEST(Seq2SeqFamiliesTest, LogitsAreThoseOfTransformers) {
+  for (const std::string name : kNames) {
+    const Fixture f(name);
+    EXPECT_EQ(family_of(f.model.config()), name.find("t5") != name.npos ? "t5" : name);
+    expect_near(f.model(f.source, {f.target, {}}), f.expected.at("logits"), 2e-5, name);
+  }
+}
+
+TEST(Seq2SeqFamiliesTest, StepsWithAStateHaveTheSameLogits) {
+  for (const std::string name : kNames) {
+    const Fixture f(name);
+    nn::DecodeState state = f.model.start(f.source, 24);
+    const int64_t length = f.target.size(1);
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 5}, {5, 6}, {6, length}}) {
+      const Tensor got = f.model.step(slice(f.target, 1, begin, end).contiguous(), state);
+      expect_near(got, slice(f.expected.at("logits"), 1, begin, end).contiguous(), 2e-5, name);
+    }
+  }
+}
+
+TEST(Seq2SeqFamiliesTest, PackedStepsHaveTheSameLogits) {
+  for (const std::string name : kNames) {
+    const Fixture f(name);
+    const PackedSeq2Seq packed(f.model);
+    std::vector<std::vector<int32_t>> sources;
+    const auto tokens = f.source.tokens.to_vector<int64_t>(), targets = f.target.to_vector<int64_t>();
+    const int64_t rows = f.target.size(0), length = f.target.size(1);
+    for (int64_t b = 0; b < rows; ++b) {
+      const auto begin = tokens.begin() + b * f.source.tokens.size(1);
+      sources.emplace_back(begin, begin + f.source.lengths[static_cast<size_t>(b)]);
+    }
+    PackedState state = packed.start(sources);
+    for (int64_t t = 0; t < length; ++t) {
+      std::vector<int32_t> next;
+      for (int64_t b = 0; b < rows; ++b) {
+        next.push_back(static_cast<int32_t>(targets[static_cast<size_t>(b * length + t)]));
+      }
+      const Tensor want = reshape(slice(f.expected.at("logits"), 1, t, t + 1).contiguous(), {rows, 41});
+      expect_near(packed.step(next, state), want, 2e-5, concat(name, " step ", t));
+    }
+  }
+}
+
+TEST(Seq2SeqFamiliesTest, FamiliesAreWrittenAsTheyWereRead) {
+  for (const std::string name : kNames) {
+    Fixture f(name);
+    const fs::path folder = fs::temp_directory_path() / concat("multihead_seq2seq_", ::getpid(), "_", name);
+    save_seq2seq(f.model, folder.string());
+    const Seq2Seq loaded = load_seq2seq(folder.string());
+    EXPECT_EQ(loaded.config(), f.model.config()) << name;
+    EXPECT_EQ(loaded(f.source, {f.target, {}}).to_vector<float>(),
+              f.model(f.source, {f.target, {}}).to_vector<float>());
+    const io::SafetensorsFile ours(folder.string()), theirs((kFixtures / name).string());
+    EXPECT_EQ(ours.names(), theirs.names()) << name;
+    const Json config = io::load_json((folder / "config.json").string());
+    const Json original = io::load_json((kFixtures / name / "config.json").string());
+    for (const JsonMember& member : original.members()) {
+      const Json* written = config.find(std::string(member.key));
+      if (written == nullptr || member.value.is_null() || name == "mt5") continue;  // saved as T5
+      EXPECT_EQ(written->dump(), member.value.dump()) << name << ": " << member.key;
+    }
+    fs::remove_all(folder);
+  }
+}
+
+// As BartModel is published: no prefix, no output layer.
+TEST(Seq2SeqFamiliesTest, ABartWithoutAHeadIsReadToo) {
+  Fixture f("bart");
+  const fs::path folder = fs::temp_directory_path() / concat("multihead_bart_", ::getpid());
+  fs::create_directories(folder);
+  fs::copy_file(kFixtures / "bart" / "config.json", folder / "config.json");
+  io::TensorMap stored;
+  const std::string prefix = "model.";
+  for (const auto& [name, tensor] : seq2seq_tensors(f.model)) {
+    if (name.starts_with(prefix)) stored[name.substr(prefix.size())] = tensor;
+  }
+  stored["encoder.embed_tokens.weight"] = stored["decoder.embed_tokens.weight"] = stored.at("shared.weight");
+  io::save_safetensors((folder / "model.safetensors").string(), stored);
+  const Seq2Seq model = load_seq2seq(folder.string());
+  EXPECT_FALSE(model.config().output_bias);
+  f.model.output_bias.fill(0);
+  EXPECT_EQ(model(f.source, {f.target, {}}).to_vector<float>(),
+            f.model(f.source, {f.target, {}}).to_vector<float>());
+  fs::remove_all(folder);
+}
+
+TEST(Seq2SeqFamiliesTest, KeysThatCannotBeAreRefused) {
+  const auto refused = [](const char* name, const char* key, const Json& value, const char* expected) {
+    Json json = io::load_json((kFixtures / name / "config.json").string());
+    json[key] = value;
+    try {
+      seq2seq_config_from_json(json, "config.json");
+      ADD_FAILURE() << key << " was accepted";
+    } catch (const FormatError& error) {
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+  };
+  refused("t5", "feed_forward_proj", "gated-swish-glu", "feed_forward_proj");
+  refused("t5", "feed_forward_proj", "gated-", "feed_forward_proj");
+  refused("t5", "d_kv", 0, "d_kv");
+  refused("t5", "relative_attention_num_buckets", 3, "relative_buckets");
+  refused("t5", "relative_attention_num_buckets", 1 << 20, "relative_attention_num_buckets");
+  refused("t5", "relative_attention_max_distance", 8, "cannot hold distances up to 8");
+  refused("bart", "normalize_before", true, "normalize_before");
+  refused("mbart", "normalize_before", false, "normalize_before");
+  refused("pegasus", "normalize_embedding", true, "normalize_embedding");
+  refused("bart", "extra_pos_embeddings", 0, "extra_pos_embeddings");
+}
+
+}  // namespace
+}  // namespace multihead::models
