@@ -8,6 +8,7 @@
 #include "cli/verb.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
+#include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/peak.h"
 #include "multihead/kernels/matmul/gemm.h"
 
@@ -38,6 +39,7 @@ class BenchGemm : public Verb {
   BenchGemm()
       : Verb("bench gemm", "speed of matrix products",
              {{"multihead bench gemm", "shapes that training uses"},
+              {"multihead bench gemm --dtype bf16 --threads 1", "bf16 matrices, sums in f32"},
               {"multihead bench gemm --m 1024 --n 768 --k 3072 --layout NT",
                "one product; layout of A and B"}}) {}
 
@@ -46,11 +48,13 @@ class BenchGemm : public Verb {
     flags.integer("n", one_.n, "columns of the result");
     flags.integer("k", one_.k, "inner size");
     flags.choice("layout", layout_, {"NN", "NT", "TN", "TT"}, "A and B as stored (T: transposed)");
+    flags.choice("dtype", dtype_, {"f32", "bf16"}, "of A, B and the result");
     flags.number("seconds", seconds_, "time per product", {.least = 0, .most = 600, .open = true});
   }
 
   int run(const CommonOptions& common) override {
     Json report = machine_report();
+    report["dtype"] = dtype_;
     report["products"] = Json::array();
     const std::vector<Product> list = products();
     if (!common.json) print_header(report);
@@ -85,43 +89,50 @@ class BenchGemm : public Verb {
 
   static void print_header(const Json& report) {
     const auto text = [&](const char* key) { return report.at(key).as_string(); };
-    fmt::print("{}, {}, {} thread{}, float32_matmul_precision {}, {}\n", text("cpu"), text("isa"),
-               num_threads(), num_threads() == 1 ? "" : "s", text("float32_matmul_precision"),
+    fmt::print("{}, {}, {} thread{}, {}, float32_matmul_precision {}, {}\n", text("cpu"), text("isa"),
+               num_threads(), num_threads() == 1 ? "" : "s", text("dtype"), text("float32_matmul_precision"),
                report.at("tiles").as_bool() ? "AMX tiles" : "no tiles");
+  }
+
+  // What multiplies numbers of the type, in GFLOP/s of one thread right now.
+  double peak() const {
+    return dtype_ == "bf16" && kernels::bf16_dots() ? kernels::bf16_gflops(1e-3) : kernels::fma_gflops(1e-3);
   }
 
   // Medians of bursts of about a millisecond, each between two measurements of the peak.
   std::pair<double, double> measure(const Product& p) const {
     Rng rng(1);
-    const Tensor a = randn({p.m, p.k}, rng), b = randn({p.k, p.n}, rng), c = Tensor::empty({p.m, p.n});
-    const kernels::GemmArgs<float> args{.a = a.data<float>(),
-                                        .lda = p.ta ? p.m : p.k,
-                                        .ta = p.ta ? kernels::Transpose::yes : kernels::Transpose::no,
-                                        .b = b.data<float>(),
-                                        .ldb = p.tb ? p.k : p.n,
-                                        .tb = p.tb ? kernels::Transpose::yes : kernels::Transpose::no,
-                                        .c = c.data<float>(),
-                                        .ldc = p.n,
-                                        .m = p.m,
-                                        .n = p.n,
-                                        .k = p.k};
+    const Dtype dtype = parse_dtype(dtype_);
+    const Tensor a = randn({p.m, p.k}, rng).to(dtype), b = randn({p.k, p.n}, rng).to(dtype);
+    const Tensor c = Tensor::empty({p.m, p.n}, dtype);
+    const kernels::MixedGemmArgs args{.a = {a.raw(), dtype},
+                                      .lda = p.ta ? p.m : p.k,
+                                      .ta = p.ta ? kernels::Transpose::yes : kernels::Transpose::no,
+                                      .b = {b.raw(), dtype},
+                                      .ldb = p.tb ? p.k : p.n,
+                                      .tb = p.tb ? kernels::Transpose::yes : kernels::Transpose::no,
+                                      .c = {c.raw(), dtype},
+                                      .ldc = p.n,
+                                      .m = p.m,
+                                      .n = p.n,
+                                      .k = p.k};
     const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
     const int64_t repeats = std::max<int64_t>(1, static_cast<int64_t>(1e8 / flops));
     std::vector<double> speeds, shares;
-    kernels::gemm(args);
+    kernels::gemm_mixed(args);
     const double end = wall_seconds() + seconds_;
     while (wall_seconds() < end || speeds.size() < 5) {
-      const double peak = kernels::fma_gflops(1e-3) * num_threads();
+      const double most = peak() * num_threads();
       const double begin = wall_seconds();
-      for (int64_t i = 0; i < repeats; ++i) kernels::gemm(args);
+      for (int64_t i = 0; i < repeats; ++i) kernels::gemm_mixed(args);
       speeds.push_back(flops * static_cast<double>(repeats) / (wall_seconds() - begin) / 1e9);
-      shares.push_back(speeds.back() / peak);
+      shares.push_back(speeds.back() / most);
     }
     return {median_of(speeds), median_of(shares)};
   }
 
   Product one_{0, 0, 0};
-  std::string layout_ = "NT";
+  std::string layout_ = "NT", dtype_ = "f32";
   double seconds_ = 0.5;
 };
 

@@ -248,6 +248,7 @@ TEST(GenerationConfigTest, KeysAreReadOrRefused) {
                          {"bad_words_ids", Json(std::vector<Json>{Json(std::vector<Json>{9})})},
                          {"suppress_tokens", Json(std::vector<Json>{1})},
                          {"renormalize_logits", true},
+                         {"forced_bos_token_id", 4},
                          {"forced_eos_token_id", 3},
                          {"decoder_start_token_id", 9}}));
   EXPECT_EQ(c.eos_token_ids, (std::vector<int32_t>{3, 5}));
@@ -256,8 +257,7 @@ TEST(GenerationConfigTest, KeysAreReadOrRefused) {
   EXPECT_EQ(c.num_beams, 6);
   EXPECT_TRUE(c.renormalize_logits);
   for (const auto& [key, value] :
-       std::vector<std::pair<const char*, Json>>{{"forced_bos_token_id", 4},
-                                                 {"begin_suppress_tokens", Json(std::vector<Json>{4})},
+       std::vector<std::pair<const char*, Json>>{{"begin_suppress_tokens", Json(std::vector<Json>{4})},
                                                  {"typical_p", 0.9},
                                                  {"encoder_no_repeat_ngram_size", 3},
                                                  {"diversity_penalty", 0.5},

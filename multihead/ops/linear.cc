@@ -206,13 +206,14 @@ ActivatedInput activated_input(LinearSaved& s) {
   if (!x.defined()) return {};
   x = as_rows(x, s.weight.size(1));
   if (s.input_activation == Activation::none) return {x, Tensor()};
+  const Dtype dtype = x.dtype();  // of the product in the forward pass, and so of the one with f(input) here
   x = wide(x);
-  if (!s.need_x) return {activated(std::move(x), s.input_activation), Tensor()};
+  if (!s.need_x) return {activated(std::move(x), s.input_activation).to(dtype), Tensor()};
   const Tensor slope = x.is_unique() ? x : empty_like(x), value = empty_like(x);
   with_data([&](auto* from, auto* y,
                 auto* dy) { kernels::activate_with_slope(s.input_activation, from, y, dy, x.numel()); },
             x, value, slope);
-  return {value, slope};
+  return {value.to(dtype), slope};
 }
 
 Gradients linear_backward(LinearSaved& s, Tensor dy) {

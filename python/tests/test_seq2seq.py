@@ -120,9 +120,8 @@ def test_a_folder_is_loaded_as_what_it_is(translator, tmp_path):
     config = mh.models.LanguageModelConfig(vocab_size=9, num_layers=1, num_heads=2, embed_dim=8)
     mh.models.LanguageModel(config).save(tmp_path / "model")
     assert isinstance(mh.AutoModel.from_pretrained(str(tmp_path / "model")), mh.models.LanguageModel)
-    packed = mh.AutoModel.from_pretrained(tmp_path / "model", weights="int8")
-    with pytest.raises(ValueError, match="packed"):
-        packed.save(tmp_path / "packed")
+    mh.AutoModel.from_pretrained(tmp_path / "model", weights="int8").save(tmp_path / "packed")
+    assert mh.AutoModel.from_pretrained(tmp_path / "packed").weight_dtype == "int8"
     with pytest.raises(mh.IoError, match="nothing"):
         mh.AutoModel.from_pretrained(tmp_path / "nothing")
 

@@ -44,15 +44,17 @@ expect 2 'alternatives are searched, not sampled' "$multihead" translate run --t
 expect 2 'beam_size must be at least 1' "$multihead" translate run --text ab --beam 0
 expect 3 'a language model; use load_language_model' "$multihead" translate "$data/hugging_face/gpt2"
 expect 3 'nowhere' "$multihead" translate nowhere --text ab
-mkdir t5
-echo '{"model_type": "t5"}' >t5/config.json
-expect 3 'is "t5", which is not supported' "$multihead" translate t5 --text ab
+mkdir prophetnet
+echo '{"model_type": "prophetnet"}' >prophetnet/config.json
+expect 3 'is "prophetnet", which is not supported' "$multihead" translate prophetnet --text ab
 # What a folder asks for is done, goes behind the flags, or is refused by name.
 cp -r run asks
 echo '{"num_beams": 1, "max_new_tokens": 2}' >asks/generation_config.json
 expect 2 'num_hypotheses 2 exceeds beam_size 1' "$multihead" translate asks --text ab --n-best 2
 expect 0 '' "$multihead" translate asks --text ab --n-best 2 --beam 2
-echo '{"early_stopping": true}' >asks/generation_config.json
+echo '{"early_stopping": true, "max_new_tokens": 2}' >asks/generation_config.json
+expect 0 '' "$multihead" translate asks --text ab
+echo '{"early_stopping": "never"}' >asks/generation_config.json
 expect 3 'early_stopping' "$multihead" translate asks --text ab
 rm asks/tokenizer.json
 touch asks/source.spm

@@ -21,18 +21,12 @@
 
 #include "multihead/kernels/attention/engine_f32-inl.h"
 #include "multihead/kernels/attention/pairs_softmax-inl.h"
+#include "multihead/kernels/simd/dot_pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
-
-// sum + a.lower · b.lower + a.upper · b.upper. Highway 1.0.3 does not know the instruction and its target has
-// no name for the compiler; the callers have asked the CPU.
-HWY_INLINE Vec DotPairs(Vec sum, Vec a, Vec b) {
-  __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
-  return sum;
-}
 
 struct DotArgs {
   const char* a;  // pairs, in bytes from each other:

@@ -18,4 +18,8 @@ struct EngineArgs : GemmArgs<float> {
 /// f32 multiply-adds on widened operands, on every CPU.
 void multiply_widened(const EngineArgs& args);
 
+/// Products of bf16 pairs, summed in f32; an operand of f32 is rounded. Where bf16_dots() holds, and for no
+/// empty product.
+void multiply_pairs(const EngineArgs& args);
+
 }  // namespace multihead::kernels

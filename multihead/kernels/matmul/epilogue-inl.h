@@ -57,29 +57,46 @@ inline void Finish(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t 
   });
 }
 
+// Rows and columns of C, and where their sums are if not there; a stride of 0 repeats one row.
+struct Block {
+  int64_t row = 0, rows = 0, column = 0, columns = 0;
+  const float* sums = nullptr;
+  int64_t stride = 0;
+};
+
 // Finishes each block of C when the next one has been written: a tile's own sums are still on their way to
 // the cache (3 % of a training step).
-class LateFinish {
+template <class F>
+class Late {
  public:
-  LateFinish(const GemmArgs<float>& g, bool wanted) : g_(g), wanted_(wanted && HasEpilogue(g)) {}
-  LateFinish(const LateFinish&) = delete;
-  LateFinish& operator=(const LateFinish&) = delete;
-  ~LateFinish() { flush(); }
+  explicit Late(F finish) : finish_(finish) {}
+  Late(const Late&) = delete;
+  Late& operator=(const Late&) = delete;
+  ~Late() { flush(); }
 
-  void operator()(int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  void operator()(const Block& block) {
     flush();
-    if (wanted_) row_ = row, rows_ = rows, column_ = column, columns_ = columns;
+    next_ = block;
   }
 
  private:
   void flush() {
-    if (rows_ > 0) Finish(g_, row_, rows_, column_, columns_);
+    if (next_.rows > 0) finish_(next_);
   }
 
-  const GemmArgs<float>& g_;
-  bool wanted_;
-  int64_t row_ = 0, rows_ = 0, column_ = 0, columns_ = 0;
+  F finish_;
+  Block next_;
 };
+
+struct FinishBlock {
+  const GemmArgs<float>& g;
+  bool wanted = HasEpilogue(g);
+
+  void operator()(const Block& b) const {
+    if (wanted) Finish(g, b.row, b.rows, b.column, b.columns);
+  }
+};
+using LateFinish = Late<FinishBlock>;
 
 inline void FinishAll(const GemmArgs<float>& g) {
   if (HasEpilogue(g)) Finish(g, 0, g.m, 0, g.n);

@@ -13,6 +13,7 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
 
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
 #include "multihead/kernels/matmul/pack-inl.h"
@@ -43,19 +44,18 @@ struct TransposedRowsArgs {
 };
 
 // One value of k after the other from a square of B whose rows are k.
-template <int M>
+template <class Engine, int M>
 HWY_INLINE void AddSquare(const float* a, int64_t a_stride, const TileVec (&square)[kLanes],
                           TileVec (&acc)[M]) {
-  const TileFloats d;
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kLanes; ++i) {
 #pragma GCC unroll 8
-    for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * a_stride + i]), square[i], acc[r]);
+    for (int r = 0; r < M; ++r) acc[r] = Engine::MulAdd(Broadcast(a + r * a_stride + i), square[i], acc[r]);
   }
 }
 
 // The sum of the chains so far is kept in C.
-template <int M>
+template <class Engine, int M>
 HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   const TileFloats d;
   TileVec acc[M];
@@ -75,7 +75,7 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
         __builtin_prefetch(ahead + i * t.b_stride);
       }
       TransposeSquare(square);
-      AddSquare<M>(a, t.a_stride, square, acc);
+      AddSquare<Engine, M>(a, t.a_stride, square, acc);
       if (t.turned == nullptr) continue;
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) hn::Store(square[i], d, t.turned + (k + i) * kLanes);
@@ -83,10 +83,10 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   }
   alignas(64) float lane[kLanes] = {};
   for (; k < t.k; ++k, ++a) {
-    for (int64_t i = 0; i < t.columns; ++i) lane[i] = t.b[i * t.b_stride + k];
+    for (int64_t i = 0; i < t.columns; ++i) std::memcpy(lane + i, t.b + i * t.b_stride + k, sizeof(float));
     const TileVec vb = hn::Load(d, lane);
 #pragma GCC unroll 8
-    for (int r = 0; r < M; ++r) acc[r] = hn::MulAdd(hn::Set(d, a[r * t.a_stride]), vb, acc[r]);
+    for (int r = 0; r < M; ++r) acc[r] = Engine::MulAdd(Broadcast(a + r * t.a_stride), vb, acc[r]);
     if (t.turned != nullptr) hn::Store(vb, d, t.turned + k * kLanes);
   }
   const auto mask = hn::FirstN(d, static_cast<size_t>(t.columns));
@@ -100,39 +100,40 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
 
 // Up to 8 rows of C (6 if the panel is of the widest) times a panel of a row-major B; the next panel goes on
 // in the same rows of B.
-template <int NV>
+template <class Engine, int NV>
 HWY_INLINE void RowsInPlace(int64_t rows, const GemmTileArgs& t) {
   switch (rows) {
     case 1:
-      return Tile<true, 1, NV, Prefetch::rows>(t);
+      return Tile<Engine, true, 1, NV, Prefetch::rows>(t);
     case 2:
-      return Tile<true, 2, NV, Prefetch::rows>(t);
+      return Tile<Engine, true, 2, NV, Prefetch::rows>(t);
     case 3:
-      return Tile<true, 3, NV, Prefetch::rows>(t);
+      return Tile<Engine, true, 3, NV, Prefetch::rows>(t);
     case 4:
-      return Tile<true, 4, NV, Prefetch::rows>(t);
+      return Tile<Engine, true, 4, NV, Prefetch::rows>(t);
     case 5:
-      return Tile<true, 5, NV, Prefetch::rows>(t);
+      return Tile<Engine, true, 5, NV, Prefetch::rows>(t);
     case 6:
-      return Tile<true, 6, NV, Prefetch::rows>(t);
+      return Tile<Engine, true, 6, NV, Prefetch::rows>(t);
   }
   if constexpr (NV < kMaxVectors) {  // with the widest panel 7 and 8 rows do not fit the registers
-    rows == 7 ? Tile<true, 7, NV, Prefetch::rows>(t) : Tile<true, 8, NV, Prefetch::rows>(t);
+    rows == 7 ? Tile<Engine, true, 7, NV, Prefetch::rows>(t) : Tile<Engine, true, 8, NV, Prefetch::rows>(t);
   }
 }
 
 using TransposedRowsFunction = void (*)(const TransposedRowsArgs&);
 
-inline TransposedRowsFunction TransposedRowsOf(int64_t rows) {
+template <class Engine>
+TransposedRowsFunction TransposedRowsOf(int64_t rows) {
   constexpr TransposedRowsFunction kTable[] = {nullptr,
-                                               &TransposedRows<1>,
-                                               &TransposedRows<2>,
-                                               &TransposedRows<3>,
-                                               &TransposedRows<4>,
-                                               &TransposedRows<5>,
-                                               &TransposedRows<6>,
-                                               &TransposedRows<7>,
-                                               &TransposedRows<8>};
+                                               &TransposedRows<Engine, 1>,
+                                               &TransposedRows<Engine, 2>,
+                                               &TransposedRows<Engine, 3>,
+                                               &TransposedRows<Engine, 4>,
+                                               &TransposedRows<Engine, 5>,
+                                               &TransposedRows<Engine, 6>,
+                                               &TransposedRows<Engine, 7>,
+                                               &TransposedRows<Engine, 8>};
   return kTable[rows];
 }
 

@@ -76,7 +76,8 @@ struct MixedGemmArgs {
 };
 
 /// gemm() of the matrices as f32, bit for bit (or as f64); where c is bf16, it and pre_activation are rounded
-/// once.
+/// once. But where a or b is bf16 and bf16_dots() holds, neighbours in k are multiplied in pairs, which
+/// rounds the sums differently, and the other operand is rounded to bf16 if it is f32.
 void gemm_mixed(const MixedGemmArgs& args);
 
 /// `count` products whose operands lie at a fixed distance from each other; 0 shares an operand.

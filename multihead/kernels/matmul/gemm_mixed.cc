@@ -1,5 +1,6 @@
 // Products of any types, and batches.
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/engine_args.h"
 
 namespace multihead::kernels {
@@ -53,14 +54,20 @@ void multiply_all(const GemmArgs<T>& args, const GemmBatch& batch) {
 
 }  // namespace
 
-// The engine of products with bf16 is chosen here. So far there is one, for all CPUs: f32 multiply-adds on
-// widened operands.
+// The engine of a product is chosen here.
 void gemm_mixed(const MixedGemmArgs& x) {
   if (x.c.dtype == Dtype::f64) return gemm(plain_args<double>(x));
   const GemmArgs<float> plain = plain_args<float>(x);
   if (plain.a != nullptr && plain.b != nullptr && plain.c != nullptr) return gemm(plain);
-  multiply_widened({plain, elements<BFloat16>(x.a), elements<BFloat16>(x.b), elements<BFloat16>(x.c),
-                    elements<BFloat16>(x.pre_activation), elements<BFloat16>(x.residual)});
+  const EngineArgs args{plain,
+                        elements<BFloat16>(x.a),
+                        elements<BFloat16>(x.b),
+                        elements<BFloat16>(x.c),
+                        elements<BFloat16>(x.pre_activation),
+                        elements<BFloat16>(x.residual)};
+  const bool narrow = x.a.dtype == Dtype::bf16 || x.b.dtype == Dtype::bf16;
+  const bool empty = x.m == 0 || x.n == 0 || x.k == 0;
+  narrow&& bf16_dots() && !empty ? multiply_pairs(args) : multiply_widened(args);
 }
 
 void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch) { multiply_all(args, batch); }

@@ -1,4 +1,8 @@
-// Products of bf16 matrices beside the f32 product of the same numbers.
+// Products of bf16 matrices: widened, beside the f32 product of the same numbers; and in pairs, where the CPU
+// has them.
+#include <tuple>
+
+#include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/testing-inl.h"
 
 namespace multihead::kernels::gemm_testing {
@@ -55,6 +59,19 @@ Results run_mixed(const Problem& p, Dtype a, Dtype b, Dtype c) {
   return {result(to), result(pre)};
 }
 
+class WidenedTest : public GemmTest {
+ protected:
+  WidenedTest() { set_bf16_dots(false); }
+  ~WidenedTest() override { set_bf16_dots(true); }
+};
+
+class PairsTest : public GemmTest {
+ protected:
+  void SetUp() override {
+    if (!bf16_dots()) GTEST_SKIP() << "no fast bf16 dot products";
+  }
+};
+
 // Inputs become bf16 numbers first.
 void expect_f32_product(Problem& p, Dtype a, Dtype b, Dtype c) {
   SCOPED_TRACE(concat(p.shape, ": ", a, ", ", b, " -> ", c));
@@ -66,7 +83,7 @@ void expect_f32_product(Problem& p, Dtype a, Dtype b, Dtype c) {
   EXPECT_TRUE(!p.options.pre_activation || same_bits(got.pre_activation, pre));
 }
 
-TEST_F(GemmTest, Bf16IsTheF32ProductRoundedOnce) {
+TEST_F(WidenedTest, IsTheF32ProductRoundedOnce) {
   for (Isa isa : isas()) {
     set_isa(isa);
     for (const Shape& s : kSmall) {
@@ -78,7 +95,7 @@ TEST_F(GemmTest, Bf16IsTheF32ProductRoundedOnce) {
   }
 }
 
-TEST_F(GemmTest, Bf16OfAnyThreadCountOverBlocks) {
+TEST_F(WidenedTest, OfAnyThreadCountOverBlocks) {
   for (const Shape& s : kLarge) {
     for (int kind = 0; kind < 8; ++kind) {
       set_num_threads(1 + kind % 3);
@@ -89,7 +106,7 @@ TEST_F(GemmTest, Bf16OfAnyThreadCountOverBlocks) {
   }
 }
 
-TEST_F(GemmTest, Bf16Epilogues) {
+TEST_F(WidenedTest, Epilogues) {
   for (Isa isa : isas()) {
     set_isa(isa);
     for (Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::silu}) {
@@ -115,6 +132,99 @@ TEST_F(GemmTest, Bf16RowsDoNotDependOnEachOther) {
     const Results part = run_mixed(some, Dtype::bf16, Dtype::bf16, Dtype::bf16);
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < 79; ++j) ASSERT_EQ(part.c[i * all.ldc + j], whole.c[i * all.ldc + j]) << m;
+    }
+  }
+}
+
+// Sums of small integers are exact, whatever their order.
+TEST_F(PairsTest, EveryNumberIsMultipliedOnceInEveryLayout) {
+  for (const auto& shapes : {std::vector<Shape>(std::begin(kSmall), std::end(kSmall)),
+                             std::vector<Shape>(std::begin(kLarge), std::end(kLarge))}) {
+    for (const Shape& s : shapes) {
+      for (int kind = 0; kind < 32; ++kind) {
+        if (shapes.size() == std::size(kLarge) && kind % 5 != 0) continue;
+        Options o{.ta = kBoth[kind & 1], .tb = kBoth[kind >> 1 & 1], .padding = kind % 3, .integers = true};
+        o.accumulate = (kind & 16) == 0;
+        set_num_threads(1 + kind % 3);
+        Problem p(s, o);
+        expect_f32_product(p, kTypes[kind >> 2 & 1], Dtype::bf16, kTypes[kind >> 4 & 1]);
+        expect_f32_product(p, Dtype::bf16, kTypes[kind >> 3 & 1], kTypes[kind >> 4 & 1]);
+      }
+    }
+  }
+}
+
+TEST_F(PairsTest, SumsAreAsAccurateAsThoseOfF32) {
+  for (const Shape& s : {Shape{67, 79, 300}, {193, 67, 521}, {1, 97, 4099}, {23, 131, 389}}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      Problem p(s, {.ta = kBoth[kind & 1], .tb = kBoth[kind >> 1], .accumulate = kind == 1});
+      for (std::vector<float>* x : {&p.a, &p.b}) *x = rounded(*x);
+      errors(p, run_mixed(p, Dtype::bf16, Dtype::bf16, Dtype::f32).c).expect_no_worse_than_naive(1e-6);
+    }
+  }
+}
+
+// Few rows or many, where words lie or copied, in f32 or bf16, on any number of threads.
+TEST_F(PairsTest, AnElementHasTheBitsOfItsRowAndColumn) {
+  Problem all({67, 79, 600}, {.tb = Transpose::yes});
+  for (std::vector<float>* x : {&all.a, &all.b}) *x = rounded(*x);
+  const Results whole = run_mixed(all, Dtype::bf16, Dtype::bf16, Dtype::f32);
+  for (const auto& [m, padding, type, threads] :
+       std::vector<std::tuple<int64_t, int64_t, Dtype, int>>{{67, 4, Dtype::bf16, 1},
+                                                             {67, 3, Dtype::f32, 8},
+                                                             {24, 4, Dtype::bf16, 2},
+                                                             {1, 4, Dtype::bf16, 3},
+                                                             {9, 3, Dtype::f32, 1}}) {
+    set_num_threads(threads);
+    Problem some({m, 79, 600}, {.tb = Transpose::yes, .padding = padding});
+    for (int64_t k = 0; k < 600; ++k) {
+      for (int64_t i = 0; i < m; ++i) some.a[i * some.lda + k] = all.a[i * all.lda + k];
+      for (int64_t j = 0; j < 79; ++j) some.b[j * some.ldb + k] = all.b[j * all.ldb + k];
+    }
+    const Results part = run_mixed(some, type, Dtype::bf16, Dtype::f32);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < 79; ++j)
+        ASSERT_EQ(part.c[i * some.ldc + j], whole.c[i * all.ldc + j])
+            << m << ' ' << padding << ' ' << threads;
+    }
+  }
+}
+
+TEST_F(PairsTest, EpiloguesAreThoseOfTheWidenedProduct) {
+  for (Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::silu}) {
+    for (int bits = 0; bits < 32; ++bits) {
+      for (const Shape& s : {Shape{7, 37, 18}, {31, 64, 33}, {5, 16, 0}}) {
+        Options o{.tb = Transpose::yes, .activation = activation};
+        o.bias = bits & 1, o.pre_activation = bits & 2, o.residual = bits & 4, o.factor = bits & 8;
+        Problem p(s, o);
+        for (std::vector<float>* x : {&p.a, &p.b}) *x = rounded(*x);
+        const Results got = run_mixed(p, Dtype::bf16, Dtype::bf16, kTypes[bits >> 4]);
+        set_bf16_dots(false);
+        const Results want = run_mixed(p, Dtype::bf16, Dtype::bf16, kTypes[bits >> 4]);
+        set_bf16_dots(true);
+        const float most = bits >> 4 ? 0.04f : 1e-5f;
+        for (size_t i = 0; i < got.c.size(); ++i) {
+          ASSERT_NEAR(got.c[i], want.c[i], most) << s << " options " << bits;
+          if (!o.pre_activation || std::isnan(want.pre_activation[i])) continue;
+          ASSERT_NEAR(got.pre_activation[i], want.pre_activation[i], most) << s << " options " << bits;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PairsTest, InfinityAndNanStayInTheirRowsAndColumns) {
+  Problem p({29, 35, 71}, {});
+  p.a[3 * p.lda + 70] = std::numeric_limits<float>::infinity();
+  p.b[11 * p.ldb + 34] = kNaN;
+  for (const Dtype type : kTypes) {
+    const Results r = run_mixed(p, type, Dtype::bf16, Dtype::f32);
+    for (int64_t i = 0; i < 29; ++i) {
+      for (int64_t j = 0; j < 35; ++j) {
+        const float c = r.c[i * p.ldc + j];
+        EXPECT_EQ(std::isnan(c), j == 34) << i << ',' << j;
+        EXPECT_EQ(std::isinf(c), i == 3 && j != 34) << i << ',' << j;
+      }
     }
   }
 }

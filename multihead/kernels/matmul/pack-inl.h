@@ -1,8 +1,11 @@
 // Copies of operands in the order the register tile reads them.
 //
 // B becomes panels [k][NV·lanes], zero-filled past the last column; a transposed B goes through blocks of
-// lanes x lanes floats transposed in registers. A transposed A becomes slivers [k][rows of a tile]. bf16 is
-// widened on the way.
+// lanes x lanes words transposed in registers. A transposed A becomes slivers [k][rows of a tile]. The engine
+// makes the words (widens bf16, rounds f32 …):
+//   Across       of `lanes` columns of one row, or of a row and those below it
+//   FirstAcross  of the first columns, zeros behind them
+//   Along, Word  of numbers that follow each other: a vector, one
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATMUL_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -14,9 +17,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
-#include "multihead/kernels/simd/bf16-inl.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,60 +71,65 @@ HWY_INLINE void TransposeSquare(TileVec (&square)[kLanes]) {
 }
 #endif  // HWY_SCALAR
 
-// to[i] = from[i], i < count, as f32.
-HWY_INLINE void CopyFloats(const float* from, int64_t count, float* to) {
+// to[0..columns) = the words of as many columns, from the row at `from` and, where a word is deeper, those
+// that follow it; `left` of them exist.
+template <class Engine, class T>
+HWY_INLINE void CopyAcross(const T* from, int64_t stride, int64_t left, int64_t columns, float* to) {
   const TileFloats d;
-  for (; count >= kLanes; count -= kLanes, from += kLanes, to += kLanes)
-    hn::StoreU(hn::LoadU(d, from), d, to);
-  if (count > 0) {
-    const auto mask = hn::FirstN(d, static_cast<size_t>(count));
-    StoreLanes(LoadLanes(mask, d, from), mask, d, to);
-  }
+  int64_t j = 0;
+  for (; j + kLanes <= columns; j += kLanes) hn::StoreU(Engine::Across(from + j, stride, left), d, to + j);
+  if (j == columns) return;
+  const auto count = static_cast<size_t>(columns - j);
+  StoreLanes(Engine::FirstAcross(from + j, stride, left, count), hn::FirstN(d, count), d, to + j);
 }
 
-HWY_INLINE void CopyFloats(const BFloat16* from, int64_t count, float* to) {
+// to = the words of `count` numbers that follow each other.
+template <class Engine, class T>
+HWY_INLINE void CopyAlong(const T* from, int64_t count, float* to) {
   const TileFloats d;
-  for (; count >= kLanes; count -= kLanes, from += kLanes, to += kLanes)
-    hn::StoreU(LoadVector(d, from), d, to);
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+  constexpr int64_t kStep = kLanes * Engine::kDepth;
+  for (; count >= kStep; count -= kStep, from += kStep, to += kLanes) hn::StoreU(Engine::Along(from), d, to);
+  for (; count > 0; count -= Engine::kDepth, from += Engine::kDepth) *to++ = Engine::Word(from, count);
 }
 
-// to[k][0..lanes) = from[0..rows)[k] for k < count; lanes past `rows` are zero.
-template <class T>
+// to[word][0..lanes) = the words of from[0..rows)[0..count); lanes past `rows` are zero.
+template <class Engine, class T>
 HWY_NOINLINE void PackTransposed(const T* from, int64_t stride, int64_t rows, int64_t count, float* to,
                                  int64_t to_stride) {
   const TileFloats d;
+  constexpr int64_t kStep = kLanes * Engine::kDepth;
   TileVec square[kLanes];
   int64_t k = 0;
   if (rows == kLanes) {
-    for (; k + kLanes <= count; k += kLanes) {
+    for (; k + kStep <= count; k += kStep) {
 #pragma GCC unroll 16
-      for (int64_t i = 0; i < kLanes; ++i) square[i] = LoadVector(d, from + i * stride + k);
+      for (int64_t i = 0; i < kLanes; ++i) square[i] = Engine::Along(from + i * stride + k);
       TransposeSquare(square);
 #pragma GCC unroll 16
-      for (int64_t i = 0; i < kLanes; ++i) hn::StoreU(square[i], d, to + (k + i) * to_stride);
+      for (int64_t i = 0; i < kLanes; ++i, to += to_stride) hn::StoreU(square[i], d, to);
     }
   }
-  for (; k < count; ++k) {
-    float* lane = to + k * to_stride;
-    for (int64_t i = 0; i < rows; ++i) lane[i] = static_cast<float>(from[i * stride + k]);
-    std::fill(lane + rows, lane + kLanes, 0.0f);
+  for (; k < count; k += Engine::kDepth, to += to_stride) {
+    for (int64_t i = 0; i < rows; ++i) to[i] = Engine::Word(from + i * stride + k, count - k);
+    std::fill(to + rows, to + kLanes, 0.0f);
   }
 }
 
-// to[k][0..NV·lanes) = from[k][0..columns) for k < count, then zeros.
-template <int NV, class T>
+// to[word][0..NV·lanes) = the words of from[0..count)[0..columns), then zeros.
+template <class Engine, int NV, class T>
 HWY_INLINE void PackRows(const T* from, int64_t stride, int64_t count, int64_t columns, float* to) {
   const TileFloats d;
+  const int64_t step = Engine::kDepth * stride;
   if (columns == NV * kLanes) {
-    for (int64_t k = 0; k < count; ++k, from += stride, to += NV * kLanes) {
+    for (int64_t k = 0; k < count; k += Engine::kDepth, from += step, to += NV * kLanes) {
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) hn::StoreU(LoadVector(d, from + j * kLanes), d, to + j * kLanes);
+      for (int j = 0; j < NV; ++j)
+        hn::StoreU(Engine::Across(from + j * kLanes, stride, count - k), d, to + j * kLanes);
     }
     return;
   }
-  for (int64_t k = 0; k < count; ++k, from += stride, to += NV * kLanes) {
-    CopyFloats(from, columns, to);
+  for (int64_t k = 0; k < count; k += Engine::kDepth, from += step, to += NV * kLanes) {
+    CopyAcross<Engine>(from, stride, count - k, columns, to);
     std::fill(to + columns, to + NV * kLanes, 0.0f);
   }
 }
@@ -136,31 +144,31 @@ struct PartOfB {
   int vectors;
 };
 
-template <class T>
+template <class Engine, class T>
 HWY_INLINE void PackB(const PartOfB<T>& b, float* to) {
   if (b.transposed) {
     for (int64_t j = 0; j < b.vectors; ++j) {
       const int64_t rows = std::min(b.columns - j * kLanes, kLanes);
-      PackTransposed(b.from + j * kLanes * b.stride, b.stride, rows, b.count, to + j * kLanes,
-                     b.vectors * kLanes);
+      PackTransposed<Engine>(b.from + j * kLanes * b.stride, b.stride, rows, b.count, to + j * kLanes,
+                             b.vectors * kLanes);
     }
     return;
   }
   switch (b.vectors) {
     case 1:
-      return PackRows<1>(b.from, b.stride, b.count, b.columns, to);
+      return PackRows<Engine, 1>(b.from, b.stride, b.count, b.columns, to);
     case 2:
-      return PackRows<2>(b.from, b.stride, b.count, b.columns, to);
+      return PackRows<Engine, 2>(b.from, b.stride, b.count, b.columns, to);
     case 3:
-      return PackRows<3>(b.from, b.stride, b.count, b.columns, to);
+      return PackRows<Engine, 3>(b.from, b.stride, b.count, b.columns, to);
     default:
-      return PackRows<4>(b.from, b.stride, b.count, b.columns, to);
+      return PackRows<Engine, 4>(b.from, b.stride, b.count, b.columns, to);
   }
 }
 
-// Columns of a transposed A ([k, m] in memory) in slivers [k][kSliver]. A sliver is a multiple of every tile
-// height, so that one layout serves all tiles, and its rows are 96 bytes, which copies faster than the 24 or
-// 32 of a tile. The last sliver holds the rest as well, so that no tile straddles two.
+// Columns of a transposed A ([k, m] in memory) in slivers [word][kSliver]. A sliver is a multiple of every
+// tile height, so that one layout serves all tiles, and its rows are 96 bytes, which copies faster than the
+// 24 or 32 of a tile. The last sliver holds the rest as well, so that no tile straddles two.
 inline constexpr int64_t kSliver = 24;
 
 struct Slivers {
@@ -173,25 +181,28 @@ struct Slivers {
 };
 
 // A few k at a time go to all slivers, so that memory is read in order.
-template <class T>
+template <class Engine, class T>
 HWY_NOINLINE void PackA(const T* from, int64_t stride, int64_t rows, int64_t count, float* to) {
-  constexpr int64_t kStep = 8;
+  constexpr int64_t kStep = 8 * Engine::kDepth;
+  constexpr bool kPlain = Engine::kDepth == 1 && std::is_same_v<T, float>;  // words as they lie in memory
+  const int64_t words = (count + Engine::kDepth - 1) / Engine::kDepth;
   const Slivers slivers(rows);
-  for (int64_t k = 0; k < count; k += kStep) {
-    const int64_t steps = std::min(kStep, count - k);
-    const T* row = from + k * stride;
-    float* sliver = to + k * kSliver;
-    for (int64_t i = 0; i + 1 < slivers.count; ++i, row += kSliver, sliver += count * kSliver) {
-      for (int64_t j = 0; j < steps; ++j) {
-        if constexpr (sizeof(T) == sizeof(float)) {
-          std::memcpy(sliver + j * kSliver, row + j * stride, kSliver * sizeof(float));
+  for (int64_t first = 0; first < count; first += kStep) {
+    const int64_t end = std::min(first + kStep, count);
+    const T* column = from;
+    float* sliver = to;
+    for (int64_t i = 0; i < slivers.count; ++i, column += kSliver, sliver += words * kSliver) {
+      const int64_t width = slivers.width(i);
+      float* line = sliver + first / Engine::kDepth * width;
+      for (int64_t k = first; k < end; k += Engine::kDepth, line += width) {
+        const T* row = column + k * stride;
+        if (kPlain && width == kSliver) {
+          std::memcpy(line, row, kSliver * sizeof(float));
         } else {
-          CopyFloats(row + j * stride, kSliver, sliver + j * kSliver);
+          CopyAcross<Engine>(row, stride, count - k, width, line);
         }
       }
     }
-    sliver += k * (slivers.last - kSliver);
-    for (int64_t j = 0; j < steps; ++j) CopyFloats(row + j * stride, slivers.last, sliver + j * slivers.last);
   }
 }
 

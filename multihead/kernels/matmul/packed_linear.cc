@@ -15,6 +15,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/matmul/packed_linear.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "multihead/kernels/matmul/engine_f32-inl.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/matmul/few_rows-inl.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
@@ -54,8 +55,8 @@ struct PackedPanel {
 void PackWeight(const float* weight, int64_t stride, int64_t out, int64_t in, float* packed) {
   for (int64_t i = 0; i < PanelCount(out); ++i) {
     const PackedPanel p(out, i);
-    PackB<float>({weight + p.column * stride, stride, true, in, p.columns, p.vectors},
-                 packed + p.column * in);
+    PackB<Floats, float>({weight + p.column * stride, stride, true, in, p.columns, p.vectors},
+                         packed + p.column * in);
   }
 }
 
@@ -84,11 +85,11 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, int64_t index, LateFinish& f
         t.next_b = {next + line * t.k * kLineFloats, kLineFloats};
       }
       if (p.rows <= kPackedFewRows && panel.vectors == kMaxVectors) {
-        RowsInPlace<kMaxVectors>(height, t);
+        RowsInPlace<Floats, kMaxVectors>(height, t);
       } else {
-        TileOf(true, streams, height, panel.vectors)(t);
+        TileOf<Floats>(true, streams, height, panel.vectors)(t);
       }
-      if (k + t.k == p.in) finish(i, height, panel.column, panel.columns);
+      if (k + t.k == p.in) finish({i, height, panel.column, panel.columns});
     }
   }
 }
@@ -101,7 +102,7 @@ void PackedLinear(const PackedLinearArgs& p) {
   g.activation = p.activation;
   g.residual = p.residual;
   share_panels(p, PanelCount(p.out), kSerialFlops, [&](int64_t begin, int64_t end) {
-    LateFinish finish(g, true);
+    LateFinish finish({g});
     for (int64_t i = begin; i < end; ++i) MultiplyPackedPanel(p, i, finish);
   });
 }

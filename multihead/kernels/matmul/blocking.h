@@ -1,0 +1,39 @@
+// How a product is cut. Lengths along k and sizes are in words of 32 bits (micro_kernel-inl.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "multihead/kernels/cpu/scratch-inl.h"
+
+namespace multihead::kernels {
+
+inline constexpr int64_t kBlockWords = 1 << 17;   // of A that one task multiplies at once: half of an L2
+inline constexpr int64_t kChunkK = 1024;          // longest chunk of k: a panel of B is 256 KiB
+inline constexpr int64_t kInPlaceChunkK = 512;    // shorter where rows of B may lie a power of two apart
+inline constexpr int64_t kPackedWords = 1 << 22;  // of B packed at once
+inline constexpr int64_t kInPlaceRows = 192;      // rows of C below which packing a row-major B does not pay
+inline constexpr int64_t kStreamK = 256;  // below, panels and rows are too short to be worth prefetching
+inline constexpr int64_t kStreamRows = 96;
+inline constexpr int64_t kLine = 16;                // words of a cache line
+inline constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
+inline constexpr int64_t kTaskFlops = 6'000'000;    // of a task, unless there are enough for kTasksPerThread
+inline constexpr int64_t kTasksPerThread = 4;
+inline constexpr int64_t kPackHere =
+    1 << 15;  // floats of B that the caller packs alone rather than wait for others
+
+inline constexpr int64_t kReadCost = 32;  // flops that take as long as reading a float of B from memory
+inline constexpr int64_t kFewRows = 8;    // at most so many rows of C are a matter of reading B
+
+inline thread_local Scratch shared_scratch;   // packed B, read by every thread of one product
+inline thread_local Scratch private_scratch;  // this thread's packed A
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// How many tasks to cut work into: a few per thread, so that one that is interrupted does not hold up the
+// rest.
+inline int64_t tasks_for(int64_t flops, int threads) {
+  return threads * std::clamp<int64_t>(flops / threads / kTaskFlops, 1, threads == 1 ? 1 : kTasksPerThread);
+}
+
+}  // namespace multihead::kernels

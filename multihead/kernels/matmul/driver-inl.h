@@ -1,0 +1,364 @@
+// C = op(A)·op(B) by register tiles (micro_kernel-inl.h) over packed panels of B (pack-inl.h).
+//
+// Loops, outer to inner: chunks of k and n whose packed B stays below kPackedWords; tasks, that is blocks of
+// rows and, if those are too few for the threads, groups of panels; panels; tiles down the rows. The rows of
+// A and a panel stay in L2; blocks of k shorter than the chunk would load and store C more often (-2 points).
+//
+// One thread of a Zen 5 EPYC, AVX-512, 2026-11, all the shapes of bench/gemm_referees.cc, packing included:
+// .92 to .98 of the multiply-add peak, the products with a transposed A .85 to .94; geometric mean of the
+// speed 1.07 times the better of oneDNN 2.6.3 and OpenBLAS 0.3.21, the worst 0.83. Two threads: 1.8 to 2.0
+// times one.
+//
+// A row-major A is read in place, a transposed one is packed by the task that uses it often enough. B is read
+// in place where it is row-major and used by few rows. That is for operands whose words lie in memory as the
+// engine multiplies them; of others B becomes words where it is packed, A by the task that multiplies it.
+//
+// Sums for a bf16 C are those of all of k, and rounded tile by tile.
+
+// Toggles per target: this file is included once for each by foreach_target.h.
+#if defined(MULTIHEAD_KERNELS_MATMUL_DRIVER_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_MATMUL_DRIVER_INL_H_
+#undef MULTIHEAD_KERNELS_MATMUL_DRIVER_INL_H_
+#else
+#define MULTIHEAD_KERNELS_MATMUL_DRIVER_INL_H_
+#endif
+
+#include <algorithm>
+#include <type_traits>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/matmul/blocking.h"
+#include "multihead/kernels/matmul/epilogue-inl.h"
+#include "multihead/kernels/matmul/epilogue_bf16-inl.h"
+#include "multihead/kernels/matmul/few_rows_driver-inl.h"
+#include "multihead/kernels/matmul/micro_kernel-inl.h"
+#include "multihead/kernels/matmul/pack-inl.h"
+#include "multihead/kernels/matmul/product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+static_assert(kChunkK % kChain == 0 && kInPlaceChunkK % kChain == 0, "chains end with chunks");
+
+// Columns [first, first + columns) of C in panels of at most kMaxVectors vectors, as equal as possible.
+struct Panels {
+  Panels(int64_t begin, int64_t end)
+      : first(begin),
+        columns(end - begin),
+        vectors(ceil_div(columns, kLanes)),
+        count(ceil_div(vectors, kMaxVectors)),
+        tile_rows(kTileRows[ceil_div(vectors, count)]) {}
+  int64_t vector(int64_t panel) const { return vectors * panel / count; }
+  int width(int64_t panel) const { return static_cast<int>(vector(panel + 1) - vector(panel)); }
+  int64_t column(int64_t panel) const { return first + vector(panel) * kLanes; }
+  int64_t columns_of(int64_t panel) const {
+    return std::min(column(panel + 1), first + columns) - column(panel);
+  }
+
+  int64_t first, columns, vectors, count;
+  int64_t tile_rows;
+};
+
+// --- one chunk of k and n
+// ------------------------------------------------------------------------------------
+
+template <class Engine>
+struct Chunk {
+  const Product<Engine>& product;
+  Panels panels;
+  int64_t k_begin, k_end;  // words
+  float* packed;           // null if B is read in place
+  const Args& g = product.g;
+
+  int64_t size_k() const { return k_end - k_begin; }
+  // Of words from `k` on, those along k that are there.
+  int64_t numbers(int64_t k, int64_t count) const {
+    return std::min((k + count) * Engine::kDepth, g.k) - k * Engine::kDepth;
+  }
+  const float* b_at(int64_t k, int64_t column) const {
+    return product.b.first + k * product.b.stride + column;
+  }
+  float* packed_at(int64_t k, int64_t panel) const {
+    return packed + (size_k() * panels.vector(panel) + (k - k_begin) * panels.width(panel)) * kLanes;
+  }
+};
+
+// Packs op(B)[k, k + count) x panel.
+template <class Engine>
+void PackPart(const Chunk<Engine>& c, int64_t k, int64_t count, int64_t panel) {
+  const bool transposed = c.g.tb == Transpose::yes;
+  const int64_t column = c.panels.column(panel), row = k * Engine::kDepth;
+  const auto pack = [&](const auto* b) HWY_ATTR {
+    PackB<Engine, std::remove_cvref_t<decltype(*b)>>(
+        {b + (transposed ? column * c.g.ldb + row : row * c.g.ldb + column), c.g.ldb, transposed,
+         c.numbers(k, count), c.panels.columns_of(panel), c.panels.width(panel)},
+        c.packed_at(k, panel));
+  };
+  c.g.b16 != nullptr ? pack(c.g.b16) : pack(c.g.b);
+}
+
+// A transposed B is packed panel by panel, a row-major one by ranges of k so that memory is read in order.
+constexpr int64_t kPackSteps = 8;
+constexpr int64_t kPackRange = 64;
+
+template <class Engine>
+int64_t PackTasks(const Chunk<Engine>& c) {
+  if (c.packed == nullptr) return 0;
+  return c.g.tb == Transpose::yes ? c.panels.count : ceil_div(c.size_k(), kPackRange);
+}
+
+template <class Engine>
+void PackTask(const Chunk<Engine>& c, int64_t task) {
+  if (c.g.tb == Transpose::yes) return PackPart(c, c.k_begin, c.size_k(), task);
+  const int64_t end = std::min(c.k_begin + (task + 1) * kPackRange, c.k_end);
+  for (int64_t k = c.k_begin + task * kPackRange; k < end; k += kPackSteps) {
+    for (int64_t p = 0; p < c.panels.count; ++p) PackPart(c, k, std::min(kPackSteps, end - k), p);
+  }
+}
+
+// A task: some rows of C times some panels.
+struct Task {
+  int64_t row, rows;
+  int64_t panel, panel_end;
+};
+
+// Packing a transposed A pays where many panels use it, or where its rows share few sets of the L1 cache
+// (TN 384x128x4096 in place .94 of peak, packed .89; 512x128x4096 .80, .90).
+inline bool SharesSets(const Args& g) { return g.lda % 256 == 0; }
+
+// The rows of op(A) that a task multiplies.
+template <class Engine>
+struct RowsOfA {
+  RowsOfA(const Chunk<Engine>& chunk, const Task& task)
+      : row_major(chunk.g.ta == Transpose::no),
+        stride(chunk.product.a.stride),
+        k(chunk.size_k()),
+        slivers(task.rows) {
+    const Args& g = chunk.g;
+    const WordsInPlace& a = chunk.product.a;
+    const bool in_place = a.first != nullptr;
+    packed = !row_major && (!in_place || task.panel_end - task.panel > 4 || SharesSets(g));
+    if (in_place && !packed) {
+      data = a.first + (row_major ? task.row * stride + chunk.k_begin : chunk.k_begin * stride + task.row);
+      return;
+    }
+    const int64_t from = chunk.k_begin * Engine::kDepth;
+    const int64_t first = row_major ? task.row * g.lda + from : from * g.lda + task.row;
+    const int64_t count = chunk.numbers(chunk.k_begin, k);
+    g.a16 != nullptr ? copy(g.a16 + first, g.lda, task.rows, count)
+                     : copy(g.a + first, g.lda, task.rows, count);
+  }
+
+  template <class T>
+  void copy(const T* from, int64_t from_stride, int64_t rows, int64_t count) {
+    const int64_t row = k + kLine;  // rows a power of two apart would share sets of the L1 cache
+    float* to = private_scratch.get<float>(static_cast<size_t>(rows * (packed ? k : row)));
+    data = to;
+    if (packed) return PackA<Engine>(from, from_stride, rows, count, to);
+    for (int64_t i = 0; i < rows; ++i) CopyAlong<Engine>(from + i * from_stride, count, to + i * row);
+    stride = row;
+  }
+
+  void point(GemmTileArgs& t, int64_t row) const {
+    t.a = data + (row_major ? row * stride : row);
+    t.a_stride = stride;
+    if (!packed) return;
+    const int64_t sliver = slivers.of(row);
+    t.a = data + sliver * kSliver * k + (row - sliver * kSliver);
+    t.a_stride = slivers.width(sliver);
+  }
+
+  bool row_major;
+  const float* data = nullptr;
+  int64_t stride, k;
+  Slivers slivers;
+  bool packed;
+};
+
+// The next rows (or, after the last, the next chunk) of an A that will be packed, line by line.
+template <class Engine, class T>
+Stream RowsToPackNext(const T* a, const Chunk<Engine>& chunk, const Task& task, int64_t line) {
+  const Args& g = chunk.g;
+  constexpr int64_t kNumbers = kLine * sizeof(float) / sizeof(T);  // of a line
+  int64_t row = task.row + task.rows, k = chunk.k_begin * Engine::kDepth + line % Engine::kDepth;
+  if (row >= g.m) row = 0, k += chunk.size_k() * Engine::kDepth;
+  const int64_t column = line / Engine::kDepth * kNumbers;
+  const bool exist = k < g.k && column < std::min(task.rows, g.m - row);
+  const auto* from = reinterpret_cast<const float*>(a + (exist ? k * g.lda + row + column : 0));
+  return {from, exist ? Engine::kDepth * g.lda * kLine / kNumbers : 0};
+}
+
+// The panel after this one, line by line, is what the first tiles of a panel prefetch.
+struct NextPanel {
+  template <class Engine>
+  NextPanel(const Chunk<Engine>& chunk, int64_t panel, bool exists) {
+    if (!exists) return;
+    const int64_t k = chunk.k_begin;
+    lines = ceil_div(chunk.panels.width(panel) * kLanes, kLine);
+    from = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, chunk.panels.column(panel));
+    step = chunk.packed != nullptr ? kLine : chunk.product.b.stride;
+    jump = chunk.packed != nullptr ? chunk.size_k() * kLine : kLine;
+  }
+  Stream operator[](int64_t line) const { return {from + line * jump, step}; }
+
+  const float* from = nullptr;
+  int64_t lines = 0, step = 0, jump = 0;
+};
+
+// Asks for rows that will be written, while the next tile multiplies.
+HWY_INLINE void FetchRows(const BFloat16* c, int64_t stride, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i, c += stride) {
+    for (int64_t j = 0; j < columns; j += 2 * kLine) __builtin_prefetch(c + j, 1);
+  }
+}
+
+// The tiles of a task's rows in one panel.
+template <class Engine>
+HWY_NOINLINE void MultiplyPanel(const Chunk<Engine>& chunk, const Task& task, const RowsOfA<Engine>& a,
+                                const NextPanel& next, int64_t panel) {
+  const Args& g = chunk.g;
+  const Panels& panels = chunk.panels;
+  const int64_t k = chunk.k_begin, column = panels.column(panel), columns = panels.columns_of(panel);
+  const int width = panels.width(panel);
+  const bool rounds = g.c16 != nullptr;
+  const bool finishes = chunk.k_end == chunk.product.words && HasEpilogue(g);
+  alignas(64) float sums[2][kMostTileRows * kMaxVectors * kLanes];
+  Late finish([&](const Block& block) HWY_ATTR {
+    if (rounds) return RoundSums<Engine>(g, block);
+    if (finishes) Finish(g, block.row, block.rows, block.column, block.columns);
+  });
+  // The first panel reads the rows of A for the first time. Where they lie close, a step of some floats goes
+  // through those of the next tile.
+  const bool first_panel = panel == task.panel && a.k >= kStreamK;
+  const bool new_rows = first_panel && a.row_major && a.stride == a.k;
+  // Columns of an A in place lie far apart, which hardware does not follow (TN 384x128x4096 .73 -> .88 of
+  // peak on a loaded machine); an A that lives in L2 loses two points.
+  const bool new_columns =
+      first_panel && !a.row_major && !a.packed && g.m * chunk.product.words > 2 * kBlockWords;
+
+  GemmTileArgs t{};
+  t.k = chunk.size_k();
+  t.b = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, column);
+  t.b_stride = chunk.packed != nullptr ? width * kLanes : chunk.product.b.stride;
+  t.c_stride = rounds ? width * kLanes : g.ldc;
+  t.last_lanes = columns - (width - 1) * kLanes;
+  t.add_c = k > 0 || g.accumulate;
+  const bool packs_next = a.packed && panel + 1 == task.panel_end;
+  int64_t line = 0;
+  for (int64_t i = 0, height; i < task.rows; i += height, ++line) {
+    height = TileHeight(task.rows - i, panels.tile_rows, width);
+    a.point(t, i);
+    t.c = rounds ? sums[line % 2] : g.c + (task.row + i) * g.ldc + column;
+    const bool streams = new_rows || new_columns || line < next.lines || packs_next;
+    if (streams) {
+      t.next_a = {t.b, 0};
+      if (new_columns) t.next_a = {t.a + kLine, a.stride};
+      if (new_rows) t.next_a = {t.a + height * a.stride, height};
+      if (packs_next) {
+        t.next_a = g.a16 != nullptr ? RowsToPackNext(g.a16, chunk, task, line)
+                                    : RowsToPackNext(g.a, chunk, task, line);
+      }
+      t.next_b = line < next.lines ? next[line] : Stream{t.b, 0};
+    }
+    TileOf<Engine>(a.row_major, streams, height, width)(t);
+    finish({task.row + i, height, column, columns, t.c, t.c_stride});
+    if (rounds) FetchRows(g.c16 + (task.row + i) * g.ldc + column, g.ldc, height, columns);
+  }
+}
+
+template <class Engine>
+void MultiplyTask(const Chunk<Engine>& chunk, const Task& task, bool pack_b) {
+  const RowsOfA<Engine> a(chunk, task);
+  for (int64_t panel = task.panel; panel < task.panel_end; ++panel) {
+    if (pack_b) PackPart(chunk, chunk.k_begin, chunk.size_k(), panel);
+    const bool has_next = panel + 1 < task.panel_end && !pack_b;
+    const bool worth = chunk.size_k() >= kStreamK && task.rows >= kStreamRows;
+    MultiplyPanel(chunk, task, a, NextPanel(chunk, panel + 1, has_next && worth), panel);
+  }
+}
+
+// How a chunk is cut into tasks.
+struct Tasks {
+  template <class Engine>
+  Tasks(const Chunk<Engine>& chunk, int threads) : m(chunk.g.m), panels(chunk.panels.count) {
+    // About kBlockWords of A in blocks of equal height.
+    const int64_t rows = std::clamp<int64_t>(kBlockWords / chunk.size_k(), 2 * kSliver, 16 * kSliver);
+    const int64_t wanted = tasks_for(2 * m * chunk.panels.columns * chunk.size_k(), threads);
+    blocks = std::max<int64_t>((m + rows / 2) / rows, 1);
+    // More tasks for more threads: every block reads B again, every group of panels reads, or packs, A again.
+    const int64_t most_blocks = std::max<int64_t>(m / kSliver, 1);
+    const bool packs_again = chunk.g.ta == Transpose::yes && SharesSets(chunk.g);
+    const int64_t most_groups = packs_again ? std::max<int64_t>(panels / 4, 1) : panels;
+    if (m < chunk.panels.columns) groups = std::min(ceil_div(wanted, blocks), most_groups);
+    if (blocks * groups < wanted) blocks = std::min(ceil_div(wanted, groups), most_blocks);
+    if (blocks * groups < wanted) groups = std::min(ceil_div(wanted, blocks), most_groups);
+  }
+  int64_t count() const { return blocks * groups; }
+  Task operator[](int64_t i) const {
+    const int64_t block = i / groups, group = i % groups, row = first_row(block);
+    return {row, first_row(block + 1) - row, panels * group / groups, panels * (group + 1) / groups};
+  }
+
+  // Whole slivers, for tiles of full height.
+  int64_t first_row(int64_t block) const {
+    return block == blocks ? m : m / kSliver * block / blocks * kSliver;
+  }
+
+  int64_t m, panels;
+  int64_t blocks, groups = 1;
+};
+
+template <class Engine>
+void MultiplyChunk(const Chunk<Engine>& chunk, int threads) {
+  const Tasks tasks(chunk, threads);
+  const int64_t packs = PackTasks(chunk);
+  if (threads == 1) {
+    // The first block of rows packs each panel of a transposed B right before it uses it.
+    const bool lazily = chunk.packed != nullptr && chunk.g.tb == Transpose::yes;
+    for (int64_t i = 0; i < packs && !lazily; ++i) PackTask(chunk, i);
+    for (int64_t i = 0; i < tasks.count(); ++i) MultiplyTask(chunk, tasks[i], lazily && i == 0);
+    return;
+  }
+  if (chunk.panels.columns * chunk.size_k() <= kPackHere) {
+    for (int64_t i = 0; i < packs; ++i) PackTask(chunk, i);
+  } else {
+    parallel_for(packs, [&](int64_t i, int) { PackTask(chunk, i); });
+  }
+  parallel_for(tasks.count(), [&](int64_t i, int) { MultiplyTask(chunk, tasks[i], false); });
+}
+
+// --- all
+// -----------------------------------------------------------------------------------------------------
+
+template <class Engine>
+void MultiplyWith(const Args& g) {
+  const Product<Engine> product(g);
+  const int64_t flops = std::max(2 * g.m, g.m <= kFewRows ? kReadCost : 0) * g.n * g.k;
+  const int threads = flops < kSerialFlops ? 1 : num_threads();
+  const bool whole_vectors = g.n % kLanes == 0, words_in_place = product.b.first != nullptr;
+  if (product.a.first != nullptr && words_in_place && g.ta == Transpose::no) {
+    const int64_t few = g.tb == Transpose::yes              ? kFewTurned
+                        : whole_vectors && g.c16 == nullptr ? kFewRows
+                                                            : 0;
+    if (g.m <= few) return FewRows(product, threads);
+  }
+  const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && whole_vectors && words_in_place;
+  const int64_t widest = kMaxVectors * kLanes, all_k = product.words;
+  const int64_t chunk_k = g.c16 != nullptr ? all_k : std::min(all_k, in_place ? kInPlaceChunkK : kChunkK);
+  const int64_t chunk_n =
+      in_place ? g.n : std::min(g.n, std::max<int64_t>(kPackedWords / chunk_k / widest, 1) * widest);
+  for (int64_t n = 0; n < g.n; n += chunk_n) {
+    const Panels panels(n, std::min(n + chunk_n, g.n));
+    float* packed = in_place
+                        ? nullptr
+                        : shared_scratch.get<float>(static_cast<size_t>(chunk_k * panels.vectors * kLanes));
+    for (int64_t k = 0; k < all_k; k += chunk_k) {
+      MultiplyChunk(Chunk<Engine>{product, panels, k, std::min(k + chunk_k, all_k), packed}, threads);
+    }
+  }
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle
