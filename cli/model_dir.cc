@@ -25,10 +25,14 @@ void check_vocabulary(const std::string& folder, const char* tokenizer, int64_t 
 }  // namespace
 
 void declare_weights(Flags& flags, std::string& weights, bool stored) {
-  std::vector<std::string> words = {"f32", "int8", "q8", "q4"};
+  std::vector<std::string> words = weight_dtypes();
   if (stored) words.insert(words.begin(), "stored");
   flags.choice("weights", weights, std::move(words),
-               "weights: int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
+               "weights: bf16, int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
+}
+
+std::vector<std::string> weight_dtypes() {
+  return {std::begin(kernels::kWeightDtypes), std::end(kernels::kWeightDtypes)};
 }
 
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights) {

@@ -19,6 +19,8 @@ struct LoadedModel {
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights = "f32");
 /// --weights of a model; "stored" among them if its folder may hold packed ones.
 void declare_weights(Flags& flags, std::string& weights, bool stored = true);
+/// The words for what weights can be made of.
+std::vector<std::string> weight_dtypes();
 
 /// Writes a model that was loaded from `from`, with its tokenizer and defaults of generation, as one.
 void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to);

@@ -5,6 +5,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/activation.h"
@@ -176,7 +177,7 @@ void Encoder::pack_weights(nn::WeightDtype dtype) {
   const NoTape silent;
   nn::pack_matrices(*this, [&](const std::string& name, const Tensor& weight) {
     if (name == "token_embedding.weight" && dtype != nn::WeightDtype::f32) {
-      return nn::PackedLinear(weight, nn::WeightDtype::q8);
+      return nn::PackedLinear(weight, detail::dtype_of_words(dtype));
     }
     return name.find("embedding.") != name.npos ? nn::PackedLinear() : nn::PackedLinear(weight, dtype);
   });

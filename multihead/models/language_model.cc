@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
+#include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
@@ -231,7 +232,7 @@ void LanguageModel::pack_weights(nn::WeightDtype dtype) {
   if (dtype == nn::WeightDtype::f32) return;
   pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
     const bool words = name == "token_embedding.weight" || name == "head.weight";
-    return nn::PackedLinear(weight, words ? nn::WeightDtype::q8 : dtype);
+    return nn::PackedLinear(weight, words ? detail::dtype_of_words(dtype) : dtype);
   });
 }
 

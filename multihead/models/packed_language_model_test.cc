@@ -15,7 +15,7 @@ namespace {
 
 using nn::WeightDtype;
 
-constexpr WeightDtype kPacked[] = {WeightDtype::int8, WeightDtype::q8, WeightDtype::q4};
+constexpr WeightDtype kPacked[] = {WeightDtype::bf16, WeightDtype::int8, WeightDtype::q8, WeightDtype::q4};
 
 LanguageModelConfig small(Positions positions) {
   LanguageModelConfig c;
@@ -105,9 +105,10 @@ TEST(PackedLanguageModelTest, TheMemoryFalls) {
     model.pack_weights(dtype);
     EXPECT_TRUE(weight.is_unique());
     EXPECT_TRUE(words.is_unique());
-    const auto bits = dtype == WeightDtype::q4 ? 5 : dtype == WeightDtype::q8 ? 8.5 : 8.4;
+    const bool bf16 = dtype == WeightDtype::bf16;
+    const auto bits = bf16 ? 16 : dtype == WeightDtype::q4 ? 5 : dtype == WeightDtype::q8 ? 8.5 : 8.4;
     const auto expected =
-        static_cast<double>(layers) * bits / 32 + static_cast<double>(words.bytes()) * 8.5 / 32;
+        static_cast<double>(layers) * bits / 32 + static_cast<double>(words.bytes()) * (bf16 ? 16 : 8.5) / 32;
     EXPECT_NEAR(static_cast<double>(model.weight_bytes()), expected, 0.03 * expected) << kernels::name(dtype);
     EXPECT_TRUE(model.final_norm.weight.is_same(norm));
     for (const nn::NamedTensor& p : nn::named_parameters(model)) EXPECT_EQ(p.tensor.rank(), 1) << p.name;

@@ -1,4 +1,4 @@
-// The weights of a packed language model in a safetensors file. Internal to models.
+// The types of packed weights, and those of a language model in a safetensors file. Internal to models.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,15 @@
 
 namespace multihead::models::detail {
 
+/// Of the embedding and the output layer where the other matrices are packed as `dtype`, not f32: at least 8
+/// bits in groups, and such that rows() can read it.
+inline nn::WeightDtype dtype_of_words(nn::WeightDtype dtype) {
+  return dtype == nn::WeightDtype::bf16 ? dtype : nn::WeightDtype::q8;
+}
+
 /// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of
-/// kernels/matmul/packed_linear_groups.h (q8, q4) or packed_linear_int8.h.
+/// kernels/matmul/packed_linear_groups.h (q8, q4), packed_linear_int8.h or
+/// packed_linear_bf16.h.
 io::TensorMap packed_tensors(LanguageModel& model);
 
 /// The dtype of the layers' matrices, if the file holds packed ones.

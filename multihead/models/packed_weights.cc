@@ -10,7 +10,7 @@ namespace {
 using nn::PackedLinear;
 using nn::WeightDtype;
 
-constexpr std::array kPacked = {WeightDtype::q4, WeightDtype::int8, WeightDtype::q8};
+constexpr std::array kPacked = {WeightDtype::q4, WeightDtype::int8, WeightDtype::q8, WeightDtype::bf16};
 
 std::string packed_name(const std::string& name, WeightDtype dtype) {
   return concat(name, '.', kernels::name(dtype));

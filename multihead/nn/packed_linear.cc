@@ -104,7 +104,8 @@ Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
 }
 
 Tensor PackedLinear::rows(const Tensor& ids) const {
-  check_groups(dtype_);
+  MH_CHECK(dtype_ == WeightDtype::bf16 || has_groups(dtype_), ValueError,
+           "PackedLinear: expected bf16, q8 or q4, got ", kernels::name(dtype_));
   MH_CHECK(ids.dtype() == Dtype::i64 || ids.dtype() == Dtype::i32, DtypeError,
            "embedding: ids must be i64 or i32, got ", ids.dtype());
   const Tensor numbers = ids.to(Dtype::i64).contiguous();
@@ -115,7 +116,7 @@ Tensor PackedLinear::rows(const Tensor& ids) const {
   for (int64_t i = 0; i < numbers.numel(); ++i) {
     MH_CHECK(id[i] >= 0 && id[i] < out_, ValueError, "embedding: ids must be in [0, ", out_, "), got ", id[i],
              " at position ", i);
-    kernels::unpack_weight_row(dtype_, packed_.data<int32_t>(), id[i], in_, y.data<float>() + i * in_);
+    kernels::unpack_weight_row(dtype_, packed_.data<int32_t>(), id[i], out_, in_, y.data<float>() + i * in_);
   }
   return y;
 }

@@ -1838,8 +1838,8 @@ class LanguageModel:
 
     def pack_weights(self, weights: str) -> None:
         """
-        Replaces the matrices by packed ones: 'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32).
-        Embedding and output layer become q8. The model can no longer be trained.
+        Replaces the matrices by packed ones: 'bf16', 'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group
+        of 32). Embedding and output layer become bf16 or q8. The model can no longer be trained.
         """
 
     @property
@@ -2618,7 +2618,7 @@ class Encoder:
 
     def pack_weights(self, weights: str = 'f32') -> None:
         """
-        Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'int8', 'q8' and 'q4' quantise. The
+        Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' and 'q4' round. The
         model can then be neither trained nor saved.
         """
 
@@ -2732,7 +2732,7 @@ class TextClassifier:
 
     @staticmethod
     def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TextClassifier:
-        """weights: 'f32', 'int8', 'q8' or 'q4'."""
+        """weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'."""
 
     @overload
     def logits(self, texts: Sequence[str], *, max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor:

@@ -95,8 +95,8 @@ void bind_encoder(nb::module_& m) {
         });
       },
       "weights"_a = "f32",
-      "Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'int8', 'q8' and 'q4' "
-      "quantise. The\nmodel can then be neither trained nor saved.");
+      "Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' "
+      "and 'q4' round. The\nmodel can then be neither trained nor saved.");
   c.def_prop_ro("packed_dtype", [](const Encoder& model) -> std::optional<std::string> {
     if (!model.packed_dtype()) return std::nullopt;
     return std::string(kernels::name(*model.packed_dtype()));
@@ -137,7 +137,7 @@ void bind_text_classifier(nb::module_& m) {
         const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
         return unlocked([&] { return TextClassifier::load(folder, dtype); });
       },
-      "folder"_a, "weights"_a = "f32", "weights: 'f32', 'int8', 'q8' or 'q4'.");
+      "folder"_a, "weights"_a = "f32", "weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'.");
   const auto def_logits = [&]<class Texts>(const char* doc, Texts) {
     c.def(
         "logits",

@@ -27,7 +27,7 @@
 #include <type_traits>
 
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/matmul/blocking.h"
+#include "multihead/kernels/matmul/blocking-inl.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/matmul/epilogue_bf16-inl.h"
 #include "multihead/kernels/matmul/few_rows_driver-inl.h"

@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/matmul/blocking.h"
+#include "multihead/kernels/matmul/blocking-inl.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/matmul/epilogue_bf16-inl.h"
 #include "multihead/kernels/matmul/few_rows-inl.h"

@@ -94,6 +94,7 @@ void shapes(benchmark::internal::Benchmark* bench) {
 }
 
 BENCHMARK_CAPTURE(ColdProduct, f32, WeightDtype::f32)->Apply(shapes);
+BENCHMARK_CAPTURE(ColdProduct, bf16, WeightDtype::bf16)->Apply(shapes);
 BENCHMARK_CAPTURE(ColdProduct, int8, WeightDtype::int8)->Apply(shapes);
 BENCHMARK_CAPTURE(ColdProduct, q8, WeightDtype::q8)->Apply(shapes);
 BENCHMARK_CAPTURE(ColdProduct, q4, WeightDtype::q4)->Apply(shapes);

@@ -248,7 +248,7 @@ TEST_P(PackedLinearGroupsTest, GroupsOfZerosOrOfOneValue) {
   everywhere(
       [&](const std::string& where) { EXPECT_TRUE(same_bits(layer.run(lines), layer.expected())) << where; });
   std::vector<float> row(96);
-  unpack_weight_row(GetParam(), lines.data(), 0, 96, row.data());
+  unpack_weight_row(GetParam(), lines.data(), 0, layer.out, 96, row.data());
   for (size_t k = 0; k < 64; ++k) EXPECT_NEAR(row[k], k < 32 ? 0 : -0.75, 4e-4) << k;
 }
 
@@ -259,7 +259,7 @@ TEST_P(PackedLinearGroupsTest, IsAsNearAsItsSteps) {
   const std::vector<Line> lines = layer.packed();
   std::vector<float> row(257);
   for (int64_t j = 0; j < layer.out; ++j) {
-    unpack_weight_row(GetParam(), lines.data(), j, layer.in, row.data());
+    unpack_weight_row(GetParam(), lines.data(), j, layer.out, layer.in, row.data());
     for (int64_t k = 0; k < layer.in; ++k) {
       const int64_t begin = k / 32 * 32, end = std::min(begin + 32, layer.in);
       const auto* w = layer.weight.data() + j * layer.in;
@@ -321,7 +321,7 @@ TEST_P(PackedLinearGroupsTest, TakesGroupsOverAsTheyAre) {
                 kIn, lines.data());
     std::vector<float> row(kIn);
     for (int64_t j = 0; j < kOut; ++j) {
-      unpack_weight_row(GetParam(), lines.data(), j, kIn, row.data());
+      unpack_weight_row(GetParam(), lines.data(), j, kOut, kIn, row.data());
       EXPECT_TRUE(same_bits(row, {weight.begin() + j * kIn, weight.begin() + (j + 1) * kIn})) << j;
     }
     // -128, which only a file can hold, multiplies as it should.

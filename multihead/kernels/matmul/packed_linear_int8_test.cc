@@ -243,7 +243,7 @@ TEST(PackedLinearInt8Test, TakesAQuarterOfTheMemoryAndKnowsItsName) {
   for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::int8, WeightDtype::q8, WeightDtype::q4}) {
     EXPECT_EQ(parse_weight_dtype(name(dtype)), dtype);
   }
-  for (const char* word : {"", "INT8", "bf16", "int8 ", "f32x"}) {
+  for (const char* word : {"", "INT8", "fp16", "int8 ", "f32x"}) {
     EXPECT_THROW(parse_weight_dtype(word), ValueError) << word;
   }
 }

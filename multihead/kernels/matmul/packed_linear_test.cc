@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <utility>
+
+#include "multihead/core/dtype.h"
+#include "multihead/core/error.h"
+#include "multihead/kernels/cpu/isa.h"
 #include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels {
@@ -29,12 +35,13 @@ struct Layer {
   std::vector<float> x = normal_floats(rows * in, 1), weight = normal_floats(out * in, 2);
   std::vector<float> bias = normal_floats(out, 3), residual = normal_floats(rows * out, 4);
 
-  std::vector<float> run(Activation activation) const {
-    const Packed packed(WeightDtype::f32, weight, in, out, in);
+  std::vector<float> run(Activation activation, WeightDtype dtype = WeightDtype::f32) const {
+    const Packed packed(dtype, weight, in, out, in);
     std::vector<float> y = poisoned(rows * out);
     packed_linear({.x = x.data(),
                    .ldx = in,
                    .packed = packed.data(),
+                   .dtype = dtype,
                    .y = y.data(),
                    .ldy = out,
                    .rows = rows,
@@ -45,21 +52,23 @@ struct Layer {
                    .residual = residual.data()});
     return y;
   }
-  std::vector<float> expected(Activation activation) const {
+  std::vector<float> expected(Activation activation, WeightDtype dtype = WeightDtype::f32) const {
     std::vector<float> y = poisoned(rows * out);
-    gemm({.a = x.data(),
-          .lda = in,
-          .b = weight.data(),
-          .ldb = in,
-          .tb = Transpose::yes,
-          .c = y.data(),
-          .ldc = out,
-          .m = rows,
-          .n = out,
-          .k = in,
-          .bias = bias.data(),
-          .activation = activation,
-          .residual = residual.data()});
+    const std::vector<BFloat16> rounded(weight.begin(), weight.end());
+    const bool bf16 = dtype == WeightDtype::bf16;
+    gemm_mixed({.a = x.data(),
+                .lda = in,
+                .b = bf16 ? GemmMatrix(rounded.data()) : GemmMatrix(weight.data()),
+                .ldb = in,
+                .tb = Transpose::yes,
+                .c = y.data(),
+                .ldc = out,
+                .m = rows,
+                .n = out,
+                .k = in,
+                .bias = bias.data(),
+                .activation = activation,
+                .residual = residual.data()});
     return y;
   }
 };
@@ -77,10 +86,39 @@ TEST(PackedLinearTest, TheBitsOfGemmOnEveryTargetAndThreadCount) {
       for (const int threads : {1, 3}) {
         set_num_threads(threads);
         for (const Activation activation : {Activation::none, Activation::gelu}) {
-          testing::expect_same({layer.run(activation)}, {layer.expected(activation)},
-                               std::string(isa_name(isa)) + " rows " + std::to_string(layer.rows));
+          for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::bf16}) {
+            testing::expect_same({layer.run(activation, dtype)}, {layer.expected(activation, dtype)},
+                                 concat(isa_name(isa), ' ', name(dtype), " rows ", layer.rows));
+          }
         }
       }
+    }
+  }
+}
+
+TEST(PackedLinearTest, Bf16HasTheBitsOfGemmWhereItIsWidenedOnAvx512) {
+  set_bf16_dots(false);
+  for (const Layer& layer : {Layer{1, 1, 1}, Layer{4, 129, 67}, Layer{7, 63, 1025}, Layer{61, 193, 127}}) {
+    testing::expect_same({layer.run(Activation::none, WeightDtype::bf16)},
+                         {layer.expected(Activation::none, WeightDtype::bf16)}, concat("rows ", layer.rows));
+  }
+  set_bf16_dots(true);
+}
+
+TEST(PackedLinearTest, Bf16IsTheSameBytesEverywhereAndGivesItsRowsBack) {
+  const testing::EverywhereScope scope;
+  for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 1}, {64, 2}, {65, 7}, {131, 33}}) {
+    const auto weight = normal_floats(out * in, 7);
+    set_isa(best_isa());
+    const Packed here(WeightDtype::bf16, weight, in, out, in);
+    set_isa(Isa::baseline);
+    const Packed there(WeightDtype::bf16, weight, in, out, in);
+    const auto bytes = static_cast<size_t>((out + 15) / 16 * 16 * ((in + 1) / 2) * 4);
+    EXPECT_EQ(std::memcmp(here.data(), there.data(), bytes), 0) << out << " x " << in;
+    std::vector<float> row(static_cast<size_t>(in));
+    for (int64_t i = 0; i < out; ++i) {
+      unpack_weight_row(WeightDtype::bf16, here.data(), i, out, in, row.data());
+      for (int64_t k = 0; k < in; ++k) EXPECT_EQ(row[k], static_cast<float>(BFloat16(weight[i * in + k])));
     }
   }
 }

@@ -8,7 +8,7 @@
 #define MULTIHEAD_KERNELS_MATMUL_PRODUCT_INL_H_
 #endif
 
-#include "multihead/kernels/matmul/blocking.h"
+#include "multihead/kernels/matmul/blocking-inl.h"
 #include "multihead/kernels/matmul/engine_args.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
 
