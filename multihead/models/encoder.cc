@@ -11,7 +11,9 @@
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/embedding.h"
 #include "multihead/ops/linear.h"
+#include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -19,17 +21,60 @@ namespace {
 
 using nn::detail::point;
 
+nn::NormOptions norm_of(const EncoderConfig& c) { return {.eps = c.norm_eps, .bias = c.bias}; }
+
 nn::TransformerLayerOptions encoder_layer(const EncoderConfig& c) {
   nn::TransformerLayerOptions o;
-  o.attention = {.embed_dim = c.embed_dim, .num_heads = c.num_heads, .dropout_p = c.attention_dropout_p};
-  o.feed_forward = {.embed_dim = c.embed_dim, .hidden_dim = c.ffn_dim, .activation = c.activation};
-  o.norm = {.eps = c.norm_eps};
+  o.attention = {.embed_dim = c.embed_dim,
+                 .num_heads = c.num_heads,
+                 .query_bias = c.bias,
+                 .key_bias = c.bias,
+                 .value_bias = c.bias,
+                 .out_bias = c.bias,
+                 .dropout_p = c.attention_dropout_p};
+  o.feed_forward = {.embed_dim = c.embed_dim,
+                    .hidden_dim = c.ffn_dim,
+                    .activation = c.activation,
+                    .gated = c.gated,
+                    .bias = c.bias};
+  o.norm = norm_of(c);
+  o.norm_first = c.norm_first;
   o.dropout_p = c.dropout_p;
   return o;
 }
 
 bool has_labels(const EncoderConfig& c) {
   return c.head == EncoderHead::classification || c.head == EncoderHead::tokens;
+}
+
+bool has_transform(const EncoderConfig& c) {
+  return c.head == EncoderHead::masked_lm || (has_labels(c) && c.transforms_labels);
+}
+
+// The embeddings' size where the output layer is one of them.
+int64_t transform_dim(const EncoderConfig& c) {
+  return c.head == EncoderHead::masked_lm ? c.word_dim : c.embed_dim;
+}
+
+// Rows of the tables that embeddings are read from.
+int64_t table_rows(const EncoderConfig& c) {
+  return c.vocab_size + (c.rotary_base > 0 ? 0 : c.context + c.position_offset) + c.token_types;
+}
+// Weights of a layer's matrices.
+int64_t layer_weights(const EncoderConfig& c) {
+  return checked_multiply(4 * c.embed_dim + (c.gated ? 3 : 2) * c.ffn_dim, c.embed_dim, "config");
+}
+
+// Angles of tokens at any places of their sequences.
+RotaryTable angles(const EncoderConfig& c, double base, const Tensor& places) {
+  const std::vector<int64_t> at = places.to_vector<int64_t>();
+  const int64_t longest = at.empty() ? 0 : *std::max_element(at.begin(), at.end()) + 1;
+  RotaryTable table = rotary_table(longest, {0}, rotary_frequencies(c.embed_dim / c.num_heads, base));
+  for (Tensor* part : {&table.cos, &table.sin}) {
+    const int64_t pairs = part->size(-1);
+    *part = reshape(embedding(reshape(*part, {longest, pairs}), places), {1, std::ssize(at), pairs});
+  }
+  return table;
 }
 
 Tensor activate_pooled(const Tensor& x, PoolerActivation activation) {
@@ -69,12 +114,21 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"pad_id", &C::pad_id, always, kSizeOrNone},
       {"relative_buckets", &C::relative_buckets, later, kBuckets},
       {"relative_distance", &C::relative_distance, later, kBuckets},
+      {"rotary_base", &C::rotary_base, later, kNotNegative},
+      {"local_rotary_base", &C::local_rotary_base, later, kNotNegative},
+      {"window", &C::window, later, kSizeOrNone},
+      {"global_every", &C::global_every, later, kSizeOrNone},
+      {"norm_first", &C::norm_first, later},
+      {"gated", &C::gated, later},
+      {"bias", &C::bias, later},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"activation", &C::activation, always},
       {"pooler", &C::pooler, always},
       {"pooler_activation", &C::pooler_activation, always},
       {"head", &C::head, always},
       {"head_activation", &C::head_activation, always},
+      {"transforms_labels", &C::transforms_labels, later},
+      {"mean_pooling", &C::mean_pooling, later},
       {"num_labels", &C::num_labels, always, kSizeOrNone},
       {"dropout_p", &C::dropout_p, always, kProbability},
       {"attention_dropout_p", &C::attention_dropout_p, always, kProbability},
@@ -88,29 +142,26 @@ EncoderConfig resolved(EncoderConfig c) {
   MH_CHECK(c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
            " is not divisible by num_heads ", c.num_heads);
   MH_CHECK(!has_labels(c) || c.num_labels > 0, ValueError, "config: a head for labels needs num_labels");
-  MH_CHECK(c.head != EncoderHead::classification || c.pooler, ValueError,
-           "config: a head for sequences needs the pooler");
+  MH_CHECK(c.head != EncoderHead::classification || c.pooler || c.transforms_labels, ValueError,
+           "config: a head for sequences needs the pooler or transforms_labels");
+  MH_CHECK(c.rotary_base == 0 || c.embed_dim / c.num_heads % 2 == 0, ValueError,
+           "config: rotary positions need an even head size, got ", c.embed_dim / c.num_heads);
   MH_CHECK(c.labels.empty() || static_cast<int64_t>(c.labels.size()) == c.num_labels, ValueError,
            "config: ", c.labels.size(), " names for ", c.num_labels, " labels");
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
   if (c.word_dim == 0) c.word_dim = c.embed_dim;
   check_buckets(c.relative_buckets, c.relative_distance, true);
-  const int64_t rows = c.vocab_size + c.context + c.position_offset + c.token_types;
-  check_weights(rows * c.word_dim, checked_multiply(4 * c.embed_dim + 2 * c.ffn_dim, c.embed_dim, "config"),
-                c.num_layers);
+  check_weights(table_rows(c) * c.word_dim, layer_weights(c), c.num_layers);
   return c;
 }
 
 int64_t matrix_weights(const EncoderConfig& config) {
   const EncoderConfig c = resolved(config);
-  const int64_t rows = c.vocab_size + c.context + c.position_offset + c.token_types,
-                layer = (4 * c.embed_dim + 2 * c.ffn_dim) * c.embed_dim,
-                projection = c.word_dim == c.embed_dim ? 0 : c.word_dim * c.embed_dim,
-                head = c.head == EncoderHead::masked_lm ? c.embed_dim * c.word_dim
-                       : has_labels(c)                  ? c.num_labels * c.embed_dim
-                                                        : 0;
-  return rows * c.word_dim + c.relative_buckets * c.num_heads + projection + c.num_layers * layer +
-         (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
+  const int64_t projection = c.word_dim == c.embed_dim ? 0 : c.word_dim * c.embed_dim,
+                head = (has_transform(c) ? c.embed_dim * transform_dim(c) : 0) +
+                       (has_labels(c) ? c.num_labels * c.embed_dim : 0);
+  return table_rows(c) * c.word_dim + c.relative_buckets * c.num_heads + projection +
+         c.num_layers * layer_weights(c) + (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
 }
 
 TokenRows TokenRows::of(std::span<const std::vector<int32_t>> sequences,
@@ -132,20 +183,21 @@ Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(confi
   const EncoderConfig& c = config_;
   check_weight_memory(matrix_weights(c));
   token_embedding = nn::Embedding(c.vocab_size, c.word_dim, rng);
-  position_embedding = nn::Embedding(c.context + c.position_offset, c.word_dim, rng);
+  if (c.rotary_base == 0) position_embedding = nn::Embedding(c.context + c.position_offset, c.word_dim, rng);
   if (c.token_types > 0) type_embedding = nn::Embedding(c.token_types, c.word_dim, rng);
   if (c.relative_buckets > 0) {
     relative_bias = {{.count = c.relative_buckets, .max_distance = c.relative_distance}, c.num_heads, rng};
   }
-  embedding_norm = nn::Norm(c.word_dim, {.eps = c.norm_eps});
+  embedding_norm = nn::Norm(c.word_dim, norm_of(c));
   if (c.word_dim != c.embed_dim) embedding_projection = nn::Linear(c.word_dim, c.embed_dim, rng);
   for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(encoder_layer(c), rng);
+  if (c.norm_first) layers[0].norm1 = nn::Norm(), final_norm = nn::Norm(c.embed_dim, norm_of(c));
   if (c.pooler) pooler = nn::Linear(c.embed_dim, c.embed_dim, rng);
-  if (c.head == EncoderHead::masked_lm) {
-    head_dense = nn::Linear(c.embed_dim, c.word_dim, rng);
-    head_norm = nn::Norm(c.word_dim, {.eps = c.norm_eps});
-    head_bias = nn::constant_parameter({c.vocab_size}, 0);
+  if (has_transform(c)) {
+    head_dense = nn::Linear(c.embed_dim, transform_dim(c), rng, {.bias = c.bias});
+    head_norm = nn::Norm(transform_dim(c), norm_of(c));
   }
+  if (c.head == EncoderHead::masked_lm) head_bias = nn::constant_parameter({c.vocab_size}, 0);
   if (has_labels(c)) classifier = nn::Linear(c.embed_dim, c.num_labels, rng);
   if (nn::UnfilledParameters::active()) return;
   for (auto& [name, tensor] : nn::named_parameters(*this)) {
@@ -156,18 +208,19 @@ Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(confi
 
 void Encoder::visit(nn::Visitor& visitor) {
   visitor("token_embedding", token_embedding);
-  visitor("position_embedding", position_embedding);
+  if (config_.rotary_base == 0) visitor("position_embedding", position_embedding);
   if (config_.token_types > 0) visitor("type_embedding", type_embedding);
   visitor("embedding_norm", embedding_norm);
   if (config_.word_dim != config_.embed_dim) visitor("embedding_projection", embedding_projection);
   visitor("relative_bias", relative_bias);
   visitor("layers", layers);
+  visitor("final_norm", final_norm);
   if (config_.pooler) visitor("pooler", pooler);
-  if (config_.head == EncoderHead::masked_lm) {
+  if (has_transform(config_)) {
     visitor("head_dense", head_dense);
     visitor("head_norm", head_norm);
-    visitor("head_bias", head_bias);
   }
+  visitor("head_bias", head_bias);
   if (has_labels(config_)) visitor("classifier", classifier);
 }
 
@@ -184,30 +237,56 @@ void Encoder::pack_weights(nn::WeightDtype dtype) {
   packed_dtype_ = dtype;
 }
 
-Tensor Encoder::embed(const TokenRows& rows, Rng* rng) const {
+namespace {
+
+// Of every token, in the table of positions or, where there is none, in its sequence.
+Tensor places_of(const EncoderConfig& c, const TokenRows& rows) {
   const std::vector<int64_t> ends = rows.cu_seqlens.to_vector<int64_t>();
   const std::vector<int64_t> tokens = rows.tokens.to_vector<int64_t>();
-  std::vector<int64_t> positions;
-  positions.reserve(tokens.size());
+  std::vector<int64_t> places;
+  places.reserve(tokens.size());
   for (size_t s = 0; s + 1 < ends.size(); ++s) {
     const int64_t length = ends[s + 1] - ends[s];
-    MH_CHECK(length > 0 && length <= config_.context, ValueError, "Encoder: sequence ", s, " has ", length,
-             " tokens, expected 1 to ", config_.context);
-    int64_t next = config_.position_offset;
+    MH_CHECK(length > 0 && length <= c.context, ValueError, "Encoder: sequence ", s, " has ", length,
+             " tokens, expected 1 to ", c.context);
+    int64_t next = c.position_offset;
     for (int64_t t = ends[s]; t < ends[s + 1]; ++t) {
-      const bool is_padding = config_.position_offset > 0 && tokens[static_cast<size_t>(t)] == config_.pad_id;
-      positions.push_back(is_padding ? config_.pad_id : next++);
+      const bool is_padding = c.position_offset > 0 && tokens[static_cast<size_t>(t)] == c.pad_id;
+      places.push_back(is_padding ? c.pad_id : next++);
     }
   }
-  const Tensor places = Tensor::of<int64_t>({std::ssize(positions)}, positions);
-  Tensor x = add(point("embed", token_embedding(rows.tokens), {.rows = 0}),
-                 point("pos_embed", position_embedding(places), {.rows = 0}));
+  return Tensor::of<int64_t>({std::ssize(places)}, places);
+}
+
+}  // namespace
+
+Tensor Encoder::embed(const TokenRows& rows, const Tensor& places, Rng* rng) const {
+  Tensor x = point("embed", token_embedding(rows.tokens), {.rows = 0});
+  if (config_.rotary_base == 0) x = add(x, point("pos_embed", position_embedding(places), {.rows = 0}));
   if (config_.token_types > 0) {
     const Tensor types = rows.types.defined() ? rows.types : Tensor::zeros({x.size(0)}, Dtype::i64);
     x = add(x, type_embedding(types));
   }
   x = dropout(embedding_norm(x), config_.dropout_p, rng);
   return config_.word_dim == config_.embed_dim ? x : embedding_projection(x);
+}
+
+Tensor Encoder::run_layers(Tensor x, const Tensor& places, nn::LayerCall call) const {
+  const EncoderConfig& c = config_;
+  RotaryTable global, local;
+  if (c.rotary_base > 0) global = angles(c, c.rotary_base, places);
+  if (c.local_rotary_base > 0) local = angles(c, c.local_rotary_base, places);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool is_global =
+        c.window == 0 || (c.global_every > 0 && static_cast<int64_t>(i) % c.global_every == 0);
+    call.attention.mask = is_global ? Mask() : window(c.window, c.window);
+    if (c.rotary_base > 0) {
+      call.attention.rotary = !is_global && c.local_rotary_base > 0 ? &local : &global;
+    }
+    const nn::detail::PointPath in("layers", i);
+    x = layers[i](x, call);
+  }
+  return final_norm.weight.defined() ? final_norm(x, "final_norm") : x;
 }
 
 Tensor Encoder::features(const TokenRows& rows, Rng* rng) const {
@@ -223,12 +302,9 @@ Tensor Encoder::features(const TokenRows& rows, Rng* rng) const {
   call.rng = rng;
   call.attention.cu_seqlens = rows.cu_seqlens;
   if (relative_bias.weight.defined()) call.attention.relative_bias = relative_bias();
-  Tensor x = reshape(embed(rows, rng), {1, count, config_.embed_dim});
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const nn::detail::PointPath in("layers", i);
-    x = layers[i](x, call);
-  }
-  return reshape(x, {count, config_.embed_dim});
+  const Tensor places = places_of(config_, rows);
+  const Tensor x = reshape(embed(rows, places, rng), {1, count, config_.embed_dim});
+  return reshape(run_layers(x, places, call), {count, config_.embed_dim});
 }
 
 Tensor Encoder::pooled(const Tensor& features, const TokenRows& rows) const {
@@ -237,17 +313,39 @@ Tensor Encoder::pooled(const Tensor& features, const TokenRows& rows) const {
   return activate_pooled(pooler(first), config_.pooler_activation);
 }
 
+Tensor Encoder::transformed(const Tensor& features) const {
+  return head_norm(activate(head_dense(features), config_.head_activation));
+}
+
 Tensor Encoder::masked_lm(const Tensor& features) const {
-  const Tensor x = head_norm(activate(head_dense(features), config_.head_activation));
+  const Tensor x = transformed(features);
   const nn::PackedLinear& packed = token_embedding.packed;
   return packed.defined() ? packed(x, head_bias) : linear(x, token_embedding.weight, head_bias);
+}
+
+// What a head for sequences reads, [S, embed_dim].
+Tensor Encoder::sequence_vectors(const Tensor& features, const TokenRows& rows) const {
+  if (!config_.transforms_labels) return pooled(features, rows);
+  if (!config_.mean_pooling) {
+    return transformed(embedding(features, slice(rows.cu_seqlens, 0, 0, rows.sequences())));
+  }
+  const std::vector<int64_t> ends = rows.cu_seqlens.to_vector<int64_t>();
+  std::vector<Tensor> means;
+  for (size_t s = 0; s + 1 < ends.size(); ++s) {
+    const Tensor all = sum(slice(features, 0, ends[s], ends[s + 1]), 0, true);
+    means.push_back(scale(all, 1 / static_cast<double>(ends[s + 1] - ends[s])));
+  }
+  return transformed(concat(means, 0));
 }
 
 Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {
   MH_CHECK(config_.head != EncoderHead::none, ValueError, "Encoder: the model has no head for logits");
   const Tensor x = features(rows, rng);
   if (config_.head == EncoderHead::masked_lm) return masked_lm(x);
-  const Tensor input = config_.head == EncoderHead::classification ? pooled(x, rows) : x;
+  const bool reads_sequences = config_.head == EncoderHead::classification;
+  const Tensor input = reads_sequences             ? sequence_vectors(x, rows)
+                       : config_.transforms_labels ? transformed(x)
+                                                   : x;
   return classifier(dropout(input, config_.dropout_p, rng));
 }
 

@@ -17,7 +17,7 @@ namespace multihead::models {
 enum class EncoderHead {
   none,
   masked_lm,       ///< logits over the vocabulary for every token
-  classification,  ///< logits over the labels for every sequence, from its first token
+  classification,  ///< logits over the labels for every sequence
   tokens,          ///< logits over the labels for every token
 };
 constexpr auto enum_words(EncoderHead) {
@@ -44,13 +44,23 @@ struct EncoderConfig {
   int64_t pad_id = 0;  ///< with an offset, a padding token in a text has this position, and none counts it
   int64_t relative_buckets = 0;     ///< of distances, each with a bias of the scores (MPNet); 0: none
   int64_t relative_distance = 128;  ///< from which on all are in the last bucket
+  double rotary_base = 0;           ///< of rotary positions in place of learned ones (ModernBERT); 0: learned
+  double local_rotary_base = 0;     ///< of the layers with a window; 0: the same
+  int64_t window = 0;               ///< tokens on either side that a layer sees; 0: all
+  int64_t global_every = 0;         ///< layers 0, n, 2n … see all; 0: none does
+  bool norm_first = false;          ///< but for the first layer's attention; and a norm behind the last layer
+  bool gated = false;               ///< feed-forward layers
+  bool bias = true;                 ///< of the layers, norms and the heads' dense layer
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu;
   bool pooler = true;  ///< a dense layer and an activation on the first token
   PoolerActivation pooler_activation = PoolerActivation::tanh;
   EncoderHead head = EncoderHead::none;
   Activation head_activation = Activation::gelu;  ///< of masked_lm
-  int64_t num_labels = 0;                         ///< of classification and tokens
+  bool transforms_labels =
+      false;                  ///< labels are read behind masked_lm's dense layer and norm, not the pooler
+  bool mean_pooling = false;  ///< classification reads the mean of the tokens, not the first
+  int64_t num_labels = 0;     ///< of classification and tokens
   double dropout_p = 0;
   double attention_dropout_p = 0;
   double init_std = 0.02;
@@ -75,8 +85,9 @@ struct TokenRows {
   int64_t sequences() const { return cu_seqlens.numel() - 1; }
 };
 
-/// features = layers(norm(words + positions + types)); every token sees the whole of its own sequence and
-/// nothing of the others. A sequence has the same bits in whatever company.
+/// features = layers(norm(words + positions + types)); every token sees the whole of its own sequence, or
+/// what a layer's window holds of it, and nothing of the others. A sequence has the same bits in whatever
+/// company.
 ///
 /// Shapes    N tokens of S sequences -> features [N, embed_dim]; logits [N, vocab_size], [S, num_labels] or
 ///           [N, num_labels] by the head
@@ -104,19 +115,22 @@ class Encoder {
   std::optional<nn::WeightDtype> packed_dtype() const { return packed_dtype_; }
 
   nn::Embedding token_embedding, position_embedding, type_embedding;
-  nn::Norm embedding_norm;
+  nn::Norm embedding_norm, final_norm;
   nn::Linear embedding_projection;
   nn::RelativeBias relative_bias;  ///< of all layers
   std::vector<nn::TransformerLayer> layers;
   nn::Linear pooler;
-  nn::Linear head_dense;  ///< of masked_lm …
+  nn::Linear head_dense;  ///< of masked_lm and transforms_labels …
   nn::Norm head_norm;
-  Tensor head_bias;       ///< … whose output layer is the token embedding
+  Tensor head_bias;       ///< … of masked_lm, whose output layer is the token embedding
   nn::Linear classifier;  ///< of classification and tokens
 
  private:
-  Tensor embed(const TokenRows& rows, Rng* rng) const;
+  Tensor embed(const TokenRows& rows, const Tensor& places, Rng* rng) const;
+  Tensor run_layers(Tensor x, const Tensor& places, nn::LayerCall call) const;
   Tensor masked_lm(const Tensor& features) const;
+  Tensor transformed(const Tensor& features) const;
+  Tensor sequence_vectors(const Tensor& features, const TokenRows& rows) const;
 
   EncoderConfig config_;
   std::optional<nn::WeightDtype> packed_dtype_;

@@ -91,7 +91,7 @@ TEST(EncoderTest, QuantisedWeightsAreNear) {
 
 // Fixtures: tools/goldens/encoders.py.
 TEST(EncoderTest, OutputsAreThoseOfTransformers) {
-  ASSERT_GE(fixtures().size(), 14u);
+  ASSERT_GE(fixtures().size(), 21u);
   for (const std::string& name : fixtures()) {
     const Encoder model = load_encoder((kEncoders / name).string());
     const Expected expected = expected_of(name);
@@ -130,6 +130,29 @@ Encoder make_encoder(EncoderHead head = EncoderHead::none) {
   return {c, rng};
 }
 
+// Windows in every second layer, rotary positions, norms first, as in no family.
+Encoder make_windowed() {
+  EncoderConfig c = make_encoder(EncoderHead::classification).config();
+  c.rotary_base = 500, c.local_rotary_base = 50, c.window = 3, c.global_every = 2;
+  c.norm_first = c.gated = c.transforms_labels = c.mean_pooling = true, c.pooler = false, c.token_types = 0;
+  c.labels = {"a", "b", "c", "d", "e"};
+  Rng rng(8);
+  return {c, rng};
+}
+
+TEST(EncoderTest, WhatNoFamilyExpressesIsOurOwn) {
+  const fs::path folder = fs::temp_directory_path() / concat("multihead_encoder_own_", ::getpid());
+  Encoder model = make_windowed();
+  EXPECT_EQ(family_of(model.config()), "multihead_encoder");
+  save_encoder(model, folder.string());
+  const Encoder loaded = load_encoder(folder.string());
+  EXPECT_EQ(loaded.config(), model.config());
+  const Sequences sequences = {{1, 2, 3, 4, 5, 6, 7, 8, 9}, {5}};
+  const TokenRows rows = TokenRows::of(sequences);
+  EXPECT_EQ(loaded.logits(rows).to_vector<float>(), model.logits(rows).to_vector<float>());
+  fs::remove_all(folder);
+}
+
 std::vector<float> rows_of(const Encoder& model, const Sequences& sequences, size_t which) {
   const TokenRows rows = TokenRows::of(sequences);
   const std::vector<float> all = model.features(rows).to_vector<float>();
@@ -138,8 +161,7 @@ std::vector<float> rows_of(const Encoder& model, const Sequences& sequences, siz
   return {all.begin() + ends[which] * dim, all.begin() + ends[which + 1] * dim};
 }
 
-TEST(EncoderTest, ASequenceHasTheSameBitsInAnyCompany) {
-  const Encoder model = make_encoder();
+void expect_no_company(const Encoder& model) {
   std::mt19937 rng(3);
   Sequences all;
   for (int i = 0; i < 40; ++i) {
@@ -157,6 +179,11 @@ TEST(EncoderTest, ASequenceHasTheSameBitsInAnyCompany) {
     }
   }
   set_num_threads(before);
+}
+
+TEST(EncoderTest, ASequenceHasTheSameBitsInAnyCompany) {
+  expect_no_company(make_encoder());
+  expect_no_company(make_windowed());
 }
 
 TEST(EncoderTest, GradientsReachEveryWeight) {

@@ -9,7 +9,7 @@ Family<LanguageModelConfig> gpt2(), gpt_neox(), opt(), phi(), llama(), mistral()
     gemma(), gemma2(), gemma3(), own_language_model();
 Family<Seq2SeqConfig> marian(), pegasus(), bart(), mbart(), t5(), mt5(), own_seq2seq();
 Family<EncoderConfig> bert(), roberta(), xlm_roberta(), camembert(), mpnet(), distilbert(), electra(),
-    own_encoder();
+    modernbert(), own_encoder();
 
 template <>
 const std::vector<Family<LanguageModelConfig>>& families() {
@@ -28,8 +28,9 @@ const std::vector<Family<Seq2SeqConfig>>& families() {
 
 template <>
 const std::vector<Family<EncoderConfig>>& families() {
-  static const std::vector<Family<EncoderConfig>> all = {bert(),  roberta(),    xlm_roberta(), camembert(),
-                                                         mpnet(), distilbert(), electra(),     own_encoder()};
+  static const std::vector<Family<EncoderConfig>> all = {bert(),      roberta(),    xlm_roberta(),
+                                                         camembert(), mpnet(),      distilbert(),
+                                                         electra(),   modernbert(), own_encoder()};
   return all;
 }
 

@@ -12,6 +12,7 @@ Tensor Norm::operator()(const Tensor& x, std::string_view name) const {
     const detail::PointPath in(name);
     if (detail::wants("scale") || detail::wants("normalized")) return at_points(x);
   }
+  if (!weight.defined()) return x;
   return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, factors(), eps_);
 }
 

@@ -25,7 +25,7 @@ struct NormOptions {
   bool bias = true;  ///< layer norm only
 };
 
-/// Shapes: x [..., size] -> the same.
+/// Shapes: x [..., size] -> the same. Without a size it is none: x is the result.
 class Norm {
  public:
   Norm() = default;

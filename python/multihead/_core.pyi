@@ -2516,6 +2516,48 @@ class EncoderConfig:
     def relative_distance(self, arg: int, /) -> None: ...
 
     @property
+    def rotary_base(self) -> float: ...
+
+    @rotary_base.setter
+    def rotary_base(self, arg: float, /) -> None: ...
+
+    @property
+    def local_rotary_base(self) -> float: ...
+
+    @local_rotary_base.setter
+    def local_rotary_base(self, arg: float, /) -> None: ...
+
+    @property
+    def window(self) -> int: ...
+
+    @window.setter
+    def window(self, arg: int, /) -> None: ...
+
+    @property
+    def global_every(self) -> int: ...
+
+    @global_every.setter
+    def global_every(self, arg: int, /) -> None: ...
+
+    @property
+    def norm_first(self) -> bool: ...
+
+    @norm_first.setter
+    def norm_first(self, arg: bool, /) -> None: ...
+
+    @property
+    def gated(self) -> bool: ...
+
+    @gated.setter
+    def gated(self, arg: bool, /) -> None: ...
+
+    @property
+    def bias(self) -> bool: ...
+
+    @bias.setter
+    def bias(self, arg: bool, /) -> None: ...
+
+    @property
     def norm_eps(self) -> float: ...
 
     @norm_eps.setter
@@ -2550,6 +2592,18 @@ class EncoderConfig:
 
     @head_activation.setter
     def head_activation(self, arg: str, /) -> None: ...
+
+    @property
+    def transforms_labels(self) -> bool: ...
+
+    @transforms_labels.setter
+    def transforms_labels(self, arg: bool, /) -> None: ...
+
+    @property
+    def mean_pooling(self) -> bool: ...
+
+    @mean_pooling.setter
+    def mean_pooling(self, arg: bool, /) -> None: ...
 
     @property
     def num_labels(self) -> int: ...
@@ -2613,7 +2667,7 @@ class Encoder:
     @staticmethod
     def load(folder: str | bytes | os.PathLike) -> Encoder:
         """
-        Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA.
+        Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT.
         """
 
     def pack_weights(self, weights: str = 'f32') -> None:
@@ -2636,6 +2690,9 @@ class Encoder:
 
     @property
     def embedding_norm(self) -> Norm: ...
+
+    @property
+    def final_norm(self) -> Norm: ...
 
     @property
     def embedding_projection(self) -> Linear: ...

@@ -80,7 +80,8 @@ void bind_encoder(nb::module_& m) {
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
       "folder"_a,
-      "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA.");
+      "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, "
+      "ModernBERT.");
   m.def(
       "is_encoder_folder",
       [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },
@@ -105,6 +106,7 @@ void bind_encoder(nb::module_& m) {
   bind_part(c, "position_embedding", &Encoder::position_embedding);
   bind_part(c, "type_embedding", &Encoder::type_embedding);
   bind_part(c, "embedding_norm", &Encoder::embedding_norm);
+  bind_part(c, "final_norm", &Encoder::final_norm);
   bind_part(c, "embedding_projection", &Encoder::embedding_projection);
   bind_part(c, "relative_bias", &Encoder::relative_bias);
   bind_parts(c, "layers", &Encoder::layers);

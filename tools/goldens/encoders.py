@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel,
                           CamembertConfig, CamembertModel, DistilBertConfig, DistilBertForMaskedLM,
                           DistilBertForSequenceClassification, DistilBertModel, ElectraConfig, ElectraForSequenceClassification,
-                          ElectraModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
+                          ElectraModel, ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification,
+                          ModernBertForTokenClassification, ModernBertModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
                           XLMRobertaConfig, XLMRobertaForTokenClassification)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "encoders"
@@ -21,6 +22,11 @@ LENGTHS = [7, 1, 11, 4]
 SIZES = dict(vocab_size=37, hidden_size=20, intermediate_size=33, num_hidden_layers=2, num_attention_heads=4,
              max_position_embeddings=19, initializer_range=0.3)
 DISTIL = dict(vocab_size=37, dim=20, hidden_dim=33, n_layers=2, n_heads=4, max_position_embeddings=19, initializer_range=0.3)
+
+# Windows of 3 on either side in the layers 1 and 2.
+MODERN = dict(vocab_size=37, hidden_size=24, intermediate_size=33, num_hidden_layers=4, num_attention_heads=4,
+              max_position_embeddings=19, initializer_range=0.3, local_attention=6, pad_token_id=0, bos_token_id=1,
+              eos_token_id=2, cls_token_id=1, sep_token_id=2)
 
 
 def models():
@@ -41,6 +47,11 @@ def models():
     yield "distilbert_classifier", DistilBertForSequenceClassification(DistilBertConfig(**DISTIL, num_labels=3))
     yield "electra", ElectraModel(ElectraConfig(**SIZES, embedding_size=12))
     yield "electra_classifier", ElectraForSequenceClassification(ElectraConfig(**SIZES, embedding_size=20, num_labels=3))
+    yield "modernbert", ModernBertModel(ModernBertConfig(**MODERN))
+    yield "modernbert_masked_lm", ModernBertForMaskedLM(ModernBertConfig(**MODERN))
+    yield "modernbert_classifier", ModernBertForSequenceClassification(
+        ModernBertConfig(**MODERN, classifier_pooling="mean", num_labels=3))
+    yield "modernbert_tokens", ModernBertForTokenClassification(ModernBertConfig(**MODERN, num_labels=4))
 
 
 def write(name, model):

@@ -39,10 +39,13 @@ Family<LanguageModelConfig> own_language_model() {
 
 Family<EncoderConfig> own_encoder() {
   using C = EncoderConfig;
+  ConfigKeys<C> keys = field_keys<C>();
+  keys.push_back(labels_key());
+  keys.push_back({"label2id"});
   return {.name = "multihead_encoder",
           .architecture = "Encoder",
-          .expresses = [](const C& c) { return c.labels.empty(); },
-          .keys = field_keys<C>()};
+          .expresses = [](const C&) { return true; },
+          .keys = std::move(keys)};
 }
 
 Family<Seq2SeqConfig> own_seq2seq() {
