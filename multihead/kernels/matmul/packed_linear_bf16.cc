@@ -66,12 +66,7 @@ void MultiplyPairsPacked(const PackedLinearArgs&) {}  // bf16_dots() is false
 
 void MultiplyWidenedPacked(const PackedLinearArgs& p) {
   const int64_t panels = (p.out + bf16::kColumns - 1) / bf16::kColumns;
-  GemmArgs<float> g;
-  g.c = p.y;
-  g.ldc = p.ldy;
-  g.bias = p.bias;
-  g.activation = p.activation;
-  g.residual = p.residual;
+  const GemmArgs<float> g = epilogue_of(p);
   share_panels(p, panels, kPanelSerialFlops, [&](int64_t begin, int64_t end) {
     LateFinish finish({g});
     for (int64_t i = begin; i < end; ++i) {

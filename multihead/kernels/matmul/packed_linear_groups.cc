@@ -57,12 +57,7 @@ template <WeightDtype kDtype, bool kDots>
 void MultiplyGroupPanels(const PackedLinearArgs& p, const QuantizedRows& x, int64_t begin, int64_t end) {
   constexpr groups::GroupLayout kLayout(kDtype);
   const int64_t count = groups::groups_of(p.in);
-  GemmArgs<float> g;
-  g.c = p.y;
-  g.ldc = p.ldy;
-  g.bias = p.bias;
-  g.activation = p.activation;
-  g.residual = p.residual;
+  const GemmArgs<float> g = epilogue_of(p);
   const bool finish = HasEpilogue(g);
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
   if (p.rows == 1) {

@@ -84,13 +84,7 @@ void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t
     t.residual = here && p.residual != nullptr ? p.residual + i * p.ldy + column : nullptr;
     Int8Rows(t, rows, columns, dots, p.rows <= kPackedFewRows);
     if (here) continue;
-    GemmArgs<float> g;
-    g.c = p.y;
-    g.ldc = p.ldy;
-    g.bias = p.bias;
-    g.activation = p.activation;
-    g.residual = p.residual;
-    Finish(g, i, rows, column, columns);
+    Finish(epilogue_of(p), i, rows, column, columns);
   }
 }
 

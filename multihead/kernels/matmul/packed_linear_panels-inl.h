@@ -1,4 +1,4 @@
-// How the products of both packed types share their panels among threads.
+// What the products of all packed types share.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,17 @@ namespace multihead::kernels {
 
 inline constexpr int64_t kReadRows = 16;      // rows that take as long as reading the weights from L3
 inline constexpr int64_t kPackedFewRows = 6;  // read panels once: what is prefetched is the panel itself
+
+/// What follows the sums of a packed product, as an epilogue of gemm()'s.
+inline GemmArgs<float> epilogue_of(const PackedLinearArgs& p) {
+  GemmArgs<float> g;
+  g.c = p.y;
+  g.ldc = p.ldy;
+  g.bias = p.bias;
+  g.activation = p.activation;
+  g.residual = p.residual;
+  return g;
+}
 
 /// run(begin, end) for one run of the `panels` per thread; all in one call below `serial_flops`, where
 /// starting threads costs more than it saves.

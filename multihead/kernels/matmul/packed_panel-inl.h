@@ -82,12 +82,7 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, const PackedRows& x, int64_t
 
 template <class Engine>
 void MultiplyPacked(const PackedLinearArgs& p, const PackedRows& x) {
-  GemmArgs<float> g;
-  g.c = p.y;
-  g.ldc = p.ldy;
-  g.bias = p.bias;
-  g.activation = p.activation;
-  g.residual = p.residual;
+  const GemmArgs<float> g = epilogue_of(p);
   share_panels(p, PanelCount(p.out), kPanelSerialFlops, [&](int64_t begin, int64_t end) {
     LateFinish finish({g});
     for (int64_t i = begin; i < end; ++i) MultiplyPackedPanel<Engine>(p, x, i, finish);
