@@ -68,6 +68,9 @@
 #include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
 
+#include "multihead/distributed/group.h"
+#include "multihead/distributed/local_group.h"
+
 #include "multihead/text/bleu.h"
 #include "multihead/text/chat_template.h"
 #include "multihead/text/corpus.h"

@@ -27,12 +27,14 @@ const std::map<std::string, std::set<std::string>>& allowed() {
     t["nn"] = {"core", "kernels", "autograd", "ops"};
     t["optim"] = {"core", "kernels"};
     t["io"] = {"core"};
+    t["distributed"] = {"core"};
     t["text"] = {"core", "io"};
     t["models"] = {"core", "kernels", "autograd", "ops", "nn", "io"};
     t["generate"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
     t["look"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "generate"};
     t["embed"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
-    t["train"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "optim", "generate"};
+    t["train"] = {"core",   "kernels", "autograd", "ops",      "nn",         "io",
+                  "models", "text",    "optim",    "generate", "distributed"};
     return t;
   }();
   return table;
