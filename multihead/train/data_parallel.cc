@@ -36,7 +36,7 @@ std::vector<int64_t> in_bytes(std::vector<int64_t> bounds, size_t size) {
 
 DataParallel::DataParallel(distributed::Group& group, const std::vector<nn::NamedTensor>& parameters,
                            int64_t shards)
-    : group_(group), tree_(shards, group.size()), sums_(tree_.nodes().size()) {
+    : group_(group), tree_(shards, group.size()), flats_(tree_.nodes().size()) {
   for (const auto& [name, tensor] : parameters) {
     MH_CHECK(tensor.dtype() == Dtype::f32, DtypeError, "train: shards need f32 weights, ", name, " is ",
              tensor.dtype());
@@ -98,11 +98,11 @@ DataParallel::Flat DataParallel::take_flat() {
 void DataParallel::add(int64_t shard) {
   const std::vector<ShardTree::Node>& nodes = tree_.nodes();
   while (!(nodes[next_node_].is_leaf() && nodes[next_node_].begin == shard)) ++next_node_;
-  Sum& leaf = sums_[next_node_];
-  leaf.flat = take_flat();
+  Flat& leaf = flats_[next_node_];
+  leaf = take_flat();
   for (const Parameter& p : parameters_) {
     const Tensor gradient = p.tensor.grad();
-    float* const to = leaf.flat.get() + p.begin;
+    float* const to = leaf.get() + p.begin;
     if (gradient.defined()) {
       copy(to, gradient.data<float>(), gradient.numel());
     } else {
@@ -119,95 +119,90 @@ void DataParallel::add(int64_t shard) {
 
 void DataParallel::add_local(int node) {
   const ShardTree::Node& n = tree_.nodes()[static_cast<size_t>(node)];
-  Sum &left = sum_of(n.left), &right = sum_of(n.right);
-  kernels::accumulate(left.flat.get(), right.flat.get(), weights_);
-  spare_.push_back(std::move(right.flat));
-  sum_of(node).flat = std::move(left.flat);
+  Flat &left = flats_[static_cast<size_t>(n.left)], &right = flats_[static_cast<size_t>(n.right)];
+  kernels::accumulate(left.get(), right.get(), weights_);
+  spare_.push_back(std::move(right));
+  flats_[static_cast<size_t>(node)] = std::move(left);
 }
 
 double DataParallel::reduce() {
-  const std::vector<ShardTree::Node>& nodes = tree_.nodes();
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (sums_[i].flat == nullptr) continue;
-    sums_[i].slices.clear();
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      sums_[i].slices.push_back(sums_[i].flat.get() + bounds_[static_cast<size_t>(rank)]);
-    }
+  if (group_.size() > 1 && received_ == nullptr) received_ = take_flat();
+  climbs_.clear();
+  climbs_.resize(static_cast<size_t>(group_.size()));
+  for (size_t k = 0; k < climbs_.size(); ++k) {
+    for (const Flat& flat : flats_)
+      climbs_[k].sums.push_back(flat != nullptr ? flat.get() + bounds_[k] : nullptr);
   }
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const ShardTree::Node& node = nodes[i];
-    if (!node.is_local() && node.first_rank <= group_.rank() && node.last_rank >= group_.rank()) {
-      exchange(static_cast<int>(i));
+  // All slices side by side; once nothing moves, until the first of them does.
+  for (bool done = false; !done;) {
+    done = true;
+    Climb* waiting = nullptr;
+    for (size_t k = 0; k < climbs_.size(); ++k) {
+      if (advance(k)) continue;
+      done = false;
+      if (waiting == nullptr) waiting = &climbs_[k];
     }
+    if (waiting != nullptr) waiting->message->wait();
   }
-  float* const sum = sums_.back().slices[static_cast<size_t>(group_.rank())];
+  const auto rank = static_cast<size_t>(group_.rank());
+  float* const sum = climbs_[rank].sums.back();
   for (int64_t at = 0; const auto& [name, view] : own_) {
     view.set_grad(Tensor::borrow(sum + at, view.shape(), view.strides(), Dtype::f32));
     at += view.numel();
   }
   for (const distributed::MessagePtr& message : sending_) message->wait();
   sending_.clear();
-  return norm();
+  return norm(sum);
 }
 
-// The slices of a node from those of its children, one of which may lie on another rank.
-void DataParallel::exchange(int index) {
-  const ShardTree::Node& node = tree_.nodes()[static_cast<size_t>(index)];
-  const std::vector<int>&left = tree_.nodes()[static_cast<size_t>(node.left)].holder,
-        &right = tree_.nodes()[static_cast<size_t>(node.right)].holder;
-  const int me = group_.rank();
-  Sum& sum = sum_of(index);
-  sum.slices.assign(node.holder.size(), nullptr);
-  struct Arrival {
-    size_t slice;
-    float* data;
-    distributed::MessagePtr message;
-  };
-  std::vector<Arrival> arrivals;
-  int64_t expected = 0;
-  for (size_t k = 0; k < node.holder.size(); ++k) {
-    const bool comes = node.holder[k] == me && (left[k] != me || right[k] != me);
-    if (comes) expected += slice_size(static_cast<int>(k));
+// Takes a slice as far up the tree as it goes without waiting. True: as far as it goes on this rank.
+bool DataParallel::advance(size_t slice) {
+  Climb& climb = climbs_[slice];
+  for (; climb.node < tree_.nodes().size(); ++climb.node) {
+    const ShardTree::Node& node = tree_.nodes()[climb.node];
+    const bool ours = node.first_rank <= group_.rank() && group_.rank() <= node.last_rank;
+    if (node.is_local() || !ours) continue;
+    if (climb.message != nullptr && !climb.message->test()) return false;
+    climb.sums[climb.node] = step_up(slice, climb.node);
+    if (climb.message != nullptr) return false;
   }
-  if (expected > received_size_) {
-    received_.reset(new float[static_cast<size_t>(expected)]);
-    received_size_ = expected;
-  }
-  float* free_space = received_.get();
-  for (size_t k = 0; k < node.holder.size(); ++k) {
-    const int64_t size = slice_size(static_cast<int>(k));
-    if (node.holder[k] != me) continue;
-    float *const ours = left[k] == me ? sum_of(node.left).slices[k] : nullptr,
-                 *const others = right[k] == me ? sum_of(node.right).slices[k] : nullptr;
-    sum.slices[k] = ours != nullptr ? ours : others;
-    if (ours != nullptr && others != nullptr) {
-      kernels::accumulate(ours, others, size);
-      continue;
-    }
-    const int from = ours != nullptr ? right[k] : left[k];
-    arrivals.push_back({k, free_space, group_.irecv(from, bytes_of(free_space, size), tag_of(k))});
-    free_space += size;
-  }
-  for (size_t k = 0; k < node.holder.size(); ++k) {
-    if (node.holder[k] == me) continue;
-    for (const int child : {node.left, node.right}) {
-      if (tree_.nodes()[static_cast<size_t>(child)].holder[k] != me) continue;
-      const int64_t size = slice_size(static_cast<int>(k));
-      sending_.push_back(group_.isend(node.holder[k], bytes_of(sum_of(child).slices[k], size), tag_of(k)));
-    }
-  }
-  // Of two numbers the sum is the same in either order.
-  for (const Arrival& arrival : arrivals) {
-    arrival.message->wait();
-    kernels::accumulate(sum.slices[arrival.slice], arrival.data, slice_size(static_cast<int>(arrival.slice)));
-  }
+  return true;
 }
 
-double DataParallel::norm() const {
+// One node's slice from those of its children, one of which may lie on another rank. Null if it belongs
+// elsewhere, or waits for a message.
+float* DataParallel::step_up(size_t slice, size_t index) {
+  Climb& climb = climbs_[slice];
+  const ShardTree::Node& node = tree_.nodes()[index];
+  const auto left = static_cast<size_t>(node.left), right = static_cast<size_t>(node.right);
+  const int me = group_.rank(), left_holder = tree_.nodes()[left].holder[slice],
+            right_holder = tree_.nodes()[right].holder[slice];
+  const int64_t size = slice_size(static_cast<int>(slice));
+  float* const own = left_holder == me ? climb.sums[left] : right_holder == me ? climb.sums[right] : nullptr;
+  if (own == nullptr) return nullptr;
+  if (node.holder[slice] != me) {
+    sending_.push_back(group_.isend(node.holder[slice], bytes_of(own, size), tag_of(slice)));
+    return nullptr;
+  }
+  float* other = left_holder == me ? climb.sums[right] : nullptr;
+  if (left_holder != right_holder) {
+    other = received_.get() + bounds_[slice];
+    if (climb.message == nullptr) {
+      climb.message =
+          group_.irecv(left_holder == me ? right_holder : left_holder, bytes_of(other, size), tag_of(slice));
+      return nullptr;
+    }
+    climb.message.reset();
+  }
+  kernels::accumulate(own, other, size);  // of two numbers the sum is the same in either order
+  return own;
+}
+
+double DataParallel::norm(const float* own) const {
   const auto rank = static_cast<size_t>(group_.rank());
   std::vector<double> squares(pieces_.size() - 1);
   const int64_t first = slice_pieces_[rank], count = slice_pieces_[rank + 1] - first;
-  const float* const sum = sums_.back().slices[rank] - bounds_[rank];  // as if of all weights
+  const float* const sum = own - bounds_[rank];  // as if of all weights
   parallel_ranges(count, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = first + begin; i < first + end; ++i) {
       const int64_t at = pieces_[static_cast<size_t>(i)], next = pieces_[static_cast<size_t>(i) + 1];
@@ -230,10 +225,8 @@ double DataParallel::norm() const {
 
 void DataParallel::share_weights() {
   for (const auto& [name, view] : own_) view.set_grad({});
-  for (Sum& sum : sums_) {
-    if (sum.flat != nullptr) spare_.push_back(std::move(sum.flat));
-    sum.flat = nullptr;
-    sum.slices.clear();
+  for (Flat& flat : flats_) {
+    if (flat != nullptr) spare_.push_back(std::move(flat));
   }
   next_node_ = 0;
   if (group_.size() == 1) return;

@@ -18,7 +18,7 @@ namespace multihead::train {
 /// The gradients of one group of ranks, and the slices of the weights that they update.
 ///
 /// Memory of a rank, in floats per weight: weights and gradients 1 + 1, sums of shards 1 + ⌈log2 S/R⌉, what
-/// arrives ½; of the optimiser's state 1/R.
+/// arrives 1; of the optimiser's state 1/R.
 class DataParallel {
  public:
   /// All outlive this. Throws ValueError (more ranks than shards, or than the model can be cut into),
@@ -58,17 +58,19 @@ class DataParallel {
     int64_t begin;  // in the flat order of all weights
   };
   using Flat = std::unique_ptr<float[]>;
-  struct Sum {
-    Flat flat;                   // of a local node
-    std::vector<float*> slices;  // by slice; null where another rank holds it
+  // Where one slice of the sum is on its way up the tree.
+  struct Climb {
+    size_t node = 0;                  // the next one
+    std::vector<float*> sums;         // by node; null: not here
+    distributed::MessagePtr message;  // what the node waits for
   };
 
   void cut(const std::vector<nn::NamedTensor>& parameters);
   Flat take_flat();
-  Sum& sum_of(int node) { return sums_[static_cast<size_t>(node)]; }
   void add_local(int node);
-  void exchange(int node);
-  double norm() const;
+  bool advance(size_t slice);
+  float* step_up(size_t slice, size_t node);
+  double norm(const float* own) const;
   int64_t slice_size(int rank) const;
 
   distributed::Group& group_;
@@ -79,12 +81,12 @@ class DataParallel {
   std::vector<int64_t> slice_pieces_;  // begins of the ranks' slices in pieces_, and the end
   std::vector<int64_t> bounds_;        // the same in floats
   std::vector<nn::NamedTensor> own_;
-  std::vector<Sum> sums_;  // by node
+  std::vector<Flat> flats_;  // by node: sums of own shards
   size_t next_node_ = 0;
-  std::vector<Flat> spare_;
+  std::vector<Climb> climbs_;  // by slice
   std::vector<distributed::MessagePtr> sending_;
   Flat received_;
-  int64_t received_size_ = 0;
+  std::vector<Flat> spare_;
 };
 
 }  // namespace multihead::train

@@ -302,7 +302,7 @@ TEST(TrainingMemoryTest, RanksShareTheOptimiser) {
   EXPECT_EQ(training_memory(s, 1000, 1).total(), 16000);
   s.shards = 8;
   EXPECT_EQ(training_memory(s, 1000, 4).optimizer, 2000);
-  EXPECT_EQ(training_memory(s, 1000, 8).gradients, 4000 * 2.5);
+  EXPECT_EQ(training_memory(s, 1000, 8).gradients, 4000 * 3);
 }
 
 }  // namespace
