@@ -16,7 +16,7 @@ std::span<const std::byte> view_of(const nb::bytes& data) {
   return std::as_bytes(std::span(data.c_str(), data.size()));
 }
 
-nb::bytes to_bytes(const std::string& text) { return {text.data(), text.size()}; }
+nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 std::shared_ptr<Group> join() {
   std::shared_ptr<Group> group = unlocked([] { return distributed::world(); });
