@@ -1,7 +1,8 @@
 // One token after the other by language models of random weights: tokens a second by the plan of kernel calls
 // (nn/token_plan.h) and through the modules, and the rate at which that reads weights, beside the rate at
 // which the same threads read memory. All three take turns; medians.
-//   decoding_bench [SHAPE [DTYPES [THREADS [ROWS]]]]    smol, gpt2 or 1b; f32,bf16,int8,q8,q4; 2; 1
+//   decoding_bench [SHAPE [DTYPES [THREADS [ROWS]]]]    smol, gpt2, 1b or a GGUF file; f32,bf16,int8,q8,q4;
+//   2; 1
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,6 +13,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
+#include "multihead/models/gguf.h"
 #include "multihead/models/language_model.h"
 
 namespace multihead {
@@ -62,11 +64,12 @@ double read_rate(const std::vector<uint64_t>& words) {
 
 class Decoder {
  public:
-  Decoder(const models::LanguageModelConfig& config, nn::WeightDtype dtype, int64_t rows) : rows_(rows) {
+  Decoder(const std::string& name, nn::WeightDtype dtype, int64_t rows) : rows_(rows) {
     Rng rng(1);
-    model_ = models::LanguageModel(config, rng);
+    const bool file = models::is_gguf(name);  // its weights stay as they are
+    model_ = file ? models::load_gguf(name) : models::LanguageModel(shape(name), rng);
     for (Tensor& parameter : nn::parameters(model_)) parameter.set_requires_grad(false);
-    model_.pack_weights(dtype);
+    if (!file) model_.pack_weights(dtype);
   }
 
   // Steps a second, each of one token in every row.
@@ -91,7 +94,7 @@ class Decoder {
 };
 
 void measure(const std::string& name, const std::string& dtype, int64_t rows) {
-  Decoder decoder(shape(name), kernels::parse_weight_dtype(dtype), rows);
+  Decoder decoder(name, kernels::parse_weight_dtype(dtype), rows);
   const std::vector<uint64_t> words(size_t{32} << 20, 1);
   std::vector<double> plan, modules, read, share, gain;
   for (int round = 0; round < 7; ++round) {
