@@ -192,6 +192,10 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
       alibi_slopes_.push_back(Tensor::of({std::ssize(kept)}, kept));
     }
   }
+  if (c.positions == Positions::rotary) {
+    frequencies_ = rotary_frequencies(rotary_dim(c), c.rotary_base, c.rotary_scaling);
+    if (c.local_rotary_base > 0) local_frequencies_ = rotary_frequencies(rotary_dim(c), c.local_rotary_base);
+  }
   for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_options(c, i), rng);
   if (c.final_norm) final_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
   const double bound = 1 / std::sqrt(static_cast<double>(c.embed_dim));
@@ -273,13 +277,6 @@ Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& st
   return dropout(x, config_.dropout_p, rng);
 }
 
-nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call) const {
-  nn::LayerCall layer;
-  layer.rng = call.rng;
-  layer.attention.softcap = static_cast<float>(config_.attention_softcap);
-  return layer;
-}
-
 void LanguageModel::check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
                                 const std::vector<int64_t>& counts) const {
   MH_CHECK(state.batch() == batch && static_cast<int64_t>(state.layers.size()) == config_.num_layers,
@@ -296,12 +293,6 @@ void LanguageModel::check_state(const nn::DecodeState& state, const LanguageMode
     MH_CHECK(state.lengths[b] + counts[b] <= longest(), ValueError, "LanguageModel: row ", b, " would reach ",
              state.lengths[b] + counts[b], " tokens, the context is ", config_.context);
   }
-}
-
-RotaryTable LanguageModel::rotation(int64_t length, const std::vector<int64_t>& starts, double base,
-                                    const RotaryScaling& scaling) const {
-  return rotary_table(length, starts, rotary_frequencies(rotary_dim(config_), base, scaling),
-                      config_.rotary_layout, rotary_amplitude(scaling));
 }
 
 Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& call) const {
@@ -343,35 +334,6 @@ Tensor LanguageModel::features_from(int64_t layer, const Tensor& resid, const La
 void LanguageModel::check_length(int64_t length) const {
   MH_CHECK(length <= longest(), ValueError, "LanguageModel: ", length, " tokens, the context is ",
            config_.context);
-}
-
-Tensor LanguageModel::run_layers(int64_t first, Tensor x, const LanguageModelCall& call,
-                                 const std::vector<int64_t>& starts, nn::CacheUpdate update) const {
-  nn::DecodeState* state = call.state;
-  const int64_t length = x.size(1);
-  const bool rotated = config_.positions == Positions::rotary, has_local_base = config_.local_rotary_base > 0;
-  RotaryTable global, local;
-  if (rotated) global = rotation(length, starts, config_.rotary_base, config_.rotary_scaling);
-  if (rotated && has_local_base) local = rotation(length, starts, config_.local_rotary_base, {});
-  nn::LayerCall layer = layer_call(call);
-  Mask everywhere = call.mask, nearby = call.mask;
-  if (state == nullptr) everywhere &= causal();
-  if (state == nullptr && config_.window > 0) nearby &= window(config_.window - 1, 0);
-  for (auto i = static_cast<size_t>(first); i < layers.size(); ++i) {
-    const bool is_local = config_.window > 0 && !is_global(i);
-    layer.attention.mask = is_local ? nearby : everywhere;
-    if (rotated) layer.attention.rotary = is_local && has_local_base ? &local : &global;
-    if (state != nullptr) update.cache = &state->layers[i];
-    update.window = is_local ? config_.window : 0;
-    layer.update = update;
-    layer.attention.capture = call.capture != nullptr ? &call.capture->at(i) : nullptr;
-    if (!alibi_slopes_.empty()) {
-      layer.attention.alibi_slopes = alibi_slopes_[i].to(token_embedding.dtype());
-    }
-    const nn::detail::PointPath in("layers", i);
-    x = layers[i](x, layer);
-  }
-  return config_.final_norm ? final_norm(x, "final_norm") : x;
 }
 
 Tensor LanguageModel::logits(const Tensor& features) const {

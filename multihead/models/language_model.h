@@ -12,6 +12,10 @@
 #include "multihead/nn/state.h"
 #include "multihead/nn/transformer.h"
 
+namespace multihead::nn {
+class TokenPlan;
+}
+
 namespace multihead::models {
 
 enum class Positions { none, learned, sinusoidal, rotary, alibi };
@@ -119,6 +123,10 @@ class LanguageModel {
   Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
               double label_smoothing = 0) const;
 
+  /// Whether a call with `tokens` new tokens in every row would run its layers by a plan of kernel calls
+  /// (nn/token_plan.h) or through the modules, and why; their bits are the same.
+  std::string explain(const LanguageModelCall& call, int64_t tokens = 1) const;
+
   /// Longest sequence: the context. Unlimited with a window and relative or no positions, since distances
   /// stay those of training.
   int64_t longest() const;
@@ -161,17 +169,20 @@ class LanguageModel {
                    const std::vector<int64_t>& counts) const;
   void check_length(int64_t length) const;
   Tensor run_layers(int64_t first, Tensor x, const LanguageModelCall& call,
-                    const std::vector<int64_t>& starts, nn::CacheUpdate update) const;
-  nn::LayerCall layer_call(const LanguageModelCall& call) const;
-  RotaryTable rotation(int64_t length, const std::vector<int64_t>& starts, double base,
-                       const RotaryScaling& scaling) const;
+                    const std::vector<int64_t>& starts, const nn::CacheUpdate& update) const;
+  struct LayerCalls;
+  LayerCalls layer_calls(const LanguageModelCall& call, int64_t length,
+                         const std::vector<int64_t>& starts) const;
+  const nn::LayerCall& layer_call(LayerCalls& calls, size_t i) const;
+  std::string plan_layers(nn::TokenPlan& plan, LayerCalls& calls) const;
   bool is_global(size_t layer) const {
     return config_.global_every > 0 && static_cast<int64_t>(layer + 1) % config_.global_every == 0;
   }
   void initialize(Rng& rng);
 
   LanguageModelConfig config_;
-  std::vector<Tensor> alibi_slopes_;  // of each layer
+  std::vector<Tensor> alibi_slopes_;                     // of each layer
+  std::vector<double> frequencies_, local_frequencies_;  // rotary
   nn::WeightDtype weight_dtype_ = nn::WeightDtype::f32;
 };
 
