@@ -8,6 +8,8 @@
 #include "cli/streams.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"
+#include "multihead/core/parallel.h"
+#include "multihead/distributed/world.h"
 #include "multihead/io/json.h"
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/progress.h"
@@ -31,14 +33,17 @@ class TrainVerb : public Verb {
     if (run_.data.empty())
       throw UsageError(concat("--data FILE is required; see multihead ", name, " --help"));
     check(run_.settings);
+    const std::shared_ptr<distributed::Group> group = distributed::world();
+    run_.group = group.get();
+    if (group->size() > 1 && common.threads == 0) set_num_threads(distributed::threads_per_rank());
     for (const auto& [key, path] : paths()) check_readable(key, *path);
     const train::StopSignals signals;
     run_.should_stop = [] { return train::StopSignals::received() != 0; };
     train::ProgressPrinter progress(std::cerr,
                                     {.terminal = isatty(STDERR_FILENO) == 1, .quiet = common.quiet});
-    run_.observers = {&progress};
+    if (run_.leads()) run_.observers = {&progress};
     const Summary summary = train(run_);
-    report(common, summary);
+    if (run_.leads()) report(common, summary);
     return summary.ending == train::Ending::interrupted ? train::StopSignals::exit_code() : kDone;
   }
 
@@ -132,6 +137,8 @@ class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSu
             {{"multihead train lm --data austen.txt --out model --preset tiny",
               "the demo: a few minutes on two cores"},
              {"multihead train lm --data austen.txt --out model --resume", "continue an interrupted run"},
+             {"mpirun -n 4 multihead train lm --data austen.txt --out model",
+              "on four processes or machines; the weights of one"},
              {"multihead train lm --data mine.txt --out tuned --init model --lr 1e-4", "fine-tune a model"},
              {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
               "custom sizes, character tokens"}}) {}

@@ -70,8 +70,10 @@
 #include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
 
+#include "multihead/distributed/collectives.h"
 #include "multihead/distributed/group.h"
 #include "multihead/distributed/local_group.h"
+#include "multihead/distributed/world.h"
 
 #include "multihead/text/bleu.h"
 #include "multihead/text/chat_template.h"
@@ -107,6 +109,7 @@
 #include "multihead/look/attention_page.h"
 #include "multihead/look/look.h"
 
+#include "multihead/train/data_parallel.h"
 #include "multihead/train/doctor.h"
 #include "multihead/train/evaluate.h"
 #include "multihead/train/language_model_run.h"
@@ -117,4 +120,5 @@
 #include "multihead/train/seq2seq_run.h"
 #include "multihead/train/seq2seq_settings.h"
 #include "multihead/train/settings.h"
+#include "multihead/train/shard_tree.h"
 #include "multihead/train/windows.h"

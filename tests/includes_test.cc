@@ -170,6 +170,7 @@ const std::set<std::string>& included_one_by_one() {
                                                 "multihead/core/checksum.h",
                                                 "multihead/core/files.h",
                                                 "multihead/core/storage.h",
+                                                "multihead/distributed/mpi_functions.h",
                                                 "multihead/io/file_set.h",
                                                 "multihead/io/staging.h",
                                                 "multihead/models/config_fields.h",

@@ -32,6 +32,13 @@ std::string count_text(double count) {
 ProgressPrinter::ProgressPrinter(std::ostream& out, const ProgressOptions& options)
     : out_(out), options_(options) {}
 
+void ProgressPrinter::on_job(const JobReport& r) {
+  if (options_.quiet) return;
+  line(format("%d ranks of %d %s, %lld shards a step; weights, gradients and optimizer take %sB a rank",
+              r.ranks, r.threads, r.threads == 1 ? "thread" : "threads", (long long)r.shards,
+              count_text(r.bytes).c_str()));
+}
+
 void ProgressPrinter::on_start(int64_t step, int64_t steps) {
   steps_ = steps;
   if (step > 0 && !options_.quiet) {

@@ -1,6 +1,7 @@
 // Training settings, with presets for language models.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <string>
@@ -28,6 +29,7 @@ constexpr Dtype dtype_of_products(Precision p) { return p == Precision::bf16 ? D
 struct TrainingSettings {
   int64_t steps = 1000;
   int64_t accumulate = 1;
+  int64_t shards = 0;  ///< of a step, which ranks share; 0: see shards_of()
   OptimizerChoice optimizer = OptimizerChoice::adamw;
   optim::ScheduleKind schedule = optim::ScheduleKind::cosine;
   double lr = 1e-3;
@@ -77,6 +79,9 @@ void check(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim);
 
+/// The shards of a new run where nobody has chosen: 1, and in a job of several ranks 8.
+int64_t shards_of(const TrainingSettings& settings, int ranks);
+
 /// The shared parts of the above, for other kinds of runs.
 void add_training_fields(std::vector<Field>& list, TrainingSettings& settings);
 void add_report_fields(std::vector<Field>& list, TrainingSettings& settings);
@@ -84,6 +89,7 @@ void check_training(const TrainingSettings& settings, const std::vector<Field>& 
 /// The settings a resumed run must keep.
 template <std::derived_from<TrainingSettings> Settings>
 Json identity_of(Settings settings) {
+  settings.shards = std::max<int64_t>(settings.shards, 1);
   return to_json(identity(fields(settings)));
 }
 
