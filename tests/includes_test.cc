@@ -23,7 +23,7 @@ const std::map<std::string, std::set<std::string>>& allowed() {
     t["core"] = {};
     t["kernels"] = {"core"};
     t["autograd"] = {"core", "kernels"};
-    t["ops"] = {"core", "kernels", "autograd"};
+    t["ops"] = {"core", "kernels", "autograd", "distributed"};
     t["nn"] = {"core", "kernels", "autograd", "ops"};
     t["optim"] = {"core", "kernels"};
     t["io"] = {"core"};

@@ -19,12 +19,14 @@ fi
 make_text 3000 >text.txt
 make_text 900 | sed 's/\./\tcat./' | grep -P '\t' >pairs.tsv
 lm=(train lm --data text.txt --layers 2 --heads 2 --width 32 --context 16 --batch 2 --tokenizer char --dropout 0.1
-  --attention-dropout 0.1 --steps 40 --warmup 5 --eval-every 10 --eval-windows 8 --shards 8 --quiet)
-pairs=(train seq2seq --data pairs.tsv --valid pairs.tsv --width 16 --heads 2 --layers 1 --decoder-layers 1
-  --tokenizer char --batch-tokens 200 --steps 10 --eval-every 5 --shards 8 --quiet)
+  --attention-dropout 0.1 --warmup 5 --eval-every 10 --eval-windows 8 --quiet)
+long=("${lm[@]}" --shards 8 --steps 400 --save-every 10)
+lm+=(--steps 40)
+pairs=(train seq2seq --data pairs.tsv --valid pairs.tsv --width 16 --heads 2 --encoder-layers 1 --decoder-layers 1
+  --tokenizer char --batch-tokens 200 --steps 10 --warmup 2 --eval-every 5 --shards 8 --quiet)
 same() { cmp -s "$1/model.safetensors" "$2/model.safetensors" || fail "$2: other weights than $1"; }
 
-"$multihead" "${lm[@]}" --out one >/dev/null || fail "one process"
+"$multihead" "${lm[@]}" --shards 8 --out one >/dev/null || fail "one process"
 "$multihead" "${pairs[@]}" --out pairs-one >/dev/null || fail "one process, pairs"
 for launcher in "${launchers[@]}"; do
   name=$(basename "$launcher")
@@ -42,7 +44,6 @@ done
 
 # Rank 2 dies; the others say so, and other numbers of ranks go on.
 launcher=${launchers[0]}
-long=("${lm[@]}" --steps 400 --save-every 10)
 "$multihead" "${long[@]}" --out whole >/dev/null || fail "the long run"
 kill_rank() {  # kill_rank SIGNAL RANKS: the job's exit code in $code, what it said in err.txt
   "$launcher" -n "$2" "$multihead" "${long[@]}" --out dying --resume >/dev/null 2>err.txt &
