@@ -7,6 +7,7 @@
 #include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/ops/attention/capture-inl.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/attention/int8.h"
 #include "multihead/ops/dispatch-inl.h"
 
 namespace multihead::detail {
@@ -32,6 +33,7 @@ struct WideInput {
       : query(widened(call.query)), key(widened(call.key)), value(widened(call.value)) {}
   // The last axis contiguous.
   static Tensor widened(const Tensor& x) {
+    if (x.dtype() == Dtype::i32) return from_int8_rows(x);
     return is_half(x.dtype()) ? x.to(Dtype::f32) : with_dense_rows(x);
   }
 };
@@ -118,9 +120,8 @@ AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes
           {}};
 }
 
-AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
-                                const AttentionOptions& options, const ScoreMod& score_mod) {
-  const AttentionSizes s = check_attention(who, query, key, value, options.layout);
+AttentionCall make_call(const char* who, const AttentionSizes& s, const Tensor& query, const Tensor& key,
+                        const Tensor& value, const AttentionOptions& options, const ScoreMod& score_mod) {
   const bool bthd = options.layout == Layout::bthd;
   AttentionCall call =
       bind_call(who, s, bthd ? kBthd : kBhtd,
@@ -128,6 +129,12 @@ AttentionCall prepare_attention(const char* who, const Tensor& query, const Tens
   call.out = bthd ? Tensor::empty({s.batch, s.queries, s.heads, s.value_dim}, query.dtype())
                   : empty_ordered_like(query, {s.batch, s.heads, s.queries, s.value_dim}, query.dtype());
   return call;
+}
+
+AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
+                                const AttentionOptions& options, const ScoreMod& score_mod) {
+  return make_call(who, check_attention(who, query, key, value, options.layout), query, key, value, options,
+                   score_mod);
 }
 
 void compute_attention(AttentionCall& call, const AttentionOptions& options) {
