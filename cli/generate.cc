@@ -56,8 +56,8 @@ class Generate : public Verb {
                "or a smaller model with the same tokens");
     flags.integer("draft-tokens", options_.draft_tokens, "most tokens guessed at a time",
                   {.least = 1, .most = 64});
-    flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16"},
-                 "dtype of cached keys and values (bf16: half the memory, rounded)");
+    flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16", "int8"},
+                 "dtype of cached keys and values (bf16: half the memory, int8: a quarter; rounded)");
     flags.choice("past-context", overflow_, {"slide", "error"},
                  "when the context is full: continue from its last half, or fail up front");
   }
@@ -71,6 +71,7 @@ class Generate : public Verb {
     options_.seed = static_cast<uint64_t>(seed_);
     options_.overflow = overflow_ == "error" ? Overflow::error : Overflow::slide;
     if (cache_dtype_ == "bf16") options_.cache_dtype = Dtype::bf16;
+    if (cache_dtype_ == "int8") options_.cache_dtype = nn::kInt8Cache;
     if (const auto eos = loaded.tokenizer.eos_id()) options_.stop_tokens = {*eos};
     reading([&] { apply(models::load_generation_config(folder_), options_), check(options_.sampling); });
     given_.set_again();

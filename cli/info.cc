@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
@@ -34,11 +35,18 @@ class Info : public Verb {
   }
 
  private:
+  // Packed matrices of one type.
+  struct Computed {
+    int64_t matrices = 0;
+    size_t bytes = 0;
+  };
+
   struct Facts {
     Json config;
     int64_t parameters = 0, cache_bytes = 0;
     std::string cached;  // what the cache covers
     std::vector<std::pair<std::string, text::Tokenizer>> tokenizers;
+    std::map<std::string, Computed> computed = {};  // by type; none: f32
   };
 
   // A tensor as the file holds it.
@@ -68,13 +76,26 @@ class Info : public Verb {
     return list;
   }
 
+  static std::map<std::string, Computed> computed_as(models::LanguageModel& model) {
+    std::map<std::string, Computed> result;
+    const auto add = [&](const std::string& name, Tensor&, nn::PackedLinear& packed) {
+      if (!packed.defined() || (name == "head.weight" && model.config().tie_embeddings)) return;
+      Computed& of = result[std::string(kernels::name(packed.dtype()))];
+      of.matrices += 1, of.bytes += packed.bytes();
+    };
+    nn::Visitor visitor = nn::Visitor::of_matrices(add);
+    model.visit(visitor);
+    return result;
+  }
+
   static Facts facts_of(LoadedModel loaded) {
     const bool windowed = loaded.model.has_ring();
     return {models::config_to_json(loaded.model.config()),
             nn::parameter_count(loaded.model),
             static_cast<int64_t>(nn::decode_state_bytes(loaded.model.state_options({.ring = windowed}))),
             windowed ? "one text of any length" : "one full context",
-            {{"tokenizer", loaded.tokenizer}}};
+            {{"tokenizer", loaded.tokenizer}},
+            computed_as(loaded.model)};
   }
 
   Facts facts_of(LoadedTranslator loaded) const {
@@ -111,6 +132,11 @@ class Info : public Verb {
       json[key] = Json::object({{"kind", kind(tokenizer)}, {"vocab_size", tokenizer.vocab_size()}});
       if (!tokenizer.chat_template().empty()) json[key]["chat_template"] = tokenizer.chat_template();
     }
+    Json computed = Json::object({});
+    for (const auto& [dtype, of] : facts.computed) {
+      computed[dtype] = Json::object({{"matrices", of.matrices}, {"bytes", of.bytes}});
+    }
+    if (!facts.computed.empty()) json["computed_as"] = computed;
     json["tensors"] = tensors;
     put_json(json);
   }
@@ -127,6 +153,9 @@ class Info : public Verb {
     fmt::print("\n{} parameters; f32 weights {}, training with Adam {}, key/value cache of {} {}\n",
                facts.parameters, bytes_text(facts.parameters * 4), bytes_text(facts.parameters * 16),
                facts.cached, bytes_text(facts.cache_bytes));
+    for (const auto& [dtype, of] : facts.computed) {
+      fmt::print("{} matrices are computed as {}, {} in memory\n", of.matrices, dtype, bytes_text(of.bytes));
+    }
     for (const auto& [name, tokenizer] : facts.tokenizers) {
       fmt::print("{}: {}, {} tokens\n", name, kind(tokenizer), tokenizer.vocab_size());
       if (!tokenizer.chat_template().empty()) print_template(tokenizer.chat_template());

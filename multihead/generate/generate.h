@@ -25,7 +25,7 @@ struct GenerateOptions {
   uint64_t seed = 0;                      ///< row r has its own stream, so rows do not depend on the batch
   std::vector<int32_t> stop_tokens = {};  ///< end a row; not part of the result
   Overflow overflow = Overflow::slide;
-  std::optional<Dtype> cache_dtype = {};  ///< of cached keys and values: the model's, or bf16
+  std::optional<Dtype> cache_dtype = {};  ///< of keys and values: the model's, bf16, or nn::kInt8Cache
   /// Guesses how the text goes on, by at most `most` tokens; draft.h has some. What the model would have said
   /// is found in one step for all guesses up to the first wrong one, so the result is that without guesses,
   /// seed by seed. Rings read one token at a time.

@@ -200,6 +200,23 @@ int64_t stored_row(int64_t row, int64_t head_dim) {
   return head + place % half * 2 + place / half;
 }
 
+// Types that are computed as they lie.
+constexpr std::pair<std::string_view, nn::WeightDtype> kComputed[] = {
+    {"Q8_0", nn::WeightDtype::q8},   {"Q4_0", nn::WeightDtype::q4},   {"Q4_1", nn::WeightDtype::q4},
+    {"Q4_K", nn::WeightDtype::q4_k}, {"Q5_K", nn::WeightDtype::q5_k}, {"Q6_K", nn::WeightDtype::q6_k}};
+
+bool is_computed(std::string_view type) {
+  return std::any_of(std::begin(kComputed), std::end(kComputed),
+                     [&](const auto& c) { return c.first == type; });
+}
+
+nn::WeightDtype computed_as(std::string_view type) {
+  for (const auto& [stored, dtype] : kComputed) {
+    if (stored == type) return dtype;
+  }
+  return nn::WeightDtype::q8;
+}
+
 // Loads the matrices of a model; `rules` says which of the file's make one of ours.
 class MatrixLoader {
  public:
@@ -214,27 +231,26 @@ class MatrixLoader {
     return heads > 0 ? exchanged(stored, heads, config_.head_dim / 2) : stored;
   }
 
-  nn::WeightDtype dtype_of(const WeightRule& rule) const {
-    return type_of(rule).starts_with("Q4_") && type_of(rule) != "Q4_K" ? nn::WeightDtype::q4
-                                                                       : nn::WeightDtype::q8;
-  }
+  nn::WeightDtype dtype_of(const WeightRule& rule) const { return computed_as(type_of(rule)); }
 
-  // The blocks of q8 and q4 stay as they are; other types, and mixed ones, are quantised again, to q8.
+  // Blocks that are computed as they lie are taken over; other types, and mixed ones, are quantised again, to
+  // q8.
   nn::PackedLinear pack(const WeightRule& rule, const Tensor& shape_of) const {
     const int64_t out = shape_of.size(0), in = shape_of.size(1);
     const std::string_view type = type_of(rule);
-    if (type != "Q8_0" && type != "Q4_0" && type != "Q4_1") {
+    if (!is_computed(type)) {
       std::vector<Tensor> parts;
       for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
       return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), nn::WeightDtype::q8};
     }
     std::vector<uint8_t> blocks;
     for (const WeightPart& part : rule.parts) append_rows(part.name, blocks);
-    const int64_t scales = type == "Q4_1" ? 4 : 2;  // bytes, in front of the numbers
+    const bool whole = kernels::has_blocks(computed_as(type));
+    const int64_t scales = whole ? 0 : type == "Q4_1" ? 4 : 2;  // bytes, in front of the numbers
     const uint8_t* first = blocks.data();
     const nn::QuantizedGroups groups = {
         .values = first + scales,
-        .scales = first,
+        .scales = whole ? nullptr : first,
         .mins = scales == 4 ? first + 2 : nullptr,
         .stride = file_.tensors().at(stored_name(rule.parts[0].name)).type->bytes};
     return {groups, out, in, dtype_of(rule)};

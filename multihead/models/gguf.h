@@ -12,9 +12,10 @@ namespace multihead::models {
 /// Whether a model's path names a GGUF file and not a folder: by its extension, .gguf.
 bool is_gguf(const std::string& path);
 
-/// Quantised matrices stay so (LanguageModel::pack_weights): Q8_0, Q4_0 and Q4_1 as they lie, other types as
-/// q8; as_f32 decodes them. Architectures: llama, qwen2, qwen3. Everything in the file that would change the
-/// model is either followed or refused by name. Throws IoError, FormatError, MemoryError.
+/// Quantised matrices stay so (LanguageModel::pack_weights): Q8_0, Q4_0, Q4_1, Q4_K, Q5_K and Q6_K as they
+/// lie, other types as q8; as_f32 decodes them. Architectures: llama, qwen2, qwen3. Everything in the file
+/// that would change the model is either followed or refused by name. Throws IoError, FormatError,
+/// MemoryError.
 LanguageModel load_gguf(const std::string& path, bool as_f32 = false);
 
 /// Writes matrices as `type` (io::writable_gguf_type(); the embedding and the output layer as Q8_0 if that

@@ -370,8 +370,10 @@ nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o)
            "LanguageModel: a ring needs a model with a window in every layer");
   MH_CHECK(!o.ring || o.chunk > 0, ValueError, "LanguageModel: chunk must be positive, got ", o.chunk);
   const Dtype own = token_embedding.dtype(), dtype = o.dtype.value_or(own);
-  MH_CHECK(dtype == own || (own == Dtype::f32 && dtype == Dtype::bf16), DtypeError,
-           "LanguageModel: the state of a model of ", own, " cannot be ", dtype);
+  const bool narrower =
+      dtype == nn::kInt8Cache ? own != Dtype::f64 : own == Dtype::f32 && dtype == Dtype::bf16;
+  MH_CHECK(dtype == own || narrower, DtypeError, "LanguageModel: the state of a model of ", own,
+           " cannot be ", dtype == nn::kInt8Cache ? "int8" : name(dtype));
   nn::DecodeStateOptions plan = {.batch = o.batch,
                                  .head_dim = config_.head_dim,
                                  .value_head_dim = config_.head_dim,

@@ -98,8 +98,9 @@ struct LanguageModelState {
   int64_t capacity = 0;  ///< tokens per row; 0: the model's context
   /// For models with a window: memory for the window only, if that is less. Logits are bitwise identical.
   bool ring = false;
-  int64_t chunk = 256;              ///< ring: most tokens per row that a call may add
-  std::optional<Dtype> dtype = {};  ///< of keys and values: the model's, or bf16 for half the memory
+  int64_t chunk = 256;  ///< ring: most tokens per row that a call may add
+  /// Of keys and values: the model's, bf16 for half the memory, or nn::kInt8Cache for a quarter.
+  std::optional<Dtype> dtype = {};
 };
 
 /// logits = head(norm(layers(embedding(tokens) + positions))).

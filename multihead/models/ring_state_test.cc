@@ -1,4 +1,4 @@
-// States of models with a window that forget what nobody sees any longer, and states in bf16.
+// States of models with a window that forget what nobody sees any longer, and states in bf16 and int8.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -228,6 +228,62 @@ TEST(Bf16StateTest, TranslatorsHoldTheirSourcesInBf16Too) {
   }
 }
 
+// As model() with heads whose sizes are multiples of 4, and of 16 where one token has a way of its own.
+LanguageModel int8_model(Positions positions, int64_t head_dim) {
+  LanguageModelConfig c;
+  c.vocab_size = kVocabulary, c.context = 1100, c.window = kWindow, c.num_layers = 2, c.num_heads = 4;
+  c.num_kv_heads = 2, c.embed_dim = 4 * head_dim, c.ffn_dim = 29, c.positions = positions, c.init_std = 0.2;
+  Rng rng(1);
+  return {c, rng};
+}
+
+TEST(Int8StateTest, ChunksRingsAndCompanyAgreeBitForBitAndAreNearF32) {
+  for (const int64_t head_dim : {12, 16}) {
+    for (const auto positions : {Positions::rotary, Positions::alibi}) {
+      const LanguageModel m = int8_model(positions, head_dim);
+      const Tensor x = tokens(1, 800);
+      nn::DecodeState single = m.make_state({.dtype = nn::kInt8Cache}), exact = m.make_state(1);
+      EXPECT_EQ(4 * single.bytes() * static_cast<size_t>(head_dim),
+                exact.bytes() * static_cast<size_t>(head_dim + 4));
+      EXPECT_EQ(single.bytes(), nn::decode_state_bytes(m.state_options({.dtype = nn::kInt8Cache})));
+      const std::vector<float> got = read(m, x, single, 800, 1), want = read(m, x, exact, 800, 80);
+      double largest = 0, size = 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        largest = std::max<double>(largest, std::abs(got[i] - want[i]));
+        size = std::max<double>(size, std::abs(want[i]));
+      }
+      EXPECT_GT(largest, 0);
+      EXPECT_LT(largest, 0.02 * size);
+      for (const int64_t step : {5, 64}) {
+        nn::DecodeState full = m.make_state({.dtype = nn::kInt8Cache});
+        EXPECT_EQ(read(m, x, full, 800, step), got);
+        nn::DecodeState ring = m.make_state({.ring = true, .chunk = 64, .dtype = nn::kInt8Cache});
+        EXPECT_EQ(read(m, x, ring, 800, step), got);
+      }
+      nn::DecodeState three = m.make_state({.batch = 3, .dtype = nn::kInt8Cache});
+      three.put(1, single, 0, 600), three.put(2, single, 0, 77);
+      three.reorder(std::vector<int64_t>{2, 1, 1});
+      const Tensor next = Tensor::full({3, 1}, x.data<int64_t>()[600], Dtype::i64);
+      const Tensor y = m(next, {.state = &three});
+      for (const int64_t b : {1, 2}) {
+        EXPECT_EQ(row(y, b, 0, 1),
+                  std::vector<float>(got.begin() + 600 * kVocabulary, got.begin() + 601 * kVocabulary));
+      }
+    }
+  }
+}
+
+TEST(Int8StateTest, WhatCannotBeIsNamed) {
+  EXPECT_THROW(model(Positions::rotary).make_state({.dtype = nn::kInt8Cache}), ValueError);  // heads of 6
+  LanguageModel wide = int8_model(Positions::rotary, 12), half = nn::clone(wide);
+  nn::to(half, Dtype::bf16);
+  nn::DecodeState state = half.make_state({.dtype = nn::kInt8Cache}), other = wide.make_state(1);
+  EXPECT_EQ(half(tokens(1, 3), {.state = &state}).dtype(), Dtype::bf16);
+  EXPECT_THROW(other.put(0, state, 0, 3), ValueError);
+  nn::to(wide, Dtype::f64);
+  EXPECT_THROW(wide.make_state({.dtype = nn::kInt8Cache}), DtypeError);
+}
+
 class SavedRingTest : public testing::Test {
  protected:
   ~SavedRingTest() override { std::filesystem::remove(path_); }
@@ -243,9 +299,9 @@ class SavedRingTest : public testing::Test {
 };
 
 TEST_F(SavedRingTest, ItGoesOnBitForBitFromAnyPlaceInTheRing) {
-  const LanguageModel m = model(Positions::rotary);
+  const LanguageModel m = int8_model(Positions::rotary, 12);
   const Tensor x = tokens(2, 900);
-  for (const auto dtype : {Dtype::f32, Dtype::bf16}) {
+  for (const auto dtype : {Dtype::f32, Dtype::bf16, nn::kInt8Cache}) {
     nn::DecodeState ring = m.make_state({.batch = 2, .ring = true, .chunk = 40, .dtype = dtype});
     std::vector<int64_t> counts = {40, 40};
     for (int64_t at = 0; at < 840; at += 40) {

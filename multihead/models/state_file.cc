@@ -11,6 +11,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/kernels/attention/attention.h"
+#include "multihead/kernels/attention/int8_rows.h"
 #include "multihead/nn/module.h"
 
 namespace multihead::models {
@@ -78,31 +79,47 @@ std::string fingerprint(const std::vector<nn::NamedTensor>& parameters) {
 }
 
 // Modules are handles: a copy shares the weights.
-template <class Model>
-std::string fingerprint_of(const Model& model) {
-  Model handle = model;
+std::string fingerprint_of(const Seq2Seq& model) {
+  Seq2Seq handle = model;
   return fingerprint(nn::named_parameters(handle));
+}
+
+// Packed matrices are no parameters.
+std::string fingerprint_of(const LanguageModel& model) {
+  LanguageModel handle = model;
+  std::vector<nn::NamedTensor> all = nn::named_parameters(handle);
+  const auto add = [&](const std::string& name, Tensor&, nn::PackedLinear& packed) {
+    if (packed.defined()) all.push_back({concat(name, ' ', kernels::name(packed.dtype())), packed.packed()});
+  };
+  nn::Visitor visitor = nn::Visitor::of_matrices(add);
+  handle.visit(visitor);
+  return fingerprint(all);
 }
 
 // What a model's states look like.
 struct Expected {
-  std::vector<int64_t> heads, cross_heads;  // of each layer
+  std::vector<int64_t> heads, cross_heads = {};  // of each layer
   int64_t key_dim = 0, value_dim = 0, window = 0;
   int64_t longest = 0;  // tokens that the model takes
   Dtype dtype = Dtype::f32;
-  std::string weights;
+  std::string weights = {};
 };
 
-template <class Model, class Layer>
-Expected expected_of(const Model& model, const std::vector<Layer>& layers) {
+template <class Layer>
+Expected expected_of(const std::vector<Layer>& layers) {
   const nn::MultiHeadAttentionOptions& o = layers.front().self_attn.options();
   std::vector<int64_t> heads;
   for (const Layer& layer : layers) heads.push_back(layer.self_attn.options().num_kv_heads);
   return {.heads = std::move(heads),
           .key_dim = o.head_dim,
           .value_dim = o.value_head_dim,
-          .dtype = layers.front().norm1.weight.dtype(),
-          .weights = fingerprint_of(model)};
+          .dtype = layers.front().norm1.weight.dtype()};
+}
+
+Expected expected_of(const LanguageModel& model) {
+  Expected e = expected_of(model.layers);
+  e.window = model.config().window, e.longest = model.longest();
+  return e;
 }
 
 class Reader {
@@ -115,9 +132,9 @@ class Reader {
 
   const std::string& path() const { return file_.path(); }
 
+  bool belongs_to(const std::string& weights) const { return weights_of() == weights; }
   void check_weights(const std::string& expected) const {
-    const auto found = file_.metadata().find("weights");
-    const std::string got = found == file_.metadata().end() ? "unknown" : found->second;
+    const std::string got = weights_of();
     MH_CHECK(got == expected, FormatError, file_.path(),
              ": the state belongs to another model: the checksum of its weights is ", got,
              ", that of this model ", expected);
@@ -150,6 +167,11 @@ class Reader {
   }
 
  private:
+  std::string weights_of() const {
+    const auto found = file_.metadata().find("weights");
+    return found == file_.metadata().end() ? "unknown" : found->second;
+  }
+
   std::string another(const char* part) const {
     return concat(file_.path(), ": the state belongs to another model: ", part, ":");
   }
@@ -160,8 +182,10 @@ class Reader {
     MH_CHECK(file_.contains(name), FormatError, another(part), " \"", name, "\" is missing");
     const io::TensorInfo& info = file_.info(name);
     const auto rows = static_cast<int64_t>(lengths.size());
-    const bool dtype_fits = info.dtype == dtype || (dtype == Dtype::f32 && info.dtype == Dtype::bf16);
-    MH_CHECK(info.shape.size() == 4 && info.shape[1] == heads && info.shape[3] == features && dtype_fits,
+    const bool int8 = info.dtype == nn::kInt8Cache && dtype != Dtype::f64 && features % 4 == 0;
+    const bool dtype_fits = int8 || info.dtype == dtype || (dtype == Dtype::f32 && info.dtype == Dtype::bf16);
+    const int64_t numbers = int8 ? kernels::int8_row_words(features) : features;
+    MH_CHECK(info.shape.size() == 4 && info.shape[1] == heads && info.shape[3] == numbers && dtype_fits,
              FormatError, another(part), " \"", name, "\" is ", info.dtype_name, ", expected ", heads,
              " heads of ", features, " ", dtype);
     MH_CHECK(info.shape[0] == rows && info.shape[2] >= longest(lengths), FormatError, file_.path(), ": \"",
@@ -238,9 +262,9 @@ Tensor of(const std::vector<int64_t>& values) {
   return Tensor::of<int64_t>({static_cast<int64_t>(values.size())}, values);
 }
 
-void save(const std::string& path, const DecodeState& state, const std::string& weights) {
+void save(const std::string& path, const DecodeState& state, const std::string& weights,
+          io::TensorMap tensors = {}) {
   const Busy busy(state.in_use, "save_state");
-  io::TensorMap tensors;
   tensors["lengths"] = of(state.lengths);
   tensors["starts"] = of(state.starts);
   tensors["window"] = of({state.window});
@@ -261,14 +285,37 @@ void save_state(const std::string& path, const DecodeState& state, const Seq2Seq
   save(path, state, fingerprint_of(model));
 }
 
+std::string weights_checksum(const LanguageModel& model) { return fingerprint_of(model); }
+
+void save_prompt(const std::string& path, const std::vector<int32_t>& tokens, const DecodeState& state,
+                 const std::string& weights) {
+  save(path, state, weights, {{"tokens", of({tokens.begin(), tokens.end()})}});
+}
+
+std::optional<std::vector<int32_t>> load_prompt_tokens(const std::string& path, const std::string& weights) {
+  const Reader reader(path);
+  if (!reader.belongs_to(weights)) return std::nullopt;
+  const std::vector<int64_t> tokens = reader.lengths("tokens");
+  MH_CHECK(only(reader, "lengths") == std::ssize(tokens), FormatError, path,
+           ": the tokens are not those of the state");
+  return std::vector<int32_t>(tokens.begin(), tokens.end());
+}
+
+DecodeState load_prompt(const std::string& path, const LanguageModel& model, const std::string& weights) {
+  Expected e = expected_of(model);
+  e.weights = weights;
+  return load(path, e, 0);
+}
+
 DecodeState load_state(const std::string& path, const LanguageModel& model, int64_t capacity) {
-  Expected e = expected_of(model, model.layers);
-  e.window = model.config().window, e.longest = model.longest();
+  Expected e = expected_of(model);
+  e.weights = fingerprint_of(model);
   return load(path, e, capacity);
 }
 
 DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity) {
-  Expected e = expected_of(model, model.transformer.decoder.layers);
+  Expected e = expected_of(model.transformer.decoder.layers);
+  e.weights = fingerprint_of(model);
   e.longest = model.config().max_positions;
   for (const nn::TransformerLayer& layer : model.transformer.decoder.layers) {
     e.cross_heads.push_back(layer.multihead_attn.options().num_kv_heads);

@@ -1,7 +1,10 @@
 // Saving and loading decoding states, to continue generation in another process.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "multihead/models/language_model.h"
 #include "multihead/models/seq2seq.h"
@@ -20,5 +23,15 @@ void save_state(const std::string& path, const nn::DecodeState& state, const Seq
 ///           ValueError: the capacity is too small; MemoryError
 nn::DecodeState load_state(const std::string& path, const LanguageModel& model, int64_t capacity = 0);
 nn::DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity = 0);
+
+/// What the checksum of a model's weights is in such files.
+std::string weights_checksum(const LanguageModel& model);
+/// Saves a state of one row and its tokens; weights: weights_checksum(). Throws as save_state().
+void save_prompt(const std::string& path, const std::vector<int32_t>& tokens, const nn::DecodeState& state,
+                 const std::string& weights);
+/// The tokens of such a file, if it belongs to a model of these weights. Throws IoError, FormatError.
+std::optional<std::vector<int32_t>> load_prompt_tokens(const std::string& path, const std::string& weights);
+/// Its state. Throws as load_state().
+nn::DecodeState load_prompt(const std::string& path, const LanguageModel& model, const std::string& weights);
 
 }  // namespace multihead::models

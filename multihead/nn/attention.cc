@@ -6,6 +6,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/nn/points-inl.h"
+#include "multihead/ops/attention/int8.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/shape.h"
@@ -225,6 +226,16 @@ Tensor MultiHeadAttention::attend_ragged(const Projected& heads, const Attention
 Tensor MultiHeadAttention::attend_cached(const Projected& heads, const AttentionCall& call) const {
   const Dtype dtype = heads.query.dtype();
   if (heads.key.dtype() == dtype) return attend_heads(heads, call);
+  if (heads.key.dtype() == kInt8Cache) {
+    const Tensor query = heads.query.to(Dtype::f32);
+    const AttentionOptions options = attention_options(call);
+    // The same bits; points are open in f32 alone.
+    const Tensor out = detail::looking()
+                           ? detail::attend(query, from_int8_rows(heads.key), from_int8_rows(heads.value),
+                                            options, call.score_mod)
+                           : attention_int8(query, heads.key, heads.value, options, call.score_mod);
+    return output(out.to(dtype), call.residual);
+  }
   const Tensor out = detail::attend(heads.query.to(heads.key.dtype()), heads.key, heads.value,
                                     attention_options(call), call.score_mod);
   return output(out.to(dtype), call.residual);

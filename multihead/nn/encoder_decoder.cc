@@ -109,6 +109,8 @@ DecodeState TransformerDecoder::start(const Tensor& memory, const std::vector<in
   const int64_t batch = memory.size(0), length = memory.size(1);
   MH_CHECK(memory_lengths.empty() || static_cast<int64_t>(memory_lengths.size()) == batch, ShapeError,
            "TransformerDecoder: memory_lengths must have ", batch, " entries, got ", memory_lengths.size());
+  MH_CHECK(dtype != kInt8Cache, DtypeError,
+           "TransformerDecoder: a state of int8 is for models without a source");
   const MultiHeadAttentionOptions& attention = layers.front().self_attn.options();
   std::vector<int64_t> kv_heads;
   for (const TransformerLayer& layer : layers) kv_heads.push_back(layer.self_attn.options().num_kv_heads);

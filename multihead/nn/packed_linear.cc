@@ -9,12 +9,11 @@
 namespace multihead::nn {
 namespace {
 
-bool has_groups(WeightDtype dtype) { return dtype == WeightDtype::q8 || dtype == WeightDtype::q4; }
-
 const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
 void check_groups(WeightDtype dtype) {
-  MH_CHECK(has_groups(dtype), ValueError, "PackedLinear: expected q8 or q4, got ", kernels::name(dtype));
+  MH_CHECK(kernels::has_groups(dtype), ValueError, "PackedLinear: expected groups, got ",
+           kernels::name(dtype));
 }
 
 Tensor empty_packed(WeightDtype dtype, int64_t out, int64_t in) {
@@ -35,6 +34,8 @@ PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, int64_t beg
     : out_(end - begin), in_(weight.size(1)), dtype_(dtype) {
   MH_CHECK(dtype != WeightDtype::int8 || in_ <= kernels::kLongestInt8Sum, ValueError,
            "PackedLinear: int8 sums at most ", kernels::kLongestInt8Sum, " products, got rows of ", in_);
+  MH_CHECK(!kernels::has_blocks(dtype), ValueError, "PackedLinear: ", kernels::name(dtype),
+           " comes from GGUF files alone");
   const auto as_f32 = [](const Tensor& x) { return x.detach().to(Dtype::f32).contiguous(); };
   const Tensor w = as_f32(weight);
   packed_ = empty_packed(dtype, out_, in_);
@@ -118,8 +119,8 @@ Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
 }
 
 Tensor PackedLinear::rows(const Tensor& ids) const {
-  MH_CHECK(dtype_ == WeightDtype::bf16 || has_groups(dtype_), ValueError,
-           "PackedLinear: expected bf16, q8 or q4, got ", kernels::name(dtype_));
+  MH_CHECK(dtype_ == WeightDtype::bf16 || kernels::has_groups(dtype_), ValueError,
+           "PackedLinear: expected bf16 or groups, got ", kernels::name(dtype_));
   MH_CHECK(ids.dtype() == Dtype::i64 || ids.dtype() == Dtype::i32, DtypeError,
            "embedding: ids must be i64 or i32, got ", ids.dtype());
   const Tensor numbers = ids.to(Dtype::i64).contiguous();

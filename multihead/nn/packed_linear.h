@@ -21,7 +21,7 @@ class PackedLinear {
  public:
   PackedLinear() = default;
   /// Rows [begin, end) of weight [out, in] and bias [out] (or undefined).
-  /// Throws ValueError (int8 and a row longer than kernels::kLongestInt8Sum).
+  /// Throws ValueError (int8 and a row longer than kernels::kLongestInt8Sum; a K format of GGUF).
   PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end, WeightDtype dtype);
   PackedLinear(const Tensor& weight, WeightDtype dtype)
       : PackedLinear(weight, Tensor(), 0, weight.size(0), dtype) {}

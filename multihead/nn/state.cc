@@ -6,6 +6,8 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention/attention.h"
+#include "multihead/kernels/attention/int8_rows.h"
+#include "multihead/ops/attention/int8.h"
 
 namespace multihead::nn {
 namespace {
@@ -82,6 +84,17 @@ void move_to_front(const Tensor& x, int64_t b, int64_t shift, int64_t count) {
     tokens_of(x, b, at, piece).copy_from(tokens_of(x, b, at + shift, piece));
   }
 }
+
+// Numbers of the cache's dtype that a row of `dim` takes.
+int64_t row_size(int64_t dim, Dtype dtype) {
+  if (dtype != kInt8Cache) return dim;
+  MH_CHECK(dim > 0 && dim % 4 == 0, ValueError,
+           "decode state: an int8 cache needs heads whose size is a multiple of 4, got ", dim);
+  return kernels::int8_row_words(dim);
+}
+
+// x as the cache holds it.
+Tensor stored(const Tensor& x, Dtype dtype) { return dtype == kInt8Cache ? to_int8_rows(x) : x; }
 
 // The first of the keys that the token at `position` sees.
 int64_t first_seen(int64_t position, int64_t window) { return std::max<int64_t>(position - window + 1, 0); }
@@ -195,6 +208,10 @@ void DecodeState::put(int64_t to, const DecodeState& from, int64_t row, int64_t 
   const auto source = static_cast<size_t>(row), target = static_cast<size_t>(to);
   MH_CHECK(tokens >= 0 && tokens <= from.lengths[source], ValueError, "put: row ", row, " holds ",
            from.lengths[source], " tokens, not ", tokens);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    MH_CHECK(layers[i].key.dtype() == from.layers[i].key.dtype(), ValueError, "put: a cache of ",
+             from.layers[i].key.dtype(), " cannot become part of one of ", layers[i].key.dtype());
+  }
   const int64_t start = from.starts[source], count = tokens - start;
   MH_CHECK(start == 0 || tokens == from.lengths[source], ValueError, "put: a ring's row moves as a whole");
   MH_CHECK(count <= capacity, ValueError, "put: ", count, " tokens do not fit a capacity of ", capacity);
@@ -242,8 +259,9 @@ DecodeState make_decode_state(const DecodeStateOptions& o) {
   state.lengths.assign(static_cast<size_t>(o.batch), 0);
   state.starts = state.lengths;
   for (const int64_t heads : o.kv_heads) {
-    state.layers.push_back({Tensor::empty({o.batch, heads, o.capacity, o.head_dim}, o.dtype),
-                            Tensor::empty({o.batch, heads, o.capacity, o.value_head_dim}, o.dtype)});
+    const int64_t key = row_size(o.head_dim, o.dtype), value = row_size(o.value_head_dim, o.dtype);
+    state.layers.push_back({Tensor::empty({o.batch, heads, o.capacity, key}, o.dtype),
+                            Tensor::empty({o.batch, heads, o.capacity, value}, o.dtype)});
   }
   return state;
 }
@@ -255,7 +273,8 @@ int64_t ring_capacity(int64_t window, int64_t chunk) {
 size_t decode_state_bytes(const DecodeStateOptions& o) {
   const int64_t tokens = checked_multiply(o.batch, o.capacity, "decode state");
   const int64_t heads = std::accumulate(o.kv_heads.begin(), o.kv_heads.end(), int64_t{0});
-  const int64_t features = checked_multiply(heads, o.head_dim + o.value_head_dim, "decode state");
+  const int64_t features = checked_multiply(
+      heads, row_size(o.head_dim, o.dtype) + row_size(o.value_head_dim, o.dtype), "decode state");
   return static_cast<size_t>(checked_multiply(checked_multiply(tokens, features, "decode state"),
                                               static_cast<int64_t>(size_of(o.dtype)), "decode state"));
 }
@@ -266,8 +285,9 @@ void append(KvCache& cache, const Tensor& key, const Tensor& value, std::span<co
   MH_CHECK(cache.key.size(0) == batch && static_cast<int64_t>(lengths.size()) == batch &&
                static_cast<int64_t>(counts.size()) == batch,
            ShapeError, "decode state: it holds ", cache.key.size(0), " rows, got ", batch);
-  MH_CHECK(cache.key.size(1) == key.size(1) && cache.key.size(3) == key.size(3) &&
-               cache.value.size(3) == value.size(3),
+  const Dtype dtype = cache.key.dtype();
+  MH_CHECK(cache.key.size(1) == key.size(1) && cache.key.size(3) == row_size(key.size(3), dtype) &&
+               cache.value.size(3) == row_size(value.size(3), dtype),
            ShapeError, "decode state: it belongs to another model: keys ", cache.key.shape(), ", new keys ",
            key.shape());
   for (size_t b = 0; b < lengths.size(); ++b) {
@@ -280,8 +300,9 @@ void append(KvCache& cache, const Tensor& key, const Tensor& value, std::span<co
   make_own(cache.value);
   for (int64_t b = 0; b < batch; ++b) {
     const auto i = static_cast<size_t>(b);
-    tokens_of(cache.key, b, lengths[i], counts[i]).copy_from(tokens_of(key, b, 0, counts[i]));
-    tokens_of(cache.value, b, lengths[i], counts[i]).copy_from(tokens_of(value, b, 0, counts[i]));
+    tokens_of(cache.key, b, lengths[i], counts[i]).copy_from(stored(tokens_of(key, b, 0, counts[i]), dtype));
+    tokens_of(cache.value, b, lengths[i], counts[i])
+        .copy_from(stored(tokens_of(value, b, 0, counts[i]), dtype));
   }
 }
 

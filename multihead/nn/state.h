@@ -10,8 +10,12 @@
 
 namespace multihead::nn {
 
-/// Projected (and rotated) keys and values of one layer: [B, Hkv, capacity, D]. Row b holds lengths[b]
-/// tokens, the rest is undefined. Cross-attention fills it once from the encoder's output.
+/// As the dtype of a cache: 8 bits a number and a scale per head and token, in the words of to_int8_rows().
+inline constexpr Dtype kInt8Cache = Dtype::i32;
+
+/// Projected (and rotated) keys and values of one layer: [B, Hkv, capacity, D], of kInt8Cache [..., D / 4 +
+/// 1]. Row b holds lengths[b] tokens, the rest is undefined. Cross-attention fills it once from the encoder's
+/// output.
 struct KvCache {
   Tensor key, value;
 };
@@ -81,7 +85,9 @@ struct DecodeState {
 struct DecodeStateOptions {
   std::vector<int64_t> kv_heads = {};  ///< of each layer
   int64_t batch = 1, head_dim = 0, value_head_dim = 0, capacity = 0;
-  /// The model's dtype, or bf16 for an f32 model: half the memory; queries, keys and values are rounded.
+  /// The model's dtype, or bf16 for an f32 model: half the memory; queries, keys and values are rounded. Or
+  /// kInt8Cache for an f32 or bf16 model: a quarter; keys and values are rounded. Head sizes are then
+  /// multiples of 4.
   Dtype dtype = Dtype::f32;
   int64_t window = 0;  ///< > 0: a ring; its capacity is at least ring_capacity(window, 1)
 };

@@ -1800,7 +1800,8 @@ class LanguageModel:
     def make_state(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> DecodeState:
         """
         A DecodeState with room for `capacity` tokens per row (0: the model's context). ring: memory for the window
-        only, calls of up to `chunk` tokens. dtype: the model's, or 'bfloat16'.
+        only, calls of up to `chunk` tokens. dtype: the model's, 'bfloat16' or 'int8' (8 bits and a scale
+        per head and token).
         """
 
     def state_bytes(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> int:
@@ -1817,6 +1818,7 @@ class LanguageModel:
         The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it comes and
         may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat themselves),
         guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.
+        cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a quarter.
         """
 
     def save(self, folder: str | bytes | os.PathLike) -> None:

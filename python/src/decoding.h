@@ -11,12 +11,20 @@
 
 namespace multihead::python {
 
+/// As to_dtype(), and "int8".
+inline Dtype to_cache_dtype(nb::handle object) {
+  if (PyUnicode_Check(object.ptr()) && nb::cast<std::string>(object) == "int8") return nn::kInt8Cache;
+  const Dtype dtype = to_dtype(object);
+  MH_CHECK(is_floating(dtype), DtypeError, "the dtype of a state is floating or 'int8', got ", dtype);
+  return dtype;
+}
+
 /// The state of one layer. dtype: None is `weight`'s.
 inline nn::DecodeState make_layer_state(const nn::MultiHeadAttention& attention, int64_t batch,
                                         int64_t capacity, int64_t window, nb::handle dtype) {
   const nn::MultiHeadAttentionOptions& o = attention.options();
   nn::DecodeStateOptions options{{o.num_kv_heads}, batch, o.head_dim, o.value_head_dim, capacity};
-  options.dtype = dtype.is_none() ? attention.out_proj.weight.dtype() : to_dtype(dtype);
+  options.dtype = dtype.is_none() ? attention.out_proj.weight.dtype() : to_cache_dtype(dtype);
   options.window = window;
   return nn::make_decode_state(options);
 }

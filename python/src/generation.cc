@@ -6,6 +6,7 @@
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
 #include "python/src/bindings.h"
+#include "python/src/decoding.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 
@@ -106,7 +107,7 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t
   GenerateOptions options = to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty,
                                         seed, std::move(stop_tokens), overflow, draft, draft_tokens},
                                        on_token);
-  if (!cache_dtype.is_none()) options.cache_dtype = to_dtype(cache_dtype);
+  if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
   auto result = unlocked([&] { return generate(model, rows, options); });
   return single ? nb::cast(result.at(0)) : nb::cast(result);
 }
@@ -136,7 +137,9 @@ void bind_generate(nb::class_<LanguageModel>& c) {
         "comes and\n"
         "may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
         "themselves),\n"
-        "guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.");
+        "guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.\n"
+        "cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a "
+        "quarter.");
 }
 
 void bind_generator(nb::module_& m) {
@@ -150,7 +153,7 @@ void bind_generator(nb::module_& m) {
           [](Generator* self, const LanguageModel& model, int64_t rows, int64_t capacity,
              nb::handle cache_dtype, int64_t remembered) {
             GeneratorOptions options = {.rows = rows, .capacity = capacity, .remembered = remembered};
-            if (!cache_dtype.is_none()) options.cache_dtype = to_dtype(cache_dtype);
+            if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
             new (self) Generator(model, options);
           },
           "model"_a, nb::kw_only(), "rows"_a = 8, "capacity"_a = 0, "cache_dtype"_a = nb::none(),

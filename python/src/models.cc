@@ -11,6 +11,7 @@
 #include "multihead/text/gguf.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
+#include "python/src/decoding.h"
 #include "python/src/generation.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
@@ -88,7 +89,7 @@ void bind_language_model(nb::module_& m) {
   c.def_prop_ro("longest", &LanguageModel::longest, "Longest supported sequence.");
   const auto sizes = [](int64_t batch, int64_t capacity, bool ring, int64_t chunk, nb::handle dtype) {
     models::LanguageModelState options{batch, capacity, ring, chunk, {}};
-    if (!dtype.is_none()) options.dtype = to_dtype(dtype);
+    if (!dtype.is_none()) options.dtype = to_cache_dtype(dtype);
     return options;
   };
   c.def(
@@ -98,7 +99,8 @@ void bind_language_model(nb::module_& m) {
       "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
       "dtype"_a = nb::none(),
       "A DecodeState with room for `capacity` tokens per row (0: the model's context). ring: memory for the "
-      "window\nonly, calls of up to `chunk` tokens. dtype: the model's, or 'bfloat16'.");
+      "window\nonly, calls of up to `chunk` tokens. dtype: the model's, 'bfloat16' or 'int8' "
+      "(8 bits and a scale\nper head and token).");
   c.def(
       "state_bytes",
       [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,

@@ -187,6 +187,13 @@ def test_evaluation_and_checks(language_model, rng):
     assert results == seen and all(r["passed"] for r in results), results
     assert {"causality", "cache", "gradient", "overfit"} <= {r["name"] for r in results}
     assert len(language_model.generate([1, 2], max_new_tokens=3, cache_dtype="bfloat16")) == 3
+    assert len(language_model.generate([1, 2], max_new_tokens=3, cache_dtype="int8")) == 3
+    sizes = {dtype: language_model.state_bytes(1, 64, dtype=dtype) for dtype in ("float32", "bfloat16", "int8")}
+    head = language_model.config.embed_dim // language_model.config.num_heads
+    assert sizes["float32"] == 2 * sizes["bfloat16"]
+    assert sizes["int8"] * 4 * head == sizes["float32"] * (head + 4)
+    with pytest.raises(Exception, match="floating or 'int8'"):
+        language_model.make_state(dtype="int32")
     encoder = models.Encoder(models.EncoderConfig(vocab_size=40, num_layers=2, num_heads=2, embed_dim=16))
     results = train.check_encoder(encoder, length=8)
     assert [r["name"] for r in results] == ["finite", "context", "company", "threads"]

@@ -23,6 +23,18 @@ def raw_blocks(kind, numbers, seed):
     return data
 
 
+def k_blocks(kind, shape, rng):
+    """Random blocks of a K format, which the package does not quantise to, of numbers around 0.05."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    data = rng.integers(0, 256, (shape[0], shape[1] // block, size), dtype=np.uint8)
+    if kind.name == "Q6_K":  # scale * (-128 .. 127) * (-32 .. 31)
+        data[..., -2:] = np.array([4e-5], np.float16).view(np.uint8)
+    else:  # scale * (0 .. 63) * (0 .. 15 or 31) - minimum * (0 .. 63), whose means are equal
+        largest = 15 if kind.name == "Q4_K" else 31
+        data[..., :4] = np.array([2e-4 / largest * 15, 2e-4 * 7.5], np.float16).view(np.uint8)
+    return data.reshape(shape[0], -1)
+
+
 def llama(path, kind, tied, heads=4, kv_heads=2, width=256, layers=2, vocab=64):
     """A random model in a GGUF file: matrices of one type."""
     writer = gguf.GGUFWriter(path, "llama")
@@ -43,7 +55,8 @@ def llama(path, kind, tied, heads=4, kv_heads=2, width=256, layers=2, vocab=64):
 
     def matrix(name, *shape):
         values = (rng.standard_normal(shape) * 0.05).astype(np.float32)
-        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        data = k_blocks(kind, shape, rng) if kind.name.endswith("_K") else gguf.quants.quantize(values, kind)
+        writer.add_tensor(name, data, raw_dtype=kind)
 
     def vector(name, size):
         writer.add_tensor(name, (1 + 0.1 * rng.standard_normal(size)).astype(np.float32))
@@ -99,6 +112,24 @@ def test_logits_are_those_of_transformers(tmp_path, name, tied):
     packed = mh.models.LanguageModel.load(tmp_path / "model.gguf")
     assert packed.weight_dtype == {"Q8_0": "q8", "Q4_0": "q4"}.get(name, "f32")
     np.testing.assert_allclose(packed(ids).numpy(), expected, rtol=0, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K"])
+def test_k_formats_are_computed_as_they_lie(tmp_path, name):
+    """Beside the model of the numbers that the package `gguf` decodes: the inputs of the products are rounded to 8 bits."""
+    path = tmp_path / "model.gguf"
+    llama(path, gguf.GGMLQuantizationType[name], tied=False)
+    packed, exact = mh.models.LanguageModel.load(path), mh.models.LanguageModel.load(path, weights="f32")
+    assert packed.weight_dtype == name.lower()
+    head = gguf.quants.dequantize(next(t for t in gguf.GGUFReader(path).tensors if t.name == "output.weight").data,
+                                  gguf.GGMLQuantizationType[name])
+    np.testing.assert_array_equal(exact.state_dict()["head.weight"].numpy(), head)
+    ids = np.random.default_rng(1).integers(0, 64, (2, 20))
+    want = exact(ids).numpy()
+    np.testing.assert_allclose(packed(ids).numpy(), want, rtol=0, atol=0.03 * np.abs(want).max())
+    packed.save(tmp_path / "folder")
+    again = mh.models.LanguageModel.load(tmp_path / "folder")
+    np.testing.assert_array_equal(again(ids).numpy(), packed(ids).numpy())
 
 
 @pytest.mark.parametrize("change,message", [

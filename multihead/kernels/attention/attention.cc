@@ -27,7 +27,8 @@ void attention_forward(const AttentionProblem& p, const ScoreTerms& t, const Att
   if (in.query.dtype == Dtype::f64) return reference_attention_forward<double>(p, t, in, out);
   ForwardCall call = digest_forward(p, t, in, out);
   if (current_isa() == Isa::baseline) {
-    return call.bf16 ? specified_forward(call) : reference_attention_forward<float>(p, t, in, out);
+    return call.bf16 || call.int8 ? specified_forward(call)
+                                  : reference_attention_forward<float>(p, t, in, out);
   }
   choose_engine(call);
   run_forward(call);

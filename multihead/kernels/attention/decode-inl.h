@@ -14,7 +14,7 @@
 
 #include <cstring>
 
-#include "multihead/kernels/attention/decode_values-inl.h"
+#include "multihead/kernels/attention/decode_eight-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -50,11 +50,6 @@ HWY_INLINE void LoadColumns(const char* from, int64_t stride, Vec (&x)[4]) {
   x[1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
   x[2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
   x[3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
-}
-
-// q[column][row] from the tile's lanes.
-HWY_INLINE void GatherQuery(const float* qt, int64_t dim, int rows, float* q) {
-  for (int64_t c = 0; c < dim; ++c) std::copy_n(qt + c * kTileRows, rows, q + c * rows);
 }
 
 // s[row][16 keys] = sums over the columns, in the chains of a tile.
@@ -129,9 +124,6 @@ HWY_INLINE void ScoreRows(const BlockRange& r, const RawRows& key, const float* 
   ScoreRun<kKind, kRows>(buffer, bytes, q, bytes, scale, s + k, prefetch);
 }
 
-// Rows that a pass computes; those beyond the tile's are computed from what lies there and not read back.
-HWY_INLINE int PaddedRows(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
-
 template <CacheKind kKind>
 HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, const float* qt, int64_t dim,
                          float scale, float* s, char* buffer, PrefetchStream& prefetch) {
@@ -144,45 +136,6 @@ HWY_INLINE void ScoreFew(int rows, const BlockRange& r, const RawRows& key, cons
       return ScoreRows<kKind, 4>(r, key, qt, dim, scale, s, buffer, prefetch);
     default:
       return ScoreRows<kKind, 8>(r, key, qt, dim, scale, s, buffer, prefetch);
-  }
-}
-
-// s[row][key] <- scores with what the row does not see at -inf; their maximum.
-HWY_INLINE float MaskFew(const RowTile& t, const BlockRange& r, int row, float* s) {
-  const F d;
-  const I di;
-  const int keys = r.k1 - r.k0;
-  Vec top = hn::Set(d, -kInfinity);
-  int k = 0;
-  if (t.lo[row] <= r.k0 && t.hi[row] >= r.k1) {
-    for (; k + kN <= keys; k += kN) top = hn::Max(top, hn::LoadU(d, s + k));
-  }
-  const int lo = t.lo[row], hi = std::min(t.hi[row], r.k1);
-  for (; k < keys; k += kN) {
-    const VecI key = hn::Iota(di, r.k0 + k);
-    const auto visible =
-        hn::RebindMask(d, hn::AndNot(hn::Lt(key, hn::Set(di, lo)), hn::Lt(key, hn::Set(di, hi))));
-    const Vec v = hn::IfThenElse(visible, hn::LoadU(d, s + k), hn::Set(d, -kInfinity));
-    hn::StoreU(v, d, s + k);
-    top = hn::Max(top, v);
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, top));
-}
-
-// s[row][key] <- probabilities; the block's maximum of each row. The maximum has no order.
-HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s, LaneState& state,
-                                 PrefetchStream& prefetch) {
-  const F d;
-  const int keys = r.k1 - r.k0;
-  for (int row = 0; row < t.rows; ++row) state.max[row] = MaskFew(t, r, row, s + row * kBlock);
-  PrefetchCursor cursor(prefetch);
-  for (int row = 0; row < t.rows; ++row) {
-    float* x = s + row * kBlock;
-    const Vec shift = hn::Set(d, state.max[row] == -kInfinity ? 0.0f : state.max[row]);
-    for (int k = 0; k < keys; k += kN) {
-      hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, x + k), shift)), d, x + k);
-      if (row < 4) cursor.Step();
-    }
   }
 }
 
@@ -203,7 +156,10 @@ HWY_INLINE void FewBlockOf(const ForwardCall& c, const RowTile& t, const BlockRa
   prefetch.Skip(kPrefetchLines);
   ScoreFew<kKind>(t.rows, r, key, qt, p.head_dim, ScoreScale(c), b.s, reinterpret_cast<char*>(b.shadow),
                   prefetch);
-  ProbabilitiesFew(t, r, b.s, state, prefetch);
+  {
+    PrefetchCursor cursor(prefetch);
+    ProbabilitiesFew(t, r, b.s, state, [&]() HWY_ATTR { cursor.Step(); });
+  }
   PrefetchStream then(values, others);
   then.Skip(kPrefetchLines + std::min<int64_t>(t.rows, 4) * ((keys + kN - 1) / kN));
   if constexpr (kKind == CacheKind::pairs) {
@@ -219,8 +175,16 @@ HWY_INLINE void FewBlock(const PairsEngine&, const ForwardCall& c, const RowTile
 }
 HWY_INLINE void FewBlock(const F32Engine&, const ForwardCall& c, const RowTile& t, const BlockRange& r,
                          const float* qt, const BlockBuffers& b, LaneState& state, float* sum) {
-  c.bf16 ? FewBlockOf<CacheKind::widened>(c, t, r, qt, b, state, sum)
-         : FewBlockOf<CacheKind::f32>(c, t, r, qt, b, state, sum);
+  c.int8   ? EightBlockOf<CacheKind::int8>(c, t, r, qt, b, state, sum)
+  : c.bf16 ? FewBlockOf<CacheKind::widened>(c, t, r, qt, b, state, sum)
+           : FewBlockOf<CacheKind::f32>(c, t, r, qt, b, state, sum);
+}
+#elif HWY_TARGET == HWY_AVX2
+HWY_INLINE void FewBlock(const F32Engine&, const ForwardCall& c, const RowTile& t, const BlockRange& r,
+                         const float* qt, const BlockBuffers& b, LaneState& state, float* sum) {
+  c.int8   ? EightBlockOf<CacheKind::int8>(c, t, r, qt, b, state, sum)
+  : c.bf16 ? EightBlockOf<CacheKind::widened>(c, t, r, qt, b, state, sum)
+           : EightBlockOf<CacheKind::f32>(c, t, r, qt, b, state, sum);
 }
 #endif
 

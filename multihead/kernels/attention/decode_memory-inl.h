@@ -26,9 +26,9 @@ HWY_INLINE RawRows RawRowsOf(const ForwardCall& c, const Operand& x, int64_t b, 
   return {static_cast<const char*>(KeyRow(c, x, b, kv, k0)), x.strides.token * (c.bf16 ? 2 : 4)};
 }
 
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 // What a cache holds, and what is computed of it.
-enum class CacheKind { f32, widened, pairs };
+enum class CacheKind { f32, widened, pairs, int8 };
 
 // Prefetches cache lines in order of addresses: those of `rows` rows, then of `next_rows` rows elsewhere.
 struct PrefetchStream {

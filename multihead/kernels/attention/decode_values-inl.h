@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 static_assert(kRun == kSumChain, "a run is one chain of a tile's sums");
 
 // Keys from `key` on that lie in the same run.
@@ -34,6 +34,81 @@ HWY_INLINE void SumRun(const float* p, int keys, int rows, float* sum) {
   }
 }
 
+// Calls f(row, count, prefetches) for 4, 2 or 1 rows at a time; of eight rows the second half prefetches
+// nothing.
+template <class Body>
+HWY_INLINE void EachFewRows(int rows, const Body& f) {
+  int row = 0;
+  for (; rows - row >= 4; row += 4) {
+    if (row == 0) {
+      f(row, std::integral_constant<int, 4>(), std::true_type());
+    } else {
+      f(row, std::integral_constant<int, 4>(), std::false_type());
+    }
+  }
+  if (rows - row >= 2) f(row, std::integral_constant<int, 2>(), std::true_type()), row += 2;
+  if (rows - row >= 1) f(row, std::integral_constant<int, 1>(), std::true_type());
+}
+
+// to += from, from <- 0.
+HWY_INLINE void EndChains(float* from, int64_t count, float* to) {
+  const F d;
+  for (int64_t i = 0; i < count; i += kN) {
+    hn::Store(hn::Add(hn::Load(d, to + i), hn::Load(d, from + i)), d, to + i);
+    hn::Store(hn::Zero(d), d, from + i);
+  }
+}
+
+// q[column][row] from the tile's lanes.
+HWY_INLINE void GatherQuery(const float* qt, int64_t dim, int rows, float* q) {
+  for (int64_t c = 0; c < dim; ++c) std::copy_n(qt + c * kTileRows, rows, q + c * rows);
+}
+
+// Rows that a pass computes; those beyond the tile's are computed from what lies there and not read back.
+HWY_INLINE int PaddedRows(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
+
+// s[row][key] <- scores with what the row does not see at -inf; their maximum.
+HWY_INLINE float MaskFew(const RowTile& t, const BlockRange& r, int row, float* s) {
+  const F d;
+  const I di;
+  const int keys = r.k1 - r.k0;
+  Vec top = hn::Set(d, -kInfinity);
+  int k = 0;
+  if (t.lo[row] <= r.k0 && t.hi[row] >= r.k1) {
+    for (; k + kN <= keys; k += kN) top = hn::Max(top, hn::LoadU(d, s + k));
+  }
+  const int lo = t.lo[row], hi = std::min(t.hi[row], r.k1);
+  for (; k < keys; k += kN) {
+    const VecI key = hn::Iota(di, r.k0 + k);
+    const auto visible =
+        hn::RebindMask(d, hn::AndNot(hn::Lt(key, hn::Set(di, lo)), hn::Lt(key, hn::Set(di, hi))));
+    const Vec v = hn::IfThenElse(visible, hn::LoadU(d, s + k), hn::Set(d, -kInfinity));
+    hn::StoreU(v, d, s + k);
+    top = hn::Max(top, v);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, top));
+}
+
+// s[row][key] <- probabilities; the block's maximum of each row. The maximum has no order. Calls step() for
+// each vector of the first four rows.
+template <class Step>
+HWY_INLINE void ProbabilitiesFew(const RowTile& t, const BlockRange& r, float* s, LaneState& state,
+                                 const Step& step) {
+  const F d;
+  const int keys = r.k1 - r.k0;
+  for (int row = 0; row < t.rows; ++row) state.max[row] = MaskFew(t, r, row, s + row * kBlock);
+  for (int row = 0; row < t.rows; ++row) {
+    float* x = s + row * kBlock;
+    const Vec shift = hn::Set(d, state.max[row] == -kInfinity ? 0.0f : state.max[row]);
+    for (int k = 0; k < keys; k += kN) {
+      hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, x + k), shift)), d, x + k);
+      if (row < 4) step();
+    }
+  }
+}
+#endif
+
+#if HWY_TARGET == HWY_AVX3
 // Sums of values lie in vectors: those of columns 16v … 16v + 15, or for bf16 of the even and the odd ones of
 // 32 columns.
 template <CacheKind kKind>
@@ -193,22 +268,6 @@ HWY_INLINE void AddPairColumns(const FewPairs& weights, int row, int pair, int e
   }
 }
 
-// Calls f(row, count, prefetches) for 4, 2 or 1 rows at a time; of eight rows the second half prefetches
-// nothing.
-template <class Body>
-HWY_INLINE void EachFewRows(int rows, const Body& f) {
-  int row = 0;
-  for (; rows - row >= 4; row += 4) {
-    if (row == 0) {
-      f(row, std::integral_constant<int, 4>(), std::true_type());
-    } else {
-      f(row, std::integral_constant<int, 4>(), std::false_type());
-    }
-  }
-  if (rows - row >= 2) f(row, std::integral_constant<int, 2>(), std::true_type()), row += 2;
-  if (rows - row >= 1) f(row, std::integral_constant<int, 1>(), std::true_type());
-}
-
 // As ValuesFew, from pairs of keys.
 HWY_INLINE void ValuesFewPairs(int rows, const BlockRange& r, const float* p, const RawRows& value,
                                int64_t columns, float* sum, LaneState& state, PrefetchStream& prefetch) {
@@ -229,15 +288,6 @@ HWY_INLINE void ValuesFewPairs(int rows, const BlockRange& r, const float* p, co
   }
   std::fill(state.sum + rows, state.sum + kTileRows, 0.0f);
   for (int row = 0; row < rows; ++row) JoinColumns(joined + row * stride, columns, sum + row * columns);
-}
-
-// to += from, from <- 0.
-HWY_INLINE void EndChains(float* from, int64_t count, float* to) {
-  const F d;
-  for (int64_t i = 0; i < count; i += kN) {
-    hn::Store(hn::Add(hn::Load(d, to + i), hn::Load(d, from + i)), d, to + i);
-    hn::Store(hn::Zero(d), d, from + i);
-  }
 }
 
 // sum[row][:] = Σ_k p[row][k] value[k][:], run after run, cut into the chains of a tile; and the sums of p,

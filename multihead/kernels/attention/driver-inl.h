@@ -25,7 +25,7 @@ int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<Attention
 /// Whether rows are so few that the keys have to be split as well.
 bool choose_split(const AttentionProblem& p, int threads, int64_t tasks);
 
-/// bf16 without SIMD kernels.
+/// bf16 and int8 without SIMD kernels.
 void specified_forward(const ForwardCall& call);
 void specified_backward(const BackwardCall& call);
 

@@ -199,7 +199,7 @@ HWY_INLINE Rows NextBias(const ForwardCall& c, const RowTile& t, int k0) {
 
 class F32Engine : public EngineDefaults {
  public:
-  static constexpr bool kDecodes = HWY_TARGET == HWY_AVX3;
+  static constexpr bool kDecodes = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2;
 
   // Keys and values from key `first` on.
   struct Block {
@@ -295,8 +295,9 @@ class F32Engine : public EngineDefaults {
     if (place.turn > 1 || at == nullptr) return {};
     const Operand& x = keys ? c_.key : c_.value;
     const void* from = KeyRow(c_, x, at->b, at->kv, at == place.next ? at->key_begin : base);
-    const int64_t dim = keys ? c_.p->head_dim : c_.p->value_dim, numbers = c_.bf16 ? 2 : 1;  // in a float
-    return {{static_cast<const float*>(from), x.strides.token / numbers}, dim / numbers};
+    const int64_t dim = keys ? c_.p->head_dim : c_.p->value_dim;
+    const int64_t numbers = c_.int8 ? 4 : c_.bf16 ? 2 : 1;  // in a float
+    return {{static_cast<const float*>(from), x.strides.token / (c_.bf16 ? 2 : 1)}, dim / numbers};
   }
 
   // The bias of the next block, or the queries of the next task.

@@ -21,7 +21,8 @@ struct ForwardCall : AttentionInput, AttentionOutput {
   const AttentionProblem* p = nullptr;
   const ScoreTerms* terms = nullptr;
   uint64_t number = 0;  // of the call; 0: none
-  bool bf16 = false;
+  bool bf16 = false;    // query, key, value and out
+  bool int8 = false;    // keys and values are rows of int8_rows.h, always staged
   Engine engine = Engine::f32;
   TileUnit unit = TileUnit::amx;  // Engine::amx: who multiplies, and the parts of operands
   PartScheme scheme;

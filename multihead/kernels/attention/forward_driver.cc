@@ -43,7 +43,7 @@ int64_t most_tiles(const ForwardCall& call) {
   // use.
   if (call.terms->bias) return 1;
   int64_t tiles = 4;
-  if (!call.bf16 || call.engine == Engine::amx) return tiles;
+  if (!(call.bf16 || call.int8) || call.engine == Engine::amx) return tiles;
   // Every task stages its blocks anew (2 % of its time with 4 tiles of d = 64): as many tiles as leave L2
   // room.
   const int64_t floats = kTileRows * (call.p->head_dim + call.value_columns);
@@ -87,6 +87,7 @@ ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms& terms, c
   call.p = &p;
   call.terms = &terms;
   call.bf16 = in.query.dtype == Dtype::bf16;
+  call.int8 = in.key.dtype == Dtype::i32;
   call.has_terms = terms.any();
   call.has_keep = p.keep != nullptr || p.mask_function;
   call.value_columns = padded(p.value_dim);
@@ -95,7 +96,7 @@ ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms& terms, c
 
 void choose_engine(ForwardCall& call) {
   const MatmulPrecision precision = float32_matmul_precision();
-  if (call.terms->relative_key) return;  // whose bands come from queries in f32
+  if (call.int8 || call.terms->relative_key) return;  // whose bands come from queries in f32
   if (has_tiles() && (call.bf16 || precision != MatmulPrecision::highest)) {
     call.engine = Engine::amx;
     if (!call.bf16) call.scheme = part_scheme(precision);
@@ -107,8 +108,8 @@ void choose_engine(ForwardCall& call) {
 void decide_copies(ForwardCall& call) {
   const AttentionProblem& p = *call.p;
   const int64_t size = call.bf16 ? 2 : 4, rows = p.queries >= kTileRows ? p.queries : p.queries * p.group();
-  call.copy_key = call.bf16 || hostile(call.key.strides.token, p.head_dim, size, p.keys, rows);
-  call.copy_value = call.bf16 || call.value_columns != p.value_dim ||
+  call.copy_key = call.bf16 || call.int8 || hostile(call.key.strides.token, p.head_dim, size, p.keys, rows);
+  call.copy_value = call.bf16 || call.int8 || call.value_columns != p.value_dim ||
                     hostile(call.value.strides.token, p.value_dim, size, p.keys, rows);
   if (call.engine == Engine::pairs) {  // keys are read in pairs where they lie
     const Strides3& k = call.key.strides;

@@ -28,7 +28,7 @@ HWY_INLINE void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, 
       weight = kept ? weight / static_cast<float>(1 - p.dropout_p) : 0.0f;
     }
     const void* value = KeyRow(c, c.value, t.b, t.kv, k);
-    for (int64_t v = 0; v < p.value_dim; ++v) out[v] += weight * ElementOf(value, v, c.bf16);
+    for (int64_t v = 0; v < p.value_dim; ++v) out[v] += weight * NumberOf(c, value, p.value_dim, v);
   }
 }
 

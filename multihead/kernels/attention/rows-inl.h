@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "multihead/kernels/attention/forward-inl.h"
 #include "multihead/kernels/attention/transpose-inl.h"
@@ -76,17 +77,42 @@ HWY_INLINE void LoadRow(const void* from, int64_t n, bool bf16, float* to) {
   for (; c < n; ++c) to[c] = Wide(x[c]);
 }
 
+// A row of int8 and its scale as f32.
+HWY_INLINE void LoadInt8Row(const void* from, int64_t n, float* to) {
+  const F d;
+  const hn::Rebind<int32_t, F> di;
+  const hn::Rebind<int8_t, F> d8;
+  const auto* q = static_cast<const int8_t*>(from);
+  float factor;
+  std::memcpy(&factor, q + n, sizeof(factor));
+  const Vec scale = hn::Set(d, factor);
+  int64_t c = 0;
+  for (; c + kN <= n; c += kN) {
+    hn::StoreU(hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, q + c))), scale), d, to + c);
+  }
+  for (; c < n; ++c) to[c] = static_cast<float>(q[c]) * factor;
+}
+
+// Number `index` of a row of keys or values of `dim`.
+HWY_INLINE float NumberOf(const ForwardCall& c, const void* row, int64_t dim, int64_t index) {
+  if (!c.int8) return ElementOf(row, index, c.bf16);
+  float scale;
+  std::memcpy(&scale, static_cast<const int8_t*>(row) + dim, sizeof(scale));
+  return static_cast<float>(static_cast<const int8_t*>(row)[index]) * scale;
+}
+
 // Rows [k0, k1) of a key head, in place or copied to `buffer` with `columns` floats a row.
 HWY_INLINE Rows StageRows(const ForwardCall& call, const Operand& x, int64_t b, int64_t kv, int k0, int k1,
                           int64_t dim, bool copy, int64_t columns, float* buffer) {
   const void* from = KeyRow(call, x, b, kv, k0);
   const int64_t stride = x.strides.token;
   if (!copy) return {static_cast<const float*>(from), stride};
-  const bool dense = stride == dim && columns == dim;  // one long row
+  const bool dense = stride == dim && columns == dim && !call.int8;  // one long row
   const int64_t rows = dense ? 1 : k1 - k0, length = dense ? (k1 - k0) * dim : dim;
   for (int64_t k = 0; k < rows; ++k) {
     float* to = buffer + k * columns;
-    LoadRow(At(from, k * stride, call.bf16), length, call.bf16, to);
+    const void* row = At(from, k * stride, call.bf16);
+    call.int8 ? LoadInt8Row(row, dim, to) : LoadRow(row, length, call.bf16, to);
     for (int64_t c = dim; c < columns; ++c) to[c] = 0.0f;
   }
   return {buffer, columns};

@@ -1,6 +1,6 @@
-// The specification on copies of one key head in f32: all of bf16 on a CPU without vectors, and what the SIMD
-// kernels leave to it. Forward: rows whose weighted mean is finite although the sum on the way to it is not,
-// that is values near the largest float times weights that are divided by their sum only at the end.
+// The specification on copies of one key head in f32: all of bf16 and int8 on a CPU without vectors, and what
+// the SIMD kernels leave to it. Forward: rows whose weighted mean is finite although the sum on the way to it
+// is not, that is values near the largest float times weights that are divided by their sum only at the end.
 // Backward: heads whose gradients are not finite. Ordinary calls never come here.
 #include <algorithm>
 #include <cmath>
@@ -9,17 +9,22 @@
 
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/attention/int8_rows.h"
 #include "multihead/kernels/attention/reference-inl.h"
 
 namespace multihead::kernels {
 namespace {
 
-// Rows [begin, begin + count) of one head, contiguous in f32.
+// Rows [begin, begin + count) of one head, of T or int8, contiguous in f32.
 template <class T>
 std::vector<float> copy_rows(const Operand& x, int64_t b, int64_t h, int64_t begin, int64_t count,
                              int64_t dim) {
   std::vector<float> rows(static_cast<size_t>(count * dim));
   for (int64_t r = 0; r < count; ++r) {
+    if (x.dtype == Dtype::i32) {
+      widen_int8_row(row_of<int32_t>(x, b, h, begin + r), dim, rows.data() + r * dim);
+      continue;
+    }
     const T* from = row_of<T>(x, b, h, begin + r);
     std::transform(from, from + dim, rows.data() + r * dim, [](T v) { return static_cast<float>(v); });
   }
@@ -153,6 +158,24 @@ void each_head(const AttentionProblem& p, bool parallel, const Body& f) {
   for (int64_t index = 0; index < p.batch * p.kv_heads; ++index) task(index, 0);
 }
 
+template <class T>
+void specified_forward_of(const ForwardCall& c) {
+  each_head(*c.p, true, [&](int64_t b, int64_t kv) {
+    const HeadCopy<T> head(c, b, kv);
+    const AttentionProblem& p = head.p;
+    ReferenceRow<float> row;
+    std::vector<float> out(static_cast<size_t>(p.value_dim));
+    for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
+      Operand lse = c.lse;
+      if (lse) lse = {row_of<float>(c.lse, b, h, 0) + head.q0, {}};
+      for (int64_t i = 0; i < head.queries; ++i) {
+        forward_row(c, head, h, i, {{out.data(), {}}, lse}, row);
+        write_rows<T>(out, c.out, b, h, head.q0 + i, 1, p.value_dim);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void recompute_overflow(const ForwardCall& c) {
@@ -168,20 +191,7 @@ void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float*
 }
 
 void specified_forward(const ForwardCall& c) {
-  each_head(*c.p, true, [&](int64_t b, int64_t kv) {
-    const HeadCopy<BFloat16> head(c, b, kv);
-    const AttentionProblem& p = head.p;
-    ReferenceRow<float> row;
-    std::vector<float> out(static_cast<size_t>(p.value_dim));
-    for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-      Operand lse = c.lse;
-      if (lse) lse = {row_of<float>(c.lse, b, h, 0) + head.q0, {}};
-      for (int64_t i = 0; i < head.queries; ++i) {
-        forward_row(c, head, h, i, {{out.data(), {}}, lse}, row);
-        write_rows<BFloat16>(out, c.out, b, h, head.q0 + i, 1, p.value_dim);
-      }
-    }
-  });
+  c.bf16 ? specified_forward_of<BFloat16>(c) : specified_forward_of<float>(c);
 }
 
 void specified_backward(const BackwardCall& call) {

@@ -40,11 +40,11 @@ HWY_EXPORT(PaddedColumns);
 HWY_EXPORT(PackWeight);
 HWY_EXPORT(PackedLinear);
 
-namespace {
-bool has_groups(WeightDtype dtype) { return dtype == WeightDtype::q8 || dtype == WeightDtype::q4; }
-}  // namespace
-
-std::string_view name(WeightDtype dtype) { return kWeightDtypes[static_cast<size_t>(dtype)]; }
+std::string_view name(WeightDtype dtype) {
+  constexpr std::string_view kBlocks[] = {"q4_k", "q5_k", "q6_k"};
+  const auto index = static_cast<size_t>(dtype);
+  return has_blocks(dtype) ? kBlocks[index - std::size(kWeightDtypes)] : kWeightDtypes[index];
+}
 
 WeightDtype parse_weight_dtype(std::string_view text) {
   const auto* found = std::find(std::begin(kWeightDtypes), std::end(kWeightDtypes), text);

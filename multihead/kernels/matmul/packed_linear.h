@@ -14,9 +14,12 @@ namespace multihead::kernels {
 ///   int8  w ≈ scale · q per output, scale = max|w| / 127; the inputs are quantised per row in the same way
 ///   q8    per group of 32 along k: w ≈ scale · q, |q| <= 127, scale in f16 (GGUF's Q8_0): 8.5 bits a weight
 ///   q4    per group of 32: w ≈ scale · q + min, 0 <= q <= 15, both in f16 (GGUF's Q4_1): 5 bits
-/// q is rounded to nearest, ties to even. With q8 and q4 the inputs are quantised per group as int8 does per
-/// row. Within rows or groups integers are summed; the groups' sums, scaled, are added in order of k.
-enum class WeightDtype { f32, bf16, int8, q8, q4 };
+///   q4_k, q5_k, q6_k  GGUF's Q4_K, Q5_K and Q6_K, taken over from there only: 4.6, 5.6 and 6.6 bits
+/// q is rounded to nearest, ties to even. With q8, q4 and those of GGUF the inputs are quantised per group as
+/// int8 does per row. Within rows or groups integers are summed; the groups' sums, scaled, are added in order
+/// of k.
+enum class WeightDtype { f32, bf16, int8, q8, q4, q4_k, q5_k, q6_k };
+/// Those that a weight in f32 can be packed as.
 inline constexpr std::string_view kWeightDtypes[] = {"f32", "bf16", "int8", "q8", "q4"};
 std::string_view name(WeightDtype dtype);
 /// Throws ValueError unless `text` is one of kWeightDtypes.
@@ -26,6 +29,11 @@ WeightDtype parse_weight_dtype(std::string_view text);
 inline constexpr int64_t kLongestInt8Sum = 131072;
 /// Neighbours along k that share the scale of q8 and q4.
 inline constexpr int64_t kWeightGroup = 32;
+/// Whether it is in groups along k: q8, q4, q4_k, q5_k, q6_k.
+constexpr bool has_groups(WeightDtype dtype) { return dtype >= WeightDtype::q8; }
+/// Whether it is one of GGUF's K formats, whose groups share a scale in blocks of kWeightBlock along k.
+constexpr bool has_blocks(WeightDtype dtype) { return dtype >= WeightDtype::q4_k; }
+inline constexpr int64_t kWeightBlock = 256;
 
 /// Bytes that a packed weight [out, in] takes, a multiple of 64.
 int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in);
@@ -38,15 +46,16 @@ void pack_weight(WeightDtype dtype, const float* weight, int64_t stride, int64_t
 /// Groups [out, ceil(in / 32)] that somebody else has quantised, each part `stride` bytes from one group to
 /// the next, as in GGUF's blocks.
 struct QuantizedGroups {
-  const void* values = nullptr;  ///< q8: 32 int8; q4: 16 bytes, the low halves k 0 to 15, the high 16 to 31
-  const void* scales = nullptr;  ///< f16
+  /// q8: 32 int8; q4: 16 bytes, the low halves k 0 to 15, the high 16 to 31; the K formats: GGUF's blocks of
+  /// 256
+  const void* values = nullptr;
+  const void* scales = nullptr;  ///< f16, q8 and q4
   const void* mins = nullptr;    ///< f16, q4; null: -8 · scale (GGUF's Q4_0)
-  int64_t stride = 0;
+  int64_t stride = 0;            ///< of the K formats: from one block to the next
 };
 /// Takes them over without rounding (-8 · scale is rounded where f16 ends). Values behind `in` do not count.
-/// dtype: q8 or q4.
 void pack_groups(WeightDtype dtype, const QuantizedGroups& groups, int64_t out, int64_t in, void* packed);
-/// Output `row` of a weight [out, in] packed as bf16, q8 or q4, in f32: to[in].
+/// Output `row` of a weight [out, in] packed as bf16 or in groups, in f32: to[in].
 void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in,
                        float* to);
 
@@ -68,7 +77,7 @@ struct PackedLinearArgs {
 /// f32 has the bits of gemm(), bf16 those of gemm_mixed() of a bf16 weight. The others have, without an
 /// activation or with relu, the same bits on every instruction set, and a row the same bits alone and among
 /// others. There a NaN or an infinity in a row of x makes the row's products NaN, one in a row of the weight
-/// its output's; and a row of x (q8, q4: a group of it) whose largest element is below 2^-119 counts as
+/// its output's; and a row of x (in groups: a group of it) whose largest element is below 2^-119 counts as
 /// zeros.
 void packed_linear(const PackedLinearArgs& args);
 

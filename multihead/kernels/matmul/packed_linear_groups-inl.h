@@ -6,6 +6,8 @@
 // and adds without FMAs, which not every instruction set has.
 //   q4  vpmaddubsw adds two products of w <= 15 and |x| <= 127 to an int16, which holds the eight of a group
 //   q8  the same of |w| and x with w's sign: two products fit (2 · 128 · 127), so each is widened
+//   q5_k  halves of q4's sums, since eight products of w <= 31 are what an int16 holds
+//   q6_k  likewise of |w| <= 32 and x with w's sign; the halves times their scales, together below 2^24
 //   dots  vpdpbusd adds four products of the same operands
 
 // Toggles per target: this file is included once for each by foreach_target.h.
@@ -17,6 +19,7 @@
 #endif
 
 #include <cstring>
+#include <type_traits>
 
 #include "multihead/core/dtype.h"
 #include "multihead/kernels/matmul/packed_linear_groups.h"
@@ -126,28 +129,135 @@ HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, I
   }
 }
 
+// The unsigned values of step kStep, those at k = 4 · kStep and the next three.
+template <WeightDtype kDtype, int kStep>
+HWY_INLINE ByteVec BlockValues(const uint8_t* w) {
+  const GroupBytes d;
+  const hn::Repartition<uint16_t, GroupBytes> d16;
+  constexpr int64_t kPlane = groups::kPanelColumns * kWeightGroup / 2;
+  ByteVec v = hn::LoadU(d, w + kStep % 4 * groups::kStepBytes);
+  if constexpr (kStep >= 4) v = hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v)));
+  v = hn::And(v, hn::Set(d, uint8_t{15}));
+  // The bits above move to place 4; what comes along from the neighbour in 16 bits is cut off.
+  constexpr bool kTwo = kDtype == WeightDtype::q6_k;
+  constexpr int kFrom = kTwo ? kStep / 2 * 2 : kStep;
+  const auto more = hn::BitCast(d16, hn::LoadU(d, w + kPlane + (kTwo ? kStep % 2 * groups::kStepBytes : 0)));
+  const ByteVec mask = hn::Set(d, static_cast<uint8_t>(kTwo ? 0x30 : 0x10));
+  if constexpr (kFrom <= 4) {
+    return hn::Or(v, hn::And(hn::BitCast(d, hn::ShiftLeft<4 - kFrom>(more)), mask));
+  } else {
+    return hn::Or(v, hn::And(hn::BitCast(d, hn::ShiftRight<kFrom - 4>(more)), mask));
+  }
+}
+
+// The integer sums of half a group of q5_k or q6_k.
+template <WeightDtype kDtype, bool kDots, int kHalf, int MR, int NV>
+HWY_INLINE void HalfSums(const int8_t* x, int64_t x_stride, const uint8_t* w, IntVec (&sums)[MR][NV]) {
+  const GroupBytes d;
+#pragma GCC unroll 2
+  for (int j = 0; j < NV; ++j) {
+    const uint8_t* from = w + j * kLanes * groups::kNeighbours;
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; ++i) sums[i][j] = hn::Zero(TileInts());
+    const auto add = [&](auto step) HWY_ATTR {
+      constexpr int kStep = step();
+      const ByteVec v = BlockValues<kDtype, kStep>(from);
+      if constexpr (kDtype == WeightDtype::q6_k) {
+        const ByteVec less = hn::Sub(v, hn::Set(d, uint8_t{32})), absolute = AbsoluteBytes(less);
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) {
+          const ByteVec s = WithSignOf(less, NeighboursOf(x + i * x_stride + 4 * kStep));
+          sums[i][j] = AddSmall<kDots>(sums[i][j], absolute, s);
+        }
+      } else {
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) {
+          sums[i][j] = AddSmall<kDots>(sums[i][j], v, NeighboursOf(x + i * x_stride + 4 * kStep));
+        }
+      }
+    };
+    add(std::integral_constant<int, 4 * kHalf>()), add(std::integral_constant<int, 4 * kHalf + 1>());
+    add(std::integral_constant<int, 4 * kHalf + 2>()), add(std::integral_constant<int, 4 * kHalf + 3>());
+    if constexpr (!kDots) {
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) sums[i][j] = PairsOfShorts(sums[i][j]);
+    }
+  }
+}
+
 HWY_INLINE TileVec LoadHalves(const uint8_t* from) {
   const TileFloats d;
   const hn::Rebind<hwy::float16_t, TileFloats> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 
+template <class Byte>
+HWY_INLINE IntVec LoadBytes(const uint8_t* from) {
+  const hn::Rebind<Byte, TileInts> d8;
+  return hn::PromoteTo(TileInts(), hn::LoadU(d8, reinterpret_cast<const Byte*>(from)));
+}
+
+// The parts of a group that belong to some of its lanes.
+struct GroupParts {
+  const uint8_t *w, *scales, *head;  // values, scales of the group and of its block
+};
+
+// sums <- the integers that the scale below multiplies.
+template <WeightDtype kDtype, bool kDots, int MR, int NV>
+HWY_INLINE void WholeSums(const int8_t* x, int64_t x_stride, const GroupParts& at, IntVec (&sums)[MR][NV]) {
+  if constexpr (kDtype == WeightDtype::q5_k || kDtype == WeightDtype::q6_k) {
+    IntVec other[MR][NV];
+    HalfSums<kDtype, kDots, 0, MR, NV>(x, x_stride, at.w, sums);
+    HalfSums<kDtype, kDots, 1, MR, NV>(x, x_stride, at.w, other);
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) {
+      const IntVec first = LoadBytes<int8_t>(at.scales + j * kLanes);
+      const IntVec second = LoadBytes<int8_t>(at.scales + groups::kPanelColumns + j * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) {
+        sums[i][j] = kDtype == WeightDtype::q6_k
+                         ? hn::Add(hn::Mul(sums[i][j], first), hn::Mul(other[i][j], second))
+                         : hn::Add(sums[i][j], other[i][j]);
+      }
+    }
+  } else {
+    GroupSums<kDtype == WeightDtype::q8 ? WeightDtype::q8 : WeightDtype::q4, kDots, MR, NV>(x, x_stride, at.w,
+                                                                                            sums);
+  }
+}
+
+template <WeightDtype kDtype>
+HWY_INLINE TileVec ScalesOf(const GroupParts& at, int64_t lane) {
+  if constexpr (!has_blocks(kDtype)) return LoadHalves(at.scales + 2 * lane);
+  const TileVec block = LoadHalves(at.head + 2 * lane);
+  if constexpr (kDtype == WeightDtype::q6_k) return block;
+  return hn::Mul(block, hn::ConvertTo(TileFloats(), LoadBytes<uint8_t>(at.scales + lane)));
+}
+
+// What a group's values lie above zero, or below it in the K formats.
+template <WeightDtype kDtype>
+HWY_INLINE TileVec MinimaOf(const GroupParts& at, int64_t lane) {
+  constexpr int64_t kColumns = groups::kPanelColumns;
+  if constexpr (!has_blocks(kDtype)) return LoadHalves(at.scales + 2 * (kColumns + lane));
+  return hn::Mul(LoadHalves(at.head + 2 * (kColumns + lane)),
+                 hn::ConvertTo(TileFloats(), LoadBytes<uint8_t>(at.scales + kColumns + lane)));
+}
+
 // What one group adds to the sums of MR rows and NV vectors.
 template <WeightDtype kDtype, bool kDots, int MR, int NV>
-HWY_INLINE void AddGroup(const GroupTileArgs& t, int64_t g, const uint8_t* w, const uint8_t* scales,
-                         TileVec (&acc)[MR][NV]) {
+HWY_INLINE void AddGroup(const GroupTileArgs& t, int64_t g, const GroupParts& at, TileVec (&acc)[MR][NV]) {
   const TileFloats d;
   IntVec sums[MR][NV];
-  GroupSums<kDtype, kDots, MR, NV>(t.x + g * kWeightGroup, t.x_stride, w, sums);
+  WholeSums<kDtype, kDots, MR, NV>(t.x + g * kWeightGroup, t.x_stride, at, sums);
 #pragma GCC unroll 2
   for (int j = 0; j < NV; ++j) {
-    const TileVec scale = LoadHalves(scales + j * kLanes * 2);
+    const TileVec scale = ScalesOf<kDtype>(at, j * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
       TileVec y = hn::Mul(hn::ConvertTo(d, sums[i][j]), scale);
-      if constexpr (groups::GroupLayout(kDtype).has_min) {
-        const TileVec min = LoadHalves(scales + groups::kPanelColumns * 2 + j * kLanes * 2);
-        y = hn::Add(y, hn::Mul(min, hn::Set(d, t.x_sums[i * t.groups + g])));
+      if constexpr (kDtype == WeightDtype::q4 || kDtype == WeightDtype::q4_k || kDtype == WeightDtype::q5_k) {
+        const TileVec min = hn::Mul(MinimaOf<kDtype>(at, j * kLanes), hn::Set(d, t.x_sums[i * t.groups + g]));
+        y = has_blocks(kDtype) ? hn::Sub(y, min) : hn::Add(y, min);
       }
       acc[i][j] = hn::Add(acc[i][j], hn::Mul(y, hn::Set(d, t.x_scales[i * t.groups + g])));
     }
@@ -179,20 +289,27 @@ HWY_INLINE void ZeroGroups(TileVec (&acc)[MR][NV]) {
   }
 }
 
+// Group g of a panel from this lane on.
+template <WeightDtype kDtype>
+HWY_INLINE GroupParts PartsOf(const uint8_t* panel, int64_t g, int64_t lane) {
+  constexpr groups::GroupLayout kLayout(kDtype);
+  const uint8_t* w = panel + kLayout.group(g);
+  return {w + lane * groups::kNeighbours, w + kLayout.value_bytes + lane * (has_blocks(kDtype) ? 1 : 2),
+          panel + kLayout.block(g) + lane * 2};
+}
+
 // MR rows times vectors [first, first + NV) of the panel.
 template <WeightDtype kDtype, bool kDots, int MR, int NV>
 HWY_NOINLINE void GroupTile(const GroupTileArgs& t, int first) {
   constexpr groups::GroupLayout kLayout(kDtype);
   TileVec acc[MR][NV];
   ZeroGroups(acc);
-  const uint8_t* w = t.w + first * kLanes * groups::kNeighbours;
-  const uint8_t* scales = t.w + kLayout.value_bytes + first * kLanes * 2;
   for (int64_t g = 0; g < t.groups; ++g) {
+    const GroupParts at = PartsOf<kDtype>(t.w, g, first * kLanes);
 #pragma GCC unroll 16
-    for (int64_t line = 0; line < kLayout.bytes; line += 64) __builtin_prefetch(w + kGroupBytesAhead + line);
-    AddGroup<kDtype, kDots, MR, NV>(t, g, w, scales, acc);
-    w += kLayout.bytes;
-    scales += kLayout.bytes;
+    for (int64_t line = 0; line < kLayout.bytes; line += 64)
+      __builtin_prefetch(at.w + kGroupBytesAhead + line);
+    AddGroup<kDtype, kDots, MR, NV>(t, g, at, acc);
   }
   StoreGroups(t, first, acc);
 }
@@ -203,16 +320,16 @@ inline constexpr int64_t kGroupStreams = 4;
 template <WeightDtype kDtype, bool kDots>
 HWY_NOINLINE void GroupStreams(const GroupTileArgs& t, int64_t step) {
   constexpr groups::GroupLayout kLayout(kDtype);
-  const int64_t bytes = step * t.groups * kLayout.bytes;
+  const int64_t bytes = step * kLayout.panel(t.groups);
   TileVec acc[kGroupStreams][1][kPanelVectors];
 #pragma GCC unroll 8
   for (int64_t s = 0; s < kGroupStreams; ++s) ZeroGroups(acc[s]);
-  const uint8_t* w = t.w;
-  for (int64_t g = 0; g < t.groups; ++g, w += kLayout.bytes) {
+  for (int64_t g = 0; g < t.groups; ++g) {
+    const GroupParts at = PartsOf<kDtype>(t.w, g, 0);
 #pragma GCC unroll 8
     for (int64_t s = 0; s < kGroupStreams; ++s) {
-      const uint8_t* ws = w + s * bytes;
-      AddGroup<kDtype, kDots, 1, kPanelVectors>(t, g, ws, ws + kLayout.value_bytes, acc[s]);
+      const int64_t by = s * bytes;
+      AddGroup<kDtype, kDots, 1, kPanelVectors>(t, g, {at.w + by, at.scales + by, at.head + by}, acc[s]);
     }
   }
   GroupTileArgs to = t;
@@ -259,34 +376,28 @@ void GroupRows(const GroupTileArgs& t, int64_t rows) {
 #else
 inline constexpr int64_t kGroupTileRows = 1;
 
-inline float HalfAt(const uint8_t* from, int64_t index) {
-  Float16 half;
-  std::memcpy(&half.bits, from + 2 * index, sizeof(half.bits));
-  return static_cast<float>(half);
-}
-
 template <WeightDtype kDtype, bool kDots>
 void GroupRows(const GroupTileArgs& t, int64_t) {  // one row
   constexpr groups::GroupLayout kLayout(kDtype);
+  constexpr int64_t kHalf = kWeightGroup / 2;
   float y[groups::kPanelColumns] = {};
-  const uint8_t* w = t.w;
-  for (int64_t g = 0; g < t.groups; ++g, w += kLayout.bytes) {
+  for (int64_t g = 0; g < t.groups; ++g) {
+    const uint8_t *w = t.w + kLayout.group(g), *scales = w + kLayout.value_bytes,
+                  *head = t.w + kLayout.block(g);
     const int8_t* x = t.x + g * kWeightGroup;
-    int32_t sums[groups::kPanelColumns] = {};
-    for (int64_t at = 0; at < kLayout.value_bytes; ++at) {
-      const int64_t k = at / groups::kStepBytes * groups::kNeighbours + at % groups::kNeighbours;
-      int32_t& sum = sums[at % groups::kStepBytes / groups::kNeighbours];
-      if constexpr (kDtype == WeightDtype::q4) {
-        sum += (w[at] & 15) * x[k] + (w[at] >> 4) * x[kWeightGroup / 2 + k];
-      } else {
-        sum += static_cast<int8_t>(w[at]) * x[k];
-      }
-    }
     for (int64_t c = 0; c < t.columns; ++c) {
-      float value = static_cast<float>(sums[c]) * HalfAt(w + kLayout.value_bytes, c);
-      if constexpr (kLayout.has_min) {
-        value += HalfAt(w + kLayout.value_bytes, groups::kPanelColumns + c) * t.x_sums[g];
+      int32_t sums[2] = {};
+      for (int64_t k = 0; k < kWeightGroup; ++k) sums[k / kHalf] += groups::value_at(kDtype, w, c, k) * x[k];
+      if constexpr (kDtype == WeightDtype::q6_k) {
+        for (int64_t h = 0; h < 2; ++h) {
+          sums[h] *= static_cast<int8_t>(scales[h * groups::kPanelColumns + c]);
+        }
       }
+      const groups::GroupScales own = groups::scales_at(kDtype, scales, head, c);
+      float value = static_cast<float>(sums[0] + sums[1]) * own.scale;
+      if constexpr (kDtype == WeightDtype::q4) value += own.min * t.x_sums[g];
+      if constexpr (kDtype == WeightDtype::q4_k || kDtype == WeightDtype::q5_k)
+        value -= own.min * t.x_sums[g];
       y[c] += value * t.x_scales[g];
     }
   }

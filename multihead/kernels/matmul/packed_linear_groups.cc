@@ -68,7 +68,7 @@ void MultiplyGroupPanels(const PackedLinearArgs& p, const QuantizedRows& x, int6
                                    .x_scales = x.scales,
                                    .x_sums = x.sums,
                                    .groups = count,
-                                   .w = static_cast<const uint8_t*>(p.packed) + panel * count * kLayout.bytes,
+                                   .w = static_cast<const uint8_t*>(p.packed) + panel * kLayout.panel(count),
                                    .y = p.y + panel * groups::kPanelColumns,
                                    .columns = groups::kPanelColumns},
                                   step);
@@ -91,7 +91,7 @@ void MultiplyGroupPanels(const PackedLinearArgs& p, const QuantizedRows& x, int6
                                   .x_scales = x.scales + i * count,
                                   .x_sums = x.sums + i * count,
                                   .groups = count,
-                                  .w = static_cast<const uint8_t*>(p.packed) + panel * count * kLayout.bytes,
+                                  .w = static_cast<const uint8_t*>(p.packed) + panel * kLayout.panel(count),
                                   .y = p.y + i * p.ldy + column,
                                   .ldy = p.ldy,
                                   .columns = columns},
@@ -112,14 +112,25 @@ void MultiplyGroups(const PackedLinearArgs& p) {
     share_panels(p, groups::panels_of(p.out), kSerialFlops,
                  [&](int64_t begin, int64_t end) { panels(p, x, begin, end); });
   };
-  const bool q4 = p.dtype == WeightDtype::q4;
+  const auto run_as = [&](auto dtype) {
+    constexpr WeightDtype kDtype = dtype();
 #if HWY_TARGET == HWY_AVX3
-  if (int8_dots()) {
-    return q4 ? run(MultiplyGroupPanels<WeightDtype::q4, true>)
-              : run(MultiplyGroupPanels<WeightDtype::q8, true>);
-  }
+    if (int8_dots()) return run(MultiplyGroupPanels<kDtype, true>);
 #endif
-  q4 ? run(MultiplyGroupPanels<WeightDtype::q4, false>) : run(MultiplyGroupPanels<WeightDtype::q8, false>);
+    run(MultiplyGroupPanels<kDtype, false>);
+  };
+  switch (p.dtype) {
+    case WeightDtype::q4:
+      return run_as(std::integral_constant<WeightDtype, WeightDtype::q4>());
+    case WeightDtype::q4_k:
+      return run_as(std::integral_constant<WeightDtype, WeightDtype::q4_k>());
+    case WeightDtype::q5_k:
+      return run_as(std::integral_constant<WeightDtype, WeightDtype::q5_k>());
+    case WeightDtype::q6_k:
+      return run_as(std::integral_constant<WeightDtype, WeightDtype::q6_k>());
+    default:
+      run_as(std::integral_constant<WeightDtype, WeightDtype::q8>());
+  }
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
@@ -132,10 +143,11 @@ HWY_EXPORT(MultiplyGroups);
 
 namespace {
 
-// A group of one output: values in the order of k, q4's as 0 to 15.
+// A group of one output: values in the order of k, without a sign but in q8.
 struct Group {
   int8_t values[kWeightGroup] = {};
-  Float16 scale, min;
+  Float16 scale, min;       // of the group, or of its block
+  uint8_t factors[2] = {};  // in a block: of scale and min; of the scale of either half
 };
 
 // To nearest, ties to even, where one is the last place of a float: std::nearbyint is a call on plain x86-64.
@@ -164,13 +176,53 @@ Group quantize(WeightDtype dtype, const float* w, int64_t count) {
   return g;
 }
 
+Float16 read_half(const uint8_t* from) {
+  Float16 value;
+  std::memcpy(&value.bits, from, sizeof(value.bits));
+  return value;
+}
+
+// Group g of a block of Q4_K or Q5_K: scale, minimum, eight factors of each in six bits, [fifth bits,]
+// nibbles of two groups in a byte.
+Group group_of_k(bool has_fifth, const uint8_t* block, int64_t g) {
+  const uint8_t *sixes = block + 4, *fifth = sixes + 12, *nibbles = fifth + (has_fifth ? kWeightGroup : 0);
+  Group to;
+  to.scale = read_half(block), to.min = read_half(block + 2);
+  for (int64_t part = 0; part < 2; ++part) {
+    const int64_t low = g % 4 + 4 * part;
+    to.factors[part] = static_cast<uint8_t>(
+        g < 4 ? sixes[low] & 63 : (sixes[8 + g % 4] >> (4 * part) & 15) | sixes[low] >> 6 << 4);
+  }
+  for (int64_t k = 0; k < kWeightGroup; ++k) {
+    const int four = nibbles[g / 2 * kWeightGroup + k] >> (g % 2 * 4) & 15;
+    to.values[k] = static_cast<int8_t>(has_fifth ? four | (fifth[k] >> g & 1) << 4 : four);
+  }
+  return to;
+}
+
+// Group g of a block of Q6_K: low nibbles, high pairs of bits, factors of groups of 16, scale.
+Group group_of_q6_k(const uint8_t* block, int64_t g) {
+  const uint8_t *low = block, *high = low + kWeightBlock / 2, *factors = high + kWeightBlock / 4;
+  Group to;
+  to.scale = read_half(factors + kWeightBlock / 16);
+  std::memcpy(to.factors, factors + 2 * g, 2);
+  const int64_t section = g / 4, quarter = g % 4;
+  for (int64_t k = 0; k < kWeightGroup; ++k) {
+    const int four = low[section * 64 + quarter % 2 * 32 + k] >> (quarter / 2 * 4) & 15;
+    to.values[k] = static_cast<int8_t>(four | (high[section * 32 + k] >> (quarter * 2) & 3) << 4);
+  }
+  return to;
+}
+
 Group group_at(WeightDtype dtype, const QuantizedGroups& from, int64_t index) {
   const auto at = [&](const void* part) { return static_cast<const uint8_t*>(part) + index * from.stride; };
-  const auto half = [&](const void* part) {
-    Float16 value;
-    std::memcpy(&value.bits, at(part), sizeof(value.bits));
-    return value;
-  };
+  const auto half = [&](const void* part) { return read_half(at(part)); };
+  if (has_blocks(dtype)) {
+    constexpr int64_t kCount = GroupLayout::kGroupsOfBlock;
+    const uint8_t* block = static_cast<const uint8_t*>(from.values) + index / kCount * from.stride;
+    return dtype == WeightDtype::q6_k ? group_of_q6_k(block, index % kCount)
+                                      : group_of_k(dtype == WeightDtype::q5_k, block, index % kCount);
+  }
   Group g;
   g.scale = half(from.scales);
   const uint8_t* values = at(from.values);
@@ -186,20 +238,32 @@ Group group_at(WeightDtype dtype, const QuantizedGroups& from, int64_t index) {
   return g;
 }
 
-// Where value k of an output stands in its group, and whether in the upper half of the byte.
-int64_t offset_of(int64_t column, int64_t k) {
-  return k / kNeighbours * kStepBytes + column * kNeighbours + k % kNeighbours;
+// The bits above the nibbles, behind them.
+void place_high_bits(WeightDtype dtype, const Group& g, int64_t column, uint8_t* group) {
+  constexpr int64_t kPlane = kPanelColumns * kWeightGroup / 2;
+  for (int64_t k = 0; k < kWeightGroup && has_blocks(dtype) && dtype != WeightDtype::q4_k; ++k) {
+    const bool two = dtype == WeightDtype::q6_k;
+    uint8_t& to = group[kPlane + (two ? k / 4 % 2 * kStepBytes : 0) + column * kNeighbours + k % kNeighbours];
+    to = static_cast<uint8_t>(to | g.values[k] >> 4 << (two ? k / 8 * 2 : k / 4));
+  }
 }
 
-void place(const GroupLayout& layout, const Group& g, int64_t column, uint8_t* to) {
-  uint8_t* halves = to + layout.value_bytes + 2 * column;
+// `head`: of the group's block, if it has one.
+void place(WeightDtype dtype, const Group& g, int64_t column, uint8_t* to, uint8_t* head) {
+  const GroupLayout layout(dtype);
+  uint8_t* scales = to + layout.value_bytes;
+  uint8_t* halves = (has_blocks(dtype) ? head : scales) + 2 * column;
   std::memcpy(halves, &g.scale.bits, 2);
-  if (layout.has_min) std::memcpy(halves + 2 * kPanelColumns, &g.min.bits, 2);
-  constexpr int64_t kHalf = kWeightGroup / 2;
-  for (int64_t k = 0; k < (layout.has_min ? kHalf : kWeightGroup); ++k) {
-    to[offset_of(column, k)] =
-        static_cast<uint8_t>(layout.has_min ? g.values[k] | g.values[k + kHalf] << 4 : g.values[k]);
+  if (layout.has_min || layout.head_bytes == 4 * kPanelColumns) {
+    std::memcpy(halves + 2 * kPanelColumns, &g.min.bits, 2);
   }
+  if (has_blocks(dtype)) scales[column] = g.factors[0], scales[kPanelColumns + column] = g.factors[1];
+  constexpr int64_t kHalf = kWeightGroup / 2;
+  for (int64_t k = 0; k < (layout.has_nibbles ? kHalf : kWeightGroup); ++k) {
+    to[offset_of(column, k)] = static_cast<uint8_t>(
+        layout.has_nibbles ? (g.values[k] & 15) | (g.values[k + kHalf] & 15) << 4 : g.values[k]);
+  }
+  place_high_bits(dtype, g, column, to);
 }
 
 // group(row, g) for every group, zeros behind the last row.
@@ -208,11 +272,12 @@ void pack_panels(WeightDtype dtype, int64_t out, int64_t in, void* packed, const
   const GroupLayout layout(dtype);
   const int64_t count = groups_of(in);
   parallel_for(panels_of(out), [&](int64_t panel, int) {
+    uint8_t* to = static_cast<uint8_t*>(packed) + panel * layout.panel(count);
+    std::fill_n(to, layout.panel(count), uint8_t{0});
     for (int64_t g = 0; g < count; ++g) {
-      uint8_t* to = static_cast<uint8_t*>(packed) + (panel * count + g) * layout.bytes;
       for (int64_t column = 0; column < kPanelColumns; ++column) {
         const int64_t row = panel * kPanelColumns + column;
-        place(layout, row < out ? group(row, g) : Group(), column, to);
+        if (row < out) place(dtype, group(row, g), column, to + layout.group(g), to + layout.block(g));
       }
     }
   });
@@ -221,7 +286,7 @@ void pack_panels(WeightDtype dtype, int64_t out, int64_t in, void* packed, const
 }  // namespace
 
 int64_t packed_bytes(WeightDtype dtype, int64_t out, int64_t in) {
-  return (panels_of(out) * groups_of(in) * GroupLayout(dtype).bytes + 63) / 64 * 64;
+  return (panels_of(out) * GroupLayout(dtype).panel(groups_of(in)) + 63) / 64 * 64;
 }
 
 void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
@@ -232,7 +297,9 @@ void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, i
 }
 
 void pack(WeightDtype dtype, const QuantizedGroups& from, int64_t out, int64_t in, void* packed) {
-  const int64_t count = groups_of(in);
+  const int64_t count = has_blocks(dtype)
+                            ? (in + kWeightBlock - 1) / kWeightBlock * GroupLayout::kGroupsOfBlock
+                            : groups_of(in);
   pack_panels(dtype, out, in, packed,
               [&](int64_t row, int64_t g) { return group_at(dtype, from, row * count + g); });
 }
@@ -240,20 +307,18 @@ void pack(WeightDtype dtype, const QuantizedGroups& from, int64_t out, int64_t i
 void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t in, float* to) {
   const GroupLayout layout(dtype);
   const int64_t count = groups_of(in), column = row % kPanelColumns;
-  const auto* from = static_cast<const uint8_t*>(packed) + row / kPanelColumns * count * layout.bytes;
-  const auto half = [](const uint8_t* at) {
-    Float16 value;
-    std::memcpy(&value.bits, at, sizeof(value.bits));
-    return static_cast<float>(value);
-  };
-  constexpr int64_t kHalf = kWeightGroup / 2;
-  for (int64_t g = 0; g < count; ++g, from += layout.bytes) {
-    const uint8_t* halves = from + layout.value_bytes + 2 * column;
-    const float scale = half(halves), min = layout.has_min ? half(halves + 2 * kPanelColumns) : 0;
+  const auto* panel = static_cast<const uint8_t*>(packed) + row / kPanelColumns * layout.panel(count);
+  for (int64_t g = 0; g < count; ++g) {
+    const uint8_t *group = panel + layout.group(g), *scales = group + layout.value_bytes;
+    const GroupScales own = scales_at(dtype, scales, panel + layout.block(g), column);
     for (int64_t k = 0; k < std::min(kWeightGroup, in - g * kWeightGroup); ++k) {
-      const uint8_t byte = from[offset_of(column, layout.has_min ? k % kHalf : k)];
-      const int value = !layout.has_min ? static_cast<int8_t>(byte) : k < kHalf ? byte & 15 : byte >> 4;
-      to[g * kWeightGroup + k] = static_cast<float>(value) * scale + min;
+      float scale = own.scale;
+      if (dtype == WeightDtype::q6_k) {
+        scale *=
+            static_cast<float>(static_cast<int8_t>(scales[k / (kWeightGroup / 2) * kPanelColumns + column]));
+      }
+      const float value = static_cast<float>(value_at(dtype, group, column, k)) * scale;
+      to[g * kWeightGroup + k] = has_blocks(dtype) ? value - own.min : value + own.min;
     }
   }
 }

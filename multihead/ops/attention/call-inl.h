@@ -65,6 +65,9 @@ Tensor empty_gradient(const Tensor& x);
 AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes& axes,
                         const std::array<Tensor, 3>& query_key_value, const AttentionOptions& options,
                         const ScoreMod& score_mod);
+/// A call on query, key and value of options.layout, whose sizes are checked, with memory for its output.
+AttentionCall make_call(const char* who, const AttentionSizes& sizes, const Tensor& query, const Tensor& key,
+                        const Tensor& value, const AttentionOptions& options, const ScoreMod& score_mod);
 /// A call on query, key and value of options.layout, everything checked, with memory for its output.
 AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
                                 const AttentionOptions& options, const ScoreMod& score_mod);

@@ -7,6 +7,7 @@
 #include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/ops/attention/capture-inl.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/attention/int8.h"
 #include "multihead/ops/dispatch-inl.h"
 
 namespace multihead::detail {
@@ -82,7 +83,10 @@ kernels::Operand operand(const Tensor& x, const Axes& axes) {
   return {x.raw(), x.dtype(), {axes.batch < 0 ? 0 : s[axes.batch], s[axes.head], s[axes.token]}};
 }
 
-Tensor in_arithmetic(const Tensor& x) { return is_half(x.dtype()) ? x.to(Dtype::f32) : with_dense_rows(x); }
+Tensor in_arithmetic(const Tensor& x) {
+  if (x.dtype() == Dtype::i32) return from_int8_rows(x);
+  return is_half(x.dtype()) ? x.to(Dtype::f32) : with_dense_rows(x);
+}
 
 Tensor with_dense_rows(const Tensor& x) {
   return x.size(-1) <= 1 || x.strides()[-1] == 1 ? x.detach() : x.contiguous();
@@ -115,9 +119,8 @@ AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes
           {}};
 }
 
-AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
-                                const AttentionOptions& options, const ScoreMod& score_mod) {
-  const AttentionSizes s = check_attention(who, query, key, value, options.layout);
+AttentionCall make_call(const char* who, const AttentionSizes& s, const Tensor& query, const Tensor& key,
+                        const Tensor& value, const AttentionOptions& options, const ScoreMod& score_mod) {
   const bool bthd = options.layout == Layout::bthd;
   AttentionCall call =
       bind_call(who, s, bthd ? kBthd : kBhtd,
@@ -125,6 +128,12 @@ AttentionCall prepare_attention(const char* who, const Tensor& query, const Tens
   call.out = bthd ? Tensor::empty({s.batch, s.queries, s.heads, s.value_dim}, query.dtype())
                   : empty_ordered_like(query, {s.batch, s.heads, s.queries, s.value_dim}, query.dtype());
   return call;
+}
+
+AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
+                                const AttentionOptions& options, const ScoreMod& score_mod) {
+  return make_call(who, check_attention(who, query, key, value, options.layout), query, key, value, options,
+                   score_mod);
 }
 
 void compute_attention(AttentionCall& call, const AttentionOptions& options) {
