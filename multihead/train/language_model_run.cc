@@ -7,6 +7,7 @@
 #include "multihead/core/files.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
+#include "multihead/train/lora.h"
 
 namespace multihead::train {
 namespace {
@@ -154,6 +155,7 @@ void start_from(LanguageModelSettings& settings, const std::string& init) {
 
 LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   check(run.settings);
+  check_lora(run.settings, run.init);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
   check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)));
   std::string text;
@@ -167,12 +169,12 @@ LanguageModelSummary train_language_model(const LanguageModelRun& run) {
   if (!folder.checkpoint()) {
     LanguageModelSettings settings = run.settings;
     folder.begin(to_json(run, fields(settings)));
-    if (!run.init.empty()) {
-      copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
-    }
+  }
+  if (!run.init.empty() && (!folder.checkpoint() || run.settings.lora.rank > 0)) {
+    copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
   }
   LanguageModelSummary summary;
-  run_to_end(run, folder, task, true, summary, [&]() -> std::optional<TextLoss> {
+  run_or_adapt(run, folder, task, true, summary, [&]() -> std::optional<TextLoss> {
     if (data.validation.size() < 2) return std::nullopt;
     const EvaluateOptions options = {.batch = run.settings.batch, .should_stop = run.should_stop};
     return evaluate(task.model(), data.validation, options, &data.tokenizer);

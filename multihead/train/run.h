@@ -44,7 +44,15 @@ struct RunSummary {
 RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
                     const TrainingSettings& settings, LoopOptions options);
 
-/// Trains a model of either kind and, unless interrupted, publishes it with its summary. `validate` measures
+/// The parameters of a model that require gradients: the others are frozen.
+template <class Model>
+std::vector<nn::NamedTensor> trained_parameters(Model& model) {
+  std::vector<nn::NamedTensor> all = nn::named_parameters(model);
+  std::erase_if(all, [](const nn::NamedTensor& p) { return !p.tensor.requires_grad(); });
+  return all;
+}
+
+/// Trains a model of any kind and, unless interrupted, publishes it with its summary. `validate` measures
 /// the model that is kept, if there is something to measure it on.
 template <class Summary, class Run, class RunTask, class Validate>
 void run_to_end(const Run& run, RunFolder& folder, RunTask& task, bool restore_best, Summary& summary,
@@ -53,7 +61,7 @@ void run_to_end(const Run& run, RunFolder& folder, RunTask& task, bool restore_b
                          .restore_best = restore_best,
                          .run = folder.run()};
   static_cast<RunSummary&>(summary) =
-      run_task(task, nn::named_parameters(task.model()), run, run.settings, std::move(options));
+      run_task(task, trained_parameters(task.model()), run, run.settings, std::move(options));
   if (summary.ending == Ending::interrupted) return;
   summary.validation = validate();
   if (summary.validation && run.should_stop && run.should_stop()) {

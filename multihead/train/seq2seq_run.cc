@@ -9,6 +9,7 @@
 #include "multihead/core/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/train/lora.h"
 
 namespace multihead::train {
 namespace {
@@ -235,6 +236,7 @@ void start_from(Seq2SeqSettings& settings, const std::string& init) {
 
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   check(run.settings);
+  check_lora(run.settings, run.init);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
   check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)));
   const text::ParallelText training = text::read_pairs(run.data);
@@ -248,7 +250,9 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
     Json record = to_json(run, fields(settings));
     record["valid"] = io::path_to_json(run.valid);
     folder.begin(std::move(record));
-    if (!run.init.empty()) copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
+  }
+  if (!run.init.empty() && (!folder.checkpoint() || run.settings.lora.rank > 0)) {
+    copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
   }
   if (data.left_out > 0) {
     for (Observer* observer : run.observers) {
@@ -260,7 +264,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   summary.pairs = static_cast<int64_t>(data.training.size());
   summary.left_out = data.left_out;
   const bool averages = run.settings.average > 1;
-  run_to_end(run, folder, task, !averages, summary, [&]() -> std::optional<PairLoss> {
+  run_or_adapt(run, folder, task, !averages, summary, [&]() -> std::optional<PairLoss> {
     if (averages) average_last(task.model(), run);
     if (data.validation.empty()) return std::nullopt;
     return evaluate(task.model(), data.validation, 4096, run.should_stop);
