@@ -33,8 +33,8 @@ const std::map<std::string, std::set<std::string>>& allowed() {
     t["generate"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
     t["look"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "generate"};
     t["embed"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
-    t["train"] = {"core",   "kernels", "autograd", "ops",      "nn",         "io",
-                  "models", "text",    "optim",    "generate", "distributed"};
+    t["train"] = {"core",   "kernels", "autograd", "ops",      "nn",    "io",
+                  "models", "text",    "optim",    "generate", "embed", "distributed"};
     return t;
   }();
   return table;

@@ -338,6 +338,11 @@ Tensor Encoder::sequence_vectors(const Tensor& features, const TokenRows& rows) 
   return transformed(concat(means, 0));
 }
 
+Tensor Encoder::logits_at(const TokenRows& rows, const Tensor& places, Rng* rng) const {
+  MH_CHECK(config_.head == EncoderHead::masked_lm, ValueError, "Encoder: the model has no masked_lm head");
+  return masked_lm(embedding(features(rows, rng), places));
+}
+
 Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {
   MH_CHECK(config_.head != EncoderHead::none, ValueError, "Encoder: the model has no head for logits");
   const Tensor x = features(rows, rng);

@@ -103,6 +103,8 @@ class Encoder {
   /// activation(dense(first token of each sequence)): [N, embed_dim] -> [S, embed_dim].
   Tensor pooled(const Tensor& features, const TokenRows& rows) const;
   Tensor logits(const TokenRows& rows, Rng* rng = nullptr) const;
+  /// logits() of a masked_lm head at some tokens only: places [n] i64 of them all -> [n, vocab_size].
+  Tensor logits_at(const TokenRows& rows, const Tensor& places, Rng* rng = nullptr) const;
 
   const EncoderConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);

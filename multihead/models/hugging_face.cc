@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <type_traits>
 
 #include "multihead/core/error.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/family-inl.h"
 #include "multihead/models/gguf.h"
 #include "multihead/models/packed_weights-inl.h"
@@ -58,9 +60,7 @@ void each_training_field(F&& f) {
 }
 
 template <class Config>
-Json to_json(const Config& config) {
-  const Config c = resolved(config);
-  const Family<Config>& family = family_for(c);
+Json to_json(const Config& c, const Family<Config>& family) {
   Json json = Json::object(
       {{"architectures", Json(std::vector<Json>{family.architecture})}, {"model_type", family.name}});
   for (const ConfigKey<Config>& key : family.keys) {
@@ -70,6 +70,12 @@ Json to_json(const Config& config) {
       [&](const char* name, auto member) { json["multihead"][name] = stored(c.*member); });
   json["torch_dtype"] = "float32";
   return json;
+}
+
+template <class Config>
+Json to_json(const Config& config) {
+  const Config c = resolved(config);
+  return to_json(c, family_for(c));
 }
 
 template <class Config>
@@ -91,8 +97,14 @@ Config from_json(io::ConfigReader& reader, const std::string& where, const Famil
   }
 }
 
+// An adapter's folder may leave it to its model's.
 std::string config_path(const std::string& folder) {
-  return (std::filesystem::path(folder) / "config.json").string();
+  const auto in = [](const std::string& where) {
+    return (std::filesystem::path(where) / "config.json").string();
+  };
+  std::error_code ignored;
+  const bool is_elsewhere = !std::filesystem::exists(in(folder), ignored) && is_adapter_folder(folder);
+  return in(is_elsewhere ? base_of_adapter(folder) : folder);
 }
 
 template <class Model, class Config>
@@ -170,7 +182,25 @@ Model load(const std::string& folder, Config (*read)(const Json&, const std::str
   return model;
 }
 
+template <class Model>
+std::vector<std::string> merge(Model& model, const std::string& folder) {
+  const auto& family = family_for(model.config());
+  return merge_adapter(nn::named_parameters(model), map_of(model, family), family.prefix, folder);
+}
+
 }  // namespace
+
+void load_adapter(LanguageModel& model, const std::string& folder) {
+  MH_CHECK(model.weight_dtype() == nn::WeightDtype::f32, ValueError,
+           "load_adapter: the model's weights are packed; load it as it is stored");
+  merge(model, folder);
+}
+void load_adapter(Seq2Seq& model, const std::string& folder) { merge(model, folder); }
+void load_adapter(Encoder& model, const std::string& folder) {
+  MH_CHECK(!model.packed_dtype(), ValueError,
+           "load_adapter: the encoder's weights are packed; use the one that load_encoder() gives");
+  merge(model, folder);
+}
 
 const std::string& family_of(const LanguageModelConfig& config) { return family_for(resolved(config)).name; }
 const std::string& family_of(const Seq2SeqConfig& config) { return family_for(resolved(config)).name; }
@@ -239,6 +269,23 @@ WeightMap weight_map(Seq2Seq& model) { return map_of(model, family_for(model.con
 
 WeightMap weight_map(Encoder& model) { return map_of(model, family_for(model.config())); }
 
+EncoderConfig with_head(const EncoderConfig& config, EncoderHead head,
+                        const std::vector<std::string>& labels) {
+  EncoderConfig c = resolved(config);
+  const Family<EncoderConfig>& family = family_for(c);
+  c.head = head, c.labels = labels, c.num_labels = std::ssize(labels);
+  if (family.map == nullptr) {
+    c.pooler = head == EncoderHead::classification && !c.transforms_labels;
+    return resolved(c);
+  }
+  io::ConfigReader reader(to_json(c, family), "config");
+  const bool classifies = head == EncoderHead::classification;
+  EncoderConfig read = from_json(reader, "config", family);
+  read.pooler = classifies && read.pooler;
+  return read;
+}
+
+io::TensorMap encoder_tensors(Encoder& model) { return tensors_of(model); }
 io::TensorMap language_model_tensors(LanguageModel& model) { return tensors_of(model); }
 io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 
@@ -250,20 +297,74 @@ void save_encoder(Encoder& model, const std::string& folder) {
   save(model, folder);
 }
 
+namespace {
+
+template <class Model, class Load>
+Model load_adapted(const std::string& folder, Load&& load_base) {
+  Model model = load_base(base_of_adapter(folder));
+  load_adapter(model, folder);
+  return model;
+}
+
+// The encoder of its own config, which may have a head that the adapter brings.
+Encoder load_adapted_encoder(const std::string& folder) {
+  const std::string path = config_path(folder);
+  std::vector<std::string> missing;
+  Rng rng(0);
+  Encoder model = with_weights(encoder_config_from_json(io::load_json(path), path),
+                               load_encoder(base_of_adapter(folder)), rng, &missing);
+  const std::vector<std::string> changed = merge(model, folder);
+  std::erase_if(missing, [&](const std::string& name) {
+    return std::find(changed.begin(), changed.end(), name) != changed.end();
+  });
+  MH_CHECK(missing.empty(), FormatError, folder, ": neither the adapter nor its model has ", missing.front());
+  return model;
+}
+
+}  // namespace
+
+Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng, std::vector<std::string>* fresh) {
+  Encoder model(config, rng);
+  std::map<std::string, Tensor> known;
+  const bool same_labels = from.config().head == config.head && from.config().labels == config.labels;
+  for (const nn::NamedTensor& p : nn::named_parameters(from)) {
+    if (same_labels || !p.name.starts_with("classifier.")) known[p.name] = p.tensor;
+  }
+  for (const nn::NamedTensor& p : nn::named_parameters(model)) {
+    const auto found = known.find(p.name);
+    const bool fits = found != known.end() && found->second.shape() == p.tensor.shape();
+    if (fits) {
+      p.tensor.copy_from(found->second);
+    } else if (fresh != nullptr) {
+      fresh->push_back(p.name);
+    }
+  }
+  return model;
+}
+
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights) {
+  if (is_adapter_folder(folder)) {
+    auto model = load_adapted<LanguageModel>(
+        folder, [](const std::string& base) { return load_language_model(base, nn::WeightDtype::f32); });
+    if (weights && model.weight_dtype() != weights) model.pack_weights(*weights);
+    return model;
+  }
   auto model = is_gguf(folder) ? load_gguf(folder, weights.has_value())
                                : load<LanguageModel>(folder, config_from_json, "AutoModelForCausalLM");
   if (weights && model.weight_dtype() != weights) model.pack_weights(*weights);
   return model;
 }
 Seq2Seq load_seq2seq(const std::string& folder) {
+  if (is_adapter_folder(folder)) return load_adapted<Seq2Seq>(folder, load_seq2seq);
   return load<Seq2Seq>(folder, seq2seq_config_from_json, "AutoModelForSeq2SeqLM");
 }
 
 Encoder load_encoder(const std::string& folder) {
+  if (is_adapter_folder(folder)) return load_adapted_encoder(folder);
   return load<Encoder>(folder, encoder_config_from_json, "AutoModel");
 }
 
 void load_weights(Seq2Seq& model, const std::string& path) { fill(model, io::SafetensorsFile(path), false); }
+void load_weights(Encoder& model, const std::string& path) { fill(model, io::SafetensorsFile(path), false); }
 
 }  // namespace multihead::models

@@ -7,6 +7,7 @@
 #include "multihead/core/files.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
+#include "multihead/train/lora.h"
 
 namespace multihead::train {
 namespace {
@@ -168,6 +169,7 @@ LanguageModelSummary train_language_model(const LanguageModelRun& request) {
   run.settings.shards = shards_of(run.settings, run.ranks());
   check(run.settings);
   check_ranks(run, run.settings);
+  check_lora(run.settings, run.init);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
   check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
   std::string text;
@@ -180,14 +182,13 @@ LanguageModelSummary train_language_model(const LanguageModelRun& request) {
   const LanguageModelData data = share_data(run, folder ? &*folder : nullptr, text);
   LanguageModelTask task(run.settings, data);
   if (run.group != nullptr) check_alike(*run.group, run.settings, task.identity());
-  if (folder && !folder->checkpoint()) {
-    folder->begin(to_json(run, fields(run.settings)));
-    if (!run.init.empty()) {
-      copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
-    }
+  const bool begins = folder && !folder->checkpoint();
+  if (begins) folder->begin(to_json(run, fields(run.settings)));
+  if (!run.init.empty() && (begins || run.settings.lora.rank > 0)) {
+    copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
   }
   LanguageModelSummary summary;
-  run_to_end(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<TextLoss> {
+  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<TextLoss> {
     if (data.validation.size() < 2) return std::nullopt;
     const EvaluateOptions options = {.batch = run.settings.batch, .should_stop = run.should_stop};
     return evaluate(task.model(), data.validation, options, &data.tokenizer);

@@ -379,7 +379,7 @@ bool TrainLoop::evaluate() {
     progress_.best_step = progress_.step;
   }
   progress_.evaluations_since_best = is_best ? 0 : progress_.evaluations_since_best + 1;
-  tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best}); });
+  tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best, task_.metrics()}); });
   return is_best;
 }
 

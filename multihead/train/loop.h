@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "multihead/core/json.h"
@@ -32,6 +33,8 @@ class Task {
   /// The mean validation loss in nats; none without validation data. `should_stop` is polled; once true, the
   /// result does not matter.
   virtual std::optional<double> evaluate(const std::function<bool()>& should_stop) = 0;
+  /// What else the latest evaluate() measured, by name: "accuracy".
+  virtual std::vector<std::pair<std::string, double>> metrics() const { return {}; }
   /// Adds the files of the model.
   virtual void save(io::CheckpointContents& contents) = 0;
   /// Reads the weights back from a checkpoint folder; throws FormatError if they belong to another model.
@@ -82,6 +85,7 @@ struct EvalReport {
   int64_t step = 0;
   double loss = 0;
   bool is_best = false;
+  std::vector<std::pair<std::string, double>> metrics = {};  ///< Task::metrics()
   double perplexity() const;
 };
 

@@ -62,8 +62,11 @@ void ProgressPrinter::on_step(const StepReport& r) {
 
 void ProgressPrinter::on_evaluation(const EvalReport& r) {
   if (options_.quiet) return;
-  line(format("step %lld/%lld  validation loss %.4f  perplexity %.2f%s", (long long)r.step, (long long)steps_,
-              r.loss, r.perplexity(), r.is_best ? "  (best)" : ""));
+  std::string text =
+      format("step %lld/%lld  validation loss %.4f", (long long)r.step, (long long)steps_, r.loss);
+  for (const auto& [name, value] : r.metrics) text += format("  %s %.4f", name.c_str(), value);
+  if (r.metrics.empty()) text += format("  perplexity %.2f", r.perplexity());
+  line(text + (r.is_best ? "  (best)" : ""));
 }
 
 void ProgressPrinter::on_warning(const std::string& message) { line("warning: " + printable(message)); }

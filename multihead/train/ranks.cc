@@ -48,6 +48,11 @@ void check_ranks(const RunRequest& request, const TrainingSettings& settings) {
   ShardTree(shards_of(settings, request.ranks()), request.ranks());
 }
 
+void check_alone(const RunRequest& request) {
+  MH_CHECK(request.ranks() == 1, ValueError, "train: encoders are trained by one process, got ",
+           request.ranks(), " ranks; language models and translators can be trained by several");
+}
+
 text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own) {
   const std::string json = group.broadcast_text(0, own != nullptr ? own->to_json() : "");
   const std::string config = group.broadcast_text(0, own != nullptr ? own->config_json() : "");

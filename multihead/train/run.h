@@ -52,7 +52,15 @@ struct RunSummary {
 RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
                     const TrainingSettings& settings, LoopOptions options);
 
-/// Trains a model of either kind and, unless interrupted, publishes it with its summary. `validate` measures
+/// The parameters of a model that require gradients: the others are frozen.
+template <class Model>
+std::vector<nn::NamedTensor> trained_parameters(Model& model) {
+  std::vector<nn::NamedTensor> all = nn::named_parameters(model);
+  std::erase_if(all, [](const nn::NamedTensor& p) { return !p.tensor.requires_grad(); });
+  return all;
+}
+
+/// Trains a model of any kind and, unless interrupted, publishes it with its summary. `validate` measures
 /// the model that is kept, if there is something to measure it on. `folder` is the leader's.
 template <class Summary, class Run, class RunTask, class Validate>
 void run_to_end(const Run& run, RunFolder* folder, RunTask& task, bool restore_best, Summary& summary,
@@ -61,7 +69,7 @@ void run_to_end(const Run& run, RunFolder* folder, RunTask& task, bool restore_b
                          .restore_best = restore_best,
                          .run = folder != nullptr ? folder->run() : ""};
   static_cast<RunSummary&>(summary) =
-      run_task(task, nn::named_parameters(task.model()), run, run.settings, std::move(options));
+      run_task(task, trained_parameters(task.model()), run, run.settings, std::move(options));
   if (summary.ending == Ending::interrupted || !run.leads()) return;
   summary.validation = validate();
   if (summary.validation && run.should_stop && run.should_stop()) {
@@ -94,6 +102,8 @@ void copy_weights(Model& to, Model from, const std::string& source) {
 
 /// Throws ValueError if there are more ranks than shards.
 void check_ranks(const RunRequest& request, const TrainingSettings& settings);
+/// Throws ValueError if there are several ranks: for kinds of runs whose data one process prepares.
+void check_alone(const RunRequest& request);
 /// The leader's tokenizer on every rank; `own` is null on the others.
 text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own);
 

@@ -9,6 +9,7 @@
 #include "multihead/core/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/train/lora.h"
 
 namespace multihead::train {
 namespace {
@@ -253,6 +254,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
   run.settings.shards = shards_of(run.settings, run.ranks());
   check(run.settings);
   check_ranks(run, run.settings);
+  check_lora(run.settings, run.init);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
   check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
   const text::ParallelText training = text::read_pairs(run.data);
@@ -263,11 +265,14 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
   const Seq2SeqData data = share_data(run, folder ? &*folder : nullptr, training, validation);
   Seq2SeqTask task(run.settings, data);
   if (run.group != nullptr) check_alike(*run.group, run.settings, task.identity());
-  if (folder && !folder->checkpoint()) {
+  const bool begins = folder && !folder->checkpoint();
+  if (begins) {
     Json record = to_json(run, fields(run.settings));
     record["valid"] = io::path_to_json(run.valid);
     folder->begin(std::move(record));
-    if (!run.init.empty()) copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
+  }
+  if (!run.init.empty() && (begins || run.settings.lora.rank > 0)) {
+    copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
   }
   if (data.left_out > 0 && run.leads()) {
     for (Observer* observer : run.observers) {
@@ -279,7 +284,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
   summary.pairs = static_cast<int64_t>(data.training.size());
   summary.left_out = data.left_out;
   const bool averages = run.settings.average > 1;
-  run_to_end(run, folder ? &*folder : nullptr, task, !averages, summary, [&]() -> std::optional<PairLoss> {
+  run_or_adapt(run, folder ? &*folder : nullptr, task, !averages, summary, [&]() -> std::optional<PairLoss> {
     if (averages) average_last(task.model(), run);
     if (data.validation.empty()) return std::nullopt;
     return evaluate(task.model(), data.validation, 4096, run.should_stop);

@@ -56,6 +56,11 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back(
       {"precision", "training precision: bf16 halves activations, f32 weights", choice(s.precision)});
   list.push_back({"seed", "random seed of weights, data order and dropout", &s.seed, 0});
+  list.push_back({"lora-rank", "with --init: train low-rank additions of this rank only (0: all weights)",
+                  &s.lora.rank, 0});
+  list.push_back({"lora-alpha", "LoRA: their factor is alpha / rank", &s.lora.alpha});
+  list.push_back(
+      {"lora-targets", "LoRA: layers by their names in the folder, such as q_proj,v_proj", &s.lora.targets});
 }
 
 void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {

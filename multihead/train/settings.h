@@ -25,6 +25,13 @@ enum class Precision { f32, bf16 };
 constexpr auto enum_words(Precision) { return std::to_array<std::string_view>({"f32", "bf16"}); }
 constexpr Dtype dtype_of_products(Precision p) { return p == Precision::bf16 ? Dtype::bf16 : Dtype::f32; }
 
+/// Low-rank additions in place of the weights (models/adapter.h).
+struct LoraSettings {
+  int64_t rank = 0;  ///< 0: off
+  double alpha = 16;
+  std::string targets = {};  ///< last parts of layers' names, joined by commas; empty: queries and values
+};
+
 /// Shared by every run: schedule, optimiser, reports. Loss and data depend on the task.
 struct TrainingSettings {
   int64_t steps = 1000;
@@ -45,6 +52,7 @@ struct TrainingSettings {
   double label_smoothing = 0;
   Precision precision = Precision::f32;
   int64_t seed = 1337;
+  LoraSettings lora = {};
 
   int64_t log_every = 10;
   int64_t eval_every = 250;
@@ -90,7 +98,11 @@ void check_training(const TrainingSettings& settings, const std::vector<Field>& 
 template <std::derived_from<TrainingSettings> Settings>
 Json identity_of(Settings settings) {
   settings.shards = std::max<int64_t>(settings.shards, 1);
-  return to_json(identity(fields(settings)));
+  Json json = to_json(identity(fields(settings)));
+  if (settings.lora.rank > 0) return json;
+  for (const char* key : {"lora_rank", "lora_alpha", "lora_targets"})
+    json.erase(key);  // as before there were
+  return json;
 }
 
 }  // namespace multihead::train
