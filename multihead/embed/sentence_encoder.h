@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "multihead/core/enum_words.h"
-#include "multihead/models/encoder.h"
+#include "multihead/embed/text_model.h"
 #include "multihead/text/tokenizer.h"
 
 namespace multihead::embed {
@@ -44,16 +44,16 @@ struct EncodeTextOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-/// A tokenizer, an encoder and what follows it. The vector of a text has the same bits in whatever company,
+/// A tokenizer, a model and what follows it. The vector of a text has the same bits in whatever company,
 /// on any number of threads.
 class SentenceEncoder {
  public:
-  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or an
-  /// encoder's folder, whose tokens are averaged; its weights are packed (Encoder::pack_weights). Throws
-  /// IoError, FormatError (a step that is none of these).
+  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or a
+  /// model's folder, whose tokens are averaged; its weights are packed (TextModel::load). Throws IoError,
+  /// FormatError (a step that is none of these).
   static SentenceEncoder load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
 
-  SentenceEncoder(models::Encoder encoder, text::Tokenizer tokenizer,
+  SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer,
                   std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);
 
   /// Shapes: n texts -> [n, dim()] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
@@ -61,9 +61,12 @@ class SentenceEncoder {
   Tensor encode(std::span<const std::string> texts, const EncodeTextOptions& options = {}) const;
 
   int64_t dim() const;
+  /// In place of what the folder says. Throws ValueError (a Dense module expects another width).
+  void set_pooling(Pooling pooling);
   int64_t max_length() const { return max_length_; }
   const std::map<std::string, std::string>& prompts() const { return prompts_; }
-  const models::Encoder& encoder() const { return encoder_; }
+  const models::Encoder& encoder() const { return encoder_.encoder(); }
+  const TextModel& model() const { return encoder_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
@@ -77,7 +80,7 @@ class SentenceEncoder {
   Tensor finished(const Tensor& features, const models::TokenRows& rows,
                   const EncodeTextOptions& options) const;
 
-  models::Encoder encoder_;
+  TextModel encoder_;
   text::Tokenizer tokenizer_;
   std::vector<Pooling> pooling_;
   std::vector<DenseStep> dense_;

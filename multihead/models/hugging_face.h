@@ -32,6 +32,8 @@ EncoderConfig encoder_config_from_json(const Json& json, const std::string& wher
 bool is_seq2seq_folder(const std::string& folder);
 /// The same of an encoder.
 bool is_encoder_folder(const std::string& folder);
+/// Whether load_encoder() reads it: an encoder's, or a T5 whose decoder it leaves out.
+bool has_encoder(const std::string& folder);
 
 WeightMap weight_map(LanguageModel& model);
 WeightMap weight_map(Seq2Seq& model);
@@ -51,6 +53,8 @@ io::TensorMap seq2seq_tensors(Seq2Seq& model);
 /// file: decoded; none: as they are stored. Throws IoError, FormatError, ValueError (a folder packed
 /// otherwise).
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
+/// The same without its output layer, whether the folder has one or not: for embeddings.
+LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
 Seq2Seq load_seq2seq(const std::string& folder);
 /// With the head that "architectures" names; a file's other heads are left out.
 Encoder load_encoder(const std::string& folder);
