@@ -50,18 +50,18 @@ int64_t read_max_length(const std::string& folder, int64_t context) {
 
 }  // namespace
 
-SentenceEncoder::SentenceEncoder(models::Encoder encoder, text::Tokenizer tokenizer,
-                                 std::vector<Pooling> pooling, int64_t max_length)
+SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, std::vector<Pooling> pooling,
+                                 int64_t max_length)
     : encoder_(std::move(encoder)),
       tokenizer_(std::move(tokenizer)),
       pooling_(std::move(pooling)),
-      max_length_(max_length > 0 ? max_length : encoder_.config().context) {
+      max_length_(max_length > 0 ? max_length : encoder_.context()) {
   MH_CHECK(!pooling_.empty(), ValueError, "SentenceEncoder: pooling is missing");
-  MH_CHECK(max_length_ <= encoder_.config().context, ValueError, "SentenceEncoder: max_length ", max_length_,
-           " is more than the model's context of ", encoder_.config().context);
-  MH_CHECK(tokenizer_.vocab_size() <= encoder_.config().vocab_size, ValueError,
+  MH_CHECK(max_length_ <= encoder_.context(), ValueError, "SentenceEncoder: max_length ", max_length_,
+           " is more than the model's context of ", encoder_.context());
+  MH_CHECK(tokenizer_.vocab_size() <= encoder_.vocab_size(), ValueError,
            "SentenceEncoder: the tokenizer has ", tokenizer_.vocab_size(), " tokens, the model ",
-           encoder_.config().vocab_size);
+           encoder_.vocab_size());
 }
 
 SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<nn::WeightDtype> weights) {
@@ -86,9 +86,8 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
   }
   MH_CHECK(!steps.empty() && steps[0].kind == "Transformer", FormatError, list,
            ": the first module must be a Transformer");
-  models::Encoder encoder = models::load_encoder(steps[0].path);
-  if (weights) encoder.pack_weights(*weights);
-  const int64_t length = read_max_length(steps[0].path, encoder.config().context);
+  TextModel encoder = TextModel::load(steps[0].path, weights);
+  const int64_t length = read_max_length(steps[0].path, encoder.context());
   SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(steps[0].path), {Pooling::mean}, length);
   for (size_t i = 1; i < steps.size(); ++i) {
     const Step& step = steps[i];
@@ -181,8 +180,14 @@ void SentenceEncoder::read_prompts(const std::string& folder) {
   }
 }
 
+void SentenceEncoder::set_pooling(Pooling pooling) {
+  MH_CHECK(dense_.empty() || pooling_.size() == 1, ValueError,
+           "SentenceEncoder: a Dense module follows several ways of pooling, which one cannot replace");
+  pooling_ = {pooling};
+}
+
 int64_t SentenceEncoder::dim() const {
-  return dense_.empty() ? std::ssize(pooling_) * encoder_.config().embed_dim : dense_.back().weight.size(0);
+  return dense_.empty() ? std::ssize(pooling_) * encoder_.embed_dim() : dense_.back().weight.size(0);
 }
 
 std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {

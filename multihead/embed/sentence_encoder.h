@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "multihead/embed/pooling.h"
+#include "multihead/embed/text_model.h"
 #include "multihead/io/checkpoint.h"
-#include "multihead/models/encoder.h"
 #include "multihead/text/tokenizer.h"
 
 namespace multihead::embed {
@@ -33,17 +33,17 @@ struct EncodeTextOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-/// A tokenizer, an encoder and what follows it. The vector of a text has the same bits in whatever company,
+/// A tokenizer, a model and what follows it. The vector of a text has the same bits in whatever company,
 /// on any number of threads.
 class SentenceEncoder {
  public:
-  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or an
-  /// encoder's folder, whose tokens are averaged; its weights are packed (Encoder::pack_weights), or left as
-  /// they are, to be trained. Throws IoError, FormatError (a step that is none of these).
+  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or a
+  /// model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or left as they
+  /// are, to be trained. Throws IoError, FormatError (a step that is none of these).
   static SentenceEncoder load(const std::string& folder,
                               std::optional<nn::WeightDtype> weights = nn::WeightDtype::f32);
 
-  SentenceEncoder(models::Encoder encoder, text::Tokenizer tokenizer,
+  SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer,
                   std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);
 
   /// Shapes: n texts -> [n, dim()] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
@@ -63,10 +63,13 @@ class SentenceEncoder {
   std::map<std::string, io::CheckpointContents> module_files() const;
 
   int64_t dim() const;
+  /// In place of what the folder says. Throws ValueError (a Dense module expects another width).
+  void set_pooling(Pooling pooling);
   int64_t max_length() const { return max_length_; }
   const std::map<std::string, std::string>& prompts() const { return prompts_; }
-  const models::Encoder& encoder() const { return encoder_; }
-  models::Encoder& encoder() { return encoder_; }
+  const models::Encoder& encoder() const { return encoder_.encoder(); }
+  models::Encoder& encoder() { return encoder_.encoder(); }
+  const TextModel& model() const { return encoder_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
@@ -80,7 +83,7 @@ class SentenceEncoder {
   Tensor finished(const Tensor& features, const models::TokenRows& rows, int64_t columns,
                   bool normalize) const;
 
-  models::Encoder encoder_;
+  TextModel encoder_;
   text::Tokenizer tokenizer_;
   std::vector<Pooling> pooling_;
   std::vector<DenseStep> dense_;

@@ -42,6 +42,8 @@ Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng,
 bool is_seq2seq_folder(const std::string& folder);
 /// The same of an encoder.
 bool is_encoder_folder(const std::string& folder);
+/// Whether load_encoder() reads it: an encoder's, or a T5 whose decoder it leaves out.
+bool has_encoder(const std::string& folder);
 
 WeightMap weight_map(LanguageModel& model);
 WeightMap weight_map(Seq2Seq& model);
@@ -63,6 +65,8 @@ io::TensorMap encoder_tensors(Encoder& model);
 /// file: decoded; none: as they are stored. Throws IoError, FormatError, ValueError (a folder packed
 /// otherwise).
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
+/// The same without its output layer, whether the folder has one or not: for embeddings.
+LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
 Seq2Seq load_seq2seq(const std::string& folder);
 /// With the head that "architectures" names; a file's other heads are left out.
 Encoder load_encoder(const std::string& folder);

@@ -97,6 +97,7 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"logit_softcap", &C::logit_softcap, later, kNotNegative},
       {"out_bias", &C::out_bias, always, "out-bias", "bias of the attention output projection"},
       {"ffn_bias", &C::ffn_bias, always, "ff-bias", "biases of the feed-forward layers"},
+      {"head", &C::head, later},
       {"head_bias", &C::head_bias, always, "head-bias", "bias of the output layer"},
       {"tie_embeddings", &C::tie_embeddings, always, "tie-embeddings", "share input and output embeddings"},
       {"scale_embeddings", &C::scale_embeddings, always, "scale-embeddings",
@@ -140,7 +141,7 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
 
 int64_t matrix_weights(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
-  const int64_t rows = c.vocab_size * (c.tie_embeddings ? 1 : 2) +
+  const int64_t rows = c.vocab_size * (c.head && !c.tie_embeddings ? 2 : 1) +
                        (c.positions == Positions::learned ? c.context + c.position_offset : 0),
                 hidden = c.block == nn::Block::attention_only ? 0 : (c.gated ? 3 : 2) * c.ffn_dim;
   int64_t heads = 0;
@@ -199,9 +200,11 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
   for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_options(c, i), rng);
   if (c.final_norm) final_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
   const double bound = 1 / std::sqrt(static_cast<double>(c.embed_dim));
-  head_weight = c.tie_embeddings ? token_embedding.weight
-                                 : nn::uniform_parameter({c.vocab_size, c.embed_dim}, bound, rng);
-  if (c.head_bias) head_bias = nn::constant_parameter({c.vocab_size}, 0);
+  if (c.head) {
+    head_weight = c.tie_embeddings ? token_embedding.weight
+                                   : nn::uniform_parameter({c.vocab_size, c.embed_dim}, bound, rng);
+  }
+  if (c.head && c.head_bias) head_bias = nn::constant_parameter({c.vocab_size}, 0);
   initialize(rng);
 }
 
@@ -225,6 +228,7 @@ void LanguageModel::visit(nn::Visitor& visitor) {
   visitor("position_embedding", position_embedding);
   visitor("layers", layers);
   if (config_.final_norm) visitor("final_norm", final_norm);
+  if (!config_.head) return;
   const bool tied = config_.tie_embeddings;
   visitor("head.weight", tied ? token_embedding.weight : head_weight,
           tied ? token_embedding.packed : head_packed);
@@ -337,6 +341,7 @@ void LanguageModel::check_length(int64_t length) const {
 }
 
 Tensor LanguageModel::logits(const Tensor& features) const {
+  MH_CHECK(config_.head, ValueError, "LanguageModel: the model has no output layer");
   const Tensor raw =
       head_packed.defined() ? head_packed(features, head_bias) : linear(features, head_weight, head_bias);
   const double cap = config_.logit_softcap;
@@ -352,7 +357,7 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const La
   const CrossEntropyOptions options = {.label_smoothing = label_smoothing};
   // From a few thousand words on, the logits of all tokens would be the largest tensor of the step.
   constexpr int64_t kManyWords = 2048;
-  if (config_.vocab_size < kManyWords || head_bias.defined() || head_packed.defined() ||
+  if (!config_.head || config_.vocab_size < kManyWords || head_bias.defined() || head_packed.defined() ||
       config_.logit_softcap > 0)
     return cross_entropy((*this)(tokens, call), targets, options);
   return linear_cross_entropy(features(tokens, call), head_weight, targets, options);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "multihead/models/pruned_heads.h"
+#include "multihead/models/token_rows.h"
 #include "multihead/nn/embedding.h"
 #include "multihead/nn/positions.h"
 #include "multihead/nn/state.h"
@@ -59,6 +60,7 @@ struct LanguageModelConfig {
   double logit_softcap = 0;      ///< the same for the logits
   bool out_bias = true;          ///< of the attention's output projection
   bool ffn_bias = true;
+  bool head = true;  ///< an output layer; a model without one gives features alone, for embeddings
   bool head_bias = false;
   bool tie_embeddings = true;
   bool scale_embeddings = false;  ///< embeddings · sqrt(embed_dim)
@@ -90,6 +92,7 @@ struct LanguageModelCall {
   std::vector<int64_t> counts = {};  ///< with a state: new tokens per row (default: all T)
   Mask mask = {};                    ///< combined with causal()
   std::vector<AttentionCapture>* capture = nullptr;  ///< one per layer
+  const TokenRows* rows = nullptr;                   ///< set by features(rows)
 };
 
 /// What a decoding state is to hold; see LanguageModel::state_options().
@@ -115,7 +118,9 @@ class LanguageModel {
   Tensor operator()(const Tensor& tokens, const LanguageModelCall& call = {}) const;
   /// The last hidden states [B, T, embed_dim], before the output layer.
   Tensor features(const Tensor& tokens, const LanguageModelCall& call = {}) const;
-  /// The same from a layer on, whose resid_pre [B, T, embed_dim] is given; num_layers: the final norm alone.
+  /// Those of sequences without padding, [N, embed_dim]; each has the same bits in whatever company.
+  Tensor features(const TokenRows& rows, Rng* rng = nullptr) const;
+  /// The first from a layer on, whose resid_pre [B, T, embed_dim] is given; num_layers: the final norm alone.
   /// Without state.
   Tensor features_from(int64_t layer, const Tensor& resid, const LanguageModelCall& call = {}) const;
   /// The output layer alone: features [..., embed_dim] -> [..., vocab_size].
@@ -166,6 +171,7 @@ class LanguageModel {
 
  private:
   Tensor embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
+  Tensor embed(const TokenRows& rows, Rng* rng) const;
   void check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
                    const std::vector<int64_t>& counts) const;
   void check_length(int64_t length) const;

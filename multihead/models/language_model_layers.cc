@@ -21,8 +21,10 @@ LanguageModel::LayerCalls LanguageModel::layer_calls(const LanguageModelCall& ca
       .state = call.state, .capture = call.capture, .everywhere = call.mask, .nearby = call.mask};
   calls.call.rng = call.rng;
   calls.call.attention.softcap = static_cast<float>(config_.attention_softcap);
+  if (call.rows != nullptr) calls.call.attention.cu_seqlens = call.rows->cu_seqlens;
   const auto table = [&](const std::vector<double>& frequencies, double amplitude) {
-    return rotary_table(length, starts, frequencies, config_.rotary_layout, amplitude);
+    const RotaryTable all = rotary_table(length, starts, frequencies, config_.rotary_layout, amplitude);
+    return call.rows != nullptr ? rotary_at(all, call.rows->places()) : all;
   };
   if (!frequencies_.empty()) calls.global = table(frequencies_, rotary_amplitude(config_.rotary_scaling));
   if (!local_frequencies_.empty()) calls.local = table(local_frequencies_, 1);
@@ -59,7 +61,7 @@ std::string LanguageModel::plan_layers(nn::TokenPlan& plan, LayerCalls& calls) c
 
 Tensor LanguageModel::run_layers(int64_t first, Tensor x, const LanguageModelCall& call,
                                  const std::vector<int64_t>& starts, const nn::CacheUpdate& update) const {
-  LayerCalls calls = layer_calls(call, x.size(1), starts);
+  LayerCalls calls = layer_calls(call, call.rows != nullptr ? call.rows->longest() : x.size(1), starts);
   calls.call.update = update;
   if (call.state != nullptr && nn::TokenPlan::declined(x).empty()) {
     nn::TokenPlan plan(x, update.held, update.counts);
