@@ -75,6 +75,14 @@ grep -qE "rank 2: rank 1 .* is lost" err.txt || fail "rank 2 does not name the s
 "$multihead" "${long[@]}" --out dying --resume >/dev/null || fail "resuming alone"
 same whole dying
 
+# One rank is told to stop: all do, and save once.
+rm -rf dying
+kill_rank TERM 3
+[[ $code -eq 143 ]] || fail "SIGTERM: exit code $code: $(cat err.txt)"
+[[ ! -e dying/model.safetensors ]] || fail "an interrupted job left a model"
+"$launcher" -n 2 "$multihead" "${long[@]}" --out dying --resume >/dev/null || fail "resuming after SIGTERM"
+same whole dying
+
 # What cannot be one job is refused by the first rank, with its exit code.
 refuse() {  # refuse CODE REGEX COMMAND...
   local code=$1 pattern=$2
