@@ -18,7 +18,7 @@ class Attention:
     heads: int
     kv_heads: int
     head_dim: int
-    chunks_per_rank: int = 2
+    chunks_per_rank: int = 4
     causal: bool = True
     key_bytes: int = 4  # of a number of keys and values in the forward pass
 
@@ -50,14 +50,6 @@ class Link:
     bytes_per_second: float
 
 
-def operations(a, queries, keys, products):
-    """Of a chunk of queries against a chunk of keys, for so many matrix products; above the diagonal there are none."""
-    if a.causal and keys > queries:
-        return 0
-    share = 0.5 if a.causal and keys == queries else 1
-    return 2 * products * share * a.rows(queries) * a.rows(keys) * a.heads * a.head_dim
-
-
 def journeys(a, keys_pass):
     """The chunks in the order in which they pass, and the ranks that see each, the owner first."""
     own = [a.chunks_of(rank) for rank in range(a.ranks)]
@@ -79,6 +71,7 @@ def relay(a, link, gflops, keys_pass, products, row_bytes):
     sending, receiving = [0.0] * a.ranks, [0.0] * a.ranks
     total_bytes = 0
     own = [a.chunks_of(rank) for rank in range(a.ranks)]
+    pair = 2 * products * a.chunk_rows**2 * a.heads * a.head_dim / (gflops * 1e9)  # of chunks, all of one size
     for chunk, path in journeys(a, keys_pass):
         size, arrival = row_bytes * a.rows(chunk), []
         for place, rank in enumerate(path):
@@ -91,9 +84,10 @@ def relay(a, link, gflops, keys_pass, products, row_bytes):
                 sending[sender] = receiving[rank] = here
                 total_bytes += size
             arrival.append(here)
-            pairs = [(c, chunk) if keys_pass else (chunk, c) for c in own[rank]]
-            work = sum(operations(a, queries, keys, products) for queries, keys in pairs)
-            ready[rank] = [ready[rank][1], max(ready[rank][1], here) + work / (gflops * 1e9)]
+            pairs = len(own[rank])
+            if a.causal:
+                pairs = sum((c > chunk if keys_pass else c < chunk) + (c == chunk) / 2 for c in own[rank])
+            ready[rank] = [ready[rank][1], max(ready[rank][1], here) + pairs * pair]
     return max(end for _, end in ready), total_bytes
 
 
@@ -107,6 +101,11 @@ def simulate(a, link, gflops):
     agreement = 2 * (a.ranks - 1)
     return {"forward": forward[0], "backward": by_keys[0] + by_queries[0],
             "bytes": forward[1] + by_keys[1] + by_queries[1] + 2 * agreement}
+
+
+def operations(a):
+    """Of all ranks, forward and backward: 9 products, where one rank alone makes 7."""
+    return 2 * 9 * a.length**2 / (2 if a.causal else 1) * a.heads * a.head_dim
 
 
 def memory(a):
@@ -123,7 +122,7 @@ def main():
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--kv-heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--chunks", type=int, default=2, help="of a rank")
+    parser.add_argument("--chunks", type=int, default=4, help="of a rank")
     parser.add_argument("--full", action="store_true", help="no causal mask")
     parser.add_argument("--gflops", type=float, default=100, help="of a rank")
     parser.add_argument("--gbit", type=float, default=10)
@@ -133,8 +132,7 @@ def main():
     for ranks in args.ranks:
         a = Attention(args.length, ranks, args.heads, args.kv_heads, args.head_dim, args.chunks, not args.full)
         result = simulate(a, Link(args.latency, args.gbit * 125e6), args.gflops)
-        share = 2 if a.causal else 1
-        work = 2 * 9 * args.length**2 / share * a.heads * a.head_dim / (args.gflops * 1e9) / ranks
+        work = operations(a) / (args.gflops * 1e9) / ranks
         time = result["forward"] + result["backward"]
         print(f"{ranks:5} {-(-args.length // ranks):11} {memory(a) / 2**20:10.1f} {result['bytes'] / ranks / 1e9:8.2f} GB "
               f"{work:7.2f} s {result['forward']:8.2f} s {result['backward']:8.2f} s {work / time:10.2f}")

@@ -12,6 +12,8 @@ direction at `bandwidth` bytes per second; a message takes `latency` seconds bes
 import argparse
 from dataclasses import dataclass, field
 
+import ring_attention_simulation
+
 
 @dataclass
 class Machine:
@@ -123,15 +125,6 @@ def step_seconds(weights, shard_seconds, shards, ranks, machine, optimizer=28.0)
     return max(clocks) + machine.latency * max(ranks - 1, 0).bit_length()
 
 
-def ring_attention_seconds(tokens, ranks, width, flops, machine):
-    """One layer's attention, causal, forward and backward: keys and values travel while blocks are computed."""
-    block = tokens / ranks
-    compute = 3.5 * 4 * (tokens * block / 2) * width / flops  # of a rank; backward is 2.5 times forward
-    # Forward K and V; backward K, V and their gradients: 6 blocks of f32 go past every rank.
-    travel = (ranks - 1) * (6 * block * width * 4 / machine.bandwidth + 3 * machine.latency)
-    return compute, travel
-
-
 def print_table():
     machine = Machine(bandwidth=3.1e9, latency=5e-6, memory=50e9)
     flops = 1.5e12  # of a rank: 32 cores at half of their f32 peak
@@ -146,12 +139,16 @@ def print_table():
         print(
             f"| {ranks:,} | {time:.2f} | {time - alone:.2f} | {ranks * tokens / time:,.0f} | {alone / time:.0%} |"
         )
-    print("\nOne layer of attention, one million tokens, width 1,024, forward and backward:\n")
-    print("| ranks | compute, s | messages, s | keys and values a rank, MB |\n|---:|---:|---:|---:|")
+    print("\nOne layer of attention, one million tokens, 8 heads of 128, causal, forward and backward:\n")
+    print("| ranks | time, s | efficiency | sent by a rank, GB | memory of a rank, MB |\n|---:|---:|---:|---:|---:|")
+    link = ring_attention_simulation.Link(machine.latency, machine.bandwidth)
     for ranks in (16, 64, 256, 1024):
-        compute, travel = ring_attention_seconds(2**20, ranks, 1024, flops, machine)
-        print(f"| {ranks:,} | {compute:.1f} | {travel:.1f} | {2 * 2**20 / ranks * 1024 * 4 / 1e6:.0f} |")
-    print("\nMessages travel during the computation: the larger of the two counts.")
+        attention = ring_attention_simulation.Attention(2**20, ranks, 8, 8, 128)
+        result = ring_attention_simulation.simulate(attention, link, flops / 1e9)
+        time = result["forward"] + result["backward"]
+        share = ring_attention_simulation.operations(attention) / flops / ranks / time
+        memory = ring_attention_simulation.memory(attention) / 1e6
+        print(f"| {ranks:,} | {time:.1f} | {share:.2f} | {result['bytes'] / ranks / 1e9:.1f} | {memory:.0f} |")
 
 
 def main():

@@ -9,8 +9,8 @@
 
 namespace multihead::detail {
 
-/// A chunk and the ranks that see it, its owner first, who has it. It spreads over them in a binomial tree: all
-/// wait for the last of each, and that is then log2 R messages away. In a ring it would be R - 1.
+/// A chunk and the ranks that see it, its owner first, who has it. It spreads over them in a binomial tree:
+/// all wait for the last of each, and that is then log2 R messages away. In a ring it would be R - 1.
 struct Journey {
   int chunk = 0;
   int part = 0;  ///< of the chunk, if it travels in several

@@ -50,7 +50,8 @@ class Visit {
   }
   void pass_on() {
     const std::vector<int>& ranks = journey_->ranks;
-    for (uint64_t step = place_ == 0 ? 1 : 2 * std::bit_floor(place_); place_ + step < ranks.size(); step *= 2) {
+    for (uint64_t step = place_ == 0 ? 1 : 2 * std::bit_floor(place_); place_ + step < ranks.size();
+         step *= 2) {
       for (size_t n = 0; n < tensors_.size(); ++n) {
         messages_.push_back(group_->isend(ranks[place_ + step], bytes_of(tensors_[n]), tag(n)));
       }
@@ -62,7 +63,7 @@ class Visit {
   int tag_;
   std::vector<Tensor> tensors_;
   std::vector<MessagePtr> messages_;  // before the tensors' end
-  uint64_t place_ = 0;               // in the binomial tree of the journey's ranks
+  uint64_t place_ = 0;                // in the binomial tree of the journey's ranks
 };
 
 }  // namespace

@@ -39,8 +39,9 @@ int SequenceShards::owner(int chunk) const {
 
 std::vector<int> SequenceShards::chunks_of(int rank) const {
   std::vector<int> numbers;
-  for (int c = 0; c < chunks(); ++c) {
-    if (owner(c) == rank) numbers.push_back(c);
+  for (int round = 0; round * ranks_ < chunks(); ++round) {
+    const int c = round * ranks_ + (round % 2 == 0 ? rank : ranks_ - 1 - rank);
+    if (c < chunks()) numbers.push_back(c);
   }
   return numbers;
 }

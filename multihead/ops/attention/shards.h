@@ -23,7 +23,7 @@ class SequenceShards {
   };
 
   /// Throws ValueError unless length >= 0, ranks > 0 and chunks_per_rank > 0.
-  SequenceShards(int64_t length, int ranks, int chunks_per_rank = 2);
+  SequenceShards(int64_t length, int ranks, int chunks_per_rank = 4);
 
   int64_t length() const { return length_; }
   int ranks() const { return ranks_; }
