@@ -24,7 +24,7 @@ bool is_plain(const Tensor& x) {
 bool is_plain(const Linear& x) { return is_plain(x.bias) && (x.packed.defined() || is_plain(x.weight)); }
 bool is_plain(const Norm& x) { return is_plain(x.weight) && is_plain(x.bias); }
 
-void unshare(Tensor& x) {
+void copy_if_shared(Tensor& x) {
   if (!x.is_unique()) x = x.clone();
 }
 
@@ -273,8 +273,8 @@ void TokenPlan::run(const GateStep& s) {
 }
 
 void TokenPlan::run(const AttendStep& s) {
-  unshare(s.cache->key);
-  unshare(s.cache->value);
+  copy_if_shared(s.cache->key);
+  copy_if_shared(s.cache->value);
   const bool narrow = s.cache->key.dtype() == Dtype::bf16;
   const int64_t d = s.head_dim, width = (s.num_heads + 2 * s.kv_heads) * d, out = s.num_heads * d;
   for (int64_t row = 0; row < rows_; ++row) {
