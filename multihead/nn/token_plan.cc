@@ -15,7 +15,7 @@
 namespace multihead::nn {
 namespace {
 
-const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
+const float* floats_of(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
 // A weight that a kernel may read where it lies.
 bool is_plain(const Tensor& x) {
@@ -24,7 +24,7 @@ bool is_plain(const Tensor& x) {
 bool is_plain(const Linear& x) { return is_plain(x.bias) && (x.packed.defined() || is_plain(x.weight)); }
 bool is_plain(const Norm& x) { return is_plain(x.weight) && is_plain(x.bias); }
 
-void make_own(Tensor& x) {
+void copy_if_shared(Tensor& x) {
   if (!x.is_unique()) x = x.clone();
 }
 
@@ -126,7 +126,7 @@ void TokenPlan::normalize(const Norm& norm, const float* x, float* y, const floa
                                                .residual = residual,
                                                .sum = sum,
                                                .weight = factors,
-                                               .bias = data_or_null(norm.bias),
+                                               .bias = floats_of(norm.bias),
                                                .y = y,
                                                .mean = norm.kind() == NormKind::layer ? moments : nullptr,
                                                .inv_std = moments + rows_});
@@ -160,7 +160,7 @@ void TokenPlan::multiply(const Matrix& m, const float* x, float* y, Activation a
                                                   .rows = rows_,
                                                   .out = m.packed.out_features(),
                                                   .in = m.packed.in_features(),
-                                                  .bias = data_or_null(m.bias),
+                                                  .bias = floats_of(m.bias),
                                                   .activation = activation,
                                                   .residual = residual});
     return;
@@ -176,7 +176,7 @@ void TokenPlan::multiply(const Matrix& m, const float* x, float* y, Activation a
                                                .m = rows_,
                                                .n = out,
                                                .k = in,
-                                               .bias = data_or_null(m.bias),
+                                               .bias = floats_of(m.bias),
                                                .activation = activation,
                                                .residual = residual});
 }
@@ -197,7 +197,7 @@ void TokenPlan::attend(const TransformerLayer& layer, const LayerCall& call, con
                                  .out = attended,
                                  .cache = call.update.cache,
                                  .rotary = call.attention.rotary,
-                                 .alibi_slopes = data_or_null(call.attention.alibi_slopes),
+                                 .alibi_slopes = floats_of(call.attention.alibi_slopes),
                                  .num_heads = o.num_heads,
                                  .kv_heads = o.num_kv_heads,
                                  .head_dim = d,
@@ -273,8 +273,8 @@ void TokenPlan::run(const GateStep& s) {
 }
 
 void TokenPlan::run(const AttendStep& s) {
-  make_own(s.cache->key);
-  make_own(s.cache->value);
+  copy_if_shared(s.cache->key);
+  copy_if_shared(s.cache->value);
   const bool narrow = s.cache->key.dtype() == Dtype::bf16;
   const int64_t d = s.head_dim, width = (s.num_heads + 2 * s.kv_heads) * d, out = s.num_heads * d;
   for (int64_t row = 0; row < rows_; ++row) {
