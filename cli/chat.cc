@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <optional>
 
 #include "cli/streams.h"
 #include "cli/token_stream.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/rng.h"
+#include "multihead/generate/prefix_folder.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -31,6 +33,7 @@ class Conversation {
       if (id && tokenizer_.chat_template().find(end) != std::string::npos) stops_.push_back(*id);
     }
     if (!options.system.empty()) messages_.push_back({"system", options.system});
+    if (!options.prefix_folder.empty()) folder_.emplace(options.prefix_folder, model_);
   }
 
   // Returns the signal that asks the program to end, or 0: an interrupt ends the answer only.
@@ -97,6 +100,7 @@ class Conversation {
     const auto differ = std::mismatch(held_.begin(), held_.end(), prompt.begin(), prompt.end() - 1);
     const auto same = differ.first - held_.begin();
     if (same < std::ssize(held_)) forget(static_cast<size_t>(same));
+    if (folder_) recall(prompt);
     Tensor logits;
     for (auto at = prompt.begin() + std::ssize(held_); at != prompt.end();) {
       constexpr std::ptrdiff_t kChunk = 256;  // what a ring takes at once
@@ -104,7 +108,14 @@ class Conversation {
       logits = feed({at, end});
       at = end;
     }
+    if (folder_) folder_->remember(prompt, state_, 0);
     return logits;
+  }
+
+  // What an earlier conversation has of the prompt, if that is more than this one.
+  void recall(const std::vector<int32_t>& prompt) {
+    const int64_t length = folder_->recall(prompt, std::ssize(held_), state_, 0);
+    if (length > 0) held_.assign(prompt.begin(), prompt.begin() + length);
   }
 
   void forget(size_t from) {
@@ -141,6 +152,7 @@ class Conversation {
   const ChatOptions& options_;
   std::vector<int32_t> stops_;
   nn::DecodeState state_;
+  std::optional<PrefixFolder> folder_;
   std::vector<int32_t> held_;  // the tokens in the state
   std::vector<text::ChatMessage> messages_;
   uint64_t drawn_ = 0;

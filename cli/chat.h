@@ -13,6 +13,7 @@ struct ChatOptions {
   GenerateOptions generate;
   bool limited = false;  ///< answers have at most generate.max_new_tokens; else what the context holds
   bool quiet = false;
+  std::string prefix_folder = {};  ///< of generate/prefix_folder.h, or empty
 };
 
 /// Answers the lines of stdin until it ends. Throws InputError if the model has no chat template.

@@ -10,6 +10,7 @@
 #include "cli/token_stream.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/draft.h"
+#include "multihead/generate/generator.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -58,6 +59,10 @@ class Generate : public Verb {
                   {.least = 1, .most = 64});
     flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16", "int8"},
                  "dtype of cached keys and values (bf16: half the memory, int8: a quarter; rounded)");
+    flags.text(
+        "prefix-cache", "DIR", prefix_cache_,
+        "keep the keys and values of prompts in this folder (1 GB at most): a prompt, or a conversation, "
+        "that begins like an earlier one is read from there on");
     flags.choice("past-context", overflow_, {"slide", "error"},
                  "when the context is full: continue from its last half, or fail up front");
   }
@@ -77,7 +82,7 @@ class Generate : public Verb {
     given_.set_again();
     if (!chat_) return print(common, loaded, prompt);
     return with_weights_of(folder_, [&] {
-      return chat(loaded, {folder_, system_, prompt, options_, limited_, common.quiet});
+      return chat(loaded, {folder_, system_, prompt, options_, limited_, common.quiet, prefix_cache_});
     });
   }
 
@@ -122,7 +127,8 @@ class Generate : public Verb {
     };
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<std::vector<int32_t>> rows(static_cast<size_t>(samples_), ids);
-    const auto tokens = with_weights_of(folder_, [&] { return generate(loaded.model, rows, options_); });
+    const auto tokens = with_weights_of(
+        folder_, [&] { return generate(loaded.model, rows, options_, {.prefix_folder = prefix_cache_}); });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (streams) {
       stream.finish();
@@ -156,7 +162,7 @@ class Generate : public Verb {
   }
 
   std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "stored";
-  std::string system_, draft_;
+  std::string system_, draft_, prefix_cache_;
   bool chat_ = false, limited_ = false;
   int64_t samples_ = 1, seed_ = 0;
   std::optional<LoadedModel> smaller_;  // of --draft

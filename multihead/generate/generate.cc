@@ -4,8 +4,22 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/generator.h"
+#include "multihead/generate/prefix-inl.h"
 
 namespace multihead {
+namespace {
+
+// How many prompts to remember so that each beginning is read once.
+int64_t beginnings(const std::vector<std::vector<int32_t>>& prompts) {
+  constexpr int64_t kMost = 8;
+  int64_t count = 0;
+  for (size_t i = 1; i < prompts.size() && count < kMost; ++i) {
+    count += common_prefix(prompts[i - 1], prompts[i]) >= kLongBeginning;
+  }
+  return count;
+}
+
+}  // namespace
 
 nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t rows, int64_t longest_prompt,
                                      const GenerateOptions& options) {
@@ -17,19 +31,27 @@ nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t
 
 std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
                                            const std::vector<std::vector<int32_t>>& prompts,
-                                           const GenerateOptions& options) {
+                                           const GenerateOptions& options, GeneratorOptions own) {
   if (prompts.empty()) return {};
   int64_t longest = 1;
   for (const auto& prompt : prompts) longest = std::max(longest, std::ssize(prompt));
-  Generator generator(model, {.rows = std::ssize(prompts),
-                              .capacity = longest + std::max<int64_t>(options.max_new_tokens, 0),
-                              .cache_dtype = options.cache_dtype});
+  own.rows = std::ssize(prompts);
+  own.capacity = longest + std::max<int64_t>(options.max_new_tokens, 0);
+  own.cache_dtype = options.cache_dtype;
+  if (own.remembered == 0) own.remembered = beginnings(prompts);
+  Generator generator(model, own);
   for (size_t r = 0; r < prompts.size(); ++r) generator.submit(prompts[r], options, r);
   while (generator.step()) {
   }
   std::vector<std::vector<int32_t>> results;
   for (int64_t r = 0; r < std::ssize(prompts); ++r) results.push_back(generator.take(r));
   return results;
+}
+
+std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
+                                           const std::vector<std::vector<int32_t>>& prompts,
+                                           const GenerateOptions& options) {
+  return generate(model, prompts, options, {});
 }
 
 }  // namespace multihead

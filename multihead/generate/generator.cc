@@ -6,6 +6,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/rng.h"
+#include "multihead/generate/prefix-inl.h"
 
 namespace multihead {
 namespace {
@@ -32,10 +33,6 @@ std::vector<int32_t> window(const std::vector<int32_t>& text, int64_t context) {
   return {text.end() - static_cast<std::ptrdiff_t>(keep), text.end()};
 }
 
-int64_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
-  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
-}
-
 }  // namespace
 
 Generator::Generator(const models::LanguageModel& model, const GeneratorOptions& options)
@@ -48,6 +45,7 @@ Generator::Generator(const models::LanguageModel& model, const GeneratorOptions&
   const nn::DecodeStateOptions plan = model.state_options(
       {.capacity = options.capacity, .ring = model.has_ring(), .dtype = options.cache_dtype});
   limit_ = plan.window > 0 ? model.longest() : plan.capacity;
+  if (!options.prefix_folder.empty()) folder_.emplace(options.prefix_folder, model);
 }
 
 const Generator::Sequence& Generator::at(int64_t sequence) const {
@@ -173,27 +171,60 @@ Generator::Rows Generator::newcomers() {
 void Generator::recall(nn::DecodeState& state, int64_t row, Sequence& sequence) {
   std::vector<int32_t>& pending = sequence.pending;
   int64_t longest = 0;
-  const Prompt* best = nullptr;
-  for (const Prompt& prompt : prompts_) {
+  auto best = prompts_.end();
+  for (auto prompt = prompts_.begin(); prompt != prompts_.end(); ++prompt) {
     const int64_t length =
-        std::min(common_prefix(prompt.tokens, pending), static_cast<int64_t>(pending.size()) - 1);
-    if (length > longest) std::tie(longest, best) = std::pair(length, &prompt);
+        std::min(common_prefix(prompt->tokens, pending), static_cast<int64_t>(pending.size()) - 1);
+    if (length > longest) std::tie(longest, best) = std::pair(length, prompt);
   }
-  if (best == nullptr) return;
-  state.put(row, best->state, 0, longest);
+  if (const int64_t length = folder_ ? folder_->recall(pending, longest, state, row) : 0; length > 0) {
+    longest = length;
+  } else if (best != prompts_.end()) {
+    state.put(row, best->state, 0, longest);
+    std::rotate(prompts_.begin(), best, best + 1);
+  }
   pending.erase(pending.begin(), pending.begin() + longest);
 }
 
 void Generator::remember(const nn::DecodeState& state, int64_t row, const std::vector<int32_t>& tokens) {
-  const auto length = static_cast<int64_t>(tokens.size());
-  if (options_.remembered == 0 || state.window > 0) return;  // a ring drops the keys of its beginning
+  if (state.window > 0) return;  // a ring drops the keys of its beginning
+  if (folder_) folder_->remember(tokens, state, row);
+  if (options_.remembered == 0) return;
   std::erase_if(prompts_, [&](const Prompt& p) {
     return common_prefix(p.tokens, tokens) == std::ssize(p.tokens);  // this one says more
   });
+  const auto length = static_cast<int64_t>(tokens.size());
   nn::DecodeState own = model_.make_state({.capacity = length, .dtype = options_.cache_dtype});
   own.put(0, state, row, length);
   prompts_.push_front({tokens, std::move(own)});
-  if (std::ssize(prompts_) > options_.remembered) prompts_.pop_back();
+  size_t bytes = 0;
+  for (const Prompt& prompt : prompts_) bytes += prompt.state.bytes();
+  const size_t most = options_.remembered_bytes == 0 ? bytes : options_.remembered_bytes;
+  for (; std::ssize(prompts_) > options_.remembered || (bytes > most && !prompts_.empty());
+       prompts_.pop_back()) {
+    bytes -= prompts_.back().state.bytes();
+  }
+}
+
+// Of prompts that begin alike the first one is read; the others go back to the queue and find it remembered.
+void Generator::delay_followers(Rows& rows) {
+  if (options_.remembered == 0 || model_.has_ring()) return;
+  const auto known = [&](const std::vector<int32_t>& text) {
+    int64_t longest = 0;
+    for (const Prompt& prompt : prompts_) longest = std::max(longest, common_prefix(prompt.tokens, text));
+    return longest;
+  };
+  Rows now, later;
+  for (const int64_t number : rows) {
+    const std::vector<int32_t>& text = at(number).pending;
+    const int64_t enough = known(text) + kLongBeginning;
+    const bool follows = std::any_of(now.begin(), now.end(), [&](int64_t other) {
+      return common_prefix(at(other).pending, text) >= enough;
+    });
+    (follows ? later : now).push_back(number);
+  }
+  queue_.insert(queue_.begin(), later.begin(), later.end());
+  rows = std::move(now);
 }
 
 // Guesses follow the token that is pending anyway.
@@ -316,7 +347,8 @@ bool Generator::compute() {
   const NoTape silent;
   drop_ended();
   shrink();
-  const Rows fresh = newcomers();
+  Rows fresh = newcomers();
+  delay_followers(fresh);
   if (running() == 0 && fresh.empty()) return false;
   if (running() > 0) guess(), advance(rows_, state_);
   if (fresh.empty()) return true;

@@ -7,10 +7,12 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "multihead/generate/generate.h"
+#include "multihead/generate/prefix_folder.h"
 #include "multihead/models/language_model.h"
 
 namespace multihead {
@@ -18,9 +20,15 @@ namespace multihead {
 struct GeneratorOptions {
   int64_t rows = 8;                       ///< sequences decoded at the same time; more wait
   int64_t capacity = 0;                   ///< tokens that a sequence may hold; 0: the model's context
-  std::optional<Dtype> cache_dtype = {};  ///< of cached keys and values: the model's, or bf16
+  std::optional<Dtype> cache_dtype = {};  ///< of keys and values: the model's, bf16, or nn::kInt8Cache
   /// Prompts whose keys and values are kept: a prompt that begins like one of them is read from there on.
+  /// One that begins, for some tens of tokens, like one that joins in the same step waits for that.
   int64_t remembered = 0;
+  size_t remembered_bytes =
+      0;  ///< most bytes of their keys and values; 0: no limit. The oldest by use go first
+  /// If not empty: prompts are kept and looked for in this folder too (prefix_folder.h), whatever
+  /// `remembered` says.
+  std::string prefix_folder = {};
 };
 
 /// Sequences join and leave between steps: submit(), then step() until it returns false.
@@ -85,6 +93,7 @@ class Generator {
   void guess();
   Tensor read(const Rows& rows, nn::DecodeState& state);
   void advance(const Rows& rows, nn::DecodeState& state);
+  void delay_followers(Rows& rows);
   int64_t extend(Sequence& sequence, const float* logits, std::span<const int32_t> guesses) const;
   void join(const Rows& rows, nn::DecodeState& state);
   void resize(int64_t rows);
@@ -101,7 +110,14 @@ class Generator {
   int64_t next_ = 0;
   Rows rows_;
   nn::DecodeState state_;
-  std::deque<Prompt> prompts_;  // the latest in front
+  std::deque<Prompt> prompts_;  // the last used in front
+  std::optional<PrefixFolder> folder_;
 };
+
+/// generate() by such a generator, whose rows, capacity and cache_dtype are chosen as there. Prompts that
+/// begin alike are remembered.
+std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
+                                           const std::vector<std::vector<int32_t>>& prompts,
+                                           const GenerateOptions& options, GeneratorOptions generator);
 
 }  // namespace multihead

@@ -11,9 +11,10 @@
 namespace multihead {
 namespace {
 
-models::LanguageModel model(models::Positions positions, int64_t window = 0) {
+models::LanguageModel model(models::Positions positions, int64_t window = 0, int64_t context = 24) {
   models::LanguageModelConfig c;
-  c.vocab_size = 19, c.context = 24, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16, c.window = window;
+  c.vocab_size = 19, c.context = context, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16,
+  c.window = window;
   c.positions = positions;
   c.init_std = 0.3;
   Rng rng(3);
@@ -87,6 +88,53 @@ TEST(GeneratorTest, RememberedPromptsChangeNothing) {
   }
   EXPECT_LE(generator.bytes(), nn::decode_state_bytes(m.state_options({.batch = 2, .capacity = 5})) +
                                    nn::decode_state_bytes(m.state_options({.batch = 2, .capacity = 24})));
+}
+
+std::vector<int32_t> long_prompt(int32_t last) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 14; ++i) tokens.push_back(i % 7);
+  tokens.push_back(last);
+  return tokens;
+}
+
+TEST(GeneratorTest, PromptsThatBeginAlikeAreReadOnce) {
+  const auto m = model(models::Positions::rotary, 0, 80);
+  std::vector<std::vector<int32_t>> prompts;
+  for (const int32_t last : {1, 2, 3, 4}) {
+    prompts.emplace_back(40, 3);
+    prompts.back().push_back(last);
+  }
+  const GenerateOptions options = {.max_new_tokens = 5, .seed = 2};
+  std::vector<std::vector<int32_t>> alone;
+  Generator generator(m, {.rows = 4, .remembered = 1});
+  for (size_t r = 0; r < prompts.size(); ++r) {
+    Generator one(m, {.rows = 1});
+    one.submit(prompts[r], options, r), generator.submit(prompts[r], options, r);
+    while (one.step()) {
+    }
+    alone.push_back(one.take(0));
+  }
+  EXPECT_TRUE(generator.step());
+  EXPECT_EQ(generator.running(), 1);
+  EXPECT_EQ(generator.waiting(), 3);
+  EXPECT_TRUE(generator.step());
+  EXPECT_EQ(generator.running(), 4);
+  while (generator.step()) {
+  }
+  for (int64_t r = 0; r < 4; ++r) EXPECT_EQ(generator.take(r), alone[static_cast<size_t>(r)]);
+  EXPECT_EQ(generate(m, prompts, options), alone);
+}
+
+TEST(GeneratorTest, RememberedPromptsAreBoundedInBytes) {
+  const auto m = model(models::Positions::rotary);
+  const size_t one = nn::decode_state_bytes(m.state_options({.capacity = 15}));
+  Generator generator(m, {.rows = 1, .remembered = 9, .remembered_bytes = 2 * one});
+  for (const int32_t last : {7, 8, 9}) {
+    generator.submit(long_prompt(last), {.max_new_tokens = 1});
+    while (generator.step()) {
+    }
+  }
+  EXPECT_LE(generator.bytes(), 2 * one + nn::decode_state_bytes(m.state_options({.capacity = 24})));
 }
 
 TEST(GeneratorTest, CancelledSequencesKeepTheirTokensAndLeaveTheOthersAlone) {

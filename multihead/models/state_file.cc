@@ -132,6 +132,13 @@ class Reader {
 
   const std::string& path() const { return file_.path(); }
 
+  Dtype dtype() const {
+    const std::string first = key_name("layers", 0);
+    MH_CHECK(file_.contains(first) && file_.info(first).dtype, FormatError, file_.path(), ": \"", first,
+             "\" is missing");
+    return *file_.info(first).dtype;
+  }
+
   bool belongs_to(const std::string& weights) const { return weights_of() == weights; }
   void check_weights(const std::string& expected) const {
     const std::string got = weights_of();
@@ -292,13 +299,13 @@ void save_prompt(const std::string& path, const std::vector<int32_t>& tokens, co
   save(path, state, weights, {{"tokens", of({tokens.begin(), tokens.end()})}});
 }
 
-std::optional<std::vector<int32_t>> load_prompt_tokens(const std::string& path, const std::string& weights) {
+std::optional<SavedPrompt> saved_prompt(const std::string& path, const std::string& weights) {
   const Reader reader(path);
   if (!reader.belongs_to(weights)) return std::nullopt;
   const std::vector<int64_t> tokens = reader.lengths("tokens");
   MH_CHECK(only(reader, "lengths") == std::ssize(tokens), FormatError, path,
            ": the tokens are not those of the state");
-  return std::vector<int32_t>(tokens.begin(), tokens.end());
+  return SavedPrompt{{tokens.begin(), tokens.end()}, reader.dtype()};
 }
 
 DecodeState load_prompt(const std::string& path, const LanguageModel& model, const std::string& weights) {

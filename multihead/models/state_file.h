@@ -29,8 +29,13 @@ std::string weights_checksum(const LanguageModel& model);
 /// Saves a state of one row and its tokens; weights: weights_checksum(). Throws as save_state().
 void save_prompt(const std::string& path, const std::vector<int32_t>& tokens, const nn::DecodeState& state,
                  const std::string& weights);
-/// The tokens of such a file, if it belongs to a model of these weights. Throws IoError, FormatError.
-std::optional<std::vector<int32_t>> load_prompt_tokens(const std::string& path, const std::string& weights);
+/// What such a file holds.
+struct SavedPrompt {
+  std::vector<int32_t> tokens;
+  Dtype dtype = Dtype::f32;  ///< of the cache
+};
+/// Empty if it belongs to a model of other weights. Throws IoError, FormatError.
+std::optional<SavedPrompt> saved_prompt(const std::string& path, const std::string& weights);
 /// Its state. Throws as load_state().
 nn::DecodeState load_prompt(const std::string& path, const LanguageModel& model, const std::string& weights);
 

@@ -1933,10 +1933,11 @@ def least_important(importance: Sequence[Sequence[float]], keep_ratio: float, gr
 class Generator:
     """
     Sequences decoded together, each with the tokens that generate() gives it alone: submit() at any time,
-    step() until it returns False. `remembered` prompts keep their keys and values for prompts that begin alike.
+    step() until it returns False. `remembered` prompts keep their keys and values for prompts that begin alike,
+    in remembered_bytes at most (0: no limit); in prefix_folder they outlive the process.
     """
 
-    def __init__(self, model: LanguageModel, *, rows: int = 8, capacity: int = 0, cache_dtype: object | None = None, remembered: int = 0) -> None: ...
+    def __init__(self, model: LanguageModel, *, rows: int = 8, capacity: int = 0, cache_dtype: object | None = None, remembered: int = 0, remembered_bytes: int = 0, prefix_folder: str | bytes | os.PathLike = '') -> None: ...
 
     def submit(self, prompt: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None) -> int:
         """

@@ -9,6 +9,7 @@
 #include "python/src/decoding.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
+#include "python/src/path.h"
 
 namespace multihead::python {
 namespace {
@@ -143,21 +144,27 @@ void bind_generate(nb::class_<LanguageModel>& c) {
 }
 
 void bind_generator(nb::module_& m) {
-  nb::class_<Generator>(m, "Generator",
-                        "Sequences decoded together, each with the tokens that generate() gives it alone: "
-                        "submit() at any time,\n"
-                        "step() until it returns False. `remembered` prompts keep their keys and values for "
-                        "prompts that begin alike.")
+  nb::class_<Generator>(
+      m, "Generator",
+      "Sequences decoded together, each with the tokens that generate() gives it alone: "
+      "submit() at any time,\n"
+      "step() until it returns False. `remembered` prompts keep their keys and values for "
+      "prompts that begin alike,\nin remembered_bytes at most (0: no limit); in prefix_folder "
+      "they outlive the process.")
       .def(
           "__init__",
           [](Generator* self, const LanguageModel& model, int64_t rows, int64_t capacity,
-             nb::handle cache_dtype, int64_t remembered) {
-            GeneratorOptions options = {.rows = rows, .capacity = capacity, .remembered = remembered};
+             nb::handle cache_dtype, int64_t remembered, size_t remembered_bytes, const Path& prefix_folder) {
+            GeneratorOptions options = {.rows = rows,
+                                        .capacity = capacity,
+                                        .remembered = remembered,
+                                        .remembered_bytes = remembered_bytes,
+                                        .prefix_folder = prefix_folder};
             if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
             new (self) Generator(model, options);
           },
           "model"_a, nb::kw_only(), "rows"_a = 8, "capacity"_a = 0, "cache_dtype"_a = nb::none(),
-          "remembered"_a = 0)
+          "remembered"_a = 0, "remembered_bytes"_a = 0, "prefix_folder"_a = "")
       .def("submit", &submit_call, "prompt"_a, nb::kw_only(), "max_new_tokens"_a = 100, "temperature"_a = 1.0,
            "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
            "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "draft"_a = nb::none(),

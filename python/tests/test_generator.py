@@ -34,6 +34,22 @@ def test_sequences_are_as_alone(model):
         assert generator.take(i) == expected
 
 
+def test_prompts_are_kept_in_a_folder(model, tmp_path):
+    prompts = [[1] * 20 + [last] for last in (2, 3)]
+    expected = [model.generate(prompt, max_new_tokens=4, temperature=0) for prompt in prompts]
+    for _ in range(2):
+        for cache_dtype in (None, "int8"):
+            generator = mh.models.Generator(model, remembered=2, remembered_bytes=10**6, prefix_folder=tmp_path,
+                                            cache_dtype=cache_dtype)
+            for prompt in prompts:
+                generator.submit(prompt, max_new_tokens=4, temperature=0)
+            while generator.step():
+                pass
+            tokens = [generator.take(i) for i in range(2)]
+            assert cache_dtype is not None or tokens == expected
+    assert len(list(tmp_path.iterdir())) == 4
+
+
 def test_threads_submit_while_one_steps(model):
     generator = mh.models.Generator(model, rows=3)
     numbers = {}
