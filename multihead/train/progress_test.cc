@@ -30,6 +30,13 @@ TEST(ProgressTest, LinesElsewhereThanOnATerminal) {
             "step 20/100  validation loss 2.0000  perplexity 7.39  (best)\n");
 }
 
+TEST(ProgressTest, AJobSaysWhatARankHolds) {
+  std::ostringstream out;
+  ProgressPrinter(out).on_job({.ranks = 4, .threads = 1, .shards = 8, .bytes = 2.5e9});
+  EXPECT_EQ(out.str(),
+            "4 ranks of 1 thread, 8 shards a step; weights, gradients and optimizer take 2.5GB a rank\n");
+}
+
 TEST(ProgressTest, ATerminalLineRenewsItself) {
   std::ostringstream out;
   ProgressPrinter printer(out, {.terminal = true});

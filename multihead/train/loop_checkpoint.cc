@@ -1,0 +1,151 @@
+// What a run keeps: its checkpoints, and how it goes on from one.
+#include <array>
+#include <limits>
+
+#include "multihead/core/error.h"
+#include "multihead/io/config.h"
+#include "multihead/io/directory.h"
+#include "multihead/io/file_set.h"
+#include "multihead/io/json.h"
+#include "multihead/io/staging.h"
+#include "multihead/train/loop.h"
+
+namespace multihead::train {
+namespace {
+
+constexpr const char* kStateFile = "trainer_state.json";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr int kStateVersion = 1;
+
+// "seed was 1, is 2; …"
+std::string differences(const Json& before, const Json& after) {
+  std::string text;
+  auto append = [&](const std::string& key, const Json* was, const Json* is) {
+    text += concat(text.empty() ? "" : "; ", key, " was ", was ? was->dump() : "absent", ", is now ",
+                   is ? is->dump() : "absent");
+  };
+  for (const JsonMember& member : before.members()) {
+    const Json* is = after.find(member.key);
+    if (is == nullptr || !(*is == member.value)) append(member.key, &member.value, is);
+  }
+  for (const JsonMember& member : after.members()) {
+    if (!before.contains(member.key)) append(member.key, nullptr, &member.value);
+  }
+  return text;
+}
+
+}  // namespace
+
+Json to_json(const Progress& p) {
+  return Json::object({{"step", p.step},
+                       {"tokens", p.tokens},
+                       {"seconds", p.seconds},
+                       {"train_seconds", p.train_seconds},
+                       {"first_loss", number_or_null(p.first_loss)},
+                       {"last_loss", number_or_null(p.last_loss)},
+                       {"best_loss", number_or_null(p.best_loss)},
+                       {"best_step", p.best_step},
+                       {"evaluations_since_best", p.evaluations_since_best}});
+}
+
+Progress progress_from_json(io::ConfigReader& in) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr io::IntegerRange kCount = {.min = 0, .max = int64_t{1} << 53};  // room to count on
+  constexpr io::NumberRange kSeconds = {.min = 0};
+  Progress p;
+  p.step = in.integer("step", kCount);
+  p.tokens = in.integer("tokens", kCount);
+  p.seconds = in.number("seconds", kSeconds);
+  p.train_seconds = in.number("train_seconds", kSeconds);
+  p.first_loss = in.number_or("first_loss", kNan);
+  p.last_loss = in.number_or("last_loss", kNan);
+  p.best_loss = in.number_or("best_loss", std::numeric_limits<double>::infinity());
+  p.best_step = in.integer("best_step", {.min = -1, .max = p.step});
+  p.evaluations_since_best = in.integer("evaluations_since_best", kCount);
+  return p;
+}
+
+std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resume, bool overwrite,
+                                           const std::string& run) {
+  io::refuse_foreign("train", folder, io::foreign_checkpoints(folder, run));
+  io::remove_leftovers(folder);
+  const std::vector<io::CheckpointInfo> found = io::list_checkpoints(folder);
+  if (found.empty()) return std::nullopt;
+  if (resume) return found.back();
+  MH_CHECK(overwrite, ValueError, "train: ", folder, " holds a run of ", found.back().step,
+           " steps; resume it, overwrite it, or choose another folder");
+  for (const io::CheckpointInfo& info : found) io::remove_directory_atomically(info.path, run);
+  return std::nullopt;
+}
+
+// Returns the optimiser's state.
+optim::StateMap TrainLoop::restore(const std::string& path) {
+  io::verify_checkpoint(path);
+  const std::string file = path + "/" + kStateFile;
+  io::ConfigReader state(io::load_json(file), file);
+  const int64_t version = state.integer("format_version");
+  MH_CHECK(version == kStateVersion, FormatError, file, ": format version ", version, ", expected ",
+           kStateVersion);
+  const Json* identity = state.find("identity");
+  MH_CHECK(identity != nullptr && identity->is_object(), FormatError, file,
+           ": \"identity\" must be an object");
+  const Json now = task_.identity();
+  Json before = *identity;
+  // Runs from before there was a choice.
+  if (now.contains("precision") && !before.contains("precision")) before["precision"] = "f32";
+  if (now.contains("shards") && !before.contains("shards")) before["shards"] = 1;
+  const std::string changed = differences(before, now);
+  MH_CHECK(changed.empty(), ValueError, "train: cannot resume ", path, " with other settings: ", changed);
+  io::ConfigReader saved = state.child("progress");
+  const Progress progress = progress_from_json(saved);
+  MH_CHECK(progress.step <= options_.steps, ValueError, "train: ", path, " is beyond the ", options_.steps,
+           " steps asked for");
+  const int64_t evaluated_step = state.integer("evaluated_step", {.min = -1, .max = progress.step});
+  optim::StateMap optimizer_state = io::load_safetensors(path + "/" + kOptimizerFile);
+  task_.load(path);
+  progress_ = progress;
+  saved_step_ = progress_.step;
+  evaluated_step_ = evaluated_step;
+  return optimizer_state;
+}
+
+// The others begin where the leader does.
+void TrainLoop::share_start(const optim::StateMap& state) {
+  DataParallel& parallel = *options_.parallel;
+  parallel.broadcast_weights();
+  std::array<int64_t, 3> counts = {progress_.step, progress_.tokens, state.empty() ? 0 : 1};
+  parallel.group().broadcast(0, std::as_writable_bytes(std::span(counts)));
+  progress_.step = counts[0], progress_.tokens = counts[1];
+  if (counts[2] != 0) parallel.scatter_state(state, optimizer_);
+}
+
+optim::StateMap TrainLoop::optimizer_state() const {
+  return options_.parallel != nullptr ? options_.parallel->gather_state(optimizer_) : optimizer_.state();
+}
+
+void TrainLoop::save(bool must_succeed) {
+  give(Order::save);
+  io::CheckpointContents contents;
+  task_.save(contents);
+  contents.tensors[kOptimizerFile] = optimizer_state();
+  contents.files[kStateFile] = Json::object({{"format_version", kStateVersion},
+                                             {"identity", task_.identity()},
+                                             {"progress", to_json(progress_)},
+                                             {"evaluated_step", evaluated_step_}})
+                                   .dump(2) +
+                               "\n";
+  try {
+    const std::string path = io::save_checkpoint(options_.folder, progress_.step, contents, options_.run);
+    saved_step_ = progress_.step;
+    io::prune_checkpoints(
+        options_.folder, {.keep_newest = options_.keep, .steps = {progress_.best_step}, .run = options_.run});
+    tell([&](Observer& o) { o.on_checkpoint(path); });
+  } catch (const IoError& error) {
+    if (must_succeed) throw;
+    tell([&](Observer& o) {
+      o.on_warning(concat("the checkpoint of step ", progress_.step, " was not saved: ", error.what()));
+    });
+  }
+}
+
+}  // namespace multihead::train
