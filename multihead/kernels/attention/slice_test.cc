@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 
+#include "multihead/core/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"
 
@@ -14,8 +15,6 @@ using testing::AttentionCase;
 using testing::AttentionResult;
 using testing::CaseOptions;
 
-constexpr int64_t kChunk = 2 * attention_key_block;
-
 Operand rows_from(const Operand& x, int64_t row) {
   return {static_cast<float*>(x.data) + row * x.strides.token, x.strides};
 }
@@ -24,33 +23,33 @@ Operand rows_from(const Operand& x, int64_t row) {
 struct Piece {
   AttentionSlice slice;
   AttentionProblem problem;
-  Piece(const AttentionProblem& p, int64_t query, int64_t key, bool no_keys = false)
+  Piece(const AttentionProblem& p, int64_t query, int64_t key, int64_t chunk, bool no_keys = false)
       : slice{query, key, p.queries, p.keys, -1}, problem(p) {
-    problem.queries = std::min(kChunk, p.queries - query);
-    problem.keys = no_keys ? 0 : std::min(kChunk, p.keys - key);
+    problem.queries = std::min(chunk, p.queries - query);
+    problem.keys = no_keys ? 0 : std::min(chunk, p.keys - key);
     problem.slice = &slice;
   }
 };
 
-void forward_in_pieces(AttentionCase& c, AttentionResult<float>& r) {
+void forward_in_pieces(AttentionCase& c, int64_t chunk, AttentionResult<float>& r) {
   const AttentionProblem& p = c.problem;
   const AttentionInput in = c.input<float>();
   const AttentionOutput to = c.output(r);
   std::fill(r.out.begin(), r.out.end(), 0.0f);
   std::fill(r.lse.begin(), r.lse.end(), -std::numeric_limits<float>::infinity());
   std::vector<float> sum(r.lse.size(), 0.0f);
-  for (int64_t q = 0; q < p.queries; q += kChunk) {
+  for (int64_t q = 0; q < p.queries; q += chunk) {
     const auto state = [&] {
       return AttentionState{rows_from(to.lse, q), rows_from({sum.data(), to.lse.strides}, q),
                             rows_from(to.out, q)};
     };
-    for (int64_t k = 0; k < p.keys; k += kChunk) {
-      const Piece piece(p, q, k);
+    for (int64_t k = 0; k < p.keys; k += chunk) {
+      const Piece piece(p, q, k, chunk);
       attention_forward(piece.problem, c.terms<float>(),
                         {rows_from(in.query, q), rows_from(in.key, k), rows_from(in.value, k)},
                         {{}, {}, state()});
     }
-    const Piece end(p, q, 0, true);
+    const Piece end(p, q, 0, chunk, true);
     attention_forward(end.problem, c.terms<float>(), {rows_from(in.query, q), {}, {}},
                       {rows_from(to.out, q), rows_from(to.lse, q), state()});
   }
@@ -62,14 +61,14 @@ void scale(std::vector<float>& x, double factor) {
 
 // Gradients of the queries keys by keys, then those of the keys, head after head of a group and queries by
 // queries.
-void backward_in_pieces(AttentionCase& c, AttentionResult<float>& r) {
+void backward_in_pieces(AttentionCase& c, int64_t chunk, AttentionResult<float>& r) {
   const AttentionProblem& p = c.problem;
   const AttentionInput in = c.input<float>();
   AttentionGradient all = c.gradient<float>(r);
   for (auto* x : {&r.d_query, &r.d_key, &r.d_value}) std::fill(x->begin(), x->end(), 0.0f);
   std::vector<float> delta(r.lse.size(), 0.0f);
   const auto run = [&](int64_t q, int64_t k, int64_t head) {
-    Piece piece(p, q, k);
+    Piece piece(p, q, k, chunk);
     piece.slice.head = head;
     AttentionInput x = {rows_from(in.query, q), rows_from(in.key, k), rows_from(in.value, k)};
     AttentionGradient g;
@@ -90,12 +89,12 @@ void backward_in_pieces(AttentionCase& c, AttentionResult<float>& r) {
     }
     attention_backward(piece.problem, c.terms<float>(), x, g);
   };
-  for (int64_t q = 0; q < p.queries; q += kChunk) {
-    for (int64_t k = 0; k < p.keys; k += kChunk) run(q, k, -1);
+  for (int64_t q = 0; q < p.queries; q += chunk) {
+    for (int64_t k = 0; k < p.keys; k += chunk) run(q, k, -1);
   }
   for (int64_t head = 0; head < p.group(); ++head) {
-    for (int64_t q = 0; q < p.queries; q += kChunk) {
-      for (int64_t k = 0; k < p.keys; k += kChunk) run(q, k, head);
+    for (int64_t q = 0; q < p.queries; q += chunk) {
+      for (int64_t k = 0; k < p.keys; k += chunk) run(q, k, head);
     }
   }
   scale(r.d_query, p.scale), scale(r.d_key, p.scale);
@@ -113,29 +112,44 @@ CaseOptions sizes(int64_t queries, int64_t keys) {
   return o;
 }
 
-class SliceTest : public ::testing::TestWithParam<std::pair<const char*, std::function<void(CaseOptions&)>>> {
-};
+class SliceOptionsTest
+    : public ::testing::TestWithParam<std::pair<const char*, std::function<void(CaseOptions&)>>> {};
 
-TEST_P(SliceTest, PiecesHaveTheBitsOfOneCall) {
+TEST_P(SliceOptionsTest, PiecesHaveTheBitsOfOneCall) {
   if (current_isa() == Isa::baseline) GTEST_SKIP() << "no vector instructions";
   for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{613, 1061}, {523, 523}, {37, 700}}) {
     CaseOptions o = sizes(queries, keys);
     GetParam().second(o);
     AttentionCase c(o);
+    constexpr int64_t kChunk = 2 * attention_key_block;
     const AttentionResult<float> whole = c.fused(true);
     AttentionResult<float> pieces = c.poisoned<float>();
-    forward_in_pieces(c, pieces);
+    forward_in_pieces(c, kChunk, pieces);
     expect_same_bits(pieces.out, whole.out, "out");
     expect_same_bits(pieces.lse, whole.lse, "lse");
-    backward_in_pieces(c, pieces);
+    backward_in_pieces(c, kChunk, pieces);
     expect_same_bits(pieces.d_query, whole.d_query, "d_query");
     expect_same_bits(pieces.d_key, whole.d_key, "d_key");
     expect_same_bits(pieces.d_value, whole.d_value, "d_value");
   }
 }
 
+// Few rows: their key blocks are tasks of their own, and each call merges them into the state.
+TEST(SliceTest, PiecesWithSplitKeysHaveThem) {
+  if (current_isa() == Isa::baseline) GTEST_SKIP() << "no vector instructions";
+  const int threads = num_threads();
+  set_num_threads(8);
+  AttentionCase c(sizes(70, 2900));
+  const AttentionResult<float> whole = c.fused(false);
+  AttentionResult<float> pieces = c.poisoned<float>();
+  forward_in_pieces(c, 5 * attention_key_block, pieces);
+  set_num_threads(threads);
+  expect_same_bits(pieces.out, whole.out, "out");
+  expect_same_bits(pieces.lse, whole.lse, "lse");
+}
+
 INSTANTIATE_TEST_SUITE_P(
-    Options, SliceTest,
+    All, SliceOptionsTest,
     ::testing::Values(
         std::pair{"plain", [](CaseOptions&) {}}, std::pair{"causal", [](CaseOptions& o) { o.causal = true; }},
         std::pair{"window", [](CaseOptions& o) { o.window_left = 300, o.window_right = 70; }},
