@@ -19,14 +19,22 @@ namespace {
 using embed::EncodeTextOptions;
 using embed::SentenceEncoder;
 
+std::vector<std::string> poolings() {
+  std::vector<std::string> words = word_list<embed::Pooling>();
+  words.insert(words.begin(), "folder");
+  return words;
+}
+
 struct EmbedFlags {
   std::string folder, prompt;
   EncodeTextOptions options;
   bool normalize = false;
-  std::string weights = "f32";
+  std::string weights = "f32", pooling = "folder";
 
   void declare(Flags& flags) {
-    flags.positional("DIR", folder, "model folder: sentence-transformers' or an encoder's");
+    flags.positional("DIR", folder, "model folder: sentence-transformers', an encoder's or a decoder's");
+    flags.choice("pooling", pooling, poolings(),
+                 "how the vectors of the tokens become one; folder: as it says, else their mean");
     flags.text("prompt-name", "NAME", options.prompt_name,
                "one of the folder's prompts, in front of every text");
     flags.text("prompt", "TEXT", options.prompt, "another prompt");
@@ -38,7 +46,10 @@ struct EmbedFlags {
   }
   SentenceEncoder load() {
     if (normalize) options.normalize = true;
-    return reading([&] { return SentenceEncoder::load(folder, kernels::parse_weight_dtype(weights)); });
+    SentenceEncoder encoder =
+        reading([&] { return SentenceEncoder::load(folder, kernels::parse_weight_dtype(weights)); });
+    if (const auto how = value_of<embed::Pooling>(pooling)) encoder.set_pooling(*how);
+    return encoder;
   }
   Tensor encode(const SentenceEncoder& encoder, const std::vector<std::string>& texts, TextMeter& meter) {
     options.progress = [&](int64_t done, int64_t total) { meter(done, total); };

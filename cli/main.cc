@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <new>
 #include <system_error>
+#include <thread>
 
 #include "cli/parser.h"
 #include "cli/streams.h"
@@ -17,6 +19,7 @@
 #include "multihead/core/threads.h"
 #include "multihead/core/utf8.h"
 #include "multihead/core/version.h"
+#include "multihead/distributed/world.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/precision.h"
 
@@ -25,6 +28,11 @@ namespace {
 
 int complain(const char* what, int code) {
   std::string line = what;  // may repeat what stands in a file, or on the command line
+  if (const auto launch = distributed::launch(); launch && launch->rank > 0) {
+    // What is wrong everywhere, the first rank says, and ends the job meanwhile.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    line = concat("rank ", launch->rank, ": ", line);
+  }
   std::replace(line.begin(), line.end(), '\n', ' ');
   std::fputs(("multihead: " + printable(line) + "\n").c_str(), stderr);  // fmt would throw if stderr is full
   return code;
@@ -167,5 +175,8 @@ void occupy_standard_streams() {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // training goes on without its audience
   multihead::cli::occupy_standard_streams();
-  return multihead::cli::guarded({argv + 1, argv + argc});
+  const int code = multihead::cli::guarded({argv + 1, argv + argc});
+  const bool failed = code != 0 && code < 128;            // not: interrupted, all ranks alike
+  if (failed) multihead::distributed::abort_world(code);  // other ranks would wait for this one
+  return code;
 }

@@ -86,6 +86,9 @@ class Translate : public Verb {
     flags.integer("min-length", beam.min_length, "minimum length in tokens");
     flags.integer("max-length", beam.max_length, "maximum length in tokens");
     flags.text("prefix", "TEXT", prefix_, "start every translation with this text");
+    flags.text("source-language", "CODE", options_.source_language,
+               "for models of many languages: the source's token, such as eng_Latn");
+    flags.text("target-language", "CODE", options_.target_language, "the same of the translations");
     flags.flag("alternatives", beam.alternatives,
                "the --n-best most probable next tokens after --prefix, each with its best translation");
     flags.text("suppress", "TEXT", suppress_, "forbidden words, separated by spaces");
@@ -115,7 +118,10 @@ class Translate : public Verb {
                        const std::vector<std::string>& lines, size_t first) {
     for (size_t i = 0; i < lines.size(); ++i) {
       const std::string what = text_.empty() ? concat("line ", first + i) : "--text";
-      reading([&] { return encode_source(with.model.config(), with.tokenizers.source, lines[i], what); });
+      reading([&] {
+        return encode_source(with.model.config(), with.tokenizers.source, lines[i], what,
+                             options_.source_language);
+      });
     }
     if (!prefix_.empty()) options_.prefixes.assign(lines.size(), prefix_);
     const auto begin = std::chrono::steady_clock::now();

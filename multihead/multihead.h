@@ -29,8 +29,10 @@
 #include "multihead/ops/attention/masked_softmax.h"
 #include "multihead/ops/attention/options.h"
 #include "multihead/ops/attention/profiles.h"
+#include "multihead/ops/attention/ring.h"
 #include "multihead/ops/attention/score_math.h"
 #include "multihead/ops/attention/score_mod.h"
+#include "multihead/ops/attention/shards.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/embedding.h"
@@ -68,6 +70,11 @@
 #include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
 
+#include "multihead/distributed/collectives.h"
+#include "multihead/distributed/group.h"
+#include "multihead/distributed/local_group.h"
+#include "multihead/distributed/world.h"
+
 #include "multihead/text/bleu.h"
 #include "multihead/text/chat_template.h"
 #include "multihead/text/corpus.h"
@@ -102,6 +109,7 @@
 #include "multihead/look/attention_page.h"
 #include "multihead/look/look.h"
 
+#include "multihead/train/data_parallel.h"
 #include "multihead/train/doctor.h"
 #include "multihead/train/evaluate.h"
 #include "multihead/train/language_model_run.h"
@@ -112,4 +120,5 @@
 #include "multihead/train/seq2seq_run.h"
 #include "multihead/train/seq2seq_settings.h"
 #include "multihead/train/settings.h"
+#include "multihead/train/shard_tree.h"
 #include "multihead/train/windows.h"

@@ -23,16 +23,18 @@ const std::map<std::string, std::set<std::string>>& allowed() {
     t["core"] = {};
     t["kernels"] = {"core"};
     t["autograd"] = {"core", "kernels"};
-    t["ops"] = {"core", "kernels", "autograd"};
+    t["ops"] = {"core", "kernels", "autograd", "distributed"};
     t["nn"] = {"core", "kernels", "autograd", "ops"};
     t["optim"] = {"core", "kernels"};
     t["io"] = {"core"};
+    t["distributed"] = {"core"};
     t["text"] = {"core", "io"};
     t["models"] = {"core", "kernels", "autograd", "ops", "nn", "io"};
     t["generate"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
     t["look"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "generate"};
     t["embed"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
-    t["train"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "optim", "generate"};
+    t["train"] = {"core",   "kernels", "autograd", "ops",      "nn",    "io",
+                  "models", "text",    "optim",    "generate", "embed", "distributed"};
     return t;
   }();
   return table;
@@ -168,6 +170,7 @@ const std::set<std::string>& included_one_by_one() {
                                                 "multihead/core/checksum.h",
                                                 "multihead/core/files.h",
                                                 "multihead/core/storage.h",
+                                                "multihead/distributed/mpi_functions.h",
                                                 "multihead/io/file_set.h",
                                                 "multihead/io/staging.h",
                                                 "multihead/models/config_fields.h",

@@ -1,6 +1,7 @@
 #include "multihead/core/storage.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
@@ -18,6 +19,17 @@ namespace {
 constexpr size_t kAlignment = 64;
 // From here on, asking what is left (some 50 us) is nothing beside the time to fill the block.
 constexpr int64_t kLarge = 64 << 20;
+
+// From here on blocks begin with a large page, if the system has any: streams of 4 bits from one core gain a
+// tenth.
+constexpr size_t kLargePage = 2 << 20, kPaged = 2 * kLargePage;
+
+void* system_block(size_t capacity) {
+  if (capacity < kPaged) return std::aligned_alloc(kAlignment, capacity);
+  void* block = std::aligned_alloc(kLargePage, capacity);
+  if (block != nullptr) madvise(block, capacity, MADV_HUGEPAGE);  // where it is refused, pages are small
+  return block;
+}
 
 // Sizes are rounded up to eighths of a power of two, so a block serves requests up to 12.5 % smaller and
 // batches of slightly different length still find their blocks again.
@@ -90,10 +102,10 @@ class Cache {
       release_locked();
       check_memory(static_cast<double>(capacity), "tensor: a block");
     }
-    void* block = std::aligned_alloc(kAlignment, capacity);
+    void* block = system_block(capacity);
     if (block == nullptr) {
       release_locked();
-      block = std::aligned_alloc(kAlignment, capacity);
+      block = system_block(capacity);
     }
     if (block == nullptr) throw std::bad_alloc();
     return block;

@@ -26,49 +26,6 @@ std::string joined(const std::string& folder, const std::string& part) {
   return part.empty() ? folder : (fs::path(folder) / part).string();
 }
 
-// One text's tokens, [count, dim], to one vector.
-void pool(Pooling how, const float* x, int64_t count, int64_t dim, float* out) {
-  if (how == Pooling::cls || how == Pooling::last) {
-    std::copy_n(x + (how == Pooling::cls ? 0 : (count - 1) * dim), dim, out);
-    return;
-  }
-  std::copy_n(x, dim, out);
-  for (int64_t t = 1; t < count; ++t) {
-    const float* row = x + t * dim;
-    for (int64_t i = 0; i < dim; ++i)
-      out[i] = how == Pooling::max ? std::max(out[i], row[i]) : out[i] + row[i];
-  }
-  if (how == Pooling::max) return;
-  const auto n = static_cast<float>(count);
-  const float divisor = how == Pooling::mean ? n : std::sqrt(n);
-  for (int64_t i = 0; i < dim; ++i) out[i] /= divisor;
-}
-
-Tensor pooled(std::span<const Pooling> pooling, const Tensor& features, const models::TokenRows& rows) {
-  const int64_t dim = features.size(1), count = rows.sequences(), width = std::ssize(pooling) * dim;
-  Tensor out = Tensor::empty({count, width}, Dtype::f32);
-  const int64_t* ends = rows.cu_seqlens.data<int64_t>();
-  const float* x = features.data<float>();
-  float* to = out.data<float>();
-  parallel_for(count, [&](int64_t s, int) {
-    for (size_t p = 0; p < pooling.size(); ++p) {
-      pool(pooling[p], x + ends[s] * dim, ends[s + 1] - ends[s], dim,
-           to + s * width + static_cast<int64_t>(p) * dim);
-    }
-  });
-  return out;
-}
-
-void normalize_rows(float* x, int64_t rows, int64_t dim) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float* row = x + r * dim;
-    double squares = 0;
-    for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
-    const auto norm = static_cast<float>(std::max(std::sqrt(squares), 1e-12));
-    for (int64_t i = 0; i < dim; ++i) row[i] /= norm;
-  }
-}
-
 const Json* find_value(const Json& json, const char* key) {
   const Json* value = json.is_object() ? json.find(key) : nullptr;
   return value == nullptr || value->is_null() ? nullptr : value;
@@ -93,21 +50,21 @@ int64_t read_max_length(const std::string& folder, int64_t context) {
 
 }  // namespace
 
-SentenceEncoder::SentenceEncoder(models::Encoder encoder, text::Tokenizer tokenizer,
-                                 std::vector<Pooling> pooling, int64_t max_length)
+SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, std::vector<Pooling> pooling,
+                                 int64_t max_length)
     : encoder_(std::move(encoder)),
       tokenizer_(std::move(tokenizer)),
       pooling_(std::move(pooling)),
-      max_length_(max_length > 0 ? max_length : encoder_.config().context) {
+      max_length_(max_length > 0 ? max_length : encoder_.context()) {
   MH_CHECK(!pooling_.empty(), ValueError, "SentenceEncoder: pooling is missing");
-  MH_CHECK(max_length_ <= encoder_.config().context, ValueError, "SentenceEncoder: max_length ", max_length_,
-           " is more than the model's context of ", encoder_.config().context);
-  MH_CHECK(tokenizer_.vocab_size() <= encoder_.config().vocab_size, ValueError,
+  MH_CHECK(max_length_ <= encoder_.context(), ValueError, "SentenceEncoder: max_length ", max_length_,
+           " is more than the model's context of ", encoder_.context());
+  MH_CHECK(tokenizer_.vocab_size() <= encoder_.vocab_size(), ValueError,
            "SentenceEncoder: the tokenizer has ", tokenizer_.vocab_size(), " tokens, the model ",
-           encoder_.config().vocab_size);
+           encoder_.vocab_size());
 }
 
-SentenceEncoder SentenceEncoder::load(const std::string& folder, nn::WeightDtype weights) {
+SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<nn::WeightDtype> weights) {
   std::vector<Step> steps;
   std::error_code ignored;
   const std::string list = joined(folder, "modules.json");
@@ -129,9 +86,8 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, nn::WeightDtype
   }
   MH_CHECK(!steps.empty() && steps[0].kind == "Transformer", FormatError, list,
            ": the first module must be a Transformer");
-  models::Encoder encoder = models::load_encoder(steps[0].path);
-  encoder.pack_weights(weights);
-  const int64_t length = read_max_length(steps[0].path, encoder.config().context);
+  TextModel encoder = TextModel::load(steps[0].path, weights);
+  const int64_t length = read_max_length(steps[0].path, encoder.context());
   SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(steps[0].path), {Pooling::mean}, length);
   for (size_t i = 1; i < steps.size(); ++i) {
     const Step& step = steps[i];
@@ -224,8 +180,14 @@ void SentenceEncoder::read_prompts(const std::string& folder) {
   }
 }
 
+void SentenceEncoder::set_pooling(Pooling pooling) {
+  MH_CHECK(dense_.empty() || pooling_.size() == 1, ValueError,
+           "SentenceEncoder: a Dense module follows several ways of pooling, which one cannot replace");
+  pooling_ = {pooling};
+}
+
 int64_t SentenceEncoder::dim() const {
-  return dense_.empty() ? std::ssize(pooling_) * encoder_.config().embed_dim : dense_.back().weight.size(0);
+  return dense_.empty() ? std::ssize(pooling_) * encoder_.embed_dim() : dense_.back().weight.size(0);
 }
 
 std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
@@ -248,18 +210,24 @@ std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
   return prompt;
 }
 
-Tensor SentenceEncoder::finished(const Tensor& features, const models::TokenRows& rows,
-                                 const EncodeTextOptions& options) const {
+Tensor SentenceEncoder::finished(const Tensor& features, const models::TokenRows& rows, int64_t columns,
+                                 bool normalize) const {
   Tensor x = pooled(pooling_, features, rows);
   for (const DenseStep& step : dense_) {
     x = linear(x, step.weight, step.bias);
     if (step.tanh) x = tanh(x);
   }
-  if (options.truncate_dim > 0 && options.truncate_dim < dim()) {
-    x = slice(x, 1, 0, options.truncate_dim).contiguous();
-  }
-  if (options.normalize.value_or(normalizes_)) normalize_rows(x.data<float>(), x.size(0), x.size(1));
-  return x;
+  if (columns < dim()) x = contiguous(slice(x, 1, 0, columns));
+  return normalize ? normalized_rows(x) : x;
+}
+
+Tensor SentenceEncoder::vectors(const models::TokenRows& rows, bool normalize, Rng* rng) const {
+  return finished(encoder_.features(rows, rng), rows, dim(), normalize);
+}
+
+std::vector<int32_t> SentenceEncoder::tokens(const std::string& text, int64_t max_length) const {
+  return tokenizer_.encode(prompt_of({}) + text,
+                           {.parse_special = true, .max_length = static_cast<size_t>(max_length)});
 }
 
 Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeTextOptions& options) const {
@@ -280,7 +248,8 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
             {}};
       },
       [&](const models::TokenRows& rows, int64_t first) {
-        const Tensor vectors = finished(encoder_.features(rows), rows, options);
+        const Tensor vectors =
+            finished(encoder_.features(rows), rows, width, options.normalize.value_or(normalizes_));
         std::copy_n(vectors.data<float>(), vectors.numel(), out.data<float>() + first * width);
       });
   return out;

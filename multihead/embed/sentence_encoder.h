@@ -10,23 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/enum_words.h"
-#include "multihead/models/encoder.h"
+#include "multihead/embed/pooling.h"
+#include "multihead/embed/text_model.h"
+#include "multihead/io/checkpoint.h"
 #include "multihead/text/tokenizer.h"
 
 namespace multihead::embed {
-
-/// How the vectors of a text's tokens become one.
-enum class Pooling {
-  cls,        ///< that of the first token
-  mean,       ///< their mean
-  max,        ///< the largest of each column
-  mean_sqrt,  ///< their sum over the square root of their number
-  last,       ///< that of the last token
-};
-constexpr auto enum_words(Pooling) {
-  return std::to_array<std::string_view>({"cls", "mean", "max", "mean_sqrt", "last"});
-}
 
 /// activation(x · weightᵀ + bias) on the pooled vectors.
 struct DenseStep {
@@ -44,26 +33,43 @@ struct EncodeTextOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-/// A tokenizer, an encoder and what follows it. The vector of a text has the same bits in whatever company,
+/// A tokenizer, a model and what follows it. The vector of a text has the same bits in whatever company,
 /// on any number of threads.
 class SentenceEncoder {
  public:
-  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or an
-  /// encoder's folder, whose tokens are averaged; its weights are packed (Encoder::pack_weights). Throws
-  /// IoError, FormatError (a step that is none of these).
-  static SentenceEncoder load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
+  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or a
+  /// model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or left as they
+  /// are, to be trained. Throws IoError, FormatError (a step that is none of these).
+  static SentenceEncoder load(const std::string& folder,
+                              std::optional<nn::WeightDtype> weights = nn::WeightDtype::f32);
 
-  SentenceEncoder(models::Encoder encoder, text::Tokenizer tokenizer,
+  SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer,
                   std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);
 
   /// Shapes: n texts -> [n, dim()] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
   /// unknown prompt).
   Tensor encode(std::span<const std::string> texts, const EncodeTextOptions& options = {}) const;
 
+  /// What encode() computes of a text's tokens, with gradients; length 1 if `normalize`. Dropout is active if
+  /// and only if `rng` is given. [S, dim()].
+  Tensor vectors(const models::TokenRows& rows, bool normalize, Rng* rng = nullptr) const;
+  /// A text as encode() reads it, the folder's default prompt in front.
+  std::vector<int32_t> tokens(const std::string& text, int64_t max_length) const;
+  /// Of the encoder; a Dense layer is not trained.
+  void visit(nn::Visitor& visitor) { visitor("encoder", encoder_); }
+
+  /// What a folder of sentence-transformers holds besides encoder and tokenizer, by the name of the part of
+  /// the folder; "": the folder itself.
+  std::map<std::string, io::CheckpointContents> module_files() const;
+
   int64_t dim() const;
+  /// In place of what the folder says. Throws ValueError (a Dense module expects another width).
+  void set_pooling(Pooling pooling);
   int64_t max_length() const { return max_length_; }
   const std::map<std::string, std::string>& prompts() const { return prompts_; }
-  const models::Encoder& encoder() const { return encoder_; }
+  const models::Encoder& encoder() const { return encoder_.encoder(); }
+  models::Encoder& encoder() { return encoder_.encoder(); }
+  const TextModel& model() const { return encoder_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
@@ -74,10 +80,10 @@ class SentenceEncoder {
   void read_dense(const std::string& folder);
   void read_prompts(const std::string& folder);
   std::string prompt_of(const EncodeTextOptions& options) const;
-  Tensor finished(const Tensor& features, const models::TokenRows& rows,
-                  const EncodeTextOptions& options) const;
+  Tensor finished(const Tensor& features, const models::TokenRows& rows, int64_t columns,
+                  bool normalize) const;
 
-  models::Encoder encoder_;
+  TextModel encoder_;
   text::Tokenizer tokenizer_;
   std::vector<Pooling> pooling_;
   std::vector<DenseStep> dense_;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/attention/token_attention.h"
 
 namespace multihead {
 namespace {
@@ -19,7 +20,6 @@ constexpr float kExcluded = -std::numeric_limits<float>::infinity();
 std::vector<float> penalized(std::span<const float> logits, std::span<const int32_t> history,
                              double penalty) {
   std::vector<float> result(logits.begin(), logits.end());
-  if (penalty == 1) return result;
   for (const int32_t token : std::set<int32_t>(history.begin(), history.end())) {
     if (token < 0 || static_cast<size_t>(token) >= result.size()) continue;
     float& logit = result[static_cast<size_t>(token)];
@@ -30,7 +30,7 @@ std::vector<float> penalized(std::span<const float> logits, std::span<const int3
 
 // All in order: eleven bits of the logits at a time, the lowest first. Sorting 50,000 by comparison takes
 // longer than computing them (9 ms).
-std::vector<int32_t> sorted(const std::vector<float>& logits, std::vector<int32_t> tokens) {
+std::vector<int32_t> sorted(std::span<const float> logits, std::vector<int32_t> tokens) {
   const auto key = [&](int32_t token) {  // as an integer, the smaller the more likely
     const float logit = logits[static_cast<size_t>(token)] + 0.0f;  // -0 is 0
     const auto bits = std::bit_cast<uint32_t>(logit);
@@ -48,14 +48,42 @@ std::vector<int32_t> sorted(const std::vector<float>& logits, std::vector<int32_
   return tokens;
 }
 
-// Tokens with a finite logit, most likely first, equal ones in their own order; only the first `limit` are
-// kept.
-std::vector<int32_t> ranked(const std::vector<float>& logits, size_t limit) {
+// Tokens whose logit is above a threshold, in their own order; NaN never is.
+std::vector<int32_t> tokens_above(std::span<const float> logits, float threshold) {
+  const auto size = static_cast<int64_t>(logits.size());
+  const auto next = [&](int64_t i) { return kernels::next_above(logits.data(), i, size, threshold); };
   std::vector<int32_t> tokens;
-  tokens.reserve(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] > kExcluded) tokens.push_back(static_cast<int32_t>(i));  // false for NaN, too
-  }
+  for (int64_t i = next(0); i < size; i = next(i + 1)) tokens.push_back(static_cast<int32_t>(i));
+  return tokens;
+}
+
+// The largest logit, -inf if there is none.
+float largest_of(std::span<const float> logits) {
+  const auto size = static_cast<int64_t>(logits.size());
+  float largest = kExcluded;
+  const auto next = [&](int64_t i) { return kernels::next_above(logits.data(), i, size, largest); };
+  for (int64_t i = next(0); i < size; i = next(i + 1)) largest = logits[static_cast<size_t>(i)];
+  return largest;
+}
+
+// Beyond so many times the temperature below the largest logit a token adds nothing to a sum of probabilities
+// in f64: e^-38 < 2^-54.
+constexpr double kNegligible = 38;
+
+// What candidates() may leave out unseen: a greedy choice all but the largest, a top_p (that is not 1 but for
+// rounding) tokens behind which it would end.
+float threshold(std::span<const float> logits, const SamplingOptions& o) {
+  if (o.temperature > 0 && o.top_p > 1 - 1e-9) return kExcluded;
+  const float largest = largest_of(logits);
+  const double least = static_cast<double>(largest) - kNegligible * o.temperature,
+               finite = std::numeric_limits<float>::max();
+  return std::nextafter(static_cast<float>(std::max(least, -finite)), kExcluded);
+}
+
+// Tokens with a finite logit above the threshold, most likely first, equal ones in their own order; only the
+// first `limit` are kept.
+std::vector<int32_t> ranked(std::span<const float> logits, size_t limit, float threshold) {
+  std::vector<int32_t> tokens = tokens_above(logits, threshold);
   MH_CHECK(!tokens.empty(), ValueError,
            "sampling: no token has a finite logit; the model's output is not finite");
   if (limit >= tokens.size()) return sorted(logits, std::move(tokens));
@@ -102,10 +130,13 @@ void check(const SamplingOptions& o) {
 std::vector<Candidate> candidates(std::span<const float> logits, std::span<const int32_t> history,
                                   const SamplingOptions& options) {
   check(options);
-  const std::vector<float> scores = penalized(logits, history, options.repetition_penalty);
+  const bool penalizes = options.repetition_penalty != 1;
+  const std::vector<float> own =
+      penalizes ? penalized(logits, history, options.repetition_penalty) : std::vector<float>();
+  const std::span<const float> scores = penalizes ? own : logits;
   const bool greedy = options.temperature == 0;
   const size_t limit = greedy ? 1 : options.top_k > 0 ? static_cast<size_t>(options.top_k) : scores.size();
-  const std::vector<int32_t> tokens = ranked(scores, limit);
+  const std::vector<int32_t> tokens = ranked(scores, limit, threshold(scores, options));
   if (greedy) return {{tokens.front(), 1.0}};
   const double largest = scores[static_cast<size_t>(tokens.front())];
   std::vector<Candidate> list;

@@ -61,6 +61,27 @@ TEST(SamplingTest, EachFilterKeepsWhatItPromises) {
   EXPECT_NEAR(cold[0].probability / cold[1].probability, 4, 1e-5);
 }
 
+// What top_p would drop is not even ranked: the same candidates with the same bits.
+TEST(SamplingTest, TopPIsThatOfAllCandidates) {
+  std::vector<float> logits;
+  const RandomStream random{6, 0};
+  for (uint64_t i = 0; i < 4000; ++i) logits.push_back(static_cast<float>(random.bits(i) % 1000) / 40);
+  for (const double temperature : {0.05, 0.2, 1.0, 30.0}) {
+    std::vector<Candidate> all = candidates(logits, {}, {.temperature = temperature});
+    double sum = 0;
+    size_t kept = 0;
+    while (sum < 0.9) sum += all[kept++].probability;
+    all.resize(kept);
+    double total = 0;
+    for (const Candidate& c : all) total += c.probability;
+    const auto list = candidates(logits, {}, {.temperature = temperature, .top_p = 0.9});
+    ASSERT_EQ(tokens(list), tokens(all));
+    for (size_t i = 0; i < list.size(); ++i) {
+      EXPECT_NEAR(list[i].probability, all[i].probability / total, 1e-15);
+    }
+  }
+}
+
 TEST(SamplingTest, SeenTokensGetLessLikely) {
   const std::vector<float> logits = {2.0f, -1.0f, 1.5f};
   const std::vector<int32_t> seen = {0, 1, 0};

@@ -30,12 +30,35 @@ std::vector<std::vector<size_t>> batches_of(const std::vector<std::vector<int32_
 
 }  // namespace
 
+namespace {
+
+int32_t language_token(const text::Tokenizer& tokenizer, const std::string& language) {
+  const std::optional<int32_t> id = tokenizer.id(language);
+  MH_CHECK(id.has_value(), ValueError, "the tokenizer has no language ", quote(language, 80));
+  return *id;
+}
+
+// In place of the language that the tokenizer's template names, in front of a sentence or behind it.
+void set_language(std::vector<int32_t>& ids, const text::Tokenizer& tokenizer, int64_t end,
+                  const std::string& language) {
+  const int32_t wanted = language_token(tokenizer, language);
+  const std::vector<int32_t> frame = tokenizer.encode("");
+  const auto named = std::find_if(frame.begin(), frame.end(), [&](int32_t id) { return id != end; });
+  MH_CHECK(named != frame.end(), ValueError, "the tokenizer's template has no place for the language ",
+           quote(language, 80));
+  *std::find(ids.begin(), ids.end(), *named) = wanted;
+}
+
+}  // namespace
+
 std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const text::Tokenizer& tokenizer,
-                                   const std::string& text, const std::string& what) {
+                                   const std::string& text, const std::string& what,
+                                   const std::string& language) {
   MH_CHECK(text.find_first_not_of(" \t\r") != std::string::npos, ValueError, what, " is empty");
   std::vector<int32_t> ids;
   try {
     ids = tokenizer.encode(text, {.end = static_cast<int32_t>(config.eos_id)});
+    if (!language.empty()) set_language(ids, tokenizer, config.eos_id, language);
   } catch (const ValueError& error) {
     throw ValueError(concat(what, ": ", error.what()));
   }
@@ -55,12 +78,15 @@ std::vector<std::vector<Translation>> translate(const models::PackedSeq2Seq& mod
   MH_CHECK(options.beam.prefixes.empty(), ValueError, "translate: give prefixes as texts");
   std::vector<std::vector<int32_t>> sources;
   for (size_t i = 0; i < texts.size(); ++i) {
-    sources.push_back(encode_source(model.config(), source, texts[i], concat("text ", i + 1)));
+    sources.push_back(
+        encode_source(model.config(), source, texts[i], concat("text ", i + 1), options.source_language));
   }
+  BeamOptions search = options.beam;
+  search.suppress.push_back({static_cast<int32_t>(model.config().pad_id)});  // padding is no word
+  if (!options.target_language.empty()) search.first_token = language_token(target, options.target_language);
   std::vector<std::vector<Translation>> results(texts.size());
   for (const std::vector<size_t>& rows : batches_of(sources, static_cast<size_t>(options.batch_tokens))) {
-    BeamOptions beam = options.beam;
-    beam.suppress.push_back({static_cast<int32_t>(model.config().pad_id)});  // padding is no word
+    BeamOptions beam = search;
     std::vector<std::vector<int32_t>> batch;
     for (const size_t row : rows) {
       batch.push_back(sources[row]);

@@ -13,7 +13,10 @@ namespace multihead {
 struct TranslateOptions {
   BeamOptions beam = {};                   ///< prefixes must be empty: see `prefixes`
   std::vector<std::string> prefixes = {};  ///< per text (or empty): start of its translation
-  int64_t batch_tokens = 1024;             ///< source tokens per batch, including padding
+  /// Tokens of languages ("eng_Latn"), for models of many: that of the source takes the place that the
+  /// tokenizer's template has for one, that of the target comes first there. Empty: as the files say.
+  std::string source_language = {}, target_language = {};
+  int64_t batch_tokens = 1024;  ///< source tokens per batch, including padding
   /// Dtype of packed weights; no effect on a packed model.
   models::WeightDtype weight_dtype = models::WeightDtype::f32;
 };
@@ -24,9 +27,11 @@ struct Translation {
 };
 
 /// Source ids with the end token. Throws ValueError naming `what` (for instance
-/// "line 3") if the text is empty, has a character without a token, or exceeds the model's positions.
+/// "line 3") if the text is empty, has a character without a token, or exceeds the model's positions; or if
+/// the tokenizer has no such language or no place for one.
 std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const text::Tokenizer& tokenizer,
-                                   const std::string& text, const std::string& what);
+                                   const std::string& text, const std::string& what,
+                                   const std::string& language = {});
 
 /// The best translations of each text. Texts of similar length are batched; results do not depend on it.
 ///

@@ -24,9 +24,17 @@ using FileSet = std::vector<std::string>;
 
 inline const FileSet kModelFiles = {"config.json", "model.safetensors"};
 inline const FileSet kTokenizerFiles = {"tokenizer.json", "tokenizer_config.json", "source_tokenizer.json"};
-/// A model with its tokenizers.
-inline const FileSet kModelFolderFiles = {"config.json", "model.safetensors", "tokenizer.json",
-                                          "tokenizer_config.json", "source_tokenizer.json"};
+/// A model with its tokenizers; what makes it one of sentence-transformers, or an adapter.
+inline const FileSet kModelFolderFiles = {"config.json",
+                                          "model.safetensors",
+                                          "tokenizer.json",
+                                          "tokenizer_config.json",
+                                          "source_tokenizer.json",
+                                          "modules.json",
+                                          "sentence_bert_config.json",
+                                          "config_sentence_transformers.json",
+                                          "adapter_config.json",
+                                          "adapter_model.safetensors"};
 
 /// A training run's options, beside the model; identifies the run's folder.
 inline constexpr const char* kRunFile = "train_config.json";

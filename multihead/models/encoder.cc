@@ -21,22 +21,27 @@ namespace {
 
 using nn::detail::point;
 
-nn::NormOptions norm_of(const EncoderConfig& c) { return {.eps = c.norm_eps, .bias = c.bias}; }
+nn::NormOptions norm_of(const EncoderConfig& c) {
+  return {.kind = c.norm, .eps = c.norm_eps, .bias = c.bias};
+}
 
 nn::TransformerLayerOptions encoder_layer(const EncoderConfig& c) {
   nn::TransformerLayerOptions o;
   o.attention = {.embed_dim = c.embed_dim,
                  .num_heads = c.num_heads,
+                 .head_dim = head_dim(c),
                  .query_bias = c.bias,
                  .key_bias = c.bias,
                  .value_bias = c.bias,
                  .out_bias = c.bias,
+                 .scale = c.scale_scores ? std::nullopt : std::optional(1.0),
                  .dropout_p = c.attention_dropout_p};
   o.feed_forward = {.embed_dim = c.embed_dim,
                     .hidden_dim = c.ffn_dim,
                     .activation = c.activation,
                     .gated = c.gated,
-                    .bias = c.bias};
+                    .bias = c.bias,
+                    .dropout_p = c.ffn_dropout_p};
   o.norm = norm_of(c);
   o.norm_first = c.norm_first;
   o.dropout_p = c.dropout_p;
@@ -56,25 +61,19 @@ int64_t transform_dim(const EncoderConfig& c) {
   return c.head == EncoderHead::masked_lm ? c.word_dim : c.embed_dim;
 }
 
+bool has_table(const EncoderConfig& c) { return c.learned_positions && c.rotary_base == 0; }
+
+// Layers with weights of their own.
+int64_t stored_layers(const EncoderConfig& c) { return c.shared_layers ? 1 : c.num_layers; }
+
 // Rows of the tables that embeddings are read from.
 int64_t table_rows(const EncoderConfig& c) {
-  return c.vocab_size + (c.rotary_base > 0 ? 0 : c.context + c.position_offset) + c.token_types;
+  return c.vocab_size + (has_table(c) ? c.context + c.position_offset : 0) + c.token_types;
 }
 // Weights of a layer's matrices.
 int64_t layer_weights(const EncoderConfig& c) {
-  return checked_multiply(4 * c.embed_dim + (c.gated ? 3 : 2) * c.ffn_dim, c.embed_dim, "config");
-}
-
-// Angles of tokens at any places of their sequences.
-RotaryTable angles(const EncoderConfig& c, double base, const Tensor& places) {
-  const std::vector<int64_t> at = places.to_vector<int64_t>();
-  const int64_t longest = at.empty() ? 0 : *std::max_element(at.begin(), at.end()) + 1;
-  RotaryTable table = rotary_table(longest, {0}, rotary_frequencies(c.embed_dim / c.num_heads, base));
-  for (Tensor* part : {&table.cos, &table.sin}) {
-    const int64_t pairs = part->size(-1);
-    *part = reshape(embedding(reshape(*part, {longest, pairs}), places), {1, std::ssize(at), pairs});
-  }
-  return table;
+  const int64_t inner = checked_multiply(c.num_heads, head_dim(c), "config");
+  return checked_multiply(4 * inner + (c.gated ? 3 : 2) * c.ffn_dim, c.embed_dim, "config");
 }
 
 Tensor activate_pooled(const Tensor& x, PoolerActivation activation) {
@@ -86,13 +85,6 @@ Tensor activate_pooled(const Tensor& x, PoolerActivation activation) {
     default:
       return gelu(x);
   }
-}
-
-Tensor joined(std::span<const std::vector<int32_t>> parts, int64_t count) {
-  Tensor out = Tensor::empty({count}, Dtype::i64);
-  int64_t* at = out.data<int64_t>();
-  for (const std::vector<int32_t>& part : parts) at = std::copy(part.begin(), part.end(), at);
-  return out;
 }
 
 }  // namespace
@@ -107,9 +99,12 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"num_layers", &C::num_layers, always, kLayers},
       {"num_heads", &C::num_heads, always, kSize},
       {"embed_dim", &C::embed_dim, always, kSize},
+      {"head_dim", &C::head_dim, later, kSizeOrNone},
       {"ffn_dim", &C::ffn_dim, always, kSize},
+      {"shared_layers", &C::shared_layers, later},
       {"word_dim", &C::word_dim, always, kSize},
       {"token_types", &C::token_types, always, kSizeOrNone},
+      {"learned_positions", &C::learned_positions, later},
       {"position_offset", &C::position_offset, always, kSizeOrNone},
       {"pad_id", &C::pad_id, always, kSizeOrNone},
       {"relative_buckets", &C::relative_buckets, later, kBuckets},
@@ -118,7 +113,10 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"local_rotary_base", &C::local_rotary_base, later, kNotNegative},
       {"window", &C::window, later, kSizeOrNone},
       {"global_every", &C::global_every, later, kSizeOrNone},
+      {"norm", &C::norm, later},
+      {"embedding_norm", &C::embedding_norm, later},
       {"norm_first", &C::norm_first, later},
+      {"scale_scores", &C::scale_scores, later},
       {"gated", &C::gated, later},
       {"bias", &C::bias, later},
       {"norm_eps", &C::norm_eps, always, kPositive},
@@ -132,6 +130,7 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"num_labels", &C::num_labels, always, kSizeOrNone},
       {"dropout_p", &C::dropout_p, always, kProbability},
       {"attention_dropout_p", &C::attention_dropout_p, always, kProbability},
+      {"ffn_dropout_p", &C::ffn_dropout_p, later, kProbability},
       {"init_std", &C::init_std, always, kPositive}};
   return fields;
 }
@@ -139,21 +138,24 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
 EncoderConfig resolved(EncoderConfig c) {
   using C = EncoderConfig;
   check_ranges(c, {&C::ffn_dim, &C::word_dim});
-  MH_CHECK(c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
+  MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
            " is not divisible by num_heads ", c.num_heads);
+  if (c.head_dim * c.num_heads == c.embed_dim) c.head_dim = 0;
   MH_CHECK(!has_labels(c) || c.num_labels > 0, ValueError, "config: a head for labels needs num_labels");
   MH_CHECK(c.head != EncoderHead::classification || c.pooler || c.transforms_labels, ValueError,
            "config: a head for sequences needs the pooler or transforms_labels");
-  MH_CHECK(c.rotary_base == 0 || c.embed_dim / c.num_heads % 2 == 0, ValueError,
-           "config: rotary positions need an even head size, got ", c.embed_dim / c.num_heads);
+  MH_CHECK(c.rotary_base == 0 || head_dim(c) % 2 == 0, ValueError,
+           "config: rotary positions need an even head size, got ", head_dim(c));
   MH_CHECK(c.labels.empty() || static_cast<int64_t>(c.labels.size()) == c.num_labels, ValueError,
            "config: ", c.labels.size(), " names for ", c.num_labels, " labels");
   if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
   if (c.word_dim == 0) c.word_dim = c.embed_dim;
   check_buckets(c.relative_buckets, c.relative_distance, true);
-  check_weights(table_rows(c) * c.word_dim, layer_weights(c), c.num_layers);
+  check_weights(table_rows(c) * c.word_dim, layer_weights(c), stored_layers(c));
   return c;
 }
+
+int64_t head_dim(const EncoderConfig& c) { return c.head_dim > 0 ? c.head_dim : c.embed_dim / c.num_heads; }
 
 int64_t matrix_weights(const EncoderConfig& config) {
   const EncoderConfig c = resolved(config);
@@ -161,37 +163,23 @@ int64_t matrix_weights(const EncoderConfig& config) {
                 head = (has_transform(c) ? c.embed_dim * transform_dim(c) : 0) +
                        (has_labels(c) ? c.num_labels * c.embed_dim : 0);
   return table_rows(c) * c.word_dim + c.relative_buckets * c.num_heads + projection +
-         c.num_layers * layer_weights(c) + (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
-}
-
-TokenRows TokenRows::of(std::span<const std::vector<int32_t>> sequences,
-                        std::span<const std::vector<int32_t>> types) {
-  MH_CHECK(types.empty() || types.size() == sequences.size(), ShapeError, "TokenRows: ", types.size(),
-           " rows of types for ", sequences.size(), " sequences");
-  std::vector<int64_t> ends = {0};
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    ends.push_back(ends.back() + std::ssize(sequences[i]));
-    MH_CHECK(types.empty() || types[i].size() == sequences[i].size(), ShapeError, "TokenRows: sequence ", i,
-             " has ", sequences[i].size(), " tokens and ", types[i].size(), " types");
-  }
-  TokenRows rows = {joined(sequences, ends.back()), Tensor::of<int64_t>({std::ssize(ends)}, ends)};
-  if (!types.empty()) rows.types = joined(types, ends.back());
-  return rows;
+         stored_layers(c) * layer_weights(c) + (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
 }
 
 Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(config)) {
   const EncoderConfig& c = config_;
   check_weight_memory(matrix_weights(c));
   token_embedding = nn::Embedding(c.vocab_size, c.word_dim, rng);
-  if (c.rotary_base == 0) position_embedding = nn::Embedding(c.context + c.position_offset, c.word_dim, rng);
+  if (has_table(c)) position_embedding = nn::Embedding(c.context + c.position_offset, c.word_dim, rng);
   if (c.token_types > 0) type_embedding = nn::Embedding(c.token_types, c.word_dim, rng);
   if (c.relative_buckets > 0) {
     relative_bias = {{.count = c.relative_buckets, .max_distance = c.relative_distance}, c.num_heads, rng};
   }
-  embedding_norm = nn::Norm(c.word_dim, norm_of(c));
+  if (c.embedding_norm) embedding_norm = nn::Norm(c.word_dim, norm_of(c));
   if (c.word_dim != c.embed_dim) embedding_projection = nn::Linear(c.word_dim, c.embed_dim, rng);
-  for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(encoder_layer(c), rng);
-  if (c.norm_first) layers[0].norm1 = nn::Norm(), final_norm = nn::Norm(c.embed_dim, norm_of(c));
+  for (int64_t i = 0; i < stored_layers(c); ++i) layers.emplace_back(encoder_layer(c), rng);
+  if (c.norm_first) final_norm = nn::Norm(c.embed_dim, norm_of(c));
+  if (c.norm_first && c.embedding_norm) layers[0].norm1 = nn::Norm();
   if (c.pooler) pooler = nn::Linear(c.embed_dim, c.embed_dim, rng);
   if (has_transform(c)) {
     head_dense = nn::Linear(c.embed_dim, transform_dim(c), rng, {.bias = c.bias});
@@ -208,7 +196,7 @@ Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(confi
 
 void Encoder::visit(nn::Visitor& visitor) {
   visitor("token_embedding", token_embedding);
-  if (config_.rotary_base == 0) visitor("position_embedding", position_embedding);
+  if (has_table(config_)) visitor("position_embedding", position_embedding);
   if (config_.token_types > 0) visitor("type_embedding", type_embedding);
   visitor("embedding_norm", embedding_norm);
   if (config_.word_dim != config_.embed_dim) visitor("embedding_projection", embedding_projection);
@@ -239,72 +227,68 @@ void Encoder::pack_weights(nn::WeightDtype dtype) {
 
 namespace {
 
-// Of every token, in the table of positions or, where there is none, in its sequence.
+// Of every token, in the table of positions.
 Tensor places_of(const EncoderConfig& c, const TokenRows& rows) {
+  Tensor places = rows.places(c.position_offset);
+  if (c.position_offset == 0) return places;
   const std::vector<int64_t> ends = rows.cu_seqlens.to_vector<int64_t>();
   const std::vector<int64_t> tokens = rows.tokens.to_vector<int64_t>();
-  std::vector<int64_t> places;
-  places.reserve(tokens.size());
+  int64_t* place = places.data<int64_t>();
   for (size_t s = 0; s + 1 < ends.size(); ++s) {
-    const int64_t length = ends[s + 1] - ends[s];
-    MH_CHECK(length > 0 && length <= c.context, ValueError, "Encoder: sequence ", s, " has ", length,
-             " tokens, expected 1 to ", c.context);
     int64_t next = c.position_offset;
     for (int64_t t = ends[s]; t < ends[s + 1]; ++t) {
-      const bool is_padding = c.position_offset > 0 && tokens[static_cast<size_t>(t)] == c.pad_id;
-      places.push_back(is_padding ? c.pad_id : next++);
+      place[t] = tokens[static_cast<size_t>(t)] == c.pad_id ? c.pad_id : next++;
     }
   }
-  return Tensor::of<int64_t>({std::ssize(places)}, places);
+  return places;
 }
 
 }  // namespace
 
-Tensor Encoder::embed(const TokenRows& rows, const Tensor& places, Rng* rng) const {
+Tensor Encoder::embed(const TokenRows& rows, Rng* rng) const {
   Tensor x = point("embed", token_embedding(rows.tokens), {.rows = 0});
-  if (config_.rotary_base == 0) x = add(x, point("pos_embed", position_embedding(places), {.rows = 0}));
+  if (has_table(config_)) {
+    x = add(x, point("pos_embed", position_embedding(places_of(config_, rows)), {.rows = 0}));
+  }
   if (config_.token_types > 0) {
     const Tensor types = rows.types.defined() ? rows.types : Tensor::zeros({x.size(0)}, Dtype::i64);
     x = add(x, type_embedding(types));
   }
-  x = dropout(embedding_norm(x), config_.dropout_p, rng);
+  if (config_.embedding_norm) x = embedding_norm(x);
+  x = dropout(x, config_.dropout_p, rng);
   return config_.word_dim == config_.embed_dim ? x : embedding_projection(x);
 }
 
-Tensor Encoder::run_layers(Tensor x, const Tensor& places, nn::LayerCall call) const {
+Tensor Encoder::run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) const {
   const EncoderConfig& c = config_;
   RotaryTable global, local;
-  if (c.rotary_base > 0) global = angles(c, c.rotary_base, places);
-  if (c.local_rotary_base > 0) local = angles(c, c.local_rotary_base, places);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const bool is_global =
-        c.window == 0 || (c.global_every > 0 && static_cast<int64_t>(i) % c.global_every == 0);
+  const auto angles = [&](double base) {
+    const RotaryTable table = rotary_table(rows.longest(), {0}, rotary_frequencies(head_dim(c), base));
+    return rotary_at(table, rows.places());
+  };
+  if (c.rotary_base > 0) global = angles(c.rotary_base);
+  if (c.local_rotary_base > 0) local = angles(c.local_rotary_base);
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const bool is_global = c.window == 0 || (c.global_every > 0 && i % c.global_every == 0);
     call.attention.mask = is_global ? Mask() : window(c.window, c.window);
     if (c.rotary_base > 0) {
       call.attention.rotary = !is_global && c.local_rotary_base > 0 ? &local : &global;
     }
-    const nn::detail::PointPath in("layers", i);
-    x = layers[i](x, call);
+    const nn::detail::PointPath in("layers", static_cast<size_t>(i));
+    x = layers[c.shared_layers ? 0 : static_cast<size_t>(i)](x, call);
   }
   return final_norm.weight.defined() ? final_norm(x, "final_norm") : x;
 }
 
 Tensor Encoder::features(const TokenRows& rows, Rng* rng) const {
-  MH_CHECK(rows.tokens.defined() && rows.tokens.rank() == 1 && rows.cu_seqlens.defined() &&
-               rows.cu_seqlens.rank() == 1 && rows.sequences() >= 0,
-           ShapeError, "Encoder: tokens must be [N] and cu_seqlens [S + 1]");
+  rows.check("Encoder", config_.context);
   const int64_t count = rows.tokens.size(0);
-  MH_CHECK(rows.cu_seqlens.to_vector<int64_t>().back() == count, ShapeError, "Encoder: cu_seqlens end at ",
-           rows.cu_seqlens.to_vector<int64_t>().back(), " of ", count, " tokens");
-  MH_CHECK(!rows.types.defined() || rows.types.shape() == rows.tokens.shape(), ShapeError,
-           "Encoder: types must be ", rows.tokens.shape(), ", got ", rows.types.shape());
   nn::LayerCall call;
   call.rng = rng;
   call.attention.cu_seqlens = rows.cu_seqlens;
   if (relative_bias.weight.defined()) call.attention.relative_bias = relative_bias();
-  const Tensor places = places_of(config_, rows);
-  const Tensor x = reshape(embed(rows, places, rng), {1, count, config_.embed_dim});
-  return reshape(run_layers(x, places, call), {count, config_.embed_dim});
+  const Tensor x = reshape(embed(rows, rng), {1, count, config_.embed_dim});
+  return reshape(run_layers(x, rows, call), {count, config_.embed_dim});
 }
 
 Tensor Encoder::pooled(const Tensor& features, const TokenRows& rows) const {
@@ -336,6 +320,11 @@ Tensor Encoder::sequence_vectors(const Tensor& features, const TokenRows& rows) 
     means.push_back(scale(all, 1 / static_cast<double>(ends[s + 1] - ends[s])));
   }
   return transformed(concat(means, 0));
+}
+
+Tensor Encoder::logits_at(const TokenRows& rows, const Tensor& places, Rng* rng) const {
+  MH_CHECK(config_.head == EncoderHead::masked_lm, ValueError, "Encoder: the model has no masked_lm head");
+  return masked_lm(embedding(features(rows, rng), places));
 }
 
 Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {

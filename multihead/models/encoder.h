@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "multihead/models/token_rows.h"
 #include "multihead/nn/embedding.h"
 #include "multihead/nn/positions.h"
 #include "multihead/nn/transformer.h"
@@ -36,11 +36,14 @@ struct EncoderConfig {
   int64_t num_layers = 12;
   int64_t num_heads = 12;
   int64_t embed_dim = 768;
-  int64_t ffn_dim = 0;  ///< 0: 4·embed_dim
+  int64_t head_dim = 0;        ///< 0: embed_dim / num_heads
+  int64_t ffn_dim = 0;         ///< 0: 4·embed_dim
+  bool shared_layers = false;  ///< one layer's weights in all (ALBERT)
   int64_t word_dim =
       0;  ///< of the embeddings, projected to embed_dim where it differs (ELECTRA); 0: embed_dim
-  int64_t token_types = 2;      ///< 0: none
-  int64_t position_offset = 0;  ///< rows of the table of positions before the first (RoBERTa: pad_id + 1)
+  int64_t token_types = 2;        ///< 0: none
+  bool learned_positions = true;  ///< a table of them; rotary positions go without
+  int64_t position_offset = 0;    ///< rows of the table of positions before the first (RoBERTa: pad_id + 1)
   int64_t pad_id = 0;  ///< with an offset, a padding token in a text has this position, and none counts it
   int64_t relative_buckets = 0;     ///< of distances, each with a bias of the scores (MPNet); 0: none
   int64_t relative_distance = 128;  ///< from which on all are in the last bucket
@@ -48,9 +51,13 @@ struct EncoderConfig {
   double local_rotary_base = 0;     ///< of the layers with a window; 0: the same
   int64_t window = 0;               ///< tokens on either side that a layer sees; 0: all
   int64_t global_every = 0;         ///< layers 0, n, 2n … see all; 0: none does
-  bool norm_first = false;          ///< but for the first layer's attention; and a norm behind the last layer
-  bool gated = false;               ///< feed-forward layers
-  bool bias = true;                 ///< of the layers, norms and the heads' dense layer
+  nn::NormKind norm = nn::NormKind::layer;
+  bool embedding_norm = true;
+  /// But for the attention behind the embeddings' norm, if there is one; and a norm behind the last layer.
+  bool norm_first = false;
+  bool scale_scores = true;  ///< scores / sqrt(head_dim)
+  bool gated = false;        ///< feed-forward layers
+  bool bias = true;          ///< of the layers, norms and the heads' dense layer
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu;
   bool pooler = true;  ///< a dense layer and an activation on the first token
@@ -63,6 +70,7 @@ struct EncoderConfig {
   int64_t num_labels = 0;     ///< of classification and tokens
   double dropout_p = 0;
   double attention_dropout_p = 0;
+  double ffn_dropout_p = 0;  ///< inside the feed-forward layers
   double init_std = 0.02;
   std::vector<std::string> labels = {};  ///< their names, if known
 
@@ -73,17 +81,8 @@ struct EncoderConfig {
 EncoderConfig resolved(EncoderConfig config);
 /// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const EncoderConfig& config);
-
-/// Token sequences of any lengths, one behind the other: nothing is padded.
-struct TokenRows {
-  Tensor tokens;      ///< [N] i64
-  Tensor cu_seqlens;  ///< [S + 1] i64: sequence s has the tokens [cu_seqlens[s], cu_seqlens[s + 1])
-  Tensor types = {};  ///< [N] i64; undefined: all 0
-
-  static TokenRows of(std::span<const std::vector<int32_t>> sequences,
-                      std::span<const std::vector<int32_t>> types = {});
-  int64_t sequences() const { return cu_seqlens.numel() - 1; }
-};
+/// Of one head.
+int64_t head_dim(const EncoderConfig& config);
 
 /// features = layers(norm(words + positions + types)); every token sees the whole of its own sequence, or
 /// what a layer's window holds of it, and nothing of the others. A sequence has the same bits in whatever
@@ -103,6 +102,8 @@ class Encoder {
   /// activation(dense(first token of each sequence)): [N, embed_dim] -> [S, embed_dim].
   Tensor pooled(const Tensor& features, const TokenRows& rows) const;
   Tensor logits(const TokenRows& rows, Rng* rng = nullptr) const;
+  /// logits() of a masked_lm head at some tokens only: places [n] i64 of them all -> [n, vocab_size].
+  Tensor logits_at(const TokenRows& rows, const Tensor& places, Rng* rng = nullptr) const;
 
   const EncoderConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);
@@ -126,8 +127,8 @@ class Encoder {
   nn::Linear classifier;  ///< of classification and tokens
 
  private:
-  Tensor embed(const TokenRows& rows, const Tensor& places, Rng* rng) const;
-  Tensor run_layers(Tensor x, const Tensor& places, nn::LayerCall call) const;
+  Tensor embed(const TokenRows& rows, Rng* rng) const;
+  Tensor run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) const;
   Tensor masked_lm(const Tensor& features) const;
   Tensor transformed(const Tensor& features) const;
   Tensor sequence_vectors(const Tensor& features, const TokenRows& rows) const;

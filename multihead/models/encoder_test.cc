@@ -13,6 +13,7 @@
 #include "multihead/io/safetensors.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead::models {
 namespace {
@@ -91,7 +92,7 @@ TEST(EncoderTest, QuantisedWeightsAreNear) {
 
 // Fixtures: tools/goldens/encoders.py.
 TEST(EncoderTest, OutputsAreThoseOfTransformers) {
-  ASSERT_GE(fixtures().size(), 21u);
+  ASSERT_GE(fixtures().size(), 28u);
   for (const std::string& name : fixtures()) {
     const Encoder model = load_encoder((kEncoders / name).string());
     const Expected expected = expected_of(name);
@@ -119,6 +120,27 @@ TEST(EncoderTest, FamiliesAreWrittenAsTheyWereRead) {
     for (const std::string& tensor : ours.names())
       EXPECT_TRUE(theirs.contains(tensor)) << name << ": " << tensor;
     fs::remove_all(folder);
+  }
+}
+
+// The decoder is left out.
+TEST(EncoderTest, TheEncoderOfAWholeT5IsRead) {
+  const fs::path seq2seq = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "seq2seq";
+  for (const char* name : {"t5", "t5_gated", "mt5"}) {
+    const std::string folder = (seq2seq / name).string();
+    EXPECT_TRUE(has_encoder(folder) && is_seq2seq_folder(folder) && !is_encoder_folder(folder)) << name;
+    const Tensor tokens = Tensor::of<int64_t>({1, 5}, {3, 9, 20, 4, 1});
+    const Tensor want = load_seq2seq(folder).encode({tokens, {}});
+    const Encoder encoder = load_encoder(folder);
+    expect_near(encoder.features(TokenRows::of(Sequences{{3, 9, 20, 4, 1}})), reshape(want, {5, -1}), name);
+  }
+  const std::string alone = (kEncoders / "t5").string();
+  EXPECT_TRUE(is_encoder_folder(alone) && !is_seq2seq_folder(alone));
+  try {
+    load_seq2seq(alone);
+    FAIL() << "an encoder was loaded as a whole model";
+  } catch (const FormatError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("T5EncoderModel"));
   }
 }
 

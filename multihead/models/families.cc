@@ -7,30 +7,64 @@ namespace multihead::models::detail {
 
 Family<LanguageModelConfig> gpt2(), gpt_neox(), opt(), phi(), llama(), mistral(), qwen2(), qwen3(), phi3(),
     gemma(), gemma2(), gemma3(), own_language_model();
-Family<Seq2SeqConfig> marian(), pegasus(), bart(), mbart(), t5(), mt5(), own_seq2seq();
+Family<Seq2SeqConfig> marian(), pegasus(), bart(), mbart(), t5(), mt5(), m2m100(), own_seq2seq();
 Family<EncoderConfig> bert(), roberta(), xlm_roberta(), camembert(), mpnet(), distilbert(), electra(),
-    modernbert(), own_encoder();
+    modernbert(), albert(), t5_encoder(), mt5_encoder(), own_encoder();
+
+namespace {
+
+// Qwen3Model of Qwen3ForCausalLM.
+std::string base_of(const Family<LanguageModelConfig>& family) {
+  if (!family.base.empty()) return family.base;
+  const std::string& whole = family.architecture;
+  for (const std::string_view head : {"ForCausalLM", "LMHeadModel"}) {
+    if (whole.ends_with(head)) return whole.substr(0, whole.size() - head.size()) + "Model";
+  }
+  return whole;
+}
+
+// "architectures" tells whether there is an output layer.
+Family<LanguageModelConfig> with_base(Family<LanguageModelConfig> family) {
+  using C = LanguageModelConfig;
+  const std::string whole = family.architecture, base = base_of(family);
+  family.keys.push_back({"architectures",
+                         [=](io::ConfigReader& r, const std::string& key, C& c) {
+                           const std::vector<std::string> given = r.strings_or(key, {});
+                           c.head = given.empty() || given[0] != base;
+                         },
+                         [=](const C& c, const std::string& key, Json& json) {
+                           json[key] = Json(std::vector<Json>{c.head ? whole : base});
+                         },
+                         row_of(&C::head)});
+  return family;
+}
+
+}  // namespace
 
 template <>
 const std::vector<Family<LanguageModelConfig>>& families() {
-  static const std::vector<Family<LanguageModelConfig>> all = {
-      gpt2(),  gpt_neox(), opt(),   phi(),    llama(),  mistral(),           qwen2(),
-      qwen3(), phi3(),     gemma(), gemma2(), gemma3(), own_language_model()};
+  static const std::vector<Family<LanguageModelConfig>> all = [] {
+    std::vector<Family<LanguageModelConfig>> list;
+    for (auto* family : {gpt2, gpt_neox, opt, phi, llama, mistral, qwen2, qwen3, phi3, gemma, gemma2, gemma3})
+      list.push_back(with_base(family()));
+    list.push_back(own_language_model());
+    return list;
+  }();
   return all;
 }
 
 template <>
 const std::vector<Family<Seq2SeqConfig>>& families() {
-  static const std::vector<Family<Seq2SeqConfig>> all = {marian(), pegasus(), bart(),       mbart(),
-                                                         t5(),     mt5(),     own_seq2seq()};
+  static const std::vector<Family<Seq2SeqConfig>> all = {marian(), pegasus(), bart(),   mbart(),
+                                                         t5(),     mt5(),     m2m100(), own_seq2seq()};
   return all;
 }
 
 template <>
 const std::vector<Family<EncoderConfig>>& families() {
-  static const std::vector<Family<EncoderConfig>> all = {bert(),      roberta(),    xlm_roberta(),
-                                                         camembert(), mpnet(),      distilbert(),
-                                                         electra(),   modernbert(), own_encoder()};
+  static const std::vector<Family<EncoderConfig>> all = {
+      bert(),    roberta(),    xlm_roberta(), camembert(),  mpnet(),       distilbert(),
+      electra(), modernbert(), albert(),      t5_encoder(), mt5_encoder(), own_encoder()};
   return all;
 }
 

@@ -18,6 +18,8 @@ struct Family {
   bool (*expresses)(const Config&);  ///< but for fields stored `later`: those have a key or their default
   ConfigKeys<Config> keys;           ///< in the order in which they are written
   Config defaults = {};              ///< what "model_type" alone says
+  /// The class without the output layer, where it is not "…Model" of the other.
+  std::string base = {};
   /// None: our own names.
   WeightMap (*map)(const Config&) = nullptr;
   std::string prefix = {};  ///< of names in the map, which files may lack

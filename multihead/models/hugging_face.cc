@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <type_traits>
 
 #include "multihead/core/error.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/family-inl.h"
 #include "multihead/models/gguf.h"
 #include "multihead/models/packed_weights-inl.h"
@@ -17,6 +19,8 @@ namespace multihead::models {
 namespace {
 
 using namespace detail;  // NOLINT(google-build-using-namespace): models' own internals
+
+constexpr const char* kHeadPrefix = "head.";  // of a language model's output layer
 
 template <class Config>
 const Family<Config>* family_named(const std::string& name) {
@@ -58,9 +62,7 @@ void each_training_field(F&& f) {
 }
 
 template <class Config>
-Json to_json(const Config& config) {
-  const Config c = resolved(config);
-  const Family<Config>& family = family_for(c);
+Json to_json(const Config& c, const Family<Config>& family) {
   Json json = Json::object(
       {{"architectures", Json(std::vector<Json>{family.architecture})}, {"model_type", family.name}});
   for (const ConfigKey<Config>& key : family.keys) {
@@ -70,6 +72,12 @@ Json to_json(const Config& config) {
       [&](const char* name, auto member) { json["multihead"][name] = stored(c.*member); });
   json["torch_dtype"] = "float32";
   return json;
+}
+
+template <class Config>
+Json to_json(const Config& config) {
+  const Config c = resolved(config);
+  return to_json(c, family_for(c));
 }
 
 template <class Config>
@@ -91,13 +99,50 @@ Config from_json(io::ConfigReader& reader, const std::string& where, const Famil
   }
 }
 
+// An adapter's folder may leave it to its model's.
 std::string config_path(const std::string& folder) {
-  return (std::filesystem::path(folder) / "config.json").string();
+  const auto in = [](const std::string& where) {
+    return (std::filesystem::path(where) / "config.json").string();
+  };
+  std::error_code ignored;
+  const bool is_elsewhere = !std::filesystem::exists(in(folder), ignored) && is_adapter_folder(folder);
+  return in(is_elsewhere ? base_of_adapter(folder) : folder);
+}
+
+// Models without their output layer are kept without the prefix.
+WeightMap without_head(WeightMap map, const std::string& prefix) {
+  for (WeightRule& rule : map) {
+    for (WeightPart& part : rule.parts) {
+      if (part.name.starts_with(prefix)) part.name.erase(0, prefix.size());
+    }
+  }
+  std::erase_if(map, [](const WeightRule& rule) { return rule.parameter.starts_with(kHeadPrefix); });
+  return map;
 }
 
 template <class Model, class Config>
 WeightMap map_of(Model& model, const Family<Config>& family) {
-  return family.map != nullptr ? family.map(model.config()) : identity_map(nn::named_parameters(model));
+  if (family.map == nullptr) return identity_map(nn::named_parameters(model));
+  if constexpr (std::is_same_v<Model, LanguageModel>) {
+    if (!model.config().head) return without_head(family.map(model.config()), family.prefix);
+  }
+  return family.map(model.config());
+}
+
+template <class Model, class Config>
+std::vector<ExtraTensor> extras_of(const Model& model, const Family<Config>& family) {
+  std::vector<ExtraTensor> extras;
+  if (family.extras != nullptr) extras = family.extras(model.config());
+  if constexpr (std::is_same_v<Model, LanguageModel>) {
+    if (model.config().head) return extras;
+    LanguageModelConfig whole = model.config();
+    whole.head = true, whole.tie_embeddings = false;
+    const WeightMap map = family.map != nullptr ? family.map(whole) : WeightMap();
+    for (const WeightRule& rule : map) {
+      if (rule.parameter.starts_with(kHeadPrefix)) extras.push_back({rule.parts[0].name});
+    }
+  }
+  return extras;
 }
 
 // Several families may have the same models under other names: the one most of whose names the file has.
@@ -139,11 +184,8 @@ void save(Model& model, const std::string& folder) {
 template <class Model>
 void fill(Model& model, const io::SafetensorsFile& file, bool fresh) {
   const auto& family = family_in(file, model);
-  import_weights(
-      nn::named_parameters(model), map_of(model, family), file,
-      {.optional_prefix = family.prefix,
-       .extras = family.extras != nullptr ? family.extras(model.config()) : std::vector<ExtraTensor>(),
-       .fresh = fresh});
+  import_weights(nn::named_parameters(model), map_of(model, family), file,
+                 {.optional_prefix = family.prefix, .extras = extras_of(model, family), .fresh = fresh});
 }
 
 /// `loader`: the class of transformers that reads such folders.
@@ -170,7 +212,25 @@ Model load(const std::string& folder, Config (*read)(const Json&, const std::str
   return model;
 }
 
+template <class Model>
+std::vector<std::string> merge(Model& model, const std::string& folder) {
+  const auto& family = family_for(model.config());
+  return merge_adapter(nn::named_parameters(model), map_of(model, family), family.prefix, folder);
+}
+
 }  // namespace
+
+void load_adapter(LanguageModel& model, const std::string& folder) {
+  MH_CHECK(model.weight_dtype() == nn::WeightDtype::f32, ValueError,
+           "load_adapter: the model's weights are packed; load it as it is stored");
+  merge(model, folder);
+}
+void load_adapter(Seq2Seq& model, const std::string& folder) { merge(model, folder); }
+void load_adapter(Encoder& model, const std::string& folder) {
+  MH_CHECK(!model.packed_dtype(), ValueError,
+           "load_adapter: the encoder's weights are packed; use the one that load_encoder() gives");
+  merge(model, folder);
+}
 
 const std::string& family_of(const LanguageModelConfig& config) { return family_for(resolved(config)).name; }
 const std::string& family_of(const Seq2SeqConfig& config) { return family_for(resolved(config)).name; }
@@ -180,65 +240,126 @@ Json config_to_json(const LanguageModelConfig& config) { return to_json(config);
 Json config_to_json(const Seq2SeqConfig& config) { return to_json(config); }
 Json config_to_json(const EncoderConfig& config) { return to_json(config); }
 
-LanguageModelConfig config_from_json(const Json& json, const std::string& where) {
-  io::ConfigReader reader(json, where);
-  const std::string type = reader.string_or("model_type", "");
-  if (family_named<Seq2SeqConfig>(type) != nullptr) {
-    reader.fail("model_type",
-                concat("is ", quote(type), ", a translator; use load_seq2seq() or the verb translate"));
-  }
-  if (family_named<EncoderConfig>(type) != nullptr) {
-    reader.fail("model_type",
-                concat("is ", quote(type), ", an encoder; use load_encoder() or the verb embed"));
-  }
-  const auto& all = families<LanguageModelConfig>();
-  std::vector<std::string> names;
-  for (const auto& family : all) names.push_back(family.name);
-  return from_json(reader, where, all[reader.choice("model_type", names)]);
-}
-
-Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where) {
-  io::ConfigReader reader(json, where);
-  const std::string type = reader.string("model_type");
-  const Family<Seq2SeqConfig>* family = family_named<Seq2SeqConfig>(type);
-  if (family != nullptr) return from_json(reader, where, *family);
-  reader.fail(
-      "model_type",
-      concat("is ", quote(type),
-             family_named<LanguageModelConfig>(type) != nullptr
-                 ? ", a language model; use load_language_model() or the verb generate"
-                 : ", which is not supported; supported are \"marian\" and what train seq2seq writes"));
-}
-
-EncoderConfig encoder_config_from_json(const Json& json, const std::string& where) {
-  io::ConfigReader reader(json, where);
-  const auto& all = families<EncoderConfig>();
-  std::vector<std::string> names;
-  for (const auto& family : all) names.push_back(family.name);
-  return from_json(reader, where, all[reader.choice("model_type", names)]);
-}
-
 namespace {
 
 template <class Config>
-bool is_folder_of(const std::string& folder) {
-  if (is_gguf(folder)) return false;
-  io::check_complete(folder, "config.json");
-  const Json json = io::load_json(config_path(folder));
-  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
-  return type != nullptr && type->is_string() && family_named<Config>(type->as_string()) != nullptr;
+std::string names_of_families() {
+  std::string names;
+  for (const auto& family : families<Config>()) names += (names.empty() ? "" : ", ") + family.name;
+  return names;
+}
+
+// What other models of this type are, or nothing.
+template <class Config>
+std::string other_kind(const std::string& type) {
+  const auto is = [&]<class C>(C) { return !std::is_same_v<C, Config> && family_named<C>(type) != nullptr; };
+  if (is(LanguageModelConfig())) return "a language model; use load_language_model() or the verb generate";
+  if (is(Seq2SeqConfig())) return "a translator; use load_seq2seq() or the verb translate";
+  if (is(EncoderConfig())) return "an encoder; use load_encoder() or the verb embed";
+  return {};
+}
+
+// That of "model_type". Throws FormatError with what it is instead, or all that are read.
+template <class Config>
+const Family<Config>& named_family(io::ConfigReader& reader) {
+  const std::string type = reader.string("model_type");
+  if (const Family<Config>* family = family_named<Config>(type)) return *family;
+  const std::string other = other_kind<Config>(type);
+  if (!other.empty()) reader.fail("model_type", concat("is ", quote(type, 80), ", ", other));
+  reader.fail(
+      "model_type",
+      concat("is ", quote(type, 80), ", which is not supported; supported are, of language models, ",
+             names_of_families<LanguageModelConfig>(), "; of encoder-decoder models, ",
+             names_of_families<Seq2SeqConfig>(), "; of encoders, ", names_of_families<EncoderConfig>()));
+}
+
+// The class in "architectures" if it is an encoder's alone, of those that share their type with a whole
+// model.
+std::string encoder_class(io::ConfigReader& reader) {
+  const std::vector<std::string> given = reader.strings_or("architectures", {});
+  if (given.empty()) return {};
+  const bool alone = given[0].ends_with("EncoderModel") || given[0].ends_with("ForTokenClassification");
+  return alone ? given[0] : std::string();
 }
 
 }  // namespace
 
-bool is_seq2seq_folder(const std::string& folder) { return is_folder_of<Seq2SeqConfig>(folder); }
-bool is_encoder_folder(const std::string& folder) { return is_folder_of<EncoderConfig>(folder); }
+LanguageModelConfig config_from_json(const Json& json, const std::string& where) {
+  io::ConfigReader reader(json, where);
+  return from_json(reader, where, named_family<LanguageModelConfig>(reader));
+}
+
+Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where) {
+  io::ConfigReader reader(json, where);
+  const Family<Seq2SeqConfig>& family = named_family<Seq2SeqConfig>(reader);
+  const std::string alone = encoder_class(reader);
+  if (!alone.empty() && family_named<EncoderConfig>(family.name) != nullptr) {
+    reader.fail("architectures",
+                concat("is ", quote(alone), ", an encoder; use load_encoder() or the verb embed"));
+  }
+  return from_json(reader, where, family);
+}
+
+EncoderConfig encoder_config_from_json(const Json& json, const std::string& where) {
+  io::ConfigReader reader(json, where);
+  return from_json(reader, where, named_family<EncoderConfig>(reader));
+}
+
+namespace {
+
+// Which kinds of models a folder may be loaded as.
+struct FolderKinds {
+  bool encoder = false, seq2seq = false;
+  bool encoder_alone = false;  // of the families that are both
+};
+
+FolderKinds kinds_of(const std::string& folder) {
+  if (is_gguf(folder)) return {};
+  io::check_complete(folder, "config.json");
+  const std::string path = config_path(folder);
+  const Json json = io::load_json(path);
+  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
+  if (type == nullptr || !type->is_string()) return {};
+  io::ConfigReader reader(json, path);
+  return {.encoder = family_named<EncoderConfig>(type->as_string()) != nullptr,
+          .seq2seq = family_named<Seq2SeqConfig>(type->as_string()) != nullptr,
+          .encoder_alone = !encoder_class(reader).empty()};
+}
+
+}  // namespace
+
+bool is_seq2seq_folder(const std::string& folder) {
+  const FolderKinds kinds = kinds_of(folder);
+  return kinds.seq2seq && !(kinds.encoder && kinds.encoder_alone);
+}
+bool is_encoder_folder(const std::string& folder) {
+  const FolderKinds kinds = kinds_of(folder);
+  return kinds.encoder && (!kinds.seq2seq || kinds.encoder_alone);
+}
+bool has_encoder(const std::string& folder) { return kinds_of(folder).encoder; }
 
 WeightMap weight_map(LanguageModel& model) { return map_of(model, family_for(model.config())); }
 WeightMap weight_map(Seq2Seq& model) { return map_of(model, family_for(model.config())); }
 
 WeightMap weight_map(Encoder& model) { return map_of(model, family_for(model.config())); }
 
+EncoderConfig with_head(const EncoderConfig& config, EncoderHead head,
+                        const std::vector<std::string>& labels) {
+  EncoderConfig c = resolved(config);
+  const Family<EncoderConfig>& family = family_for(c);
+  c.head = head, c.labels = labels, c.num_labels = std::ssize(labels);
+  if (family.map == nullptr) {
+    c.pooler = head == EncoderHead::classification && !c.transforms_labels;
+    return resolved(c);
+  }
+  io::ConfigReader reader(to_json(c, family), "config");
+  const bool classifies = head == EncoderHead::classification;
+  EncoderConfig read = from_json(reader, "config", family);
+  read.pooler = classifies && read.pooler;
+  return read;
+}
+
+io::TensorMap encoder_tensors(Encoder& model) { return tensors_of(model); }
 io::TensorMap language_model_tensors(LanguageModel& model) { return tensors_of(model); }
 io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 
@@ -250,20 +371,87 @@ void save_encoder(Encoder& model, const std::string& folder) {
   save(model, folder);
 }
 
-LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights) {
+namespace {
+
+template <class Model, class Load>
+Model load_adapted(const std::string& folder, Load&& load_base) {
+  Model model = load_base(base_of_adapter(folder));
+  load_adapter(model, folder);
+  return model;
+}
+
+// The encoder of its own config, which may have a head that the adapter brings.
+Encoder load_adapted_encoder(const std::string& folder) {
+  const std::string path = config_path(folder);
+  std::vector<std::string> missing;
+  Rng rng(0);
+  Encoder model = with_weights(encoder_config_from_json(io::load_json(path), path),
+                               load_encoder(base_of_adapter(folder)), rng, &missing);
+  const std::vector<std::string> changed = merge(model, folder);
+  std::erase_if(missing, [&](const std::string& name) {
+    return std::find(changed.begin(), changed.end(), name) != changed.end();
+  });
+  MH_CHECK(missing.empty(), FormatError, folder, ": neither the adapter nor its model has ", missing.front());
+  return model;
+}
+
+LanguageModel load_language_model_with(const std::string& folder, std::optional<nn::WeightDtype> weights,
+                                       LanguageModelConfig (*read)(const Json&, const std::string&)) {
+  if (is_adapter_folder(folder)) {
+    auto model = load_adapted<LanguageModel>(folder, [&](const std::string& base) {
+      return load_language_model_with(base, nn::WeightDtype::f32, read);
+    });
+    if (weights && model.weight_dtype() != weights) model.pack_weights(*weights);
+    return model;
+  }
   auto model = is_gguf(folder) ? load_gguf(folder, weights.has_value())
-                               : load<LanguageModel>(folder, config_from_json, "AutoModelForCausalLM");
+                               : load<LanguageModel>(folder, read, "AutoModelForCausalLM");
   if (weights && model.weight_dtype() != weights) model.pack_weights(*weights);
   return model;
 }
+
+}  // namespace
+
+Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng, std::vector<std::string>* fresh) {
+  Encoder model(config, rng);
+  std::map<std::string, Tensor> known;
+  const bool same_labels = from.config().head == config.head && from.config().labels == config.labels;
+  for (const nn::NamedTensor& p : nn::named_parameters(from)) {
+    if (same_labels || !p.name.starts_with("classifier.")) known[p.name] = p.tensor;
+  }
+  for (const nn::NamedTensor& p : nn::named_parameters(model)) {
+    const auto found = known.find(p.name);
+    const bool fits = found != known.end() && found->second.shape() == p.tensor.shape();
+    if (fits) {
+      p.tensor.copy_from(found->second);
+    } else if (fresh != nullptr) {
+      fresh->push_back(p.name);
+    }
+  }
+  return model;
+}
+
+LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights) {
+  return load_language_model_with(folder, weights, config_from_json);
+}
+LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights) {
+  return load_language_model_with(folder, weights, [](const Json& json, const std::string& where) {
+    LanguageModelConfig config = config_from_json(json, where);
+    config.head = false;
+    return config;
+  });
+}
 Seq2Seq load_seq2seq(const std::string& folder) {
+  if (is_adapter_folder(folder)) return load_adapted<Seq2Seq>(folder, load_seq2seq);
   return load<Seq2Seq>(folder, seq2seq_config_from_json, "AutoModelForSeq2SeqLM");
 }
 
 Encoder load_encoder(const std::string& folder) {
+  if (is_adapter_folder(folder)) return load_adapted_encoder(folder);
   return load<Encoder>(folder, encoder_config_from_json, "AutoModel");
 }
 
 void load_weights(Seq2Seq& model, const std::string& path) { fill(model, io::SafetensorsFile(path), false); }
+void load_weights(Encoder& model, const std::string& path) { fill(model, io::SafetensorsFile(path), false); }
 
 }  // namespace multihead::models

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "multihead/core/json.h"
 #include "multihead/models/encoder.h"
@@ -28,10 +29,21 @@ LanguageModelConfig config_from_json(const Json& json, const std::string& where)
 Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where);
 EncoderConfig encoder_config_from_json(const Json& json, const std::string& where);
 
+/// The same encoder with another head, as its family has it; `labels` of one that reads labels.
+EncoderConfig with_head(const EncoderConfig& config, EncoderHead head,
+                        const std::vector<std::string>& labels = {});
+
+/// Random weights, but for those of `from` that have the same name and shape; a classifier for other labels
+/// is not taken. `fresh`: the names of the random ones.
+Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng,
+                     std::vector<std::string>* fresh = nullptr);
+
 /// Whether the folder's config.json speaks of an encoder-decoder model. Throws IoError, FormatError.
 bool is_seq2seq_folder(const std::string& folder);
 /// The same of an encoder.
 bool is_encoder_folder(const std::string& folder);
+/// Whether load_encoder() reads it: an encoder's, or a T5 whose decoder it leaves out.
+bool has_encoder(const std::string& folder);
 
 WeightMap weight_map(LanguageModel& model);
 WeightMap weight_map(Seq2Seq& model);
@@ -45,12 +57,16 @@ void save_encoder(Encoder& model, const std::string& folder);
 /// The weights as in model.safetensors, for checkpoints.
 io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
+io::TensorMap encoder_tensors(Encoder& model);
 
-/// A language model may be a GGUF file (models/gguf.h) instead of a folder. Sizes are checked against the
+/// A folder may hold an adapter (models/adapter.h) alone: it is added to the model that the folder names. A
+/// language model may be a GGUF file (models/gguf.h) instead of a folder. Sizes are checked against the
 /// file's header before allocation. `weights`: packed by LanguageModel::pack_weights, f32 of a quantised GGUF
 /// file: decoded; none: as they are stored. Throws IoError, FormatError, ValueError (a folder packed
 /// otherwise).
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
+/// The same without its output layer, whether the folder has one or not: for embeddings.
+LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
 Seq2Seq load_seq2seq(const std::string& folder);
 /// With the head that "architectures" names; a file's other heads are left out.
 Encoder load_encoder(const std::string& folder);
@@ -58,5 +74,6 @@ Encoder load_encoder(const std::string& folder);
 /// Fills a model's weights from a model.safetensors or its folder. Throws IoError, FormatError; then nothing
 /// has changed.
 void load_weights(Seq2Seq& model, const std::string& path);
+void load_weights(Encoder& model, const std::string& path);
 
 }  // namespace multihead::models

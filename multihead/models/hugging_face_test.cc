@@ -101,6 +101,58 @@ TEST(HuggingFaceTest, FamiliesAreWrittenAsTheyWereRead) {
   }
 }
 
+std::vector<float> values(const Tensor& x) { return x.to_vector<float>(); }
+
+TEST(HuggingFaceTest, ModelsWithoutAnOutputLayerGiveFeatures) {
+  for (const char* name : {"qwen3_base", "gpt2_base"}) {
+    const std::string folder = (kData / name).string();
+    LanguageModel model = load_language_model(folder);
+    EXPECT_FALSE(model.config().head);
+    const io::TensorMap expected = io::load_safetensors(folder + "/expected.safetensors");
+    const auto got = model.features(expected.at("tokens")).to_vector<double>();
+    const auto want = expected.at("features").to_vector<double>();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << name << " at " << i;
+    EXPECT_THROW(model(expected.at("tokens")), ValueError);
+    EXPECT_THROW(model.loss(expected.at("tokens"), expected.at("tokens")), ValueError);
+    const Folder saved;
+    save_language_model(model, saved.path.string());
+    EXPECT_EQ(load_language_model(saved.path.string()).config(), model.config());
+    EXPECT_EQ(io::SafetensorsFile(saved.path.string()).names(), io::SafetensorsFile(folder).names());
+    const Json config = io::load_json((saved.path / "config.json").string());
+    EXPECT_EQ(config.at("architectures").dump(), name[0] == 'q' ? R"(["Qwen3Model"])" : R"(["GPT2Model"])");
+  }
+}
+
+TEST(HuggingFaceTest, ADecoderHasTheFeaturesOfTheWholeModel) {
+  for (const char* name : kFixtures) {
+    const std::string folder = (kData / name).string();
+    const Tensor tokens = io::load_safetensors(folder + "/expected.safetensors").at("tokens");
+    const LanguageModel whole = load_language_model(folder), decoder = load_decoder(folder);
+    EXPECT_FALSE(decoder.config().head);
+    EXPECT_EQ(values(decoder.features(tokens)), values(whole.features(tokens))) << name;
+  }
+}
+
+// Positions, windows and biases begin anew in each.
+TEST(HuggingFaceTest, SequencesInARowHaveTheFeaturesThatTheyHaveAlone) {
+  for (const char* name : kFixtures) {
+    const LanguageModel model = load_decoder((kData / name).string());
+    const std::vector<std::vector<int32_t>> sequences = {
+        {3, 1, 4, 1, 5, 9, 2}, {6}, {5, 3, 5, 8, 9, 7, 9, 3, 2}};
+    const TokenRows rows = TokenRows::of(sequences);
+    const Tensor together = model.features(rows);
+    const std::vector<int64_t> ends = rows.cu_seqlens.to_vector<int64_t>();
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      const TokenRows alone = TokenRows::of(std::span(&sequences[s], 1));
+      const auto got = values(slice(together, 0, ends[s], ends[s + 1]).contiguous());
+      EXPECT_EQ(got, values(model.features(alone))) << name;
+      const auto padded = values(model.features(reshape(alone.tokens, {1, -1})));
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], padded[i], 1e-5) << name;
+    }
+  }
+}
+
 TEST(HuggingFaceTest, WhatIsSavedIsLoadedBitForBit) {
   std::vector<LanguageModelConfig> configs(8);
   for (LanguageModelConfig& c : configs)
@@ -164,6 +216,39 @@ TEST(HuggingFaceTest, WeightsThatDoNotFitAreAllNamed) {
     EXPECT_NE(message.find("missing transformer.h.2.attn.c_attn.weight [20, 60]"), std::string::npos)
         << message;
     EXPECT_NE(message.find("missing transformer.h.2.ln_2.bias"), std::string::npos) << message;
+  }
+}
+
+TEST(HuggingFaceTest, AMissingWeightIsNamedWithTheNearestInTheFile) {
+  const Folder folder;
+  fs::copy(kData / "llama", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
+  const std::string path = (folder.path / "model.safetensors").string();
+  io::TensorMap tensors = io::load_safetensors(path);
+  tensors["model.layers.0.mlp.down.weight"] = tensors.at("model.layers.0.mlp.down_proj.weight");
+  tensors.erase("model.layers.0.mlp.down_proj.weight");
+  io::save_safetensors(path, tensors);
+  try {
+    load_language_model(folder.path.string());
+    FAIL() << "loaded";
+  } catch (const FormatError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("missing model.layers.0.mlp.down_proj.weight [24, 41]; the nearest is "
+                        "model.layers.0.mlp.down.weight\n  unexpected model.layers.0.mlp.down.weight"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(HuggingFaceTest, AnUnknownModelTypeIsToldWhichAreRead) {
+  for (const char* type : {"mamba", "", "BERT"}) {
+    try {
+      config_from_json(Json::object({{"model_type", type}}), "config.json");
+      FAIL() << "read";
+    } catch (const FormatError& error) {
+      const std::string what = error.what();
+      for (const char* known : {"qwen3", "m2m_100", "albert", "xlm-roberta"})
+        EXPECT_NE(what.find(known), std::string::npos) << what;
+    }
   }
 }
 

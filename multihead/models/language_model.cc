@@ -97,6 +97,7 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"logit_softcap", &C::logit_softcap, later, kNotNegative},
       {"out_bias", &C::out_bias, always, "out-bias", "bias of the attention output projection"},
       {"ffn_bias", &C::ffn_bias, always, "ff-bias", "biases of the feed-forward layers"},
+      {"head", &C::head, later},
       {"head_bias", &C::head_bias, always, "head-bias", "bias of the output layer"},
       {"tie_embeddings", &C::tie_embeddings, always, "tie-embeddings", "share input and output embeddings"},
       {"scale_embeddings", &C::scale_embeddings, always, "scale-embeddings",
@@ -140,7 +141,7 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
 
 int64_t matrix_weights(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
-  const int64_t rows = c.vocab_size * (c.tie_embeddings ? 1 : 2) +
+  const int64_t rows = c.vocab_size * (c.head && !c.tie_embeddings ? 2 : 1) +
                        (c.positions == Positions::learned ? c.context + c.position_offset : 0),
                 hidden = c.block == nn::Block::attention_only ? 0 : (c.gated ? 3 : 2) * c.ffn_dim;
   int64_t heads = 0;
@@ -192,12 +193,18 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
       alibi_slopes_.push_back(Tensor::of({std::ssize(kept)}, kept));
     }
   }
+  if (c.positions == Positions::rotary) {
+    frequencies_ = rotary_frequencies(rotary_dim(c), c.rotary_base, c.rotary_scaling);
+    if (c.local_rotary_base > 0) local_frequencies_ = rotary_frequencies(rotary_dim(c), c.local_rotary_base);
+  }
   for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_options(c, i), rng);
   if (c.final_norm) final_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
   const double bound = 1 / std::sqrt(static_cast<double>(c.embed_dim));
-  head_weight = c.tie_embeddings ? token_embedding.weight
-                                 : nn::uniform_parameter({c.vocab_size, c.embed_dim}, bound, rng);
-  if (c.head_bias) head_bias = nn::constant_parameter({c.vocab_size}, 0);
+  if (c.head) {
+    head_weight = c.tie_embeddings ? token_embedding.weight
+                                   : nn::uniform_parameter({c.vocab_size, c.embed_dim}, bound, rng);
+  }
+  if (c.head && c.head_bias) head_bias = nn::constant_parameter({c.vocab_size}, 0);
   initialize(rng);
 }
 
@@ -221,6 +228,7 @@ void LanguageModel::visit(nn::Visitor& visitor) {
   visitor("position_embedding", position_embedding);
   visitor("layers", layers);
   if (config_.final_norm) visitor("final_norm", final_norm);
+  if (!config_.head) return;
   const bool tied = config_.tie_embeddings;
   visitor("head.weight", tied ? token_embedding.weight : head_weight,
           tied ? token_embedding.packed : head_packed);
@@ -273,13 +281,6 @@ Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& st
   return dropout(x, config_.dropout_p, rng);
 }
 
-nn::LayerCall LanguageModel::layer_call(const LanguageModelCall& call) const {
-  nn::LayerCall layer;
-  layer.rng = call.rng;
-  layer.attention.softcap = static_cast<float>(config_.attention_softcap);
-  return layer;
-}
-
 void LanguageModel::check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
                                 const std::vector<int64_t>& counts) const {
   MH_CHECK(state.batch() == batch && static_cast<int64_t>(state.layers.size()) == config_.num_layers,
@@ -296,12 +297,6 @@ void LanguageModel::check_state(const nn::DecodeState& state, const LanguageMode
     MH_CHECK(state.lengths[b] + counts[b] <= longest(), ValueError, "LanguageModel: row ", b, " would reach ",
              state.lengths[b] + counts[b], " tokens, the context is ", config_.context);
   }
-}
-
-RotaryTable LanguageModel::rotation(int64_t length, const std::vector<int64_t>& starts, double base,
-                                    const RotaryScaling& scaling) const {
-  return rotary_table(length, starts, rotary_frequencies(rotary_dim(config_), base, scaling),
-                      config_.rotary_layout, rotary_amplitude(scaling));
 }
 
 Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& call) const {
@@ -345,36 +340,8 @@ void LanguageModel::check_length(int64_t length) const {
            config_.context);
 }
 
-Tensor LanguageModel::run_layers(int64_t first, Tensor x, const LanguageModelCall& call,
-                                 const std::vector<int64_t>& starts, nn::CacheUpdate update) const {
-  nn::DecodeState* state = call.state;
-  const int64_t length = x.size(1);
-  const bool rotated = config_.positions == Positions::rotary, has_local_base = config_.local_rotary_base > 0;
-  RotaryTable global, local;
-  if (rotated) global = rotation(length, starts, config_.rotary_base, config_.rotary_scaling);
-  if (rotated && has_local_base) local = rotation(length, starts, config_.local_rotary_base, {});
-  nn::LayerCall layer = layer_call(call);
-  Mask everywhere = call.mask, nearby = call.mask;
-  if (state == nullptr) everywhere &= causal();
-  if (state == nullptr && config_.window > 0) nearby &= window(config_.window - 1, 0);
-  for (auto i = static_cast<size_t>(first); i < layers.size(); ++i) {
-    const bool is_local = config_.window > 0 && !is_global(i);
-    layer.attention.mask = is_local ? nearby : everywhere;
-    if (rotated) layer.attention.rotary = is_local && has_local_base ? &local : &global;
-    if (state != nullptr) update.cache = &state->layers[i];
-    update.window = is_local ? config_.window : 0;
-    layer.update = update;
-    layer.attention.capture = call.capture != nullptr ? &call.capture->at(i) : nullptr;
-    if (!alibi_slopes_.empty()) {
-      layer.attention.alibi_slopes = alibi_slopes_[i].to(token_embedding.dtype());
-    }
-    const nn::detail::PointPath in("layers", i);
-    x = layers[i](x, layer);
-  }
-  return config_.final_norm ? final_norm(x, "final_norm") : x;
-}
-
 Tensor LanguageModel::logits(const Tensor& features) const {
+  MH_CHECK(config_.head, ValueError, "LanguageModel: the model has no output layer");
   const Tensor raw =
       head_packed.defined() ? head_packed(features, head_bias) : linear(features, head_weight, head_bias);
   const double cap = config_.logit_softcap;
@@ -390,7 +357,7 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const La
   const CrossEntropyOptions options = {.label_smoothing = label_smoothing};
   // From a few thousand words on, the logits of all tokens would be the largest tensor of the step.
   constexpr int64_t kManyWords = 2048;
-  if (config_.vocab_size < kManyWords || head_bias.defined() || head_packed.defined() ||
+  if (!config_.head || config_.vocab_size < kManyWords || head_bias.defined() || head_packed.defined() ||
       config_.logit_softcap > 0)
     return cross_entropy((*this)(tokens, call), targets, options);
   return linear_cross_entropy(features(tokens, call), head_weight, targets, options);

@@ -7,10 +7,15 @@
 #include <vector>
 
 #include "multihead/models/pruned_heads.h"
+#include "multihead/models/token_rows.h"
 #include "multihead/nn/embedding.h"
 #include "multihead/nn/positions.h"
 #include "multihead/nn/state.h"
 #include "multihead/nn/transformer.h"
+
+namespace multihead::nn {
+class TokenPlan;
+}
 
 namespace multihead::models {
 
@@ -55,6 +60,7 @@ struct LanguageModelConfig {
   double logit_softcap = 0;      ///< the same for the logits
   bool out_bias = true;          ///< of the attention's output projection
   bool ffn_bias = true;
+  bool head = true;  ///< an output layer; a model without one gives features alone, for embeddings
   bool head_bias = false;
   bool tie_embeddings = true;
   bool scale_embeddings = false;  ///< embeddings · sqrt(embed_dim)
@@ -86,6 +92,7 @@ struct LanguageModelCall {
   std::vector<int64_t> counts = {};  ///< with a state: new tokens per row (default: all T)
   Mask mask = {};                    ///< combined with causal()
   std::vector<AttentionCapture>* capture = nullptr;  ///< one per layer
+  const TokenRows* rows = nullptr;                   ///< set by features(rows)
 };
 
 /// What a decoding state is to hold; see LanguageModel::state_options().
@@ -111,7 +118,9 @@ class LanguageModel {
   Tensor operator()(const Tensor& tokens, const LanguageModelCall& call = {}) const;
   /// The last hidden states [B, T, embed_dim], before the output layer.
   Tensor features(const Tensor& tokens, const LanguageModelCall& call = {}) const;
-  /// The same from a layer on, whose resid_pre [B, T, embed_dim] is given; num_layers: the final norm alone.
+  /// Those of sequences without padding, [N, embed_dim]; each has the same bits in whatever company.
+  Tensor features(const TokenRows& rows, Rng* rng = nullptr) const;
+  /// The first from a layer on, whose resid_pre [B, T, embed_dim] is given; num_layers: the final norm alone.
   /// Without state.
   Tensor features_from(int64_t layer, const Tensor& resid, const LanguageModelCall& call = {}) const;
   /// The output layer alone: features [..., embed_dim] -> [..., vocab_size].
@@ -119,6 +128,10 @@ class LanguageModel {
   /// Mean cross-entropy of the next token in nats. Shapes: tokens, targets [B, T]; targets -100 are ignored.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
               double label_smoothing = 0) const;
+
+  /// Whether a call with `tokens` new tokens in every row would run its layers by a plan of kernel calls
+  /// (nn/token_plan.h) or through the modules, and why; their bits are the same.
+  std::string explain(const LanguageModelCall& call, int64_t tokens = 1) const;
 
   /// Longest sequence: the context. Unlimited with a window and relative or no positions, since distances
   /// stay those of training.
@@ -158,21 +171,25 @@ class LanguageModel {
 
  private:
   Tensor embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
+  Tensor embed(const TokenRows& rows, Rng* rng) const;
   void check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
                    const std::vector<int64_t>& counts) const;
   void check_length(int64_t length) const;
   Tensor run_layers(int64_t first, Tensor x, const LanguageModelCall& call,
-                    const std::vector<int64_t>& starts, nn::CacheUpdate update) const;
-  nn::LayerCall layer_call(const LanguageModelCall& call) const;
-  RotaryTable rotation(int64_t length, const std::vector<int64_t>& starts, double base,
-                       const RotaryScaling& scaling) const;
+                    const std::vector<int64_t>& starts, const nn::CacheUpdate& update) const;
+  struct LayerCalls;
+  LayerCalls layer_calls(const LanguageModelCall& call, int64_t length,
+                         const std::vector<int64_t>& starts) const;
+  const nn::LayerCall& layer_call(LayerCalls& calls, size_t i) const;
+  std::string plan_layers(nn::TokenPlan& plan, LayerCalls& calls) const;
   bool is_global(size_t layer) const {
     return config_.global_every > 0 && static_cast<int64_t>(layer + 1) % config_.global_every == 0;
   }
   void initialize(Rng& rng);
 
   LanguageModelConfig config_;
-  std::vector<Tensor> alibi_slopes_;  // of each layer
+  std::vector<Tensor> alibi_slopes_;                     // of each layer
+  std::vector<double> frequencies_, local_frequencies_;  // rotary
   nn::WeightDtype weight_dtype_ = nn::WeightDtype::f32;
 };
 

@@ -84,8 +84,9 @@ PackedSeq2Seq::PackedSeq2Seq(const Seq2Seq& model, WeightDtype weight_dtype)
     source_positions_ = learned_positions(model.source_positions);
     target_positions_ = learned_positions(model.target_positions);
   } else if (config_.positions == Positions::sinusoidal) {
-    source_positions_ = target_positions_ = nn::sinusoidal_positions(
-        std::min(config_.max_positions, kKeptPositions), config_.embed_dim, 0, config_.sinusoid_layout);
+    source_positions_ = target_positions_ =
+        nn::sinusoidal_positions(std::min(config_.max_positions, kKeptPositions), config_.embed_dim,
+                                 config_.position_offset, config_.sinusoid_layout);
   }
   const auto norm_of = [](const nn::Norm& norm) { return Norm{in_f32(norm.weight), in_f32(norm.bias)}; };
   for (const auto& layer : model.transformer.encoder.layers) encoder_.push_back(layer_of(layer, false));
@@ -172,7 +173,8 @@ Tensor PackedSeq2Seq::learned_positions(const nn::Embedding& table) const {
 Tensor PackedSeq2Seq::positions(const Tensor& table, int64_t begin, int64_t count) const {
   if (!table.defined()) return Tensor::zeros({count, config_.embed_dim});
   if (begin + count <= table.size(0)) return slice(table, 0, begin, begin + count);
-  return nn::sinusoidal_positions(count, config_.embed_dim, begin, config_.sinusoid_layout);
+  return nn::sinusoidal_positions(count, config_.embed_dim, begin + config_.position_offset,
+                                  config_.sinusoid_layout);
 }
 
 void PackedSeq2Seq::embed(const Tensor& table, int32_t token, const float* position, float* to) const {

@@ -142,6 +142,8 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
            c.target_vocab_size);
   MH_CHECK(c.positions != Positions::rotary && c.positions != Positions::alibi, ValueError,
            "config: positions must be sinusoidal, learned or none");
+  MH_CHECK(c.sinusoid_layout != nn::SinusoidLayout::tensor2tensor || c.embed_dim >= 4, ValueError,
+           "config: sinusoid_layout tensor2tensor needs an embed_dim of at least 4, got ", c.embed_dim);
   check_buckets(c.relative_buckets, c.relative_distance, true);
   check_buckets(c.relative_buckets, c.relative_distance, false);
   MH_CHECK(c.pad_id >= 0 && c.pad_id < c.source_vocab_size && c.pad_id < c.target_vocab_size, ValueError,
@@ -263,7 +265,9 @@ Tensor Seq2Seq::embed(bool source, const Tensor& tokens, const std::vector<int64
   if (c.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(c.embed_dim)));
   x = nn::detail::point("embed", x);
   if (c.positions == Positions::sinusoidal) {
-    x = nn::SinusoidalPositionalEncoding(c.embed_dim, 0, c.sinusoid_layout)(x, starts);
+    std::vector<int64_t> places = starts;
+    for (int64_t& place : places) place += c.position_offset;
+    x = nn::SinusoidalPositionalEncoding(c.embed_dim, 0, c.sinusoid_layout)(x, places);
   } else if (c.positions == Positions::learned) {
     const Tensor ids =
         nn::position_ids(std::ssize(starts), tokens.size(1), starts, c.max_positions - 1, c.position_offset);

@@ -28,7 +28,7 @@ struct Seq2SeqConfig {
 
   Positions positions = Positions::sinusoidal;  ///< sinusoidal, learned or none
   nn::SinusoidLayout sinusoid_layout = nn::SinusoidLayout::halves;
-  int64_t position_offset = 0;      ///< learned: rows of the tables before that of the first token (BART)
+  int64_t position_offset = 0;      ///< of the first token: learned, its row in the table (BART)
   int64_t relative_buckets = 0;     ///< of distances, each with a bias of self-attention (T5); 0: none
   int64_t relative_distance = 128;  ///< from which on all are in the last bucket
   nn::NormKind norm = nn::NormKind::layer;

@@ -9,6 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
+#include "multihead/core/near_names.h"
 #include "multihead/io/names-inl.h"
 #include "multihead/ops/shape.h"
 
@@ -184,11 +185,12 @@ Matched match(const std::vector<nn::NamedTensor>& parameters, const WeightMap& m
               const io::SafetensorsFile& file, const ImportOptions& options) {
   Matched matched;
   std::string problems;
+  std::vector<std::pair<std::string, Shape>> missing;
   std::set<std::string> used;
   for_each_part(parameters, map, [&](const std::string& name, const Tensor& view, const Shape& shape) {
     const std::string found = found_name(file, name, options.optional_prefix);
     if (found.empty()) {
-      problems += concat("\n  missing ", name, " ", shape);
+      missing.emplace_back(name, shape);
       return;
     }
     used.insert(found);
@@ -198,16 +200,21 @@ Matched match(const std::vector<nn::NamedTensor>& parameters, const WeightMap& m
     }
     matched.targets.push_back({found, view, shape});
   });
+  std::vector<std::string> unexpected;
   for (const std::string& name : file.names()) {
     if (used.contains(name)) continue;
-    const auto extra = std::find_if(options.extras.begin(), options.extras.end(),
-                                    [&](const ExtraTensor& e) { return name.ends_with(e.suffix); });
+    const auto extra = std::find_if(options.extras.begin(), options.extras.end(), [&](const ExtraTensor& e) {
+      return name.starts_with(e.prefix) && name.ends_with(e.suffix);
+    });
     if (extra == options.extras.end()) {
-      problems += concat("\n  unexpected ", name);
+      unexpected.push_back(name);
     } else if (extra->problem) {
       matched.extras.emplace_back(&*extra, name);
     }
   }
+  NearNames hint(unexpected);
+  for (const auto& [name, shape] : missing) problems += concat("\n  missing ", name, " ", shape, hint(name));
+  for (const std::string& name : unexpected) problems += concat("\n  unexpected ", name);
   MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
   return matched;
 }

@@ -44,6 +44,7 @@ struct ExtraTensor {
   std::string suffix;  ///< of its name
   /// Returns the problem, or nothing; without this function the tensor is ignored.
   std::function<std::string(const io::SafetensorsFile&, const std::string& name)> problem = {};
+  std::string prefix = {};  ///< of its name
 };
 
 /// A copy of a tied weight, under either of two names that differ by `optional_prefix`.

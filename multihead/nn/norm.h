@@ -47,12 +47,16 @@ class Norm {
     visitor("bias", bias);
   }
 
+  NormKind kind() const { return kind_; }
+  double eps() const { return eps_; }
+  /// What a normalised x is multiplied by.
+  Tensor factors() const { return kind_ == NormKind::rms_from_one ? add_scalar(weight, 1) : weight; }
+
   Tensor weight;
   Tensor bias;
 
  private:
   Tensor at_points(const Tensor& x) const;
-  Tensor factors() const { return kind_ == NormKind::rms_from_one ? add_scalar(weight, 1) : weight; }
 
   NormKind kind_ = NormKind::layer;
   double eps_ = 1e-5;

@@ -60,6 +60,20 @@ PackedLinear::PackedLinear(const Tensor& packed, int64_t out, int64_t in, Weight
            "PackedLinear: packed must be i32 ", expected, ", got ", packed.dtype(), ' ', packed.shape());
 }
 
+void PackedBlocks::take(PackedLinear& weight) {
+  constexpr int64_t kFirst = 1 << 18, kLargest = 1 << 23;  // 1 MiB, doubled up to 32 MiB
+  const int64_t words = weight.packed_.numel();
+  if (words > kLargest / 4) return;  // large enough itself
+  if (!block_.defined() || used_ + words > block_.numel()) {
+    const int64_t next = block_.defined() ? std::min(2 * block_.numel(), kLargest) : kFirst;
+    block_ = Tensor::empty({std::max(next, words)}, Dtype::i32), used_ = 0;
+  }
+  const Tensor to = block_.as_strided({words}, {1}, used_);
+  to.copy_from(weight.packed_);
+  weight.packed_ = to;
+  used_ += words;
+}
+
 void PackedLinear::operator()(const float* x, float* y, const Call& call) const {
   kernels::packed_linear({.x = x,
                           .ldx = in_,

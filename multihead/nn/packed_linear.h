@@ -59,19 +59,34 @@ class PackedLinear {
   const Tensor& packed() const { return packed_; }
 
  private:
+  friend class PackedBlocks;
   Tensor packed_, bias_;  // packed_ is i32: bytes in units of 4
   int64_t out_ = 0, in_ = 0;
   WeightDtype dtype_ = WeightDtype::f32;
+};
+
+/// Puts packed weights one behind the other into blocks that are large enough for large pages: products of
+/// one row read them at the rate of memory, and go on from one matrix to the next.
+class PackedBlocks {
+ public:
+  void take(PackedLinear& weight);
+
+ private:
+  Tensor block_;
+  int64_t used_ = 0;  // words
 };
 
 /// Replaces the matrices of a module by make(name, weight), a PackedLinear; those for which it is undefined
 /// stay. The f32 weights are released where nobody else holds them.
 template <class Module, class Make>
 void pack_matrices(Module& module, Make&& make) {
+  PackedBlocks blocks;
   const auto pack = [&](const std::string& name, Tensor& weight, PackedLinear& packed) {
     if (packed.defined()) return;
     packed = make(name, weight);
-    if (packed.defined()) weight = Tensor();
+    if (!packed.defined()) return;
+    weight = Tensor();
+    blocks.take(packed);
   };
   Visitor visitor = Visitor::of_matrices(pack);
   module.visit(visitor);

@@ -16,14 +16,16 @@ Tensor sinusoidal_positions(int64_t length, int64_t embed_dim, int64_t start, Si
                             double base) {
   MH_CHECK(embed_dim > 0 && length >= 0 && start >= 0, ValueError, "sinusoidal_positions: embed_dim ",
            embed_dim, ", length ", length, " and start ", start, " must not be negative");
-  const int64_t sines = (embed_dim + 1) / 2;
+  const bool ends_at_base = layout == SinusoidLayout::tensor2tensor;
+  MH_CHECK(!ends_at_base || embed_dim >= 4, ValueError,
+           "sinusoidal_positions: tensor2tensor needs an embed_dim of at least 4, got ", embed_dim);
+  const int64_t sines = ends_at_base ? embed_dim / 2 : (embed_dim + 1) / 2;
+  const double steps = ends_at_base ? static_cast<double>(sines - 1) : static_cast<double>(embed_dim) / 2;
   std::vector<double> frequencies;
-  for (int64_t k = 0; k < sines; ++k) {
-    frequencies.push_back(std::pow(base, -2.0 * static_cast<double>(k) / static_cast<double>(embed_dim)));
-  }
-  Tensor table = Tensor::empty({length, embed_dim});
+  for (int64_t k = 0; k < sines; ++k) frequencies.push_back(std::pow(base, -static_cast<double>(k) / steps));
+  Tensor table = Tensor::zeros({length, embed_dim});
   float* rows = table.data<float>();
-  const bool halves = layout == SinusoidLayout::halves;
+  const bool halves = layout != SinusoidLayout::interleaved;
   parallel_ranges(length, 8, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* out = rows + row * embed_dim;

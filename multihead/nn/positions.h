@@ -14,9 +14,12 @@ namespace multihead::nn {
 enum class SinusoidLayout {
   interleaved,  ///< sin, cos, sin, cos … (Vaswani et al. 2017, §3.5); an odd last column is a sine
   halves,       ///< all sines, then all cosines (Marian in Hugging Face)
+  /// The same of w_k = base^(-k/(n - 1)) for n = embed_dim / 2 (tensor2tensor, fairseq, M2M100); an odd last
+  /// column is zero.
+  tensor2tensor,
 };
 constexpr auto enum_words(SinusoidLayout) {
-  return std::to_array<std::string_view>({"interleaved", "halves"});
+  return std::to_array<std::string_view>({"interleaved", "halves", "tensor2tensor"});
 }
 
 /// Positions [start, start + length) as rows: [length, embed_dim], computed in f64.

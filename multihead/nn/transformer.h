@@ -53,6 +53,8 @@ class TransformerLayer {
 
   Tensor operator()(const Tensor& x, const LayerCall& call = {}) const;
 
+  const TransformerLayerOptions& options() const { return options_; }
+  bool has_feed_forward() const { return options_.block != Block::attention_only; }
   void visit(Visitor& visitor);
 
   MultiHeadAttention self_attn, multihead_attn;
@@ -68,7 +70,6 @@ class TransformerLayer {
   Tensor parallel(const Tensor& x, const LayerCall& call) const;
   Tensor sandwich(const Tensor& x, const LayerCall& call) const;
   Tensor add_feed_forward(const Tensor& x, const Tensor& stream, const LayerCall& call) const;
-  bool has_feed_forward() const { return options_.block != Block::attention_only; }
   bool has_norm2() const { return has_feed_forward() && options_.block != Block::parallel_shared; }
   const Norm& last_norm() const { return options_.cross_attention ? norm3 : norm2; }
 

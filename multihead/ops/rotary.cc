@@ -169,6 +169,10 @@ RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
   return table;
 }
 
+void detail::rotate_in_place(float* x, const float* cos, const float* sin, const HeadRotation& r) {
+  rotate_token(x, r.head_dim, x, cos, sin, 1.0f, {1, 1, r.heads, r.head_dim, r.heads, r.pairs}, r.layout);
+}
+
 Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads) {
   if (detail::is_narrow(x)) return cast(rotary(detail::widened(x), table, heads), x.dtype());
   MH_CHECK(x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64, DtypeError,

@@ -70,4 +70,15 @@ RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
 /// Throws    ShapeError, DtypeError
 Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads = -1);
 
+namespace detail {
+
+/// One token's heads [heads, head_dim] where they lie, with the bits of rotary().
+struct HeadRotation {
+  int64_t heads = 0, head_dim = 0, pairs = 0;
+  RotaryLayout layout = RotaryLayout::halves;
+};
+void rotate_in_place(float* x, const float* cos, const float* sin, const HeadRotation& rotation);
+
+}  // namespace detail
+
 }  // namespace multihead

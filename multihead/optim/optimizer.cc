@@ -80,8 +80,13 @@ double Optimizer::grad_norm() const {
 double Optimizer::clip_grad_norm(double max_norm) {
   MH_CHECK(max_norm > 0, ValueError, "clip_grad_norm: max_norm must be positive, got ", max_norm);
   const double norm = grad_norm();
-  grad_scale_ = std::min(1.0, max_norm / (norm + 1e-6));
+  clip_to(norm, max_norm);
   return norm;
+}
+
+void Optimizer::clip_to(double norm, double max_norm) {
+  MH_CHECK(max_norm > 0, ValueError, "clip_to: max_norm must be positive, got ", max_norm);
+  grad_scale_ = std::min(1.0, max_norm / (norm + 1e-6));
 }
 
 StateMap Optimizer::state() const {

@@ -33,6 +33,8 @@ class Optimizer {
   /// gradients themselves are not scaled, which saves a pass over memory.
   /// Throws    NumericError as grad_norm(), ValueError unless max_norm > 0
   double clip_grad_norm(double max_norm);
+  /// The same for a norm known already, as that of gradients of which these are a part.
+  void clip_to(double norm, double max_norm);
 
   double lr() const { return lr_; }
   /// Throws ValueError unless lr is finite and not negative.

@@ -7,6 +7,7 @@
 #include "multihead/core/files.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
+#include "multihead/train/lora.h"
 
 namespace multihead::train {
 namespace {
@@ -132,18 +133,29 @@ Json LanguageModelTask::identity() const {
 
 namespace {
 
+LanguageModelData data_of(const LanguageModelRun& run, const std::string& text,
+                          const text::Tokenizer& tokenizer) {
+  if (text.empty()) return map_language_model_data(run.data, run.settings, tokenizer);
+  return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
+}
+
 // A resumed run goes on with the tokenizer it began with.
 LanguageModelData load_data(const LanguageModelRun& run, const RunFolder& folder, const std::string& text) {
   const std::string given = run.tokenizer.empty() ? run.init : run.tokenizer,
                     path = folder.checkpoint() ? folder.checkpoint()->path : given;
-  if (path.empty()) {
-    MH_CHECK(!text.empty(), ValueError, "train: ", run.data,
-             " holds tokens; give the tokenizer that made them with --tokenizer-file");
-    return prepare_language_model_data(text, run.data, run.settings);
-  }
-  const text::Tokenizer tokenizer = text::Tokenizer::load(path);
-  if (text.empty()) return map_language_model_data(run.data, run.settings, tokenizer);
-  return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
+  if (!path.empty()) return data_of(run, text, text::Tokenizer::load(path));
+  MH_CHECK(!text.empty(), ValueError, "train: ", run.data,
+           " holds tokens; give the tokenizer that made them with --tokenizer-file");
+  return prepare_language_model_data(text, run.data, run.settings);
+}
+
+// Every rank reads the text; the tokenizer is the leader's.
+LanguageModelData share_data(const LanguageModelRun& run, const RunFolder* folder, const std::string& text) {
+  if (run.ranks() == 1) return load_data(run, *folder, text);
+  std::optional<LanguageModelData> data;
+  if (run.leads()) data = load_data(run, *folder, text);
+  const text::Tokenizer tokenizer = share_tokenizer(*run.group, run.leads() ? &data->tokenizer : nullptr);
+  return run.leads() ? std::move(*data) : data_of(run, text, tokenizer);
 }
 
 }  // namespace
@@ -152,27 +164,31 @@ void start_from(LanguageModelSettings& settings, const std::string& init) {
   settings.model = models::load_language_model(init, nn::WeightDtype::f32).config();
 }
 
-LanguageModelSummary train_language_model(const LanguageModelRun& run) {
+LanguageModelSummary train_language_model(const LanguageModelRun& request) {
+  LanguageModelRun run = request;
+  run.settings.shards = shards_of(run.settings, run.ranks());
   check(run.settings);
+  check_ranks(run, run.settings);
+  check_lora(run.settings, run.init);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
-  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)));
+  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
   std::string text;
   if (!is_token_file(run.data)) {
     text = text::read_text(run.data);
     check_length(static_cast<int64_t>(text.size()), "bytes", run.data, run.settings);
   }
-  RunFolder folder(run.folder, run.resume, run.overwrite);
-  const LanguageModelData data = load_data(run, folder, text);
+  std::optional<RunFolder> folder;
+  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
+  const LanguageModelData data = share_data(run, folder ? &*folder : nullptr, text);
   LanguageModelTask task(run.settings, data);
-  if (!folder.checkpoint()) {
-    LanguageModelSettings settings = run.settings;
-    folder.begin(to_json(run, fields(settings)));
-    if (!run.init.empty()) {
-      copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
-    }
+  if (run.group != nullptr) check_alike(*run.group, run.settings, task.identity());
+  const bool begins = folder && !folder->checkpoint();
+  if (begins) folder->begin(to_json(run, fields(run.settings)));
+  if (!run.init.empty() && (begins || run.settings.lora.rank > 0)) {
+    copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
   }
   LanguageModelSummary summary;
-  run_to_end(run, folder, task, true, summary, [&]() -> std::optional<TextLoss> {
+  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<TextLoss> {
     if (data.validation.size() < 2) return std::nullopt;
     const EvaluateOptions options = {.batch = run.settings.batch, .should_stop = run.should_stop};
     return evaluate(task.model(), data.validation, options, &data.tokenizer);

@@ -1,6 +1,7 @@
 #include "multihead/train/loop.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -8,6 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/distributed/collectives.h"
 #include "multihead/io/config.h"
 #include "multihead/io/directory.h"
 #include "multihead/io/file_set.h"
@@ -125,6 +127,10 @@ TrainLoop::TrainLoop(Task& task, optim::Optimizer& optimizer, LoopOptions option
 Ending TrainLoop::run(const std::function<bool()>& should_stop) {
   should_stop_ = should_stop;
   start();
+  return leads() ? lead() : follow();
+}
+
+Ending TrainLoop::lead() {
   Ending ending = Ending::finished;
   while (progress_.step < options_.steps) {
     if (is_stopping()) {
@@ -135,6 +141,7 @@ Ending TrainLoop::run(const std::function<bool()>& should_stop) {
       ending = Ending::stopped_early;
       break;
     }
+    give(Order::step);
     step();
     const bool new_best = is_due(options_.eval_every) && evaluate();
     if (is_due(options_.save_every) || (new_best && options_.restore_best)) save(false);
@@ -144,6 +151,7 @@ Ending TrainLoop::run(const std::function<bool()>& should_stop) {
     if (stopping_) ending = Ending::interrupted;
   }
   if (saved_step_ != progress_.step) save(true);
+  give(Order::end, static_cast<int64_t>(ending));
   if (ending != Ending::interrupted && options_.restore_best && progress_.best_step >= 0 &&
       progress_.best_step != progress_.step) {
     const std::string best = io::checkpoint_path(options_.folder, progress_.best_step);
@@ -154,10 +162,39 @@ Ending TrainLoop::run(const std::function<bool()>& should_stop) {
   return ending;
 }
 
+// What a rank that does not lead is told to do.
+Ending TrainLoop::follow() {
+  while (true) {
+    std::array<int64_t, 2> order = {};
+    options_.parallel->group().broadcast(0, std::as_writable_bytes(std::span(order)));
+    if (order[0] == static_cast<int64_t>(Order::end)) return static_cast<Ending>(order[1]);
+    if (order[0] == static_cast<int64_t>(Order::step)) {
+      step();
+    } else {
+      optimizer_state();
+    }
+  }
+}
+
+void TrainLoop::give(Order order, int64_t word) {
+  if (options_.parallel == nullptr) return;
+  std::array<int64_t, 2> message = {static_cast<int64_t>(order), word};
+  options_.parallel->group().broadcast(0, std::as_writable_bytes(std::span(message)));
+}
+
 void TrainLoop::start() {
-  const auto found = open_run(options_.folder, options_.resume, options_.overwrite, options_.run);
-  if (found) restore(found->path);
+  optim::StateMap state;
+  if (leads()) {
+    const auto found = open_run(options_.folder, options_.resume, options_.overwrite, options_.run);
+    if (found) state = restore(found->path);
+  }
+  if (options_.parallel != nullptr) {
+    share_start(state);
+  } else if (!state.empty()) {
+    optimizer_.load_state(state);
+  }
   started_ = now() - progress_.seconds;
+  if (!leads()) return;
   tell([&](Observer& o) { o.on_start(progress_.step, options_.steps); });
   const bool is_last = progress_.step == options_.steps;  // which run() looks after
   if (evaluated_step_ != progress_.step && !is_last && (progress_.step == 0 || is_due(options_.eval_every))) {
@@ -165,12 +202,23 @@ void TrainLoop::start() {
   }
 }
 
+// The others begin where the leader does.
+void TrainLoop::share_start(const optim::StateMap& state) {
+  DataParallel& parallel = *options_.parallel;
+  parallel.broadcast_weights();
+  std::array<int64_t, 3> counts = {progress_.step, progress_.tokens, state.empty() ? 0 : 1};
+  parallel.group().broadcast(0, std::as_writable_bytes(std::span(counts)));
+  progress_.step = counts[0], progress_.tokens = counts[1];
+  if (counts[2] != 0) parallel.scatter_state(state, optimizer_);
+}
+
 bool TrainLoop::is_stopping() {
   stopping_ = stopping_ || (should_stop_ && should_stop_());
   return stopping_;
 }
 
-void TrainLoop::restore(const std::string& path) {
+// Returns the optimiser's state.
+optim::StateMap TrainLoop::restore(const std::string& path) {
   io::verify_checkpoint(path);
   const std::string file = path + "/" + kStateFile;
   io::ConfigReader state(io::load_json(file), file);
@@ -184,6 +232,7 @@ void TrainLoop::restore(const std::string& path) {
   Json before = *identity;
   // Runs from before there was a choice.
   if (now.contains("precision") && !before.contains("precision")) before["precision"] = "f32";
+  if (now.contains("shards") && !before.contains("shards")) before["shards"] = 1;
   const std::string changed = differences(before, now);
   MH_CHECK(changed.empty(), ValueError, "train: cannot resume ", path, " with other settings: ", changed);
   io::ConfigReader saved = state.child("progress");
@@ -191,11 +240,12 @@ void TrainLoop::restore(const std::string& path) {
   MH_CHECK(progress.step <= options_.steps, ValueError, "train: ", path, " is beyond the ", options_.steps,
            " steps asked for");
   const int64_t evaluated_step = state.integer("evaluated_step", {.min = -1, .max = progress.step});
+  optim::StateMap optimizer_state = io::load_safetensors(path + "/" + kOptimizerFile);
   task_.load(path);
-  optimizer_.load_state(io::load_safetensors(path + "/" + kOptimizerFile));
   progress_ = progress;
   saved_step_ = progress_.step;
   evaluated_step_ = evaluated_step;
+  return optimizer_state;
 }
 
 Task::Loss TrainLoop::micro_batch_loss(int64_t index) {
@@ -203,14 +253,17 @@ Task::Loss TrainLoop::micro_batch_loss(int64_t index) {
   return task_.loss(index);
 }
 
-double TrainLoop::backward_all() {
+// The micro-batches of one shard: its share of the loss.
+double TrainLoop::backward(int64_t shard, double share) {
   double loss = 0;
-  const double share = 1 / static_cast<double>(options_.accumulate);
   for (int64_t micro = 0; micro < options_.accumulate; ++micro) {
     Tape tape;
-    const Task::Loss part = micro_batch_loss(progress_.step * options_.accumulate + micro);
+    const Task::Loss part = micro_batch_loss(shard * options_.accumulate + micro);
     const double value = part.value.item();
-    if (!std::isfinite(value)) fail_loss(value, progress_.step, optimizer_.parameters());
+    // Of shards, all ranks hear first: every rank fails with the same words.
+    if (!std::isfinite(value) && options_.parallel == nullptr) {
+      fail_loss(value, progress_.step, optimizer_.parameters());
+    }
     tape.backward(part.value, Tensor::full(part.value.shape(), share, part.value.dtype()));
     loss += value * share;
     window_tokens_ += part.tokens;
@@ -219,26 +272,77 @@ double TrainLoop::backward_all() {
   return loss;
 }
 
-void TrainLoop::step() {
-  const double begin = now();
-  optimizer_.zero_grad();
-  optimizer_.set_lr(options_.schedule.at(progress_.step));
-  window_loss_ += backward_all();
-  double norm = 0;
+// This rank's part of the step. Returns the loss of the whole.
+double TrainLoop::backward_own() {
+  DataParallel* const parallel = options_.parallel;
+  const double accumulate = static_cast<double>(options_.accumulate);
+  if (parallel == nullptr) return backward(progress_.step, 1 / accumulate);
+  const int64_t count = parallel->tree().shards();
+  std::vector<ShardLoss> shards(static_cast<size_t>(count));
+  for (int64_t shard = parallel->first_shard(); shard < parallel->end_shard(); ++shard) {
+    const int64_t tokens = progress_.tokens;
+    ShardLoss& own = shards[static_cast<size_t>(shard)];
+    own.loss = backward(progress_.step * count + shard, 1 / (accumulate * static_cast<double>(count)));
+    own.tokens = progress_.tokens - tokens;
+    own.stops = should_stop_ && should_stop_() ? 1 : 0;
+    parallel->add(shard);
+  }
+  exchange_losses(shards);
+  std::vector<double> losses;
+  for (const ShardLoss& shard : shards) losses.push_back(shard.loss);
+  const double loss = parallel->tree().sum(losses);
+  if (!std::isfinite(loss)) fail_loss(loss, progress_.step, parallel->all_parameters());
+  return loss;
+}
+
+// Every rank's losses on every rank, and the tokens and wishes of the others.
+void TrainLoop::exchange_losses(std::vector<ShardLoss>& shards) {
+  DataParallel& parallel = *options_.parallel;
+  std::vector<int64_t> bounds;
+  for (int rank = 0; rank <= parallel.group().size(); ++rank) {
+    bounds.push_back(parallel.tree().first_shard(rank) * static_cast<int64_t>(sizeof(ShardLoss)));
+  }
+  distributed::all_gather(parallel.group(), std::as_writable_bytes(std::span(shards)), bounds);
+  for (int64_t shard = 0; shard < parallel.tree().shards(); ++shard) {
+    const ShardLoss& part = shards[static_cast<size_t>(shard)];
+    stopping_ = stopping_ || part.stops != 0;
+    if (shard >= parallel.first_shard() && shard < parallel.end_shard()) continue;
+    window_tokens_ += part.tokens;
+    progress_.tokens += part.tokens;
+  }
+}
+
+// Sets the clipping of the next optimiser step.
+double TrainLoop::grad_norm() {
+  const auto norm_of = [&] {
+    if (options_.parallel == nullptr) return optimizer_.grad_norm();
+    return options_.parallel->reduce();
+  };
   try {
-    norm = options_.clip > 0 ? optimizer_.clip_grad_norm(options_.clip) : optimizer_.grad_norm();
+    const double norm = norm_of();
+    if (options_.clip > 0) optimizer_.clip_to(norm, options_.clip);
+    return norm;
   } catch (const NumericError& error) {
     throw NumericError(concat("step ", progress_.step, ": ", error.what(),
                               "; the weights are those of the previous step, try a lower learning rate"));
   }
+}
+
+void TrainLoop::step() {
+  const double begin = now();
+  optimizer_.zero_grad();
+  optimizer_.set_lr(options_.schedule.at(progress_.step));
+  window_loss_ += backward_own();
+  const double norm = grad_norm();
   optimizer_.step();
+  if (options_.parallel != nullptr) options_.parallel->share_weights();
   ++progress_.step;
   ++window_steps_;
   const double end = now();
   window_seconds_ += end - begin;
   progress_.train_seconds += end - begin;
   progress_.seconds = end - started_;
-  if (is_due(options_.log_every) || progress_.step == options_.steps) report(norm);
+  if (leads() && (is_due(options_.log_every) || progress_.step == options_.steps)) report(norm);
 }
 
 void TrainLoop::report(double grad_norm) {
@@ -275,14 +379,19 @@ bool TrainLoop::evaluate() {
     progress_.best_step = progress_.step;
   }
   progress_.evaluations_since_best = is_best ? 0 : progress_.evaluations_since_best + 1;
-  tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best}); });
+  tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best, task_.metrics()}); });
   return is_best;
 }
 
+optim::StateMap TrainLoop::optimizer_state() const {
+  return options_.parallel != nullptr ? options_.parallel->gather_state(optimizer_) : optimizer_.state();
+}
+
 void TrainLoop::save(bool must_succeed) {
+  give(Order::save);
   io::CheckpointContents contents;
   task_.save(contents);
-  contents.tensors[kOptimizerFile] = optimizer_.state();
+  contents.tensors[kOptimizerFile] = optimizer_state();
   contents.files[kStateFile] = Json::object({{"format_version", kStateVersion},
                                              {"identity", task_.identity()},
                                              {"progress", to_json(progress_)},

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "multihead/core/json.h"
@@ -13,6 +14,7 @@
 #include "multihead/io/config.h"
 #include "multihead/optim/optimizer.h"
 #include "multihead/optim/schedule.h"
+#include "multihead/train/data_parallel.h"
 
 namespace multihead::train {
 
@@ -31,6 +33,8 @@ class Task {
   /// The mean validation loss in nats; none without validation data. `should_stop` is polled; once true, the
   /// result does not matter.
   virtual std::optional<double> evaluate(const std::function<bool()>& should_stop) = 0;
+  /// What else the latest evaluate() measured, by name: "accuracy".
+  virtual std::vector<std::pair<std::string, double>> metrics() const { return {}; }
   /// Adds the files of the model.
   virtual void save(io::CheckpointContents& contents) = 0;
   /// Reads the weights back from a checkpoint folder; throws FormatError if they belong to another model.
@@ -42,7 +46,9 @@ class Task {
 struct LoopOptions {
   std::string folder = {};  ///< exists, and the caller holds its FolderLock
   int64_t steps = 1000;
-  int64_t accumulate = 1;         ///< micro-batches per step
+  int64_t accumulate = 1;  ///< micro-batches per shard, added one after the other
+  /// Shares the shards of a step with other ranks; see TrainLoop. Null: a step is one shard.
+  DataParallel* parallel = nullptr;
   double clip = 1;                ///< gradient norm to clip to; 0: off
   Dtype precision = Dtype::f32;   ///< of products, see Autocast
   optim::Schedule schedule = {};  ///< check() it first
@@ -68,10 +74,18 @@ struct StepReport {
   double seconds_left = 0;
 };
 
+/// A job of several ranks, before its first step.
+struct JobReport {
+  int ranks = 1, threads = 1;  ///< threads of this rank
+  int64_t shards = 1;
+  double bytes = 0;  ///< of a rank's weights, gradients and optimiser state; activations come on top
+};
+
 struct EvalReport {
   int64_t step = 0;
   double loss = 0;
   bool is_best = false;
+  std::vector<std::pair<std::string, double>> metrics = {};  ///< Task::metrics()
   double perplexity() const;
 };
 
@@ -79,6 +93,8 @@ struct EvalReport {
 class Observer {
  public:
   virtual ~Observer() = default;
+  /// First of all, if there are several ranks.
+  virtual void on_job(const JobReport&) {}
   /// Before the first step of this process; `step` > 0 means resumed.
   virtual void on_start(int64_t step, int64_t steps) { (void)step, (void)steps; }
   virtual void on_step(const StepReport&) {}
@@ -114,6 +130,12 @@ std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resum
 
 /// Runs a task with an optimiser over its parameters.
 ///
+/// With LoopOptions::parallel a step is its tree's shards, of accumulate micro-batches each, and every rank
+/// runs a loop with the same options and an optimiser over its own_parameters(). Rank 0 leads: it alone
+/// evaluates, reports, and reads and writes the folder, and the others do what it does next. A request to
+/// stop counts on any rank. The weights are the same bits on any number of ranks, and a run goes on with
+/// another number.
+///
 /// Files     folder/checkpoint-<step>/: the task's own, optimizer.safetensors, trainer_state.json
 /// Throws    NumericError (NaN or Inf, with step and tensor, before the weights are touched), ValueError and
 ///           FormatError (a checkpoint of another run), IoError. Failing to write an intermediate
@@ -130,14 +152,30 @@ class TrainLoop {
   const Progress& progress() const { return progress_; }
 
  private:
+  enum class Order : int64_t { step, save, end };
+  struct ShardLoss {
+    double loss = 0;
+    int64_t tokens = 0;
+    int64_t stops = 0;  // the rank was asked to stop
+  };
+
   void start();
-  void restore(const std::string& path);
+  optim::StateMap restore(const std::string& path);
+  void share_start(const optim::StateMap& state);
+  Ending lead();
+  Ending follow();
+  void give(Order order, int64_t word = 0);
   void step();
   Task::Loss micro_batch_loss(int64_t index);
-  double backward_all();
+  double backward(int64_t shard, double share);
+  double backward_own();
+  void exchange_losses(std::vector<ShardLoss>& shards);
+  double grad_norm();
   void report(double grad_norm);
   bool evaluate();
   bool is_stopping();
+  bool leads() const { return options_.parallel == nullptr || options_.parallel->leads(); }
+  optim::StateMap optimizer_state() const;
   void save(bool must_succeed);
   bool is_due(int64_t every) const;
   template <class F>

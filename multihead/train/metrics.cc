@@ -89,8 +89,10 @@ void MetricsWriter::on_step(const StepReport& r) {
 }
 
 void MetricsWriter::on_evaluation(const EvalReport& r) {
-  append(Json::object(
-      {{"step", r.step}, {"eval/loss", r.loss}, {"eval/perplexity", number_or_null(r.perplexity())}}));
+  Json line = Json::object(
+      {{"step", r.step}, {"eval/loss", r.loss}, {"eval/perplexity", number_or_null(r.perplexity())}});
+  for (const auto& [name, value] : r.metrics) line["eval/" + name] = number_or_null(value);
+  append(line);
 }
 
 void MetricsWriter::append(const Json& line) {

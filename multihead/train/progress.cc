@@ -32,6 +32,13 @@ std::string count_text(double count) {
 ProgressPrinter::ProgressPrinter(std::ostream& out, const ProgressOptions& options)
     : out_(out), options_(options) {}
 
+void ProgressPrinter::on_job(const JobReport& r) {
+  if (options_.quiet) return;
+  line(format("%d ranks of %d %s, %lld shards a step; weights, gradients and optimizer take %sB a rank",
+              r.ranks, r.threads, r.threads == 1 ? "thread" : "threads", (long long)r.shards,
+              count_text(r.bytes).c_str()));
+}
+
 void ProgressPrinter::on_start(int64_t step, int64_t steps) {
   steps_ = steps;
   if (step > 0 && !options_.quiet) {
@@ -55,8 +62,11 @@ void ProgressPrinter::on_step(const StepReport& r) {
 
 void ProgressPrinter::on_evaluation(const EvalReport& r) {
   if (options_.quiet) return;
-  line(format("step %lld/%lld  validation loss %.4f  perplexity %.2f%s", (long long)r.step, (long long)steps_,
-              r.loss, r.perplexity(), r.is_best ? "  (best)" : ""));
+  std::string text =
+      format("step %lld/%lld  validation loss %.4f", (long long)r.step, (long long)steps_, r.loss);
+  for (const auto& [name, value] : r.metrics) text += format("  %s %.4f", name.c_str(), value);
+  if (r.metrics.empty()) text += format("  perplexity %.2f", r.perplexity());
+  line(text + (r.is_best ? "  (best)" : ""));
 }
 
 void ProgressPrinter::on_warning(const std::string& message) { line("warning: " + printable(message)); }

@@ -19,6 +19,7 @@ class ProgressPrinter : public Observer {
   /// `out` must outlive the printer.
   explicit ProgressPrinter(std::ostream& out, const ProgressOptions& options = {});
 
+  void on_job(const JobReport& report) override;
   void on_start(int64_t step, int64_t steps) override;
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvalReport& report) override;

@@ -1,9 +1,12 @@
 #include "multihead/train/run.h"
 
 #include <algorithm>
+#include <bit>
+#include <optional>
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
+#include "multihead/core/parallel.h"
 #include "multihead/core/storage.h"
 #include "multihead/io/json.h"
 #include "multihead/optim/adam.h"
@@ -19,15 +22,32 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   options.precision = dtype_of_products(s.precision);
   options.log_every = s.log_every, options.eval_every = s.eval_every, options.save_every = s.save_every;
   options.keep = s.keep, options.patience = s.patience;
-  const auto optimizer = make_optimizer(s, parameters);
+  const std::unique_ptr<distributed::Group> alone = distributed::single();
+  std::optional<DataParallel> parallel;
+  if (shards_of(s, request.ranks()) > 1) {
+    parallel.emplace(request.group != nullptr ? *request.group : *alone, parameters,
+                     shards_of(s, request.ranks()));
+    options.parallel = &*parallel;
+  }
+  const auto optimizer = make_optimizer(s, parallel ? parallel->own_parameters() : parameters);
   std::vector<Observer*> observers = request.observers;
   MetricsWriter metrics(request.folder, observers.empty() ? nullptr : observers.front());
   observers.push_back(&metrics);
+  if (!request.leads()) observers.clear();
 
+  int64_t weights = 0;
+  for (const nn::NamedTensor& p : parameters) weights += p.tensor.numel();
+  const JobReport job = {.ranks = request.ranks(),
+                         .threads = num_threads(),
+                         .shards = shards_of(s, request.ranks()),
+                         .bytes = training_memory(s, weights, request.ranks()).total()};
+  if (job.ranks > 1) {
+    for (Observer* observer : observers) observer->on_job(job);
+  }
   TrainLoop loop(task, *optimizer, options, observers);
   RunSummary summary{.ending = loop.run(request.should_stop), .progress = loop.progress()};
   summary.peak_bytes = memory_stats().peak_bytes;
-  for (const nn::NamedTensor& p : parameters) summary.parameters += p.tensor.numel();
+  summary.parameters = weights;
   summary.tokens_per_second =
       static_cast<double>(summary.progress.tokens) / std::max(summary.progress.train_seconds, 1e-9);
   return summary;
@@ -58,10 +78,22 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
   return std::make_unique<optim::AdamW>(parameters, adam(optim::AdamWOptions{.decay_vectors = false}));
 }
 
-void check_training_memory(const TrainingSettings& s, int64_t weights) {
+TrainingMemory training_memory(const TrainingSettings& s, int64_t weights, int ranks) {
   const bool sgd = s.optimizer == OptimizerChoice::sgd;
   const int moments = !sgd ? 2 : s.momentum > 0 ? 1 : 0;
-  check_memory(4.0 * (2 + moments) * static_cast<double>(weights),
+  const double floats = 4 * static_cast<double>(weights);
+  const int64_t shards = shards_of(s, ranks);
+  if (shards == 1) return {.weights = floats, .gradients = floats, .optimizer = moments * floats};
+  // One that is computed, one sum for every level of the tree within the rank, one that arrives.
+  const auto own = static_cast<uint64_t>((shards + ranks - 1) / ranks);
+  const double sums = 1 + std::bit_width(own - 1);
+  return {.weights = floats,
+          .gradients = floats * (1 + sums + (ranks > 1 ? 1 : 0)),
+          .optimizer = moments * floats / ranks};
+}
+
+void check_training_memory(const TrainingSettings& s, int64_t weights, int ranks) {
+  check_memory(training_memory(s, weights, ranks).total(),
                concat("train: a model of ", weights, " weights, with gradients and optimizer"),
                "choose fewer or smaller layers");
 }

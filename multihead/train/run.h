@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "multihead/distributed/group.h"
 #include "multihead/nn/module.h"
+#include "multihead/text/tokenizer.h"
 #include "multihead/train/loop.h"
 #include "multihead/train/run_folder.h"
 #include "multihead/train/settings.h"
@@ -28,6 +30,12 @@ struct RunRequest {
   bool overwrite = false;
   std::vector<Observer*> observers = {};
   std::function<bool()> should_stop = {};
+  /// The ranks that train together; all call with the same request. Rank 0 reports and owns the folder, which
+  /// no other rank needs to see. Null: this process alone.
+  distributed::Group* group = nullptr;
+
+  int ranks() const { return group != nullptr ? group->size() : 1; }
+  bool leads() const { return group == nullptr || group->rank() == 0; }
 };
 
 /// The result of a run.
@@ -44,17 +52,25 @@ struct RunSummary {
 RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
                     const TrainingSettings& settings, LoopOptions options);
 
-/// Trains a model of either kind and, unless interrupted, publishes it with its summary. `validate` measures
-/// the model that is kept, if there is something to measure it on.
+/// The parameters of a model that require gradients: the others are frozen.
+template <class Model>
+std::vector<nn::NamedTensor> trained_parameters(Model& model) {
+  std::vector<nn::NamedTensor> all = nn::named_parameters(model);
+  std::erase_if(all, [](const nn::NamedTensor& p) { return !p.tensor.requires_grad(); });
+  return all;
+}
+
+/// Trains a model of any kind and, unless interrupted, publishes it with its summary. `validate` measures
+/// the model that is kept, if there is something to measure it on. `folder` is the leader's.
 template <class Summary, class Run, class RunTask, class Validate>
-void run_to_end(const Run& run, RunFolder& folder, RunTask& task, bool restore_best, Summary& summary,
+void run_to_end(const Run& run, RunFolder* folder, RunTask& task, bool restore_best, Summary& summary,
                 Validate&& validate) {
   LoopOptions options = {.schedule = schedule_of(run.settings, run.settings.model.embed_dim),
                          .restore_best = restore_best,
-                         .run = folder.run()};
+                         .run = folder != nullptr ? folder->run() : ""};
   static_cast<RunSummary&>(summary) =
-      run_task(task, nn::named_parameters(task.model()), run, run.settings, std::move(options));
-  if (summary.ending == Ending::interrupted) return;
+      run_task(task, trained_parameters(task.model()), run, run.settings, std::move(options));
+  if (summary.ending == Ending::interrupted || !run.leads()) return;
   summary.validation = validate();
   if (summary.validation && run.should_stop && run.should_stop()) {
     summary.validation.reset();
@@ -63,8 +79,8 @@ void run_to_end(const Run& run, RunFolder& folder, RunTask& task, bool restore_b
   }
   io::CheckpointContents model;
   task.save(model);
-  folder.publish(model);
-  folder.write_summary(to_json(summary));
+  folder->publish(model);
+  folder->write_summary(to_json(summary));
 }
 
 /// The dropout of a micro-batch: random streams of its own, apart from those of the initial weights.
@@ -84,8 +100,26 @@ void copy_weights(Model& to, Model from, const std::string& source) {
   nn::load_parameters(nn::named_parameters(to), tensors, source);
 }
 
+/// Throws ValueError if there are more ranks than shards.
+void check_ranks(const RunRequest& request, const TrainingSettings& settings);
+/// Throws ValueError if there are several ranks: for kinds of runs whose data one process prepares.
+void check_alone(const RunRequest& request);
+/// The leader's tokenizer on every rank; `own` is null on the others.
+text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own);
+
+/// Throws ValueError naming the first rank whose build, instruction set, data or settings are others than the
+/// leader's. All ranks call it.
+void check_alike(distributed::Group& group, const TrainingSettings& settings, const Json& identity);
+
+/// Bytes of one rank while it trains this many weights, beside activations.
+struct TrainingMemory {
+  double weights = 0, gradients = 0, optimizer = 0;
+  double total() const { return weights + gradients + optimizer; }
+};
+TrainingMemory training_memory(const TrainingSettings& settings, int64_t weights, int ranks);
+
 /// Throws MemoryError unless this many weights, their gradients and the optimiser's state fit into memory.
-void check_training_memory(const TrainingSettings& settings, int64_t weights);
+void check_training_memory(const TrainingSettings& settings, int64_t weights, int ranks = 1);
 
 /// For kRunFile and summary.json; each kind of run adds its own fields.
 Json to_json(const RunRequest& request, const std::vector<Field>& settings);

@@ -9,6 +9,7 @@
 #include "multihead/core/files.h"
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/train/lora.h"
 
 namespace multihead::train {
 namespace {
@@ -219,6 +220,21 @@ Seq2SeqData load_data(const Seq2SeqRun& run, const RunFolder& folder, const text
   return prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
 }
 
+// Every rank reads the pairs; the tokenizers are the leader's.
+Seq2SeqData share_data(const Seq2SeqRun& run, const RunFolder* folder, const text::ParallelText& training,
+                       const text::ParallelText& validation) {
+  if (run.ranks() == 1) return load_data(run, *folder, training, validation);
+  std::optional<Seq2SeqData> data;
+  if (run.leads()) data = load_data(run, *folder, training, validation);
+  const PairTokenizers* const own = run.leads() ? &data->tokenizers : nullptr;
+  const text::Tokenizer source = share_tokenizer(*run.group, own != nullptr ? &own->source : nullptr);
+  const text::Tokenizer target = share_tokenizer(*run.group, own != nullptr ? &own->target : nullptr);
+  const bool shared = run.group->broadcast_text(0, own != nullptr && own->shared ? "shared" : "") == "shared";
+  if (run.leads()) return std::move(*data);
+  const PairTokenizers tokenizers = {source, target, shared};
+  return prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
+}
+
 void average_last(models::Seq2Seq& model, const Seq2SeqRun& run) {
   std::vector<std::string> paths;
   const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
@@ -233,24 +249,32 @@ void start_from(Seq2SeqSettings& settings, const std::string& init) {
   settings.model = models::load_seq2seq(init).config();
 }
 
-Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
+Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
+  Seq2SeqRun run = request;
+  run.settings.shards = shards_of(run.settings, run.ranks());
   check(run.settings);
+  check_ranks(run, run.settings);
+  check_lora(run.settings, run.init);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
-  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)));
+  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
       run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
-  RunFolder folder(run.folder, run.resume, run.overwrite);
-  const Seq2SeqData data = load_data(run, folder, training, validation);
+  std::optional<RunFolder> folder;
+  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
+  const Seq2SeqData data = share_data(run, folder ? &*folder : nullptr, training, validation);
   Seq2SeqTask task(run.settings, data);
-  if (!folder.checkpoint()) {
-    Seq2SeqSettings settings = run.settings;
-    Json record = to_json(run, fields(settings));
+  if (run.group != nullptr) check_alike(*run.group, run.settings, task.identity());
+  const bool begins = folder && !folder->checkpoint();
+  if (begins) {
+    Json record = to_json(run, fields(run.settings));
     record["valid"] = io::path_to_json(run.valid);
-    folder.begin(std::move(record));
-    if (!run.init.empty()) copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
+    folder->begin(std::move(record));
   }
-  if (data.left_out > 0) {
+  if (!run.init.empty() && (begins || run.settings.lora.rank > 0)) {
+    copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
+  }
+  if (data.left_out > 0 && run.leads()) {
     for (Observer* observer : run.observers) {
       observer->on_warning(concat(data.left_out, " of ", training.source.size(), " pairs are longer than ",
                                   run.settings.max_tokens, " tokens and are skipped (--max-tokens)"));
@@ -260,7 +284,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) {
   summary.pairs = static_cast<int64_t>(data.training.size());
   summary.left_out = data.left_out;
   const bool averages = run.settings.average > 1;
-  run_to_end(run, folder, task, !averages, summary, [&]() -> std::optional<PairLoss> {
+  run_or_adapt(run, folder ? &*folder : nullptr, task, !averages, summary, [&]() -> std::optional<PairLoss> {
     if (averages) average_last(task.model(), run);
     if (data.validation.empty()) return std::nullopt;
     return evaluate(task.model(), data.validation, 4096, run.should_stop);

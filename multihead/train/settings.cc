@@ -1,5 +1,6 @@
 #include "multihead/train/settings.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "multihead/core/error.h"
@@ -10,6 +11,7 @@ namespace {
 
 // Every micro-batch has 2^20 random streams of the 2^64 for its dropout.
 constexpr int64_t kMostBatches = int64_t{1} << 42;
+constexpr int64_t kMostShards = int64_t{1} << 20;
 constexpr int64_t kMostTokens = int64_t{1} << 31;  // of a micro-batch
 
 void tutorial(LanguageModelSettings& s) {
@@ -34,7 +36,9 @@ void check_optimizers(TrainingSettings s) {
 
 void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"steps", "optimiser steps", &s.steps, 1});
-  list.push_back({"accumulate", "micro-batches per step", &s.accumulate, 1});
+  list.push_back({"accumulate", "micro-batches per shard", &s.accumulate, 1});
+  list.push_back(
+      {"shards", "shards per step, which ranks share (0: 1, in a job of several ranks 8)", &s.shards, 0});
   list.push_back({"optimizer", "optimiser", choice(s.optimizer)});
   list.push_back({"schedule", "learning rate schedule", choice(s.schedule)});
   list.push_back({"lr", "peak learning rate (noam: factor)", &s.lr});
@@ -52,6 +56,11 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back(
       {"precision", "training precision: bf16 halves activations, f32 weights", choice(s.precision)});
   list.push_back({"seed", "random seed of weights, data order and dropout", &s.seed, 0});
+  list.push_back({"lora-rank", "with --init: train low-rank additions of this rank only (0: all weights)",
+                  &s.lora.rank, 0});
+  list.push_back({"lora-alpha", "LoRA: their factor is alpha / rank", &s.lora.alpha});
+  list.push_back(
+      {"lora-targets", "LoRA: layers by their names in the folder, such as q_proj,v_proj", &s.lora.targets});
 }
 
 void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
@@ -62,6 +71,12 @@ void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"keep", "number of newest checkpoints kept, besides the best", &s.keep, 1, true});
   list.push_back({"patience", "early stopping after this many evaluations without improvement (0: off)",
                   &s.patience, 0, true});
+}
+
+int64_t shards_of(const TrainingSettings& settings, int ranks) {
+  constexpr int64_t kShards = 8;
+  if (settings.shards > 0) return settings.shards;
+  return ranks > 1 ? kShards : 1;
 }
 
 std::vector<std::string> language_model_presets() { return {"tiny", "small", "tutorial"}; }
@@ -111,8 +126,11 @@ optim::Schedule schedule_of(const TrainingSettings& s, int64_t embed_dim) {
 
 void check_training(const TrainingSettings& s, const std::vector<Field>& fields, int64_t embed_dim) {
   check_least(fields);
-  MH_CHECK(s.steps <= kMostBatches / s.accumulate, ValueError, "train: ", s.steps, " --steps of ",
-           s.accumulate, " micro-batches (--accumulate) are more than 2^42");
+  MH_CHECK(s.shards <= kMostShards, ValueError, "train: --shards must be at most ", kMostShards, ", got ",
+           s.shards);
+  MH_CHECK(s.steps <= kMostBatches / std::max<int64_t>(s.shards, 1) / s.accumulate, ValueError,
+           "train: ", s.steps, " --steps of ", s.accumulate,
+           " micro-batches (--accumulate) are more than 2^42");
   MH_CHECK(s.label_smoothing >= 0 && s.label_smoothing <= 1, ValueError,
            "train: --label-smoothing must be in [0, 1], got ", s.label_smoothing);
   MH_CHECK(s.clip >= 0 && std::isfinite(s.clip), ValueError,

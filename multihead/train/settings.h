@@ -1,6 +1,7 @@
 // Training settings, with presets for language models.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <string>
@@ -24,10 +25,18 @@ enum class Precision { f32, bf16 };
 constexpr auto enum_words(Precision) { return std::to_array<std::string_view>({"f32", "bf16"}); }
 constexpr Dtype dtype_of_products(Precision p) { return p == Precision::bf16 ? Dtype::bf16 : Dtype::f32; }
 
+/// Low-rank additions in place of the weights (models/adapter.h).
+struct LoraSettings {
+  int64_t rank = 0;  ///< 0: off
+  double alpha = 16;
+  std::string targets = {};  ///< last parts of layers' names, joined by commas; empty: queries and values
+};
+
 /// Shared by every run: schedule, optimiser, reports. Loss and data depend on the task.
 struct TrainingSettings {
   int64_t steps = 1000;
   int64_t accumulate = 1;
+  int64_t shards = 0;  ///< of a step, which ranks share; 0: see shards_of()
   OptimizerChoice optimizer = OptimizerChoice::adamw;
   optim::ScheduleKind schedule = optim::ScheduleKind::cosine;
   double lr = 1e-3;
@@ -43,6 +52,7 @@ struct TrainingSettings {
   double label_smoothing = 0;
   Precision precision = Precision::f32;
   int64_t seed = 1337;
+  LoraSettings lora = {};
 
   int64_t log_every = 10;
   int64_t eval_every = 250;
@@ -77,6 +87,9 @@ void check(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim);
 
+/// The shards of a new run where nobody has chosen: 1, and in a job of several ranks 8.
+int64_t shards_of(const TrainingSettings& settings, int ranks);
+
 /// The shared parts of the above, for other kinds of runs.
 void add_training_fields(std::vector<Field>& list, TrainingSettings& settings);
 void add_report_fields(std::vector<Field>& list, TrainingSettings& settings);
@@ -84,7 +97,12 @@ void check_training(const TrainingSettings& settings, const std::vector<Field>& 
 /// The settings a resumed run must keep.
 template <std::derived_from<TrainingSettings> Settings>
 Json identity_of(Settings settings) {
-  return to_json(identity(fields(settings)));
+  settings.shards = std::max<int64_t>(settings.shards, 1);
+  Json json = to_json(identity(fields(settings)));
+  if (settings.lora.rank > 0) return json;
+  for (const char* key : {"lora_rank", "lora_alpha", "lora_targets"})
+    json.erase(key);  // as before there were
+  return json;
 }
 
 }  // namespace multihead::train

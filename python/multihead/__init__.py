@@ -112,7 +112,7 @@ from ._core import (
     zeros,
 )
 from ._core import __version__
-from . import io, lens, models, nn, optim, text, train
+from . import distributed, io, lens, models, nn, optim, text, train
 from ._trace import mask_mod, score_mod
 from .embed import CrossEncoder, SentenceEncoder
 from .models import AutoModel

@@ -2854,6 +2854,45 @@ def split_corpus(text: str, *, validation: float = 0.1, blocks: int = 1) -> tupl
     (training, validation) texts, lists of contiguous pieces: the end of each of `blocks` equal blocks is held out.
     """
 
+class Group:
+    """The ranks of a job: see multihead.distributed."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that this rank has sent to others."""
+
+    def barrier(self) -> None:
+        """Returns once every rank has called it."""
+
+    def send(self, to: int, data: bytes) -> None:
+        """Sends bytes to a rank."""
+
+    def recv(self, source: int, size: int) -> bytes:
+        """Receives so many bytes from a rank."""
+
+    def broadcast(self, data: bytes, root: int = 0) -> bytes:
+        """The root's bytes, on every rank."""
+
+    def gather(self, data: bytes, root: int = 0) -> list:
+        """
+        Every rank's bytes at the root, in order of ranks; elsewhere an empty list.
+        """
+
+def join_world() -> Group:
+    """The job's group; see multihead.distributed.group()."""
+
+def leave_world() -> None:
+    """Leaves the job, once all ranks do."""
+
+def abort_world(code: int) -> None:
+    """Ends all processes of the job."""
+
 class Optimizer:
     """Base class of optimisers."""
 

@@ -8,15 +8,17 @@ __all__ = ["CrossEncoder", "SentenceEncoder", "TextClassifier", "fill_mask", "la
 
 
 class SentenceEncoder:
-    """An encoder with its tokenizer and pooling, read from a folder of sentence-transformers or a plain encoder's.
+    """A model with its tokenizer and pooling, read from a folder of sentence-transformers or a plain model's.
 
+    The model is an encoder, a decoder (Qwen3-Embedding) or the encoder of an encoder-decoder model. A plain model's
+    tokens are averaged; pooling: 'cls', 'mean', 'max', 'mean_sqrt' or 'last' in place of what the folder says.
     The vector of a text has the same bits alone and in any batch, on any number of threads. weights: 'f32', or
     'int8' (per row), 'q8', 'q4' (per group of 32) for less memory and time.
     """
 
     def __init__(self, model_name_or_path, *, prompts=None, default_prompt_name=None, truncate_dim=None,
-                 weights="f32"):
-        self._encoder = TextEncoder.load(model_name_or_path, weights)
+                 weights="f32", pooling=None):
+        self._encoder = TextEncoder.load(model_name_or_path, weights, pooling)
         self.prompts = {**self._encoder.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name
         self.truncate_dim = truncate_dim
@@ -65,7 +67,8 @@ class SentenceEncoder:
 
     @property
     def encoder(self):
-        return self._encoder.encoder
+        """The Encoder, LanguageModel or Seq2Seq."""
+        return self._encoder.model
 
     def __repr__(self):
         return f"SentenceEncoder({self._encoder.dim} dimensions, {self.max_seq_length} tokens)"

@@ -2,7 +2,7 @@
 
 import os
 
-from . import _core
+from . import _core, distributed
 from ._core import (
     check_encoder,
     check_language_model,
@@ -52,6 +52,7 @@ def train_language_model(
     callback    called as callback(event, fields) for "start", "step", "evaluation", "warning"
     progress    show a tqdm bar if tqdm is installed
     Ctrl-C saves a checkpoint, from which resume=True continues, and raises KeyboardInterrupt.
+    Under mpirun or srun all processes train together (multihead.distributed); the first one calls back and writes.
     """
     tokenizer = _choose(tokenizer, settings)
     return _run(
@@ -97,7 +98,8 @@ def _choose(tokenizer, settings):
 
 
 def _run(run, arguments, callback, progress):
-    bar = _Bar() if progress else None
+    leads = distributed.group().rank == 0
+    bar = _Bar() if progress and leads else None
 
     def tell(event, fields):
         if bar is not None:

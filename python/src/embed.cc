@@ -81,7 +81,7 @@ void bind_encoder(nb::module_& m) {
       "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
       "folder"_a,
       "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, "
-      "ModernBERT.");
+      "ModernBERT, ALBERT,\nT5's encoder.");
   m.def(
       "is_encoder_folder",
       [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },
@@ -193,11 +193,13 @@ void bind_sentence_encoder(nb::module_& m) {
   nb::class_<SentenceEncoder>(m, "TextEncoder", "What multihead.SentenceEncoder is made of.")
       .def_static(
           "load",
-          [](const Path& folder, const std::string& weights) {
+          [](const Path& folder, const std::string& weights, const std::optional<std::string>& pooling) {
             const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-            return unlocked([&] { return SentenceEncoder::load(folder, dtype); });
+            SentenceEncoder encoder = unlocked([&] { return SentenceEncoder::load(folder, dtype); });
+            if (pooling) encoder.set_pooling(to_enum<embed::Pooling>(*pooling, "pooling"));
+            return encoder;
           },
-          "folder"_a, "weights"_a = "f32")
+          "folder"_a, "weights"_a = "f32", "pooling"_a = nb::none())
       .def(
           "encode",
           [](const SentenceEncoder& encoder, const std::vector<std::string>& texts, const std::string& prompt,
@@ -216,7 +218,13 @@ void bind_sentence_encoder(nb::module_& m) {
       .def_prop_ro("dim", &SentenceEncoder::dim)
       .def_prop_ro("max_length", &SentenceEncoder::max_length)
       .def_prop_ro("prompts", &SentenceEncoder::prompts)
-      .def_prop_ro("encoder", &SentenceEncoder::encoder, nb::rv_policy::reference_internal)
+      .def_prop_ro("model",
+                   [](nb::handle self) {
+                     const auto part = [&](const auto& model) {
+                       return nb::cast(&model, nb::rv_policy::reference_internal, self);
+                     };
+                     return std::visit(part, nb::cast<const SentenceEncoder&>(self).model().any());
+                   })
       .def_prop_ro("tokenizer", &SentenceEncoder::tokenizer);
   m.def(
       "nearest",

@@ -69,6 +69,14 @@ void bind_language_model(nb::module_& m) {
         "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(), "state"_a = nb::none(),
         "counts"_a = nb::none(), "The last hidden states [B, T, E].");
   c.def(
+      "sequence_features",
+      [](const LanguageModel& model, const std::vector<std::vector<int32_t>>& sequences, Rng* rng) {
+        return unlocked([&] { return model.features(models::TokenRows::of(sequences), rng); });
+      },
+      "sequences"_a, nb::kw_only(), "rng"_a = nb::none(),
+      "The last hidden states [N, E] of lists of token ids of any lengths, one behind the other; nothing is "
+      "padded.");
+  c.def(
       "features_from",
       [](const LanguageModel& model, int64_t layer, nb::handle resid, nb::handle mask, Rng* rng) {
         const Tensor x = to_tensor(resid, {"features_from", "resid"});
@@ -157,14 +165,16 @@ void bind_language_model(nb::module_& m) {
       "Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.");
   c.def_static(
       "load",
-      [](const Path& folder, const std::optional<std::string>& weights) {
+      [](const Path& folder, const std::optional<std::string>& weights, bool head) {
         std::optional<nn::WeightDtype> dtype;
         if (weights) dtype = kernels::parse_weight_dtype(*weights);
-        return unlocked([&] { return models::load_language_model(folder, dtype); });
+        return unlocked([&] {
+          return head ? models::load_language_model(folder, dtype) : models::load_decoder(folder, dtype);
+        });
       },
-      "folder"_a, "weights"_a = nb::none(),
+      "folder"_a, "weights"_a = nb::none(), nb::kw_only(), "head"_a = true,
       "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or "
-      "packed for\ninference as pack_weights() does.");
+      "packed for\ninference as pack_weights() does. head=False: without the output layer, for embeddings.");
   c.def(
       "pack_weights",
       [](LanguageModel& model, const std::string& weights) {

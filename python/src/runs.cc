@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/distributed/world.h"
 #include "multihead/train/doctor.h"
 #include "multihead/train/evaluate.h"
 #include "multihead/train/language_model_run.h"
@@ -99,10 +100,14 @@ nb::object run_with(Run& run, const RunWords& words, Train&& train) {
   run.init = words.init;
   run.resume = words.resume;
   run.overwrite = words.overwrite;
+  const std::shared_ptr<distributed::Group> group = unlocked([] { return distributed::world(); });
+  run.group = group.get();
   PyObserver observer(words.callback);
-  run.observers = {&observer};
+  if (run.leads()) run.observers = {&observer};
   run.should_stop = [&] { return observer.interrupt().came(); };
+  distributed::set_world_failed(true);  // until it is done
   const auto summary = unlocked([&] { return train(run); });
+  distributed::set_world_failed(false);
   observer.interrupt().raise_if_any();
   return from_json(train::to_json(summary));
 }

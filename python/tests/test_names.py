@@ -9,7 +9,7 @@ import pytest
 import multihead as mh
 
 HEADERS = pathlib.Path(__file__).parents[2] / "multihead"
-FOLDERS = ["ops", "nn", "models", "optim", "io", "text", "generate", "embed", "look", "train", "autograd"]
+FOLDERS = ["ops", "nn", "models", "optim", "io", "distributed", "text", "generate", "embed", "look", "train", "autograd"]
 
 # Options structs are keyword arguments, enums are strings, and what a call returns in a struct is a tuple or a dict.
 KEYWORDS = {
@@ -29,7 +29,7 @@ STRINGS = {
 RESULTS = {
     "AddNorm", "PairEncoding", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
     "ParallelText", "TextSplit", "Hypothesis", "Translation", "CheckResult", "TextLoss", "PairLoss",
-    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "StepReport", "EvalReport", "NamedTensor",
+    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "JobReport", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
     "logit_lens": "lens.logit_lens",
@@ -119,6 +119,14 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "Gradients": "Tape",
     "is_recording": "Tape",
     "Autocast": "autocast",
+    "world": "distributed.group",
+    "launch": "distributed.group",
+    "single": "distributed.group",
+    "leave_world": "distributed.group",
+    "abort_world": "distributed.group",
+    "set_world_failed": "distributed.group",
+    "threads_per_rank": "distributed.group",
+    "Launch": "distributed.group",
 }
 INTERNAL = {  # reason: names
     "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields add_model_fields",
@@ -148,7 +156,9 @@ INTERNAL = {  # reason: names
     "Seq2SeqTask average_checkpoints fields identity identity_of language_model_presets seq2seq_presets parse_integer "
     "OptimizerChoice add_report_fields dtype_of_products "
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
-    "gather_windows WindowBatch permuted Seq2SeqStep",
+    "gather_windows WindowBatch permuted Seq2SeqStep "
+    "ShardTree DataParallel shards_of check_ranks share_tokenizer check_alike TrainingMemory training_memory",
+    "what jobs are made of": "Message all_gather share_begin run_local_group MpiFunctions",
 }
 
 MEMBERS = {  # C++ member: what does it in Python
@@ -198,7 +208,7 @@ def in_python(dotted):
     return value
 
 
-PLACES = [mh] + [importlib.import_module(f"multihead.{n}") for n in ("nn", "embed", "models", "optim", "io", "text", "train")]
+PLACES = [mh] + [importlib.import_module(f"multihead.{n}") for n in ("nn", "embed", "models", "optim", "io", "distributed", "text", "train")]
 REASONS = {name for names in INTERNAL.values() for name in names.split()}
 
 

@@ -9,12 +9,13 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel,
+from transformers import (AlbertConfig, AlbertForMaskedLM, AlbertForSequenceClassification, AlbertForTokenClassification,
+                          AlbertModel, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel,
                           CamembertConfig, CamembertModel, DistilBertConfig, DistilBertForMaskedLM,
                           DistilBertForSequenceClassification, DistilBertModel, ElectraConfig, ElectraForSequenceClassification,
                           ElectraModel, ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification,
                           ModernBertForTokenClassification, ModernBertModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
-                          XLMRobertaConfig, XLMRobertaForTokenClassification)
+                          T5Config, T5EncoderModel, T5ForTokenClassification, XLMRobertaConfig, XLMRobertaForTokenClassification)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "encoders"
 LENGTHS = [7, 1, 11, 4]
@@ -27,6 +28,10 @@ DISTIL = dict(vocab_size=37, dim=20, hidden_dim=33, n_layers=2, n_heads=4, max_p
 MODERN = dict(vocab_size=37, hidden_size=24, intermediate_size=33, num_hidden_layers=4, num_attention_heads=4,
               max_position_embeddings=19, initializer_range=0.3, local_attention=6, pad_token_id=0, bos_token_id=1,
               eos_token_id=2, cls_token_id=1, sep_token_id=2)
+
+ALBERT = dict(SIZES, embedding_size=12, num_hidden_layers=3)
+T5 = dict(vocab_size=37, d_model=20, d_kv=6, d_ff=33, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
+          relative_attention_max_distance=9, pad_token_id=0, eos_token_id=1)
 
 
 def models():
@@ -52,6 +57,13 @@ def models():
     yield "modernbert_classifier", ModernBertForSequenceClassification(
         ModernBertConfig(**MODERN, classifier_pooling="mean", num_labels=3))
     yield "modernbert_tokens", ModernBertForTokenClassification(ModernBertConfig(**MODERN, num_labels=4))
+    yield "albert", AlbertModel(AlbertConfig(**ALBERT))
+    yield "albert_masked_lm", AlbertForMaskedLM(AlbertConfig(**ALBERT))
+    yield "albert_classifier", AlbertForSequenceClassification(AlbertConfig(**ALBERT, num_labels=3))
+    yield "albert_tokens", AlbertForTokenClassification(AlbertConfig(**ALBERT, num_labels=4))
+    yield "t5", T5EncoderModel(T5Config(**T5))
+    yield "t5_gated", T5EncoderModel(T5Config(**T5, feed_forward_proj="gated-gelu"))
+    yield "t5_tokens", T5ForTokenClassification(T5Config(**T5, num_labels=4))
 
 
 def write(name, model):

@@ -12,10 +12,10 @@ import pathlib
 import torch
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
-                          GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM,
+                          GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, GPTNeoXConfig, GPTNeoXForCausalLM,
                           LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
                           Phi3Config, Phi3ForCausalLM, PhiConfig, PhiForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
+                          Qwen3Config, Qwen3ForCausalLM, Qwen3Model)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "hugging_face"
 
@@ -30,6 +30,8 @@ def models():
     yield "mistral", MistralForCausalLM(MistralConfig(**llama, sliding_window=4))
     yield "qwen2", Qwen2ForCausalLM(Qwen2Config(**llama, tie_word_embeddings=True))
     yield "qwen3", Qwen3ForCausalLM(Qwen3Config(**llama, head_dim=10))
+    yield "qwen3_base", Qwen3Model(Qwen3Config(**llama, head_dim=10))
+    yield "gpt2_base", GPT2Model(GPT2Config(vocab_size=37, n_positions=23, n_embd=20, n_layer=2, n_head=4, initializer_range=0.3))
     # A short first context and a small base, so that eleven tokens meet kept, blended and divided frequencies.
     for kind, more in (("linear", {}),
                        ("llama3", dict(low_freq_factor=0.5, high_freq_factor=1.5, original_max_position_embeddings=8)),
@@ -67,8 +69,9 @@ def write(wanted):
         (folder / "generation_config.json").unlink(missing_ok=True)
         tokens = torch.randint(2, model.config.vocab_size, (2, 11))  # past what a model may take for padding
         with torch.no_grad():
-            logits = model.eval()(tokens).logits
-        save_file({"tokens": tokens, "logits": logits.contiguous()}, folder / "expected.safetensors")
+            out = model.eval()(tokens)
+        name, expected = ("logits", out.logits) if "logits" in out else ("features", out.last_hidden_state)
+        save_file({"tokens": tokens, name: expected.contiguous()}, folder / "expected.safetensors")
 
 
 def check(folder, tokens):

@@ -1,4 +1,4 @@
-"""Tiny BART, mBART, Pegasus, T5 and mT5 models as transformers writes them, their logits and what generate() makes of them: tests/data/seq2seq/.
+"""Tiny BART, mBART, M2M100, Pegasus, T5 and mT5 models as transformers writes them, their logits and what generate() makes of them: tests/data/seq2seq/.
 
     python3 tools/goldens/seq2seq.py [NAME...]
 
@@ -11,7 +11,7 @@ import sys
 import torch
 from marian import EOS, PAD, VOCABULARY, padded, teach
 from safetensors.torch import save_file
-from transformers import BartConfig, BartForConditionalGeneration, MBartConfig, MBartForConditionalGeneration, MT5Config, MT5ForConditionalGeneration, PegasusConfig, PegasusForConditionalGeneration, T5Config, T5ForConditionalGeneration
+from transformers import BartConfig, BartForConditionalGeneration, M2M100Config, M2M100ForConditionalGeneration, MBartConfig, MBartForConditionalGeneration, MT5Config, MT5ForConditionalGeneration, PegasusConfig, PegasusForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "seq2seq"
 IDS = dict(vocab_size=VOCABULARY, pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=PAD)
@@ -24,6 +24,8 @@ def models():
     yield "bart", BartForConditionalGeneration(BartConfig(**BART))
     yield "mbart", MBartForConditionalGeneration(MBartConfig(**BART, scale_embedding=True))
     yield "pegasus", PegasusForConditionalGeneration(PegasusConfig(**BART, scale_embedding=True, activation_function="relu"))
+    yield "m2m100", M2M100ForConditionalGeneration(M2M100Config(**dict(BART, d_model=18, encoder_attention_heads=3, decoder_attention_heads=3,
+                                                                   max_position_embeddings=64, decoder_start_token_id=EOS)))
     yield "t5", T5ForConditionalGeneration(T5Config(**T5))
     # 1.1: gated, the output layer apart and unscaled. A prime number of heads: nothing to interleave.
     yield "t5_gated", T5ForConditionalGeneration(T5Config(
@@ -50,7 +52,7 @@ def write(name, model):
     ids, lengths = padded(sources)
     mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
     target = torch.randint(1, PAD, (len(sources), 21), generator=generator)
-    target[:, 0] = PAD
+    target[:, 0] = model.config.decoder_start_token_id
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
 

@@ -93,6 +93,18 @@ struct MaskFunction {
   explicit operator bool() const { return fill != nullptr; }
 };
 
+/// A rectangle of a problem whose other parts are elsewhere, say on other ranks. The problem's queries and
+/// keys and the rows of operands are the rectangle's; masks, biases, dropout and distances count in the whole
+/// problem. Neither ragged nor in f64, where vectors are (Isa above baseline), without gradients of score
+/// terms.
+struct AttentionSlice {
+  int64_t query_begin = 0, key_begin = 0;  ///< of the rectangle, multiples of attention_key_block
+  int64_t queries = 0, keys = 0;           ///< of the whole problem
+  /// In the backward pass: this query head of each group alone; query, d_out, out and lse have kv_heads
+  /// heads.
+  int64_t head = -1;
+};
+
 /// Sizes, exclusions and dropout. Query i of sample b sees key j iff all of these hold:
 ///   j < key_lengths[b], i < query_lengths[b], key_begin[b,i] <= j < key_end[b,i],
 ///   causal:        j <= i + diagonal(b)
@@ -108,6 +120,7 @@ struct AttentionProblem {
   /// Ragged batch: [batch] entries; the batch stride of query, key, value, out and lse is then 0, and indices
   /// of queries and keys everywhere else (masks, biases, dropout) count from the sequence's own start.
   const AttentionSequence* sequences = nullptr;
+  const AttentionSlice* slice = nullptr;  ///< null: this is the whole problem
 
   bool causal = false;
   const int64_t* diagonals = nullptr;  ///< [batch]; null: `diagonal` for all
@@ -130,8 +143,17 @@ struct AttentionProblem {
   int64_t group() const { return kv_heads ? heads / kv_heads : 0; }
   int64_t query_count(int64_t b) const { return sequences ? sequences[b].query_count : queries; }
   int64_t key_count(int64_t b) const { return sequences ? sequences[b].key_count : keys; }
-  int64_t query_begin(int64_t b) const { return sequences ? sequences[b].query_begin : 0; }
-  int64_t key_begin_row(int64_t b) const { return sequences ? sequences[b].key_begin : 0; }
+  int64_t first_query() const { return slice ? slice->query_begin : 0; }
+  int64_t first_key() const { return slice ? slice->key_begin : 0; }
+  int64_t all_queries() const { return slice ? slice->queries : queries; }
+  int64_t all_keys() const { return slice ? slice->keys : keys; }
+  /// Rows where query 0 and key 0 of a sample lie, or would.
+  int64_t query_begin(int64_t b) const { return sequences ? sequences[b].query_begin : -first_query(); }
+  int64_t key_begin_row(int64_t b) const { return sequences ? sequences[b].key_begin : -first_key(); }
+  bool one_head() const { return slice && slice->head >= 0; }
+  /// Query heads of a key head in this call, and where head h lies in the operands.
+  int64_t heads_in_group() const { return one_head() ? 1 : group(); }
+  int64_t head_row(int64_t h) const { return one_head() ? h / group() : h; }
   int64_t diagonal_of(int64_t b) const { return diagonals ? diagonals[b] : diagonal; }
 };
 
@@ -191,10 +213,20 @@ struct AttentionInput {
   Operand query, key, value;
 };
 
+/// The softmax of rows after some of their keys, in f32: maximum and sum [B, H, Tq] with a token stride of 1,
+/// at first -inf and 0, and Σ e^(score - max) · value [B, H, Tq, Dv], at first 0.
+struct AttentionState {
+  Operand max, sum, values;
+};
+
 /// `lse` (natural logarithm, -inf for empty rows) [B, H, Tq] has a token stride of 1. It may be absent in the
-/// forward pass.
+/// forward pass. With a `state` the call goes on from there with its own keys, which follow those before;
+/// without `out` it leaves the new state in place of the old, else it ends there. The last call may have no
+/// keys. `out` may then be in the memory of state.values. What is not finite is then left so, also where a
+/// call on all keys at once does better: rows that met NaN in excluded keys, or sums that were too large.
 struct AttentionOutput {
   Operand out, lse;
+  AttentionState state = {};
 };
 
 /// Backward. Gradients are overwritten, except where `accumulate` is set. Absent ones are not computed.
@@ -209,6 +241,13 @@ struct AttentionGradient {
   void* d_relative_key = nullptr;  ///< [H, span, head_dim], contiguous
   void* d_captured = nullptr;      ///< [ScoreFunction::captured]
   bool accumulate = false;         ///< add to the gradients of score terms instead of zeroing them first
+  /// d_query, d_key and d_value are sums in f32 that the call goes on with, without the factor `scale` of the
+  /// first two: of keys, or of queries, in ascending order. Inputs are f32. As in AttentionOutput for the
+  /// rest.
+  bool partial = false;
+  /// f32 with the strides of lse: ⟨out, d_out⟩ - d_lse of the rows that see a key, written if there is `out`,
+  /// else read. Null: not kept.
+  void* delta = nullptr;
 
   /// Whether a term has a gradient: heads and samples may share it.
   bool of_terms() const {
@@ -225,6 +264,13 @@ void attention_forward(const AttentionProblem&, const ScoreTerms&, const Attenti
 /// Deterministic; parallel also when batch · heads is 1.
 void attention_backward(const AttentionProblem&, const ScoreTerms&, const AttentionInput&,
                         const AttentionGradient&);
+
+/// The keys [begin, end) that queries [query_begin, query_end) of the whole problem may see by the analytic
+/// masks.
+struct AttentionReach {
+  int64_t begin = 0, end = 0;
+};
+AttentionReach attention_reach(const AttentionProblem&, int64_t query_begin, int64_t query_end);
 
 /// One more score of no key, sinks[h], in every row's softmax: `out` and `lse` of a forward pass (out may be
 /// f16) become out · w and lse - log w, w = 1 / (1 + exp(sink - lse)). The backward then runs as it stands:

@@ -239,15 +239,36 @@ bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
 
+// What a query or key gradient is multiplied by at the end.
+float GradientScale(const BackwardCall& call) {
+  return call.gradient.partial ? 1.0f : static_cast<float>(call.forward.p->scale);
+}
+
+// A block's sums so far: none, or those of earlier calls.
+void StartBlock(const BackwardCall& call, const BackwardJob& job, int k0, int count,
+                const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const auto start = [&](float* rows, int64_t dim, int64_t columns, const Operand& from) {
+    std::fill_n(rows, padded(count) * columns, 0.0f);
+    if (!call.gradient.partial || !from) return;
+    for (int r = 0; r < count; ++r) {
+      LoadRow(KeyRow(c, from, job.b, job.kv, k0 + r), dim, false, rows + r * columns);
+    }
+  };
+  start(b.d_key, c.p->head_dim, call.head_columns, call.gradient.d_key);
+  start(b.d_value, c.p->value_dim, c.value_columns, call.gradient.d_value);
+}
+
 bool WriteBlock(const BackwardCall& call, const BackwardJob& job, int k0, int count,
                 const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
-  const auto write = [&](const float* rows, int64_t dim, int64_t columns, double scale, const Operand& to) {
-    return !to || WriteRows(call, rows, count, dim, columns, static_cast<float>(scale),
-                            KeyRow(c, to, job.b, job.kv, k0), to.strides.token);
+  const auto write = [&](const float* rows, int64_t dim, int64_t columns, float scale, const Operand& to) {
+    return !to || WriteRows(call, rows, count, dim, columns, scale, KeyRow(c, to, job.b, job.kv, k0),
+                            to.strides.token);
   };
-  const bool keys = write(b.d_key, c.p->head_dim, call.head_columns, c.p->scale, call.gradient.d_key);
-  return write(b.d_value, c.p->value_dim, c.value_columns, 1.0, call.gradient.d_value) && keys;
+  const bool keys =
+      write(b.d_key, c.p->head_dim, call.head_columns, GradientScale(call), call.gradient.d_key);
+  return write(b.d_value, c.p->value_dim, c.value_columns, 1.0f, call.gradient.d_value) && keys;
 }
 
 template <class G>
@@ -257,12 +278,12 @@ bool KeyBlock(const BackwardTaskArgs& args) {
   const AttentionProblem& p = *c.p;
   const BackwardJob& job = *args.job;
   const BackwardBuffers b = MakeBackwardBuffers(call, args.scratch);
-  const int k0 = static_cast<int>(args.index * kBackwardBlock);
-  const int k1 = static_cast<int>(std::min<int64_t>(k0 + kBackwardBlock, p.key_count(job.b)));
+  const int64_t first = p.first_key();
+  const int k0 = static_cast<int>(first + args.index * kBackwardBlock);
+  const int k1 = static_cast<int>(std::min(k0 + kBackwardBlock, first + p.key_count(job.b)));
   const G engine(call, job, k0, k1, b.engine);
   if (job.copies > 0 && !Await(job, job.turns[args.index % job.copies], args.index / job.copies)) return true;
-  std::fill_n(b.d_key, padded(k1 - k0) * call.head_columns, 0.0f);
-  std::fill_n(b.d_value, padded(k1 - k0) * c.value_columns, 0.0f);
+  StartBlock(call, job, k0, k1 - k0, b);
   const RelativeRange relative = RelativeRangeOf(call, job, k0, k1);
   if (relative.rows) std::fill_n(b.table_sums, p.group() * relative.rows * call.head_columns, 0.0f);
   for (int64_t n = 0; n < job.tiles; ++n) {
@@ -276,11 +297,11 @@ bool KeyBlock(const BackwardTaskArgs& args) {
     if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
     const bool seen = TileGradients(call, job, engine, n, r, lanes, b);
     if (seen) {
-      engine.AddToValues(n, r, p.dropout_p > 0 ? b.extra : b.p, b.d_value);
+      if (call.gradient.d_value) engine.AddToValues(n, r, p.dropout_p > 0 ? b.extra : b.p, b.d_value);
       if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b);
-      engine.AddToKeys(n, r, b.ds, b.d_key);
+      if (call.gradient.d_key) engine.AddToKeys(n, r, b.ds, b.d_key);
     }
-    if (!Await(job, job.done[n], args.index - t.begin / kBackwardBlock)) return true;
+    if (!Await(job, job.done[n], args.index - (t.begin - first) / kBackwardBlock)) return true;
     if (seen && call.gradient.d_query) engine.AddToQueries(n, r, b.ds);
     if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, b);
     job.done[n].fetch_add(1, std::memory_order_release);
@@ -315,7 +336,7 @@ bool BackwardFinish(const BackwardTaskArgs& args) {
   bool finite = true;
   each_head_run(t, [&](int first, int count) {
     const float* rows = job.d_query + (args.index * kTileRows + first) * call.head_columns;
-    finite = WriteRows(call, rows, count, c.p->head_dim, call.head_columns, static_cast<float>(c.p->scale),
+    finite = WriteRows(call, rows, count, c.p->head_dim, call.head_columns, GradientScale(call),
                        TileRow(c, d_query, t, first), d_query.strides.token) &&
              finite;
   });

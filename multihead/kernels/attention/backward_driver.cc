@@ -24,7 +24,7 @@ struct JobShape {
 
 JobShape shape_of(const BackwardCall& call, int64_t queries, int64_t keys) {
   JobShape s;
-  s.rows = queries * call.forward.p->group();
+  s.rows = queries * call.forward.p->heads_in_group();
   // A head that fills a tile, or as many whole ones as fit: chains of sums are cut at a head's own positions.
   const bool one = queries >= kTileRows || call.operands.one_head;
   const int64_t heads = one ? 1 : kTileRows / std::max<int64_t>(queries, 1);
@@ -218,6 +218,7 @@ void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel, Cap
   each(job.blocks, [](const BackwardTaskArgs& args) { return backward_block(args); });
   each(job.tiles, [](const BackwardTaskArgs& args) { return backward_finish(args); });
   if (job.relative_key) scale_relative_key(call, job);
+  if (call.gradient.partial) return;
   if (!finite && (call.operands.loses_infinity || anything_masked(p, *call.forward.terms))) {
     repeat_by_specification(call, job);
   } else if (p.empty_row == EmptyRow::uniform) {

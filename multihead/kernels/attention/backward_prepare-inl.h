@@ -70,7 +70,9 @@ void PrepareTile(const BackwardTaskArgs& args) {
   RowTile& t = job.row_tiles[n];
   const int64_t first = n / job.span_tiles * job.span, row = first + n % job.span_tiles * kTileRows;
   make_row_tile(*c.p, job.b, job.kv, row, std::min({first + job.span, row + kTileRows, job.rows}), t);
-  std::fill_n(job.d_query + n * kTileRows * call.head_columns, kTileRows * call.head_columns, 0.0f);
+  float* d_query = job.d_query + n * kTileRows * call.head_columns;
+  std::fill_n(d_query, kTileRows * call.head_columns, 0.0f);
+  if (g.partial && g.d_query) CopyTileRows(c, t, g.d_query, c.p->head_dim, call.head_columns, d_query);
   if (t.empty()) {  // no key block comes here; all that is read later is that the rows are empty
     std::fill_n(job.lse + n * kTileRows, kTileRows, kInfinity);
     return;
@@ -84,7 +86,6 @@ void PrepareTile(const BackwardTaskArgs& args) {
   const bool staged = call.operands.stage_d_out;
   const Rows d_out =
       rows_of_tile(g.d_out, staged || !in_place, staged ? job.d_out + n * call.operands.d_out : args.scratch);
-  const Rows out = rows_of_tile(g.out, !in_place, args.scratch + kTileRows * c.value_columns);
   G::Pack(call, job, n, d_out);
   float* delta = job.delta + n * kTileRows;
   float* lse = job.lse + n * kTileRows;
@@ -92,17 +93,26 @@ void PrepareTile(const BackwardTaskArgs& args) {
   std::fill_n(lse, kTileRows, kInfinity);
   const Strides3& s = g.lse.strides;
   const float *of_rows = as_floats(g.lse.data), *d_lse = as_floats(g.d_lse);
-  for (int r = 0; r < t.rows; r += 16) {
-    InnerProducts(Shifted(out, r), Shifted(d_out, r), std::min(16, t.rows - r), c.value_columns, delta + r);
+  if (g.out) {
+    const Rows out = rows_of_tile(g.out, !in_place, args.scratch + kTileRows * c.value_columns);
+    for (int r = 0; r < t.rows; r += 16) {
+      InnerProducts(Shifted(out, r), Shifted(d_out, r), std::min(16, t.rows - r), c.value_columns, delta + r);
+    }
   }
+  float* kept = as_floats(g.delta);
   for (int r = 0; r < t.rows; ++r) {
-    const int64_t at = t.b * s.batch + t.head[r] * s.head + c.p->query_begin(t.b) + t.query[r];
+    const int64_t at = LaneIndex(c, s, t, r);
     if (of_rows[at] == -kInfinity) {
       delta[r] = 0.0f;  // an empty row: its probabilities are zero by lse = +inf
       continue;
     }
     lse[r] = of_rows[at];
+    if (!g.out) {
+      delta[r] = kept[at];
+      continue;
+    }
     if (d_lse) delta[r] -= d_lse[at];  // dlse/ds = p
+    if (kept) kept[at] = delta[r];
   }
 }
 

@@ -182,7 +182,7 @@ HWY_INLINE PrefetchRows NextQueries(const ForwardCall& c, const AttentionTask* n
   if (!next || row + kTileRows > next->row_end) return {};
   const Strides3& s = c.query.strides;
   const int64_t queries = c.p->query_count(next->b), head = next->kv * c.p->group() + row / queries;
-  const int64_t token = c.p->query_begin(next->b) + row % queries;
+  const int64_t token = c.p->query_begin(next->b) + c.p->first_query() + row % queries;
   if (row % queries + kTileRows > queries) return {};
   const int64_t numbers = c.bf16 ? 2 : 1;  // in a float
   const void* from = At(c.query.data, next->b * s.batch + head * s.head + token * s.token, c.bf16);

@@ -39,6 +39,7 @@ namespace {
 
 // Claims the cache lines of a tile's output while the products run.
 void PrefetchOutput(const ForwardCall& c, const RowTile& t) {
+  if (!c.out) return;
   const int64_t line = c.bf16 ? 32 : 16;
   for (int r = 0; r < t.rows; ++r) {
     const void* row = TileRow(c, c.out, t, r);
@@ -52,6 +53,28 @@ void JoinState(const LaneState& block, bool has_terms, float* alpha, float* beta
     w.state = block;
   } else {
     MergeState(w.rows.groups * kGroupRows, has_terms, w.state, block, alpha, beta);
+  }
+}
+
+// Goes on where the call before stopped. Without any key so far the sums are zero, and not looked at.
+void LoadState(const ForwardCall& c, QueryTile& w) {
+  const AttentionState& from = c.state;
+  for (int r = 0; r < w.rows.rows; ++r) {
+    w.state.max[r] = as_floats(from.max.data)[LaneIndex(c, from.max.strides, w.rows, r)];
+    w.state.sum[r] = as_floats(from.sum.data)[LaneIndex(c, from.sum.strides, w.rows, r)];
+    w.first = w.first && w.state.sum[r] == 0;
+  }
+  CopyTileRows(c, w.rows, from.values, c.p->value_dim, c.value_columns, w.out);
+}
+
+void StoreState(const ForwardCall& c, const QueryTile& w) {
+  const AttentionState& to = c.state;
+  if (w.first) return;
+  for (int r = 0; r < w.rows.rows; ++r) {
+    as_floats(to.max.data)[LaneIndex(c, to.max.strides, w.rows, r)] = w.state.max[r];
+    as_floats(to.sum.data)[LaneIndex(c, to.sum.strides, w.rows, r)] = w.state.sum[r];
+    float* row = as_floats(to.values.data) + RowIndex(c, to.values.strides, w.rows, r);
+    std::copy_n(w.out + r * c.value_columns, c.p->value_dim, row);
   }
 }
 
@@ -105,7 +128,7 @@ class Forward {
       w.out = partials.out + slot * kTileRows * c_.value_columns;
       ResetState(w.state);
       w.first = true;
-      AddBlock(begin * kBlock, &w, 1, false);
+      AddBlock(c_.p->first_key() + begin * kBlock, &w, 1, false);
       // A block without keys is recognised by its sum.
       std::copy_n(w.state.max, kTileRows, partials.max + slot * kTileRows);
       std::copy_n(w.state.sum, kTileRows, partials.sum + slot * kTileRows);
@@ -142,6 +165,7 @@ class Forward {
     if (c_.has_terms || c_.has_keep) w.lanes = MakeLaneTerms(*c_.terms, w.rows);
     ResetState(w.state);
     w.first = true;
+    if (c_.state.values) LoadState(c_, w);
     if (!w.rows.empty()) engine_.PackQueries(w, buffers_.s);
   }
 
@@ -205,9 +229,10 @@ class Forward {
   // it stays that way.
   void FinishTile(QueryTile& w) {
     const RowTile& t = w.rows;
+    if (c_.state.values && !c_.out) return StoreState(c_, w);
     bool finite = Write(w);
     const bool masked = c_.has_keep || c_.terms->bias || t.full_begin > t.begin || t.full_end < t.end;
-    if (!finite && masked) {
+    if (!finite && masked && !c_.state.values) {
       ResetState(w.state);
       w.first = true;
       for (int64_t base = t.begin / kBlock * kBlock; base < t.end; base += kBlock) {

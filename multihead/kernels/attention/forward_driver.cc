@@ -158,7 +158,7 @@ void run_forward(ForwardCall call) {
       forward_task({&call, task, worker_scratch(scratch), next, nullptr, 0, 0, 0});
     });
   }
-  if (not_finite.load(std::memory_order_relaxed)) recompute_overflow(call);
+  if (not_finite.load(std::memory_order_relaxed) && !call.state.values) recompute_overflow(call);
 }
 
 }  // namespace multihead::kernels

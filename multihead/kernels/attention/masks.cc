@@ -48,14 +48,14 @@ bool attention_dropout_keep(uint64_t dropout_key, int64_t b, int64_t h, int64_t 
 
 int64_t attention_keep_classes_size(const AttentionProblem& p) {
   const Strides4& s = p.keep_strides;
-  return extent(p.batch, s.batch) * extent(p.heads, s.head) * blocks(p.queries, attention_keep_rows) *
-         blocks(p.keys, attention_keep_columns);
+  return extent(p.batch, s.batch) * extent(p.heads, s.head) * blocks(p.all_queries(), attention_keep_rows) *
+         blocks(p.all_keys(), attention_keep_columns);
 }
 
 void attention_keep_classes(const AttentionProblem& p, uint8_t* classes) {
   const Strides4& s = p.keep_strides;
-  const int64_t rows = blocks(p.queries, attention_keep_rows);
-  const int64_t columns = blocks(p.keys, attention_keep_columns);
+  const int64_t queries = p.all_queries(), keys = p.all_keys();
+  const int64_t rows = blocks(queries, attention_keep_rows), columns = blocks(keys, attention_keep_columns);
   const int64_t heads = extent(p.heads, s.head);
   parallel_for(extent(p.batch, s.batch) * heads * rows, [&](int64_t index, int) {
     const int64_t row = index % rows, head = index / rows % heads, b = index / rows / heads;
@@ -64,8 +64,8 @@ void attention_keep_classes(const AttentionProblem& p, uint8_t* classes) {
     for (int64_t column = 0; column < columns; ++column) {
       const int64_t j = column * attention_keep_columns;
       classes[index * columns + column] =
-          static_cast<uint8_t>(class_of(p, keep + j * s.key, std::min(attention_keep_rows, p.queries - i),
-                                        std::min(attention_keep_columns, p.keys - j)));
+          static_cast<uint8_t>(class_of(p, keep + j * s.key, std::min(attention_keep_rows, queries - i),
+                                        std::min(attention_keep_columns, keys - j)));
     }
   });
 }

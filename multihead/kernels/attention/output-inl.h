@@ -41,9 +41,8 @@ HWY_INLINE void WriteLogSumExp(const ForwardCall& c, const RowTile& t, const Lan
     const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
     hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
   }
-  const Strides3& s = c.lse.strides;
-  float* to = as_floats(c.lse.data) + t.b * s.batch + c.p->query_begin(t.b);
-  for (int r = 0; r < t.rows; ++r) to[t.head[r] * s.head + t.query[r]] = lse[r];
+  float* to = as_floats(c.lse.data);
+  for (int r = 0; r < t.rows; ++r) to[LaneIndex(c, c.lse.strides, t, r)] = lse[r];
 }
 
 // Divides by the sums and writes the tile's rows and log-sum-exps. False if anything is not finite.

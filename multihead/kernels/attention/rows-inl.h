@@ -36,7 +36,8 @@ HWY_INLINE int64_t KeyIndex(const ForwardCall& c, const Strides3& s, int64_t b, 
   return b * s.batch + kv * s.head + (c.p->key_begin_row(b) + k) * s.token;
 }
 HWY_INLINE int64_t RowIndex(const ForwardCall& c, const Strides3& s, const RowTile& t, int row) {
-  return t.b * s.batch + t.head[row] * s.head + (c.p->query_begin(t.b) + t.query[row]) * s.token;
+  return t.b * s.batch + c.p->head_row(t.head[row]) * s.head +
+         (c.p->query_begin(t.b) + t.query[row]) * s.token;
 }
 
 // The addresses of those rows.
@@ -117,12 +118,18 @@ HWY_INLINE Rows StageRows(const ForwardCall& call, const Operand& x, int64_t b, 
   return {buffer, columns};
 }
 
+// Index of row `row` of a tile in an array [B, H, T] whose last axis is contiguous.
+HWY_INLINE int64_t LaneIndex(const ForwardCall& c, const Strides3& s, const RowTile& t, int row) {
+  return t.b * s.batch + c.p->head_row(t.head[row]) * s.head + c.p->query_begin(t.b) + t.query[row];
+}
+
 // Copies the rows of a tile to [kTileRows][columns], zero-padded.
 HWY_INLINE void CopyTileRows(const ForwardCall& c, const RowTile& t, const Operand& x, int64_t dim,
                              int64_t columns, float* to) {
+  const bool bf16 = x.dtype == Dtype::bf16;  // sums are not, whatever the call's type
   for (int r = 0; r < t.rows; ++r) {
     float* row = to + r * columns;
-    LoadRow(TileRow(c, x, t, r), dim, c.bf16, row);
+    LoadRow(At(x.data, RowIndex(c, x.strides, t, r), bf16), dim, bf16, row);
     std::fill(row + dim, row + columns, 0.0f);
   }
 }

@@ -46,7 +46,7 @@ struct IntervalRule {
 
   KeyInterval operator()(int64_t i) const {
     if (i >= queries) return {};
-    int64_t lo = std::max<int64_t>(0, i + left), hi = std::min(end, i + right);
+    int64_t lo = std::max<int64_t>(begin, i + left), hi = std::min(end, i + right);
     if (key_begin) lo = std::max(lo, key_begin[i]);
     if (key_end) hi = std::min(hi, key_end[i]);
     if (lo >= hi) return {};
@@ -54,7 +54,7 @@ struct IntervalRule {
   }
 
   static constexpr int64_t kOpen = int64_t{1} << 42;
-  int64_t keys = 0, queries = 0, end = 0, left = -kOpen, right = kOpen;
+  int64_t queries = 0, begin = 0, end = 0, left = -kOpen, right = kOpen;
   const int64_t* key_begin = nullptr;
   const int64_t* key_end = nullptr;
 };

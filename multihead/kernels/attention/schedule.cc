@@ -41,10 +41,12 @@ bool samples_are_alike(const AttentionProblem& p) {
 }
 
 IntervalRule::IntervalRule(const AttentionProblem& p, int64_t sample)
-    : keys(p.key_count(sample)), queries(p.query_count(sample)) {
+    : queries(p.first_query() + p.query_count(sample)),
+      begin(p.first_key()),
+      end(begin + p.key_count(sample)) {
   const int64_t diagonal = p.diagonal_of(sample);
   if (p.query_lengths) queries = std::min(queries, p.query_lengths[sample]);
-  end = p.key_lengths ? std::clamp<int64_t>(p.key_lengths[sample], 0, keys) : keys;
+  if (p.key_lengths) end = std::clamp<int64_t>(p.key_lengths[sample], begin, end);
   // With these bounds no sum below overflows; a diagonal or window beyond them masks all or nothing.
   static constexpr int64_t kFar = int64_t{1} << 40;
   const auto bounded = [](int64_t x) { return std::clamp(x, -kFar, kFar); };
@@ -57,14 +59,15 @@ IntervalRule::IntervalRule(const AttentionProblem& p, int64_t sample)
 
 void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row_begin, int64_t row_end,
                    RowTile& t) {
-  const int64_t queries = p.query_count(b);
+  const int64_t queries = p.query_count(b), first = p.first_query();
   const IntervalRule rule(p, b);
   t.b = b;
   t.kv = kv;
   t.rows = static_cast<int>(row_end - row_begin);
   t.groups = (t.rows + kGroupRows - 1) / kGroupRows;
   t.diagonal = static_cast<int32_t>(std::clamp<int64_t>(p.diagonal_of(b), -(1 << 30), 1 << 30));
-  int64_t head = kv * p.group() + row_begin / queries, i = row_begin % queries;
+  int64_t head = kv * p.group() + row_begin / queries, i = first + row_begin % queries;
+  if (p.one_head()) head += p.slice->head;
   for (int r = 0; r < t.groups * kGroupRows; ++r) {
     if (r >= t.rows) {
       t.query[r] = t.query[t.rows - 1], t.head[r] = t.head[t.rows - 1], t.lo[r] = 0, t.hi[r] = kNever;
@@ -73,7 +76,7 @@ void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row
     const KeyInterval keys = rule(i);
     t.query[r] = static_cast<int32_t>(i), t.head[r] = static_cast<int32_t>(head);
     t.lo[r] = keys.lo, t.hi[r] = keys.hi;
-    if (++i == queries) i = 0, ++head;
+    if (++i == first + queries) i = first, ++head;
   }
   summarise(t);
 }
@@ -101,14 +104,14 @@ void make_row_tile_again(const AttentionProblem& p, uint64_t number, int64_t b, 
 namespace {
 
 // Tasks for rows [begin, end) of key head 0.
-void add_tasks(int64_t b, int64_t begin, int64_t end, int64_t most_tiles, int64_t queries, bool unequal,
-               const IntervalRule& rule, std::vector<AttentionTask>& tasks) {
+void add_tasks(const AttentionProblem& p, int64_t b, int64_t begin, int64_t end, int64_t most_tiles,
+               bool unequal, const IntervalRule& rule, std::vector<AttentionTask>& tasks) {
   for (int64_t r = begin; r < end; r += most_tiles * kTileRows) {
     AttentionTask task{b, 0, r, std::min(end, r + most_tiles * kTileRows), 0, 0, 0};
     int64_t lo = kNever, hi = 0;
     double pairs = 0;
     for (int64_t i = task.row_begin; i < task.row_end; i += unequal ? 1 : task.row_end - task.row_begin) {
-      const KeyInterval keys = rule(i % queries);
+      const KeyInterval keys = rule(p.first_query() + i % p.query_count(b));
       lo = std::min<int64_t>(lo, keys.lo);
       hi = std::max<int64_t>(hi, keys.hi);
       pairs += std::max(0, keys.hi - keys.lo);
@@ -145,10 +148,11 @@ void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<Atten
     const int64_t span = queries >= kTileRows ? queries : rows;
     const size_t first = tasks.size();
     // Rows past the query length have tasks of their own, so that the others' tiles are free of them.
-    const int64_t valid = span == queries ? std::clamp<int64_t>(rule.queries, 0, queries) : span;
+    const int64_t seeing = rule.queries - p.first_query();
+    const int64_t valid = span == queries ? std::clamp<int64_t>(seeing, 0, queries) : span;
     for (int64_t start = 0; start < rows; start += span) {
-      add_tasks(b, start, start + valid, most_tiles, queries, unequal, rule, tasks);
-      add_tasks(b, start + valid, start + span, most_tiles, queries, unequal, rule, tasks);
+      add_tasks(p, b, start, start + valid, most_tiles, unequal, rule, tasks);
+      add_tasks(p, b, start + valid, start + span, most_tiles, unequal, rule, tasks);
     }
     repeat_tasks(first, p.kv_heads, &AttentionTask::kv, tasks);
   }
@@ -161,6 +165,19 @@ void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<Atten
   });
 }
 
+AttentionReach attention_reach(const AttentionProblem& p, int64_t query_begin, int64_t query_end) {
+  AttentionReach reach{p.keys, 0};
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const IntervalRule rule(p, b);
+    for (int64_t i = query_begin; i < query_end; ++i) {
+      const KeyInterval keys = rule(i);
+      reach.begin = std::min<int64_t>(reach.begin, keys.lo),
+      reach.end = std::max<int64_t>(reach.end, keys.hi);
+    }
+  }
+  return {std::min(reach.begin, reach.end), reach.end};
+}
+
 BlockClass mask_class(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t k1) {
   bool full = true, empty = true;
   const auto join = [&](BlockClass c) {
@@ -168,8 +185,8 @@ BlockClass mask_class(const AttentionProblem& p, const RowTile& t, int64_t k0, i
     empty = empty && c == BlockClass::empty;
   };
   const Strides4& s = p.keep_strides;
-  const int64_t columns = (p.keys + attention_keep_columns - 1) / attention_keep_columns;
-  const int64_t rows = (p.queries + attention_keep_rows - 1) / attention_keep_rows;
+  const int64_t columns = (p.all_keys() + attention_keep_columns - 1) / attention_keep_columns;
+  const int64_t rows = (p.all_queries() + attention_keep_rows - 1) / attention_keep_rows;
   const int64_t heads = s.head == 0 ? std::min<int64_t>(p.heads, 1) : p.heads;
   each_head_run(t, [&](int first, int count) {
     BlockClass dense = BlockClass::full, code = BlockClass::full;

@@ -1,11 +1,12 @@
-// One row times packed weights that no cache holds: a ring of matrices, each turn between two turns of a loop
-// that only reads as many bytes. `of_read_rate` is the median of their ratio.
+// One row times weights that no cache holds, packed or row-major f32 (plain): a ring of matrices, each turn
+// between two turns of a loop that only reads as many bytes. `of_read_rate` is the median of their ratio.
 //   kernels_bench --benchmark_filter=ColdProduct
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "multihead/core/parallel.h"
@@ -36,16 +37,19 @@ double median(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
-void ColdProduct(benchmark::State& state, WeightDtype dtype) {
+// No dtype: row-major f32, as gemm() reads it.
+void ColdProduct(benchmark::State& state, std::optional<WeightDtype> dtype) {
   const int64_t k = state.range(0), rows = state.range(1), threads = state.range(2);
-  const int64_t n = std::max<int64_t>(1024, 65536 / k * 16), bytes = packed_weight_bytes(dtype, n, k);
+  const int64_t n = std::max<int64_t>(1024, 65536 / k * 16);
+  const int64_t bytes = dtype ? packed_weight_bytes(*dtype, n, k) : n * k * 4;
   set_num_threads(static_cast<int>(threads));
   std::vector<float> weight(n * k), x(rows * k), y(rows * n);
   for (size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(i * 2654435761u % 1009) / 500 - 1;
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 40503u % 997) / 500 - 1;
   const int64_t turn = std::max<int64_t>(kTurn / bytes, 1), copies = std::max(kRing / bytes, 2 * turn);
   auto* ring = static_cast<char*>(std::aligned_alloc(64, static_cast<size_t>(copies * bytes)));
-  pack_weight(dtype, weight.data(), k, n, k, ring);
+  dtype ? pack_weight(*dtype, weight.data(), k, n, k, ring)
+        : static_cast<void>(std::memcpy(ring, weight.data(), static_cast<size_t>(bytes)));
   for (int64_t i = 1; i < copies; ++i) std::memcpy(ring + i * bytes, ring, static_cast<size_t>(bytes));
 
   std::vector<double> ratios, rates;
@@ -64,10 +68,23 @@ void ColdProduct(benchmark::State& state, WeightDtype dtype) {
     });
     const double middle = seconds();
     for (int64_t i = next(), end = i + turn; i < end; ++i) {
+      if (!dtype) {
+        gemm({.a = x.data(),
+              .lda = k,
+              .b = reinterpret_cast<const float*>(ring + i * bytes),
+              .ldb = k,
+              .tb = Transpose::yes,
+              .c = y.data(),
+              .ldc = n,
+              .m = rows,
+              .n = n,
+              .k = k});
+        continue;
+      }
       packed_linear({.x = x.data(),
                      .ldx = k,
                      .packed = ring + i * bytes,
-                     .dtype = dtype,
+                     .dtype = *dtype,
                      .y = y.data(),
                      .ldy = n,
                      .rows = rows,
@@ -88,11 +105,12 @@ void ColdProduct(benchmark::State& state, WeightDtype dtype) {
 void shapes(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"k", "rows", "threads"})->UseManualTime()->MinTime(1);
   for (const int threads : {1, 2}) {
-    for (const int k : {64, 576, 768, 2048, 4096}) bench->Args({k, 1, threads});
+    for (const int k : {64, 576, 768, 1536, 2048, 3072, 4096, 8192, 16384}) bench->Args({k, 1, threads});
     for (const int rows : {4, 24, 512}) bench->Args({576, rows, threads});
   }
 }
 
+BENCHMARK_CAPTURE(ColdProduct, plain, std::nullopt)->Apply(shapes);
 BENCHMARK_CAPTURE(ColdProduct, f32, WeightDtype::f32)->Apply(shapes);
 BENCHMARK_CAPTURE(ColdProduct, bf16, WeightDtype::bf16)->Apply(shapes);
 BENCHMARK_CAPTURE(ColdProduct, int8, WeightDtype::int8)->Apply(shapes);

@@ -160,6 +160,7 @@ Family<C> gemma3() {
   Family<C> family = with_sandwich(like_gemma("gemma3_text", "Gemma3ForCausalLM", is_gemma2, keys, kLater));
   const auto is_plain = [](const ConfigKey<C>& key) { return key.name == "rope_theta" && key.read; };
   std::erase_if(family.keys, is_plain);
+  family.base = "Gemma3TextModel";
   family.defaults.qk_norm = true;
   return family;
 }

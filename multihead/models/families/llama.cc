@@ -36,7 +36,8 @@ WeightMap map(const C& c) { return llama_map(c, add_llama_layer); }
 
 std::vector<ExtraTensor> extras(const C& c) {
   std::vector<ExtraTensor> list = {rotary_buffers(c)};
-  if (c.tie_embeddings) list.push_back(repeated_tensor("lm_head.weight", "model.embed_tokens.weight"));
+  if (c.tie_embeddings)
+    list.push_back(repeated_tensor("lm_head.weight", "model.embed_tokens.weight", "model."));
   return list;
 }
 
@@ -111,6 +112,7 @@ Family<C> like_llama(const char* name, const char* architecture, bool (*expresse
                       .expresses = expresses,
                       .keys = common_keys(defaults),
                       .map = map,
+                      .prefix = "model.",
                       .extras = extras};
   family.keys.insert(family.keys.end(), keys.begin(), keys.end());
   C& c = family.defaults;

@@ -65,6 +65,7 @@ Family<C> phi() {
                       .expresses = is_phi,
                       .keys = keys(),
                       .map = map,
+                      .prefix = "model.",
                       .extras = extras};
   C& c = family.defaults;
   c.positions = Positions::rotary;

@@ -46,6 +46,12 @@ struct TermGradients {
 /// f64 for f64, else f32.
 Dtype arithmetic_dtype(Dtype dtype);
 
+/// `x` as the kernels take it; absent if undefined.
+kernels::Operand operand(const Tensor& x, const Axes& axes);
+
+/// `x` in the type of the arithmetic, the last axis contiguous. No gradient.
+Tensor in_arithmetic(const Tensor& x);
+
 /// `x`, or a copy if its last axis is not contiguous. No gradient.
 Tensor with_dense_rows(const Tensor& x);
 

@@ -15,13 +15,6 @@ namespace {
 
 bool is_half(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::f16; }
 
-// `x` as the kernels take it; absent if undefined.
-kernels::Operand operand(const Tensor& x, const Axes& axes) {
-  if (!x.defined()) return {};
-  const Shape& s = x.strides();
-  return {x.raw(), x.dtype(), {axes.batch < 0 ? 0 : s[axes.batch], s[axes.head], s[axes.token]}};
-}
-
 kernels::Operand lse_operand(const AttentionCall& call) {
   return operand(call.lse, call.bound->sizes().ragged ? Axes{-1, 0, 1} : kBhtd);
 }
@@ -30,12 +23,7 @@ kernels::Operand lse_operand(const AttentionCall& call) {
 struct WideInput {
   Tensor query, key, value;
   explicit WideInput(const AttentionCall& call)
-      : query(widened(call.query)), key(widened(call.key)), value(widened(call.value)) {}
-  // The last axis contiguous.
-  static Tensor widened(const Tensor& x) {
-    if (x.dtype() == Dtype::i32) return from_int8_rows(x);
-    return is_half(x.dtype()) ? x.to(Dtype::f32) : with_dense_rows(x);
-  }
+      : query(in_arithmetic(call.query)), key(in_arithmetic(call.key)), value(in_arithmetic(call.value)) {}
 };
 
 template <class Tensors>
@@ -88,6 +76,17 @@ Tensor sum_over_heads(const Tensor& full, const Shape& shape) {
 }  // namespace
 
 Dtype arithmetic_dtype(Dtype dtype) { return is_half(dtype) ? Dtype::f32 : dtype; }
+
+kernels::Operand operand(const Tensor& x, const Axes& axes) {
+  if (!x.defined()) return {};
+  const Shape& s = x.strides();
+  return {x.raw(), x.dtype(), {axes.batch < 0 ? 0 : s[axes.batch], s[axes.head], s[axes.token]}};
+}
+
+Tensor in_arithmetic(const Tensor& x) {
+  if (x.dtype() == Dtype::i32) return from_int8_rows(x);
+  return is_half(x.dtype()) ? x.to(Dtype::f32) : with_dense_rows(x);
+}
 
 Tensor with_dense_rows(const Tensor& x) {
   return x.size(-1) <= 1 || x.strides()[-1] == 1 ? x.detach() : x.contiguous();
@@ -171,7 +170,7 @@ TermGradients attention_gradients(const AttentionCall& call, const OutputGradien
   const BoundAttention& bound = *call.bound;
   const Dtype dtype = arithmetic_dtype(call.query.dtype());
   const WideInput in(call);
-  const Tensor out = WideInput::widened(call.out), dy = WideInput::widened(from.out);
+  const Tensor out = in_arithmetic(call.out), dy = in_arithmetic(from.out);
   const Tensor d_lse = from.lse.defined() ? from.lse.contiguous() : Tensor();
   kernels::AttentionGradient g;
   g.out = operand(out, call.axes), g.lse = lse_operand(call), g.d_out = operand(dy, call.axes);

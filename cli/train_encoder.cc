@@ -1,0 +1,123 @@
+// multihead train classifier | embedder | mlm
+#include "cli/train_verb.h"
+#include "multihead/train/classifier_run.h"
+#include "multihead/train/embedder_run.h"
+#include "multihead/train/masked_lm_run.h"
+
+namespace multihead::cli {
+namespace {
+
+class TrainClassifier : public TrainVerb<train::ClassifierRun, train::ClassifierSummary> {
+ public:
+  TrainClassifier()
+      : TrainVerb(
+            "train classifier", "teach an encoder the labels of texts",
+            {{"multihead train classifier --init bert --data train.tsv --valid valid.tsv --out model",
+              "text TAB label on every line; stops by itself with --patience 3"},
+             {"multihead train classifier --init bert --data pairs.jsonl --out model --freeze true --lr 1e-3",
+              "the head alone; {\"text\": …, \"text_pair\": …, \"label\": …} on every line"},
+             {"multihead train classifier --data train.tsv --out model --resume",
+              "continue an interrupted run"},
+             {"multihead classify model --data texts.txt", "use it"}}) {}
+
+  void declare(Flags& flags) override {
+    flags.text("data", "FILE", run_.data,
+               "training texts: text [TAB second text] TAB label per line; or .jsonl");
+    flags.text("valid", "FILE", run_.valid, "validation texts; without them there is no evaluation");
+    declare_tuning(flags);
+  }
+
+ private:
+  train::ClassifierSettings preset(const std::string&) const override { return {}; }
+  Paths paths() override { return {{"data", &run_.data}, {"valid", &run_.valid}}; }
+  train::ClassifierSummary train(const train::ClassifierRun& run) const override {
+    return train_classifier(run);
+  }
+
+  void print(const train::ClassifierSummary& summary) const override {
+    const train::Progress& p = summary.progress;
+    fmt::print("{} parameters trained, {} texts, {} labels, {} steps in {}\n", summary.parameters,
+               summary.texts, summary.labels.size(), p.step, train::duration_text(p.seconds));
+    if (!summary.validation) return;
+    const train::LabelScore& v = *summary.validation;
+    fmt::print("validation loss {:.4f} -> {:.4f}, accuracy {:.4f}, macro F1 {:.4f}\n", p.first_loss, v.loss(),
+               v.accuracy, v.macro_f1);
+  }
+};
+
+class TrainEmbedder : public TrainVerb<train::EmbedderRun, train::EmbedderSummary> {
+ public:
+  TrainEmbedder()
+      : TrainVerb(
+            "train embedder", "teach an encoder which texts belong together",
+            {{"multihead train embedder --init all-MiniLM-L6-v2 --data train.tsv --valid valid.tsv --out "
+              "model",
+              "query TAB document on every line; other documents of a batch are wrong answers"},
+             {"multihead train embedder --init bert --data train.tsv --out model --batch 512 --chunk 32",
+              "large batches in the memory of small ones"},
+             {"multihead train embedder --data train.tsv --out model --resume",
+              "continue an interrupted run"},
+             {"multihead embed model --data texts.txt --out vectors.npy", "use it"}}) {}
+
+  void declare(Flags& flags) override {
+    flags.text("data", "FILE", run_.data, "training pairs: query TAB document per line");
+    flags.text("valid", "FILE", run_.valid, "validation pairs; without them there is no evaluation");
+    declare_tuning(flags);
+  }
+
+ private:
+  train::EmbedderSettings preset(const std::string&) const override { return {}; }
+  Paths paths() override { return {{"data", &run_.data}, {"valid", &run_.valid}}; }
+  train::EmbedderSummary train(const train::EmbedderRun& run) const override { return train_embedder(run); }
+
+  void print(const train::EmbedderSummary& summary) const override {
+    const train::Progress& p = summary.progress;
+    fmt::print("{} parameters trained, {} pairs, {} steps in {}\n", summary.parameters, summary.pairs, p.step,
+               train::duration_text(p.seconds));
+    if (!summary.validation) return;
+    const train::RetrievalScore& v = *summary.validation;
+    fmt::print("validation loss {:.4f} -> {:.4f}, recall@1 {:.4f}, recall@10 {:.4f} of {} pairs\n",
+               p.first_loss, v.loss, v.recall_at_1, v.recall_at_10, v.pairs);
+  }
+};
+
+class TrainMaskedLm : public TrainVerb<train::MaskedLmRun, train::MaskedLmSummary> {
+ public:
+  TrainMaskedLm()
+      : TrainVerb(
+            "train mlm", "teach an encoder to guess hidden words of a text",
+            {{"multihead train mlm --init bert --data mine.txt --out model",
+              "go on with a model on one's own kind of texts"},
+             {"multihead train mlm --data corpus.txt --out model --preset tiny",
+              "a new encoder with a new tokenizer"},
+             {"multihead train mlm --data mine.txt --out model --resume", "continue an interrupted run"},
+             {"multihead fill-mask model --text \"Paris is the [MASK] of France.\"", "use it"}}) {}
+
+  void declare(Flags& flags) override {
+    flags.text("data", "FILE", run_.data, "training text, UTF-8");
+    declare_run(flags, train::masked_lm_presets(), "use this tokenizer.json (or its folder)");
+  }
+
+ private:
+  train::MaskedLmSettings preset(const std::string& name) const override {
+    return train::masked_lm_settings(name);
+  }
+  train::MaskedLmSummary train(const train::MaskedLmRun& run) const override { return train_masked_lm(run); }
+
+  void print(const train::MaskedLmSummary& summary) const override {
+    const train::Progress& p = summary.progress;
+    fmt::print("{} parameters trained, {} steps in {}\n", summary.parameters, p.step,
+               train::duration_text(p.seconds));
+    if (!summary.validation) return;
+    fmt::print("validation loss {:.4f} -> {:.4f} nats per hidden token, {:.4f} guessed\n", p.first_loss,
+               summary.validation->loss(), summary.validation->accuracy());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_train_mlm() { return std::make_unique<TrainMaskedLm>(); }
+std::unique_ptr<Verb> make_train_embedder() { return std::make_unique<TrainEmbedder>(); }
+std::unique_ptr<Verb> make_train_classifier() { return std::make_unique<TrainClassifier>(); }
+
+}  // namespace multihead::cli

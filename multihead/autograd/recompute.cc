@@ -1,0 +1,30 @@
+#include "multihead/autograd/recompute.h"
+
+#include "multihead/autograd/autocast.h"
+#include "multihead/autograd/tape.h"
+
+namespace multihead {
+
+Tensor recomputed(std::function<Tensor()> f) {
+  Tape* const tape = Tape::current();
+  if (tape == nullptr) return f();
+  Tensor out;
+  {
+    const NoTape silent;
+    out = f().detach();
+  }
+  const Dtype products = Autocast::active() ? Dtype::bf16 : Dtype::f32;
+  tape->add({}, {&out, 1}, [f = std::move(f), products](std::vector<Tensor> d_outputs) -> Gradients {
+    Tape inner;
+    Tensor again;
+    {
+      const Autocast autocast(products);
+      again = f();
+    }
+    if (again.requires_grad()) inner.backward(again, std::move(d_outputs[0]));
+    return {};
+  });
+  return out;
+}
+
+}  // namespace multihead

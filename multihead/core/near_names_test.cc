@@ -1,0 +1,34 @@
+#include "multihead/core/near_names.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace multihead {
+namespace {
+
+TEST(NearNamesTest, DistancesAreThoseOfLevenshtein) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("abc", ""), 3u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("sitting", "kitten"), 3u);
+}
+
+TEST(NearNamesTest, TheNearestNameIsNamedIfItIsNear) {
+  NearNames hints({"encoder.layers.0.weight", "encoder.layers.1.weight", "pooler.bias"});
+  EXPECT_EQ(hints("encoder.layer.1.weight"), "; the nearest is encoder.layers.1.weight");
+  EXPECT_EQ(hints("pooler.weight"), "; the nearest is pooler.bias");
+  EXPECT_EQ(hints("xyz"), "");
+}
+
+TEST(NearNamesTest, ManyAndLongNamesTakeNoTime) {
+  const auto begin = std::chrono::steady_clock::now();
+  NearNames hints(std::vector<std::string>(100000, std::string(150, 'a')));
+  for (int i = 0; i < 100000; ++i) hints(std::string(150, 'b'));
+  NearNames long_names(std::vector<std::string>(10, std::string(1 << 22, 'a')));
+  EXPECT_EQ(long_names(std::string(1 << 22, 'b')), "");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace multihead

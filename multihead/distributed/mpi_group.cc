@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "multihead/core/utf8.h"
+#include "multihead/distributed/mpi_group-inl.h"
+#include "multihead/distributed/watch-inl.h"
+
+namespace multihead::distributed {
+namespace {
+
+constexpr int kChannel = 0;
+// MPI counts in int; the pieces of a message keep their order.
+constexpr size_t kPiece = size_t{1} << 30;
+
+class MpiMessage final : public Message {
+ public:
+  MpiMessage(const MpiFunctions& mpi, const Watch* watch, int peer) : mpi_(mpi), watch_(watch), peer_(peer) {}
+  ~MpiMessage() override {
+    for (void* request : requests_) mpi_.cancel(request);
+  }
+
+  void add(void* request) {
+    MH_CHECK(request != nullptr, GroupError, "group: a message with rank ", peer_, " failed");
+    requests_.push_back(request);
+  }
+
+  bool test() override {
+    while (!requests_.empty()) {
+      const int state = mpi_.test(requests_.back());
+      if (state == 0) return false;
+      requests_.pop_back();
+      if (state < 0) lost();
+    }
+    return true;
+  }
+
+  // Awake for a moment, for most answers come at once; then in naps, for the CPU may be another rank's.
+  void wait() override {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
+    for (int64_t round = 0; !test(); ++round) {
+      if (round % 64 != 63) continue;
+      if (Clock::now() - begin < std::chrono::microseconds(200)) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+  }
+
+ private:
+  // The watch says more, and to everyone; it needs a moment.
+  [[noreturn]] void lost() const {
+    if (watch_ != nullptr) std::this_thread::sleep_for(std::chrono::seconds(9));
+    throw GroupError(concat("group: the connection to rank ", peer_, " is lost"));
+  }
+
+  const MpiFunctions& mpi_;
+  const Watch* watch_;
+  int peer_;
+  std::vector<void*> requests_;
+};
+
+template <class Byte, class Start>
+MessagePtr in_pieces(std::unique_ptr<MpiMessage> message, std::span<Byte> data, Start&& start) {
+  size_t begin = 0;
+  do {
+    const size_t size = std::min(kPiece, data.size() - begin);
+    message->add(start(data.data() + begin, static_cast<int>(size)));
+    begin += size;
+  } while (begin < data.size());
+  return message;
+}
+
+double silence() {
+  const char* text = std::getenv("MULTIHEAD_SILENCE");
+  if (text == nullptr) return 7;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  MH_CHECK(end != text && *end == '\0' && seconds >= 1 && seconds <= 1e6, ValueError,
+           "MULTIHEAD_SILENCE must be a number of seconds from 1 to 1e6, got ", quote(text));
+  return seconds;
+}
+
+}  // namespace
+
+MpiGroup::MpiGroup(const MpiFunctions& functions) : Group(functions.rank, functions.size), mpi_(functions) {
+  std::vector<Place> places(static_cast<size_t>(size()));
+  places[static_cast<size_t>(rank())] = this_place();
+  for (int root = 0; root < size(); ++root) {
+    broadcast(root, std::as_writable_bytes(std::span(&places[static_cast<size_t>(root)], 1)));
+  }
+  // A host program may have started MPI without threads; then only messages find out.
+  if (mpi_.any_thread != 0) watch_ = std::make_unique<Watch>(mpi_, std::move(places), silence());
+}
+
+MpiGroup::~MpiGroup() = default;
+
+void MpiGroup::leave() {
+  barrier();
+  watch_.reset();
+  mpi_.finalize();
+}
+
+void MpiGroup::abort(int code) { mpi_.abort(code); }
+
+MessagePtr MpiGroup::start_send(int to, std::span<const std::byte> data, int tag) {
+  return in_pieces(
+      std::make_unique<MpiMessage>(mpi_, watch_.get(), to), data,
+      [&](const std::byte* piece, int bytes) { return mpi_.isend(piece, bytes, to, tag, kChannel); });
+}
+
+MessagePtr MpiGroup::start_recv(int from, std::span<std::byte> data, int tag) {
+  return in_pieces(
+      std::make_unique<MpiMessage>(mpi_, watch_.get(), from), data,
+      [&](std::byte* piece, int bytes) { return mpi_.irecv(piece, bytes, from, tag, kChannel); });
+}
+
+}  // namespace multihead::distributed

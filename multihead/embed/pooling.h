@@ -1,0 +1,33 @@
+// The vectors of a text's tokens become one.
+#pragma once
+
+#include <span>
+
+#include "multihead/core/enum_words.h"
+#include "multihead/models/encoder.h"
+
+namespace multihead::embed {
+
+/// How.
+enum class Pooling {
+  cls,        ///< that of the first token
+  mean,       ///< their mean
+  max,        ///< the largest of each column
+  mean_sqrt,  ///< their sum over the square root of their number
+  last,       ///< that of the last token
+};
+constexpr auto enum_words(Pooling) {
+  return std::to_array<std::string_view>({"cls", "mean", "max", "mean_sqrt", "last"});
+}
+
+/// One vector for every sequence of `rows`: the poolings side by side.
+///
+/// Shapes    features [N, E] of S sequences -> [S, poolings · E]
+/// Dtypes    f32, f64
+/// Gradient  features (of max: the first of the largest)
+Tensor pooled(std::span<const Pooling> pooling, const Tensor& features, const models::TokenRows& rows);
+
+/// Rows of length 1 (of a length of at least 1e-12). Shapes: [n, dim]. Dtypes: f32, f64. Gradient: x.
+Tensor normalized_rows(const Tensor& x);
+
+}  // namespace multihead::embed

@@ -1,0 +1,78 @@
+#include "multihead/embed/text_model.h"
+
+#include <utility>
+
+#include "multihead/core/error.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::embed {
+namespace {
+
+using models::Encoder;
+using models::LanguageModel;
+using models::Seq2Seq;
+
+// Sentences go through one at a time: Seq2Seq pads batches.
+Tensor encoded(const Seq2Seq& model, const models::TokenRows& rows, Rng* rng) {
+  rows.check("Seq2Seq", model.config().max_positions);
+  const int64_t* ends = rows.cu_seqlens.data<int64_t>();
+  std::vector<Tensor> parts;
+  for (int64_t s = 0; s < rows.sequences(); ++s) {
+    const Tensor tokens = reshape(slice(rows.tokens, 0, ends[s], ends[s + 1]), {1, -1});
+    parts.push_back(reshape(model.encode({tokens, {}}, rng), {tokens.size(1), -1}));
+  }
+  return concat(parts, 0);
+}
+
+}  // namespace
+
+TextModel TextModel::load(const std::string& folder, std::optional<nn::WeightDtype> weights) {
+  if (models::has_encoder(folder)) {
+    Encoder encoder = models::load_encoder(folder);
+    if (weights) encoder.pack_weights(*weights);
+    return encoder;
+  }
+  if (!models::is_seq2seq_folder(folder)) return Any(models::load_decoder(folder, weights));
+  MH_CHECK(!weights || weights == nn::WeightDtype::f32, ValueError, folder,
+           ": the weights of this encoder-decoder model's encoder can only be f32, got ",
+           kernels::name(*weights));
+  return Any(models::load_seq2seq(folder));
+}
+
+Tensor TextModel::features(const models::TokenRows& rows, Rng* rng) const {
+  if (const auto* encoder = std::get_if<Encoder>(&model_)) return encoder->features(rows, rng);
+  if (const auto* decoder = std::get_if<LanguageModel>(&model_)) return decoder->features(rows, rng);
+  return encoded(std::get<Seq2Seq>(model_), rows, rng);
+}
+
+int64_t TextModel::context() const {
+  if (const auto* seq2seq = std::get_if<Seq2Seq>(&model_)) return seq2seq->config().max_positions;
+  const auto* encoder = std::get_if<Encoder>(&model_);
+  return encoder != nullptr ? encoder->config().context : std::get<LanguageModel>(model_).config().context;
+}
+
+int64_t TextModel::vocab_size() const {
+  if (const auto* seq2seq = std::get_if<Seq2Seq>(&model_)) return seq2seq->config().source_vocab_size;
+  const auto* encoder = std::get_if<Encoder>(&model_);
+  return encoder != nullptr ? encoder->config().vocab_size
+                            : std::get<LanguageModel>(model_).config().vocab_size;
+}
+
+int64_t TextModel::embed_dim() const {
+  return std::visit([](const auto& model) { return model.config().embed_dim; }, model_);
+}
+
+const Encoder& TextModel::encoder() const {
+  const auto* encoder = std::get_if<Encoder>(&model_);
+  MH_CHECK(encoder != nullptr, ValueError, "TextModel: the model is no encoder");
+  return *encoder;
+}
+
+Encoder& TextModel::encoder() { return const_cast<Encoder&>(std::as_const(*this).encoder()); }
+
+void TextModel::visit(nn::Visitor& visitor) {
+  std::visit([&](auto& model) { model.visit(visitor); }, model_);
+}
+
+}  // namespace multihead::embed

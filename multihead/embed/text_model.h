@@ -1,0 +1,43 @@
+// What turns a text's tokens into vectors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "multihead/models/encoder.h"
+#include "multihead/models/language_model.h"
+#include "multihead/models/seq2seq.h"
+
+namespace multihead::embed {
+
+/// An encoder; a decoder, whose tokens see none behind them (Qwen3-Embedding); or the encoder of an
+/// encoder-decoder model.
+class TextModel {
+ public:
+  using Any = std::variant<models::Encoder, models::LanguageModel, models::Seq2Seq>;
+
+  TextModel(Any model) : model_(std::move(model)) {}
+  TextModel(models::Encoder model) : model_(std::move(model)) {}
+  /// As config.json says; a GGUF file is a decoder. With `weights` they are packed (Encoder::pack_weights).
+  /// Throws IoError, FormatError, ValueError (an encoder-decoder model, of which only T5's can be packed).
+  static TextModel load(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
+
+  /// Of every token: [N, embed_dim]. Dropout is active if and only if `rng` is given.
+  Tensor features(const models::TokenRows& rows, Rng* rng = nullptr) const;
+
+  int64_t context() const;
+  int64_t embed_dim() const;
+  int64_t vocab_size() const;
+  const Any& any() const { return model_; }
+  /// Throws ValueError if it is none.
+  const models::Encoder& encoder() const;
+  models::Encoder& encoder();
+  void visit(nn::Visitor& visitor);
+
+ private:
+  Any model_;
+};
+
+}  // namespace multihead::embed

@@ -1,0 +1,158 @@
+// Chunks of queries against chunks of keys, with the running sums between them: the bits of one call.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "multihead/kernels/attention/attention.h"
+#include "multihead/testing/attention_case.h"
+
+namespace multihead::kernels {
+namespace {
+
+using testing::AttentionCase;
+using testing::AttentionResult;
+using testing::CaseOptions;
+
+constexpr int64_t kChunk = 2 * attention_key_block;
+
+Operand rows_from(const Operand& x, int64_t row) {
+  return {static_cast<float*>(x.data) + row * x.strides.token, x.strides};
+}
+
+// A chunk of queries against a chunk of keys; an empty one comes last.
+struct Piece {
+  AttentionSlice slice;
+  AttentionProblem problem;
+  Piece(const AttentionProblem& p, int64_t query, int64_t key, bool no_keys = false)
+      : slice{query, key, p.queries, p.keys, -1}, problem(p) {
+    problem.queries = std::min(kChunk, p.queries - query);
+    problem.keys = no_keys ? 0 : std::min(kChunk, p.keys - key);
+    problem.slice = &slice;
+  }
+};
+
+void forward_in_pieces(AttentionCase& c, AttentionResult<float>& r) {
+  const AttentionProblem& p = c.problem;
+  const AttentionInput in = c.input<float>();
+  const AttentionOutput to = c.output(r);
+  std::fill(r.out.begin(), r.out.end(), 0.0f);
+  std::fill(r.lse.begin(), r.lse.end(), -std::numeric_limits<float>::infinity());
+  std::vector<float> sum(r.lse.size(), 0.0f);
+  for (int64_t q = 0; q < p.queries; q += kChunk) {
+    const auto state = [&] {
+      return AttentionState{rows_from(to.lse, q), rows_from({sum.data(), to.lse.strides}, q),
+                            rows_from(to.out, q)};
+    };
+    for (int64_t k = 0; k < p.keys; k += kChunk) {
+      const Piece piece(p, q, k);
+      attention_forward(piece.problem, c.terms<float>(),
+                        {rows_from(in.query, q), rows_from(in.key, k), rows_from(in.value, k)},
+                        {{}, {}, state()});
+    }
+    const Piece end(p, q, 0, true);
+    attention_forward(end.problem, c.terms<float>(), {rows_from(in.query, q), {}, {}},
+                      {rows_from(to.out, q), rows_from(to.lse, q), state()});
+  }
+}
+
+void scale(std::vector<float>& x, double factor) {
+  for (float& value : x) value *= static_cast<float>(factor);
+}
+
+// Gradients of the queries keys by keys, then those of the keys, head after head of a group and queries by
+// queries.
+void backward_in_pieces(AttentionCase& c, AttentionResult<float>& r) {
+  const AttentionProblem& p = c.problem;
+  const AttentionInput in = c.input<float>();
+  AttentionGradient all = c.gradient<float>(r);
+  for (auto* x : {&r.d_query, &r.d_key, &r.d_value}) std::fill(x->begin(), x->end(), 0.0f);
+  std::vector<float> delta(r.lse.size(), 0.0f);
+  const auto run = [&](int64_t q, int64_t k, int64_t head) {
+    Piece piece(p, q, k);
+    piece.slice.head = head;
+    AttentionInput x = {rows_from(in.query, q), rows_from(in.key, k), rows_from(in.value, k)};
+    AttentionGradient g;
+    g.partial = true;
+    g.lse = rows_from(all.lse, q), g.d_out = rows_from(all.d_out, q);
+    g.delta = delta.data() + q;
+    if (head < 0) {
+      g.out = rows_from(all.out, q), g.d_query = rows_from(all.d_query, q);
+      if (all.d_lse) g.d_lse = static_cast<const float*>(all.d_lse) + q;
+    } else {
+      g.d_key = rows_from(all.d_key, k), g.d_value = rows_from(all.d_value, k);
+      const auto of_head = [&](Operand& operand) {  // one head of each group
+        operand.data = static_cast<float*>(operand.data) + head * operand.strides.head;
+        operand.strides.head *= p.group();
+      };
+      g.delta = delta.data() + q + head * g.lse.strides.head;
+      of_head(x.query), of_head(g.d_out), of_head(g.lse);
+    }
+    attention_backward(piece.problem, c.terms<float>(), x, g);
+  };
+  for (int64_t q = 0; q < p.queries; q += kChunk) {
+    for (int64_t k = 0; k < p.keys; k += kChunk) run(q, k, -1);
+  }
+  for (int64_t head = 0; head < p.group(); ++head) {
+    for (int64_t q = 0; q < p.queries; q += kChunk) {
+      for (int64_t k = 0; k < p.keys; k += kChunk) run(q, k, head);
+    }
+  }
+  scale(r.d_query, p.scale), scale(r.d_key, p.scale);
+}
+
+void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << what;
+}
+
+CaseOptions sizes(int64_t queries, int64_t keys) {
+  CaseOptions o;
+  o.batch = 2, o.heads = 3, o.kv_heads = 1, o.queries = queries, o.keys = keys;
+  o.head_dim = 12, o.value_dim = 20;
+  return o;
+}
+
+class SliceTest : public ::testing::TestWithParam<std::pair<const char*, std::function<void(CaseOptions&)>>> {
+};
+
+TEST_P(SliceTest, PiecesHaveTheBitsOfOneCall) {
+  if (current_isa() == Isa::baseline) GTEST_SKIP() << "no vector instructions";
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{613, 1061}, {523, 523}, {37, 700}}) {
+    CaseOptions o = sizes(queries, keys);
+    GetParam().second(o);
+    AttentionCase c(o);
+    const AttentionResult<float> whole = c.fused(true);
+    AttentionResult<float> pieces = c.poisoned<float>();
+    forward_in_pieces(c, pieces);
+    expect_same_bits(pieces.out, whole.out, "out");
+    expect_same_bits(pieces.lse, whole.lse, "lse");
+    backward_in_pieces(c, pieces);
+    expect_same_bits(pieces.d_query, whole.d_query, "d_query");
+    expect_same_bits(pieces.d_key, whole.d_key, "d_key");
+    expect_same_bits(pieces.d_value, whole.d_value, "d_value");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, SliceTest,
+    ::testing::Values(
+        std::pair{"plain", [](CaseOptions&) {}}, std::pair{"causal", [](CaseOptions& o) { o.causal = true; }},
+        std::pair{"window", [](CaseOptions& o) { o.window_left = 300, o.window_right = 70; }},
+        std::pair{"diagonals", [](CaseOptions& o) { o.causal = o.diagonals = true; }},
+        std::pair{"lengths", [](CaseOptions& o) { o.key_lengths = o.query_lengths = true; }},
+        std::pair{"intervals", [](CaseOptions& o) { o.intervals = true; }},
+        std::pair{"keep", [](CaseOptions& o) { o.keep = testing::Keep::full; }},
+        std::pair{"mask_function", [](CaseOptions& o) { o.mask_function = true; }},
+        std::pair{"bias", [](CaseOptions& o) { o.bias = testing::Bias::full, o.causal = true; }},
+        std::pair{"alibi", [](CaseOptions& o) { o.alibi = o.causal = true; }},
+        std::pair{"relative_bias", [](CaseOptions& o) { o.relative_bias = true; }},
+        std::pair{"relative_key", [](CaseOptions& o) { o.relative_key = 65, o.head_dim = 16; }},
+        std::pair{"score_function", [](CaseOptions& o) { o.score_function = true, o.softcap = 3; }},
+        std::pair{"dropout", [](CaseOptions& o) { o.dropout = 0.3, o.causal = true; }},
+        std::pair{"lse_gradient", [](CaseOptions& o) { o.lse_gradient = true; }},
+        std::pair{"bthd", [](CaseOptions& o) { o.layout = testing::Layout::bthd, o.head_dim = 16; }}),
+    [](const auto& param) { return std::string(param.param.first); });
+
+}  // namespace
+}  // namespace multihead::kernels

@@ -1,0 +1,313 @@
+#include "multihead/models/adapter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/io/config.h"
+#include "multihead/io/json.h"
+#include "multihead/io/safetensors.h"
+#include "multihead/nn/linear.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kWeightsFile = "adapter_model.safetensors";
+constexpr const char* kPrefix = "base_model.model.";
+
+std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+// Without ".weight".
+std::string layer_of(const std::string& stored) { return stored.substr(0, stored.rfind('.')); }
+
+bool is_named(const std::string& layer, const std::vector<std::string>& targets) {
+  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
+    return layer == target || layer.ends_with("." + target);
+  });
+}
+
+// Of in_proj_weight, the first and the last part or the only one.
+bool is_default(const WeightRule& rule, size_t part) {
+  if (rule.parameter.ends_with("in_proj_weight")) return part == 0 || part + 1 == rule.parts.size();
+  return rule.parameter.ends_with("q_proj.weight") || rule.parameter.ends_with("v_proj.weight");
+}
+
+std::string joined(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string file_in(const std::string& folder, const char* name) {
+  return (fs::path(folder) / name).string();
+}
+
+// Our rows [3, heads, dim] from the file's [heads, 3, dim].
+Tensor to_ours(const Tensor& x, int64_t heads) {
+  if (heads == 0) return x;
+  const int64_t dim = x.size(0) / (3 * heads);
+  return reshape(permute(reshape(x, {heads, 3, dim, x.size(1)}), {1, 0, 2, 3}), x.shape());
+}
+
+}  // namespace
+
+Adapter::Adapter(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                 const AdapterOptions& options, Rng& rng)
+    : options_(options) {
+  MH_CHECK(options.rank > 0 && options.rank <= 65536, ValueError, "adapter: rank must be in [1, 65536], got ",
+           options.rank);
+  MH_CHECK(options.alpha > 0 && std::isfinite(options.alpha), ValueError,
+           "adapter: alpha must be positive, got ", options.alpha);
+  std::set<std::string> known, chosen;
+  for (const WeightRule& rule : map) {
+    const auto found = std::find_if(parameters.begin(), parameters.end(),
+                                    [&](const auto& p) { return p.name == rule.parameter; });
+    const bool is_matrix = found != parameters.end() && found->tensor.rank() == 2 &&
+                           rule.parameter.find("embedding") == std::string::npos;
+    if (!is_matrix) continue;
+    Target target = {rule.parameter, found->tensor.detach().clone(), rule.interleaved_heads, {}};
+    int64_t row = 0;
+    for (size_t i = 0; i < rule.parts.size(); ++i) {
+      const int64_t rows = rule.parts[i].rows > 0 ? rule.parts[i].rows : target.base.size(0);
+      const std::string layer = layer_of(rule.parts[i].name);
+      known.insert(last_part(layer));
+      if (options.targets.empty() ? is_default(rule, i) : is_named(layer, options.targets)) {
+        const int64_t in = target.base.size(1);
+        target.parts.push_back(
+            {layer, row, rows,
+             nn::uniform_parameter({options.rank, in}, 1 / std::sqrt(static_cast<double>(in)), rng),
+             nn::constant_parameter({rows, options.rank}, 0)});
+        chosen.insert(last_part(layer));
+        transposed_ = transposed_ || rule.transposed;
+      }
+      row += rows;
+    }
+    if (!target.parts.empty()) targets_.push_back(std::move(target));
+  }
+  for (const std::string& target : options.targets) {
+    const auto has = [&](const Part& part) { return is_named(part.layer, {target}); };
+    MH_CHECK(std::any_of(targets_.begin(), targets_.end(),
+                         [&](const Target& t) { return std::any_of(t.parts.begin(), t.parts.end(), has); }),
+             ValueError, "adapter: no layer is called ", quote(target), "; there are ", joined(known));
+  }
+  MH_CHECK(!targets_.empty(), ValueError, "adapter: the model has no projections; name targets among ",
+           joined(known));
+  layers_ =
+      options.targets.empty() ? std::vector<std::string>(chosen.begin(), chosen.end()) : options.targets;
+}
+
+void Adapter::visit(nn::Visitor& visitor) {
+  for (Target& target : targets_) {
+    for (Part& part : target.parts) {
+      visitor(part.layer + ".lora_A.weight", part.a);
+      visitor(part.layer + ".lora_B.weight", part.b);
+    }
+  }
+}
+
+Tensor Adapter::delta(const Target& target) const {
+  std::vector<Tensor> rows;
+  int64_t row = 0;
+  const auto fill_to = [&](int64_t end) {
+    if (end > row) rows.push_back(Tensor::zeros({end - row, target.base.size(1)}));
+    row = end;
+  };
+  for (const Part& part : target.parts) {
+    fill_to(part.first);
+    rows.push_back(scale(matmul(part.b, part.a), options_.alpha / static_cast<double>(options_.rank)));
+    row += part.rows;
+  }
+  fill_to(target.base.size(0));
+  return to_ours(rows.size() == 1 ? rows[0] : concat(rows, 0), target.interleaved_heads);
+}
+
+std::vector<std::pair<std::string, Tensor>> Adapter::weights() const {
+  std::vector<std::pair<std::string, Tensor>> sums;
+  for (const Target& target : targets_) sums.emplace_back(target.parameter, add(target.base, delta(target)));
+  return sums;
+}
+
+std::vector<nn::NamedTensor> Adapter::stored(const std::vector<std::pair<std::string, Tensor>>& whole) const {
+  std::vector<nn::NamedTensor> all;
+  for (const Target& target : targets_) {
+    for (const Part& part : target.parts) {
+      all.push_back({kPrefix + part.layer + ".lora_A.weight", part.a});
+      all.push_back({kPrefix + part.layer + ".lora_B.weight", part.b});
+    }
+  }
+  for (const auto& [name, tensor] : whole) all.push_back({kPrefix + name, tensor});
+  return all;
+}
+
+void Adapter::save(io::CheckpointContents& contents, const std::string& base, const std::string& task_type,
+                   const std::vector<std::pair<std::string, Tensor>>& whole) const {
+  io::TensorMap& tensors = contents.tensors[kWeightsFile];
+  for (const nn::NamedTensor& one : stored(whole)) tensors[one.name] = one.tensor.detach().contiguous();
+  const auto words = [](const std::vector<std::string>& list) {
+    return Json(std::vector<Json>(list.begin(), list.end()));
+  };
+  // The modules of PEFT's modules_to_save: the first part of a name behind the model's own ("bert.").
+  std::vector<std::string> modules;
+  for (const auto& [name, tensor] : whole) {
+    const std::string layer = layer_of(name);
+    const size_t pooler = layer.find("pooler");
+    const std::string module = pooler != std::string::npos ? "pooler" : layer.substr(0, layer.find('.'));
+    if (std::find(modules.begin(), modules.end(), module) == modules.end()) modules.push_back(module);
+  }
+  contents.files[kConfigFile] = Json::object({{"peft_type", "LORA"},
+                                              {"task_type", task_type},
+                                              {"base_model_name_or_path", io::path_to_json(base)},
+                                              {"r", options_.rank},
+                                              {"lora_alpha", options_.alpha},
+                                              {"lora_dropout", 0.0},
+                                              {"target_modules", words(layers_)},
+                                              {"modules_to_save", modules.empty() ? Json() : words(modules)},
+                                              {"bias", "none"},
+                                              {"fan_in_fan_out", Json(transposed_)},
+                                              {"init_lora_weights", Json(true)},
+                                              {"inference_mode", Json(true)}})
+                                    .dump(2) +
+                                "\n";
+}
+
+void Adapter::load(const std::string& file, const std::vector<std::pair<std::string, Tensor>>& whole) {
+  nn::load_parameters(stored(whole), io::load_safetensors(file), file);
+}
+
+bool is_adapter_folder(const std::string& folder) {
+  return node_at(file_in(folder, kConfigFile)) != Node::absent &&
+         node_at(file_in(folder, "model.safetensors")) == Node::absent &&
+         node_at(file_in(folder, "model.safetensors.index.json")) == Node::absent;
+}
+
+std::string base_of_adapter(const std::string& folder) {
+  const std::string file = file_in(folder, kConfigFile);
+  const Json json = io::load_json(file);
+  const Json* base = json.find("base_model_name_or_path");
+  MH_CHECK(base != nullptr && !base->is_null(), FormatError, file, ": base_model_name_or_path is missing");
+  const std::string path = io::path_from_json(*base);
+  for (const std::string& candidate : {path, (fs::path(folder).parent_path() / path).string()}) {
+    std::error_code ignored;
+    if (!fs::exists(candidate, ignored)) continue;
+    MH_CHECK(!is_adapter_folder(candidate), FormatError, file, ": its model ", quote(path),
+             " is an adapter itself");
+    return candidate;
+  }
+  throw FormatError(concat(file, ": base_model_name_or_path is ", quote(path),
+                           ", which is no folder here; write the folder of the model there"));
+}
+
+namespace {
+
+// alpha / r, and that nothing else is asked for.
+double scale_of(const std::string& folder) {
+  const std::string file = file_in(folder, kConfigFile);
+  const Json json = io::load_json(file);
+  MH_CHECK(json.is_object(), FormatError, file, ": must be an object");
+  const auto expect = [&](const char* key, const std::function<bool(const Json&)>& fits) {
+    const Json* value = json.find(key);
+    MH_CHECK(value == nullptr || value->is_null() || fits(*value), FormatError, file, ": ", key, " ",
+             quote(value->dump(), 80), " is not supported");
+  };
+  const auto is_off = [](const Json& value) { return value.is_bool() && !value.as_bool(); };
+  const auto is_word = [](const char* word) {
+    return [=](const Json& value) { return value.is_string() && value.as_string() == word; };
+  };
+  const auto is_empty = [](const Json& value) { return value.size() == 0 && !value.is_string(); };
+  expect("peft_type", is_word("LORA"));
+  expect("bias", is_word("none"));
+  expect("use_dora", is_off);
+  for (const char* key : {"rank_pattern", "alpha_pattern"}) expect(key, is_empty);
+  const auto number = [&](const char* key) {
+    const Json* value = json.find(key);
+    MH_CHECK(value != nullptr && value->is_number() && value->as_double() > 0, FormatError, file, ": ", key,
+             " must be a positive number");
+    return value->as_double();
+  };
+  const Json* stable = json.find("use_rslora");
+  const bool by_root = stable != nullptr && stable->is_bool() && stable->as_bool();
+  return number("lora_alpha") / (by_root ? std::sqrt(number("r")) : number("r"));
+}
+
+// A stored weight of the model and what is added to it or, without b, what it becomes.
+struct Change {
+  std::string parameter;
+  Tensor view;
+  bool transposed = false;
+  Tensor a, b;
+};
+
+}  // namespace
+
+std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                                       const std::string& optional_prefix, const std::string& folder) {
+  const double factor = scale_of(folder);
+  const std::string file = file_in(folder, kWeightsFile);
+  const io::TensorMap tensors = io::load_safetensors(file);
+  const auto views = stored_views(parameters, map);
+  std::map<std::string, std::pair<size_t, const WeightRule*>> places;
+  size_t at = 0;
+  for (const WeightRule& rule : map) {
+    for (const WeightPart& part : rule.parts) places[part.name] = {at++, &rule};
+  }
+  const auto place_of = [&](const std::string& name) {
+    auto found = places.find(name);
+    if (found == places.end() && !optional_prefix.empty()) {
+      const bool has = name.starts_with(optional_prefix);
+      found = places.find(has ? name.substr(optional_prefix.size()) : optional_prefix + name);
+    }
+    return found;
+  };
+  std::vector<Change> changes;
+  std::string problems;
+  for (const auto& [full, tensor] : tensors) {
+    const std::string name = full.starts_with(kPrefix) ? full.substr(std::string(kPrefix).size()) : full;
+    if (name.ends_with(".lora_B.weight")) continue;
+    constexpr std::string_view kA = ".lora_A.weight";
+    const bool is_low_rank = name.ends_with(kA);
+    const std::string layer = is_low_rank ? full.substr(0, full.size() - kA.size()) : std::string();
+    const auto found = place_of(is_low_rank ? name.substr(0, name.size() - kA.size()) + ".weight" : name);
+    const auto b = is_low_rank ? tensors.find(layer + ".lora_B.weight") : tensors.end();
+    if (found == places.end() || (is_low_rank && b == tensors.end())) {
+      problems += concat("\n  unexpected ", full, " ", tensor.shape());
+      continue;
+    }
+    const auto& [index, rule] = found->second;
+    Change change = {rule->parameter, views[index].second, rule->transposed, tensor.to(Dtype::f32), {}};
+    if (is_low_rank) change.b = b->second.to(Dtype::f32);
+    const int64_t numel = change.view.numel(),
+                  columns = rule->transposed ? change.view.size(0) : change.view.size(-1);
+    const bool fits = is_low_rank
+                          ? tensor.rank() == 2 && change.b.rank() == 2 && tensor.size(1) == columns &&
+                                change.b.size(1) == tensor.size(0) && change.b.size(0) * columns == numel
+                          : tensor.numel() == numel;
+    if (!fits) problems += concat("\n  ", full, " ", tensor.shape(), " does not fit ", change.view.shape());
+    changes.push_back(std::move(change));
+  }
+  MH_CHECK(problems.empty(), FormatError, file, ": the tensors do not fit the model:", problems);
+  std::vector<std::string> changed;
+  for (const Change& change : changes) {
+    Tensor value = change.a;
+    if (change.b.defined()) {
+      value = scale(matmul(change.b, change.a), factor);
+      if (change.transposed) value = transpose(value, 0, 1);
+      value = add(change.view.detach(), reshape(value, change.view.shape()));
+    }
+    change.view.copy_from(reshape(value, change.view.shape()));
+    changed.push_back(change.parameter);
+  }
+  return changed;
+}
+
+}  // namespace multihead::models

@@ -1,0 +1,34 @@
+// Token sequences of any lengths without padding.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "multihead/core/tensor.h"
+#include "multihead/ops/rotary.h"
+
+namespace multihead::models {
+
+/// Token sequences of any lengths, one behind the other: nothing is padded.
+struct TokenRows {
+  Tensor tokens;      ///< [N] i64
+  Tensor cu_seqlens;  ///< [S + 1] i64: sequence s has the tokens [cu_seqlens[s], cu_seqlens[s + 1])
+  Tensor types = {};  ///< [N] i64; undefined: all 0
+
+  static TokenRows of(std::span<const std::vector<int32_t>> sequences,
+                      std::span<const std::vector<int32_t>> types = {});
+  int64_t sequences() const { return cu_seqlens.numel() - 1; }
+  /// Throws ShapeError or ValueError naming `who` unless the three fit each other and each sequence has 1 to
+  /// `longest` tokens.
+  void check(const char* who, int64_t longest) const;
+  /// Of every token in its sequence, counted from `first`: [N] i64.
+  Tensor places(int64_t first = 0) const;
+  /// Tokens of the longest sequence.
+  int64_t longest() const;
+};
+
+/// The angles [1, N, R/2] of tokens at these places, from those of the places 0, 1 …
+RotaryTable rotary_at(const RotaryTable& table, const Tensor& places);
+
+}  // namespace multihead::models

@@ -1,0 +1,65 @@
+#include "multihead/text/labelled.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "multihead/core/error.h"
+
+namespace multihead::text {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+class LabelledTest : public testing::Test {
+ protected:
+  LabelledTexts read(const std::string& name, const std::string& content) {
+    path_ = std::filesystem::temp_directory_path() / concat("multihead_labelled_", getpid(), "_", name);
+    std::ofstream(path_) << content;
+    return read_labelled(path_);
+  }
+  void refuse(const std::string& name, const std::string& content, const char* why) {
+    EXPECT_THAT([&] { read(name, content); }, ThrowsMessage<FormatError>(HasSubstr(why))) << content;
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+  std::filesystem::path path_;
+};
+
+TEST_F(LabelledTest, ColumnsAndObjectsSayTheSame) {
+  const LabelledTexts columns = read("a.tsv", "good cat\tpos\r\nbad \"dog\"\tneg\n\tneg");
+  EXPECT_THAT(columns.texts, ElementsAre("good cat", "bad \"dog\"", ""));
+  EXPECT_THAT(columns.labels, ElementsAre("pos", "neg", "neg"));
+  EXPECT_TRUE(columns.seconds.empty());
+  const LabelledTexts objects = read("b.jsonl",
+                                     "{\"text\":\"a\",\"label\":3,\"text_pair\":\"b\"}\n"
+                                     "{\"text\":\"c\",\"label\":\"x\",\"text_pair\":\"d\",\"other\":1}\n");
+  EXPECT_THAT(objects.seconds, ElementsAre("b", "d"));
+  EXPECT_THAT(objects.labels, ElementsAre("3", "x"));
+  EXPECT_THAT(read("a.tsv", "a\tb\t1\n").seconds, ElementsAre("b"));
+}
+
+TEST_F(LabelledTest, WhatIsWrongIsNamedByItsLine) {
+  refuse("a.tsv", "a\tb\nc\n", "line 2 must have two columns");
+  refuse("a.tsv", "a\tb\n\nc\td\n",
+         "line 2 must have two columns, text TAB label, or three, with a second "
+         "text, got 0");
+  refuse("a.tsv", "a\tb\tc\td\n", "got 4");
+  refuse("a.tsv", "a\tb\na\tb\tc\n", "line 2 has a second text, the lines before have none");
+  refuse("a.tsv", "a\t\n", "line 1 has no label");
+  refuse("b.jsonl", "{\"text\":\"a\"}\n", "\"label\" must be a string or an integer");
+  refuse("b.jsonl", "{\"text\":1,\"label\":2}\n", "\"text\" must be a string");
+  refuse("b.jsonl", "{\"text\":\"a\",\"label\":2}\n[]\n", "line 2");
+  refuse("b.jsonl", "{\"text\":\"a\",", "line 1");
+}
+
+TEST(DistinctLabels, AreOrderedByValueThenByWord) {
+  EXPECT_THAT(distinct_labels({"10", "b", "9", "a", "b", "-1", "1x"}),
+              ElementsAre("-1", "9", "10", "1x", "a", "b"));
+}
+
+}  // namespace
+}  // namespace multihead::text

@@ -1,0 +1,127 @@
+// Fine-tuning by adapters: any task of a model that a folder holds, with low-rank additions in place of its
+// weights.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/embed/sentence_encoder.h"
+#include "multihead/models/adapter.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/train/run.h"
+
+namespace multihead::train {
+
+/// Their options from --lora-targets "q_proj,v_proj" and the rest.
+models::AdapterOptions adapter_options(const LoraSettings& settings);
+
+/// Throws ValueError: an adapter without a model whose weights stay.
+void check_lora(const TrainingSettings& settings, const std::string& init);
+
+namespace detail {
+
+// What a task trains, and what PEFT calls that.
+inline auto& network_of(models::LanguageModel& model) { return model; }
+inline auto& network_of(models::Seq2Seq& model) { return model; }
+inline auto& network_of(models::Encoder& model) { return model; }
+inline auto& network_of(embed::SentenceEncoder& model) { return model.encoder(); }
+inline const char* task_type(const models::LanguageModel&) { return "CAUSAL_LM"; }
+inline const char* task_type(const models::Seq2Seq&) { return "SEQ_2_SEQ_LM"; }
+inline const char* task_type(const models::Encoder& model) {
+  return model.config().head == models::EncoderHead::classification ? "SEQ_CLS" : "FEATURE_EXTRACTION";
+}
+
+}  // namespace detail
+
+/// A task whose model keeps its weights but for A and B of an Adapter, and a head that its folder lacks.
+/// Checkpoints and result hold the adapter alone, beside the task's other files.
+template <class Inner>
+class LoraTask : public Task {
+ public:
+  /// `inner` outlives this and holds the weights of `init`.
+  LoraTask(Inner& inner, const TrainingSettings& settings, const std::string& init)
+      : inner_(inner), init_(init), adapter_(make_adapter(settings)) {
+    const std::vector<std::string> names = fresh_names();
+    for (nn::NamedTensor& p : nn::named_parameters(network())) {
+      const bool is_fresh = std::find(names.begin(), names.end(), p.name) != names.end();
+      is_fresh ? fresh_.push_back(p) : static_cast<void>(p.tensor.set_requires_grad(false));
+    }
+    whole_ = stored_names();
+  }
+
+  Loss loss(int64_t index) override {
+    adapter_.apply(network());
+    return inner_.loss(index);
+  }
+  std::optional<double> evaluate(const std::function<bool()>& should_stop) override {
+    merge();
+    return inner_.evaluate(should_stop);
+  }
+  std::vector<std::pair<std::string, double>> metrics() const override { return inner_.metrics(); }
+  void save(io::CheckpointContents& contents) override {
+    merge();
+    inner_.save(contents);
+    contents.tensors.erase("model.safetensors");
+    adapter_.save(contents, init_, detail::task_type(network()), whole_);
+  }
+  void load(const std::string& path) override {
+    adapter_.load(path + "/adapter_model.safetensors", whole_);
+    merge();
+  }
+  Json identity() const override { return inner_.identity(); }
+
+  /// What is trained.
+  LoraTask& model() { return *this; }
+  void visit(nn::Visitor& visitor) {
+    adapter_.visit(visitor);
+    for (nn::NamedTensor& p : fresh_) visitor(p.name, p.tensor);
+  }
+
+ private:
+  auto& network() { return detail::network_of(inner_.model()); }
+
+  models::Adapter make_adapter(const TrainingSettings& settings) {
+    // Apart from the streams of weights and dropout.
+    Rng rng(static_cast<uint64_t>(settings.seed), uint64_t{1} << 39);
+    return {nn::named_parameters(network()), models::weight_map(network()), adapter_options(settings.lora),
+            rng};
+  }
+  std::vector<std::string> fresh_names() const {
+    if constexpr (requires { inner_.fresh(); }) return inner_.fresh();
+    return {};
+  }
+  std::vector<std::pair<std::string, Tensor>> stored_names() {
+    models::WeightMap map = models::weight_map(network());
+    std::erase_if(map, [&](const models::WeightRule& rule) {
+      return std::none_of(fresh_.begin(), fresh_.end(),
+                          [&](const auto& p) { return p.name == rule.parameter; });
+    });
+    return models::stored_views(fresh_, map);
+  }
+  void merge() {
+    const NoTape silent;
+    adapter_.apply(network());
+  }
+
+  Inner& inner_;
+  std::string init_;
+  models::Adapter adapter_;
+  std::vector<nn::NamedTensor> fresh_;
+  std::vector<std::pair<std::string, Tensor>> whole_;  // the same, as stored
+};
+
+/// run_to_end(), of the task or, with --lora-rank, of an adapter to its model.
+template <class Summary, class Run, class RunTask, class Validate>
+void run_or_adapt(const Run& run, RunFolder* folder, RunTask& task, bool restore_best, Summary& summary,
+                  Validate&& validate) {
+  if (run.settings.lora.rank == 0) {
+    return run_to_end(run, folder, task, restore_best, summary, std::forward<Validate>(validate));
+  }
+  LoraTask<RunTask> adapted(task, run.settings, run.init);
+  run_to_end(run, folder, adapted, restore_best, summary, std::forward<Validate>(validate));
+}
+
+}  // namespace multihead::train

@@ -1,0 +1,81 @@
+// What the ranks of a job have in common: those that would not compute the same are refused before the first
+// step.
+#include <unistd.h>
+
+#include "multihead/core/error.h"
+#include "multihead/core/utf8.h"
+#include "multihead/core/version.h"
+#include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/matmul/precision.h"
+#include "multihead/train/run.h"
+
+namespace multihead::train {
+namespace {
+
+// What decides the bits: in f32 AVX2 and AVX-512 agree; bf16 rounds by the instructions there are.
+std::string arithmetic(const TrainingSettings& settings) {
+  const kernels::Isa isa = kernels::current_isa();
+  const bool tiles = kernels::has_tiles();
+  const bool f32_on_tiles = tiles && kernels::float32_matmul_precision() != kernels::MatmulPrecision::highest;
+  if (settings.precision == Precision::f32 && !f32_on_tiles) {
+    return isa == kernels::Isa::baseline ? "without FMA" : "with FMA";
+  }
+  return concat(kernels::isa_name(isa), tiles ? ", tiles" : "", kernels::bf16_dots() ? ", bf16 dots" : "",
+                ", ", kernels::precision_name(kernels::float32_matmul_precision()));
+}
+
+std::string host() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return valid_utf8(name);
+}
+
+// The first member that differs, with both values; empty: none.
+std::string first_difference(const Json& first, const Json& other) {
+  for (const JsonMember& member : first.members()) {
+    if (member.key.view() == "host") continue;
+    const Json* value = other.find(member.key);
+    if (value != nullptr && *value == member.value) continue;
+    return concat(member.key.view(), " is ", value != nullptr ? value->dump() : "absent", ", not ",
+                  member.value.dump());
+  }
+  return "";
+}
+
+}  // namespace
+
+void check_ranks(const RunRequest& request, const TrainingSettings& settings) {
+  ShardTree(shards_of(settings, request.ranks()), request.ranks());
+}
+
+void check_alone(const RunRequest& request) {
+  MH_CHECK(request.ranks() == 1, ValueError, "train: encoders are trained by one process, got ",
+           request.ranks(), " ranks; language models and translators can be trained by several");
+}
+
+text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own) {
+  const std::string json = group.broadcast_text(0, own != nullptr ? own->to_json() : "");
+  const std::string config = group.broadcast_text(0, own != nullptr ? own->config_json() : "");
+  return own != nullptr ? *own : text::Tokenizer::from_contents(json, config);
+}
+
+void check_alike(distributed::Group& group, const TrainingSettings& settings, const Json& identity) {
+  if (group.size() == 1) return;
+  Json own = identity;
+  own["host"] = host();
+  own["version"] = concat(version(), git_hash().empty() ? "" : " ", git_hash());
+  own["instruction set"] = arithmetic(settings);
+  const std::vector<std::string> all = group.gather(0, own.dump());
+  std::string problem;
+  for (size_t rank = 1; rank < all.size() && problem.empty(); ++rank) {
+    const Json other = Json::parse(all[rank], "rank");
+    const std::string difference = first_difference(own, other);
+    if (difference.empty()) continue;
+    problem = concat("train: rank ", rank, " on ", other.at("host").dump(), " differs from rank 0 on ",
+                     own.at("host").dump(), ": ", difference);
+  }
+  problem = group.broadcast_text(0, problem);
+  MH_CHECK(problem.empty(), ValueError, problem);
+}
+
+}  // namespace multihead::train

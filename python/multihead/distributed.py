@@ -1,0 +1,42 @@
+"""The ranks of a job: the processes that mpirun or srun has started together.
+
+mpirun -n 4 python script.py: train_language_model() and train_seq2seq() train on all of them, with the weights of one.
+MPI is loaded only there, through a small plugin (docs/distributed.md). mpi4py may be used beside it; whoever initialises
+MPI first finalises it.
+"""
+
+import atexit
+import sys
+
+from . import _core
+from ._core import Group
+
+_group = None
+
+
+def group():
+    """All processes of the job as a Group with rank and size; a group of one without a launcher.
+
+    Every rank has to call it once, or a function that trains. An exception that nobody catches ends the whole job.
+    """
+    global _group
+    if _group is None:
+        _group = _core.join_world()
+        if _group.size > 1:
+            _end_together()
+    return _group
+
+
+def _end_together():
+    atexit.register(_core.leave_world)
+    before = sys.excepthook
+
+    def hook(kind, error, trace):
+        before(kind, error, trace)
+        sys.stderr.flush()
+        _core.abort_world(1)
+
+    sys.excepthook = hook
+
+
+__all__ = ["Group", "group"]

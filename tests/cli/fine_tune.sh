@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Encoders fine-tuned: classifiers, embedders, masked language models, adapters.
+#   tests/cli/fine_tune.sh PATH/TO/multihead
+encoders=$(cd "$(dirname "${BASH_SOURCE[0]}")/../data/encoders" && pwd)
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+cp -r "$encoders/bert" bert
+printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' the cat dog sat on a mat '##s' red sun sea green night >bert/vocab.txt
+for i in 1 2 3 4 5 6; do
+  printf 'the cat sat on a mat\tlow\nthe dog sat\tlow\nred sun\thigh\ngreen sea\thigh\nthe cats\tlow\nred night\thigh\n'
+done >labels.tsv
+printf 'the cat\tred sun\nthe dog\tgreen sea\na mat\tred night\nthe cats\tsea\n' >pairs.tsv
+for i in $(seq 60); do printf 'the red cat sat on a mat\na green sea at night\n'; done >text.txt
+printf 'red sun\n' >one.txt
+printf 'the cat\nred sun\n' >two.txt
+fast=(--steps 12 --warmup 2 --lr 1e-2 --eval-every 4 --quiet)
+
+expect 0 '36 texts, 2 labels, 12 steps' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out classifier --batch 8 "${fast[@]}"
+expect 0 'high  red sun' "$multihead" classify classifier --data one.txt
+expect 0 '"macro_f1"' "$multihead" train classifier --data labels.tsv --out classifier --resume --init bert --json "${fast[@]}" --batch 8 --valid labels.tsv
+expect 0 'accuracy 0\.[0-9]+|accuracy 1\.0' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true "${fast[@]}"
+expect 0 '42 parameters trained' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true --overwrite "${fast[@]}"
+
+expect 0 'recall@1 ' "$multihead" train embedder --init bert --data pairs.tsv --valid pairs.tsv --out embedder --batch 4 --chunk 2 "${fast[@]}"
+expect 0 '2 vectors of 20 dimensions' "$multihead" embed embedder --data two.txt --out v.npy
+expect 0 'nats per hidden token' "$multihead" train mlm --init bert --data text.txt --out mlm --max-length 16 --batch 2 "${fast[@]}"
+expect 0 '^ *0\.' "$multihead" fill-mask mlm --text 'the red [MASK] sat'
+expect 0 'parameters trained' "$multihead" train mlm --data text.txt --out new --layers 1 --heads 2 --width 16 --context 16 --vocab-size 270 --batch 2 "${fast[@]}"
+
+expect 0 '362 parameters trained' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out lora --lora-rank 2 --batch 8 "${fast[@]}"
+[[ -e lora/adapter_model.safetensors && ! -e lora/model.safetensors ]] || fail "an adapter's folder holds $(ls lora)"
+expect 0 'red sun' "$multihead" classify lora --data one.txt
+"$multihead" train lm --data text.txt --out lm --layers 1 --heads 2 --width 16 --context 16 --vocab-size 270 --batch 2 "${fast[@]}"
+"$multihead" train lm --data text.txt --init lm --out tuned --lora-rank 2 --batch 2 "${fast[@]}"
+expect 0 'parameters' "$multihead" convert tuned merged
+[[ $("$multihead" generate tuned --prompt the --max-new-tokens 8 --quiet) == $("$multihead" generate merged --prompt the --max-new-tokens 8 --quiet) ]] || fail "a merged adapter says something else"
+
+expect 2 '--init DIR is required' "$multihead" train classifier --data labels.tsv --out x
+expect 3 'line 1 must have two columns' "$multihead" train classifier --init bert --data text.txt --out x
+expect 3 'nothing' "$multihead" train embedder --init nothing --data pairs.tsv --out x
+expect 2 'fewer than a --batch of 32' "$multihead" train embedder --init bert --data pairs.tsv --out x
+expect 2 'needs --init' "$multihead" train lm --data text.txt --out x --lora-rank 2
+[[ ! -e x ]] || fail 'a run that cannot begin left a folder'
+finish
