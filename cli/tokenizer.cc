@@ -76,6 +76,7 @@ class TokenizerEncode : public Verb {
       : Verb("tokenizer encode", "convert text to token ids",
              {{"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
               {"multihead tokenizer encode model - < text.txt", "text from stdin"},
+              {"multihead tokenizer encode model \"It is\" --offsets", "where each token lies, in bytes"},
               {"multihead tokenizer encode tok --data big.txt --out big.tokens",
                "for train lm --data big.tokens"}}) {}
 
@@ -85,12 +86,15 @@ class TokenizerEncode : public Verb {
     flags.text("data", "FILE", data_, "encode a text file; needs --out");
     flags.text("out", "FILE", out_, "token file to write; `train lm` reads it without loading it whole");
     flags.flag("special", special_, "recognise special tokens in the text");
+    flags.flag("offsets", offsets_, "a line per token: id, first and last byte + 1 in the text, token");
   }
 
   int run(const CommonOptions& common) override {
     const text::Tokenizer tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
     if (!data_.empty() || !out_.empty()) return write_file(common, tokenizer);
-    const std::vector<int32_t> ids = tokenizer.encode(text_or_stdin(text_), {.parse_special = special_});
+    const std::string text = text_or_stdin(text_);
+    if (offsets_) return show_offsets(common, tokenizer, text);
+    const std::vector<int32_t> ids = tokenizer.encode(text, {.parse_special = special_});
     if (!common.json) {
       fmt::print("{}\n", fmt::join(ids, " "));
       return kDone;
@@ -102,6 +106,24 @@ class TokenizerEncode : public Verb {
   }
 
  private:
+  int show_offsets(const CommonOptions& common, const text::Tokenizer& tokenizer,
+                   const std::string& text) const {
+    const text::Encoding encoding = tokenizer.encoding(text, {.parse_special = special_});
+    Json tokens = Json::array(), offsets = Json::array();
+    for (size_t i = 0; i < encoding.ids.size(); ++i) {
+      const auto [begin, end] = encoding.offsets[i];
+      const std::string& token = tokenizer.token(encoding.ids[i]);
+      if (!common.json) fmt::print("{}\t{}\t{}\t{}\n", encoding.ids[i], begin, end, printable(token));
+      tokens.push_back(token);
+      offsets.push_back(std::vector<Json>{begin, end});
+    }
+    if (common.json) {
+      const std::vector<Json> ids(encoding.ids.begin(), encoding.ids.end());
+      put_json(Json::object({{"ids", ids}, {"tokens", tokens}, {"offsets", offsets}}), -1);
+    }
+    return kDone;
+  }
+
   int write_file(const CommonOptions& common, const text::Tokenizer& tokenizer) const {
     if (data_.empty() || out_.empty()) throw UsageError("--data FILE and --out FILE go together");
     const std::string text = reading([&] { return text::read_text(data_); });
@@ -115,7 +137,7 @@ class TokenizerEncode : public Verb {
   }
 
   std::string folder_, text_ = "-", data_, out_;
-  bool special_ = false;
+  bool special_ = false, offsets_ = false;
 };
 
 class TokenizerDecode : public Verb {

@@ -13,7 +13,7 @@ namespace multihead::embed {
 /// Calls `use` on sequences [first, first + rows.sequences()) until all `count` are done; `encode` makes one,
 /// from many threads. `batch_tokens` bounds what is computed at a time; a longer sequence comes alone.
 void each_batch(int64_t count, int64_t batch_tokens, const std::function<void(int64_t, int64_t)>& progress,
-                FunctionRef<text::PairEncoding(int64_t)> encode,
+                FunctionRef<text::Encoding(int64_t)> encode,
                 FunctionRef<void(const models::TokenRows& rows, int64_t first)> use);
 
 }  // namespace multihead::embed

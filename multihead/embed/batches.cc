@@ -4,7 +4,7 @@
 namespace multihead::embed {
 
 void each_batch(int64_t count, int64_t batch_tokens, const std::function<void(int64_t, int64_t)>& progress,
-                FunctionRef<text::PairEncoding(int64_t)> encode,
+                FunctionRef<text::Encoding(int64_t)> encode,
                 FunctionRef<void(const models::TokenRows& rows, int64_t first)> use) {
   MH_CHECK(batch_tokens > 0, ValueError, "batch_tokens must be positive, got ", batch_tokens);
   constexpr int64_t kTexts = 1024;  // tokenized at a time
@@ -12,7 +12,7 @@ void each_batch(int64_t count, int64_t batch_tokens, const std::function<void(in
     const auto size = static_cast<size_t>(std::min(kTexts, count - begin));
     std::vector<std::vector<int32_t>> ids(size), types(size);
     parallel_for(std::ssize(ids), [&](int64_t i, int) {
-      text::PairEncoding one = encode(begin + i);
+      text::Encoding one = encode(begin + i);
       ids[static_cast<size_t>(i)] = std::move(one.ids);
       types[static_cast<size_t>(i)] = std::move(one.type_ids);
     });

@@ -242,7 +242,7 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
       count, options.batch_tokens, options.progress,
       [&](int64_t i) {
         const std::string& text = texts[static_cast<size_t>(i)];
-        return text::PairEncoding{
+        return text::Encoding{
             tokenizer_.encode(prompt.empty() ? text : prompt + text,
                               {.parse_special = true, .max_length = static_cast<size_t>(max_length_)}),
             {}};

@@ -30,7 +30,7 @@ TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenize
 }
 
 Tensor TextClassifier::logits(int64_t count, const ClassifyOptions& options,
-                              const std::function<text::PairEncoding(int64_t, size_t)>& encode) const {
+                              const std::function<text::Encoding(int64_t, size_t)>& encode) const {
   const int64_t context = encoder_.config().context;
   MH_CHECK(options.max_length >= 0, ValueError, "TextClassifier: max_length must not be negative, got ",
            options.max_length);
@@ -49,7 +49,7 @@ Tensor TextClassifier::logits(int64_t count, const ClassifyOptions& options,
 
 Tensor TextClassifier::logits(std::span<const std::string> texts, const ClassifyOptions& options) const {
   return logits(std::ssize(texts), options, [&](int64_t i, size_t limit) {
-    return text::PairEncoding{
+    return text::Encoding{
         tokenizer_.encode(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit}), {}};
   });
 }
@@ -58,8 +58,7 @@ Tensor TextClassifier::logits(std::span<const TextPair> pairs, const ClassifyOpt
   const bool has_types = encoder_.config().token_types > 1;
   return logits(std::ssize(pairs), options, [&](int64_t i, size_t limit) {
     const auto& [first, second] = pairs[static_cast<size_t>(i)];
-    text::PairEncoding pair =
-        tokenizer_.encode_pair(first, second, {.parse_special = true, .max_length = limit});
+    text::Encoding pair = tokenizer_.encode_pair(first, second, {.parse_special = true, .max_length = limit});
     if (!has_types) pair.type_ids.clear();
     return pair;
   });

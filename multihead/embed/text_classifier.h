@@ -43,7 +43,7 @@ class TextClassifier {
 
  private:
   Tensor logits(int64_t count, const ClassifyOptions& options,
-                const std::function<text::PairEncoding(int64_t, size_t)>& encode) const;
+                const std::function<text::Encoding(int64_t, size_t)>& encode) const;
 
   models::Encoder encoder_;
   text::Tokenizer tokenizer_;

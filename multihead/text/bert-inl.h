@@ -1,12 +1,11 @@
-// What BERT does to a text before it looks for tokens: cleaning, lower case, accents, words. Private to
-// text/.
+// What BERT does to a text before it looks for tokens: cleaning, lower case, accents. Private to text/.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "multihead/core/parallel.h"
+#include "multihead/text/rewritten-inl.h"
 
 namespace multihead::text {
 
@@ -20,13 +19,10 @@ struct BertCleaning {
   friend bool operator==(const BertCleaning&, const BertCleaning&) = default;
 };
 
-/// The text with these steps done. Invalid bytes are dropped by clean_text and kept otherwise.
-std::string bert_cleaned(const BertCleaning& cleaning, std::string_view text);
+/// Appends the text with these steps done. Invalid bytes are dropped by clean_text and kept otherwise.
+void bert_cleaned(const BertCleaning& cleaning, std::string_view text, Rewritten& out);
 
-/// Each character in lower case.
-std::string bert_lowercase(std::string_view text);
-
-/// Calls `use` on every word: cut at white space, which is dropped, and around each punctuation character.
-void bert_words(std::string_view text, FunctionRef<void(std::string_view)> use);
+/// Appends each character in lower case.
+void bert_lowercase(std::string_view text, Rewritten& out);
 
 }  // namespace multihead::text

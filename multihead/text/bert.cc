@@ -30,14 +30,6 @@ constexpr CodePoints kLaterMarks[] = {
     {0x1E000, 0x1E006}, {0x1E008, 0x1E018}, {0x1E01B, 0x1E021}, {0x1E023, 0x1E024}, {0x1E026, 0x1E02A},
     {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
     {0x1E944, 0x1E94A}};
-constexpr CodePoints kLaterPunctuation[] = {
-    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},     {0xC84, 0xC84},
-    {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},   {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59},
-    {0x10F86, 0x10F89}, {0x1144B, 0x1144F}, {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C},
-    {0x116B9, 0x116B9}, {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
-    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11C41, 0x11C45}, {0x11C70, 0x11C71},
-    {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A},
-    {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
 constexpr CodePoints kLaterFormat[] = {
     {0x890, 0x891}, {0x8E2, 0x8E2}, {0x110CD, 0x110CD}, {0x13430, 0x1343F}};
 
@@ -56,14 +48,6 @@ bool is_control(int32_t c) {
 // A few characters have changed their category.
 bool is_accent(int32_t c) {
   return c == 0x1734 || (utf8proc_category(c) == UTF8PROC_CATEGORY_MN && !contains(kLaterMarks, c));
-}
-
-bool is_punctuation(int32_t c) {
-  if (c < 0x80) return c > 0x20 && c < 0x7F && char_class(c) == CharClass::other;
-  if (c == 0x166D || c == 0x111C9) return true;
-  const utf8proc_category_t category = utf8proc_category(c);
-  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO &&
-         !contains(kLaterPunctuation, c);
 }
 
 // Letters with case since Unicode 15, which utf8proc 2.8 does not know.
@@ -87,89 +71,82 @@ int32_t lower_case(int32_t c) {
   }
 }
 
-void append_lower(int32_t c, std::string& out) {
+std::string lower(int32_t c) {
+  if (c < 0x80) return std::string(1, static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c));
+  std::string out;
   append_utf8(c == 0x130 ? 'i' : lower_case(c), out);
   if (c == 0x130) append_utf8(0x307, out);  // the dot stays
+  return out;
 }
 
-// Calls use(code point, bytes) on every character; -1 for an invalid byte.
+// Calls use(code point, begin, end) on every character; -1 for an invalid byte.
 template <class Use>
 void each_character(std::string_view text, Use&& use) {
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = decode_utf8(text, at);
-    use(c.code_point, text.substr(at, static_cast<size_t>(c.length)));
+    use(c.code_point, at, at + static_cast<size_t>(c.length));
     at += static_cast<size_t>(c.length);
   }
 }
 
 // Tabs and line ends are control characters by category, but white space here.
-std::string without_controls(std::string_view text, bool pads_ideographs, bool cleans) {
-  std::string out;
-  out.reserve(text.size());
-  each_character(text, [&](int32_t c, std::string_view bytes) {
+void clean(const BertCleaning& cleaning, std::string_view text, Rewritten& out) {
+  const bool cleans = cleaning.clean_text;
+  out.text.reserve(text.size());
+  each_character(text, [&](int32_t c, size_t begin, size_t end) {
     if (cleans && c < 0) return;
     if (cleans && c != '\t' && c != '\n' && c != '\r' && is_control(c)) return;
     if (cleans && is_space(c)) {
-      out += ' ';
-    } else if (pads_ideographs && contains(kIdeographs, c)) {
-      (out += ' ').append(bytes) += ' ';
+      out.put(" ", begin);
+    } else if (cleaning.handle_chinese_chars && contains(kIdeographs, c)) {
+      out.put(" ", begin);
+      out.copy(text, begin, end);
+      out.put(" ", begin);
     } else {
-      out += bytes;
+      out.copy(text, begin, end);
     }
   });
-  return out;
+}
+
+void strip_and_lower(const BertCleaning& cleaning, std::string_view text, Rewritten& out) {
+  out.text.reserve(text.size());
+  each_character(text, [&](int32_t c, size_t begin, size_t end) {
+    if (c < 0) {
+      out.copy(text, begin, end);
+    } else if (cleaning.strip_accents && c >= 0x80 && is_accent(c)) {
+      return;
+    } else if (cleaning.lowercase) {
+      out.put(lower(c), begin);
+    } else {
+      out.copy(text, begin, end);
+    }
+  });
 }
 
 }  // namespace
 
-std::string bert_cleaned(const BertCleaning& cleaning, std::string_view text) {
-  std::string out = without_controls(text, cleaning.handle_chinese_chars, cleaning.clean_text);
+void bert_cleaned(const BertCleaning& cleaning, std::string_view text, Rewritten& out) {
+  Rewritten now(out.is_aligned());
+  clean(cleaning, text, now);
   if (cleaning.strip_accents) {
-    if (std::optional<std::string> decomposed = normalized(Normalizer::nfd, out))
-      out = std::move(*decomposed);
-  }
-  if (!cleaning.strip_accents && !cleaning.lowercase) return out;
-  std::string rest;
-  rest.reserve(out.size());
-  each_character(out, [&](int32_t c, std::string_view bytes) {
-    if (c < 0) {
-      rest += bytes;
-    } else if (cleaning.strip_accents && c >= 0x80 && is_accent(c)) {
-      return;
-    } else if (cleaning.lowercase) {
-      append_lower(c, rest);
-    } else {
-      rest += bytes;
+    if (std::optional<Rewritten> decomposed = normalized(Normalizer::nfd, now.text, now.is_aligned())) {
+      decomposed->follow(now);
+      now = std::move(*decomposed);
     }
+  }
+  if (cleaning.strip_accents || cleaning.lowercase) {
+    Rewritten rest(out.is_aligned());
+    strip_and_lower(cleaning, now.text, rest);
+    rest.follow(now);
+    now = std::move(rest);
+  }
+  out = std::move(now);
+}
+
+void bert_lowercase(std::string_view text, Rewritten& out) {
+  each_character(text, [&](int32_t c, size_t begin, size_t end) {
+    c < 0 ? out.copy(text, begin, end) : out.put(lower(c), begin);
   });
-  return rest;
-}
-
-std::string bert_lowercase(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  each_character(
-      text, [&](int32_t c, std::string_view bytes) { c < 0 ? void(out += bytes) : append_lower(c, out); });
-  return out;
-}
-
-void bert_words(std::string_view text, FunctionRef<void(std::string_view)> use) {
-  size_t begin = 0, at = 0;
-  const auto end_word = [&] {
-    if (at > begin) use(text.substr(begin, at - begin));
-  };
-  while (at < text.size()) {
-    const Utf8Char c = decode_utf8(text, at);
-    const auto length = static_cast<size_t>(c.length);
-    const bool is_break = c.code_point >= 0 && (is_space(c.code_point) || is_punctuation(c.code_point));
-    if (is_break) {
-      end_word();
-      if (!is_space(c.code_point)) use(text.substr(at, length));
-      begin = at + length;
-    }
-    at += length;
-  }
-  end_word();
 }
 
 }  // namespace multihead::text

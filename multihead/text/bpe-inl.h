@@ -75,6 +75,12 @@ struct Merge {
   int32_t left, right, result;
 };
 
+/// The bytes of a text that a token stands for: its first and its last one.
+struct TokenSpan {
+  size_t first, last;
+  bool is_added = false;  ///< found in the text as such, with the white space that it swallows
+};
+
 /// Merges in order of rank, applied lowest rank first and leftmost first among equals.
 class MergeTable {
  public:
@@ -84,12 +90,13 @@ class MergeTable {
 
   const std::vector<Merge>& merges() const { return merges_; }
 
-  /// Replaces symbols[begin..] in place by their merged form. Time n log n in the number of symbols.
-  void apply(std::vector<int32_t>& symbols, size_t begin) const;
+  /// Replaces symbols[begin..] in place by their merged form, and their spans, if there are any. Time n log n
+  /// in the number of symbols.
+  void apply(std::vector<int32_t>& symbols, size_t begin, std::vector<TokenSpan>* spans = nullptr) const;
 
  private:
-  void apply_short(std::vector<int32_t>& symbols, size_t begin) const;
-  void apply_long(std::vector<int32_t>& symbols, size_t begin) const;
+  void apply_short(std::vector<int32_t>& symbols, size_t begin, std::vector<TokenSpan>* spans) const;
+  void apply_long(std::vector<int32_t>& symbols, size_t begin, std::vector<TokenSpan>* spans) const;
   uint32_t rank(int32_t left, int32_t right) const;
 
   std::vector<Merge> merges_;
@@ -99,15 +106,25 @@ class MergeTable {
 struct BpeTraining {
   int64_t vocab_size;  // tokens in all, those of `tokens` included
   int64_t min_frequency;
-  std::vector<std::string> tokens;  // bytes of the tokens there are at the start; none for a special token
-  std::array<int32_t, 256> byte_token;  // id of each byte
-  std::vector<std::string> reserved;    // bytes that no merge may spell: those of special tokens
+  /// Those there are at the start, and what they stand for: bytes, or characters as they stand in words; none
+  /// for a special token.
+  std::vector<std::string> tokens;
+  bool of_characters = false;         // or of bytes; a piece with a character that is no token is left out
+  std::string continuing = {};        // of characters: in front of tokens that go on within a word
+  std::vector<std::string> reserved;  // what no merge may spell: special tokens
   std::vector<SplitRule> rules;
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
+/// Distinct pieces of texts, in the order in which they come, and how many there are of each.
+struct Pieces {
+  std::vector<std::string_view> text;
+  std::vector<int64_t> count;
+};
+Pieces count_pieces(std::span<const std::string_view> texts, std::span<const SplitRule> rules);
+
 /// Learns merges: the most frequent pair first, ties to the smaller ids; stops early when no pair occurs
 /// min_frequency times. Appends to training.tokens. Time n log n in the bytes of distinct pieces.
-std::vector<Merge> learn_merges(std::span<const std::string_view> texts, BpeTraining& training);
+std::vector<Merge> learn_merges(const Pieces& pieces, BpeTraining& training);
 
 }  // namespace multihead::text

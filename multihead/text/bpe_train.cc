@@ -26,26 +26,6 @@ struct Candidate {
   }
 };
 
-struct Pieces {
-  std::vector<std::string_view> text;
-  std::vector<int64_t> count;
-};
-
-Pieces count_pieces(std::span<const std::string_view> texts, std::span<const SplitRule> rules) {
-  Pieces pieces;
-  std::unordered_map<std::string_view, size_t> index;
-  const auto count = [&](std::string_view piece) {
-    const auto [at, fresh] = index.try_emplace(piece, pieces.text.size());
-    if (fresh) {
-      pieces.text.push_back(piece);
-      pieces.count.push_back(0);
-    }
-    ++pieces.count[at->second];
-  };
-  for (std::string_view text : texts) split_text(text, rules, count);
-  return pieces;
-}
-
 // All distinct pieces as one array of symbols linked inside each piece. A merge visits the places where its
 // pair occurs and nothing else, so the whole training costs what the merges shorten, even for one huge piece.
 class Learner {
@@ -87,17 +67,37 @@ class Learner {
     MH_CHECK(bytes < kNoPlace, ValueError, "train_bpe: distinct pieces must hold fewer than ", kNoPlace,
              " bytes in all, got ", bytes);
     token_.reserve(bytes), next_.reserve(bytes), previous_.reserve(bytes), weight_.reserve(bytes);
+    std::vector<int32_t> symbols;
     for (size_t p = 0; p < pieces.text.size(); ++p) {
-      const std::string_view piece = pieces.text[p];
-      for (size_t i = 0; i < piece.size(); ++i) {
+      symbols.clear();
+      if (!read_symbols(pieces.text[p], symbols)) continue;
+      for (size_t i = 0; i < symbols.size(); ++i) {
         const auto here = static_cast<uint32_t>(token_.size());
-        token_.push_back(training_.byte_token[static_cast<unsigned char>(piece[i])]);
+        token_.push_back(symbols[i]);
         previous_.push_back(i > 0 ? here - 1 : kNoPlace);
-        next_.push_back(i + 1 < piece.size() ? here + 1 : kNoPlace);
+        next_.push_back(i + 1 < symbols.size() ? here + 1 : kNoPlace);
         weight_.push_back(static_cast<uint32_t>(p));
       }
     }
     piece_count_ = pieces.count;
+  }
+
+  // False: one of them is no token.
+  bool read_symbols(std::string_view piece, std::vector<int32_t>& symbols) const {
+    for (size_t at = 0; at < piece.size();) {
+      const auto size = training_.of_characters ? static_cast<size_t>(decode_utf8(piece, at).length) : 1;
+      const std::string_view one = piece.substr(at, size);
+      const auto found = ids_.find(at > 0 ? training_.continuing + std::string(one) : std::string(one));
+      if (found == ids_.end()) return false;
+      symbols.push_back(found->second);
+      at += size;
+    }
+    return true;
+  }
+
+  std::string joined(int32_t left, int32_t right) const {
+    return training_.tokens[static_cast<size_t>(left)] +
+           training_.tokens[static_cast<size_t>(right)].substr(training_.continuing.size());
   }
 
   void change(uint32_t left, uint32_t right, int sign) {
@@ -123,12 +123,13 @@ class Learner {
 
   bool is_reserved(uint64_t key) const {
     if (training_.reserved.empty()) return false;
-    const std::string bytes = training_.tokens[key >> 32] + training_.tokens[key & 0xFFFFFFFFu];
+    const std::string bytes =
+        joined(static_cast<int32_t>(key >> 32), static_cast<int32_t>(key & 0xFFFFFFFFu));
     return std::find(training_.reserved.begin(), training_.reserved.end(), bytes) != training_.reserved.end();
   }
 
   int32_t token_id(int32_t left, int32_t right) {
-    std::string bytes = training_.tokens[left] + training_.tokens[right];
+    std::string bytes = joined(left, right);
     // Two merges may spell the same bytes; they then share the token.
     const auto [at, fresh] = ids_.try_emplace(bytes, static_cast<int32_t>(training_.tokens.size()));
     if (fresh) training_.tokens.push_back(std::move(bytes));
@@ -178,8 +179,23 @@ class Learner {
 
 }  // namespace
 
-std::vector<Merge> learn_merges(std::span<const std::string_view> texts, BpeTraining& training) {
-  return Learner(count_pieces(texts, training.rules), training).run();
+Pieces count_pieces(std::span<const std::string_view> texts, std::span<const SplitRule> rules) {
+  Pieces pieces;
+  std::unordered_map<std::string_view, size_t> index;
+  const auto count = [&](std::string_view piece) {
+    const auto [at, fresh] = index.try_emplace(piece, pieces.text.size());
+    if (fresh) {
+      pieces.text.push_back(piece);
+      pieces.count.push_back(0);
+    }
+    ++pieces.count[at->second];
+  };
+  for (std::string_view text : texts) split_text(text, rules, count);
+  return pieces;
+}
+
+std::vector<Merge> learn_merges(const Pieces& pieces, BpeTraining& training) {
+  return Learner(pieces, training).run();
 }
 
 }  // namespace multihead::text

@@ -34,6 +34,8 @@ struct AddedToken {
   std::string content;
   bool special = true;
   bool lstrip = false, rstrip = false;  // swallow the white space before, behind
+  bool single_word = false;             // not beside letters, marks, digits, connectors
+  bool in_vocab = true;                 // a token of the model besides
   bool normalized = false;              // found in the normalised text, not in what was given
   std::string found = {};               // by Model::finish(): the content as it stands in that text
 };
@@ -55,33 +57,39 @@ struct Tokenizer::Model {
   std::string source;                   // the file this was read from, written back unchanged
   std::string chat_template = {};
 
-  // Byte pairs.
-  Normalizer normalizer = Normalizer::none;
+  std::vector<NormalStep> steps;  // what is done to a text before anything else
+  std::vector<CutStep> cuts;      // how it is cut into the pieces that become tokens
+
+  // Byte pairs, and pairs of characters.
   MergeTable merges;
-  std::vector<SplitRule> rules;
-  bool add_prefix_space = false;
   bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
   bool fuse_unk = false;
-  int32_t unk = -1;  // for bytes, or characters, without a token
+  std::string word_end = {};  // the last symbol of a piece ends with this, as CLIP's "</w>"
+  int32_t unk = -1;           // for bytes, or characters, without a token
 
   // SentencePiece: BPE of characters, and unigram.
-  std::vector<NormalStep> steps;  // instead of `normalizer`
-  std::optional<Metaspace> metaspace;
   bool byte_fallback = false;  // an unknown character becomes the tokens of its bytes
   UnigramTable unigram;
-  std::vector<DecodeStep> decode_steps;
 
   // WordPiece.
-  std::optional<BertCleaning> cleaning;
   std::string continuing = "##";  // begins tokens that go on within a word
   int64_t longest_word = 100;     // in characters; more are unknown
-  bool cleanup = true;            // decode() puts punctuation where it belongs
+
+  // decode(): what is done to each token, then to their texts in a row.
+  std::vector<DecodeStep> token_steps, text_steps;
+  bool joins_with_spaces = false;
+
+  // Offsets leave out white space at the ends of tokens, as the byte-level post-processor says.
+  bool trims_offsets = false, trims_prefix = false;
 
   // Made by finish() from the above.
-  std::vector<std::string> bytes;                            // what decode gives for an id
+  std::vector<std::string> bytes;                            // what decode gives for an id amid others
   std::vector<bool> is_special;                              // by id
-  std::unordered_map<std::string_view, int32_t> ids;         // of tokens
+  std::vector<int32_t> added_at;                             // place in `added`, by id; -1: none
+  std::unordered_map<std::string_view, int32_t> ids;         // of the tokens that the model may make
+  std::unordered_map<std::string_view, int32_t> added_ids;   // of the others
   std::array<int32_t, 256> byte_token;                       // of byte-level BPE, or of byte_fallback
+  std::array<int32_t, 256> last_byte_token;                  // with `word_end`
   std::unordered_map<int32_t, int32_t> characters;           // code point -> id
   std::unordered_map<std::string_view, int32_t> word_parts;  // without `continuing`
   size_t longest_token = 0;                                  // in bytes
@@ -91,14 +99,26 @@ struct Tokenizer::Model {
 
   void finish();
   bool is_sentencepiece() const { return kind == Kind::unigram || kind == Kind::character_bpe; }
-  /// What decode() gives for a token that is not added.
-  std::string bytes_of(std::string_view token) const;
+  /// What decode() gives for a token.
+  std::string decoded(int32_t id, bool is_first, bool is_last) const;
   /// The text as its tokens are looked for, or nothing if that is the text itself.
-  std::optional<std::string> normal(std::string_view text) const;
+  std::optional<Rewritten> normal(std::string_view text, bool is_aligned = false) const {
+    return apply_steps(steps, text, is_aligned);
+  }
+  /// The steps, if they are no more than one Unicode form, or BERT's cleaning.
+  Normalizer only_form() const;
+  const BertCleaning* only_cleaning() const;
+  /// The id of a token; -1: there is none.
+  int32_t find(std::string_view token) const;
+  /// Whether there is more to it than fingerprints have always known.
+  bool has_new_parts() const;
 };
 
 inline std::string json_string(std::string_view text) { return Json(text).dump(); }
 
+/// A tokenizer.json of BERT's kind with these tokens, in order of their ids; [UNK] and its like are among
+/// them.
+std::string json_of_words(const std::vector<std::string>& tokens, const Json& normalizer);
 /// A folder's vocab.txt as tokenizer.json. Throws IoError, FormatError.
 std::string json_of_vocab_txt(const std::filesystem::path& folder);
 

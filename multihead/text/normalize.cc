@@ -53,30 +53,34 @@ void append_mapped(Normalizer form, std::string_view text, std::string& out) {
 
 }  // namespace
 
-std::optional<std::string> normalized(Normalizer form, std::string_view text) {
+std::optional<Rewritten> normalized(Normalizer form, std::string_view text, bool is_aligned) {
   // Below U+0300 nothing combines; ASCII is in every form.
   const unsigned char first = form == Normalizer::nfc ? 0xCC : 0x80;
   const bool may_change = form != Normalizer::none && std::any_of(text.begin(), text.end(), [&](char c) {
                             return static_cast<unsigned char>(c) >= first;
                           });
   if (!may_change) return std::nullopt;
-  std::string out;
-  out.reserve(text.size());
+  Rewritten out(is_aligned);
+  out.text.reserve(text.size());
   size_t begin = 0;
+  const auto append = [&](size_t end) {
+    const std::string_view part = text.substr(begin, end - begin);
+    is_aligned ? append_aligned(form, part, begin, out) : append_mapped(form, part, out.text);
+  };
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = decode_utf8(text, at);
     const bool alone = c.code_point < 0 || contains(kTooNew, c.code_point);
     // An ASCII character may combine with what follows, never with what is before it.
     if (alone || c.code_point < 0x80) {
-      append_mapped(form, text.substr(begin, at - begin), out);
+      append(at);
       begin = at;
     }
-    at += c.length;
+    at += static_cast<size_t>(c.length);
     if (!alone) continue;
-    out += text.substr(begin, c.length);
+    out.copy(text, begin, at);
     begin = at;
   }
-  append_mapped(form, text.substr(begin), out);
+  append(text.size());
   return out;
 }
 

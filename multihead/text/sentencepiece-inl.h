@@ -1,5 +1,5 @@
-// What SentencePiece's tokenizers do to a text, step by step, as tokenizer.json describes it. Private to
-// text/.
+// What tokenizers do to a text, step by step, as tokenizer.json describes it, and SentencePiece's models.
+// Private to text/.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "multihead/core/parallel.h"
+#include "multihead/text/bert-inl.h"
 #include "multihead/text/bpe-inl.h"
 #include "multihead/text/normalize-inl.h"
 
@@ -23,7 +24,8 @@ class CharsMap {
  public:
   /// Throws ValueError for bytes that are no such table.
   explicit CharsMap(std::string bytes);
-  std::string apply(std::string_view text) const;
+  /// Appends the text with everything replaced.
+  void apply(std::string_view text, Rewritten& out) const;
 
  private:
   std::optional<std::string_view> replacement(std::string_view text) const;
@@ -36,68 +38,108 @@ class CharsMap {
 struct NormalStep {
   enum class Kind : uint8_t {
     unicode,        ///< a Unicode form
+    bert,           ///< BERT's cleaning
     charsmap,       ///< a CharsMap
     prepend,        ///< `text` in front, unless there is nothing
     replace,        ///< every `text` by `with`
-    squeeze,        ///< two and more spaces by `with`
+    replace_rule,   ///< every match of `rule` by `with`
     strip,          ///< white space at the ends
     lowercase,      ///< each character
     strip_accents,  ///< drops all marks
   };
   Kind kind = Kind::unicode;
   Normalizer form = Normalizer::none;
+  BertCleaning cleaning = {};
+  SplitRule rule = {};
   std::string text = {}, with = {};
   bool left = true, right = true;
   std::shared_ptr<const CharsMap> map = {};
 };
 
-std::string apply_steps(const std::vector<NormalStep>& steps, std::string_view text);
+/// The text after all steps, or nothing if none of them looked at it.
+std::optional<Rewritten> apply_steps(const std::vector<NormalStep>& steps, std::string_view text,
+                                     bool is_aligned);
 
-/// Spaces become a visible mark, and the text is cut in front of it.
-struct Metaspace {
+/// Every `from` by `to`, which stands for the last byte that it replaces.
+void replace_all(std::string_view text, std::string_view from, std::string_view to, Rewritten& out);
+
+/// A step that cuts a text into pieces, or changes the pieces.
+struct CutStep {
+  enum class Kind : uint8_t {
+    split,
+    marks,         ///< spaces become a visible mark
+    prefix_space,  ///< a space in front, unless there is one
+  };
   enum class Prepend : uint8_t { always, first, never };
+
+  Kind kind = Kind::split;
+  SplitRule rule = {};
   std::string mark = "\xE2\x96\x81";  // U+2581
-  Prepend prepend = Prepend::always;  ///< the mark in front of a text, of the first of all, of none
-  bool cuts = true;
-  bool words_first = false;  ///< cuts at white space and drops it, before anything else
+  Prepend prepend = Prepend::always;  ///< the mark in front of a piece, of the first of all, of none
 
-  /// Calls `use` on every piece of a text; `is_first`: it begins the caller's text. Pieces die with the call.
-  void each_piece(std::string_view text, bool is_first, FunctionRef<void(std::string_view)> use) const;
-
- private:
-  void each_marked(std::string_view text, bool is_first, FunctionRef<void(std::string_view)> use) const;
+  /// What becomes of a piece, unless it is only cut. `is_first`: it begins the text that was given.
+  Rewritten changed(std::string_view piece, bool is_first, bool is_aligned) const;
 };
+
+/// The score of a token that no cut makes: Marian's other side has it.
+inline constexpr double kNeverCut = -1e9;
 
 /// A unigram language model (Kudo 2018): the most probable cut of a text into tokens.
 class UnigramTable {
  public:
   UnigramTable() = default;
   /// The first tokens have scores; `unk` is their unknown one, if any.
-  UnigramTable(const std::vector<std::string>& tokens, std::span<const double> scores, int32_t unk);
+  /// Special ones are never made of plain text.
+  UnigramTable(const std::vector<std::string>& tokens, std::span<const double> scores, int32_t unk,
+               const std::vector<bool>& is_special = {});
+  /// A piece that cuts a text as tokens do, but has no id.
+  void add_without_id(std::string_view piece, double score);
 
-  /// Calls `use` on the tokens' bytes in order, unknown characters in runs (`is_known` false). Time: linear
-  /// in the text for tokens of bounded length.
+  /// Calls `use` on the tokens' bytes in order; id -1: unknown characters in a row, -2: a piece without id.
+  /// Time: linear in the text for tokens of bounded length.
   void cut(std::string_view text, FunctionRef<void(std::string_view piece, int32_t id)> use) const;
 
+  /// Calls use(length, number) on every piece that stands at `at`, the shortest first; pieces without id have
+  /// the numbers behind the ids.
+  template <class Use>
+  void each_match(std::string_view text, size_t at, Use&& use) const {
+    int32_t node = 0;
+    for (size_t end = at; end < text.size();) {
+      const int32_t* child =
+          children_.find(PairMap<int32_t>::key(node, static_cast<unsigned char>(text[end++])));
+      if (child == nullptr) return;
+      node = *child;
+      const int32_t number = token_at_[static_cast<size_t>(node)];
+      if (number >= 0) use(end - at, static_cast<size_t>(number));
+    }
+  }
+
  private:
+  void add(std::string_view piece, size_t number);
+
   PairMap<int32_t> children_;      // (node, byte) -> node
   std::vector<int32_t> token_at_;  // of a node; -1: none
-  std::vector<double> scores_;     // by id
+  std::vector<double> scores_;     // by id, behind them of pieces without
+  size_t ids_ = 0;
   int32_t unk_ = -1;
   double unknown_ = 0;  // the score of an unknown character
 };
 
-/// What decode() makes of the tokens' texts.
+/// What decode() makes of a token's text, or of the whole.
 struct DecodeStep {
   enum class Kind : uint8_t {
-    replace,        ///< `text` by `with` in every token
+    replace,        ///< `text` by `with`
     byte_fallback,  ///< "<0x41>" is the byte
-    strip,          ///< up to `count` of `text` in front of the whole
-    metaspace,      ///< marks are spaces; none in front of the first token if `count`
+    byte_level,     ///< the bytes that symbols stand for
+    strip,          ///< up to `count` of `text` in front and `last_count` at the end
+    metaspace,      ///< `text`, the mark, is a space; none in front of the first token if `count`
+    word_pieces,    ///< a space in front, unless the token is the first or begins with `text`
+    tidy,           ///< no spaces before punctuation
+    word_end,       ///< `text` is a space; at the very end nothing
   };
   Kind kind = Kind::replace;
   std::string text = {}, with = {};
-  int64_t count = 0;
+  int64_t count = 0, last_count = 0;
 };
 
 /// The byte that "<0xAB>" stands for, or -1.

@@ -86,15 +86,15 @@ TEST(SentencePieceTest, FoldersSayWhatStandsAroundATextOrPair) {
   const Tokenizer xlm =
       load("sentencepiece.bpe.model", unigram, R"({"tokenizer_class":"XLMRobertaTokenizer"})");
   EXPECT_EQ(xlm.id("<mask>"), xlm.vocab_size() - 1);
-  const PairEncoding pair = xlm.encode_pair("", "");
+  const Encoding pair = xlm.encode_pair("", "");
   EXPECT_THAT(pair.ids, ElementsAre(0, 2, 2, 2));
   EXPECT_THAT(pair.type_ids, ElementsAre(0, 0, 0, 0));
   const std::vector<int32_t> raw = Tokenizer::load(kData + "unigram.model").encode("the cat");
   const std::vector<int32_t> moved = xlm.encode("the cat", {.add_template = false});
   ASSERT_EQ(raw.size(), moved.size());
   for (size_t i = 0; i < raw.size(); ++i) EXPECT_EQ(moved[i], raw[i] + 1);
-  EXPECT_THAT([&] { load("spiece.model", unigram, R"({"tokenizer_class":"AlbertTokenizer"})"); },
-              ::testing::ThrowsMessage<FormatError>(HasSubstr("AlbertTokenizer")));
+  EXPECT_THAT([&] { load("spiece.model", unigram, R"({"tokenizer_class":"XLNetTokenizer"})"); },
+              ::testing::ThrowsMessage<FormatError>(HasSubstr("XLNetTokenizer")));
 }
 
 TEST(SentencePieceTest, AnInvalidByteIsAnUnknownCharacter) {

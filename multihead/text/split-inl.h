@@ -4,7 +4,9 @@
 // so time is linear on any input. An invalid UTF-8 byte counts as neither letter, number nor space.
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "multihead/core/parallel.h"
@@ -14,22 +16,45 @@ namespace multihead::text {
 
 struct SplitRule {
   enum class Kind : uint8_t {
-    gpt2,        // '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-    llama3,      // words may start with any one non-letter; numbers in groups of max_digits
-    each_digit,  // every \p{N} alone
-    digit_runs,  // runs of \p{N} apart from the rest
+    gpt2,          // '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+    llama3,        // words may start with any one non-letter; numbers in groups of max_digits
+    each_digit,    // \p{N}
+    digit_runs,    // \p{N}, the runs kept together
+    words,         // \w+|[^\w\s]+ ; what does not match is white space
+    clip,          // '(?:[sdmt]|ll|ve|re)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+ ; likewise
+    white_space,   // \s
+    white_runs,    // \s+
+    ascii_digits,  // [0-9]
+    bert,          // \s, with the punctuation apart: each such character is a piece
+    punctuation,   // one such character
+    number_runs,   // \p{N}{1,max_digits}
+    space_runs,    // " {2,}"
+    text,          // the text itself
   };
+  /// What becomes of the matches, each of which cuts the text on both sides.
+  enum class Behavior : uint8_t { isolated, removed, contiguous, merged_with_previous, merged_with_next };
+
   Kind kind = Kind::gpt2;
   int max_digits = 3;  // llama3: 3 as in Llama 3 and GPT-4, 1 as in Qwen 2
+  Behavior behavior = Behavior::isolated;
+  bool is_inverted = false;  // what does not match is what counts as a match
+  std::string text = {};
 
   friend bool operator==(const SplitRule&, const SplitRule&) = default;
 };
 
-/// End of the piece that starts at `begin` < text.size().
-size_t piece_end(const SplitRule& rule, std::string_view text, size_t begin);
+/// A regular expression that is known here, if it is.
+std::optional<SplitRule> known_pattern(std::string_view regex);
 
-/// Calls `use` on every piece in order: the first rule cuts the text, the next one each of its pieces, and so
-/// on. Without rules the text is one piece.
+/// Calls `use` on the matches and on what lies between them, in order.
+void each_stretch(std::string_view text, const SplitRule& rule,
+                  FunctionRef<void(size_t begin, size_t end, bool is_match)> use);
+
+/// Calls `use` on every piece in order.
+void split_text(std::string_view text, const SplitRule& rule, FunctionRef<void(std::string_view)> use);
+
+/// The first rule cuts the text, the next one each of its pieces, and so on. Without rules the text is one
+/// piece.
 void split_text(std::string_view text, std::span<const SplitRule> rules,
                 FunctionRef<void(std::string_view)> use);
 

@@ -111,50 +111,159 @@ bool is_digit(const Char& c) {
          (c.code_point >= 0x16FF4 && c.code_point <= 0x16FF6);
 }
 
-size_t digits_end(std::string_view text, size_t begin, bool each) {
-  const Char first = char_at(text, begin);
-  const bool digits = is_digit(first);
-  if (digits && each) return first.end;
-  size_t at = first.end;
+// A stretch of a text, of which a rule says whether it matches.
+struct Stretch {
+  size_t end;
+  bool is_match;
+};
+
+/// Through the last character of the run that `is_of` holds for.
+template <class IsOf>
+size_t skip_while(std::string_view text, size_t at, IsOf&& is_of) {
   while (at < text.size()) {
     const Char c = char_at(text, at);
-    if (is_digit(c) != digits) break;
+    if (!is_of(c)) break;
     at = c.end;
   }
   return at;
 }
 
+/// One character that `is_match` holds for, or all up to the next.
+template <class IsMatch>
+Stretch each_one(std::string_view text, size_t begin, IsMatch&& is_match) {
+  const Char first = char_at(text, begin);
+  if (is_match(first)) return {first.end, true};
+  return {skip_while(text, first.end, [&](const Char& c) { return !is_match(c); }), false};
+}
+
+/// All of a run that `is_match` holds for, or all up to the next.
+template <class IsMatch>
+Stretch each_run(std::string_view text, size_t begin, IsMatch&& is_match) {
+  const Char first = char_at(text, begin);
+  const bool matches = is_match(first);
+  return {skip_while(text, first.end, [&](const Char& c) { return is_match(c) == matches; }), matches};
+}
+
+bool is_white(const Char& c) { return c.kind == CharClass::space; }
+bool is_number(const Char& c) { return c.kind == CharClass::number; }
+bool is_mark(const Char& c) { return c.code_point >= 0 && is_punctuation(c.code_point); }
+
+Stretch white_or(std::string_view text, size_t begin,
+                 size_t (*piece_end)(std::string_view, const Char&, size_t)) {
+  const Char first = char_at(text, begin);
+  if (is_white(first)) return {skip_while(text, first.end, is_white), false};
+  return {piece_end(text, first, begin), true};
+}
+
+size_t word_end(std::string_view text, const Char& first, size_t /*begin*/) {
+  const auto is_word = [](const Char& c) { return c.code_point >= 0 && is_word_character(c.code_point); };
+  const bool in_word = is_word(first);
+  return skip_while(text, first.end, [&](const Char& c) { return !is_white(c) && is_word(c) == in_word; });
+}
+
+size_t clip_end(std::string_view text, const Char& first, size_t begin) {
+  if (const size_t length = contraction(text, begin, false)) return begin + length;
+  return is_number(first) ? first.end : skip_class(text, first.end, first.kind);
+}
+
+Stretch bert_stretch(std::string_view text, size_t begin) {
+  const Char first = char_at(text, begin);
+  if (is_white(first) || is_mark(first)) return {first.end, is_white(first)};
+  return {skip_while(text, first.end, [](const Char& c) { return !is_white(c) && !is_mark(c); }), false};
+}
+
+Stretch text_stretch(const std::string& wanted, std::string_view text, size_t begin) {
+  const size_t found = text.find(wanted, begin);
+  if (found == begin) return {begin + wanted.size(), true};
+  return {std::min(found, text.size()), false};
+}
+
+Stretch next_stretch(const SplitRule& rule, std::string_view text, size_t begin) {
+  using Kind = SplitRule::Kind;
+  switch (rule.kind) {
+    case Kind::gpt2:
+      return {gpt2_end(text, begin), true};
+    case Kind::llama3:
+      return {llama3_end(text, begin, rule.max_digits), true};
+    case Kind::each_digit:
+      return each_one(text, begin, is_digit);
+    case Kind::digit_runs:
+      return each_run(text, begin, is_digit);
+    case Kind::words:
+      return white_or(text, begin, word_end);
+    case Kind::clip:
+      return white_or(text, begin, clip_end);
+    case Kind::white_space:
+      return each_one(text, begin, is_white);
+    case Kind::white_runs:
+      return each_run(text, begin, is_white);
+    case Kind::ascii_digits:
+      return each_one(text, begin, [](const Char& c) { return c.code_point >= '0' && c.code_point <= '9'; });
+    case Kind::bert:
+      return bert_stretch(text, begin);
+    case Kind::punctuation:
+      return each_one(text, begin, is_mark);
+    case Kind::number_runs:
+      if (!is_number(char_at(text, begin))) return each_run(text, begin, is_number);
+      return {number_end(text, begin, rule.max_digits), true};
+    case Kind::space_runs: {
+      const size_t end = std::min(text.find_first_not_of(' ', begin), text.size());
+      return end - begin >= 2 ? Stretch{end, true}
+                              : Stretch{std::min(text.find("  ", begin), text.size()), false};
+    }
+    case Kind::text:
+      return text_stretch(rule.text, text, begin);
+  }
+  return {text.size(), false};
+}
+
+// Whether a stretch goes on with the piece that is open.
+bool joins(SplitRule::Behavior behavior, bool is_match, bool was_match) {
+  switch (behavior) {
+    case SplitRule::Behavior::contiguous:
+      return is_match == was_match;
+    case SplitRule::Behavior::merged_with_previous:
+      return is_match && !was_match;
+    case SplitRule::Behavior::merged_with_next:
+      return !is_match && was_match;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
-size_t piece_end(const SplitRule& rule, std::string_view text, size_t begin) {
-  switch (rule.kind) {
-    case SplitRule::Kind::gpt2:
-      return gpt2_end(text, begin);
-    case SplitRule::Kind::llama3:
-      return llama3_end(text, begin, rule.max_digits);
-    case SplitRule::Kind::each_digit:
-      return digits_end(text, begin, true);
-    case SplitRule::Kind::digit_runs:
-      return digits_end(text, begin, false);
+void each_stretch(std::string_view text, const SplitRule& rule,
+                  FunctionRef<void(size_t begin, size_t end, bool is_match)> use) {
+  for (size_t begin = 0; begin < text.size();) {
+    const Stretch next = next_stretch(rule, text, begin);
+    use(begin, next.end, next.is_match != rule.is_inverted);
+    begin = next.end;
   }
-  return text.size();
+}
+
+void split_text(std::string_view text, const SplitRule& rule, FunctionRef<void(std::string_view)> use) {
+  const bool removes = rule.behavior == SplitRule::Behavior::removed;
+  bool was_match = false;
+  size_t open = 0;  // where the piece begins that may still grow
+  each_stretch(text, rule, [&](size_t begin, size_t end, bool is_match) {
+    if (!joins(rule.behavior, is_match, was_match)) {
+      if (begin > open) use(text.substr(open, begin - open));
+      open = removes && is_match ? end : begin;
+    }
+    was_match = is_match;
+  });
+  if (text.size() > open) use(text.substr(open));
 }
 
 void split_text(std::string_view text, std::span<const SplitRule> rules,
                 FunctionRef<void(std::string_view)> use) {
   if (rules.empty()) {
     if (!text.empty()) use(text);
-    return;
-  }
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = piece_end(rules[0], text, begin);
-    const std::string_view piece = text.substr(begin, end - begin);
-    if (rules.size() == 1) {
-      use(piece);
-    } else {
-      split_text(piece, rules.subspan(1), use);
-    }
-    begin = end;
+  } else if (rules.size() == 1) {
+    split_text(text, rules[0], use);
+  } else {
+    split_text(text, rules[0], [&](std::string_view piece) { split_text(piece, rules.subspan(1), use); });
   }
 }
 

@@ -42,6 +42,26 @@ struct BpeOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
+struct WordPieceOptions {
+  /// Total tokens: [PAD], [UNK], [CLS], [SEP], [MASK], characters, what is merged of them.
+  int64_t vocab_size = 30522;
+  int64_t min_frequency = 2;
+  /// Lower case, and no accents.
+  bool lowercase = true;
+  std::function<void(int64_t done, int64_t total)> progress = {};
+};
+
+struct UnigramOptions {
+  /// Total tokens: special ones, characters, longer pieces. Fewer if the text has no more.
+  int64_t vocab_size = 8000;
+  /// The longest piece, in characters.
+  int64_t max_piece_length = 16;
+  /// Get the first ids; unk is needed.
+  SpecialTokens special = {.bos = "<s>", .eos = "</s>", .pad = "<pad>", .unk = "<unk>"};
+  /// Called with pieces left and pieces wanted. May throw to stop.
+  std::function<void(int64_t left, int64_t wanted)> progress = {};
+};
+
 struct EncodeOptions {
   /// Recognise special tokens in the text. Off: they are plain characters, so untrusted text cannot end a
   /// document. (Added tokens that are not special are always recognised, as in Hugging Face.)
@@ -56,11 +76,24 @@ struct EncodeOptions {
   std::optional<int32_t> end = {};
 };
 
-/// Two texts in one sequence.
-struct PairEncoding {
-  std::vector<int32_t> ids;
-  std::vector<int32_t> type_ids;  ///< of each id: which text it belongs to, as the file's template says
+/// The bytes [begin, end) of a text.
+struct Offsets {
+  size_t begin = 0, end = 0;
+  friend bool operator==(const Offsets&, const Offsets&) = default;
 };
+
+/// What the ids of a text, or of two in one sequence, stand for.
+struct Encoding {
+  std::vector<int32_t> ids = {};
+  std::vector<int32_t> type_ids = {};  ///< of each id: which text it belongs to, as the file's template says
+  /// Where each token lies in its text; whole characters. Of the template's tokens: nowhere, [0, 0).
+  std::vector<Offsets> offsets = {};
+  std::vector<int32_t> sequence_ids = {};  ///< the text that the offsets are of: 0, 1, or -1 for none
+};
+
+/// Makes offsets count characters, as Hugging Face's tokenizers in Python do, instead of bytes; an invalid
+/// byte is a character. Time: linear.
+void count_characters(Encoding& encoding, std::string_view first, std::string_view second = {});
 
 struct DecodeOptions {
   bool skip_special = false;
@@ -101,11 +134,27 @@ class Tokenizer {
   static Tokenizer train_bpe(std::span<const std::string_view> texts, const BpeOptions& options = {});
   static Tokenizer train_bpe(std::string_view text, const BpeOptions& options = {});
 
+  /// WordPiece as in BERT, whose cleaning, splitting and template it has: of the characters of words, most
+  /// frequent pair first, up to the 1,000 most frequent characters. Deterministic. Throws: as train_bpe().
+  /// Source: Schuster & Nakajima 2012; the merges are those of Hugging Face's trainer.
+  static Tokenizer train_wordpiece(std::span<const std::string_view> texts,
+                                   const WordPieceOptions& options = {});
+  static Tokenizer train_wordpiece(std::string_view text, const WordPieceOptions& options = {});
+
+  /// Unigram as in SentencePiece: NFKC, words with a mark in front; from all frequent parts of words, fitted
+  /// by expectation maximisation and pruned by what each is worth to the likelihood. Deterministic. Throws:
+  /// ValueError if vocab_size is too small for the characters and special tokens, or the texts are empty.
+  /// Source: Kudo 2018.
+  static Tokenizer train_unigram(std::span<const std::string_view> texts, const UnigramOptions& options = {});
+  static Tokenizer train_unigram(std::string_view text, const UnigramOptions& options = {});
+
   /// Reads a tokenizer.json, a directory with one (and tokenizer_config.json for the roles of special
-  /// tokens), BERT's vocab.txt or SentencePiece's tokenizer.model, spiece.model or sentencepiece.bpe.model in
-  /// such a directory, any SentencePiece .model, or a GGUF file. Supports byte-level BPE (GPT-2, RoBERTa,
-  /// Llama 3, Qwen 2 and 3), SentencePiece (Llama 2, Mistral, Gemma, T5, XLM-R), WordPiece (BERT) and this
-  /// library's character tokenizers; refuses everything else by name. Throws: IoError, FormatError.
+  /// tokens), what such a directory has instead: BERT's vocab.txt, SentencePiece's tokenizer.model,
+  /// spiece.model or sentencepiece.bpe.model (Llama 2, T5, ALBERT, XLM-R, CamemBERT), Marian's source.spm;
+  /// any SentencePiece .model, one of Marian's two .spm files beside their vocab.json, or a GGUF file.
+  /// Supports BPE of bytes (GPT-2, RoBERTa, Llama 3, Qwen) and of characters (Llama 2, Mistral, Gemma),
+  /// unigram (T5, XLM-R), WordPiece (BERT) and this library's character tokenizers, with the steps before and
+  /// behind them; refuses everything else by name. Throws: IoError, FormatError.
   static Tokenizer load(const std::filesystem::path& path);
   /// The same from memory; `name` is for messages.
   static Tokenizer from_json(std::string_view json, const std::string& name = "tokenizer.json");
@@ -122,10 +171,15 @@ class Tokenizer {
 
   /// Throws: ValueError for a character (or byte) that has no token.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  /// The same ids, with the place in the text that each one stands for, equal to those of Hugging Face's
+  /// tokenizers. Memory: 24 bytes a token, and 8 a byte of text that is normalised. Throws: as encode().
+  Encoding encoding(std::string_view text, const EncodeOptions& options = {}) const;
   /// Two texts as the file's template joins them ([CLS] a [SEP] b [SEP]), for models that compare them.
   /// Throws: as encode(); ValueError if the file has no template for pairs.
-  PairEncoding encode_pair(std::string_view first, std::string_view second,
-                           const EncodeOptions& options = {}) const;
+  Encoding encoding(std::string_view first, std::string_view second, const EncodeOptions& options = {}) const;
+  /// The same without offsets.
+  Encoding encode_pair(std::string_view first, std::string_view second,
+                       const EncodeOptions& options = {}) const;
   /// The first offset >= `at` (> 0) at which the text can be cut so that both sides, encoded separately
   /// without template, give the ids of the whole; text.size() if none. For texts larger than memory.
   size_t safe_cut(std::string_view text, size_t at) const;
@@ -164,8 +218,8 @@ class Tokenizer {
 
  private:
   explicit Tokenizer(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
-  /// Without template.
-  std::vector<int32_t> encode_text(std::string_view text, bool parse_special) const;
+  Encoding both(std::string_view first, std::string_view second, const EncodeOptions& options,
+                bool with_offsets) const;
   std::shared_ptr<const Model> model_;
 };
 

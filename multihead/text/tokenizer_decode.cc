@@ -7,82 +7,105 @@ namespace {
 
 using Model = Tokenizer::Model;
 
-// As WordPiece joins its tokens in Hugging Face's tokenizers.
-void append_word(const Model& model, std::string token, bool is_first, std::string& out) {
-  const bool goes_on = token.starts_with(model.continuing);
-  if (!is_first) token = goes_on ? token.substr(model.continuing.size()) : " " + token;
-  if (!model.cleanup) {
-    out += token;
-    return;
-  }
+void replace_each(std::string& text, std::string_view from, std::string_view to) {
+  Rewritten out(false);
+  replace_all(text, from, to, out);
+  text = std::move(out.text);
+}
+
+// As Hugging Face's tokenizers do it.
+void tidy(std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> kTidied[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [spaced, tidy] : kTidied) {
-    for (size_t at = token.find(spaced); at != token.npos; at = token.find(spaced, at + tidy.size())) {
-      token.replace(at, spaced.size(), tidy);
-    }
-  }
-  out += token;
+  for (const auto& [spaced, with] : kTidied) replace_each(text, spaced, with);
 }
 
-// A token's text as SentencePiece's decoders give it, but for what they do to the first one.
-std::string decoded_token(const Model& model, std::string_view token) {
-  std::string text(token);
-  for (const DecodeStep& step : model.decode_steps) {
-    const bool is_mark = step.kind == DecodeStep::Kind::replace || step.kind == DecodeStep::Kind::metaspace;
-    if (const int byte = byte_of_token(text); step.kind == DecodeStep::Kind::byte_fallback && byte >= 0) {
-      return {static_cast<char>(byte)};
-    }
-    for (size_t at = is_mark ? text.find(step.text) : text.npos; at != text.npos;
-         at = text.find(step.text, at + step.with.size())) {
-      text.replace(at, step.text.size(), step.with);
-    }
+void strip(const DecodeStep& step, std::string& text) {
+  size_t begin = 0, end = text.size();
+  const size_t size = step.text.size();
+  for (int64_t i = 0; i < step.count && text.compare(begin, size, step.text) == 0; ++i) begin += size;
+  for (int64_t i = 0; i < step.last_count && end >= begin + size; ++i) {
+    if (text.compare(end - size, size, step.text) != 0) break;
+    end -= size;
   }
-  return text;
+  text = text.substr(begin, end - begin);
 }
 
-// The first token loses the marks in front of words.
-std::string first_token(const Model& model, int32_t id) {
-  for (const DecodeStep& step : model.decode_steps) {
-    if (step.kind != DecodeStep::Kind::metaspace || step.count == 0) continue;
-    std::string text = model.tokens[id];
-    for (size_t at = text.find(step.text); at != text.npos; at = text.find(step.text))
-      text.erase(at, step.text.size());
-    return text;
+// False: the text is final.
+bool apply(const DecodeStep& step, bool is_first, bool is_last, std::string& text) {
+  using Kind = DecodeStep::Kind;
+  switch (step.kind) {
+    case Kind::replace:
+      replace_each(text, step.text, step.with);
+      break;
+    case Kind::byte_fallback:
+      if (const int byte = byte_of_token(text); byte >= 0) {
+        text.assign(1, static_cast<char>(byte));
+        return false;
+      }
+      break;
+    case Kind::byte_level:
+      text = symbols_to_bytes(text);
+      return false;
+    case Kind::strip:
+      strip(step, text);
+      break;
+    case Kind::metaspace:
+      replace_each(text, step.text, is_first && step.count > 0 ? "" : " ");
+      break;
+    case Kind::word_pieces:
+      if (is_first) break;
+      text.starts_with(step.text) ? text.erase(0, step.text.size()) : text.insert(0, 1, ' ');
+      break;
+    case Kind::tidy:
+      tidy(text);
+      break;
+    case Kind::word_end:
+      replace_each(text, step.text, is_last ? "" : " ");
+      break;
   }
-  return model.bytes[id];
+  return true;
 }
 
-void strip_front(const Model& model, std::string& text) {
-  for (const DecodeStep& step : model.decode_steps) {
-    if (step.kind != DecodeStep::Kind::strip) continue;
-    for (int64_t i = 0; i < step.count && text.starts_with(step.text); ++i) text.erase(0, step.text.size());
-  }
+// Added tokens are no bytes.
+bool is_for_added(const DecodeStep& step) {
+  return step.kind != DecodeStep::Kind::byte_level && step.kind != DecodeStep::Kind::byte_fallback;
 }
 
 }  // namespace
 
-std::string Model::bytes_of(std::string_view token) const {
-  if (is_sentencepiece()) return decoded_token(*this, token);
-  return kind == Kind::bpe ? symbols_to_bytes(token) : std::string(token);
+std::string Model::decoded(int32_t id, bool is_first, bool is_last) const {
+  std::string text = tokens[static_cast<size_t>(id)];
+  const int32_t place = added_at[static_cast<size_t>(id)];
+  if (place >= 0) text = added[static_cast<size_t>(place)].found;
+  for (const DecodeStep& step : token_steps) {
+    if (place >= 0 && !is_for_added(step)) continue;
+    if (!apply(step, is_first, is_last, text)) break;
+  }
+  return text;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
-  std::string out;
-  bool is_first = !options.continued;
-  for (int32_t id : ids) {
-    if (id >= vocab_size()) continue;
+  const Model& model = *model_;
+  std::vector<int32_t> shown;
+  for (const int32_t id : ids) {
     MH_CHECK(id >= 0, ValueError, "tokenizer: decode: id must be in [0, ", vocab_size(), "), got ", id);
-    if (options.skip_special && model_->is_special[id]) continue;
-    if (kind() == Kind::wordpiece) {
-      append_word(*model_, model_->bytes[id], is_first, out);
-    } else {
-      out += is_first ? first_token(*model_, id) : model_->bytes[id];
-    }
-    is_first = false;
+    const bool is_shown =
+        id < vocab_size() && !(options.skip_special && model.is_special[static_cast<size_t>(id)]);
+    if (is_shown) shown.push_back(id);
   }
-  if (!options.continued) strip_front(*model_, out);
+  std::string out;
+  for (size_t i = 0; i < shown.size(); ++i) {
+    const bool is_first = i == 0 && !options.continued, is_last = i + 1 == shown.size();
+    if (!is_first && model.joins_with_spaces) out += ' ';
+    out += is_first || is_last ? model.decoded(shown[i], is_first, is_last)
+                               : model.bytes[static_cast<size_t>(shown[i])];
+  }
+  for (const DecodeStep& step : model.text_steps) {
+    const bool is_at_front = step.kind == DecodeStep::Kind::strip && options.continued;
+    if (!is_at_front) apply(step, true, true, out);
+  }
   return out;
 }
 

@@ -26,7 +26,7 @@ void read_config(std::string_view json, Model& model, const std::string& file) {
     const Json& value = given.is_object() ? Reader::member(given, "content") : given;
     MH_CHECK(value.is_string(), FormatError, file, ": ", key, " must be a string, got ", name(value.kind()));
     special.*role = value.as_string();
-    MH_CHECK(model.ids.count(special.*role), FormatError, file, ": ", key, " ", quote(special.*role),
+    MH_CHECK(model.find(special.*role) >= 0, FormatError, file, ": ", key, " ", quote(special.*role),
              " is not a token of tokenizer.json");
   }
   model.special = special;
@@ -41,10 +41,6 @@ std::pair<std::string, std::string> json_of_folder(const std::filesystem::path& 
   if (!holds("tokenizer.json")) {
     if (std::string json = json_of_sentencepiece(folder); !json.empty()) return {json, folder.string()};
     if (holds("vocab.txt")) return {json_of_vocab_txt(folder), (folder / "vocab.txt").string()};
-    MH_CHECK(
-        !holds("source.spm"), FormatError, folder.string(),
-        ": has no tokenizer.json but source.spm, one of Marian's two SentencePiece models, which are not "
-        "supported; the model itself takes token ids (Seq2Seq.load in Python) from transformers");
     MH_CHECK(!holds("vocab.json"), FormatError, folder.string(),
              ": has no tokenizer.json but vocab.json; write one with transformers: python3 -c \"import "
              "transformers; "
@@ -85,8 +81,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) {
     const std::string file = path.string();
-    const bool is_sentencepiece = path.extension() == ".model";
-    return from_json(is_sentencepiece ? tokenizer_json_of(read_sentencepiece(file)) : read_file(file), file);
+    if (path.extension() == ".model") return from_json(tokenizer_json_of(read_sentencepiece(file)), file);
+    return from_json(path.extension() == ".spm" ? json_of_marian(path) : read_file(file), file);
   }
   const auto& [json, file] = json_of_folder(path);
   const std::shared_ptr<Model> model = read_model(json, file);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -7,6 +8,8 @@
 
 namespace multihead::text {
 namespace {
+
+constexpr size_t kBertAlphabet = 1000;  // as in Hugging Face's trainer
 
 void add_special(const SpecialTokens& special, Tokenizer::Model& model) {
   for (const std::string& token : all_tokens(special)) {
@@ -84,17 +87,86 @@ Tokenizer Tokenizer::train_bpe(std::span<const std::string_view> texts, const Bp
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [](int a, int b) { return byte_to_symbol(a) < byte_to_symbol(b); });
   for (int byte : order) {
-    training.byte_token[byte] = static_cast<int32_t>(training.tokens.size());
     training.tokens.emplace_back(1, static_cast<char>(byte));
   }
   training.rules = {{.kind = SplitRule::Kind::gpt2}};
   training.progress = options.progress;
-  model->rules = training.rules;
-  model->merges = MergeTable(learn_merges(texts, training));
+  model->cuts = {{.rule = training.rules[0]}};
+  model->token_steps = {{.kind = DecodeStep::Kind::byte_level}};
+  model->merges = MergeTable(learn_merges(count_pieces(texts, training.rules), training));
   for (size_t id = model->tokens.size(); id < training.tokens.size(); ++id)
     model->tokens.push_back(bytes_to_symbols(training.tokens[id]));
   model->finish();
   return Tokenizer(std::move(model));
+}
+
+namespace {
+
+// The characters of the pieces, the most frequent first, as many as there may be; in order.
+std::set<int32_t> alphabet_of(const Pieces& pieces, size_t limit) {
+  std::map<int32_t, int64_t> counts;
+  for (size_t i = 0; i < pieces.text.size(); ++i) {
+    for (size_t at = 0; at < pieces.text[i].size();) {
+      const Utf8Char c = decode_utf8(pieces.text[i], at);
+      if (c.code_point >= 0) counts[c.code_point] += pieces.count[i];
+      at += static_cast<size_t>(c.length);
+    }
+  }
+  std::vector<std::pair<int64_t, int32_t>> ranked;
+  for (const auto& [c, count] : counts) ranked.emplace_back(-count, c);
+  std::sort(ranked.begin(), ranked.end());
+  std::set<int32_t> kept;
+  for (size_t i = 0; i < std::min(limit, ranked.size()); ++i) kept.insert(ranked[i].second);
+  return kept;
+}
+
+// The texts as BERT cleans them; those that stay as they are are not copied.
+std::vector<std::string> cleaned(std::span<const std::string_view> texts, const BertCleaning& cleaning) {
+  std::vector<std::string> out;
+  for (const std::string_view text : texts) {
+    Rewritten clean(false);
+    bert_cleaned(cleaning, text, clean);
+    out.push_back(std::move(clean.text));
+  }
+  return out;
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::train_wordpiece(std::span<const std::string_view> texts,
+                                     const WordPieceOptions& options) {
+  check_not_empty(texts, "train_wordpiece");
+  const BertCleaning cleaning{.strip_accents = options.lowercase, .lowercase = options.lowercase};
+  const std::vector<std::string> owned = cleaned(texts, cleaning);
+  const std::vector<std::string_view> views(owned.begin(), owned.end());
+  BpeTraining training{.vocab_size = options.vocab_size,
+                       .min_frequency = options.min_frequency,
+                       .of_characters = true,
+                       .continuing = "##",
+                       .rules = {{.kind = SplitRule::Kind::bert, .behavior = SplitRule::Behavior::removed}},
+                       .progress = options.progress};
+  const Pieces pieces = count_pieces(views, training.rules);
+  std::vector<std::string> tokens = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+  training.tokens.resize(tokens.size());
+  const std::set<int32_t> alphabet = alphabet_of(pieces, kBertAlphabet);
+  for (const char* prefix : {"", "##"}) {
+    for (const int32_t c : alphabet) {
+      std::string token = prefix;
+      append_utf8(c, token);
+      training.tokens.push_back(token);
+    }
+  }
+  MH_CHECK(options.vocab_size >= std::ssize(training.tokens) && options.vocab_size < INT32_MAX, ValueError,
+           "train_wordpiece: vocab_size must be at least ", training.tokens.size(),
+           " (special tokens, and each character alone and within words) and below 2^31 - 1, got ",
+           options.vocab_size);
+  learn_merges(pieces, training);
+  tokens.insert(tokens.end(), training.tokens.begin() + static_cast<std::ptrdiff_t>(tokens.size()),
+                training.tokens.end());
+  const Json normalizer = Json::object({{"type", "BertNormalizer"}, {"lowercase", options.lowercase}});
+  return from_contents(
+      json_of_words(tokens, normalizer),
+      R"({"unk_token":"[UNK]","pad_token":"[PAD]","bos_token":"[CLS]","eos_token":"[SEP]"})");
 }
 
 Tokenizer Tokenizer::train_characters(std::string_view text, const CharacterOptions& options) {
@@ -102,6 +174,12 @@ Tokenizer Tokenizer::train_characters(std::string_view text, const CharacterOpti
 }
 Tokenizer Tokenizer::train_bpe(std::string_view text, const BpeOptions& options) {
   return train_bpe({&text, 1}, options);
+}
+Tokenizer Tokenizer::train_wordpiece(std::string_view text, const WordPieceOptions& options) {
+  return train_wordpiece({&text, 1}, options);
+}
+Tokenizer Tokenizer::train_unigram(std::string_view text, const UnigramOptions& options) {
+  return train_unigram({&text, 1}, options);
 }
 
 }  // namespace multihead::text

@@ -54,7 +54,7 @@ std::string bpe_json(const Model& model) {
 // does.
 std::string characters_json(const Model& model) {
   std::string unk = model.unk >= 0 ? model.tokens[model.unk] : "<unk>";
-  while (model.unk < 0 && model.ids.count(unk)) unk += '_';
+  while (model.unk < 0 && model.find(unk) >= 0) unk += '_';
   return concat(
       "  \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": ", json_string(kEveryCharacter),
       "}, \"behavior\": \"Isolated\", \"invert\": false},\n  \"post_processor\": null,\n"

@@ -17,6 +17,11 @@ enum class CharClass : uint8_t { other, letter, number, space };  // neither, \p
 /// The class of a code point under Unicode 16; -1 (an invalid byte) is `other`.
 CharClass char_class(int32_t code_point);
 
+/// Punctuation as BERT and the Punctuation step of Hugging Face's tokenizers know it.
+bool is_punctuation(int32_t code_point);
+/// \w of a regular expression; an invalid byte is none.
+bool is_word_character(int32_t code_point);
+
 struct CodePoints {
   int32_t first, last;
 };

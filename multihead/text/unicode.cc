@@ -22,6 +22,17 @@ constexpr CodePoints kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0
                                       {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
                                       {0x1E5F1, 0x1E5FA}};
 
+// Hugging Face's tokenizers know the categories of Unicode 8; these became punctuation since. Found by
+// comparing every code point with tokenizers 0.23.
+constexpr CodePoints kLaterPunctuation[] = {
+    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},     {0xC84, 0xC84},
+    {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},   {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59},
+    {0x10F86, 0x10F89}, {0x1144B, 0x1144F}, {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C},
+    {0x116B9, 0x116B9}, {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
+    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11C41, 0x11C45}, {0x11C70, 0x11C71},
+    {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A},
+    {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
+
 bool is_space(int32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
   if (c < 0x2000) return c == 0x85 || c == 0xA0 || c == 0x1680;
@@ -78,6 +89,26 @@ CharClass char_class(int32_t c) {
   }();
   if (c < 0) return CharClass::other;
   return c < 128 ? ascii[c] : classify(c);
+}
+
+bool is_punctuation(int32_t c) {
+  if (c < 0x80) return c > 0x20 && c < 0x7F && char_class(c) == CharClass::other;
+  if (c == 0x166D || c == 0x111C9) return true;
+  const utf8proc_category_t category = utf8proc_category(c);
+  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO &&
+         !contains(kLaterPunctuation, c);
+}
+
+bool is_word_character(int32_t c) {
+  if (c < 0x80) return c == '_' || char_class(c) == CharClass::letter || char_class(c) == CharClass::number;
+  if (c == 0x200C || c == 0x200D) return true;
+  // Other_Alphabetic beyond letters and marks: letters in circles and squares.
+  constexpr CodePoints kEnclosed[] = {
+      {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+  if (char_class(c) == CharClass::letter || contains(kEnclosed, c)) return true;
+  const utf8proc_category_t category = utf8proc_category(c);
+  return (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_NL) ||
+         category == UTF8PROC_CATEGORY_PC;
 }
 
 void append_utf8(int32_t code_point, std::string& out) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "multihead/text/sentencepiece-inl.h"
@@ -13,22 +14,33 @@ constexpr double kUnknownPenalty = 10;
 }  // namespace
 
 UnigramTable::UnigramTable(const std::vector<std::string>& tokens, std::span<const double> scores,
-                           int32_t unk)
-    : token_at_(1, -1), scores_(scores.begin(), scores.end()), unk_(unk) {
+                           int32_t unk, const std::vector<bool>& is_special)
+    : token_at_(1, -1), scores_(scores.begin(), scores.end()), ids_(scores.size()), unk_(unk) {
   double least = std::numeric_limits<double>::infinity();
-  for (size_t id = 0; id < scores_.size(); ++id) {
+  for (size_t id = 0; id < ids_; ++id) {
+    if (scores_[id] <= kNeverCut) continue;
     least = std::min(least, scores_[id]);
-    int32_t node = 0;
-    for (const char c : tokens[id]) {
-      const auto next = static_cast<int32_t>(token_at_.size());
-      const auto [child, is_new] =
-          children_.insert(PairMap<int32_t>::key(node, static_cast<unsigned char>(c)), next);
-      node = child;
-      if (is_new) token_at_.push_back(-1);
-    }
-    if (node != 0) token_at_[static_cast<size_t>(node)] = static_cast<int32_t>(id);
+    if (is_special.empty() || !is_special[id]) add(tokens[id], id);
   }
-  unknown_ = least - kUnknownPenalty;
+  unknown_ = (std::isinf(least) ? 0 : least) - kUnknownPenalty;
+}
+
+void UnigramTable::add_without_id(std::string_view piece, double score) {
+  unknown_ = std::min(unknown_, score - kUnknownPenalty);
+  add(piece, scores_.size());
+  scores_.push_back(score);
+}
+
+void UnigramTable::add(std::string_view piece, size_t number) {
+  int32_t node = 0;
+  for (const char c : piece) {
+    const auto next = static_cast<int32_t>(token_at_.size());
+    const auto [child, is_new] =
+        children_.insert(PairMap<int32_t>::key(node, static_cast<unsigned char>(c)), next);
+    node = child;
+    if (is_new) token_at_.push_back(-1);
+  }
+  if (node != 0) token_at_[static_cast<size_t>(node)] = static_cast<int32_t>(number);
 }
 
 void UnigramTable::cut(std::string_view text, FunctionRef<void(std::string_view, int32_t)> use) const {
@@ -46,17 +58,11 @@ void UnigramTable::cut(std::string_view text, FunctionRef<void(std::string_view,
       if (there.length == 0 || sum > there.score) there = {sum, static_cast<int32_t>(length), id};
     };
     bool has_character = false;
-    int32_t node = 0;
-    for (size_t end = at; end < text.size();) {
-      const int32_t* child =
-          children_.find(PairMap<int32_t>::key(node, static_cast<unsigned char>(text[end++])));
-      if (child == nullptr) break;
-      node = *child;
-      const int32_t id = token_at_[static_cast<size_t>(node)];
-      if (id < 0) continue;
-      offer(end - at, scores_[static_cast<size_t>(id)], id == unk_ ? -1 : id);
-      has_character = has_character || end - at == step;
-    }
+    each_match(text, at, [&](size_t length, size_t number) {
+      const auto id = static_cast<int32_t>(number);
+      offer(length, scores_[number], number >= ids_ ? -2 : id == unk_ ? -1 : id);
+      has_character = has_character || length == step;
+    });
     if (!has_character) offer(step, unknown_, -1);
     at += step;
   }
@@ -65,7 +71,7 @@ void UnigramTable::cut(std::string_view text, FunctionRef<void(std::string_view,
   for (size_t i = ends.size(); i-- > 0;) {
     const size_t begin = ends[i] - static_cast<size_t>(best[ends[i]].length);
     const int32_t id = best[ends[i]].id;
-    while (id < 0 && i > 0 && best[ends[i - 1]].id < 0) --i;  // a run of unknown ones is one
+    while (id == -1 && i > 0 && best[ends[i - 1]].id == -1) --i;  // a run of unknown ones is one
     use(text.substr(begin, ends[i] - begin), id);
   }
 }

@@ -63,7 +63,7 @@ TEST(WordPieceTest, TheConfigSaysHowTextIsCleaned) {
 
 TEST(WordPieceTest, PairsAreJoinedAndTheLongerTextIsCutFirst) {
   const Tokenizer t = small_tokenizer();
-  const PairEncoding pair = t.encode_pair("un aff", "aff");
+  const Encoding pair = t.encode_pair("un aff", "aff");
   EXPECT_THAT(pair.ids, ElementsAre(2, 5, 8, 3, 8, 3));
   EXPECT_THAT(pair.type_ids, ElementsAre(0, 0, 0, 0, 1, 1));
   EXPECT_THAT(t.encode_pair("un aff un", "aff", {.max_length = 6}).ids, ElementsAre(2, 5, 8, 3, 8, 3));

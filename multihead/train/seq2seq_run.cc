@@ -107,6 +107,10 @@ std::map<std::string, std::string> files_of(const PairTokenizers& tokenizers) {
 }  // namespace
 
 PairTokenizers load_pair_tokenizers(const std::string& folder) {
+  const auto path = [&](const char* file) { return std::filesystem::path(folder) / file; };
+  if (!std::filesystem::exists(path("tokenizer.json")) && std::filesystem::exists(path("source.spm"))) {
+    return {text::Tokenizer::load(path("source.spm")), text::Tokenizer::load(path("target.spm")), false};
+  }
   const text::Tokenizer target = text::Tokenizer::load(folder);
   const std::filesystem::path source = std::filesystem::path(folder) / kSourceTokenizerFile;
   if (!std::filesystem::exists(source)) return {target, target, true};

@@ -106,6 +106,35 @@ nb::object apply_chat_template(const Tokenizer& t, nb::handle messages, bool add
   return tokenize ? nb::cast(ids) : nb::cast(prompt);
 }
 
+// Text may be str, whose offsets are in characters, or bytes.
+struct TextEncoding {
+  text::Encoding encoding;
+  std::vector<std::string> tokens;
+};
+
+TextEncoding encoding(const Tokenizer& tokenizer, nb::handle given, nb::handle pair, bool parse_special,
+                      bool add_template, size_t max_length) {
+  const std::string first = to_bytes(given), second = pair.is_none() ? "" : to_bytes(pair);
+  const bool is_str = PyUnicode_Check(given.ptr()), is_pair = !pair.is_none();
+  if (is_pair && is_str != static_cast<bool>(PyUnicode_Check(pair.ptr())))
+    throw nb::type_error("Tokenizer: both texts must be str, or both bytes");
+  const text::EncodeOptions options = {
+      .parse_special = parse_special, .add_template = add_template, .max_length = max_length};
+  return unlocked([&] {
+    TextEncoding out = {
+        is_pair ? tokenizer.encoding(first, second, options) : tokenizer.encoding(first, options), {}};
+    for (const int32_t id : out.encoding.ids) out.tokens.push_back(tokenizer.token(id));
+    if (is_str) text::count_characters(out.encoding, first, second);
+    return out;
+  });
+}
+
+std::vector<std::pair<size_t, size_t>> offsets(const TextEncoding& e) {
+  std::vector<std::pair<size_t, size_t>> list;
+  for (const text::Offsets& span : e.encoding.offsets) list.emplace_back(span.begin, span.end);
+  return list;
+}
+
 std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special, bool continued) {
   const std::vector<int32_t> tokens = to_ids(ids, "decode");
   return unlocked([&] { return tokenizer.decode(tokens, {skip_special, continued}); });
@@ -114,6 +143,24 @@ std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special
 }  // namespace
 
 void bind_text(nb::module_& m) {
+  nb::class_<TextEncoding>(m, "Encoding", "What the ids of a text, or of two in one sequence, stand for.")
+      .def_prop_ro("ids", [](const TextEncoding& e) { return e.encoding.ids; })
+      .def_prop_ro("type_ids", [](const TextEncoding& e) { return e.encoding.type_ids; })
+      .def_prop_ro(
+          "tokens", [](const TextEncoding& e) { return e.tokens; }, "As in tokenizer.json.")
+      .def_prop_ro(
+          "offsets", &offsets,
+          "(begin, end) of each token in its text: characters of str, bytes of bytes; (0, 0) for the "
+          "template's.")
+      .def_prop_ro(
+          "sequence_ids",
+          [](const TextEncoding& e) {
+            nb::list list;
+            for (const int32_t id : e.encoding.sequence_ids) list.append(id < 0 ? nb::none() : nb::int_(id));
+            return list;
+          },
+          "The text that each token's offsets are of: 0, 1, or None.")
+      .def("__len__", [](const TextEncoding& e) { return e.encoding.ids.size(); });
   nb::class_<Tokenizer>(
       m, "Tokenizer",
       "A tokenizer: characters, byte-level BPE, WordPiece or SentencePiece, stored as tokenizer.json.")
@@ -138,12 +185,16 @@ void bind_text(nb::module_& m) {
           },
           "text"_a, nb::kw_only(), "parse_special"_a = false, "add_template"_a = true, "max_length"_a = 0,
           "Token ids. max_length: at most so many, those of the template included; 0: no limit.")
+      .def("encoding", &encoding, "text"_a, "pair"_a = nb::none(), nb::kw_only(), "parse_special"_a = false,
+           "add_template"_a = true, "max_length"_a = 0,
+           "Ids with tokens and offsets, equal to those of Hugging Face's tokenizers. pair: a second text, "
+           "joined "
+           "by the\nfile's template.")
       .def(
           "encode_pair",
           [](const Tokenizer& t, nb::handle first, nb::handle second, size_t max_length) {
             const std::string a = to_bytes(first), b = to_bytes(second);
-            text::PairEncoding pair =
-                unlocked([&] { return t.encode_pair(a, b, {.max_length = max_length}); });
+            text::Encoding pair = unlocked([&] { return t.encode_pair(a, b, {.max_length = max_length}); });
             return std::make_pair(std::move(pair.ids), std::move(pair.type_ids));
           },
           "first"_a, "second"_a, nb::kw_only(), "max_length"_a = 0,

@@ -6,8 +6,7 @@ namespace {
 
 void read_characters(Reader& in, const Json& model) {
   in.model.kind = Tokenizer::Kind::characters;
-  if (in.model.normalizer != Normalizer::none || in.model.cleaning || !in.model.steps.empty())
-    in.unsupported("normalizer", "one with single characters");
+  if (!in.model.steps.empty()) in.unsupported("normalizer", "one with single characters");
   if (!cuts_characters(in))
     in.unsupported("model.type \"WordLevel\" with pre_tokenizer",
                    Reader::member(in.root, "pre_tokenizer").dump());
@@ -22,16 +21,9 @@ void read_characters(Reader& in, const Json& model) {
 
 void read_wordpiece(Reader& in, const Json& model) {
   in.model.kind = Tokenizer::Kind::wordpiece;
-  if (in.model.normalizer != Normalizer::none || !in.model.steps.empty())
-    in.unsupported("normalizer", "another than BertNormalizer with WordPiece");
-  const Json& pre = in.object(in.root, "pre_tokenizer", "pre_tokenizer");
-  if (!Reader::is_type(pre, "BertPreTokenizer")) in.unsupported("pre_tokenizer", pre.dump());
-  const Json& decoder = in.object(in.root, "decoder", "decoder");
-  if (!Reader::is_type(decoder, "WordPiece")) in.unsupported("decoder", decoder.dump());
-  in.model.cleanup = in.flag(decoder, "cleanup", "decoder", true);
+  if (read_pre_tokenizer(in)) in.unsupported("pre_tokenizer", "\"ByteLevel\" with model.type \"WordPiece\"");
+  read_decoder(in);
   in.model.continuing = in.string(model, "continuing_subword_prefix", "model.continuing_subword_prefix");
-  if (in.string(decoder, "prefix", "decoder.prefix") != in.model.continuing)
-    in.unsupported("decoder.prefix", "another than model.continuing_subword_prefix");
   if (const Json* longest = Reader::find(model, "max_input_chars_per_word")) {
     if (!longest->is_integer() || longest->as_int() < 0)
       in.wrong("model.max_input_chars_per_word", "an integer of at least 0", *longest);
@@ -76,26 +68,22 @@ void read_merges(Reader& in, const Json& list) {
 
 // Byte-level, or SentencePiece's: of characters, with bytes for unknown ones.
 void read_bpe(Reader& in, const Json& model) {
-  if (in.model.cleaning) in.unsupported("normalizer", "\"BertNormalizer\" with model.type \"BPE\"");
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-    if (const Json* text = Reader::find(model, key); text && *text != "")
-      in.unsupported(concat("model.", key), text->dump());
+  if (const Json* text = Reader::find(model, "continuing_subword_prefix"); text && *text != "")
+    in.unsupported("model.continuing_subword_prefix", text->dump());
+  if (Reader::find(model, "end_of_word_suffix"))
+    in.model.word_end = in.string(model, "end_of_word_suffix", "model.end_of_word_suffix");
   if (const Json* dropout = Reader::find(model, "dropout");
       dropout && !(dropout->is_number() && dropout->as_double() == 0))
     in.unsupported("model.dropout", dropout->dump());
   in.model.byte_fallback = in.flag(model, "byte_fallback", "model");
   in.model.ignore_merges = in.flag(model, "ignore_merges", "model");
   in.model.fuse_unk = in.flag(model, "fuse_unk", "model");
-  if (read_byte_level(in)) {
-    const Json& decoder = Reader::member(in.root, "decoder");
-    if (!Reader::is_type(decoder, "ByteLevel")) in.unsupported("decoder", decoder.dump());
+  if (read_pre_tokenizer(in)) {
     if (in.model.byte_fallback) in.unsupported("model.byte_fallback", "true with ByteLevel");
   } else {
     in.model.kind = Tokenizer::Kind::character_bpe;
-    read_metaspace(in);
-    read_decoder(in);
-    if (in.model.ignore_merges) in.unsupported("model.ignore_merges", "true without ByteLevel");
   }
+  read_decoder(in);
   read_tokens(in, in.object(model, "vocab", "model.vocab"));
   in.model.finish();
   read_merges(in, in.array(model, "merges", "model.merges"));
@@ -105,30 +93,38 @@ void read_bpe(Reader& in, const Json& model) {
   }
 }
 
-// [token, logarithm of its probability] by id.
+// [token, logarithm of its probability].
+std::pair<std::string, double> scored(const Reader& in, const Json& entry, const std::string& where) {
+  const bool is_pair =
+      entry.is_array() && entry.size() == 2 && entry.at(size_t{0}).is_string() && entry.at(1).is_number();
+  if (!is_pair) in.fail(where, " must be [token, score]");
+  return {entry.at(size_t{0}).as_string(), entry.at(1).as_double()};
+}
+
+// The tokens by id.
 void read_unigram(Reader& in, const Json& model) {
   in.model.kind = Tokenizer::Kind::unigram;
-  if (in.model.cleaning) in.unsupported("normalizer", "\"BertNormalizer\" with model.type \"Unigram\"");
-  read_metaspace(in);
+  if (read_pre_tokenizer(in)) in.unsupported("pre_tokenizer", "\"ByteLevel\" with model.type \"Unigram\"");
   read_decoder(in);
   in.model.byte_fallback = in.flag(model, "byte_fallback", "model");
   const Json& list = in.array(model, "vocab", "model.vocab");
   Json vocab = Json::object();
   std::vector<double> scores;
   for (size_t i = 0; i < list.size(); ++i) {
-    const Json& entry = list.at(i);
-    const bool is_pair =
-        entry.is_array() && entry.size() == 2 && entry.at(size_t{0}).is_string() && entry.at(1).is_number();
-    if (!is_pair) in.fail("model.vocab[", i, "] must be [token, score]");
-    const std::string& token = entry.at(size_t{0}).as_string();
+    const auto [token, score] = scored(in, list.at(i), concat("model.vocab[", i, "]"));
     if (vocab.contains(token)) in.fail("model.vocab: token ", quote(token), " is listed twice");
     vocab[token] = static_cast<int64_t>(i);
-    scores.push_back(entry.at(1).as_double());
+    scores.push_back(score);
   }
   read_tokens(in, vocab);
   in.model.finish();
   if (const Json* unk = Reader::find(model, "unk_id")) in.model.unk = in.known_id(*unk, "model.unk_id");
-  in.model.unigram = UnigramTable(in.model.tokens, scores, in.model.unk);
+  in.model.unigram = UnigramTable(in.model.tokens, scores, in.model.unk, in.model.is_special);
+  if (Reader::find(model, "without_id") == nullptr) return;
+  for (const Json& entry : in.array(model, "without_id", "model.without_id").items()) {
+    const auto [piece, score] = scored(in, entry, "model.without_id");
+    in.model.unigram.add_without_id(piece, score);
+  }
 }
 
 }  // namespace

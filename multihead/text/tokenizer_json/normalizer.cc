@@ -55,7 +55,9 @@ void read_step(const Reader& in, const Json& step, std::vector<NormalStep>& step
   for (const auto& [name, form] : kForms) {
     if (type == name) return steps.push_back({.kind = Kind::unicode, .form = form});
   }
-  if (type == "Sequence") {
+  if (type == "BertNormalizer") {
+    steps.push_back({.kind = Kind::bert, .cleaning = bert_cleaning(in, step)});
+  } else if (type == "Sequence") {
     for (const Json& part : in.array(step, "normalizers", "normalizer.normalizers").items()) {
       read_step(in, part, steps);
     }
@@ -86,26 +88,14 @@ NormalStep replacement(const Reader& in, const Json& step, const std::string& wh
   if (const Json* text = Reader::find(pattern, "String"); text != nullptr && text->is_string() && *text != "")
     return {.kind = NormalStep::Kind::replace, .text = text->as_string(), .with = with};
   const Json* regex = Reader::find(pattern, "Regex");
-  if (regex == nullptr || *regex != " {2,}") in.unsupported(where + ".pattern", pattern.dump());
-  return {.kind = NormalStep::Kind::squeeze, .with = with};
+  const auto rule = regex != nullptr && regex->is_string() ? known_pattern(regex->as_string()) : std::nullopt;
+  if (!rule) in.unsupported(where + ".pattern", pattern.dump());
+  return {.kind = NormalStep::Kind::replace_rule, .rule = *rule, .with = with};
 }
 
-// One Unicode form or BERT's cleaning stand for themselves; anything else is a list of steps.
 void read_normalizer(Reader& in) {
-  const Json* normalizer = Reader::find(in.root, "normalizer");
-  if (normalizer == nullptr) return;
-  in.check_object(*normalizer, "normalizer");
-  if (Reader::is_type(*normalizer, "BertNormalizer")) {
-    in.model.cleaning = bert_cleaning(in, *normalizer);
-    return;
-  }
-  std::vector<NormalStep> steps;
-  read_step(in, *normalizer, steps);
-  if (steps.size() == 1 && steps[0].kind == NormalStep::Kind::unicode) {
-    in.model.normalizer = steps[0].form;
-  } else {
-    in.model.steps = std::move(steps);
-  }
+  if (const Json* normalizer = Reader::find(in.root, "normalizer"))
+    read_step(in, *normalizer, in.model.steps);
 }
 
 }  // namespace multihead::text::tokenizer_json

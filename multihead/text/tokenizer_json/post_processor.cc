@@ -66,7 +66,11 @@ void read_template(Reader& in, const Json& post, const std::string& where) {
 void read_processor(Reader& in, const Json& post, const std::string& where) {
   if (!post.is_object()) in.wrong(where, "an object", post);
   const std::string type = in.string(post, "type", where + ".type");
-  if (type == "ByteLevel") return;  // moves offsets, not ids
+  if (type == "ByteLevel" || type == "RobertaProcessing") {
+    in.model.trims_offsets = in.flag(post, "trim_offsets", where, true);
+    in.model.trims_prefix = in.flag(post, "add_prefix_space", where, true);
+    if (type == "ByteLevel") return;
+  }
   if (type == "Sequence") {
     for (const Json& step : in.array(post, "processors", where + ".processors").items())
       if (Reader::is_type(step, "Sequence")) {

@@ -6,101 +6,112 @@
 namespace multihead::text::tokenizer_json {
 namespace {
 
-struct KnownPattern {
-  std::string_view regex;
-  SplitRule rule;
-};
-
-// The expressions of published tokenizers that split.cc codes by hand. GPT-4's possessive form matches the
-// same pieces as Llama 3's.
-constexpr KnownPattern kPatterns[] = {
-    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
-     {SplitRule::Kind::gpt2}},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     {SplitRule::Kind::llama3, 3}},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*)"
-     R"(|\s*[\r\n]|\s+(?!\S)|\s+)",
-     {SplitRule::Kind::llama3, 3}},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     {SplitRule::Kind::llama3, 1}},
-};
-
-std::string pattern(const Reader& in, const Json& split) {
-  if (in.flag(split, "invert", "pre_tokenizer")) in.unsupported("pre_tokenizer.invert", "true");
-  const Json& pattern = in.object(split, "pattern", "pre_tokenizer.pattern");
-  if (!Reader::find(pattern, "Regex")) in.unsupported("pre_tokenizer.pattern", pattern.dump());
-  return in.string(pattern, "Regex", "pre_tokenizer.pattern.Regex");
+SplitRule::Behavior behavior(const Reader& in, const Json& step, SplitRule::Behavior missing) {
+  using Behavior = SplitRule::Behavior;
+  const Json* given = Reader::find(step, "behavior");
+  if (given == nullptr) return missing;
+  constexpr std::pair<const char*, Behavior> kBehaviors[] = {
+      {"Isolated", Behavior::isolated},
+      {"Removed", Behavior::removed},
+      {"Contiguous", Behavior::contiguous},
+      {"MergedWithPrevious", Behavior::merged_with_previous},
+      {"MergedWithNext", Behavior::merged_with_next}};
+  for (const auto& [name, value] : kBehaviors) {
+    if (*given == name) return value;
+  }
+  in.unsupported("pre_tokenizer.behavior", given->dump());
 }
 
 SplitRule split_rule(const Reader& in, const Json& split) {
-  const std::string regex = pattern(in, split);
-  if (Reader::member(split, "behavior") != "Isolated")
-    in.unsupported("pre_tokenizer.behavior", Reader::member(split, "behavior").dump());
-  for (const KnownPattern& known : kPatterns)
-    if (known.regex == regex) return known.rule;
-  in.unsupported("pre_tokenizer.pattern", quote(regex));
-}
-
-std::vector<const Json*> steps_of(const Reader& in, const Json& pre) {
-  if (!Reader::is_type(pre, "Sequence")) return {&pre};
-  std::vector<const Json*> steps;
-  for (const Json& step : in.array(pre, "pretokenizers", "pre_tokenizer.pretokenizers").items()) {
-    in.check_object(step, "pre_tokenizer step");
-    steps.push_back(&step);
+  const Json& pattern = in.object(split, "pattern", "pre_tokenizer.pattern");
+  SplitRule rule;
+  if (const Json* text = Reader::find(pattern, "String"); text != nullptr && text->is_string()) {
+    rule = {.kind = SplitRule::Kind::text,
+            .text = in.text(pattern, "String", "pre_tokenizer.pattern.String")};
+  } else {
+    const std::string regex = in.string(pattern, "Regex", "pre_tokenizer.pattern.Regex");
+    const std::optional<SplitRule> known = known_pattern(regex);
+    if (!known) in.unsupported("pre_tokenizer.pattern", quote(regex));
+    rule = *known;
   }
-  return steps;
+  rule.behavior = behavior(in, split, SplitRule::Behavior::isolated);
+  rule.is_inverted = in.flag(split, "invert", "pre_tokenizer");
+  return rule;
 }
 
-// Of what is left of a text that has no spaces, as normalizers leave it: no cuts.
-bool cuts_at_no_space(const Reader& in, const Json& step) {
-  const auto replaces_spaces = [](const NormalStep& s) {
-    return s.kind == NormalStep::Kind::replace && s.text == " " && s.with.find(' ') == s.with.npos;
-  };
-  return Reader::is_type(step, "Split") && Reader::member(Reader::member(step, "pattern"), "String") == " " &&
-         std::any_of(in.model.steps.begin(), in.model.steps.end(), replaces_spaces);
+void read_byte_level(Reader& in, const Json& step) {
+  if (in.flag(step, "add_prefix_space", "pre_tokenizer", true))
+    in.model.cuts.push_back({.kind = CutStep::Kind::prefix_space});
+  if (in.flag(step, "use_regex", "pre_tokenizer", true)) in.model.cuts.push_back({});
+}
+
+void read_marks(Reader& in, const Json& step) {
+  const std::string mark = in.text(step, "replacement", "pre_tokenizer.replacement");
+  in.model.cuts.push_back(
+      {.kind = CutStep::Kind::marks, .mark = mark, .prepend = prepend_scheme(in, step, "pre_tokenizer")});
+  if (!in.flag(step, "split", "pre_tokenizer", true)) return;
+  in.model.cuts.push_back(
+      {.rule = {
+           .kind = SplitRule::Kind::text, .behavior = SplitRule::Behavior::merged_with_next, .text = mark}});
+}
+
+// The rules of the steps that only cut.
+SplitRule cut_rule(const Reader& in, const Json& step, const std::string& type) {
+  using Kind = SplitRule::Kind;
+  using Behavior = SplitRule::Behavior;
+  if (type == "Split") return split_rule(in, step);
+  if (type == "Digits") {
+    const bool each = in.flag(step, "individual_digits", "pre_tokenizer");
+    return {each ? Kind::each_digit : Kind::digit_runs};
+  }
+  if (type == "Punctuation")
+    return {.kind = Kind::punctuation, .behavior = behavior(in, step, Behavior::isolated)};
+  if (type == "CharDelimiterSplit")
+    return {.kind = Kind::text,
+            .behavior = Behavior::removed,
+            .text = in.text(step, "delimiter", "pre_tokenizer.delimiter")};
+  if (type == "BertPreTokenizer") return {.kind = Kind::bert, .behavior = Behavior::removed};
+  if (type == "WhitespaceSplit") return {.kind = Kind::white_space, .behavior = Behavior::removed};
+  if (type == "Whitespace") return {.kind = Kind::words, .behavior = Behavior::removed, .is_inverted = true};
+  in.unsupported("pre_tokenizer", quote(type));
+}
+
+void read_steps(Reader& in, const Json& step, bool& is_byte_level) {
+  in.check_object(step, "pre_tokenizer");
+  const std::string type = in.string(step, "type", "pre_tokenizer.type");
+  if (type == "Sequence") {
+    for (const Json& part : in.array(step, "pretokenizers", "pre_tokenizer.pretokenizers").items())
+      read_steps(in, part, is_byte_level);
+    return;
+  }
+  if (is_byte_level) in.unsupported("pre_tokenizer behind ByteLevel", quote(type));
+  is_byte_level = type == "ByteLevel";
+  if (is_byte_level) {
+    read_byte_level(in, step);
+  } else if (type == "Metaspace") {
+    read_marks(in, step);
+  } else {
+    in.model.cuts.push_back({.rule = cut_rule(in, step, type)});
+  }
 }
 
 }  // namespace
 
-bool read_byte_level(Reader& in) {
-  const Json* pre = Reader::find(in.root, "pre_tokenizer");
-  if (pre == nullptr) return false;
-  in.check_object(*pre, "pre_tokenizer");
-  const std::vector<const Json*> steps = steps_of(in, *pre);
-  const auto is_byte_level = [](const Json* step) { return Reader::is_type(*step, "ByteLevel"); };
-  if (std::none_of(steps.begin(), steps.end(), is_byte_level)) return false;
-  for (const Json* step : steps) {
-    const std::string type = in.string(*step, "type", "pre_tokenizer.type");
-    if (step != steps[0] && is_byte_level(*std::prev(std::find(steps.begin(), steps.end(), step))))
-      in.unsupported("pre_tokenizer behind ByteLevel", quote(type));
-    if (type == "Split") {
-      in.model.rules.push_back(split_rule(in, *step));
-    } else if (type == "Digits") {
-      const bool each = in.flag(*step, "individual_digits", "pre_tokenizer");
-      in.model.rules.push_back({each ? SplitRule::Kind::each_digit : SplitRule::Kind::digit_runs});
-    } else if (type == "ByteLevel") {
-      in.model.add_prefix_space = in.flag(*step, "add_prefix_space", "pre_tokenizer", true);
-      if (in.model.add_prefix_space && !in.model.rules.empty())
-        in.unsupported("pre_tokenizer.add_prefix_space", "true behind another step");
-      if (in.flag(*step, "use_regex", "pre_tokenizer", true))
-        in.model.rules.push_back({SplitRule::Kind::gpt2});
-    } else {
-      in.unsupported("pre_tokenizer", quote(type));
-    }
-  }
-  return true;
+bool read_pre_tokenizer(Reader& in) {
+  bool is_byte_level = false;
+  if (const Json* pre = Reader::find(in.root, "pre_tokenizer")) read_steps(in, *pre, is_byte_level);
+  return is_byte_level;
 }
 
 bool cuts_characters(const Reader& in) {
   const Json& pre = in.object(in.root, "pre_tokenizer", "pre_tokenizer");
+  const Json& regex = Reader::member(Reader::member(pre, "pattern"), "Regex");
   return Reader::is_type(pre, "Split") && Reader::member(pre, "behavior") == "Isolated" &&
-         pattern(in, pre) == kEveryCharacter;
+         !in.flag(pre, "invert", "pre_tokenizer") && regex == kEveryCharacter;
 }
 
-Metaspace::Prepend prepend_scheme(const Reader& in, const Json& step, const std::string& where) {
-  using Prepend = Metaspace::Prepend;
+CutStep::Prepend prepend_scheme(const Reader& in, const Json& step, const std::string& where) {
+  using Prepend = CutStep::Prepend;
   const Json* scheme = Reader::find(step, "prepend_scheme");
   if (scheme == nullptr)
     return in.flag(step, "add_prefix_space", where, true) ? Prepend::always : Prepend::never;
@@ -110,22 +121,6 @@ Metaspace::Prepend prepend_scheme(const Reader& in, const Json& step, const std:
     if (*scheme == name) return value;
   }
   in.unsupported(where + ".prepend_scheme", scheme->dump());
-}
-
-// Nothing, or marks for spaces, with words cut before or not.
-void read_metaspace(Reader& in) {
-  const Json* pre = Reader::find(in.root, "pre_tokenizer");
-  if (pre == nullptr) return;
-  in.check_object(*pre, "pre_tokenizer");
-  const std::vector<const Json*> steps = steps_of(in, *pre);
-  const bool words_first = steps.size() == 2 && Reader::is_type(*steps[0], "WhitespaceSplit");
-  if (steps.size() == 1 && cuts_at_no_space(in, *steps[0])) return;
-  if (steps.size() != (words_first ? 2 : 1) || !Reader::is_type(*steps.back(), "Metaspace"))
-    in.unsupported("pre_tokenizer", pre->dump());
-  in.model.metaspace = Metaspace{.mark = in.text(*steps.back(), "replacement", "pre_tokenizer.replacement"),
-                                 .prepend = prepend_scheme(in, *steps.back(), "pre_tokenizer"),
-                                 .cuts = in.flag(*steps.back(), "split", "pre_tokenizer", true),
-                                 .words_first = words_first};
 }
 
 }  // namespace multihead::text::tokenizer_json

@@ -55,21 +55,19 @@ class Reader {
   const std::string& file_;
 };
 
-/// Fills the model's normalizer, cleaning or steps.
+/// What is done to a text before anything else.
 void read_normalizer(Reader& in);
 /// { "type": "Replace" } of normalizers and decoders.
 NormalStep replacement(const Reader& in, const Json& step, const std::string& where);
 
-/// How byte-level BPE cuts text. False: it is not byte-level.
-bool read_byte_level(Reader& in);
-/// How SentencePiece's tokenizers cut it.
-void read_metaspace(Reader& in);
-/// Whether a text is cut into single characters.
+/// How a text is cut. True: tokens are of bytes.
+bool read_pre_tokenizer(Reader& in);
+/// Whether a text is cut into single characters, by nothing else.
 bool cuts_characters(const Reader& in);
 /// What says whether marks stand in front of texts.
-Metaspace::Prepend prepend_scheme(const Reader& in, const Json& step, const std::string& where);
+CutStep::Prepend prepend_scheme(const Reader& in, const Json& step, const std::string& where);
 
-/// The decoder of SentencePiece's tokenizers.
+/// What decode() makes of tokens.
 void read_decoder(Reader& in);
 
 /// The vocabulary and the rules that make tokens, with pre_tokenizer and decoder as they need them.

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "multihead/core/json.h"
+
 namespace multihead::text {
 
 struct SentencePiece {
@@ -26,13 +28,21 @@ struct SentencePieceModel {
   /// Around every text; empty: nothing.
   std::string first = {}, last = {};
   std::string second = {};                    ///< in front of the second text of a pair, instead of `first`
+  int second_type = 0;                        ///< type id of the second text of a pair
   std::vector<std::string> more_tokens = {};  ///< ids behind the pieces
+  std::vector<Json> first_steps = {};         ///< what the normalizer begins with
+  /// Unigram: pieces that cut a text and have no id; they are unknown.
+  std::vector<SentencePiece> without_id = {};
 };
 
 /// Throws IoError, FormatError.
 SentencePieceModel read_sentencepiece(const std::string& path);
 /// The tokenizer.json that says the same.
 std::string tokenizer_json_of(const SentencePieceModel& model);
+
+/// The tokenizer.json for one of Marian's two models, whose folder has vocab.json with the ids (and
+/// target_vocab.json, if the other side has its own). Throws IoError, FormatError.
+std::string json_of_marian(const std::filesystem::path& spm);
 
 /// The tokenizer.json for a folder with one of the .model files that transformers knows. Empty: there is
 /// none. tokenizer_config.json says what stands around texts. Throws IoError, FormatError.

@@ -174,7 +174,7 @@ Json typed(const char* type, const std::vector<std::pair<std::string, Json>>& me
 }
 
 Json normalizer_of(const SentencePieceModel& m) {
-  std::vector<Json> steps;
+  std::vector<Json> steps = m.first_steps;
   if (!m.charsmap.empty())
     steps.push_back(typed("Precompiled", {{"precompiled_charsmap", to_base64(m.charsmap)}}));
   if (m.squeezes_spaces) {
@@ -211,6 +211,8 @@ Json model_of(const SentencePieceModel& m) {
     }
   }
   model["vocab"] = std::move(vocab);
+  for (const SentencePiece& piece : m.without_id)
+    model["without_id"].push_back(Json(std::vector<Json>{piece.text, piece.score}));
   if (!m.is_unigram) {
     model["fuse_unk"] = true;
     model["merges"] = merges_of(m.pieces);
@@ -235,23 +237,23 @@ Json added_tokens(const SentencePieceModel& m) {
 Json template_of(const SentencePieceModel& m) {
   Json specials = Json::object();
   std::vector<Json> single, pair;
-  const auto put = [&](const std::string& token, std::vector<Json>& items) {
+  const auto put = [&](const std::string& token, int type, std::vector<Json>& items) {
     if (token.empty()) return;
-    items.push_back(Json::object({{"SpecialToken", Json::object({{"id", token}, {"type_id", int64_t{0}}})}}));
+    items.push_back(Json::object({{"SpecialToken", Json::object({{"id", token}, {"type_id", type}})}}));
     const auto found = std::find_if(m.pieces.begin(), m.pieces.end(),
                                     [&](const SentencePiece& piece) { return piece.text == token; });
     MH_CHECK(found != m.pieces.end(), FormatError, m.file, ": has no piece ", quote(token));
     specials[token] =
         Json::object({{"ids", Json(std::vector<Json>{static_cast<int64_t>(found - m.pieces.begin())})}});
   };
-  const auto place = [&](const std::string& before, const char* which, std::vector<Json>& items) {
-    put(before, items);
-    items.push_back(Json::object({{"Sequence", Json::object({{"id", which}, {"type_id", int64_t{0}}})}}));
-    put(m.last, items);
+  const auto place = [&](const std::string& before, const char* which, int type, std::vector<Json>& items) {
+    put(before, type, items);
+    items.push_back(Json::object({{"Sequence", Json::object({{"id", which}, {"type_id", type}})}}));
+    put(m.last, type, items);
   };
-  place(m.first, "A", single);
+  place(m.first, "A", 0, single);
   pair = single;
-  place(m.second, "B", pair);
+  place(m.second, "B", m.second_type, pair);
   return typed("TemplateProcessing",
                {{"single", Json(single)}, {"pair", Json(pair)}, {"special_tokens", specials}});
 }
@@ -288,88 +290,6 @@ std::string tokenizer_json_of(const SentencePieceModel& m) {
                        {"decoder", decoder_of(m)},
                        {"model", model_of(m)}})
       .dump();
-}
-
-namespace {
-
-// T5 and its like: </s> behind every text, <extra_id_N> from the end of the vocabulary on.
-std::string t5_json(const std::string& path, const Json& config) {
-  SentencePieceModel model = read_sentencepiece(path);
-  model.last = "</s>";
-  const Json* given = config.find("extra_ids");
-  const int64_t extra = given != nullptr && given->is_integer() ? given->as_int() : 100;
-  MH_CHECK(extra >= 0 && extra <= 100000, FormatError,
-           "tokenizer_config.json: extra_ids must be in [0, 100000], got ", extra);
-  for (int64_t i = extra; i-- > 0;) model.more_tokens.push_back(concat("<extra_id_", i, ">"));
-  return tokenizer_json_of(model);
-}
-
-// XLM-R: other special tokens in front of the pieces, <mask> behind them.
-std::string xlm_roberta_json(const std::string& path) {
-  SentencePieceModel model = read_sentencepiece(path);
-  MH_CHECK(model.pieces.size() > 3, FormatError, path, ": has no pieces behind the special ones");
-  std::vector<SentencePiece> pieces = {{"<s>", 0, Type::control},
-                                       {"<pad>", 0, Type::control},
-                                       {"</s>", 0, Type::control},
-                                       {"<unk>", 0, Type::unknown}};
-  pieces.insert(pieces.end(), model.pieces.begin() + 3, model.pieces.end());
-  model.pieces = std::move(pieces);
-  model.first = "<s>";
-  model.second = model.last = "</s>";
-  model.more_tokens = {"<mask>"};
-  return tokenizer_json_of(model);
-}
-
-// Llama 2, Mistral, Gemma: <s> in front unless tokenizer_config.json says otherwise.
-std::string llama_json(const std::string& path, const Json& config) {
-  SentencePieceModel model = read_sentencepiece(path);
-  const auto control = [&](const char* key, bool missing, std::initializer_list<const char*> names) {
-    const Json* flag = config.find(key);
-    if (!(flag != nullptr && flag->is_bool() ? flag->as_bool() : missing)) return std::string();
-    for (const char* name : names) {
-      for (const SentencePiece& piece : model.pieces) {
-        if (piece.type == Type::control && piece.text == name) return std::string(name);
-      }
-    }
-    return std::string();
-  };
-  model.first = model.second = control("add_bos_token", true, {"<s>", "<bos>"});
-  model.last = control("add_eos_token", false, {"</s>", "<eos>"});
-  return tokenizer_json_of(model);
-}
-
-}  // namespace
-
-std::string json_of_sentencepiece(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  const auto holds = [&](const char* file) { return std::filesystem::exists(folder / file, ignored); };
-  Json config = Json::object();
-  if (const std::filesystem::path path = folder / "tokenizer_config.json"; holds("tokenizer_config.json")) {
-    config = Json::parse(read_file(path.string()), path.string());
-    MH_CHECK(config.is_object(), FormatError, path.string(), ": must be an object");
-  }
-  const Json* name = config.find("tokenizer_class");
-  const std::string type = name != nullptr && name->is_string() ? name->as_string() : "";
-  const auto check_type = [&](const char* file, std::initializer_list<const char*> known) {
-    const bool is_known = type.empty() || std::any_of(known.begin(), known.end(), [&](const char* prefix) {
-                            return type.starts_with(prefix);
-                          });
-    MH_CHECK(is_known, FormatError, (folder / file).string(), ": how ", type,
-             " uses it is not supported; write a tokenizer.json with transformers");
-  };
-  if (holds("tokenizer.model")) {
-    check_type("tokenizer.model", {"Llama", "Gemma", "CodeLlama", "PreTrained", "TokenizersBackend"});
-    return llama_json((folder / "tokenizer.model").string(), config);
-  }
-  if (holds("spiece.model")) {
-    check_type("spiece.model", {"T5", "MT5"});
-    return t5_json((folder / "spiece.model").string(), config);
-  }
-  if (holds("sentencepiece.bpe.model")) {
-    check_type("sentencepiece.bpe.model", {"XLMRoberta"});
-    return xlm_roberta_json((folder / "sentencepiece.bpe.model").string());
-  }
-  return {};
 }
 
 }  // namespace multihead::text

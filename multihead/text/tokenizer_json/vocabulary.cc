@@ -32,8 +32,10 @@ void read_added(Reader& in, const Json& vocab) {
     token.lstrip = in.flag(entry, "lstrip", where);
     token.rstrip = in.flag(entry, "rstrip", where);
     token.normalized = in.flag(entry, "normalized", where);
-    if (in.flag(entry, "single_word", where)) in.unsupported(where + ".single_word", "true");
-    if (const Json* known = vocab.find(token.content); known && *known != Json(token.id))
+    token.single_word = in.flag(entry, "single_word", where);
+    const Json* const known = vocab.find(token.content);
+    token.in_vocab = known != nullptr;
+    if (known && *known != Json(token.id))
       in.fail(where, ": token ", quote(token.content), " has id ", token.id, " here and ", known->dump(),
               " in model.vocab");
     in.model.added.push_back(std::move(token));

@@ -1,0 +1,46 @@
+// The regular expressions that are coded by hand.
+#include <algorithm>
+
+#include "multihead/text/split-inl.h"
+
+namespace multihead::text {
+namespace {
+
+struct KnownPattern {
+  std::string_view regex;
+  SplitRule::Kind kind;
+  int max_digits = 3;
+};
+
+// Those of published tokenizers. GPT-4's possessive form matches the
+// same pieces as Llama 3's.
+constexpr KnownPattern kPatterns[] = {
+    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", SplitRule::Kind::gpt2},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitRule::Kind::llama3, 3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*)"
+     R"(|\s*[\r\n]|\s+(?!\S)|\s+)",
+     SplitRule::Kind::llama3, 3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitRule::Kind::llama3, 1},
+    {R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)", SplitRule::Kind::clip},
+    {R"(\w+|[^\w\s]+)", SplitRule::Kind::words},
+    {" {2,}", SplitRule::Kind::space_runs},
+    {R"(\s)", SplitRule::Kind::white_space},
+    {R"(\s+)", SplitRule::Kind::white_runs},
+    {R"([0-9])", SplitRule::Kind::ascii_digits},
+    {R"(\p{N})", SplitRule::Kind::number_runs, 1},
+    {R"(\p{N}{1,3})", SplitRule::Kind::number_runs, 3},
+};
+
+}  // namespace
+
+std::optional<SplitRule> known_pattern(std::string_view regex) {
+  for (const KnownPattern& pattern : kPatterns)
+    if (pattern.regex == regex) return SplitRule{.kind = pattern.kind, .max_digits = pattern.max_digits};
+  return std::nullopt;
+}
+
+}  // namespace multihead::text

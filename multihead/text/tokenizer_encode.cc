@@ -1,0 +1,222 @@
+// Ids of texts and pairs, with the template around them.
+#include <algorithm>
+
+#include "multihead/core/error.h"
+#include "multihead/text/encoder-inl.h"
+
+namespace multihead::text {
+namespace {
+
+using Model = Tokenizer::Model;
+
+bool is_space_at(std::string_view text, size_t at) {
+  return char_class(decode_utf8(text, at).code_point) == CharClass::space;
+}
+
+// The character that holds byte `at`; an invalid byte is one.
+std::pair<size_t, size_t> character_at(std::string_view text, size_t at) {
+  for (size_t back = 0; back <= std::min<size_t>(at, 3); ++back) {
+    const Utf8Char c = decode_utf8(text, at - back);
+    const auto length = static_cast<size_t>(c.length);
+    if (c.code_point >= 0 && length > back) return {at - back, at - back + length};
+  }
+  return {at, at + 1};
+}
+
+// Tokens come in the order of the text, so the place moves by little from one offset to the next.
+class CharacterCount {
+ public:
+  explicit CharacterCount(std::string_view text) : text_(text) {}
+
+  size_t up_to(size_t byte) {
+    MH_CHECK(byte <= text_.size(), ValueError, "count_characters: offset ", byte, " is behind the text of ",
+             text_.size(), " bytes");
+    for (; at_ < byte; ++characters_) at_ += static_cast<size_t>(decode_utf8(text_, at_).length);
+    for (; at_ > byte; --characters_) at_ = character_at(text_, at_ - 1).first;
+    return characters_;
+  }
+
+ private:
+  std::string_view text_;
+  size_t at_ = 0, characters_ = 0;
+};
+
+size_t count_spaces(std::string_view text) {
+  size_t count = 0;
+  for (size_t at = 0; at < text.size() && is_space_at(text, at); ++count)
+    at += static_cast<size_t>(decode_utf8(text, at).length);
+  return count;
+}
+
+size_t count_last_spaces(std::string_view text) {
+  size_t count = 0;
+  for (size_t end = text.size(); end > 0; ++count) {
+    const size_t begin = character_at(text, end - 1).first;
+    if (!is_space_at(text, begin)) break;
+    end = begin;
+  }
+  return count;
+}
+
+// White space at the ends of a token of byte-level BPE, whose symbols for it are others.
+std::string spaces_of(const Model& model, std::string_view text, const TokenSpan& span, int32_t id) {
+  if (span.is_added) return std::string(text);
+  Rewritten token(false);
+  replace_all(model.tokens[static_cast<size_t>(id)], "\xC4\xA0", " ", token);  // the symbol of a space
+  return token.text;
+}
+
+// As the ByteLevel post-processor does it: character by character.
+void trim(const Model& model, std::string_view text, const TokenSpan& span, int32_t id, bool is_first,
+          Offsets& offsets) {
+  const std::string_view lies = offsets.end > offsets.begin
+                                    ? text.substr(offsets.begin, offsets.end - offsets.begin)
+                                    : text.substr(0, 0);
+  const std::string token = spaces_of(model, lies, span, id);
+  size_t front = count_spaces(token), back = count_last_spaces(token);
+  if (front == 1 && model.trims_prefix && (is_first || offsets.begin == 0)) front = 0;
+  for (; front > 0 && offsets.begin < offsets.end; --front)
+    offsets.begin += static_cast<size_t>(decode_utf8(text, offsets.begin).length);
+  for (; back > 0 && offsets.end > offsets.begin; --back)
+    offsets.end = character_at(text, offsets.end - 1).first;
+}
+
+// The ids of a text, and its tokens' places on request.
+struct Part {
+  std::vector<int32_t> ids = {};
+  std::vector<Offsets> offsets = {};
+
+  void shorten(size_t size) {
+    ids.resize(std::min(ids.size(), size));
+    if (!offsets.empty()) offsets.resize(ids.size());
+  }
+};
+
+Part encoded(const Model& model, std::string_view text, bool parse_special, bool with_offsets) {
+  Part part;
+  std::vector<TokenSpan> spans;
+  Encoder(model, part.ids, with_offsets ? &spans : nullptr).text(text, parse_special);
+  part.offsets.reserve(spans.size());
+  for (size_t i = 0; i < spans.size(); ++i) {
+    Offsets offsets = {character_at(text, spans[i].first).first, character_at(text, spans[i].last).second};
+    if (model.trims_offsets) trim(model, text, spans[i], part.ids[i], i == 0, offsets);
+    part.offsets.push_back(offsets);
+  }
+  return part;
+}
+
+// What is left of two texts of these sizes in `room` ids: the longer one is cut first.
+std::pair<size_t, size_t> shortened(size_t first, size_t second, size_t room) {
+  if (first + second <= room) return {first, second};
+  const size_t less = std::min(first, second);
+  if (2 * less > room) {
+    const bool odd_goes_to_first = first > second;
+    return {room / 2 + (odd_goes_to_first ? room % 2 : 0), room / 2 + (odd_goes_to_first ? 0 : room % 2)};
+  }
+  return first < second ? std::pair(first, room - first) : std::pair(room - second, second);
+}
+
+void check_room(size_t max_length, size_t around) {
+  MH_CHECK(max_length == 0 || max_length >= around, ValueError, "tokenizer: max_length ", max_length,
+           " is less than the ", around, " ids of the template");
+}
+
+// The template of one text, as far as the options ask for it.
+std::vector<TemplateItem> items_of(const Model& model, const EncodeOptions& options) {
+  std::vector<TemplateItem> items;
+  const bool is_asked = options.add_template;
+  for (const int32_t id : model.prefix)
+    if (is_asked) items.push_back({.id = id});
+  items.push_back({.text = 0});
+  for (const int32_t id : model.suffix)
+    if (is_asked) items.push_back({.id = id});
+  const bool ends = is_asked && options.end && std::ranges::count(model.suffix, *options.end) > 0;
+  if (options.end && !ends) items.push_back({.id = *options.end});
+  return items;
+}
+
+Encoding joined(const std::vector<TemplateItem>& items, std::span<const Part> parts, bool with_offsets) {
+  Encoding out;
+  for (const TemplateItem& item : items) {
+    if (item.text < 0) {
+      out.ids.push_back(item.id);
+    } else {
+      const Part& part = parts[static_cast<size_t>(item.text)];
+      if (with_offsets) out.offsets.resize(out.ids.size());
+      out.ids.insert(out.ids.end(), part.ids.begin(), part.ids.end());
+      out.offsets.insert(out.offsets.end(), part.offsets.begin(), part.offsets.end());
+    }
+    out.type_ids.resize(out.ids.size(), item.type_id);
+    if (with_offsets) out.sequence_ids.resize(out.ids.size(), item.text);
+  }
+  if (with_offsets) out.offsets.resize(out.ids.size());
+  return out;
+}
+
+}  // namespace
+
+void count_characters(Encoding& encoding, std::string_view first, std::string_view second) {
+  // Begins and ends each come in the order of the text; the bytes of a long unknown word all have both of
+  // its.
+  struct Counts {
+    CharacterCount begin, end;
+  } counts[] = {{CharacterCount(first), CharacterCount(first)},
+                {CharacterCount(second), CharacterCount(second)}};
+  for (size_t i = 0; i < encoding.offsets.size(); ++i) {
+    if (encoding.sequence_ids[i] < 0) continue;
+    Counts& count = counts[encoding.sequence_ids[i]];
+    Offsets& span = encoding.offsets[i];
+    span = {count.begin.up_to(span.begin), count.end.up_to(span.end)};
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  const std::vector<TemplateItem> items = items_of(*model_, options);
+  check_room(options.max_length, items.size() - 1);
+  std::vector<int32_t> ids = encoded(*model_, text, options.parse_special, false).ids;
+  if (options.max_length > 0) ids.resize(std::min(ids.size(), options.max_length - (items.size() - 1)));
+  const auto text_item =
+      std::find_if(items.begin(), items.end(), [](const TemplateItem& item) { return item.text == 0; });
+  const auto id_of = [](const TemplateItem& item) { return item.id; };
+  std::vector<int32_t> around;
+  std::transform(items.begin(), text_item, std::back_inserter(around), id_of);
+  ids.insert(ids.begin(), around.begin(), around.end());
+  std::transform(text_item + 1, items.end(), std::back_inserter(ids), id_of);
+  return ids;
+}
+
+Encoding Tokenizer::encoding(std::string_view text, const EncodeOptions& options) const {
+  const std::vector<TemplateItem> items = items_of(*model_, options);
+  check_room(options.max_length, items.size() - 1);
+  Part part = encoded(*model_, text, options.parse_special, true);
+  if (options.max_length > 0) part.shorten(options.max_length - (items.size() - 1));
+  return joined(items, {&part, 1}, true);
+}
+
+Encoding Tokenizer::encoding(std::string_view first, std::string_view second,
+                             const EncodeOptions& options) const {
+  return both(first, second, options, true);
+}
+
+Encoding Tokenizer::encode_pair(std::string_view first, std::string_view second,
+                                const EncodeOptions& options) const {
+  return both(first, second, options, false);
+}
+
+Encoding Tokenizer::both(std::string_view first, std::string_view second, const EncodeOptions& options,
+                         bool with_offsets) const {
+  const std::vector<TemplateItem>& items = model_->pair;
+  MH_CHECK(!items.empty(), ValueError, "tokenizer: it has no template for pairs of texts");
+  Part parts[] = {encoded(*model_, first, options.parse_special, with_offsets),
+                  encoded(*model_, second, options.parse_special, with_offsets)};
+  const auto around = static_cast<size_t>(
+      std::count_if(items.begin(), items.end(), [](const TemplateItem& item) { return item.text < 0; }));
+  check_room(options.max_length, around);
+  if (options.max_length > 0) {
+    const auto [a, b] = shortened(parts[0].ids.size(), parts[1].ids.size(), options.max_length - around);
+    parts[0].shorten(a), parts[1].shorten(b);
+  }
+  return joined(items, parts, with_offsets);
+}
+
+}  // namespace multihead::text
