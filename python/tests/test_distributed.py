@@ -79,6 +79,6 @@ def test_ranks_train_the_weights_of_one(tmp_path):
 @pytest.mark.skipif(not (PLUGIN and MPIRUN and importlib.util.find_spec("mpi4py")), reason="no Open MPI or mpi4py")
 def test_beside_mpi4py(tmp_path):
     after = "assert MPI.COMM_WORLD.allreduce(1) == group.size and MPI.COMM_WORLD.Get_rank() == group.rank"
-    done = run(tmp_path, 2, "mpi4py", before="from mpi4py import MPI", after=after)
+    done = run(tmp_path, 2, "beside", before="from mpi4py import MPI", after=after)
     assert done.returncode == 0, done.stderr
-    assert weights(tmp_path, "mpi4py")
+    assert weights(tmp_path, "beside")

@@ -158,6 +158,7 @@ INTERNAL = {  # reason: names
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
     "gather_windows WindowBatch permuted Seq2SeqStep "
     "ShardTree DataParallel shards_of check_ranks share_tokenizer check_alike TrainingMemory training_memory",
+    "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather share_begin run_local_group MpiFunctions",
 }
 
