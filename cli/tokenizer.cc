@@ -19,15 +19,19 @@ class TokenizerTrain : public Verb {
       : Verb("tokenizer train", "train a tokenizer on text files",
              {{"multihead tokenizer train austen.txt --out tok --vocab-size 4096",
                "byte-level BPE, as in GPT-2"},
+              {"multihead tokenizer train austen.txt --out tok --kind wordpiece --vocab-size 8000",
+               "as BERT has"},
+              {"multihead tokenizer train austen.txt --out tok --kind unigram", "as T5 and XLM-R have"},
               {"multihead tokenizer train austen.txt --out tok --kind char", "one token per character"}}) {}
 
   void declare(Flags& flags) override {
     flags.positionals("FILE", files_, "text files, UTF-8");
     flags.text("out", "DIR", out_, "folder for tokenizer.json (required)");
     flags.flag("overwrite", overwrite_, "replace an existing tokenizer in --out");
-    flags.choice("kind", kind_, {"bpe", "char"}, "tokenizer type");
-    flags.integer("vocab-size", vocab_size_, "vocabulary size (bpe)", {.least = 1});
-    flags.integer("min-frequency", min_frequency_, "smallest frequency of a merged pair (bpe)");
+    flags.choice("kind", kind_, {"bpe", "wordpiece", "unigram", "char"}, "tokenizer type");
+    flags.integer("vocab-size", vocab_size_, "vocabulary size (not of char)", {.least = 1});
+    flags.integer("min-frequency", min_frequency_, "smallest frequency of a merged pair (bpe, wordpiece)");
+    flags.flag("cased", cased_, "keep capitals and accents (wordpiece)");
   }
 
   int run(const CommonOptions& common) override {
@@ -37,10 +41,7 @@ class TokenizerTrain : public Verb {
     std::vector<std::string> texts;
     for (const std::string& file : files_) texts.push_back(reading([&] { return text::read_text(file); }));
     const std::vector<std::string_view> views(texts.begin(), texts.end());
-    const text::Tokenizer tokenizer =
-        kind_ == "char"
-            ? text::Tokenizer::train_characters(views)
-            : text::Tokenizer::train_bpe(views, {.vocab_size = vocab_size_, .min_frequency = min_frequency_});
+    const text::Tokenizer tokenizer = trained(views);
     tokenizer.save(out_);
     if (common.json) {
       put_json(Json::object({{"folder", io::path_to_json(out_)}, {"vocab_size", tokenizer.vocab_size()}}));
@@ -51,6 +52,17 @@ class TokenizerTrain : public Verb {
   }
 
  private:
+  text::Tokenizer trained(std::span<const std::string_view> texts) const {
+    using text::Tokenizer;
+    if (kind_ == "char") return Tokenizer::train_characters(texts);
+    if (kind_ == "unigram") return Tokenizer::train_unigram(texts, {.vocab_size = vocab_size_});
+    if (kind_ == "wordpiece") {
+      return Tokenizer::train_wordpiece(
+          texts, {.vocab_size = vocab_size_, .min_frequency = min_frequency_, .lowercase = !cased_});
+    }
+    return Tokenizer::train_bpe(texts, {.vocab_size = vocab_size_, .min_frequency = min_frequency_});
+  }
+
   // A model and its tokenizer are replaced together.
   void check_folder() const {
     const auto holds = [&](const char* name) { return node_at(out_ + "/" + name) != Node::absent; };
@@ -65,7 +77,7 @@ class TokenizerTrain : public Verb {
   }
 
   std::vector<std::string> files_;
-  bool overwrite_ = false;
+  bool overwrite_ = false, cased_ = false;
   std::string out_, kind_ = "bpe";
   int64_t vocab_size_ = 4096, min_frequency_ = 2;
 };

@@ -2351,6 +2351,31 @@ class Translator:
         sample samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed.
         """
 
+class Encoding:
+    """What the ids of a text, or of two in one sequence, stand for."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+    @property
+    def type_ids(self) -> list[int]: ...
+
+    @property
+    def tokens(self) -> list[str]:
+        """As in tokenizer.json."""
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """
+        (begin, end) of each token in its text: characters of str, bytes of bytes; (0, 0) for the template's.
+        """
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        """The text that each token's offsets are of: 0, 1, or None."""
+
+    def __len__(self) -> int: ...
+
 class Tokenizer:
     """
     A tokenizer: characters, byte-level BPE, WordPiece or SentencePiece, stored as tokenizer.json.
@@ -2359,6 +2384,14 @@ class Tokenizer:
     @staticmethod
     def train_bpe(texts: object, *, vocab_size: int = 4096, min_frequency: int = 2, eos: str = '<|endoftext|>') -> Tokenizer:
         """Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them."""
+
+    @staticmethod
+    def train_wordpiece(texts: object, *, vocab_size: int = 30522, min_frequency: int = 2, lowercase: bool = True) -> Tokenizer:
+        """WordPiece as in BERT."""
+
+    @staticmethod
+    def train_unigram(texts: object, *, vocab_size: int = 8000, max_piece_length: int = 16) -> Tokenizer:
+        """Unigram as in SentencePiece (Kudo 2018)."""
 
     @staticmethod
     def train_characters(texts: object, *, unk: str = '') -> Tokenizer:
@@ -2378,6 +2411,12 @@ class Tokenizer:
     def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0) -> list[int]:
         """
         Token ids. max_length: at most so many, those of the template included; 0: no limit.
+        """
+
+    def encoding(self, text: object, pair: object | None = None, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0) -> Encoding:
+        """
+        Ids with tokens and offsets, equal to those of Hugging Face's tokenizers. pair: a second text, joined by the
+        file's template.
         """
 
     def encode_pair(self, first: object, second: object, *, max_length: int = 0) -> tuple[list[int], list[int]]:

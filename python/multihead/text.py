@@ -1,6 +1,7 @@
 """Tokenizers in Hugging Face's tokenizer.json format; text files; BLEU and chrF."""
 
 from ._core import (
+    Encoding,
     Tokenizer,
     bleu,
     bleu_signature,
@@ -14,6 +15,7 @@ from ._core import (
 )
 
 __all__ = [
+    "Encoding",
     "Tokenizer",
     "bleu",
     "bleu_signature",

@@ -40,27 +40,44 @@ std::vector<std::string> to_texts(nb::handle texts) {
   return result;
 }
 
-Tokenizer train_bpe(nb::handle texts, int64_t vocab_size, int64_t min_frequency, const std::string& eos) {
+void check_signals(int64_t, int64_t) {
+  const Locked locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+// train(views) on the texts, which live as long.
+template <class Train>
+Tokenizer trained(nb::handle texts, Train&& train) {
   const std::vector<std::string> owned = to_texts(texts);
   const std::vector<std::string_view> views(owned.begin(), owned.end());
-  text::BpeOptions options;
-  options.vocab_size = vocab_size;
-  options.min_frequency = min_frequency;
-  options.special.eos = eos;
-  options.progress = [](int64_t, int64_t) {
-    const Locked locked;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  };
-  return unlocked([&] { return Tokenizer::train_bpe(std::span<const std::string_view>(views), options); });
+  return unlocked([&] { return train(std::span<const std::string_view>(views)); });
+}
+
+Tokenizer train_bpe(nb::handle texts, int64_t vocab_size, int64_t min_frequency, const std::string& eos) {
+  const text::BpeOptions options = {.vocab_size = vocab_size,
+                                    .min_frequency = min_frequency,
+                                    .special = {.eos = eos},
+                                    .progress = check_signals};
+  return trained(texts, [&](auto views) { return Tokenizer::train_bpe(views, options); });
+}
+
+Tokenizer train_wordpiece(nb::handle texts, int64_t vocab_size, int64_t min_frequency, bool lowercase) {
+  const text::WordPieceOptions options = {.vocab_size = vocab_size,
+                                          .min_frequency = min_frequency,
+                                          .lowercase = lowercase,
+                                          .progress = check_signals};
+  return trained(texts, [&](auto views) { return Tokenizer::train_wordpiece(views, options); });
+}
+
+Tokenizer train_unigram(nb::handle texts, int64_t vocab_size, int64_t max_piece_length) {
+  const text::UnigramOptions options = {
+      .vocab_size = vocab_size, .max_piece_length = max_piece_length, .progress = check_signals};
+  return trained(texts, [&](auto views) { return Tokenizer::train_unigram(views, options); });
 }
 
 Tokenizer train_characters(nb::handle texts, const std::string& unk) {
-  const std::vector<std::string> owned = to_texts(texts);
-  const std::vector<std::string_view> views(owned.begin(), owned.end());
-  text::CharacterOptions options;
-  options.special.unk = unk;
-  return unlocked(
-      [&] { return Tokenizer::train_characters(std::span<const std::string_view>(views), options); });
+  const text::CharacterOptions options = {.special = {.unk = unk}};
+  return trained(texts, [&](auto views) { return Tokenizer::train_characters(views, options); });
 }
 
 // What 32 bits do not hold is no token.
@@ -155,8 +172,9 @@ void bind_text(nb::module_& m) {
       .def_prop_ro(
           "sequence_ids",
           [](const TextEncoding& e) {
-            nb::list list;
-            for (const int32_t id : e.encoding.sequence_ids) list.append(id < 0 ? nb::none() : nb::int_(id));
+            std::vector<std::optional<int32_t>> list;
+            for (const int32_t id : e.encoding.sequence_ids)
+              list.push_back(id < 0 ? std::nullopt : std::optional(id));
             return list;
           },
           "The text that each token's offsets are of: 0, 1, or None.")
@@ -167,6 +185,10 @@ void bind_text(nb::module_& m) {
       .def_static("train_bpe", &train_bpe, "texts"_a, nb::kw_only(), "vocab_size"_a = 4096,
                   "min_frequency"_a = 2, "eos"_a = "<|endoftext|>",
                   "Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them.")
+      .def_static("train_wordpiece", &train_wordpiece, "texts"_a, nb::kw_only(), "vocab_size"_a = 30522,
+                  "min_frequency"_a = 2, "lowercase"_a = true, "WordPiece as in BERT.")
+      .def_static("train_unigram", &train_unigram, "texts"_a, nb::kw_only(), "vocab_size"_a = 8000,
+                  "max_piece_length"_a = 16, "Unigram as in SentencePiece (Kudo 2018).")
       .def_static("train_characters", &train_characters, "texts"_a, nb::kw_only(), "unk"_a = "",
                   "One token per distinct character.")
       .def_static(

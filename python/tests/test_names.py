@@ -17,7 +17,7 @@ KEYWORDS = {
     "MultiHeadAttentionOptions", "StackOptions", "StackCall", "FeedForwardOptions", "NormOptions", "LayerCall",
     "TransformerLayerOptions", "TransformerOptions", "DecodeStateOptions", "LanguageModelCall", "LanguageModelState",
     "AdamOptions", "AdamWOptions", "SgdOptions", "PruneOptions", "ReadOptions", "SplitOptions", "SpecialTokens",
-    "CharacterOptions", "BpeOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
+    "CharacterOptions", "BpeOptions", "WordPieceOptions", "UnigramOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
     "RelativeBuckets", "PointPart", "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
     "Seq2SeqRun", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
     "CheckpointContents", "ClassifyOptions", "EncodeTextOptions", "TokenRows", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
@@ -27,11 +27,12 @@ STRINGS = {
     "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
 }  # fmt: skip
 RESULTS = {
-    "AddNorm", "PairEncoding", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
+    "AddNorm", "Offsets", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
     "ParallelText", "TextSplit", "Hypothesis", "Translation", "CheckResult", "TextLoss", "PairLoss",
     "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "JobReport", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
+    "count_characters": "text.Tokenizer.encoding",
     "logit_lens": "lens.logit_lens",
     "likeliest": "lens.logit_lens",
     "ablate_heads": "lens.ablate_heads",
