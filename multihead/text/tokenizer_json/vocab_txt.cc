@@ -23,15 +23,27 @@ std::string json_of_vocab_txt(const std::filesystem::path& folder) {
   }
   for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
     MH_CHECK(vocab.contains(token), FormatError, file, ": has no token ", token);
-    added.push_back(Json::object({{"id", *vocab.find(token)}, {"content", token}, {"special", true}}));
-    specials[token] = Json::object({{"ids", Json(std::vector<Json>{*vocab.find(token)})}});
+    added.push_back(Json::object({{"id", *vocab.find(token)},
+                                  {"content", token},
+                                  {"single_word", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"normalized", false},
+                                  {"special", true}}));
+    specials[token] = Json::object({{"id", token},
+                                    {"ids", Json(std::vector<Json>{*vocab.find(token)})},
+                                    {"tokens", Json(std::vector<Json>{token})}});
   }
   Json config = Json::object();
   std::error_code ignored;
   if (const auto path = folder / "tokenizer_config.json"; std::filesystem::exists(path, ignored)) {
     config = Json::parse(read_file(path.string()), path.string());
   }
-  Json normalizer = Json::object({{"type", "BertNormalizer"}});
+  Json normalizer = Json::object({{"type", "BertNormalizer"},
+                                  {"clean_text", true},
+                                  {"handle_chinese_chars", true},
+                                  {"strip_accents", nullptr},
+                                  {"lowercase", true}});
   for (const auto& [ours, theirs] : {std::pair("lowercase", "do_lower_case"),
                                      {"strip_accents", "strip_accents"},
                                      {"handle_chinese_chars", "tokenize_chinese_chars"}}) {
@@ -48,6 +60,8 @@ std::string json_of_vocab_txt(const std::filesystem::path& folder) {
   pair.push_back(place("B", 1)), pair.push_back(special("[SEP]", 1));
   return Json::object(
              {{"version", "1.0"},
+              {"truncation", nullptr},
+              {"padding", nullptr},
               {"added_tokens", added},
               {"normalizer", normalizer},
               {"pre_tokenizer", Json::object({{"type", "BertPreTokenizer"}})},
