@@ -43,7 +43,7 @@ std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() co
   };
   add("Transformer");
   add("Pooling").files["config.json"] =
-      text_of(pooling_config(pooling_, encoder_.config().embed_dim, pools_prompt_));
+      text_of(pooling_config(pooling_, encoder_.embed_dim(), pools_prompt_));
   for (const DenseStep& step : dense_) {
     io::CheckpointContents& part = add("Dense");
     part.files["config.json"] =

@@ -84,6 +84,19 @@ void write_modules(const SentenceEncoder& encoder, const RunFolder& folder) {
   }
 }
 
+// Those of the run that a new one takes the place of. Refuses those of others before anything is written.
+void remove_modules(const SentenceEncoder& encoder, const RunFolder& folder) {
+  std::vector<std::string> paths, foreign;
+  for (const auto& [name, contents] : encoder.module_files()) {
+    const std::string path = io::join(folder.path(), name);
+    if (name.empty() || node_at(path) == Node::absent) continue;
+    const std::string reason = io::foreign_directory(path, folder.run());
+    reason.empty() ? paths.push_back(path) : foreign.push_back(concat(quote(name), " ", reason));
+  }
+  io::refuse_foreign("train", folder.path(), foreign);
+  for (const std::string& path : paths) io::remove_directory_atomically(path, folder.run());
+}
+
 SentenceEncoder load_encoder(const EmbedderRun& run) {
   SentenceEncoder encoder = SentenceEncoder::load(run.init, std::nullopt);
   encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
@@ -230,6 +243,7 @@ EmbedderSummary train_embedder(const EmbedderRun& run) {
   EmbedderTask task(run.settings, std::move(encoder), data, run.init);
   RunFolder folder(run.folder, run.resume, run.overwrite);
   if (!folder.checkpoint()) {
+    remove_modules(task.model(), folder);
     EmbedderSettings settings = run.settings;
     Json record = to_json(run, fields(settings));
     record["valid"] = io::path_to_json(run.valid);

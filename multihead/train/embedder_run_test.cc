@@ -118,6 +118,19 @@ TEST_F(EmbedderRunTest, EqualTextsAreNoAlternatives) {
   EXPECT_NEAR(task.loss(0).value.item(), dog / 3, 1e-5);
 }
 
+TEST_F(EmbedderRunTest, AnotherRunTakesThePlaceOfItsOwnFilesOnly) {
+  EmbedderRun r = run("a");
+  r.settings.steps = 1;
+  train_embedder(r);
+  r.overwrite = true;
+  EXPECT_NO_THROW(train_embedder(r));
+  r.folder = path("b");
+  std::filesystem::create_directories(root_ / "b/1_Pooling");
+  write("b/1_Pooling/notes.txt", "mine");
+  expect_error<ValueError>([&] { train_embedder(r); }, "\"1_Pooling\"");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "b/train_config.json"));
+}
+
 TEST_F(EmbedderRunTest, BadInputIsNamedAndLeavesNothing) {
   EmbedderRun r = run("bad");
   r.settings.batch = 61;

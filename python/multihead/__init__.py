@@ -120,7 +120,13 @@ from .io import load_safetensors, save_safetensors
 from .nn import masked_X
 from .onnx import onnx_attention, rms_normalization, rotary_embedding
 from .text import Tokenizer
-from .train import train_language_model, train_seq2seq
+from .train import (
+    train_classifier,
+    train_embedder,
+    train_language_model,
+    train_masked_lm,
+    train_seq2seq,
+)
 from .view import AttentionPage, AttentionView, attend
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("onnx", "view")]

@@ -1870,6 +1870,11 @@ class LanguageModel:
     @property
     def head_bias(self) -> Tensor | None: ...
 
+    def load_adapter(self, folder: str | bytes | os.PathLike) -> None:
+        """
+        Merges a LoRA adapter, a folder as PEFT or train(..., lora_rank=...) writes it, into the weights.
+        """
+
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
@@ -2289,6 +2294,11 @@ class Seq2Seq:
 
     @property
     def output_bias(self) -> Tensor | None: ...
+
+    def load_adapter(self, folder: str | bytes | os.PathLike) -> None:
+        """
+        Merges a LoRA adapter, a folder as PEFT or train(..., lora_rank=...) writes it, into the weights.
+        """
 
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
@@ -2760,6 +2770,11 @@ class Encoder:
     @property
     def classifier(self) -> Linear: ...
 
+    def load_adapter(self, folder: str | bytes | os.PathLike) -> None:
+        """
+        Merges a LoRA adapter, a folder as PEFT or train(..., lora_rank=...) writes it, into the weights.
+        """
+
     def named_parameters(self) -> list:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
@@ -3026,6 +3041,12 @@ def train_language_model(data: str | bytes | os.PathLike, folder: str | bytes | 
 
 def train_seq2seq(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, valid: str | bytes | os.PathLike, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
 
+def train_masked_lm(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+
+def train_classifier(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, valid: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+
+def train_embedder(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, valid: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+
 def language_model_settings(preset: str) -> object:
     """All settings of train_language_model() with a preset's values."""
 
@@ -3033,6 +3054,17 @@ def seq2seq_settings(preset: str) -> object:
     """
     All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base').
     """
+
+def masked_lm_settings(preset: str) -> object:
+    """
+    All settings of train_masked_lm() with the values of a preset ('tiny', 'small', 'base').
+    """
+
+def classifier_settings() -> object:
+    """All settings of train_classifier(); dropout is the encoder's."""
+
+def embedder_settings() -> object:
+    """All settings of train_embedder(); dropout is the encoder's."""
 
 def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None) -> dict:
     """

@@ -7,8 +7,11 @@ from ._core import (
     check_encoder,
     check_language_model,
     check_translator,
+    classifier_settings,
+    embedder_settings,
     evaluate,
     language_model_settings,
+    masked_lm_settings,
     seq2seq_settings,
 )
 
@@ -89,6 +92,50 @@ def train_seq2seq(
     )
 
 
+def train_classifier(
+    data, folder, *, init, valid="", resume=False, overwrite=False, callback=None, progress=False, **settings
+):
+    """Teaches an encoder the labels of texts; returns the summary as a dict. TextClassifier.load(folder) loads it.
+
+    data, valid  text TAB label on every line, or text TAB second text TAB label; of a name ending in .jsonl, objects
+                 {"text": ..., "label": ...} that may have a "text_pair"
+    folder       output: model, tokenizer, checkpoints, metrics, summary.json
+    init         the encoder's folder that training starts from; a head for other labels is made anew
+    settings     as classifier_settings() lists them: steps, batch, lr, freeze=True (the head alone) ...
+    callback, progress, Ctrl-C and resume=True as in train_language_model(); evaluations have accuracy and macro_f1.
+    """
+    return _run(_core.train_classifier, (data, folder, settings, valid, init, resume, overwrite), callback, progress)
+
+
+def train_embedder(
+    data, folder, *, init, valid="", resume=False, overwrite=False, callback=None, progress=False, **settings
+):
+    """Teaches an encoder which texts belong together; returns the summary as a dict. SentenceEncoder(folder) loads it.
+
+    data, valid  query TAB document on every line: the other documents of a batch are wrong answers
+    init         a folder of sentence-transformers, or an encoder's, that training starts from
+    settings     as embedder_settings() lists them: batch, temperature, symmetric, chunk (texts whose activations are
+                 held at a time: large batches in little memory) ...
+    The rest as in train_classifier(); evaluations have recall_at_1 and recall_at_10.
+    """
+    return _run(_core.train_embedder, (data, folder, settings, valid, init, resume, overwrite), callback, progress)
+
+
+def train_masked_lm(
+    data, folder, *, preset="tiny", tokenizer="", init="", resume=False, overwrite=False, callback=None, progress=False, **settings
+):
+    """Teaches an encoder to guess hidden words of a text; returns the summary as a dict. Encoder.load(folder) loads it.
+
+    preset      of a new encoder: "tiny", "small" or "base"; `settings` override it (see masked_lm_settings(preset))
+    init        an encoder's folder to go on with
+    tokenizer   a tokenizer.json or its folder, which has [MASK] or <mask>; "": init's, or a new one
+    The rest as in train_language_model(); evaluations have accuracy.
+    """
+    return _run(
+        _core.train_masked_lm, (data, folder, settings, preset, tokenizer, init, resume, overwrite), callback, progress
+    )
+
+
 def _choose(tokenizer, settings):
     """The tokenizer file; the type of a tokenizer to be trained is a setting."""
     if tokenizer not in ("char", "bpe"):
@@ -119,9 +166,15 @@ __all__ = [
     "check_encoder",
     "check_language_model",
     "check_translator",
+    "classifier_settings",
+    "embedder_settings",
     "evaluate",
     "language_model_settings",
+    "masked_lm_settings",
     "seq2seq_settings",
+    "train_classifier",
+    "train_embedder",
     "train_language_model",
+    "train_masked_lm",
     "train_seq2seq",
 ]

@@ -10,6 +10,7 @@
 #include "multihead/io/npy.h"
 #include "multihead/models/encoder.h"
 #include "multihead/models/hugging_face.h"
+#include "python/src/adapter.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
@@ -115,6 +116,7 @@ void bind_encoder(nb::module_& m) {
   bind_part(c, "head_norm", &Encoder::head_norm);
   bind_weight(c, "head_bias", &Encoder::head_bias);
   bind_part(c, "classifier", &Encoder::classifier);
+  bind_adapter(c);
   bind_module(c, "Encoder");
 }
 

@@ -9,6 +9,7 @@
 #include "multihead/models/language_model.h"
 #include "multihead/models/prune.h"
 #include "multihead/text/gguf.h"
+#include "python/src/adapter.h"
 #include "python/src/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/decoding.h"
@@ -199,6 +200,7 @@ void bind_language_model(nb::module_& m) {
   bind_part(c, "final_norm", &LanguageModel::final_norm);
   bind_weight(c, "head_weight", &LanguageModel::head_weight);
   bind_weight(c, "head_bias", &LanguageModel::head_bias);
+  bind_adapter(c);
   bind_module(c, "LanguageModel");
 }
 

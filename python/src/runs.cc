@@ -5,9 +5,12 @@
 
 #include "multihead/core/error.h"
 #include "multihead/distributed/world.h"
+#include "multihead/train/classifier_run.h"
 #include "multihead/train/doctor.h"
+#include "multihead/train/embedder_run.h"
 #include "multihead/train/evaluate.h"
 #include "multihead/train/language_model_run.h"
+#include "multihead/train/masked_lm_run.h"
 #include "multihead/train/seq2seq_run.h"
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"
@@ -37,6 +40,7 @@ class PyObserver : public train::Observer {
   void on_evaluation(const train::EvalReport& r) override {
     tell("evaluation", [&](nb::dict& d) {
       d["step"] = r.step, d["loss"] = r.loss, d["perplexity"] = r.perplexity(), d["is_best"] = r.is_best;
+      for (const auto& [name, value] : r.metrics) d[name.c_str()] = value;
     });
   }
   void on_warning(const std::string& message) override {
@@ -134,6 +138,35 @@ nb::object train_seq2seq(const Path& data, const Path& folder, nb::dict settings
   return run_with(run, {data, folder, tokenizer, init, resume, overwrite, callback}, train::train_seq2seq);
 }
 
+// Runs that fine-tune an encoder: their settings begin with it.
+template <class Run, class Summary>
+auto tune(const char* who, Summary (*train)(const Run&)) {
+  return [=](const Path& data, const Path& folder, nb::dict settings, const Path& valid, const Path& init,
+             bool resume, bool overwrite, nb::object callback) {
+    Run run;
+    start_from(run.settings, init);
+    assign_settings(who, train::fields(run.settings), settings);
+    run.valid = valid;
+    const std::string none;
+    return run_with(run, {data, folder, none, init, resume, overwrite, callback}, train);
+  };
+}
+
+nb::object train_masked_lm(const Path& data, const Path& folder, nb::dict settings, const std::string& preset,
+                           const Path& tokenizer, const Path& init, bool resume, bool overwrite,
+                           nb::object callback) {
+  train::MaskedLmRun run;
+  run.settings = train::masked_lm_settings(preset);
+  if (!init.empty()) start_from(run.settings, init);
+  assign_settings("train_masked_lm", train::fields(run.settings), settings);
+  return run_with(run, {data, folder, tokenizer, init, resume, overwrite, callback}, train::train_masked_lm);
+}
+
+template <class Settings>
+nb::object settings_dict(Settings settings) {
+  return from_json(train::to_json(train::fields(settings)));
+}
+
 nb::dict evaluate(const models::LanguageModel& model, nb::handle tokens, int64_t context, int64_t batch,
                   int64_t windows, const text::Tokenizer* tokenizer) {
   std::vector<int32_t> ids;
@@ -205,20 +238,32 @@ void bind_runs(nb::module_& m) {
         "tokenizer"_a, "init"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
   m.def("train_seq2seq", &train_seq2seq, "data"_a, "folder"_a, "settings"_a, "preset"_a, "valid"_a,
         "tokenizer"_a, "init"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
+  m.def("train_masked_lm", &train_masked_lm, "data"_a, "folder"_a, "settings"_a, "preset"_a, "tokenizer"_a,
+        "init"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
+  const auto def_tune = [&](const char* name, auto run) {
+    m.def(name, run, "data"_a, "folder"_a, "settings"_a, "valid"_a, "init"_a, "resume"_a, "overwrite"_a,
+          "callback"_a.none());
+  };
+  def_tune("train_classifier", tune("train_classifier", train::train_classifier));
+  def_tune("train_embedder", tune("train_embedder", train::train_embedder));
   m.def(
       "language_model_settings",
-      [](const std::string& preset) {
-        train::LanguageModelSettings settings = train::language_model_settings(preset);
-        return from_json(train::to_json(train::fields(settings)));
-      },
+      [](const std::string& preset) { return settings_dict(train::language_model_settings(preset)); },
       "preset"_a, "All settings of train_language_model() with a preset's values.");
   m.def(
       "seq2seq_settings",
-      [](const std::string& preset) {
-        train::Seq2SeqSettings settings = train::seq2seq_settings(preset);
-        return from_json(train::to_json(train::fields(settings)));
-      },
-      "preset"_a, "All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base').");
+      [](const std::string& preset) { return settings_dict(train::seq2seq_settings(preset)); }, "preset"_a,
+      "All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base').");
+  m.def(
+      "masked_lm_settings",
+      [](const std::string& preset) { return settings_dict(train::masked_lm_settings(preset)); }, "preset"_a,
+      "All settings of train_masked_lm() with the values of a preset ('tiny', 'small', 'base').");
+  m.def(
+      "classifier_settings", [] { return settings_dict(train::ClassifierSettings()); },
+      "All settings of train_classifier(); dropout is the encoder's.");
+  m.def(
+      "embedder_settings", [] { return settings_dict(train::EmbedderSettings()); },
+      "All settings of train_embedder(); dropout is the encoder's.");
   bind_checks(m);
 }
 

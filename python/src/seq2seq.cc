@@ -5,6 +5,7 @@
 #include "multihead/generate/translate.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/train/seq2seq_run.h"
+#include "python/src/adapter.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
 #include "python/src/interrupt.h"
@@ -265,6 +266,7 @@ void bind_model(nb::module_& m) {
   bind_part(c, "transformer", &Seq2Seq::transformer);
   bind_weight(c, "output_weight", &Seq2Seq::output_weight);
   bind_weight(c, "output_bias", &Seq2Seq::output_bias);
+  bind_adapter(c);
   bind_module(c, "Seq2Seq");
 }
 

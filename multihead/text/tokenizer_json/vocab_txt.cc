@@ -42,7 +42,7 @@ std::string json_of_vocab_txt(const std::filesystem::path& folder) {
   if (const auto path = folder / "tokenizer_config.json"; std::filesystem::exists(path, ignored)) {
     config = Json::parse(read_file(path.string()), path.string());
   }
-  Json normalizer = Json::object({{"type", "BertNormalizer"}});
+  Json normalizer = Json::object();
   for (const auto& [ours, theirs] : {std::pair("lowercase", "do_lower_case"),
                                      {"strip_accents", "strip_accents"},
                                      {"handle_chinese_chars", "tokenize_chinese_chars"}}) {
@@ -83,6 +83,8 @@ std::string json_of_words(const std::vector<std::string>& tokens, const Json& no
   pair.push_back(place("B", 1)), pair.push_back(special("[SEP]", 1));
   return Json::object(
              {{"version", "1.0"},
+              {"truncation", nullptr},
+              {"padding", nullptr},
               {"added_tokens", added},
               {"normalizer", full},
               {"pre_tokenizer", Json::object({{"type", "BertPreTokenizer"}})},
