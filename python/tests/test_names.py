@@ -96,6 +96,15 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "ring_capacity": "models.LanguageModel.make_state",
     "plan_generate": "models.LanguageModel.state_bytes",
     "KvCache": "models.DecodeState.layers",
+    "to_int8_rows": "models.LanguageModel.make_state",  # dtype="int8"
+    "from_int8_rows": "models.LanguageModel.make_state",
+    "attention_int8": "models.LanguageModel.make_state",
+    "PrefixFolder": "models.Generator",  # prefix_folder=
+    "SavedPrompt": "models.Generator",
+    "save_prompt": "models.Generator",
+    "saved_prompt": "models.Generator",
+    "load_prompt": "models.Generator",
+    "weights_checksum": "models.Generator",
     "causal_offset": "causal",  # align= takes an offset or one per sample
     "parameters": "nn.Module.parameters",
     "named_parameters": "nn.Module.named_parameters",
