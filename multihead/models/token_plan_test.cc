@@ -127,6 +127,8 @@ TEST(TokenPlanTest, HasTheBitsOfTheModules) {
     for (const int64_t batch : {1, 3}) {
       expect_same_bits(model, {.batch = batch});
       expect_same_bits(model, {.batch = batch, .dtype = Dtype::bf16});
+      if (model.config().head_dim % 4 == 0)
+        expect_same_bits(model, {.batch = batch, .dtype = nn::kInt8Cache});
     }
     if (model.has_ring()) expect_same_bits(model, {.batch = 2, .capacity = 300, .ring = true, .chunk = 8});
   }

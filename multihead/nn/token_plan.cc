@@ -8,6 +8,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/kernels/attention/attention.h"
+#include "multihead/kernels/attention/int8_rows.h"
 #include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/nn/points-inl.h"
@@ -39,6 +40,8 @@ void append_head(const Tensor& cache, int64_t b, int64_t head, int64_t token, co
   const int64_t at = b * s[0] + head * s[1] + token * s[2];
   if (cache.dtype() == Dtype::f32) {
     std::memcpy(cache.data<float>() + at, from, static_cast<size_t>(size) * sizeof(float));
+  } else if (cache.dtype() == kInt8Cache) {
+    kernels::quantize_int8_row(from, size, cache.data<int32_t>() + at);
   } else {
     BFloat16* to = cache.data<BFloat16>() + at;
     for (int64_t i = 0; i < size; ++i) to[i] = BFloat16(from[i]);
@@ -94,10 +97,12 @@ std::string TokenPlan::check(const TransformerLayer& layer, const LayerCall& cal
   const KvCache* cache = call.update.cache;
   if (cache == nullptr) return "no cache";
   const Dtype dtype = cache->key.dtype();
-  const Shape expected = {batch_, o.num_kv_heads, cache->key.size(2), o.head_dim};
+  const int64_t row = dtype == kInt8Cache ? kernels::int8_row_words(o.head_dim) : o.head_dim;
+  const Shape expected = {batch_, o.num_kv_heads, cache->key.size(2), row};
   bool fits = held_.size() == static_cast<size_t>(batch_) && counts_.size() == held_.size() &&
               cache->key.shape() == expected && cache->value.shape() == expected &&
-              cache->value.dtype() == dtype && (dtype == Dtype::f32 || dtype == Dtype::bf16);
+              cache->value.dtype() == dtype &&
+              (dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == kInt8Cache);
   for (size_t b = 0; fits && b < totals_.size(); ++b) {
     fits = counts_[b] >= 0 && counts_[b] <= tokens_ && totals_[b] <= expected[2];
   }

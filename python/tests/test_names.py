@@ -97,6 +97,15 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "ring_capacity": "models.LanguageModel.make_state",
     "plan_generate": "models.LanguageModel.state_bytes",
     "KvCache": "models.DecodeState.layers",
+    "to_int8_rows": "models.LanguageModel.make_state",  # dtype="int8"
+    "from_int8_rows": "models.LanguageModel.make_state",
+    "attention_int8": "models.LanguageModel.make_state",
+    "PrefixFolder": "models.Generator",  # prefix_folder=
+    "SavedPrompt": "models.Generator",
+    "save_prompt": "models.Generator",
+    "saved_prompt": "models.Generator",
+    "load_prompt": "models.Generator",
+    "weights_checksum": "models.Generator",
     "causal_offset": "causal",  # align= takes an offset or one per sample
     "parameters": "nn.Module.parameters",
     "named_parameters": "nn.Module.named_parameters",
@@ -148,7 +157,7 @@ INTERNAL = {  # reason: names
     "remove_files adopt_files save_files lock_folder refuse_foreign check_complete",
     "Python has its own": "complete_utf8 TokenView TokenFile TokenFileWriter write_tokens duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
-    "steps inside a call": "sum_to check name parse_schedule Candidate candidates sample append record "
+    "steps inside a call": "AddStep AttendStep GateStep TokenPlan sum_to check name parse_schedule Candidate candidates sample append record "
     "record_many gradient_slots encode_source",
     "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
