@@ -107,7 +107,7 @@ void PrepareTile(const BackwardTaskArgs& args) {
       continue;
     }
     lse[r] = of_rows[at];
-    if (!g.out) {
+    if (!g.out && kept) {
       delta[r] = kept[at];
       continue;
     }

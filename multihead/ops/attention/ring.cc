@@ -40,8 +40,9 @@ void check_shards(const Group& group, const SequenceShards& shards, const Attent
 }
 
 // Whether running sums can do it; else every rank computes the whole.
-bool passes(const Tensor& query, const AttentionOptions& options, const ScoreMod& score_mod) {
-  if (query.dtype() == Dtype::f64 || kernels::current_isa() == kernels::Isa::baseline) return false;
+bool passes(const Tensor& value, const AttentionOptions& options, const ScoreMod& score_mod) {
+  if (value.size(-1) == 0 || value.dtype() == Dtype::f64 || kernels::current_isa() == kernels::Isa::baseline)
+    return false;
   if (options.empty_row != EmptyRow::zero || options.capture) return false;
   if (Tape::current() == nullptr) return true;
   return score_mod.captured().empty() && std::none_of(std::begin(kTerms), std::end(kTerms), [&](auto term) {
@@ -127,7 +128,7 @@ Tensor ring_attention(Group& group, const SequenceShards& shards, const Tensor& 
   if (group.size() == 1) return attention(query, key, value, options, score_mod);
   Arguments a{&group, shards, options, score_mod, {}};
   if (options.rng) a.rng = *options.rng;
-  if (passes(query, options, score_mod)) return attention_passing(a, sizes, query, key, value);
+  if (passes(value, options, score_mod)) return attention_passing(a, sizes, query, key, value);
   const Tensor out = attention_gathered(a, query, key, value);
   if (options.rng && options.dropout_p != 0) options.rng->next();
   return out;
