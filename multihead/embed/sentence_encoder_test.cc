@@ -14,6 +14,7 @@
 #include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead::embed {
 namespace {
@@ -130,6 +131,89 @@ TEST(SentenceEncoderTest, AVectorHasTheSameBitsInAnyCompany) {
   EXPECT_EQ(encoder.encode(texts).to_vector<float>(), all);
   set_num_threads(before);
   EXPECT_EQ(encoder.encode(std::vector<std::string>()).shape(), (Shape{0, 24}));
+}
+
+models::LanguageModel make_decoder() {
+  models::LanguageModelConfig c;
+  c.vocab_size = 280, c.context = 40, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2, c.embed_dim = 24;
+  c.positions = models::Positions::rotary, c.norm = nn::NormKind::rms, c.gated = true, c.qk_norm = true;
+  c.activation = Activation::silu, c.attention_bias = c.out_bias = c.ffn_bias = false;
+  c.tie_embeddings = false;
+  Rng rng(12);
+  return {c, rng};
+}
+
+// As Qwen3-Embedding: the last token's vector.
+TEST(SentenceEncoderTest, ADecoderIsAnEmbedder) {
+  const Folder folder;
+  fs::remove_all(folder.path);
+  models::LanguageModel decoder = make_decoder();
+  models::save_language_model(decoder, folder.path);
+  make_tokenizer().save(folder.path);
+  const auto row = [&](int64_t t) {
+    const auto tokens = make_tokenizer().encode(kTexts[1]);
+    const std::vector<float> x =
+        decoder.features(models::TokenRows::of(std::span(&tokens, 1))).to_vector<float>();
+    const auto end = t < 0 ? x.end() + (t + 1) * 24 : x.begin() + (t + 1) * 24;
+    return std::vector<float>(end - 24, end);
+  };
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "]");
+  folder.write("1/config.json", R"({"pooling_mode_lasttoken": true})");
+  SentenceEncoder encoder = SentenceEncoder::load(folder.path);
+  const std::vector<std::string> text = {kTexts[1]};
+  EXPECT_EQ(encoder.encode(text).to_vector<float>(), row(-1));
+  encoder.set_pooling(Pooling::cls);
+  EXPECT_EQ(encoder.encode(text).to_vector<float>(), row(0));
+  EXPECT_FALSE(std::get<models::LanguageModel>(encoder.model().any()).config().head);
+  EXPECT_THROW(encoder.encoder(), ValueError);
+}
+
+TEST(SentenceEncoderTest, TheEncoderOfATranslatorIsAnEmbedder) {
+  const Folder folder;
+  fs::remove_all(folder.path);
+  models::Seq2SeqConfig c;
+  c.source_vocab_size = 280, c.max_positions = 40, c.encoder_layers = 2, c.decoder_layers = 1;
+  c.num_heads = 4, c.embed_dim = 24, c.ffn_dim = 30;
+  Rng rng(13);
+  models::Seq2Seq translator(c, rng);
+  models::save_seq2seq(translator, folder.path);
+  make_tokenizer().save(folder.path);
+  SentenceEncoder encoder = SentenceEncoder::load(folder.path);
+  encoder.set_pooling(Pooling::last);
+  const auto got = encoder.encode(kTexts).to_vector<float>();
+  for (size_t i = 0; i < kTexts.size(); ++i) {
+    const auto ids = make_tokenizer().encode(kTexts[i]);
+    const std::vector<int64_t> tokens(ids.begin(), ids.end());
+    const auto x =
+        translator.encode({Tensor::of<int64_t>({1, std::ssize(tokens)}, tokens), {}}).to_vector<float>();
+    const std::vector<float> last(x.end() - 24, x.end()),
+        row(got.begin() + static_cast<int64_t>(i) * 24, got.begin() + static_cast<int64_t>(i + 1) * 24);
+    EXPECT_EQ(row, last) << i;
+  }
+  EXPECT_THROW(SentenceEncoder::load(folder.path, nn::WeightDtype::int8), ValueError);
+}
+
+TEST(SentenceEncoderTest, PackedWeightsKeepTheBitsInAnyCompany) {
+  std::mt19937 rng(6);
+  std::vector<std::string> texts;
+  for (int i = 0; i < 30; ++i) texts.emplace_back(1 + rng() % 90, static_cast<char>('a' + rng() % 26));
+  const int before = num_threads();
+  for (const auto dtype :
+       {nn::WeightDtype::bf16, nn::WeightDtype::int8, nn::WeightDtype::q8, nn::WeightDtype::q4}) {
+    models::Encoder packed = make_encoder();
+    packed.pack_weights(dtype);
+    models::LanguageModel decoder = make_decoder();
+    decoder.pack_weights(dtype);
+    for (const SentenceEncoder& encoder :
+         {SentenceEncoder(std::move(packed), make_tokenizer()),
+          SentenceEncoder(TextModel::Any(std::move(decoder)), make_tokenizer())}) {
+      const auto all = encoder.encode(texts).to_vector<float>();
+      EXPECT_EQ(encoder.encode(texts, {.batch_tokens = 1}).to_vector<float>(), all) << kernels::name(dtype);
+      set_num_threads(3);
+      EXPECT_EQ(encoder.encode(texts, {.batch_tokens = 500}).to_vector<float>(), all) << kernels::name(dtype);
+      set_num_threads(before);
+    }
+  }
 }
 
 TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {

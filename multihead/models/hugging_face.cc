@@ -153,9 +153,14 @@ auto& family_in(const io::SafetensorsFile& file, Model& model) {
   int64_t most = 0;
   for (const auto& family : families<std::decay_t<decltype(config)>>()) {
     if (!family.expresses(config) || !can_hold(family, config)) continue;
+    const std::string& prefix = family.prefix;
+    const auto is_there = [&](const std::string& name) {
+      return file.contains(name) || file.contains(prefix + name) ||
+             (name.starts_with(prefix) && file.contains(name.substr(prefix.size())));
+    };
     int64_t found = 0;
     for (const WeightRule& rule : map_of(model, family)) {
-      for (const WeightPart& part : rule.parts) found += file.contains(part.name) ? 1 : 0;
+      for (const WeightPart& part : rule.parts) found += is_there(part.name) ? 1 : 0;
     }
     if (found > most) most = found, best = &family;
   }

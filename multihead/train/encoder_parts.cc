@@ -16,7 +16,7 @@
 namespace multihead::train {
 namespace {
 
-Encodings encode_all(size_t count, const std::function<text::PairEncoding(size_t)>& encode) {
+Encodings encode_all(size_t count, const std::function<text::Encoding(size_t)>& encode) {
   Encodings all(count);
   parallel_for(std::ssize(all),
                [&](int64_t i, int) { all[static_cast<size_t>(i)] = encode(static_cast<size_t>(i)); });
@@ -43,7 +43,7 @@ std::vector<int64_t> spread_rows(int64_t count, int64_t wanted) {
 models::TokenRows token_rows(const Encodings& examples, const std::vector<int64_t>& rows) {
   std::vector<std::vector<int32_t>> ids, types;
   for (const int64_t row : rows) {
-    const text::PairEncoding& one = examples[static_cast<size_t>(row)];
+    const text::Encoding& one = examples[static_cast<size_t>(row)];
     ids.push_back(one.ids);
     if (!one.type_ids.empty()) types.push_back(one.type_ids);
   }
@@ -54,7 +54,7 @@ Encodings encode_texts(const text::Tokenizer& tokenizer, const std::vector<std::
                        int64_t length) {
   const text::EncodeOptions options = {.parse_special = true, .max_length = static_cast<size_t>(length)};
   return encode_all(texts.size(), [&](size_t i) {
-    return text::PairEncoding{tokenizer.encode(texts[i], options), {}};
+    return text::Encoding{tokenizer.encode(texts[i], options), {}};
   });
 }
 
@@ -62,7 +62,7 @@ Encodings encode_pair_texts(const text::Tokenizer& tokenizer, const std::vector<
                             const std::vector<std::string>& second, int64_t length, bool has_types) {
   const text::EncodeOptions options = {.parse_special = true, .max_length = static_cast<size_t>(length)};
   return encode_all(first.size(), [&](size_t i) {
-    text::PairEncoding pair = tokenizer.encode_pair(first[i], second[i], options);
+    text::Encoding pair = tokenizer.encode_pair(first[i], second[i], options);
     if (!has_types) pair.type_ids.clear();
     return pair;
   });

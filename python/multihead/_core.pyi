@@ -1702,6 +1702,12 @@ class LanguageModelConfig:
     def ffn_bias(self, arg: bool, /) -> None: ...
 
     @property
+    def head(self) -> bool: ...
+
+    @head.setter
+    def head(self, arg: bool, /) -> None: ...
+
+    @property
     def head_bias(self) -> bool: ...
 
     @head_bias.setter
@@ -1785,6 +1791,11 @@ class LanguageModel:
     def features(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
         """The last hidden states [B, T, E]."""
 
+    def sequence_features(self, sequences: Sequence[Sequence[int]], *, rng: Rng | None = None) -> Tensor:
+        """
+        The last hidden states [N, E] of lists of token ids of any lengths, one behind the other; nothing is padded.
+        """
+
     def features_from(self, layer: int, resid: object, *, mask: object | None = None, rng: Rng | None = None) -> Tensor:
         """
         features() from a layer on, whose resid_pre [B, T, E] is given; num_layers: the final norm alone.
@@ -1832,10 +1843,10 @@ class LanguageModel:
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str | None = None) -> LanguageModel:
+    def load(folder: str | bytes | os.PathLike, weights: str | None = None, *, head: bool = True) -> LanguageModel:
         """
         Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or packed for
-        inference as pack_weights() does.
+        inference as pack_weights() does. head=False: without the output layer, for embeddings.
         """
 
     def pack_weights(self, weights: str) -> None:
@@ -2526,10 +2537,22 @@ class EncoderConfig:
     def embed_dim(self, arg: int, /) -> None: ...
 
     @property
+    def head_dim(self) -> int: ...
+
+    @head_dim.setter
+    def head_dim(self, arg: int, /) -> None: ...
+
+    @property
     def ffn_dim(self) -> int: ...
 
     @ffn_dim.setter
     def ffn_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def shared_layers(self) -> bool: ...
+
+    @shared_layers.setter
+    def shared_layers(self, arg: bool, /) -> None: ...
 
     @property
     def word_dim(self) -> int: ...
@@ -2542,6 +2565,12 @@ class EncoderConfig:
 
     @token_types.setter
     def token_types(self, arg: int, /) -> None: ...
+
+    @property
+    def learned_positions(self) -> bool: ...
+
+    @learned_positions.setter
+    def learned_positions(self, arg: bool, /) -> None: ...
 
     @property
     def position_offset(self) -> int: ...
@@ -2592,10 +2621,28 @@ class EncoderConfig:
     def global_every(self, arg: int, /) -> None: ...
 
     @property
+    def norm(self) -> str: ...
+
+    @norm.setter
+    def norm(self, arg: str, /) -> None: ...
+
+    @property
+    def embedding_norm(self) -> bool: ...
+
+    @embedding_norm.setter
+    def embedding_norm(self, arg: bool, /) -> None: ...
+
+    @property
     def norm_first(self) -> bool: ...
 
     @norm_first.setter
     def norm_first(self, arg: bool, /) -> None: ...
+
+    @property
+    def scale_scores(self) -> bool: ...
+
+    @scale_scores.setter
+    def scale_scores(self, arg: bool, /) -> None: ...
 
     @property
     def gated(self) -> bool: ...
@@ -2676,6 +2723,12 @@ class EncoderConfig:
     def attention_dropout_p(self, arg: float, /) -> None: ...
 
     @property
+    def ffn_dropout_p(self) -> float: ...
+
+    @ffn_dropout_p.setter
+    def ffn_dropout_p(self, arg: float, /) -> None: ...
+
+    @property
     def init_std(self) -> float: ...
 
     @init_std.setter
@@ -2719,7 +2772,8 @@ class Encoder:
     @staticmethod
     def load(folder: str | bytes | os.PathLike) -> Encoder:
         """
-        Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT.
+        Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, ALBERT,
+        T5's encoder.
         """
 
     def pack_weights(self, weights: str = 'f32') -> None:
@@ -2815,7 +2869,7 @@ class TextEncoder:
     """What multihead.SentenceEncoder is made of."""
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TextEncoder: ...
+    def load(folder: str | bytes | os.PathLike, weights: str = 'f32', pooling: str | None = None) -> TextEncoder: ...
 
     def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor: ...
 
@@ -2829,7 +2883,7 @@ class TextEncoder:
     def prompts(self) -> dict[str, str]: ...
 
     @property
-    def encoder(self) -> Encoder: ...
+    def model(self) -> object: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

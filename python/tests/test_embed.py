@@ -140,3 +140,85 @@ def test_texts_are_classified_and_masks_filled_as_by_transformers(folder, tmp_pa
 def test_vectors_are_those_of_sentence_transformers(folder):
     theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(folder, device="cpu")
     np.testing.assert_allclose(mh.SentenceEncoder(folder).encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+PROMPT = "Instruct: Given a question, find answers\nQuery: "
+
+
+@pytest.fixture(params=["qwen3", "t5"])
+def pooled_folder(request, tmp_path):
+    """A folder as sentence-transformers has Qwen3-Embedding and sentence-t5, random and tiny."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("sentence_transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    torch.manual_seed(1)
+    folder = tmp_path / request.param
+    if request.param == "qwen3":
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()
+        trainer = tokenizers.trainers.BpeTrainer(vocab_size=280, special_tokens=["<|endoftext|>"],
+                                                 initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        tokenizer.train_from_iterator(TEXTS, trainer)
+        tokenizer.post_processor = tokenizers.processors.Sequence([
+            tokenizers.processors.ByteLevel(trim_offsets=False),
+            tokenizers.processors.TemplateProcessing(single="$A <|endoftext|>", pair="$A <|endoftext|> $B <|endoftext|>",
+                                                     special_tokens=[("<|endoftext|>", 0)])])
+        model = transformers.Qwen3Model(transformers.Qwen3Config(
+            vocab_size=280, hidden_size=24, intermediate_size=41, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=10, max_position_embeddings=64, initializer_range=0.3))
+        model.config.architectures = ["Qwen3ForCausalLM"]  # as published, without an output layer
+        pooling, extra = "lasttoken", []
+    else:
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        tokenizer.decoder = tokenizers.decoders.Metaspace()
+        trainer = tokenizers.trainers.UnigramTrainer(vocab_size=60, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>")
+        tokenizer.train_from_iterator(TEXTS, trainer)
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
+        model = transformers.T5EncoderModel(transformers.T5Config(
+            vocab_size=80, d_model=24, d_kv=6, d_ff=41, num_layers=2, num_heads=3, initializer_factor=0.5))
+        pooling, extra = "mean_tokens", ["Dense"]
+    model.save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<|endoftext|>" if not extra else "<pad>", model_max_length=64).save_pretrained(folder)
+    modules = ["Transformer", "Pooling", *extra, "Normalize"]
+    (folder / "modules.json").write_text(json.dumps([
+        {"idx": i, "name": str(i), "path": "" if i == 0 else f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(modules)]))
+    for i, kind in enumerate(modules[1:], 1):
+        (folder / f"{i}_{kind}").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(
+        {"word_embedding_dimension": 24, f"pooling_mode_{pooling}": True,
+         **{f"pooling_mode_{mode}": False for mode in ("cls_token", "max_tokens", "mean_sqrt_len_tokens")},
+         **({"pooling_mode_mean_tokens": False} if pooling != "mean_tokens" else {}), "include_prompt": True}))
+    if extra:
+        from safetensors.torch import save_file
+
+        (folder / "2_Dense" / "config.json").write_text(json.dumps(
+            {"in_features": 24, "out_features": 9, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}))
+        save_file({"linear.weight": torch.randn(9, 24)}, folder / "2_Dense" / "model.safetensors")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(
+        {"prompts": {"query": PROMPT, "document": ""}, "default_prompt_name": None, "similarity_fn_name": "cosine"}))
+    return str(folder)
+
+
+def test_decoders_and_t5_give_the_vectors_of_sentence_transformers(pooled_folder):
+    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(pooled_folder, device="cpu")
+    ours = mh.SentenceEncoder(pooled_folder)
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(ours.encode(TEXTS, prompt_name="query"), theirs.encode(TEXTS, prompt_name="query"), atol=1e-5)
+    for text, vector in zip(TEXTS, ours.encode(TEXTS)):
+        assert np.array_equal(ours.encode(text), vector)
+
+
+def test_pooling_may_be_chosen(folder):
+    by_name = {name: mh.SentenceEncoder(folder, pooling=name).encode(TEXTS[0]) for name in ("mean", "cls", "last")}
+    encoder = mh.SentenceEncoder(folder)
+    features = np.asarray(encoder.encoder.features([encoder.tokenizer.encode(TEXTS[0])]))
+    np.testing.assert_array_equal(by_name["cls"], features[0])
+    np.testing.assert_array_equal(by_name["last"], features[-1])
+    with pytest.raises(ValueError, match="pooling must be one of 'cls'"):
+        mh.SentenceEncoder(folder, pooling="median")

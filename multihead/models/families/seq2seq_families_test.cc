@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 // Made by tools/goldens/seq2seq.py.
 const fs::path kFixtures = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "seq2seq";
-constexpr const char* kNames[] = {"bart", "mbart", "pegasus", "t5", "t5_gated", "mt5"};
+constexpr const char* kNames[] = {"bart", "mbart", "pegasus", "t5", "t5_gated", "mt5", "m2m100"};
 
 struct Fixture {
   explicit Fixture(const std::string& name)
@@ -39,7 +39,9 @@ void expect_near(const Tensor& got, const Tensor& want, double bound, const std:
 TEST(Seq2SeqFamiliesTest, LogitsAreThoseOfTransformers) {
   for (const std::string name : kNames) {
     const Fixture f(name);
-    EXPECT_EQ(family_of(f.model.config()), name.find("t5") != name.npos ? "t5" : name);
+    EXPECT_EQ(family_of(f.model.config()), name.find("t5") != name.npos ? "t5"
+                                           : name == "m2m100"           ? "m2m_100"
+                                                                        : name);
     expect_near(f.model(f.source, {f.target, {}}), f.expected.at("logits"), 2e-5, name);
   }
 }
