@@ -54,6 +54,7 @@
 #include "multihead/nn/points.h"
 #include "multihead/nn/positions.h"
 #include "multihead/nn/state.h"
+#include "multihead/nn/token_plan.h"
 #include "multihead/nn/transformer.h"
 
 #include "multihead/optim/adam.h"
