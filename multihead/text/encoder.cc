@@ -199,7 +199,7 @@ void Encoder::likeliest(std::string_view piece) {
     const auto known = id >= 0 ? model_.ids.end() : model_.ids.find(part);
     if (id >= 0) {
       put(id, part);
-    } else if (known != model_.ids.end()) {
+    } else if (known != model_.ids.end() && !model_.is_special[static_cast<size_t>(known->second)]) {
       put(known->second, part);
     } else if (!put_bytes(part, false)) {
       put_unknown(part);

@@ -116,6 +116,17 @@ struct Tokenizer::Model {
 
 inline std::string json_string(std::string_view text) { return Json(text).dump(); }
 
+/// An entry of "added_tokens": a special token, found in the text as given.
+inline Json json_of_special(int64_t id, const std::string& content) {
+  return Json::object({{"id", id},
+                       {"content", content},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false},
+                       {"special", true}});
+}
+
 /// A tokenizer.json of BERT's kind with these tokens, in order of their ids; [UNK] and its like are among
 /// them.
 std::string json_of_words(const std::vector<std::string>& tokens, const Json& normalizer);

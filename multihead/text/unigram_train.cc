@@ -250,13 +250,7 @@ std::string json_of_unigram(const std::vector<std::string>& special, const std::
     const auto id = static_cast<int64_t>(vocab.size());
     if (token == unk) unk_id = id;
     vocab.push_back(std::vector<Json>{token, 0.0});
-    added.push_back(Json::object({{"id", id},
-                                  {"content", token},
-                                  {"single_word", false},
-                                  {"lstrip", false},
-                                  {"rstrip", false},
-                                  {"normalized", false},
-                                  {"special", true}}));
+    added.push_back(json_of_special(id, token));
   }
   for (const Piece& piece : pieces) vocab.push_back(std::vector<Json>{piece.text, piece.score});
   const Json marks = Json::object({{"type", "Metaspace"},

@@ -55,13 +55,7 @@ std::string json_of_words(const std::vector<std::string>& tokens, const Json& no
   Json vocab = Json::object(), added = Json::array(), specials = Json::object();
   for (const std::string& token : tokens) vocab[token] = static_cast<int64_t>(vocab.size());
   for (const char* token : kSpecial) {
-    added.push_back(Json::object({{"id", *vocab.find(token)},
-                                  {"content", token},
-                                  {"single_word", false},
-                                  {"lstrip", false},
-                                  {"rstrip", false},
-                                  {"normalized", false},
-                                  {"special", true}}));
+    added.push_back(json_of_special(vocab.find(token)->as_int(), token));
     specials[token] = Json::object({{"id", token},
                                     {"ids", Json(std::vector<Json>{*vocab.find(token)})},
                                     {"tokens", Json(std::vector<Json>{token})}});
