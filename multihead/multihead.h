@@ -17,6 +17,7 @@
 #include "multihead/core/version.h"
 
 #include "multihead/autograd/autocast.h"
+#include "multihead/autograd/recompute.h"
 #include "multihead/autograd/tape.h"
 
 #include "multihead/ops/activation.h"
@@ -80,9 +81,11 @@
 #include "multihead/text/chat_template.h"
 #include "multihead/text/corpus.h"
 #include "multihead/text/gguf.h"
+#include "multihead/text/labelled.h"
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 
+#include "multihead/models/adapter.h"
 #include "multihead/models/encoder.h"
 #include "multihead/models/generation_config.h"
 #include "multihead/models/gguf.h"
@@ -104,17 +107,25 @@
 #include "multihead/generate/sampling.h"
 #include "multihead/generate/translate.h"
 
+#include "multihead/embed/pooling.h"
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/embed/text_classifier.h"
 
 #include "multihead/look/attention_page.h"
 #include "multihead/look/look.h"
 
+#include "multihead/train/classifier_run.h"
 #include "multihead/train/data_parallel.h"
 #include "multihead/train/doctor.h"
+#include "multihead/train/embedder_run.h"
+#include "multihead/train/encoder_parts.h"
+#include "multihead/train/encoder_settings.h"
 #include "multihead/train/evaluate.h"
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/loop.h"
+#include "multihead/train/lora.h"
+#include "multihead/train/masked_lm_run.h"
+#include "multihead/train/masking.h"
 #include "multihead/train/metrics.h"
 #include "multihead/train/pairs.h"
 #include "multihead/train/progress.h"

@@ -24,7 +24,7 @@ namespace {
 
 using embed::SentenceEncoder;
 
-uint64_t checksum_of(const text::ParallelText& texts) {
+uint64_t checksum_of_pairs(const text::ParallelText& texts) {
   std::string joined;
   for (size_t i = 0; i < texts.source.size(); ++i) joined += texts.source[i] + "\t" + texts.target[i] + "\n";
   return checksum(joined);
@@ -239,7 +239,7 @@ EmbedderSummary train_embedder(const EmbedderRun& run) {
   SentenceEncoder encoder = load_encoder(run);
   const int64_t length = length_of(run.settings);
   const EmbedderData data = {encode_text_pairs(encoder, training, length),
-                             encode_text_pairs(encoder, validation, length), checksum_of(training)};
+                             encode_text_pairs(encoder, validation, length), checksum_of_pairs(training)};
   EmbedderTask task(run.settings, std::move(encoder), data, run.init);
   RunFolder folder(run.folder, run.resume, run.overwrite);
   if (!folder.checkpoint()) {
