@@ -97,6 +97,7 @@
 #include "multihead/models/pruned_heads.h"
 #include "multihead/models/seq2seq.h"
 #include "multihead/models/state_file.h"
+#include "multihead/models/token_rows.h"
 #include "multihead/models/weight_map.h"
 
 #include "multihead/generate/beam_search.h"
@@ -110,6 +111,7 @@
 #include "multihead/embed/pooling.h"
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/embed/text_classifier.h"
+#include "multihead/embed/text_model.h"
 
 #include "multihead/look/attention_page.h"
 #include "multihead/look/look.h"

@@ -1,4 +1,4 @@
-#include "multihead/core/near_names.h"
+#include "multihead/core/near_names-inl.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory.h"
-#include "multihead/core/near_names.h"
+#include "multihead/core/near_names-inl.h"
 #include "multihead/io/names-inl.h"
 #include "multihead/ops/shape.h"
 

@@ -1,4 +1,4 @@
-// Which of the names that are there may be meant by one that is not.
+// Which of the names that are there may be meant by one that is not. Internal to the library.
 #pragma once
 
 #include <cstddef>
