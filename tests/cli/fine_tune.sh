@@ -10,7 +10,7 @@ for i in 1 2 3 4 5 6; do
   printf 'the cat sat on a mat\tlow\nthe dog sat\tlow\nred sun\thigh\ngreen sea\thigh\nthe cats\tlow\nred night\thigh\n'
 done >labels.tsv
 printf 'the cat\tred sun\nthe dog\tgreen sea\na mat\tred night\nthe cats\tsea\n' >pairs.tsv
-for i in $(seq 60); do printf 'the red cat sat on a mat\na green sea at night\n'; done >text.txt
+for _ in $(seq 60); do printf 'the red cat sat on a mat\na green sea at night\n'; done >text.txt
 printf 'red sun\n' >one.txt
 printf 'the cat\nred sun\n' >two.txt
 fast=(--steps 12 --warmup 2 --lr 1e-2 --eval-every 4 --quiet)
