@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 cp -r "$encoders/bert" bert
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' the cat dog sat on a mat '##s' red sun sea green night >bert/vocab.txt
-for i in 1 2 3 4 5 6; do
+for _ in 1 2 3 4 5 6; do
   printf 'the cat sat on a mat\tlow\nthe dog sat\tlow\nred sun\thigh\ngreen sea\thigh\nthe cats\tlow\nred night\thigh\n'
 done >labels.tsv
 printf 'the cat\tred sun\nthe dog\tgreen sea\na mat\tred night\nthe cats\tsea\n' >pairs.tsv
