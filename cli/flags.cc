@@ -95,6 +95,7 @@ void Flags::setting(const train::Field& field) {
   Flag flag{.name = field.name, .value = "N", .help = field.help, .initial = {}, .set = {}};
   if (std::holds_alternative<double*>(field.value)) flag.value = "X";
   if (std::holds_alternative<bool*>(field.value)) flag.value = "true|false";
+  if (std::holds_alternative<std::string*>(field.value)) flag.value = "TEXT";
   if (const auto* choice = std::get_if<train::Choice>(&field.value)) {
     flag.value = "NAME";
     flag.choices = choice->names;

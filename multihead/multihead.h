@@ -25,6 +25,7 @@
 #include "multihead/ops/attention/composed.h"
 #include "multihead/ops/attention/dual.h"
 #include "multihead/ops/attention/explain.h"
+#include "multihead/ops/attention/int8.h"
 #include "multihead/ops/attention/mask.h"
 #include "multihead/ops/attention/mask_mod.h"
 #include "multihead/ops/attention/masked_softmax.h"
@@ -105,6 +106,7 @@
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/generator.h"
+#include "multihead/generate/prefix_folder.h"
 #include "multihead/generate/sampling.h"
 #include "multihead/generate/translate.h"
 

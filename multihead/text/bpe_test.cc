@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr SplitRule kGpt2{SplitRule::Kind::gpt2}, kLlama3{SplitRule::Kind::llama3};
+const SplitRule kGpt2{SplitRule::Kind::gpt2}, kLlama3{SplitRule::Kind::llama3};
 
 std::vector<std::string> pieces(std::string_view text, std::vector<SplitRule> rules) {
   std::vector<std::string> out;

@@ -17,10 +17,6 @@ namespace {
 // enough for a test's model to have some for every rank; their squares are 1/128 of the gradient's bytes.
 constexpr int64_t kPiece = 256;
 
-std::span<std::byte> bytes_of(float* data, int64_t count) {
-  return std::as_writable_bytes(std::span(data, static_cast<size_t>(count)));
-}
-
 void copy(float* to, const float* from, int64_t count) {
   std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
 }
@@ -181,15 +177,15 @@ float* DataParallel::step_up(size_t slice, size_t index) {
   float* const own = left_holder == me ? climb.sums[left] : right_holder == me ? climb.sums[right] : nullptr;
   if (own == nullptr) return nullptr;
   if (node.holder[slice] != me) {
-    sending_.push_back(group_.isend(node.holder[slice], bytes_of(own, size), tag_of(slice)));
+    sending_.push_back(group_.isend(node.holder[slice], distributed::bytes_of(own, size), tag_of(slice)));
     return nullptr;
   }
   float* other = left_holder == me ? climb.sums[right] : nullptr;
   if (left_holder != right_holder) {
     other = received_.get() + bounds_[slice];
     if (climb.message == nullptr) {
-      climb.message =
-          group_.irecv(left_holder == me ? right_holder : left_holder, bytes_of(other, size), tag_of(slice));
+      climb.message = group_.irecv(left_holder == me ? right_holder : left_holder,
+                                   distributed::bytes_of(other, size), tag_of(slice));
       return nullptr;
     }
     climb.message.reset();
@@ -236,7 +232,8 @@ void DataParallel::share_weights() {
     copy(at, view.data<float>(), view.numel());
     at += view.numel();
   }
-  distributed::all_gather(group_, bytes_of(all.get(), weights_), in_bytes(bounds_, sizeof(float)));
+  distributed::all_gather(group_, distributed::bytes_of(all.get(), weights_),
+                          in_bytes(bounds_, sizeof(float)));
   for (const Parameter& p : parameters_) copy(p.tensor.data<float>(), all.get() + p.begin, p.tensor.numel());
   spare_.push_back(std::move(all));
 }

@@ -3,16 +3,13 @@
 #include <set>
 
 #include "multihead/core/error.h"
+#include "multihead/distributed/collectives.h"
 #include "multihead/train/data_parallel.h"
 
 namespace multihead::train {
 namespace {
 
 constexpr const char* kStep = "step";
-
-std::span<std::byte> bytes_of(float* data, int64_t count) {
-  return std::as_writable_bytes(std::span(data, static_cast<size_t>(count)));
-}
 
 // "exp_avg", "exp_avg_sq": what stands before the parameters' names.
 std::set<std::string> moments_of(const optim::StateMap& state) {
@@ -27,7 +24,7 @@ std::set<std::string> moments_of(const optim::StateMap& state) {
 
 void DataParallel::broadcast_weights() {
   for (const Parameter& p : parameters_)
-    group_.broadcast(0, bytes_of(p.tensor.data<float>(), p.tensor.numel()));
+    group_.broadcast(0, distributed::bytes_of(p.tensor.data<float>(), p.tensor.numel()));
 }
 
 optim::StateMap DataParallel::gather_state(const optim::Optimizer& optimizer) const {
@@ -42,11 +39,12 @@ optim::StateMap DataParallel::gather_state(const optim::Optimizer& optimizer) co
       at += slice.numel();
     }
     if (!leads()) {
-      group_.send(0, bytes_of(flat.data<float>(), flat.numel()));
+      group_.send(0, distributed::bytes_of(flat.data<float>(), flat.numel()));
       continue;
     }
     for (int rank = 1; rank < group_.size(); ++rank) {
-      group_.recv(rank, bytes_of(flat.data<float>() + bounds_[static_cast<size_t>(rank)], slice_size(rank)));
+      group_.recv(rank, distributed::bytes_of(flat.data<float>() + bounds_[static_cast<size_t>(rank)],
+                                              slice_size(rank)));
     }
     for (const Parameter& p : parameters_) {
       whole[concat(moment, ".", p.name)] = flat.as_strided(p.tensor.shape(), p.tensor.strides(), p.begin);
@@ -85,11 +83,11 @@ void DataParallel::scatter_state(const optim::StateMap& whole, optim::Optimizer&
         std::memcpy(flat.data<float>() + p.begin, tensor.data<float>(), tensor.bytes());
       }
       for (int rank = 1; rank < group_.size(); ++rank) {
-        group_.send(rank,
-                    bytes_of(flat.data<float>() + bounds_[static_cast<size_t>(rank)], slice_size(rank)));
+        group_.send(rank, distributed::bytes_of(flat.data<float>() + bounds_[static_cast<size_t>(rank)],
+                                                slice_size(rank)));
       }
     } else {
-      group_.recv(0, bytes_of(flat.data<float>(), flat.numel()));
+      group_.recv(0, distributed::bytes_of(flat.data<float>(), flat.numel()));
     }
     for (int64_t at = 0; const auto& [name, view] : own_) {
       own[concat(moment, ".", name)] = flat.as_strided(view.shape(), view.strides(), at);

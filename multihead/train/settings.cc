@@ -135,6 +135,8 @@ void check_training(const TrainingSettings& s, const std::vector<Field>& fields,
            "train: --label-smoothing must be in [0, 1], got ", s.label_smoothing);
   MH_CHECK(s.clip >= 0 && std::isfinite(s.clip), ValueError,
            "train: --clip must be finite and not negative, got ", s.clip);
+  MH_CHECK(s.lora.alpha > 0 && std::isfinite(s.lora.alpha), ValueError,
+           "train: --lora-alpha must be finite and positive, got ", s.lora.alpha);
   optim::check(schedule_of(s, embed_dim));
   check_optimizers(s);
 }

@@ -32,5 +32,6 @@ StopSignals::~StopSignals() {
 }
 
 int StopSignals::received() { return stop_signal; }
+int StopSignals::exit_code() { return 128 + (stop_signal != 0 ? stop_signal : SIGTERM); }
 
 }  // namespace multihead::train

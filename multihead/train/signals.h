@@ -13,8 +13,8 @@ class StopSignals {
 
   /// The first signal received (SIGINT, SIGTERM), or 0.
   static int received();
-  /// The shell's exit code for it: 130, 143.
-  static int exit_code() { return 128 + received(); }
+  /// The shell's exit code for it: 130, 143; the latter too where another rank was told to stop.
+  static int exit_code();
 };
 
 }  // namespace multihead::train

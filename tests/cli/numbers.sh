@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
 # No number flag of any verb takes what is no number, too large a one or, but for one flag, a negative one.
 #   tests/cli/numbers.sh PATH/TO/multihead
+encoders=$(cd "$(dirname "${BASH_SOURCE[0]}")/../data/encoders" && pwd)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# What encoders are fine-tuned from.
+cp -r "$encoders/bert" bert
+printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' >bert/vocab.txt
 
 verbs() { "$multihead" --help | sed -nE 's/^  ([a-z0-9]+( [a-z0-9]+)?)  .*/\1/p'; }
 number_flags() { "$multihead" "$@" --help | sed -nE 's/^  (--[a-z0-9-]+) [NX]  .*/\1/p'; }
@@ -9,6 +14,7 @@ number_flags() { "$multihead" "$@" --help | sed -nE 's/^  (--[a-z0-9-]+) [NX]  .
 while read -r -a verb; do
   # What the verb wants besides; none of it exists, for numbers are refused before anything is opened.
   case ${verb[*]} in
+    "train classifier" | "train embedder") more=(--init bert --data none --out o) ;;
     train*) more=(--data none --out o) ;;
     bench*) more=() ;;
     *) more=(none --out o) && [[ ${verb[*]} == "tokenizer train" ]] || more=(none) ;;

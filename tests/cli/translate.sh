@@ -58,7 +58,7 @@ echo '{"early_stopping": "never"}' >asks/generation_config.json
 expect 3 'early_stopping' "$multihead" translate asks --text ab
 rm asks/tokenizer.json
 touch asks/source.spm
-expect 3 'has no tokenizer.json but source.spm' "$multihead" translate asks --text ab
+expect 3 'cannot open "asks/vocab.json"' "$multihead" translate asks --text ab
 mv asks/model.safetensors asks/pytorch_model.bin
 expect 3 'AutoModelForSeq2SeqLM.from_pretrained\(' "$multihead" translate asks --text ab
 

@@ -76,12 +76,12 @@ SplitRule cut_rule(const Reader& in, const Json& step, const std::string& type) 
   in.unsupported("pre_tokenizer", quote(type));
 }
 
-void read_steps(Reader& in, const Json& step, bool& is_byte_level) {
+void read_splits(Reader& in, const Json& step, bool& is_byte_level) {
   in.check_object(step, "pre_tokenizer");
   const std::string type = in.string(step, "type", "pre_tokenizer.type");
   if (type == "Sequence") {
     for (const Json& part : in.array(step, "pretokenizers", "pre_tokenizer.pretokenizers").items())
-      read_steps(in, part, is_byte_level);
+      read_splits(in, part, is_byte_level);
     return;
   }
   if (is_byte_level) in.unsupported("pre_tokenizer behind ByteLevel", quote(type));
@@ -99,7 +99,7 @@ void read_steps(Reader& in, const Json& step, bool& is_byte_level) {
 
 bool read_pre_tokenizer(Reader& in) {
   bool is_byte_level = false;
-  if (const Json* pre = Reader::find(in.root, "pre_tokenizer")) read_steps(in, *pre, is_byte_level);
+  if (const Json* pre = Reader::find(in.root, "pre_tokenizer")) read_splits(in, *pre, is_byte_level);
   return is_byte_level;
 }
 
