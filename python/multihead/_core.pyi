@@ -1815,6 +1815,12 @@ class LanguageModel:
         per head and token).
         """
 
+    def explain(self, state: DecodeState, tokens: int = 1) -> str:
+        """
+        Whether a call with so many new tokens in every row of the state runs by a plan of kernel calls or through the
+        modules, and why; their bits are the same.
+        """
+
     def state_bytes(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> int:
         """The size in bytes of make_state()."""
 

@@ -111,6 +111,15 @@ void bind_language_model(nb::module_& m) {
       "window\nonly, calls of up to `chunk` tokens. dtype: the model's, 'bfloat16' or 'int8' "
       "(8 bits and a scale\nper head and token).");
   c.def(
+      "explain",
+      [](const LanguageModel& model, nn::DecodeState& state, int64_t tokens) {
+        return model.explain({.state = &state}, tokens);
+      },
+      "state"_a, "tokens"_a = 1,
+      "Whether a call with so many new tokens in every row of the state runs by a plan of kernel calls or "
+      "through "
+      "the\nmodules, and why; their bits are the same.");
+  c.def(
       "state_bytes",
       [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
               nb::handle dtype) {

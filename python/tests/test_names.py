@@ -19,7 +19,8 @@ KEYWORDS = {
     "AdamOptions", "AdamWOptions", "SgdOptions", "PruneOptions", "ReadOptions", "SplitOptions", "SpecialTokens",
     "CharacterOptions", "BpeOptions", "WordPieceOptions", "UnigramOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
     "RelativeBuckets", "PointPart", "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
-    "Seq2SeqRun", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
+    "Seq2SeqRun", "ClassifierRun", "EmbedderRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "EmbedderSettings",
+    "MaskedLmSettings", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
     "CheckpointContents", "ClassifyOptions", "EncodeTextOptions", "TokenRows", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
@@ -29,7 +30,8 @@ STRINGS = {
 RESULTS = {
     "AddNorm", "Offsets", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
     "ParallelText", "TextSplit", "Hypothesis", "Translation", "CheckResult", "TextLoss", "PairLoss",
-    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "JobReport", "StepReport", "EvalReport", "NamedTensor",
+    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "ClassifierSummary", "EmbedderSummary", "MaskedLmSummary", "LabelScore", "RetrievalScore", "MaskedLoss",
+    "JobReport", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
     "count_characters": "text.Tokenizer.encoding",
@@ -137,6 +139,26 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "set_world_failed": "distributed.group",
     "threads_per_rank": "distributed.group",
     "Launch": "distributed.group",
+    "TextModel": "embed.SentenceEncoder",
+    "pooled": "embed.SentenceEncoder",
+    "normalized_rows": "embed.SentenceEncoder",
+    "Adapter": "models.LanguageModel.load_adapter",
+    "AdapterOptions": "train_language_model",  # lora_rank=, lora_alpha=, lora_targets=
+    "LoraSettings": "train_language_model",
+    "LoraTask": "train_language_model",
+    "adapter_options": "train_language_model",
+    "check_lora": "train_language_model",
+    "run_or_adapt": "train_language_model",
+    "load_adapter": "models.LanguageModel.load_adapter",
+    "is_adapter_folder": "models.LanguageModel.load",
+    "base_of_adapter": "models.LanguageModel.load",
+    "merge_adapter": "models.LanguageModel.load",
+    "load_decoder": "models.LanguageModel.load",  # head=False
+    "has_encoder": "AutoModel",
+    "encoder_tensors": "models.Encoder.state_dict",
+    "LabelledTexts": "train_classifier",
+    "read_labelled": "train_classifier",
+    "distinct_labels": "train_classifier",
 }
 INTERNAL = {  # reason: names
     "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields add_model_fields",
@@ -157,7 +179,7 @@ INTERNAL = {  # reason: names
     "remove_files adopt_files save_files lock_folder refuse_foreign check_complete",
     "Python has its own": "complete_utf8 TokenView TokenFile TokenFileWriter write_tokens duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
-    "steps inside a call": "AddStep AttendStep GateStep TokenPlan sum_to check name parse_schedule Candidate candidates sample append record "
+    "steps inside a call": "PackedBlocks rotary_at AddStep AttendStep GateStep TokenPlan sum_to check name parse_schedule Candidate candidates sample append record "
     "record_many gradient_slots encode_source",
     "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
@@ -167,9 +189,14 @@ INTERNAL = {  # reason: names
     "OptimizerChoice add_report_fields dtype_of_products "
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
     "gather_windows WindowBatch permuted Seq2SeqStep "
+    "ClassifierData ClassifierTask prepare_classifier_data EmbedderData EmbedderTask TextPairs "
+    "encode_text_pairs MaskedLmData MaskedLmTask prepare_masked_lm_data batch_rows encode_pair_texts encode_texts "
+    "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
+    "with_weights check_alone trained_parameters score_labels spread_rows masked_lm_presets MaskOptions MaskedText Masker "
     "ShardTree DataParallel shards_of check_ranks share_tokenizer check_alike TrainingMemory training_memory",
     "a RuntimeError": "GroupError",
-    "what jobs are made of": "Message all_gather share_begin run_local_group MpiFunctions",
+    "what jobs are made of": "Message all_gather bytes_of share_begin run_local_group MpiFunctions",
+    "C++ only so far": "ring_attention gather_rows own_rows SequenceShards recomputed",
 }
 
 MEMBERS = {  # C++ member: what does it in Python
@@ -185,6 +212,12 @@ MEMBERS = {  # C++ member: what does it in Python
     "LanguageModel.has_ring": "models.LanguageModel.make_state",
     "MultiHeadAttention.options": "nn.MultiHeadAttention.scale",  # a property each
     "Norm.add": "add_layer_norm",
+    "Norm.kind": "nn.Norm",  # arguments
+    "Norm.eps": "nn.Norm",
+    "Norm.factors": "nn.Norm.weight",
+    "TransformerLayer.options": "nn.TransformerLayer",
+    "TransformerLayer.has_feed_forward": "nn.TransformerLayer",
+    "Encoder.logits_at": "models.Encoder.logits",
 }
 
 CLASS = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?(?: :.*)? ?\{", re.M)
