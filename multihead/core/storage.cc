@@ -26,8 +26,9 @@ constexpr size_t kLargePage = 2 << 20, kPaged = 2 * kLargePage;
 
 void* system_block(size_t capacity) {
   if (capacity < kPaged) return std::aligned_alloc(kAlignment, capacity);
-  void* block = std::aligned_alloc(kLargePage, capacity);
-  if (block != nullptr) madvise(block, capacity, MADV_HUGEPAGE);  // where it is refused, pages are small
+  void* block = nullptr;  // aligned_alloc() takes multiples of the alignment only
+  if (posix_memalign(&block, kLargePage, capacity) != 0) return nullptr;
+  madvise(block, capacity, MADV_HUGEPAGE);  // where it is refused, pages are small
   return block;
 }
 
