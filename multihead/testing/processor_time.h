@@ -3,13 +3,11 @@
 
 #include <ctime>
 
+#include "multihead/testing/sanitizers.h"
+
 namespace multihead::testing {
 
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr double kSlowdown = 10;  // of sanitizers
-#else
-inline constexpr double kSlowdown = 1;
-#endif
+inline constexpr double kSlowdown = kSanitized ? 10 : 1;
 
 /// Seconds that processors spend in this process during f().
 template <class F>
