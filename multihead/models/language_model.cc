@@ -145,7 +145,8 @@ int64_t matrix_weights(const LanguageModelConfig& config) {
                        (c.positions == Positions::learned ? c.context + c.position_offset : 0),
                 hidden = c.block == nn::Block::attention_only ? 0 : (c.gated ? 3 : 2) * c.ffn_dim;
   int64_t heads = c.num_layers * (c.num_heads + c.num_kv_heads);
-  for (int64_t i = 0; i < std::ssize(c.pruned_heads); ++i) {  // of a damaged file there may be billions of layers
+  for (int64_t i = 0; i < std::ssize(c.pruned_heads);
+       ++i) {  // of a damaged file there may be billions of layers
     const auto o = without_heads(attention_options(c), c.pruned_heads, i);
     heads -= c.num_heads + c.num_kv_heads - o.num_heads - o.num_kv_heads;
   }
