@@ -38,18 +38,8 @@ HWY_INLINE __m512 LoadQuarters(const char* from, int64_t stride) {
 
 // x[j] <- the 4 bytes at offset 4j of 16 rows.
 HWY_INLINE void LoadColumns(const char* from, int64_t stride, Vec (&x)[4]) {
-  const F d;
-  const hn::Repartition<double, F> dd;
-  const Vec r0{LoadQuarters(from, stride)}, r1{LoadQuarters(from + stride, stride)};
-  const Vec r2{LoadQuarters(from + 2 * stride, stride)}, r3{LoadQuarters(from + 3 * stride, stride)};
-  const auto a = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
-  const auto b = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
-  const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
-  const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
-  x[0] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
-  x[1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
-  x[2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
-  x[3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
+  for (int i = 0; i < 4; ++i) x[i] = Vec{LoadQuarters(from + i * stride, stride)};
+  TransposeQuarters(F(), x);
 }
 
 // s[row][16 keys] = sums over the columns, in the chains of a tile.

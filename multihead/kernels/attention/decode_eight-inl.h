@@ -53,23 +53,14 @@ HWY_INLINE float ScaleOfRow(const char* row, int64_t dim) {
 
 // x[j] <- word j at `from` of 8 rows.
 HWY_INLINE void LoadWords(const char* from, int64_t stride, Vec8 (&x)[4]) {
-  const F8 d;
-  const hn::Repartition<double, F8> dd;
   const auto rows = [&](int i) HWY_ATTR {
     const auto load = [&](int row) HWY_ATTR {
       return _mm_loadu_ps(reinterpret_cast<const float*>(from + row * stride));
     };
     return Vec8{_mm256_insertf128_ps(_mm256_castps128_ps256(load(i)), load(4 + i), 1)};
   };
-  const Vec8 r0 = rows(0), r1 = rows(1), r2 = rows(2), r3 = rows(3);
-  const auto a = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
-  const auto b = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
-  const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
-  const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
-  x[0] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
-  x[1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
-  x[2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
-  x[3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
+  x[0] = rows(0), x[1] = rows(1), x[2] = rows(2), x[3] = rows(3);
+  TransposeQuarters(F8(), x);
 }
 
 // Number kAt of every word.
