@@ -16,7 +16,7 @@ constexpr size_t kPiece = size_t{1} << 30;
 
 class MpiMessage final : public Message {
  public:
-  MpiMessage(const MpiFunctions& mpi, const Watch* watch, int peer) : mpi_(mpi), watch_(watch), peer_(peer) {}
+  MpiMessage(const MpiFunctions& mpi, Watch* watch, int peer) : mpi_(mpi), watch_(watch), peer_(peer) {}
   ~MpiMessage() override {
     for (void* request : requests_) mpi_.cancel(request);
   }
@@ -27,6 +27,7 @@ class MpiMessage final : public Message {
   }
 
   bool test() override {
+    if (watch_ != nullptr) watch_->touch();
     while (!requests_.empty()) {
       const int state = mpi_.test(requests_.back());
       if (state == 0) return false;
@@ -58,7 +59,7 @@ class MpiMessage final : public Message {
   }
 
   const MpiFunctions& mpi_;
-  const Watch* watch_;
+  Watch* watch_;
   int peer_;
   std::vector<void*> requests_;
 };
@@ -74,13 +75,13 @@ MessagePtr in_pieces(std::unique_ptr<MpiMessage> message, std::span<Byte> data, 
   return message;
 }
 
-double silence() {
-  const char* text = std::getenv("MULTIHEAD_SILENCE");
-  if (text == nullptr) return 7;
+double seconds_in(const char* variable, double otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
   MH_CHECK(end != text && *end == '\0' && seconds >= 1 && seconds <= 1e6, ValueError,
-           "MULTIHEAD_SILENCE must be a number of seconds from 1 to 1e6, got ", quote(text));
+           variable, " must be a number of seconds from 1 to 1e6, got ", quote(text));
   return seconds;
 }
 
@@ -93,7 +94,8 @@ MpiGroup::MpiGroup(const MpiFunctions& functions) : Group(functions.rank, functi
     broadcast(root, std::as_writable_bytes(std::span(&places[static_cast<size_t>(root)], 1)));
   }
   // A host program may have started MPI without threads; then only messages find out.
-  if (mpi_.any_thread != 0) watch_ = std::make_unique<Watch>(mpi_, std::move(places), silence());
+  if (mpi_.any_thread != 0) watch_ = std::make_unique<Watch>(mpi_, std::move(places), seconds_in("MULTIHEAD_SILENCE", 7),
+                                     seconds_in("MULTIHEAD_STALL", 0));
 }
 
 MpiGroup::~MpiGroup() = default;
