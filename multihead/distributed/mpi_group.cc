@@ -80,8 +80,8 @@ double seconds_in(const char* variable, double otherwise) {
   if (text == nullptr) return otherwise;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  MH_CHECK(end != text && *end == '\0' && seconds >= 1 && seconds <= 1e6, ValueError,
-           variable, " must be a number of seconds from 1 to 1e6, got ", quote(text));
+  MH_CHECK(end != text && *end == '\0' && seconds >= 1 && seconds <= 1e6, ValueError, variable,
+           " must be a number of seconds from 1 to 1e6, got ", quote(text));
   return seconds;
 }
 
@@ -94,7 +94,8 @@ MpiGroup::MpiGroup(const MpiFunctions& functions) : Group(functions.rank, functi
     broadcast(root, std::as_writable_bytes(std::span(&places[static_cast<size_t>(root)], 1)));
   }
   // A host program may have started MPI without threads; then only messages find out.
-  if (mpi_.any_thread != 0) watch_ = std::make_unique<Watch>(mpi_, std::move(places), seconds_in("MULTIHEAD_SILENCE", 7),
+  if (mpi_.any_thread != 0)
+    watch_ = std::make_unique<Watch>(mpi_, std::move(places), seconds_in("MULTIHEAD_SILENCE", 7),
                                      seconds_in("MULTIHEAD_STALL", 0));
 }
 
