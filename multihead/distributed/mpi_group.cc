@@ -13,6 +13,7 @@ namespace {
 constexpr int kChannel = 0;
 // MPI counts in int; the pieces of a message keep their order.
 constexpr size_t kPiece = size_t{1} << 30;
+constexpr std::chrono::microseconds kAwake(200), kNap(50), kLongNap(250);
 
 class MpiMessage final : public Message {
  public:
@@ -37,16 +38,18 @@ class MpiMessage final : public Message {
     return true;
   }
 
-  // Awake for a moment, for most answers come at once; then in naps, for the CPU may be another rank's.
+  // Awake for a moment, for most answers come at once; then in naps, for the CPU may be another rank's: short
+  // ones, for some MPIs move data only while they are asked.
   void wait() override {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     for (int64_t round = 0; !test(); ++round) {
       if (round % 64 != 63) continue;
-      if (Clock::now() - begin < std::chrono::microseconds(200)) {
+      const auto waited = Clock::now() - begin;
+      if (waited < kAwake) {
         std::this_thread::yield();
       } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 16, kNap, kLongNap));
       }
     }
   }
