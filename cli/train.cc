@@ -16,8 +16,6 @@ class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSu
              {"multihead train lm --data austen.txt --out model --resume", "continue an interrupted run"},
              {"mpirun -n 4 multihead train lm --data austen.txt --out model",
               "on four processes or machines; the weights of one"},
-             {"mpirun -n 4 multihead train lm --data austen.txt --out model",
-              "on four processes or machines; the weights of one"},
              {"multihead train lm --data mine.txt --out tuned --init model --lr 1e-4", "fine-tune a model"},
              {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
               "custom sizes, character tokens"}}) {}

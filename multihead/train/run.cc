@@ -84,11 +84,10 @@ TrainingMemory training_memory(const TrainingSettings& s, int64_t weights, int r
   const double floats = 4 * static_cast<double>(weights);
   const int64_t shards = shards_of(s, ranks);
   if (shards == 1) return {.weights = floats, .gradients = floats, .optimizer = moments * floats};
-  // One that is computed, one sum for every level of the tree within the rank, one that arrives.
+  // One that is computed, one sum for every level of the tree within the rank, slices that arrive.
   const auto own = static_cast<uint64_t>((shards + ranks - 1) / ranks);
-  const double sums = 1 + std::bit_width(own - 1);
   return {.weights = floats,
-          .gradients = floats * (1 + sums + (ranks > 1 ? 1 : 0)),
+          .gradients = floats * (1 + std::bit_width(own - 1) + (ranks > 1 ? 0.5 : 0)),
           .optimizer = moments * floats / ranks};
 }
 
