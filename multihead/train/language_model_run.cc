@@ -6,6 +6,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/ops/attention/context_scope.h"
 #include "multihead/text/corpus.h"
 #include "multihead/train/lora.h"
 
@@ -98,10 +99,21 @@ Task::Loss LanguageModelTask::loss(int64_t index) {
   for (int64_t row = 0; row < settings_.batch; ++row) {
     begins.push_back(order_.begin(index * settings_.batch + row));
   }
-  const WindowBatch batch = gather_windows(data_.training, begins, settings_.model.context);
+  WindowBatch batch = gather_windows(data_.training, begins, settings_.model.context);
+  if (const ContextScope* part = ContextScope::current()) {
+    batch = {part->take(batch.tokens, 1), part->take(batch.targets, 1)};
+  }
   Rng rng = dropout_rng(settings_, index);
   return {model_.loss(batch.tokens, batch.targets, {.rng = &rng}, settings_.label_smoothing),
-          batch.tokens.numel()};
+          batch.tokens.numel(),
+          static_cast<double>(batch.tokens.size(1)) / static_cast<double>(settings_.model.context)};
+}
+
+std::unique_ptr<Task> LanguageModelTask::twin(std::vector<nn::NamedTensor>& parameters) const {
+  auto twin = std::make_unique<LanguageModelTask>(*this);
+  nn::replace_parameters(twin->model_, [](const Tensor& parameter) { return parameter.detach(); });
+  parameters = trained_parameters(twin->model_);
+  return twin;
 }
 
 std::optional<double> LanguageModelTask::evaluate(const std::function<bool()>& should_stop) {

@@ -1,6 +1,7 @@
 // A complete language-model run: from a text to a tokenizer, a trained model and its metrics.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +48,8 @@ class LanguageModelTask : public Task {
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;
+  int64_t length() const override { return settings_.model.context; }
+  std::unique_ptr<Task> twin(std::vector<nn::NamedTensor>& parameters) const override;
 
   models::LanguageModel& model() { return model_; }
 
