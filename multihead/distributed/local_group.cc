@@ -178,14 +178,18 @@ class HostedGroup final : public Group {
 
 }  // namespace
 
-void run_hosted_group(Group& hosts, int size, const std::function<void(Group& group)>& body) {
+void check_hosted(int size, int hosts) {
   constexpr int kMostPerHost = 4;  // for tags below 2^20, which every MPI has
-  const int count = size / hosts.size();
   MH_CHECK(size >= 1, ValueError, "group: size must be positive, got ", size);
-  MH_CHECK(size % hosts.size() == 0, ValueError, "group: ", size, " ranks cannot be shared evenly by ",
-           hosts.size(), " processes");
-  MH_CHECK(hosts.size() == 1 || count <= kMostPerHost, ValueError, "group: ", size, " ranks need at least ",
-           (size + kMostPerHost - 1) / kMostPerHost, " processes, or one, got ", hosts.size());
+  MH_CHECK(size % hosts == 0, ValueError, "group: ", hosts, " processes cannot share ", size,
+           " parts evenly");
+  MH_CHECK(hosts == 1 || size / hosts <= kMostPerHost, ValueError, "group: ", size,
+           " parts need one process or ", (size + kMostPerHost - 1) / kMostPerHost, " at least, got ", hosts);
+}
+
+void run_hosted_group(Group& hosts, int size, const std::function<void(Group& group)>& body) {
+  check_hosted(size, hosts.size());
+  const int count = size / hosts.size();
   if (count == 1) return body(hosts);
   Host host(hosts, count);
   std::vector<std::thread> threads;

@@ -13,8 +13,11 @@ namespace multihead::distributed {
 void run_local_group(int size, const std::function<void(Group& group)>& body);
 
 /// The same for a group of `size` ranks whose threads are shared by the ranks of `hosts`, all of which call
-/// it: host h of H runs the ranks [size h / H, size (h+1) / H). Throws ValueError unless there are as many for
-/// each, 4 at most if there are several hosts.
+/// it: host h of H runs the ranks [size h / H, size (h+1) / H). Throws as
+/// check_hosted().
 void run_hosted_group(Group& hosts, int size, const std::function<void(Group& group)>& body);
+
+/// Throws ValueError unless every host has as many ranks, 4 at most if there are several hosts.
+void check_hosted(int size, int hosts);
 
 }  // namespace multihead::distributed

@@ -37,8 +37,8 @@ Dropout draw(const char* who, const Tensor& x, double p, Rng& rng) {
   for (int64_t b = 0; b < x.size(0); ++b) {
     for (const int c : shards.chunks_of(rank)) {
       const auto own = shards.own_rows(c);
-      d.pieces.push_back({(b * rows + own.begin) * row, own.count() * row,
-                          (b * length + shards.chunk(c).begin) * row});
+      d.pieces.push_back(
+          {(b * rows + own.begin) * row, own.count() * row, (b * length + shards.chunk(c).begin) * row});
     }
   }
   return d;

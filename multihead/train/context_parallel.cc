@@ -9,16 +9,22 @@ namespace multihead::train {
 ContextParallel::ContextParallel(distributed::Group& group, Task& task,
                                  const std::vector<nn::NamedTensor>& parameters, int shards)
     : group_(group), task_(task), shards_(task.length(), shards), parameters_(parameters) {
-  MH_CHECK(shards % group.size() == 0, ValueError, "train: ", group.size(), " ranks cannot share ", shards,
-           " --context-shards evenly");
-  MH_CHECK(shards_.chunks() >= shards, ValueError, "train: a context of ", shards_.length(),
-           " tokens has ", shards_.chunks(), " blocks of ", shards_.chunk(0).count(), " for ", shards,
-           " --context-shards");
   const int own = shards / group.size();
   for (int n = 0; own > 1 && n < own; ++n) {
     std::vector<nn::NamedTensor> gradients;
     twins_.push_back(task.twin(gradients));
     gradients_.push_back(std::move(gradients));
+  }
+}
+
+void check_context(int64_t length, int64_t shards, int ranks) {
+  const SequenceShards parts(length, static_cast<int>(shards));
+  MH_CHECK(parts.chunks() >= shards, ValueError, "train: a context of ", length, " tokens has ",
+           parts.chunks(), " blocks of ", parts.chunk(0).count(), " for ", shards, " --context-shards");
+  try {
+    distributed::check_hosted(static_cast<int>(shards), ranks);
+  } catch (const ValueError& error) {
+    throw ValueError(concat("train: --context-shards ", shards, ": ", error.what()));
   }
 }
 

@@ -14,11 +14,11 @@ namespace multihead::train {
 
 /// The positions of the task's sequences in `shards` parts, of which every rank has as many. A part
 /// computes what is its own's; keys and values travel (ring_attention). Which positions a part has, and so
-/// each bit of its gradient, depends on the length and `shards` alone; the parts' gradients are terms of the step's
-/// tree. A rank with several parts runs them in turns, each with gradients of its own.
+/// each bit of its gradient, depends on the length and `shards` alone; the parts' gradients are terms of the
+/// step's tree. A rank with several parts runs them in turns, each with gradients of its own.
 class ContextParallel {
  public:
-  /// All outlive this. Throws ValueError unless the ranks have equally many parts, and each a row.
+  /// All outlive this. The sizes have passed check_context().
   ContextParallel(distributed::Group& group, Task& task, const std::vector<nn::NamedTensor>& parameters,
                   int shards);
 
@@ -36,5 +36,8 @@ class ContextParallel {
   std::vector<std::unique_ptr<Task>> twins_;  // if there are several parts
   std::vector<std::vector<nn::NamedTensor>> gradients_;
 };
+
+/// Throws ValueError unless the ranks have equally many parts of a sequence, and each part a block of it.
+void check_context(int64_t length, int64_t shards, int ranks);
 
 }  // namespace multihead::train

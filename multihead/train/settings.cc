@@ -111,9 +111,8 @@ std::vector<Field> fields(LanguageModelSettings& s) {
   list.push_back({"validation-blocks", "hold out the end of each of this many equal blocks of the text",
                   &s.validation_blocks, 1});
   list.push_back({"batch", "sequences per micro-batch", &s.batch, 1});
-  list.push_back({"context-shards",
-                  "cut each sequence into this many parts, which ranks share (1: do not)", &s.context_shards,
-                  1});
+  list.push_back({"context-shards", "cut each sequence into this many parts, which ranks share (1: do not)",
+                  &s.context_shards, 1});
   list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});
   add_training_fields(list, s);
   add_report_fields(list, s);

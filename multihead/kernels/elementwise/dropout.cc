@@ -69,7 +69,8 @@ void DropoutGroups(const DropoutRange& r, int64_t begin, int64_t end) {
 template <bool kResidual>
 void DropoutGroups(const DropoutRange& r, int64_t begin, int64_t end) {
   for (int64_t i = begin * kGroup; i < end * kGroup; ++i) {
-    const float v = dropout_keeps(r.stream, r.threshold / 65536.0, r.first_group * kGroup + i) ? r.x[i] * r.scale : 0.0f;
+    const float v =
+        dropout_keeps(r.stream, r.threshold / 65536.0, r.first_group * kGroup + i) ? r.x[i] * r.scale : 0.0f;
     r.y[i] = kResidual ? v + r.residual[i] : v;
   }
 }
@@ -105,9 +106,13 @@ void dropout_plain(const T* x, const T* residual, T* y, int64_t begin, int64_t e
 }  // namespace
 
 void dropout(const float* x, const float* residual, float* y, int64_t count, const DropoutMask& mask) {
-  const DropoutRange range{
-      x, residual, y, mask.stream, dropout_threshold(mask.p), static_cast<float>(keep_scale(mask.p)),
-      mask.first / kGroup};
+  const DropoutRange range{x,
+                           residual,
+                           y,
+                           mask.stream,
+                           dropout_threshold(mask.p),
+                           static_cast<float>(keep_scale(mask.p)),
+                           mask.first / kGroup};
   const auto run = HWY_DYNAMIC_DISPATCH(DropoutRun);
   const int64_t groups = count / kGroup;
   parallel_ranges(groups, kGrain, [&](int64_t begin, int64_t end) { run(range, begin, end); });

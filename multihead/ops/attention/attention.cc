@@ -154,9 +154,9 @@ Tensor packed_ring(const ContextScope& scope, const Tensor& qkv, const Attention
   options.layout = Layout::bthd;
   const Tensor heads = reshape(qkv, {s.batch, s.queries, s.heads + 2 * s.kv_heads, s.head_dim});
   const int64_t keys = s.heads, values = s.heads + s.kv_heads;
-  const Tensor out = ring_attention(scope.group(), scope.shards(), slice(heads, 2, 0, keys),
-                                    slice(heads, 2, keys, values),
-                                    slice(heads, 2, values, values + s.kv_heads), options, score_mod);
+  const Tensor out =
+      ring_attention(scope.group(), scope.shards(), slice(heads, 2, 0, keys), slice(heads, 2, keys, values),
+                     slice(heads, 2, values, values + s.kv_heads), options, score_mod);
   return reshape(out, {s.batch, s.queries, s.heads * s.head_dim});
 }
 
