@@ -245,6 +245,7 @@ TEST_F(JobTest, CutSequencesDoNotKnowTheNumberOfRanks) {
     run.settings.model.dropout_p = run.settings.model.ffn_dropout_p = 0.1;
     run.settings.model.attention_dropout_p = 0.1;
     run.settings.shards = 0, run.settings.context_shards = shards;
+    run.settings.model.num_layers = 1, run.settings.batch = 1;
     run.settings.steps = 2, run.settings.accumulate = 2, run.settings.eval_windows = 1;
     run.overwrite = true;
     return run;
