@@ -13,6 +13,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/distributed/world.h"
 #include "multihead/io/json.h"
+#include "multihead/models/hugging_face.h"
 #include "multihead/train/progress.h"
 #include "multihead/train/run.h"
 #include "multihead/train/signals.h"
@@ -29,16 +30,19 @@ class TrainVerb : public Verb {
   int run(const CommonOptions& common) final {
     if (run_.folder.empty())
       throw UsageError(concat("--out DIR is required; see multihead ", name, " --help"));
-    read_record();
+    const std::shared_ptr<distributed::Group> group = distributed::world();
+    run_.group = group.get();
+    if (run_.leads()) read_record();
+    if (group->size() > 1) share_record(*group);
     if (run_.data.empty())
       throw UsageError(concat("--data FILE is required; see multihead ", name, " --help"));
     if (run_.init.empty() && needs_init_)
       throw UsageError(concat("--init DIR is required; see multihead ", name, " --help"));
     check(run_.settings);
-    const std::shared_ptr<distributed::Group> group = distributed::world();
-    run_.group = group.get();
     if (group->size() > 1 && common.threads == 0) set_num_threads(distributed::threads_per_rank());
-    for (const auto& [key, path] : paths()) check_readable(key, *path);
+    for (const auto& [key, path] : paths()) {
+      if (run_.leads() || std::string_view(key) != "tokenizer") check_readable(key, *path);
+    }
     const train::StopSignals signals;
     run_.should_stop = [] { return train::StopSignals::received() != 0; };
     train::ProgressPrinter progress(std::cerr,
@@ -117,6 +121,35 @@ class TrainVerb : public Verb {
       });
     }
     given_.set_again();
+  }
+
+  // The first rank's, for only it needs to see the folder and the model that training starts from.
+  void share_record(distributed::Group& group) {
+    Json record = Json::object({{"init", io::path_to_json(run_.init)}});
+    if (run_.leads()) {
+      record["settings"] = to_json(fields(run_.settings));
+      if (!run_.init.empty()) record["model"] = models::config_to_json(run_.settings.model);
+      for (const auto& [key, path] : paths()) record[key] = io::path_to_json(*path);
+    }
+    record = Json::parse(group.broadcast_text(0, record.dump()), "rank 0");
+    if (run_.leads()) return;
+    run_.settings = preset(preset_);
+    run_.init = io::path_from_json(record.at("init"));
+    if (record.contains("model")) assign_config(run_.settings.model, record.at("model"));
+    train::assign_all(fields(run_.settings), record.at("settings"), "rank 0");
+    for (const auto& [key, path] : paths()) {
+      if (path->empty()) *path = io::path_from_json(record.at(key));
+    }
+    given_.set_again();  // so that another command line is refused
+  }
+  static void assign_config(models::LanguageModelConfig& config, const Json& json) {
+    config = models::config_from_json(json, "rank 0");
+  }
+  static void assign_config(models::Seq2SeqConfig& config, const Json& json) {
+    config = models::seq2seq_config_from_json(json, "rank 0");
+  }
+  static void assign_config(models::EncoderConfig& config, const Json& json) {
+    config = models::encoder_config_from_json(json, "rank 0");
   }
 
   // Before anything is created. A tokenizer may be given as its folder.

@@ -140,4 +140,5 @@
 #include "multihead/train/seq2seq_settings.h"
 #include "multihead/train/settings.h"
 #include "multihead/train/shard_tree.h"
+#include "multihead/train/sharing.h"
 #include "multihead/train/windows.h"

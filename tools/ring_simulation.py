@@ -6,7 +6,9 @@
 
 A rank computes its shards, exchanges slices of the gradient along the tree of multihead/train/shard_tree.cc, updates its
 slice of the weights and passes it round the ring. Every rank has one link, which carries one message at a time in each
-direction at `bandwidth` bytes per second; a message takes `latency` seconds besides. Ranks on one machine share its cores.
+direction at `bandwidth` bytes per second; a message takes `latency` seconds besides. Buckets of the gradient leave while the
+backward goes on. Ranks on one machine share its cores: give --shard-seconds as they are when all cores are busy, for cores
+slow each other down (threads of one core, memory).
 """
 
 import argparse
@@ -83,11 +85,13 @@ class Links:
         return self.out[source] + self.machine.latency
 
 
-def reduce_time(weights, shards, ranks, machine, clocks):
-    """Adds the gradients; every rank has its slice at the returned time."""
-    tree, slice_bytes = Tree(shards, ranks), 4 * weights / ranks
-    links = Links(ranks, machine)
-    add = 1.5 * slice_bytes / machine.memory / machine.cores_share
+def buckets_of(weights, ranks):
+    """As least_bucket() of multihead/train/data_parallel.cc, all of one size."""
+    return max(1, int(weights / max(1 << 17, 1024 * ranks, weights * ranks / 8192))) if ranks > 1 else 1
+
+
+def climb(tree, slice_bytes, links, add, clocks):
+    """One bucket, which rank r has at clocks[r], up the tree: when every rank has its slice of the sum."""
     for node in tree.nodes:
         if node.first == node.last:
             continue
@@ -96,10 +100,25 @@ def reduce_time(weights, shards, ranks, machine, clocks):
             sources = {node.left.holder[k], node.right.holder[k]} - {target}
             messages += [(source, target) for source in sources]
         # A rank's messages leave in the order of slices, those of all ranks side by side.
-        arrived = [(links.arrival(s, t, slice_bytes, clocks[s]), t) for s, t in sorted(messages, key=lambda m: clocks[m[0]])]
+        arrived = [
+            (links.arrival(s, t, slice_bytes, clocks[s]), t) for s, t in sorted(messages, key=lambda m: clocks[m[0]])
+        ]
         for time, target in sorted(arrived):
             clocks[target] = max(clocks[target], time) + add
     return clocks
+
+
+def reduce_time(weights, shards, ranks, machine, ends, backward):
+    """Adds the gradients. `ends`: of the ranks' last backwards, which last `backward` seconds and complete one bucket
+    after the other; each leaves at once. Every rank has its slices at the returned time."""
+    tree, links, buckets = Tree(shards, ranks), Links(ranks, machine), buckets_of(weights, ranks)
+    slice_bytes = 4 * weights / buckets / ranks
+    add = 1.5 * slice_bytes / machine.memory / machine.cores_share
+    done = list(ends)
+    for bucket in range(1, buckets + 1):
+        ready = [end - backward * (1 - bucket / buckets) for end in ends]
+        done = [max(pair) for pair in zip(done, climb(tree, slice_bytes, links, add, ready))]
+    return done
 
 
 def gather_time(part_bytes, ranks, machine, clocks):
@@ -113,11 +132,11 @@ def gather_time(part_bytes, ranks, machine, clocks):
 def step_seconds(weights, shard_seconds, shards, ranks, machine, optimizer=28.0):
     """Of one optimiser step. shard_seconds: forward and backward of one shard on a rank with a whole core."""
     own = [shards * (r + 1) // ranks - shards * r // ranks for r in range(ranks)]
-    # Each shard is copied from the gradients and added to the sum before it.
-    local = shard_seconds + 5 * 4 * weights / machine.memory
-    clocks = [n * local / machine.cores_share for n in own]
+    # Each shard but the first is added to the sum before it. A backward is two thirds of a shard.
+    add = 3 * 4 * weights / machine.memory
+    clocks = [(n * shard_seconds + (n - 1) * add) / machine.cores_share for n in own]
+    clocks = reduce_time(weights, shards, ranks, machine, clocks, shard_seconds * 2 / 3 / machine.cores_share)
     clocks = gather_time(24, ranks, machine, clocks)  # losses
-    clocks = reduce_time(weights, shards, ranks, machine, clocks)
     clocks = gather_time(8 * weights / 256 / ranks, ranks, machine, clocks)  # squares
     update = (optimizer * weights / ranks + 2 * 4 * weights) / machine.memory / machine.cores_share
     clocks = gather_time(4 * weights / ranks, ranks, machine, [c + update for c in clocks])

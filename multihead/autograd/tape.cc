@@ -42,6 +42,33 @@ void accumulate(GradientSlot& slot, Tensor gradient) {
 
 }  // namespace
 
+// The uses of leaves that a backward has not come to yet.
+class Tape::OpenUses {
+ public:
+  OpenUses(const std::vector<Node>& nodes, const LeafComplete& complete) : complete_(complete) {
+    if (!complete_) return;
+    for (const Node& node : nodes) {
+      if (node.inputs.empty()) ++recomputed_;
+      for (const auto& slot : node.inputs) {
+        if (slot != nullptr && slot->leaf) ++count_[slot.get()];
+      }
+    }
+  }
+
+  void close(const Node& node) {
+    if (!complete_) return;
+    if (node.inputs.empty()) --recomputed_;
+    for (const auto& slot : node.inputs) {
+      if (slot != nullptr && slot->leaf && --count_[slot.get()] == 0 && recomputed_ == 0) complete_(*slot);
+    }
+  }
+
+ private:
+  const LeafComplete& complete_;
+  std::unordered_map<const GradientSlot*, int64_t> count_;
+  int64_t recomputed_ = 0;  // parts that may read any leaf
+};
+
 Tape::Tape() : outer_(active) { active = this; }
 Tape::~Tape() { active = outer_; }
 Tape* Tape::current() { return active; }
@@ -61,7 +88,7 @@ void Tape::add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tens
   nodes_.push_back(std::move(node));
 }
 
-void Tape::backward(const Tensor& loss, Tensor seed) {
+void Tape::backward(const Tensor& loss, Tensor seed, const LeafComplete& complete) {
   MH_CHECK(
       loss.requires_grad(), ValueError,
       "backward: the loss depends on no tensor that requires a gradient, or was not computed under a tape");
@@ -82,7 +109,8 @@ void Tape::backward(const Tensor& loss, Tensor seed) {
   const Autocast off(Dtype::f32);
   accumulate(*loss.gradient_slot(), seed.contiguous());
   seed = Tensor();
-  for (; !nodes_.empty(); nodes_.pop_back()) {
+  OpenUses uses(nodes_, complete);
+  for (; !nodes_.empty(); uses.close(nodes_.back()), nodes_.pop_back()) {
     Node& node = nodes_.back();
     std::vector<Tensor> d_outputs;
     bool reached = false;

@@ -28,7 +28,11 @@ class Tape {
   /// Accumulates d(sum(seed · loss))/d(leaf) into .grad() of every leaf that requires a gradient, in reverse
   /// order, and clears the tape. Without a seed, `loss` must have one element. Throws ShapeError (seed),
   /// ValueError (loss was not recorded here, or backward() has already consumed it).
-  void backward(const Tensor& loss, Tensor seed = {});
+  ///
+  /// `complete` hears of each leaf once nothing more comes to its gradient, which it may take away, while the
+  /// backward goes on. It does not hear of leaves that a recomputed() part may still reach.
+  using LeafComplete = std::function<void(const GradientSlot& leaf)>;
+  void backward(const Tensor& loss, Tensor seed = {}, const LeafComplete& complete = {});
 
   size_t size() const { return nodes_.size(); }
   static Tape* current();
@@ -47,6 +51,7 @@ class Tape {
     std::vector<std::shared_ptr<GradientSlot>> outputs;
     Backward backward;
   };
+  class OpenUses;
   std::vector<Node> nodes_;
   std::unordered_map<std::shared_ptr<GradientSlot>, Tensor> copies_;
   Tape* outer_;

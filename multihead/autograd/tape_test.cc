@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "multihead/autograd/recompute.h"
 #include "multihead/core/error.h"
 
 namespace multihead {
@@ -105,6 +106,32 @@ TEST(TapeTest, ALossIsGoneAfterABackwardAndOnOtherTapes) {
   EXPECT_EQ(x.grad().item(), 18);
   tape.backward(x);  // a leaf is its own loss
   EXPECT_EQ(x.grad().item(), 19);
+}
+
+TEST(TapeTest, SaysWhenALeafIsComplete) {
+  const Tensor x = leaf(3), y = leaf(5), z = leaf(7);
+  std::vector<double> heard;
+  const auto complete = [&](const GradientSlot& slot) {
+    heard.push_back(slot.gradient.defined() ? slot.gradient.item() : -1);
+    if (&slot == y.gradient_slot().get()) y.set_grad({});  // taken away
+  };
+  {
+    Tape tape;
+    const Tensor first = multiply(x, y), unused = multiply(z, first);
+    tape.backward(add(multiply(first, y), x), {}, complete);  // xy² + x
+  }
+  // z without a gradient; x with its first use, after y.
+  EXPECT_EQ(heard, (std::vector<double>{-1, 26, 30}));
+  EXPECT_FALSE(y.grad().defined());
+  {
+    heard.clear();
+    x.set_grad({});
+    Tape tape;
+    const Tensor inside = recomputed([&] { return multiply(x, x); });
+    tape.backward(multiply(inside, x), {}, complete);
+  }
+  EXPECT_TRUE(heard.empty()) << "x may have been in the recomputed part";
+  EXPECT_EQ(x.grad().item(), 27);
 }
 
 TEST(TapeTest, ThreadsShareALeaf) {

@@ -13,10 +13,11 @@ namespace {
 constexpr int kChannel = 0;
 // MPI counts in int; the pieces of a message keep their order.
 constexpr size_t kPiece = size_t{1} << 30;
+constexpr std::chrono::microseconds kAwake(200), kNap(50), kLongNap(250);
 
 class MpiMessage final : public Message {
  public:
-  MpiMessage(const MpiFunctions& mpi, const Watch* watch, int peer) : mpi_(mpi), watch_(watch), peer_(peer) {}
+  MpiMessage(const MpiFunctions& mpi, Watch* watch, int peer) : mpi_(mpi), watch_(watch), peer_(peer) {}
   ~MpiMessage() override {
     for (void* request : requests_) mpi_.cancel(request);
   }
@@ -27,6 +28,7 @@ class MpiMessage final : public Message {
   }
 
   bool test() override {
+    if (watch_ != nullptr) watch_->touch();
     while (!requests_.empty()) {
       const int state = mpi_.test(requests_.back());
       if (state == 0) return false;
@@ -36,16 +38,18 @@ class MpiMessage final : public Message {
     return true;
   }
 
-  // Awake for a moment, for most answers come at once; then in naps, for the CPU may be another rank's.
+  // Awake for a moment, for most answers come at once; then in naps, for the CPU may be another rank's: short
+  // ones, for some MPIs move data only while they are asked.
   void wait() override {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     for (int64_t round = 0; !test(); ++round) {
       if (round % 64 != 63) continue;
-      if (Clock::now() - begin < std::chrono::microseconds(200)) {
+      const auto waited = Clock::now() - begin;
+      if (waited < kAwake) {
         std::this_thread::yield();
       } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 16, kNap, kLongNap));
       }
     }
   }
@@ -58,7 +62,7 @@ class MpiMessage final : public Message {
   }
 
   const MpiFunctions& mpi_;
-  const Watch* watch_;
+  Watch* watch_;
   int peer_;
   std::vector<void*> requests_;
 };
@@ -74,13 +78,13 @@ MessagePtr in_pieces(std::unique_ptr<MpiMessage> message, std::span<Byte> data, 
   return message;
 }
 
-double silence() {
-  const char* text = std::getenv("MULTIHEAD_SILENCE");
-  if (text == nullptr) return 7;
+double seconds_in(const char* variable, double otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  MH_CHECK(end != text && *end == '\0' && seconds >= 1 && seconds <= 1e6, ValueError,
-           "MULTIHEAD_SILENCE must be a number of seconds from 1 to 1e6, got ", quote(text));
+  MH_CHECK(end != text && *end == '\0' && seconds >= 1 && seconds <= 1e6, ValueError, variable,
+           " must be a number of seconds from 1 to 1e6, got ", quote(text));
   return seconds;
 }
 
@@ -93,7 +97,9 @@ MpiGroup::MpiGroup(const MpiFunctions& functions) : Group(functions.rank, functi
     broadcast(root, std::as_writable_bytes(std::span(&places[static_cast<size_t>(root)], 1)));
   }
   // A host program may have started MPI without threads; then only messages find out.
-  if (mpi_.any_thread != 0) watch_ = std::make_unique<Watch>(mpi_, std::move(places), silence());
+  if (mpi_.any_thread != 0)
+    watch_ = std::make_unique<Watch>(mpi_, std::move(places), seconds_in("MULTIHEAD_SILENCE", 7),
+                                     seconds_in("MULTIHEAD_STALL", 0));
 }
 
 MpiGroup::~MpiGroup() = default;

@@ -26,8 +26,9 @@ Place this_place();
 /// is named on stderr, here and, told by rank 0, everywhere; then the job is aborted.
 class Watch {
  public:
-  /// `places` of all ranks; those on this machine are also looked up by their process number.
-  Watch(const MpiFunctions& mpi, std::vector<Place> places, double silence);
+  /// `places` of all ranks; those on this machine are also looked up by their process number. A rank whose
+  /// main thread does nothing with messages for `stall` seconds names itself; 0: off.
+  Watch(const MpiFunctions& mpi, std::vector<Place> places, double silence, double stall);
   ~Watch() { stop(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -37,6 +38,9 @@ class Watch {
   /// The lost rank; -1: all are there.
   int lost() const { return lost_; }
   std::string name_of(int rank) const;
+
+  /// The main thread waits for a message, or has one.
+  void touch() { touched_ = Clock::now(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -55,7 +59,8 @@ class Watch {
 
   const MpiFunctions& mpi_;
   std::vector<Place> places_;
-  std::chrono::duration<double> silence_;
+  std::chrono::duration<double> silence_, stall_;
+  std::atomic<Clock::time_point> touched_{Clock::now()};
   std::vector<Peer> peers_;  // rank 0: all others; others: rank 0
   std::atomic<int> lost_{-1};
   std::atomic<bool> stopping_{false};

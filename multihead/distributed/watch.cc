@@ -24,8 +24,8 @@ Place this_place() {
   return place;
 }
 
-Watch::Watch(const MpiFunctions& mpi, std::vector<Place> places, double silence)
-    : mpi_(mpi), places_(std::move(places)), silence_(silence) {
+Watch::Watch(const MpiFunctions& mpi, std::vector<Place> places, double silence, double stall)
+    : mpi_(mpi), places_(std::move(places)), silence_(silence), stall_(stall) {
   for (int rank = 0; rank < mpi_.size; ++rank) {
     if (rank != mpi_.rank && (rank == 0 || mpi_.rank == 0)) peers_.push_back({.rank = rank});
   }
@@ -59,6 +59,9 @@ void Watch::run() {
       if (Clock::now() - peer.heard > silence_) {
         end_job(peer.rank, concat("has been silent for ", silence_.count(), " seconds"));
       }
+    }
+    if (stall_.count() > 0 && Clock::now() - touched_.load() > stall_) {
+      end_job(mpi_.rank, concat("has neither sent nor received for ", stall_.count(), " seconds"));
     }
     std::this_thread::sleep_for(kLook);
   }

@@ -25,7 +25,9 @@ std::optional<Launch> launch();
 /// group.
 ///
 /// A thread of each rank tells the others that it is alive. A rank that has died or been silent for
-/// MULTIHEAD_SILENCE seconds (default 7) is named on stderr by all others, and the job ends.
+/// MULTIHEAD_SILENCE seconds (default 7) is named on stderr by all others, and the job ends. So is one whose
+/// main thread has neither sent nor received for MULTIHEAD_STALL seconds (default: any time), longer than
+/// whatever a rank does alone.
 ///
 /// Environment  MULTIHEAD_MPI_PLUGIN: the plugin, if it does not lie beside the program or library
 /// Throws       ValueError (no plugin, or one for another MPI), GroupError (MPI failed)

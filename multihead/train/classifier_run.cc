@@ -134,34 +134,41 @@ Task::Loss ClassifierTask::loss(int64_t index) {
           tokens.tokens.numel()};
 }
 
-LabelScore ClassifierTask::score(int64_t texts, const std::function<bool()>& should_stop) const {
+LabelScore ClassifierTask::score(int64_t texts, const Sharing& sharing) const {
   const NoTape silent;
   const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation), texts);
-  std::vector<int64_t> guesses, labels;
-  double nats = 0;
-  for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(settings_.batch)) {
-    if (should_stop && should_stop()) break;
-    const size_t end = std::min(all.size(), begin + static_cast<size_t>(settings_.batch));
-    const std::vector<int64_t> rows(all.begin() + static_cast<std::ptrdiff_t>(begin),
-                                    all.begin() + static_cast<std::ptrdiff_t>(end));
+  // Of a batch: its nats, and what each text is taken for.
+  const auto measure = [&](int64_t batch, std::span<double> numbers) {
+    const std::vector<int64_t> rows = part_of(all, batch, settings_.batch);
     const Tensor logits = model_.logits(token_rows(data_.validation, rows));
     const Tensor targets = targets_of(data_.validation_labels, rows);
-    nats += cross_entropy(logits, targets, {.reduction = Reduction::sum}).item();
+    numbers[0] = cross_entropy(logits, targets, {.reduction = Reduction::sum}).item();
     const int64_t width = logits.size(1);
     for (int64_t i = 0; i < logits.size(0); ++i) {
       const float* row = logits.data<float>() + i * width;
-      guesses.push_back(std::max_element(row, row + width) - row);
-      labels.push_back(targets.data<int64_t>()[i]);
+      numbers[static_cast<size_t>(i) + 1] = static_cast<double>(std::max_element(row, row + width) - row);
     }
+  };
+  const int64_t width = settings_.batch + 1;
+  const std::vector<double> numbers =
+      measure_batches(sharing, parts_of(all, settings_.batch), width, measure);
+  std::vector<int64_t> guesses, labels;
+  double nats = 0;
+  for (int64_t i = 0; i < std::ssize(all); ++i) {
+    const int64_t row = i % settings_.batch;
+    const double* const batch = numbers.data() + i / settings_.batch * width;
+    if (row == 0) nats += batch[0];
+    guesses.push_back(static_cast<int64_t>(batch[row + 1]));
+    labels.push_back(data_.validation_labels[static_cast<size_t>(all[static_cast<size_t>(i)])]);
   }
   LabelScore score = score_labels(guesses, labels, std::ssize(data_.labels));
   score.nats = nats;
   return score;
 }
 
-std::optional<double> ClassifierTask::evaluate(const std::function<bool()>& should_stop) {
+std::optional<double> ClassifierTask::evaluate(const Sharing& sharing) {
   if (data_.validation.empty()) return std::nullopt;
-  latest_ = score(settings_.eval_texts, should_stop);
+  latest_ = score(settings_.eval_texts, sharing);
   return latest_.loss();
 }
 
@@ -188,29 +195,32 @@ void start_from(ClassifierSettings& settings, const std::string& init) {
   settings.model = models::load_encoder(init).config();
 }
 
-ClassifierSummary train_classifier(const ClassifierRun& run) {
-  MH_CHECK(!run.init.empty(), ValueError, "train: a classifier begins with an encoder's folder, init");
-  check_alone(run);
+ClassifierSummary train_classifier(const ClassifierRun& request) {
+  MH_CHECK(!request.init.empty(), ValueError, "train: a classifier begins with an encoder's folder, init");
+  ClassifierRun run = request;
+  run.settings.shards = shards_of(run.settings, run.ranks());
   check(run.settings);
-  check_training_memory(run.settings, models::matrix_weights(run.settings.model));
+  check_ranks(run, run.settings);
+  check_training_memory(run.settings, models::matrix_weights(run.settings.model), run.ranks());
   const text::LabelledTexts training = text::read_labelled(run.data);
   const text::LabelledTexts validation =
       run.valid.empty() ? text::LabelledTexts() : text::read_labelled(run.valid);
   const ClassifierData data =
       prepare_classifier_data(training, validation, text::Tokenizer::load(run.init), run.settings);
-  RunFolder folder(run.folder, run.resume, run.overwrite);
+  std::optional<RunFolder> folder;
+  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
   ClassifierTask task(run.settings, data, run.init);
-  if (!folder.checkpoint()) {
-    ClassifierSettings settings = run.settings;
-    Json record = to_json(run, fields(settings));
+  check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));
+  if (folder && !folder->checkpoint()) {
+    Json record = to_json(run, fields(run.settings));
     record["valid"] = io::path_to_json(run.valid);
-    folder.begin(std::move(record));
+    folder->begin(std::move(record));
   }
   ClassifierSummary summary;
   summary.labels = data.labels, summary.texts = std::ssize(data.training);
-  run_or_adapt(run, &folder, task, true, summary, [&]() -> std::optional<LabelScore> {
+  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<LabelScore> {
     if (data.validation.empty()) return std::nullopt;
-    return task.score(0, run.should_stop);
+    return task.score(0, run.sharing());
   });
   return summary;
 }

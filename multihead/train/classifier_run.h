@@ -47,14 +47,14 @@ class ClassifierTask : public Task {
   ClassifierTask(const ClassifierSettings& settings, const ClassifierData& data, const std::string& init);
 
   Loss loss(int64_t index) override;
-  std::optional<double> evaluate(const std::function<bool()>& should_stop) override;
+  std::optional<double> evaluate(const Sharing& sharing) override;
   std::vector<std::pair<std::string, double>> metrics() const override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;
 
   /// Over `texts` validation texts, evenly spread; 0: all.
-  LabelScore score(int64_t texts, const std::function<bool()>& should_stop = {}) const;
+  LabelScore score(int64_t texts, const Sharing& sharing = {}) const;
   models::Encoder& model() { return model_; }
   /// Parameters that the encoder's folder does not hold.
   const std::vector<std::string>& fresh() const { return fresh_; }

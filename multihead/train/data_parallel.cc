@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/distributed/collectives.h"
-#include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/kernels/elementwise/optimizer.h"
+#include "multihead/train/bucket_sum-inl.h"
 
 namespace multihead::train {
 namespace {
@@ -16,12 +17,20 @@ namespace {
 // Slices are cut here, and squares are summed by piece, so that neither changes a bit of the other. Small
 // enough for a test's model to have some for every rank; their squares are 1/128 of the gradient's bytes.
 constexpr int64_t kPiece = 256;
+constexpr int64_t kTags = 16384;
+
+int64_t pieces_in(int64_t weights) { return (weights + kPiece - 1) / kPiece; }
 
 void copy(float* to, const float* from, int64_t count) {
   std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
 }
 
-int tag_of(size_t slice) { return static_cast<int>(slice % 16384); }
+// Half a megabyte travels in milliseconds and is still long beside a message's latency; every rank has four
+// pieces or more of it, and all slices have tags of their own.
+int64_t least_bucket(int64_t weights, int ranks) {
+  if (ranks == 1) return 1;  // nothing travels, and nothing is copied
+  return std::max({int64_t{1} << 17, 4 * kPiece * ranks, weights * ranks / (kTags / 2)});
+}
 
 std::vector<int64_t> in_bytes(std::vector<int64_t> bounds, size_t size) {
   for (int64_t& bound : bounds) bound *= static_cast<int64_t>(size);
@@ -30,48 +39,92 @@ std::vector<int64_t> in_bytes(std::vector<int64_t> bounds, size_t size) {
 
 }  // namespace
 
+struct DataParallel::Bucket {
+  std::vector<size_t> parameters;
+  int64_t size;
+  size_t first_own, end_own;  // in own_
+  size_t missing;             // gradients of the shard that is computed
+  BucketSum sum;
+};
+
 DataParallel::DataParallel(distributed::Group& group, const std::vector<nn::NamedTensor>& parameters,
-                           int64_t shards)
-    : group_(group), tree_(shards, group.size()), flats_(tree_.nodes().size()) {
+                           int64_t shards, int64_t bucket)
+    : group_(group), tree_(shards, group.size()), ranges_(static_cast<size_t>(group.size())) {
   for (const auto& [name, tensor] : parameters) {
     MH_CHECK(tensor.dtype() == Dtype::f32, DtypeError, "train: shards need f32 weights, ", name, " is ",
              tensor.dtype());
-    parameters_.push_back({name, tensor, weights_});
-    for (int64_t at = 0; at < tensor.numel(); at += kPiece) pieces_.push_back(weights_ + at);
+    parameter_of_[tensor.gradient_slot().get()] = parameters_.size();
+    parameters_.push_back({name, tensor, pieces_});
     weights_ += tensor.numel();
+    pieces_ += pieces_in(tensor.numel());
   }
-  pieces_.push_back(weights_);
-  cut(parameters);
+  shard_ = first_shard();
+  cut(bucket > 0 ? bucket : least_bucket(weights_, group.size()));
 }
 
 DataParallel::~DataParallel() = default;
 
+// From the end, where the backward begins.
+void DataParallel::cut(int64_t least) {
+  std::vector<size_t> small;
+  int64_t size = 0;
+  for (size_t i = parameters_.size(); i-- > 0;) {
+    const int64_t count = parameters_[i].tensor.numel();
+    if (count >= least) {
+      add_bucket({i});
+      continue;
+    }
+    small.push_back(i);
+    size += count;
+    if (size < least) continue;
+    add_bucket(std::exchange(small, {}));
+    size = 0;
+  }
+  if (!small.empty()) add_bucket(small);
+  for (const std::vector<Range>& ranges : ranges_) {
+    MH_CHECK(!ranges.empty(), ValueError, "train: a model of ", weights_, " weights is too small for ",
+             group_.size(), " ranks");
+  }
+}
+
 // Slices of about the same size, whole pieces each.
-void DataParallel::cut(const std::vector<nn::NamedTensor>& parameters) {
-  const int ranks = group_.size();
-  for (int rank = 0; rank <= ranks; ++rank) {
-    const int64_t target = distributed::share_begin(weights_, ranks, rank);
-    const auto piece = std::lower_bound(pieces_.begin(), pieces_.end(), target);
-    slice_pieces_.push_back(piece - pieces_.begin());
-    bounds_.push_back(*piece);
+void DataParallel::add_bucket(const std::vector<size_t>& members) {
+  std::vector<int64_t> pieces;
+  int64_t size = 0;
+  for (const size_t member : members) {
+    const int64_t count = parameters_[member].tensor.numel();
+    for (int64_t at = 0; at < count; at += kPiece) pieces.push_back(size + at);
+    parameters_[member].bucket = buckets_.size();
+    size += count;
   }
-  for (int rank = 0; rank < ranks; ++rank) {
-    MH_CHECK(slice_size(rank) > 0, ValueError, "train: a model of ", weights_, " weights is too small for ",
-             ranks, " ranks");
+  pieces.push_back(size);
+  std::vector<int64_t> bounds;
+  for (int rank = 0; rank <= group_.size(); ++rank) {
+    const int64_t target = distributed::share_begin(size, group_.size(), rank);
+    bounds.push_back(*std::lower_bound(pieces.begin(), pieces.end(), target));
   }
-  const int64_t begin = bounds_[static_cast<size_t>(group_.rank())], end = begin + slice_size(group_.rank());
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Parameter& p = parameters_[i];
-    const int64_t from = std::max(begin, p.begin) - p.begin,
-                  to = std::min(end, p.begin + p.tensor.numel()) - p.begin;
-    if (from >= to) continue;
-    // Whether weights decay depends on the rank of their tensor.
-    const Shape shape = p.tensor.rank() >= 2 ? Shape{1, to - from} : Shape{to - from};
-    const Shape strides = p.tensor.rank() >= 2 ? Shape{to - from, 1} : Shape{1};
-    Tensor view = p.tensor.as_strided(shape, strides, from);
-    view.set_requires_grad();
-    own_.push_back({p.name, view});
+  const size_t first_own = own_.size();
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const int64_t begin = bounds[static_cast<size_t>(rank)], end = bounds[static_cast<size_t>(rank) + 1];
+    for (int64_t at = 0; const size_t member : members) {
+      const auto& [name, tensor, piece, bucket] = parameters_[member];
+      const int64_t from = std::max(begin - at, int64_t{0}), to = std::min(end - at, tensor.numel());
+      at += tensor.numel();
+      if (from >= to) continue;
+      ranges_[static_cast<size_t>(rank)].push_back({member, from, to});
+      if (rank != group_.rank()) continue;
+      // Whether weights decay depends on the rank of their tensor.
+      const bool is_matrix = tensor.rank() >= 2;
+      Tensor view = tensor.as_strided(is_matrix ? Shape{1, to - from} : Shape{to - from},
+                                      is_matrix ? Shape{to - from, 1} : Shape{1}, from);
+      view.set_requires_grad();
+      own_.push_back({name, view});
+    }
   }
+  const auto first_slice = static_cast<int64_t>(buckets_.size()) * group_.size();
+  const int first_tag = 1 + static_cast<int>(first_slice % kTags);
+  buckets_.push_back(std::make_unique<Bucket>(Bucket{members, size, first_own, own_.size(), members.size(),
+                                                     BucketSum(group_, tree_, bounds, first_tag)}));
 }
 
 optim::ParameterList DataParallel::all_parameters() const {
@@ -80,140 +133,125 @@ optim::ParameterList DataParallel::all_parameters() const {
   return all;
 }
 
-int64_t DataParallel::slice_size(int rank) const {
-  return bounds_[static_cast<size_t>(rank) + 1] - bounds_[static_cast<size_t>(rank)];
-}
-
-DataParallel::Flat DataParallel::take_flat() {
-  if (spare_.empty()) return Flat(new float[static_cast<size_t>(weights_)]);
-  Flat flat = std::move(spare_.back());
-  spare_.pop_back();
-  return flat;
+void DataParallel::take(const GradientSlot& leaf) {
+  const auto found = parameter_of_.find(&leaf);
+  if (found == parameter_of_.end()) return;
+  Bucket& bucket = *buckets_[parameters_[found->second].bucket];
+  if (--bucket.missing == 0) fill(bucket);
+  for (const auto& other : buckets_) other->sum.advance();
 }
 
 void DataParallel::add(int64_t shard) {
-  const std::vector<ShardTree::Node>& nodes = tree_.nodes();
-  while (!(nodes[next_node_].is_leaf() && nodes[next_node_].begin == shard)) ++next_node_;
-  Flat& leaf = flats_[next_node_];
-  leaf = take_flat();
-  for (const Parameter& p : parameters_) {
-    const Tensor gradient = p.tensor.grad();
-    float* const to = leaf.get() + p.begin;
-    if (gradient.defined()) {
-      copy(to, gradient.data<float>(), gradient.numel());
-    } else {
-      std::fill_n(to, p.tensor.numel(), 0.0f);  // no token of this shard reaches it
-    }
-    p.tensor.set_grad({});
+  MH_CHECK(shard == shard_, ValueError, "train: shard ", shard, " comes before shard ", shard_);
+  for (const auto& bucket : buckets_) {
+    if (bucket->missing > 0) fill(*bucket);
+    bucket->missing = bucket->parameters.size();
   }
-  // The sums that are complete with this shard.
-  while (++next_node_ < nodes.size() && !nodes[next_node_].is_leaf() && nodes[next_node_].is_local() &&
-         nodes[next_node_].first_rank == group_.rank()) {
-    add_local(static_cast<int>(next_node_));
-  }
+  ++shard_;
 }
 
-void DataParallel::add_local(int node) {
-  const ShardTree::Node& n = tree_.nodes()[static_cast<size_t>(node)];
-  Flat &left = flats_[static_cast<size_t>(n.left)], &right = flats_[static_cast<size_t>(n.right)];
-  kernels::accumulate(left.get(), right.get(), weights_);
-  spare_.push_back(std::move(right));
-  flats_[static_cast<size_t>(node)] = std::move(left);
+Tensor DataParallel::take_gradient(size_t parameter) {
+  const Tensor& tensor = parameters_[parameter].tensor;
+  Tensor gradient = tensor.grad();
+  tensor.set_grad({});
+  // Undefined: no token of this shard reaches it.
+  return gradient.defined() ? gradient.contiguous() : Tensor::zeros(tensor.shape());
+}
+
+void DataParallel::fill(Bucket& bucket) {
+  bucket.missing = 0;
+  Tensor gradient;
+  if (bucket.parameters.size() == 1) {
+    gradient = take_gradient(bucket.parameters[0]);
+  } else {
+    gradient = Tensor::empty({bucket.size});
+    float* to = gradient.data<float>();
+    for (const size_t parameter : bucket.parameters) {
+      const Tensor part = take_gradient(parameter);
+      copy(to, part.data<float>(), part.numel());
+      to += part.numel();
+    }
+  }
+  bucket.sum.add(shard_, std::move(gradient));
+}
+
+void DataParallel::finish() {
+  // All buckets side by side; once nothing moves, until the first of them does.
+  for (BucketSum* waiting = nullptr;; waiting->wait(), waiting = nullptr) {
+    for (const auto& bucket : buckets_) {
+      if (!bucket->sum.advance() && waiting == nullptr) waiting = &bucket->sum;
+    }
+    if (waiting == nullptr) return;
+  }
 }
 
 double DataParallel::reduce() {
-  if (group_.size() > 1 && received_ == nullptr) received_ = take_flat();
-  climbs_.clear();
-  climbs_.resize(static_cast<size_t>(group_.size()));
-  for (size_t k = 0; k < climbs_.size(); ++k) {
-    for (const Flat& flat : flats_)
-      climbs_[k].sums.push_back(flat != nullptr ? flat.get() + bounds_[k] : nullptr);
-  }
-  // All slices side by side; once nothing moves, until the first of them does.
-  for (bool done = false; !done;) {
-    done = true;
-    Climb* waiting = nullptr;
-    for (size_t k = 0; k < climbs_.size(); ++k) {
-      if (advance(k)) continue;
-      done = false;
-      if (waiting == nullptr) waiting = &climbs_[k];
+  finish();
+  for (const auto& bucket : buckets_) {
+    int64_t at = 0;
+    for (size_t i = bucket->first_own; i < bucket->end_own; ++i) {
+      const Tensor& view = own_[i].tensor;
+      view.set_grad(bucket->sum.slice().as_strided(view.shape(), view.strides(), at));
+      at += view.numel();
     }
-    if (waiting != nullptr) waiting->message->wait();
   }
-  const auto rank = static_cast<size_t>(group_.rank());
-  float* const sum = climbs_[rank].sums.back();
-  for (int64_t at = 0; const auto& [name, view] : own_) {
-    view.set_grad(Tensor::borrow(sum + at, view.shape(), view.strides(), Dtype::f32));
-    at += view.numel();
-  }
-  for (const distributed::MessagePtr& message : sending_) message->wait();
-  sending_.clear();
-  return norm(sum);
+  return norm();
 }
 
-// Takes a slice as far up the tree as it goes without waiting. True: as far as it goes on this rank.
-bool DataParallel::advance(size_t slice) {
-  Climb& climb = climbs_[slice];
-  for (; climb.node < tree_.nodes().size(); ++climb.node) {
-    const ShardTree::Node& node = tree_.nodes()[climb.node];
-    const bool ours = node.first_rank <= group_.rank() && group_.rank() <= node.last_rank;
-    if (node.is_local() || !ours) continue;
-    if (climb.message != nullptr && !climb.message->test()) return false;
-    climb.sums[climb.node] = step_up(slice, climb.node);
-    if (climb.message != nullptr) return false;
+// Of every rank's slices, one rank after the other: where they begin, and the end.
+std::vector<int64_t> DataParallel::packed_bounds() const {
+  std::vector<int64_t> bounds = {0};
+  for (const std::vector<Range>& ranges : ranges_) {
+    bounds.push_back(bounds.back());
+    for (const Range& range : ranges) bounds.back() += range.size();
   }
-  return true;
+  return bounds;
 }
 
-// One node's slice from those of its children, one of which may lie on another rank. Null if it belongs
-// elsewhere, or waits for a message.
-float* DataParallel::step_up(size_t slice, size_t index) {
-  Climb& climb = climbs_[slice];
-  const ShardTree::Node& node = tree_.nodes()[index];
-  const auto left = static_cast<size_t>(node.left), right = static_cast<size_t>(node.right);
-  const int me = group_.rank(), left_holder = tree_.nodes()[left].holder[slice],
-            right_holder = tree_.nodes()[right].holder[slice];
-  const int64_t size = slice_size(static_cast<int>(slice));
-  float* const own = left_holder == me ? climb.sums[left] : right_holder == me ? climb.sums[right] : nullptr;
-  if (own == nullptr) return nullptr;
-  if (node.holder[slice] != me) {
-    sending_.push_back(group_.isend(node.holder[slice], distributed::bytes_of(own, size), tag_of(slice)));
-    return nullptr;
+// The squares of all pieces, in the order of the parameters.
+std::vector<double> DataParallel::gather_squares() const {
+  std::vector<int64_t> bounds = {0};
+  for (const std::vector<Range>& ranges : ranges_) {
+    bounds.push_back(bounds.back());
+    for (const Range& range : ranges) bounds.back() += pieces_in(range.size());
   }
-  float* other = left_holder == me ? climb.sums[right] : nullptr;
-  if (left_holder != right_holder) {
-    other = received_.get() + bounds_[slice];
-    if (climb.message == nullptr) {
-      climb.message = group_.irecv(left_holder == me ? right_holder : left_holder,
-                                   distributed::bytes_of(other, size), tag_of(slice));
-      return nullptr;
+  std::vector<double> packed(static_cast<size_t>(pieces_)), squares(packed.size());
+  double* own = packed.data() + bounds[static_cast<size_t>(group_.rank())];
+  for (const auto& [name, view] : own_) {
+    const Tensor gradient = view.grad();
+    const float* const from = gradient.data<float>();
+    const int64_t size = view.numel(), count = pieces_in(size);
+    parallel_ranges(count, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        own[i] = kernels::sum_of_squares(from + i * kPiece, std::min(kPiece, size - i * kPiece));
+      }
+    });
+    own += count;
+  }
+  distributed::all_gather(group_, std::as_writable_bytes(std::span(packed)),
+                          in_bytes(bounds, sizeof(double)));
+  const double* from = packed.data();
+  for (const std::vector<Range>& ranges : ranges_) {
+    for (const Range& range : ranges) {
+      const int64_t count = pieces_in(range.size());
+      const int64_t at = parameters_[range.parameter].first_piece + range.begin / kPiece;
+      std::copy_n(from, count, squares.data() + at);
+      from += count;
     }
-    climb.message.reset();
   }
-  kernels::accumulate(own, other, size);  // of two numbers the sum is the same in either order
-  return own;
+  return squares;
 }
 
-double DataParallel::norm(const float* own) const {
-  const auto rank = static_cast<size_t>(group_.rank());
-  std::vector<double> squares(pieces_.size() - 1);
-  const int64_t first = slice_pieces_[rank], count = slice_pieces_[rank + 1] - first;
-  const float* const sum = own - bounds_[rank];  // as if of all weights
-  parallel_ranges(count, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = first + begin; i < first + end; ++i) {
-      const int64_t at = pieces_[static_cast<size_t>(i)], next = pieces_[static_cast<size_t>(i) + 1];
-      squares[static_cast<size_t>(i)] = kernels::sum_of_squares(sum + at, next - at);
-    }
-  });
-  distributed::all_gather(group_, std::as_writable_bytes(std::span(squares)),
-                          in_bytes(slice_pieces_, sizeof(double)));
+double DataParallel::norm() const {
+  const std::vector<double> squares = gather_squares();
   double total = 0;
   for (const double part : squares) total += part;
   if (std::isfinite(total)) return std::sqrt(total);
   for (size_t i = 0; i < squares.size(); ++i) {
     if (std::isfinite(squares[i])) continue;
-    const auto after = std::upper_bound(parameters_.begin(), parameters_.end(), pieces_[i],
-                                        [](int64_t at, const Parameter& p) { return at < p.begin; });
+    const auto after =
+        std::upper_bound(parameters_.begin(), parameters_.end(), static_cast<int64_t>(i),
+                         [](int64_t piece, const Parameter& p) { return piece < p.first_piece; });
     throw NumericError(concat("the gradient of ", std::prev(after)->name, " holds NaN or Inf"));
   }
   throw NumericError("the norm of the gradient is infinite");
@@ -221,21 +259,25 @@ double DataParallel::norm(const float* own) const {
 
 void DataParallel::share_weights() {
   for (const auto& [name, view] : own_) view.set_grad({});
-  for (Flat& flat : flats_) {
-    if (flat != nullptr) spare_.push_back(std::move(flat));
-  }
-  next_node_ = 0;
+  for (const auto& bucket : buckets_) bucket->sum.clear();
+  shard_ = first_shard();
   if (group_.size() == 1) return;
-  Flat all = take_flat();
-  float* at = all.get() + bounds_[static_cast<size_t>(group_.rank())];
+  const Tensor all = Tensor::empty({weights_});
+  const std::vector<int64_t> bounds = packed_bounds();
+  float* own = all.data<float>() + bounds[static_cast<size_t>(group_.rank())];
   for (const auto& [name, view] : own_) {
-    copy(at, view.data<float>(), view.numel());
-    at += view.numel();
+    copy(own, view.data<float>(), view.numel());
+    own += view.numel();
   }
-  distributed::all_gather(group_, distributed::bytes_of(all.get(), weights_),
-                          in_bytes(bounds_, sizeof(float)));
-  for (const Parameter& p : parameters_) copy(p.tensor.data<float>(), all.get() + p.begin, p.tensor.numel());
-  spare_.push_back(std::move(all));
+  distributed::all_gather(group_, distributed::bytes_of(all.data<float>(), weights_),
+                          in_bytes(bounds, sizeof(float)));
+  const float* from = all.data<float>();
+  for (const std::vector<Range>& ranges : ranges_) {
+    for (const Range& range : ranges) {
+      copy(parameters_[range.parameter].tensor.data<float>() + range.begin, from, range.size());
+      from += range.size();
+    }
+  }
 }
 
 }  // namespace multihead::train

@@ -1,10 +1,12 @@
 // Data parallelism whose weights do not depend on the number of ranks: the shards of a step are added in one
-// order (ShardTree), and every rank updates its own slice of the weights (ZeRO-1).
+// order (ShardTree), and every rank sums and updates its own slices (ZeRO-2).
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "multihead/core/tensor.h"
@@ -15,15 +17,25 @@
 
 namespace multihead::train {
 
+class BucketSum;
+
+/// The leader's weights on every rank.
+void broadcast_weights(distributed::Group& group, const std::vector<nn::NamedTensor>& weights);
+
 /// The gradients of one group of ranks, and the slices of the weights that they update.
 ///
-/// Memory of a rank, in floats per weight: weights and gradients 1 + 1, sums of shards 1 + ⌈log2 S/R⌉, what
-/// arrives 1; of the optimiser's state 1/R.
+/// Gradients travel in buckets, each cut into one slice per rank: a large parameter is a bucket of its own
+/// and is not copied, small ones share some. With take() the buckets of the last shard leave during its
+/// backward.
+///
+/// Memory of a rank, in floats per weight: weights 1, gradients 1 + ⌈log2 S/R⌉ during the backward and 1/R
+/// after it, what arrives 1/2; of the optimiser's state 1/R.
 class DataParallel {
  public:
-  /// All outlive this. Throws ValueError (more ranks than shards, or than the model can be cut into),
-  /// DtypeError unless the parameters are f32.
-  DataParallel(distributed::Group& group, const std::vector<nn::NamedTensor>& parameters, int64_t shards);
+  /// All outlive this. `bucket`: least weights of one; 0: chosen. Throws ValueError (more ranks than shards,
+  /// or than the model can be cut into), DtypeError unless the parameters are f32.
+  DataParallel(distributed::Group& group, const std::vector<nn::NamedTensor>& parameters, int64_t shards,
+               int64_t bucket = 0);
   ~DataParallel();
 
   distributed::Group& group() const { return group_; }
@@ -32,13 +44,19 @@ class DataParallel {
   int64_t first_shard() const { return tree_.first_shard(group_.rank()); }
   int64_t end_shard() const { return tree_.first_shard(group_.rank() + 1); }
   optim::ParameterList all_parameters() const;
-  /// This rank's slice: views of the parameters, by their names, for its optimiser.
+  /// This rank's slices: views of the parameters, by their names, for its optimiser.
   const std::vector<nn::NamedTensor>& own_parameters() const { return own_; }
 
-  /// Takes the gradients of one shard from the parameters; own shards in ascending order.
+  /// For Tape::backward(): the gradient of this leaf is complete for the shard that is computed. Leaves of
+  /// others are ignored.
+  void take(const GradientSlot& leaf);
+  /// The shard's backward has ended: takes what gradients are left. Own shards in ascending order.
   void add(int64_t shard);
-  /// After the last: adds what the other ranks have, and sets the gradients of own_parameters(). Returns the
-  /// norm of the whole gradient. Throws NumericError naming a parameter whose gradient holds NaN or Inf.
+  /// After the last: returns once this rank's slices are there. All ranks call it before anything else that
+  /// they do together.
+  void finish();
+  /// finish(), and sets the gradients of own_parameters(). Returns the norm of the whole gradient. Throws
+  /// NumericError naming a parameter whose gradient holds NaN or Inf.
   double reduce();
   /// After the optimiser's step: every rank gets all slices of the weights.
   void share_weights();
@@ -55,38 +73,36 @@ class DataParallel {
   struct Parameter {
     std::string name;
     Tensor tensor;
-    int64_t begin;  // in the flat order of all weights
+    int64_t first_piece;  // among those of all parameters
+    size_t bucket = 0;
   };
-  using Flat = std::unique_ptr<float[]>;
-  // Where one slice of the sum is on its way up the tree.
-  struct Climb {
-    size_t node = 0;                  // the next one
-    std::vector<float*> sums;         // by node; null: not here
-    distributed::MessagePtr message;  // what the node waits for
+  // A part of a parameter, counted in weights.
+  struct Range {
+    size_t parameter;
+    int64_t begin, end;
+    int64_t size() const { return end - begin; }
   };
+  struct Bucket;
 
-  void cut(const std::vector<nn::NamedTensor>& parameters);
-  Flat take_flat();
-  void add_local(int node);
-  bool advance(size_t slice);
-  float* step_up(size_t slice, size_t node);
-  double norm(const float* own) const;
-  int64_t slice_size(int rank) const;
+  void cut(int64_t least);
+  void add_bucket(const std::vector<size_t>& members);
+  void fill(Bucket& bucket);
+  Tensor take_gradient(size_t parameter);
+  double norm() const;
+  std::vector<int64_t> packed_bounds() const;
+  std::vector<double> gather_squares() const;
+  void check_state(const optim::StateMap& whole, const std::set<std::string>& moments) const;
+  const std::vector<Range>& own_ranges() const { return ranges_[static_cast<size_t>(group_.rank())]; }
 
   distributed::Group& group_;
   ShardTree tree_;
   std::vector<Parameter> parameters_;
-  int64_t weights_ = 0;
-  std::vector<int64_t> pieces_;        // begins of pieces in the flat order, and the end
-  std::vector<int64_t> slice_pieces_;  // begins of the ranks' slices in pieces_, and the end
-  std::vector<int64_t> bounds_;        // the same in floats
-  std::vector<nn::NamedTensor> own_;
-  std::vector<Flat> flats_;  // by node: sums of own shards
-  size_t next_node_ = 0;
-  std::vector<Climb> climbs_;  // by slice
-  std::vector<distributed::MessagePtr> sending_;
-  Flat received_;
-  std::vector<Flat> spare_;
+  std::unordered_map<const GradientSlot*, size_t> parameter_of_;
+  int64_t weights_ = 0, pieces_ = 0;
+  std::vector<std::vector<Range>> ranges_;  // by rank: its slices of all buckets, one after the other
+  std::vector<nn::NamedTensor> own_;        // own_ranges()
+  std::vector<std::unique_ptr<Bucket>> buckets_;
+  int64_t shard_ = 0;  // that is computed
 };
 
 }  // namespace multihead::train

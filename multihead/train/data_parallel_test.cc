@@ -10,11 +10,16 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/rng.h"
+#include "multihead/core/storage.h"
 #include "multihead/distributed/local_group.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
+#include "multihead/train/classifier_run.h"
+#include "multihead/train/embedder_run.h"
 #include "multihead/train/encode_file.h"
+#include "multihead/train/encoder_fixture-inl.h"
 #include "multihead/train/language_model_run.h"
+#include "multihead/train/masked_lm_run.h"
 #include "multihead/train/seq2seq_run.h"
 
 namespace multihead::train {
@@ -42,10 +47,12 @@ std::vector<nn::NamedTensor> weights_of_noise() {
   return list;
 }
 
-// Three steps of AdamW with gradients of noise; the weights, norms and moments afterwards.
-std::vector<float> steps_of(Group& group, int64_t shards, std::vector<double>* norms = nullptr) {
+// Three steps of AdamW with gradients of noise; the weights, norms and moments afterwards. With a size of
+// buckets, some gradients are taken before the shard ends.
+std::vector<float> steps_of(Group& group, int64_t shards, std::vector<double>* norms = nullptr,
+                            int64_t bucket = 0) {
   const std::vector<nn::NamedTensor> weights = weights_of_noise();
-  DataParallel parallel(group, weights, shards);
+  DataParallel parallel(group, weights, shards, bucket);
   optim::AdamW adam(parallel.own_parameters(), {.lr = 0.1, .weight_decay = 0.1, .decay_vectors = false});
   for (uint64_t step = 0; step < 3; ++step) {
     for (int64_t shard = parallel.first_shard(); shard < parallel.end_shard(); ++shard) {
@@ -53,6 +60,8 @@ std::vector<float> steps_of(Group& group, int64_t shards, std::vector<double>* n
         if (i == 1 && shard % 2 == 1) continue;  // what this shard does not use has no gradient
         const uint64_t seed = 1000 * step + 10 * static_cast<uint64_t>(shard) + i + 100;
         weights[i].tensor.set_grad(noise(weights[i].tensor.shape(), seed));
+        if (bucket > 0 && (seed + static_cast<uint64_t>(group.rank())) % 3 > 0)
+          parallel.take(*weights[i].tensor.gradient_slot());
       }
       parallel.add(shard);
     }
@@ -88,6 +97,9 @@ TEST(DataParallelTest, TheBitsOfOneRankOnAnyNumber) {
         ASSERT_EQ(got.size(), count);
         EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin()))
             << ranks << " ranks, rank " << group.rank();
+        for (const int64_t bucket : {1, 600, 2000}) {
+          EXPECT_EQ(steps_of(group, shards, nullptr, bucket), got) << "buckets of " << bucket;
+        }
       });
     }
   }
@@ -111,6 +123,26 @@ TEST(DataParallelTest, SendsWhatRecursiveHalvingSends) {
       EXPECT_NEAR(static_cast<double>(group.bytes_sent() - before), ideal, 0.35 * ideal);
     });
   }
+}
+
+// A bucket whose gradients are there leaves before the rest of the backward, and only slices stay.
+TEST(DataParallelTest, SendsDuringTheBackwardAndKeepsASlice) {
+  const int64_t before = memory_stats().live_bytes;
+  distributed::run_local_group(2, [&](Group& group) {
+    const auto weights = weights_of_noise();
+    DataParallel parallel(group, weights, 2, 1000);
+    weights[2].tensor.set_grad(noise({4, 300}, 5));
+    parallel.take(*weights[2].tensor.gradient_slot());
+    EXPECT_FALSE(weights[2].tensor.grad().defined());
+    EXPECT_GT(group.bytes_sent(), 0);
+    parallel.add(group.rank());
+    parallel.reduce();
+    group.barrier();
+    // Of two ranks, weights and one gradient in all.
+    const auto live = static_cast<double>(memory_stats().live_bytes - before);
+    EXPECT_LT(live, 3.3 * 3215 * 4 * 1.125);
+    group.barrier();
+  });
 }
 
 TEST(DataParallelTest, TheStateOfSlicesIsThatOfOne) {
@@ -223,10 +255,17 @@ class JobTest : public testing::Test {
 };
 
 TEST_F(JobTest, LanguageModelsDoNotKnowTheNumberOfRanks) {
-  train_language_model(language_model("one"));
+  const LanguageModelSummary one = train_language_model(language_model("one"));
   for (const int ranks : {2, 3, 5}) {
     const std::string name = "on" + std::to_string(ranks);
-    on_ranks(ranks, language_model(name), train_language_model);
+    on_ranks(ranks, language_model(name), [&](const LanguageModelRun& run) {
+      // Evaluations are shared, and every rank has their results.
+      const LanguageModelSummary here = train_language_model(run);
+      EXPECT_EQ(here.progress.first_loss, one.progress.first_loss);
+      EXPECT_EQ(here.progress.last_loss, one.progress.last_loss);
+      EXPECT_EQ(here.validation->nats, one.validation->nats);
+      EXPECT_EQ(here.validation->tokens, one.validation->tokens);
+    });
     for (const char* part :
          {"/model.safetensors", "/tokenizer.json", "/checkpoint-6/optimizer.safetensors"}) {
       EXPECT_EQ(file(name + part), file(std::string("one") + part)) << part << " on " << ranks << " ranks";
@@ -287,10 +326,15 @@ TEST_F(JobTest, ATextIsEncodedToOneFileOnAnyNumberOfRanks) {
 }
 
 TEST_F(JobTest, TranslatorsDoNotKnowTheNumberOfRanks) {
-  train_seq2seq(translator("one"));
+  Seq2SeqRun alone = translator("one");
+  alone.settings.average = 2;
+  const Seq2SeqSummary one = train_seq2seq(alone);
   for (const int ranks : {2, 4}) {
     const std::string name = "on" + std::to_string(ranks);
-    on_ranks(ranks, translator(name), train_seq2seq);
+    alone.folder = (root_ / name).string();
+    on_ranks(ranks, alone, [&](const Seq2SeqRun& run) {
+      EXPECT_EQ(train_seq2seq(run).validation->nats, one.validation->nats);
+    });
     EXPECT_EQ(file(name + "/model.safetensors"), file("one/model.safetensors")) << ranks;
   }
 }
@@ -346,12 +390,71 @@ TEST_F(JobTest, RanksThatDifferAreRefusedByName) {
   refused("text is", [&](LanguageModelRun& run) { run.data = (root_ / "other.txt").string(); });
 }
 
+// Runs of encoders on three ranks leave what one leaves, and measure the same.
+class EncoderJobTest : public EncoderRunTest {
+ protected:
+  template <class Run, class Train>
+  void expect_same(Run run, Train&& train, const std::string& file = "model.safetensors") {
+    TrainingSettings& s = run.settings;
+    s.steps = 4, s.shards = 5, s.warmup_steps = 1, s.eval_every = 2, s.log_every = 1;
+    run.folder = path("one");
+    const auto one = train(run);
+    run.folder = path("three");
+    distributed::run_local_group(3, [&](Group& group) {
+      Run own = run;
+      own.group = &group;
+      if (group.rank() > 0) own.folder = "/nowhere";
+      const auto here = train(own);
+      EXPECT_EQ(to_json(here).at("validation").dump(), to_json(one).at("validation").dump());
+      EXPECT_EQ(here.progress.best_loss, one.progress.best_loss);
+    });
+    EXPECT_TRUE(bytes("three/" + file) == bytes("one/" + file));
+  }
+  void write_pairs(const std::string& name, bool labels) const {
+    std::string lines;
+    for (uint64_t i = 0; i < 23; ++i) {
+      const std::string second = labels ? (i % 3 == 0 ? "yes" : "no") : sentence(i + 90, i % 7);
+      lines += sentence(i, i % 7) + "\t" + second + "\n";
+    }
+    write(name, lines);
+  }
+};
+
+TEST_F(EncoderJobTest, Classifiers) {
+  write_pairs("texts.tsv", true);
+  ClassifierRun run;
+  run.data = run.valid = path("texts.tsv"), run.init = path("bert");
+  start_from(run.settings, run.init);
+  run.settings.batch = 4;
+  expect_same(run, train_classifier);
+}
+
+TEST_F(EncoderJobTest, EmbeddersWithAnAdapter) {
+  write_pairs("pairs.tsv", false);
+  EmbedderRun run;
+  run.data = run.valid = path("pairs.tsv"), run.init = path("bert");
+  start_from(run.settings, run.init);
+  run.settings.batch = 4, run.settings.chunk = 3, run.settings.lora.rank = 2;
+  expect_same(run, train_embedder, "adapter_model.safetensors");
+}
+
+TEST_F(EncoderJobTest, MaskedLanguageModels) {
+  std::string text;
+  for (uint64_t i = 0; i < 60; ++i) text += sentence(i, i % 7) + " ";
+  write("text.txt", text);
+  MaskedLmRun run;
+  run.data = path("text.txt"), run.init = path("bert_masked_lm");
+  start_from(run.settings, run.init);
+  run.settings.batch = 2;
+  expect_same(run, train_masked_lm);
+}
+
 TEST(TrainingMemoryTest, RanksShareTheOptimiser) {
   TrainingSettings s;
   EXPECT_EQ(training_memory(s, 1000, 1).total(), 16000);
   s.shards = 8;
   EXPECT_EQ(training_memory(s, 1000, 4).optimizer, 2000);
-  EXPECT_EQ(training_memory(s, 1000, 8).gradients, 4000 * 3);
+  EXPECT_EQ(training_memory(s, 1000, 8).gradients, 4000 * 1.5);
 }
 
 }  // namespace

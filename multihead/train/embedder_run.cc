@@ -176,31 +176,41 @@ Task::Loss EmbedderTask::loss(int64_t index) {
   return {loss_of(data_.training, rows, queries, documents), tokens};
 }
 
-RetrievalScore EmbedderTask::score(int64_t pairs, const std::function<bool()>& should_stop) const {
+RetrievalScore EmbedderTask::score(int64_t pairs, const Sharing& sharing) const {
   const NoTape silent;
   const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation.queries), pairs);
-  std::vector<Tensor> queries, documents;
+  // Of a batch: its loss, its queries' vectors, its documents'.
+  const int64_t width = encoder_.dim(), half = settings_.batch * width;
+  const auto measure = [&](int64_t batch, std::span<double> numbers) {
+    const std::vector<int64_t> rows = part_of(all, batch, settings_.batch);
+    const Tensor queries = vectors_of(data_.validation.queries, rows, nullptr),
+                 documents = vectors_of(data_.validation.documents, rows, nullptr);
+    numbers[0] =
+        loss_of(data_.validation, rows, queries, documents).item() * static_cast<double>(rows.size());
+    std::copy_n(queries.data<float>(), queries.numel(), numbers.begin() + 1);
+    std::copy_n(documents.data<float>(), documents.numel(), numbers.begin() + 1 + half);
+  };
+  const std::vector<double> numbers =
+      measure_batches(sharing, parts_of(all, settings_.batch), 1 + 2 * half, measure);
+  const Tensor queries = Tensor::empty({std::ssize(all), width}), documents = empty_like(queries);
   double sum = 0;
-  for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(settings_.batch)) {
-    if (should_stop && should_stop()) return {};
-    const size_t end = std::min(all.size(), begin + static_cast<size_t>(settings_.batch));
-    const std::vector<int64_t> rows(all.begin() + static_cast<std::ptrdiff_t>(begin),
-                                    all.begin() + static_cast<std::ptrdiff_t>(end));
-    queries.push_back(vectors_of(data_.validation.queries, rows, nullptr));
-    documents.push_back(vectors_of(data_.validation.documents, rows, nullptr));
-    sum += loss_of(data_.validation, rows, queries.back(), documents.back()).item() *
-           static_cast<double>(rows.size());
+  for (int64_t i = 0; i < std::ssize(all); ++i) {
+    const double* const batch = numbers.data() + i / settings_.batch * (1 + 2 * half);
+    const int64_t at = i % settings_.batch * width;
+    if (at == 0) sum += batch[0];
+    std::copy_n(batch + 1 + at, width, queries.data<float>() + i * width);
+    std::copy_n(batch + 1 + half + at, width, documents.data<float>() + i * width);
   }
-  const auto found = embed::nearest(concat(queries, 0), concat(documents, 0), 10);
+  const auto found = embed::nearest(queries, documents, 10);
   return {.loss = sum / static_cast<double>(all.size()),
           .pairs = std::ssize(all),
           .recall_at_1 = share_found(found, 1),
           .recall_at_10 = share_found(found, 10)};
 }
 
-std::optional<double> EmbedderTask::evaluate(const std::function<bool()>& should_stop) {
+std::optional<double> EmbedderTask::evaluate(const Sharing& sharing) {
   if (data_.validation.queries.empty()) return std::nullopt;
-  latest_ = score(settings_.eval_pairs, should_stop);
+  latest_ = score(settings_.eval_pairs, sharing);
   return latest_.loss;
 }
 
@@ -228,11 +238,13 @@ void start_from(EmbedderSettings& settings, const std::string& init) {
   settings.model = SentenceEncoder::load(init, std::nullopt).encoder().config();
 }
 
-EmbedderSummary train_embedder(const EmbedderRun& run) {
-  MH_CHECK(!run.init.empty(), ValueError, "train: an embedder begins with an encoder's folder, init");
-  check_alone(run);
+EmbedderSummary train_embedder(const EmbedderRun& request) {
+  MH_CHECK(!request.init.empty(), ValueError, "train: an embedder begins with an encoder's folder, init");
+  EmbedderRun run = request;
+  run.settings.shards = shards_of(run.settings, run.ranks());
   check(run.settings);
-  check_training_memory(run.settings, models::matrix_weights(run.settings.model));
+  check_ranks(run, run.settings);
+  check_training_memory(run.settings, models::matrix_weights(run.settings.model), run.ranks());
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
       run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
@@ -241,20 +253,21 @@ EmbedderSummary train_embedder(const EmbedderRun& run) {
   const EmbedderData data = {encode_text_pairs(encoder, training, length),
                              encode_text_pairs(encoder, validation, length), checksum_of_pairs(training)};
   EmbedderTask task(run.settings, std::move(encoder), data, run.init);
-  RunFolder folder(run.folder, run.resume, run.overwrite);
-  if (!folder.checkpoint()) {
-    remove_modules(task.model(), folder);
-    EmbedderSettings settings = run.settings;
-    Json record = to_json(run, fields(settings));
+  std::optional<RunFolder> folder;
+  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
+  check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model().encoder()));
+  if (folder && !folder->checkpoint()) {
+    remove_modules(task.model(), *folder);
+    Json record = to_json(run, fields(run.settings));
     record["valid"] = io::path_to_json(run.valid);
-    folder.begin(std::move(record));
+    folder->begin(std::move(record));
   }
-  write_modules(task.model(), folder);
+  if (folder) write_modules(task.model(), *folder);
   EmbedderSummary summary;
   summary.pairs = std::ssize(data.training.queries);
-  run_or_adapt(run, &folder, task, true, summary, [&]() -> std::optional<RetrievalScore> {
+  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<RetrievalScore> {
     if (data.validation.queries.empty()) return std::nullopt;
-    return task.score(0, run.should_stop);
+    return task.score(0, run.sharing());
   });
   return summary;
 }

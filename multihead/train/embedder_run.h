@@ -51,14 +51,14 @@ class EmbedderTask : public Task {
                const std::string& init);
 
   Loss loss(int64_t index) override;
-  std::optional<double> evaluate(const std::function<bool()>& should_stop) override;
+  std::optional<double> evaluate(const Sharing& sharing) override;
   std::vector<std::pair<std::string, double>> metrics() const override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;
 
   /// Over `pairs` validation pairs, evenly spread; 0: all.
-  RetrievalScore score(int64_t pairs, const std::function<bool()>& should_stop = {}) const;
+  RetrievalScore score(int64_t pairs, const Sharing& sharing = {}) const;
   embed::SentenceEncoder& model() { return encoder_; }
 
  private:

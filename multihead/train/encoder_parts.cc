@@ -40,6 +40,15 @@ std::vector<int64_t> spread_rows(int64_t count, int64_t wanted) {
   return rows;
 }
 
+std::vector<int64_t> part_of(const std::vector<int64_t>& rows, int64_t index, int64_t size) {
+  const int64_t begin = index * size, end = std::min(begin + size, std::ssize(rows));
+  return {rows.begin() + begin, rows.begin() + end};
+}
+
+int64_t parts_of(const std::vector<int64_t>& rows, int64_t size) {
+  return (std::ssize(rows) + size - 1) / size;
+}
+
 models::TokenRows token_rows(const Encodings& examples, const std::vector<int64_t>& rows) {
   std::vector<std::vector<int32_t>> ids, types;
   for (const int64_t row : rows) {

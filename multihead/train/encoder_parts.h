@@ -19,6 +19,10 @@ std::vector<int64_t> batch_rows(int64_t index, int64_t size, int64_t count, uint
 /// `wanted` of `count` places, evenly spread; 0: all.
 std::vector<int64_t> spread_rows(int64_t count, int64_t wanted);
 
+/// The index-th part of `size` rows, and the number of parts.
+std::vector<int64_t> part_of(const std::vector<int64_t>& rows, int64_t index, int64_t size);
+int64_t parts_of(const std::vector<int64_t>& rows, int64_t size);
+
 using Encodings = std::vector<text::Encoding>;
 /// Examples one behind the other.
 models::TokenRows token_rows(const Encodings& examples, const std::vector<int64_t>& rows);

@@ -66,22 +66,26 @@ TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tok
                " is outside the model's vocabulary of ", model.config().vocab_size);
     }
   });
-  TextLoss total;
-  auto add = [&](std::span<const int64_t> begins, int64_t length) {
-    const WindowBatch batch = gather_windows(tokens, begins, length);
-    const int64_t count = batch.tokens.numel();
-    total.nats += model.loss(batch.tokens, batch.targets).item() * static_cast<double>(count);
-    total.tokens += count;
-  };
   const std::vector<int64_t> begins = begins_of(last / context, options.windows, context);
-  for (size_t i = 0; i < begins.size(); i += static_cast<size_t>(options.batch)) {
-    if (options.should_stop && options.should_stop()) return total;
-    add(std::span(begins).subspan(i, std::min(begins.size() - i, static_cast<size_t>(options.batch))),
-        context);
-  }
+  const int64_t count = std::ssize(begins), batches = (count + options.batch - 1) / options.batch;
   const int64_t rest = last % context, whole = last - rest;
   const bool takes_rest = rest > 0 && (options.windows == 0 || begins.empty());
-  if (takes_rest) add(std::span(&whole, 1), rest);
+  const auto measure = [&](int64_t i, std::span<double> numbers) {
+    std::span<const int64_t> rows(&whole, 1);
+    if (i < batches) {
+      const int64_t first = i * options.batch, rows_here = std::min(count - first, options.batch);
+      rows = std::span(begins).subspan(static_cast<size_t>(first), static_cast<size_t>(rows_here));
+    }
+    const WindowBatch batch = gather_windows(tokens, rows, i < batches ? context : rest);
+    numbers[1] = static_cast<double>(batch.tokens.numel());
+    numbers[0] = model.loss(batch.tokens, batch.targets).item() * numbers[1];
+  };
+  const std::vector<double> numbers =
+      measure_batches(options.sharing, batches + (takes_rest ? 1 : 0), 2, measure);
+  TextLoss total;
+  for (size_t i = 0; i < numbers.size(); i += 2) {
+    total.nats += numbers[i], total.tokens += static_cast<int64_t>(numbers[i + 1]);
+  }
   if (tokenizer != nullptr) {
     const Measure measure(*tokenizer);
     for (const int64_t begin : begins) measure.add(tokens.sub(begin + 1, context), total);

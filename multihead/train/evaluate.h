@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "multihead/models/language_model.h"
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
+#include "multihead/train/sharing.h"
 
 namespace multihead::train {
 
@@ -14,8 +14,7 @@ struct EvaluateOptions {
   int64_t context = 0;  ///< tokens per window; 0: the model's context
   int64_t batch = 16;   ///< windows per batch
   int64_t windows = 0;  ///< this many, evenly spaced over the text; 0: all
-  /// Called between batches; once true, the rest is skipped.
-  std::function<bool()> should_stop = {};
+  Sharing sharing = {};
 };
 
 /// A text cut into adjacent windows; every token but the text's first is predicted from the preceding ones in

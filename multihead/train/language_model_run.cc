@@ -110,11 +110,10 @@ std::unique_ptr<Task> LanguageModelTask::twin(std::vector<nn::NamedTensor>& para
   return twin;
 }
 
-std::optional<double> LanguageModelTask::evaluate(const std::function<bool()>& should_stop) {
+std::optional<double> LanguageModelTask::evaluate(const Sharing& sharing) {
   if (data_.validation.size() < 2) return std::nullopt;
-  return train::evaluate(
-             model_, data_.validation,
-             {.batch = settings_.batch, .windows = settings_.eval_windows, .should_stop = should_stop})
+  return train::evaluate(model_, data_.validation,
+                         {.batch = settings_.batch, .windows = settings_.eval_windows, .sharing = sharing})
       .loss();
 }
 
@@ -192,16 +191,17 @@ LanguageModelSummary train_language_model(const LanguageModelRun& request) {
   if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
   const LanguageModelData data = share_data(run, folder ? &*folder : nullptr, text);
   LanguageModelTask task(run.settings, data);
-  if (run.group != nullptr) check_alike(*run.group, run.settings, task.identity());
+  check_alike(run, run.settings, task.identity());
   const bool begins = folder && !folder->checkpoint();
   if (begins) folder->begin(to_json(run, fields(run.settings)));
-  if (!run.init.empty() && (begins || run.settings.lora.rank > 0)) {
+  if (run.leads() && !run.init.empty() && (begins || run.settings.lora.rank > 0)) {
     copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
   }
+  if (run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
   LanguageModelSummary summary;
   run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<TextLoss> {
     if (data.validation.size() < 2) return std::nullopt;
-    const EvaluateOptions options = {.batch = run.settings.batch, .should_stop = run.should_stop};
+    const EvaluateOptions options = {.batch = run.settings.batch, .sharing = run.sharing()};
     return evaluate(task.model(), data.validation, options, &data.tokenizer);
   });
   return summary;

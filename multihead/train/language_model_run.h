@@ -45,7 +45,7 @@ class LanguageModelTask : public Task {
   LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data);
 
   Loss loss(int64_t index) override;
-  std::optional<double> evaluate(const std::function<bool()>& should_stop) override;
+  std::optional<double> evaluate(const Sharing& sharing) override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;

@@ -59,7 +59,9 @@ TrainLoop::TrainLoop(Task& task, optim::Optimizer& optimizer, LoopOptions option
 Ending TrainLoop::run(const std::function<bool()>& should_stop) {
   should_stop_ = should_stop;
   start();
-  return leads() ? lead() : follow();
+  const Ending ending = leads() ? lead() : follow();
+  if (ending != Ending::interrupted && options_.restore_best) restore_best();
+  return ending;
 }
 
 Ending TrainLoop::lead() {
@@ -84,14 +86,17 @@ Ending TrainLoop::lead() {
   }
   if (saved_step_ != progress_.step) save(true);
   give(Order::end, static_cast<int64_t>(ending));
-  if (ending != Ending::interrupted && options_.restore_best && progress_.best_step >= 0 &&
-      progress_.best_step != progress_.step) {
+  return ending;
+}
+
+void TrainLoop::restore_best() {
+  if (leads() && progress_.best_step >= 0 && progress_.best_step != progress_.step) {
     const std::string best = io::checkpoint_path(options_.folder, progress_.best_step);
     for (const io::CheckpointInfo& info : io::list_checkpoints(options_.folder)) {
       if (info.path == best) task_.load(best);
     }
   }
-  return ending;
+  if (options_.parallel != nullptr) options_.parallel->broadcast_weights();
 }
 
 // What a rank that does not lead is told to do.
@@ -102,6 +107,8 @@ Ending TrainLoop::follow() {
     if (order[0] == static_cast<int64_t>(Order::end)) return static_cast<Ending>(order[1]);
     if (order[0] == static_cast<int64_t>(Order::step)) {
       step();
+    } else if (order[0] == static_cast<int64_t>(Order::evaluate)) {
+      evaluate();
     } else {
       optimizer_state();
     }
@@ -109,7 +116,7 @@ Ending TrainLoop::follow() {
 }
 
 void TrainLoop::give(Order order, int64_t word) {
-  if (options_.parallel == nullptr) return;
+  if (options_.parallel == nullptr || !leads()) return;
   std::array<int64_t, 2> message = {static_cast<int64_t>(order), word};
   options_.parallel->group().broadcast(0, std::as_writable_bytes(std::span(message)));
 }
@@ -148,8 +155,11 @@ TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, double share
     const Autocast autocast(options_.precision);
     return task.loss(index);
   };
+  const auto take = [this](const GradientSlot& leaf) { options_.parallel->take(leaf); };
+  const bool leaves_early = options_.parallel != nullptr && options_.context == nullptr;
   ShardLoss loss;
   for (int64_t micro = 0; micro < options_.accumulate; ++micro) {
+    const bool completes = leaves_early && micro + 1 == options_.accumulate;
     Tape tape;
     const Task::Loss part = loss_of(shard * options_.accumulate + micro);
     const double weight = share * part.share;
@@ -158,7 +168,8 @@ TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, double share
     if (!std::isfinite(value) && options_.parallel == nullptr) {
       fail_loss(value, progress_.step, optimizer_.parameters());
     }
-    tape.backward(part.value, Tensor::full(part.value.shape(), weight, part.value.dtype()));
+    tape.backward(part.value, Tensor::full(part.value.shape(), weight, part.value.dtype()),
+                  completes ? take : Tape::LeafComplete());
     loss.loss += value * weight;
     loss.tokens += part.tokens;
   }
@@ -196,6 +207,7 @@ double TrainLoop::backward_own() {
     own.stops = should_stop_ && should_stop_() ? 1 : 0;
     parallel->add(shard);
   }
+  parallel->finish();
   exchange_losses(shards);
   std::vector<double> losses;
   for (const ShardLoss& shard : shards) losses.push_back(shard.loss);
@@ -271,7 +283,10 @@ void TrainLoop::report(double grad_norm) {
 
 // Returns whether this is the best loss so far.
 bool TrainLoop::evaluate() {
-  const std::optional<double> measured = task_.evaluate([this] { return is_stopping(); });
+  give(Order::evaluate);
+  const std::optional<double> measured =
+      task_.evaluate({.should_stop = [this] { return is_stopping(); }, .group = group()});
+  stopping_ = on_any(group(), stopping_);
   if (stopping_) return false;
   evaluated_step_ = progress_.step;
   progress_.seconds = now() - started_;

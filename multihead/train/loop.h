@@ -16,6 +16,7 @@
 #include "multihead/optim/optimizer.h"
 #include "multihead/optim/schedule.h"
 #include "multihead/train/data_parallel.h"
+#include "multihead/train/sharing.h"
 
 namespace multihead::train {
 
@@ -38,9 +39,8 @@ class Task {
   /// same weights with gradients of its own, in the order of trained_parameters().
   virtual int64_t length() const;
   virtual std::unique_ptr<Task> twin(std::vector<nn::NamedTensor>& parameters) const;
-  /// The mean validation loss in nats; none without validation data. `should_stop` is polled; once true, the
-  /// result does not matter.
-  virtual std::optional<double> evaluate(const std::function<bool()>& should_stop) = 0;
+  /// The mean validation loss in nats; none without validation data.
+  virtual std::optional<double> evaluate(const Sharing& sharing) = 0;
   /// What else the latest evaluate() measured, by name: "accuracy".
   virtual std::vector<std::pair<std::string, double>> metrics() const { return {}; }
   /// Adds the files of the model.
@@ -142,9 +142,9 @@ std::optional<io::CheckpointInfo> open_run(const std::string& folder, bool resum
 ///
 /// With LoopOptions::parallel a step is its tree's shards, of accumulate micro-batches each, and every rank
 /// runs a loop with the same options and an optimiser over its own_parameters(). Rank 0 leads: it alone
-/// evaluates, reports, and reads and writes the folder, and the others do what it does next. A request to
-/// stop counts on any rank. The weights are the same bits on any number of ranks, and a run goes on with
-/// another number.
+/// reports, and reads and writes the folder, and the others do what it does next. A request to stop counts
+/// on any rank. Weights and losses are the same bits on any number of ranks, and a run goes on with another
+/// number. In the end all ranks have the weights that are kept.
 ///
 /// Files     folder/checkpoint-<step>/: the task's own, optimizer.safetensors, trainer_state.json
 /// Throws    NumericError (NaN or Inf, with step and tensor, before the weights are touched), ValueError and
@@ -162,7 +162,7 @@ class TrainLoop {
   const Progress& progress() const { return progress_; }
 
  private:
-  enum class Order : int64_t { step, save, end };
+  enum class Order : int64_t { step, evaluate, save, end };
   struct ShardLoss {
     double loss = 0;
     int64_t tokens = 0;
@@ -175,6 +175,7 @@ class TrainLoop {
   Ending lead();
   Ending follow();
   void give(Order order, int64_t word = 0);
+  void restore_best();
   void step();
   ShardLoss backward(Task& task, int64_t shard, double share) const;
   void count(const ShardLoss& loss);
@@ -184,6 +185,9 @@ class TrainLoop {
   void report(double grad_norm);
   bool evaluate();
   bool is_stopping();
+  distributed::Group* group() const {
+    return options_.parallel != nullptr ? &options_.parallel->group() : nullptr;
+  }
   bool leads() const { return options_.parallel == nullptr || options_.parallel->leads(); }
   optim::StateMap optimizer_state() const;
   void save(bool must_succeed);

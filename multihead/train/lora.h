@@ -56,9 +56,9 @@ class LoraTask : public Task {
     adapter_.apply(network());
     return inner_.loss(index);
   }
-  std::optional<double> evaluate(const std::function<bool()>& should_stop) override {
+  std::optional<double> evaluate(const Sharing& sharing) override {
     merge();
-    return inner_.evaluate(should_stop);
+    return inner_.evaluate(sharing);
   }
   std::vector<std::pair<std::string, double>> metrics() const override { return inner_.metrics(); }
   void save(io::CheckpointContents& contents) override {
@@ -75,6 +75,11 @@ class LoraTask : public Task {
 
   /// What is trained.
   LoraTask& model() { return *this; }
+  /// The model has the weights of the adapter.
+  void merge() {
+    const NoTape silent;
+    adapter_.apply(network());
+  }
   void visit(nn::Visitor& visitor) {
     adapter_.visit(visitor);
     for (nn::NamedTensor& p : fresh_) visitor(p.name, p.tensor);
@@ -101,10 +106,6 @@ class LoraTask : public Task {
     });
     return models::stored_views(fresh_, map);
   }
-  void merge() {
-    const NoTape silent;
-    adapter_.apply(network());
-  }
 
   Inner& inner_;
   std::string init_;
@@ -121,7 +122,10 @@ void run_or_adapt(const Run& run, RunFolder* folder, RunTask& task, bool restore
     return run_to_end(run, folder, task, restore_best, summary, std::forward<Validate>(validate));
   }
   LoraTask<RunTask> adapted(task, run.settings, run.init);
-  run_to_end(run, folder, adapted, restore_best, summary, std::forward<Validate>(validate));
+  run_to_end(run, folder, adapted, restore_best, summary, [&] {
+    adapted.merge();  // where the leader's weights have arrived
+    return validate();
+  });
 }
 
 }  // namespace multihead::train

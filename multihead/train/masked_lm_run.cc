@@ -46,11 +46,18 @@ text::Tokenizer train_tokenizer(const std::string& text, const MaskedLmSettings&
 }
 
 // A resumed run goes on with the tokenizer it began with.
-LanguageModelData load_data(const MaskedLmRun& run, const RunFolder& folder, const std::string& text) {
+text::Tokenizer tokenizer_of(const MaskedLmRun& run, const RunFolder& folder, const std::string& text) {
   const std::string given = run.tokenizer.empty() ? run.init : run.tokenizer,
                     path = folder.checkpoint() ? folder.checkpoint()->path : given;
+  return path.empty() ? train_tokenizer(text, run.settings) : text::Tokenizer::load(path);
+}
+
+// Every rank reads the text; the tokenizer is the leader's.
+LanguageModelData load_data(const MaskedLmRun& run, const RunFolder* folder, const std::string& text) {
+  std::optional<text::Tokenizer> own;
+  if (folder != nullptr) own = tokenizer_of(run, *folder, text);
   const text::Tokenizer tokenizer =
-      path.empty() ? train_tokenizer(text, run.settings) : text::Tokenizer::load(path);
+      run.group != nullptr ? share_tokenizer(*run.group, own ? &*own : nullptr) : *own;
   LanguageModelSettings as_text;
   as_text.model.context = length_of(run.settings);
   as_text.validation_share = run.settings.validation_share;
@@ -110,35 +117,40 @@ Task::Loss MaskedLmTask::loss(int64_t index) {
           batch.rows.tokens.numel()};
 }
 
-MaskedLoss MaskedLmTask::score(int64_t count, const std::function<bool()>& should_stop) const {
+MaskedLoss MaskedLmTask::score(int64_t count, const Sharing& sharing) const {
   const NoTape silent;
   MaskedLoss total;
   const std::vector<int64_t> all = spread_rows((data_.validation.size() - 1) / window_, count);
-  for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(settings_.batch)) {
-    if (should_stop && should_stop()) return total;
+  // Of a batch: its nats, hidden tokens, and those that are found.
+  const auto measure = [&](int64_t index, std::span<double> numbers) {
     std::vector<Window> windows;
-    for (size_t i = begin; i < std::min(all.size(), begin + static_cast<size_t>(settings_.batch)); ++i) {
+    for (const int64_t row : part_of(all, index, settings_.batch)) {
       windows.push_back(
-          {all[i] * window_,
-           {static_cast<uint64_t>(settings_.seed), kValidationStreams + static_cast<uint64_t>(all[i])}});
+          {row * window_,
+           {static_cast<uint64_t>(settings_.seed), kValidationStreams + static_cast<uint64_t>(row)}});
     }
     const Batch batch = batch_of(data_.validation, windows);
     const Tensor logits = model_.logits_at(batch.rows, batch.places);
-    total.nats += cross_entropy(logits, batch.targets, {.reduction = Reduction::sum}).item();
-    total.tokens += logits.size(0);
+    numbers[0] = cross_entropy(logits, batch.targets, {.reduction = Reduction::sum}).item();
+    numbers[1] = static_cast<double>(logits.size(0));
     for (int64_t i = 0; i < logits.size(0); ++i) {
       const float* row = logits.data<float>() + i * logits.size(1);
       const bool is_right =
           std::max_element(row, row + logits.size(1)) - row == batch.targets.data<int64_t>()[i];
-      total.right += is_right ? 1 : 0;
+      numbers[2] += is_right ? 1 : 0;
     }
+  };
+  const std::vector<double> numbers = measure_batches(sharing, parts_of(all, settings_.batch), 3, measure);
+  for (size_t i = 0; i < numbers.size(); i += 3) {
+    total.nats += numbers[i];
+    total.tokens += static_cast<int64_t>(numbers[i + 1]), total.right += static_cast<int64_t>(numbers[i + 2]);
   }
   return total;
 }
 
-std::optional<double> MaskedLmTask::evaluate(const std::function<bool()>& should_stop) {
+std::optional<double> MaskedLmTask::evaluate(const Sharing& sharing) {
   if (data_.validation.size() <= window_) return std::nullopt;
-  latest_ = score(settings_.eval_windows, should_stop);
+  latest_ = score(settings_.eval_windows, sharing);
   return latest_.loss();
 }
 
@@ -165,21 +177,22 @@ void start_from(MaskedLmSettings& settings, const std::string& init) {
   settings.model = models::load_encoder(init).config();
 }
 
-MaskedLmSummary train_masked_lm(const MaskedLmRun& run) {
-  check_alone(run);
+MaskedLmSummary train_masked_lm(const MaskedLmRun& request) {
+  MaskedLmRun run = request;
+  run.settings.shards = shards_of(run.settings, run.ranks());
   check(run.settings);
+  check_ranks(run, run.settings);
   check_lora(run.settings, run.init);
   const std::string text = text::read_text(run.data);
-  RunFolder folder(run.folder, run.resume, run.overwrite);
-  const LanguageModelData data = load_data(run, folder, text);
+  std::optional<RunFolder> folder;
+  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
+  const LanguageModelData data = load_data(run, folder ? &*folder : nullptr, text);
   MaskedLmTask task(run.settings, data, run.init);
-  if (!folder.checkpoint()) {
-    MaskedLmSettings settings = run.settings;
-    folder.begin(to_json(run, fields(settings)));
-  }
+  check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));
+  if (folder && !folder->checkpoint()) folder->begin(to_json(run, fields(run.settings)));
   MaskedLmSummary summary;
-  run_or_adapt(run, &folder, task, true, summary, [&]() -> std::optional<MaskedLoss> {
-    MaskedLoss loss = task.score(0, run.should_stop);
+  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<MaskedLoss> {
+    MaskedLoss loss = task.score(0, run.sharing());
     if (loss.tokens == 0) return std::nullopt;
     return loss;
   });

@@ -30,14 +30,14 @@ class MaskedLmTask : public Task {
   MaskedLmTask(const MaskedLmSettings& settings, const LanguageModelData& data, const std::string& init);
 
   Loss loss(int64_t index) override;
-  std::optional<double> evaluate(const std::function<bool()>& should_stop) override;
+  std::optional<double> evaluate(const Sharing& sharing) override;
   std::vector<std::pair<std::string, double>> metrics() const override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;
 
   /// Over `windows` validation windows, evenly spread; 0: all.
-  MaskedLoss score(int64_t windows, const std::function<bool()>& should_stop = {}) const;
+  MaskedLoss score(int64_t windows, const Sharing& sharing = {}) const;
   models::Encoder& model() { return model_; }
   /// Parameters that the encoder's folder does not hold.
   const std::vector<std::string>& fresh() const { return fresh_; }

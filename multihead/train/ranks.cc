@@ -2,6 +2,9 @@
 // step.
 #include <unistd.h>
 
+#include <span>
+
+#include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
 #include "multihead/core/utf8.h"
 #include "multihead/core/version.h"
@@ -30,6 +33,16 @@ std::string host() {
   return valid_utf8(name);
 }
 
+uint64_t weights_checksum(const std::vector<nn::NamedTensor>& weights) {
+  std::string sums;
+  for (const auto& [name, tensor] : weights) {
+    const Tensor rows = tensor.contiguous();
+    const std::span<const std::byte> bytes = std::as_bytes(rows.span<float>());
+    sums += checksum_text(checksum({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  }
+  return checksum(sums);
+}
+
 // The first member that differs, with both values; empty: none.
 std::string first_difference(const Json& first, const Json& other) {
   for (const JsonMember& member : first.members()) {
@@ -48,23 +61,21 @@ void check_ranks(const RunRequest& request, const TrainingSettings& settings) {
   ShardTree(terms_of(settings, request.ranks()), request.ranks());
 }
 
-void check_alone(const RunRequest& request) {
-  MH_CHECK(request.ranks() == 1, ValueError, "train: encoders are trained by one process, got ",
-           request.ranks(), " ranks; language models and translators can be trained by several");
-}
-
 text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own) {
   const std::string json = group.broadcast_text(0, own != nullptr ? own->to_json() : "");
   const std::string config = group.broadcast_text(0, own != nullptr ? own->config_json() : "");
   return own != nullptr ? *own : text::Tokenizer::from_contents(json, config);
 }
 
-void check_alike(distributed::Group& group, const TrainingSettings& settings, const Json& identity) {
-  if (group.size() == 1) return;
+void check_alike(const RunRequest& request, const TrainingSettings& settings, const Json& identity,
+                 const std::vector<nn::NamedTensor>& weights) {
+  if (request.ranks() == 1) return;
+  distributed::Group& group = *request.group;
   Json own = identity;
   own["host"] = host();
   own["version"] = concat(version(), git_hash().empty() ? "" : " ", git_hash());
   own["instruction set"] = arithmetic(settings);
+  own["weights"] = checksum_text(weights_checksum(weights));  // frozen ones stay as each rank has read them
   const std::vector<std::string> all = group.gather(0, own.dump());
   std::string problem;
   for (size_t rank = 1; rank < all.size() && problem.empty(); ++rank) {

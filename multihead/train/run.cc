@@ -91,12 +91,11 @@ TrainingMemory training_memory(const TrainingSettings& s, int64_t weights, int r
   const int64_t shards = terms_of(s, ranks);
   if (shards == 1) return {.weights = floats, .gradients = floats, .optimizer = moments * floats};
   // One that is computed, or all parts of a sequence at a time, one sum for every level of the tree within
-  // the rank, one that arrives.
+  // the rank, slices that arrive.
   const auto own = static_cast<uint64_t>((shards + ranks - 1) / ranks);
   const double computed = s.context_shards > 1 ? static_cast<double>(own) : 1;
-  const double sums = 1 + std::bit_width(own - 1);
   return {.weights = floats,
-          .gradients = floats * (computed + sums + (ranks > 1 ? 1 : 0)),
+          .gradients = floats * (computed + std::bit_width(own - 1) + (ranks > 1 ? 0.5 : 0)),
           .optimizer = moments * floats / ranks};
 }
 

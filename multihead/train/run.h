@@ -35,6 +35,7 @@ struct RunRequest {
   distributed::Group* group = nullptr;
 
   int ranks() const { return group != nullptr ? group->size() : 1; }
+  Sharing sharing() const { return {.should_stop = should_stop, .group = group}; }
   bool leads() const { return group == nullptr || group->rank() == 0; }
 };
 
@@ -61,7 +62,8 @@ std::vector<nn::NamedTensor> trained_parameters(Model& model) {
 }
 
 /// Trains a model of any kind and, unless interrupted, publishes it with its summary. `validate` measures
-/// the model that is kept, if there is something to measure it on. `folder` is the leader's.
+/// the model that is kept, if there is something to measure it on; all ranks call it. `folder` is the
+/// leader's.
 template <class Summary, class Run, class RunTask, class Validate>
 void run_to_end(const Run& run, RunFolder* folder, RunTask& task, bool restore_best, Summary& summary,
                 Validate&& validate) {
@@ -70,13 +72,13 @@ void run_to_end(const Run& run, RunFolder* folder, RunTask& task, bool restore_b
                          .run = folder != nullptr ? folder->run() : ""};
   static_cast<RunSummary&>(summary) =
       run_task(task, trained_parameters(task.model()), run, run.settings, std::move(options));
-  if (summary.ending == Ending::interrupted || !run.leads()) return;
+  if (summary.ending == Ending::interrupted) return;
   summary.validation = validate();
-  if (summary.validation && run.should_stop && run.should_stop()) {
+  if (on_any(run.group, summary.validation && run.should_stop && run.should_stop())) {
     summary.validation.reset();
     summary.ending = Ending::interrupted;
-    return;
   }
+  if (summary.ending == Ending::interrupted || !run.leads()) return;
   io::CheckpointContents model;
   task.save(model);
   folder->publish(model);
@@ -102,14 +104,13 @@ void copy_weights(Model& to, Model from, const std::string& source) {
 
 /// Throws ValueError if there are more ranks than shards.
 void check_ranks(const RunRequest& request, const TrainingSettings& settings);
-/// Throws ValueError if there are several ranks: for kinds of runs whose data one process prepares.
-void check_alone(const RunRequest& request);
 /// The leader's tokenizer on every rank; `own` is null on the others.
 text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own);
 
-/// Throws ValueError naming the first rank whose build, instruction set, data or settings are others than the
-/// leader's. All ranks call it.
-void check_alike(distributed::Group& group, const TrainingSettings& settings, const Json& identity);
+/// Throws ValueError naming the first rank whose build, instruction set, data, settings or weights, where
+/// every rank reads them, are others than the leader's. All ranks call it.
+void check_alike(const RunRequest& request, const TrainingSettings& settings, const Json& identity,
+                 const std::vector<nn::NamedTensor>& weights = {});
 
 /// Bytes of one rank while it trains this many weights, beside activations.
 struct TrainingMemory {

@@ -140,17 +140,19 @@ Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text:
 }
 
 PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs, int64_t batch_tokens,
-                  const std::function<bool()>& should_stop) {
+                  const Sharing& sharing) {
   PairLoss total;
   if (pairs.empty()) return total;
   const NoTape silent;
   const PairBatches batches(pairs, {.batch_tokens = batch_tokens, .bucket = 1});
-  for (int64_t i = 0; i < batches.batches_per_epoch(); ++i) {
-    if (should_stop && should_stop()) return total;
+  const auto measure = [&](int64_t i, std::span<double> numbers) {
     const PairBatch batch = make_pair_batch(pairs, batches.rows(i), model.config());
-    total.nats +=
-        model.loss(batch.source, batch.input, batch.labels).item() * static_cast<double>(batch.tokens);
-    total.tokens += batch.tokens;
+    numbers[1] = static_cast<double>(batch.tokens);
+    numbers[0] = model.loss(batch.source, batch.input, batch.labels).item() * numbers[1];
+  };
+  const std::vector<double> numbers = measure_batches(sharing, batches.batches_per_epoch(), 2, measure);
+  for (size_t i = 0; i < numbers.size(); i += 2) {
+    total.nats += numbers[i], total.tokens += static_cast<int64_t>(numbers[i + 1]);
   }
   return total;
 }
@@ -171,9 +173,9 @@ Task::Loss Seq2SeqTask::loss(int64_t index) {
           batch.tokens};
 }
 
-std::optional<double> Seq2SeqTask::evaluate(const std::function<bool()>& should_stop) {
+std::optional<double> Seq2SeqTask::evaluate(const Sharing& sharing) {
   if (probe_.empty()) return std::nullopt;
-  return train::evaluate(model_, probe_, settings_.batch_tokens, should_stop).loss();
+  return train::evaluate(model_, probe_, settings_.batch_tokens, sharing).loss();
 }
 
 void Seq2SeqTask::save(io::CheckpointContents& contents) {
@@ -268,16 +270,17 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
   if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
   const Seq2SeqData data = share_data(run, folder ? &*folder : nullptr, training, validation);
   Seq2SeqTask task(run.settings, data);
-  if (run.group != nullptr) check_alike(*run.group, run.settings, task.identity());
+  check_alike(run, run.settings, task.identity());
   const bool begins = folder && !folder->checkpoint();
   if (begins) {
     Json record = to_json(run, fields(run.settings));
     record["valid"] = io::path_to_json(run.valid);
     folder->begin(std::move(record));
   }
-  if (!run.init.empty() && (begins || run.settings.lora.rank > 0)) {
+  if (run.leads() && !run.init.empty() && (begins || run.settings.lora.rank > 0)) {
     copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
   }
+  if (run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
   if (data.left_out > 0 && run.leads()) {
     for (Observer* observer : run.observers) {
       observer->on_warning(concat(data.left_out, " of ", training.source.size(), " pairs are longer than ",
@@ -289,9 +292,10 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
   summary.left_out = data.left_out;
   const bool averages = run.settings.average > 1;
   run_or_adapt(run, folder ? &*folder : nullptr, task, !averages, summary, [&]() -> std::optional<PairLoss> {
-    if (averages) average_last(task.model(), run);
+    if (averages && run.leads()) average_last(task.model(), run);
+    if (averages && run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
     if (data.validation.empty()) return std::nullopt;
-    return evaluate(task.model(), data.validation, 4096, run.should_stop);
+    return evaluate(task.model(), data.validation, 4096, run.sharing());
   });
   return summary;
 }

@@ -43,9 +43,8 @@ struct PairLoss {
   int64_t tokens = 0;
   double loss() const { return nats / static_cast<double>(tokens); }
 };
-/// `should_stop` is polled between batches; once true, the rest is skipped.
 PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs,
-                  int64_t batch_tokens = 4096, const std::function<bool()>& should_stop = {});
+                  int64_t batch_tokens = 4096, const Sharing& sharing = {});
 
 /// The model of a folder, to be trained on; see RunRequest::init. Throws IoError, FormatError.
 void start_from(Seq2SeqSettings& settings, const std::string& init);
@@ -57,7 +56,7 @@ class Seq2SeqTask : public Task {
   Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data);
 
   Loss loss(int64_t index) override;
-  std::optional<double> evaluate(const std::function<bool()>& should_stop) override;
+  std::optional<double> evaluate(const Sharing& sharing) override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;

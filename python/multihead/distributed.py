@@ -1,6 +1,7 @@
 """The ranks of a job: the processes that mpirun or srun has started together.
 
-mpirun -n 4 python script.py: train_language_model() and train_seq2seq() train on all of them, with the weights of one.
+mpirun -n 4 python script.py: train_language_model(), train_classifier() and the rest train on all of them, with the
+weights of one.
 MPI is loaded only there, through a small plugin (docs/distributed.md). mpi4py may be used beside it; whoever initialises
 MPI first finalises it.
 

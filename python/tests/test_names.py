@@ -192,8 +192,9 @@ INTERNAL = {  # reason: names
     "ClassifierData ClassifierTask prepare_classifier_data EmbedderData EmbedderTask TextPairs "
     "encode_text_pairs MaskedLmData MaskedLmTask prepare_masked_lm_data batch_rows encode_pair_texts encode_texts "
     "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
-    "with_weights check_alone trained_parameters score_labels spread_rows masked_lm_presets MaskOptions MaskedText Masker "
-    "ShardTree DataParallel ContextParallel shards_of terms_of check_ranks check_context share_tokenizer check_alike TrainingMemory training_memory",
+    "with_weights trained_parameters score_labels spread_rows masked_lm_presets MaskOptions MaskedText Masker "
+    "ShardTree DataParallel ContextParallel shards_of terms_of check_ranks check_context share_tokenizer check_alike "
+    "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any part_of parts_of",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
     "C++ only so far": "ContextScope recomputed",

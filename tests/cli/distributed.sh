@@ -41,6 +41,16 @@ for launcher in "${launchers[@]}"; do
   "$launcher" -n 3 "$multihead" "${pairs[@]}" --out "$name-pairs" >/dev/null || fail "$name, pairs"
   same pairs-one "$name-pairs"
 done
+# Encoders, too; and only the first rank needs to see the model that training begins with.
+mlm=(train mlm --data text.txt --layers 1 --width 16 --heads 2 --context 24 --batch 2 --shards 4 --steps 6 --warmup 2 --quiet)
+"$multihead" "${mlm[@]}" --out mlm-one >/dev/null || fail "one process, masked words"
+"${launchers[0]}" -n 3 "$multihead" "${mlm[@]}" --out mlm-three >/dev/null || fail "masked words"
+same mlm-one mlm-three
+tuned=(train lm --data text.txt --batch 2 --shards 4 --steps 6 --warmup 2 --lora-rank 2 --quiet)
+"$multihead" "${tuned[@]}" --init one --out tuned-one >/dev/null || fail "one process, an adapter"
+"${launchers[0]}" -n 1 "$multihead" "${tuned[@]}" --init one --out tuned-three : \
+  -n 2 "$multihead" "${tuned[@]}" --out /nowhere >/dev/null || fail "an adapter"
+cmp -s {tuned-one,tuned-three}/adapter_model.safetensors || fail "an adapter: other weights"
 
 # Sequences cut over ranks, and resumed on another number.
 cut=(train lm --data text.txt --layers 1 --heads 2 --width 16 --context 1100 --batch 1 --tokenizer char --dropout 0.1
