@@ -1,4 +1,4 @@
-// multihead tokenizer train | encode | decode
+// multihead tokenizer train | encode | decode | list | verify
 #include <fmt/format.h>
 
 #include <iterator>
@@ -6,12 +6,22 @@
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
+#include "multihead/core/parallel.h"
+#include "multihead/distributed/world.h"
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
 #include "multihead/text/corpus.h"
+#include "multihead/train/encode_file.h"
 
 namespace multihead::cli {
 namespace {
+
+// The ranks of the job, and threads for each.
+std::shared_ptr<distributed::Group> join(const CommonOptions& common) {
+  std::shared_ptr<distributed::Group> group = distributed::world();
+  if (group->size() > 1 && common.threads == 0) set_num_threads(distributed::threads_per_rank());
+  return group;
+}
 
 class TokenizerTrain : public Verb {
  public:
@@ -90,7 +100,9 @@ class TokenizerEncode : public Verb {
               {"multihead tokenizer encode model - < text.txt", "text from stdin"},
               {"multihead tokenizer encode model \"It is\" --offsets", "where each token lies, in bytes"},
               {"multihead tokenizer encode tok --data big.txt --out big.tokens",
-               "for train lm --data big.tokens"}}) {}
+               "for train lm --data big.tokens"},
+              {"mpirun -n 4 multihead tokenizer encode tok --data big.txt --out big.tokens",
+               "the same file, by four processes"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
@@ -138,8 +150,10 @@ class TokenizerEncode : public Verb {
 
   int write_file(const CommonOptions& common, const text::Tokenizer& tokenizer) const {
     if (data_.empty() || out_.empty()) throw UsageError("--data FILE and --out FILE go together");
-    const std::string text = reading([&] { return text::read_text(data_); });
-    const int64_t count = text::write_tokens(out_, text, tokenizer);
+    const std::shared_ptr<distributed::Group> group = join(common);
+    reading([&] { return FileReader(data_).size(); });
+    const int64_t count = encoded(*group, tokenizer);
+    if (group->rank() > 0) return kDone;
     if (common.json) {
       put_json(Json::object({{"file", io::path_to_json(out_)}, {"tokens", count}}), -1);
     } else {
@@ -148,8 +162,85 @@ class TokenizerEncode : public Verb {
     return kDone;
   }
 
+  // Bad text is bad input; failing to write is not.
+  int64_t encoded(distributed::Group& group, const text::Tokenizer& tokenizer) const {
+    try {
+      return train::encode_file(group, data_, out_, tokenizer);
+    } catch (const FormatError& error) {
+      throw InputError(error.what());
+    } catch (const ValueError& error) {
+      throw InputError(error.what());
+    }
+  }
+
   std::string folder_, text_ = "-", data_, out_;
   bool special_ = false, offsets_ = false;
+};
+
+class TokenizerList : public Verb {
+ public:
+  TokenizerList()
+      : Verb("tokenizer list", "list token files, with checksums, as one corpus",
+             {{"multihead tokenizer list part-*.tokens --out corpus.list",
+               "for train lm --data corpus.list"}}) {}
+
+  void declare(Flags& flags) override {
+    flags.positionals("FILE", files_, "token files, in this order");
+    flags.text("out", "FILE", out_, "list to write (required); paths begin at its folder");
+  }
+
+  int run(const CommonOptions& common) override {
+    if (files_.empty()) throw UsageError("no FILE given; see multihead tokenizer list --help");
+    if (out_.empty()) throw UsageError("--out FILE is required; see multihead tokenizer list --help");
+    for (const std::string& file : files_) {
+      reading([&] { return text::TokenFile::open(file, {.verify = false}).size(); });
+    }
+    text::TokenFiles::write_list(out_, files_);
+    const text::TokenFiles all = reading([&] { return text::TokenFiles::open(out_); });
+    report(common, all);
+    return kDone;
+  }
+
+  static void report(const CommonOptions& common, const text::TokenFiles& all) {
+    const int64_t tokens = all.tokens().size(), files = std::ssize(all.files());
+    if (common.json) {
+      put_json(
+          Json::object({{"files", files}, {"tokens", tokens}, {"checksum", checksum_text(all.checksum())}}),
+          -1);
+    } else {
+      fmt::print("{} tokens in {} {}, checksum {}\n", tokens, files, files == 1 ? "file" : "files",
+                 checksum_text(all.checksum()));
+    }
+  }
+
+ private:
+  std::vector<std::string> files_;
+  std::string out_;
+};
+
+class TokenizerVerify : public Verb {
+ public:
+  TokenizerVerify()
+      : Verb("tokenizer verify", "read a token file or a list of some, and compare checksums",
+             {{"multihead tokenizer verify corpus.list", "train lm does the same before its first step"},
+              {"mpirun -n 4 multihead tokenizer verify corpus.list", "each process reads a quarter"}}) {}
+
+  void declare(Flags& flags) override { flags.positional("FILE", file_, "a token file or a list"); }
+
+  int run(const CommonOptions& common) override {
+    const std::shared_ptr<distributed::Group> group = join(common);
+    const text::TokenFiles all = reading([&] {
+      text::TokenFiles files = text::TokenFiles::open(file_);
+      files.verify(group->rank(), group->size());
+      return files;
+    });
+    group->barrier();
+    if (group->rank() == 0) TokenizerList::report(common, all);
+    return kDone;
+  }
+
+ private:
+  std::string file_;
 };
 
 class TokenizerDecode : public Verb {
@@ -199,6 +290,8 @@ class TokenizerDecode : public Verb {
 
 std::unique_ptr<Verb> make_tokenizer_train() { return std::make_unique<TokenizerTrain>(); }
 std::unique_ptr<Verb> make_tokenizer_encode() { return std::make_unique<TokenizerEncode>(); }
+std::unique_ptr<Verb> make_tokenizer_list() { return std::make_unique<TokenizerList>(); }
+std::unique_ptr<Verb> make_tokenizer_verify() { return std::make_unique<TokenizerVerify>(); }
 std::unique_ptr<Verb> make_tokenizer_decode() { return std::make_unique<TokenizerDecode>(); }
 
 }  // namespace multihead::cli

@@ -16,12 +16,15 @@ class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSu
              {"multihead train lm --data austen.txt --out model --resume", "continue an interrupted run"},
              {"mpirun -n 4 multihead train lm --data austen.txt --out model",
               "on four processes or machines; the weights of one"},
+             {"mpirun -n 4 multihead train lm --data t.txt --out m --context 65536 --context-shards 4",
+              "sequences of which no process holds more than a quarter"},
              {"multihead train lm --data mine.txt --out tuned --init model --lr 1e-4", "fine-tune a model"},
              {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
               "custom sizes, character tokens"}}) {}
 
   void declare(Flags& flags) override {
-    flags.text("data", "FILE", run_.data, "training text, UTF-8");
+    flags.text("data", "FILE", run_.data,
+               "training text, UTF-8; or tokens, or a list of token files (tokenizer encode, list)");
     declare_run(flags, train::language_model_presets(), "use this tokenizer.json (or its folder)");
   }
 

@@ -1,6 +1,7 @@
 #include "multihead/distributed/local_group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -12,49 +13,91 @@
 namespace multihead::distributed {
 namespace {
 
-// What is sent waits here, copied, until it is received.
-class Mail {
+// Threads of which one runs at a time; each says when another may.
+class Turns {
  public:
-  using Address = std::tuple<int, int, int>;  // from, to, tag
+  explicit Turns(int threads) : here_(static_cast<size_t>(threads), true) {}
 
-  void put(const Address& address, std::span<const std::byte> data) {
-    const std::lock_guard lock(mutex_);
-    boxes_[address].emplace_back(data.begin(), data.end());
-    arrived_.notify_all();
-  }
-
-  // False: nothing there yet, and not asked to wait.
-  bool take(const Address& address, std::span<std::byte> data, bool wait) {
+  void begin(int thread) {
     std::unique_lock lock(mutex_);
-    std::deque<std::vector<std::byte>>& box = boxes_[address];
-    if (wait) arrived_.wait(lock, [&] { return !box.empty() || failed_ >= 0; });
-    if (box.empty()) {
-      MH_CHECK(failed_ < 0, GroupError, "group: rank ", failed_, " has failed");
-      return false;
-    }
-    MH_CHECK(box.front().size() == data.size(), ValueError, "group: rank ", std::get<1>(address), " expects ",
-             data.size(), " bytes from rank ", std::get<0>(address), ", got ", box.front().size());
-    std::copy(box.front().begin(), box.front().end(), data.begin());
-    box.pop_front();
-    return true;
+    wait_for(thread, lock);
   }
-
-  void fail(int rank, std::exception_ptr error) {
+  void end(int thread) {
     const std::lock_guard lock(mutex_);
-    if (failed_ >= 0) return;
-    failed_ = rank;
-    error_ = std::move(error);
-    arrived_.notify_all();
+    here_[static_cast<size_t>(thread)] = false;
+    next();
   }
-
-  const std::exception_ptr& error() const { return error_; }
+  /// Nothing to do for this one: the next. Once none has anything to do, with naps, for the CPU may be
+  /// another process's.
+  void pass(int thread) {
+    std::unique_lock lock(mutex_);
+    if (++passes_ > 16 * std::ssize(here_)) {
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      lock.lock();
+    }
+    next();
+    wait_for(thread, lock);
+  }
+  void has_worked() { passes_ = 0; }
 
  private:
+  void wait_for(int thread, std::unique_lock<std::mutex>& lock) {
+    changed_.wait(lock, [&] { return turn_ == thread; });
+  }
+  void next() {
+    const int count = static_cast<int>(here_.size());
+    for (int step = 1; step <= count; ++step) {
+      const int thread = (turn_ + step) % count;
+      if (!here_[static_cast<size_t>(thread)]) continue;
+      turn_ = thread;
+      break;
+    }
+    changed_.notify_all();
+  }
+
   std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::map<Address, std::deque<std::vector<std::byte>>> boxes_;
-  int failed_ = -1;
-  std::exception_ptr error_;
+  std::condition_variable changed_;
+  std::vector<bool> here_;
+  int turn_ = 0;
+  int64_t passes_ = 0;  // without work in between
+};
+
+// What the ranks of one host share. The thread whose turn it is uses it.
+struct Host {
+  using Address = std::tuple<int, int, int>;  // from, to, tag
+
+  Host(Group& group, int count) : hosts(group), per_host(count), turns(count) {}
+  int of(int rank) const { return rank / per_host; }
+  void check() const { MH_CHECK(failed < 0, GroupError, "group: rank ", failed, " has failed"); }
+
+  Group& hosts;
+  int per_host;
+  Turns turns;
+  std::map<Address, std::deque<std::vector<std::byte>>> boxes;  // sent, copied, until it is received
+  int failed = -1;
+  std::exception_ptr error;
+};
+
+// The waiting, in turns.
+class Waiting : public Message {
+ public:
+  Waiting(Host& host, int rank) : host_(host), rank_(rank) {}
+  bool test() final {
+    if (!done_ && arrived()) done_ = true, host_.turns.has_worked();
+    return done_;
+  }
+  void wait() final {
+    while (!test()) host_.turns.pass(rank_ % host_.per_host);
+  }
+
+ protected:
+  virtual bool arrived() = 0;
+  Host& host_;
+  int rank_;
+
+ private:
+  bool done_ = false;
 };
 
 class Sent final : public Message {
@@ -63,54 +106,113 @@ class Sent final : public Message {
   void wait() override {}
 };
 
-class Expected final : public Message {
+class Expected final : public Waiting {
  public:
-  Expected(Mail& mail, Mail::Address address, std::span<std::byte> data)
-      : mail_(mail), address_(address), data_(data) {}
-  bool test() override { return done_ = done_ || mail_.take(address_, data_, false); }
-  void wait() override { done_ = done_ || mail_.take(address_, data_, true); }
+  Expected(Host& host, const Host::Address& address, std::span<std::byte> data)
+      : Waiting(host, std::get<1>(address)), address_(address), data_(data) {}
 
  private:
-  Mail& mail_;
-  Mail::Address address_;
+  bool arrived() override {
+    std::deque<std::vector<std::byte>>& box = host_.boxes[address_];
+    if (box.empty()) {
+      host_.check();
+      return false;
+    }
+    MH_CHECK(box.front().size() == data_.size(), ValueError, "group: rank ", std::get<1>(address_),
+             " expects ", data_.size(), " bytes from rank ", std::get<0>(address_), ", got ",
+             box.front().size());
+    std::copy(box.front().begin(), box.front().end(), data_.begin());
+    box.pop_front();
+    return true;
+  }
+
+  Host::Address address_;
   std::span<std::byte> data_;
-  bool done_ = false;
 };
 
-class LocalGroup final : public Group {
+// From or to a rank of another host.
+class Remote final : public Waiting {
  public:
-  LocalGroup(Mail& mail, int rank, int size) : Group(rank, size), mail_(mail) {}
+  Remote(Host& host, int rank, MessagePtr message) : Waiting(host, rank), message_(std::move(message)) {}
+
+ private:
+  bool arrived() override {
+    const bool done = message_->test();
+    if (!done) host_.check();
+    return done;
+  }
+
+  MessagePtr message_;
+};
+
+class HostedGroup final : public Group {
+ public:
+  HostedGroup(Host& host, int rank, int size) : Group(rank, size), host_(host) {}
 
  private:
   MessagePtr start_send(int to, std::span<const std::byte> data, int tag) override {
-    mail_.put({rank(), to, tag}, data);
+    if (host_.of(to) != host_.hosts.rank()) {
+      return remote(host_.hosts.isend(host_.of(to), data, tag_of(rank(), to, tag)));
+    }
+    host_.boxes[{rank(), to, tag}].emplace_back(data.begin(), data.end());
+    host_.turns.has_worked();
     return std::make_unique<Sent>();
   }
   MessagePtr start_recv(int from, std::span<std::byte> data, int tag) override {
-    return std::make_unique<Expected>(mail_, Mail::Address{from, rank(), tag}, data);
+    if (host_.of(from) != host_.hosts.rank()) {
+      return remote(host_.hosts.irecv(host_.of(from), data, tag_of(from, rank(), tag)));
+    }
+    return std::make_unique<Expected>(host_, Host::Address{from, rank(), tag}, data);
+  }
+  MessagePtr remote(MessagePtr message) const {
+    return std::make_unique<Remote>(host_, rank(), std::move(message));
+  }
+  // Between two hosts all pairs of their ranks talk.
+  int tag_of(int from, int to, int tag) const {
+    const int n = host_.per_host;
+    return (tag * n + from % n) * n + to % n;
   }
 
-  Mail& mail_;
+  Host& host_;
 };
 
 }  // namespace
 
-void run_local_group(int size, const std::function<void(Group& group)>& body) {
+void check_hosted(int size, int hosts) {
+  constexpr int kMostPerHost = 4;  // for tags below 2^20, which every MPI has
   MH_CHECK(size >= 1, ValueError, "group: size must be positive, got ", size);
-  Mail mail;
+  MH_CHECK(size % hosts == 0, ValueError, "group: ", hosts, " processes cannot share ", size,
+           " parts evenly");
+  MH_CHECK(hosts == 1 || size / hosts <= kMostPerHost, ValueError, "group: ", size,
+           " parts need one process or ", (size + kMostPerHost - 1) / kMostPerHost, " at least, got ", hosts);
+}
+
+void run_hosted_group(Group& hosts, int size, const std::function<void(Group& group)>& body) {
+  check_hosted(size, hosts.size());
+  const int count = size / hosts.size();
+  if (count == 1) return body(hosts);
+  Host host(hosts, count);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
+  for (int n = 0; n < count; ++n) {
+    threads.emplace_back([&, n] {
+      const int rank = hosts.rank() * count + n;
+      host.turns.begin(n);
       try {
-        LocalGroup group(mail, rank, size);
+        HostedGroup group(host, rank, size);
         body(group);
       } catch (...) {
-        mail.fail(rank, std::current_exception());
+        if (host.failed < 0) host.failed = rank, host.error = std::current_exception();
       }
+      host.turns.end(n);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  if (mail.error()) std::rethrow_exception(mail.error());
+  if (host.error) std::rethrow_exception(host.error);
+}
+
+void run_local_group(int size, const std::function<void(Group& group)>& body) {
+  const std::unique_ptr<Group> alone = single();
+  run_hosted_group(*alone, size, body);
 }
 
 }  // namespace multihead::distributed

@@ -10,9 +10,12 @@
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
+#include "multihead/ops/attention/context_scope.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/embedding.h"
 #include "multihead/ops/loss.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead::models {
 namespace {
@@ -270,10 +273,18 @@ Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& st
   Tensor x = token_embedding(tokens);
   if (config_.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(config_.embed_dim)));
   x = point("embed", x);
-  if (config_.positions == Positions::sinusoidal) {
+  const ContextScope* const part = ContextScope::current();
+  if (part != nullptr && config_.positions == Positions::sinusoidal) {
+    const Tensor table = nn::sinusoidal_positions(part->shards().length(), config_.embed_dim).to(x.dtype());
+    x = add(x, embedding(table, part->positions()));
+  } else if (config_.positions == Positions::sinusoidal) {
     return nn::SinusoidalPositionalEncoding(config_.embed_dim, config_.dropout_p)(x, starts, rng);
   }
-  if (config_.positions == Positions::learned) {
+  if (part != nullptr && config_.positions == Positions::learned) {
+    const Tensor whole = Tensor::arange(part->shards().length() + config_.position_offset);
+    const Tensor ids = part->take(slice(whole, 0, config_.position_offset, whole.numel()), 0);
+    x = add(x, point("pos_embed", position_embedding(ids)));
+  } else if (config_.positions == Positions::learned) {
     // Padding behind the end of a row may count past the context; its outputs mean nothing.
     const Tensor ids = nn::position_ids(std::ssize(starts), tokens.size(1), starts, config_.context - 1,
                                         config_.position_offset);
@@ -312,7 +323,9 @@ Tensor LanguageModel::features(const Tensor& tokens, const LanguageModelCall& ca
     check_state(*state, call, batch, counts);
     starts = state->lengths;
   }
-  check_length(length);
+  const ContextScope* const part = ContextScope::current();
+  MH_CHECK(part == nullptr || state == nullptr, ValueError, "LanguageModel: no state in a ContextScope");
+  check_length(part != nullptr ? part->shards().length() : length);
   Tensor x = embed(tokens, starts, call.rng);
   std::vector<int64_t> held;
   if (state != nullptr) {

@@ -3,6 +3,7 @@
 #include "multihead/models/language_model.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/token_plan.h"
+#include "multihead/ops/attention/context_scope.h"
 
 namespace multihead::models {
 
@@ -22,9 +23,12 @@ LanguageModel::LayerCalls LanguageModel::layer_calls(const LanguageModelCall& ca
   calls.call.rng = call.rng;
   calls.call.attention.softcap = static_cast<float>(config_.attention_softcap);
   if (call.rows != nullptr) calls.call.attention.cu_seqlens = call.rows->cu_seqlens;
+  const ContextScope* const part = ContextScope::current();
+  if (part != nullptr) length = part->shards().length();
   const auto table = [&](const std::vector<double>& frequencies, double amplitude) {
     const RotaryTable all = rotary_table(length, starts, frequencies, config_.rotary_layout, amplitude);
-    return call.rows != nullptr ? rotary_at(all, call.rows->places()) : all;
+    if (call.rows == nullptr && part == nullptr) return all;
+    return rotary_at(all, call.rows != nullptr ? call.rows->places() : part->positions());
   };
   if (!frequencies_.empty()) calls.global = table(frequencies_, rotary_amplitude(config_.rotary_scaling));
   if (!local_frequencies_.empty()) calls.local = table(local_frequencies_, 1);

@@ -3,6 +3,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/kernels/elementwise/dropout.h"
+#include "multihead/ops/attention/context_scope.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/narrow-inl.h"
@@ -10,21 +11,58 @@
 namespace multihead {
 namespace {
 
-using kernels::DropoutMask;
+// A mask, and of a sequence that is cut over ranks the pieces: elements of the tensor, and where they lie in
+// the whole.
+struct Dropout {
+  struct Piece {
+    int64_t begin, count, first;
+  };
+  kernels::DropoutMask mask;
+  std::vector<Piece> pieces;
+};
+
+Dropout draw(const char* who, const Tensor& x, double p, Rng& rng) {
+  Dropout d{{rng.next(), p}, {}};
+  const ContextScope* const scope = ContextScope::current();
+  if (scope == nullptr) {
+    d.pieces = {{0, x.numel(), 0}};
+    return d;
+  }
+  const SequenceShards& shards = scope->shards();
+  const int rank = scope->group().rank();
+  const int64_t rows = shards.rows(rank), row = x.numel() / std::max<int64_t>(1, x.size(0) * rows);
+  MH_CHECK(x.rank() >= 2 && x.size(1) == rows, ShapeError, who, ": in a ContextScope x must be [B, ", rows,
+           ", ...], got ", x.shape());
+  const int64_t length = (shards.length() + 127) / 128 * 128;  // as DropoutMask::first has it
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    for (const int c : shards.chunks_of(rank)) {
+      const auto own = shards.own_rows(c);
+      d.pieces.push_back(
+          {(b * rows + own.begin) * row, own.count() * row, (b * length + shards.chunk(c).begin) * row});
+    }
+  }
+  return d;
+}
 
 void check(const char* who, const Tensor& x, double p) {
   detail::check_real(who, "x", x);
   MH_CHECK(p >= 0 && p <= 1, ValueError, who, ": p must be in [0, 1], got ", p);
 }
 
-void run(const Tensor& x, const Tensor& residual, const Tensor& y, const DropoutMask& mask) {
+void run(const Tensor& x, const Tensor& residual, const Tensor& y, const Dropout& d) {
   detail::dispatch_real(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    kernels::dropout(x.data<T>(), detail::data_or_null<T>(residual), y.data<T>(), x.numel(), mask);
+    const T* const more = detail::data_or_null<T>(residual);
+    for (const Dropout::Piece& piece : d.pieces) {
+      kernels::DropoutMask mask = d.mask;
+      mask.first = piece.first;
+      kernels::dropout(x.data<T>() + piece.begin, more != nullptr ? more + piece.begin : nullptr,
+                       y.data<T>() + piece.begin, piece.count, mask);
+    }
   });
 }
 
-Tensor masked(const Tensor& dy, const DropoutMask& mask) {
+Tensor masked(const Tensor& dy, const Dropout& mask) {
   const Tensor dx = Tensor::empty(dy.shape(), dy.dtype());
   run(detail::dense(dy), {}, dx, mask);
   return dx;
@@ -43,7 +81,7 @@ Tensor dropout(const Tensor& input, double p, Rng* rng) {
   if (detail::is_narrow(input)) return cast(dropout(detail::widened(input), p, rng), input.dtype());
   check("dropout", input, p);
   if (rng == nullptr || p == 0) return input;
-  const DropoutMask mask{rng->next(), p};
+  const Dropout mask = draw("dropout", input, p, *rng);
   const Tensor y = Tensor::empty(input.shape(), input.dtype());
   run(detail::dense(input), {}, y, mask);
   return record({input}, y, [mask](const Tensor& dy) -> Gradients { return {masked(dy, mask)}; });
@@ -55,7 +93,7 @@ Tensor activate_dropout(const Tensor& input, Activation activation, double p, Rn
   }
   check("activate_dropout", input, p);
   if (rng == nullptr || p == 0) return activate(input, activation);
-  const DropoutMask mask{rng->next(), p};
+  const Dropout mask = draw("activate_dropout", input, p, *rng);
   const Tensor x = detail::dense(input), y = Tensor::empty(input.shape(), input.dtype());
   activate_into(activation, x, y);
   run(y, {}, y, mask);
@@ -84,7 +122,7 @@ Tensor add_dropout(const Tensor& residual, const Tensor& input, double p, Rng* r
   MH_CHECK(residual.shape() == input.shape(), ShapeError, "add_dropout: residual must be ", input.shape(),
            " like x, got ", residual.shape());
   if (rng == nullptr || p == 0) return add(residual, input);
-  const DropoutMask mask{rng->next(), p};
+  const Dropout mask = draw("add_dropout", input, p, *rng);
   const Tensor y = Tensor::empty(input.shape(), input.dtype());
   run(detail::dense(input), detail::dense(residual), y, mask);
   return record({residual, input}, y, [mask](const Tensor& dy) -> Gradients {

@@ -10,8 +10,6 @@
 namespace multihead::text {
 namespace {
 
-constexpr size_t kChunk = size_t{1} << 24;
-
 /// "offset 17 (line 3)".
 std::string place(std::string_view text, size_t offset) {
   return concat("offset ", offset, " (line ", 1 + std::count(text.begin(), text.begin() + offset, '\n'), ")");
@@ -103,15 +101,52 @@ std::vector<int32_t> encode_all(const Tokenizer& tokenizer, std::span<const std:
   return all;
 }
 
-int64_t write_tokens(const std::filesystem::path& path, std::string_view text, const Tokenizer& tokenizer) {
-  MH_CHECK(!text.empty(), ValueError, "write_tokens: text must not be empty");
-  TokenFileWriter writer(path, tokenizer.vocab_size(), tokenizer.fingerprint());
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.size() - begin <= kChunk ? text.size() : tokenizer.safe_cut(text, begin + kChunk);
-    writer.append(tokenizer.encode(text.substr(begin, end - begin), {.add_template = false}));
-    begin = end;
+TextPieces::TextPieces(const std::filesystem::path& path, const Tokenizer& tokenizer, uint64_t size)
+    : file_(path.string()), tokenizer_(tokenizer), size_(size) {
+  const std::string_view mark = "\xEF\xBB\xBF";
+  std::string first(std::min<uint64_t>(mark.size(), file_.size()), '\0');
+  file_.read(0, first.data(), first.size());
+  if (first == mark) first_ = mark.size();
+  if (file_.size() == first_ || first.starts_with("\xFF\xFE") || first.starts_with("\xFE\xFF"))
+    read_text(path);  // says what is wrong
+}
+
+int64_t TextPieces::count() const { return static_cast<int64_t>((file_.size() + size_ - 1) / size_); }
+
+// The first place from `at` on where the text can be cut; its end if there is none.
+uint64_t TextPieces::cut(uint64_t at) {
+  if (at <= first_) return first_;
+  if (at >= searched_.begin && at <= searched_.end) return searched_.end;
+  const auto found_in = [&](uint64_t from, uint64_t end) {
+    std::string text(end - from + 1, '\0');  // and the byte before
+    file_.read(from - 1, text.data(), text.size());
+    const size_t place = tokenizer_.safe_cut(text, 1);
+    return place < text.size() ? from - 1 + place : end;
+  };
+  uint64_t place = std::min(at, file_.size());
+  for (uint64_t step = 1 << 12; place < file_.size(); step *= 8) {
+    const uint64_t end = std::min(place + step, file_.size()), found = found_in(place, end);
+    place = found;
+    if (found < end) break;
   }
-  return writer.finish();
+  searched_ = {at, place};
+  return place;
+}
+
+TextPieces::Range TextPieces::range(int64_t piece) {
+  const auto at = static_cast<uint64_t>(piece) * size_;
+  const uint64_t begin = cut(at);
+  return {begin, cut(std::min(at + size_, file_.size()))};
+}
+
+std::string TextPieces::read(const Range& range) const {
+  std::string text(range.end - range.begin, '\0');
+  file_.read(range.begin, text.data(), text.size());
+  if (text.find('\0') != text.npos || find_invalid_utf8(text) != text.npos) {
+    read_text(file_.path());  // says where
+    throw FormatError(concat(file_.path(), ": it is changing"));
+  }
+  return text;
 }
 
 }  // namespace multihead::text

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "multihead/core/files.h"
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 
@@ -51,10 +52,31 @@ TextSplit split_corpus(std::string_view text, const SplitOptions& options = {});
 /// encode() of several pieces, concatenated.
 std::vector<int32_t> encode_all(const Tokenizer& tokenizer, std::span<const std::string_view> texts);
 
-/// Encodes a text of any size into a token file, piecewise in little memory; the ids equal those of encode()
-/// of the whole text without template. Returns the number of tokens. Throws: IoError, and what read_text
-/// throws for bad text.
-int64_t write_tokens(const std::filesystem::path& path, std::string_view text, const Tokenizer& tokenizer);
+/// A text file in pieces of about `size` bytes that can be encoded one by one: their ids, one behind the
+/// other, are those of the whole without template (Tokenizer::safe_cut). For texts larger than memory.
+class TextPieces {
+ public:
+  struct Range {
+    uint64_t begin = 0, end = 0;
+  };
+  /// `tokenizer` outlives the pieces. Throws as read_text(), but for what stands in the text.
+  TextPieces(const std::filesystem::path& path, const Tokenizer& tokenizer,
+             uint64_t size = uint64_t{1} << 22);
+
+  int64_t count() const;
+  /// Where a piece lies in the file; it may be empty. Ask in ascending order.
+  Range range(int64_t piece);
+  /// The text there, from any thread. Throws as read_text().
+  std::string read(const Range& range) const;
+
+ private:
+  uint64_t cut(uint64_t at);
+
+  FileReader file_;
+  const Tokenizer& tokenizer_;
+  uint64_t size_, first_ = 0;
+  Range searched_;  // nothing can be cut in there before its end
+};
 
 /// Marks a padded target; ignored by cross-entropy.
 inline constexpr int32_t kIgnoreTarget = -100;

@@ -233,21 +233,86 @@ TEST_F(CorpusFileTest, ATokenFileThatIsCutShortWhileOpenIsAnError) {
   }
 }
 
-TEST_F(CorpusFileTest, WritesTheTokensOfATextInPieces) {
-  std::string text;
-  for (int i = 0; text.size() < (size_t{1} << 24) + 100000; ++i)
-    text += "word" + std::to_string(i % 977) + " and\n";
-  const Tokenizer tokenizer =
-      Tokenizer::train_bpe(std::string_view(text).substr(0, 100000), {.vocab_size = 300});
-  const fs::path path = folder_ / "t.tokens";
-  const int64_t count = write_tokens(path, text, tokenizer);
-  const TokenFile file = TokenFile::open(path);
-  file.check_tokenizer(tokenizer.fingerprint());
-  const std::vector<int32_t> expected = tokenizer.encode(text);
-  ASSERT_EQ(count, std::ssize(expected));
-  std::vector<int32_t> got(count);
-  file.tokens().copy(0, got);
-  EXPECT_TRUE(got == expected);
+TEST_F(CorpusFileTest, PiecesOfATextAreTheText) {
+  const std::string mark = "\xEF\xBB\xBF";
+  const Tokenizer bpe = Tokenizer::train_bpe("a cat and a dog saw a river. ", {.vocab_size = 270});
+  for (const std::string& text :
+       {std::string("a"), std::string(3000, 'x'),
+        std::string("a cat and a dog ") + std::string(900, 'y') + " saw a river and one cat",
+        mark + "a dog a dog"}) {
+    const fs::path path = put("t.txt", text);
+    for (const uint64_t size : {1, 2, 7, 300, 5000}) {
+      TextPieces pieces(path, bpe, size);
+      std::string all;
+      std::vector<int32_t> ids;
+      for (int64_t i = 0; i < pieces.count(); ++i) {
+        const std::string piece = pieces.read(pieces.range(i));
+        const std::vector<int32_t> more = bpe.encode(piece, {.add_template = false});
+        ids.insert(ids.end(), more.begin(), more.end());
+        all += piece;
+      }
+      EXPECT_EQ(all, read_text(path)) << size;
+      EXPECT_EQ(ids, bpe.encode(all, {.add_template = false})) << size;
+    }
+  }
+  EXPECT_THAT(error_of<FormatError>([&] { TextPieces(put("e.txt", mark), bpe); }),
+              HasSubstr("byte order mark"));
+  TextPieces bad(put("b.txt", "a cat\na dog \xFF"), bpe, 4);
+  EXPECT_THAT(error_of<FormatError>([&] {
+                for (int64_t i = 0; i < bad.count(); ++i) bad.read(bad.range(i));
+              }),
+              HasSubstr("line 2"));
+}
+
+TEST_F(CorpusFileTest, AListOfTokenFilesIsOneCorpus) {
+  const auto write = [&](const char* name, int count, int first, uint64_t fingerprint = 5) {
+    TokenFileWriter writer(folder_ / name, first == 30 ? 70'000 : 1000, fingerprint);
+    std::vector<int32_t> tokens = counting(count);
+    for (int32_t& token : tokens) token += first;
+    writer.append(tokens);
+    writer.finish();
+    return (folder_ / name).string();
+  };
+  const std::vector<std::string> names = {write("a", 20, 0), write("b", 10, 20), write("empty", 0, 0),
+                                          write("c", 30, 30)};
+  const fs::path list = folder_ / "list";
+  TokenFiles::write_list(list, names);
+  EXPECT_TRUE(TokenFiles::is_one(list) && TokenFiles::is_one(names[0]));
+  EXPECT_THAT(read_file(list), testing::EndsWith(" c\n"));  // beside the list
+  const TokenFiles files = TokenFiles::open(list);
+  files.verify();
+  EXPECT_EQ(files.tokens().size(), 60);
+  for (const auto& [begin, size] : {std::pair{0, 60}, {19, 12}, {5, 3}, {30, 30}, {59, 1}}) {
+    std::vector<int32_t> got(static_cast<size_t>(size)), sub(got.size());
+    files.tokens().copy(begin, got);
+    files.tokens().sub(begin, size).sub(0, size).copy(0, sub);
+    for (int i = 0; i < size; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], begin + i);
+    EXPECT_EQ(got, sub);
+  }
+  const TokenFiles one = TokenFiles::open(names[0]);
+  EXPECT_EQ(one.tokens().size(), 20);
+  EXPECT_NE(one.checksum(), files.checksum());
+
+  const std::string text = read_file(list);
+  const auto error = [&](const std::string& content) {
+    return error_of<FormatError>([&] { TokenFiles::open(put("other", content)); });
+  };
+  EXPECT_THAT(error(text + "nonsense\n"), HasSubstr("line 6: expected 16 hexadecimal digits"));
+  EXPECT_THAT(error(text.substr(0, 23)), HasSubstr("no files"));
+  std::string changed = text;
+  changed[24] = changed[24] == '0' ? '1' : '0';
+  EXPECT_THAT(error(changed), HasSubstr("line 2: \"" + names[0] + "\" has the checksum"));
+  TokenFiles::write_list(folder_ / "mixed", {names[0], write("d", 5, 0, 6)});
+  EXPECT_THAT(error_of<FormatError>([&] { TokenFiles::open(folder_ / "mixed"); }),
+              HasSubstr("another tokenizer"));
+  std::string damaged = read_file(names[3]);
+  damaged.back() ^= 1;
+  put("c", damaged);  // which the header does not show
+  const TokenFiles again = TokenFiles::open(list);
+  again.verify(0, 2);
+  EXPECT_THAT(error_of<FormatError>([&] { again.verify(1, 2); }), HasSubstr("/c: the tokens are corrupt"));
+  EXPECT_THROW(TokenFiles::write_list(list, {}), ValueError);
+  EXPECT_THROW(TokenFiles::write_list(list, {(folder_ / "none").string()}), IoError);
 }
 
 TEST(TokenViewTest, PartOfAView) {

@@ -50,6 +50,7 @@ void check_header(const TokenFileHeader& header, uint64_t file_size, const std::
 
 void TokenView::copy(int64_t begin, std::span<int32_t> out) const {
   if (out.empty()) return;  // memcpy minds null pointers even then
+  if (parts_ != nullptr) return copy_parts(begin_ + begin, out);
   const size_t bytes = out.size() * static_cast<size_t>(width_);
   const uint64_t at = static_cast<uint64_t>(begin) * static_cast<uint64_t>(width_);
   // Narrow tokens go to the back of `out` and are widened from the front, which never overtakes them.
@@ -72,10 +73,11 @@ TokenView TokenView::sub(int64_t begin, int64_t size) const {
            begin, " + ", size, ") must lie in [0, ", size_, ")");
   TokenView part = *this;
   part.size_ = size;
+  part.begin_ += begin;
   const int64_t skipped = begin * width_;
   if (file_ != nullptr) {
     part.offset_ += static_cast<uint64_t>(skipped);
-  } else {
+  } else if (data_ != nullptr) {
     part.data_ = static_cast<const char*>(data_) + skipped;
   }
   return part;
@@ -126,11 +128,20 @@ TokenFile TokenFile::open(const std::filesystem::path& path, const Options& opti
            sizeof(TokenFileHeader), " bytes, got ", file.size());
   file.read(0, &opened->header, sizeof(TokenFileHeader));
   check_header(opened->header, file.size(), name);
-  if (options.verify) {
-    verify_checksum(file, opened->header);
-    verify_range(opened->tokens(), opened->header, name);
-  }
-  return TokenFile(std::move(opened));
+  TokenFile result(std::move(opened));
+  if (options.verify) result.verify();
+  return result;
+}
+
+void TokenFile::verify() const {
+  verify_checksum(opened_->file, opened_->header);
+  verify_range(opened_->tokens(), opened_->header, path());
+}
+
+uint64_t TokenFile::checksum() const { return opened_->header.checksum; }
+const std::string& TokenFile::path() const { return opened_->file.path(); }
+std::string TokenFile::header() const {
+  return {reinterpret_cast<const char*>(&opened_->header), sizeof(TokenFileHeader)};
 }
 
 TokenView TokenFile::tokens() const { return opened_->tokens(); }

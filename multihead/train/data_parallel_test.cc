@@ -16,6 +16,7 @@
 #include "multihead/optim/sgd.h"
 #include "multihead/train/classifier_run.h"
 #include "multihead/train/embedder_run.h"
+#include "multihead/train/encode_file.h"
 #include "multihead/train/encoder_fixture-inl.h"
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/masked_lm_run.h"
@@ -274,6 +275,54 @@ TEST_F(JobTest, LanguageModelsDoNotKnowTheNumberOfRanks) {
   other.settings.shards = 4;
   train_language_model(other);
   EXPECT_NE(file("other/model.safetensors"), file("one/model.safetensors"));
+}
+
+TEST_F(JobTest, CutSequencesDoNotKnowTheNumberOfRanks) {
+  const auto run_of = [&](const char* name, int64_t shards, models::Positions positions) {
+    LanguageModelRun run = language_model(name);
+    run.settings.model.context = 384, run.settings.model.positions = positions;
+    run.settings.model.dropout_p = run.settings.model.ffn_dropout_p = 0.1;
+    run.settings.model.attention_dropout_p = 0.1;
+    run.settings.shards = 0, run.settings.context_shards = shards;
+    run.settings.model.num_layers = 1, run.settings.batch = 1;
+    run.settings.steps = 2, run.settings.accumulate = 2, run.settings.eval_windows = 1;
+    run.overwrite = true;
+    return run;
+  };
+  for (const auto positions :
+       {models::Positions::rotary, models::Positions::learned, models::Positions::sinusoidal}) {
+    const LanguageModelSummary whole = train_language_model(run_of("whole", 1, positions));
+    const LanguageModelSummary cut = train_language_model(run_of("cut", 2, positions));
+    EXPECT_EQ(cut.progress.tokens, whole.progress.tokens);
+    EXPECT_NEAR(cut.progress.last_loss, whole.progress.last_loss, 1e-5);
+    on_ranks(2, run_of("on2", 2, positions), train_language_model);
+    EXPECT_EQ(file("on2/model.safetensors"), file("cut/model.safetensors"));
+  }
+  const auto refused = [&](LanguageModelRun run, const char* why) {
+    EXPECT_THAT([&] { train_language_model(run); }, ThrowsMessage<ValueError>(HasSubstr(why)));
+  };
+  refused(run_of("no", 3, models::Positions::rotary), "2 blocks of 256 for 3 --context-shards");
+  LanguageModelRun both = run_of("no", 2, models::Positions::rotary);
+  both.settings.shards = 2;
+  refused(both, "exclude each other");
+}
+
+TEST_F(JobTest, ATextIsEncodedToOneFileOnAnyNumberOfRanks) {
+  const auto tokenizer = text::Tokenizer::train_bpe(file("text.txt"), {.vocab_size = 280});
+  const auto encode = [&](Group& group, const char* to) {
+    return encode_file(group, (root_ / "text.txt").string(), (root_ / to).string(), tokenizer, 50);
+  };
+  const int64_t count = encode(*distributed::single(), "one.tokens");
+  EXPECT_EQ(count, std::ssize(tokenizer.encode(file("text.txt"), {.add_template = false})));
+  for (const int ranks : {2, 3}) {
+    distributed::run_local_group(
+        ranks, [&](Group& group) { EXPECT_EQ(encode(group, "many.tokens"), group.rank() == 0 ? count : 0); });
+    EXPECT_EQ(file("many.tokens"), file("one.tokens"));
+  }
+  std::ofstream(root_ / "text.txt", std::ios::app) << "\nbad \xFF";
+  EXPECT_THROW(distributed::run_local_group(2, [&](Group& group) { encode(group, "bad.tokens"); }),
+               FormatError);
+  EXPECT_FALSE(fs::exists(root_ / "bad.tokens"));
 }
 
 TEST_F(JobTest, TranslatorsDoNotKnowTheNumberOfRanks) {

@@ -6,7 +6,9 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/ops/attention/context_scope.h"
 #include "multihead/text/corpus.h"
+#include "multihead/train/context_parallel.h"
 #include "multihead/train/lora.h"
 
 namespace multihead::train {
@@ -17,13 +19,6 @@ void check_length(int64_t size, const char* unit, const std::string& name,
   MH_CHECK(size > settings.model.context, FormatError, name, ": it has ", size, " ", unit,
            ", expected more than one context of ", settings.model.context,
            "; give more text or a smaller --context");
-}
-
-bool is_token_file(const std::string& path) {
-  const FileReader file(path);
-  char magic[8] = {};
-  if (file.size() >= sizeof(magic)) file.read(0, magic, sizeof(magic));
-  return std::string_view(magic, sizeof(magic)) == "MHTOKENS";
 }
 
 text::Tokenizer make_tokenizer(const std::string& text, const std::vector<std::string_view>& training,
@@ -74,16 +69,16 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
 }
 
 LanguageModelData map_language_model_data(const std::string& path, const LanguageModelSettings& settings,
-                                          const text::Tokenizer& tokenizer) {
-  text::TokenFile file = text::TokenFile::open(path);
-  file.check_tokenizer(tokenizer.fingerprint());
-  const text::TokenView all = file.tokens();
+                                          const text::Tokenizer& tokenizer, int rank, int ranks) {
+  text::TokenFiles files = text::TokenFiles::open(path);
+  files.check_tokenizer(tokenizer.fingerprint());
+  files.files().size() == 1 ? files.verify() : files.verify(rank, ranks);
+  const text::TokenView all = files.tokens();
   const auto held_out = static_cast<int64_t>(static_cast<double>(all.size()) * settings.validation_share);
   const int64_t training = all.size() - held_out;
   check_length(training, "training tokens", path, settings);
-  std::string header(64, '\0');  // holds the checksum of the tokens
-  FileReader(path).read(0, header.data(), header.size());
-  return {tokenizer, all.sub(0, training), all.sub(training, held_out), checksum(header), {}, file};
+  const uint64_t sum = files.checksum();
+  return {tokenizer, all.sub(0, training), all.sub(training, held_out), sum, {}, std::move(files)};
 }
 
 LanguageModelTask::LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data)
@@ -98,10 +93,21 @@ Task::Loss LanguageModelTask::loss(int64_t index) {
   for (int64_t row = 0; row < settings_.batch; ++row) {
     begins.push_back(order_.begin(index * settings_.batch + row));
   }
-  const WindowBatch batch = gather_windows(data_.training, begins, settings_.model.context);
+  WindowBatch batch = gather_windows(data_.training, begins, settings_.model.context);
+  if (const ContextScope* part = ContextScope::current()) {
+    batch = {part->take(batch.tokens, 1), part->take(batch.targets, 1)};
+  }
   Rng rng = dropout_rng(settings_, index);
   return {model_.loss(batch.tokens, batch.targets, {.rng = &rng}, settings_.label_smoothing),
-          batch.tokens.numel()};
+          batch.tokens.numel(),
+          static_cast<double>(batch.tokens.size(1)) / static_cast<double>(settings_.model.context)};
+}
+
+std::unique_ptr<Task> LanguageModelTask::twin(std::vector<nn::NamedTensor>& parameters) const {
+  auto twin = std::make_unique<LanguageModelTask>(*this);
+  nn::replace_parameters(twin->model_, [](const Tensor& parameter) { return parameter.detach(); });
+  parameters = trained_parameters(twin->model_);
+  return twin;
 }
 
 std::optional<double> LanguageModelTask::evaluate(const Sharing& sharing) {
@@ -134,7 +140,10 @@ namespace {
 
 LanguageModelData data_of(const LanguageModelRun& run, const std::string& text,
                           const text::Tokenizer& tokenizer) {
-  if (text.empty()) return map_language_model_data(run.data, run.settings, tokenizer);
+  if (text.empty()) {
+    const int rank = run.group != nullptr ? run.group->rank() : 0;
+    return map_language_model_data(run.data, run.settings, tokenizer, rank, run.ranks());
+  }
   return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
 }
 
@@ -169,10 +178,12 @@ LanguageModelSummary train_language_model(const LanguageModelRun& request) {
   check(run.settings);
   check_ranks(run, run.settings);
   check_lora(run.settings, run.init);
+  if (run.settings.context_shards > 1)
+    check_context(run.settings.model.context, run.settings.context_shards, run.ranks());
   // Before the folder exists: a run that cannot begin leaves nothing behind.
   check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
   std::string text;
-  if (!is_token_file(run.data)) {
+  if (!text::TokenFiles::is_one(run.data)) {
     text = text::read_text(run.data);
     check_length(static_cast<int64_t>(text.size()), "bytes", run.data, run.settings);
   }

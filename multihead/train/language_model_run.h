@@ -1,6 +1,7 @@
 // A complete language-model run: from a text to a tokenizer, a trained model and its metrics.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ struct LanguageModelData {
   text::TokenView training, validation;  ///< of `tokens` or `file`
   uint64_t checksum = 0;                 ///< of the text
   std::vector<int32_t> tokens = {};
-  std::optional<text::TokenFile> file = {};
+  std::optional<text::TokenFiles> files = {};
 };
 
 /// Trains a tokenizer unless one is given, and encodes the text. Throws FormatError
@@ -28,10 +29,11 @@ struct LanguageModelData {
 LanguageModelData prepare_language_model_data(const std::string& text, const std::string& name,
                                               const LanguageModelSettings& settings,
                                               const text::Tokenizer* tokenizer = nullptr);
-/// The same from a token file (text::write_tokens), which stays on disk: for corpora larger than memory. Its
-/// last part is the validation text. Throws IoError, FormatError.
+/// The same from a token file or a list of some, which stay on disk: for corpora larger than memory. The last
+/// part is the validation text. Of `ranks` each reads its share of a list's files to verify them, of a single
+/// file all. Throws IoError, FormatError.
 LanguageModelData map_language_model_data(const std::string& path, const LanguageModelSettings& settings,
-                                          const text::Tokenizer& tokenizer);
+                                          const text::Tokenizer& tokenizer, int rank = 0, int ranks = 1);
 
 /// The model of a folder, to be trained on; see RunRequest::init. Throws IoError, FormatError.
 void start_from(LanguageModelSettings& settings, const std::string& init);
@@ -47,6 +49,8 @@ class LanguageModelTask : public Task {
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;
   Json identity() const override;
+  int64_t length() const override { return settings_.model.context; }
+  std::unique_ptr<Task> twin(std::vector<nn::NamedTensor>& parameters) const override;
 
   models::LanguageModel& model() { return model_; }
 
@@ -57,7 +61,7 @@ class LanguageModelTask : public Task {
   models::LanguageModel model_;
 };
 
-/// `data` is a text file or a token file; a token file needs the tokenizer that made it.
+/// `data` is a text file, a token file or a list of token files, which need the tokenizer that made them.
 struct LanguageModelRun : RunRequest {
   LanguageModelSettings settings = {};
 };

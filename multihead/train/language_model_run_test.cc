@@ -15,6 +15,7 @@
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
+#include "multihead/train/encode_file.h"
 #include "multihead/train/metrics.h"
 
 namespace multihead::train {
@@ -339,7 +340,7 @@ TEST_F(LanguageModelRunTest, ATokenFileIsAsGoodAsItsText) {
   LanguageModelSettings settings = small();
   const auto tokenizer = text::Tokenizer::train_characters(text());
   tokenizer.save(root_ / "tokenizer");
-  text::write_tokens(root_ / "text.tokens", text(), tokenizer);
+  encode_file(*distributed::single(), root_ / "text.txt", root_ / "text.tokens", tokenizer);
   LanguageModelRun a = run("a", settings), b = run("b", settings);
   a.tokenizer = b.tokenizer = (root_ / "tokenizer").string();
   b.data = (root_ / "text.tokens").string();

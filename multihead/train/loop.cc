@@ -9,6 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/distributed/collectives.h"
+#include "multihead/train/context_parallel.h"
 
 namespace multihead::train {
 namespace {
@@ -145,45 +146,64 @@ bool TrainLoop::is_stopping() {
   return stopping_;
 }
 
-Task::Loss TrainLoop::micro_batch_loss(int64_t index) {
-  const Autocast autocast(options_.precision);
-  return task_.loss(index);
-}
+int64_t Task::length() const { throw ValueError("train: this kind of run cannot cut its sequences"); }
+std::unique_ptr<Task> Task::twin(std::vector<nn::NamedTensor>&) const { return nullptr; }
 
 // The micro-batches of one shard: its share of the loss.
-double TrainLoop::backward(int64_t shard, double share) {
-  double loss = 0;
+TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, double share) const {
+  const auto loss_of = [&](int64_t index) {
+    const Autocast autocast(options_.precision);
+    return task.loss(index);
+  };
   const auto take = [this](const GradientSlot& leaf) { options_.parallel->take(leaf); };
+  const bool leaves_early = options_.parallel != nullptr && options_.context == nullptr;
+  ShardLoss loss;
   for (int64_t micro = 0; micro < options_.accumulate; ++micro) {
-    const bool completes = options_.parallel != nullptr && micro + 1 == options_.accumulate;
+    const bool completes = leaves_early && micro + 1 == options_.accumulate;
     Tape tape;
-    const Task::Loss part = micro_batch_loss(shard * options_.accumulate + micro);
+    const Task::Loss part = loss_of(shard * options_.accumulate + micro);
+    const double weight = share * part.share;
     const double value = part.value.item();
     // Of shards, all ranks hear first: every rank fails with the same words.
     if (!std::isfinite(value) && options_.parallel == nullptr) {
       fail_loss(value, progress_.step, optimizer_.parameters());
     }
-    tape.backward(part.value, Tensor::full(part.value.shape(), share, part.value.dtype()),
+    tape.backward(part.value, Tensor::full(part.value.shape(), weight, part.value.dtype()),
                   completes ? take : Tape::LeafComplete());
-    loss += value * share;
-    window_tokens_ += part.tokens;
-    progress_.tokens += part.tokens;
+    loss.loss += value * weight;
+    loss.tokens += part.tokens;
   }
   return loss;
+}
+
+void TrainLoop::count(const ShardLoss& loss) {
+  window_tokens_ += loss.tokens;
+  progress_.tokens += loss.tokens;
 }
 
 // This rank's part of the step. Returns the loss of the whole.
 double TrainLoop::backward_own() {
   DataParallel* const parallel = options_.parallel;
   const double accumulate = static_cast<double>(options_.accumulate);
-  if (parallel == nullptr) return backward(progress_.step, 1 / accumulate);
-  const int64_t count = parallel->tree().shards();
-  std::vector<ShardLoss> shards(static_cast<size_t>(count));
+  if (parallel == nullptr) {
+    const ShardLoss whole = backward(task_, progress_.step, 1 / accumulate);
+    count(whole);
+    return whole.loss;
+  }
+  const int64_t terms = parallel->tree().shards();
+  std::vector<ShardLoss> shards(static_cast<size_t>(terms));
+  if (options_.context != nullptr) {
+    options_.context->run([&](int64_t part, Task& task) {
+      shards[static_cast<size_t>(part)] = backward(task, progress_.step, 1 / accumulate);
+    });
+  }
   for (int64_t shard = parallel->first_shard(); shard < parallel->end_shard(); ++shard) {
-    const int64_t tokens = progress_.tokens;
     ShardLoss& own = shards[static_cast<size_t>(shard)];
-    own.loss = backward(progress_.step * count + shard, 1 / (accumulate * static_cast<double>(count)));
-    own.tokens = progress_.tokens - tokens;
+    if (options_.context != nullptr) {
+      options_.context->take_gradients(shard);
+    } else {
+      own = backward(task_, progress_.step * terms + shard, 1 / (accumulate * static_cast<double>(terms)));
+    }
     own.stops = should_stop_ && should_stop_() ? 1 : 0;
     parallel->add(shard);
   }
@@ -196,7 +216,7 @@ double TrainLoop::backward_own() {
   return loss;
 }
 
-// Every rank's losses on every rank, and the tokens and wishes of the others.
+// Every rank's losses, tokens and wishes on every rank.
 void TrainLoop::exchange_losses(std::vector<ShardLoss>& shards) {
   DataParallel& parallel = *options_.parallel;
   std::vector<int64_t> bounds;
@@ -207,9 +227,7 @@ void TrainLoop::exchange_losses(std::vector<ShardLoss>& shards) {
   for (int64_t shard = 0; shard < parallel.tree().shards(); ++shard) {
     const ShardLoss& part = shards[static_cast<size_t>(shard)];
     stopping_ = stopping_ || part.stops != 0;
-    if (shard >= parallel.first_shard() && shard < parallel.end_shard()) continue;
-    window_tokens_ += part.tokens;
-    progress_.tokens += part.tokens;
+    count(part);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,18 +20,25 @@
 
 namespace multihead::train {
 
+class ContextParallel;
+
 /// The part of a run that depends on the kind of model.
 class Task {
  public:
   struct Loss {
     Tensor value;        ///< one element, the mean over the targets
     int64_t tokens = 0;  ///< targets
+    double share = 1;    ///< of the micro-batch: in a ContextScope it is a part of one
   };
 
   virtual ~Task() = default;
   /// The loss of micro-batch `index` = 0, 1, …, recorded on the current tape: a function of the index and
   /// the weights only, dropout included, so that a resumed run equals an uninterrupted one.
   virtual Loss loss(int64_t index) = 0;
+  /// For ContextParallel, which other kinds of runs refuse: the length of the sequences, and a task over the
+  /// same weights with gradients of its own, in the order of trained_parameters().
+  virtual int64_t length() const;
+  virtual std::unique_ptr<Task> twin(std::vector<nn::NamedTensor>& parameters) const;
   /// The mean validation loss in nats; none without validation data.
   virtual std::optional<double> evaluate(const Sharing& sharing) = 0;
   /// What else the latest evaluate() measured, by name: "accuracy".
@@ -49,6 +57,8 @@ struct LoopOptions {
   int64_t accumulate = 1;  ///< micro-batches per shard, added one after the other
   /// Shares the shards of a step with other ranks; see TrainLoop. Null: a step is one shard.
   DataParallel* parallel = nullptr;
+  /// A step is one shard whose positions are cut; the parts are what `parallel` adds. Null: they are whole.
+  ContextParallel* context = nullptr;
   double clip = 1;                ///< gradient norm to clip to; 0: off
   Dtype precision = Dtype::f32;   ///< of products, see Autocast
   optim::Schedule schedule = {};  ///< check() it first
@@ -167,8 +177,8 @@ class TrainLoop {
   void give(Order order, int64_t word = 0);
   void restore_best();
   void step();
-  Task::Loss micro_batch_loss(int64_t index);
-  double backward(int64_t shard, double share);
+  ShardLoss backward(Task& task, int64_t shard, double share) const;
+  void count(const ShardLoss& loss);
   double backward_own();
   void exchange_losses(std::vector<ShardLoss>& shards);
   double grad_norm();

@@ -58,7 +58,7 @@ std::string first_difference(const Json& first, const Json& other) {
 }  // namespace
 
 void check_ranks(const RunRequest& request, const TrainingSettings& settings) {
-  ShardTree(shards_of(settings, request.ranks()), request.ranks());
+  ShardTree(terms_of(settings, request.ranks()), request.ranks());
 }
 
 text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own) {

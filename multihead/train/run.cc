@@ -11,6 +11,7 @@
 #include "multihead/io/json.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
+#include "multihead/train/context_parallel.h"
 #include "multihead/train/metrics.h"
 
 namespace multihead::train {
@@ -24,10 +25,15 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   options.keep = s.keep, options.patience = s.patience;
   const std::unique_ptr<distributed::Group> alone = distributed::single();
   std::optional<DataParallel> parallel;
-  if (shards_of(s, request.ranks()) > 1) {
-    parallel.emplace(request.group != nullptr ? *request.group : *alone, parameters,
-                     shards_of(s, request.ranks()));
+  std::optional<ContextParallel> context;
+  distributed::Group& group = request.group != nullptr ? *request.group : *alone;
+  if (terms_of(s, request.ranks()) > 1) {
+    parallel.emplace(group, parameters, terms_of(s, request.ranks()));
     options.parallel = &*parallel;
+  }
+  if (s.context_shards > 1) {
+    context.emplace(group, task, parameters, static_cast<int>(s.context_shards));
+    options.context = &*context;
   }
   const auto optimizer = make_optimizer(s, parallel ? parallel->own_parameters() : parameters);
   std::vector<Observer*> observers = request.observers;
@@ -39,7 +45,7 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   for (const nn::NamedTensor& p : parameters) weights += p.tensor.numel();
   const JobReport job = {.ranks = request.ranks(),
                          .threads = num_threads(),
-                         .shards = shards_of(s, request.ranks()),
+                         .shards = terms_of(s, request.ranks()),
                          .bytes = training_memory(s, weights, request.ranks()).total()};
   if (job.ranks > 1) {
     for (Observer* observer : observers) observer->on_job(job);
@@ -82,12 +88,14 @@ TrainingMemory training_memory(const TrainingSettings& s, int64_t weights, int r
   const bool sgd = s.optimizer == OptimizerChoice::sgd;
   const int moments = !sgd ? 2 : s.momentum > 0 ? 1 : 0;
   const double floats = 4 * static_cast<double>(weights);
-  const int64_t shards = shards_of(s, ranks);
+  const int64_t shards = terms_of(s, ranks);
   if (shards == 1) return {.weights = floats, .gradients = floats, .optimizer = moments * floats};
-  // One that is computed, one sum for every level of the tree within the rank, slices that arrive.
+  // One that is computed, or all parts of a sequence at a time, one sum for every level of the tree within
+  // the rank, slices that arrive.
   const auto own = static_cast<uint64_t>((shards + ranks - 1) / ranks);
+  const double computed = s.context_shards > 1 ? static_cast<double>(own) : 1;
   return {.weights = floats,
-          .gradients = floats * (1 + std::bit_width(own - 1) + (ranks > 1 ? 0.5 : 0)),
+          .gradients = floats * (computed + std::bit_width(own - 1) + (ranks > 1 ? 0.5 : 0)),
           .optimizer = moments * floats / ranks};
 }
 

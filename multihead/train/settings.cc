@@ -76,7 +76,12 @@ void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
 int64_t shards_of(const TrainingSettings& settings, int ranks) {
   constexpr int64_t kShards = 8;
   if (settings.shards > 0) return settings.shards;
+  if (settings.context_shards > 1) return 1;
   return ranks > 1 ? kShards : 1;
+}
+
+int64_t terms_of(const TrainingSettings& settings, int ranks) {
+  return shards_of(settings, ranks) * settings.context_shards;
 }
 
 std::vector<std::string> language_model_presets() { return {"tiny", "small", "tutorial"}; }
@@ -106,6 +111,8 @@ std::vector<Field> fields(LanguageModelSettings& s) {
   list.push_back({"validation-blocks", "hold out the end of each of this many equal blocks of the text",
                   &s.validation_blocks, 1});
   list.push_back({"batch", "sequences per micro-batch", &s.batch, 1});
+  list.push_back({"context-shards", "cut each sequence into this many parts, which ranks share (1: do not)",
+                  &s.context_shards, 1});
   list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});
   add_training_fields(list, s);
   add_report_fields(list, s);
@@ -153,6 +160,13 @@ void check(const LanguageModelSettings& settings) {
   check_training(s, fields(s), s.model.embed_dim);
   MH_CHECK(s.batch <= kMostTokens / s.model.context, ValueError, "train: a --batch of ", s.batch,
            " sequences of ", s.model.context, " tokens is more than 2^31 tokens");
+  MH_CHECK(s.context_shards == 1 || s.shards <= 1, ValueError,
+           "train: --shards and --context-shards exclude each other, got ", s.shards, " and ",
+           s.context_shards, "; use --accumulate");
+  MH_CHECK(s.context_shards == 1 || s.lora.rank == 0, ValueError,
+           "train: --context-shards trains all weights, not --lora-rank");
+  MH_CHECK(s.context_shards <= kMostShards, ValueError, "train: --context-shards must be at most ",
+           kMostShards, ", got ", s.context_shards);
   MH_CHECK(s.validation_share >= 0 && s.validation_share < 1, ValueError,
            "train: --validation-share must be in [0, 1), got ", s.validation_share);
 }

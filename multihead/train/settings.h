@@ -37,6 +37,8 @@ struct TrainingSettings {
   int64_t steps = 1000;
   int64_t accumulate = 1;
   int64_t shards = 0;  ///< of a step, which ranks share; 0: see shards_of()
+  /// Above 1: the parts into which each sequence is cut, which ranks share; then a step has one shard.
+  int64_t context_shards = 1;
   OptimizerChoice optimizer = OptimizerChoice::adamw;
   optim::ScheduleKind schedule = optim::ScheduleKind::cosine;
   double lr = 1e-3;
@@ -89,6 +91,8 @@ optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim)
 
 /// The shards of a new run where nobody has chosen: 1, and in a job of several ranks 8.
 int64_t shards_of(const TrainingSettings& settings, int ranks);
+/// The terms of a step's gradient: its shards, or the parts of its sequences.
+int64_t terms_of(const TrainingSettings& settings, int ranks);
 
 /// The shared parts of the above, for other kinds of runs.
 void add_training_fields(std::vector<Field>& list, TrainingSettings& settings);
@@ -99,6 +103,7 @@ template <std::derived_from<TrainingSettings> Settings>
 Json identity_of(Settings settings) {
   settings.shards = std::max<int64_t>(settings.shards, 1);
   Json json = to_json(identity(fields(settings)));
+  if (settings.context_shards == 1) json.erase("context-shards");
   if (settings.lora.rank > 0) return json;
   for (const char* key : {"lora_rank", "lora_alpha", "lora_targets"})
     json.erase(key);  // as before there were

@@ -3007,6 +3007,65 @@ def leave_world() -> None:
 def abort_world(code: int) -> None:
     """Ends all processes of the job."""
 
+class SequenceShards:
+    """
+    A sequence of `length` rows cut into chunks that are dealt to the ranks there and back, so that under a causal
+    mask all have the same work. Chunks begin at multiples of 256; a rank's rows are its chunks one behind the other.
+    """
+
+    def __init__(self, length: int, ranks: int, chunks_per_rank: int = 4) -> None: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def chunks(self) -> int: ...
+
+    def rows(self, rank: int) -> int:
+        """How many rows a rank has."""
+
+    def positions(self, rank: int) -> Tensor:
+        """Positions of a rank's rows: int64 [rows]."""
+
+    def chunk(self, number: int) -> tuple:
+        """(begin, end) of a chunk in the sequence."""
+
+    def chunks_of(self, rank: int) -> list[int]:
+        """The chunks of a rank."""
+
+    def owner(self, chunk: int) -> int:
+        """The rank that has a chunk."""
+
+    def take(self, whole: object, axis: int, rank: int) -> Tensor:
+        """
+        A copy of a rank's rows along this axis: of tokens, targets, a rotary table … No gradient.
+        """
+
+def ring_attention(group: Group, shards: SequenceShards, query: object, key: object, value: object, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
+    """
+    attention() of a sequence of which each rank of the group has its shards.rows(rank): the rows of the whole and
+    their gradients, bit for bit, in O(T / ranks) memory. All ranks call it, and run the backward, at the same time.
+    Masks, biases and lengths are those of the whole sequence, and rng is in the same state everywhere.
+    Gradient: query, key, value. Raises GroupError if a rank is lost.
+    """
+
+def gather_rows(group: Group, shards: SequenceShards, own: object, axis: int) -> Tensor:
+    """
+    Every rank's rows along an axis, from each rank's own. Gradient: the rank's rows of it.
+    """
+
+def own_rows(group: Group, shards: SequenceShards, whole: object, axis: int) -> Tensor:
+    """The rank's own rows along an axis. Gradient: gathered from the ranks."""
+
+def run_local_group(size: int, body: object) -> None:
+    """
+    Runs body(group) on `size` threads of this process, as ranks 0 to size - 1 that take turns: what is meant for
+    mpirun, tried out without it. The first exception is raised here; the group ends with the call.
+    """
+
 class Optimizer:
     """Base class of optimisers."""
 

@@ -4,13 +4,16 @@ mpirun -n 4 python script.py: train_language_model(), train_classifier() and the
 weights of one.
 MPI is loaded only there, through a small plugin (docs/distributed.md). mpi4py may be used beside it; whoever initialises
 MPI first finalises it.
+
+ring_attention() is attention() on sequences of which each rank has a part (docs/ring-attention.md); run_local_group() runs
+ranks as threads, where there is no mpirun.
 """
 
 import atexit
 import sys
 
 from . import _core
-from ._core import Group
+from ._core import Group, SequenceShards, gather_rows, own_rows, ring_attention, run_local_group
 
 _group = None
 
@@ -40,4 +43,4 @@ def _end_together():
     sys.excepthook = hook
 
 
-__all__ = ["Group", "group"]
+__all__ = ["Group", "SequenceShards", "gather_rows", "group", "own_rows", "ring_attention", "run_local_group"]

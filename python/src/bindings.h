@@ -21,6 +21,7 @@ void bind_seq2seq(nanobind::module_& m);          // seq2seq.cc: translation
 void bind_text(nanobind::module_& m);             // text.cc
 void bind_corpus(nanobind::module_& m);           // corpus.cc: text files, BLEU, chrF
 void bind_distributed(nanobind::module_& m);      // distributed.cc: the ranks of a job
+void bind_ring(nanobind::module_& m);             // ring.cc: long sequences over several ranks
 void bind_training(nanobind::module_& m);         // training.cc: optimisers, safetensors
 void bind_checkpoints(nanobind::module_& m);      // checkpoints.cc
 void bind_runs(nanobind::module_& m);             // runs.cc: whole training runs, evaluation, checks

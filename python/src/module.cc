@@ -30,6 +30,7 @@ NB_MODULE(_core, m) {
   bind_embed(m);
   bind_corpus(m);
   bind_distributed(m);
+  bind_ring(m);
   bind_training(m);
   bind_checkpoints(m);
   bind_runs(m);

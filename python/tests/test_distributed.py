@@ -41,7 +41,8 @@ def run(tmp_path, ranks, name, before="", after=""):
     script = tmp_path / f"{name}.py"
     script.write_text(SCRIPT.format(before=before, after=after))
     environment = dict(
-        os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1"
+        os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
+        PYTHONPATH=os.pathsep.join([*filter(None, sys.path), str(pathlib.Path(__file__).parent)]),
     )
     launcher = []
     if ranks > 1:

@@ -177,7 +177,7 @@ INTERNAL = {  # reason: names
     "FolderLock RunFolder Staging random_id is_id write_staged find_leftovers remove_leftovers foreign_directory "
     "entry_of manifest_text is_unchanged foreign_checkpoints write_contents Look foreign_files replace_files "
     "remove_files adopt_files save_files lock_folder refuse_foreign check_complete",
-    "Python has its own": "complete_utf8 TokenView TokenFile TokenFileWriter write_tokens duration_text count_text "
+    "Python has its own": "complete_utf8 TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
     "steps inside a call": "PackedBlocks rotary_at AddStep AttendStep GateStep TokenPlan sum_to check name parse_schedule Candidate candidates sample append record "
     "record_many gradient_slots encode_source",
@@ -193,11 +193,11 @@ INTERNAL = {  # reason: names
     "encode_text_pairs MaskedLmData MaskedLmTask prepare_masked_lm_data batch_rows encode_pair_texts encode_texts "
     "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
     "with_weights trained_parameters score_labels spread_rows masked_lm_presets MaskOptions MaskedText Masker "
-    "ShardTree DataParallel shards_of check_ranks share_tokenizer check_alike TrainingMemory training_memory "
-    "broadcast_weights Sharing measure_batches on_any part_of parts_of",
+    "ShardTree DataParallel ContextParallel shards_of terms_of check_ranks check_context share_tokenizer check_alike "
+    "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any part_of parts_of",
     "a RuntimeError": "GroupError",
-    "what jobs are made of": "Message all_gather bytes_of share_begin run_local_group MpiFunctions",
-    "C++ only so far": "ring_attention gather_rows own_rows SequenceShards recomputed",
+    "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
+    "C++ only so far": "ContextScope recomputed",
 }
 
 MEMBERS = {  # C++ member: what does it in Python

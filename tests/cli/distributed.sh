@@ -52,6 +52,34 @@ tuned=(train lm --data text.txt --batch 2 --shards 4 --steps 6 --warmup 2 --lora
   -n 2 "$multihead" "${tuned[@]}" --out /nowhere >/dev/null || fail "an adapter"
 cmp -s {tuned-one,tuned-three}/adapter_model.safetensors || fail "an adapter: other weights"
 
+# Sequences cut over ranks, and resumed on another number.
+cut=(train lm --data text.txt --layers 1 --heads 2 --width 16 --context 1100 --batch 1 --tokenizer char --dropout 0.1
+  --attention-dropout 0.1 --warmup 2 --eval-every 0 --save-every 2 --validation-share 0 --quiet)
+"$multihead" "${cut[@]}" --context-shards 4 --steps 4 --out cut-one >/dev/null || fail "cut sequences, one process"
+for launcher in "${launchers[@]}"; do
+  for ranks in 2 4; do
+    "$launcher" -n $ranks "$multihead" "${cut[@]}" --context-shards 4 --steps 4 --out "cut-$ranks" --overwrite >/dev/null ||
+      fail "cut sequences, $ranks ranks"
+    same cut-one "cut-$ranks"
+  done
+done
+rm -r cut-4/model.safetensors cut-4/checkpoint-4
+"$launcher" -n 2 "$multihead" train lm --out cut-4 --resume --quiet >/dev/null || fail "cut sequences, resumed"
+same cut-one cut-4
+
+# A text encoded by several, and lists of what they gave.
+"$multihead" tokenizer encode one --data text.txt --out one.tokens >/dev/null || fail "encoding alone"
+"$launcher" -n 3 "$multihead" tokenizer encode one --data text.txt --out three.tokens >out.txt || fail "encoding on ranks"
+[[ $(grep -c 'tokens in' out.txt) -eq 1 ]] || fail "encoding: not one rank talks: $(cat out.txt)"
+cmp -s one.tokens three.tokens || fail "other tokens on three ranks"
+"$multihead" tokenizer list one.tokens three.tokens --out corpus.list >/dev/null || fail "a list"
+[[ $("$launcher" -n 2 "$multihead" tokenizer verify corpus.list) == *' in 2 files, checksum '* ]] || fail "verifying a list"
+listed=(train lm --data corpus.list --tokenizer-file one --layers 1 --heads 2 --width 16 --context 16 --batch 2 --shards 4
+  --steps 5 --warmup 2 --eval-every 0 --quiet)
+"$multihead" "${listed[@]}" --out listed-one >/dev/null || fail "a list, one process"
+"$launcher" -n 3 "$multihead" "${listed[@]}" --out listed-3 >/dev/null || fail "a list, three ranks"
+same listed-one listed-3
+
 # Rank 2 dies; the others say so, and other numbers of ranks go on.
 launcher=${launchers[0]}
 "$multihead" "${long[@]}" --out whole >/dev/null || fail "the long run"
@@ -107,6 +135,10 @@ refuse 2 "holds a run" "$launcher" -n 2 "$multihead" "${lm[@]}" --out one
 refuse 2 "rank 1 on .*instruction set" "$launcher" -n 1 "$multihead" "${lm[@]}" --out no : \
   -n 1 env MULTIHEAD_ISA=baseline "$multihead" "${lm[@]}" --out no
 refuse 2 "rank 1 on .*lr is" "$launcher" -n 1 "$multihead" "${lm[@]}" --out no : -n 1 "$multihead" "${lm[@]}" --lr 1 --out no
+refuse 2 "3 processes cannot share 4 parts evenly" "$launcher" -n 3 "$multihead" "${cut[@]}" --context-shards 4 --out no
+printf 'x' | dd of=three.tokens bs=1 seek=100 conv=notrunc 2>/dev/null
+refuse 3 'three.tokens: the tokens are corrupt' "$launcher" -n 2 "$multihead" tokenizer verify corpus.list
+refuse 3 'three.tokens: the tokens are corrupt' "$launcher" -n 2 "$multihead" "${listed[@]}" --out no
 MULTIHEAD_MPI_PLUGIN=/nowhere.so refuse 2 "nowhere.so" "$launcher" -n 2 "$multihead" "${lm[@]}" --out no
 cp "$multihead" alone
 refuse 2 "there is no multihead_openmpi.so" "$launcher" -n 2 ./alone "${lm[@]}" --out no

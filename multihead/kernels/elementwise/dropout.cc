@@ -21,6 +21,7 @@ struct DropoutRange {
   RandomStream stream;
   uint32_t threshold;
   float scale;
+  int64_t first_group;
 };
 
 }  // namespace multihead::kernels
@@ -55,7 +56,7 @@ void DropoutGroups(const DropoutRange& r, int64_t begin, int64_t end) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Words()));
   for (int64_t group = begin; group < end; ++group) {
     for (int64_t lane = 0; lane < 16; lane += lanes) {
-      const PhiloxBlocks b = Philox(r.stream, static_cast<uint64_t>(group * 16 + lane));
+      const PhiloxBlocks b = Philox(r.stream, static_cast<uint64_t>((r.first_group + group) * 16 + lane));
       const int64_t at = group * kGroup + lane;
       KeepWord<kResidual>(r, at, b.w0);
       KeepWord<kResidual>(r, at + 32, b.w1);
@@ -68,7 +69,8 @@ void DropoutGroups(const DropoutRange& r, int64_t begin, int64_t end) {
 template <bool kResidual>
 void DropoutGroups(const DropoutRange& r, int64_t begin, int64_t end) {
   for (int64_t i = begin * kGroup; i < end * kGroup; ++i) {
-    const float v = dropout_keeps(r.stream, r.threshold / 65536.0, i) ? r.x[i] * r.scale : 0.0f;
+    const float v =
+        dropout_keeps(r.stream, r.threshold / 65536.0, r.first_group * kGroup + i) ? r.x[i] * r.scale : 0.0f;
     r.y[i] = kResidual ? v + r.residual[i] : v;
   }
 }
@@ -96,7 +98,7 @@ template <class T>
 void dropout_plain(const T* x, const T* residual, T* y, int64_t begin, int64_t end, const DropoutMask& mask) {
   const T scale = static_cast<T>(keep_scale(mask.p));
   for (int64_t i = begin; i < end; ++i) {
-    const T v = dropout_keeps(mask.stream, mask.p, i) ? x[i] * scale : T{0};
+    const T v = dropout_keeps(mask.stream, mask.p, mask.first + i) ? x[i] * scale : T{0};
     y[i] = residual != nullptr ? v + residual[i] : v;
   }
 }
@@ -104,8 +106,13 @@ void dropout_plain(const T* x, const T* residual, T* y, int64_t begin, int64_t e
 }  // namespace
 
 void dropout(const float* x, const float* residual, float* y, int64_t count, const DropoutMask& mask) {
-  const DropoutRange range{
-      x, residual, y, mask.stream, dropout_threshold(mask.p), static_cast<float>(keep_scale(mask.p))};
+  const DropoutRange range{x,
+                           residual,
+                           y,
+                           mask.stream,
+                           dropout_threshold(mask.p),
+                           static_cast<float>(keep_scale(mask.p)),
+                           mask.first / kGroup};
   const auto run = HWY_DYNAMIC_DISPATCH(DropoutRun);
   const int64_t groups = count / kGroup;
   parallel_ranges(groups, kGrain, [&](int64_t begin, int64_t end) { run(range, begin, end); });

@@ -23,9 +23,10 @@ inline bool dropout_keeps(const RandomStream& stream, double p, int64_t i) {
 struct DropoutMask {
   RandomStream stream;
   double p = 0;
+  int64_t first = 0;  ///< number of the first element, a multiple of 128
 };
 
-/// y[i] = keeps(i) ? x[i] / (1 - p) : 0, plus residual[i] if not null. y may be x or residual.
+/// y[i] = keeps(first + i) ? x[i] / (1 - p) : 0, plus residual[i] if not null. y may be x or residual.
 void dropout(const float* x, const float* residual, float* y, int64_t count, const DropoutMask& mask);
 void dropout(const double* x, const double* residual, double* y, int64_t count, const DropoutMask& mask);
 

@@ -9,7 +9,10 @@
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/call-inl.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/attention/context_scope.h"
+#include "multihead/ops/attention/ring.h"
 #include "multihead/ops/narrow-inl.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead {
 namespace {
@@ -145,10 +148,25 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options, c
                      });
 }
 
+// attention_packed() of this rank's rows, in the sizes that have been checked.
+Tensor packed_ring(const ContextScope& scope, const Tensor& qkv, const AttentionSizes& s,
+                   AttentionOptions options, const ScoreMod& score_mod) {
+  options.layout = Layout::bthd;
+  const Tensor heads = reshape(qkv, {s.batch, s.queries, s.heads + 2 * s.kv_heads, s.head_dim});
+  const int64_t keys = s.heads, values = s.heads + s.kv_heads;
+  const Tensor out =
+      ring_attention(scope.group(), scope.shards(), slice(heads, 2, 0, keys), slice(heads, 2, keys, values),
+                     slice(heads, 2, values, values + s.kv_heads), options, score_mod);
+  return reshape(out, {s.batch, s.queries, s.heads * s.head_dim});
+}
+
 }  // namespace
 
 Tensor attention(const Tensor& queries, const Tensor& keys, const Tensor& values,
                  const AttentionOptions& options, const ScoreMod& score_mod) {
+  if (const ContextScope* scope = ContextScope::current()) {
+    return ring_attention(scope->group(), scope->shards(), queries, keys, values, options, score_mod);
+  }
   const Tensor query = for_product(queries), key = for_product(keys), value = for_product(values);
   AttentionCall call = prepare_attention("attention", query, key, value, options, score_mod);
   compute_attention(call, options);
@@ -161,6 +179,8 @@ Tensor attention_packed(const Tensor& rows, const PackedHeads& heads, const Atte
   const Tensor qkv = for_product(rows);
   const int64_t h = heads.num_heads, kv = heads.num_kv_heads == 0 ? h : heads.num_kv_heads;
   const AttentionSizes s = check_packed(qkv, heads, kv);
+  if (const ContextScope* scope = ContextScope::current())
+    return packed_ring(*scope, qkv, s, options, score_mod);
   const int64_t d = s.head_dim;
   const auto split = [h, kv, d](const Tensor& x) -> std::array<Tensor, 3> {
     return {packed_view(x, 0, h, d), packed_view(x, h, kv, d), packed_view(x, h + kv, kv, d)};
@@ -191,6 +211,7 @@ Tensor attention_ragged(const Tensor& queries, const Tensor& keys, const Tensor&
   constexpr const char* who = "attention_ragged";
   const Tensor query = for_product(queries), key = for_product(keys), value = for_product(values);
   check_attention_dtypes(who, query, key, value);
+  MH_CHECK(ContextScope::current() == nullptr, ValueError, who, ": not in a ContextScope");
   MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
   const AttentionSizes s = check_ragged(query, key, value, cu_seqlens_q, cu_seqlens_k);
   AttentionCall call =

@@ -5,6 +5,7 @@
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/attention/context_scope.h"
 #include "multihead/ops/attention/ring_call-inl.h"
 #include "multihead/ops/narrow-inl.h"
 #include "multihead/ops/shape.h"
@@ -58,6 +59,7 @@ Tensor attention_gathered(const Arguments& a, const Tensor& query, const Tensor&
   Tensor lse;
   std::optional<Rng> rng = a.rng;
   if (rng) options.rng = &*rng;
+  const WholeSequences all;
   if (options.lse) options.lse = &lse;
   const Tensor out = attention(whole(query), whole(key), whole(value), options, a.score_mod);
   if (a.options.lse) *a.options.lse = a.shards.take(lse, 2, a.group->rank());

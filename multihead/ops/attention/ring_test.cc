@@ -11,7 +11,9 @@
 #include "multihead/distributed/local_group.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/ops/attention/attention.h"
+#include "multihead/ops/attention/context_scope.h"
 #include "multihead/ops/attention/mask_mod.h"
+#include "multihead/ops/dropout.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/matchers.h"
 
@@ -227,6 +229,38 @@ TEST(RingAttention, GradientsOfTermsAreWholeOnEveryRank) {
     EXPECT_TRUE(same_bits(many[3], one[3]));
     EXPECT_TRUE(same_bits(many[4], one[4]));
   });
+}
+
+// In a ContextScope the ops of a Transformer's layer have the rows of the whole.
+TEST(RingAttention, AScopeMakesItsOpsThoseOfTheWhole) {
+  const int64_t length = 1280, heads = 3,
+                width = 8;  // a multiple of 128, or each sample's dropout is its own
+  Rng numbers(8);
+  const Tensor qkv = randn({kBatch, length, (heads + 2) * width}, numbers),
+               d_out = randn({kBatch, length, heads * width}, numbers);
+  const auto layer = [&](const Tensor& x, const Tensor& dy) -> std::array<Tensor, 2> {
+    const Tensor leaf = x.detach().set_requires_grad();
+    Rng rng(5);
+    Tape tape;
+    const Tensor out = attention_packed(dropout(leaf, 0.3, &rng), {.num_heads = heads, .num_kv_heads = 1},
+                                        {.mask = causal(), .dropout_p = 0.1f, .rng = &rng});
+    const Tensor y = add_dropout(out, activate_dropout(out, Activation::gelu, 0.2, &rng), 0.4, &rng);
+    tape.backward(y, dy);
+    return {y, leaf.grad()};
+  };
+  const auto whole = layer(qkv, d_out);
+  for (const int ranks : {2, 3}) {
+    distributed::run_local_group(ranks, [&](Group& group) {
+      const ContextScope scope(group, SequenceShards(length, ranks, 2));
+      EXPECT_EQ(ContextScope::current(), &scope);
+      const auto own = layer(scope.take(qkv, 1), scope.take(d_out, 1));
+      for (size_t n : {0, 1}) EXPECT_TRUE(same_bits(own[n], scope.take(whole[n], 1))) << ranks << ' ' << n;
+      Rng rng(1);
+      EXPECT_THROW(dropout(qkv, 0.5, &rng), ShapeError);
+      EXPECT_THROW(attention(own[0], own[0], own[0]), ShapeError);
+    });
+    EXPECT_EQ(ContextScope::current(), nullptr);
+  }
 }
 
 // What ring.h says of bytes, `rows` · `others` summed.
