@@ -2,9 +2,26 @@
 
 import sys
 
-from ._core import TextClassifier, TextEncoder, fill_mask, label_probabilities, nearest
+from ._core import (
+    ImageClassifier,
+    TextClassifier,
+    TextEncoder,
+    TokenClassifier,
+    fill_mask,
+    label_probabilities,
+    nearest,
+)
 
-__all__ = ["CrossEncoder", "SentenceEncoder", "TextClassifier", "fill_mask", "label_probabilities", "nearest"]
+__all__ = [
+    "CrossEncoder",
+    "ImageClassifier",
+    "SentenceEncoder",
+    "TextClassifier",
+    "TokenClassifier",
+    "fill_mask",
+    "label_probabilities",
+    "nearest",
+]
 
 
 class SentenceEncoder:
