@@ -81,11 +81,15 @@ class Classify : public Verb {
       throw UsageError("--data FILE or --image FILE is required; see multihead classify --help");
     if (!images_.empty()) return classify_images(common);
     models::Encoder encoder = reading([&] { return models::load_encoder(flags_.folder); });
-    const bool reads_tokens = encoder.config().head == models::EncoderHead::tokens;
+    const models::EncoderHead head = encoder.config().head;
+    const bool reads_tokens = head == models::EncoderHead::tokens;
+    if (!reads_tokens && head != models::EncoderHead::classification) {
+      throw InputError(concat(printable(flags_.folder), ": expected a head for sequences or tokens, got ", word_of(head)));
+    }
     encoder.pack_weights(kernels::parse_weight_dtype(flags_.weights));
     auto tokenizer = reading([&] { return text::Tokenizer::load(flags_.folder); });
     if (reads_tokens) return find_entities({std::move(encoder), std::move(tokenizer)}, common);
-    return classify_texts(reading([&] { return TextClassifier(std::move(encoder), tokenizer); }), common);
+    return classify_texts({std::move(encoder), std::move(tokenizer)}, common);
   }
 
  private:
