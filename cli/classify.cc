@@ -84,7 +84,8 @@ class Classify : public Verb {
     const models::EncoderHead head = encoder.config().head;
     const bool reads_tokens = head == models::EncoderHead::tokens;
     if (!reads_tokens && head != models::EncoderHead::classification) {
-      throw InputError(concat(printable(flags_.folder), ": expected a head for sequences or tokens, got ", word_of(head)));
+      throw InputError(
+          concat(printable(flags_.folder), ": expected a head for sequences or tokens, got ", word_of(head)));
     }
     encoder.pack_weights(kernels::parse_weight_dtype(flags_.weights));
     auto tokenizer = reading([&] { return text::Tokenizer::load(flags_.folder); });

@@ -7,11 +7,15 @@
 namespace multihead::embed {
 namespace {
 
+text::Tokenizer tagger_tokenizer() {
+  return text::Tokenizer::train_wordpiece("the cats sat in paris france cat sat paris france",
+                                          {.vocab_size = 200, .min_frequency = 1});
+}
+
 // A token's label is chosen by its embedding: the classifier reads what the layers, whose outputs are zero,
 // pass through.
 TokenClassifier tagger(const std::vector<std::pair<std::string, int>>& labels_of_words) {
-  text::Tokenizer tokenizer = text::Tokenizer::train_wordpiece(
-      "the cats sat in paris france cat sat paris france", {.vocab_size = 200, .min_frequency = 1});
+  text::Tokenizer tokenizer = tagger_tokenizer();
   models::EncoderConfig c;
   c.vocab_size = tokenizer.vocab_size(), c.context = 24, c.num_layers = 1, c.num_heads = 1, c.embed_dim = 4;
   c.token_types = 0, c.pooler = false, c.embedding_norm = false, c.norm_first = true;
@@ -56,14 +60,14 @@ TEST(TokenClassifierTest, NeighboursOfOneLabelAreAnEntity) {
 }
 
 TEST(TokenClassifierTest, WordsHaveOneLabel) {
-  // "catsat" is cat and a piece that goes on.
-  const TokenClassifier t = tagger({{"cat", 3}});
-  const auto tokens = t.tokenizer().encode("catsat", {.add_template = false});
-  ASSERT_GT(tokens.size(), 1u);
-  if (t.tokenizer().token(tokens[0]) != "cat") GTEST_SKIP() << t.tokenizer().token(tokens[0]);
-  EXPECT_EQ(shown(t, "catsat", Aggregation::simple), Words{"Y:cat"});
+  const text::Tokenizer tokenizer = tagger_tokenizer();
+  const auto tokens = tokenizer.encode("catsat", {.add_template = false});
+  ASSERT_GT(tokens.size(), 1u);  // a piece that begins, others that go on
+  const std::string first = tokenizer.token(tokens[0]);
+  const TokenClassifier t = tagger({{first, 3}});
+  EXPECT_EQ(shown(t, "catsat", Aggregation::simple), Words{"Y:" + first});
   EXPECT_EQ(shown(t, "catsat", Aggregation::first), Words{"Y:catsat"});
-  EXPECT_EQ(shown(t, "catsat", Aggregation::max), Words{"Y:catsat"});
+  EXPECT_EQ(shown(t, "the catsat", Aggregation::max), Words{"Y:catsat"});
 }
 
 TEST(TokenClassifierTest, ATextHasTheSameEntitiesInWhateverCompany) {

@@ -252,9 +252,11 @@ Tensor Encoder::embed(const TokenRows& rows, Rng* rng) const {
 Tensor Encoder::run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) const {
   const EncoderConfig& c = config_;
   RotaryTable global, local;
+  const bool rotates = c.rotary_base > 0 || c.local_rotary_base > 0;
+  const Tensor places = rotates ? rows.places() : Tensor();
   const auto angles = [&](double base) {
     const RotaryTable table = rotary_table(rows.longest(), {0}, rotary_frequencies(head_dim(c), base));
-    return rotary_at(table, rows.places());
+    return rotary_at(table, places);
   };
   if (c.rotary_base > 0) global = angles(c.rotary_base);
   if (c.local_rotary_base > 0) local = angles(c.local_rotary_base);

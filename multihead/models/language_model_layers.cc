@@ -22,9 +22,11 @@ LanguageModel::LayerCalls LanguageModel::layer_calls(const LanguageModelCall& ca
   calls.call.rng = call.rng;
   calls.call.attention.softcap = static_cast<float>(config_.attention_softcap);
   if (call.rows != nullptr) calls.call.attention.cu_seqlens = call.rows->cu_seqlens;
+  const bool rotates = !frequencies_.empty() || !local_frequencies_.empty();
+  const Tensor places = call.rows != nullptr && rotates ? call.rows->places() : Tensor();
   const auto table = [&](const std::vector<double>& frequencies, double amplitude) {
     const RotaryTable all = rotary_table(length, starts, frequencies, config_.rotary_layout, amplitude);
-    return call.rows != nullptr ? rotary_at(all, call.rows->places()) : all;
+    return places.defined() ? rotary_at(all, places) : all;
   };
   if (!frequencies_.empty()) calls.global = table(frequencies_, rotary_amplitude(config_.rotary_scaling));
   if (!local_frequencies_.empty()) calls.local = table(local_frequencies_, 1);

@@ -2371,11 +2371,12 @@ class Translator:
     @property
     def target_tokenizer(self) -> Tokenizer: ...
 
-    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32') -> object:
+    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32', source_lang: str = '', target_lang: str = '') -> object:
         """
         The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
         weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.
-        sample samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed.
+        sample samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed. source_lang and
+        target_lang: the tokens of languages ("eng_Latn"), for models of many (NLLB, M2M100, mBART).
         """
 
 class Encoding:
@@ -2400,6 +2401,10 @@ class Encoding:
     @property
     def sequence_ids(self) -> list[int | None]:
         """The text that each token's offsets are of: 0, 1, or None."""
+
+    @property
+    def attention_mask(self) -> list[int]:
+        """1, and 0 for padding."""
 
     def __len__(self) -> int: ...
 
@@ -2435,15 +2440,21 @@ class Tokenizer:
 
     def to_json(self) -> str: ...
 
-    def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0) -> list[int]:
+    def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> list[int]:
         """
-        Token ids. max_length: at most so many, those of the template included; 0: no limit.
+        Token ids. max_length: at most so many, those of the template included; 0: no limit. as_file: cut and padded as
+        tokenizer.json says, as Hugging Face's tokenizers always do.
         """
 
-    def encoding(self, text: object, pair: object | None = None, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0) -> Encoding:
+    def encoding(self, text: object, pair: object | None = None, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> Encoding:
         """
         Ids with tokens and offsets, equal to those of Hugging Face's tokenizers. pair: a second text, joined by the
         file's template.
+        """
+
+    def pad(self, encodings: Sequence[Encoding]) -> list[Encoding]:
+        """
+        Copies of encodings, as long as the longest of them or as tokenizer.json says.
         """
 
     def encode_pair(self, first: object, second: object, *, max_length: int = 0) -> tuple[list[int], list[int]]:
@@ -2877,7 +2888,7 @@ class TextEncoder:
     @staticmethod
     def load(folder: str | bytes | os.PathLike, weights: str = 'f32', pooling: str | None = None) -> TextEncoder: ...
 
-    def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor: ...
+    def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, precision: object = 'float32', progress: object | None = None) -> Tensor: ...
 
     @property
     def dim(self) -> int: ...

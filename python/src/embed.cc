@@ -376,17 +376,18 @@ void bind_sentence_encoder(nb::module_& m) {
           "encode",
           [](const SentenceEncoder& encoder, const std::vector<std::string>& texts, const std::string& prompt,
              const std::string& prompt_name, std::optional<bool> normalize, int64_t truncate_dim,
-             int64_t batch_tokens, nb::object progress) {
+             int64_t batch_tokens, nb::handle precision, nb::object progress) {
             const embed::EncodeTextOptions options = {.prompt = prompt,
                                                       .prompt_name = prompt_name,
                                                       .normalize = normalize,
                                                       .truncate_dim = truncate_dim,
                                                       .batch_tokens = batch_tokens,
+                                                      .precision = to_dtype(precision),
                                                       .progress = reporter(progress)};
             return unlocked([&] { return encoder.encode(texts, options); });
           },
           "texts"_a, nb::kw_only(), "prompt"_a = "", "prompt_name"_a = "", "normalize"_a = nb::none(),
-          "truncate_dim"_a = 0, "batch_tokens"_a = 1024, "progress"_a = nb::none())
+          "truncate_dim"_a = 0, "batch_tokens"_a = 1024, "precision"_a = "float32", "progress"_a = nb::none())
       .def_prop_ro("dim", &SentenceEncoder::dim)
       .def_prop_ro("max_length", &SentenceEncoder::max_length)
       .def_prop_ro("prompts", &SentenceEncoder::prompts)

@@ -35,6 +35,8 @@ RESULTS = {
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
     "count_characters": "text.Tokenizer.encoding",
+    "Truncation": "text.Tokenizer.encoding",  # as_file=
+    "Padding": "text.Tokenizer.pad",
     "logit_lens": "lens.logit_lens",
     "likeliest": "lens.logit_lens",
     "ablate_heads": "lens.ablate_heads",

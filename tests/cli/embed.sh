@@ -18,6 +18,10 @@ expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt 
 expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt --out int8_2.npy --weights int8
 cmp int8.npy int8_2.npy || fail "int8 vectors depend on the batch"
 cmp -s int8.npy all.npy && fail "--weights int8 changed nothing"
+"$multihead" embed model --data texts.txt --out bf16.npy --precision bf16 --batch-tokens 1 --threads 1 --quiet
+"$multihead" embed model --data texts.txt --out bf16_2.npy --precision bf16 --quiet
+cmp bf16.npy bf16_2.npy || fail "bf16 vectors depend on the batch"
+cmp -s bf16.npy all.npy && fail "--precision bf16 changed nothing"
 cmp all.npy one.npy || fail "the batch changes the vectors"
 
 expect 0 '^1.000 +2  the dog sat on a mat' "$multihead" search model --data texts.txt --query "the dog sat on a mat"
