@@ -4,13 +4,17 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cli/images/image.h"
 #include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "cli/verb.h"
 #include "multihead/core/utf8.h"
+#include "multihead/embed/image_classifier.h"
 #include "multihead/embed/text_classifier.h"
+#include "multihead/embed/token_classifier.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead::cli {
 namespace {
@@ -34,7 +38,7 @@ struct ClassifyFlags {
   std::string weights = "f32";
 
   void declare(Flags& flags) {
-    flags.positional("DIR", folder, "encoder's folder with a head for sequences");
+    flags.positional("DIR", folder, "encoder's folder with a head");
     flags.text("data", "FILE", data, "texts, one per line; -: stdin (required)");
     flags.integer("max-length", options.max_length, "tokens of a text that are read (0: the model's limit)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
@@ -55,49 +59,123 @@ struct ClassifyFlags {
 class Classify : public Verb {
  public:
   Classify()
-      : Verb("classify", "name the likeliest labels of texts",
+      : Verb("classify", "name the likeliest labels of texts or images, or what a text speaks of",
              {{"multihead classify model --data texts.txt",
                "a label, its probability and the text on each line"},
               {"echo \"I like it\" | multihead classify model --data - --top 3 --json",
-               "the three best, as JSON"}}) {}
+               "the three best, as JSON"},
+              {"multihead classify tagger --data texts.txt --json",
+               "a model with a head for tokens: names, places ... and where they are"},
+              {"multihead classify vit --image cat.png dog.ppm", "images of the model's size (ViT)"}}) {}
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
-    flags.integer("top", top_, "labels to show for each text", {.least = 1});
+    flags.texts("image", "FILE", images_, "PNG or binary PPM files, for a model of images");
+    flags.integer("top", top_, "labels to show for each text or image", {.least = 1});
+    flags.choice("aggregate", aggregate_, word_list<embed::Aggregation>(),
+                 "of a head for tokens: how tokens become entities, as in transformers");
   }
 
   int run(const CommonOptions& common) override {
-    if (flags_.data.empty()) throw UsageError("--data FILE is required; see multihead classify --help");
-    const TextClassifier classifier = flags_.load();
+    if (flags_.data.empty() == images_.empty())
+      throw UsageError("--data FILE or --image FILE is required; see multihead classify --help");
+    if (!images_.empty()) return classify_images(common);
+    models::Encoder encoder = reading([&] { return models::load_encoder(flags_.folder); });
+    const models::EncoderHead head = encoder.config().head;
+    const bool reads_tokens = head == models::EncoderHead::tokens;
+    if (!reads_tokens && head != models::EncoderHead::classification) {
+      throw InputError(
+          concat(printable(flags_.folder), ": expected a head for sequences or tokens, got ", word_of(head)));
+    }
+    encoder.pack_weights(kernels::parse_weight_dtype(flags_.weights));
+    auto tokenizer = reading([&] { return text::Tokenizer::load(flags_.folder); });
+    if (reads_tokens) return find_entities({std::move(encoder), std::move(tokenizer)}, common);
+    return classify_texts({std::move(encoder), std::move(tokenizer)}, common);
+  }
+
+ private:
+  int classify_texts(const TextClassifier& classifier, const CommonOptions& common) {
     const std::vector<std::string> texts = lines_of(flags_.data);
-    const Tensor scores = embed::label_probabilities(flags_.logits(classifier, texts, common.quiet));
-    const int64_t labels = classifier.num_labels();
+    show(classifier, flags_.logits(classifier, texts, common.quiet), texts, "text", common);
+    return kDone;
+  }
+
+  int classify_images(const CommonOptions& common) const {
+    const auto classifier = reading([&] {
+      return embed::ImageClassifier::load(flags_.folder, kernels::parse_weight_dtype(flags_.weights));
+    });
+    const models::ImageEncoderConfig& config = classifier.encoder().config();
+    if (config.channels != 3)
+      throw UsageError(concat("files have 3 channels, the model takes ", config.channels));
+    std::vector<Tensor> rows;
+    for (const std::string& path : images_)
+      rows.push_back(classifier.logits(read_image(path, config.image_size)));
+    show(classifier, concat(rows, 0), images_, "image", common);
+    return kDone;
+  }
+
+  int find_entities(const embed::TokenClassifier& classifier, const CommonOptions& common) const {
+    const std::vector<std::string> texts = lines_of(flags_.data);
+    TextMeter meter(common.quiet);
+    const auto found =
+        classifier.entities(texts, {.aggregation = *value_of<embed::Aggregation>(aggregate_),
+                                    .max_length = flags_.options.max_length,
+                                    .batch_tokens = flags_.options.batch_tokens,
+                                    .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
     for (size_t i = 0; i < texts.size(); ++i) {
-      const std::span row(scores.data<float>() + static_cast<int64_t>(i) * labels,
-                          static_cast<size_t>(labels));
-      common.json ? put(classifier, row, texts[i]) : print(classifier, row, texts[i]);
+      common.json ? put_entities(texts[i], found[i]) : print_entities(i + 1, texts[i], found[i]);
     }
     return kDone;
   }
 
- private:
-  void print(const TextClassifier& classifier, std::span<const float> row, const std::string& text) const {
-    for (const int64_t label : best_of(row, top_)) {
-      fmt::print("{:.3f}  {}  ", row[static_cast<size_t>(label)], printable(classifier.label(label)));
+  template <class Classifier>
+  void show(const Classifier& classifier, const Tensor& logits, const std::vector<std::string>& inputs,
+            const char* kind, const CommonOptions& common) const {
+    const Tensor scores = embed::label_probabilities(logits);
+    const auto labels = static_cast<size_t>(classifier.num_labels());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const std::span row(scores.data<float>() + i * labels, labels);
+      Json list = Json::array();
+      for (const int64_t label : best_of(row, top_)) {
+        const float score = row[static_cast<size_t>(label)];
+        list.push_back(Json::object({{"label", classifier.label(label)}, {"score", score}}));
+        if (!common.json) fmt::print("{:.3f}  {}  ", score, printable(classifier.label(label)));
+      }
+      if (common.json) {
+        put_json(Json::object({{kind, valid_utf8(inputs[i])}, {"labels", list}}), -1);
+      } else {
+        fmt::print("{}\n", printable(inputs[i]));
+        flush_output();
+      }
     }
-    fmt::print("{}\n", printable(text));
+  }
+
+  static std::string word_at(const std::string& text, text::Offsets place) {
+    return text.substr(place.begin, place.end - place.begin);
+  }
+  static void print_entities(size_t line, const std::string& text,
+                             const std::vector<embed::Entity>& entities) {
+    for (const embed::Entity& entity : entities) {
+      fmt::print("{:>6}  {:.3f}  {}  {}\n", line, entity.score, printable(entity.label),
+                 printable(word_at(text, entity.place)));
+    }
     flush_output();
   }
-  void put(const TextClassifier& classifier, std::span<const float> row, const std::string& text) const {
-    Json labels = Json::array();
-    for (const int64_t label : best_of(row, top_)) {
-      labels.push_back(
-          Json::object({{"label", classifier.label(label)}, {"score", row[static_cast<size_t>(label)]}}));
+  static void put_entities(const std::string& text, const std::vector<embed::Entity>& entities) {
+    Json list = Json::array();
+    for (const embed::Entity& entity : entities) {
+      list.push_back(Json::object({{"label", entity.label},
+                                   {"score", entity.score},
+                                   {"word", valid_utf8(word_at(text, entity.place))},
+                                   {"begin", static_cast<int64_t>(entity.place.begin)},
+                                   {"end", static_cast<int64_t>(entity.place.end)}}));
     }
-    put_json(Json::object({{"text", valid_utf8(text)}, {"labels", labels}}), -1);
+    put_json(Json::object({{"text", valid_utf8(text)}, {"entities", list}}), -1);
   }
 
   ClassifyFlags flags_;
+  std::vector<std::string> images_;
+  std::string aggregate_ = "simple";
   int64_t top_ = 1;
 };
 

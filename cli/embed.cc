@@ -12,6 +12,7 @@
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/io/npy.h"
 #include "multihead/text/corpus.h"
+#include "multihead/train/settings.h"
 
 namespace multihead::cli {
 namespace {
@@ -29,7 +30,7 @@ struct EmbedFlags {
   std::string folder, prompt;
   EncodeTextOptions options;
   bool normalize = false;
-  std::string weights = "f32", pooling = "folder";
+  std::string weights = "f32", pooling = "folder", precision = "f32";
 
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "model folder: sentence-transformers', an encoder's or a decoder's");
@@ -43,9 +44,13 @@ struct EmbedFlags {
     flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
                   {.least = 1});
     declare_weights(flags, weights, false);
+    flags.choice("precision", precision, word_list<train::Precision>(),
+                 "of products and attention; bf16: of the weights too, unless --weights says otherwise");
   }
   SentenceEncoder load() {
     if (normalize) options.normalize = true;
+    options.precision = train::dtype_of_products(*value_of<train::Precision>(precision));
+    if (weights == "f32") weights = precision;
     SentenceEncoder encoder =
         reading([&] { return SentenceEncoder::load(folder, kernels::parse_weight_dtype(weights)); });
     if (const auto how = value_of<embed::Pooling>(pooling)) encoder.set_pooling(*how);

@@ -91,6 +91,12 @@ void Flags::positionals(const char* name, std::vector<std::string>& target, cons
        .set = [&target](std::string_view v) { target.emplace_back(v); }});
 }
 
+void Flags::texts(const char* name, const char* value, std::vector<std::string>& target, const char* help) {
+  add({.name = name, .value = value, .help = help, .many = true, .set = [&target](std::string_view v) {
+         target.emplace_back(v);
+       }});
+}
+
 void Flags::setting(const train::Field& field) {
   Flag flag{.name = field.name, .value = "N", .help = field.help, .initial = {}, .set = {}};
   if (std::holds_alternative<double*>(field.value)) flag.value = "X";

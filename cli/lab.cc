@@ -1,11 +1,9 @@
 // multihead lab
-#include <dlfcn.h>
 #include <fmt/format.h>
-
-#include <filesystem>
 
 #include "cli/http/lab_server.h"
 #include "cli/look_flags.h"
+#include "cli/module.h"
 #include "cli/streams.h"
 #include "multihead/train/signals.h"
 
@@ -74,21 +72,6 @@ class Laboratory {
   Selection selection_;
 };
 
-// Beside the program, or where it was installed.
-ServeLab load_server() {
-  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  for (const auto& path : {folder / kLabModule, folder.parent_path() / MULTIHEAD_LIBDIR / kLabModule}) {
-    if (!std::filesystem::exists(path)) continue;
-    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    void* function = module != nullptr ? dlsym(module, kServeLab) : nullptr;
-    if (function == nullptr) throw InputError(concat("lab: ", dlerror()));
-    return reinterpret_cast<ServeLab>(function);  // NOLINT(*-reinterpret-cast): as dlsym is meant
-  }
-  throw UsageError(
-      concat("lab needs ", kLabModule,
-             " beside this program; it is built where cpp-httplib is (Debian: libcpp-httplib-dev)"));
-}
-
 class Lab : public Verb {
  public:
   Lab()
@@ -105,7 +88,8 @@ class Lab : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    const ServeLab serve = load_server();
+    const auto serve = module_function<ServeLab>(
+        kLabModule, kServeLab, "lab needs", "it is built where cpp-httplib is (Debian: libcpp-httplib-dev)");
     if (reading([&] { return models::is_seq2seq_folder(folder_); }))
       throw UsageError("a laboratory is for language models; for translators there is multihead attend");
     LoadedModel loaded = load_model_dir(folder_);

@@ -110,6 +110,7 @@ class TokenizerEncode : public Verb {
     flags.text("data", "FILE", data_, "encode a text file; needs --out");
     flags.text("out", "FILE", out_, "token file to write; `train lm` reads it without loading it whole");
     flags.flag("special", special_, "recognise special tokens in the text");
+    flags.flag("as-file", as_file_, "cut and pad as tokenizer.json says");
     flags.flag("offsets", offsets_, "a line per token: id, first and last byte + 1 in the text, token");
   }
 
@@ -118,7 +119,7 @@ class TokenizerEncode : public Verb {
     if (!data_.empty() || !out_.empty()) return write_file(common, tokenizer);
     const std::string text = text_or_stdin(text_);
     if (offsets_) return show_offsets(common, tokenizer, text);
-    const std::vector<int32_t> ids = tokenizer.encode(text, {.parse_special = special_});
+    const std::vector<int32_t> ids = tokenizer.encode(text, {.parse_special = special_, .as_file = as_file_});
     if (!common.json) {
       fmt::print("{}\n", fmt::join(ids, " "));
       return kDone;
@@ -132,7 +133,8 @@ class TokenizerEncode : public Verb {
  private:
   int show_offsets(const CommonOptions& common, const text::Tokenizer& tokenizer,
                    const std::string& text) const {
-    const text::Encoding encoding = tokenizer.encoding(text, {.parse_special = special_});
+    const text::Encoding encoding =
+        tokenizer.encoding(text, {.parse_special = special_, .as_file = as_file_});
     Json tokens = Json::array(), offsets = Json::array();
     for (size_t i = 0; i < encoding.ids.size(); ++i) {
       const auto [begin, end] = encoding.offsets[i];
@@ -174,7 +176,7 @@ class TokenizerEncode : public Verb {
   }
 
   std::string folder_, text_ = "-", data_, out_;
-  bool special_ = false, offsets_ = false;
+  bool special_ = false, offsets_ = false, as_file_ = false;
 };
 
 class TokenizerList : public Verb {

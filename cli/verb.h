@@ -79,6 +79,8 @@ class Flags {
   void choice(const char* name, std::string& target, std::vector<std::string> names, const char* help);
   void positional(const char* name, std::string& target, const char* help, bool required = true);
   void positionals(const char* name, std::vector<std::string>& target, const char* help);
+  /// All the words up to the next flag.
+  void texts(const char* name, const char* value, std::vector<std::string>& target, const char* help);
   /// A setting of training; its default depends on the preset.
   void setting(const train::Field& field);
   Flag& add(Flag flag) { return list_.emplace_back(std::move(flag)); }

@@ -92,6 +92,7 @@
 #include "multihead/models/generation_config.h"
 #include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/models/image_encoder.h"
 #include "multihead/models/language_model.h"
 #include "multihead/models/lens.h"
 #include "multihead/models/packed_seq2seq.h"
@@ -111,10 +112,12 @@
 #include "multihead/generate/sampling.h"
 #include "multihead/generate/translate.h"
 
+#include "multihead/embed/image_classifier.h"
 #include "multihead/embed/pooling.h"
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/embed/text_classifier.h"
 #include "multihead/embed/text_model.h"
+#include "multihead/embed/token_classifier.h"
 
 #include "multihead/look/attention_page.h"
 #include "multihead/look/look.h"

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
@@ -248,8 +249,11 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
             {}};
       },
       [&](const models::TokenRows& rows, int64_t first) {
-        const Tensor vectors =
-            finished(encoder_.features(rows), rows, width, options.normalize.value_or(normalizes_));
+        const auto features = [&] {
+          const Autocast autocast(options.precision);
+          return encoder_.features(rows).to(Dtype::f32);
+        };
+        const Tensor vectors = finished(features(), rows, width, options.normalize.value_or(normalizes_));
         std::copy_n(vectors.data<float>(), vectors.numel(), out.data<float>() + first * width);
       });
   return out;

@@ -29,6 +29,8 @@ struct EncodeTextOptions {
   std::optional<bool> normalize = {};  ///< to length 1; default: as the folder says
   int64_t truncate_dim = 0;            ///< keeps this many columns (Matryoshka), before normalizing; 0: all
   int64_t batch_tokens = 1024;         ///< tokens computed at a time: bounds the memory, changes no bit
+  /// Of activations (Autocast): bf16 rounds what attention reads and, with weights in bf16, what products do.
+  Dtype precision = Dtype::f32;
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };

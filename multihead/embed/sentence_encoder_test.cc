@@ -278,5 +278,27 @@ TEST(NpyTest, IsReadAsItWasWrittenAndOtherFilesAreRefused) {
   fs::remove(path);
 }
 
+TEST(SentenceEncoderTest, Bf16IsCloseAndHasTheSameBitsInWhateverCompany) {
+  const Folder folder;
+  const SentenceEncoder exact = SentenceEncoder::load(folder.path);
+  const SentenceEncoder encoder = SentenceEncoder::load(folder.path, nn::WeightDtype::bf16);
+  const std::vector<std::string> texts = {"the cat sat", "a", "the dog on the mat and the cat", "mat mat"};
+  const Tensor want = exact.encode(texts, {.normalize = true});
+  const Tensor got = encoder.encode(texts, {.normalize = true, .precision = Dtype::bf16});
+  const auto a = want.to_vector<float>(), b = got.to_vector<float>();
+  EXPECT_NE(a, b);
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 0.02) << i;
+  EXPECT_NE(b, encoder.encode(texts, {.normalize = true}).to_vector<float>()) << "attention was not rounded";
+  const int threads = num_threads();
+  for (const int count : {1, 3}) {
+    set_num_threads(count);
+    const Tensor again =
+        encoder.encode(texts, {.normalize = true, .batch_tokens = count, .precision = Dtype::bf16});
+    EXPECT_EQ(again.to_vector<float>(), b);
+  }
+  set_num_threads(threads);
+  EXPECT_THROW(encoder.encode(texts, {.precision = Dtype::f16}), DtypeError);
+}
+
 }  // namespace
 }  // namespace multihead::embed

@@ -8,6 +8,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/embed/batches-inl.h"
+#include "multihead/embed/classifiers-inl.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
@@ -31,10 +32,7 @@ TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenize
 
 Tensor TextClassifier::logits(int64_t count, const ClassifyOptions& options,
                               const std::function<text::Encoding(int64_t, size_t)>& encode) const {
-  const int64_t context = encoder_.config().context;
-  MH_CHECK(options.max_length >= 0, ValueError, "TextClassifier: max_length must not be negative, got ",
-           options.max_length);
-  const int64_t limit = options.max_length > 0 ? std::min(options.max_length, context) : context;
+  const int64_t limit = detail::length_limit("TextClassifier", options.max_length, encoder_.config().context);
   const NoTape silent;
   Tensor out = Tensor::empty({count, num_labels()}, Dtype::f32);
   each_batch(
@@ -65,8 +63,7 @@ Tensor TextClassifier::logits(std::span<const TextPair> pairs, const ClassifyOpt
 }
 
 std::string TextClassifier::label(int64_t index) const {
-  const std::vector<std::string>& names = encoder_.config().labels;
-  return index < std::ssize(names) ? names[static_cast<size_t>(index)] : concat("LABEL_", index);
+  return detail::label_name(encoder_.config().labels, index);
 }
 
 Tensor label_probabilities(const Tensor& logits) {

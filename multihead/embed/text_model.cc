@@ -10,11 +10,10 @@ namespace multihead::embed {
 namespace {
 
 using models::Encoder;
-using models::LanguageModel;
 using models::Seq2Seq;
 
 // Sentences go through one at a time: Seq2Seq pads batches.
-Tensor encoded(const Seq2Seq& model, const models::TokenRows& rows, Rng* rng) {
+Tensor features_of(const Seq2Seq& model, const models::TokenRows& rows, Rng* rng) {
   rows.check("Seq2Seq", model.config().max_positions);
   const int64_t* ends = rows.cu_seqlens.data<int64_t>();
   std::vector<Tensor> parts;
@@ -23,6 +22,22 @@ Tensor encoded(const Seq2Seq& model, const models::TokenRows& rows, Rng* rng) {
     parts.push_back(reshape(model.encode({tokens, {}}, rng), {tokens.size(1), -1}));
   }
   return concat(parts, 0);
+}
+template <class Model>
+Tensor features_of(const Model& model, const models::TokenRows& rows, Rng* rng) {
+  return model.features(rows, rng);
+}
+
+int64_t context_of(const models::Seq2SeqConfig& c) { return c.max_positions; }
+template <class Config>
+int64_t context_of(const Config& c) {
+  return c.context;
+}
+
+int64_t words_of(const models::Seq2SeqConfig& c) { return c.source_vocab_size; }
+template <class Config>
+int64_t words_of(const Config& c) {
+  return c.vocab_size;
 }
 
 }  // namespace
@@ -41,22 +56,15 @@ TextModel TextModel::load(const std::string& folder, std::optional<nn::WeightDty
 }
 
 Tensor TextModel::features(const models::TokenRows& rows, Rng* rng) const {
-  if (const auto* encoder = std::get_if<Encoder>(&model_)) return encoder->features(rows, rng);
-  if (const auto* decoder = std::get_if<LanguageModel>(&model_)) return decoder->features(rows, rng);
-  return encoded(std::get<Seq2Seq>(model_), rows, rng);
+  return std::visit([&](const auto& model) { return features_of(model, rows, rng); }, model_);
 }
 
 int64_t TextModel::context() const {
-  if (const auto* seq2seq = std::get_if<Seq2Seq>(&model_)) return seq2seq->config().max_positions;
-  const auto* encoder = std::get_if<Encoder>(&model_);
-  return encoder != nullptr ? encoder->config().context : std::get<LanguageModel>(model_).config().context;
+  return std::visit([](const auto& model) { return context_of(model.config()); }, model_);
 }
 
 int64_t TextModel::vocab_size() const {
-  if (const auto* seq2seq = std::get_if<Seq2Seq>(&model_)) return seq2seq->config().source_vocab_size;
-  const auto* encoder = std::get_if<Encoder>(&model_);
-  return encoder != nullptr ? encoder->config().vocab_size
-                            : std::get<LanguageModel>(model_).config().vocab_size;
+  return std::visit([](const auto& model) { return words_of(model.config()); }, model_);
 }
 
 int64_t TextModel::embed_dim() const {

@@ -9,6 +9,7 @@
 #include "multihead/core/enum_words.h"
 #include "multihead/io/config.h"
 #include "multihead/models/encoder.h"
+#include "multihead/models/image_encoder.h"
 #include "multihead/models/seq2seq.h"
 
 namespace multihead::models {
@@ -67,5 +68,7 @@ template <>
 const std::vector<ConfigField<Seq2SeqConfig>>& config_fields();
 template <>
 const std::vector<ConfigField<EncoderConfig>>& config_fields();
+template <>
+const std::vector<ConfigField<ImageEncoderConfig>>& config_fields();
 
 }  // namespace multihead::models

@@ -6,6 +6,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/config_check-inl.h"
 #include "multihead/models/packed_weights-inl.h"
+#include "multihead/models/pooler-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/activation.h"
@@ -74,17 +75,6 @@ int64_t table_rows(const EncoderConfig& c) {
 int64_t layer_weights(const EncoderConfig& c) {
   const int64_t inner = checked_multiply(c.num_heads, head_dim(c), "config");
   return checked_multiply(4 * inner + (c.gated ? 3 : 2) * c.ffn_dim, c.embed_dim, "config");
-}
-
-Tensor activate_pooled(const Tensor& x, PoolerActivation activation) {
-  switch (activation) {
-    case PoolerActivation::tanh:
-      return tanh(x);
-    case PoolerActivation::relu:
-      return relu(x);
-    default:
-      return gelu(x);
-  }
 }
 
 }  // namespace
@@ -262,9 +252,11 @@ Tensor Encoder::embed(const TokenRows& rows, Rng* rng) const {
 Tensor Encoder::run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) const {
   const EncoderConfig& c = config_;
   RotaryTable global, local;
+  const bool rotates = c.rotary_base > 0 || c.local_rotary_base > 0;
+  const Tensor places = rotates ? rows.places() : Tensor();
   const auto angles = [&](double base) {
     const RotaryTable table = rotary_table(rows.longest(), {0}, rotary_frequencies(head_dim(c), base));
-    return rotary_at(table, rows.places());
+    return rotary_at(table, places);
   };
   if (c.rotary_base > 0) global = angles(c.rotary_base);
   if (c.local_rotary_base > 0) local = angles(c.local_rotary_base);
@@ -294,7 +286,7 @@ Tensor Encoder::features(const TokenRows& rows, Rng* rng) const {
 Tensor Encoder::pooled(const Tensor& features, const TokenRows& rows) const {
   MH_CHECK(config_.pooler, ValueError, "Encoder: the model has no pooler");
   const Tensor first = embedding(features, slice(rows.cu_seqlens, 0, 0, rows.sequences()));
-  return activate_pooled(pooler(first), config_.pooler_activation);
+  return detail::activate_pooled(pooler(first), config_.pooler_activation);
 }
 
 Tensor Encoder::transformed(const Tensor& features) const {

@@ -10,6 +10,7 @@ Family<LanguageModelConfig> gpt2(), gpt_neox(), opt(), phi(), llama(), mistral()
 Family<Seq2SeqConfig> marian(), pegasus(), bart(), mbart(), t5(), mt5(), m2m100(), own_seq2seq();
 Family<EncoderConfig> bert(), roberta(), xlm_roberta(), camembert(), mpnet(), distilbert(), electra(),
     modernbert(), albert(), t5_encoder(), mt5_encoder(), own_encoder();
+Family<ImageEncoderConfig> vit(), own_image_encoder();
 
 namespace {
 
@@ -65,6 +66,12 @@ const std::vector<Family<EncoderConfig>>& families() {
   static const std::vector<Family<EncoderConfig>> all = {
       bert(),    roberta(),    xlm_roberta(), camembert(),  mpnet(),       distilbert(),
       electra(), modernbert(), albert(),      t5_encoder(), mt5_encoder(), own_encoder()};
+  return all;
+}
+
+template <>
+const std::vector<Family<ImageEncoderConfig>>& families() {
+  static const std::vector<Family<ImageEncoderConfig>> all = {vit(), own_image_encoder()};
   return all;
 }
 

@@ -39,6 +39,8 @@ template <>
 const std::vector<Family<Seq2SeqConfig>>& families();
 template <>
 const std::vector<Family<EncoderConfig>>& families();
+template <>
+const std::vector<Family<ImageEncoderConfig>>& families();
 
 /// "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (4), and for both when written.
 /// Fails for kinds of scaling that we do not have.
@@ -51,7 +53,8 @@ struct RotaryNames {
 ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
 /// "architectures", by which an encoder's head is known; `stem` is "Bert" of BertModel. And "id2label".
 ConfigKey<EncoderConfig> head_key(const std::string& stem);
-ConfigKey<EncoderConfig> labels_key();
+template <class Config>
+ConfigKey<Config> labels_key();
 /// The parts of it: one object of "rope_parameters" but for its base, and such an object.
 RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context);
 Json rotary_json(const LanguageModelConfig& c);

@@ -240,10 +240,12 @@ void load_adapter(Encoder& model, const std::string& folder) {
 const std::string& family_of(const LanguageModelConfig& config) { return family_for(resolved(config)).name; }
 const std::string& family_of(const Seq2SeqConfig& config) { return family_for(resolved(config)).name; }
 const std::string& family_of(const EncoderConfig& config) { return family_for(resolved(config)).name; }
+const std::string& family_of(const ImageEncoderConfig& config) { return family_for(resolved(config)).name; }
 
 Json config_to_json(const LanguageModelConfig& config) { return to_json(config); }
 Json config_to_json(const Seq2SeqConfig& config) { return to_json(config); }
 Json config_to_json(const EncoderConfig& config) { return to_json(config); }
+Json config_to_json(const ImageEncoderConfig& config) { return to_json(config); }
 
 namespace {
 
@@ -261,6 +263,8 @@ std::string other_kind(const std::string& type) {
   if (is(LanguageModelConfig())) return "a language model; use load_language_model() or the verb generate";
   if (is(Seq2SeqConfig())) return "a translator; use load_seq2seq() or the verb translate";
   if (is(EncoderConfig())) return "an encoder; use load_encoder() or the verb embed";
+  if (is(ImageEncoderConfig()))
+    return "an encoder of images; use load_image_encoder() or the verb classify --image";
   return {};
 }
 
@@ -275,7 +279,8 @@ const Family<Config>& named_family(io::ConfigReader& reader) {
       "model_type",
       concat("is ", quote(type, 80), ", which is not supported; supported are, of language models, ",
              names_of_families<LanguageModelConfig>(), "; of encoder-decoder models, ",
-             names_of_families<Seq2SeqConfig>(), "; of encoders, ", names_of_families<EncoderConfig>()));
+             names_of_families<Seq2SeqConfig>(), "; of encoders, ", names_of_families<EncoderConfig>(),
+             "; of encoders of images, ", names_of_families<ImageEncoderConfig>()));
 }
 
 // The class in "architectures" if it is an encoder's alone, of those that share their type with a whole
@@ -310,11 +315,16 @@ EncoderConfig encoder_config_from_json(const Json& json, const std::string& wher
   return from_json(reader, where, named_family<EncoderConfig>(reader));
 }
 
+ImageEncoderConfig image_encoder_config_from_json(const Json& json, const std::string& where) {
+  io::ConfigReader reader(json, where);
+  return from_json(reader, where, named_family<ImageEncoderConfig>(reader));
+}
+
 namespace {
 
 // Which kinds of models a folder may be loaded as.
 struct FolderKinds {
-  bool encoder = false, seq2seq = false;
+  bool encoder = false, seq2seq = false, image_encoder = false;
   bool encoder_alone = false;  // of the families that are both
 };
 
@@ -328,6 +338,7 @@ FolderKinds kinds_of(const std::string& folder) {
   io::ConfigReader reader(json, path);
   return {.encoder = family_named<EncoderConfig>(type->as_string()) != nullptr,
           .seq2seq = family_named<Seq2SeqConfig>(type->as_string()) != nullptr,
+          .image_encoder = family_named<ImageEncoderConfig>(type->as_string()) != nullptr,
           .encoder_alone = !encoder_class(reader).empty()};
 }
 
@@ -341,12 +352,13 @@ bool is_encoder_folder(const std::string& folder) {
   const FolderKinds kinds = kinds_of(folder);
   return kinds.encoder && (!kinds.seq2seq || kinds.encoder_alone);
 }
+bool is_image_folder(const std::string& folder) { return kinds_of(folder).image_encoder; }
 bool has_encoder(const std::string& folder) { return kinds_of(folder).encoder; }
 
 WeightMap weight_map(LanguageModel& model) { return map_of(model, family_for(model.config())); }
 WeightMap weight_map(Seq2Seq& model) { return map_of(model, family_for(model.config())); }
-
 WeightMap weight_map(Encoder& model) { return map_of(model, family_for(model.config())); }
+WeightMap weight_map(ImageEncoder& model) { return map_of(model, family_for(model.config())); }
 
 EncoderConfig with_head(const EncoderConfig& config, EncoderHead head,
                         const std::vector<std::string>& labels) {
@@ -370,10 +382,21 @@ io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 
 void save_language_model(LanguageModel& model, const std::string& folder) { save(model, folder); }
 void save_seq2seq(Seq2Seq& model, const std::string& folder) { save(model, folder); }
-void save_encoder(Encoder& model, const std::string& folder) {
+
+namespace {
+
+template <class Model>
+void save_unpacked(Model& model, const std::string& folder, const char* loader) {
   MH_CHECK(!model.packed_dtype(), ValueError,
-           "save: the encoder's weights are packed for inference; save the one that load_encoder() gives");
+           "save: the encoder's weights are packed for inference; save the one that ", loader, "() gives");
   save(model, folder);
+}
+
+}  // namespace
+
+void save_encoder(Encoder& model, const std::string& folder) { save_unpacked(model, folder, "load_encoder"); }
+void save_image_encoder(ImageEncoder& model, const std::string& folder) {
+  save_unpacked(model, folder, "load_image_encoder");
 }
 
 namespace {
@@ -454,6 +477,10 @@ Seq2Seq load_seq2seq(const std::string& folder) {
 Encoder load_encoder(const std::string& folder) {
   if (is_adapter_folder(folder)) return load_adapted_encoder(folder);
   return load<Encoder>(folder, encoder_config_from_json, "AutoModel");
+}
+
+ImageEncoder load_image_encoder(const std::string& folder) {
+  return load<ImageEncoder>(folder, image_encoder_config_from_json, "AutoModel");
 }
 
 void load_weights(Seq2Seq& model, const std::string& path) { fill(model, io::SafetensorsFile(path), false); }

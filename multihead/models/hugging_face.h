@@ -7,6 +7,7 @@
 
 #include "multihead/core/json.h"
 #include "multihead/models/encoder.h"
+#include "multihead/models/image_encoder.h"
 #include "multihead/models/language_model.h"
 #include "multihead/models/seq2seq.h"
 #include "multihead/models/weight_map.h"
@@ -19,15 +20,18 @@ namespace multihead::models {
 const std::string& family_of(const LanguageModelConfig& config);
 const std::string& family_of(const Seq2SeqConfig& config);
 const std::string& family_of(const EncoderConfig& config);
+const std::string& family_of(const ImageEncoderConfig& config);
 
 /// config.json. What the family has no field for goes under "multihead".
 Json config_to_json(const LanguageModelConfig& config);
 Json config_to_json(const Seq2SeqConfig& config);
 Json config_to_json(const EncoderConfig& config);
+Json config_to_json(const ImageEncoderConfig& config);
 /// Throws FormatError naming file and field; also for a field that is not known.
 LanguageModelConfig config_from_json(const Json& json, const std::string& where);
 Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where);
 EncoderConfig encoder_config_from_json(const Json& json, const std::string& where);
+ImageEncoderConfig image_encoder_config_from_json(const Json& json, const std::string& where);
 
 /// The same encoder with another head, as its family has it; `labels` of one that reads labels.
 EncoderConfig with_head(const EncoderConfig& config, EncoderHead head,
@@ -42,18 +46,22 @@ Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng,
 bool is_seq2seq_folder(const std::string& folder);
 /// The same of an encoder.
 bool is_encoder_folder(const std::string& folder);
+/// The same of an encoder of images.
+bool is_image_folder(const std::string& folder);
 /// Whether load_encoder() reads it: an encoder's, or a T5 whose decoder it leaves out.
 bool has_encoder(const std::string& folder);
 
 WeightMap weight_map(LanguageModel& model);
 WeightMap weight_map(Seq2Seq& model);
 WeightMap weight_map(Encoder& model);
+WeightMap weight_map(ImageEncoder& model);
 
 /// Writes config.json and model.safetensors as one; creates the folder if needed. Throws ValueError if
 /// existing files were not written by this library or were changed since (io/file_set.h), IoError.
 void save_language_model(LanguageModel& model, const std::string& folder);
 void save_seq2seq(Seq2Seq& model, const std::string& folder);
 void save_encoder(Encoder& model, const std::string& folder);
+void save_image_encoder(ImageEncoder& model, const std::string& folder);
 /// The weights as in model.safetensors, for checkpoints.
 io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);
@@ -70,6 +78,7 @@ LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDt
 Seq2Seq load_seq2seq(const std::string& folder);
 /// With the head that "architectures" names; a file's other heads are left out.
 Encoder load_encoder(const std::string& folder);
+ImageEncoder load_image_encoder(const std::string& folder);
 
 /// Fills a model's weights from a model.safetensors or its folder. Throws IoError, FormatError; then nothing
 /// has changed.

@@ -25,10 +25,16 @@ LanguageModel::LayerCalls LanguageModel::layer_calls(const LanguageModelCall& ca
   if (call.rows != nullptr) calls.call.attention.cu_seqlens = call.rows->cu_seqlens;
   const ContextScope* const part = ContextScope::current();
   if (part != nullptr) length = part->shards().length();
+  Tensor places;
+  if (!frequencies_.empty() || !local_frequencies_.empty()) {
+    if (call.rows != nullptr)
+      places = call.rows->places();
+    else if (part != nullptr)
+      places = part->positions();
+  }
   const auto table = [&](const std::vector<double>& frequencies, double amplitude) {
     const RotaryTable all = rotary_table(length, starts, frequencies, config_.rotary_layout, amplitude);
-    if (call.rows == nullptr && part == nullptr) return all;
-    return rotary_at(all, call.rows != nullptr ? call.rows->places() : part->positions());
+    return places.defined() ? rotary_at(all, places) : all;
   };
   if (!frequencies_.empty()) calls.global = table(frequencies_, rotary_amplitude(config_.rotary_scaling));
   if (!local_frequencies_.empty()) calls.local = table(local_frequencies_, 1);

@@ -95,12 +95,13 @@ Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
            kernels::name(dtype_), " cannot be trained; load the model without packing");
   MH_CHECK(x.rank() > 0 && x.size(-1) == in_, ShapeError, "linear: x must be [..., ", in_,
            "] to match a packed weight [", out_, ", ", in_, "], got ", x.shape());
-  check_part("x", x, x.shape());
+  const Tensor wide = x.dtype() == Dtype::bf16 ? x.to(Dtype::f32) : x;  // what Autocast makes of attention
+  check_part("x", wide, x.shape());
   Shape shape = x.shape();
   shape[-1] = out_;
   if (bias.defined()) check_part("bias", bias, {out_});
   if (fused.residual.defined()) check_part("residual", fused.residual, shape);
-  const Tensor input = activate(x.detach(), fused.input_activation).contiguous();
+  const Tensor input = activate(wide.detach(), fused.input_activation).contiguous();
   const Tensor y = Tensor::empty(shape), b = bias.defined() ? bias.contiguous() : bias_,
                residual = fused.residual.defined() ? fused.residual.contiguous() : Tensor();
   kernels::packed_linear({.x = input.data<float>(),

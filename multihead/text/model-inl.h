@@ -54,7 +54,9 @@ struct Tokenizer::Model {
   SpecialTokens special;
   std::vector<int32_t> prefix, suffix;  // the template around a text
   std::vector<TemplateItem> pair;       // the template of two
-  std::string source;                   // the file this was read from, written back unchanged
+  std::optional<Truncation> truncation;
+  std::optional<Padding> padding;
+  std::string source;  // the file this was read from, written back unchanged
   std::string chat_template = {};
 
   std::vector<NormalStep> steps;  // what is done to a text before anything else

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "multihead/text/split-inl.h"
 
 namespace multihead::text {
@@ -86,6 +88,17 @@ size_t number_end(std::string_view text, size_t at, int left) {
   return at;
 }
 
+/// Symbols and the line ends behind them, of an expression that may take more there.
+size_t symbols_end(std::string_view text, size_t at, std::string_view behind) {
+  at = skip_class(text, at, CharClass::other);
+  return std::min(text.find_first_not_of(behind, at), text.size());
+}
+
+size_t white_end(std::string_view text, size_t begin) {
+  const size_t line_end = newline_run_end(text, begin);
+  return line_end > begin ? line_end : space_run_end(text, begin);
+}
+
 size_t llama3_end(std::string_view text, size_t begin, int max_digits) {
   if (const size_t length = contraction(text, begin, true)) return begin + length;
   const Char c = char_at(text, begin);
@@ -96,12 +109,58 @@ size_t llama3_end(std::string_view text, size_t begin, int max_digits) {
   if (!c.is_newline() && more && next.kind == CharClass::letter)
     return skip_class(text, next.end, CharClass::letter);
   if (c.is_symbol() || (c.code_point == ' ' && more && next.is_symbol())) {
-    size_t at = skip_class(text, c.end, CharClass::other);
-    while (at < text.size() && (text[at] == '\r' || text[at] == '\n')) ++at;
-    return at;
+    return symbols_end(text, c.end, "\r\n");
   }
-  const size_t line_end = newline_run_end(text, begin);
-  return line_end > begin ? line_end : space_run_end(text, begin);
+  return white_end(text, begin);
+}
+
+bool has_upper(CharCase c) { return c == CharCase::upper || c == CharCase::both; }
+bool has_lower(CharCase c) { return c == CharCase::lower || c == CharCase::both; }
+
+/// Of GPT-4o's two kinds of words, both without what may stand in front.
+struct CasedWord {
+  size_t mixed;  // [upper both]*[lower both]+, or `begin`
+  size_t upper;  // [upper both]+[lower both]*, or `begin`
+};
+CasedWord cased_word(std::string_view text, size_t begin) {
+  size_t at = begin, last_both = begin;  // the end of the last character of the run that may be lower case
+  while (at < text.size()) {
+    const Char c = char_at(text, at);
+    const CharCase kind = char_case(c.code_point);
+    if (!has_upper(kind)) break;
+    at = c.end;
+    if (kind == CharCase::both) last_both = at;
+  }
+  size_t end = at;
+  while (end < text.size()) {
+    const Char c = char_at(text, end);
+    if (!has_lower(char_case(c.code_point))) break;
+    end = c.end;
+  }
+  return {end > at ? end : last_both, at > begin ? end : begin};
+}
+
+size_t gpt4o_end(std::string_view text, size_t begin, int max_digits) {
+  const Char c = char_at(text, begin);
+  const bool leads = !c.is_newline() && c.kind != CharClass::letter && c.kind != CharClass::number;
+  const CasedWord behind = leads ? cased_word(text, c.end) : CasedWord{}, here = cased_word(text, begin);
+  const size_t least_behind = leads ? c.end : text.size();
+  size_t end = begin;
+  if (behind.mixed > least_behind) {
+    end = behind.mixed;
+  } else if (here.mixed > begin) {
+    end = here.mixed;
+  } else if (behind.upper > least_behind) {
+    end = behind.upper;
+  } else if (here.upper > begin) {
+    end = here.upper;
+  }
+  if (end > begin) return end + contraction(text, end, true);
+  if (c.kind == CharClass::number) return number_end(text, c.end, max_digits - 1);
+  const bool more = c.end < text.size();
+  if (c.is_symbol() || (c.code_point == ' ' && more && char_at(text, c.end).is_symbol()))
+    return symbols_end(text, c.end, "\r\n/");
+  return white_end(text, begin);
 }
 
 // The Digits step of Hugging Face asks Rust, whose tables are a Unicode version (17) ahead of its regular
@@ -142,6 +201,43 @@ Stretch each_run(std::string_view text, size_t begin, IsMatch&& is_match) {
   const Char first = char_at(text, begin);
   const bool matches = is_match(first);
   return {skip_while(text, first.end, [&](const Char& c) { return is_match(c) == matches; }), matches};
+}
+
+bool is_ascii_letter(const Char& c) { return c.code_point < 0x80 && c.kind == CharClass::letter; }
+bool is_letter_or_mark(const Char& c) {
+  const CharCase kind = char_case(c.code_point);
+  return kind != CharCase::neither && kind != CharCase::symbol;
+}
+bool is_visible_symbol(const Char& c) { return char_case(c.code_point) == CharCase::symbol; }
+
+/// Where DeepSeek's expression ends if it matches at `begin`, else `begin`: a number or an invisible
+/// character alone matches nothing.
+size_t deepseek_end(std::string_view text, size_t begin) {
+  const Char c = char_at(text, begin);
+  const bool more = c.end < text.size(), is_symbol = is_visible_symbol(c);
+  const Char next = more ? char_at(text, c.end) : c;
+  if (is_symbol && c.code_point < 0x80 && more && is_ascii_letter(next))
+    return skip_while(text, c.end, is_ascii_letter);
+  if (is_letter_or_mark(c)) return skip_while(text, c.end, is_letter_or_mark);
+  if (!c.is_newline() && !is_symbol && more && is_letter_or_mark(next))
+    return skip_while(text, c.end, is_letter_or_mark);
+  if (is_symbol || (c.code_point == ' ' && more && is_visible_symbol(next))) {
+    const size_t end = skip_while(text, c.end, is_visible_symbol);
+    return std::min(text.find_first_not_of("\r\n", end), text.size());
+  }
+  return c.kind == CharClass::space ? white_end(text, begin) : begin;
+}
+
+Stretch deepseek_stretch(std::string_view text, size_t begin) {
+  if (const size_t end = deepseek_end(text, begin); end > begin) return {end, true};
+  size_t at = begin;
+  while (at < text.size() && deepseek_end(text, at) == at) at = char_at(text, at).end;
+  return {at, false};
+}
+
+bool is_cjk(const Char& c) {
+  return (c.code_point >= 0x4E00 && c.code_point <= 0x9FA5) ||
+         (c.code_point >= 0x3040 && c.code_point <= 0x30FF);
 }
 
 bool is_white(const Char& c) { return c.kind == CharClass::space; }
@@ -185,6 +281,12 @@ Stretch next_stretch(const SplitRule& rule, std::string_view text, size_t begin)
       return {gpt2_end(text, begin), true};
     case Kind::llama3:
       return {llama3_end(text, begin, rule.max_digits), true};
+    case Kind::gpt4o:
+      return {gpt4o_end(text, begin, rule.max_digits), true};
+    case Kind::deepseek:
+      return deepseek_stretch(text, begin);
+    case Kind::cjk_runs:
+      return each_run(text, begin, is_cjk);
     case Kind::each_digit:
       return each_one(text, begin, is_digit);
     case Kind::digit_runs:

@@ -149,6 +149,8 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t at) const {
   return text.size();
 }
 
+const std::optional<Truncation>& Tokenizer::truncation() const { return model_->truncation; }
+const std::optional<Padding>& Tokenizer::padding() const { return model_->padding; }
 Tokenizer::Kind Tokenizer::kind() const { return model_->kind; }
 int64_t Tokenizer::vocab_size() const { return std::ssize(model_->tokens); }
 const std::string& Tokenizer::token(int32_t id) const {

@@ -72,6 +72,9 @@ struct EncodeOptions {
   /// At most this many ids, those of the template included: the end of the text is left out, of a pair the
   /// end of the longer one. 0: no limit.
   size_t max_length = 0;
+  /// Cut and pad as the file says ("truncation", "padding" of tokenizer.json), as Hugging Face's tokenizers
+  /// always do; max_length takes the place of the file's. Off: the file's settings are left to batches.
+  bool as_file = false;
   /// The last id, of which translators know that a sentence ends; added unless the template has it.
   std::optional<int32_t> end = {};
 };
@@ -82,13 +85,29 @@ struct Offsets {
   friend bool operator==(const Offsets&, const Offsets&) = default;
 };
 
+/// What tokenizer.json says of texts that are too long …
+struct Truncation {
+  enum class Strategy : uint8_t { longest_first, only_first, only_second };
+  size_t max_length = 0;  ///< ids, those of the template included
+  Strategy strategy = Strategy::longest_first;
+  bool from_left = false;  ///< the end of a text is what is kept
+};
+/// … and too short.
+struct Padding {
+  size_t length = 0;       ///< 0: that of the longest of a batch
+  size_t multiple_of = 0;  ///< the length is rounded up to one; 0: it is not
+  int32_t id = 0, type_id = 0;
+  bool on_left = false;
+};
+
 /// What the ids of a text, or of two in one sequence, stand for.
 struct Encoding {
   std::vector<int32_t> ids = {};
   std::vector<int32_t> type_ids = {};  ///< of each id: which text it belongs to, as the file's template says
   /// Where each token lies in its text; whole characters. Of the template's tokens: nowhere, [0, 0).
   std::vector<Offsets> offsets = {};
-  std::vector<int32_t> sequence_ids = {};  ///< the text that the offsets are of: 0, 1, or -1 for none
+  std::vector<int32_t> sequence_ids = {};    ///< the text that the offsets are of: 0, 1, or -1 for none
+  std::vector<int32_t> attention_mask = {};  ///< 1, and 0 for padding; empty: there is none
 };
 
 /// Makes offsets count characters, as Hugging Face's tokenizers in Python do, instead of bytes; an invalid
@@ -188,6 +207,13 @@ class Tokenizer {
   /// Throws: ValueError for an id < 0.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 
+  /// What the file says; as_file asks for it.
+  const std::optional<Truncation>& truncation() const;
+  const std::optional<Padding>& padding() const;
+  /// Makes a batch as long as its longest encoding, or as the file says. Throws: ValueError if it says
+  /// nothing.
+  void pad(std::span<Encoding> batch) const;
+
   Kind kind() const;
   int64_t vocab_size() const;
   /// The token as in tokenizer.json (byte-level: " the" is "Ġthe"); decode gives the text.
@@ -218,6 +244,7 @@ class Tokenizer {
 
  private:
   explicit Tokenizer(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
+  Encoding single(std::string_view text, const EncodeOptions& options, bool with_offsets) const;
   Encoding both(std::string_view first, std::string_view second, const EncodeOptions& options,
                 bool with_offsets) const;
   std::shared_ptr<const Model> model_;

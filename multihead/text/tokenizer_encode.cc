@@ -86,9 +86,15 @@ struct Part {
   std::vector<int32_t> ids = {};
   std::vector<Offsets> offsets = {};
 
-  void shorten(size_t size) {
-    ids.resize(std::min(ids.size(), size));
-    if (!offsets.empty()) offsets.resize(ids.size());
+  void shorten(size_t size, bool from_left) {
+    if (size >= ids.size()) return;
+    const auto cut = [&](auto& of) {
+      if (of.empty()) return;
+      from_left ? of.erase(of.begin(), of.end() - static_cast<std::ptrdiff_t>(size))
+                : of.erase(of.begin() + static_cast<std::ptrdiff_t>(size), of.end());
+    };
+    cut(offsets);
+    cut(ids);
   }
 };
 
@@ -116,9 +122,54 @@ std::pair<size_t, size_t> shortened(size_t first, size_t second, size_t room) {
   return first < second ? std::pair(first, room - first) : std::pair(room - second, second);
 }
 
-void check_room(size_t max_length, size_t around) {
-  MH_CHECK(max_length == 0 || max_length >= around, ValueError, "tokenizer: max_length ", max_length,
-           " is less than the ", around, " ids of the template");
+// How much of the texts is left. Throws ValueError where the file's strategy cannot make room.
+void cut(std::span<Part> parts, const Model& model, const EncodeOptions& options, size_t around) {
+  const bool as_file = options.as_file && model.truncation;
+  const Truncation how = as_file ? *model.truncation : Truncation();
+  if (!as_file && options.max_length == 0) return;
+  const size_t max_length = options.max_length > 0 ? options.max_length : how.max_length;
+  MH_CHECK(max_length >= around, ValueError, "tokenizer: max_length ", max_length, " is less than the ",
+           around, " ids of the template");
+  const size_t room = max_length - around, first = parts[0].ids.size(),
+               second = parts.size() > 1 ? parts[1].ids.size() : 0;
+  if (first + second <= room) return;
+  if (how.strategy == Truncation::Strategy::longest_first) {
+    const auto [a, b] = parts.size() > 1 ? shortened(first, second, room) : std::pair(room, size_t{0});
+    parts[0].shorten(a, how.from_left);
+    if (parts.size() > 1) parts[1].shorten(b, how.from_left);
+    return;
+  }
+  const size_t target = how.strategy == Truncation::Strategy::only_second ? 1 : 0,
+               excess = first + second - room;
+  MH_CHECK(target < parts.size() && parts[target].ids.size() > excess, ValueError, "tokenizer: max_length ",
+           max_length, " leaves no room for the ", target == 0 ? "first" : "second",
+           " text, which alone may be cut (truncation.strategy)");
+  parts[target].shorten(parts[target].ids.size() - excess, how.from_left);
+}
+
+void pad_to(Encoding& encoding, size_t length, const Padding& padding) {
+  const size_t size = encoding.ids.size();
+  if (encoding.attention_mask.empty()) encoding.attention_mask.assign(size, 1);
+  if (length <= size) return;
+  const auto grow = [&](auto& of, auto value) {
+    if (of.size() == size) of.insert(padding.on_left ? of.begin() : of.end(), length - size, value);
+  };
+  grow(encoding.type_ids, padding.type_id);
+  grow(encoding.offsets, Offsets());
+  grow(encoding.sequence_ids, -1);
+  grow(encoding.attention_mask, 0);
+  grow(encoding.ids, padding.id);
+}
+
+size_t padded_length(size_t longest, const Padding& padding) {
+  const size_t length = padding.length > 0 ? padding.length : longest, step = padding.multiple_of;
+  return step > 0 && length % step > 0 ? length + step - length % step : length;
+}
+
+Encoding padded(Encoding encoding, const Model& model, const EncodeOptions& options) {
+  if (options.as_file && model.padding)
+    pad_to(encoding, padded_length(encoding.ids.size(), *model.padding), *model.padding);
+  return encoding;
 }
 
 // The template of one text, as far as the options ask for it.
@@ -170,27 +221,26 @@ void count_characters(Encoding& encoding, std::string_view first, std::string_vi
   }
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+void Tokenizer::pad(std::span<Encoding> batch) const {
+  MH_CHECK(model_->padding.has_value(), ValueError, "tokenizer: tokenizer.json has no padding");
+  size_t longest = 0;
+  for (const Encoding& one : batch) longest = std::max(longest, one.ids.size());
+  for (Encoding& one : batch) pad_to(one, padded_length(longest, *model_->padding), *model_->padding);
+}
+
+Encoding Tokenizer::single(std::string_view text, const EncodeOptions& options, bool with_offsets) const {
   const std::vector<TemplateItem> items = items_of(*model_, options);
-  check_room(options.max_length, items.size() - 1);
-  std::vector<int32_t> ids = encoded(*model_, text, options.parse_special, false).ids;
-  if (options.max_length > 0) ids.resize(std::min(ids.size(), options.max_length - (items.size() - 1)));
-  const auto text_item =
-      std::find_if(items.begin(), items.end(), [](const TemplateItem& item) { return item.text == 0; });
-  const auto id_of = [](const TemplateItem& item) { return item.id; };
-  std::vector<int32_t> around;
-  std::transform(items.begin(), text_item, std::back_inserter(around), id_of);
-  ids.insert(ids.begin(), around.begin(), around.end());
-  std::transform(text_item + 1, items.end(), std::back_inserter(ids), id_of);
-  return ids;
+  Part part = encoded(*model_, text, options.parse_special, with_offsets);
+  cut({&part, 1}, *model_, options, items.size() - 1);
+  return padded(joined(items, {&part, 1}, with_offsets), *model_, options);
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  return single(text, options, false).ids;
 }
 
 Encoding Tokenizer::encoding(std::string_view text, const EncodeOptions& options) const {
-  const std::vector<TemplateItem> items = items_of(*model_, options);
-  check_room(options.max_length, items.size() - 1);
-  Part part = encoded(*model_, text, options.parse_special, true);
-  if (options.max_length > 0) part.shorten(options.max_length - (items.size() - 1));
-  return joined(items, {&part, 1}, true);
+  return single(text, options, true);
 }
 
 Encoding Tokenizer::encoding(std::string_view first, std::string_view second,
@@ -211,12 +261,8 @@ Encoding Tokenizer::both(std::string_view first, std::string_view second, const 
                   encoded(*model_, second, options.parse_special, with_offsets)};
   const auto around = static_cast<size_t>(
       std::count_if(items.begin(), items.end(), [](const TemplateItem& item) { return item.text < 0; }));
-  check_room(options.max_length, around);
-  if (options.max_length > 0) {
-    const auto [a, b] = shortened(parts[0].ids.size(), parts[1].ids.size(), options.max_length - around);
-    parts[0].shorten(a), parts[1].shorten(b);
-  }
-  return joined(items, parts, with_offsets);
+  cut(parts, *model_, options, around);
+  return padded(joined(items, parts, with_offsets), *model_, options);
 }
 
 }  // namespace multihead::text

@@ -61,6 +61,7 @@ std::shared_ptr<Model> read_model(std::string_view json, const std::string& name
   read_normalizer(reader);
   read_model(reader);
   read_post_processor(reader);
+  read_lengths(reader);
   return model;
 }
 

@@ -14,6 +14,16 @@ namespace multihead::text {
 /// What a pre-tokenizer's regular expression can ask of a character.
 enum class CharClass : uint8_t { other, letter, number, space };  // neither, \p{L}, \p{N}, \s
 
+/// What GPT-4o's and DeepSeek's expressions ask besides.
+enum class CharCase : uint8_t {
+  neither,
+  upper,   ///< \p{Lu}\p{Lt}
+  lower,   ///< \p{Ll}
+  both,    ///< letters without case and marks: \p{Lm}\p{Lo}\p{M}
+  symbol,  ///< \p{P}\p{S}
+};
+CharCase char_case(int32_t code_point);
+
 /// The class of a code point under Unicode 16; -1 (an invalid byte) is `other`.
 CharClass char_class(int32_t code_point);
 

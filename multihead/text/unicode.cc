@@ -33,6 +33,28 @@ constexpr CodePoints kLaterPunctuation[] = {
     {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A},
     {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
 
+constexpr CodePoints kNewUpper[] = {
+    {0x1C89, 0x1C89}, {0xA7CB, 0xA7CC}, {0xA7DA, 0xA7DA}, {0xA7DC, 0xA7DC}, {0x10D50, 0x10D65}};
+constexpr CodePoints kNewLower[] = {{0x1C8A, 0x1C8A}, {0xA7CD, 0xA7CD}, {0xA7DB, 0xA7DB}, {0x10D70, 0x10D85}};
+
+constexpr CodePoints kNewMarks[] = {
+    {0x897, 0x897},     {0x10D69, 0x10D6D}, {0x10EFC, 0x10EFC}, {0x113B8, 0x113C0}, {0x113C2, 0x113C2},
+    {0x113C5, 0x113C5}, {0x113C7, 0x113CA}, {0x113CC, 0x113D0}, {0x113D2, 0x113D2}, {0x113E1, 0x113E2},
+    {0x11F5A, 0x11F5A}, {0x1611E, 0x1612F}, {0x1E5EE, 0x1E5EF}};
+constexpr CodePoints kNewSymbols[] = {
+    {0x1B4E, 0x1B4F},   {0x1B7F, 0x1B7F},   {0x2427, 0x2429},   {0x2FFC, 0x2FFF},   {0x31E4, 0x31E5},
+    {0x31EF, 0x31EF},   {0x10D6E, 0x10D6E}, {0x10D8E, 0x10D8F}, {0x113D4, 0x113D5}, {0x113D7, 0x113D8},
+    {0x11BE1, 0x11BE1}, {0x16D6D, 0x16D6F}, {0x1CC00, 0x1CCEF}, {0x1CD00, 0x1CEB3}, {0x1E5FF, 0x1E5FF},
+    {0x1F8B2, 0x1F8BB}, {0x1F8C0, 0x1F8C1}, {0x1FA89, 0x1FA89}, {0x1FA8F, 0x1FA8F}, {0x1FABE, 0x1FABE},
+    {0x1FAC6, 0x1FAC6}, {0x1FADC, 0x1FADC}, {0x1FADF, 0x1FADF}, {0x1FAE9, 0x1FAE9}, {0x1FBCB, 0x1FBEF}};
+
+CharCase case_of_new(int32_t c) {
+  if (contains(kNewUpper, c)) return CharCase::upper;
+  if (contains(kNewLower, c)) return CharCase::lower;
+  if (contains(kNewSymbols, c)) return CharCase::symbol;
+  return contains(kNewLetters, c) || contains(kNewMarks, c) ? CharCase::both : CharCase::neither;
+}
+
 bool is_space(int32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
   if (c < 0x2000) return c == 0x85 || c == 0xA0 || c == 0x1680;
@@ -89,6 +111,16 @@ CharClass char_class(int32_t c) {
   }();
   if (c < 0) return CharClass::other;
   return c < 128 ? ascii[c] : classify(c);
+}
+
+CharCase char_case(int32_t c) {
+  if (c < 0) return CharCase::neither;
+  const utf8proc_category_t category = utf8proc_category(c);
+  if (category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LT) return CharCase::upper;
+  if (category == UTF8PROC_CATEGORY_LL) return CharCase::lower;
+  if (category >= UTF8PROC_CATEGORY_LM && category <= UTF8PROC_CATEGORY_ME) return CharCase::both;
+  if (category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_SO) return CharCase::symbol;
+  return category == UTF8PROC_CATEGORY_CN ? case_of_new(c) : CharCase::neither;
 }
 
 bool is_punctuation(int32_t c) {

@@ -114,7 +114,7 @@ from ._core import (
 from ._core import __version__
 from . import distributed, io, lens, models, nn, optim, text, train
 from ._trace import mask_mod, score_mod
-from .embed import CrossEncoder, SentenceEncoder
+from .embed import CrossEncoder, ImageClassifier, SentenceEncoder, TokenClassifier
 from .models import AutoModel
 from .io import load_safetensors, save_safetensors
 from .nn import masked_X

@@ -2371,11 +2371,12 @@ class Translator:
     @property
     def target_tokenizer(self) -> Tokenizer: ...
 
-    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32') -> object:
+    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32', source_lang: str = '', target_lang: str = '') -> object:
         """
         The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
         weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.
-        sample samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed.
+        sample samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed. source_lang and
+        target_lang: the tokens of languages ("eng_Latn"), for models of many (NLLB, M2M100, mBART).
         """
 
 class Encoding:
@@ -2400,6 +2401,10 @@ class Encoding:
     @property
     def sequence_ids(self) -> list[int | None]:
         """The text that each token's offsets are of: 0, 1, or None."""
+
+    @property
+    def attention_mask(self) -> list[int]:
+        """1, and 0 for padding."""
 
     def __len__(self) -> int: ...
 
@@ -2435,15 +2440,21 @@ class Tokenizer:
 
     def to_json(self) -> str: ...
 
-    def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0) -> list[int]:
+    def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> list[int]:
         """
-        Token ids. max_length: at most so many, those of the template included; 0: no limit.
+        Token ids. max_length: at most so many, those of the template included; 0: no limit. as_file: cut and padded as
+        tokenizer.json says, as Hugging Face's tokenizers always do.
         """
 
-    def encoding(self, text: object, pair: object | None = None, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0) -> Encoding:
+    def encoding(self, text: object, pair: object | None = None, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> Encoding:
         """
         Ids with tokens and offsets, equal to those of Hugging Face's tokenizers. pair: a second text, joined by the
         file's template.
+        """
+
+    def pad(self, encodings: Sequence[Encoding]) -> list[Encoding]:
+        """
+        Copies of encodings, as long as the longest of them or as tokenizer.json says.
         """
 
     def encode_pair(self, first: object, second: object, *, max_length: int = 0) -> tuple[list[int], list[int]]:
@@ -2877,7 +2888,7 @@ class TextEncoder:
     @staticmethod
     def load(folder: str | bytes | os.PathLike, weights: str = 'f32', pooling: str | None = None) -> TextEncoder: ...
 
-    def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor: ...
+    def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, precision: object = 'float32', progress: object | None = None) -> Tensor: ...
 
     @property
     def dim(self) -> int: ...
@@ -2934,6 +2945,269 @@ def fill_mask(encoder: Encoder, tokenizer: Tokenizer, text: str, count: int = 5)
     """
     For each mask of the text the likeliest tokens: dicts with score, token, token_str and sequence.
     """
+
+class ImageEncoderConfig:
+    """
+    The configuration of an encoder of images: sizes, head ('none', 'classification').
+    """
+
+    def __init__(self, **kwargs) -> None: ...
+
+    @property
+    def image_size(self) -> int: ...
+
+    @image_size.setter
+    def image_size(self, arg: int, /) -> None: ...
+
+    @property
+    def patch_size(self) -> int: ...
+
+    @patch_size.setter
+    def patch_size(self, arg: int, /) -> None: ...
+
+    @property
+    def channels(self) -> int: ...
+
+    @channels.setter
+    def channels(self, arg: int, /) -> None: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @num_layers.setter
+    def num_layers(self, arg: int, /) -> None: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @num_heads.setter
+    def num_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def embed_dim(self) -> int: ...
+
+    @embed_dim.setter
+    def embed_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def ffn_dim(self) -> int: ...
+
+    @ffn_dim.setter
+    def ffn_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def qkv_bias(self) -> bool: ...
+
+    @qkv_bias.setter
+    def qkv_bias(self, arg: bool, /) -> None: ...
+
+    @property
+    def norm_eps(self) -> float: ...
+
+    @norm_eps.setter
+    def norm_eps(self, arg: float, /) -> None: ...
+
+    @property
+    def activation(self) -> str: ...
+
+    @activation.setter
+    def activation(self, arg: str, /) -> None: ...
+
+    @property
+    def pooler(self) -> bool: ...
+
+    @pooler.setter
+    def pooler(self, arg: bool, /) -> None: ...
+
+    @property
+    def pooler_activation(self) -> str: ...
+
+    @pooler_activation.setter
+    def pooler_activation(self, arg: str, /) -> None: ...
+
+    @property
+    def head(self) -> str: ...
+
+    @head.setter
+    def head(self, arg: str, /) -> None: ...
+
+    @property
+    def num_labels(self) -> int: ...
+
+    @num_labels.setter
+    def num_labels(self, arg: int, /) -> None: ...
+
+    @property
+    def dropout_p(self) -> float: ...
+
+    @dropout_p.setter
+    def dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def attention_dropout_p(self) -> float: ...
+
+    @attention_dropout_p.setter
+    def attention_dropout_p(self, arg: float, /) -> None: ...
+
+    @property
+    def init_std(self) -> float: ...
+
+    @init_std.setter
+    def init_std(self, arg: float, /) -> None: ...
+
+    def __eq__(self, arg: ImageEncoderConfig, /) -> bool: ...
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @labels.setter
+    def labels(self, arg: Sequence[str], /) -> None: ...
+
+class ImageEncoder:
+    """
+    A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the model
+    expects; an image has the same bits in whatever company.
+    """
+
+    def __init__(self, config: ImageEncoderConfig, *, rng: Rng | None = None) -> None: ...
+
+    @property
+    def config(self) -> ImageEncoderConfig: ...
+
+    def features(self, pixels: object, *, rng: Rng | None = None) -> Tensor:
+        """
+        The last hidden states [N, 1 + patches, E]. With an rng, dropout is active.
+        """
+
+    def pooled(self, pixels: object) -> Tensor:
+        """The pooler's output [N, E]."""
+
+    def logits(self, pixels: object, *, rng: Rng | None = None) -> Tensor:
+        """[N, labels]."""
+
+    def save(self, folder: str | bytes | os.PathLike) -> None:
+        """Writes config.json and model.safetensors as transformers has them."""
+
+    @staticmethod
+    def load(folder: str | bytes | os.PathLike) -> ImageEncoder:
+        """Loads a Hugging Face folder: ViT."""
+
+    def pack_weights(self, weights: str = 'f32') -> None:
+        """
+        Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' and 'q4' round. The
+        model can then be neither trained nor saved.
+        """
+
+    @property
+    def packed_dtype(self) -> str | None: ...
+
+    @property
+    def class_token(self) -> Tensor | None: ...
+
+    @property
+    def position_embedding(self) -> Tensor | None: ...
+
+    @property
+    def patch_weight(self) -> Tensor | None: ...
+
+    @property
+    def patch_bias(self) -> Tensor | None: ...
+
+    @property
+    def layers(self) -> list[TransformerLayer]: ...
+
+    @property
+    def final_norm(self) -> Norm: ...
+
+    @property
+    def pooler(self) -> Linear: ...
+
+    @property
+    def classifier(self) -> Linear: ...
+
+    def named_parameters(self) -> list:
+        """(name, Tensor) of every parameter; a shared one is listed once."""
+
+    def parameters(self) -> list[Tensor]: ...
+
+    def parameter_count(self) -> int: ...
+
+    def state_dict(self) -> dict:
+        """
+        Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
+        """
+
+    def load_state_dict(self, state: object) -> None:
+        """
+        Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
+        one FormatError; nothing is changed then.
+        """
+
+    def to(self, dtype: object) -> object:
+        """Converts every parameter."""
+
+    def zero_grad(self) -> None:
+        """Clears the gradients."""
+
+    def clone(self) -> ImageEncoder:
+        """A copy with its own parameters."""
+
+    def __deepcopy__(self, arg: object, /) -> ImageEncoder: ...
+
+    def __reduce_ex__(self, arg: int, /) -> object: ...
+
+    def __repr__(self) -> str: ...
+
+def is_image_folder(folder: str | bytes | os.PathLike) -> bool:
+    """Whether config.json is an ImageEncoder's."""
+
+class ImageClassifier:
+    """
+    An encoder of images with a head, and its folder's preprocessor_config.json; nothing is resized.
+    """
+
+    @staticmethod
+    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> ImageClassifier:
+        """weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'."""
+
+    def pixels(self, images: object) -> Tensor:
+        """
+        What the model reads: images [n, channels, size, size] of 0 to 255, rescaled and normalised.
+        """
+
+    def logits(self, images: object) -> Tensor:
+        """[n, labels] of images [n, channels, size, size] of 0 to 255."""
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @property
+    def encoder(self) -> ImageEncoder: ...
+
+class TokenClassifier:
+    """
+    An encoder with a head for tokens and its tokenizer: names, places ... in texts.
+    """
+
+    @staticmethod
+    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TokenClassifier:
+        """weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'."""
+
+    def entities(self, texts: Sequence[str], *, aggregation_strategy: str = 'simple', ignore_labels: Sequence[str] = ['O'], max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> list:
+        """
+        For each text its entities, as transformers' token-classification pipeline finds them: dicts with entity_group,
+        score, start and end (characters), and word, the text there. aggregation_strategy: 'none' (every token), 'simple',
+        or by words 'first', 'average', 'max'.
+        """
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
     """

@@ -2,9 +2,26 @@
 
 import sys
 
-from ._core import TextClassifier, TextEncoder, fill_mask, label_probabilities, nearest
+from ._core import (
+    ImageClassifier,
+    TextClassifier,
+    TextEncoder,
+    TokenClassifier,
+    fill_mask,
+    label_probabilities,
+    nearest,
+)
 
-__all__ = ["CrossEncoder", "SentenceEncoder", "TextClassifier", "fill_mask", "label_probabilities", "nearest"]
+__all__ = [
+    "CrossEncoder",
+    "ImageClassifier",
+    "SentenceEncoder",
+    "TextClassifier",
+    "TokenClassifier",
+    "fill_mask",
+    "label_probabilities",
+    "nearest",
+]
 
 
 class SentenceEncoder:
@@ -13,12 +30,16 @@ class SentenceEncoder:
     The model is an encoder, a decoder (Qwen3-Embedding) or the encoder of an encoder-decoder model. A plain model's
     tokens are averaged; pooling: 'cls', 'mean', 'max', 'mean_sqrt' or 'last' in place of what the folder says.
     The vector of a text has the same bits alone and in any batch, on any number of threads. weights: 'f32', or
-    'int8' (per row), 'q8', 'q4' (per group of 32) for less memory and time.
+    'int8' (per row), 'q8', 'q4' (per group of 32) for less memory and time. precision: 'bf16' computes products and
+    attention in bf16, the weights too unless `weights` says otherwise.
     """
 
     def __init__(self, model_name_or_path, *, prompts=None, default_prompt_name=None, truncate_dim=None,
-                 weights="f32", pooling=None):
-        self._encoder = TextEncoder.load(model_name_or_path, weights, pooling)
+                 weights=None, pooling=None, precision="f32"):
+        if precision not in ("f32", "bf16"):
+            raise ValueError(f"SentenceEncoder: precision must be 'f32' or 'bf16', got {precision!r}")
+        self._encoder = TextEncoder.load(model_name_or_path, weights or precision, pooling)
+        self.precision = precision
         self.prompts = {**self._encoder.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name
         self.truncate_dim = truncate_dim
@@ -38,7 +59,7 @@ class SentenceEncoder:
             prompt = self.prompts[prompt_name]
         vectors = self._encoder.encode(
             texts, prompt=prompt or "", normalize=normalize_embeddings or None, batch_tokens=32 * batch_size,
-            truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
+            precision={"f32": "float32", "bf16": "bfloat16"}[self.precision], truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
         if convert_to_tensor or not convert_to_numpy:
             return vectors[0] if single else vectors
         import numpy as np

@@ -7,12 +7,15 @@ from ._core import (
     Encoder,
     EncoderConfig,
     Generator,
+    ImageEncoder,
+    ImageEncoderConfig,
     LanguageModel,
     LanguageModelConfig,
     Seq2Seq,
     Seq2SeqConfig,
     Translator,
     is_encoder_folder,
+    is_image_folder,
     is_seq2seq_folder,
     language_model_preset,
     least_important,
@@ -24,7 +27,7 @@ from ._core import (
 
 
 class AutoModel:
-    """Loads a folder as what its config.json says: LanguageModel, Seq2Seq or Encoder."""
+    """Loads a folder as what its config.json says: LanguageModel, Seq2Seq, Encoder or ImageEncoder."""
 
     @staticmethod
     def from_pretrained(folder, **options):
@@ -33,6 +36,8 @@ class AutoModel:
             return LanguageModel.load(folder, **options)
         if is_seq2seq_folder(folder):
             return Seq2Seq.load(folder, **options)
+        if is_image_folder(folder):
+            return ImageEncoder.load(folder, **options)
         return (Encoder if is_encoder_folder(folder) else LanguageModel).load(folder, **options)
 
 
@@ -42,12 +47,15 @@ __all__ = [
     "Encoder",
     "EncoderConfig",
     "Generator",
+    "ImageEncoder",
+    "ImageEncoderConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "Seq2Seq",
     "Seq2SeqConfig",
     "Translator",
     "is_encoder_folder",
+    "is_image_folder",
     "is_seq2seq_folder",
     "language_model_preset",
     "least_important",

@@ -5,11 +5,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "multihead/embed/image_classifier.h"
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/embed/text_classifier.h"
+#include "multihead/embed/token_classifier.h"
 #include "multihead/io/npy.h"
 #include "multihead/models/encoder.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/models/image_encoder.h"
 #include "python/src/adapter.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
@@ -26,6 +29,95 @@ using Sequences = std::vector<std::vector<int32_t>>;
 
 models::TokenRows to_rows(const Sequences& sequences, const Sequences& types) {
   return models::TokenRows::of(sequences, types);
+}
+
+template <class Model>
+void bind_packing(nb::class_<Model>& c) {
+  c.def(
+      "pack_weights",
+      [](Model& model, const std::string& weights) {
+        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+        unlocked([&] {
+          model.pack_weights(dtype);
+          return 0;
+        });
+      },
+      "weights"_a = "f32",
+      "Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' "
+      "and 'q4' round. The\nmodel can then be neither trained nor saved.");
+  c.def_prop_ro("packed_dtype", [](const Model& model) -> std::optional<std::string> {
+    if (!model.packed_dtype()) return std::nullopt;
+    return std::string(kernels::name(*model.packed_dtype()));
+  });
+}
+
+void bind_image_encoder(nb::module_& m) {
+  using models::ImageEncoder;
+  using models::ImageEncoderConfig;
+  nb::class_<ImageEncoderConfig> config(m, "ImageEncoderConfig",
+                                        "The configuration of an encoder of images: sizes, head ('none', "
+                                        "'classification').");
+  bind_config_fields(config, "ImageEncoderConfig");
+  config.def_rw("labels", &ImageEncoderConfig::labels);
+  nb::class_<ImageEncoder> c(
+      m, "ImageEncoder",
+      "A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the model\n"
+      "expects; an image has the same bits in whatever company.");
+  c.def(
+      "__init__",
+      [](ImageEncoder* self, const ImageEncoderConfig& config, Rng* rng) {
+        new (self) ImageEncoder(models::resolved(config), rng_or_default(rng));
+      },
+      "config"_a, nb::kw_only(), "rng"_a = nb::none());
+  c.def_prop_ro("config", [](const ImageEncoder& model) { return model.config(); });
+  c.def(
+      "features",
+      [](const ImageEncoder& model, nb::handle pixels, Rng* rng) {
+        const Tensor x = to_tensor(pixels, {"ImageEncoder.features", "pixels"});
+        return unlocked([&] { return model.features(x, rng); });
+      },
+      "pixels"_a, nb::kw_only(), "rng"_a = nb::none(),
+      "The last hidden states [N, 1 + patches, E]. With an rng, dropout is active.");
+  c.def(
+      "pooled",
+      [](const ImageEncoder& model, nb::handle pixels) {
+        const Tensor x = to_tensor(pixels, {"ImageEncoder.pooled", "pixels"});
+        return unlocked([&] { return model.pooled(model.features(x)); });
+      },
+      "pixels"_a, "The pooler's output [N, E].");
+  c.def(
+      "logits",
+      [](const ImageEncoder& model, nb::handle pixels, Rng* rng) {
+        const Tensor x = to_tensor(pixels, {"ImageEncoder.logits", "pixels"});
+        return unlocked([&] { return model.logits(x, rng); });
+      },
+      "pixels"_a, nb::kw_only(), "rng"_a = nb::none(), "[N, labels].");
+  c.def(
+      "save",
+      [](ImageEncoder& model, const Path& folder) {
+        unlocked([&] {
+          models::save_image_encoder(model, folder);
+          return 0;
+        });
+      },
+      "folder"_a, "Writes config.json and model.safetensors as transformers has them.");
+  c.def_static(
+      "load", [](const Path& folder) { return unlocked([&] { return models::load_image_encoder(folder); }); },
+      "folder"_a, "Loads a Hugging Face folder: ViT.");
+  m.def(
+      "is_image_folder",
+      [](const Path& folder) { return unlocked([&] { return models::is_image_folder(folder); }); },
+      "folder"_a, "Whether config.json is an ImageEncoder's.");
+  bind_packing(c);
+  bind_weight(c, "class_token", &ImageEncoder::class_token);
+  bind_weight(c, "position_embedding", &ImageEncoder::position_embedding);
+  bind_weight(c, "patch_weight", &ImageEncoder::patch_weight);
+  bind_weight(c, "patch_bias", &ImageEncoder::patch_bias);
+  bind_parts(c, "layers", &ImageEncoder::layers);
+  bind_part(c, "final_norm", &ImageEncoder::final_norm);
+  bind_part(c, "pooler", &ImageEncoder::pooler);
+  bind_part(c, "classifier", &ImageEncoder::classifier);
+  bind_module(c, "ImageEncoder");
 }
 
 void bind_encoder(nb::module_& m) {
@@ -87,22 +179,7 @@ void bind_encoder(nb::module_& m) {
       "is_encoder_folder",
       [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },
       "folder"_a, "Whether config.json is an Encoder's.");
-  c.def(
-      "pack_weights",
-      [](Encoder& model, const std::string& weights) {
-        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-        unlocked([&] {
-          model.pack_weights(dtype);
-          return 0;
-        });
-      },
-      "weights"_a = "f32",
-      "Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' "
-      "and 'q4' round. The\nmodel can then be neither trained nor saved.");
-  c.def_prop_ro("packed_dtype", [](const Encoder& model) -> std::optional<std::string> {
-    if (!model.packed_dtype()) return std::nullopt;
-    return std::string(kernels::name(*model.packed_dtype()));
-  });
+  bind_packing(c);
   bind_part(c, "token_embedding", &Encoder::token_embedding);
   bind_part(c, "position_embedding", &Encoder::position_embedding);
   bind_part(c, "type_embedding", &Encoder::type_embedding);
@@ -127,6 +204,14 @@ std::function<void(int64_t, int64_t)> reporter(nb::object progress) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (!progress.is_none()) progress(done, total);
   };
+}
+
+template <class Classifier>
+std::vector<std::string> labels_of(const Classifier& classifier) {
+  std::vector<std::string> labels;
+  for (int64_t i = 0; i < classifier.encoder().config().num_labels; ++i)
+    labels.push_back(classifier.label(i));
+  return labels;
 }
 
 void bind_text_classifier(nb::module_& m) {
@@ -156,11 +241,7 @@ void bind_text_classifier(nb::module_& m) {
   };
   def_logits("[n, labels] for a list of str; max_length 0: the model's limit.", std::vector<std::string>());
   def_logits("[n, labels] for a list of pairs of str, each in one sequence.", std::vector<embed::TextPair>());
-  c.def_prop_ro("labels", [](const TextClassifier& classifier) {
-    std::vector<std::string> labels;
-    for (int64_t i = 0; i < classifier.num_labels(); ++i) labels.push_back(classifier.label(i));
-    return labels;
-  });
+  c.def_prop_ro("labels", [](const TextClassifier& classifier) { return labels_of(classifier); });
   c.def_prop_ro("encoder", &TextClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TextClassifier::tokenizer);
   m.def(
@@ -191,6 +272,95 @@ void bind_text_classifier(nb::module_& m) {
       "For each mask of the text the likeliest tokens: dicts with score, token, token_str and sequence.");
 }
 
+void bind_image_classifier(nb::module_& m) {
+  using embed::ImageClassifier;
+  nb::class_<ImageClassifier> c(m, "ImageClassifier",
+                                "An encoder of images with a head, and its folder's "
+                                "preprocessor_config.json; nothing is resized.");
+  c.def_static(
+      "load",
+      [](const Path& folder, const std::string& weights) {
+        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+        return unlocked([&] { return ImageClassifier::load(folder, dtype); });
+      },
+      "folder"_a, "weights"_a = "f32", "weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'.");
+  const auto def = [&](const char* name, Tensor (ImageClassifier::*call)(const Tensor&) const,
+                       const char* doc) {
+    c.def(
+        name,
+        [call](const ImageClassifier& classifier, nb::handle images) {
+          const nb::object floats =
+              nb::module_::import_("numpy").attr("asarray")(images, "dtype"_a = "float32");
+          const Tensor x = to_tensor(floats, {"ImageClassifier", "images"});
+          return unlocked([&] { return (classifier.*call)(x); });
+        },
+        "images"_a, doc);
+  };
+  def("pixels", &ImageClassifier::pixels,
+      "What the model reads: images [n, channels, size, size] of 0 to 255, rescaled and normalised.");
+  def("logits", &ImageClassifier::logits, "[n, labels] of images [n, channels, size, size] of 0 to 255.");
+  c.def_prop_ro("labels", [](const ImageClassifier& classifier) { return labels_of(classifier); });
+  c.def_prop_ro("encoder", &ImageClassifier::encoder, nb::rv_policy::reference_internal);
+}
+
+// Places count characters.
+nb::list to_list(const std::vector<embed::Entity>& entities, const std::string& text) {
+  text::Encoding places;
+  for (const embed::Entity& entity : entities) places.offsets.push_back(entity.place);
+  places.sequence_ids.assign(entities.size(), 0);
+  text::count_characters(places, text);
+  nb::list list;
+  for (size_t i = 0; i < entities.size(); ++i) {
+    const auto [begin, end] = entities[i].place;
+    nb::dict d;
+    d["entity_group"] = entities[i].label, d["score"] = entities[i].score;
+    d["word"] = to_str(std::string_view(text).substr(begin, end - begin));
+    d["start"] = places.offsets[i].begin, d["end"] = places.offsets[i].end;
+    list.append(d);
+  }
+  return list;
+}
+
+void bind_token_classifier(nb::module_& m) {
+  using embed::TokenClassifier;
+  nb::class_<TokenClassifier> c(
+      m, "TokenClassifier",
+      "An encoder with a head for tokens and its tokenizer: names, places ... in texts.");
+  c.def_static(
+      "load",
+      [](const Path& folder, const std::string& weights) {
+        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+        return unlocked([&] { return TokenClassifier::load(folder, dtype); });
+      },
+      "folder"_a, "weights"_a = "f32", "weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'.");
+  c.def(
+      "entities",
+      [](const TokenClassifier& classifier, const std::vector<std::string>& texts, const std::string& how,
+         const std::vector<std::string>& ignore_labels, int64_t max_length, int64_t batch_tokens,
+         nb::object progress) {
+        const embed::EntityOptions options = {
+            .aggregation = to_enum<embed::Aggregation>(how, "aggregation_strategy"),
+            .ignored = ignore_labels,
+            .max_length = max_length,
+            .batch_tokens = batch_tokens,
+            .progress = reporter(progress)};
+        const auto found = unlocked([&] { return classifier.entities(texts, options); });
+        nb::list all;
+        for (size_t i = 0; i < texts.size(); ++i) all.append(to_list(found[i], texts[i]));
+        return all;
+      },
+      "texts"_a, nb::kw_only(), "aggregation_strategy"_a = "simple",
+      "ignore_labels"_a = std::vector<std::string>{"O"}, "max_length"_a = 0, "batch_tokens"_a = 1024,
+      "progress"_a = nb::none(),
+      "For each text its entities, as transformers' token-classification pipeline finds them: dicts with "
+      "entity_group,\nscore, start and end (characters), and word, the text there. aggregation_strategy: "
+      "'none' "
+      "(every token), 'simple',\nor by words 'first', 'average', 'max'.");
+  c.def_prop_ro("labels", [](const TokenClassifier& classifier) { return labels_of(classifier); });
+  c.def_prop_ro("encoder", &TokenClassifier::encoder, nb::rv_policy::reference_internal);
+  c.def_prop_ro("tokenizer", &TokenClassifier::tokenizer);
+}
+
 void bind_sentence_encoder(nb::module_& m) {
   nb::class_<SentenceEncoder>(m, "TextEncoder", "What multihead.SentenceEncoder is made of.")
       .def_static(
@@ -206,17 +376,18 @@ void bind_sentence_encoder(nb::module_& m) {
           "encode",
           [](const SentenceEncoder& encoder, const std::vector<std::string>& texts, const std::string& prompt,
              const std::string& prompt_name, std::optional<bool> normalize, int64_t truncate_dim,
-             int64_t batch_tokens, nb::object progress) {
+             int64_t batch_tokens, nb::handle precision, nb::object progress) {
             const embed::EncodeTextOptions options = {.prompt = prompt,
                                                       .prompt_name = prompt_name,
                                                       .normalize = normalize,
                                                       .truncate_dim = truncate_dim,
                                                       .batch_tokens = batch_tokens,
+                                                      .precision = to_dtype(precision),
                                                       .progress = reporter(progress)};
             return unlocked([&] { return encoder.encode(texts, options); });
           },
           "texts"_a, nb::kw_only(), "prompt"_a = "", "prompt_name"_a = "", "normalize"_a = nb::none(),
-          "truncate_dim"_a = 0, "batch_tokens"_a = 1024, "progress"_a = nb::none())
+          "truncate_dim"_a = 0, "batch_tokens"_a = 1024, "precision"_a = "float32", "progress"_a = nb::none())
       .def_prop_ro("dim", &SentenceEncoder::dim)
       .def_prop_ro("max_length", &SentenceEncoder::max_length)
       .def_prop_ro("prompts", &SentenceEncoder::prompts)
@@ -252,6 +423,9 @@ void bind_embed(nb::module_& m) {
   bind_encoder(m);
   bind_sentence_encoder(m);
   bind_text_classifier(m);
+  bind_image_encoder(m);
+  bind_image_classifier(m);
+  bind_token_classifier(m);
 }
 
 }  // namespace multihead::python

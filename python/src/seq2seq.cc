@@ -40,8 +40,10 @@ struct BeamKeywords {
 };
 
 // Defines c.name(first, *, the keywords of BeamOptions) as f(self, first, BeamKeywords).
-template <class Class, class F>
-void def_search(nb::class_<Class>& c, const char* name, const char* first, F f, const char* doc) {
+// `extra`: keywords besides, one std::string each.
+template <class... Strings, class Class, class F, class... Extra>
+void def_search(nb::class_<Class>& c, const char* name, const char* first, F f, const char* doc,
+                const Extra&... extra) {
   using Tokens = std::vector<std::vector<int32_t>>;
   c.def(
       name,
@@ -49,20 +51,22 @@ void def_search(nb::class_<Class>& c, const char* name, const char* first, F f, 
           double length_penalty, double repetition_penalty, int64_t no_repeat_ngram, int64_t min_length,
           int64_t max_length, Tokens suppress, Tokens prefixes, bool alternatives, bool sample,
           double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, bool stop_early,
-          std::optional<int32_t> first_token, const std::string& weight_dtype) {
+          std::optional<int32_t> first_token, const std::string& weight_dtype, const Strings&... strings) {
         const SamplingOptions sampling{temperature, top_k, top_p, min_p, 1.0};
         return f(
             self, x,
             BeamKeywords{{beam_size, num_hypotheses, patience, length_penalty, repetition_penalty,
                           no_repeat_ngram, min_length, max_length, std::move(suppress), std::move(prefixes),
                           alternatives, sample, sampling, seed, false, stop_early, first_token},
-                         weight_dtype});
+                         weight_dtype},
+            strings...);
       },
       nb::arg(first), nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "patience"_a = 1.0,
       "length_penalty"_a = 1.0, "repetition_penalty"_a = 1.0, "no_repeat_ngram"_a = 0, "min_length"_a = 0,
       "max_length"_a = 256, "suppress"_a = Tokens(), "prefixes"_a = Tokens(), "alternatives"_a = false,
       "sample"_a = false, "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0,
-      "seed"_a = 0, "stop_early"_a = false, "first_token"_a = nb::none(), "weight_dtype"_a = "f32", doc);
+      "seed"_a = 0, "stop_early"_a = false, "first_token"_a = nb::none(), "weight_dtype"_a = "f32", extra...,
+      doc);
 }
 
 std::vector<std::vector<int32_t>> to_sources(nb::handle sources) {
@@ -118,7 +122,8 @@ Translator load_translator(const Path& folder) {
   });
 }
 
-nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywords& words) {
+nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywords& words,
+                          const std::string& source_lang, const std::string& target_lang) {
   const bool single = PyUnicode_Check(texts.ptr());
   std::vector<std::string> lines;
   if (single) {
@@ -132,7 +137,8 @@ nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywo
   }
   const models::PackedSeq2Seq model = packed(t.model, words);
   Interrupt interrupt;
-  TranslateOptions options{.beam = words.options};
+  TranslateOptions options{
+      .beam = words.options, .source_language = source_lang, .target_language = target_lang};
   options.beam.should_stop = [&] { return interrupt.came(); };
   const auto found =
       unlocked([&] { return translate(model, t.tokenizers.source, t.tokenizers.target, lines, options); });
@@ -155,14 +161,15 @@ void bind_translator(nb::module_& m) {
       "model", [](Translator& t) -> Seq2Seq& { return t.model; }, nb::rv_policy::reference_internal);
   c.def_prop_ro("source_tokenizer", [](const Translator& t) { return t.tokenizers.source; });
   c.def_prop_ro("target_tokenizer", [](const Translator& t) { return t.tokenizers.target; });
-  def_search(
-      c, "translate", "texts",
-      [](const Translator& t, nb::handle texts, const BeamKeywords& words) {
-        return translate_call(t, texts, words);
-      },
+  def_search<std::string, std::string>(
+      c, "translate", "texts", translate_call,
       "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.\n"
       "weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.\nsample "
-      "samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed.");
+      "samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed. "
+      "source_lang and\ntarget_lang: the tokens of languages (\"eng_Latn\"), for models of many (NLLB, "
+      "M2M100, "
+      "mBART).",
+      "source_lang"_a = "", "target_lang"_a = "");
 }
 
 // Decoding step by step: what beam_search does for a loop of one's own.

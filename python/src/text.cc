@@ -130,13 +130,15 @@ struct TextEncoding {
 };
 
 TextEncoding encoding(const Tokenizer& tokenizer, nb::handle given, nb::handle pair, bool parse_special,
-                      bool add_template, size_t max_length) {
+                      bool add_template, size_t max_length, bool as_file) {
   const std::string first = to_bytes(given), second = pair.is_none() ? "" : to_bytes(pair);
   const bool is_str = PyUnicode_Check(given.ptr()), is_pair = !pair.is_none();
   if (is_pair && is_str != static_cast<bool>(PyUnicode_Check(pair.ptr())))
     throw nb::type_error("Tokenizer: both texts must be str, or both bytes");
-  const text::EncodeOptions options = {
-      .parse_special = parse_special, .add_template = add_template, .max_length = max_length};
+  const text::EncodeOptions options = {.parse_special = parse_special,
+                                       .add_template = add_template,
+                                       .max_length = max_length,
+                                       .as_file = as_file};
   return unlocked([&] {
     TextEncoding out = {
         is_pair ? tokenizer.encoding(first, second, options) : tokenizer.encoding(first, options), {}};
@@ -144,6 +146,18 @@ TextEncoding encoding(const Tokenizer& tokenizer, nb::handle given, nb::handle p
     if (is_str) text::count_characters(out.encoding, first, second);
     return out;
   });
+}
+
+std::vector<TextEncoding> padded(const Tokenizer& tokenizer, std::vector<TextEncoding> batch) {
+  std::vector<text::Encoding> encodings;
+  for (TextEncoding& one : batch) encodings.push_back(std::move(one.encoding));
+  tokenizer.pad(encodings);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    batch[i].encoding = std::move(encodings[i]);
+    batch[i].tokens.clear();
+    for (const int32_t id : batch[i].encoding.ids) batch[i].tokens.push_back(tokenizer.token(id));
+  }
+  return batch;
 }
 
 std::vector<std::pair<size_t, size_t>> offsets(const TextEncoding& e) {
@@ -178,6 +192,14 @@ void bind_text(nb::module_& m) {
             return list;
           },
           "The text that each token's offsets are of: 0, 1, or None.")
+      .def_prop_ro(
+          "attention_mask",
+          [](const TextEncoding& e) {
+            std::vector<int32_t> mask = e.encoding.attention_mask;
+            if (mask.empty()) mask.assign(e.encoding.ids.size(), 1);
+            return mask;
+          },
+          "1, and 0 for padding.")
       .def("__len__", [](const TextEncoding& e) { return e.encoding.ids.size(); });
   nb::class_<Tokenizer>(
       m, "Tokenizer",
@@ -201,17 +223,25 @@ void bind_text(nb::module_& m) {
       .def("to_json", &Tokenizer::to_json)
       .def(
           "encode",
-          [](const Tokenizer& t, nb::handle text, bool parse_special, bool add_template, size_t max_length) {
+          [](const Tokenizer& t, nb::handle text, bool parse_special, bool add_template, size_t max_length,
+             bool as_file) {
             const std::string bytes = to_bytes(text);
-            return unlocked([&] { return t.encode(bytes, {parse_special, add_template, max_length}); });
+            return unlocked([&] {
+              return t.encode(bytes, {parse_special, add_template, max_length, as_file});
+            });
           },
           "text"_a, nb::kw_only(), "parse_special"_a = false, "add_template"_a = true, "max_length"_a = 0,
-          "Token ids. max_length: at most so many, those of the template included; 0: no limit.")
+          "as_file"_a = false,
+          "Token ids. max_length: at most so many, those of the template included; 0: no limit. as_file: cut "
+          "and "
+          "padded as\ntokenizer.json says, as Hugging Face's tokenizers always do.")
       .def("encoding", &encoding, "text"_a, "pair"_a = nb::none(), nb::kw_only(), "parse_special"_a = false,
-           "add_template"_a = true, "max_length"_a = 0,
+           "add_template"_a = true, "max_length"_a = 0, "as_file"_a = false,
            "Ids with tokens and offsets, equal to those of Hugging Face's tokenizers. pair: a second text, "
            "joined "
            "by the\nfile's template.")
+      .def("pad", &padded, "encodings"_a,
+           "Copies of encodings, as long as the longest of them or as tokenizer.json says.")
       .def(
           "encode_pair",
           [](const Tokenizer& t, nb::handle first, nb::handle second, size_t max_length) {

@@ -21,20 +21,22 @@ KEYWORDS = {
     "RelativeBuckets", "PointPart", "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
     "Seq2SeqRun", "ClassifierRun", "EmbedderRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "EmbedderSettings",
     "MaskedLmSettings", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
-    "CheckpointContents", "ClassifyOptions", "EncodeTextOptions", "TokenRows", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
+    "CheckpointContents", "ClassifyOptions", "EncodeTextOptions", "EntityOptions", "TokenRows", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
     "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
-    "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
+    "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
 }  # fmt: skip
 RESULTS = {
-    "AddNorm", "Offsets", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
+    "AddNorm", "Entity", "Offsets", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
     "ParallelText", "TextSplit", "Hypothesis", "Translation", "CheckResult", "TextLoss", "PairLoss",
     "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "ClassifierSummary", "EmbedderSummary", "MaskedLmSummary", "LabelScore", "RetrievalScore", "MaskedLoss",
     "JobReport", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
     "count_characters": "text.Tokenizer.encoding",
+    "Truncation": "text.Tokenizer.encoding",  # as_file=
+    "Padding": "text.Tokenizer.pad",
     "logit_lens": "lens.logit_lens",
     "likeliest": "lens.logit_lens",
     "ablate_heads": "lens.ablate_heads",
@@ -85,6 +87,8 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "stored_views": "models.LanguageModel.state_dict",
     "save_encoder": "models.Encoder.save",
     "load_encoder": "models.Encoder.load",
+    "save_image_encoder": "models.ImageEncoder.save",
+    "load_image_encoder": "models.ImageEncoder.load",
     "DenseStep": "embed.SentenceEncoder",
     "save_npy": "embed.SentenceEncoder",  # numpy.save
     "load_npy": "embed.SentenceEncoder",
@@ -166,7 +170,7 @@ INTERNAL = {  # reason: names
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
     "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights resolved "
-    "seq2seq_config_from_json encoder_config_from_json open_weights repeated_tensor constant_tensor",
+    "seq2seq_config_from_json encoder_config_from_json image_encoder_config_from_json sequence_length open_weights repeated_tensor constant_tensor",
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
     "load_generation_config apply",
     "files below checkpoints": "checkpoint_path join not_a_file IntegerRange NumberRange ConfigReader "

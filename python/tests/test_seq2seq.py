@@ -150,3 +150,32 @@ def test_relative_biases_of_t5(tmp_path):
     found = back.beam_search(sources, max_length=6, first_token=9, stop_early=True)
     assert found == model.beam_search(sources, max_length=6, first_token=9, stop_early=True)
     assert all(tokens[0] == 9 for hypotheses in found for tokens, _ in hypotheses)
+
+
+def test_languages_are_those_of_transformers(tmp_path):
+    tf, torch, tokenizers = (pytest.importorskip(name) for name in ("transformers", "torch", "tokenizers"))
+    words = ["<s>", "<pad>", "</s>", "<unk>", "eng_Latn", "fra_Latn", "deu_Latn", *"abcdefghij"]
+    tok = tokenizers.Tokenizer(tokenizers.models.Unigram([(w, -float(i > 3)) for i, w in enumerate(words)], unk_id=3))
+    tok.add_special_tokens(words[:7])
+    template = tokenizers.processors.TemplateProcessing
+    tok.post_processor = template(single="eng_Latn $A </s>", pair="eng_Latn $A $B </s>", special_tokens=[("eng_Latn", 4), ("</s>", 2)])
+    tok.save(str(tmp_path / "tokenizer.json"))
+    torch.manual_seed(3)
+    config = tf.M2M100Config(vocab_size=len(words), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                             decoder_attention_heads=2, encoder_ffn_dim=20, decoder_ffn_dim=20, max_position_embeddings=40, init_std=0.6,
+                             pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2)
+    theirs = tf.M2M100ForConditionalGeneration(config).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = mh.models.Translator.load(str(tmp_path))
+    found = set()
+    for source, target in (("eng_Latn", "fra_Latn"), ("fra_Latn", "deu_Latn"), ("deu_Latn", "eng_Latn")):
+        ids = [words.index(source)] + tok.encode("abba", add_special_tokens=False).ids + [2]
+        want = theirs.generate(torch.tensor([ids]), forced_bos_token_id=words.index(target), num_beams=1, do_sample=False,
+                               max_new_tokens=8, suppress_tokens=[1])[0].tolist()
+        got = ours.translate("abba", beam_size=1, max_length=8, source_lang=source, target_lang=target)
+        want = tok.decode(want[1:], skip_special_tokens=True).replace(" ", "")
+        assert got.replace(" ", "")[:6] == want[:6]
+        found.add(got)
+    assert len(found) > 1
+    with pytest.raises(ValueError, match="no language"):
+        ours.translate("abba", source_lang="xxx")

@@ -18,6 +18,10 @@ expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt 
 expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt --out int8_2.npy --weights int8
 cmp int8.npy int8_2.npy || fail "int8 vectors depend on the batch"
 cmp -s int8.npy all.npy && fail "--weights int8 changed nothing"
+"$multihead" embed model --data texts.txt --out bf16.npy --precision bf16 --batch-tokens 1 --threads 1 --quiet
+"$multihead" embed model --data texts.txt --out bf16_2.npy --precision bf16 --quiet
+cmp bf16.npy bf16_2.npy || fail "bf16 vectors depend on the batch"
+cmp -s bf16.npy all.npy && fail "--precision bf16 changed nothing"
 cmp all.npy one.npy || fail "the batch changes the vectors"
 
 expect 0 '^1.000 +2  the dog sat on a mat' "$multihead" search model --data texts.txt --query "the dog sat on a mat"
@@ -57,10 +61,33 @@ for name in bert_classifier bert_masked_lm; do
 done
 expect 0 '^0\.[0-9]{3}  [A-Za-z_0-9]+  the cats$' "$multihead" classify bert_classifier --data texts.txt
 expect 0 '"labels":\[\{' "$multihead" classify bert_classifier --data texts.txt --top 2 --json
+cp -r "$encoders/bert_tokens" tagger
+cp model/vocab.txt tagger
+expect 0 '"entities":\[\{"label":"[A-Z]+","score":0.[0-9]+,"word":"' "$multihead" classify tagger --data texts.txt --json
+expect 0 '^ +1  0\.[0-9]{3}  [BIO]' "$multihead" classify tagger --data texts.txt --aggregate none
+expect 2 'aggregate' "$multihead" classify tagger --data texts.txt --aggregate all
+
+images=$encoders/../images
+expect 0 '^0\.604  dog  .*second.ppm$' "$multihead" classify "$images/vit_classifier" --image "$images/second.ppm"
+expect 3 'is neither PNG nor binary PPM' "$multihead" classify "$images/vit_classifier" --image texts.txt
+head -c 100 "$images/second.ppm" >cut.ppm
+expect 3 'ends after' "$multihead" classify "$images/vit_classifier" --image cut.ppm
+printf 'P6 12 12 65535\n' >deep.ppm
+expect 3 'not 8 bits' "$multihead" classify "$images/vit_classifier" --image deep.ppm
+expect 3 'expected a head for images' "$multihead" classify "$images/vit" --image cut.ppm
+expect 3 'an encoder of images' "$multihead" embed "$images/vit" --data texts.txt --out -
+if [[ -e $(dirname "$multihead")/multihead_png.so ]]; then
+  expect 0 '^0\.540  dog  .*first.png$' "$multihead" classify "$images/vit_classifier" --image "$images/first.png"
+  expect 3 '12x8 pixels; the model takes 12x12' "$multihead" classify "$images/vit_classifier" --image "$images/small.png"
+  head -c 300 "$images/first.png" >cut.png
+  expect 3 'cut.png' "$multihead" classify "$images/vit_classifier" --image cut.png
+else
+  expect 2 'PNG images need multihead_png.so' "$multihead" classify "$images/vit_classifier" --image "$images/first.png"
+fi
 expect 2 'one label, this one has 3' "$multihead" rerank bert_classifier --data texts.txt --query cat
 expect 0 ' sat on a mat$' "$multihead" fill-mask bert_masked_lm --text "the [MASK] sat on a mat"
 [[ $("$multihead" fill-mask bert_masked_lm --text "the [MASK] sat on a [MASK]" --top 3 | wc -l) == 6 ]] || fail "two masks, three words each"
-expect 2 'data FILE is required' "$multihead" classify bert_classifier
+expect 2 'data FILE or --image FILE is required' "$multihead" classify bert_classifier
 expect 2 'query TEXT are required' "$multihead" rerank bert_classifier --data texts.txt
 expect 3 'expected a head for sequences' "$multihead" classify model --data texts.txt
 expect 2 'the text has no \[MASK\]' "$multihead" fill-mask bert_masked_lm --text "no mask"

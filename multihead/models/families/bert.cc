@@ -218,7 +218,7 @@ Family<C> bert_like(const Kin& kin, bool (*expresses)(const C&), const ConfigKey
                       .extras = extras,
                       .settle = settle};
   family.keys.push_back(head_key(kin.stem));
-  family.keys.push_back(labels_key());
+  family.keys.push_back(labels_key<C>());
   return family;
 }
 

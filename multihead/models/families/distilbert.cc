@@ -36,7 +36,7 @@ ConfigKeys<C> keys() {
        R::only("tie_word_embeddings", true),
        R::only("tie_weights_", true),
        head_key("DistilBert"),
-       labels_key()},
+       labels_key<C>()},
       // The table of positions is in the file, however it was made.
       {"sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "is_decoder"});
 }

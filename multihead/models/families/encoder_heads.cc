@@ -41,8 +41,9 @@ ConfigKey<C> head_key(const std::string& stem) {
   return {"architectures", read, write, row_of(&C::head)};
 }
 
-ConfigKey<C> labels_key() {
-  const auto read = [](Reader& r, const std::string& key, C& c) {
+template <class Config>
+ConfigKey<Config> labels_key() {
+  const auto read = [](Reader& r, const std::string& key, Config& c) {
     if (c.head != EncoderHead::classification && c.head != EncoderHead::tokens) return r.ignore({key});
     const Json* given = r.find(key);
     if (given == nullptr || !given->is_object()) {
@@ -56,7 +57,7 @@ ConfigKey<C> labels_key() {
       c.labels.push_back(name->as_string());
     }
   };
-  const auto write = [](const C& c, const std::string& key, Json& json) {
+  const auto write = [](const Config& c, const std::string& key, Json& json) {
     if (c.num_labels == 0) return;
     json[key] = Json::object();
     for (int64_t i = 0; i < c.num_labels; ++i) {
@@ -66,7 +67,9 @@ ConfigKey<C> labels_key() {
       json["label2id"][name] = i;
     }
   };
-  return {"id2label", read, write, row_of(&C::num_labels)};
+  return {"id2label", read, write, row_of(&Config::num_labels)};
 }
+template ConfigKey<EncoderConfig> labels_key();
+template ConfigKey<ImageEncoderConfig> labels_key();
 
 }  // namespace multihead::models::detail

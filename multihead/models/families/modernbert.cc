@@ -96,7 +96,7 @@ ConfigKeys<C> keys() {
        [](Reader& r, const std::string& key, C& c) { c.window = r.integer_or(key, 128, kSize) / 2; },
        [](const C& c, const std::string& key, Json& json) { json[key] = 2 * c.window; }, row_of(&C::window)},
       head_key("ModernBert"),
-      labels_key(),
+      labels_key<C>(),
       {"classifier_pooling",
        [](Reader& r, const std::string& key, C& c) {
          c.pooler = false;  // whatever the head

@@ -37,15 +37,24 @@ Family<LanguageModelConfig> own_language_model() {
           .keys = std::move(keys)};
 }
 
-Family<EncoderConfig> own_encoder() {
-  using C = EncoderConfig;
-  ConfigKeys<C> keys = field_keys<C>();
-  keys.push_back(labels_key());
+namespace {
+
+template <class Config>
+Family<Config> own_with_labels(const char* name, const char* architecture) {
+  ConfigKeys<Config> keys = field_keys<Config>();
+  keys.push_back(labels_key<Config>());
   keys.push_back({"label2id"});
-  return {.name = "multihead_encoder",
-          .architecture = "Encoder",
-          .expresses = [](const C&) { return true; },
+  return {.name = name,
+          .architecture = architecture,
+          .expresses = [](const Config&) { return true; },
           .keys = std::move(keys)};
+}
+
+}  // namespace
+
+Family<EncoderConfig> own_encoder() { return own_with_labels<EncoderConfig>("multihead_encoder", "Encoder"); }
+Family<ImageEncoderConfig> own_image_encoder() {
+  return own_with_labels<ImageEncoderConfig>("multihead_image_encoder", "ImageEncoder");
 }
 
 Family<Seq2SeqConfig> own_seq2seq() {

@@ -60,7 +60,7 @@ Family<C> t5_encoder_like(const char* model_type, const std::string& stem, const
                       .prefix = kPrefix,
                       .extras = extras};
   family.keys.push_back(head(stem));
-  family.keys.push_back(labels_key());
+  family.keys.push_back(labels_key<C>());
   for (const char* name : {"num_decoder_layers", "is_encoder_decoder", "eos_token_id", "tie_word_embeddings",
                            "decoder_start_token_id", "scale_decoder_outputs"}) {
     family.keys.push_back({name});

@@ -78,4 +78,7 @@ void read_tokens(Reader& in, const Json& vocab);
 /// The templates around texts.
 void read_post_processor(Reader& in);
 
+/// How texts are cut and padded.
+void read_lengths(Reader& in);
+
 }  // namespace multihead::text::tokenizer_json

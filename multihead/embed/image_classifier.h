@@ -1,0 +1,41 @@
+// A vision Transformer with a head: labels of images.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "multihead/models/image_encoder.h"
+
+namespace multihead::embed {
+
+/// An encoder of images with a head, and what its folder's preprocessor_config.json does to an image of the
+/// model's size; nothing is resized. The logits of an image have the same bits in whatever company.
+class ImageClassifier {
+ public:
+  /// Reads a folder (ViTForImageClassification). Throws IoError, FormatError (a step that we lack);
+  /// ValueError for a model without head.
+  static ImageClassifier load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
+
+  /// (images · rescale_factor - image_mean) / image_std, what the model reads.
+  ///
+  /// Shapes    images [n, channels, image_size, image_size] -> the same
+  /// Dtypes    any, 0 to 255 -> f32
+  /// Throws    ShapeError
+  Tensor pixels(const Tensor& images) const;
+  /// Of images as pixels() takes them: [n, num_labels()] f32.
+  Tensor logits(const Tensor& images) const;
+
+  int64_t num_labels() const { return encoder_.config().num_labels; }
+  /// The folder's name of a label, or LABEL_i.
+  std::string label(int64_t index) const;
+  const models::ImageEncoder& encoder() const { return encoder_; }
+
+ private:
+  ImageClassifier(models::ImageEncoder encoder, const std::string& preprocessor);
+
+  models::ImageEncoder encoder_;
+  std::vector<float> factor_, shift_;  // of each channel
+};
+
+}  // namespace multihead::embed

@@ -1,0 +1,161 @@
+#include "multihead/embed/token_classifier.h"
+
+#include <algorithm>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/utf8.h"
+#include "multihead/embed/batches-inl.h"
+#include "multihead/embed/classifiers-inl.h"
+#include "multihead/models/hugging_face.h"
+#include "multihead/ops/softmax.h"
+
+namespace multihead::embed {
+namespace {
+
+using text::Offsets;
+
+void check_head(const models::Encoder& encoder, const std::string& who) {
+  MH_CHECK(encoder.config().head == models::EncoderHead::tokens, ValueError, who,
+           ": expected a head for tokens (...ForTokenClassification), got ", word_of(encoder.config().head));
+}
+
+int64_t characters(std::string_view text) {
+  int64_t count = 0;
+  for (size_t at = 0; at < text.size(); ++count) at += static_cast<size_t>(decode_utf8(text, at).length);
+  return count;
+}
+
+/// A token, or a word of several.
+struct Piece {
+  std::vector<float> scores;  // of every label
+  Offsets place;
+  bool goes_on = false;  // with the word of the piece in front
+
+  size_t best() const {
+    return static_cast<size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());
+  }
+  float score() const { return scores[best()]; }
+};
+
+// WordPiece says which tokens go on with a word: they have a mark that the text has not. For others a word
+// begins behind a space.
+bool goes_on(const text::Tokenizer& tokenizer, int32_t id, std::string_view text, Offsets place) {
+  if (tokenizer.unk_id() == id) return false;
+  if (tokenizer.kind() == text::Tokenizer::Kind::wordpiece) {
+    return characters(tokenizer.token(id)) != characters(text.substr(place.begin, place.end - place.begin));
+  }
+  return place.begin > 0 && text.substr(place.begin - 1, 2).find(' ') == text.npos;
+}
+
+Piece word_of_pieces(std::span<const Piece> pieces, Aggregation how) {
+  Piece word = pieces.front();
+  word.place.end = pieces.back().place.end;
+  if (how == Aggregation::max) {
+    const auto less = [](const Piece& a, const Piece& b) { return a.score() < b.score(); };
+    word.scores = std::max_element(pieces.begin(), pieces.end(), less)->scores;
+  } else if (how == Aggregation::average) {
+    for (const Piece& piece : pieces.subspan(1)) {
+      for (size_t i = 0; i < word.scores.size(); ++i) word.scores[i] += piece.scores[i];
+    }
+    for (float& score : word.scores) score /= static_cast<float>(pieces.size());
+  }
+  return word;
+}
+
+std::vector<Piece> words_of(const std::vector<Piece>& pieces, Aggregation how) {
+  std::vector<Piece> words;
+  for (size_t first = 0, last = 0; first < pieces.size(); first = last) {
+    for (last = first + 1; last < pieces.size() && pieces[last].goes_on;) ++last;
+    words.push_back(word_of_pieces(std::span(pieces).subspan(first, last - first), how));
+  }
+  return words;
+}
+
+std::string_view without_mark(std::string_view label) {
+  return label.starts_with("B-") || label.starts_with("I-") ? label.substr(2) : label;
+}
+
+// Neighbours of one label, unless it says that another entity begins.
+std::vector<Entity> grouped(const std::vector<Entity>& parts) {
+  std::vector<Entity> groups;
+  for (size_t first = 0, last = 0; first < parts.size(); first = last) {
+    const std::string_view label = without_mark(parts[first].label);
+    double sum = parts[first].score;
+    for (last = first + 1; last < parts.size() && !parts[last].label.starts_with("B-") &&
+                           without_mark(parts[last].label) == label;) {
+      sum += parts[last++].score;
+    }
+    groups.push_back({std::string(label),
+                      static_cast<float>(sum / static_cast<double>(last - first)),
+                      {parts[first].place.begin, parts[last - 1].place.end}});
+  }
+  return groups;
+}
+
+}  // namespace
+
+TokenClassifier TokenClassifier::load(const std::string& folder, nn::WeightDtype weights) {
+  models::Encoder encoder = models::load_encoder(folder);
+  check_head(encoder, folder);
+  encoder.pack_weights(weights);
+  return {std::move(encoder), text::Tokenizer::load(folder)};
+}
+
+TokenClassifier::TokenClassifier(models::Encoder encoder, text::Tokenizer tokenizer)
+    : encoder_(std::move(encoder)), tokenizer_(std::move(tokenizer)) {
+  check_head(encoder_, "TokenClassifier");
+}
+
+std::string TokenClassifier::label(int64_t index) const {
+  return detail::label_name(encoder_.config().labels, index);
+}
+
+std::vector<std::vector<Entity>> TokenClassifier::entities(std::span<const std::string> texts,
+                                                           const EntityOptions& options) const {
+  const int64_t labels = encoder_.config().num_labels;
+  const auto limit = static_cast<size_t>(
+      detail::length_limit("TokenClassifier", options.max_length, encoder_.config().context));
+  const NoTape silent;
+  std::vector<text::Encoding> encodings(texts.size());
+  std::vector<std::vector<Entity>> found(texts.size());
+  const auto entities_of = [&](size_t i, const float* scores) {
+    std::vector<Piece> pieces;
+    for (size_t t = 0; t < encodings[i].ids.size(); ++t, scores += labels) {
+      if (encodings[i].sequence_ids[t] < 0) continue;  // the template's
+      const Offsets place = encodings[i].offsets[t];
+      pieces.push_back(
+          {{scores, scores + labels}, place, goes_on(tokenizer_, encodings[i].ids[t], texts[i], place)});
+    }
+    encodings[i] = {};
+    if (options.aggregation > Aggregation::simple) pieces = words_of(pieces, options.aggregation);
+    std::vector<Entity> all;
+    for (const Piece& piece : pieces) {
+      all.push_back({label(static_cast<int64_t>(piece.best())), piece.score(), piece.place});
+    }
+    if (options.aggregation != Aggregation::none) all = grouped(all);
+    std::erase_if(all, [&](const Entity& entity) {
+      return std::find(options.ignored.begin(), options.ignored.end(), entity.label) != options.ignored.end();
+    });
+    return all;
+  };
+  each_batch(
+      std::ssize(texts), options.batch_tokens, options.progress,
+      [&](int64_t i) {
+        text::Encoding& one = encodings[static_cast<size_t>(i)];
+        one =
+            tokenizer_.encoding(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit});
+        return text::Encoding{one.ids};
+      },
+      [&](const models::TokenRows& rows, int64_t first) {
+        const Tensor scores = softmax(encoder_.logits(rows));
+        for (int64_t s = 0; s < rows.sequences(); ++s) {
+          const int64_t begin = rows.cu_seqlens.data<int64_t>()[s];
+          const auto i = static_cast<size_t>(first + s);
+          found[i] = entities_of(i, scores.data<float>() + begin * labels);
+        }
+      });
+  return found;
+}
+
+}  // namespace multihead::embed

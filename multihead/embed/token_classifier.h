@@ -1,0 +1,66 @@
+// An encoder with a head for tokens: names, places, parts of speech in a text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "multihead/core/enum_words.h"
+#include "multihead/models/encoder.h"
+#include "multihead/text/tokenizer.h"
+
+namespace multihead::embed {
+
+/// How tokens become entities; transformers' words for the same. A label B-X begins an entity X, one after
+/// the other of I-X (or X) go on with it.
+enum class Aggregation {
+  none,     ///< every token alone
+  simple,   ///< tokens of one label in a row are one entity
+  first,    ///< a word has the label of its first token …
+  average,  ///< … the likeliest of its tokens' mean probabilities …
+  max,      ///< … or that of its surest token; then as simple
+};
+constexpr auto enum_words(Aggregation) {
+  return std::to_array<std::string_view>({"none", "simple", "first", "average", "max"});
+}
+
+struct Entity {
+  std::string label;    ///< without B- and I-, but for Aggregation::none
+  float score = 0;      ///< the probability, of several words or tokens their mean
+  text::Offsets place;  ///< the bytes of the text
+};
+
+struct EntityOptions {
+  Aggregation aggregation = Aggregation::simple;
+  std::vector<std::string> ignored = {"O"};  ///< labels that are no entities
+  int64_t max_length = 0;                    ///< longer texts are cut; 0: the model's limit
+  int64_t batch_tokens = 1024;               ///< tokens computed at a time: bounds the memory, changes no bit
+  /// Called between batches with the texts done and all of them; may throw to stop.
+  std::function<void(int64_t done, int64_t total)> progress = {};
+};
+
+/// A tokenizer and an encoder with a head for tokens. A text's entities are the same in whatever company.
+class TokenClassifier {
+ public:
+  /// Reads an encoder's folder (…ForTokenClassification). Throws IoError, FormatError; ValueError for another
+  /// head.
+  static TokenClassifier load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
+  TokenClassifier(models::Encoder encoder, text::Tokenizer tokenizer);
+
+  /// Of each text, in its order. As the token-classification pipeline of transformers gives them.
+  std::vector<std::vector<Entity>> entities(std::span<const std::string> texts,
+                                            const EntityOptions& options = {}) const;
+
+  /// The folder's name of a label, or LABEL_i.
+  std::string label(int64_t index) const;
+  const models::Encoder& encoder() const { return encoder_; }
+  const text::Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  models::Encoder encoder_;
+  text::Tokenizer tokenizer_;
+};
+
+}  // namespace multihead::embed
