@@ -59,7 +59,7 @@ struct ClassifyFlags {
 class Classify : public Verb {
  public:
   Classify()
-      : Verb("classify", "name the likeliest labels of texts or images, or what a text speaks of",
+      : Verb("classify", "classify texts or images, or find the entities in texts",
              {{"multihead classify model --data texts.txt",
                "a label, its probability and the text on each line"},
               {"echo \"I like it\" | multihead classify model --data - --top 3 --json",
