@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 python=build/python-env/bin/python
 if [[ ! -x $python ]]; then python3 -m venv build/python-env; fi
 
-export CCACHE_BASEDIR=${CCACHE_BASEDIR-$PWD} CCACHE_NOHASHDIR=1
+# Python would name another driver of the same compiler, whose objects ccache keeps apart.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR-$PWD} CCACHE_NOHASHDIR=1 CXX=${CXX:-c++}
 if [[ ${1:-} == --all ]]; then
   "$python" -m pip install --quiet '.[test]'
 else
