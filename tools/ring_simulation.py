@@ -8,7 +8,7 @@ A rank computes its shards, exchanges slices of the gradient along the tree of m
 slice of the weights and passes it round the ring. Every rank has one link, which carries one message at a time in each
 direction at `bandwidth` bytes per second; a message takes `latency` seconds besides. Buckets of the gradient leave while the
 backward goes on. Ranks on one machine share its cores: give --shard-seconds as they are when all cores are busy, for cores
-slow each other down (threads of one core, memory).
+slow each other down (threads of one core, memory), and --stack, for TCP takes processors from them.
 """
 
 import argparse
@@ -23,6 +23,7 @@ class Machine:
     latency: float = 50e-6  # s per message
     memory: float = 8e9  # bytes/s at which a rank copies and adds
     cores_share: float = 1.0  # of a rank: 1/2 where two ranks take turns on a core
+    stack: float = float("inf")  # bytes that go through the network's software in a second of a core, both ends together
 
 
 @dataclass
@@ -140,8 +141,10 @@ def step_seconds(weights, shard_seconds, shards, ranks, machine, optimizer=28.0)
     clocks = gather_time(8 * weights / 256 / ranks, ranks, machine, clocks)  # squares
     update = (optimizer * weights / ranks + 2 * 4 * weights) / machine.memory / machine.cores_share
     clocks = gather_time(4 * weights / ranks, ranks, machine, [c + update for c in clocks])
+    # Each rank sends its share of the sum up the tree and of the weights round the ring.
+    software = 2 * 4 * weights * (ranks - 1) / ranks / machine.stack / machine.cores_share
     # The order of the next step.
-    return max(clocks) + machine.latency * max(ranks - 1, 0).bit_length()
+    return max(clocks) + software + machine.latency * max(ranks - 1, 0).bit_length()
 
 
 def print_table():
@@ -182,12 +185,13 @@ def main():
     step.add_argument("--bandwidth", type=float, default=Machine.bandwidth)
     step.add_argument("--latency", type=float, default=Machine.latency)
     step.add_argument("--memory", type=float, default=Machine.memory)
+    step.add_argument("--stack", type=float, default=Machine.stack, help="bytes a core moves through TCP per second")
     verbs.add_parser("table", help="the tables of docs/distributed.md")
     options = parser.parse_args()
     if options.verb == "table":
         return print_table()
     share = min(1.0, options.cores / options.ranks) if options.cores else 1.0
-    machine = Machine(options.bandwidth, options.latency, options.memory, share)
+    machine = Machine(options.bandwidth, options.latency, options.memory, share, options.stack)
     print(f"{step_seconds(options.weights, options.shard_seconds, options.shards, options.ranks, machine):.4f}")
 
 
