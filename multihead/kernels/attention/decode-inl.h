@@ -39,7 +39,7 @@ HWY_INLINE __m512 LoadQuarters(const char* from, int64_t stride) {
 // x[j] <- the 4 bytes at offset 4j of 16 rows.
 HWY_INLINE void LoadColumns(const char* from, int64_t stride, Vec (&x)[4]) {
   for (int i = 0; i < 4; ++i) x[i] = Vec{LoadQuarters(from + i * stride, stride)};
-  TransposeQuarters(F(), x);
+  TransposeWithinBlocks(F(), x, x);
 }
 
 // s[row][16 keys] = sums over the columns, in the chains of a tile.

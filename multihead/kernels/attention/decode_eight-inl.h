@@ -60,7 +60,7 @@ HWY_INLINE void LoadWords(const char* from, int64_t stride, Vec8 (&x)[4]) {
     return Vec8{_mm256_insertf128_ps(_mm256_castps128_ps256(load(i)), load(4 + i), 1)};
   };
   x[0] = rows(0), x[1] = rows(1), x[2] = rows(2), x[3] = rows(3);
-  TransposeQuarters(F8(), x);
+  TransposeWithinBlocks(F8(), x, x);
 }
 
 // Number kAt of every word.

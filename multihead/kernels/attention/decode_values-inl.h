@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "multihead/kernels/attention/decode_memory-inl.h"
+#include "multihead/kernels/simd/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -32,20 +33,6 @@ HWY_INLINE void SumRun(const float* p, int keys, int rows, float* sum) {
     }
     sum[row] += a, sum[row + 1] += b, sum[row + 2] += c, sum[row + 3] += e;
   }
-}
-
-// Transposes each block of 4 x 4 words: x[j] <- word j of x[0 … 4), in every 16 bytes.
-template <class D>
-HWY_INLINE void TransposeQuarters(D d, hn::Vec<D> (&x)[4]) {
-  const hn::Repartition<double, D> dd;
-  const auto a = hn::BitCast(dd, hn::InterleaveLower(d, x[0], x[1]));
-  const auto b = hn::BitCast(dd, hn::InterleaveLower(d, x[2], x[3]));
-  const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, x[0], x[1]));
-  const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, x[2], x[3]));
-  x[0] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
-  x[1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
-  x[2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
-  x[3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
 }
 
 // Calls f(row, count, prefetches) for 4, 2 or 1 rows at a time; of eight rows the second half prefetches

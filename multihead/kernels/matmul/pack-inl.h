@@ -21,6 +21,7 @@
 
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
+#include "multihead/kernels/simd/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -28,27 +29,13 @@ namespace multihead::kernels::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 HWY_INLINE void TransposeSquare(TileVec (&)[kLanes]) {}
 #else
-// Transposes the 4x4 blocks of four rows: out[j] has in its 128-bit block b element 4b+j of each row.
-HWY_INLINE void TransposeWithinBlocks(const TileVec* rows, TileVec* out) {
-  const TileFloats d;
-  const hn::Repartition<double, TileFloats> pairs;
-  const auto ab_low = hn::BitCast(pairs, hn::InterleaveLower(d, rows[0], rows[1]));
-  const auto ab_high = hn::BitCast(pairs, hn::InterleaveUpper(d, rows[0], rows[1]));
-  const auto cd_low = hn::BitCast(pairs, hn::InterleaveLower(d, rows[2], rows[3]));
-  const auto cd_high = hn::BitCast(pairs, hn::InterleaveUpper(d, rows[2], rows[3]));
-  out[0] = hn::BitCast(d, hn::InterleaveLower(pairs, ab_low, cd_low));
-  out[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, ab_low, cd_low));
-  out[2] = hn::BitCast(d, hn::InterleaveLower(pairs, ab_high, cd_high));
-  out[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, ab_high, cd_high));
-}
-
 // Transposes a square of lanes x lanes floats in place.
 HWY_INLINE void TransposeSquare(TileVec (&square)[kLanes]) {
-  [[maybe_unused]] const TileFloats d;
+  const TileFloats d;
   constexpr int kBlocks = static_cast<int>(kLanes / 4);
   TileVec part[kLanes];  // part[4g + j], block b: column 4b+j of rows 4g..4g+3
 #pragma GCC unroll 4
-  for (int g = 0; g < kBlocks; ++g) TransposeWithinBlocks(square + 4 * g, part + 4 * g);
+  for (int g = 0; g < kBlocks; ++g) TransposeWithinBlocks(d, square + 4 * g, part + 4 * g);
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
     if constexpr (kBlocks == 1) {
