@@ -57,14 +57,14 @@ HWY_INLINE IntVec AddSmall(IntVec sum, ByteVec u, ByteVec s) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (kDots) return DotBytes(sum, hn::BitCast(TileInts(), u), hn::BitCast(TileInts(), s));
 #endif
-  return AddShorts(sum, PairsOfBytes(u, s));
+  return InOrder(AddShorts(sum, PairsOfBytes(u, s)));
 }
 template <bool kDots>
 HWY_INLINE IntVec AddLarge(IntVec sum, ByteVec u, ByteVec s) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (kDots) return DotBytes(sum, hn::BitCast(TileInts(), u), hn::BitCast(TileInts(), s));
 #endif
-  return hn::Add(sum, PairsOfShorts(PairsOfBytes(u, s)));
+  return InOrder(hn::Add(sum, PairsOfShorts(PairsOfBytes(u, s))));
 }
 
 // The integer sums of one group, MR rows times NV vectors, four values of k a step.

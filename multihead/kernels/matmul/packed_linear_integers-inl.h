@@ -30,6 +30,19 @@ HWY_INLINE IntVec DotBytes(IntVec sum, IntVec u, IntVec s) {
 }
 #endif
 
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+// The sum, here and now. Sums of integers may be taken in any order, and GCC's order (a tree over everything
+// that is unrolled) needs more registers than there are.
+HWY_INLINE IntVec InOrder(IntVec sum) {
+#if HWY_TARGET == HWY_AVX3
+  __asm__("" : "+v"(sum.raw));
+#else
+  __asm__("" : "+x"(sum.raw));
+#endif
+  return sum;
+}
+#endif
+
 // The scale of numbers whose largest absolute value has the bits `largest`, and what they are multiplied by.
 // NaN and infinities make the scale NaN.
 struct RowScale {
