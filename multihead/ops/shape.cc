@@ -82,9 +82,10 @@ detail::Kept::Kept(const Tensor& input, Tensor elements) {
 
 Tensor detail::Kept::take() { return rebuild_ ? rebuild_() : std::move(elements_); }
 
-Tensor detail::reusable(Tensor gradient) {
-  if (gradient.is_contiguous() && gradient.is_unique()) return gradient;
-  return gradient.clone();
+detail::ReusedGradient detail::reusable(Tensor gradient) {
+  if (!gradient.is_contiguous()) gradient = gradient.clone();
+  const Tensor to = gradient.is_unique() ? gradient : empty_like(gradient);
+  return {gradient, to};
 }
 
 Tensor reshape(const Tensor& x, const Shape& shape) {

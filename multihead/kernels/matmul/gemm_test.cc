@@ -196,7 +196,7 @@ TEST_F(GemmTest, F64SumsAreChainsOf128OnAnyNumberOfThreads) {
         set_isa(isa);
         set_num_threads(1);
         const std::vector<double> c = product();
-        for (int64_t i = 0; i < s.m; i += s.m > 9 ? 37 : 1) {
+        for (int64_t i = 0; i<s.m; i += s.m> 9 ? 37 : 1) {
           for (int64_t j = 0; j < s.n; ++j) {
             double sum = accumulate ? first[i * s.n + j] : 0;
             for (int64_t k = 0; k < s.k; k += 128) {
