@@ -92,8 +92,8 @@ std::vector<BFloat16> rounded(const std::vector<float>& x) { return {x.begin(), 
 // the sum.
 TEST(NormTest, ReadsBf16AndKeepsHalfOfWhatItNormalised) {
   for (const bool layer : {true, false}) {
-    for (const auto& [rows, size] : {std::pair<int64_t, int64_t>{1, 1}, {3, 15}, {67, 16}, {131, 33}}) {
-      const int64_t count = rows * size;
+    for (const auto& sizes : {std::pair<int64_t, int64_t>{1, 1}, {3, 15}, {67, 16}, {131, 33}}) {
+      const int64_t rows = sizes.first, size = sizes.second, count = rows * size;
       const std::vector<BFloat16> x16 = rounded(normal_floats(count, 1));
       const std::vector<float> x(x16.begin(), x16.end()), residual = normal_floats(count, 2);
       const std::vector<float> weight = normal_floats(size, 3), bias = normal_floats(size, 4);
