@@ -43,8 +43,8 @@ struct NormGradArgs {
   T* d_bias = nullptr;       ///< [size], or null
   T* scratch = nullptr;      ///< norm_backward_scratch() elements
 
-  const BFloat16* normalized16 =
-      nullptr;  ///< f32: x̂ itself, instead of x; with a mean of any value if there was one
+  /// f32: x̂ itself, instead of x. The mean then only tells a layer norm from RMS.
+  const BFloat16* normalized16 = nullptr;
 };
 int64_t norm_backward_scratch(int64_t rows, int64_t size);
 void norm_backward(const NormGradArgs<float>& args);
