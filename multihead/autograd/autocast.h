@@ -9,7 +9,7 @@ namespace multihead {
 ///   linear, matmul, attention   take f32 inputs as bf16. A product that joins an f32 residual writes f32;
 ///   biases,
 ///                               scores, sums and statistics are f32
-///   norms, softmax, losses      give f32
+///   norms, softmax, losses      give f32; for their backward norms keep what they normalised in bf16
 ///   all other ops               follow their inputs: bf16 and f32 give f32
 /// Weights stay f32 and get f32 gradients; their bf16 copies are made once per tape, and go with it or with
 /// its backward(), which is not affected itself. Nests: the innermost counts. f64 is left alone.

@@ -23,6 +23,8 @@ struct ElementLoops {
   void (*transpose)(size_t element_bytes, const TransposeArgs& args);
   /// The 64 words of each group of 16 blocks of a stream: word w of block b at 16 w + b.
   void (*random_words)(const RandomStream& stream, int64_t first_group, int64_t groups, uint32_t* words);
+  /// The 32 uniform numbers in [low, high) of a group's words; false if it cannot.
+  bool (*uniform_floats)(const uint32_t* words, double low, double high, float* numbers);
   /// The 32 normal numbers of a group's words; false if it cannot tell their last bit.
   bool (*normal_floats)(const uint32_t* words, double mean, double std, float* numbers);
 };
@@ -32,6 +34,7 @@ void random_words_plain(const RandomStream& stream, int64_t first_group, int64_t
 
 inline ElementLoops element_loops = {[](Dtype, const void*, Dtype, void*, int64_t) { return false; },
                                      transpose_plain, random_words_plain,
+                                     [](const uint32_t*, double, double, float*) { return false; },
                                      [](const uint32_t*, double, double, float*) { return false; }};
 
 }  // namespace multihead::detail

@@ -57,6 +57,9 @@ void detail::random_words_plain(const RandomStream& stream, int64_t first_group,
 
 void fill_uniform(const Tensor& x, double low, double high, RandomStream stream) {
   fill_with(x, stream, [&]<class T>(const uint32_t* words, T* numbers) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (detail::element_loops.uniform_floats(words, low, high, numbers)) return;
+    }
     for (int64_t b = 0; b < 16; ++b) {
       numbers[2 * b] = static_cast<T>(low + (high - low) * open_uniform(words[b], words[16 + b]));
       numbers[2 * b + 1] = static_cast<T>(low + (high - low) * open_uniform(words[32 + b], words[48 + b]));

@@ -43,10 +43,11 @@ Tensor activate(const Tensor& input, Activation activation) {
   with_data([&](auto* from, auto* to) { kernels::activate(activation, from, to, x.numel()); }, x, y);
   return record({input}, y, [kept = detail::Kept(input, x), activation](Tensor dy) mutable -> Gradients {
     const Tensor x = kept.take();
-    dy = detail::reusable(std::move(dy));
-    with_data([&](auto* at, auto* d) { kernels::activate_backward(activation, at, d, d, dy.numel()); }, x,
-              dy);
-    return {dy};
+    const detail::ReusedGradient d = detail::reusable(std::move(dy));
+    with_data([&](auto* at, auto* from,
+                  auto* to) { kernels::activate_backward(activation, at, from, to, x.numel()); },
+              x, d.from, d.to);
+    return {d.to};
   });
 }
 

@@ -35,8 +35,11 @@ void dispatch_real(Dtype dtype, F&& f) {
 /// Row-major memory with x's elements (its own if possible), without gradient.
 inline Tensor dense(const Tensor& x) { return x.contiguous(); }
 
-/// `gradient` in row-major memory that may be overwritten: the same memory if not shared.
-Tensor reusable(Tensor gradient);
+/// A gradient in row-major memory, and memory for what becomes of it: the same if nobody else holds it.
+struct ReusedGradient {
+  Tensor from, to;
+};
+ReusedGradient reusable(Tensor gradient);
 
 /// An input kept for the backward: its elements or, if its op can recompute it, the recipe.
 class Kept {

@@ -45,20 +45,35 @@ Dropout draw(const char* who, const Tensor& x, double p, Rng& rng) {
 }
 
 void check(const char* who, const Tensor& x, double p) {
-  detail::check_real(who, "x", x);
+  if (x.dtype() != Dtype::bf16) detail::check_real(who, "x", x);
   MH_CHECK(p >= 0 && p <= 1, ValueError, who, ": p must be in [0, 1], got ", p);
 }
 
+// f(piece, its mask) for each piece.
+template <class F>
+void for_pieces(const Dropout& d, F&& f) {
+  for (const Dropout::Piece& piece : d.pieces) {
+    kernels::DropoutMask mask = d.mask;
+    mask.first = piece.first;
+    f(piece, mask);
+  }
+}
+
+template <class From, class To>
+void run_as(const Tensor& x, const Tensor& residual, const Tensor& y, const Dropout& d) {
+  const To* const more = detail::data_or_null<To>(residual);
+  for_pieces(d, [&](const Dropout::Piece& piece, const kernels::DropoutMask& mask) {
+    kernels::dropout(x.data<From>() + piece.begin, more != nullptr ? more + piece.begin : nullptr,
+                     y.data<To>() + piece.begin, piece.count, mask);
+  });
+}
+
 void run(const Tensor& x, const Tensor& residual, const Tensor& y, const Dropout& d) {
-  detail::dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T* const more = detail::data_or_null<T>(residual);
-    for (const Dropout::Piece& piece : d.pieces) {
-      kernels::DropoutMask mask = d.mask;
-      mask.first = piece.first;
-      kernels::dropout(x.data<T>() + piece.begin, more != nullptr ? more + piece.begin : nullptr,
-                       y.data<T>() + piece.begin, piece.count, mask);
-    }
+  if (x.dtype() == Dtype::f64) return run_as<double, double>(x, residual, y, d);
+  if (x.dtype() == Dtype::f32) return run_as<float, float>(x, residual, y, d);
+  if (residual.defined()) return run_as<BFloat16, float>(x, residual, y, d);
+  for_pieces(d, [&](const Dropout::Piece& piece, const kernels::DropoutMask& mask) {
+    kernels::dropout(x.data<BFloat16>() + piece.begin, y.data<BFloat16>() + piece.begin, piece.count, mask);
   });
 }
 
@@ -78,7 +93,7 @@ void activate_into(Activation activation, const Tensor& x, const Tensor& y) {
 }  // namespace
 
 Tensor dropout(const Tensor& input, double p, Rng* rng) {
-  if (detail::is_narrow(input)) return cast(dropout(detail::widened(input), p, rng), input.dtype());
+  if (input.dtype() == Dtype::f16) return cast(dropout(detail::widened(input), p, rng), Dtype::f16);
   check("dropout", input, p);
   if (rng == nullptr || p == 0) return input;
   const Dropout mask = draw("dropout", input, p, *rng);
@@ -97,8 +112,10 @@ Tensor activate_dropout(const Tensor& input, Activation activation, double p, Rn
   const Tensor x = detail::dense(input), y = Tensor::empty(input.shape(), input.dtype());
   activate_into(activation, x, y);
   run(y, {}, y, mask);
-  // A dropped or negative element of relu is 0 in y, and its gradient is 0 as well.
-  const bool from_y = activation == Activation::relu;
+  // A dropped or negative element of relu is 0 in y, and its gradient is 0 as well. But what was widened is
+  // kept as it was before.
+  const bool widened = input.requires_grad() && input.gradient_slot()->rebuild;
+  const bool from_y = activation == Activation::relu && !widened;
   detail::Kept kept = from_y ? detail::Kept({}, y.detach()) : detail::Kept(input, x);
   return record(
       {input}, y, [kept = std::move(kept), activation, mask](const Tensor& dy) mutable -> Gradients {
@@ -113,17 +130,18 @@ Tensor activate_dropout(const Tensor& input, Activation activation, double p, Rn
 }
 
 Tensor add_dropout(const Tensor& residual, const Tensor& input, double p, Rng* rng) {
-  if (detail::is_narrow(residual) || detail::is_narrow(input)) {
+  const bool joins = residual.dtype() == Dtype::f32 && input.dtype() == Dtype::bf16;
+  if (!joins && (detail::is_narrow(residual) || detail::is_narrow(input))) {
     return cast(add_dropout(detail::widened(residual), detail::widened(input), p, rng),
                 detail::common_dtype(residual, input));
   }
   check("add_dropout", input, p);
-  detail::check_same_dtype("add_dropout", "residual", residual, input);
+  if (!joins) detail::check_same_dtype("add_dropout", "residual", residual, input);
   MH_CHECK(residual.shape() == input.shape(), ShapeError, "add_dropout: residual must be ", input.shape(),
            " like x, got ", residual.shape());
   if (rng == nullptr || p == 0) return add(residual, input);
   const Dropout mask = draw("add_dropout", input, p, *rng);
-  const Tensor y = Tensor::empty(input.shape(), input.dtype());
+  const Tensor y = Tensor::empty(input.shape(), residual.dtype());
   run(detail::dense(input), detail::dense(residual), y, mask);
   return record({residual, input}, y, [mask](const Tensor& dy) -> Gradients {
     return {dy, masked(dy, mask)};

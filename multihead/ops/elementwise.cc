@@ -69,9 +69,11 @@ Tensor apply(Unary op, const char* who, const Tensor& input) {
   detail::Kept kept = from_y ? detail::Kept({}, y.detach()) : detail::Kept(input, x);
   return record({input}, y, [op, kept = std::move(kept)](Tensor dy) mutable -> Gradients {
     const Tensor saved = kept.take();
-    dy = detail::reusable(std::move(dy));
-    with_data([&](auto* at, auto* d) { kernels::unary_backward(op, at, d, d, dy.numel()); }, saved, dy);
-    return {dy};
+    const detail::ReusedGradient d = detail::reusable(std::move(dy));
+    with_data(
+        [&](auto* at, auto* from, auto* to) { kernels::unary_backward(op, at, from, to, d.to.numel()); },
+        saved, d.from, d.to);
+    return {d.to};
   });
 }
 

@@ -187,9 +187,14 @@ Tensor wide(Tensor x) {
   return x;
 }
 
-// f(x); takes the memory of x if nobody else holds it.
+// f(x) in f32 (f64); takes the memory of x if nobody else holds it.
 Tensor activated(Tensor x, Activation activation) {
   if (activation == Activation::none) return x;
+  if (x.dtype() == Dtype::bf16) {
+    const Tensor y = Tensor::empty(x.shape());
+    kernels::activate(activation, x.data<BFloat16>(), y.data<float>(), y.numel());
+    return y;
+  }
   const Tensor from = wide(std::move(x)), y = from.is_unique() ? from : empty_like(from);
   with_data([&](auto* at, auto* to) { kernels::activate(activation, at, to, y.numel()); }, from, y);
   return y;
@@ -207,6 +212,12 @@ ActivatedInput activated_input(LinearSaved& s) {
   x = as_rows(x, s.weight.size(1));
   if (s.input_activation == Activation::none) return {x, Tensor()};
   const Dtype dtype = x.dtype();  // of the product in the forward pass, and so of the one with f(input) here
+  if (s.need_x && dtype == Dtype::bf16) {
+    const Tensor value = x.is_unique() ? x : empty_like(x), slope = Tensor::empty(x.shape());
+    kernels::activate_with_slope(s.input_activation, x.data<BFloat16>(), value.data<BFloat16>(),
+                                 slope.data<float>(), x.numel());
+    return {value, slope};
+  }
   x = wide(x);
   if (!s.need_x) return {activated(std::move(x), s.input_activation).to(dtype), Tensor()};
   const Tensor slope = x.is_unique() ? x : empty_like(x), value = empty_like(x);
@@ -222,11 +233,16 @@ Gradients linear_backward(LinearSaved& s, Tensor dy) {
   Tensor dz = dense(dy);
   if (s.activation != Activation::none) {
     dy = Tensor();
-    const Tensor from = dz;
-    dz = s.need_residual ? empty_like(dz) : detail::reusable(std::move(dz));
-    with_data(
-        [&](auto* at, auto* d, auto* to) { kernels::activate_backward(s.activation, at, d, to, dz.numel()); },
-        wide(s.pre_activation), from, dz);
+    const detail::ReusedGradient d = detail::reusable(std::move(dz));
+    dz = d.to;
+    if (s.pre_activation.dtype() == Dtype::bf16) {
+      kernels::activate_backward(s.activation, s.pre_activation.data<BFloat16>(), d.from.data<float>(),
+                                 d.to.data<float>(), dz.numel());
+    } else {
+      with_data([&](auto* at, auto* from,
+                    auto* to) { kernels::activate_backward(s.activation, at, from, to, dz.numel()); },
+                s.pre_activation, d.from, d.to);
+    }
   }
   Tensor dx, d_weight, d_bias;
   ActivatedInput input = activated_input(s);

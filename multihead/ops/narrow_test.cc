@@ -8,12 +8,15 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/rng.h"
+#include "multihead/core/storage.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/ops/attention/attention.h"
+#include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/norm.h"
+#include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
 #include "multihead/testing/op_list.h"
@@ -133,6 +136,56 @@ TEST(AutocastTest, ProductsAreBf16AndStatisticsF32) {
   EXPECT_EQ(joined.sum.dtype(), Dtype::f32);
   EXPECT_EQ(joined.normed.dtype(), Dtype::f32);
   EXPECT_EQ(linear(x.to(Dtype::f64), w.to(Dtype::f64)).dtype(), Dtype::f64);
+}
+
+// What norms, dropout and rotations read as bf16 gives the bits of widening it first.
+TEST(AutocastTest, Bf16IsReadAsIfWidened) {
+  const Tensor x = normal({3, 5, 16}, 1).to(Dtype::bf16), wide = x.to(Dtype::f32),
+               stream = normal({3, 5, 16}, 2), weight = normal({16}, 3), bias = normal({16}, 4);
+  const AddNorm joined = add_layer_norm(x, stream, weight, bias),
+                exact = add_layer_norm(wide, stream, weight, bias);
+  EXPECT_EQ(values(joined.sum), values(exact.sum));
+  EXPECT_EQ(values(joined.normed), values(exact.normed));
+  const auto drawn = [](auto&& op) {
+    Rng rng(9);
+    return op(rng);
+  };
+  const auto same = [&](auto&& op, Dtype dtype) {
+    const Tensor y = drawn([&](Rng& rng) { return op(x, rng); });
+    EXPECT_EQ(y.dtype(), dtype);
+    EXPECT_EQ(values(y), values(drawn([&](Rng& rng) { return op(wide, rng); }).to(dtype)));
+  };
+  same([](const Tensor& t, Rng& rng) { return dropout(t, 0.4, &rng); }, Dtype::bf16);
+  same([&](const Tensor& t, Rng& rng) { return add_dropout(stream, t, 0.4, &rng); }, Dtype::f32);
+  const RotaryTable table = rotary_table(5, {0, 1, 2}, rotary_frequencies(8, 10000), RotaryLayout::halves);
+  same([&](const Tensor& t, Rng&) { return rotary(reshape(t, {3, 5, 2, 8}), table); }, Dtype::bf16);
+}
+
+TEST(AutocastTest, NormsKeepBf16ForTheirBackward) {
+  const Tensor x = normal({512, 512}, 1).set_requires_grad(), weight = normal({512}, 2).set_requires_grad(),
+               seed = normal({512, 512}, 3);
+  std::vector<std::vector<float>> gradients;
+  int64_t kept[2];
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    const Autocast autocast(dtype);
+    Tape tape;
+    const int64_t before = memory_stats().live_bytes;
+    Tensor y = rms_norm(scale(x, 2), weight);
+    const int64_t bytes = static_cast<int64_t>(y.bytes());
+    kept[dtype == Dtype::bf16] = memory_stats().live_bytes - before - bytes;
+    tape.backward(y, seed);
+    gradients.push_back(values(x.grad())), gradients.push_back(values(weight.grad()));
+    x.set_grad({}), weight.set_grad({});
+  }
+  EXPECT_LE(kept[1], kept[0] * 6 / 10);
+  for (size_t k = 0; k < 2; ++k) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < gradients[k].size(); ++i) {
+      error += std::pow(gradients[k][i] - gradients[k + 2][i], 2), size += std::pow(gradients[k][i], 2);
+    }
+    EXPECT_LE(std::sqrt(error / size), 0.003) << k;
+    EXPECT_GT(error, 0) << k;
+  }
 }
 
 TEST(AutocastTest, NestsAndIsTheThreadsOwn) {

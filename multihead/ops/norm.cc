@@ -1,5 +1,6 @@
 #include "multihead/ops/norm.h"
 
+#include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/reduce/norm.h"
 #include "multihead/ops/dispatch-inl.h"
@@ -20,31 +21,40 @@ struct Norm {
   double eps;
 };
 
-void check_affine(const Norm& norm, const char* argument, const Tensor& parameter, const Tensor& x) {
+// A bf16 x that joins an f32 residual is read as it is.
+bool joins_f32(const Tensor& x, const Tensor& residual) {
+  return x.dtype() == Dtype::bf16 && residual.defined() && residual.dtype() == Dtype::f32;
+}
+
+void check_affine(const Norm& norm, const char* argument, const Tensor& parameter, const Tensor& x,
+                  const Tensor& typed) {
   if (!parameter.defined()) return;
-  detail::check_same_dtype(norm.who, argument, parameter, x);
+  detail::check_same_dtype(norm.who, argument, parameter, typed);
   MH_CHECK(parameter.shape() == Shape({x.size(-1)}), ShapeError, norm.who, ": ", argument, " must be [",
            x.size(-1), "] to match x ", x.shape(), ", got ", parameter.shape());
 }
 
 void check(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& weight,
            const Tensor& bias) {
-  detail::check_real(norm.who, "x", x);
+  const Tensor& typed = joins_f32(x, residual) ? residual : x;
+  detail::check_real(norm.who, "x", typed);
   MH_CHECK(x.rank() > 0, ShapeError, norm.who, ": x must have at least one axis");
   MH_CHECK(norm.eps >= 0, ValueError, norm.who, ": eps must be >= 0, got ", norm.eps);
-  check_affine(norm, "weight", weight, x);
-  check_affine(norm, "bias", bias, x);
+  check_affine(norm, "weight", weight, x, typed);
+  check_affine(norm, "bias", bias, x, typed);
   if (!residual.defined()) return;
-  detail::check_same_dtype(norm.who, "residual", residual, x);
+  detail::check_same_dtype(norm.who, "residual", residual, typed);
   MH_CHECK(residual.shape() == x.shape(), ShapeError, norm.who, ": residual must be ", x.shape(),
            " like x, got ", residual.shape());
 }
 
-// What the backward needs.
+// What the backward needs. x is what was normalised, or under Autocast, in half the memory, what came of it
+// (before weight and bias) in bf16, as precise as what the products read.
 struct Saved {
   Tensor x, weight, mean, inv_std;
   bool has_weight_gradient, has_bias_gradient;
   int64_t rows() const { return inv_std.numel(); }
+  bool is_normalized() const { return x.dtype() == Dtype::bf16; }
 };
 
 struct NormGradients {
@@ -53,10 +63,10 @@ struct NormGradients {
 
 // d_sum (what reaches the sum beside the norm) may be undefined.
 NormGradients backward(const Saved& s, Tensor d_normed, const Tensor& d_sum) {
-  d_normed = detail::reusable(std::move(d_normed));
-  const Dtype dtype = d_normed.dtype();
+  const detail::ReusedGradient d = detail::reusable(std::move(d_normed));
+  const Dtype dtype = d.to.dtype();
   const int64_t size = s.x.size(-1);
-  NormGradients out{d_normed, {}, {}};
+  NormGradients out{d.to, {}, {}};
   if (s.has_weight_gradient) out.d_weight = Tensor::empty({size}, dtype);
   if (s.has_bias_gradient) out.d_bias = Tensor::empty({size}, dtype);
   const Tensor scratch = Tensor::empty({kernels::norm_backward_scratch(s.rows(), size)}, dtype);
@@ -66,16 +76,17 @@ NormGradients backward(const Saved& s, Tensor d_normed, const Tensor& d_sum) {
     kernels::norm_backward(kernels::NormGradArgs<T>{
         .rows = s.rows(),
         .size = size,
-        .x = s.x.data<T>(),
+        .x = s.is_normalized() ? nullptr : s.x.data<T>(),
         .weight = data_or_null<T>(s.weight),
         .mean = data_or_null<T>(s.mean),
         .inv_std = s.inv_std.data<T>(),
-        .dy = d_normed.data<T>(),
+        .dy = d.from.data<T>(),
         .d_sum = data_or_null<T>(extra),
         .dx = out.dx.data<T>(),
         .d_weight = data_or_null<T>(out.d_weight),
         .d_bias = data_or_null<T>(out.d_bias),
         .scratch = scratch.data<T>(),
+        .normalized16 = s.is_normalized() ? s.x.data<BFloat16>() : nullptr,
     });
   });
   return out;
@@ -93,16 +104,21 @@ Forward forward(const Norm& norm, const Tensor& input, const Tensor& residual, c
   const int64_t size = x.size(-1), rows = size > 0 ? x.numel() / size : 0;
   const Tensor other = residual.defined() ? dense(residual) : Tensor();
   const Tensor w = weight.defined() ? dense(weight) : Tensor(), b = bias.defined() ? dense(bias) : Tensor();
-  const Tensor sum = residual.defined() ? empty_like(x) : x, y = empty_like(x);
-  const Tensor mean = norm.layer ? Tensor::empty({rows}, x.dtype()) : Tensor();
-  const Tensor inv_std = Tensor::empty({rows}, x.dtype());
-  dispatch_real(x.dtype(), [&](auto zero) {
+  const bool joins = joins_f32(x, residual);
+  const Dtype dtype = joins ? Dtype::f32 : x.dtype();
+  const Tensor sum = residual.defined() ? Tensor::empty(x.shape(), dtype) : x;
+  const Tensor y = Tensor::empty(x.shape(), dtype);
+  const Tensor mean = norm.layer ? Tensor::empty({rows}, dtype) : Tensor();
+  const Tensor inv_std = Tensor::empty({rows}, dtype);
+  const bool halves = Autocast::active() && dtype == Dtype::f32 && is_recording({x, residual, weight, bias});
+  const Tensor normalized = halves ? Tensor::empty(x.shape(), Dtype::bf16) : Tensor();
+  dispatch_real(dtype, [&](auto zero) {
     using T = decltype(zero);
     kernels::norm(kernels::NormArgs<T>{
         .rows = rows,
         .size = size,
         .eps = norm.eps,
-        .x = x.data<T>(),
+        .x = joins ? nullptr : x.data<T>(),
         .residual = data_or_null<T>(other),
         .sum = residual.defined() ? sum.data<T>() : nullptr,
         .weight = data_or_null<T>(w),
@@ -110,11 +126,13 @@ Forward forward(const Norm& norm, const Tensor& input, const Tensor& residual, c
         .y = y.data<T>(),
         .mean = data_or_null<T>(mean),
         .inv_std = inv_std.data<T>(),
+        .x16 = joins ? x.data<BFloat16>() : nullptr,
+        .normalized16 = data_or_null<BFloat16>(normalized),
     });
   });
   const bool d_weight = weight.defined() && weight.requires_grad(),
              d_bias = bias.defined() && bias.requires_grad();
-  return {sum, y, {sum.detach(), w, mean, inv_std, d_weight, d_bias}};
+  return {sum, y, {halves ? normalized : sum.detach(), w, mean, inv_std, d_weight, d_bias}};
 }
 
 // Consumers keep the way to a large result instead of the result: one more pass over x in the backward, which
@@ -123,9 +141,16 @@ constexpr int64_t kRebuildElements = 1 << 18;
 
 void offer_rebuild(const Tensor& normed, const Norm& norm, const Saved& saved, const Tensor& bias) {
   if (!normed.requires_grad() || normed.numel() < kRebuildElements) return;
-  normed.gradient_slot()->rebuild = [norm, x = saved.x, weight = saved.weight,
-                                     bias = bias.defined() ? bias.detach() : Tensor()] {
-    return forward(norm, x, {}, weight, bias).normed;
+  normed.gradient_slot()->rebuild = [norm, saved, bias = bias.defined() ? dense(bias) : Tensor()] {
+    if (!saved.is_normalized()) return forward(norm, saved.x, {}, saved.weight, bias).normed;
+    const Tensor y = Tensor::empty(saved.x.shape());
+    kernels::norm_affine({.rows = saved.rows(),
+                          .size = y.size(-1),
+                          .weight = data_or_null<float>(saved.weight),
+                          .bias = data_or_null<float>(bias),
+                          .y = y.data<float>(),
+                          .normalized16 = saved.x.data<BFloat16>()});
+    return y;
   };
 }
 
@@ -146,7 +171,8 @@ Tensor norm_op(const Norm& norm, const Tensor& x, const Tensor& weight, const Te
 AddNorm add_norm_op(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& weight,
                     const Tensor& bias) {
   MH_CHECK(residual.defined(), ValueError, norm.who, ": residual is undefined");
-  if (is_narrow(x) || is_narrow(residual) || is_narrow(weight) || is_narrow(bias)) {
+  const bool reads = !is_narrow(x) || joins_f32(x, residual);
+  if (!reads || is_narrow(residual) || is_narrow(weight) || is_narrow(bias)) {
     const AddNorm y = add_norm_op(norm, widened(x), widened(residual), widened(weight), widened(bias));
     const Dtype dtype = detail::common_dtype(x, residual);
     return {cast(y.sum, dtype), cast(y.normed, detail::statistics_dtype(dtype))};

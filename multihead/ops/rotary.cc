@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
+#include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/narrow-inl.h"
 #include "multihead/ops/shape.h"
 
@@ -18,19 +19,19 @@ struct Sizes {
 };
 
 // One token: y = R(±angle) x for the rotated heads. Backward is the rotation by the opposite angle.
-template <class T>
-void rotate_token(const T* x, int64_t head_stride, T* y, const float* cos, const float* sin, T sign,
-                  const Sizes& sizes, RotaryLayout layout) {
+template <class T, class Element>
+void rotate_token(const Element* x, int64_t head_stride, Element* y, const float* cos, const float* sin,
+                  T sign, const Sizes& sizes, RotaryLayout layout) {
   const int64_t first = layout == RotaryLayout::halves ? 1 : 2;
   const int64_t second = layout == RotaryLayout::halves ? sizes.pairs : 1;
   for (int64_t head = 0; head < sizes.heads; ++head, x += head_stride, y += sizes.head_dim) {
     int64_t copied = 0;
     if (head < sizes.rotated_heads) {
       for (int64_t i = 0; i < sizes.pairs; ++i) {
-        const T a = x[i * first], b = x[i * first + second];
+        const T a = static_cast<T>(x[i * first]), b = static_cast<T>(x[i * first + second]);
         const T c = static_cast<T>(cos[i]), s = sign * static_cast<T>(sin[i]);
-        y[i * first] = a * c - b * s;
-        y[i * first + second] = b * c + a * s;
+        y[i * first] = static_cast<Element>(a * c - b * s);
+        y[i * first + second] = static_cast<Element>(b * c + a * s);
       }
       copied = 2 * sizes.pairs;
     }
@@ -38,10 +39,11 @@ void rotate_token(const T* x, int64_t head_stride, T* y, const float* cos, const
   }
 }
 
-template <class T>
+// In arithmetic of type T.
+template <class Element, class T>
 void rotate(const Tensor& x, const Tensor& y, const RotaryTable& table, T sign, const Sizes& sizes) {
-  const T* source = x.data<T>();
-  T* target = y.data<T>();
+  const Element* source = x.data<Element>();
+  Element* target = y.data<Element>();
   const int64_t table_batch_stride = table.cos.size(0) == 1 ? 0 : sizes.tokens * sizes.pairs;
   const float* cosines = table.cos.data<float>();
   const float* sines = table.sin.data<float>();
@@ -62,7 +64,9 @@ Tensor rotated(const Tensor& x, const RotaryTable& table, double sign, const Siz
   if (x.dtype() == Dtype::f64) {
     rotate<double>(source, y, table, sign, sizes);
   } else {
-    rotate<float>(source, y, table, static_cast<float>(sign), sizes);
+    const auto unit = static_cast<float>(sign);
+    x.dtype() == Dtype::bf16 ? rotate<BFloat16>(source, y, table, unit, sizes)
+                             : rotate<float>(source, y, table, unit, sizes);
   }
   return y;
 }
@@ -174,9 +178,8 @@ void detail::rotate_in_place(float* x, const float* cos, const float* sin, const
 }
 
 Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads) {
-  if (detail::is_narrow(x)) return cast(rotary(detail::widened(x), table, heads), x.dtype());
-  MH_CHECK(x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64, DtypeError,
-           "rotary: x must be f32 or f64, got ", x.dtype());
+  if (x.dtype() == Dtype::f16) return cast(rotary(detail::widened(x), table, heads), Dtype::f16);
+  if (x.dtype() != Dtype::bf16) detail::check_real("rotary", "x", x);
   MH_CHECK(x.rank() == 4, ShapeError, "rotary: x must be [B, T, N, D], got ", x.shape());
   const Sizes sizes = {x.size(0),         x.size(1), x.size(2), x.size(3), heads < 0 ? x.size(2) : heads,
                        table.cos.size(-1)};

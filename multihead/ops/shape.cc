@@ -1,8 +1,10 @@
 #include "multihead/ops/shape.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "multihead/autograd/tape.h"
+#include "multihead/core/parallel.h"
 #include "multihead/kernels/elementwise/element_loops.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
@@ -82,9 +84,10 @@ detail::Kept::Kept(const Tensor& input, Tensor elements) {
 
 Tensor detail::Kept::take() { return rebuild_ ? rebuild_() : std::move(elements_); }
 
-Tensor detail::reusable(Tensor gradient) {
-  if (gradient.is_contiguous() && gradient.is_unique()) return gradient;
-  return gradient.clone();
+detail::ReusedGradient detail::reusable(Tensor gradient) {
+  if (!gradient.is_contiguous()) gradient = gradient.clone();
+  const Tensor to = gradient.is_unique() ? gradient : empty_like(gradient);
+  return {gradient, to};
 }
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
@@ -176,6 +179,39 @@ std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int a
       });
 }
 
+namespace {
+
+// Parts in row-major memory are joined row by row, so that y is written in order.
+void join_parts(std::span<const Tensor> parts, const Tensor& y, int axis) {
+  const bool plain =
+      std::all_of(parts.begin(), parts.end(), [](const Tensor& p) { return p.is_contiguous(); });
+  int64_t rows = 1, at = 0;
+  for (int i = 0; i < axis; ++i) rows *= y.size(i);
+  if (!plain || rows <= 1 || y.numel() == 0) {
+    for (const Tensor& part : parts) {
+      y.as_strided(part.shape(), y.strides(), at * y.strides()[axis]).copy_from(part);
+      at += part.size(axis);
+    }
+    return;
+  }
+  const auto row_bytes = [rows](const Tensor& x) { return x.bytes() / static_cast<size_t>(rows); };
+  auto* const to = static_cast<std::byte*>(y.raw());
+  constexpr int64_t kTaskBytes = 1 << 17;  // fewer are not worth waking a thread
+  const int64_t grain = std::max<int64_t>(1, kTaskBytes / static_cast<int64_t>(row_bytes(y)));
+  parallel_ranges(rows, grain, [&](int64_t begin, int64_t end) {
+    std::byte* next = to + static_cast<size_t>(begin) * row_bytes(y);
+    for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
+      for (const Tensor& part : parts) {
+        const size_t bytes = row_bytes(part);
+        std::memcpy(next, static_cast<const std::byte*>(part.raw()) + row * bytes, bytes);
+        next += bytes;
+      }
+    }
+  });
+}
+
+}  // namespace
+
 Tensor concat(std::span<const Tensor> parts, int axis) {
   MH_CHECK(!parts.empty(), ValueError, "concat: expected at least one tensor");
   const Tensor& first = parts.front();
@@ -192,11 +228,7 @@ Tensor concat(std::span<const Tensor> parts, int axis) {
     shape[axis] += part.size(axis);
   }
   Tensor y = Tensor::empty(shape, first.dtype());
-  int64_t at = 0;
-  for (const Tensor& part : parts) {
-    y.as_strided(part.shape(), y.strides(), at * y.strides()[axis]).copy_from(part);
-    at += part.size(axis);
-  }
+  join_parts(parts, y, axis);
   const bool recording =
       std::any_of(parts.begin(), parts.end(), [](const Tensor& p) { return is_recording({p}); });
   if (!recording) return y;

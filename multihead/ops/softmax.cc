@@ -31,9 +31,10 @@ Tensor softmax_rows(const Tensor& input) {
   const Tensor y = empty_like(x);
   with_data([&](auto* from, auto* to) { kernels::softmax(from, to, rows_of(x)); }, x, y);
   return record({input}, y, [y = y.detach()](Tensor dy) -> Gradients {
-    dy = detail::reusable(std::move(dy));
-    with_data([&](auto* p, auto* d) { kernels::softmax_backward(p, d, d, rows_of(y)); }, y, dy);
-    return {dy};
+    const detail::ReusedGradient d = detail::reusable(std::move(dy));
+    with_data([&](auto* p, auto* from, auto* to) { kernels::softmax_backward(p, from, to, rows_of(y)); }, y,
+              d.from, d.to);
+    return {d.to};
   });
 }
 
@@ -42,9 +43,10 @@ Tensor log_softmax_rows(const Tensor& input) {
   const Tensor y = empty_like(x);
   with_data([&](auto* from, auto* to) { kernels::log_softmax(from, to, rows_of(x)); }, x, y);
   return record({input}, y, [y = y.detach()](Tensor dy) -> Gradients {
-    dy = detail::reusable(std::move(dy));
-    with_data([&](auto* p, auto* d) { kernels::log_softmax_backward(p, d, d, rows_of(y)); }, y, dy);
-    return {dy};
+    const detail::ReusedGradient d = detail::reusable(std::move(dy));
+    with_data([&](auto* p, auto* from, auto* to) { kernels::log_softmax_backward(p, from, to, rows_of(y)); },
+              y, d.from, d.to);
+    return {d.to};
   });
 }
 

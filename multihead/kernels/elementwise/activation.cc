@@ -23,14 +23,16 @@ struct ValueOf {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return Function::Value(Floats(), x); }
 };
 
-void ActivateRun(Activation activation, const float* x, float* y, int64_t count) {
+template <class T>
+void ActivateOf(Activation activation, const T* x, float* y, int64_t count) {
   DispatchActivation(activation, [&](auto function) HWY_ATTR {
     const ValueOf<decltype(function)> value;
     ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { at.Store(Map(value, at.Load(x + i)), y + i); });
   });
 }
 
-void ActivateBackwardRun(Activation activation, const float* x, const float* dy, float* dx, int64_t count) {
+template <class T>
+void ActivateBackwardOf(Activation activation, const T* x, const float* dy, float* dx, int64_t count) {
   DispatchActivation(activation, [&](auto function) HWY_ATTR {
     const SlopeTimes<decltype(function)> product;
     ForPacks(count, [&](int64_t i, auto at)
@@ -47,7 +49,8 @@ struct ValueAndSlopeOf {
   }
 };
 
-void ActivateWithSlopeRun(Activation activation, const float* x, float* y, float* slope, int64_t count) {
+template <class T>
+void ActivateWithSlopeOf(Activation activation, const T* x, T* y, float* slope, int64_t count) {
   DispatchActivation(activation, [&](auto function) HWY_ATTR {
     const ValueAndSlopeOf<decltype(function)> both;
     ForPacks(count, [&](int64_t i, auto at) HWY_ATTR {
@@ -57,6 +60,27 @@ void ActivateWithSlopeRun(Activation activation, const float* x, float* y, float
       at.Store(derivative, slope + i);
     });
   });
+}
+
+void ActivateRun(Activation activation, const float* x, float* y, int64_t count) {
+  ActivateOf(activation, x, y, count);
+}
+void ActivateRun16(Activation activation, const BFloat16* x, float* y, int64_t count) {
+  ActivateOf(activation, x, y, count);
+}
+void ActivateBackwardRun(Activation activation, const float* x, const float* dy, float* dx, int64_t count) {
+  ActivateBackwardOf(activation, x, dy, dx, count);
+}
+void ActivateBackwardRun16(Activation activation, const BFloat16* x, const float* dy, float* dx,
+                           int64_t count) {
+  ActivateBackwardOf(activation, x, dy, dx, count);
+}
+void ActivateWithSlopeRun(Activation activation, const float* x, float* y, float* slope, int64_t count) {
+  ActivateWithSlopeOf(activation, x, y, slope, count);
+}
+void ActivateWithSlopeRun16(Activation activation, const BFloat16* x, BFloat16* y, float* slope,
+                            int64_t count) {
+  ActivateWithSlopeOf(activation, x, y, slope, count);
 }
 
 void GatedRun(Activation activation, const float* gate, const float* up, float* y, int64_t count) {
@@ -132,8 +156,11 @@ Point evaluate(Activation activation, double x) {
 }
 
 HWY_EXPORT(ActivateRun);
+HWY_EXPORT(ActivateRun16);
 HWY_EXPORT(ActivateBackwardRun);
+HWY_EXPORT(ActivateBackwardRun16);
 HWY_EXPORT(ActivateWithSlopeRun);
+HWY_EXPORT(ActivateWithSlopeRun16);
 HWY_EXPORT(GatedRun);
 HWY_EXPORT(GatedBackwardRun);
 
@@ -149,6 +176,12 @@ void activate(Activation activation, const float* x, float* y, int64_t count) {
                   [&](int64_t begin, int64_t end) { run(activation, x + begin, y + begin, end - begin); });
 }
 
+void activate(Activation activation, const BFloat16* x, float* y, int64_t count) {
+  const auto run = HWY_DYNAMIC_DISPATCH(ActivateRun16);
+  parallel_ranges(count, kGrain,
+                  [&](int64_t begin, int64_t end) { run(activation, x + begin, y + begin, end - begin); });
+}
+
 void activate(Activation activation, const double* x, double* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = evaluate(activation, x[i]).value;
 }
@@ -160,12 +193,26 @@ void activate_backward(Activation activation, const float* x, const float* dy, f
   });
 }
 
+void activate_backward(Activation activation, const BFloat16* x, const float* dy, float* dx, int64_t count) {
+  const auto run = HWY_DYNAMIC_DISPATCH(ActivateBackwardRun16);
+  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+    run(activation, x + begin, dy + begin, dx + begin, end - begin);
+  });
+}
+
 void activate_backward(Activation activation, const double* x, const double* dy, double* dx, int64_t count) {
   for (int64_t i = 0; i < count; ++i) dx[i] = dy[i] * evaluate(activation, x[i]).slope;
 }
 
 void activate_with_slope(Activation activation, const float* x, float* y, float* slope, int64_t count) {
   const auto run = HWY_DYNAMIC_DISPATCH(ActivateWithSlopeRun);
+  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+    run(activation, x + begin, y + begin, slope + begin, end - begin);
+  });
+}
+
+void activate_with_slope(Activation activation, const BFloat16* x, BFloat16* y, float* slope, int64_t count) {
+  const auto run = HWY_DYNAMIC_DISPATCH(ActivateWithSlopeRun16);
   parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
     run(activation, x + begin, y + begin, slope + begin, end - begin);
   });

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "multihead/core/dtype.h"
 #include "multihead/kernels/matmul/gemm.h"
 
 namespace multihead::kernels {
@@ -10,14 +11,17 @@ namespace multihead::kernels {
 /// y = f(x); y may be x.
 void activate(Activation activation, const float* x, float* y, int64_t count);
 void activate(Activation activation, const double* x, double* y, int64_t count);
+void activate(Activation activation, const BFloat16* x, float* y, int64_t count);
 
 /// dx = dy · f'(x); dx may be x or dy.
 void activate_backward(Activation activation, const float* x, const float* dy, float* dx, int64_t count);
 void activate_backward(Activation activation, const double* x, const double* dy, double* dx, int64_t count);
+void activate_backward(Activation activation, const BFloat16* x, const float* dy, float* dx, int64_t count);
 
 /// y = f(x), slope = f'(x) at the price of little more than one of them; y or slope may be x.
 void activate_with_slope(Activation activation, const float* x, float* y, float* slope, int64_t count);
 void activate_with_slope(Activation activation, const double* x, double* y, double* slope, int64_t count);
+void activate_with_slope(Activation activation, const BFloat16* x, BFloat16* y, float* slope, int64_t count);
 
 /// Rows of gate and up lie `stride` apart (halves of one matrix, or matrices of their own); rows of the
 /// result are contiguous.

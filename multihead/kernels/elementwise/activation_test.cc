@@ -95,5 +95,26 @@ INSTANTIATE_TEST_SUITE_P(All, ActivationTest,
                          ::testing::Values(Activation::none, Activation::relu, Activation::gelu,
                                            Activation::gelu_tanh, Activation::silu));
 
+TEST(ActivationTest, Bf16HasTheNumbersOfF32) {
+  const int64_t n = 4099;
+  const std::vector<float> exact = normal_floats(n, 1), dy = normal_floats(n, 2);
+  const std::vector<BFloat16> x(exact.begin(), exact.end());
+  const std::vector<float> x32(x.begin(), x.end());
+  for (const Activation f : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    auto y32 = poisoned(n), y = poisoned(n), slope32 = poisoned(n), slope = poisoned(n);
+    std::vector<BFloat16> rounded(static_cast<size_t>(n));
+    activate(f, x32.data(), y32.data(), n);
+    activate(f, x.data(), y.data(), n);
+    EXPECT_EQ(y, y32);
+    activate_with_slope(f, x32.data(), y32.data(), slope32.data(), n);
+    activate_with_slope(f, x.data(), rounded.data(), slope.data(), n);
+    EXPECT_EQ(slope, slope32);
+    for (size_t i = 0; i < y32.size(); ++i) EXPECT_EQ(rounded[i].bits, BFloat16(y32[i]).bits) << i;
+    activate_backward(f, x32.data(), dy.data(), y32.data(), n);
+    activate_backward(f, x.data(), dy.data(), y.data(), n);
+    EXPECT_EQ(y, y32);
+  }
+}
+
 }  // namespace
 }  // namespace multihead::kernels

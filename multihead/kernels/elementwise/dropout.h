@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "multihead/core/dtype.h"
 #include "multihead/core/rng.h"
 
 namespace multihead::kernels {
@@ -29,5 +30,8 @@ struct DropoutMask {
 /// y[i] = keeps(first + i) ? x[i] / (1 - p) : 0, plus residual[i] if not null. y may be x or residual.
 void dropout(const float* x, const float* residual, float* y, int64_t count, const DropoutMask& mask);
 void dropout(const double* x, const double* residual, double* y, int64_t count, const DropoutMask& mask);
+void dropout(const BFloat16* x, const float* residual, float* y, int64_t count, const DropoutMask& mask);
+/// The same in f32, rounded. Without a residual.
+void dropout(const BFloat16* x, BFloat16* y, int64_t count, const DropoutMask& mask);
 
 }  // namespace multihead::kernels

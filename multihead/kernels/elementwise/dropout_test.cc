@@ -37,6 +37,23 @@ TEST(DropoutTest, FollowsTheMaskOfEachElement) {
   }
 }
 
+TEST(DropoutTest, Bf16HasTheNumbersOfF32Rounded) {
+  for (const int64_t n : {1, 127, 128, 129, 5003}) {
+    const DropoutMask mask{{3, 4}, 0.3};
+    const std::vector<float> exact = normal_floats(n, 1), residual = normal_floats(n, 2);
+    const std::vector<BFloat16> x(exact.begin(), exact.end());
+    const std::vector<float> x32(x.begin(), x.end());
+    auto y32 = poisoned(n), z32 = poisoned(n), z = poisoned(n);
+    std::vector<BFloat16> y(static_cast<size_t>(n));
+    dropout(x32.data(), nullptr, y32.data(), n, mask);
+    dropout(x32.data(), residual.data(), z32.data(), n, mask);
+    dropout(x.data(), y.data(), n, mask);
+    dropout(x.data(), residual.data(), z.data(), n, mask);
+    EXPECT_EQ(z, z32);
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(y[i].bits, BFloat16(y32[i]).bits) << i;
+  }
+}
+
 TEST(DropoutTest, BlocksPastThe32BitCounterWork) {
   // Element 128 g + … uses blocks from 16 g: the counter's upper word must take part.
   const RandomStream stream{5, 6};

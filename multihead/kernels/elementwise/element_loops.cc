@@ -213,6 +213,10 @@ void Transpose(size_t element_bytes, const TransposeArgs& args) {
 
 #endif
 
+bool UniformGroup(const uint32_t* words, double low, double high, float* numbers) {
+  return UniformFloats(words, low, high, numbers);
+}
+
 bool NormalGroup(const uint32_t* words, double mean, double std, float* numbers) {
   return NormalFloats(words, mean, std, numbers);
 }
@@ -261,6 +265,7 @@ namespace multihead::kernels {
 HWY_EXPORT(ConvertFloats);
 HWY_EXPORT(Transpose);
 HWY_EXPORT(RandomWords);
+HWY_EXPORT(UniformGroup);
 HWY_EXPORT(NormalGroup);
 
 bool install_element_loops() {
@@ -274,6 +279,9 @@ bool install_element_loops() {
   detail::element_loops.random_words = [](const RandomStream& stream, int64_t first_group, int64_t groups,
                                           uint32_t* words) {
     HWY_DYNAMIC_DISPATCH(RandomWords)(stream, first_group, groups, words);
+  };
+  detail::element_loops.uniform_floats = [](const uint32_t* words, double low, double high, float* numbers) {
+    return HWY_DYNAMIC_DISPATCH(UniformGroup)(words, low, high, numbers);
   };
   detail::element_loops.normal_floats = [](const uint32_t* words, double mean, double std, float* numbers) {
     return HWY_DYNAMIC_DISPATCH(NormalGroup)(words, mean, std, numbers);

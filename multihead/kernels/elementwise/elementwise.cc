@@ -70,6 +70,14 @@ void binary_run_plain(const BinaryRunArgs<T>& r, Op op) {
   for (int64_t i = 0; i < r.count; ++i) r.y[i] = op(r.a[i * r.step_a], r.b[i * r.step_b]);
 }
 
+template <class T>
+void select_plain(const bool* mask, const T* a, const T* b, T* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const T* chosen = mask[i] ? a : b;
+    y[i] = chosen == nullptr ? T{0} : chosen[i];
+  }
+}
+
 }  // namespace multihead::kernels
 #endif
 
@@ -169,6 +177,23 @@ void AffineRun(const float* x, float* y, int64_t count, float factor, float offs
   Transform(x, y, count, [&](Pack v) HWY_ATTR { return Add(Mul(v, f), o); });
 }
 
+// y[i] = mask[i] ? a[i] : b[i], zero where it comes from neither.
+void SelectRun(const bool* mask, const float* a, const float* b, float* y, int64_t count) {
+  const Floats d;
+  const hn::RebindToUnsigned<Floats> words;
+  const hn::Rebind<uint8_t, Floats> bytes;
+  const auto load = [&](const float* from, int64_t i)
+                        HWY_ATTR { return from != nullptr ? hn::LoadU(d, from + i) : hn::Zero(d); };
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto flags = hn::PromoteTo(words, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(mask + i)));
+    const auto chosen = hn::RebindMask(d, hn::Ne(flags, hn::Zero(words)));
+    hn::StoreU(hn::IfThenElse(chosen, load(a, i), load(b, i)), d, y + i);
+  }
+  select_plain(mask + i, a == nullptr ? a : a + i, b == nullptr ? b : b + i, y + i, count - i);
+}
+
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -183,6 +208,7 @@ HWY_EXPORT(BinaryRun);
 HWY_EXPORT(UnaryRun);
 HWY_EXPORT(UnaryBackwardRun);
 HWY_EXPORT(AffineRun);
+HWY_EXPORT(SelectRun);
 
 template <class T, class Run>
 void binary_walk(const T* a, const T* b, T* y, const BroadcastLayout& layout, Run run) {
@@ -236,13 +262,11 @@ double slope_of(Unary op, double saved) {
   return 2 * saved;
 }
 
-template <class T>
-void select_plain(const bool* mask, const T* a, const T* b, T* y, int64_t count) {
+template <class T, class Run>
+void select_ranges(const bool* mask, const T* a, const T* b, T* y, int64_t count, Run run) {
+  const auto from = [](const T* x, int64_t i) { return x == nullptr ? x : x + i; };
   parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T* chosen = mask[i] ? a : b;
-      y[i] = chosen == nullptr ? T{0} : chosen[i];
-    }
+    run(mask + begin, from(a, begin), from(b, begin), y + begin, end - begin);
   });
 }
 
@@ -288,10 +312,10 @@ void affine(const double* x, double* y, int64_t count, double factor, double off
 }
 
 void select(const bool* mask, const float* a, const float* b, float* y, int64_t count) {
-  select_plain(mask, a, b, y, count);
+  select_ranges(mask, a, b, y, count, HWY_DYNAMIC_DISPATCH(SelectRun));
 }
 void select(const bool* mask, const double* a, const double* b, double* y, int64_t count) {
-  select_plain(mask, a, b, y, count);
+  select_ranges(mask, a, b, y, count, select_plain<double>);
 }
 
 }  // namespace multihead::kernels

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels {
@@ -104,6 +106,28 @@ TEST(ElementwiseTest, SelectAndItsZero) {
   EXPECT_THAT(std::vector<float>(y, y + 5), ::testing::Eq(std::vector<float>{1, -2, -3, 4, 5}));
   select(mask, a, static_cast<const float*>(nullptr), y, 5);
   EXPECT_EQ(std::vector<float>(y, y + 5), (std::vector<float>{1, 0, 0, 4, 5}));
+}
+
+TEST(ElementwiseTest, SelectTakesEachElementFromItsSide) {
+  const int64_t n = 40009;
+  const std::vector<float> a = normal_floats(n, 1), b = normal_floats(n, 2), from = normal_floats(n, 3);
+  const std::unique_ptr<bool[]> mask(new bool[n]);
+  auto both = poisoned64(n), first = poisoned64(n), second = poisoned64(n);
+  for (int64_t i = 0; i < n; ++i) {
+    mask[i] = from[i] > 0.2f;
+    both[i] = static_cast<double>(mask[i] ? a[i] : b[i]);
+    first[i] = static_cast<double>(mask[i] ? a[i] : 0), second[i] = static_cast<double>(mask[i] ? 0 : b[i]);
+  }
+  const float* const none = nullptr;
+  check_everywhere(
+      [&] {
+        auto x = poisoned(n), y = poisoned(n), z = poisoned(n);
+        select(mask.get(), a.data(), b.data(), x.data(), n);
+        select(mask.get(), a.data(), none, y.data(), n);
+        select(mask.get(), none, b.data(), z.data(), n);
+        return Outputs{x, y, z};
+      },
+      {both, first, second}, {0, 0});
 }
 
 }  // namespace

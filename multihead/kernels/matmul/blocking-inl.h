@@ -1,4 +1,4 @@
-// How a product is cut. Lengths along k and sizes are in words of 32 bits (micro_kernel-inl.h).
+// How a product is cut. Lengths along k and sizes are in words (micro_kernel-inl.h).
 #pragma once
 
 #include <algorithm>
@@ -8,16 +8,20 @@
 
 namespace multihead::kernels {
 
-inline constexpr int64_t kBlockWords = 1 << 17;   // of A that one task multiplies at once: half of an L2
-inline constexpr int64_t kChunkK = 1024;          // longest chunk of k: a panel of B is 256 KiB
-inline constexpr int64_t kInPlaceChunkK = 512;    // shorter where rows of B may lie a power of two apart
-inline constexpr int64_t kPackedWords = 1 << 22;  // of B packed at once
-inline constexpr int64_t kInPlaceRows = 192;      // rows of C below which packing a row-major B does not pay
-inline constexpr int64_t kStreamK = 256;  // below, panels and rows are too short to be worth prefetching
+template <class Real>
+inline constexpr int64_t kBlockWords = (1 << 19) /
+                                       sizeof(Real);  // of A that one task multiplies at once: half of an L2
+inline constexpr int64_t kChunkK = 1024;              // longest chunk of k: a panel of B is 256 KiB
+inline constexpr int64_t kInPlaceChunkK = 512;        // shorter where rows of B may lie a power of two apart
+template <class Real>
+inline constexpr int64_t kPackedWords = (1 << 24) / sizeof(Real);  // of B packed at once
+inline constexpr int64_t kInPlaceRows = 192;  // rows of C below which packing a row-major B does not pay
+inline constexpr int64_t kStreamK = 256;      // below, panels and rows are too short to be worth prefetching
 inline constexpr int64_t kStreamRows = 96;
-inline constexpr int64_t kLine = 16;                // words of a cache line
-inline constexpr int64_t kSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
-inline constexpr int64_t kTaskFlops = 6'000'000;    // of a task, unless there are enough for kTasksPerThread
+template <class Real>
+inline constexpr int64_t kLine = 64 / sizeof(Real);  // words of a cache line
+inline constexpr int64_t kSerialFlops = 2'000'000;   // below, starting threads costs more than it saves
+inline constexpr int64_t kTaskFlops = 6'000'000;     // of a task, unless there are enough for kTasksPerThread
 inline constexpr int64_t kTasksPerThread = 4;
 inline constexpr int64_t kPackHere =
     1 << 15;  // floats of B that the caller packs alone rather than wait for others

@@ -41,7 +41,10 @@ namespace multihead::kernels::HWY_NAMESPACE {
 static_assert(kChunkK % kChain == 0 && kInPlaceChunkK % kChain == 0, "chains end with chunks");
 
 // Columns [first, first + columns) of C in panels of at most kMaxVectors vectors, as equal as possible.
+template <class Engine>
 struct Panels {
+  static constexpr int64_t kLanes = kLanesOf<typename Engine::Real>;
+
   Panels(int64_t begin, int64_t end)
       : first(begin),
         columns(end - begin),
@@ -64,22 +67,24 @@ struct Panels {
 
 template <class Engine>
 struct Chunk {
+  using Real = typename Engine::Real;
+
   const Product<Engine>& product;
-  Panels panels;
+  Panels<Engine> panels;
   int64_t k_begin, k_end;  // words
-  float* packed;           // null if B is read in place
-  const Args& g = product.g;
+  Real* packed;            // null if B is read in place
+  const typename Engine::Args& g = product.g;
 
   int64_t size_k() const { return k_end - k_begin; }
   // Of words from `k` on, those along k that are there.
   int64_t numbers(int64_t k, int64_t count) const {
     return std::min((k + count) * Engine::kDepth, g.k) - k * Engine::kDepth;
   }
-  const float* b_at(int64_t k, int64_t column) const {
+  const Real* b_at(int64_t k, int64_t column) const {
     return product.b.first + k * product.b.stride + column;
   }
-  float* packed_at(int64_t k, int64_t panel) const {
-    return packed + (size_k() * panels.vector(panel) + (k - k_begin) * panels.width(panel)) * kLanes;
+  Real* packed_at(int64_t k, int64_t panel) const {
+    return packed + (size_k() * panels.vector(panel) + (k - k_begin) * panels.width(panel)) * panels.kLanes;
   }
 };
 
@@ -124,18 +129,23 @@ struct Task {
 
 // Packing a transposed A pays where many panels use it, or where its rows share few sets of the L1 cache
 // (TN 384x128x4096 in place .94 of peak, packed .89; 512x128x4096 .80, .90).
-inline bool SharesSets(const Args& g) { return g.lda % 256 == 0; }
+template <class Args>
+bool SharesSets(const Args& g) {
+  return g.lda % 256 == 0;
+}
 
 // The rows of op(A) that a task multiplies.
 template <class Engine>
 struct RowsOfA {
+  using Real = typename Engine::Real;
+
   RowsOfA(const Chunk<Engine>& chunk, const Task& task)
       : row_major(chunk.g.ta == Transpose::no),
         stride(chunk.product.a.stride),
         k(chunk.size_k()),
         slivers(task.rows) {
-    const Args& g = chunk.g;
-    const WordsInPlace& a = chunk.product.a;
+    const auto& g = chunk.g;
+    const WordsInPlace<Real>& a = chunk.product.a;
     const bool in_place = a.first != nullptr;
     packed = !row_major && (!in_place || task.panel_end - task.panel > 4 || SharesSets(g));
     if (in_place && !packed) {
@@ -151,15 +161,15 @@ struct RowsOfA {
 
   template <class T>
   void copy(const T* from, int64_t from_stride, int64_t rows, int64_t count) {
-    const int64_t row = k + kLine;  // rows a power of two apart would share sets of the L1 cache
-    float* to = private_scratch.get<float>(static_cast<size_t>(rows * (packed ? k : row)));
+    const int64_t row = k + kLine<Real>;  // rows a power of two apart would share sets of the L1 cache
+    Real* to = private_scratch.get<Real>(static_cast<size_t>(rows * (packed ? k : row)));
     data = to;
     if (packed) return PackA<Engine>(from, from_stride, rows, count, to);
     for (int64_t i = 0; i < rows; ++i) CopyAlong<Engine>(from + i * from_stride, count, to + i * row);
     stride = row;
   }
 
-  void point(GemmTileArgs& t, int64_t row) const {
+  void point(TileArgs<Real>& t, int64_t row) const {
     t.a = data + (row_major ? row * stride : row);
     t.a_stride = stride;
     if (!packed) return;
@@ -169,7 +179,7 @@ struct RowsOfA {
   }
 
   bool row_major;
-  const float* data = nullptr;
+  const Real* data = nullptr;
   int64_t stride, k;
   Slivers slivers;
   bool packed;
@@ -177,56 +187,66 @@ struct RowsOfA {
 
 // The next rows (or, after the last, the next chunk) of an A that will be packed, line by line.
 template <class Engine, class T>
-Stream RowsToPackNext(const T* a, const Chunk<Engine>& chunk, const Task& task, int64_t line) {
-  const Args& g = chunk.g;
-  constexpr int64_t kNumbers = kLine * sizeof(float) / sizeof(T);  // of a line
+Stream<typename Engine::Real> RowsToPackNext(const T* a, const Chunk<Engine>& chunk, const Task& task,
+                                             int64_t line) {
+  using Real = typename Engine::Real;
+  const auto& g = chunk.g;
+  constexpr int64_t kNumbers = kLine<T>;  // of a line
   int64_t row = task.row + task.rows, k = chunk.k_begin * Engine::kDepth + line % Engine::kDepth;
   if (row >= g.m) row = 0, k += chunk.size_k() * Engine::kDepth;
   const int64_t column = line / Engine::kDepth * kNumbers;
   const bool exist = k < g.k && column < std::min(task.rows, g.m - row);
-  const auto* from = reinterpret_cast<const float*>(a + (exist ? k * g.lda + row + column : 0));
-  return {from, exist ? Engine::kDepth * g.lda * kLine / kNumbers : 0};
+  const auto* from = reinterpret_cast<const Real*>(a + (exist ? k * g.lda + row + column : 0));
+  return {from, exist ? Engine::kDepth * g.lda * kLine<Real> / kNumbers : 0};
 }
 
 // The panel after this one, line by line, is what the first tiles of a panel prefetch.
+template <class Engine>
 struct NextPanel {
-  template <class Engine>
+  using Real = typename Engine::Real;
+
   NextPanel(const Chunk<Engine>& chunk, int64_t panel, bool exists) {
     if (!exists) return;
     const int64_t k = chunk.k_begin;
-    lines = ceil_div(chunk.panels.width(panel) * kLanes, kLine);
+    lines = ceil_div(chunk.panels.width(panel) * kLanesOf<Real>, kLine<Real>);
     from = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, chunk.panels.column(panel));
-    step = chunk.packed != nullptr ? kLine : chunk.product.b.stride;
-    jump = chunk.packed != nullptr ? chunk.size_k() * kLine : kLine;
+    step = chunk.packed != nullptr ? kLine<Real> : chunk.product.b.stride;
+    jump = chunk.packed != nullptr ? chunk.size_k() * kLine<Real> : kLine<Real>;
   }
-  Stream operator[](int64_t line) const { return {from + line * jump, step}; }
+  Stream<Real> operator[](int64_t line) const { return {from + line * jump, step}; }
 
-  const float* from = nullptr;
+  const Real* from = nullptr;
   int64_t lines = 0, step = 0, jump = 0;
 };
 
 // Asks for rows that will be written, while the next tile multiplies.
-HWY_INLINE void FetchRows(const BFloat16* c, int64_t stride, int64_t rows, int64_t columns) {
+template <class T>
+HWY_INLINE void FetchRows(const T* c, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i, c += stride) {
-    for (int64_t j = 0; j < columns; j += 2 * kLine) __builtin_prefetch(c + j, 1);
+    for (int64_t j = 0; j < columns; j += kLine<T>) __builtin_prefetch(c + j, 1);
   }
 }
 
 // The tiles of a task's rows in one panel.
 template <class Engine>
 HWY_NOINLINE void MultiplyPanel(const Chunk<Engine>& chunk, const Task& task, const RowsOfA<Engine>& a,
-                                const NextPanel& next, int64_t panel) {
-  const Args& g = chunk.g;
-  const Panels& panels = chunk.panels;
+                                const NextPanel<Engine>& next, int64_t panel) {
+  using Real = typename Engine::Real;
+  constexpr int64_t lanes = kLanesOf<Real>;
+  const auto& g = chunk.g;
+  const Panels<Engine>& panels = chunk.panels;
   const int64_t k = chunk.k_begin, column = panels.column(panel), columns = panels.columns_of(panel);
   const int width = panels.width(panel);
   const bool rounds = g.c16 != nullptr;
   const bool finishes = chunk.k_end == chunk.product.words && HasEpilogue(g);
-  alignas(64) float sums[2][kMostTileRows * kMaxVectors * kLanes];
-  Late finish([&](const Block& block) HWY_ATTR {
-    if (rounds) return RoundSums<Engine>(g, block);
+  alignas(64) Real sums[2][kMostTileRows * kMaxVectors * lanes];
+  const auto finish_block = [&](const BlockOf<Real>& block) HWY_ATTR {
+    if constexpr (Engine::kRounds) {
+      if (rounds) return RoundSums<Engine>(g, block);
+    }
     if (finishes) Finish(g, block.row, block.rows, block.column, block.columns);
-  });
+  };
+  Late<decltype(finish_block), Real> finish(finish_block);
   // The first panel reads the rows of A for the first time. Where they lie close, a step of some floats goes
   // through those of the next tile.
   const bool first_panel = panel == task.panel && a.k >= kStreamK;
@@ -234,14 +254,14 @@ HWY_NOINLINE void MultiplyPanel(const Chunk<Engine>& chunk, const Task& task, co
   // Columns of an A in place lie far apart, which hardware does not follow (TN 384x128x4096 .73 -> .88 of
   // peak on a loaded machine); an A that lives in L2 loses two points.
   const bool new_columns =
-      first_panel && !a.row_major && !a.packed && g.m * chunk.product.words > 2 * kBlockWords;
+      first_panel && !a.row_major && !a.packed && g.m * chunk.product.words > 2 * kBlockWords<Real>;
 
-  GemmTileArgs t{};
+  TileArgs<Real> t{};
   t.k = chunk.size_k();
   t.b = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, column);
-  t.b_stride = chunk.packed != nullptr ? width * kLanes : chunk.product.b.stride;
-  t.c_stride = rounds ? width * kLanes : g.ldc;
-  t.last_lanes = columns - (width - 1) * kLanes;
+  t.b_stride = chunk.packed != nullptr ? width * lanes : chunk.product.b.stride;
+  t.c_stride = rounds ? width * lanes : g.ldc;
+  t.last_lanes = columns - (width - 1) * lanes;
   t.add_c = k > 0 || g.accumulate;
   const bool packs_next = a.packed && panel + 1 == task.panel_end;
   int64_t line = 0;
@@ -252,13 +272,13 @@ HWY_NOINLINE void MultiplyPanel(const Chunk<Engine>& chunk, const Task& task, co
     const bool streams = new_rows || new_columns || line < next.lines || packs_next;
     if (streams) {
       t.next_a = {t.b, 0};
-      if (new_columns) t.next_a = {t.a + kLine, a.stride};
+      if (new_columns) t.next_a = {t.a + kLine<Real>, a.stride};
       if (new_rows) t.next_a = {t.a + height * a.stride, height};
       if (packs_next) {
         t.next_a = g.a16 != nullptr ? RowsToPackNext(g.a16, chunk, task, line)
                                     : RowsToPackNext(g.a, chunk, task, line);
       }
-      t.next_b = line < next.lines ? next[line] : Stream{t.b, 0};
+      t.next_b = line < next.lines ? next[line] : Stream<Real>{t.b, 0};
     }
     TileOf<Engine>(a.row_major, streams, height, width)(t);
     finish({task.row + i, height, column, columns, t.c, t.c_stride});
@@ -273,7 +293,7 @@ void MultiplyTask(const Chunk<Engine>& chunk, const Task& task, bool pack_b) {
     if (pack_b) PackPart(chunk, chunk.k_begin, chunk.size_k(), panel);
     const bool has_next = panel + 1 < task.panel_end && !pack_b;
     const bool worth = chunk.size_k() >= kStreamK && task.rows >= kStreamRows;
-    MultiplyPanel(chunk, task, a, NextPanel(chunk, panel + 1, has_next && worth), panel);
+    MultiplyPanel(chunk, task, a, NextPanel<Engine>(chunk, panel + 1, has_next && worth), panel);
   }
 }
 
@@ -282,7 +302,8 @@ struct Tasks {
   template <class Engine>
   Tasks(const Chunk<Engine>& chunk, int threads) : m(chunk.g.m), panels(chunk.panels.count) {
     // About kBlockWords of A in blocks of equal height.
-    const int64_t rows = std::clamp<int64_t>(kBlockWords / chunk.size_k(), 2 * kSliver, 16 * kSliver);
+    const int64_t rows =
+        std::clamp<int64_t>(kBlockWords<typename Engine::Real> / chunk.size_k(), 2 * kSliver, 16 * kSliver);
     const int64_t wanted = tasks_for(2 * m * chunk.panels.columns * chunk.size_k(), threads);
     blocks = std::max<int64_t>((m + rows / 2) / rows, 1);
     // More tasks for more threads: every block reads B again, every group of panels reads, or packs, A again.
@@ -331,27 +352,30 @@ void MultiplyChunk(const Chunk<Engine>& chunk, int threads) {
 // -----------------------------------------------------------------------------------------------------
 
 template <class Engine>
-void MultiplyWith(const Args& g) {
+void MultiplyWith(const typename Engine::Args& g) {
+  using Real = typename Engine::Real;
+  constexpr int64_t lanes = kLanesOf<Real>;
   const Product<Engine> product(g);
   const int64_t flops = std::max(2 * g.m, g.m <= kFewRows ? kReadCost : 0) * g.n * g.k;
   const int threads = flops < kSerialFlops ? 1 : num_threads();
-  const bool whole_vectors = g.n % kLanes == 0, words_in_place = product.b.first != nullptr;
-  if (product.a.first != nullptr && words_in_place && g.ta == Transpose::no) {
-    const int64_t few = g.tb == Transpose::yes              ? kFewTurned
-                        : whole_vectors && g.c16 == nullptr ? kFewRows
-                                                            : 0;
-    if (g.m <= few) return FewRows(product, threads);
+  const bool whole_vectors = g.n % lanes == 0, words_in_place = product.b.first != nullptr;
+  if constexpr (std::is_same_v<Real, float>) {
+    if (product.a.first != nullptr && words_in_place && g.ta == Transpose::no) {
+      const int64_t few = g.tb == Transpose::yes              ? kFewTurned
+                          : whole_vectors && g.c16 == nullptr ? kFewRows
+                                                              : 0;
+      if (g.m <= few) return FewRows(product, threads);
+    }
   }
   const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && whole_vectors && words_in_place;
-  const int64_t widest = kMaxVectors * kLanes, all_k = product.words;
+  const int64_t widest = kMaxVectors * lanes, all_k = product.words;
   const int64_t chunk_k = g.c16 != nullptr ? all_k : std::min(all_k, in_place ? kInPlaceChunkK : kChunkK);
   const int64_t chunk_n =
-      in_place ? g.n : std::min(g.n, std::max<int64_t>(kPackedWords / chunk_k / widest, 1) * widest);
+      in_place ? g.n : std::min(g.n, std::max<int64_t>(kPackedWords<Real> / chunk_k / widest, 1) * widest);
   for (int64_t n = 0; n < g.n; n += chunk_n) {
-    const Panels panels(n, std::min(n + chunk_n, g.n));
-    float* packed = in_place
-                        ? nullptr
-                        : shared_scratch.get<float>(static_cast<size_t>(chunk_k * panels.vectors * kLanes));
+    const Panels<Engine> panels(n, std::min(n + chunk_n, g.n));
+    const auto words = static_cast<size_t>(chunk_k * panels.vectors * lanes);
+    Real* packed = in_place ? nullptr : shared_scratch.get<Real>(words);
     for (int64_t k = 0; k < all_k; k += chunk_k) {
       MultiplyChunk(Chunk<Engine>{product, panels, k, std::min(k + chunk_k, all_k), packed}, threads);
     }

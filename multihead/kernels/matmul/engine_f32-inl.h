@@ -8,6 +8,7 @@
 #define MULTIHEAD_KERNELS_MATMUL_ENGINE_F32_INL_H_
 #endif
 
+#include "multihead/kernels/matmul/engine_args.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
 #include "multihead/kernels/simd/bf16-inl.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
@@ -16,9 +17,13 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 struct Floats {
-  static constexpr int64_t kDepth = 1;  // numbers of a word
+  using Real = float;
+  using Args = EngineArgs;
+  static constexpr int64_t kDepth = 1;   // numbers of a word
+  static constexpr bool kRounds = true;  // to a bf16 C
 
-  static WordsInPlace InPlace(const float* x, const BFloat16*, int64_t stride, bool /*along*/, int64_t) {
+  static WordsInPlace<float> InPlace(const float* x, const BFloat16*, int64_t stride, bool /*along*/,
+                                     int64_t) {
     return {x, stride};
   }
 

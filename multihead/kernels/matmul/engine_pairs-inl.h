@@ -13,6 +13,7 @@
 #include <bit>
 
 #include "multihead/core/dtype.h"
+#include "multihead/kernels/matmul/engine_args.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
 #include "multihead/kernels/simd/dot_pairs-inl.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
@@ -23,10 +24,13 @@ namespace multihead::kernels::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3
 
 struct Pairs {
+  using Real = float;
+  using Args = EngineArgs;
   static constexpr int64_t kDepth = 2;  // numbers of a word
+  static constexpr bool kRounds = true;
 
   // Rows along k that begin and end with whole words.
-  static WordsInPlace InPlace(const float*, const BFloat16* x, int64_t stride, bool along, int64_t k) {
+  static WordsInPlace<float> InPlace(const float*, const BFloat16* x, int64_t stride, bool along, int64_t k) {
     const bool words = reinterpret_cast<uintptr_t>(x) % sizeof(float) == 0 && stride % 2 == 0 && k % 2 == 0;
     if (x == nullptr || !along || !words) return {};
     return {reinterpret_cast<const float*>(x), stride / 2};

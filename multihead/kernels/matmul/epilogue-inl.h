@@ -18,7 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-inline bool HasEpilogue(const GemmArgs<float>& g) {
+template <class T>
+bool HasEpilogue(const GemmArgs<T>& g) {
   return g.bias != nullptr || g.pre_activation != nullptr || g.activation != Activation::none ||
          g.factor != nullptr || g.residual != nullptr;
 }
@@ -58,15 +59,17 @@ inline void Finish(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t 
 }
 
 // Rows and columns of C, and where their sums are if not there; a stride of 0 repeats one row.
-struct Block {
+template <class Real>
+struct BlockOf {
   int64_t row = 0, rows = 0, column = 0, columns = 0;
-  const float* sums = nullptr;
+  const Real* sums = nullptr;
   int64_t stride = 0;
 };
+using Block = BlockOf<float>;
 
 // Finishes each block of C when the next one has been written: a tile's own sums are still on their way to
 // the cache (3 % of a training step).
-template <class F>
+template <class F, class Real = float>
 class Late {
  public:
   explicit Late(F finish) : finish_(finish) {}
@@ -74,7 +77,7 @@ class Late {
   Late& operator=(const Late&) = delete;
   ~Late() { flush(); }
 
-  void operator()(const Block& block) {
+  void operator()(const BlockOf<Real>& block) {
     flush();
     next_ = block;
   }
@@ -85,7 +88,7 @@ class Late {
   }
 
   F finish_;
-  Block next_;
+  BlockOf<Real> next_;
 };
 
 struct FinishBlock {

@@ -35,7 +35,7 @@ struct Columns {
 // The first rows turn B in registers; more than those find it turned in the L1 cache.
 template <class Engine>
 void FewRowsTransposedB(const Product<Engine>& p, Columns columns) {
-  const Args& g = p.g;
+  const EngineArgs& g = p.g;
   const int64_t first = ceil_div(g.m, ceil_div(g.m, kFewRows));
   const TransposedRowsFunction multiply = TransposedRowsOf<Engine>(first);
   const bool rounds = g.c16 != nullptr;
@@ -78,7 +78,7 @@ void FewRowsTransposedB(const Product<Engine>& p, Columns columns) {
 // until loading and storing C costs more (M = 8: .31, with 128 .385).
 template <int NV, class Engine>
 void FewRowsInPlace(const Product<Engine>& p, Columns columns) {
-  const Args& g = p.g;
+  const EngineArgs& g = p.g;
   const int64_t side_by_side = g.m <= 6 ? 8 : kChain, count = columns.end - columns.begin;
   float* chains = private_scratch.get<float>(static_cast<size_t>(g.m * count));  // that are not at their end
   for (int64_t k = 0; k < p.words; k += side_by_side) {
@@ -109,7 +109,7 @@ void FewRowsInPlace(const Product<Engine>& p, Columns columns) {
 
 template <class Engine>
 void FewRows(const Product<Engine>& p, int threads) {
-  const Args& g = p.g;
+  const EngineArgs& g = p.g;
   const int64_t units = ceil_div(g.n, kMaxVectors * kLanes);
   const int64_t tasks = std::min<int64_t>(units, threads);  // long runs of memory for each
   const auto task = [&](int64_t i) {

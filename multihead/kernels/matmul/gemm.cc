@@ -15,10 +15,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-void MultiplyF32(const Args& g) { MultiplyWith<Floats>(g); }
+void MultiplyF32(const EngineArgs& g) { MultiplyWith<Floats>(g); }
 
 // The epilogue of an empty sum.
-void FinishEmpty(const Args& g) {
+void FinishEmpty(const EngineArgs& g) {
   if (g.c16 == nullptr) return FinishAll(g);
   float* zeros = private_scratch.get<float>(static_cast<size_t>(g.n));
   std::fill_n(zeros, g.n, 0.0f);

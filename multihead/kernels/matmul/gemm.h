@@ -36,7 +36,7 @@ struct GemmArgs {
 /// Each element is a sum of chains of fused multiply-adds over k in increasing order, one for every 128
 /// values of k, added up in order. In f32 its bits therefore depend on its own row of a and column of b
 /// alone: not on m, n, the leading dimensions, the threads, nor on the instruction set among those with FMA
-/// (AVX2, AVX-512). f64 is plain code for gradient checks.
+/// (AVX2, AVX-512). f64 likewise; its activations are those of the C library.
 ///
 /// Memory   thread-local packing buffers of at most a few MiB, which only ever grow
 /// Aliases  c overlaps none of the others (to add onto c itself, accumulate)

@@ -1,22 +1,19 @@
-// The f64 product: plain loops in the same order of sums as the f32 kernel, for gradient checks and
-// references. A block of rows is one task; op(B) is brought to row-major order so that the inner loop runs
-// along columns.
+// f64 products: the driver with the engine of f64.
 #include <algorithm>
 #include <cmath>
 
-#include "multihead/core/parallel.h"
-#include "multihead/kernels/cpu/scratch-inl.h"
 #include "multihead/kernels/matmul/gemm.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/matmul/gemm_f64.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#ifndef MULTIHEAD_KERNELS_MATMUL_GEMM_F64_ONCE
+#define MULTIHEAD_KERNELS_MATMUL_GEMM_F64_ONCE
 namespace multihead::kernels {
-namespace {
 
-constexpr int64_t kBlockRows = 16;
-constexpr int64_t kBlockColumns = 512;
-
-thread_local Scratch transposed_b;
-
-double activate(Activation activation, double x) {
+inline double activate(Activation activation, double x) {
   switch (activation) {
     case Activation::relu:
       return std::max(x, 0.0);
@@ -31,50 +28,45 @@ double activate(Activation activation, double x) {
   }
 }
 
-void multiply_row(const GemmArgs<double>& g, const double* b, int64_t ldb, int64_t i, int64_t begin,
-                  int64_t end) {
-  double* c = g.c + i * g.ldc;
-  if (!g.accumulate) std::fill(c + begin, c + end, 0.0);
-  const double* a = g.ta == Transpose::yes ? g.a + i : g.a + i * g.lda;
-  const int64_t step = g.ta == Transpose::yes ? g.lda : 1;
-  for (int64_t k = 0; k < g.k; ++k) {
-    const double factor = a[k * step];
-    const double* row = b + k * ldb;
-    for (int64_t j = begin; j < end; ++j) c[j] += factor * row[j];
-  }
-  for (int64_t j = begin; j < end; ++j) {
-    double x = c[j] + (g.bias != nullptr ? g.bias[j] : 0.0);
-    if (g.pre_activation != nullptr) g.pre_activation[i * g.ldc + j] = x;
-    x = activate(g.activation, x);
-    if (g.factor != nullptr) x *= g.factor[i * g.ldc + j];
-    c[j] = g.residual != nullptr ? x + g.residual[i * g.ldc + j] : x;
-  }
-}
-
-}  // namespace
-
-void gemm(const GemmArgs<double>& g) {
-  if (g.m == 0 || g.n == 0) return;
-  const double* b = g.b;
-  int64_t ldb = g.ldb;
-  if (g.tb == Transpose::yes) {
-    double* rows = transposed_b.get<double>(static_cast<size_t>(g.k * g.n));
-    parallel_ranges(g.k, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t j = 0; j < g.n; ++j) {
-        for (int64_t k = begin; k < end; ++k) rows[k * g.n + j] = g.b[j * g.ldb + k];
-      }
-    });
-    b = rows;
-    ldb = g.n;
-  }
-  const int64_t blocks = (g.m + kBlockRows - 1) / kBlockRows;
-  parallel_for(blocks, [&](int64_t block, int) {
-    const int64_t row_end = std::min((block + 1) * kBlockRows, g.m);
-    for (int64_t j = 0; j < g.n; j += kBlockColumns) {
-      const int64_t column_end = std::min(j + kBlockColumns, g.n);
-      for (int64_t i = block * kBlockRows; i < row_end; ++i) multiply_row(g, b, ldb, i, j, column_end);
+// What follows the sums of a block of C.
+inline void Finish(const GemmArgs<double>& g, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  for (int64_t i = row; i < row + rows; ++i) {
+    for (int64_t j = column; j < column + columns; ++j) {
+      const int64_t at = i * g.ldc + j;
+      double x = g.c[at] + (g.bias != nullptr ? g.bias[j] : 0.0);
+      if (g.pre_activation != nullptr) g.pre_activation[at] = x;
+      x = activate(g.activation, x);
+      if (g.factor != nullptr) x *= g.factor[at];
+      g.c[at] = g.residual != nullptr ? x + g.residual[at] : x;
     }
-  });
+  }
 }
 
 }  // namespace multihead::kernels
+#endif
+
+#include "multihead/kernels/matmul/driver-inl.h"
+#include "multihead/kernels/matmul/engine_f64-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+void MultiplyF64(const GemmArgs<double>& g) { MultiplyWith<DoubleWords>({g}); }
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::kernels {
+
+HWY_EXPORT(MultiplyF64);
+
+void gemm(const GemmArgs<double>& g) {
+  if (g.m == 0 || g.n == 0) return;
+  if (g.k > 0) return HWY_DYNAMIC_DISPATCH(MultiplyF64)(g);
+  for (int64_t i = 0; i < g.m && !g.accumulate; ++i) std::fill_n(g.c + i * g.ldc, g.n, 0.0);
+  Finish(g, 0, g.m, 0, g.n);
+}
+
+}  // namespace multihead::kernels
+#endif  // HWY_ONCE

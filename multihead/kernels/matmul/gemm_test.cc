@@ -163,6 +163,62 @@ TEST_F(GemmTest, BatchesEqualSingleProducts) {
   }
 }
 
+// f64 is the specification of gradients: its order is fixed as that of f32 is.
+TEST_F(GemmTest, F64SumsAreChainsOf128OnAnyNumberOfThreads) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> real(-1, 1);
+  for (const Shape& s : {Shape{1, 83, 1100}, Shape{7, 64, 257}, Shape{131, 70, 1200}, Shape{205, 33, 129}}) {
+    std::vector<double> a(s.m * s.k), b(s.k * s.n), first(s.m * s.n);
+    for (std::vector<double>* x : {&a, &b, &first}) {
+      for (double& value : *x) value = real(random);
+    }
+    for (int options = 0; options < 8; ++options) {
+      const bool ta = options & 1, tb = options & 2, accumulate = options & 4;
+      const int64_t lda = ta ? s.m : s.k, ldb = tb ? s.k : s.n;
+      const auto product = [&] {
+        std::vector<double> c = accumulate ? first : std::vector<double>(s.m * s.n, kNaN);
+        gemm(GemmArgs<double>{.a = a.data(),
+                              .lda = lda,
+                              .ta = kBoth[ta],
+                              .b = b.data(),
+                              .ldb = ldb,
+                              .tb = kBoth[tb],
+                              .c = c.data(),
+                              .ldc = s.n,
+                              .m = s.m,
+                              .n = s.n,
+                              .k = s.k,
+                              .accumulate = accumulate});
+        return c;
+      };
+      for (Isa isa : isas()) {
+        if (isa < Isa::avx2) continue;  // no FMA
+        set_isa(isa);
+        set_num_threads(1);
+        const std::vector<double> c = product();
+        for (int64_t i = 0; i<s.m; i += s.m> 9 ? 37 : 1) {
+          for (int64_t j = 0; j < s.n; ++j) {
+            double sum = accumulate ? first[i * s.n + j] : 0;
+            for (int64_t k = 0; k < s.k; k += 128) {
+              double part = 0;
+              for (int64_t at = k; at < std::min(k + 128, s.k); ++at) {
+                part = std::fma(ta ? a[at * lda + i] : a[i * lda + at],
+                                tb ? b[j * ldb + at] : b[at * ldb + j], part);
+              }
+              sum = k == 0 && !accumulate ? part : sum + part;
+            }
+            ASSERT_EQ(c[i * s.n + j], sum) << isa_name(isa) << ' ' << s << ' ' << options;
+          }
+        }
+        for (int threads : {2, 3, 8}) {
+          set_num_threads(threads);
+          ASSERT_EQ(product(), c) << isa_name(isa) << ' ' << s << " threads " << threads;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(GemmTest, F64MatchesLongDouble) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> real(-1, 1);

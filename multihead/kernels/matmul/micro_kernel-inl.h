@@ -1,7 +1,8 @@
 // Register tile of the matrix product: C[MR x NV·lanes] += A[MR x k] · B[k x NV·lanes], columns in lanes.
 //
-// The operands are words of 32 bits, and an engine says what a word is and how two are multiplied: an f32
-// (engine_f32-inl.h), or two bf16 that are neighbours in k (engine_pairs-inl.h). k counts words here.
+// The operands are words, and an engine says what a word is and how two are multiplied: an f32
+// (engine_f32-inl.h), an f64 (engine_f64-inl.h), or two bf16 that are neighbours in k (engine_pairs-inl.h).
+// k counts words here. `Real` is what sums are made of, and as large as a word.
 //
 // Every element of C is a sum of chains of MulAdds in order of k, one for each kChain values of k: the error
 // of a chain grows with the root of its length. B is a row of vectors per k, A is broadcast word by word.
@@ -29,9 +30,16 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using TileFloats = hn::ScalableTag<float>;
-using TileVec = hn::Vec<TileFloats>;
-inline constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(TileFloats()));
+template <class Real>
+using TileTag = hn::ScalableTag<Real>;
+template <class Real>
+using TileVecOf = hn::Vec<TileTag<Real>>;
+template <class Real>
+inline constexpr int64_t kLanesOf = static_cast<int64_t>(hn::MaxLanes(TileTag<Real>()));
+
+using TileFloats = TileTag<float>;
+using TileVec = TileVecOf<float>;
+inline constexpr int64_t kLanes = kLanesOf<float>;
 
 #if HWY_TARGET == HWY_AVX3
 inline constexpr int kMaxVectors = 4;
@@ -43,16 +51,18 @@ inline constexpr int kTileRows[5] = {0, 8, 6, 0, 0};
 #endif
 
 // The words of a matrix where they lie, if they do as the engine multiplies them.
+template <class Real>
 struct WordsInPlace {
-  const float* first = nullptr;
+  const Real* first = nullptr;
   int64_t stride = 0;  // between rows, as in memory
 };
 
-// In all lanes the word at `from`, which need not be a float.
-HWY_INLINE TileVec Broadcast(const float* from) {
-  float word;
+// In all lanes the word at `from`, which need not be a number of that type.
+template <class Real>
+HWY_INLINE TileVecOf<Real> Broadcast(const Real* from) {
+  Real word;
   std::memcpy(&word, from, sizeof(word));
-  return hn::Set(TileFloats(), word);
+  return hn::Set(TileTag<Real>(), word);
 }
 
 inline constexpr int kMostTileRows = 12;
@@ -62,34 +72,37 @@ inline constexpr int64_t kChain = 128;
 
 // One line to prefetch with every step of k, into L2: spread like this it costs nothing, in a burst it blocks
 // the loads behind it.
+template <class Real>
 struct Stream {
-  const float* from;
+  const Real* from;
   int64_t step;
 };
 
-struct GemmTileArgs {
-  const float* a;
+template <class Real>
+struct TileArgs {
+  const Real* a;
   int64_t a_stride;  // between rows if A is row-major, between columns (steps of k) if not
-  const float* b;
+  const Real* b;
   int64_t b_stride;
-  float* c;
+  Real* c;
   int64_t c_stride;
   int64_t k;
   int64_t last_lanes;  // of the last vector, those that are columns of C
   bool add_c;          // add to C, else overwrite it
-  Stream next_a, next_b;
-  const float* begin;  // Prefetch::rows: where the chain begins, like C; null for zero
+  Stream<Real> next_a, next_b;
+  const Real* begin;  // Prefetch::rows: where the chain begins, like C; null for zero
   int64_t begin_stride;
 };
+using GemmTileArgs = TileArgs<float>;
 
 // What a tile prefetches: nothing, its streams, or each row of B a fixed distance ahead, where the next tile
 // reads on in the same rows.
 enum class Prefetch { nothing, streams, rows };
 inline constexpr int kRowsAhead = 256;  // floats; half and twice of it are no better
 
-template <int MR, int NV>
-HWY_INLINE void ZeroTile(TileVec (&acc)[MR][NV]) {
-  const TileFloats d;
+template <int MR, int NV, class V>
+HWY_INLINE void ZeroTile(V (&acc)[MR][NV]) {
+  const hn::DFromV<V> d;
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
@@ -98,77 +111,83 @@ HWY_INLINE void ZeroTile(TileVec (&acc)[MR][NV]) {
 }
 
 // Whole vectors only.
-template <int MR, int NV>
-HWY_INLINE void BeginTile(const GemmTileArgs& t, TileVec (&acc)[MR][NV]) {
-  const TileFloats d;
+template <int MR, int NV, class Real>
+HWY_INLINE void BeginTile(const TileArgs<Real>& t, TileVecOf<Real> (&acc)[MR][NV]) {
+  const TileTag<Real> d;
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) acc[i][j] = hn::LoadU(d, t.begin + i * t.begin_stride + j * kLanes);
+    for (int j = 0; j < NV; ++j) acc[i][j] = hn::LoadU(d, t.begin + i * t.begin_stride + j * kLanesOf<Real>);
   }
 }
 
 // acc += C.
-template <int MR, int NV>
-HWY_INLINE void AddTile(const GemmTileArgs& t, TileVec (&acc)[MR][NV]) {
-  const TileFloats d;
+template <int MR, int NV, class Real>
+HWY_INLINE void AddTile(const TileArgs<Real>& t, TileVecOf<Real> (&acc)[MR][NV]) {
+  constexpr int64_t lanes = kLanesOf<Real>;
+  const TileTag<Real> d;
   const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
-    const float* row = t.c + i * t.c_stride;
+    const Real* row = t.c + i * t.c_stride;
 #pragma GCC unroll 4
-    for (int j = 0; j + 1 < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, row + j * kLanes), acc[i][j]);
-    const float* last = row + (NV - 1) * kLanes;
+    for (int j = 0; j + 1 < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, row + j * lanes), acc[i][j]);
+    const Real* last = row + (NV - 1) * lanes;
     acc[i][NV - 1] =
-        hn::Add(t.last_lanes == kLanes ? hn::LoadU(d, last) : LoadLanes(mask, d, last), acc[i][NV - 1]);
+        hn::Add(t.last_lanes == lanes ? hn::LoadU(d, last) : LoadLanes(mask, d, last), acc[i][NV - 1]);
   }
 }
 
-template <int MR, int NV>
-HWY_INLINE void StoreTile(const GemmTileArgs& t, const TileVec (&acc)[MR][NV]) {
-  const TileFloats d;
-  if (t.last_lanes == kLanes) {
+template <int MR, int NV, class Real>
+HWY_INLINE void StoreTile(const TileArgs<Real>& t, const TileVecOf<Real> (&acc)[MR][NV]) {
+  constexpr int64_t lanes = kLanesOf<Real>;
+  const TileTag<Real> d;
+  if (t.last_lanes == lanes) {
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) hn::StoreU(acc[i][j], d, t.c + i * t.c_stride + j * kLanes);
+      for (int j = 0; j < NV; ++j) hn::StoreU(acc[i][j], d, t.c + i * t.c_stride + j * lanes);
     }
     return;
   }
   const auto mask = hn::FirstN(d, static_cast<size_t>(t.last_lanes));
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
-    float* row = t.c + i * t.c_stride;
+    Real* row = t.c + i * t.c_stride;
 #pragma GCC unroll 4
-    for (int j = 0; j + 1 < NV; ++j) hn::StoreU(acc[i][j], d, row + j * kLanes);
-    StoreLanes(acc[i][NV - 1], mask, d, row + (NV - 1) * kLanes);
+    for (int j = 0; j + 1 < NV; ++j) hn::StoreU(acc[i][j], d, row + j * lanes);
+    StoreLanes(acc[i][NV - 1], mask, d, row + (NV - 1) * lanes);
   }
 }
 
 // Where a tile has got to in its operands and in what it prefetches.
+template <class Real>
 struct TilePlace {
-  const float *a, *b, *next_a, *next_b;
+  const Real *a, *b, *next_a, *next_b;
 };
 
 // acc += A(:, k) · B(k, :).
 template <class Engine, bool kRowMajorA, int MR, int NV, Prefetch kPrefetch>
-HWY_INLINE void Step(const GemmTileArgs& t, TilePlace& at, TileVec (&acc)[MR][NV]) {
-  const TileFloats d;
+HWY_INLINE void Step(const TileArgs<typename Engine::Real>& t, TilePlace<typename Engine::Real>& at,
+                     TileVecOf<typename Engine::Real> (&acc)[MR][NV]) {
+  using Vec = TileVecOf<typename Engine::Real>;
+  constexpr int64_t lanes = kLanesOf<typename Engine::Real>;
+  const TileTag<typename Engine::Real> d;
   if constexpr (kPrefetch == Prefetch::streams) {
     __builtin_prefetch(at.next_a, 0, 2);
     __builtin_prefetch(at.next_b, 0, 2);
     at.next_a += t.next_a.step;
     at.next_b += t.next_b.step;
   }
-  TileVec vb[NV];
+  Vec vb[NV];
 #pragma GCC unroll 4
   for (int j = 0; j < NV; ++j) {
-    vb[j] = hn::LoadU(d, at.b + j * kLanes);
-    if constexpr (kPrefetch == Prefetch::rows) __builtin_prefetch(at.b + j * kLanes + kRowsAhead);
+    vb[j] = hn::LoadU(d, at.b + j * lanes);
+    if constexpr (kPrefetch == Prefetch::rows) __builtin_prefetch(at.b + j * lanes + kRowsAhead);
   }
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
-    const TileVec va = Broadcast(at.a + i * (kRowMajorA ? t.a_stride : 1));
+    const Vec va = Broadcast(at.a + i * (kRowMajorA ? t.a_stride : 1));
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) acc[i][j] = Engine::MulAdd(va, vb[j], acc[i][j]);
   }
@@ -179,10 +198,12 @@ HWY_INLINE void Step(const GemmTileArgs& t, TilePlace& at, TileVec (&acc)[MR][NV
 // One chain, from `at` on. A function of its own: with the loop over chains around it, the compiler takes
 // accumulators of pairs to memory and back (.5 of the dots' peak instead of .9).
 template <class Engine, bool kRowMajorA, int MR, int NV, Prefetch kPrefetch>
-HWY_NOINLINE void Chain(const GemmTileArgs& args, TilePlace& place, int64_t steps, bool add) {
-  const GemmTileArgs t = args;  // nothing that is stored changes it
-  TilePlace at = place;
-  TileVec acc[MR][NV];
+HWY_NOINLINE void Chain(const TileArgs<typename Engine::Real>& args, TilePlace<typename Engine::Real>& place,
+                        int64_t steps, bool add) {
+  using Real = typename Engine::Real;
+  const TileArgs<Real> t = args;  // nothing that is stored changes it
+  TilePlace<Real> at = place;
+  TileVecOf<Real> acc[MR][NV];
   ZeroTile<MR, NV>(acc);
   if constexpr (kPrefetch == Prefetch::rows) {
     if (t.begin != nullptr) BeginTile<MR, NV>(t, acc);
@@ -195,15 +216,16 @@ HWY_NOINLINE void Chain(const GemmTileArgs& args, TilePlace& place, int64_t step
 
 // The sum of the chains so far is kept in C, which is in L1 by the second of them.
 template <class Engine, bool kRowMajorA, int MR, int NV, Prefetch kPrefetch = Prefetch::nothing>
-void Tile(const GemmTileArgs& t) {
-  TilePlace at{t.a, t.b, t.next_a.from, t.next_b.from};
+void Tile(const TileArgs<typename Engine::Real>& t) {
+  TilePlace<typename Engine::Real> at{t.a, t.b, t.next_a.from, t.next_b.from};
   bool add = t.add_c;
   for (int64_t left = t.k; left > 0; left -= kChain, add = true) {
     Chain<Engine, kRowMajorA, MR, NV, kPrefetch>(t, at, std::min(left, kChain), add);
   }
 }
 
-using TileFunction = void (*)(const GemmTileArgs&);
+template <class Engine>
+using TileFunction = void (*)(const TileArgs<typename Engine::Real>&);
 
 // Heights for which there is a tile; the tallest keep all accumulators in registers.
 constexpr bool HasTile(int64_t rows, int vectors) {
@@ -215,7 +237,7 @@ constexpr bool HasTile(int64_t rows, int vectors) {
 }
 
 template <class Engine, bool kRowMajorA, Prefetch kPrefetch, int NV>
-TileFunction TileOf(int64_t rows) {
+TileFunction<Engine> TileOf(int64_t rows) {
 // Only tall tiles prefetch.
 #define MULTIHEAD_TILE(MR)                                                        \
   case MR:                                                                        \
@@ -239,7 +261,7 @@ TileFunction TileOf(int64_t rows) {
 }
 
 template <class Engine, bool kRowMajorA, Prefetch kPrefetch>
-TileFunction TileOf(int64_t rows, int vectors) {
+TileFunction<Engine> TileOf(int64_t rows, int vectors) {
   switch (vectors) {
     case 1:
       return TileOf<Engine, kRowMajorA, kPrefetch, 1>(rows);
@@ -256,7 +278,7 @@ TileFunction TileOf(int64_t rows, int vectors) {
 }
 
 template <class Engine>
-TileFunction TileOf(bool row_major_a, bool streams, int64_t rows, int vectors) {
+TileFunction<Engine> TileOf(bool row_major_a, bool streams, int64_t rows, int vectors) {
   if (streams) {
     return row_major_a ? TileOf<Engine, true, Prefetch::streams>(rows, vectors)
                        : TileOf<Engine, false, Prefetch::streams>(rows, vectors);

@@ -1,4 +1,4 @@
-// A product of f32 or bf16 matrices in the words of an engine (micro_kernel-inl.h).
+// A product in the words of an engine (micro_kernel-inl.h).
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATMUL_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -15,11 +15,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-using Args = EngineArgs;
-
 // A product as an engine reads it.
 template <class Engine>
 struct Product {
+  using Args = typename Engine::Args;
+
   explicit Product(const Args& args)
       : g(args),
         words(ceil_div(g.k, Engine::kDepth)),
@@ -28,7 +28,7 @@ struct Product {
 
   const Args& g;
   int64_t words;  // along k
-  WordsInPlace a, b;
+  WordsInPlace<typename Engine::Real> a, b;
 };
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

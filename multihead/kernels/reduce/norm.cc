@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/reduce/norm.cc"
@@ -17,7 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 // x (+ residual) of one row and its sum.
-HWY_INLINE float RowSum(const float* x, const float* residual, float* sum, int64_t size) {
+template <class T>
+HWY_INLINE float RowSum(const T* x, const float* residual, float* sum, int64_t size) {
   Pack total = Set(0);
   if (residual == nullptr) {
     ForPacks(size, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
@@ -42,10 +44,13 @@ HWY_INLINE float SquaredDeviations(const float* x, float mean, int64_t size) {
 }
 
 template <bool kWeight, bool kBias>
-HWY_INLINE void Affine(const NormArgs<float>& a, const float* x, float* y, float mean, float inv_std) {
+HWY_INLINE void Affine(const NormArgs<float>& a, const float* x, int64_t row, float mean, float inv_std) {
   const Pack center = Set(mean), factor = Set(inv_std);
+  float* y = a.y + row * a.size;
+  BFloat16* normalized = a.normalized16 != nullptr ? a.normalized16 + row * a.size : nullptr;
   ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
     Pack v = Mul(Sub(at.Load(x + i), center), factor);
+    if (normalized != nullptr) at.Store(v, normalized + i);
     if constexpr (kWeight && kBias) {
       v = MulAdd(v, at.Load(a.weight + i), at.Load(a.bias + i));
     } else if constexpr (kWeight) {
@@ -65,13 +70,27 @@ void NormRowsOf(const NormArgs<float>& a, int64_t begin, int64_t end) {
     const float* x = a.x + at;
     float mean = 0;
     if (a.mean != nullptr || a.residual != nullptr) {
-      const float sum = RowSum(x, a.residual == nullptr ? nullptr : a.residual + at, a.sum + at, a.size);
+      const float* residual = a.residual == nullptr ? nullptr : a.residual + at;
+      const float sum = a.x16 != nullptr ? RowSum(a.x16 + at, residual, a.sum + at, a.size)
+                                         : RowSum(x, residual, a.sum + at, a.size);
       if (a.residual != nullptr) x = a.sum + at;
       if (a.mean != nullptr) a.mean[row] = mean = sum / size;
     }
     const float inv_std = 1 / std::sqrt(SquaredDeviations(x, mean, a.size) / size + eps);
     a.inv_std[row] = inv_std;
-    Affine<kWeight, kBias>(a, x, a.y + at, mean, inv_std);
+    Affine<kWeight, kBias>(a, x, row, mean, inv_std);
+  }
+}
+
+void AffineRange(const NormArgs<float>& a, int64_t begin, int64_t end) {
+  const Pack one = Set(1), zero = Set(0);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t first = row * a.size;
+    ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
+      const Pack weight = a.weight != nullptr ? at.Load(a.weight + i) : one;
+      const Pack bias = a.bias != nullptr ? at.Load(a.bias + i) : zero;
+      at.Store(MulAdd(at.Load(a.normalized16 + first + i), weight, bias), a.y + first + i);
+    });
   }
 }
 
@@ -95,20 +114,24 @@ inline void MoveSums(float* from, float* to, int64_t size) {
 }
 
 // d_weight and d_bias of the rows [begin, end) go to the first half of `partial` [2, 2, size].
-template <bool kWeight, bool kLayer, bool kSum>
+template <bool kWeight, bool kLayer, bool kSum, bool kNormalized>
 void NormBackwardRows(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
   const float scale = 1.0f / static_cast<float>(a.size);
   float* d_weight = partial + 2 * a.size;
   float* d_bias = d_weight + a.size;
   std::fill(partial, partial + 4 * a.size, 0.0f);
   for (int64_t row = begin; row < end; ++row) {
-    const float* x = a.x + row * a.size;
-    const float* dy = a.dy + row * a.size;
+    const int64_t first = row * a.size;
+    const float* dy = a.dy + first;
     const Pack center = Set(kLayer ? a.mean[row] : 0.0f), factor = Set(a.inv_std[row]);
+    const auto normed_at = [&](int64_t i, auto at) HWY_ATTR {
+      if constexpr (kNormalized) return at.Load(a.normalized16 + first + i);
+      return Mul(Sub(at.Load(a.x + first + i), center), factor);
+    };
     Pack sum_g = Set(0), sum_gx = Set(0);
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
       const Pack d = at.Load(dy + i);
-      const Pack normed = Mul(Sub(at.Load(x + i), center), factor);
+      const Pack normed = normed_at(i, at);
       const Pack g = kWeight ? Mul(d, at.Load(a.weight + i)) : d;
       if constexpr (kLayer) sum_g = Add(sum_g, g);
       sum_gx = MulAdd(g, normed, sum_gx);
@@ -118,7 +141,7 @@ void NormBackwardRows(const NormGradArgs<float>& a, int64_t begin, int64_t end, 
     const Pack mean_g = Set(kLayer ? Sum(sum_g) * scale : 0.0f), mean_gx = Set(Sum(sum_gx) * scale);
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
       const Pack d = at.Load(dy + i);
-      const Pack normed = Mul(Sub(at.Load(x + i), center), factor);
+      const Pack normed = normed_at(i, at);
       Pack g = kWeight ? Mul(d, at.Load(a.weight + i)) : d;
       if constexpr (kLayer) g = Sub(g, mean_g);
       g = Mul(NegMulAdd(normed, mean_gx, g), factor);
@@ -131,8 +154,13 @@ void NormBackwardRows(const NormGradArgs<float>& a, int64_t begin, int64_t end, 
 
 template <bool kWeight, bool kLayer>
 void NormBackwardSum(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
-  a.d_sum != nullptr ? NormBackwardRows<kWeight, kLayer, true>(a, begin, end, partial)
-                     : NormBackwardRows<kWeight, kLayer, false>(a, begin, end, partial);
+  const auto rows = [&](auto sum, auto normalized) HWY_ATTR {
+    NormBackwardRows<kWeight, kLayer, sum.value, normalized.value>(a, begin, end, partial);
+  };
+  using No = std::false_type;
+  using Yes = std::true_type;
+  if (a.normalized16 != nullptr) return a.d_sum != nullptr ? rows(Yes(), Yes()) : rows(No(), Yes());
+  a.d_sum != nullptr ? rows(Yes(), No()) : rows(No(), No());
 }
 
 void NormBackwardRange(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
@@ -157,6 +185,7 @@ constexpr int64_t kChunkRows = 64;   // least rows that share one partial gradie
 constexpr int64_t kMostChunks = 64;  // of partial gradients
 
 HWY_EXPORT(NormRange);
+HWY_EXPORT(AffineRange);
 HWY_EXPORT(NormBackwardRange);
 
 int64_t row_grain(int64_t size) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(size, 1)); }
@@ -209,6 +238,12 @@ void backward(const NormGradArgs<T>& a, Range range) {
 
 void norm(const NormArgs<float>& args) {
   const auto range = HWY_DYNAMIC_DISPATCH(NormRange);
+  parallel_ranges(args.rows, row_grain(args.size),
+                  [&](int64_t begin, int64_t end) { range(args, begin, end); });
+}
+
+void norm_affine(const NormArgs<float>& args) {
+  const auto range = HWY_DYNAMIC_DISPATCH(AffineRange);
   parallel_ranges(args.rows, row_grain(args.size),
                   [&](int64_t begin, int64_t end) { range(args, begin, end); });
 }

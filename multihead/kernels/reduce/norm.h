@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "multihead/core/dtype.h"
+
 namespace multihead::kernels {
 
 /// y = (x - mean) · inv_std · weight + bias; without `mean` (RMS) the mean counts as 0.
@@ -18,6 +20,9 @@ struct NormArgs {
   T* y = nullptr;
   T* mean = nullptr;     ///< [rows]; null for RMS
   T* inv_std = nullptr;  ///< [rows]
+
+  const BFloat16* x16 = nullptr;     ///< f32 with a residual: instead of x
+  BFloat16* normalized16 = nullptr;  ///< f32: (x - mean) · inv_std, rounded
 };
 void norm(const NormArgs<float>& args);
 void norm(const NormArgs<double>& args);
@@ -37,9 +42,15 @@ struct NormGradArgs {
   T* d_weight = nullptr;     ///< [size], or null
   T* d_bias = nullptr;       ///< [size], or null
   T* scratch = nullptr;      ///< norm_backward_scratch() elements
+
+  /// f32: x̂ itself, instead of x. The mean then only tells a layer norm from RMS.
+  const BFloat16* normalized16 = nullptr;
 };
 int64_t norm_backward_scratch(int64_t rows, int64_t size);
 void norm_backward(const NormGradArgs<float>& args);
 void norm_backward(const NormGradArgs<double>& args);
+
+/// y = normalized16 · weight + bias, of which the arguments say rows, size, weight, bias and y.
+void norm_affine(const NormArgs<float>& args);
 
 }  // namespace multihead::kernels

@@ -86,6 +86,77 @@ TEST(NormTest, FollowsF64) {
   check(variants[0], 4099, 19);  // more rows than partial sums
 }
 
+std::vector<BFloat16> rounded(const std::vector<float>& x) { return {x.begin(), x.end()}; }
+
+// A bf16 x joins an f32 residual with the bits of x widened, and normalized16 serves the backward instead of
+// the sum.
+TEST(NormTest, ReadsBf16AndKeepsHalfOfWhatItNormalised) {
+  for (const bool layer : {true, false}) {
+    for (const auto& sizes : {std::pair<int64_t, int64_t>{1, 1}, {3, 15}, {67, 16}, {131, 33}}) {
+      const int64_t rows = sizes.first, size = sizes.second, count = rows * size;
+      const std::vector<BFloat16> x16 = rounded(normal_floats(count, 1));
+      const std::vector<float> x(x16.begin(), x16.end()), residual = normal_floats(count, 2);
+      const std::vector<float> weight = normal_floats(size, 3), bias = normal_floats(size, 4);
+      std::vector<float> mean(rows), inv_std(rows), sum = poisoned(count), y = poisoned(count);
+      NormArgs<float> a{.rows = rows,
+                        .size = size,
+                        .eps = 0.1,
+                        .x = x.data(),
+                        .residual = residual.data(),
+                        .sum = sum.data(),
+                        .weight = weight.data(),
+                        .bias = bias.data(),
+                        .y = y.data(),
+                        .mean = layer ? mean.data() : nullptr,
+                        .inv_std = inv_std.data()};
+      norm(a);
+      std::vector<float> sum16 = poisoned(count), y16 = poisoned(count), again = poisoned(count);
+      std::vector<BFloat16> normalized(count);
+      a.x = nullptr, a.x16 = x16.data(), a.sum = sum16.data(), a.y = y16.data();
+      a.normalized16 = normalized.data();
+      norm(a);
+      EXPECT_EQ(sum16, sum);
+      EXPECT_EQ(y16, y);
+      norm_affine({.rows = rows,
+                   .size = size,
+                   .weight = weight.data(),
+                   .bias = bias.data(),
+                   .y = again.data(),
+                   .normalized16 = a.normalized16});
+      for (int64_t i = 0; i < count; ++i) {
+        EXPECT_NEAR(again[i], y[i], 0.004 * std::abs(y[i] - bias[i % size]) + 1e-6);
+      }
+
+      const std::vector<float> dy = normal_floats(count, 5);
+      const auto gradients = [&](bool half) {
+        std::vector<float> dx = poisoned(count), d_weight = poisoned(size), d_bias = poisoned(size),
+                           scratch(norm_backward_scratch(rows, size));
+        norm_backward(NormGradArgs<float>{.rows = rows,
+                                          .size = size,
+                                          .x = half ? nullptr : sum.data(),
+                                          .weight = weight.data(),
+                                          .mean = a.mean,
+                                          .inv_std = inv_std.data(),
+                                          .dy = dy.data(),
+                                          .dx = dx.data(),
+                                          .d_weight = d_weight.data(),
+                                          .d_bias = d_bias.data(),
+                                          .scratch = scratch.data(),
+                                          .normalized16 = half ? normalized.data() : nullptr});
+        return Outputs{dx, d_weight, d_bias};
+      };
+      const Outputs exact = gradients(false), half = gradients(true);
+      EXPECT_EQ(half[2], exact[2]);
+      for (size_t k = 0; k < 2; ++k) {
+        for (size_t i = 0; i < exact[k].size(); ++i) {
+          EXPECT_NEAR(half[k][i], exact[k][i], k == 0 ? 0.04 : 0.01 * std::sqrt(rows) + 0.01)
+              << k << ' ' << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(NormTest, LargeMeanSmallVariance) {
   // x = 1e4 + noise of 1e-2: two passes keep the variance that one pass of moments would lose.
   const int64_t size = 1021;

@@ -14,41 +14,37 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
+inline constexpr int64_t kTileColumns = 1024;  // whose sums stay in L1
+
 float SumRun(const float* x, int64_t count) {
   Pack total = Set(0);
   ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
   return Sum(total);
 }
 
-// kPacks packs of columns of Σ_n x[n, i]: chains of 8 rows, added up per 64 and then altogether, because the
-// error of a chain grows with its length.
-template <int kPacks, class Access>
-HWY_INLINE void SumStrip(const float* x, float* y, const AxisSum& s, const Access& at) {
-  const auto zero = [](Pack(&to)[kPacks]) HWY_ATTR {
-    for (Pack& t : to) t = Set(0);
-  };
-  const auto add = [](Pack(&to)[kPacks], const Pack(&from)[kPacks]) HWY_ATTR {
-    for (int j = 0; j < kPacks; ++j) to[j] = Add(to[j], from[j]);
-  };
-  Pack total[kPacks], block[kPacks], chain[kPacks];
-  zero(total), zero(block);
+// Columns of Σ_n x[n, i]: chains of 8 rows, added up per 64 and then altogether, because the error of a chain
+// grows with its length. Eight rows at a time go through all columns, so that memory is read in long runs.
+void SumTile(const float* x, float* y, const AxisSum& s, int64_t columns) {
+  alignas(64) float block[kTileColumns] = {};
+  std::fill(y, y + columns, 0.0f);
   for (int64_t n = 0; n < s.axis;) {
-    zero(chain);
-    for (const int64_t stop = HWY_MIN(n + 8, s.axis); n < stop; ++n) {
-      for (int j = 0; j < kPacks; ++j) chain[j] = Add(chain[j], at.Load(x + n * s.inner + j * kPack));
-    }
-    add(block, chain);
-    if (n % 64 == 0) add(total, block), zero(block);
+    const int64_t begin = n;
+    n = HWY_MIN(n + 8, s.axis);
+    const bool ends = n % 64 == 0 || n == s.axis;
+    ForPacks(columns, [&](int64_t i, auto at) HWY_ATTR {
+      Pack chain = Set(0);
+      for (int64_t row = begin; row < n; ++row) chain = Add(chain, at.Load(x + row * s.inner + i));
+      chain = Add(Load(block + i), chain);
+      Store(ends ? Set(0) : chain, block + i);
+      if (ends) at.Store(Add(at.Load(y + i), chain), y + i);
+    });
   }
-  add(total, block);
-  for (int j = 0; j < kPacks; ++j) at.Store(total[j], y + j * kPack);
 }
 
-// Columns [begin, end): strips of 256 bytes a row, which the prefetcher follows; single lines it does not.
 void SumColumns(const float* x, float* y, const AxisSum& s, int64_t begin, int64_t end) {
-  for (; begin + 4 * kPack <= end; begin += 4 * kPack) SumStrip<4>(x + begin, y + begin, s, FullAccess());
-  ForPacks(end - begin,
-           [&](int64_t i, auto at) HWY_ATTR { SumStrip<1>(x + begin + i, y + begin + i, s, at); });
+  for (; begin < end; begin += kTileColumns) {
+    SumTile(x + begin, y + begin, s, HWY_MIN(kTileColumns, end - begin));
+  }
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

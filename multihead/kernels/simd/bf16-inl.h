@@ -31,6 +31,11 @@ HWY_INLINE hn::Vec<D> LoadVector(D d, const BFloat16* from) {
 }
 
 template <class D>
+HWY_INLINE void StoreVector(hn::Vec<D> v, D d, float* to) {
+  hn::StoreU(v, d, to);
+}
+
+template <class D>
 HWY_INLINE void StoreVector(hn::Vec<D> v, D, BFloat16* to) {
   const hn::RebindToUnsigned<D> wide;
   const hn::RebindToSigned<D> packs;

@@ -20,10 +20,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The lanes of `mask`, which are the first ones, and zeros.
 template <class D, class M>
-HWY_INLINE hn::Vec<D> LoadLanes(M mask, D d, const float* p) {
+HWY_INLINE hn::Vec<D> LoadLanes(M mask, D d, const hn::TFromD<D>* p) {
 #if HWY_TARGET == HWY_NEON
-  alignas(16) float lanes[hn::MaxLanes(D())] = {};
-  std::memcpy(lanes, p, hn::CountTrue(d, mask) * sizeof(float));
+  alignas(16) hn::TFromD<D> lanes[hn::MaxLanes(D())] = {};
+  std::memcpy(lanes, p, hn::CountTrue(d, mask) * sizeof(hn::TFromD<D>));
   return hn::Load(d, lanes);
 #else
   return hn::MaskedLoad(mask, d, p);
@@ -31,11 +31,11 @@ HWY_INLINE hn::Vec<D> LoadLanes(M mask, D d, const float* p) {
 }
 
 template <class V, class D, class M>
-HWY_INLINE void StoreLanes(V v, M mask, D d, float* p) {
+HWY_INLINE void StoreLanes(V v, M mask, D d, hn::TFromD<D>* p) {
 #if HWY_TARGET == HWY_NEON
-  alignas(16) float lanes[hn::MaxLanes(D())];
+  alignas(16) hn::TFromD<D> lanes[hn::MaxLanes(D())];
   hn::Store(v, d, lanes);
-  std::memcpy(p, lanes, hn::CountTrue(d, mask) * sizeof(float));
+  std::memcpy(p, lanes, hn::CountTrue(d, mask) * sizeof(hn::TFromD<D>));
 #else
   hn::BlendedStore(v, mask, d, p);
 #endif

@@ -1,8 +1,8 @@
 // Sixteen virtual lanes: the unit in which every f32 kernel reads, computes and reduces.
 //
-// A Pack is 16 floats in as few vectors as the target needs (1 on AVX-512, 2 on AVX2, 16 without SIMD). Sums
-// and maxima over a row run in 16 chains and end in one fixed tree (i + 8, + 4, + 2, + 1), so their bits do
-// not depend on the width of the vectors.
+// A Pack is 16 floats, read from memory as f32 or bf16, in as few vectors as the target needs (1 on AVX-512,
+// 2 on AVX2, 16 without SIMD). Sums and maxima over a row run in 16 chains and end in one fixed tree (i + 8,
+// + 4, + 2, + 1), so their bits do not depend on the width of the vectors.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_SIMD_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "multihead/kernels/simd/bf16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -112,29 +113,44 @@ struct Make;
 template <>
 struct Make<PackOf<1>> {
   static HWY_INLINE PackOf<1> Set(float x) { return {hn::Set(Floats(), x)}; }
-  static HWY_INLINE PackOf<1> Load(const float* p) { return {hn::LoadU(Floats(), p)}; }
-  static HWY_INLINE void Store(PackOf<1> a, float* p) { hn::StoreU(a.v, Floats(), p); }
+  template <class T>
+  static HWY_INLINE PackOf<1> Load(const T* p) {
+    return {LoadVector(Floats(), p)};
+  }
+  template <class T>
+  static HWY_INLINE void Store(PackOf<1> a, T* p) {
+    StoreVector(a.v, Floats(), p);
+  }
 };
 template <int kVectors>
 struct Make<PackOf<kVectors>> {
   using Half = Make<PackOf<kVectors / 2>>;
   static HWY_INLINE PackOf<kVectors> Set(float x) { return {Half::Set(x), Half::Set(x)}; }
-  static HWY_INLINE PackOf<kVectors> Load(const float* p) {
+  template <class T>
+  static HWY_INLINE PackOf<kVectors> Load(const T* p) {
     return {Half::Load(p), Half::Load(p + kHalf<kVectors>)};
   }
-  static HWY_INLINE void Store(PackOf<kVectors> a, float* p) {
+  template <class T>
+  static HWY_INLINE void Store(PackOf<kVectors> a, T* p) {
     Half::Store(a.low, p);
     Half::Store(a.high, p + kHalf<kVectors>);
   }
 };
 
 HWY_INLINE Pack Set(float x) { return Make<Pack>::Set(x); }
-HWY_INLINE Pack Load(const float* p) { return Make<Pack>::Load(p); }
-HWY_INLINE void Store(Pack a, float* p) { Make<Pack>::Store(a, p); }
+template <class T>
+HWY_INLINE Pack Load(const T* p) {
+  return Make<Pack>::Load(p);
+}
+template <class T>
+HWY_INLINE void Store(Pack a, T* p) {
+  Make<Pack>::Store(a, p);
+}
 #else
-HWY_INLINE Pack Load(const float* p) {
+template <class T>
+HWY_INLINE Pack Load(const T* p) {
   Pack result;
-  for (int64_t i = 0; i < kPack; ++i) result.v[i] = hn::Load(Floats(), p + i);
+  for (int64_t i = 0; i < kPack; ++i) result.v[i] = LoadVector(Floats(), p + i);
   return result;
 }
 HWY_INLINE Pack Set(float x) {
@@ -142,8 +158,9 @@ HWY_INLINE Pack Set(float x) {
   for (int64_t i = 0; i < kPack; ++i) result.v[i] = hn::Set(Floats(), x);
   return result;
 }
-HWY_INLINE void Store(const Pack& a, float* p) {
-  for (int64_t i = 0; i < kPack; ++i) hn::Store(a.v[i], Floats(), p + i);
+template <class T>
+HWY_INLINE void Store(const Pack& a, T* p) {
+  for (int64_t i = 0; i < kPack; ++i) StoreVector(a.v[i], Floats(), p + i);
 }
 #endif
 
@@ -171,16 +188,39 @@ HWY_INLINE void StoreFirst(Pack a, float* p, int64_t count) {
 #endif
 }
 
-// Runs f(offset, access) over [0, count) in packs, where access.Load / access.Store touch exactly the floats
+HWY_INLINE Pack LoadFirst(const BFloat16* p, int64_t count, float fill = 0.0f) {
+  alignas(64) float buffer[kPack];
+  for (int64_t i = 0; i < kPack; ++i) buffer[i] = i < count ? static_cast<float>(p[i]) : fill;
+  return Load(buffer);
+}
+HWY_INLINE void StoreFirst(Pack a, BFloat16* p, int64_t count) {
+  alignas(64) BFloat16 buffer[kPack];
+  Store(a, buffer);
+  std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(count) * sizeof(BFloat16));
+}
+
+// Runs f(offset, access) over [0, count) in packs, where access.Load / access.Store touch exactly the numbers
 // that exist; the last pack may be partial.
 struct FullAccess {
-  HWY_INLINE Pack Load(const float* p, float = 0.0f) const { return HWY_NAMESPACE::Load(p); }
-  HWY_INLINE void Store(Pack a, float* p) const { HWY_NAMESPACE::Store(a, p); }
+  template <class T>
+  HWY_INLINE Pack Load(const T* p, float = 0.0f) const {
+    return HWY_NAMESPACE::Load(p);
+  }
+  template <class T>
+  HWY_INLINE void Store(Pack a, T* p) const {
+    HWY_NAMESPACE::Store(a, p);
+  }
 };
 struct PartialAccess {
   int64_t count;
-  HWY_INLINE Pack Load(const float* p, float fill = 0.0f) const { return LoadFirst(p, count, fill); }
-  HWY_INLINE void Store(Pack a, float* p) const { StoreFirst(a, p, count); }
+  template <class T>
+  HWY_INLINE Pack Load(const T* p, float fill = 0.0f) const {
+    return LoadFirst(p, count, fill);
+  }
+  template <class T>
+  HWY_INLINE void Store(Pack a, T* p) const {
+    StoreFirst(a, p, count);
+  }
 };
 template <class F>
 HWY_INLINE void ForPacks(int64_t count, const F& f) {

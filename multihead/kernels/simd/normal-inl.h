@@ -25,13 +25,18 @@ using Doubles = hn::CappedTag<double, 16>;
 using DoubleVec = hn::Vec<Doubles>;
 using DoubleBits = hn::RebindToUnsigned<Doubles>;
 
-// c[0] + x c[1] + x² c[2] + …
+// c[0] + x c[1] + x² c[2] + …: the even and the odd terms side by side, which halves the wait for each other.
 template <size_t kCount>
 HWY_INLINE DoubleVec Series(DoubleVec x, const double (&c)[kCount]) {
+  static_assert(kCount % 2 == 0);
   const Doubles d;
-  DoubleVec sum = hn::Set(d, c[kCount - 1]);
-  for (size_t i = kCount - 1; i-- > 0;) sum = hn::MulAdd(sum, x, hn::Set(d, c[i]));
-  return sum;
+  const DoubleVec square = hn::Mul(x, x);
+  DoubleVec even = hn::Set(d, c[kCount - 2]), odd = hn::Set(d, c[kCount - 1]);
+  for (size_t i = kCount - 2; i > 0; i -= 2) {
+    even = hn::MulAdd(even, square, hn::Set(d, c[i - 2]));
+    odd = hn::MulAdd(odd, square, hn::Set(d, c[i - 1]));
+  }
+  return hn::MulAdd(odd, x, even);
 }
 
 // An integer below 2^52 as a number.
@@ -50,6 +55,21 @@ HWY_INLINE DoubleVec OpenUniform(const uint32_t* high, const uint32_t* low) {
   const DoubleVec l = NumberOf(hn::PromoteTo(du, hn::ShiftRight<11>(hn::LoadU(words, low))));
   const DoubleVec bits = hn::Add(hn::Mul(h, hn::Set(d, 0x1p21)), l);
   return hn::Mul(hn::Add(bits, hn::Set(d, 0.5)), hn::Set(d, 0x1p-53));
+}
+
+// The 32 uniform numbers of the words of 16 blocks, with the bits that core/rng.cc defines.
+inline bool UniformFloats(const uint32_t* words, double low, double high, float* numbers) {
+  const Doubles d;
+  const hn::Rebind<float, Doubles> floats;
+  const DoubleVec first = hn::Set(d, low), width = hn::Set(d, high - low);
+  const auto number = [&](const uint32_t* upper, const uint32_t* lower) HWY_ATTR {
+    return hn::DemoteTo(floats, hn::Add(first, hn::Mul(width, OpenUniform(upper, lower))));
+  };
+  for (size_t b = 0; b < 16; b += hn::Lanes(d)) {
+    const auto even = number(words + b, words + 16 + b), odd = number(words + 32 + b, words + 48 + b);
+    hn::StoreInterleaved2(even, odd, floats, numbers + 2 * b);
+  }
+  return true;
 }
 
 // log u of u = 2^e m with m in [sqrt 1/2, sqrt 2): e log 2 + 2 artanh((m - 1) / (m + 1)).
@@ -116,6 +136,7 @@ inline bool NormalFloats(const uint32_t* words, double mean, double std, float* 
 
 #else
 
+inline bool UniformFloats(const uint32_t*, double, double, float*) { return false; }
 inline bool NormalFloats(const uint32_t*, double, double, float*) { return false; }
 
 #endif
