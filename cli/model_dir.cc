@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <iterator>
 
 #include "multihead/core/files.h"
@@ -28,7 +29,7 @@ void declare_weights(Flags& flags, std::string& weights, bool stored) {
   std::vector<std::string> words = weight_dtypes();
   if (stored) words.insert(words.begin(), "stored");
   flags.choice("weights", weights, std::move(words),
-               "weights: bf16, int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
+               "weights: bf16, f16, int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
 }
 
 std::vector<std::string> weight_dtypes() {
@@ -39,8 +40,10 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
   return reading([&] {
     std::optional<kernels::WeightDtype> dtype;
     if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
+    // A large vocabulary takes as long as the weights of a small model.
+    auto words = std::async(std::launch::async, [&] { return text::Tokenizer::load(folder); });
     models::LanguageModel model = models::load_language_model(folder, dtype);
-    text::Tokenizer tokenizer = text::Tokenizer::load(folder);
+    text::Tokenizer tokenizer = words.get();
     check_vocabulary(folder, "tokenizer", tokenizer.vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
