@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <future>
 #include <iterator>
 
 #include "multihead/core/files.h"
@@ -40,10 +39,8 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
   return reading([&] {
     std::optional<kernels::WeightDtype> dtype;
     if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
-    // A large vocabulary takes as long as the weights of a small model.
-    auto words = std::async(std::launch::async, [&] { return text::Tokenizer::load(folder); });
     models::LanguageModel model = models::load_language_model(folder, dtype);
-    text::Tokenizer tokenizer = words.get();
+    text::Tokenizer tokenizer = text::Tokenizer::load(folder);
     check_vocabulary(folder, "tokenizer", tokenizer.vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
