@@ -28,7 +28,7 @@ class Info : public Verb {
   int run(const CommonOptions& common) override {
     const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });
     const Facts facts =
-        translator ? facts_of(load_translator_dir(folder_)) : facts_of(load_model_dir(folder_));
+        translator ? facts_of(load_translator_dir(folder_)) : facts_of(load_model_dir(folder_, "stored"));
     const std::vector<Stored> tensors = reading([&] { return stored_tensors(folder_); });
     common.json ? print_json(facts, tensors) : print_text(facts, tensors);
     return kDone;
@@ -37,7 +37,7 @@ class Info : public Verb {
  private:
   // Packed matrices of one type.
   struct Computed {
-    int64_t matrices = 0;
+    int64_t matrices = 0, parameters = 0;
     size_t bytes = 0;
   };
 
@@ -82,6 +82,7 @@ class Info : public Verb {
       if (!packed.defined() || (name == "head.weight" && model.config().tie_embeddings)) return;
       Computed& of = result[std::string(kernels::name(packed.dtype()))];
       of.matrices += 1, of.bytes += packed.bytes();
+      of.parameters += packed.in_features() * packed.out_features();
     };
     nn::Visitor visitor = nn::Visitor::of_matrices(add);
     model.visit(visitor);
@@ -90,12 +91,15 @@ class Info : public Verb {
 
   static Facts facts_of(LoadedModel loaded) {
     const bool windowed = loaded.model.has_ring();
+    const std::map<std::string, Computed> computed = computed_as(loaded.model);
+    int64_t parameters = nn::parameter_count(loaded.model);
+    for (const auto& [dtype, of] : computed) parameters += of.parameters;
     return {models::config_to_json(loaded.model.config()),
-            nn::parameter_count(loaded.model),
+            parameters,
             static_cast<int64_t>(nn::decode_state_bytes(loaded.model.state_options({.ring = windowed}))),
             windowed ? "one text of any length" : "one full context",
             {{"tokenizer", loaded.tokenizer}},
-            computed_as(loaded.model)};
+            computed};
   }
 
   Facts facts_of(LoadedTranslator loaded) const {

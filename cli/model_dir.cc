@@ -28,7 +28,7 @@ void declare_weights(Flags& flags, std::string& weights, bool stored) {
   std::vector<std::string> words = weight_dtypes();
   if (stored) words.insert(words.begin(), "stored");
   flags.choice("weights", weights, std::move(words),
-               "weights: bf16, int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
+               "weights: bf16, f16, int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
 }
 
 std::vector<std::string> weight_dtypes() {

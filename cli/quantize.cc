@@ -22,11 +22,12 @@ class Quantize : public Verb {
 
   int run(const CommonOptions& common) override {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead quantize --help");
-    if (weights_ == "f32") throw UsageError("--weights must be one of bf16, int8, q8, q4; got \"f32\"");
+    if (weights_ == "f32") throw UsageError("--weights must be one of bf16, f16, int8, q8, q4; got \"f32\"");
     LoadedModel loaded = load_model_dir(folder_, weights_);
     const nn::WeightDtype dtype = loaded.model.weight_dtype();
     if (dtype == nn::WeightDtype::f32) {
-      throw UsageError(concat(folder_, " holds f32 weights; --weights must be one of bf16, int8, q8, q4"));
+      throw UsageError(
+          concat(folder_, " holds f32 weights; --weights must be one of bf16, f16, int8, q8, q4"));
     }
     save_model_dir(loaded, folder_, out_);
     const auto bytes = static_cast<int64_t>(loaded.model.weight_bytes());

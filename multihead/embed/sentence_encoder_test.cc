@@ -198,8 +198,8 @@ TEST(SentenceEncoderTest, PackedWeightsKeepTheBitsInAnyCompany) {
   std::vector<std::string> texts;
   for (int i = 0; i < 30; ++i) texts.emplace_back(1 + rng() % 90, static_cast<char>('a' + rng() % 26));
   const int before = num_threads();
-  for (const auto dtype :
-       {nn::WeightDtype::bf16, nn::WeightDtype::int8, nn::WeightDtype::q8, nn::WeightDtype::q4}) {
+  for (const auto dtype : {nn::WeightDtype::bf16, nn::WeightDtype::f16, nn::WeightDtype::int8,
+                           nn::WeightDtype::q8, nn::WeightDtype::q4}) {
     models::Encoder packed = make_encoder();
     packed.pack_weights(dtype);
     models::LanguageModel decoder = make_decoder();

@@ -327,11 +327,14 @@ const GgufTensor& GgufFile::readable(const std::string& name) const {
   return tensor;
 }
 
-std::vector<uint8_t> GgufFile::load_blocks(const std::string& name) const {
+size_t GgufFile::block_bytes(const std::string& name) const {
   const GgufTensor& tensor = readable(name);
-  std::vector<uint8_t> bytes(static_cast<size_t>(tensor.numel() / tensor.type->block * tensor.type->bytes));
-  file_.read(tensor.offset, bytes.data(), bytes.size());
-  return bytes;
+  return static_cast<size_t>(tensor.numel() / tensor.type->block * tensor.type->bytes);
+}
+
+void GgufFile::load_blocks(const std::string& name, uint8_t* to) const {
+  const size_t bytes = block_bytes(name);
+  file_.read(readable(name).offset, to, bytes);
 }
 
 Tensor GgufFile::load(const std::string& name) const {

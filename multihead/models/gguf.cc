@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "multihead/core/error.h"
@@ -202,8 +203,9 @@ int64_t stored_row(int64_t row, int64_t head_dim) {
 
 // Types that are computed as they lie.
 constexpr std::pair<std::string_view, nn::WeightDtype> kComputed[] = {
-    {"Q8_0", nn::WeightDtype::q8},   {"Q4_0", nn::WeightDtype::q4},   {"Q4_1", nn::WeightDtype::q4},
-    {"Q4_K", nn::WeightDtype::q4_k}, {"Q5_K", nn::WeightDtype::q5_k}, {"Q6_K", nn::WeightDtype::q6_k}};
+    {"F16", nn::WeightDtype::f16},  {"Q8_0", nn::WeightDtype::q8},   {"Q4_0", nn::WeightDtype::q4},
+    {"Q4_1", nn::WeightDtype::q4},  {"Q4_K", nn::WeightDtype::q4_k}, {"Q5_K", nn::WeightDtype::q5_k},
+    {"Q6_K", nn::WeightDtype::q6_k}};
 
 bool is_computed(std::string_view type) {
   return std::any_of(std::begin(kComputed), std::end(kComputed),
@@ -243,11 +245,13 @@ class MatrixLoader {
       for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
       return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), nn::WeightDtype::q8};
     }
-    std::vector<uint8_t> blocks;
-    for (const WeightPart& part : rule.parts) append_rows(part.name, blocks);
+    const auto rows = std::make_unique_for_overwrite<uint8_t[]>(bytes_of(rule));
+    const uint8_t* first = rows.get();
+    uint8_t* next = rows.get();
+    for (const WeightPart& part : rule.parts) next = load_rows(part.name, next);
+    if (type == "F16") return {reinterpret_cast<const Float16*>(first), out, in};
     const bool whole = kernels::has_blocks(computed_as(type));
     const int64_t scales = whole ? 0 : type == "Q4_1" ? 4 : 2;  // bytes, in front of the numbers
-    const uint8_t* first = blocks.data();
     const nn::QuantizedGroups groups = {
         .values = first + scales,
         .scales = whole ? nullptr : first,
@@ -268,17 +272,27 @@ class MatrixLoader {
     return type;
   }
 
-  void append_rows(const std::string& name, std::vector<uint8_t>& blocks) const {
-    const std::vector<uint8_t> stored = file_.load_blocks(stored_name(name));
+  size_t bytes_of(const WeightRule& rule) const {
+    size_t bytes = 0;
+    for (const WeightPart& part : rule.parts) bytes += file_.block_bytes(stored_name(part.name));
+    return bytes;
+  }
+
+  // Returns where they end.
+  uint8_t* load_rows(const std::string& name, uint8_t* to) const {
+    const std::string& stored = stored_name(name);
+    const auto all = static_cast<int64_t>(file_.block_bytes(stored));
     if (!interleaved_ || rotated_heads(config_, name) == 0) {
-      blocks.insert(blocks.end(), stored.begin(), stored.end());
-      return;
+      file_.load_blocks(stored, to);
+      return to + all;
     }
-    const int64_t rows = file_.tensors().at(stored_name(name)).shape[0], bytes = std::ssize(stored) / rows;
+    std::vector<uint8_t> blocks(static_cast<size_t>(all));
+    file_.load_blocks(stored, blocks.data());
+    const int64_t rows = file_.tensors().at(stored).shape[0], bytes = all / rows;
     for (int64_t row = 0; row < rows; ++row) {
-      const auto from = stored.begin() + stored_row(row, config_.head_dim) * bytes;
-      blocks.insert(blocks.end(), from, from + bytes);
+      to = std::copy_n(blocks.data() + stored_row(row, config_.head_dim) * bytes, bytes, to);
     }
+    return to;
   }
 
   const io::GgufFile& file_;
@@ -287,9 +301,19 @@ class MatrixLoader {
   std::map<std::string, std::string> names_;
 };
 
-bool is_quantised(const io::GgufTensor& tensor) { return tensor.type != nullptr && tensor.type->block > 1; }
+// Whether the matrices are packed as they lie, and take less room than f32: some are quantised, or all are
+// f16.
+bool is_packed(const io::GgufFile& file) {
+  bool quantised = false, halves = true;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (tensor.type == nullptr || tensor.shape.size() != 2) continue;
+    quantised |= tensor.type->block > 1;
+    halves &= tensor.type->name == std::string_view("F16");
+  }
+  return quantised || halves;
+}
 
-// The matrices as q8 and q4, without room for them in f32.
+// Without room for the matrices in f32.
 void pack(LanguageModel& model, const MatrixLoader& loader, const WeightMap& map) {
   const auto rule_of = [&](const std::string& name) -> const WeightRule& {
     return *std::find_if(map.begin(), map.end(),
@@ -308,15 +332,18 @@ LanguageModel load_gguf(const std::string& path, bool as_f32) {
   const io::GgufFile file(path);
   const MetadataReader reader(file);
   const LanguageModelConfig config = config_from_json(reader.config(), path);
+  const bool packed = !as_f32 && is_packed(file);
   int64_t numbers = 0;
-  bool packed = false;
+  double bytes = 0;
   for (const auto& [name, tensor] : file.tensors()) {
-    numbers += tensor.type != nullptr ? tensor.numel() : 0;
-    packed = packed || (!as_f32 && is_quantised(tensor));
+    if (tensor.type == nullptr) continue;
+    const bool half = tensor.type->name == std::string_view("F16");
+    numbers += tensor.numel();
+    bytes += static_cast<double>(tensor.numel()) * (!packed ? 4 : half ? 2.25 : 1.25);
   }
   MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata asks for at least ",
            matrix_weights(config), " weights, the file holds ", numbers);
-  check_memory(static_cast<double>(numbers) * (packed ? 1.25 : 4), path + ": loading its weights");
+  check_memory(bytes, path + ": loading its weights");
   const nn::UnfilledParameters unfilled;
   Rng rng(0);
   LanguageModel model(config, rng);

@@ -6,16 +6,19 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::models {
 namespace {
 
 using nn::WeightDtype;
 
-constexpr WeightDtype kPacked[] = {WeightDtype::bf16, WeightDtype::int8, WeightDtype::q8, WeightDtype::q4};
+constexpr WeightDtype kPacked[] = {WeightDtype::bf16, WeightDtype::f16, WeightDtype::int8, WeightDtype::q8,
+                                   WeightDtype::q4};
 
 LanguageModelConfig small(Positions positions) {
   LanguageModelConfig c;
@@ -68,7 +71,7 @@ TEST(PackedLanguageModelTest, LogitsAreNear) {
       EXPECT_EQ(model.weight_dtype(), dtype);
       const double error = distance(exact, model(x));
       EXPECT_LT(error, dtype == WeightDtype::q4 ? 0.25 : 0.04) << kernels::name(dtype);
-      EXPECT_GT(error, 1e-4) << kernels::name(dtype);
+      EXPECT_GT(error, dtype == WeightDtype::f16 ? 1e-5 : 1e-4) << kernels::name(dtype);
     }
     LanguageModel same = model_of(config);
     same.pack_weights(WeightDtype::f32);
@@ -105,10 +108,10 @@ TEST(PackedLanguageModelTest, TheMemoryFalls) {
     model.pack_weights(dtype);
     EXPECT_TRUE(weight.is_unique());
     EXPECT_TRUE(words.is_unique());
-    const bool bf16 = dtype == WeightDtype::bf16;
-    const auto bits = bf16 ? 16 : dtype == WeightDtype::q4 ? 5 : dtype == WeightDtype::q8 ? 8.5 : 8.4;
+    const bool half = dtype == WeightDtype::bf16 || dtype == WeightDtype::f16;
+    const auto bits = half ? 16 : dtype == WeightDtype::q4 ? 5 : dtype == WeightDtype::q8 ? 8.5 : 8.4;
     const auto expected =
-        static_cast<double>(layers) * bits / 32 + static_cast<double>(words.bytes()) * (bf16 ? 16 : 8.5) / 32;
+        static_cast<double>(layers) * bits / 32 + static_cast<double>(words.bytes()) * (half ? 16 : 8.5) / 32;
     EXPECT_NEAR(static_cast<double>(model.weight_bytes()), expected, 0.03 * expected) << kernels::name(dtype);
     EXPECT_TRUE(model.final_norm.weight.is_same(norm));
     for (const nn::NamedTensor& p : nn::named_parameters(model)) EXPECT_EQ(p.tensor.rank(), 1) << p.name;
@@ -148,6 +151,32 @@ TEST(PackedLanguageModelTest, SavesAndLoads) {
       EXPECT_THROW(load_language_model(folder, other), ValueError);
     }
   }
+}
+
+TEST(PackedLanguageModelTest, GgufFilesOfF16AreComputedAsTheyLieWithTheBitsOfF32) {
+  for (const bool tied : {true, false}) {
+    LanguageModelConfig config = configs()[1];
+    config.tie_embeddings = tied;
+    LanguageModel model = model_of(config);
+    const TemporaryFolder folder;
+    save_gguf(model, folder / "m.gguf", "F16", {});
+    LanguageModel halves = load_language_model(folder / "m.gguf");
+    EXPECT_EQ(halves.weight_dtype(), WeightDtype::f16);
+    LanguageModel wide = load_language_model(folder / "m.gguf", WeightDtype::f32);
+    EXPECT_LT(halves.weight_bytes(), wide.weight_bytes() * 6 / 10);
+    for (const int64_t length : {1, 13}) {
+      const Tensor x = tokens(2, length);
+      EXPECT_EQ(halves(x).to_vector<float>(), wide(x).to_vector<float>());
+    }
+    wide.pack_weights(WeightDtype::f16);
+    EXPECT_EQ(halves(tokens(2, 5)).to_vector<float>(), wide(tokens(2, 5)).to_vector<float>());
+  }
+}
+
+TEST(PackedLanguageModelTest, F16RefusesWeightsBeyondIt) {
+  LanguageModel model = model_of(configs()[0]);
+  model.layers[1].feed_forward.fc1.weight.data<float>()[3] = 70000;
+  EXPECT_THROW(model.pack_weights(WeightDtype::f16), ValueError);
 }
 
 TEST(PackedLanguageModelTest, RefusesFilesThatDoNotFitTheConfig) {

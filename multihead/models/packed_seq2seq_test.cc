@@ -182,7 +182,7 @@ TEST(PackedSeq2SeqTest, BadCallsAreNamed) {
   };
   PackedState state = packed.start(kSources);
   refused([&] { packed.step(Tokens{1}, state); }, "1 tokens for 3 rows");
-  refused([&] { packed.step(Tokens{1, 2, 29}, state); }, "token 29 is outside the vocabulary of 29");
+  refused([&] { packed.step(Tokens{1, 2, 29}, state); }, "ids must be in [0, 29), got 29");
   refused([&] { state.select(std::vector<int64_t>{3}); }, "row 3 of 3");
   refused([&] { packed.start(std::vector<Tokens>{Tokens(13, 1)}); }, "source of 13 tokens");
   PackedState nothing;

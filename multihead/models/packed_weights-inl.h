@@ -11,12 +11,12 @@ namespace multihead::models::detail {
 /// Of the embedding and the output layer where the other matrices are packed as `dtype`, not f32: at least 8
 /// bits in groups, and such that rows() can read it.
 inline nn::WeightDtype dtype_of_words(nn::WeightDtype dtype) {
-  return dtype == nn::WeightDtype::bf16 ? dtype : nn::WeightDtype::q8;
+  return dtype == nn::WeightDtype::bf16 || dtype == nn::WeightDtype::f16 ? dtype : nn::WeightDtype::q8;
 }
 
 /// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of
 /// kernels/matmul/packed_linear_groups.h (q8, q4, q4_k, q5_k, q6_k), packed_linear_int8.h or
-/// packed_linear_bf16.h.
+/// packed_linear_half.h.
 io::TensorMap packed_tensors(LanguageModel& model);
 
 /// The dtype of the layers' matrices, if the file holds packed ones.

@@ -10,8 +10,8 @@ namespace {
 using nn::PackedLinear;
 using nn::WeightDtype;
 
-constexpr std::array kPacked = {WeightDtype::q4,   WeightDtype::int8, WeightDtype::q8,  WeightDtype::bf16,
-                                WeightDtype::q4_k, WeightDtype::q5_k, WeightDtype::q6_k};
+constexpr std::array kPacked = {WeightDtype::q4,  WeightDtype::int8, WeightDtype::q8,   WeightDtype::bf16,
+                                WeightDtype::f16, WeightDtype::q4_k, WeightDtype::q5_k, WeightDtype::q6_k};
 
 std::string packed_name(const std::string& name, WeightDtype dtype) {
   return concat(name, '.', kernels::name(dtype));

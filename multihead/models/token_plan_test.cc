@@ -137,8 +137,8 @@ TEST(TokenPlanTest, HasTheBitsOfTheModules) {
 TEST(TokenPlanTest, HasTheBitsOfTheModulesWithPackedWeights) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    for (const nn::WeightDtype dtype :
-         {nn::WeightDtype::bf16, nn::WeightDtype::int8, nn::WeightDtype::q8, nn::WeightDtype::q4}) {
+    for (const nn::WeightDtype dtype : {nn::WeightDtype::bf16, nn::WeightDtype::f16, nn::WeightDtype::int8,
+                                        nn::WeightDtype::q8, nn::WeightDtype::q4}) {
       LanguageModel model = model_of(c.config);
       model.pack_weights(dtype);
       expect_same_bits(model, {.batch = 2});

@@ -21,7 +21,7 @@ class Embedding {
   void visit(Visitor& visitor) { visitor("weight", weight, packed); }
 
   Tensor weight;
-  PackedLinear packed;  ///< q8 or q4; if defined, what is used, and `weight` is undefined
+  PackedLinear packed;  ///< if defined, what is used, and `weight` is undefined
 };
 
 }  // namespace multihead::nn

@@ -1,6 +1,7 @@
 #include "multihead/nn/packed_linear.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -14,6 +15,14 @@ const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>(
 void check_groups(WeightDtype dtype) {
   MH_CHECK(kernels::has_groups(dtype), ValueError, "PackedLinear: expected groups, got ",
            kernels::name(dtype));
+}
+
+void check_f16(const float* weights, int64_t count) {
+  constexpr float kBeyond = 65520;  // rounds to infinity
+  for (int64_t i = 0; i < count; ++i) {
+    MH_CHECK(!(std::abs(weights[i]) >= kBeyond) || std::isinf(weights[i]), ValueError,
+             "PackedLinear: f16 ends at 65504, a weight is ", weights[i]);
+  }
 }
 
 Tensor empty_packed(WeightDtype dtype, int64_t out, int64_t in) {
@@ -37,9 +46,11 @@ PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, int64_t beg
   MH_CHECK(!kernels::has_blocks(dtype), ValueError, "PackedLinear: ", kernels::name(dtype),
            " comes from GGUF files alone");
   const auto as_f32 = [](const Tensor& x) { return x.detach().to(Dtype::f32).contiguous(); };
-  const Tensor w = as_f32(weight);
   packed_ = empty_packed(dtype, out_, in_);
-  kernels::pack_weight(dtype, w.data<float>() + begin * in_, in_, out_, in_, packed_.data<int32_t>());
+  const Tensor w = as_f32(weight);
+  const float* rows = w.data<float>() + begin * in_;
+  if (dtype == WeightDtype::f16) check_f16(rows, out_ * in_);
+  kernels::pack_weight(dtype, rows, in_, out_, in_, packed_.data<int32_t>());
   if (!bias.defined()) return;
   bias_ = Tensor::empty({out_});
   std::copy_n(as_f32(bias).data<float>() + begin, out_, bias_.data<float>());
@@ -50,6 +61,11 @@ PackedLinear::PackedLinear(const QuantizedGroups& groups, int64_t out, int64_t i
   check_groups(dtype);
   packed_ = empty_packed(dtype, out, in);
   kernels::pack_groups(dtype, groups, out, in, packed_.data<int32_t>());
+}
+
+PackedLinear::PackedLinear(const Float16* weight, int64_t out, int64_t in)
+    : packed_(empty_packed(WeightDtype::f16, out, in)), out_(out), in_(in), dtype_(WeightDtype::f16) {
+  kernels::pack_f16(weight, out, in, packed_.data<int32_t>());
 }
 
 PackedLinear::PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype)
@@ -120,8 +136,8 @@ Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
 }
 
 Tensor PackedLinear::rows(const Tensor& ids) const {
-  MH_CHECK(dtype_ == WeightDtype::bf16 || kernels::has_groups(dtype_), ValueError,
-           "PackedLinear: expected bf16 or groups, got ", kernels::name(dtype_));
+  MH_CHECK(dtype_ == WeightDtype::bf16 || dtype_ == WeightDtype::f16 || kernels::has_groups(dtype_),
+           ValueError, "PackedLinear: expected bf16, f16 or groups, got ", kernels::name(dtype_));
   MH_CHECK(ids.dtype() == Dtype::i64 || ids.dtype() == Dtype::i32, DtypeError,
            "embedding: ids must be i64 or i32, got ", ids.dtype());
   const Tensor numbers = ids.to(Dtype::i64).contiguous();

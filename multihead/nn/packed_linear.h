@@ -21,13 +21,16 @@ class PackedLinear {
  public:
   PackedLinear() = default;
   /// Rows [begin, end) of weight [out, in] and bias [out] (or undefined).
-  /// Throws ValueError (int8 and a row longer than kernels::kLongestInt8Sum; a K format of GGUF).
+  /// Throws ValueError (int8 and a row longer than kernels::kLongestInt8Sum; f16 and a weight beyond it; a K
+  /// format of GGUF).
   PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end, WeightDtype dtype);
   PackedLinear(const Tensor& weight, WeightDtype dtype)
       : PackedLinear(weight, Tensor(), 0, weight.size(0), dtype) {}
   /// A weight [out, in] quantised elsewhere (kernels/packed_linear.h). Throws ValueError unless dtype has
   /// groups.
   PackedLinear(const QuantizedGroups& groups, int64_t out, int64_t in, WeightDtype dtype);
+  /// A weight [out, in] that is stored in f16.
+  PackedLinear(const Float16* weight, int64_t out, int64_t in);
   /// What packed() gave, of a dtype whose packing is the same on every machine. Throws ValueError,
   /// ShapeError.
   PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype);

@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/kernels/attention/int8_rows.h"
+#include "multihead/kernels/attention/token_attention.h"
 #include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/nn/points-inl.h"
@@ -214,6 +215,22 @@ void TokenPlan::attend(const TransformerLayer& layer, const LayerCall& call, con
            residual);
 }
 
+void TokenPlan::attend(const MultiHeadAttention& attention, const ListCall& call, bool cross, const float* x,
+                       float* y, const float* residual) {
+  const MultiHeadAttentionOptions& o = attention.options();
+  const Linear &queries = attention.q_proj, &last = attention.out_proj;
+  float *heads = get(heads_, heads_width(o)), *attended = get(attended_, o.num_heads * o.head_dim);
+  if (cross) {
+    multiply({queries.weight, queries.packed, queries.bias}, x, heads);
+  } else {
+    multiply({attention.in_proj_weight, attention.in_proj_packed, attention.in_proj_bias}, x, heads);
+  }
+  const double scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(o.head_dim)));
+  steps_.emplace_back(
+      AttendListStep{heads, attended, call, cross, o.num_heads, o.head_dim, static_cast<float>(scale)});
+  multiply({last.weight, last.packed, last.bias}, attended, y, Activation::none, residual);
+}
+
 void TokenPlan::feed_forward(const TransformerLayer& layer, const float* x, float* y, const float* residual) {
   const FeedForwardOptions& o = layer.options().feed_forward;
   const FeedForward& f = layer.feed_forward;
@@ -228,39 +245,62 @@ void TokenPlan::feed_forward(const TransformerLayer& layer, const float* x, floa
   multiply({f.fc2.weight, f.fc2.packed, f.fc2.bias}, hidden, y, Activation::none, residual);
 }
 
-// In the forms of TransformerLayer. A residual is added where a product or a norm writes.
 std::string TokenPlan::add(const TransformerLayer& layer, const LayerCall& call) {
   if (std::string reason = check(layer, call); !reason.empty()) return reason;
+  add(
+      layer, [&](const float* x, float* y, const float* r) { attend(layer, call, x, y, r); },
+      [](const float*, float*, const float*) {});
+  return {};
+}
+
+void TokenPlan::add(const TransformerLayer& layer, const ListCall& call) {
+  add(
+      layer, [&](const float* x, float* y, const float* r) { attend(layer.self_attn, call, false, x, y, r); },
+      [&](const float* x, float* y, const float* r) { attend(layer.multihead_attn, call, true, x, y, r); });
+}
+
+// In the forms of TransformerLayer. A residual is added where a product or a norm writes.
+void TokenPlan::add(const TransformerLayer& layer, Sublayer self, Sublayer cross) {
   float *normed = get(normed_, width_), *branch = get(branch_, width_), *sum = other_stream();
   const Block block = layer.options().block;
+  const bool has_cross = layer.options().cross_attention;
   if (block == Block::sequential && !layer.options().norm_first) {
-    attend(layer, call, x_, sum, x_);
+    self(x_, sum, x_);
     normalize(layer.norm1, sum, normed);
+    if (has_cross) {
+      cross(normed, branch, normed);
+      normalize(layer.norm2, branch, normed);
+    }
     feed_forward(layer, normed, branch, normed);
-    normalize(layer.norm2, branch, sum);
+    normalize(has_cross ? layer.norm3 : layer.norm2, branch, sum);
     x_ = sum;
-    return {};
+    return;
   }
   normalize(layer.norm1, x_, normed);
   if (block == Block::sandwich) {
-    attend(layer, call, normed, branch, nullptr);
+    self(normed, branch, nullptr);
     normalize(layer.post_norm1, branch, normed);
     normalize(layer.norm2, normed, branch, x_, sum);
     feed_forward(layer, branch, normed, nullptr);
     normalize(layer.post_norm2, normed, branch);
     steps_.emplace_back(AddStep{sum, branch, rows_ * width_});
     x_ = sum;
-    return {};
+    return;
   }
-  attend(layer, call, normed, sum, x_);
+  self(normed, sum, x_);
   if (block == Block::sequential) normalize(layer.norm2, sum, normed);
   if (block == Block::parallel) normalize(layer.norm2, x_, normed);
   x_ = sum;
-  if (block == Block::attention_only) return {};
+  if (block == Block::attention_only) return;
+  if (has_cross) {
+    float* joined = other_stream();
+    cross(normed, joined, x_);
+    normalize(layer.norm3, joined, normed);
+    x_ = joined;
+  }
   float* next = other_stream();
-  feed_forward(layer, normed, next, sum);
+  feed_forward(layer, normed, next, x_);
   x_ = next;
-  return {};
 }
 
 void TokenPlan::add(const Norm& norm) {
@@ -328,6 +368,41 @@ void TokenPlan::run(const AttendStep& s) {
   terms.alibi_slopes = s.alibi_slopes;
   kernels::attention_forward(p, terms, in, to);
   for (int64_t i = 0; narrow && i < rows_ * out; ++i) s.out[i] = static_cast<float>(narrow_[rows_ * out + i]);
+}
+
+void TokenPlan::run(const AttendListStep& s) {
+  const ListCall& call = s.call;
+  const int64_t size = s.num_heads * s.head_dim, stride = s.cross ? size : 3 * size,
+                at = s.cross ? call.source_at : call.own_at;
+  const bool interleaved = kernels::token_attention_interleaves(s.num_heads, s.head_dim);
+  for (int64_t row = 0, end; row < rows_; row = end) {
+    const float* query = s.query + row * stride;
+    const int64_t list = s.cross ? call.source_of[static_cast<size_t>(row)] : row;
+    end = row + 1;
+    if (s.cross) {
+      while (end < rows_ && call.source_of[static_cast<size_t>(end)] == list) ++end;
+    } else {
+      std::copy_n(query + size, 2 * size, call.added + row * call.added_width + at);
+    }
+    const TokenList& tokens = (s.cross ? call.source : call.own)[static_cast<size_t>(list)];
+    const auto scratch = kernels::token_attention_scratch(std::ssize(tokens), interleaved);
+    if (scratch > std::ssize(scores_)) scores_.resize(static_cast<size_t>(scratch));
+    kernels::token_attention({.query = query,
+                              .query_stride = stride,
+                              .rows = end - row,
+                              .tokens = tokens.data(),
+                              .count = std::ssize(tokens),
+                              .key_offset = at,
+                              .value_offset = at + size,
+                              .heads = s.num_heads,
+                              .head_dim = s.head_dim,
+                              .scale = s.scale,
+                              .bias = s.cross ? nullptr : call.bias,
+                              .out = s.out + row * size,
+                              .out_stride = size,
+                              .scratch = scores_.data(),
+                              .interleaved = interleaved});
+  }
 }
 
 Tensor TokenPlan::run() {

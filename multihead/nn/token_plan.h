@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "multihead/core/parallel.h"
 #include "multihead/kernels/matmul/packed_linear.h"
 #include "multihead/kernels/reduce/norm.h"
 #include "multihead/nn/transformer.h"
@@ -46,8 +47,35 @@ struct AttendStep {
   double scale = 1, softcap = 0;
 };
 
+/// A hypothesis of a decoder: each token a pointer to its keys and values of all layers, which hypotheses
+/// with a common past share.
+using TokenList = std::vector<const float*>;
+
+/// What a decoder's layer attends to, in place of a cache. The projections in front of both attentions and
+/// behind them have their heads interleaved where kernels::token_attention_interleaves() says so; those of
+/// cross-attention give queries alone (q_proj).
+struct ListCall {
+  std::span<const TokenList> own;  ///< of each row, the new token included
+  float* added = nullptr;          ///< [rows][added_width]: keys and values of the new tokens, to be written
+  int64_t added_width = 0;
+  std::span<const TokenList> source;   ///< of each source
+  std::span<const int64_t> source_of;  ///< of each row; neighbours of one source share a pass over it
+  int64_t own_at = 0, source_at = 0;   ///< where this layer's keys begin; its values stand behind them
+  const float* bias = nullptr;         ///< of the scores of self-attention, [tokens][heads]
+};
+
+/// Attends to lists of tokens; self-attention keeps the keys and values of the new ones first.
+struct AttendListStep {
+  const float* query = nullptr;  ///< [rows][heads·head_dim]; self-attention: keys and values behind each
+  float* out = nullptr;
+  ListCall call;
+  bool cross = false;
+  int64_t num_heads = 0, head_dim = 0;
+  float scale = 1;
+};
+
 using TokenStep = std::variant<kernels::NormArgs<float>, kernels::PackedLinearArgs, kernels::GemmArgs<float>,
-                               GateStep, AddStep, AttendStep>;
+                               GateStep, AddStep, AttendStep, AttendListStep>;
 
 class TokenPlan {
  public:
@@ -63,6 +91,8 @@ class TokenPlan {
   /// The next layer with the call that it would be given, whose cache and rotary table the plan refers to.
   /// Returns why it cannot take it, or nothing.
   std::string add(const TransformerLayer& layer, const LayerCall& call);
+  /// The next layer of a decoder that attends to lists; T is 1, and held and counts are not used.
+  void add(const TransformerLayer& layer, const ListCall& call);
   void add(const Norm& norm);
   /// Does it all; as append(), what the caches share with others is copied first. Returns [B, T, E].
   Tensor run();
@@ -81,6 +111,9 @@ class TokenPlan {
     int64_t width = 0;
   };
 
+  // y = function(x) + residual
+  using Sublayer = FunctionRef<void(const float* x, float* y, const float* residual)>;
+
   float* keep(const Tensor& x);
   float* get(Buffer& buffer, int64_t width);
   float* other_stream() { return get(streams_[x_ == streams_[0].data ? 1 : 0], width_); }
@@ -91,7 +124,10 @@ class TokenPlan {
                 const float* residual = nullptr);
   void attend(const TransformerLayer& layer, const LayerCall& call, const float* x, float* y,
               const float* residual);
+  void attend(const MultiHeadAttention& attention, const ListCall& call, bool cross, const float* x, float* y,
+              const float* residual);
   void feed_forward(const TransformerLayer& layer, const float* x, float* y, const float* residual);
+  void add(const TransformerLayer& layer, Sublayer self, Sublayer cross);
   std::string check(const TransformerLayer& layer, const LayerCall& call) const;
   void run(const kernels::NormArgs<float>& step);
   void run(const kernels::PackedLinearArgs& step);
@@ -99,6 +135,7 @@ class TokenPlan {
   void run(const GateStep& step);
   void run(const AddStep& step);
   void run(const AttendStep& step);
+  void run(const AttendListStep& step);
 
   Tensor input_;
   std::span<const int64_t> held_, counts_;
@@ -109,6 +146,7 @@ class TokenPlan {
   std::vector<TokenStep> steps_;
   std::vector<Tensor> kept_;      // what the steps point to beside weights
   std::vector<BFloat16> narrow_;  // queries and results of a cache in bf16
+  std::vector<float> scores_;     // of lists
 };
 
 }  // namespace multihead::nn

@@ -430,14 +430,14 @@ def test_every_public_name_has_a_docstring():
     assert missing == []
 
 
-@pytest.mark.parametrize("weights", ["bf16", "int8", "q8", "q4"])
+@pytest.mark.parametrize("weights", ["bf16", "f16", "int8", "q8", "q4"])
 def test_packed_weights(tmp_path, weights):
     model = tiny(embed_dim=64, ffn_dim=96)
     tokens = np.arange(12)[None] % 31
     exact, f32 = model(tokens).numpy(), model.weight_bytes
     model.save(tmp_path / "f32")
     model.pack_weights(weights)
-    assert model.weight_dtype == weights and model.weight_bytes < f32 / (1.9 if weights == "bf16" else 3)
+    assert model.weight_dtype == weights and model.weight_bytes < f32 / (1.9 if weights in ("bf16", "f16") else 3)
     packed = model(tokens).numpy()
     error = np.linalg.norm(packed - exact) / np.linalg.norm(exact)
     assert 1e-4 < error < (0.2 if weights == "q4" else 0.03)

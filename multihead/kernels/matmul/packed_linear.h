@@ -10,7 +10,7 @@ namespace multihead::kernels {
 
 /// What a packed weight is made of, and how its products are added.
 ///   f32   as it is
-///   bf16  rounded to nearest, ties to even
+///   bf16, f16  rounded to nearest, ties to even
 ///   int8  w ≈ scale · q per output, scale = max|w| / 127; the inputs are quantised per row in the same way
 ///   q8    per group of 32 along k: w ≈ scale · q, |q| <= 127, scale in f16 (GGUF's Q8_0): 8.5 bits a weight
 ///   q4    per group of 32: w ≈ scale · q + min, 0 <= q <= 15, both in f16 (GGUF's Q4_1): 5 bits
@@ -18,9 +18,9 @@ namespace multihead::kernels {
 /// q is rounded to nearest, ties to even. With q8, q4 and those of GGUF the inputs are quantised per group as
 /// int8 does per row. Within rows or groups integers are summed; the groups' sums, scaled, are added in order
 /// of k.
-enum class WeightDtype { f32, bf16, int8, q8, q4, q4_k, q5_k, q6_k };
+enum class WeightDtype { f32, bf16, f16, int8, q8, q4, q4_k, q5_k, q6_k };
 /// Those that a weight in f32 can be packed as.
-inline constexpr std::string_view kWeightDtypes[] = {"f32", "bf16", "int8", "q8", "q4"};
+inline constexpr std::string_view kWeightDtypes[] = {"f32", "bf16", "f16", "int8", "q8", "q4"};
 std::string_view name(WeightDtype dtype);
 /// Throws ValueError unless `text` is one of kWeightDtypes.
 WeightDtype parse_weight_dtype(std::string_view text);
@@ -43,6 +43,9 @@ int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in);
 void pack_weight(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in,
                  void* packed);
 
+/// The same for an f16 weight, dense.
+void pack_f16(const Float16* weight, int64_t out, int64_t in, void* packed);
+
 /// Groups [out, ceil(in / 32)] that somebody else has quantised, each part `stride` bytes from one group to
 /// the next, as in GGUF's blocks.
 struct QuantizedGroups {
@@ -55,7 +58,7 @@ struct QuantizedGroups {
 };
 /// Takes them over without rounding (-8 · scale is rounded where f16 ends). Values behind `in` do not count.
 void pack_groups(WeightDtype dtype, const QuantizedGroups& groups, int64_t out, int64_t in, void* packed);
-/// Output `row` of a weight [out, in] packed as bf16 or in groups, in f32: to[in].
+/// Output `row` of a weight [out, in] packed as bf16, f16 or in groups, in f32: to[in].
 void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in,
                        float* to);
 
@@ -74,11 +77,11 @@ struct PackedLinearArgs {
 
 /// y = activation(x · weightᵀ + bias) + residual.
 ///
-/// f32 has the bits of gemm(), bf16 those of gemm_mixed() of a bf16 weight. The others have, without an
-/// activation or with relu, the same bits on every instruction set, and a row the same bits alone and among
-/// others. There a NaN or an infinity in a row of x makes the row's products NaN, one in a row of the weight
-/// its output's; and a row of x (in groups: a group of it) whose largest element is below 2^-119 counts as
-/// zeros.
+/// f32 has the bits of gemm(), f16 those of gemm() of the widened weight, bf16 those of gemm_mixed() of a
+/// bf16 weight. The others have, without an activation or with relu, the same bits on every instruction set,
+/// and a row the same bits alone and among others. There a NaN or an infinity in a row of x makes the row's
+/// products NaN, one in a row of the weight its output's; and a row of x (in groups: a group of it) whose
+/// largest element is below 2^-119 counts as zeros.
 void packed_linear(const PackedLinearArgs& args);
 
 }  // namespace multihead::kernels

@@ -259,9 +259,13 @@ void place(WeightDtype dtype, const Group& g, int64_t column, uint8_t* to, uint8
   }
   if (has_blocks(dtype)) scales[column] = g.factors[0], scales[kPanelColumns + column] = g.factors[1];
   constexpr int64_t kHalf = kWeightGroup / 2;
-  for (int64_t k = 0; k < (layout.has_nibbles ? kHalf : kWeightGroup); ++k) {
-    to[offset_of(column, k)] = static_cast<uint8_t>(
-        layout.has_nibbles ? (g.values[k] & 15) | (g.values[k + kHalf] & 15) << 4 : g.values[k]);
+  uint8_t bytes[kWeightGroup];
+  std::memcpy(bytes, g.values, sizeof(bytes));
+  for (int64_t k = 0; layout.has_nibbles && k < kHalf; ++k) {
+    bytes[k] = static_cast<uint8_t>((bytes[k] & 15) | (bytes[k + kHalf] & 15) << 4);
+  }
+  for (int64_t k = 0; k < (layout.has_nibbles ? kHalf : kWeightGroup); k += kNeighbours) {
+    std::memcpy(to + offset_of(column, k), bytes + k, kNeighbours);
   }
   place_high_bits(dtype, g, column, to);
 }

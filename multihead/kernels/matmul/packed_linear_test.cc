@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -56,9 +57,13 @@ struct Layer {
     std::vector<float> y = poisoned(rows * out);
     const std::vector<BFloat16> rounded(weight.begin(), weight.end());
     const bool bf16 = dtype == WeightDtype::bf16;
+    std::vector<float> values = weight;
+    if (dtype == WeightDtype::f16) {
+      for (float& x : values) x = static_cast<float>(Float16(x));
+    }
     gemm_mixed({.a = x.data(),
                 .lda = in,
-                .b = bf16 ? GemmMatrix(rounded.data()) : GemmMatrix(weight.data()),
+                .b = bf16 ? GemmMatrix(rounded.data()) : GemmMatrix(values.data()),
                 .ldb = in,
                 .tb = Transpose::yes,
                 .c = y.data(),
@@ -86,7 +91,7 @@ TEST(PackedLinearTest, TheBitsOfGemmOnEveryTargetAndThreadCount) {
       for (const int threads : {1, 3}) {
         set_num_threads(threads);
         for (const Activation activation : {Activation::none, Activation::gelu}) {
-          for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::bf16}) {
+          for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::bf16, WeightDtype::f16}) {
             testing::expect_same({layer.run(activation, dtype)}, {layer.expected(activation, dtype)},
                                  concat(isa_name(isa), ' ', name(dtype), " rows ", layer.rows));
           }
@@ -105,20 +110,60 @@ TEST(PackedLinearTest, Bf16HasTheBitsOfGemmWhereItIsWidenedOnAvx512) {
   set_bf16_dots(true);
 }
 
-TEST(PackedLinearTest, Bf16IsTheSameBytesEverywhereAndGivesItsRowsBack) {
+template <class Half>
+void expect_same_bytes_everywhere(WeightDtype dtype) {
   const testing::EverywhereScope scope;
   for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 1}, {64, 2}, {65, 7}, {131, 33}}) {
     const auto weight = normal_floats(out * in, 7);
     set_isa(best_isa());
-    const Packed here(WeightDtype::bf16, weight, in, out, in);
+    const Packed here(dtype, weight, in, out, in);
     set_isa(Isa::baseline);
-    const Packed there(WeightDtype::bf16, weight, in, out, in);
+    const Packed there(dtype, weight, in, out, in);
     const auto bytes = static_cast<size_t>((out + 15) / 16 * 16 * ((in + 1) / 2) * 4);
     EXPECT_EQ(std::memcmp(here.data(), there.data(), bytes), 0) << out << " x " << in;
     std::vector<float> row(static_cast<size_t>(in));
     for (int64_t i = 0; i < out; ++i) {
-      unpack_weight_row(WeightDtype::bf16, here.data(), i, out, in, row.data());
-      for (int64_t k = 0; k < in; ++k) EXPECT_EQ(row[k], static_cast<float>(BFloat16(weight[i * in + k])));
+      unpack_weight_row(dtype, here.data(), i, out, in, row.data());
+      for (int64_t k = 0; k < in; ++k) EXPECT_EQ(row[k], static_cast<float>(Half(weight[i * in + k])));
+    }
+  }
+}
+
+TEST(PackedLinearTest, SixteenBitsAreTheSameBytesEverywhereAndGiveTheirRowsBack) {
+  expect_same_bytes_everywhere<BFloat16>(WeightDtype::bf16);
+  expect_same_bytes_everywhere<Float16>(WeightDtype::f16);
+}
+
+// All finite numbers, subnormal ones among them.
+TEST(PackedLinearTest, F16IsWidenedExactlyAndTakenOverAsItLies) {
+  const testing::EverywhereScope scope;
+  constexpr int64_t kAll = 1 << 16;
+  std::vector<Float16> all(kAll);
+  std::vector<float> wide(kAll);
+  for (int64_t i = 0; i < kAll; ++i) {
+    all[i].bits = static_cast<uint16_t>(i);
+    wide[i] = static_cast<float>(all[i]);
+  }
+  std::vector<Line> lines(packed_weight_bytes(WeightDtype::f16, kAll, 1) / 64);
+  pack_f16(all.data(), kAll, 1, lines.data());
+  const float one = 1;
+  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+    if (isa > best_isa()) continue;
+    set_isa(isa);
+    std::vector<float> y(kAll);
+    packed_linear({.x = &one,
+                   .ldx = 1,
+                   .packed = lines.data(),
+                   .dtype = WeightDtype::f16,
+                   .y = y.data(),
+                   .ldy = kAll,
+                   .rows = 1,
+                   .out = kAll,
+                   .in = 1});
+    for (int64_t i = 0; i < kAll; ++i) {
+      if (std::isfinite(wide[i])) {
+        ASSERT_EQ(y[i], wide[i]) << isa_name(isa) << ' ' << i;
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
-// f32 rows times a packed panel of bf16 (packed_linear_bf16.h): a word gives two f32, for k and k + 1, by a
-// shift and a mask. Chains are cut and added as in micro_kernel-inl.h: the bits of gemm() of widened weights.
+// f32 rows times a packed panel of bf16 or f16 (packed_linear_half.h), two k at a time: a word of bf16 gives
+// both by a shift and a mask. Chains are cut and added as in micro_kernel-inl.h: the bits of gemm() of
+// widened weights.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATMUL_WIDENED_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -24,13 +25,30 @@ inline constexpr int kRowsVectors = kLanes == 16 ? 4 : kNarrowVectors;
 inline constexpr int kRowVectors = kLanes >= 8 ? static_cast<int>(64 / kLanes) : kNarrowVectors;
 inline constexpr int kWidenedRows = kLanes == 1 ? 1 : 6;
 
-// c[MR][NV·lanes] = rows of a times `k` values of the words at b.
-template <int MR, int NV>
-HWY_NOINLINE void WidenedTile(const GemmTileArgs& args, const BFloat16* words) {
-  const GemmTileArgs t = args;
+// Of lanes' columns, for k and k + 1.
+HWY_INLINE void LoadWide(const BFloat16* from, int64_t, TileVec& first, TileVec& second) {
   const hn::RebindToUnsigned<TileFloats> bits;
+  const auto word = hn::LoadU(bits, reinterpret_cast<const uint32_t*>(from));
+  first = hn::BitCast(TileFloats(), hn::ShiftLeft<16>(word));
+  second = hn::BitCast(TileFloats(), hn::And(word, hn::Set(bits, 0xFFFF0000u)));
+}
+HWY_INLINE void LoadWide(const Float16* from, int64_t stride, TileVec& first, TileVec& second) {
+  const hn::Rebind<hwy::float16_t, TileFloats> d16;
+  const auto load = [&](const Float16* x) HWY_ATTR {
+    return hn::PromoteTo(TileFloats(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(x)));
+  };
+  first = load(from), second = load(from + stride / 2);
+}
+
+// Numbers from one column to the next.
+template <class Half>
+inline constexpr int64_t kColumnStep = std::is_same_v<Half, BFloat16> ? 2 : 1;
+
+// c[MR][NV·lanes] = rows of a times `k` values of the words at b.
+template <int MR, int NV, class Half>
+HWY_NOINLINE void WidenedTile(const GemmTileArgs& args, const Half* words) {
+  const GemmTileArgs t = args;
   const TileFloats d;
-  const auto upper = hn::Set(bits, 0xFFFF0000u);
   const float* a = t.a;
   bool add = t.add_c;
   for (int64_t left = t.k; left > 0; left -= kChain, add = true) {
@@ -41,11 +59,8 @@ HWY_NOINLINE void WidenedTile(const GemmTileArgs& args, const BFloat16* words) {
       TileVec odd[NV];
       TileVec even[NV];
 #pragma GCC unroll 8
-      for (int j = 0; j < NV; ++j) {
-        const auto word = hn::LoadU(bits, reinterpret_cast<const uint32_t*>(words + 2 * j * kLanes));
-        even[j] = hn::BitCast(d, hn::ShiftLeft<16>(word));
-        odd[j] = hn::BitCast(d, hn::And(word, upper));
-      }
+      for (int j = 0; j < NV; ++j)
+        LoadWide(words + kColumnStep<Half> * j * kLanes, t.b_stride, even[j], odd[j]);
 #pragma GCC unroll 8
       for (int i = 0; i < MR; ++i) {
         const TileVec first = hn::Set(d, a[i * t.a_stride]);
@@ -65,16 +80,16 @@ HWY_NOINLINE void WidenedTile(const GemmTileArgs& args, const BFloat16* words) {
   }
 }
 
-template <int NV>
-void WidenedRows(GemmTileArgs t, const BFloat16* words, int64_t rows) {
-  using Function = void (*)(const GemmTileArgs&, const BFloat16*);
+template <int NV, class Half>
+void WidenedRows(GemmTileArgs t, const Half* words, int64_t rows) {
+  using Function = void (*)(const GemmTileArgs&, const Half*);
   static constexpr Function kTiles[] = {
-      &WidenedTile<1, NV>,
-      &WidenedTile<std::min(2, kWidenedRows), NV>,
-      &WidenedTile<std::min(3, kWidenedRows), NV>,
-      &WidenedTile<std::min(4, kWidenedRows), NV>,
-      &WidenedTile<std::min(5, kWidenedRows), NV>,
-      &WidenedTile<kWidenedRows, NV>,
+      &WidenedTile<1, NV, Half>,
+      &WidenedTile<std::min(2, kWidenedRows), NV, Half>,
+      &WidenedTile<std::min(3, kWidenedRows), NV, Half>,
+      &WidenedTile<std::min(4, kWidenedRows), NV, Half>,
+      &WidenedTile<std::min(5, kWidenedRows), NV, Half>,
+      &WidenedTile<kWidenedRows, NV, Half>,
   };
   for (int64_t height; rows > 0; rows -= height) {
     height = std::min<int64_t>(rows, kWidenedRows);
@@ -85,8 +100,8 @@ void WidenedRows(GemmTileArgs t, const BFloat16* words, int64_t rows) {
 }
 
 // All rows of y in the columns of a panel, without the epilogue.
-inline void MultiplyWidenedPanel(const PackedLinearArgs& p, const BFloat16* words, int64_t column,
-                                 int64_t width) {
+template <class Half>
+void MultiplyWidenedPanel(const PackedLinearArgs& p, const Half* words, int64_t column, int64_t width) {
   GemmTileArgs t{};
   t.a = p.x;
   t.a_stride = p.ldx;
@@ -97,7 +112,7 @@ inline void MultiplyWidenedPanel(const PackedLinearArgs& p, const BFloat16* word
   const auto columns = [&]<int NV>(int64_t first) HWY_ATTR {
     t.c = p.y + first;
     t.last_lanes = std::min(kLanes, end - first - (NV - 1) * kLanes);
-    WidenedRows<NV>(t, words + 2 * (first - column), p.rows);
+    WidenedRows<NV>(t, words + kColumnStep<Half> * (first - column), p.rows);
   };
   int64_t first = column;
   const auto all = [&]<int NV>() HWY_ATTR {

@@ -36,8 +36,8 @@ void read_wordpiece(Reader& in, const Json& model) {
   if (in.model.unk < 0) in.fail("model.unk_token ", quote(unk), " is not in the vocabulary");
 }
 
-std::pair<std::string, std::string> merge_parts(const Reader& in, const Json& merge,
-                                                const std::string& where) {
+std::pair<std::string, std::string> merge_parts(const Reader& in, const Json& list, size_t i) {
+  const Json& merge = list.at(i);
   if (merge.is_array() && merge.size() == 2 && merge.at(size_t{0}).is_string() && merge.at(1).is_string())
     return {merge.at(size_t{0}).as_string(), merge.at(1).as_string()};
   const bool text = merge.is_string();
@@ -45,7 +45,7 @@ std::pair<std::string, std::string> merge_parts(const Reader& in, const Json& me
   const size_t space = line.find(' ');
   if (!text || space == line.npos || line.find(' ', space + 1) != line.npos || space == 0 ||
       space + 1 == line.size())
-    in.fail(where, " must be two pieces, as [\"a\", \"b\"] or \"a b\", got ",
+    in.fail("model.merges[", i, "] must be two pieces, as [\"a\", \"b\"] or \"a b\", got ",
             text ? quote(line) : std::string(name(merge.kind())));
   return {line.substr(0, space), line.substr(space + 1)};
 }
@@ -54,11 +54,10 @@ void read_merges(Reader& in, const Json& list) {
   std::vector<Merge> merges;
   merges.reserve(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
-    const std::string where = concat("model.merges[", i, "]");
-    const auto [left, right] = merge_parts(in, list.at(i), where);
+    const auto [left, right] = merge_parts(in, list, i);
     const auto known = [&](const std::string& piece) {
       const int32_t id = in.id_of(piece);
-      if (id < 0) in.fail(where, ": ", quote(piece), " is not in the vocabulary");
+      if (id < 0) in.fail("model.merges[", i, "]: ", quote(piece), " is not in the vocabulary");
       return id;
     };
     merges.push_back({known(left), known(right), known(left + right)});

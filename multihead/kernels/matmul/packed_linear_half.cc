@@ -1,0 +1,144 @@
+// Packed bf16, by pairs where the CPU is fast at them, and f16: widened on the way to f32 multiply-adds.
+#include "multihead/kernels/matmul/packed_linear_half.h"
+
+#include <algorithm>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/cpu/scratch-inl.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/matmul/packed_linear_half.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "multihead/kernels/matmul/engine_pairs-inl.h"
+#include "multihead/kernels/matmul/pack-inl.h"
+#include "multihead/kernels/matmul/packed_panel-inl.h"
+#include "multihead/kernels/matmul/widened_tile-inl.h"
+
+#ifndef MULTIHEAD_KERNELS_PACKED_LINEAR_HALF_ONCE
+#define MULTIHEAD_KERNELS_PACKED_LINEAR_HALF_ONCE
+namespace multihead::kernels::half {
+namespace {
+
+constexpr int64_t kColumns = 64, kStep = 16;  // outputs of a panel, and what its width is a multiple of
+
+thread_local Scratch rounded_rows;  // of x, in pairs
+
+// Where an output stands.
+struct Place {
+  Place(int64_t row, int64_t out)
+      : panel(row / kColumns * kColumns),
+        width(std::min(kColumns, (out - panel + kStep - 1) / kStep * kStep)),
+        column(row - panel) {}
+  // Of the panel's numbers among all of a weight with rows of `in`.
+  int64_t first(int64_t in) const { return (in + 1) / 2 * 2 * panel; }
+  // In the panel.
+  template <class Half>
+  int64_t index(int64_t k, int64_t at) const {
+    return std::is_same_v<Half, BFloat16> ? (k / 2 * width + at) * 2 + k % 2 : k * width + at;
+  }
+  int64_t panel, width, column;
+};
+
+template <class Half, class From>
+void pack_as(const From* weight, int64_t stride, int64_t out, int64_t in, Half* packed) {
+  parallel_for((out + kColumns - 1) / kColumns, [&](int64_t i, int) {
+    const Place panel(i * kColumns, out);
+    const From* rows = weight + panel.panel * stride;
+    Half* to = packed + panel.first(in);
+    const int64_t columns = std::min(panel.width, out - panel.panel);
+    for (int64_t k = 0; k < (in + 1) / 2 * 2; ++k) {
+      for (int64_t c = 0; c < panel.width; ++c) {
+        to[panel.index<Half>(k, c)] = c < columns && k < in ? Half(rows[c * stride + k]) : Half();
+      }
+    }
+  });
+}
+
+template <class Half>
+void unpack_as(const Half* from, int64_t row, int64_t out, int64_t in, float* to) {
+  const Place at(row, out);
+  for (int64_t k = 0; k < in; ++k)
+    to[k] = static_cast<float>(from[at.first(in) + at.index<Half>(k, at.column)]);
+}
+
+}  // namespace
+}  // namespace multihead::kernels::half
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+static_assert(kPanelColumns == half::kColumns && kLanes == half::kStep, "one layout");
+
+void MultiplyPairsPacked(const PackedLinearArgs& p) {
+  const int64_t words = (p.in + 1) / 2, stride = words + kLanes;  // rows a power of two apart share sets
+  float* rows = half::rounded_rows.get<float>(static_cast<size_t>(p.rows * stride));
+  const auto round = [&](int64_t i) HWY_ATTR { CopyAlong<Pairs>(p.x + i * p.ldx, p.in, rows + i * stride); };
+  if (p.rows <= kPackedFewRows) {
+    for (int64_t i = 0; i < p.rows; ++i) round(i);
+  } else {
+    parallel_for(p.rows, [&](int64_t i, int) HWY_ATTR { round(i); });
+  }
+  MultiplyPacked<Pairs>(p, {rows, stride, words});
+}
+#else
+void MultiplyPairsPacked(const PackedLinearArgs&) {}  // bf16_dots() is false
+#endif
+
+template <class Half>
+void MultiplyHalf(const PackedLinearArgs& p) {
+  const int64_t panels = (p.out + half::kColumns - 1) / half::kColumns;
+  const GemmArgs<float> g = epilogue_of(p);
+  share_panels(p, panels, kPanelSerialFlops, [&](int64_t begin, int64_t end) {
+    LateFinish finish({g});
+    for (int64_t i = begin; i < end; ++i) {
+      const half::Place panel(i * half::kColumns, p.out);
+      const auto* words = static_cast<const Half*>(p.packed) + panel.first(p.in);
+      MultiplyWidenedPanel(p, words, panel.panel, panel.width);
+      finish({0, p.rows, panel.panel, std::min(half::kColumns, p.out - panel.panel)});
+    }
+  });
+}
+
+void MultiplyWidenedPacked(const PackedLinearArgs& p) {
+  p.dtype == WeightDtype::f16 ? MultiplyHalf<Float16>(p) : MultiplyHalf<BFloat16>(p);
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::kernels::half {
+
+HWY_EXPORT(MultiplyPairsPacked);
+HWY_EXPORT(MultiplyWidenedPacked);
+
+int64_t packed_bytes(int64_t out, int64_t in) {
+  return ((out + kStep - 1) / kStep * kStep * ((in + 1) / 2) * 4 + 63) / 64 * 64;
+}
+
+void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
+  if (dtype == WeightDtype::f16) return pack_as(weight, stride, out, in, static_cast<Float16*>(packed));
+  pack_as(weight, stride, out, in, static_cast<BFloat16*>(packed));
+}
+
+void pack(const Float16* weight, int64_t out, int64_t in, void* packed) {
+  pack_as(weight, in, out, in, static_cast<Float16*>(packed));
+}
+
+void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in, float* to) {
+  if (dtype == WeightDtype::f16) return unpack_as(static_cast<const Float16*>(packed), row, out, in, to);
+  unpack_as(static_cast<const BFloat16*>(packed), row, out, in, to);
+}
+
+void multiply(const PackedLinearArgs& args) {
+  args.dtype == WeightDtype::bf16&& bf16_dots() && args.in > 0
+      ? HWY_DYNAMIC_DISPATCH(MultiplyPairsPacked)(args)
+      : HWY_DYNAMIC_DISPATCH(MultiplyWidenedPacked)(args);
+}
+
+}  // namespace multihead::kernels::half
+#endif  // HWY_ONCE
