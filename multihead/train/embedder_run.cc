@@ -15,8 +15,8 @@
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/shape.h"
+#include "multihead/train/data/windows.h"
 #include "multihead/train/lora.h"
-#include "multihead/train/windows.h"
 
 namespace multihead::train {
 namespace {

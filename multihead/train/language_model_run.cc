@@ -8,8 +8,8 @@
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/attention/context_scope.h"
 #include "multihead/text/corpus.h"
-#include "multihead/train/context_parallel.h"
 #include "multihead/train/lora.h"
+#include "multihead/train/parallel/context_parallel.h"
 
 namespace multihead::train {
 namespace {

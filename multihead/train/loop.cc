@@ -9,7 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/distributed/collectives.h"
-#include "multihead/train/context_parallel.h"
+#include "multihead/train/parallel/context_parallel.h"
 
 namespace multihead::train {
 namespace {

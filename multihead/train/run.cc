@@ -10,8 +10,8 @@
 #include "multihead/core/storage.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
-#include "multihead/train/context_parallel.h"
 #include "multihead/train/metrics.h"
+#include "multihead/train/parallel/context_parallel.h"
 
 namespace multihead::train {
 

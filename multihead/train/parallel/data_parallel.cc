@@ -1,4 +1,4 @@
-#include "multihead/train/data_parallel.h"
+#include "multihead/train/parallel/data_parallel.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/distributed/collectives.h"
 #include "multihead/kernels/elementwise/optimizer.h"
-#include "multihead/train/bucket_sum-inl.h"
+#include "multihead/train/parallel/bucket_sum-inl.h"
 
 namespace multihead::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "multihead/train/sharing.h"
+#include "multihead/train/parallel/sharing.h"
 
 #include <algorithm>
 

@@ -13,7 +13,7 @@
 #include "multihead/distributed/group.h"
 #include "multihead/nn/module.h"
 #include "multihead/optim/optimizer.h"
-#include "multihead/train/shard_tree.h"
+#include "multihead/train/parallel/shard_tree.h"
 
 namespace multihead::train {
 
