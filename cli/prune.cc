@@ -13,7 +13,7 @@
 #include "multihead/io/json.h"
 #include "multihead/models/prune.h"
 #include "multihead/text/corpus.h"
-#include "multihead/train/windows.h"
+#include "multihead/train/data/windows.h"
 
 namespace multihead::cli {
 namespace {

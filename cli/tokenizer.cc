@@ -11,7 +11,7 @@
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
 #include "multihead/text/corpus.h"
-#include "multihead/train/encode_file.h"
+#include "multihead/train/data/encode_file.h"
 
 namespace multihead::cli {
 namespace {

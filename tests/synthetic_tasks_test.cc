@@ -7,8 +7,8 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/rng.h"
 #include "multihead/generate/beam_search.h"
+#include "multihead/train/data/pairs.h"
 #include "multihead/train/language_model_run.h"
-#include "multihead/train/pairs.h"
 
 namespace multihead::train {
 namespace {

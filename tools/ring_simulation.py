@@ -4,7 +4,7 @@
     tools/ring_simulation.py step --weights 4.9e6 --shard-seconds .12 --ranks 4 --bandwidth 125e6 --latency 50e-6
     tools/ring_simulation.py table            16 to 1,024 ranks, and one million tokens of context
 
-A rank computes its shards, exchanges slices of the gradient along the tree of multihead/train/shard_tree.cc, updates its
+A rank computes its shards, exchanges slices of the gradient along the tree of train/parallel/shard_tree.cc, updates its
 slice of the weights and passes it round the ring. Every rank has one link, which carries one message at a time in each
 direction at `bandwidth` bytes per second; a message takes `latency` seconds besides. Buckets of the gradient leave while the
 backward goes on. Ranks on one machine share its cores: give --shard-seconds as they are when all cores are busy, for cores
@@ -87,7 +87,7 @@ class Links:
 
 
 def buckets_of(weights, ranks):
-    """As least_bucket() of multihead/train/data_parallel.cc, all of one size."""
+    """As least_bucket() of multihead/train/parallel/data_parallel.cc, all of one size."""
     return max(1, int(weights / max(1 << 17, 1024 * ranks, weights * ranks / 8192))) if ranks > 1 else 1
 
 

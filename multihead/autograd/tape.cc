@@ -73,6 +73,8 @@ Tape::Tape() : outer_(active) { active = this; }
 Tape::~Tape() { active = outer_; }
 Tape* Tape::current() { return active; }
 
+Tensor& Tape::copy_of(const std::shared_ptr<GradientSlot>& leaf) { return copies_[leaf]; }
+
 NoTape::NoTape() : hidden_(active) { active = nullptr; }
 NoTape::~NoTape() { active = hidden_; }
 

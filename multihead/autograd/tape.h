@@ -43,7 +43,7 @@ class Tape {
   void add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tensor> outputs, Backward backward);
 
   /// Where ops keep a leaf's copy in another type between its uses, undefined at first. Until backward().
-  Tensor& copy_of(const std::shared_ptr<GradientSlot>& leaf) { return copies_[leaf]; }
+  Tensor& copy_of(const std::shared_ptr<GradientSlot>& leaf);
 
  private:
   struct Node {

@@ -42,6 +42,9 @@ int64_t words_of(const Config& c) {
 
 }  // namespace
 
+TextModel::TextModel(Any model) : model_(std::move(model)) {}
+TextModel::TextModel(Encoder model) : model_(std::move(model)) {}
+
 TextModel TextModel::load(const std::string& folder, std::optional<nn::WeightDtype> weights) {
   if (models::has_encoder(folder)) {
     Encoder encoder = models::load_encoder(folder);

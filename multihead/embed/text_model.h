@@ -18,8 +18,8 @@ class TextModel {
  public:
   using Any = std::variant<models::Encoder, models::LanguageModel, models::Seq2Seq>;
 
-  TextModel(Any model) : model_(std::move(model)) {}
-  TextModel(models::Encoder model) : model_(std::move(model)) {}
+  TextModel(Any model);
+  TextModel(models::Encoder model);
   /// As config.json says; a GGUF file is a decoder. With `weights` they are packed (Encoder::pack_weights).
   /// Throws IoError, FormatError, ValueError (an encoder-decoder model, of which only T5's can be packed).
   static TextModel load(const std::string& folder, std::optional<nn::WeightDtype> weights = {});

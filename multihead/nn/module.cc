@@ -7,6 +7,41 @@
 
 namespace multihead::nn {
 
+std::vector<NamedTensor> detail::named_parameters(VisitModule visit) {
+  std::vector<NamedTensor> result;
+  auto add = [&](const std::string& name, Tensor& tensor) {
+    for (const NamedTensor& known : result) {
+      if (known.tensor.is_same(tensor)) return;
+    }
+    result.push_back({name, tensor});
+  };
+  Visitor visitor(add);
+  visit(visitor);
+  return result;
+}
+
+void detail::replace_parameters(VisitModule visit, FunctionRef<Tensor(const Tensor& parameter)> convert) {
+  std::vector<std::pair<Tensor, Tensor>> replaced;
+  auto replace = [&](const std::string&, Tensor& tensor) {
+    for (const auto& [before, after] : replaced) {
+      if (before.is_same(tensor)) tensor = after;
+      if (after.is_same(tensor)) return;
+    }
+    Tensor after = convert(tensor);
+    after.set_requires_grad(tensor.requires_grad());
+    replaced.emplace_back(tensor, after);
+    tensor = after;
+  };
+  Visitor visitor(replace);
+  visit(visitor);
+}
+
+void zero_grad(const std::vector<Tensor>& parameters) {
+  for (const Tensor& parameter : parameters) {
+    if (parameter.requires_grad()) parameter.set_grad({});
+  }
+}
+
 void load_parameters(const std::vector<NamedTensor>& parameters, const std::map<std::string, Tensor>& tensors,
                      std::string_view source) {
   std::string problems;

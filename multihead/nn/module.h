@@ -72,19 +72,18 @@ struct NamedTensor {
   Tensor tensor;
 };
 
+namespace detail {
+
+using VisitModule = FunctionRef<void(Visitor& visitor)>;
+std::vector<NamedTensor> named_parameters(VisitModule visit);
+void replace_parameters(VisitModule visit, FunctionRef<Tensor(const Tensor& parameter)> convert);
+
+}  // namespace detail
+
 /// A shared parameter is listed once, under its first name.
 template <class Module>
 std::vector<NamedTensor> named_parameters(Module& module) {
-  std::vector<NamedTensor> result;
-  auto add = [&](const std::string& name, Tensor& tensor) {
-    for (const NamedTensor& known : result) {
-      if (known.tensor.is_same(tensor)) return;
-    }
-    result.push_back({name, tensor});
-  };
-  Visitor visitor(add);
-  module.visit(visitor);
-  return result;
+  return detail::named_parameters([&](Visitor& visitor) { module.visit(visitor); });
 }
 
 template <class Module>
@@ -102,11 +101,7 @@ int64_t parameter_count(Module& module) {
 }
 
 /// Clears the gradients.
-inline void zero_grad(const std::vector<Tensor>& parameters) {
-  for (const Tensor& parameter : parameters) {
-    if (parameter.requires_grad()) parameter.set_grad({});
-  }
-}
+void zero_grad(const std::vector<Tensor>& parameters);
 
 /// Copies tensors into the parameters of the same name (dtype converted). One FormatError lists
 /// missing, unexpected and mis-shaped names; nothing is changed then.
@@ -116,19 +111,7 @@ void load_parameters(const std::vector<NamedTensor>& parameters, const std::map<
 /// Replaces every parameter by convert(parameter); sharing is preserved, gradients are cleared.
 template <class Module, class Convert>
 void replace_parameters(Module& module, Convert&& convert) {
-  std::vector<std::pair<Tensor, Tensor>> replaced;
-  auto replace = [&](const std::string&, Tensor& tensor) {
-    for (const auto& [before, after] : replaced) {
-      if (before.is_same(tensor)) tensor = after;
-      if (after.is_same(tensor)) return;
-    }
-    Tensor after = convert(tensor);
-    after.set_requires_grad(tensor.requires_grad());
-    replaced.emplace_back(tensor, after);
-    tensor = after;
-  };
-  Visitor visitor(replace);
-  module.visit(visitor);
+  detail::replace_parameters([&](Visitor& visitor) { module.visit(visitor); }, convert);
 }
 
 /// Converts every parameter.

@@ -178,6 +178,8 @@ Points& Points::exclude(const std::string& pattern, const Mask& mask) {
   return add({.kind = Kind::exclude, .pattern = pattern, .mask = mask});
 }
 
+Points::Points() : gradients_(std::make_shared<std::map<std::string, Tensor>>()) {}
+
 void Points::check() const {
   for (const Entry& entry : entries_) {
     if (entry.met) continue;

@@ -54,6 +54,7 @@ class Points {
   /// The new value at a point, of x's shape and dtype; x itself or an undefined tensor: as it was.
   using Edit = std::function<Tensor(const std::string& point, const Tensor& x)>;
 
+  Points();
   Points& keep(const std::string& pattern, const PointPart& part = {});
   /// Keeps the gradient with respect to the tensor at the point once a tape's backward() has passed it.
   Points& keep_gradient(const std::string& pattern);
@@ -90,8 +91,7 @@ class Points {
 
   std::vector<Entry> entries_;
   std::map<std::string, Tensor> kept_;
-  std::shared_ptr<std::map<std::string, Tensor>> gradients_ =
-      std::make_shared<std::map<std::string, Tensor>>();
+  std::shared_ptr<std::map<std::string, Tensor>> gradients_;
   std::set<std::string> seen_;
 };
 

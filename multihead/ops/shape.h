@@ -27,7 +27,7 @@ inline std::vector<Tensor> split(const Tensor& x, std::initializer_list<int64_t>
 /// Copy of the parts, concatenated; shapes equal except along `axis`.
 Tensor concat(std::span<const Tensor> parts, int axis);
 inline Tensor concat(const std::vector<Tensor>& parts, int axis) {
-  return concat(std::span<const Tensor>(parts), axis);
+  return concat(std::span<const Tensor>(parts.data(), parts.size()), axis);
 }
 inline Tensor concat(std::initializer_list<Tensor> parts, int axis) {
   return concat(std::span<const Tensor>(parts.begin(), parts.size()), axis);

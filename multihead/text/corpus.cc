@@ -23,27 +23,26 @@ size_t character_start(std::string_view text, size_t at) {
 
 }  // namespace
 
-std::string read_text(const std::filesystem::path& path, const ReadOptions& options) {
-  std::string text = read_file(path.string(), UINT64_MAX);
-  const std::string name = path.string();
-  MH_CHECK(!text.empty(), FormatError, name, ": the file is empty");
-  MH_CHECK(!text.starts_with("\xFF\xFE") && !text.starts_with("\xFE\xFF"), FormatError, name,
+std::string read_text(const std::string& path, const ReadOptions& options) {
+  std::string text = read_file(path, UINT64_MAX);
+  MH_CHECK(!text.empty(), FormatError, path, ": the file is empty");
+  MH_CHECK(!text.starts_with("\xFF\xFE") && !text.starts_with("\xFE\xFF"), FormatError, path,
            ": this is UTF-16; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)");
   if (const size_t nul = text.find('\0'); nul != text.npos)
-    throw FormatError(concat(name, ": this is not text: NUL byte at ", place(text, nul)));
+    throw FormatError(concat(path, ": this is not text: NUL byte at ", place(text, nul)));
   if (options.require_utf8) {
     if (const size_t bad = find_invalid_utf8(text); bad != text.npos)
-      throw FormatError(concat(name, ": not valid UTF-8: byte ", quote(std::string_view(text).substr(bad, 1)),
+      throw FormatError(concat(path, ": not valid UTF-8: byte ", quote(std::string_view(text).substr(bad, 1)),
                                " at ", place(text, bad)));
   }
   if (text.starts_with("\xEF\xBB\xBF")) {
     text.erase(0, 3);
-    MH_CHECK(!text.empty(), FormatError, name, ": the file is empty except for a byte order mark");
+    MH_CHECK(!text.empty(), FormatError, path, ": the file is empty except for a byte order mark");
   }
   return text;
 }
 
-ParallelText read_pairs(const std::filesystem::path& path) {
+ParallelText read_pairs(const std::string& path) {
   const std::string text = read_text(path);
   ParallelText pairs;
   int64_t line_number = 0;
@@ -53,10 +52,10 @@ ParallelText read_pairs(const std::filesystem::path& path) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     ++line_number;
     const auto tabs = std::count(line.begin(), line.end(), '\t');
-    MH_CHECK(tabs == 1, FormatError, path.string(), ": line ", line_number,
+    MH_CHECK(tabs == 1, FormatError, path, ": line ", line_number,
              " must have two columns, source TAB target, got ", line.empty() ? 0 : tabs + 1);
     const size_t tab = line.find('\t');
-    MH_CHECK(tab > 0 && tab + 1 < line.size(), FormatError, path.string(), ": line ", line_number,
+    MH_CHECK(tab > 0 && tab + 1 < line.size(), FormatError, path, ": line ", line_number,
              " has an empty column");
     pairs.source.emplace_back(line.substr(0, tab));
     pairs.target.emplace_back(line.substr(tab + 1));
@@ -101,8 +100,8 @@ std::vector<int32_t> encode_all(const Tokenizer& tokenizer, std::span<const std:
   return all;
 }
 
-TextPieces::TextPieces(const std::filesystem::path& path, const Tokenizer& tokenizer, uint64_t size)
-    : file_(path.string()), tokenizer_(tokenizer), size_(size) {
+TextPieces::TextPieces(const std::string& path, const Tokenizer& tokenizer, uint64_t size)
+    : file_(path), tokenizer_(tokenizer), size_(size) {
   const std::string_view mark = "\xEF\xBB\xBF";
   std::string first(std::min<uint64_t>(mark.size(), file_.size()), '\0');
   file_.read(0, first.data(), first.size());

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,7 +21,7 @@ struct ReadOptions {
 /// The text of a file, without a UTF-8 byte order mark.
 /// Throws: IoError (missing, a directory, unreadable); FormatError (empty, NUL bytes, UTF-16, not UTF-8: with
 /// the offset and line).
-std::string read_text(const std::filesystem::path& path, const ReadOptions& options = {});
+std::string read_text(const std::string& path, const ReadOptions& options = {});
 
 /// Sentence pairs, source[i] with target[i].
 struct ParallelText {
@@ -32,7 +31,7 @@ struct ParallelText {
 /// A two-column file: source TAB target on every line ("\r\n" accepted). Neither side may be empty.
 /// Throws: what read_text throws; FormatError naming the line that has another number of columns or an empty
 /// one.
-ParallelText read_pairs(const std::filesystem::path& path);
+ParallelText read_pairs(const std::string& path);
 
 struct SplitOptions {
   double validation = 0.1;  // share of the text, in (0, 1)
@@ -60,8 +59,7 @@ class TextPieces {
     uint64_t begin = 0, end = 0;
   };
   /// `tokenizer` outlives the pieces. Throws as read_text(), but for what stands in the text.
-  TextPieces(const std::filesystem::path& path, const Tokenizer& tokenizer,
-             uint64_t size = uint64_t{1} << 22);
+  TextPieces(const std::string& path, const Tokenizer& tokenizer, uint64_t size = uint64_t{1} << 22);
 
   int64_t count() const;
   /// Where a piece lies in the file; it may be empty. Ask in ascending order.

@@ -51,9 +51,9 @@ Row object_of(std::string_view line, const std::string& where) {
 
 }  // namespace
 
-LabelledTexts read_labelled(const std::filesystem::path& path) {
+LabelledTexts read_labelled(const std::string& path) {
   const std::string text = read_text(path);
-  const bool is_json = path.extension() == ".jsonl";
+  const bool is_json = path.ends_with(".jsonl");
   LabelledTexts all;
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -61,7 +61,7 @@ LabelledTexts read_labelled(const std::filesystem::path& path) {
     std::string_view line = std::string_view(text).substr(begin, end - begin);
     if (line.ends_with('\r')) line.remove_suffix(1);
     begin = end + 1;
-    const std::string where = concat(path.string(), ": line ", ++number);
+    const std::string where = concat(path, ": line ", ++number);
     Row row = is_json ? object_of(line, where) : columns_of(line, where);
     MH_CHECK(!row.label.empty(), FormatError, where, " has no label");
     MH_CHECK(number == 1 || row.second.has_value() == !all.seconds.empty(), FormatError, where,

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,7 @@ struct LabelledTexts {
 /// {"text": …, "label": …} that may have a "text_pair", the label a string or an integer. Every line has the
 /// same columns, and no column but a text is empty. Throws what read_text throws; FormatError naming the
 /// line.
-LabelledTexts read_labelled(const std::filesystem::path& path);
+LabelledTexts read_labelled(const std::string& path);
 
 /// The distinct labels, integers by value and before other words, which are sorted.
 std::vector<std::string> distinct_labels(const std::vector<std::string>& labels);

@@ -68,6 +68,22 @@ void TokenView::copy(int64_t begin, std::span<int32_t> out) const {
   }
 }
 
+int32_t TokenView::operator[](int64_t i) const {
+  int32_t token;
+  copy(i, {&token, 1});
+  return token;
+}
+
+void TokenView::each_piece(FunctionRef<void(int64_t begin, std::span<const int32_t> tokens)> f) const {
+  constexpr int64_t kPiece = 1 << 16;
+  std::vector<int32_t> piece;
+  for (int64_t begin = 0; begin < size_; begin += kPiece) {
+    piece.resize(static_cast<size_t>(std::min(kPiece, size_ - begin)));
+    copy(begin, piece);
+    f(begin, piece);
+  }
+}
+
 TokenView TokenView::sub(int64_t begin, int64_t size) const {
   MH_CHECK(begin >= 0 && size >= 0 && begin <= size_ - size, ValueError, "TokenView: tokens [", begin, ", ",
            begin, " + ", size, ") must lie in [0, ", size_, ")");
@@ -120,14 +136,13 @@ void verify_range(const TokenView& tokens, const TokenFileHeader& header, const 
 
 }  // namespace
 
-TokenFile TokenFile::open(const std::filesystem::path& path, const Options& options) {
-  const std::string name = path.string();
-  auto opened = std::make_shared<Opened>(Opened{FileReader(name)});
+TokenFile TokenFile::open(const std::string& path, const Options& options) {
+  auto opened = std::make_shared<Opened>(Opened{FileReader(path)});
   const FileReader& file = opened->file;
-  MH_CHECK(file.size() >= sizeof(TokenFileHeader), FormatError, name, ": a token file has at least ",
+  MH_CHECK(file.size() >= sizeof(TokenFileHeader), FormatError, path, ": a token file has at least ",
            sizeof(TokenFileHeader), " bytes, got ", file.size());
   file.read(0, &opened->header, sizeof(TokenFileHeader));
-  check_header(opened->header, file.size(), name);
+  check_header(opened->header, file.size(), path);
   TokenFile result(std::move(opened));
   if (options.verify) result.verify();
   return result;
@@ -161,8 +176,7 @@ struct TokenFileWriter::State {
   std::vector<uint16_t> narrow;
 };
 
-TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, int64_t vocab_size,
-                                 uint64_t fingerprint) {
+TokenFileWriter::TokenFileWriter(const std::string& path, int64_t vocab_size, uint64_t fingerprint) {
   MH_CHECK(vocab_size >= 1 && vocab_size < INT32_MAX, ValueError,
            "token file: vocab_size must be in [1, 2147483647), got ", vocab_size);
   TokenFileHeader header{};
@@ -171,7 +185,7 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, int64_t voca
   header.width = vocab_size <= 65536 ? 2 : 4;
   header.vocab_size = static_cast<uint64_t>(vocab_size);
   header.fingerprint = fingerprint;
-  state_.reset(new State{AtomicFile(path.string()), header, {}, {}});
+  state_.reset(new State{AtomicFile(path), header, {}, {}});
   state_->file.contents().write(&header, sizeof header);
 }
 

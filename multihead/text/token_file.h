@@ -6,15 +6,14 @@
 // the 56 bytes before; then the tokens. Checksums are those of core/checksum.h.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "multihead/core/files.h"
+#include "multihead/core/parallel.h"
 
 namespace multihead::text {
 
@@ -26,7 +25,7 @@ class TokenView {
   TokenView(std::span<const int32_t> tokens)  // NOLINT(google-explicit-constructor)
       : data_(tokens.data()), size_(static_cast<int64_t>(tokens.size())), width_(4) {}
   TokenView(const std::vector<int32_t>& tokens)  // NOLINT(google-explicit-constructor)
-      : TokenView(std::span<const int32_t>(tokens)) {}
+      : data_(tokens.data()), size_(std::ssize(tokens)), width_(4) {}
   TokenView(std::vector<int32_t>&&) = delete;  // would dangle
   /// Of a file that outlives the view, from byte `offset` on.
   TokenView(const FileReader& file, uint64_t offset, int64_t size, int width)
@@ -37,24 +36,11 @@ class TokenView {
 
   int64_t size() const { return size_; }
   /// One token; copy() and each_piece() read many at a time. Throws what copy() throws.
-  int32_t operator[](int64_t i) const {
-    int32_t token;
-    copy(i, {&token, 1});
-    return token;
-  }
+  int32_t operator[](int64_t i) const;
   /// out[i] = tokens[begin + i]; the range must lie inside. Throws IoError (a truncated file).
   void copy(int64_t begin, std::span<int32_t> out) const;
   /// Calls f(begin, tokens) on consecutive pieces.
-  template <class F>
-  void each_piece(F&& f) const {
-    constexpr int64_t kPiece = 1 << 16;
-    std::vector<int32_t> piece;
-    for (int64_t begin = 0; begin < size_; begin += kPiece) {
-      piece.resize(static_cast<size_t>(std::min(kPiece, size_ - begin)));
-      copy(begin, piece);
-      f(begin, std::span<const int32_t>(piece));
-    }
-  }
+  void each_piece(FunctionRef<void(int64_t begin, std::span<const int32_t> tokens)> f) const;
   /// The tokens [begin, begin + size).
   TokenView sub(int64_t begin, int64_t size) const;
 
@@ -84,8 +70,8 @@ class TokenFile {
     bool verify = true;
   };
   /// Throws: IoError; FormatError naming the problem and its offset.
-  static TokenFile open(const std::filesystem::path& path, const Options& options);
-  static TokenFile open(const std::filesystem::path& path) { return open(path, Options()); }
+  static TokenFile open(const std::string& path, const Options& options);
+  static TokenFile open(const std::string& path) { return open(path, Options()); }
 
   TokenView tokens() const;
   int64_t size() const { return tokens().size(); }
@@ -114,12 +100,12 @@ class TokenFile {
 class TokenFiles {
  public:
   /// Whether the file begins as one or the other does. Throws IoError.
-  static bool is_one(const std::filesystem::path& path);
+  static bool is_one(const std::string& path);
   /// Reads headers alone, each of which has a checksum of its own. Throws: IoError; FormatError naming the
   /// list's line, for a file with another checksum than the list's or of another tokenizer than the first.
-  static TokenFiles open(const std::filesystem::path& path);
+  static TokenFiles open(const std::string& path);
   /// The list of these files, with paths that begin at its folder. Throws as open(); ValueError for none.
-  static void write_list(const std::filesystem::path& path, const std::vector<std::string>& files);
+  static void write_list(const std::string& path, const std::vector<std::string>& files);
 
   TokenView tokens() const;
   const std::vector<TokenFile>& files() const { return content_->files; }
@@ -142,7 +128,7 @@ class TokenFiles {
 class TokenFileWriter {
  public:
   /// Tokens take 2 bytes if the vocabulary allows, else 4. Throws IoError; ValueError for a bad vocab_size.
-  TokenFileWriter(const std::filesystem::path& path, int64_t vocab_size, uint64_t tokenizer_fingerprint);
+  TokenFileWriter(const std::string& path, int64_t vocab_size, uint64_t tokenizer_fingerprint);
   ~TokenFileWriter();
   TokenFileWriter(const TokenFileWriter&) = delete;
   TokenFileWriter& operator=(const TokenFileWriter&) = delete;

@@ -1,5 +1,6 @@
 // Lists of token files.
 #include <algorithm>
+#include <filesystem>
 
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
@@ -13,8 +14,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kList = "multihead token list 1\n", kTokens = "MHTOKENS";
 
-bool begins_with(const fs::path& path, std::string_view text) {
-  const FileReader file(path.string());
+bool begins_with(const std::string& path, std::string_view text) {
+  const FileReader file(path);
   std::string first(text.size(), '\0');
   if (file.size() < text.size()) return false;
   file.read(0, first.data(), first.size());
@@ -63,28 +64,29 @@ TokenFiles::TokenFiles(std::vector<TokenFile> files) {
   content_ = std::move(content);
 }
 
-bool TokenFiles::is_one(const fs::path& path) {
+bool TokenFiles::is_one(const std::string& path) {
   return begins_with(path, kTokens) || begins_with(path, kList);
 }
 
-TokenFiles TokenFiles::open(const fs::path& path) {
+TokenFiles TokenFiles::open(const std::string& path) {
   if (!begins_with(path, kList)) return TokenFiles({TokenFile::open(path, {.verify = false})});
-  const std::string text = read_file(path.string()), name = path.string();
+  const std::string text = read_file(path);
+  const fs::path folder = fs::path(path).parent_path();
   std::vector<TokenFile> files;
   for (size_t begin = kList.size(), line = 2; begin < text.size(); ++line) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string where = concat(name, ": line ", line);
-    files.push_back(open_line(std::string_view(text).substr(begin, end - begin), path.parent_path(), where));
+    const std::string where = concat(path, ": line ", line);
+    files.push_back(open_line(std::string_view(text).substr(begin, end - begin), folder, where));
     MH_CHECK(files.back().tokenizer_fingerprint() == files.front().tokenizer_fingerprint(), FormatError,
              where, ": ", quote(files.back().path(), 400), " was written with another tokenizer than ",
              quote(files.front().path(), 400));
     begin = end + 1;
   }
-  MH_CHECK(!files.empty(), FormatError, name, ": the list has no files");
+  MH_CHECK(!files.empty(), FormatError, path, ": the list has no files");
   return TokenFiles(std::move(files));
 }
 
-void TokenFiles::write_list(const fs::path& path, const std::vector<std::string>& files) {
+void TokenFiles::write_list(const std::string& path, const std::vector<std::string>& files) {
   MH_CHECK(!files.empty(), ValueError, "token list: it needs a file");
   std::string text(kList);
   for (const std::string& name : files) {
@@ -94,7 +96,7 @@ void TokenFiles::write_list(const fs::path& path, const std::vector<std::string>
     const fs::path folder = fs::absolute(path).parent_path(), from_there = fs::absolute(name);
     text += concat(checksum_text(file.checksum()), " ", fs::proximate(from_there, folder).string(), "\n");
   }
-  write_file_atomically(path.string(), text);
+  write_file_atomically(path, text);
 }
 
 TokenView TokenFiles::tokens() const { return TokenView(content_->parts); }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -174,14 +173,14 @@ class Tokenizer {
   /// Supports BPE of bytes (GPT-2, RoBERTa, Llama 3, Qwen) and of characters (Llama 2, Mistral, Gemma),
   /// unigram (T5, XLM-R), WordPiece (BERT) and this library's character tokenizers, with the steps before and
   /// behind them; refuses everything else by name. Throws: IoError, FormatError.
-  static Tokenizer load(const std::filesystem::path& path);
+  static Tokenizer load(const std::string& path);
   /// The same from memory; `name` is for messages.
   static Tokenizer from_json(std::string_view json, const std::string& name = "tokenizer.json");
 
   /// Writes `directory`/tokenizer.json and tokenizer_config.json as one; creates the directory if needed. A
   /// path ending in .json is the file alone. Throws: IoError; ValueError if existing files were not written
   /// by this library or were changed since.
-  void save(const std::filesystem::path& path) const;
+  void save(const std::string& path) const;
   /// The contents of tokenizer.json and tokenizer_config.json.
   std::string to_json() const;
   std::string config_json() const;

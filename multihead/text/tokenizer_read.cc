@@ -1,5 +1,6 @@
 // Reads tokenizers from the files that come with models.
 #include <algorithm>
+#include <filesystem>
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
@@ -77,13 +78,13 @@ Tokenizer Tokenizer::from_contents(std::string_view json, std::string_view confi
   return Tokenizer(model);
 }
 
-Tokenizer Tokenizer::load(const std::filesystem::path& path) {
-  if (path.extension() == ".gguf") return load_gguf_tokenizer(path.string());
+Tokenizer Tokenizer::load(const std::string& name) {
+  const std::filesystem::path path = name;
+  if (path.extension() == ".gguf") return load_gguf_tokenizer(name);
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) {
-    const std::string file = path.string();
-    if (path.extension() == ".model") return from_json(tokenizer_json_of(read_sentencepiece(file)), file);
-    return from_json(path.extension() == ".spm" ? json_of_marian(path) : read_file(file), file);
+    if (path.extension() == ".model") return from_json(tokenizer_json_of(read_sentencepiece(name)), name);
+    return from_json(path.extension() == ".spm" ? json_of_marian(path) : read_file(name), name);
   }
   const auto& [json, file] = json_of_folder(path);
   const std::shared_ptr<Model> model = read_model(json, file);

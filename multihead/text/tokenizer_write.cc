@@ -1,5 +1,7 @@
 // Writes tokenizer.json.
 #include "multihead/core/error.h"
+
+#include <filesystem>
 #include "multihead/core/files.h"
 #include "multihead/core/json.h"
 #include "multihead/io/file_set.h"
@@ -83,9 +85,9 @@ std::string Tokenizer::config_json() const {
   return config.dump(2) + "\n";
 }
 
-void Tokenizer::save(const std::filesystem::path& path) const {
-  if (path.extension() == ".json") return write_file_atomically(path.string(), to_json());
-  io::save_files(path.string(), io::kTokenizerFiles, [&](io::DirectoryWriter& writer) {
+void Tokenizer::save(const std::string& path) const {
+  if (std::filesystem::path(path).extension() == ".json") return write_file_atomically(path, to_json());
+  io::save_files(path, io::kTokenizerFiles, [&](io::DirectoryWriter& writer) {
     writer.write("tokenizer.json", to_json());
     writer.write("tokenizer_config.json", config_json());
   });

@@ -5,7 +5,6 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/loss.h"
 #include "multihead/train/lora.h"
@@ -197,28 +196,20 @@ void start_from(ClassifierSettings& settings, const std::string& init) {
 
 ClassifierSummary train_classifier(const ClassifierRun& request) {
   MH_CHECK(!request.init.empty(), ValueError, "train: a classifier begins with an encoder's folder, init");
-  ClassifierRun run = request;
-  run.settings.shards = shards_of(run.settings, run.ranks());
-  check(run.settings);
-  check_ranks(run, run.settings);
+  const ClassifierRun run = checked(request);
   check_training_memory(run.settings, models::matrix_weights(run.settings.model), run.ranks());
   const text::LabelledTexts training = text::read_labelled(run.data);
   const text::LabelledTexts validation =
       run.valid.empty() ? text::LabelledTexts() : text::read_labelled(run.valid);
   const ClassifierData data =
       prepare_classifier_data(training, validation, text::Tokenizer::load(run.init), run.settings);
-  std::optional<RunFolder> folder;
-  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
+  const auto folder = folder_of(run);
   ClassifierTask task(run.settings, data, run.init);
   check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));
-  if (folder && !folder->checkpoint()) {
-    Json record = to_json(run, fields(run.settings));
-    record["valid"] = io::path_to_json(run.valid);
-    folder->begin(std::move(record));
-  }
+  begin_run(run, folder.get());
   ClassifierSummary summary;
   summary.labels = data.labels, summary.texts = std::ssize(data.training);
-  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<LabelScore> {
+  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<LabelScore> {
     if (data.validation.empty()) return std::nullopt;
     return task.score(0, run.sharing());
   });

@@ -63,8 +63,8 @@ inline std::vector<Tensor> gradients(const std::vector<Tensor>& parameters, cons
   return result;
 }
 
-// How many gradients differ between 1, 2 and 3 threads.
-inline int64_t count_thread_dependent(const std::vector<Tensor>& parameters, const Loss& loss) {
+// Whether gradients are the same on 1, 2 and 3 threads.
+inline void compare_threads(CheckResult& r, const std::vector<Tensor>& parameters, const Loss& loss) {
   struct Restore {
     ~Restore() { set_num_threads(threads); }
     int threads = num_threads();
@@ -80,7 +80,8 @@ inline int64_t count_thread_dependent(const std::vector<Tensor>& parameters, con
     const bool same = !one.defined() || (same_bits(one, runs[1][i]) && same_bits(one, runs[2][i]));
     different += same ? 0 : 1;
   }
-  return different;
+  r.passed = different == 0;
+  r.detail = concat(different, " of ", parameters.size(), " gradients depend on the number of threads");
 }
 
 /// Runs checks in turn; an exception is a failed check.

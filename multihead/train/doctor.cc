@@ -132,10 +132,7 @@ class LanguageModelDoctor {
   void threads(CheckResult& r) {
     LanguageModel copy = nn::clone(model_);
     const Tensor x = tokens(3, length_), y = tokens(3, length_);
-    const int64_t different = count_thread_dependent(nn::parameters(copy), [&] { return copy.loss(x, y); });
-    r.passed = different == 0;
-    r.detail = different == 0 ? "gradients on 1, 2 and 3 threads have the same bits"
-                              : concat(different, " gradients depend on the number of threads");
+    compare_threads(r, nn::parameters(copy), [&] { return copy.loss(x, y); });
   }
 
   // One random direction per tensor: (L(w + εd) - L(w - εd)) / 2ε against ⟨g, d⟩.
@@ -275,11 +272,7 @@ class TranslatorDoctor {
 
   void threads(CheckResult& r) {
     Seq2Seq copy = nn::clone(model_);
-    const std::vector<Tensor> parameters = nn::parameters(copy);
-    const int64_t different =
-        count_thread_dependent(parameters, [&] { return copy.loss(source_, target_, labels_); });
-    r.passed = different == 0;
-    r.detail = concat(different, " of ", parameters.size(), " gradients depend on the number of threads");
+    compare_threads(r, nn::parameters(copy), [&] { return copy.loss(source_, target_, labels_); });
   }
 
   void overfit(CheckResult& r) {

@@ -10,14 +10,13 @@
 #include "multihead/core/files.h"
 #include "multihead/core/parallel.h"
 #include "multihead/io/directory.h"
-#include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/shape.h"
+#include "multihead/train/data/windows.h"
 #include "multihead/train/lora.h"
-#include "multihead/train/windows.h"
 
 namespace multihead::train {
 namespace {
@@ -240,10 +239,7 @@ void start_from(EmbedderSettings& settings, const std::string& init) {
 
 EmbedderSummary train_embedder(const EmbedderRun& request) {
   MH_CHECK(!request.init.empty(), ValueError, "train: an embedder begins with an encoder's folder, init");
-  EmbedderRun run = request;
-  run.settings.shards = shards_of(run.settings, run.ranks());
-  check(run.settings);
-  check_ranks(run, run.settings);
+  const EmbedderRun run = checked(request);
   check_training_memory(run.settings, models::matrix_weights(run.settings.model), run.ranks());
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
@@ -253,19 +249,14 @@ EmbedderSummary train_embedder(const EmbedderRun& request) {
   const EmbedderData data = {encode_text_pairs(encoder, training, length),
                              encode_text_pairs(encoder, validation, length), checksum_of_pairs(training)};
   EmbedderTask task(run.settings, std::move(encoder), data, run.init);
-  std::optional<RunFolder> folder;
-  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
+  const auto folder = folder_of(run);
   check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model().encoder()));
-  if (folder && !folder->checkpoint()) {
-    remove_modules(task.model(), *folder);
-    Json record = to_json(run, fields(run.settings));
-    record["valid"] = io::path_to_json(run.valid);
-    folder->begin(std::move(record));
-  }
+  if (folder && !folder->checkpoint()) remove_modules(task.model(), *folder);
+  begin_run(run, folder.get());
   if (folder) write_modules(task.model(), *folder);
   EmbedderSummary summary;
   summary.pairs = std::ssize(data.training.queries);
-  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<RetrievalScore> {
+  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<RetrievalScore> {
     if (data.validation.queries.empty()) return std::nullopt;
     return task.score(0, run.sharing());
   });

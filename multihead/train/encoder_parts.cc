@@ -10,8 +10,8 @@
 #include "multihead/core/parallel.h"
 #include "multihead/io/directory.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/train/data/windows.h"
 #include "multihead/train/run.h"
-#include "multihead/train/windows.h"
 
 namespace multihead::train {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/train/windows.h"
+#include "multihead/train/data/windows.h"
 
 namespace multihead::train {
 namespace {

@@ -6,7 +6,7 @@
 #include "multihead/models/language_model.h"
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
-#include "multihead/train/sharing.h"
+#include "multihead/train/parallel/sharing.h"
 
 namespace multihead::train {
 

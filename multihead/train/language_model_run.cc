@@ -8,8 +8,8 @@
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/attention/context_scope.h"
 #include "multihead/text/corpus.h"
-#include "multihead/train/context_parallel.h"
 #include "multihead/train/lora.h"
+#include "multihead/train/parallel/context_parallel.h"
 
 namespace multihead::train {
 namespace {
@@ -21,10 +21,15 @@ void check_length(int64_t size, const char* unit, const std::string& name,
            "; give more text or a smaller --context");
 }
 
-text::Tokenizer make_tokenizer(const std::string& text, const std::vector<std::string_view>& training,
-                               const LanguageModelSettings& settings) {
+text::TextSplit split_of(const std::string& text, const LanguageModelSettings& settings) {
+  if (settings.validation_share == 0) return {{text}, {}};
+  return text::split_corpus(text,
+                            {.validation = settings.validation_share, .blocks = settings.validation_blocks});
+}
+
+text::Tokenizer train_tokenizer(const std::string& text, const LanguageModelSettings& settings) {
   if (settings.tokenizer == TokenizerChoice::characters) return text::Tokenizer::train_characters(text);
-  return text::Tokenizer::train_bpe(training, {.vocab_size = settings.vocab_size});
+  return text::Tokenizer::train_bpe(split_of(text, settings).train, {.vocab_size = settings.vocab_size});
 }
 
 LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vocab_size) {
@@ -45,12 +50,8 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
                                               const LanguageModelSettings& settings,
                                               const text::Tokenizer* tokenizer) {
   check_length(static_cast<int64_t>(text.size()), "bytes", name, settings);
-  text::TextSplit split{{text}, {}};
-  if (settings.validation_share > 0) {
-    split = text::split_corpus(
-        text, {.validation = settings.validation_share, .blocks = settings.validation_blocks});
-  }
-  LanguageModelData data{tokenizer != nullptr ? *tokenizer : make_tokenizer(text, split.train, settings),
+  const text::TextSplit split = split_of(text, settings);
+  LanguageModelData data{tokenizer != nullptr ? *tokenizer : train_tokenizer(text, settings),
                          std::span<const int32_t>(), std::span<const int32_t>(), checksum(text)};
   size_t training = 0;
   try {
@@ -138,32 +139,15 @@ Json LanguageModelTask::identity() const {
 
 namespace {
 
-LanguageModelData data_of(const LanguageModelRun& run, const std::string& text,
-                          const text::Tokenizer& tokenizer) {
-  if (text.empty()) {
-    const int rank = run.group != nullptr ? run.group->rank() : 0;
-    return map_language_model_data(run.data, run.settings, tokenizer, rank, run.ranks());
-  }
-  return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
-}
-
-// A resumed run goes on with the tokenizer it began with.
-LanguageModelData load_data(const LanguageModelRun& run, const RunFolder& folder, const std::string& text) {
-  const std::string given = run.tokenizer.empty() ? run.init : run.tokenizer,
-                    path = folder.checkpoint() ? folder.checkpoint()->path : given;
-  if (!path.empty()) return data_of(run, text, text::Tokenizer::load(path));
-  MH_CHECK(!text.empty(), ValueError, "train: ", run.data,
-           " holds tokens; give the tokenizer that made them with --tokenizer-file");
-  return prepare_language_model_data(text, run.data, run.settings);
-}
-
 // Every rank reads the text; the tokenizer is the leader's.
-LanguageModelData share_data(const LanguageModelRun& run, const RunFolder* folder, const std::string& text) {
-  if (run.ranks() == 1) return load_data(run, *folder, text);
-  std::optional<LanguageModelData> data;
-  if (run.leads()) data = load_data(run, *folder, text);
-  const text::Tokenizer tokenizer = share_tokenizer(*run.group, run.leads() ? &data->tokenizer : nullptr);
-  return run.leads() ? std::move(*data) : data_of(run, text, tokenizer);
+LanguageModelData load_data(const LanguageModelRun& run, const RunFolder* folder, const std::string& text) {
+  const text::Tokenizer tokenizer = tokenizer_of(run, folder, [&] {
+    MH_CHECK(!text.empty(), ValueError, "train: ", run.data,
+             " holds tokens; give the tokenizer that made them with --tokenizer-file");
+    return train_tokenizer(text, run.settings);
+  });
+  if (!text.empty()) return prepare_language_model_data(text, run.data, run.settings, &tokenizer);
+  return map_language_model_data(run.data, run.settings, tokenizer, run.rank(), run.ranks());
 }
 
 }  // namespace
@@ -173,11 +157,7 @@ void start_from(LanguageModelSettings& settings, const std::string& init) {
 }
 
 LanguageModelSummary train_language_model(const LanguageModelRun& request) {
-  LanguageModelRun run = request;
-  run.settings.shards = shards_of(run.settings, run.ranks());
-  check(run.settings);
-  check_ranks(run, run.settings);
-  check_lora(run.settings, run.init);
+  const LanguageModelRun run = checked(request);
   if (run.settings.context_shards > 1)
     check_context(run.settings.model.context, run.settings.context_shards, run.ranks());
   // Before the folder exists: a run that cannot begin leaves nothing behind.
@@ -187,19 +167,16 @@ LanguageModelSummary train_language_model(const LanguageModelRun& request) {
     text = text::read_text(run.data);
     check_length(static_cast<int64_t>(text.size()), "bytes", run.data, run.settings);
   }
-  std::optional<RunFolder> folder;
-  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
-  const LanguageModelData data = share_data(run, folder ? &*folder : nullptr, text);
+  const auto folder = folder_of(run);
+  const LanguageModelData data = load_data(run, folder.get(), text);
   LanguageModelTask task(run.settings, data);
   check_alike(run, run.settings, task.identity());
-  const bool begins = folder && !folder->checkpoint();
-  if (begins) folder->begin(to_json(run, fields(run.settings)));
-  if (run.leads() && !run.init.empty() && (begins || run.settings.lora.rank > 0)) {
-    copy_weights(task.model(), models::load_language_model(run.init, nn::WeightDtype::f32), run.init);
-  }
-  if (run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
+  const bool begins = begin_run(run, folder.get());
+  share_start(run, begins || run.settings.lora.rank > 0, task.model(), [](const std::string& init) {
+    return models::load_language_model(init, nn::WeightDtype::f32);
+  });
   LanguageModelSummary summary;
-  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<TextLoss> {
+  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<TextLoss> {
     if (data.validation.size() < 2) return std::nullopt;
     const EvaluateOptions options = {.batch = run.settings.batch, .sharing = run.sharing()};
     return evaluate(task.model(), data.validation, options, &data.tokenizer);

@@ -8,10 +8,10 @@
 
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
+#include "multihead/train/data/windows.h"
 #include "multihead/train/evaluate.h"
 #include "multihead/train/run.h"
 #include "multihead/train/settings.h"
-#include "multihead/train/windows.h"
 
 namespace multihead::train {
 

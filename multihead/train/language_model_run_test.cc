@@ -15,7 +15,7 @@
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/text/corpus.h"
-#include "multihead/train/encode_file.h"
+#include "multihead/train/data/encode_file.h"
 #include "multihead/train/metrics.h"
 
 namespace multihead::train {

@@ -9,7 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/distributed/collectives.h"
-#include "multihead/train/context_parallel.h"
+#include "multihead/train/parallel/context_parallel.h"
 
 namespace multihead::train {
 namespace {
@@ -219,11 +219,8 @@ double TrainLoop::backward_own() {
 // Every rank's losses, tokens and wishes on every rank.
 void TrainLoop::exchange_losses(std::vector<ShardLoss>& shards) {
   DataParallel& parallel = *options_.parallel;
-  std::vector<int64_t> bounds;
-  for (int rank = 0; rank <= parallel.group().size(); ++rank) {
-    bounds.push_back(parallel.tree().first_shard(rank) * static_cast<int64_t>(sizeof(ShardLoss)));
-  }
-  distributed::all_gather(parallel.group(), std::as_writable_bytes(std::span(shards)), bounds);
+  distributed::all_gather(parallel.group(), std::span(shards),
+                          [&](int rank) { return parallel.tree().first_shard(rank); });
   for (int64_t shard = 0; shard < parallel.tree().shards(); ++shard) {
     const ShardLoss& part = shards[static_cast<size_t>(shard)];
     stopping_ = stopping_ || part.stops != 0;

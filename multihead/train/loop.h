@@ -15,8 +15,8 @@
 #include "multihead/io/config.h"
 #include "multihead/optim/optimizer.h"
 #include "multihead/optim/schedule.h"
-#include "multihead/train/data_parallel.h"
-#include "multihead/train/sharing.h"
+#include "multihead/train/parallel/data_parallel.h"
+#include "multihead/train/parallel/sharing.h"
 
 namespace multihead::train {
 

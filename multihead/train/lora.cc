@@ -1,7 +1,5 @@
 #include "multihead/train/lora.h"
 
-#include "multihead/core/error.h"
-
 namespace multihead::train {
 
 models::AdapterOptions adapter_options(const LoraSettings& s) {
@@ -12,11 +10,6 @@ models::AdapterOptions adapter_options(const LoraSettings& s) {
     begin = end + 1;
   }
   return options;
-}
-
-void check_lora(const TrainingSettings& settings, const std::string& init) {
-  MH_CHECK(settings.lora.rank == 0 || !init.empty(), ValueError,
-           "train: --lora-rank is for fine-tuning and needs --init");
 }
 
 }  // namespace multihead::train

@@ -18,9 +18,6 @@ namespace multihead::train {
 /// Their options from --lora-targets "q_proj,v_proj" and the rest.
 models::AdapterOptions adapter_options(const LoraSettings& settings);
 
-/// Throws ValueError: an adapter without a model whose weights stay.
-void check_lora(const TrainingSettings& settings, const std::string& init);
-
 namespace detail {
 
 // What a task trains, and what PEFT calls that.

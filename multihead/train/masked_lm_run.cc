@@ -45,19 +45,10 @@ text::Tokenizer train_tokenizer(const std::string& text, const MaskedLmSettings&
   return text::Tokenizer::train_bpe(training, {.vocab_size = s.vocab_size, .special = special});
 }
 
-// A resumed run goes on with the tokenizer it began with.
-text::Tokenizer tokenizer_of(const MaskedLmRun& run, const RunFolder& folder, const std::string& text) {
-  const std::string given = run.tokenizer.empty() ? run.init : run.tokenizer,
-                    path = folder.checkpoint() ? folder.checkpoint()->path : given;
-  return path.empty() ? train_tokenizer(text, run.settings) : text::Tokenizer::load(path);
-}
-
 // Every rank reads the text; the tokenizer is the leader's.
 LanguageModelData load_data(const MaskedLmRun& run, const RunFolder* folder, const std::string& text) {
-  std::optional<text::Tokenizer> own;
-  if (folder != nullptr) own = tokenizer_of(run, *folder, text);
   const text::Tokenizer tokenizer =
-      run.group != nullptr ? share_tokenizer(*run.group, own ? &*own : nullptr) : *own;
+      tokenizer_of(run, folder, [&] { return train_tokenizer(text, run.settings); });
   LanguageModelSettings as_text;
   as_text.model.context = length_of(run.settings);
   as_text.validation_share = run.settings.validation_share;
@@ -178,20 +169,15 @@ void start_from(MaskedLmSettings& settings, const std::string& init) {
 }
 
 MaskedLmSummary train_masked_lm(const MaskedLmRun& request) {
-  MaskedLmRun run = request;
-  run.settings.shards = shards_of(run.settings, run.ranks());
-  check(run.settings);
-  check_ranks(run, run.settings);
-  check_lora(run.settings, run.init);
+  const MaskedLmRun run = checked(request);
   const std::string text = text::read_text(run.data);
-  std::optional<RunFolder> folder;
-  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
-  const LanguageModelData data = load_data(run, folder ? &*folder : nullptr, text);
+  const auto folder = folder_of(run);
+  const LanguageModelData data = load_data(run, folder.get(), text);
   MaskedLmTask task(run.settings, data, run.init);
   check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));
-  if (folder && !folder->checkpoint()) folder->begin(to_json(run, fields(run.settings)));
+  begin_run(run, folder.get());
   MaskedLmSummary summary;
-  run_or_adapt(run, folder ? &*folder : nullptr, task, true, summary, [&]() -> std::optional<MaskedLoss> {
+  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<MaskedLoss> {
     MaskedLoss loss = task.score(0, run.sharing());
     if (loss.tokens == 0) return std::nullopt;
     return loss;

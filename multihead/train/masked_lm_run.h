@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "multihead/train/data/masking.h"
 #include "multihead/train/encoder_parts.h"
 #include "multihead/train/language_model_run.h"
-#include "multihead/train/masking.h"
 #include "multihead/train/run.h"
 
 namespace multihead::train {

@@ -8,11 +8,10 @@
 #include "multihead/core/memory.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/storage.h"
-#include "multihead/io/json.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
-#include "multihead/train/context_parallel.h"
 #include "multihead/train/metrics.h"
+#include "multihead/train/parallel/context_parallel.h"
 
 namespace multihead::train {
 

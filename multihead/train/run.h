@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "multihead/distributed/group.h"
+#include "multihead/io/json.h"
 #include "multihead/nn/module.h"
 #include "multihead/text/tokenizer.h"
 #include "multihead/train/loop.h"
@@ -36,7 +37,8 @@ struct RunRequest {
 
   int ranks() const { return group != nullptr ? group->size() : 1; }
   Sharing sharing() const { return {.should_stop = should_stop, .group = group}; }
-  bool leads() const { return group == nullptr || group->rank() == 0; }
+  int rank() const { return group != nullptr ? group->rank() : 0; }
+  bool leads() const { return rank() == 0; }
 };
 
 /// The result of a run.
@@ -102,15 +104,53 @@ void copy_weights(Model& to, Model from, const std::string& source) {
   nn::load_parameters(nn::named_parameters(to), tensors, source);
 }
 
-/// Throws ValueError if there are more ranks than shards.
-void check_ranks(const RunRequest& request, const TrainingSettings& settings);
+/// Throws ValueError: more ranks than shards, an adapter without a model whose weights stay.
+void check_request(const RunRequest& request, const TrainingSettings& settings);
+/// The run with its shards chosen. Throws ValueError: settings that cannot be, what check_request() refuses.
+template <class Run>
+Run checked(Run run) {
+  run.settings.shards = shards_of(run.settings, run.ranks());
+  check(run.settings);
+  check_request(run, run.settings);
+  return run;
+}
+
+/// The leader's folder; null on the other ranks.
+std::unique_ptr<RunFolder> folder_of(const RunRequest& request);
+/// Whose tokenizers a run has: its checkpoint's, so that a resumed run goes on with those it began with, or
+/// those that it was given; empty: none.
+std::string tokenizer_source(const RunRequest& request, const RunFolder& folder);
 /// The leader's tokenizer on every rank; `own` is null on the others.
-text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own);
+text::Tokenizer share_tokenizer(distributed::Group* group, const text::Tokenizer* own);
+/// The leader's, read or trained, on every rank.
+text::Tokenizer tokenizer_of(const RunRequest& request, const RunFolder* folder,
+                             FunctionRef<text::Tokenizer()> train);
 
 /// Throws ValueError naming the first rank whose build, instruction set, data, settings or weights, where
 /// every rank reads them, are others than the leader's. All ranks call it.
 void check_alike(const RunRequest& request, const TrainingSettings& settings, const Json& identity,
                  const std::vector<nn::NamedTensor>& weights = {});
+
+/// Begins the leader's folder unless the run is resumed. Returns whether it did.
+template <class Run>
+bool begin_run(const Run& run, RunFolder* folder) {
+  if (folder == nullptr || folder->checkpoint()) return false;
+  auto settings = run.settings;
+  Json record = to_json(run, fields(settings));
+  if constexpr (requires { run.valid; }) record["valid"] = io::path_to_json(run.valid);
+  folder->begin(std::move(record));
+  return true;
+}
+
+/// The weights that training starts from, on every rank: those of load(init), if it is given and the run
+/// begins or adapts it, else the leader's own.
+template <class Model, class Load>
+void share_start(const RunRequest& request, bool is_needed, Model& model, Load&& load) {
+  if (request.leads() && is_needed && !request.init.empty()) {
+    copy_weights(model, load(request.init), request.init);
+  }
+  if (request.group != nullptr) broadcast_weights(*request.group, nn::named_parameters(model));
+}
 
 /// Bytes of one rank while it trains this many weights, beside activations.
 struct TrainingMemory {

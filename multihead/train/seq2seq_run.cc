@@ -7,7 +7,6 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/train/lora.h"
 
@@ -216,29 +215,18 @@ void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>&
 
 namespace {
 
-Seq2SeqData load_data(const Seq2SeqRun& run, const RunFolder& folder, const text::ParallelText& training,
-                      const text::ParallelText& validation) {
-  // A resumed run goes on with the tokenizers it began with.
-  const std::string given = run.tokenizer.empty() ? run.init : run.tokenizer,
-                    path = folder.checkpoint() ? folder.checkpoint()->path : given;
-  if (path.empty()) return prepare_seq2seq_data(training, validation, run.settings);
-  const PairTokenizers tokenizers = load_pair_tokenizers(path);
-  return prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
-}
-
-// Every rank reads the pairs; the tokenizers are the leader's.
-Seq2SeqData share_data(const Seq2SeqRun& run, const RunFolder* folder, const text::ParallelText& training,
-                       const text::ParallelText& validation) {
-  if (run.ranks() == 1) return load_data(run, *folder, training, validation);
-  std::optional<Seq2SeqData> data;
-  if (run.leads()) data = load_data(run, *folder, training, validation);
-  const PairTokenizers* const own = run.leads() ? &data->tokenizers : nullptr;
-  const text::Tokenizer source = share_tokenizer(*run.group, own != nullptr ? &own->source : nullptr);
-  const text::Tokenizer target = share_tokenizer(*run.group, own != nullptr ? &own->target : nullptr);
-  const bool shared = run.group->broadcast_text(0, own != nullptr && own->shared ? "shared" : "") == "shared";
-  if (run.leads()) return std::move(*data);
-  const PairTokenizers tokenizers = {source, target, shared};
-  return prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
+// The leader's, read or trained, on every rank.
+PairTokenizers tokenizers_of(const Seq2SeqRun& run, const RunFolder* folder,
+                             const text::ParallelText& training) {
+  std::optional<PairTokenizers> own;
+  if (folder != nullptr) {
+    const std::string source = tokenizer_source(run, *folder);
+    own = source.empty() ? train_tokenizers(training, run.settings) : load_pair_tokenizers(source);
+  }
+  if (run.group == nullptr) return *own;
+  return {share_tokenizer(run.group, own ? &own->source : nullptr),
+          share_tokenizer(run.group, own ? &own->target : nullptr),
+          !run.group->broadcast_text(0, own && own->shared ? "shared" : "").empty()};
 }
 
 void average_last(models::Seq2Seq& model, const Seq2SeqRun& run) {
@@ -256,31 +244,19 @@ void start_from(Seq2SeqSettings& settings, const std::string& init) {
 }
 
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
-  Seq2SeqRun run = request;
-  run.settings.shards = shards_of(run.settings, run.ranks());
-  check(run.settings);
-  check_ranks(run, run.settings);
-  check_lora(run.settings, run.init);
+  const Seq2SeqRun run = checked(request);
   // Before the folder exists: a run that cannot begin leaves nothing behind.
   check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
       run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
-  std::optional<RunFolder> folder;
-  if (run.leads()) folder.emplace(run.folder, run.resume, run.overwrite);
-  const Seq2SeqData data = share_data(run, folder ? &*folder : nullptr, training, validation);
+  const auto folder = folder_of(run);
+  const PairTokenizers tokenizers = tokenizers_of(run, folder.get(), training);
+  const Seq2SeqData data = prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
   Seq2SeqTask task(run.settings, data);
   check_alike(run, run.settings, task.identity());
-  const bool begins = folder && !folder->checkpoint();
-  if (begins) {
-    Json record = to_json(run, fields(run.settings));
-    record["valid"] = io::path_to_json(run.valid);
-    folder->begin(std::move(record));
-  }
-  if (run.leads() && !run.init.empty() && (begins || run.settings.lora.rank > 0)) {
-    copy_weights(task.model(), models::load_seq2seq(run.init), run.init);
-  }
-  if (run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
+  const bool begins = begin_run(run, folder.get());
+  share_start(run, begins || run.settings.lora.rank > 0, task.model(), models::load_seq2seq);
   if (data.left_out > 0 && run.leads()) {
     for (Observer* observer : run.observers) {
       observer->on_warning(concat(data.left_out, " of ", training.source.size(), " pairs are longer than ",
@@ -291,7 +267,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
   summary.pairs = static_cast<int64_t>(data.training.size());
   summary.left_out = data.left_out;
   const bool averages = run.settings.average > 1;
-  run_or_adapt(run, folder ? &*folder : nullptr, task, !averages, summary, [&]() -> std::optional<PairLoss> {
+  run_or_adapt(run, folder.get(), task, !averages, summary, [&]() -> std::optional<PairLoss> {
     if (averages && run.leads()) average_last(task.model(), run);
     if (averages && run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
     if (data.validation.empty()) return std::nullopt;

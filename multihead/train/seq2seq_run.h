@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "multihead/text/tokenizer.h"
-#include "multihead/train/pairs.h"
+#include "multihead/train/data/pairs.h"
 #include "multihead/train/run.h"
 #include "multihead/train/seq2seq_settings.h"
 

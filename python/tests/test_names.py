@@ -151,7 +151,6 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "LoraSettings": "train_language_model",
     "LoraTask": "train_language_model",
     "adapter_options": "train_language_model",
-    "check_lora": "train_language_model",
     "run_or_adapt": "train_language_model",
     "load_adapter": "models.LanguageModel.load_adapter",
     "is_adapter_folder": "models.LanguageModel.load",
@@ -197,7 +196,8 @@ INTERNAL = {  # reason: names
     "encode_text_pairs MaskedLmData MaskedLmTask prepare_masked_lm_data batch_rows encode_pair_texts encode_texts "
     "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
     "with_weights trained_parameters score_labels spread_rows masked_lm_presets MaskOptions MaskedText Masker "
-    "ShardTree DataParallel ContextParallel shards_of terms_of check_ranks check_context share_tokenizer check_alike "
+    "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
+    "checked folder_of tokenizer_source tokenizer_of begin_run share_start "
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any part_of parts_of",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",

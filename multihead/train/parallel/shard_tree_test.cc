@@ -1,4 +1,4 @@
-#include "multihead/train/shard_tree.h"
+#include "multihead/train/parallel/shard_tree.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "multihead/train/windows.h"
+#include "multihead/train/data/windows.h"
 
 #include <algorithm>
 #include <bit>

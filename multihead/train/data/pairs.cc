@@ -1,10 +1,10 @@
-#include "multihead/train/pairs.h"
+#include "multihead/train/data/pairs.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "multihead/core/error.h"
-#include "multihead/train/windows.h"
+#include "multihead/train/data/windows.h"
 
 namespace multihead::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "multihead/train/context_parallel.h"
+#include "multihead/train/parallel/context_parallel.h"
 
 #include "multihead/core/error.h"
 #include "multihead/distributed/local_group.h"

@@ -57,14 +57,37 @@ std::string first_difference(const Json& first, const Json& other) {
 
 }  // namespace
 
-void check_ranks(const RunRequest& request, const TrainingSettings& settings) {
+void check_request(const RunRequest& request, const TrainingSettings& settings) {
   ShardTree(terms_of(settings, request.ranks()), request.ranks());
+  MH_CHECK(settings.lora.rank == 0 || !request.init.empty(), ValueError,
+           "train: --lora-rank is for fine-tuning and needs --init");
 }
 
-text::Tokenizer share_tokenizer(distributed::Group& group, const text::Tokenizer* own) {
-  const std::string json = group.broadcast_text(0, own != nullptr ? own->to_json() : "");
-  const std::string config = group.broadcast_text(0, own != nullptr ? own->config_json() : "");
+std::unique_ptr<RunFolder> folder_of(const RunRequest& request) {
+  if (!request.leads()) return nullptr;
+  return std::make_unique<RunFolder>(request.folder, request.resume, request.overwrite);
+}
+
+std::string tokenizer_source(const RunRequest& request, const RunFolder& folder) {
+  if (folder.checkpoint()) return folder.checkpoint()->path;
+  return request.tokenizer.empty() ? request.init : request.tokenizer;
+}
+
+text::Tokenizer share_tokenizer(distributed::Group* group, const text::Tokenizer* own) {
+  if (group == nullptr) return *own;
+  const std::string json = group->broadcast_text(0, own != nullptr ? own->to_json() : "");
+  const std::string config = group->broadcast_text(0, own != nullptr ? own->config_json() : "");
   return own != nullptr ? *own : text::Tokenizer::from_contents(json, config);
+}
+
+text::Tokenizer tokenizer_of(const RunRequest& request, const RunFolder* folder,
+                             FunctionRef<text::Tokenizer()> train) {
+  std::optional<text::Tokenizer> own;
+  if (folder != nullptr) {
+    const std::string source = tokenizer_source(request, *folder);
+    own = source.empty() ? train() : text::Tokenizer::load(source);
+  }
+  return share_tokenizer(request.group, own ? &*own : nullptr);
 }
 
 void check_alike(const RunRequest& request, const TrainingSettings& settings, const Json& identity,

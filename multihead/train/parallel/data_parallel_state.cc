@@ -4,7 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/distributed/collectives.h"
-#include "multihead/train/data_parallel.h"
+#include "multihead/train/parallel/data_parallel.h"
 
 namespace multihead::train {
 namespace {

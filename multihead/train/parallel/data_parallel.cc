@@ -1,4 +1,4 @@
-#include "multihead/train/data_parallel.h"
+#include "multihead/train/parallel/data_parallel.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/distributed/collectives.h"
 #include "multihead/kernels/elementwise/optimizer.h"
-#include "multihead/train/bucket_sum-inl.h"
+#include "multihead/train/parallel/bucket_sum-inl.h"
 
 namespace multihead::train {
 namespace {
@@ -30,11 +30,6 @@ void copy(float* to, const float* from, int64_t count) {
 int64_t least_bucket(int64_t weights, int ranks) {
   if (ranks == 1) return 1;  // nothing travels, and nothing is copied
   return std::max({int64_t{1} << 17, 4 * kPiece * ranks, weights * ranks / (kTags / 2)});
-}
-
-std::vector<int64_t> in_bytes(std::vector<int64_t> bounds, size_t size) {
-  for (int64_t& bound : bounds) bound *= static_cast<int64_t>(size);
-  return bounds;
 }
 
 }  // namespace
@@ -198,23 +193,20 @@ double DataParallel::reduce() {
   return norm();
 }
 
-// Of every rank's slices, one rank after the other: where they begin, and the end.
-std::vector<int64_t> DataParallel::packed_bounds() const {
+// Of every rank's slices, one rank after the other: where they begin, and the end, in units that begin with
+// each slice.
+std::vector<int64_t> DataParallel::packed_bounds(int64_t unit) const {
   std::vector<int64_t> bounds = {0};
   for (const std::vector<Range>& ranges : ranges_) {
     bounds.push_back(bounds.back());
-    for (const Range& range : ranges) bounds.back() += range.size();
+    for (const Range& range : ranges) bounds.back() += (range.size() + unit - 1) / unit;
   }
   return bounds;
 }
 
 // The squares of all pieces, in the order of the parameters.
 std::vector<double> DataParallel::gather_squares() const {
-  std::vector<int64_t> bounds = {0};
-  for (const std::vector<Range>& ranges : ranges_) {
-    bounds.push_back(bounds.back());
-    for (const Range& range : ranges) bounds.back() += pieces_in(range.size());
-  }
+  const std::vector<int64_t> bounds = packed_bounds(kPiece);
   std::vector<double> packed(static_cast<size_t>(pieces_)), squares(packed.size());
   double* own = packed.data() + bounds[static_cast<size_t>(group_.rank())];
   for (const auto& [name, view] : own_) {
@@ -228,8 +220,8 @@ std::vector<double> DataParallel::gather_squares() const {
     });
     own += count;
   }
-  distributed::all_gather(group_, std::as_writable_bytes(std::span(packed)),
-                          in_bytes(bounds, sizeof(double)));
+  distributed::all_gather(group_, std::span(packed),
+                          [&](int rank) { return bounds[static_cast<size_t>(rank)]; });
   const double* from = packed.data();
   for (const std::vector<Range>& ranges : ranges_) {
     for (const Range& range : ranges) {
@@ -269,8 +261,8 @@ void DataParallel::share_weights() {
     copy(own, view.data<float>(), view.numel());
     own += view.numel();
   }
-  distributed::all_gather(group_, distributed::bytes_of(all.data<float>(), weights_),
-                          in_bytes(bounds, sizeof(float)));
+  distributed::all_gather(group_, all.span<float>(),
+                          [&](int rank) { return bounds[static_cast<size_t>(rank)]; });
   const float* from = all.data<float>();
   for (const std::vector<Range>& ranges : ranges_) {
     for (const Range& range : ranges) {

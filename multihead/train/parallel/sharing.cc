@@ -1,4 +1,4 @@
-#include "multihead/train/sharing.h"
+#include "multihead/train/parallel/sharing.h"
 
 #include <algorithm>
 
@@ -12,17 +12,12 @@ std::vector<double> measure_batches(const Sharing& sharing, int64_t count, int64
   distributed::Group& group = sharing.group != nullptr ? *sharing.group : *alone;
   const int ranks = group.size(), rank = group.rank();
   std::vector<double> all(static_cast<size_t>(count * width));
-  const int64_t end = distributed::share_begin(count, ranks, rank + 1);
-  for (int64_t i = distributed::share_begin(count, ranks, rank); i < end; ++i) {
+  const auto begin = [&](int of) { return distributed::share_begin(count, ranks, of); };
+  for (int64_t i = begin(rank); i < begin(rank + 1); ++i) {
     if (sharing.should_stop && sharing.should_stop()) break;
     measure(i, std::span(all).subspan(static_cast<size_t>(i * width), static_cast<size_t>(width)));
   }
-  std::vector<int64_t> bounds;
-  for (int of = 0; of <= ranks; ++of) {
-    bounds.push_back(distributed::share_begin(count, ranks, of) * width *
-                     static_cast<int64_t>(sizeof(double)));
-  }
-  distributed::all_gather(group, std::as_writable_bytes(std::span(all)), bounds);
+  distributed::all_gather(group, std::span(all), [&](int of) { return begin(of) * width; });
   return all;
 }
 

@@ -3,7 +3,7 @@
 
 #include "multihead/distributed/collectives.h"
 #include "multihead/kernels/elementwise/accumulate.h"
-#include "multihead/train/bucket_sum-inl.h"
+#include "multihead/train/parallel/bucket_sum-inl.h"
 
 namespace multihead::train {
 

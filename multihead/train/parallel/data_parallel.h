@@ -13,7 +13,7 @@
 #include "multihead/distributed/group.h"
 #include "multihead/nn/module.h"
 #include "multihead/optim/optimizer.h"
-#include "multihead/train/shard_tree.h"
+#include "multihead/train/parallel/shard_tree.h"
 
 namespace multihead::train {
 
@@ -89,7 +89,7 @@ class DataParallel {
   void fill(Bucket& bucket);
   Tensor take_gradient(size_t parameter);
   double norm() const;
-  std::vector<int64_t> packed_bounds() const;
+  std::vector<int64_t> packed_bounds(int64_t unit = 1) const;
   std::vector<double> gather_squares() const;
   void check_state(const optim::StateMap& whole, const std::set<std::string>& moments) const;
   const std::vector<Range>& own_ranges() const { return ranges_[static_cast<size_t>(group_.rank())]; }

@@ -1,4 +1,4 @@
-#include "multihead/train/pairs.h"
+#include "multihead/train/data/pairs.h"
 
 #include <gtest/gtest.h>
 

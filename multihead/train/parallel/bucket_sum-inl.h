@@ -7,7 +7,7 @@
 
 #include "multihead/core/tensor.h"
 #include "multihead/distributed/group.h"
-#include "multihead/train/shard_tree.h"
+#include "multihead/train/parallel/shard_tree.h"
 
 namespace multihead::train {
 

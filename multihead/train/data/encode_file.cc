@@ -1,4 +1,4 @@
-#include "multihead/train/encode_file.h"
+#include "multihead/train/data/encode_file.h"
 
 #include <algorithm>
 #include <optional>

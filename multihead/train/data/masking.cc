@@ -1,4 +1,4 @@
-#include "multihead/train/masking.h"
+#include "multihead/train/data/masking.h"
 
 #include <algorithm>
 #include <cctype>

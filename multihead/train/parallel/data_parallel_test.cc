@@ -1,4 +1,4 @@
-#include "multihead/train/data_parallel.h"
+#include "multihead/train/parallel/data_parallel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
 #include "multihead/train/classifier_run.h"
+#include "multihead/train/data/encode_file.h"
 #include "multihead/train/embedder_run.h"
-#include "multihead/train/encode_file.h"
 #include "multihead/train/encoder_fixture-inl.h"
 #include "multihead/train/language_model_run.h"
 #include "multihead/train/masked_lm_run.h"
