@@ -58,7 +58,8 @@ std::string first_difference(const Json& first, const Json& other) {
 }  // namespace
 
 void check_request(const RunRequest& request, const TrainingSettings& settings) {
-  ShardTree(terms_of(settings, request.ranks()), request.ranks());
+  static_cast<void>(
+      ShardTree(terms_of(settings, request.ranks()), request.ranks()));  // or says what is wrong
   MH_CHECK(settings.lora.rank == 0 || !request.init.empty(), ValueError,
            "train: --lora-rank is for fine-tuning and needs --init");
 }
