@@ -24,6 +24,11 @@ __all__ = [
 ]
 
 
+def _batch_tokens(batch_size):
+    """For texts of 32 tokens. Past 1,024 activations leave the caches; no vector depends on it."""
+    return min(32 * batch_size, 1024)
+
+
 class SentenceEncoder:
     """A model with its tokenizer and pooling, read from a folder of sentence-transformers or a plain model's.
 
@@ -58,7 +63,7 @@ class SentenceEncoder:
                 raise ValueError(f"SentenceEncoder: prompt_name {prompt_name!r} is none of {sorted(self.prompts)}")
             prompt = self.prompts[prompt_name]
         vectors = self._encoder.encode(
-            texts, prompt=prompt or "", normalize=normalize_embeddings or None, batch_tokens=32 * batch_size,
+            texts, prompt=prompt or "", normalize=normalize_embeddings or None, batch_tokens=_batch_tokens(batch_size),
             precision={"f32": "float32", "bf16": "bfloat16"}[self.precision], truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
         if convert_to_tensor or not convert_to_numpy:
             return vectors[0] if single else vectors
@@ -121,7 +126,7 @@ class CrossEncoder:
         pairs = [tuple(sentences)] if single else [tuple(pair) for pair in sentences]
         labels = self.model.config.num_labels
         scores = np.asarray(self._classifier.logits(
-            pairs, max_length=self.max_length, batch_tokens=32 * batch_size,
+            pairs, max_length=self.max_length, batch_tokens=_batch_tokens(batch_size),
             progress=_bar if show_progress_bar else None)) if pairs else np.empty((0, labels), np.float32)
         if apply_sigmoid or (apply_sigmoid is None and labels == 1):
             scores = 1 / (1 + np.exp(-scores))
