@@ -110,7 +110,7 @@ def test_logits_are_those_of_transformers(tmp_path, name, tied):
     np.testing.assert_allclose(ours(ids).numpy(), expected, rtol=0, atol=1e-5)
     # As they lie: the inputs of the products are rounded to 8 bits.
     packed = mh.models.LanguageModel.load(tmp_path / "model.gguf")
-    assert packed.weight_dtype == {"Q8_0": "q8", "Q4_0": "q4"}.get(name, "f32")
+    assert packed.weight_dtype == {"F16": "f16", "Q8_0": "q8", "Q4_0": "q4"}.get(name, "f32")
     np.testing.assert_allclose(packed(ids).numpy(), expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
