@@ -11,7 +11,7 @@ namespace multihead::models::detail {
 /// Of the embedding and the output layer where the other matrices are packed as `dtype`, not f32: at least 8
 /// bits in groups, and such that rows() can read it.
 inline nn::WeightDtype dtype_of_words(nn::WeightDtype dtype) {
-  return dtype == nn::WeightDtype::bf16 || dtype == nn::WeightDtype::f16 ? dtype : nn::WeightDtype::q8;
+  return kernels::is_half(dtype) ? dtype : nn::WeightDtype::q8;
 }
 
 /// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of

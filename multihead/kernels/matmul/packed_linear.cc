@@ -56,7 +56,7 @@ WeightDtype parse_weight_dtype(std::string_view text) {
 int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in) {
   if (has_groups(dtype)) return groups::packed_bytes(dtype, out, in);
   if (dtype == WeightDtype::int8) return int8::packed_bytes(out, in);
-  if (half::is_half(dtype)) return half::packed_bytes(out, in);
+  if (is_half(dtype)) return half::packed_bytes(out, in);
   const int64_t bytes = HWY_DYNAMIC_DISPATCH(PaddedColumns)(out) * in * static_cast<int64_t>(sizeof(float));
   return (bytes + 63) / 64 * 64;
 }
@@ -65,7 +65,7 @@ void pack_weight(WeightDtype dtype, const float* weight, int64_t stride, int64_t
                  void* packed) {
   if (has_groups(dtype)) return groups::pack(dtype, weight, stride, out, in, packed);
   if (dtype == WeightDtype::int8) return int8::pack(weight, stride, out, in, packed);
-  if (half::is_half(dtype)) return half::pack(dtype, weight, stride, out, in, packed);
+  if (is_half(dtype)) return half::pack(dtype, weight, stride, out, in, packed);
   HWY_DYNAMIC_DISPATCH(PackWeight)(weight, stride, out, in, static_cast<float*>(packed));
 }
 
@@ -79,7 +79,7 @@ void pack_f16(const Float16* weight, int64_t out, int64_t in, void* packed) {
 
 void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in,
                        float* to) {
-  if (half::is_half(dtype)) return half::unpack_row(dtype, packed, row, out, in, to);
+  if (is_half(dtype)) return half::unpack_row(dtype, packed, row, out, in, to);
   groups::unpack_row(dtype, packed, row, in, to);
 }
 
@@ -87,7 +87,7 @@ void packed_linear(const PackedLinearArgs& args) {
   if (args.rows <= 0 || args.out <= 0) return;
   if (has_groups(args.dtype)) return groups::multiply(args);
   if (args.dtype == WeightDtype::int8) return int8::multiply(args);
-  if (half::is_half(args.dtype)) return half::multiply(args);
+  if (is_half(args.dtype)) return half::multiply(args);
   HWY_DYNAMIC_DISPATCH(PackedLinear)(args);
 }
 

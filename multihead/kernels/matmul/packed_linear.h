@@ -29,6 +29,8 @@ WeightDtype parse_weight_dtype(std::string_view text);
 inline constexpr int64_t kLongestInt8Sum = 131072;
 /// Neighbours along k that share the scale of q8 and q4.
 inline constexpr int64_t kWeightGroup = 32;
+/// Whether it is 16 bits of a float.
+constexpr bool is_half(WeightDtype dtype) { return dtype == WeightDtype::bf16 || dtype == WeightDtype::f16; }
 /// Whether it is in groups along k: q8, q4, q4_k, q5_k, q6_k.
 constexpr bool has_groups(WeightDtype dtype) { return dtype >= WeightDtype::q8; }
 /// Whether it is one of GGUF's K formats, whose groups share a scale in blocks of kWeightBlock along k.

@@ -11,7 +11,6 @@ namespace multihead::kernels::half {
 /// A packed weight is panels of 64 outputs, the last one as narrow as a multiple of 16 may be, and a panel
 /// is, the same bytes on every machine, of bf16 [ceil(in / 2)][outputs][2], neighbours along k side by side,
 /// of f16 [in rounded up to an even number][outputs]; zeros behind the ends.
-constexpr bool is_half(WeightDtype dtype) { return dtype == WeightDtype::bf16 || dtype == WeightDtype::f16; }
 int64_t packed_bytes(int64_t out, int64_t in);
 void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed);
 /// Of f16 that is stored so.

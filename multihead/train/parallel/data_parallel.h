@@ -92,7 +92,6 @@ class DataParallel {
   std::vector<int64_t> packed_bounds(int64_t unit = 1) const;
   std::vector<double> gather_squares() const;
   void check_state(const optim::StateMap& whole, const std::set<std::string>& moments) const;
-  const std::vector<Range>& own_ranges() const { return ranges_[static_cast<size_t>(group_.rank())]; }
 
   distributed::Group& group_;
   ShardTree tree_;
@@ -100,7 +99,7 @@ class DataParallel {
   std::unordered_map<const GradientSlot*, size_t> parameter_of_;
   int64_t weights_ = 0, pieces_ = 0;
   std::vector<std::vector<Range>> ranges_;  // by rank: its slices of all buckets, one after the other
-  std::vector<nn::NamedTensor> own_;        // own_ranges()
+  std::vector<nn::NamedTensor> own_;        // its slices
   std::vector<std::unique_ptr<Bucket>> buckets_;
   int64_t shard_ = 0;  // that is computed
 };
