@@ -187,7 +187,7 @@ void ConfigReader::refuse_unknown() const {
     const std::string_view key = member.key.view();
     const Json& given = member.value;
     if (asked_.contains(key) || is_off(given)) continue;
-    fail(key, concat("is not known and may change what is computed, got ", quote(given.dump())));
+    fail(key, concat("is unknown and may affect results, got ", quote(given.dump())));
   }
 }
 

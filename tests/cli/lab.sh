@@ -67,7 +67,7 @@ problem() { # REGEX BODY
 }
 problem 'the text is empty' '{"text":"","off":[],"cut":[]}'
 problem 'the context is 16' '{"text":"the cat sat on a mat and","off":[],"cut":[]}'
-problem 'there is no head 0.2' '{"text":"a","off":["0.2"],"cut":[]}'
+problem 'no head 0.2' '{"text":"a","off":["0.2"],"cut":[]}'
 problem 'a head is LAYER.HEAD' '{"text":"a","off":["x"],"cut":[]}'
 problem 'must be a whole number' '{"text":"a","off":["0.x"],"cut":[]}'
 problem 'cannot be cut' '{"text":"a cat","off":[],"cut":[[0,0,1,3]]}'
