@@ -134,7 +134,7 @@ def _check_linear(model):
 
 
 def logit_lens(model, tokens, rows=None):
-    """Logits [L + 1, B, rows, V] as if the model ended before each layer (nostalgebraist 2020); the last are its own."""
+    """Logits [L + 1, B, rows, V] as if the model ended before each layer (nostalgebraist 2020); last, its own."""
     layers = model.config.num_layers
     names = [*(f"layers.{i}.resid_pre" for i in range(layers)), f"layers.{layers - 1}.resid_post"]
     _, cache = run_with_cache(model.features, _tokens(tokens), points=names, rows=rows)
@@ -144,8 +144,8 @@ def logit_lens(model, tokens, rows=None):
 def direct_logit_attribution(model, tokens, target, *, against=None, row=-1):
     """Contributions of all components to the logit of `target` (minus that of `against`) at a row: {name: float}.
 
-    Names are embed, pos_embed, layers.i.head.j, layers.i.attn_bias, layers.i.mlp_out and bias (of norm and
-    output layer). The scale of the final norm is taken as it is.
+    They sum to that logit. Names are embed, pos_embed, layers.i.head.j, layers.i.attn_bias, layers.i.mlp_out and
+    bias (of norm and output layer). The scale of the final norm is held fixed.
     """
     _check_linear(model)
     config, layers = model.config, model.config.num_layers
@@ -262,7 +262,7 @@ def activation_patching(model, clean, corrupted, metric, *, point="resid_pre", r
 
 
 def path_patching(model, clean, corrupted, sender, receivers, metric):
-    """The metric of the clean run in which receivers see the sender's output of the corrupted run (Goldowsky-Dill 2023).
+    """The metric of the clean run if receivers see the sender's output of the corrupted run (Goldowsky-Dill 2023).
 
     sender (layer, head); receivers are points behind it such as 'layers.9.self_attn.q' or 'layers.3.mlp_pre'.
     All other heads keep their clean outputs on the way; feed-forward layers are computed anew.
