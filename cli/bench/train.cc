@@ -39,7 +39,7 @@ class BenchTrain : public Verb {
                "the demo's size"},
               {"multihead bench train --layers 6 --heads 16 --width 256 --context 512 --batch 16 --dropout "
                "0.1",
-               "the size of the annotated Transformer"}}) {}
+               "the labml tutorial's size"}}) {}
 
   void declare(Flags& flags) override {
     config_.vocab_size = 96;
