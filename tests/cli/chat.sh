@@ -7,7 +7,7 @@ make_text >text.txt
 expect 0 'model in run' "$multihead" train lm "${small[@]}" --data text.txt --out run
 chat=("$multihead" generate run --chat --temperature 0)
 
-expect 3 'run: carries no chat template' "${chat[@]}"
+expect 3 'run: has no chat template' "${chat[@]}"
 expect 2 'system requires --chat' "$multihead" generate run --prompt the --system x
 expect 2 'chat cannot be combined with --json' "${chat[@]}" --json
 expect 2 'chat cannot be combined with --json' "${chat[@]}" --samples 2
