@@ -89,7 +89,7 @@ expect 0 ' sat on a mat$' "$multihead" fill-mask bert_masked_lm --text "the [MAS
 [[ $("$multihead" fill-mask bert_masked_lm --text "the [MASK] sat on a [MASK]" --top 3 | wc -l) == 6 ]] || fail "two masks, three words each"
 expect 2 'data FILE or --image FILE is required' "$multihead" classify bert_classifier
 expect 2 'query TEXT are required' "$multihead" rerank bert_classifier --data texts.txt
-expect 3 'expected a sequence classification head' "$multihead" classify model --data texts.txt
+expect 3 'expected a sequence or token classification head' "$multihead" classify model --data texts.txt
 expect 2 'the text has no \[MASK\]' "$multihead" fill-mask bert_masked_lm --text "no mask"
 expect 2 'expected a masked_lm head' "$multihead" fill-mask bert_classifier --text "a [MASK]"
 finish

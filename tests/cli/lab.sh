@@ -20,7 +20,7 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 address=$(grep -oE 'http://127.0.0.1:[0-9]+/' address.txt) || fail "no address: $(cat err.txt)"
-expect 3 'is taken' timeout 20 "$multihead" lab model --port "$(grep -oE '[0-9]+/$' <<<"$address" | tr -d /)"
+expect 3 'is in use' timeout 20 "$multihead" lab model --port "$(grep -oE '[0-9]+/$' <<<"$address" | tr -d /)"
 
 # request PATH [CURL FLAG...]: the status, the body in body.txt. In Python, which every test machine has.
 request() {
