@@ -127,11 +127,6 @@ size_t ConfigReader::choice(std::string_view key, const std::vector<std::string>
   return static_cast<size_t>(it - allowed.begin());
 }
 
-size_t ConfigReader::choice_or(std::string_view key, const std::vector<std::string>& allowed,
-                               size_t fallback) {
-  return value(key) == nullptr ? fallback : choice(key, allowed);
-}
-
 std::vector<std::string> ConfigReader::strings_or(std::string_view key, std::vector<std::string> fallback) {
   const Json* json = value(key);
   if (json == nullptr) return fallback;
