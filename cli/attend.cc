@@ -16,7 +16,7 @@ namespace {
 class Attend : public Verb {
  public:
   Attend()
-      : Verb("attend", "a page that shows where a model looks",
+      : Verb("attend", "show a model's attention on an HTML page",
              {{"multihead attend model --text \"It was a fine day\" --out page.html",
                "open page.html in a browser"},
               {"multihead attend model --text \"He gave her\" --beside \"She gave him\" --out page.html",
@@ -25,22 +25,21 @@ class Attend : public Verb {
                "<chapter.txt",
                "some layers, heads and queries of a long text"},
               {"multihead attend encoder --text \"The weather is [MASK] today.\" --out page.html",
-               "an encoder, and what it would put in each place"},
+               "an encoder, and its prediction for each position"},
               {"multihead attend translator --source \"Good morning.\" --out page.html",
                "its translation and the cross-attention"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.text("text", "TEXT", text_, "what the model reads; - reads stdin; translators: the translation");
+    flags.text("text", "TEXT", text_,
+               "text to run the model on; - reads stdin; translators: the translation");
     flags.text("source", "TEXT", source_, "translators: the sentence to translate");
-    flags.text("beside", "TEXT", beside_, "another text beside it (translators: another source)");
-    flags.text("beside-model", "DIR", other_folder_, "another model of the kind beside it");
+    flags.text("beside", "TEXT", beside_, "a second text to show beside it (translators: a second source)");
+    flags.text("beside-model", "DIR", other_folder_, "a second model of the same kind to show beside it");
     flags.text("out", "FILE", out_, "the HTML file to write");
     selection_.declare(flags);
-    flags.choice(
-        "measures", measures_, {"auto", "always", "never"},
-        "what layers predict, heads are worth and tokens contribute, queries and keys; auto: if that "
-        "takes seconds");
+    flags.choice("measures", measures_, {"auto", "always", "never"},
+                 "logit lens, head importance, attributions, queries and keys (auto: if fast)");
   }
 
   int run(const CommonOptions& common) override {

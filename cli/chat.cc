@@ -80,15 +80,15 @@ class Conversation {
       std::vector<int32_t> ids = tokenizer_.encode(tokenizer_.apply_chat_template(messages_, true),
                                                    {.parse_special = true, .add_template = false});
       const int64_t size = std::ssize(ids);
-      MH_CHECK(size > 0, ValueError, options_.folder, ": the chat template makes an empty prompt");
+      MH_CHECK(size > 0, ValueError, options_.folder, ": the chat template gives an empty prompt");
       if (size < limit()) return ids;
       const size_t first = options_.system.empty() ? 0 : 1;
       if (messages_.size() < first + 3) {
-        note(concat("the message is left out: with it the prompt has ", size, " tokens, the context ",
+        note(concat("the message is skipped: with it the prompt has ", size, " tokens, the context ",
                     limit()));
         return {};
       }
-      if (!told) note(concat("the context of ", limit(), " tokens is full: the oldest turns are forgotten"));
+      if (!told) note(concat("the context of ", limit(), " tokens is full: dropping the oldest turns"));
       told = true;
       const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(first);
       messages_.erase(oldest, oldest + 2);
@@ -162,8 +162,7 @@ class Conversation {
 
 int chat(const LoadedModel& loaded, const ChatOptions& options) {
   if (loaded.tokenizer.chat_template().empty()) {
-    throw InputError(concat(
-        options.folder, ": carries no chat template, so --chat does not know how to put a question to it"));
+    throw InputError(concat(options.folder, ": has no chat template, which --chat needs"));
   }
   Conversation conversation(loaded, options);
   if (!options.message.empty()) {

@@ -14,7 +14,7 @@ class Check : public Verb {
       : Verb("check", "check a model: causality, cache, gradients",
              {{"multihead check model",
                "causality, padding, cache, threads, gradients, learning; exit code 1 if a check fails"},
-              {"multihead check encoder", "context, the same vectors in any company, threads"}}) {}
+              {"multihead check encoder", "an encoder: context, same vectors in any batch, threads"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");

@@ -40,8 +40,9 @@ struct ClassifyFlags {
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "encoder's folder with a head");
     flags.text("data", "FILE", data, "texts, one per line; -: stdin (required)");
-    flags.integer("max-length", options.max_length, "tokens of a text that are read (0: the model's limit)");
-    flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
+    flags.integer("max-length", options.max_length,
+                  "truncate texts to this many tokens (0: the model's limit)");
+    flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
                   {.least = 1});
     declare_weights(flags, weights, false);
   }
@@ -65,15 +66,15 @@ class Classify : public Verb {
               {"echo \"I like it\" | multihead classify model --data - --top 3 --json",
                "the three best, as JSON"},
               {"multihead classify tagger --data texts.txt --json",
-               "a model with a head for tokens: names, places ... and where they are"},
+               "a token classification model: names, places ... and their positions"},
               {"multihead classify vit --image cat.png dog.ppm", "images of the model's size (ViT)"}}) {}
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
-    flags.texts("image", "FILE", images_, "PNG or binary PPM files, for a model of images");
+    flags.texts("image", "FILE", images_, "PNG or binary PPM files, for image models");
     flags.integer("top", top_, "labels to show for each text or image", {.least = 1});
     flags.choice("aggregate", aggregate_, word_list<embed::Aggregation>(),
-                 "of a head for tokens: how tokens become entities, as in transformers");
+                 "token classification: how tokens are grouped into entities, as in transformers");
   }
 
   int run(const CommonOptions& common) override {
@@ -84,8 +85,8 @@ class Classify : public Verb {
     const models::EncoderHead head = encoder.config().head;
     const bool reads_tokens = head == models::EncoderHead::tokens;
     if (!reads_tokens && head != models::EncoderHead::classification) {
-      throw InputError(
-          concat(printable(flags_.folder), ": expected a head for sequences or tokens, got ", word_of(head)));
+      throw InputError(concat(printable(flags_.folder),
+                              ": expected a sequence or token classification head, got ", word_of(head)));
     }
     encoder.pack_weights(kernels::parse_weight_dtype(flags_.weights));
     auto tokenizer = reading([&] { return text::Tokenizer::load(flags_.folder); });
@@ -182,13 +183,13 @@ class Classify : public Verb {
 class Rerank : public Verb {
  public:
   Rerank()
-      : Verb("rerank", "order lines by how well they answer a query",
+      : Verb("rerank", "rank lines by how well they answer a query",
              {{"multihead rerank model --data found.txt --query \"a question\"",
-               "the five best lines; the model reads each beside the query (a cross-encoder)"}}) {}
+               "the five best lines, scored together with the query (cross-encoder)"}}) {}
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
-    flags.text("query", "TEXT", query_, "what the lines should answer (required)");
+    flags.text("query", "TEXT", query_, "query (required)");
     flags.integer("top", top_, "lines to show", {.least = 1});
   }
 
@@ -230,9 +231,9 @@ class Rerank : public Verb {
 class FillMask : public Verb {
  public:
   FillMask()
-      : Verb("fill-mask", "guess the words behind masks",
+      : Verb("fill-mask", "predict masked words",
              {{"multihead fill-mask model --text \"Paris is the [MASK] of France.\"",
-               "the five likeliest words of each mask"}}) {}
+               "the five most probable words for each mask"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "encoder's folder with a masked_lm head");

@@ -132,7 +132,7 @@ std::string fish() {
 class Completion : public Verb {
  public:
   Completion()
-      : Verb("completion", "completion script for bash, zsh or fish",
+      : Verb("completion", "print a completion script for bash, zsh or fish",
              {{"source <(multihead completion bash)", "for this shell"}}) {}
   void declare(Flags& flags) override { flags.positional("SHELL", shell_, "bash, zsh or fish"); }
   int run(const CommonOptions&) override {

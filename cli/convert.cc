@@ -12,11 +12,11 @@ namespace {
 class Convert : public Verb {
  public:
   Convert()
-      : Verb("convert", "write a language model as a Hugging Face folder or a GGUF file",
+      : Verb("convert", "convert a language model to a Hugging Face folder or a GGUF file",
              {{"multihead convert model.gguf model",
-               "from llama.cpp: a folder in f32 for every verb and transformers"},
+               "from llama.cpp: an f32 folder for all verbs and transformers"},
               {"multihead convert model model.gguf --type q8_0",
-               "for llama.cpp, in about a quarter of the bytes"}}) {}
+               "for llama.cpp, about a quarter of the size"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("MODEL", from_, "model folder or GGUF file");

@@ -35,13 +35,12 @@ struct EmbedFlags {
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "model folder: sentence-transformers', an encoder's or a decoder's");
     flags.choice("pooling", pooling, poolings(),
-                 "how the vectors of the tokens become one; folder: as it says, else their mean");
-    flags.text("prompt-name", "NAME", options.prompt_name,
-               "one of the folder's prompts, in front of every text");
-    flags.text("prompt", "TEXT", options.prompt, "another prompt");
+                 "pooling of token vectors (folder: the folder's, else mean)");
+    flags.text("prompt-name", "NAME", options.prompt_name, "prepend this prompt of the folder to every text");
+    flags.text("prompt", "TEXT", options.prompt, "prepend this prompt to every text");
     flags.flag("normalize", normalize, "scale vectors to length 1 (default: as the folder says)");
-    flags.integer("truncate-dim", options.truncate_dim, "keep only so many dimensions (0: all)");
-    flags.integer("batch-tokens", options.batch_tokens, "tokens computed at a time: memory, not results",
+    flags.integer("truncate-dim", options.truncate_dim, "keep only the first N dimensions (0: all)");
+    flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
                   {.least = 1});
     declare_weights(flags, weights, false);
     flags.choice("precision", precision, word_list<train::Precision>(),
@@ -65,10 +64,10 @@ struct EmbedFlags {
 class Embed : public Verb {
  public:
   Embed()
-      : Verb("embed", "turn texts into vectors",
-             {{"multihead embed model --data texts.txt --out vectors.npy",
-               "a row for every line, for numpy.load"},
-              {"echo hello | multihead embed model --data - --out -", "JSON lines with text and vector"}}) {}
+      : Verb(
+            "embed", "compute embeddings of texts",
+            {{"multihead embed model --data texts.txt --out vectors.npy", "one row per line, for numpy.load"},
+             {"echo hello | multihead embed model --data - --out -", "JSON lines with text and vector"}}) {}
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
@@ -125,16 +124,16 @@ class Embed : public Verb {
 class Search : public Verb {
  public:
   Search()
-      : Verb("search", "find the lines of a file that are nearest to a query",
+      : Verb("search", "find the lines of a file nearest in meaning to a query",
              {{"multihead search model --data texts.txt --query \"a question\"", "the five nearest lines"},
               {"multihead search model --data texts.txt --index texts.npy",
-               "keeps the vectors of the lines; queries come from stdin, one per line"}}) {}
+               "saves the vectors of the lines; reads queries from stdin, one per line"}}) {}
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
     flags.text("data", "FILE", data_, "texts, one per line (required)");
-    flags.text("index", "FILE", index_, "FILE.npy: their vectors, written if it does not exist");
-    flags.text("query", "TEXT", query_, "what to look for; empty: lines of stdin");
+    flags.text("index", "FILE", index_, "FILE.npy with their vectors; created if missing");
+    flags.text("query", "TEXT", query_, "query (default: each line of stdin)");
     flags.integer("top", top_, "lines to show", {.least = 1});
   }
 
@@ -164,7 +163,7 @@ class Search : public Verb {
       if (held.size(0) != std::ssize(texts) || held.size(1) != width) {
         throw InputError(concat(index_, ": holds ", held.size(0), " x ", held.size(1), ", expected ",
                                 texts.size(), " x ", width,
-                                " for this model and file; delete it to make it anew"));
+                                " for this model and file; delete it to recreate it"));
       }
       return held;
     }

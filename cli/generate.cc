@@ -26,8 +26,9 @@ class Generate : public Verb {
               "three continuations"},
              {"echo \"Dear \" | multihead generate model --prompt - --temperature 0",
               "greedy, prompt from stdin"},
-             {"multihead generate model --prompt \"It was \" --draft small-model", "the same text, sooner"},
-             {"multihead generate model.gguf --chat", "a conversation, by the model's chat template"}}) {}
+             {"multihead generate model --prompt \"It was \" --draft small-model",
+              "speculative decoding: the same text, sooner"},
+             {"multihead generate model.gguf --chat", "a conversation, using the model's chat template"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
@@ -52,17 +53,15 @@ class Generate : public Verb {
     flags.text("stop", "TEXT", stop_, "stop before this text");
     declare_weights(flags, weights_);
     flags.text("draft", "lookup|DIR", draft_,
-               "guess tokens and check several at once, for the same text sooner: lookup (as the text went "
-               "on before) "
-               "or a smaller model with the same tokens");
-    flags.integer("draft-tokens", options_.draft_tokens, "most tokens guessed at a time",
+               "speculative decoding, same text: lookup (guess from earlier text) or a smaller model "
+               "with the same tokenizer");
+    flags.integer("draft-tokens", options_.draft_tokens, "maximum number of draft tokens per step",
                   {.least = 1, .most = 64});
     flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16", "int8"},
                  "dtype of cached keys and values (bf16: half the memory, int8: a quarter; rounded)");
-    flags.text(
-        "prefix-cache", "DIR", prefix_cache_,
-        "keep the keys and values of prompts in this folder (1 GB at most): a prompt, or a conversation, "
-        "that begins like an earlier one is read from there on");
+    flags.text("prefix-cache", "DIR", prefix_cache_,
+               "cache keys and values of prompts in this folder (1 GB at most), so that prompts and "
+               "conversations with a common prefix compute it once");
     flags.choice("past-context", overflow_, {"slide", "error"},
                  "when the context is full: continue from its last half, or fail up front");
   }
@@ -88,12 +87,12 @@ class Generate : public Verb {
 
  private:
   void check_chat(const CommonOptions& common) const {
-    if (!chat_ && !system_.empty()) throw UsageError("--system goes with --chat only");
+    if (!chat_ && !system_.empty()) throw UsageError("--system requires --chat");
     if (!chat_) return;
     const bool other =
         common.json || samples_ > 1 || !stop_.empty() || overflow_ != "slide" || !draft_.empty();
     if (other)
-      throw UsageError("--chat does not go with --json, --samples, --stop, --past-context and --draft");
+      throw UsageError("--chat cannot be combined with --json, --samples, --stop, --past-context or --draft");
   }
 
   void set_draft(const LoadedModel& loaded) {
@@ -102,10 +101,10 @@ class Generate : public Verb {
       options_.draft = prompt_lookup();
       return;
     }
-    if (samples_ > 1) throw UsageError("--draft DIR goes with one sample; --draft lookup with any number");
+    if (samples_ > 1) throw UsageError("--draft DIR supports one sample; --draft lookup any number");
     smaller_ = load_model_dir(draft_, "stored");
     if (smaller_->tokenizer.fingerprint() != loaded.tokenizer.fingerprint())
-      throw InputError(concat(draft_, ": its tokenizer is not that of ", folder_));
+      throw InputError(concat(draft_, ": its tokenizer differs from that of ", folder_));
     options_.draft = draft_model(smaller_->model);
   }
 

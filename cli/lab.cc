@@ -75,14 +75,15 @@ class Laboratory {
 class Lab : public Verb {
  public:
   Lab()
-      : Verb("lab", "try changes of a language model in the browser: other texts, heads off, edges cut",
-             {{"multihead lab model", "prints an address on this machine; Ctrl-C ends it"},
-              {"multihead lab model --text \"It was a fine\" --port 8000",
-               "a text to begin with, a fixed port"}}) {}
+      : Verb(
+            "lab", "explore a language model in the browser: edit the text, switch off heads, cut edges",
+            {{"multihead lab model", "prints a local address; Ctrl-C stops it"},
+             {"multihead lab model --text \"It was a fine\" --port 8000", "an initial text, a fixed port"}}) {
+  }
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.text("text", "TEXT", text_, "the text to begin with");
+    flags.text("text", "TEXT", text_, "initial text");
     flags.integer("port", port_, "port on 127.0.0.1 (0: any)", {.most = 65535});
     selection_.declare(flags, false);
   }
@@ -91,7 +92,7 @@ class Lab : public Verb {
     const auto serve = module_function<ServeLab>(
         kLabModule, kServeLab, "lab needs", "it is built where cpp-httplib is (Debian: libcpp-httplib-dev)");
     if (reading([&] { return models::is_seq2seq_folder(folder_); }))
-      throw UsageError("a laboratory is for language models; for translators there is multihead attend");
+      throw UsageError("lab is for language models; for translators use multihead attend");
     LoadedModel loaded = load_model_dir(folder_);
     if (text_.empty()) text_ = some_text(loaded.tokenizer);
     const Laboratory laboratory(folder_, std::move(loaded), selection_);
@@ -102,7 +103,7 @@ class Lab : public Verb {
                                       .on_ready = [&](int port) { report(common, port); },
                                       .should_stop = [] { return train::StopSignals::received() != 0; }});
     if (!served)
-      throw InputError(concat("port ", port_, " on 127.0.0.1 is taken; --port 0 takes a free one"));
+      throw InputError(concat("port ", port_, " on 127.0.0.1 is in use; --port 0 picks a free one"));
     return kDone;
   }
 

@@ -94,7 +94,7 @@ void choose_precision(const CommonOptions& common) {
   kernels::set_float32_matmul_precision(common.precision);
   if (common.precision == kernels::MatmulPrecision::highest || kernels::has_tiles()) return;
   note(common, concat("--float32-matmul-precision ", kernels::precision_name(common.precision),
-                      " changes nothing here: this CPU has no AMX tiles"));
+                      " has no effect: this CPU has no AMX tiles"));
 }
 
 // Makes the threads now, so that a shortage is said before the work and not behind it.
@@ -102,7 +102,7 @@ void start_threads(const CommonOptions& common) {
   parallel_for(num_threads(), [](int64_t, int) {});
   if (missing_threads() == 0) return;
   note(common, concat("only ", num_threads() - missing_threads(), " of ", num_threads(),
-                      " threads could be started (a limit on processes or memory); going on with those"));
+                      " threads could be started (a limit on processes or memory); continuing with those"));
 }
 
 int run(const std::vector<std::string>& given) {

@@ -209,7 +209,7 @@ Flags common_flags(CommonOptions& common) {
              .initial = "highest",
              .set = [&common](std::string_view v) { common.precision = kernels::parse_precision(v); }});
   flags.text("config", "FILE", common.config,
-             "flags from a TOML or INI file (lr = 0.001); the command line wins");
+             "read flags from a TOML or INI file (lr = 0.001); the command line takes precedence");
   return flags;
 }
 
@@ -238,21 +238,21 @@ std::string help_text(const Verb& verb, const Flags& flags) {
   append_flags(out, flags, false);
   CommonOptions common;
   append_flags(out, common_flags(common), false);
-  out += fmt::format("  {:<28} {}\n", "-h, --help", "this text");
+  out += fmt::format("  {:<28} {}\n", "-h, --help", "show this help");
   out += "\nExamples\n";
   for (const auto& [line, remark] : verb.examples) out += fmt::format("  {}\n      {}\n", line, remark);
   return out;
 }
 
 std::string help_text(const Verbs& verbs, const std::string& group) {
-  std::string out =
-      group.empty() ? "multihead: Transformers on a CPU, trained and run\n\n  multihead VERB [arguments]\n\n"
-                    : "";
+  std::string out = group.empty()
+                        ? "multihead: train and run Transformers on a CPU\n\n  multihead VERB [arguments]\n\n"
+                        : "";
   for (const auto& verb : verbs) {
     if (!group.empty() && !verb->name.starts_with(group + " ")) continue;
     out += fmt::format("  {:<20} {}\n", verb->name, verb->summary);
   }
-  out += "\nmultihead VERB --help shows flags and examples; multihead --version the version.\n";
+  out += "\nmultihead VERB --help shows flags and examples; multihead --version shows the version.\n";
   return out;
 }
 

@@ -116,11 +116,11 @@ class Prune : public Verb {
              {{"multihead prune model --out small --heads 0.3,1.2",
                "two heads of a language model, as LAYER.HEAD"},
               {"multihead prune model --out small --keep-ratio 0.5 --data austen.txt",
-               "the half of the heads that matters less on this text"},
+               "removes the half of the heads that is less important on this text"},
               {"multihead prune translator --out small --keep-ratio 0.7 --keep-units 0.5 --data valid.tsv",
-               "a translator; some training restores it: train seq2seq --init small"},
+               "a translator; fine-tune it afterwards: train seq2seq --init small"},
               {"multihead prune model --out grouped --kv-heads 2",
-               "grouped-query attention: keys and values of heads averaged"}}) {}
+               "grouped-query attention, by averaging keys and values of heads"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder: a language model or a translator");
@@ -132,10 +132,10 @@ class Prune : public Verb {
                  {.least = 0, .most = 1, .open = true});
     flags.number("keep-units", keep_units_, "keep this fraction of the feed-forward units of each layer",
                  {.least = 0, .most = 1, .open = true});
-    flags.integer("kv-heads", kv_heads_, "average keys and values to so many heads (0: leave them)");
+    flags.integer("kv-heads", kv_heads_, "average keys and values to this many heads (0: off)");
     flags.text("data", "FILE", data_,
                "text, or source TAB target for translators, that importance is measured on");
-    flags.integer("sequences", sequences_, "so many of its windows or pairs", {.least = 1});
+    flags.integer("sequences", sequences_, "number of windows or pairs of --data to use", {.least = 1});
   }
 
   int run(const CommonOptions& common) override {
@@ -144,7 +144,7 @@ class Prune : public Verb {
     if (heads_.empty() && !measured && kv_heads_ == 0)
       throw UsageError("nothing to remove: give --heads, --keep-ratio, --keep-units or --kv-heads");
     if (!heads_.empty() && keep_heads_ < 1) throw UsageError("give --heads or --keep-ratio, not both");
-    if (measured && data_.empty()) throw UsageError("--data FILE is required to measure importance on");
+    if (measured && data_.empty()) throw UsageError("--data FILE is required to measure importance");
     if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
       if (kv_heads_ > 0) throw UsageError("--kv-heads is for language models");
       return run_translator(common);
@@ -227,7 +227,7 @@ class Prune : public Verb {
     const models::LanguageModelConfig& c = loaded.model.config();
     const std::vector<int32_t> ids = reading([&] { return loaded.tokenizer.encode(text::read_text(data_)); });
     const auto length = std::min(c.context, static_cast<int64_t>(ids.size()) - 1);
-    if (length < 1) throw InputError(concat(data_, ": it has ", ids.size(), " tokens, needs at least 2"));
+    if (length < 1) throw InputError(concat(data_, ": has ", ids.size(), " tokens, at least 2 are needed"));
     const int64_t all = (std::ssize(ids) - 1) / length, count = std::min(all, sequences_);
     return measured(count, quiet, [&](int64_t i) {
       const int64_t begin = i * all / count * length;

@@ -10,9 +10,9 @@ namespace {
 class Quantize : public Verb {
  public:
   Quantize()
-      : Verb("quantize", "write a language model with quantised weights",
+      : Verb("quantize", "quantise the weights of a language model",
              {{"multihead quantize model --out small --weights q4",
-               "a seventh of the memory; generate, eval, check and info read it"}}) {}
+               "a seventh of the memory; for generate, eval, check and info"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");

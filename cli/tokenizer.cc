@@ -30,8 +30,8 @@ class TokenizerTrain : public Verb {
              {{"multihead tokenizer train austen.txt --out tok --vocab-size 4096",
                "byte-level BPE, as in GPT-2"},
               {"multihead tokenizer train austen.txt --out tok --kind wordpiece --vocab-size 8000",
-               "as BERT has"},
-              {"multihead tokenizer train austen.txt --out tok --kind unigram", "as T5 and XLM-R have"},
+               "as in BERT"},
+              {"multihead tokenizer train austen.txt --out tok --kind unigram", "as in T5 and XLM-R"},
               {"multihead tokenizer train austen.txt --out tok --kind char", "one token per character"}}) {}
 
   void declare(Flags& flags) override {
@@ -77,8 +77,8 @@ class TokenizerTrain : public Verb {
   void check_folder() const {
     const auto holds = [&](const char* name) { return node_at(out_ + "/" + name) != Node::absent; };
     if (holds("config.json") || holds(io::kRunFile)) {
-      throw UsageError(
-          concat("folder ", quote(out_), " holds a model, whose tokenizer must stay; choose another folder"));
+      throw UsageError(concat("folder ", quote(out_),
+                              " holds a model, whose tokenizer must not be replaced; choose another folder"));
     }
     if (!overwrite_ && holds("tokenizer.json")) {
       throw UsageError(
@@ -95,23 +95,24 @@ class TokenizerTrain : public Verb {
 class TokenizerEncode : public Verb {
  public:
   TokenizerEncode()
-      : Verb("tokenizer encode", "convert text to token ids",
-             {{"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
-              {"multihead tokenizer encode model - < text.txt", "text from stdin"},
-              {"multihead tokenizer encode model \"It is\" --offsets", "where each token lies, in bytes"},
-              {"multihead tokenizer encode tok --data big.txt --out big.tokens",
-               "for train lm --data big.tokens"},
-              {"mpirun -n 4 multihead tokenizer encode tok --data big.txt --out big.tokens",
-               "the same file, by four processes"}}) {}
+      : Verb(
+            "tokenizer encode", "convert text to token ids",
+            {{"multihead tokenizer encode model \"It is a truth\"", "ids on one line"},
+             {"multihead tokenizer encode model - < text.txt", "text from stdin"},
+             {"multihead tokenizer encode model \"It is\" --offsets", "the position of each token, in bytes"},
+             {"multihead tokenizer encode tok --data big.txt --out big.tokens",
+              "for train lm --data big.tokens"},
+             {"mpirun -n 4 multihead tokenizer encode tok --data big.txt --out big.tokens",
+              "the same file, with four processes"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
     flags.positional("TEXT", text_, "text to encode; - or none: stdin", false);
     flags.text("data", "FILE", data_, "encode a text file; needs --out");
-    flags.text("out", "FILE", out_, "token file to write; `train lm` reads it without loading it whole");
+    flags.text("out", "FILE", out_, "token file to write, for train lm");
     flags.flag("special", special_, "recognise special tokens in the text");
-    flags.flag("as-file", as_file_, "cut and pad as tokenizer.json says");
-    flags.flag("offsets", offsets_, "a line per token: id, first and last byte + 1 in the text, token");
+    flags.flag("as-file", as_file_, "truncate and pad as set in tokenizer.json");
+    flags.flag("offsets", offsets_, "print a line per token: id, byte range [first, end) in the text, token");
   }
 
   int run(const CommonOptions& common) override {
@@ -151,7 +152,7 @@ class TokenizerEncode : public Verb {
   }
 
   int write_file(const CommonOptions& common, const text::Tokenizer& tokenizer) const {
-    if (data_.empty() || out_.empty()) throw UsageError("--data FILE and --out FILE go together");
+    if (data_.empty() || out_.empty()) throw UsageError("--data FILE and --out FILE must be given together");
     const std::shared_ptr<distributed::Group> group = join(common);
     reading([&] { return FileReader(data_).size(); });
     const int64_t count = encoded(*group, tokenizer);
@@ -182,13 +183,13 @@ class TokenizerEncode : public Verb {
 class TokenizerList : public Verb {
  public:
   TokenizerList()
-      : Verb("tokenizer list", "list token files, with checksums, as one corpus",
+      : Verb("tokenizer list", "combine token files into one corpus, with checksums",
              {{"multihead tokenizer list part-*.tokens --out corpus.list",
                "for train lm --data corpus.list"}}) {}
 
   void declare(Flags& flags) override {
     flags.positionals("FILE", files_, "token files, in this order");
-    flags.text("out", "FILE", out_, "list to write (required); paths begin at its folder");
+    flags.text("out", "FILE", out_, "list to write (required); paths are relative to its folder");
   }
 
   int run(const CommonOptions& common) override {
@@ -223,8 +224,8 @@ class TokenizerList : public Verb {
 class TokenizerVerify : public Verb {
  public:
   TokenizerVerify()
-      : Verb("tokenizer verify", "read a token file or a list of some, and compare checksums",
-             {{"multihead tokenizer verify corpus.list", "train lm does the same before its first step"},
+      : Verb("tokenizer verify", "verify the checksums of a token file or a list of token files",
+             {{"multihead tokenizer verify corpus.list", "train lm also does this before its first step"},
               {"mpirun -n 4 multihead tokenizer verify corpus.list", "each process reads a quarter"}}) {}
 
   void declare(Flags& flags) override { flags.positional("FILE", file_, "a token file or a list"); }

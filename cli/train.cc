@@ -15,12 +15,12 @@ class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSu
               "the demo: a few minutes on two cores"},
              {"multihead train lm --data austen.txt --out model --resume", "continue an interrupted run"},
              {"mpirun -n 4 multihead train lm --data austen.txt --out model",
-              "on four processes or machines; the weights of one"},
+              "on four processes or machines; same weights as on one"},
              {"mpirun -n 4 multihead train lm --data t.txt --out m --context 65536 --context-shards 4",
-              "sequences of which no process holds more than a quarter"},
+              "each process holds a quarter of every sequence"},
              {"multihead train lm --data mine.txt --out tuned --init model --lr 1e-4", "fine-tune a model"},
              {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
-              "custom sizes, character tokens"}}) {}
+              "custom sizes, character-level tokens"}}) {}
 
   void declare(Flags& flags) override {
     flags.text("data", "FILE", run_.data,
@@ -57,7 +57,7 @@ class TrainSeq2Seq : public TrainVerb<train::Seq2SeqRun, train::Seq2SeqSummary> 
                    {"multihead train seq2seq --data train.tsv --valid valid.tsv --out model --resume",
                     "continue an interrupted run"},
                    {"multihead train seq2seq --data t.tsv --valid v.tsv --out m --preset small --average 4",
-                    "a larger model, average of its last four checkpoints"}}) {}
+                    "a larger model, averaging its last four checkpoints"}}) {}
 
   void declare(Flags& flags) override {
     flags.text("data", "FILE", run_.data, "training pairs: source TAB target per line, UTF-8");

@@ -11,11 +11,11 @@ class TrainClassifier : public TrainVerb<train::ClassifierRun, train::Classifier
  public:
   TrainClassifier()
       : TrainVerb(
-            "train classifier", "teach an encoder the labels of texts",
+            "train classifier", "fine-tune an encoder to classify texts",
             {{"multihead train classifier --init bert --data train.tsv --valid valid.tsv --out model",
-              "text TAB label on every line; stops by itself with --patience 3"},
+              "text TAB label on every line; add --patience 3 to stop early"},
              {"multihead train classifier --init bert --data pairs.jsonl --out model --freeze true --lr 1e-3",
-              "the head alone; {\"text\": …, \"text_pair\": …, \"label\": …} on every line"},
+              "train only the head; {\"text\": …, \"text_pair\": …, \"label\": …} on every line"},
              {"multihead train classifier --data train.tsv --out model --resume",
               "continue an interrupted run"},
              {"multihead classify model --data texts.txt", "use it"}}) {}
@@ -49,12 +49,12 @@ class TrainEmbedder : public TrainVerb<train::EmbedderRun, train::EmbedderSummar
  public:
   TrainEmbedder()
       : TrainVerb(
-            "train embedder", "teach an encoder which texts belong together",
+            "train embedder", "fine-tune an encoder to embed texts",
             {{"multihead train embedder --init all-MiniLM-L6-v2 --data train.tsv --valid valid.tsv --out "
               "model",
-              "query TAB document on every line; other documents of a batch are wrong answers"},
+              "query TAB document on every line; the other documents of a batch are negatives"},
              {"multihead train embedder --init bert --data train.tsv --out model --batch 512 --chunk 32",
-              "large batches in the memory of small ones"},
+              "large batches in the memory of small ones (gradient caching)"},
              {"multihead train embedder --data train.tsv --out model --resume",
               "continue an interrupted run"},
              {"multihead embed model --data texts.txt --out vectors.npy", "use it"}}) {}
@@ -85,11 +85,11 @@ class TrainMaskedLm : public TrainVerb<train::MaskedLmRun, train::MaskedLmSummar
  public:
   TrainMaskedLm()
       : TrainVerb(
-            "train mlm", "teach an encoder to guess hidden words of a text",
+            "train mlm", "train an encoder on a text by masked language modelling",
             {{"multihead train mlm --init bert --data mine.txt --out model",
-              "go on with a model on one's own kind of texts"},
+              "continue pre-training a model on your own texts"},
              {"multihead train mlm --data corpus.txt --out model --preset tiny",
-              "a new encoder with a new tokenizer"},
+              "train a new encoder and tokenizer"},
              {"multihead train mlm --data mine.txt --out model --resume", "continue an interrupted run"},
              {"multihead fill-mask model --text \"Paris is the [MASK] of France.\"", "use it"}}) {}
 

@@ -74,7 +74,7 @@ class TrainVerb : public Verb {
   /// The same of a verb that only fine-tunes.
   void declare_tuning(Flags& flags) {
     needs_init_ = true;
-    flags.text("init", "DIR", run_.init, "the encoder's folder that training starts from (required)");
+    flags.text("init", "DIR", run_.init, "folder of the encoder to fine-tune (required)");
     declare_out(flags);
     declare_rest(flags);
   }
@@ -84,7 +84,8 @@ class TrainVerb : public Verb {
  private:
   void declare_out(Flags& flags) {
     flags.text("out", "DIR", run_.folder,
-               "folder for model, checkpoints and metrics; must hold nothing else of these names (required)");
+               "output folder for model, checkpoints and metrics; files it did not write are not replaced "
+               "(required)");
   }
   void declare_rest(Flags& flags) {
     flags.flag("resume", run_.resume, "continue from the newest checkpoint in --out, if any");

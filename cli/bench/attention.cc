@@ -86,24 +86,24 @@ std::string row_text(const Json& row) {
 class BenchAttention : public Verb {
  public:
   BenchAttention()
-      : Verb("bench attention", "speed of attention",
+      : Verb("bench attention", "measure the speed of attention",
              {{"multihead bench attention --threads 1 --json >report.json",
-               "all shapes of the protocol on one thread, for bench/attention_rivals.py"},
+               "all standard shapes on one thread, for bench/attention_rivals.py"},
               {"multihead bench attention --shape 1x8x1024x64:causal 8x12x512x64:lengths --backward",
                "two shapes, forward and backward; B x H x T x D with options"},
               {"multihead bench attention --shape 1x32/8x1/16384x128:bf16:cold",
-               "decoding: 32 query heads on 8 key heads, one query, keys not in any cache"}}) {}
+               "decoding: 32 query heads on 8 key heads, one query, cold cache"}}) {}
 
   void declare(Flags& flags) override {
     flags.add({.name = "shape",
                .value = "BxHxTxD[:option]",
-               .help = "what to measure (several: space between them); options: " + bench_shape_options(),
+               .help = "shapes to measure, separated by spaces; options: " + bench_shape_options(),
                .initial = "the protocol's",
                .many = true,
                .set = [this](std::string_view v) { shapes_.push_back(parse_bench_shape(v)); }});
     flags.choice("part", part_, {"all", "forward", "options", "decode", "backward"},
-                 "part of the protocol, without --shape");
-    flags.flag("backward", backward_, "each --shape backward too");
+                 "without --shape: which standard shapes to measure");
+    flags.flag("backward", backward_, "measure each --shape backward, too");
     flags.number("seconds", seconds_, "time per shape", {.least = 0, .most = 600, .open = true});
   }
 

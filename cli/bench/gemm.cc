@@ -37,8 +37,8 @@ std::vector<Product> usual_products() {
 class BenchGemm : public Verb {
  public:
   BenchGemm()
-      : Verb("bench gemm", "speed of matrix products",
-             {{"multihead bench gemm", "shapes that training uses"},
+      : Verb("bench gemm", "measure the speed of matrix products",
+             {{"multihead bench gemm", "shapes common in training"},
               {"multihead bench gemm --dtype bf16 --threads 1", "bf16 matrices, sums in f32"},
               {"multihead bench gemm --m 1024 --n 768 --k 3072 --layout NT",
                "one product; layout of A and B"}}) {}

@@ -34,12 +34,12 @@ double cpu_seconds() {
 class BenchTrain : public Verb {
  public:
   BenchTrain()
-      : Verb("bench train", "speed and memory of training steps on random tokens",
+      : Verb("bench train", "measure speed and memory of training steps on random tokens",
              {{"multihead bench train --layers 4 --heads 4 --width 128 --context 64 --batch 12 --json",
                "the demo's size"},
               {"multihead bench train --layers 6 --heads 16 --width 256 --context 512 --batch 16 --dropout "
                "0.1",
-               "the founding tutorial's size"}}) {}
+               "the labml tutorial's size"}}) {}
 
   void declare(Flags& flags) override {
     config_.vocab_size = 96;
@@ -47,10 +47,10 @@ class BenchTrain : public Verb {
     config_.activation = Activation::gelu;
     flags.integer("layers", config_.num_layers, "Transformer layers");
     flags.integer("heads", config_.num_heads, "attention heads");
-    flags.integer("width", config_.embed_dim, "size of a token's vector");
+    flags.integer("width", config_.embed_dim, "embedding dimension");
     flags.integer("ff", config_.ffn_dim, "hidden size of the feed-forward networks (0: 4 x width)");
     flags.integer("context", config_.context, "tokens per sequence");
-    flags.integer("vocab-size", config_.vocab_size, "tokens in the vocabulary");
+    flags.integer("vocab-size", config_.vocab_size, "vocabulary size");
     flags.integer("batch", batch_, "sequences per step", {.least = 1});
     flags.number("dropout", dropout_, "of attention weights and sub-layer outputs");
     flags.choice("positions", positions_, word_list<models::Positions>(), "positions");

@@ -6,12 +6,11 @@
 namespace multihead {
 
 /// While it is alive, on this thread, with the rules of PyTorch's autocast on a CPU:
-///   linear, matmul, attention   take f32 inputs as bf16. A product that joins an f32 residual writes f32;
-///   biases,
-///                               scores, sums and statistics are f32
-///   norms, softmax, losses      give f32; for their backward norms keep what they normalised in bf16
+///   linear, matmul, attention   take f32 inputs as bf16; biases, scores, sums and statistics are f32, and a
+///                               product with a fused f32 residual writes f32
+///   norms, softmax, losses      give f32; norms keep their input in bf16 for the backward
 ///   all other ops               follow their inputs: bf16 and f32 give f32
-/// Weights stay f32 and get f32 gradients; their bf16 copies are made once per tape, and go with it or with
+/// Weights stay f32 and get f32 gradients; their bf16 copies are made once per tape and freed with it or with
 /// its backward(), which is not affected itself. Nests: the innermost counts. f64 is left alone.
 class Autocast {
  public:

@@ -23,7 +23,7 @@ void accumulate(GradientSlot& slot, Tensor gradient) {
     return;
   }
   MH_CHECK(slot.gradient.shape() == gradient.shape(), ShapeError, "backward: gradients of shape ",
-           slot.gradient.shape(), " and ", gradient.shape(), " meet at one tensor");
+           slot.gradient.shape(), " and ", gradient.shape(), " accumulate into one tensor");
   gradient = gradient.contiguous();
   if (!slot.gradient.is_unique() || !slot.gradient.is_contiguous()) {
     if (gradient.is_unique()) {
@@ -91,9 +91,9 @@ void Tape::add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tens
 }
 
 void Tape::backward(const Tensor& loss, Tensor seed, const LeafComplete& complete) {
-  MH_CHECK(
-      loss.requires_grad(), ValueError,
-      "backward: the loss depends on no tensor that requires a gradient, or was not computed under a tape");
+  MH_CHECK(loss.requires_grad(), ValueError,
+           "backward: the loss does not depend on a tensor that requires a gradient, or was not computed "
+           "under a tape");
   const auto& slot = loss.gradient_slot();
   const bool recorded = std::any_of(nodes_.rbegin(), nodes_.rend(), [&](const Node& node) {
     return std::find(node.outputs.begin(), node.outputs.end(), slot) != node.outputs.end();

@@ -29,8 +29,8 @@ class Tape {
   /// order, and clears the tape. Without a seed, `loss` must have one element. Throws ShapeError (seed),
   /// ValueError (loss was not recorded here, or backward() has already consumed it).
   ///
-  /// `complete` hears of each leaf once nothing more comes to its gradient, which it may take away, while the
-  /// backward goes on. It does not hear of leaves that a recomputed() part may still reach.
+  /// `complete` is called for each leaf once its gradient is final, and may move the gradient away, while the
+  /// backward continues. It is not called for leaves that a recomputed() part may still reach.
   using LeafComplete = std::function<void(const GradientSlot& leaf)>;
   void backward(const Tensor& loss, Tensor seed = {}, const LeafComplete& complete = {});
 

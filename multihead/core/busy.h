@@ -25,7 +25,7 @@ class Busy {
  public:
   Busy(BusyFlag& flag, std::string_view who) : flag_(flag) {
     MH_CHECK(!flag_.taken_.exchange(true, std::memory_order_acquire), ValueError, who,
-             ": the state is in use by another call: give every thread a state of its own");
+             ": the state is in use by another call; use a separate state per thread");
   }
   ~Busy() { flag_.taken_.store(false, std::memory_order_release); }
   Busy(const Busy&) = delete;

@@ -1,4 +1,4 @@
-// The words for an enum's values: one list beside the enum serves files, flags, Python and messages.
+// The names of an enum's values: one list beside the enum serves files, flags, Python and messages.
 #pragma once
 
 #include <array>

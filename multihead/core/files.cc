@@ -155,7 +155,7 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::write(const void* data, size_t bytes) {
-  MH_CHECK(descriptor_ >= 0, IoError, "cannot write to ", quote(path_, 400), ": it is finished");
+  MH_CHECK(descriptor_ >= 0, IoError, "cannot write to ", quote(path_, 400), ": it is already closed");
   const auto* from = static_cast<const char*>(data);
   checksum_.update(from, bytes);
   size_ += bytes;
@@ -183,7 +183,7 @@ void FileWriter::rewrite(uint64_t offset, std::string_view text) {
 }
 
 void FileWriter::flush() {
-  MH_CHECK(descriptor_ >= 0, IoError, "cannot flush ", quote(path_, 400), ": it is finished");
+  MH_CHECK(descriptor_ >= 0, IoError, "cannot flush ", quote(path_, 400), ": it is already closed");
   if (fsync_retrying(descriptor_) != 0) fail("flush", path_, errno);
   finished_ = true;
 }

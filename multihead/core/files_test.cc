@@ -138,7 +138,7 @@ TEST(FilesTest, AWriterNeverTakesOverAFile) {
   EXPECT_EQ(read_file(folder / "x"), "mine");
   FileWriter writer(folder / "y");
   writer.finish();
-  EXPECT_THAT(message_of<IoError>([&] { writer.write("late"); }), HasSubstr("it is finished"));
+  EXPECT_THAT(message_of<IoError>([&] { writer.write("late"); }), HasSubstr("it is already closed"));
 }
 
 TEST(FilesTest, EveryFailingCallIsReportedAndLeavesTheOldFile) {

@@ -108,7 +108,7 @@ class JsonBuilder {
 
   // Many values can be written in few bytes: what they take is bounded before it is taken.
   bool take(size_t bytes) {
-    if (bytes > memory_left_) return fail("its values take too many times the memory of the text");
+    if (bytes > memory_left_) return fail("its values need too much memory for the size of the text");
     memory_left_ -= bytes;
     return true;
   }

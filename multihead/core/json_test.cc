@@ -304,8 +304,7 @@ TEST(JsonTest, MemoryFollowsFromTheText) {
   for (const char* unit : {"[0]", "{\"\":0}", "[[]]"}) {
     const std::string text = text_of(unit, 1 << 20);
     EXPECT_EQ(error_of(text, {.least_memory = 1 << 30}), "accepted") << unit;
-    EXPECT_THAT(error_of(text, {.memory_factor = 4, .least_memory = 0}),
-                HasSubstr("too many times the memory"));
+    EXPECT_THAT(error_of(text, {.memory_factor = 4, .least_memory = 0}), HasSubstr("need too much memory"));
   }
 }
 

@@ -71,10 +71,11 @@ std::vector<std::string> plugins(const Launch& launch) {
 
 const MpiFunctions& load(const Launch& launch) {
   const std::vector<std::string> paths = plugins(launch);
-  MH_CHECK(!paths.empty(), ValueError, launch.launcher,
-           " says that this is one of several processes, but there is no multihead_openmpi.so or "
-           "multihead_mpich.so beside the program; they are built where MPI is (Debian: libopenmpi-dev, "
-           "libmpich-dev); MULTIHEAD_MPI_PLUGIN names one elsewhere");
+  MH_CHECK(
+      !paths.empty(), ValueError, launch.launcher,
+      " says that this is one of several processes, but found no multihead_openmpi.so or "
+      "multihead_mpich.so beside the program; they are built if MPI is installed (Debian: libopenmpi-dev, "
+      "libmpich-dev); MULTIHEAD_MPI_PLUGIN names one elsewhere");
   void* module = dlopen(paths.front().c_str(), RTLD_NOW | RTLD_LOCAL);
   void* function = module != nullptr ? dlsym(module, kOpenMpi) : nullptr;
   MH_CHECK(function != nullptr, ValueError, "MPI: ", quote(dlerror(), 400));
@@ -86,7 +87,7 @@ const MpiFunctions& load(const Launch& launch) {
            " was built for another version of this library");
   MH_CHECK(launch.size == 0 || functions->size == launch.size, ValueError, launch.launcher, " says ",
            launch.size, " processes, ", functions->library, " sees ", functions->size,
-           ": the launcher belongs to another MPI; MULTIHEAD_MPI_PLUGIN names the plugin to use");
+           ": the launcher belongs to a different MPI; set MULTIHEAD_MPI_PLUGIN to the matching plugin");
   return *functions;
 }
 

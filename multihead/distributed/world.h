@@ -29,18 +29,18 @@ std::optional<Launch> launch();
 /// main thread has neither sent nor received for MULTIHEAD_STALL seconds (default: any time), longer than
 /// whatever a rank does alone.
 ///
-/// Environment  MULTIHEAD_MPI_PLUGIN: the plugin, if it does not lie beside the program or library
+/// Environment  MULTIHEAD_MPI_PLUGIN: the plugin, if it is not beside the program or library
 /// Throws       ValueError (no plugin, or one for another MPI), GroupError (MPI failed)
 std::shared_ptr<Group> world();
 
-/// Leaves the job, once all ranks do. Called when the process ends if nobody has before.
+/// Leaves the job, once all ranks do. Called at process exit unless called before.
 void leave_world();
 /// An error has kept this rank from what the others do (true), or they are together again: while it stands,
 /// leaving ends the job instead of waiting for the others.
 void set_world_failed(bool failed);
 /// After an error: ends all processes of the job; mpirun exits with `code`. Returns if there is no job.
 void abort_world(int code);
-/// Threads for this rank where nobody has chosen: the machine's CPUs shared by its ranks, unless the launcher
+/// Default number of threads of this rank: the machine's CPUs divided by its ranks, unless the launcher
 /// has bound each to CPUs of its own.
 int threads_per_rank();
 

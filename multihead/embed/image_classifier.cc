@@ -24,8 +24,7 @@ std::vector<double> per_channel(io::ConfigReader& reader, const char* key, int64
   }
   std::vector<double> values;
   for (const Json& value : given->items()) {
-    if (!value.is_number() || !range.holds(value.as_double()))
-      reader.fail(key, "holds what is no such number");
+    if (!value.is_number() || !range.holds(value.as_double())) reader.fail(key, "holds an invalid number");
     values.push_back(value.as_double());
   }
   return values;
@@ -69,7 +68,7 @@ ImageClassifier::ImageClassifier(models::ImageEncoder encoder, const std::string
 ImageClassifier ImageClassifier::load(const std::string& folder, nn::WeightDtype weights) {
   models::ImageEncoder encoder = models::load_image_encoder(folder);
   MH_CHECK(encoder.config().head == models::EncoderHead::classification, ValueError, folder,
-           ": expected a head for images (ViTForImageClassification), the model has none");
+           ": expected an image classification head (ViTForImageClassification), the model has none");
   encoder.pack_weights(weights);
   return {std::move(encoder), (std::filesystem::path(folder) / "preprocessor_config.json").string()};
 }
@@ -79,7 +78,7 @@ Tensor ImageClassifier::pixels(const Tensor& images) const {
   MH_CHECK(images.rank() == 4 && images.size(1) == c.channels && images.size(2) == c.image_size &&
                images.size(3) == c.image_size,
            ShapeError, "ImageClassifier: images must be [n, ", c.channels, ", ", c.image_size, ", ",
-           c.image_size, "], got ", images.shape(), "; nothing is resized");
+           c.image_size, "], got ", images.shape(), "; images are not resized");
   Tensor out = Tensor::empty(images.shape(), Dtype::f32);
   out.copy_from(images);
   float* at = out.data<float>();

@@ -9,15 +9,16 @@
 
 namespace multihead::embed {
 
-/// An encoder of images with a head, and what its folder's preprocessor_config.json does to an image of the
-/// model's size; nothing is resized. The logits of an image have the same bits in whatever company.
+/// An image encoder with a classification head, and the preprocessing of its folder's
+/// preprocessor_config.json. Images must have the model's size; they are not resized. An image's logits have
+/// the same bits in any batch.
 class ImageClassifier {
  public:
   /// Reads a folder (ViTForImageClassification). Throws IoError, FormatError (a step that we lack);
   /// ValueError for a model without head.
   static ImageClassifier load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
 
-  /// (images · rescale_factor - image_mean) / image_std, what the model reads.
+  /// (images · rescale_factor - image_mean) / image_std, the model's input.
   ///
   /// Shapes    images [n, channels, image_size, image_size] -> the same
   /// Dtypes    any, 0 to 255 -> f32

@@ -92,7 +92,7 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
   SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(steps[0].path), {Pooling::mean}, length);
   for (size_t i = 1; i < steps.size(); ++i) {
     const Step& step = steps[i];
-    MH_CHECK(!loaded.normalizes_, FormatError, list, ": ", step.kind, " behind Normalize is not supported");
+    MH_CHECK(!loaded.normalizes_, FormatError, list, ": ", step.kind, " after Normalize is not supported");
     if (step.kind == "Pooling") {
       loaded.read_pooling(step.path);
     } else if (step.kind == "Dense") {
@@ -111,7 +111,7 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
 void SentenceEncoder::read_pooling(const std::string& folder) {
   const std::string file = joined(folder, "config.json");
   const Json json = io::load_json(file);
-  MH_CHECK(dense_.empty(), FormatError, file, ": Pooling behind Dense is not supported");
+  MH_CHECK(dense_.empty(), FormatError, file, ": Pooling after Dense is not supported");
   constexpr std::pair<const char*, Pooling> kModes[] = {{"cls_token", Pooling::cls},
                                                         {"max_tokens", Pooling::max},
                                                         {"mean_tokens", Pooling::mean},
@@ -128,7 +128,7 @@ void SentenceEncoder::read_pooling(const std::string& folder) {
   MH_CHECK(!is_set("weightedmean_tokens"), FormatError, file,
            ": pooling_mode_weightedmean_tokens is not supported");
   if (const Json* mode = find_value(json, "pooling_mode"); mode != nullptr && pooling_.empty()) {
-    MH_CHECK(mode->is_string(), FormatError, file, ": pooling_mode must be a word, got ",
+    MH_CHECK(mode->is_string(), FormatError, file, ": pooling_mode must be a string, got ",
              quote(mode->dump(), 80));
     const std::string word = mode->as_string() == "lasttoken"              ? "last"
                              : mode->as_string() == "mean_sqrt_len_tokens" ? "mean_sqrt"

@@ -24,18 +24,18 @@ struct DenseStep {
 };
 
 struct EncodeTextOptions {
-  std::string prompt = {};       ///< in front of every text …
+  std::string prompt = {};       ///< prepended to every text …
   std::string prompt_name = {};  ///< … or one of the folder's prompts; empty: its default, if it has one
   std::optional<bool> normalize = {};  ///< to length 1; default: as the folder says
   int64_t truncate_dim = 0;            ///< keeps this many columns (Matryoshka), before normalizing; 0: all
   int64_t batch_tokens = 1024;         ///< tokens computed at a time: bounds the memory, changes no bit
-  /// Of activations (Autocast): bf16 rounds what attention reads and, with weights in bf16, what products do.
+  /// Of activations (Autocast): bf16 rounds the inputs of attention and, with bf16 weights, of products.
   Dtype precision = Dtype::f32;
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-/// A tokenizer, a model and what follows it. The vector of a text has the same bits in whatever company,
+/// A tokenizer, a model and the modules after it. A text's vector has the same bits in any batch,
 /// on any number of threads.
 class SentenceEncoder {
  public:
@@ -55,7 +55,7 @@ class SentenceEncoder {
   /// What encode() computes of a text's tokens, with gradients; length 1 if `normalize`. Dropout is active if
   /// and only if `rng` is given. [S, dim()].
   Tensor vectors(const models::TokenRows& rows, bool normalize, Rng* rng = nullptr) const;
-  /// A text as encode() reads it, the folder's default prompt in front.
+  /// A text as encode() reads it, with the folder's default prompt prepended.
   std::vector<int32_t> tokens(const std::string& text, int64_t max_length) const;
   /// Of the encoder; a Dense layer is not trained.
   void visit(nn::Visitor& visitor) { visitor("encoder", encoder_); }
@@ -65,7 +65,7 @@ class SentenceEncoder {
   std::map<std::string, io::CheckpointContents> module_files() const;
 
   int64_t dim() const;
-  /// In place of what the folder says. Throws ValueError (a Dense module expects another width).
+  /// Overrides the folder's pooling. Throws ValueError (a Dense module expects a different width).
   void set_pooling(Pooling pooling);
   int64_t max_length() const { return max_length_; }
   const std::map<std::string, std::string>& prompts() const { return prompts_; }

@@ -18,7 +18,7 @@ namespace multihead::embed {
 TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype weights) {
   models::Encoder encoder = models::load_encoder(folder);
   MH_CHECK(encoder.config().head == models::EncoderHead::classification, ValueError, folder,
-           ": expected a head for sequences (...ForSequenceClassification), got ",
+           ": expected a sequence classification head (...ForSequenceClassification), got ",
            word_of(encoder.config().head));
   encoder.pack_weights(weights);
   return {std::move(encoder), text::Tokenizer::load(folder)};
@@ -27,7 +27,7 @@ TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype w
 TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer)
     : encoder_(std::move(encoder)), tokenizer_(std::move(tokenizer)) {
   MH_CHECK(encoder_.config().head == models::EncoderHead::classification, ValueError,
-           "TextClassifier: expected a head for sequences, got ", word_of(encoder_.config().head));
+           "TextClassifier: expected a sequence classification head, got ", word_of(encoder_.config().head));
 }
 
 Tensor TextClassifier::logits(int64_t count, const ClassifyOptions& options,

@@ -1,4 +1,4 @@
-// Encoders with a head: labels of texts, scores of pairs of texts, words for masks.
+// Encoders with a head: text classification, scores of text pairs, masked word prediction.
 #pragma once
 
 #include <cstdint>

@@ -64,7 +64,7 @@ TEST(FillMaskTest, GuessesEachMaskBestFirst) {
   EXPECT_THAT([&] { fill_mask(other, tokenizer, "[MASK]"); },
               ThrowsMessage<ValueError>(HasSubstr("expected a masked_lm head")));
   EXPECT_THAT([&] { TextClassifier(other, tokenizer); },
-              ThrowsMessage<ValueError>(HasSubstr("expected a head for sequences, got tokens")));
+              ThrowsMessage<ValueError>(HasSubstr("expected a sequence classification head, got tokens")));
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ int64_t TextModel::embed_dim() const {
 
 const Encoder& TextModel::encoder() const {
   const auto* encoder = std::get_if<Encoder>(&model_);
-  MH_CHECK(encoder != nullptr, ValueError, "TextModel: the model is no encoder");
+  MH_CHECK(encoder != nullptr, ValueError, "TextModel: the model is not an encoder");
   return *encoder;
 }
 

@@ -12,7 +12,7 @@
 
 namespace multihead::embed {
 
-/// An encoder; a decoder, whose tokens see none behind them (Qwen3-Embedding); or the encoder of an
+/// An encoder; a decoder, whose tokens see no later ones (Qwen3-Embedding); or the encoder of an
 /// encoder-decoder model.
 class TextModel {
  public:

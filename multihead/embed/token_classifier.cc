@@ -17,7 +17,8 @@ using text::Offsets;
 
 void check_head(const models::Encoder& encoder, const std::string& who) {
   MH_CHECK(encoder.config().head == models::EncoderHead::tokens, ValueError, who,
-           ": expected a head for tokens (...ForTokenClassification), got ", word_of(encoder.config().head));
+           ": expected a token classification head (...ForTokenClassification), got ",
+           word_of(encoder.config().head));
 }
 
 int64_t characters(std::string_view text) {

@@ -13,8 +13,8 @@
 
 namespace multihead::embed {
 
-/// How tokens become entities; transformers' words for the same. A label B-X begins an entity X, one after
-/// the other of I-X (or X) go on with it.
+/// How tokens are grouped into entities, with transformers' names. A label B-X begins an entity X, and
+/// consecutive labels I-X (or X) continue it.
 enum class Aggregation {
   none,     ///< every token alone
   simple,   ///< tokens of one label in a row are one entity
@@ -34,14 +34,14 @@ struct Entity {
 
 struct EntityOptions {
   Aggregation aggregation = Aggregation::simple;
-  std::vector<std::string> ignored = {"O"};  ///< labels that are no entities
+  std::vector<std::string> ignored = {"O"};  ///< labels that are not entities
   int64_t max_length = 0;                    ///< longer texts are cut; 0: the model's limit
   int64_t batch_tokens = 1024;               ///< tokens computed at a time: bounds the memory, changes no bit
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-/// A tokenizer and an encoder with a head for tokens. A text's entities are the same in whatever company.
+/// A tokenizer and an encoder with a token classification head. A text's entities are the same in any batch.
 class TokenClassifier {
  public:
   /// Reads an encoder's folder (…ForTokenClassification). Throws IoError, FormatError; ValueError for another

@@ -26,9 +26,9 @@ struct GenerateOptions {
   std::vector<int32_t> stop_tokens = {};  ///< end a row; not part of the result
   Overflow overflow = Overflow::slide;
   std::optional<Dtype> cache_dtype = {};  ///< of keys and values: the model's, bf16, or nn::kInt8Cache
-  /// Guesses how the text goes on, by at most `most` tokens; draft.h has some. What the model would have said
-  /// is found in one step for all guesses up to the first wrong one, so the result is that without guesses,
-  /// seed by seed. Rings read one token at a time.
+  /// Speculative decoding: guesses at most `most` next tokens; see draft.h for implementations. One step
+  /// verifies all guesses up to the first wrong one, so the result is the same as without guesses, seed by
+  /// seed. Rings read one token at a time.
   std::function<std::vector<int32_t>(std::span<const int32_t> text, int64_t most)> draft = {};
   int64_t draft_tokens = 4;  ///< most guesses of a step
   /// Called with every new token; returning false ends the row.

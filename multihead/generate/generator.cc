@@ -50,7 +50,7 @@ Generator::Generator(const models::LanguageModel& model, const GeneratorOptions&
 
 const Generator::Sequence& Generator::at(int64_t sequence) const {
   const auto found = sequences_.find(sequence);
-  MH_CHECK(found != sequences_.end(), ValueError, "Generator: there is no sequence ", sequence);
+  MH_CHECK(found != sequences_.end(), ValueError, "Generator: no such sequence: ", sequence);
   return found->second;
 }
 
@@ -89,7 +89,7 @@ void Generator::cancel(int64_t sequence) {
 std::vector<int32_t> Generator::take(int64_t sequence) {
   const Lock lock(mutex_);
   MH_CHECK(finished(sequence), ValueError, "Generator: sequence ", sequence,
-           " has not ended; cancel it to take what there is");
+           " has not finished; cancel it to take its tokens so far");
   std::replace(rows_.begin(), rows_.end(), sequence, int64_t{-1});
   return std::move(sequences_.extract(sequence).mapped().fresh);
 }

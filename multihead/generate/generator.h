@@ -21,8 +21,8 @@ struct GeneratorOptions {
   int64_t rows = 8;                       ///< sequences decoded at the same time; more wait
   int64_t capacity = 0;                   ///< tokens that a sequence may hold; 0: the model's context
   std::optional<Dtype> cache_dtype = {};  ///< of keys and values: the model's, bf16, or nn::kInt8Cache
-  /// Prompts whose keys and values are kept: a prompt that begins like one of them is read from there on.
-  /// One that begins, for some tens of tokens, like one that joins in the same step waits for that.
+  /// Number of prompts whose keys and values are kept: prompts with a common prefix compute it only once.
+  /// A prompt that shares some tens of tokens with another one joining in the same step waits for it.
   int64_t remembered = 0;
   size_t remembered_bytes =
       0;  ///< most bytes of their keys and values; 0: no limit. The oldest by use go first
@@ -46,8 +46,8 @@ class Generator {
   /// row. `stream` picks random numbers of options.seed: row r of generate() draws those of stream r.
   /// Throws ValueError as generate() does, and for a cache_dtype, which is the generator's.
   int64_t submit(std::vector<int32_t> prompt, const GenerateOptions& options = {}, uint64_t stream = 0);
-  /// Lets waiting sequences join and adds a token, and what was guessed right, to every running one. False if
-  /// none is left; what on_token throws is passed on after all tokens of the step are kept.
+  /// Admits waiting sequences and adds a token, plus correctly guessed ones, to every running one. False if
+  /// none is left. An exception from on_token is rethrown after all tokens of the step are stored.
   bool step();
   /// Ends a sequence; the tokens that on_token was given stay. Throws ValueError (no such sequence).
   void cancel(int64_t sequence);

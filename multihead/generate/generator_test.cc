@@ -144,14 +144,14 @@ TEST(GeneratorTest, CancelledSequencesKeepTheirTokensAndLeaveTheOthersAlone) {
   for (const int32_t first : {1, 2, 3}) generator.submit({first}, options);
   generator.step(), generator.step();
   EXPECT_MESSAGE(generator.take(0), ValueError,
-                 "Generator: sequence 0 has not ended; cancel it to take what there is");
+                 "Generator: sequence 0 has not finished; cancel it to take its tokens so far");
   generator.cancel(0), generator.cancel(2);
   while (generator.step()) {
   }
   EXPECT_EQ(generator.take(0).size(), 2u);
   EXPECT_EQ(generator.take(1), generate(m, {{2}}, options)[0]);
   EXPECT_TRUE(generator.take(2).empty());
-  EXPECT_MESSAGE(generator.tokens(2), ValueError, "Generator: there is no sequence 2");
+  EXPECT_MESSAGE(generator.tokens(2), ValueError, "Generator: no such sequence: 2");
 }
 
 TEST(GeneratorTest, WhatACallbackThrowsLosesNoToken) {

@@ -59,7 +59,7 @@ PrefixFolder::PrefixFolder(const std::string& folder, const models::LanguageMode
     : folder_(folder), weights_(models::weights_checksum(model)), model_(model), bytes_(bytes) {
   std::error_code error;
   fs::create_directories(folder, error);
-  MH_CHECK(!error && node_at(folder) != Node::file, IoError, folder, ": this folder cannot be made");
+  MH_CHECK(!error && node_at(folder) != Node::file, IoError, folder, ": this folder cannot be created");
 }
 
 std::vector<PrefixFolder::Entry> PrefixFolder::entries(const nn::DecodeState& like) const {
@@ -113,7 +113,7 @@ void PrefixFolder::remember(const std::vector<int32_t>& prompt, const nn::Decode
   const std::string path = (fs::path(folder_) / name).string();
   const Node there = node_at(path);
   MH_CHECK(there == Node::absent || there == Node::file, IoError, path, ": ", node_name(there),
-           " lies where a prompt is to be written");
+           " is in the way of a prompt to be written");
   models::save_prompt(path, prompt, own, weights_);
   std::error_code ignored;
   for (const std::string& old : said_by_this) fs::remove(old, ignored);

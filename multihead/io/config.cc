@@ -127,11 +127,6 @@ size_t ConfigReader::choice(std::string_view key, const std::vector<std::string>
   return static_cast<size_t>(it - allowed.begin());
 }
 
-size_t ConfigReader::choice_or(std::string_view key, const std::vector<std::string>& allowed,
-                               size_t fallback) {
-  return value(key) == nullptr ? fallback : choice(key, allowed);
-}
-
 std::vector<std::string> ConfigReader::strings_or(std::string_view key, std::vector<std::string> fallback) {
   const Json* json = value(key);
   if (json == nullptr) return fallback;
@@ -187,7 +182,7 @@ void ConfigReader::refuse_unknown() const {
     const std::string_view key = member.key.view();
     const Json& given = member.value;
     if (asked_.contains(key) || is_off(given)) continue;
-    fail(key, concat("is not known and may change what is computed, got ", quote(given.dump())));
+    fail(key, concat("is unknown and may affect results, got ", quote(given.dump())));
   }
 }
 

@@ -52,7 +52,6 @@ class ConfigReader {
   std::string string_or(std::string_view key, std::string fallback);
   /// The index of a string that must be one of `allowed`.
   size_t choice(std::string_view key, const std::vector<std::string>& allowed);
-  size_t choice_or(std::string_view key, const std::vector<std::string>& allowed, size_t fallback);
   std::vector<std::string> strings_or(std::string_view key, std::vector<std::string> fallback);
   /// A nested object; its fields are named "rope_scaling.factor" in messages.
   ConfigReader child(std::string_view key);

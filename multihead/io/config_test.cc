@@ -34,7 +34,6 @@ TEST(ConfigTest, MissingAndNullTakeTheFallback) {
     EXPECT_EQ(config.number_or(key, 1.5), 1.5);
     EXPECT_TRUE(config.boolean_or(key, true));
     EXPECT_EQ(config.string_or(key, "d"), "d");
-    EXPECT_EQ(config.choice_or(key, {"a"}, 0), 0u);
     EXPECT_THAT(config.strings_or(key, {"z"}), ElementsAre("z"));
     EXPECT_FALSE(config.optional_child(key).has_value());
     EXPECT_FALSE(config.has(key));

@@ -82,7 +82,7 @@ Manifest others(Manifest manifest, const FileSet& set) {
 std::string interrupted_save(const std::string& folder) {
   for (const std::string& name : find_leftovers(folder)) {
     if (is_there(join(folder, name), Manifest::kFile)) {
-      return concat("; what was to be saved is complete in ", quote(join(folder, name), 400));
+      return concat("; the complete new files are in ", quote(join(folder, name), 400));
     }
   }
   return "";
@@ -117,7 +117,8 @@ void replace_files(const std::string& folder, const FileSet& set, const FillFold
   fill(writer);
   std::vector<std::string> written;
   for (const ManifestEntry& entry : writer.manifest().files) {
-    MH_CHECK(contains(set, entry.name), ValueError, "save: ", quote(entry.name), " is no file of this set");
+    MH_CHECK(contains(set, entry.name), ValueError, "save: ", quote(entry.name),
+             " is not a file of this set");
     if (entry.name != set.front()) written.push_back(entry.name);
   }
   MH_CHECK(writer.manifest().find(set.front()) != nullptr, ValueError, "save: ", set.front(), " is missing");

@@ -24,7 +24,7 @@ using FileSet = std::vector<std::string>;
 
 inline const FileSet kModelFiles = {"config.json", "model.safetensors"};
 inline const FileSet kTokenizerFiles = {"tokenizer.json", "tokenizer_config.json", "source_tokenizer.json"};
-/// A model with its tokenizers; what makes it one of sentence-transformers, or an adapter.
+/// Files of a model with its tokenizers, of a sentence-transformers model, or of an adapter.
 inline const FileSet kModelFolderFiles = {"config.json",
                                           "model.safetensors",
                                           "tokenizer.json",

@@ -210,7 +210,7 @@ TEST(FileSetTest, WhatIsMissingIsExplainedWhereSomethingWasInterrupted) {
     version("new")(writer);
     writer.finish("");
     EXPECT_THAT(message_of<FormatError>([&] { check_complete(folder.path(), "config.json"); }),
-                HasSubstr("what was to be saved is complete in"));
+                HasSubstr("the complete new files are in"));
   }
   put(folder / kRunFile, "{}");
   EXPECT_THAT(message_of<FormatError>([&] { check_complete(folder.path(), "config.json"); }),

@@ -115,7 +115,7 @@ bool GgufFile::is_integer(Kind kind) {
 
 GgufFile::GgufFile(const std::string& path) : file_(path) {
   Cursor cursor(file_);
-  if (file_.size() < 24 || cursor.take(4, "magic") != "GGUF") cursor.fail("this is no GGUF file");
+  if (file_.size() < 24 || cursor.take(4, "magic") != "GGUF") cursor.fail("not a GGUF file");
   const auto version = cursor.number<uint32_t>("version");
   if (version != 2 && version != 3) cursor.fail("GGUF version must be 2 or 3 (little endian), got ", version);
   const auto tensors = cursor.number<uint64_t>("tensor count"),
@@ -207,7 +207,7 @@ void GgufFile::place_tensors(uint64_t data_begin, uint64_t alignment) {
     };
     if (tensor.offset % alignment != 0) fail(concat("is not aligned to ", alignment, " bytes"));
     if (data_begin > file_.size() || tensor.offset > file_.size() - data_begin)
-      fail("begins behind the end of the file");
+      fail("begins after the end of the file");
     tensor.offset += data_begin;
     if (tensor.type == nullptr) continue;  // of unknown size
     const auto bytes = static_cast<uint64_t>(tensor.numel() / tensor.type->block * tensor.type->bytes);
@@ -318,7 +318,7 @@ std::vector<std::string> GgufFile::keys() const {
 
 const GgufTensor& GgufFile::readable(const std::string& name) const {
   const auto found = tensors_.find(name);
-  MH_CHECK(found != tensors_.end(), ValueError, path(), ": there is no tensor ", quote(name));
+  MH_CHECK(found != tensors_.end(), ValueError, path(), ": no tensor ", quote(name));
   const GgufTensor& tensor = found->second;
   if (tensor.type == nullptr) {
     throw FormatError(concat(path(), ": tensor ", quote(name), " has the type ", tensor.type_id,

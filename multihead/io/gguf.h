@@ -65,7 +65,7 @@ class GgufFile {
 
   /// A copy in f32. Throws ValueError (unknown name), FormatError (an unsupported type), IoError.
   Tensor load(const std::string& name) const;
-  /// Its blocks as they lie, block_bytes() of them. Throw as load() does.
+  /// Its raw blocks, block_bytes() of them. Throws as load() does.
   size_t block_bytes(const std::string& name) const;
   void load_blocks(const std::string& name, uint8_t* to) const;
   /// Also throws MemoryError if they exceed the available memory.

@@ -101,7 +101,7 @@ TEST_F(GgufTest, ReadsMetadataAndTensors) {
 }
 
 TEST_F(GgufTest, SaysWhatIsWrong) {
-  EXPECT_THAT(error_of("no model, but a text of more than 24 bytes"), HasSubstr("this is no GGUF file"));
+  EXPECT_THAT(error_of("no model, but a text of more than 24 bytes"), HasSubstr("not a GGUF file"));
   std::string bytes = sample();
   bytes[4] = 1;
   EXPECT_THAT(error_of(bytes), HasSubstr("version must be 2 or 3 (little endian), got 1"));

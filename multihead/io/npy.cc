@@ -35,11 +35,11 @@ void save_npy(const std::string& path, const Tensor& matrix) {
 Tensor load_npy(const std::string& path) {
   const FileReader file(path);
   std::string start(kPreamble, '\0');
-  MH_CHECK(file.size() >= kPreamble, FormatError, path, ": is no .npy file");
+  MH_CHECK(file.size() >= kPreamble, FormatError, path, ": is not an .npy file");
   file.read(0, start.data(), start.size());
-  MH_CHECK(start.starts_with(kMagic), FormatError, path, ": is no .npy file of version 1.0");
+  MH_CHECK(start.starts_with(kMagic), FormatError, path, ": is not an .npy file of version 1.0");
   const size_t length = static_cast<unsigned char>(start[8]) | static_cast<unsigned char>(start[9]) << 8;
-  MH_CHECK(kPreamble + length <= file.size(), FormatError, path, ": ends within its header");
+  MH_CHECK(kPreamble + length <= file.size(), FormatError, path, ": the header is truncated");
   std::string header(length, '\0');
   file.read(kPreamble, header.data(), length);
   static const std::regex pattern(

@@ -62,7 +62,8 @@ struct Stack {
 
 // Layers of one page have heads of one numbering.
 void refuse_pruned(bool pruned) {
-  MH_CHECK(!pruned, ValueError, "look: the layers of this model differ in heads, which a page cannot show");
+  MH_CHECK(!pruned, ValueError,
+           "look: this model's layers have different numbers of heads, which the page cannot show");
 }
 
 // Labels of the queries that are shown.
@@ -75,7 +76,7 @@ std::vector<std::string> some_of(const std::vector<std::string>& labels, const N
 
 void check_numbers(const char* what, const Numbers& numbers, int64_t count) {
   for (const int64_t n : numbers) {
-    MH_CHECK(n >= 0 && n < count, ValueError, "look: there are ", what, " 0 to ", count - 1, ", got ", n);
+    MH_CHECK(n >= 0 && n < count, ValueError, "look: ", what, " must be in [0, ", count - 1, "], got ", n);
   }
 }
 
@@ -152,9 +153,8 @@ void take_vectors(AttentionView& view, const nn::Points& points, const VectorPoi
 
 void change(nn::Points& points, const Look& look, const models::LanguageModelConfig& c, int64_t length) {
   const auto check_head = [&](int64_t layer, int64_t head) {
-    MH_CHECK(layer >= 0 && layer < c.num_layers && head >= 0 && head < c.num_heads, ValueError,
-             "there is no head ", layer, ".", head, ": layers are 0 to ", c.num_layers - 1, ", heads 0 to ",
-             c.num_heads - 1);
+    MH_CHECK(layer >= 0 && layer < c.num_layers && head >= 0 && head < c.num_heads, ValueError, "no head ",
+             layer, ".", head, ": layers are 0 to ", c.num_layers - 1, ", heads 0 to ", c.num_heads - 1);
   };
   for (const auto& [layer, head] : look.off) {
     check_head(layer, head);

@@ -1,4 +1,4 @@
-// Runs of models that keep what a page of attention shows.
+// Model runs that record attention for an HTML page.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct Look {
   std::vector<std::array<int64_t, 4>> cut = {};
 };
 
-/// What `measures` cost in floating-point operations, about, for a text of so many tokens.
+/// Approximate cost of `measures` in floating-point operations, for a text of this many tokens.
 double cost_of_measures(const models::LanguageModelConfig& config, int64_t tokens);
 
 /// A run on a text. With changes, of the measures what the changed model says next alone. Throws ValueError:

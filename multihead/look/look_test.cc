@@ -108,9 +108,9 @@ TEST(LookTest, PartsAndWhatIsRefused) {
     return "";
   };
   EXPECT_EQ(problem("", {}), "look: the text is empty");
-  EXPECT_EQ(problem("cat", {.rows = {3}}), "look: there are tokens 0 to 2, got 3");
-  EXPECT_EQ(problem("cat", {.heads = {4}}), "look: there are heads 0 to 3, got 4");
-  EXPECT_EQ(problem("cat", {.off = {{2, 0}}}), "there is no head 2.0: layers are 0 to 1, heads 0 to 3");
+  EXPECT_EQ(problem("cat", {.rows = {3}}), "look: tokens must be in [0, 2], got 3");
+  EXPECT_EQ(problem("cat", {.heads = {4}}), "look: heads must be in [0, 3], got 4");
+  EXPECT_EQ(problem("cat", {.off = {{2, 0}}}), "no head 2.0: layers are 0 to 1, heads 0 to 3");
   EXPECT_EQ(problem("cat", {.cut = {{0, 0, 1, 1}}}),
             "the edge from token 1 to 1 cannot be cut: 0 <= key < query < 3");
 }

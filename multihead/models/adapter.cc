@@ -99,10 +99,10 @@ Adapter::Adapter(const std::vector<nn::NamedTensor>& parameters, const WeightMap
     const auto has = [&](const Part& part) { return is_named(part.layer, {target}); };
     MH_CHECK(std::any_of(targets_.begin(), targets_.end(),
                          [&](const Target& t) { return std::any_of(t.parts.begin(), t.parts.end(), has); }),
-             ValueError, "adapter: no layer is called ", quote(target), "; there are ", joined(known));
+             ValueError, "adapter: no layer is called ", quote(target), "; the layers are ", joined(known));
   }
-  MH_CHECK(!targets_.empty(), ValueError, "adapter: the model has no projections; name targets among ",
-           joined(known));
+  MH_CHECK(!targets_.empty(), ValueError,
+           "adapter: the model has no query and value projections; choose targets among ", joined(known));
   layers_ =
       options.targets.empty() ? std::vector<std::string>(chosen.begin(), chosen.end()) : options.targets;
 }
@@ -200,12 +200,12 @@ std::string base_of_adapter(const std::string& folder) {
   for (const std::string& candidate : {path, (fs::path(folder).parent_path() / path).string()}) {
     std::error_code ignored;
     if (!fs::exists(candidate, ignored)) continue;
-    MH_CHECK(!is_adapter_folder(candidate), FormatError, file, ": its model ", quote(path),
-             " is an adapter itself");
+    MH_CHECK(!is_adapter_folder(candidate), FormatError, file, ": its base model ", quote(path),
+             " is itself an adapter");
     return candidate;
   }
   throw FormatError(concat(file, ": base_model_name_or_path is ", quote(path),
-                           ", which is no folder here; write the folder of the model there"));
+                           ", which is not a folder here; set it to the model's folder"));
 }
 
 namespace {

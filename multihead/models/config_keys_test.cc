@@ -65,7 +65,7 @@ TEST(ConfigKeysTest, UnknownKeysAreRefusedUnlessTheyAreOff) {
     }
     for (const Json& on : {Json(30), Json(true), Json("x"), Json::object({{"a", 1}})}) {
       EXPECT_THAT(config_error(family, "attn_logit_softcapping", on),
-                  HasSubstr("config.json: \"attn_logit_softcapping\" is not known"))
+                  HasSubstr("config.json: \"attn_logit_softcapping\" is unknown"))
           << family;
     }
     EXPECT_THAT(config_error(family, "quantization_config", Json::object({{"quant_method", "gptq"}})),

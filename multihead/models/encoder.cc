@@ -131,9 +131,9 @@ EncoderConfig resolved(EncoderConfig c) {
   MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
            " is not divisible by num_heads ", c.num_heads);
   if (c.head_dim * c.num_heads == c.embed_dim) c.head_dim = 0;
-  MH_CHECK(!has_labels(c) || c.num_labels > 0, ValueError, "config: a head for labels needs num_labels");
+  MH_CHECK(!has_labels(c) || c.num_labels > 0, ValueError, "config: a classification head needs num_labels");
   MH_CHECK(c.head != EncoderHead::classification || c.pooler || c.transforms_labels, ValueError,
-           "config: a head for sequences needs the pooler or transforms_labels");
+           "config: a sequence classification head needs the pooler or transforms_labels");
   MH_CHECK(c.rotary_base == 0 || head_dim(c) % 2 == 0, ValueError,
            "config: rotary positions need an even head size, got ", head_dim(c));
   MH_CHECK(c.labels.empty() || static_cast<int64_t>(c.labels.size()) == c.num_labels, ValueError,
@@ -203,7 +203,7 @@ void Encoder::visit(nn::Visitor& visitor) {
 }
 
 void Encoder::pack_weights(nn::WeightDtype dtype) {
-  MH_CHECK(!packed_dtype_, ValueError, "Encoder: its weights are packed already, as ",
+  MH_CHECK(!packed_dtype_, ValueError, "Encoder: the weights are already packed, as ",
            kernels::name(*packed_dtype_));
   const NoTape silent;
   nn::pack_matrices(*this, [&](const std::string& name, const Tensor& weight) {
@@ -320,7 +320,7 @@ Tensor Encoder::logits_at(const TokenRows& rows, const Tensor& places, Rng* rng)
 }
 
 Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {
-  MH_CHECK(config_.head != EncoderHead::none, ValueError, "Encoder: the model has no head for logits");
+  MH_CHECK(config_.head != EncoderHead::none, ValueError, "Encoder: the model has no head to compute logits");
   const Tensor x = features(rows, rng);
   if (config_.head == EncoderHead::masked_lm) return masked_lm(x);
   const bool reads_sequences = config_.head == EncoderHead::classification;

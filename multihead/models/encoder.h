@@ -13,7 +13,7 @@
 
 namespace multihead::models {
 
-/// What stands on the last layer.
+/// The head on the last layer.
 enum class EncoderHead {
   none,
   masked_lm,       ///< logits over the vocabulary for every token
@@ -65,7 +65,7 @@ struct EncoderConfig {
   EncoderHead head = EncoderHead::none;
   Activation head_activation = Activation::gelu;  ///< of masked_lm
   bool transforms_labels =
-      false;                  ///< labels are read behind masked_lm's dense layer and norm, not the pooler
+      false;                  ///< labels are predicted after masked_lm's dense layer and norm, not the pooler
   bool mean_pooling = false;  ///< classification reads the mean of the tokens, not the first
   int64_t num_labels = 0;     ///< of classification and tokens
   double dropout_p = 0;
@@ -85,8 +85,8 @@ int64_t matrix_weights(const EncoderConfig& config);
 int64_t head_dim(const EncoderConfig& config);
 
 /// features = layers(norm(words + positions + types)); every token sees the whole of its own sequence, or
-/// what a layer's window holds of it, and nothing of the others. A sequence has the same bits in whatever
-/// company.
+/// the part within a layer's window, and nothing of the others. A sequence has the same bits in any
+/// batch.
 ///
 /// Shapes    N tokens of S sequences -> features [N, embed_dim]; logits [N, vocab_size], [S, num_labels] or
 ///           [N, num_labels] by the head

@@ -111,7 +111,7 @@ class MetadataReader {
   int64_t vocab_size() const {
     const auto found = file_.tensors().find("token_embd.weight");
     if (found == file_.tensors().end() || found->second.shape.size() != 2) {
-      file_fail("there is no matrix token_embd.weight");
+      file_fail("the matrix token_embd.weight is missing");
     }
     return found->second.shape[0];
   }
@@ -341,8 +341,8 @@ LanguageModel load_gguf(const std::string& path, bool as_f32) {
     numbers += tensor.numel();
     bytes += static_cast<double>(tensor.numel()) * (!packed ? 4 : half ? 2.25 : 1.25);
   }
-  MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata asks for at least ",
-           matrix_weights(config), " weights, the file holds ", numbers);
+  MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata needs at least ",
+           matrix_weights(config), " weights, but the file has ", numbers);
   check_memory(bytes, path + ": loading its weights");
   const nn::UnfilledParameters unfilled;
   Rng rng(0);

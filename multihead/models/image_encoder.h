@@ -37,7 +37,7 @@ struct ImageEncoderConfig {
 ImageEncoderConfig resolved(ImageEncoderConfig config);
 /// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const ImageEncoderConfig& config);
-/// Vectors of an image: its patches, and one in front that stands for the whole.
+/// Vectors of an image: one for the whole image ([CLS]), then one per patch.
 int64_t sequence_length(const ImageEncoderConfig& config);
 
 /// features = norm(layers([class, linear(patches)] + positions)), pre-norm. An image has the same bits in

@@ -89,7 +89,7 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"norm", &C::norm, always, "norm", "normalisation"},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"norm_first", &C::norm_first, always, "norm-first", "normalise before each sub-layer (pre-norm)"},
-      {"block", &C::block, later, "block", "how attention and feed-forward meet in a layer"},
+      {"block", &C::block, later, "block", "arrangement of attention and feed-forward in a layer"},
       {"final_norm", &C::final_norm, always, "final-norm", "final normalisation after the last layer"},
       {"activation", &C::activation, later, "activation", "activation of the feed-forward layers"},
       {"gated", &C::gated, always, "gated", "gated feed-forward layers (as in Llama)"},

@@ -29,7 +29,7 @@ struct LanguageModelConfig {
   int64_t vocab_size = 0;
   int64_t context = 256;  ///< longest sequence; see LanguageModel::longest()
   int64_t window = 0;     ///< sliding window in keys, the token included (Mistral's sliding_window); 0: none
-  int64_t global_every = 0;  ///< every so many layers one goes without the window (Gemma); 0: none does
+  int64_t global_every = 0;  ///< every global_every-th layer has no window (Gemma); 0: all layers have it
   int64_t num_layers = 4;
   int64_t num_heads = 4;
   int64_t num_kv_heads = 0;  ///< 0: num_heads
@@ -118,7 +118,7 @@ class LanguageModel {
   Tensor operator()(const Tensor& tokens, const LanguageModelCall& call = {}) const;
   /// The last hidden states [B, T, embed_dim], before the output layer.
   Tensor features(const Tensor& tokens, const LanguageModelCall& call = {}) const;
-  /// Those of sequences without padding, [N, embed_dim]; each has the same bits in whatever company.
+  /// Features of sequences without padding, [N, embed_dim]; each has the same bits in any batch.
   Tensor features(const TokenRows& rows, Rng* rng = nullptr) const;
   /// The first from a layer on, whose resid_pre [B, T, embed_dim] is given; num_layers: the final norm alone.
   /// Without state.
@@ -150,7 +150,7 @@ class LanguageModel {
   const LanguageModelConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);
 
-  /// Replaces the matrices by packed ones; the f32 weights are released where nobody else holds them, and the
+  /// Replaces the matrices by packed ones; the f32 weights are released unless they are shared, and the
   /// model cannot be trained any more. Embedding and output layer become q8 with every dtype but f32, which
   /// changes nothing; norms, biases and learned positions stay. Throws ValueError (packed already).
   void pack_weights(nn::WeightDtype dtype);

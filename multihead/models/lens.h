@@ -1,5 +1,5 @@
-// Where a language model's prediction comes from: what each layer would say, what each head is worth, which
-// tokens speak for it. Python's multihead.lens has more.
+// Where a language model's prediction comes from: each layer's prediction, each head's importance, which
+// tokens contribute. Python's multihead.lens has more.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ class PackedState {
  public:
   int64_t rows() const { return static_cast<int64_t>(source_.size()); }
   int64_t length() const { return length_; }
-  /// Row i becomes what row parents[i] was. Rows of one source should stay adjacent, for speed.
+  /// Replaces row i by the former row parents[i]. Rows of one source should stay adjacent, for speed.
   void select(std::span<const int64_t> parents);
   /// Memory of keys and values, the encoder's included.
   size_t bytes() const;

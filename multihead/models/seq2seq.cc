@@ -83,7 +83,8 @@ const std::vector<ConfigField<Seq2SeqConfig>>& config_fields() {
   static const std::vector<ConfigField<C>> fields = {
       {"source_vocab_size", &C::source_vocab_size, always, kSize},
       {"target_vocab_size", &C::target_vocab_size, always, kSize},
-      {"max_positions", &C::max_positions, always, kSize, "max-positions", "longest sentence, in tokens"},
+      {"max_positions", &C::max_positions, always, kSize, "max-positions",
+       "maximum sentence length in tokens"},
       {"encoder_layers", &C::encoder_layers, always, kLayers, "encoder-layers",
        "Transformer layers of the encoder"},
       {"decoder_layers", &C::decoder_layers, always, kLayers, "decoder-layers",

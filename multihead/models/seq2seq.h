@@ -42,7 +42,7 @@ struct Seq2SeqConfig {
   bool share_embeddings = true;  ///< one embedding and vocabulary for source and target
   bool tie_output = true;        ///< the output layer shares the target embedding
   bool scale_embeddings = true;  ///< embeddings · sqrt(embed_dim)
-  bool embedding_norm = false;   ///< behind the positions, for each stack its own
+  bool embedding_norm = false;   ///< a norm after the positions, one per stack
   bool scale_scores = true;      ///< scores / sqrt(head_dim)
   bool scale_output = false;     ///< features / sqrt(embed_dim) before the output layer
 

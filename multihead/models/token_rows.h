@@ -10,7 +10,7 @@
 
 namespace multihead::models {
 
-/// Token sequences of any lengths, one behind the other: nothing is padded.
+/// Token sequences of any lengths, concatenated without padding.
 struct TokenRows {
   Tensor tokens;      ///< [N] i64
   Tensor cu_seqlens;  ///< [S + 1] i64: sequence s has the tokens [cu_seqlens[s], cu_seqlens[s + 1])

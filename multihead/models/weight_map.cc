@@ -148,8 +148,8 @@ io::SafetensorsFile open_weights(const std::string& path, const char* loader) {
 
 void check_size(const io::SafetensorsFile& file, int64_t weights) {
   const uint64_t bytes = file.data_bytes();  // at least one for each
-  MH_CHECK(weights <= static_cast<int64_t>(bytes), FormatError, file.path(),
-           ": the config asks for at least ", weights, " weights, the file holds ", bytes, " bytes");
+  MH_CHECK(weights <= static_cast<int64_t>(bytes), FormatError, file.path(), ": the config needs at least ",
+           weights, " weights, but the file has ", bytes, " bytes");
   check_memory(4.0 * static_cast<double>(weights), concat(file.path(), ": loading its weights"));
 }
 

@@ -30,13 +30,13 @@ struct MultiHeadAttentionOptions {
   NormKind qk_norm_kind = NormKind::rms;  ///< rms or rms_from_one (Gemma 3)
 };
 
-/// What a call may add: the options of attention() without dropout_p and layout, which are the module's, as
-/// scale is unless given; and what only a module can do.
+/// Options of a call: those of attention() except dropout_p and layout, which belong to the module, as does
+/// scale unless given; plus options that only a module has.
 struct AttentionCall : AttentionOptions {
   const RotaryTable* rotary = nullptr;  ///< rotates queries and keys
-  ScoreMod score_mod = {};              ///< a score function of the user's
+  ScoreMod score_mod = {};              ///< a user-defined score function
   Tensor residual = {};                 ///< added to the output
-  /// Self-attention of sequences that lie one behind the other in a batch of 1, as in attention_ragged().
+  /// Self-attention of sequences concatenated in a batch of 1, as in attention_ragged().
   Tensor cu_seqlens = {};
 };
 
@@ -69,8 +69,8 @@ class MultiHeadAttention {
   }
 
   /// Self-attention of new tokens x [B, T, embed_dim] to the cached ones and, causally, to themselves. Row b
-  /// has counts[b] new tokens; outputs behind them are meaningless. Nothing is recorded. A cache of another
-  /// dtype than x (bf16 under f32) is attended to in its own.
+  /// has counts[b] new tokens; outputs past them are undefined. Nothing is recorded. A cache with a different
+  /// dtype than x (bf16 under f32) is read in its own dtype.
   Tensor decode(const Tensor& x, const CacheUpdate& update, const AttentionCall& call) const;
   Tensor decode(const Tensor& x, const CacheUpdate& update, const AttentionOptions& options = {}) const {
     return decode(x, update, AttentionCall{options});
@@ -102,7 +102,7 @@ class MultiHeadAttention {
   Tensor project_queries(const Tensor& query) const;
   Projected project_keys_and_values(const Tensor& key, const Tensor& value) const;
   bool is_joint() const { return in_proj_weight.defined() || in_proj_packed.defined(); }
-  /// One product gives heads of one size.
+  /// True if one product computes all projections.
   bool heads_are_joint() const { return is_joint() && options_.head_dim == options_.value_head_dim; }
   Tensor project_all(const Tensor& x) const;
   Tensor project_rows(const Tensor& x, int64_t begin, int64_t end) const;

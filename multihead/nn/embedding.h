@@ -21,7 +21,7 @@ class Embedding {
   void visit(Visitor& visitor) { visitor("weight", weight, packed); }
 
   Tensor weight;
-  PackedLinear packed;  ///< if defined, what is used, and `weight` is undefined
+  PackedLinear packed;  ///< if defined, used in place of `weight`, which is then undefined
 };
 
 }  // namespace multihead::nn

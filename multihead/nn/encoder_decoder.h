@@ -26,7 +26,7 @@ struct StackCall {
   EmptyRow empty_row = EmptyRow::zero;
   std::vector<AttentionCapture>* capture = nullptr;        ///< self-attention, one per layer
   std::vector<AttentionCapture>* cross_capture = nullptr;  ///< cross-attention, one per layer
-  DecodeState* state = nullptr;      ///< decoder: attends to the state and is appended to it
+  DecodeState* state = nullptr;      ///< decoder: attends to the state and appends to it
   std::vector<int64_t> counts = {};  ///< with a state: new tokens per row (default: all)
 };
 

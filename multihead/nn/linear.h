@@ -37,7 +37,7 @@ class Linear {
 
   Tensor weight;
   Tensor bias;          ///< undefined if there is none
-  PackedLinear packed;  ///< if defined, what is used, and `weight` is undefined
+  PackedLinear packed;  ///< if defined, used in place of `weight`, which is then undefined
 };
 
 /// A trainable tensor, filled from its own stream.

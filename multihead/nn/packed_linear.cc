@@ -70,7 +70,7 @@ PackedLinear::PackedLinear(const Float16* weight, int64_t out, int64_t in)
 
 PackedLinear::PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype)
     : packed_(packed.contiguous()), out_(out), in_(in), dtype_(dtype) {
-  MH_CHECK(dtype != WeightDtype::f32, ValueError, "PackedLinear: packed f32 belongs to one process");
+  MH_CHECK(dtype != WeightDtype::f32, ValueError, "PackedLinear: packed f32 weights cannot be stored");
   const Shape expected = {kernels::packed_weight_bytes(dtype, out, in) / 4};
   MH_CHECK(packed.dtype() == Dtype::i32 && packed.shape() == expected, ShapeError,
            "PackedLinear: packed must be i32 ", expected, ", got ", packed.dtype(), ' ', packed.shape());

@@ -15,8 +15,8 @@ namespace multihead::nn {
 using kernels::QuantizedGroups;
 using kernels::WeightDtype;
 
-/// A weight matrix in the order in which products read it, and possibly a bias. Copies share the memory,
-/// which is never written again.
+/// A weight matrix packed in the order in which products read it, and an optional bias. Copies share memory,
+/// which is immutable.
 class PackedLinear {
  public:
   PackedLinear() = default;
@@ -31,7 +31,7 @@ class PackedLinear {
   PackedLinear(const QuantizedGroups& groups, int64_t out, int64_t in, WeightDtype dtype);
   /// A weight [out, in] that is stored in f16.
   PackedLinear(const Float16* weight, int64_t out, int64_t in);
-  /// What packed() gave, of a dtype whose packing is the same on every machine. Throws ValueError,
+  /// From the bytes of packed(), for a dtype whose packing is the same on every machine. Throws ValueError,
   /// ShapeError.
   PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype);
 
@@ -68,8 +68,8 @@ class PackedLinear {
   WeightDtype dtype_ = WeightDtype::f32;
 };
 
-/// Puts packed weights one behind the other into blocks that are large enough for large pages: products of
-/// one row read them at the rate of memory, and go on from one matrix to the next.
+/// Moves packed weights into consecutive memory, in blocks that are large enough for huge pages: products of
+/// one row then read them at memory bandwidth, from one matrix to the next.
 class PackedBlocks {
  public:
   void take(PackedLinear& weight);
@@ -79,8 +79,8 @@ class PackedBlocks {
   int64_t used_ = 0;  // words
 };
 
-/// Replaces the matrices of a module by make(name, weight), a PackedLinear; those for which it is undefined
-/// stay. The f32 weights are released where nobody else holds them.
+/// Replaces a module's matrices by make(name, weight), a PackedLinear; where that is undefined, the matrix
+/// stays. The f32 weights are released unless they are shared.
 template <class Module, class Make>
 void pack_matrices(Module& module, Make&& make) {
   PackedBlocks blocks;

@@ -25,19 +25,19 @@ namespace detail {
 struct PointAxes;
 }
 
-/// What to do at which points. It acts on what this thread runs while a PointScope of it is alive; modules
-/// run as ever, and bit for bit, without one.
+/// What to do at named points. It applies to whatever this thread runs while a PointScope of it is alive;
+/// without a scope, modules run unchanged, bit for bit.
 ///
-/// A point is named as the module's parameters are, with H heads, E = embed_dim, F = ffn_dim:
+/// Points are named like the module's parameters, with H heads, E = embed_dim, F = ffn_dim:
 ///
 ///   embed, pos_embed                    [B, T, E]    token embeddings (scaled), learned positions
-///   layers.0.resid_pre, .resid_mid, .resid_post      the stream before, between and behind the sub-layers
-///   layers.0.attn_out, .mlp_out                      what a sub-layer adds to it (cross_out: over a memory)
+///   layers.0.resid_pre, .resid_mid, .resid_post      the stream before, between and after the sub-layers
+///   layers.0.attn_out, .mlp_out                      a sub-layer's contribution (cross_out: cross-attention)
 ///   layers.0.norm1.scale                [B, T, 1]    sqrt(var + eps); .normalized: before weight and bias
 ///   layers.0.self_attn.q, .k, .v        [B, T, H, D] projected; .rot_q, .rot_k: after the rotation
 ///   layers.0.self_attn.scores, .pattern [B, H, T, Tk] before and after the softmax
 ///   layers.0.self_attn.z                [B, T, H, D] a head's weighted values
-///   layers.0.self_attn.result           [B, T, H, E] its share of attn_out, without the bias
+///   layers.0.self_attn.result           [B, T, H, E] its contribution to attn_out, without the bias
 ///   layers.0.mlp_pre, .mlp_post         [B, T, F]    around the activation (mlp_pre_linear: the gated half)
 ///   final_norm.scale, .normalized
 ///
@@ -45,30 +45,30 @@ struct PointAxes;
 /// tokens. The stacks of a Seq2Seq begin with "encoder." and "decoder.", cross-attention is multihead_attn.
 ///
 /// Names are shell patterns, in which * also spans dots, and may be TransformerLens's:
-/// "blocks.0.attn.hook_z" is layers.0.self_attn.z. What was asked first happens first.
+/// "blocks.0.attn.hook_z" is layers.0.self_attn.z. Requests are carried out in the order they were made.
 ///
-/// Scores and patterns that are kept cost no [Tq, Tk] matrix but the part kept. Where they are edited, the
-/// edited rows are computed by plain products.
+/// Keeping scores or patterns stores only the part kept, not the whole [Tq, Tk] matrix. If they are edited,
+/// the edited rows are computed by plain products.
 class Points {
  public:
-  /// The new value at a point, of x's shape and dtype; x itself or an undefined tensor: as it was.
+  /// Returns the new value at a point, of x's shape and dtype; x itself or an undefined tensor keeps it.
   using Edit = std::function<Tensor(const std::string& point, const Tensor& x)>;
 
   Points();
   Points& keep(const std::string& pattern, const PointPart& part = {});
   /// Keeps the gradient with respect to the tensor at the point once a tape's backward() has passed it.
   Points& keep_gradient(const std::string& pattern);
-  /// With a part, `edit` sees that part alone.
+  /// With a part, `edit` sees only that part.
   Points& edit(const std::string& pattern, Edit edit, const PointPart& part = {});
   /// Excludes (query, key) pairs from attention; the pattern names attentions, as in "layers.3.self_attn".
   Points& exclude(const std::string& pattern, const Mask& mask);
 
-  /// By full name; a point that was passed several times has its last value.
+  /// By full name; a point that was reached several times has its last value.
   const std::map<std::string, Tensor>& kept() const { return kept_; }
   const std::map<std::string, Tensor>& gradients() const { return *gradients_; }
-  /// The names of the points that were passed, whether or not anybody asked for them.
+  /// The names of all points that were reached, requested or not.
   const std::set<std::string>& seen() const { return seen_; }
-  /// Throws ValueError for a pattern that met no point so far.
+  /// Throws ValueError for a pattern that has matched no point so far.
   void check() const;
 
   /// The name of a point here for one of TransformerLens's; others are returned as they are.
@@ -95,7 +95,7 @@ class Points {
   std::set<std::string> seen_;
 };
 
-/// While it is alive, `points` act on this thread. The innermost counts.
+/// Activates `points` on this thread while it is alive. The innermost scope applies.
 class PointScope {
  public:
   explicit PointScope(Points& points);

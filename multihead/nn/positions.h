@@ -51,12 +51,12 @@ Tensor position_ids(int64_t batch, int64_t length, const std::vector<int64_t>& s
 /// of the next one in between (Press et al. 2022).
 Tensor alibi_slopes(int64_t num_heads);
 
-/// T5's buckets of distances (Raffel et al. 2020, §2.1): short ones have one each, longer ones share them in
-/// logarithmic steps up to max_distance, all beyond share the last.
+/// T5's distance buckets (Raffel et al. 2020, §2.1): short distances have one each, longer ones share buckets
+/// in logarithmic steps up to max_distance, and all beyond share the last.
 struct RelativeBuckets {
   int64_t count = 32;
   int64_t max_distance = 128;
-  bool bidirectional = true;  ///< half of them for keys behind the query; else those share bucket 0
+  bool bidirectional = true;  ///< half of them for keys after the query; otherwise those share bucket 0
 };
 /// The bucket of key position - query position = -max_distance … max_distance: i64 [2·max_distance + 1].
 /// Throws ValueError (too few buckets or distances).

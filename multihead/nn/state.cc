@@ -89,7 +89,7 @@ void move_to_front(const Tensor& x, int64_t b, int64_t shift, int64_t count) {
 int64_t row_size(int64_t dim, Dtype dtype) {
   if (dtype != kInt8Cache) return dim;
   MH_CHECK(dim > 0 && dim % 4 == 0, ValueError,
-           "decode state: an int8 cache needs heads whose size is a multiple of 4, got ", dim);
+           "decode state: an int8 cache needs head sizes that are multiples of 4, got ", dim);
   return kernels::int8_row_words(dim);
 }
 
@@ -181,7 +181,7 @@ void DecodeState::check_truncation(int64_t row, int64_t length) const {
   const auto b = static_cast<size_t>(row);
   MH_CHECK(length >= 0, ValueError, "truncate: the length must not be negative, got ", length);
   MH_CHECK(length >= lengths[b] || first_seen(length, window) >= starts[b], ValueError, "truncate: row ", b,
-           " cannot go back to ", length, " tokens: the token behind them sees ", window,
+           " cannot go back to ", length, " tokens: the next token sees ", window,
            " keys, and the ring has dropped the first ", starts[b]);
 }
 

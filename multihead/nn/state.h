@@ -10,7 +10,7 @@
 
 namespace multihead::nn {
 
-/// As the dtype of a cache: 8 bits a number and a scale per head and token, in the words of to_int8_rows().
+/// Cache dtype: 8 bits per number and a scale per head and token, in the format of to_int8_rows().
 inline constexpr Dtype kInt8Cache = Dtype::i32;
 
 /// Projected (and rotated) keys and values of one layer: [B, Hkv, capacity, D], of kInt8Cache [..., D / 4 +
@@ -55,19 +55,19 @@ struct DecodeState {
   /// in_use. Throws ValueError if they still do not fit, before anything has changed.
   void make_room(std::span<const int64_t> counts, const Busy& held);
 
-  /// Row i becomes what row rows[i] was: beam search, and batches that shrink or grow. Unmoved tokens
-  /// are not copied. With `cross`, rows must stay in whole groups. Throws ValueError before anything has
-  /// changed.
+  /// Replaces row i by the former row rows[i]: for beam search, and batches that shrink or grow. Unmoved
+  /// tokens are not copied. With `cross`, rows must stay in whole groups. Throws ValueError before anything
+  /// has changed.
   void reorder(std::span<const int64_t> rows);
   /// Repeats every row `times` times; the copies share `cross`. Throws ValueError unless times >= 1.
   void repeat(int64_t times);
   /// Drops the tokens of every row beyond `length`. Throws ValueError, before anything has changed, if a ring
   /// has dropped keys that the next token would see.
   void truncate(int64_t length);
-  /// The same for one row.
+  /// Truncates one row.
   void truncate(int64_t row, int64_t length);
-  /// The first `tokens` tokens of row `row` of another state of the same model become this state's row `to`;
-  /// what that held is lost. Throws ValueError, before anything has changed, if there are fewer, if they do
+  /// Copies the first `tokens` tokens of row `row` of another state of the same model into row `to`, whose
+  /// contents are lost. Throws ValueError, before anything has changed, if there are fewer, if they do
   /// not fit, or for a part of a ring.
   void put(int64_t to, const DecodeState& from, int64_t row, int64_t tokens);
   /// Empties the row. Throws ValueError unless the batch has it.

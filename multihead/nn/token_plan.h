@@ -35,7 +35,7 @@ struct AddStep {
   int64_t count = 0;
 };
 
-/// Rotates queries and keys where they lie, appends keys and values to the cache and attends to it.
+/// Rotates queries and keys in place, appends keys and values to the cache and attends to it.
 struct AttendStep {
   float* heads = nullptr;  ///< [rows][(num_heads + 2·kv_heads)·head_dim]
   float* out = nullptr;    ///< [rows][num_heads·head_dim]
@@ -86,15 +86,15 @@ class TokenPlan {
   /// refers to.
   TokenPlan(const Tensor& x, std::span<const int64_t> held, std::span<const int64_t> counts);
 
-  /// Why nothing of this thread goes through a plan now; empty: it may.
+  /// Why no plan can be used on this thread now; empty if one can.
   static std::string declined(const Tensor& x);
-  /// The next layer with the call that it would be given, whose cache and rotary table the plan refers to.
-  /// Returns why it cannot take it, or nothing.
+  /// Adds the next layer with its call; the plan refers to the call's cache and rotary table.
+  /// Returns the reason if it cannot, or an empty string.
   std::string add(const TransformerLayer& layer, const LayerCall& call);
-  /// The next layer of a decoder that attends to lists; T is 1, and held and counts are not used.
+  /// Adds the next layer of a decoder that attends to lists; T is 1, and held and counts are not used.
   void add(const TransformerLayer& layer, const ListCall& call);
   void add(const Norm& norm);
-  /// Does it all; as append(), what the caches share with others is copied first. Returns [B, T, E].
+  /// Runs the plan; as in append(), shared cache memory is copied first. Returns [B, T, E].
   Tensor run();
 
   const std::vector<TokenStep>& steps() const { return steps_; }

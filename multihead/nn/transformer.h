@@ -10,7 +10,7 @@
 
 namespace multihead::nn {
 
-/// How the sub-layers f (attention) and g (feed-forward) of a layer meet the stream x; n are norms.
+/// Arrangement of a layer's sub-layers f (attention) and g (feed-forward) around the stream x; n are norms.
 enum class Block {
   sequential,       ///< one after the other: y = x + f(n(x)), then y + g(n(y)), or both with post-norm
   parallel,         ///< x + f(n1(x)) + g(n2(x)) (GPT-NeoX)
@@ -28,7 +28,7 @@ struct TransformerLayerOptions {
   FeedForwardOptions feed_forward = {};
   NormOptions norm = {};
   bool norm_first = false;          ///< x + f(norm(x)) (pre-norm); else norm(x + f(x)) (post-norm)
-  Block block = Block::sequential;  ///< the others need norm_first, and go without cross_attention
+  Block block = Block::sequential;  ///< the others need norm_first and have no cross_attention
   bool cross_attention = false;     ///< decoder layer: attends to an encoder's output
   double dropout_p = 0;             ///< on each sub-layer's output, before the residual addition
 };
@@ -60,7 +60,7 @@ class TransformerLayer {
   MultiHeadAttention self_attn, multihead_attn;
   FeedForward feed_forward;
   Norm norm1, norm2, norm3;
-  Norm post_norm1, post_norm2;  ///< of a sandwich, behind attention and feed-forward
+  Norm post_norm1, post_norm2;  ///< sandwich: after attention and feed-forward
 
  private:
   Tensor attend_self(const Tensor& x, const LayerCall& call) const;

@@ -72,7 +72,7 @@ Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads = -1);
 
 namespace detail {
 
-/// One token's heads [heads, head_dim] where they lie, with the bits of rotary().
+/// Rotates one token's heads [heads, head_dim] in place, with the bits of rotary().
 struct HeadRotation {
   int64_t heads = 0, head_dim = 0, pairs = 0;
   RotaryLayout layout = RotaryLayout::halves;

@@ -114,7 +114,7 @@ void Optimizer::load_state(const StateMap& state) {
   for (const auto& [name, tensor] : state) {
     if (!own.contains(name)) append_line(problems, "unexpected " + name);
   }
-  MH_CHECK(problems.empty(), FormatError, "optimizer state: it belongs to other parameters: ", problems);
+  MH_CHECK(problems.empty(), FormatError, "optimizer state: belongs to different parameters: ", problems);
   const auto step = static_cast<int64_t>(state.at("step").item());
   MH_CHECK(step >= 0, FormatError, "optimizer state: step must not be negative, got ", step);
   for (const auto& [name, tensor] : own) {

@@ -12,7 +12,7 @@ ParameterList::ParameterList(std::vector<Tensor> tensors) {
 }
 
 void ParameterList::check() const {
-  MH_CHECK(!items_.empty(), ValueError, "optimizer: there are no parameters");
+  MH_CHECK(!items_.empty(), ValueError, "optimizer: no parameters");
   std::set<std::string> names;
   std::set<const void*> memory;
   for (const Item& item : items_) {

@@ -21,7 +21,7 @@ SGD::SGD(ParameterList parameters, const SgdOptions& options)
            options.momentum);
   MH_CHECK(options.weight_decay >= 0 && std::isfinite(options.weight_decay), ValueError,
            "SGD: weight_decay must be finite and not negative, got ", options.weight_decay);
-  MH_CHECK(!options.nesterov || options.momentum > 0, ValueError, "SGD: nesterov needs a momentum");
+  MH_CHECK(!options.nesterov || options.momentum > 0, ValueError, "SGD: nesterov needs momentum");
 }
 
 void SGD::update(const Update& u) {

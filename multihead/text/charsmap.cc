@@ -12,7 +12,7 @@ namespace multihead::text {
 CharsMap::CharsMap(std::string bytes) : bytes_(std::move(bytes)) {
   uint32_t size = 0;
   MH_CHECK(bytes_.size() >= sizeof size, ValueError, "precompiled_charsmap: ", bytes_.size(),
-           " bytes are no table");
+           " bytes are not a valid table");
   std::memcpy(&size, bytes_.data(), sizeof size);
   MH_CHECK(size % 4 == 0 && size <= bytes_.size() - sizeof size, ValueError,
            "precompiled_charsmap: a trie of ", size, " bytes in a table of ", bytes_.size());

@@ -305,7 +305,7 @@ class Renderer {
           {callee.text, evaluate(callee.args[0]), evaluate_all(node.args, 1), keywords(node), node.line},
           budget_);
     }
-    if (callee.kind != Kind::name) program_.fail(node.line, "a call of this expression is not supported");
+    if (callee.kind != Kind::name) program_.fail(node.line, "calling this expression is not supported");
     if (const Value* found = find(callee.text)) {
       const auto* macro = found->as<const Node*>();
       if (macro == nullptr)

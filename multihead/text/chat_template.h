@@ -1,4 +1,4 @@
-// Chat templates: what turns a conversation into the prompt that a model was trained on.
+// Chat templates: render a conversation as the prompt format that a model was trained on.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ class ChatTemplate {
   /// `variables`: strings such as bos_token and eos_token. Those without a value are undefined, as in
   /// transformers.
   /// Throws    ValueError where the template raises an exception, such as for roles that must alternate;
-  ///           FormatError with the line for what it cannot do, and past the bounds
+  ///           FormatError with the line for unsupported constructs, and beyond the limits
   std::string render(std::span<const ChatMessage> messages, bool add_generation_prompt,
                      const Variables& variables = {}) const;
 

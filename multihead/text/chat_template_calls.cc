@@ -37,8 +37,7 @@ size_t count_characters(std::string_view text) {
 std::string cased(const Call& call, bool upper, TemplateBudget& budget) {
   std::string text = budget.text(call.on, call.line);
   for (char& c : text) {
-    if (c & 0x80)
-      budget.program.fail(call.line, quote(call.name), " of letters outside ASCII is not supported");
+    if (c & 0x80) budget.program.fail(call.line, quote(call.name), " of non-ASCII letters is not supported");
     const char from = upper ? 'a' : 'A';
     if (c >= from && c <= from + 25) c = static_cast<char>(c ^ 0x20);
   }
@@ -281,7 +280,7 @@ Value call_method(const Call& call, TemplateBudget& budget) {
   budget.spend(16, call.line);
   if (call.on.text() != nullptr) return string_method(call, budget);
   if (call.on.undefined())
-    budget.program.fail(call.line, "cannot call ", quote(call.name), " of what is undefined");
+    budget.program.fail(call.line, "cannot call ", quote(call.name), " of an undefined value");
   if (call.on.dict() != nullptr) {
     if (call.name == "items") return pairs(call, budget);
     if (call.name == "keys")

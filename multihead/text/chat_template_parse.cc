@@ -239,7 +239,7 @@ class Parser {
       if (is_name("not") && tokens_[at_ + 1].kind == Token::Kind::name && tokens_[at_ + 1].text == "in")
         op = "not in";
       if (op.empty()) return all != nullptr ? all : node;
-      if (all != nullptr) fail("a comparison of more than two is not supported");
+      if (all != nullptr) fail("a chained comparison is not supported");
       next();
       if (op == "not in") next();
       all = make(Kind::binary, line, op, {node, binary(0)});
@@ -386,7 +386,7 @@ class Parser {
         next();
         node.named.emplace_back(name, expression());
       } else {
-        if (!node.named.empty()) fail("an argument without a name behind one with a name");
+        if (!node.named.empty()) fail("a positional argument after a named one");
         node.args.push_back(expression());
       }
       if (!is_symbol(")")) want_symbol(",");
@@ -402,7 +402,7 @@ class Parser {
       } else if (skip_name("is")) {
         node = test(node, line);
       } else if (is_symbol("(")) {
-        fail("a call of what a filter gives is not supported");
+        fail("calling the result of a filter is not supported");
       } else {
         return node;
       }
@@ -423,7 +423,7 @@ class Parser {
     } else if (operand) {
       node->args.push_back(postfix(primary()));
     } else if (is_name("is") || is_name("if")) {  // as in Jinja, where they are taken for an operand
-      fail(quote(now().text), " straight behind a test is not supported; put the test in parentheses");
+      fail(quote(now().text), " directly after a test is not supported; put the test in parentheses");
     }
     return negated ? make(Kind::logical_not, line, {}, {node}) : node;
   }

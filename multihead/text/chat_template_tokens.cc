@@ -91,7 +91,7 @@ class Lexer {
 
   bool comment() {
     const size_t close = source_.find("#}", at_);
-    if (close == std::string::npos) program_.fail(line_, "a comment does not end");
+    if (close == std::string::npos) program_.fail(line_, "unterminated comment");
     const char sign = close > at_ ? source_[close - 1] : ' ';
     return leave_tag(close + 2, sign, true);
   }
@@ -103,7 +103,7 @@ class Lexer {
     int open_brackets = 0;
     while (true) {
       while (at_ < source_.size() && std::isspace(static_cast<unsigned char>(source_[at_]))) move_to(at_ + 1);
-      if (at_ == source_.size()) program_.fail(line_, "a tag does not end");
+      if (at_ == source_.size()) program_.fail(line_, "unterminated tag");
       const std::string_view rest = std::string_view(source_).substr(at_);
       const bool signed_end =
           (rest[0] == '-' || (rest[0] == '+' && !output)) && rest.substr(1).starts_with(close);
@@ -158,7 +158,7 @@ class Lexer {
         at += escape(at, text);
       }
     }
-    if (at >= source_.size()) program_.fail(line_, "a string does not end");
+    if (at >= source_.size()) program_.fail(line_, "unterminated string");
     put(Token::Kind::string, text);
     move_to(at + 1);
   }
@@ -173,7 +173,7 @@ class Lexer {
     for (size_t i = 1; i <= digits; ++i) {
       const char digit = at + i < source_.size() ? source_[at + i] : ' ';
       if (!std::isxdigit(static_cast<unsigned char>(digit)))
-        program_.fail(line_, "a broken escape in a string");
+        program_.fail(line_, "invalid escape in a string");
       code = code * 16 + (is_number_digit(digit) ? digit - '0' : (digit | 32) - 'a' + 10);
     }
     if (digits == 0 || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {

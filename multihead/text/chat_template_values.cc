@@ -123,7 +123,7 @@ std::vector<Value> TemplateBudget::items(const Value& value, int line) {
     for (const auto& [key, item] : value.dict()->members) found.emplace_back(string(key, line));
     return found;
   }
-  if (value.text() == nullptr) program.fail(line, "cannot go through ", value.kind());
+  if (value.text() == nullptr) program.fail(line, "cannot iterate over ", value.kind());
   const std::string& text = *value.text();
   for (size_t at = 0; at < text.size();) {
     const auto size = static_cast<size_t>(decode_utf8(text, at).length);
@@ -176,7 +176,7 @@ Value attribute_of(const Value& value, const std::string& name, int line, Templa
 }
 
 Value item_of(const Value& value, const Value& key, int line, TemplateBudget& budget) {
-  if (value.undefined()) budget.program.fail(line, "cannot take an item of what is undefined");
+  if (value.undefined()) budget.program.fail(line, "cannot take an item of an undefined value");
   const auto at = integer(key);
   if (value.dict() != nullptr && key.text() != nullptr) {
     budget.spend(16 + 8 * value.dict()->members.size(), line);

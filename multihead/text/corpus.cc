@@ -143,7 +143,7 @@ std::string TextPieces::read(const Range& range) const {
   file_.read(range.begin, text.data(), text.size());
   if (text.find('\0') != text.npos || find_invalid_utf8(text) != text.npos) {
     read_text(file_.path());  // says where
-    throw FormatError(concat(file_.path(), ": it is changing"));
+    throw FormatError(concat(file_.path(), ": the file is being modified"));
   }
   return text;
 }

@@ -205,7 +205,7 @@ TEST_F(CorpusFileTest, EveryDamagedByteOfATokenFileIsFound) {
   }
   EXPECT_THAT(open(whole.substr(0, 63)), HasSubstr("at least 64 bytes, got 63"));
   EXPECT_THAT(open("text" + whole), HasSubstr("does not start with MHTOKENS"));
-  EXPECT_THAT(open(whole + "x"), HasSubstr("53 tokens of 2 bytes expected behind the header, got 107 bytes"));
+  EXPECT_THAT(open(whole + "x"), HasSubstr("53 tokens of 2 bytes expected after the header, got 107 bytes"));
   std::string version = whole;
   version[8] = 2;
   EXPECT_THAT(open(version), HasSubstr("version 2"));

@@ -188,7 +188,7 @@ void Encoder::characters(std::string_view text) {
       std::snprintf(code, sizeof code, "U+%04X", static_cast<unsigned>(c.code_point));
       throw ValueError(concat("tokenizer: character ", quote(character), " (", code, ") at offset ", offset(),
                               " is not among the ", model_.characters.size(),
-                              " it knows, and it has no token for unknown ones"));
+                              " it knows, and it has no unknown token"));
     }
     put(found == model_.characters.end() ? model_.unk : found->second, character);
   }
@@ -240,7 +240,7 @@ bool Encoder::put_bytes(std::string_view text, bool each_its_own) {
 
 void Encoder::put_unknown(std::string_view text) {
   MH_CHECK(model_.unk >= 0, ValueError, "tokenizer: ", quote(text, 40),
-           " has no token, and there is none for unknown characters");
+           " has no token, and the tokenizer has no unknown token");
   put(model_.unk, text);
 }
 

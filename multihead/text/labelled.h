@@ -1,4 +1,4 @@
-// Texts with labels: what classifiers learn from.
+// Labelled texts, for training classifiers.
 #pragma once
 
 #include <cstdint>

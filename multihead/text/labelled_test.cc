@@ -2,12 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "multihead/core/error.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::text {
 namespace {
@@ -19,15 +18,14 @@ using ::testing::ThrowsMessage;
 class LabelledTest : public testing::Test {
  protected:
   LabelledTexts read(const std::string& name, const std::string& content) {
-    path_ = std::filesystem::temp_directory_path() / concat("multihead_labelled_", getpid(), "_", name);
-    std::ofstream(path_) << content;
-    return read_labelled(path_);
+    const std::string path = folder_ / name;
+    std::ofstream(path) << content;
+    return read_labelled(path);
   }
   void refuse(const std::string& name, const std::string& content, const char* why) {
     EXPECT_THAT([&] { read(name, content); }, ThrowsMessage<FormatError>(HasSubstr(why))) << content;
   }
-  void TearDown() override { std::filesystem::remove(path_); }
-  std::filesystem::path path_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(LabelledTest, ColumnsAndObjectsSayTheSame) {

@@ -42,7 +42,7 @@ void check_header(const TokenFileHeader& header, uint64_t file_size, const std::
   MH_CHECK(header.zero == 0, FormatError, name, ": reserved bytes 48 to 55 must be zero");
   const uint64_t held = file_size - sizeof(TokenFileHeader);
   MH_CHECK(header.count == held / header.width && held % header.width == 0, FormatError, name, ": ",
-           header.count, " tokens of ", header.width, " bytes expected behind the header, got ", held,
+           header.count, " tokens of ", header.width, " bytes expected after the header, got ", held,
            " bytes");
 }
 

@@ -31,7 +31,7 @@ class TokenView {
   TokenView(const FileReader& file, uint64_t offset, int64_t size, int width)
       : file_(&file), offset_(offset), size_(size), width_(width) {}
 
-  /// Of parts that lie one behind the other and outlive the view.
+  /// Of consecutive parts, which must outlive the view.
   explicit TokenView(const std::vector<TokenPart>& parts);
 
   int64_t size() const { return size_; }

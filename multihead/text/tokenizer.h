@@ -89,7 +89,7 @@ struct Truncation {
   enum class Strategy : uint8_t { longest_first, only_first, only_second };
   size_t max_length = 0;  ///< ids, those of the template included
   Strategy strategy = Strategy::longest_first;
-  bool from_left = false;  ///< the end of a text is what is kept
+  bool from_left = false;  ///< keep the end of a text
 };
 /// … and too short.
 struct Padding {
@@ -99,11 +99,11 @@ struct Padding {
   bool on_left = false;
 };
 
-/// What the ids of a text, or of two in one sequence, stand for.
+/// The tokens of a text, or of two texts in one sequence.
 struct Encoding {
   std::vector<int32_t> ids = {};
   std::vector<int32_t> type_ids = {};  ///< of each id: which text it belongs to, as the file's template says
-  /// Where each token lies in its text; whole characters. Of the template's tokens: nowhere, [0, 0).
+  /// Each token's position in its text, in whole characters; [0, 0) for the template's tokens.
   std::vector<Offsets> offsets = {};
   std::vector<int32_t> sequence_ids = {};    ///< the text that the offsets are of: 0, 1, or -1 for none
   std::vector<int32_t> attention_mask = {};  ///< 1, and 0 for padding; empty: there is none
@@ -115,7 +115,7 @@ void count_characters(Encoding& encoding, std::string_view first, std::string_vi
 
 struct DecodeOptions {
   bool skip_special = false;
-  /// The ids follow others: SentencePiece and WordPiece keep the space in front of the first.
+  /// The ids continue a text: SentencePiece and WordPiece keep the space before the first.
   bool continued = false;
 };
 
@@ -206,7 +206,7 @@ class Tokenizer {
   /// Throws: ValueError for an id < 0.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 
-  /// What the file says; as_file asks for it.
+  /// The file's settings, applied with as_file.
   const std::optional<Truncation>& truncation() const;
   const std::optional<Padding>& padding() const;
   /// Makes a batch as long as its longest encoding, or as the file says. Throws: ValueError if it says

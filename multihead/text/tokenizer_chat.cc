@@ -36,7 +36,7 @@ const std::string& Tokenizer::chat_template() const { return model_->chat_templa
 
 std::string Tokenizer::apply_chat_template(std::span<const ChatMessage> messages,
                                            bool add_generation_prompt) const {
-  MH_CHECK(!chat_template().empty(), ValueError, "tokenizer: the model carries no chat template");
+  MH_CHECK(!chat_template().empty(), ValueError, "tokenizer: the model has no chat template");
   ChatTemplate::Variables variables;
   for (const auto& [key, role] : kRoles) variables.emplace_back(key, special().*role);
   return ChatTemplate(chat_template()).render(messages, add_generation_prompt, variables);

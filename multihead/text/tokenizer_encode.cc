@@ -29,7 +29,7 @@ class CharacterCount {
   explicit CharacterCount(std::string_view text) : text_(text) {}
 
   size_t up_to(size_t byte) {
-    MH_CHECK(byte <= text_.size(), ValueError, "count_characters: offset ", byte, " is behind the text of ",
+    MH_CHECK(byte <= text_.size(), ValueError, "count_characters: offset ", byte, " is beyond the text of ",
              text_.size(), " bytes");
     for (; at_ < byte; ++characters_) at_ += static_cast<size_t>(decode_utf8(text_, at_).length);
     for (; at_ > byte; --characters_) at_ = character_at(text_, at_ - 1).first;
@@ -143,7 +143,7 @@ void cut(std::span<Part> parts, const Model& model, const EncodeOptions& options
                excess = first + second - room;
   MH_CHECK(target < parts.size() && parts[target].ids.size() > excess, ValueError, "tokenizer: max_length ",
            max_length, " leaves no room for the ", target == 0 ? "first" : "second",
-           " text, which alone may be cut (truncation.strategy)");
+           " text, the only one that may be truncated (truncation.strategy)");
   parts[target].shorten(parts[target].ids.size() - excess, how.from_left);
 }
 
@@ -256,7 +256,7 @@ Encoding Tokenizer::encode_pair(std::string_view first, std::string_view second,
 Encoding Tokenizer::both(std::string_view first, std::string_view second, const EncodeOptions& options,
                          bool with_offsets) const {
   const std::vector<TemplateItem>& items = model_->pair;
-  MH_CHECK(!items.empty(), ValueError, "tokenizer: it has no template for pairs of texts");
+  MH_CHECK(!items.empty(), ValueError, "tokenizer: has no template for pairs of texts");
   Part parts[] = {encoded(*model_, first, options.parse_special, with_offsets),
                   encoded(*model_, second, options.parse_special, with_offsets)};
   const auto around = static_cast<size_t>(

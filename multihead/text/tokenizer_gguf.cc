@@ -190,7 +190,7 @@ std::string pre_name(const Tokenizer& tokenizer, Json json) {
     json["pre_tokenizer"] = Json::parse(pre_tokenizer_json(pre, false));
     if (Tokenizer::from_json(json.dump()).fingerprint() == tokenizer.fingerprint()) return pre.name;
   }
-  throw ValueError("GGUF: there is no name for how this tokenizer splits text");
+  throw ValueError("GGUF: this tokenizer's way of splitting text has no name in the format");
 }
 
 }  // namespace
@@ -222,7 +222,7 @@ io::GgufMetadata gguf_vocabulary(const Tokenizer& tokenizer, int64_t size) {
   const std::vector<int32_t> frame = tokenizer.encode("");
   const bool bos = frame.size() == 1 && tokenizer.bos_id() == frame[0];
   MH_CHECK(frame.empty() || bos, ValueError,
-           "GGUF: a template other than the first token in front cannot be written");
+           "GGUF: the format cannot express this template; only a leading token is supported");
   io::GgufMetadata metadata = {{"tokenizer.ggml.model", "gpt2"},
                                {"tokenizer.ggml.pre", pre_name(tokenizer, json)},
                                {"tokenizer.ggml.tokens", std::move(tokens)},

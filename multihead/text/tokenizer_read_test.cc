@@ -94,7 +94,7 @@ TEST(TokenizerReadTest, TemplatesStayAsSmallAsTheirFile) {
   };
   EXPECT_EQ(Tokenizer::from_json(with_template(3, 2)).encode("b").size(), 7u);
   EXPECT_EQ(Tokenizer::from_json(with_template(40, 40)).encode("b").size(), 1601u);
-  EXPECT_THAT(error_of(with_template(1000, 1000)), HasSubstr("stand for more ids than the file has bytes"));
+  EXPECT_THAT(error_of(with_template(1000, 1000)), HasSubstr("expand to more ids than the file has bytes"));
 }
 
 TEST(TokenizerReadTest, Vocabulary) {

@@ -225,7 +225,7 @@ TEST(TokenizerTest, BadArguments) {
   EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_bpe("a", {.vocab_size = 256}); }),
               HasSubstr("at least 257 (256 bytes and 1 special tokens)"));
   EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_bpe("a", {.special = {.eos = "a"}}); }),
-              HasSubstr("longer than a character"));
+              HasSubstr("longer than one character"));
   EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_characters("ab", {.special = {.eos = "a"}}); }),
               HasSubstr("is a character of the text"));
   EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_characters("a\xE2\x82"); }), HasSubstr("offset 1"));

@@ -78,7 +78,7 @@ Tokenizer Tokenizer::train_bpe(std::span<const std::string_view> texts, const Bp
   for (const std::string& token : model->tokens) {
     const std::string spelt = symbols_to_bytes(token);
     MH_CHECK(spelt.size() > 1, ValueError, "train_bpe: special token ", quote(token),
-             " must be longer than a character, else it is the token of a byte");
+             " must be longer than one character, since single characters are byte tokens");
     training.reserved.push_back(spelt);
   }
   training.tokens.resize(model->tokens.size());

@@ -11,9 +11,10 @@ EncoderSettings::EncoderSettings() {
 
 void add_encoder_fields(std::vector<Field>& list, EncoderSettings& s) {
   list.push_back({"batch", "texts or pairs per micro-batch", &s.batch, 1});
-  list.push_back({"max-length", "tokens of a text that are read (0: the model's limit)", &s.max_length, 0});
-  list.push_back({"dropout", "dropout of the layers", &s.model.dropout_p});
-  list.push_back({"attention-dropout", "dropout of attention weights", &s.model.attention_dropout_p});
+  list.push_back(
+      {"max-length", "truncate texts to this many tokens (0: the model's limit)", &s.max_length, 0});
+  list.push_back({"dropout", "dropout on embeddings and sub-layer outputs", &s.model.dropout_p});
+  list.push_back({"attention-dropout", "dropout on attention weights", &s.model.attention_dropout_p});
 }
 
 void check_encoder(const EncoderSettings& s, const std::vector<Field>& fields) {
@@ -30,7 +31,7 @@ int64_t length_of(const EncoderSettings& s) {
 std::vector<Field> fields(ClassifierSettings& s) {
   std::vector<Field> list;
   add_encoder_fields(list, s);
-  list.push_back({"freeze", "train only what is new: the head", &s.freeze});
+  list.push_back({"freeze", "train only the new head", &s.freeze});
   list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0, true});
   add_training_fields(list, s);
   add_report_fields(list, s);
@@ -65,14 +66,15 @@ MaskedLmSettings masked_lm_settings(const std::string& preset) {
 }
 
 std::vector<Field> fields(MaskedLmSettings& s) {
-  std::vector<Field> list = {{"layers", "number of layers", &s.model.num_layers, 1},
-                             {"heads", "attention heads", &s.model.num_heads, 1},
-                             {"width", "size of the embeddings", &s.model.embed_dim, 1},
-                             {"ffn-width", "size of feed-forward layers (0: 4 x width)", &s.model.ffn_dim, 0},
-                             {"context", "longest sequence in tokens", &s.model.context, 1}};
+  std::vector<Field> list = {
+      {"layers", "Transformer layers", &s.model.num_layers, 1},
+      {"heads", "attention heads", &s.model.num_heads, 1},
+      {"width", "embedding dimension", &s.model.embed_dim, 1},
+      {"ffn-width", "hidden size of the feed-forward layers (0: 4 x width)", &s.model.ffn_dim, 0},
+      {"context", "maximum sequence length in tokens", &s.model.context, 1}};
   add_encoder_fields(list, s);
-  list.push_back({"mask-share", "fraction of the tokens that are hidden", &s.mask_share});
-  list.push_back({"whole-words", "hide all tokens of a word or none", &s.whole_words});
+  list.push_back({"mask-share", "fraction of tokens to mask", &s.mask_share});
+  list.push_back({"whole-words", "mask whole words", &s.whole_words});
   list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size, 1});
   list.push_back({"validation-share", "fraction of the text held out for validation", &s.validation_share});
   list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});
@@ -94,10 +96,12 @@ void check(const MaskedLmSettings& settings) {
 std::vector<Field> fields(EmbedderSettings& s) {
   std::vector<Field> list;
   add_encoder_fields(list, s);
-  list.push_back({"temperature", "cosines of vectors are divided by it", &s.temperature});
-  list.push_back({"symmetric", "documents look for their queries, too", &s.symmetric});
+  list.push_back({"temperature", "temperature: divides the cosine similarities", &s.temperature});
+  list.push_back({"symmetric", "also train documents to find their queries", &s.symmetric});
   list.push_back(
-      {"chunk", "texts whose activations are held at a time: memory for time (0: the batch's)", &s.chunk, 0});
+      {"chunk",
+       "texts whose activations are kept at a time: smaller saves memory, costs time (0: the whole batch)",
+       &s.chunk, 0});
   list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0, true});
   add_training_fields(list, s);
   add_report_fields(list, s);
@@ -108,10 +112,10 @@ void check(const EmbedderSettings& settings) {
   EmbedderSettings s = settings;
   check_encoder(s, fields(s));
   MH_CHECK(s.batch > 1, ValueError,
-           "train: --batch must be at least 2: a query learns beside the documents of others");
+           "train: --batch must be at least 2: the other documents of a batch are a query's negatives");
   MH_CHECK(s.temperature > 0 && s.temperature < 1e6, ValueError,
            "train: --temperature must be positive, got ", s.temperature);
-  MH_CHECK(s.label_smoothing == 0, ValueError, "train: an embedder knows no --label-smoothing, got ",
+  MH_CHECK(s.label_smoothing == 0, ValueError, "train: an embedder does not support --label-smoothing, got ",
            s.label_smoothing);
 }
 

@@ -99,7 +99,7 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   io::ConfigReader saved = state.child("progress");
   const Progress progress = progress_from_json(saved);
   MH_CHECK(progress.step <= options_.steps, ValueError, "train: ", path, " is beyond the ", options_.steps,
-           " steps asked for");
+           " steps requested");
   const int64_t evaluated_step = state.integer("evaluated_step", {.min = -1, .max = progress.step});
   optim::StateMap optimizer_state = io::load_safetensors(path + "/" + kOptimizerFile);
   task_.load(path);

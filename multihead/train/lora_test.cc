@@ -110,7 +110,7 @@ TEST_F(LoraTest, WhatIsWrongIsNamed) {
   auto r = run<ClassifierRun>("labelled.tsv", "bad");
   r.settings.lora.targets = "query,q_proj";
   expect_error<ValueError>([&] { train_classifier(r); },
-                           "no layer is called \"q_proj\"; there are classifier, ");
+                           "no layer is called \"q_proj\"; the layers are classifier, ");
   LanguageModelRun none;
   none.data = path("pairs.tsv"), none.folder = path("none"), none.settings.lora.rank = 4;
   expect_error<ValueError>([&] { train_language_model(none); }, "needs --init");
@@ -129,9 +129,9 @@ TEST_F(LoraTest, WhatIsWrongIsNamed) {
   expect_error<FormatError>(with("use_dora", Json(true)), "use_dora");
   expect_error<FormatError>(with("r", 0), "r must be a positive number");
   expect_error<FormatError>(with("lora_alpha", Json()), "lora_alpha must be");
-  expect_error<FormatError>(with("base_model_name_or_path", "some/hub"), "which is no folder here");
+  expect_error<FormatError>(with("base_model_name_or_path", "some/hub"), "which is not a folder here");
   expect_error<FormatError>(with("base_model_name_or_path", io::path_to_json(path("good"))),
-                            "is an adapter itself");
+                            "is itself an adapter");
 }
 
 TEST(AdapterOptions, TargetsAreSplitAtCommas) {

@@ -69,7 +69,7 @@ MaskedLmTask::MaskedLmTask(const MaskedLmSettings& settings, const LanguageModel
       masker_(data.tokenizer, {settings.mask_share, settings.whole_words}),
       model_(make_model(settings_, init, fresh_)) {
   MH_CHECK(window_ > 0, ValueError, "train: sequences of ", length_of(settings),
-           " tokens have no room beside the tokenizer's template");
+           " tokens leave no room beside the tokenizer's template");
 }
 
 MaskedLmTask::Batch MaskedLmTask::batch_of(const text::TokenView& text,

@@ -55,7 +55,7 @@ std::vector<std::string> foreign_model(const std::string& folder, const std::str
   }
   std::vector<std::string> foreign = io::foreign_files(folder, io::kModelFolderFiles, look);
   if (has_manifest && foreign.empty() && io::read_manifest(folder).run != run) {
-    foreign.push_back(concat("what ", quote(io::Manifest::kFile), " lists does not belong to the run"));
+    foreign.push_back(concat("files listed in ", quote(io::Manifest::kFile), " do not belong to the run"));
   }
   return foreign;
 }

@@ -124,7 +124,7 @@ void save_pair_tokenizers(const PairTokenizers& tokenizers, const std::string& f
 
 Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
                                  const Seq2SeqSettings& settings, const PairTokenizers* tokenizers) {
-  MH_CHECK(!training.source.empty(), ValueError, "train: there are no sentence pairs to train on");
+  MH_CHECK(!training.source.empty(), ValueError, "train: no sentence pairs to train on");
   Seq2SeqData data{
       tokenizers != nullptr ? *tokenizers : train_tokenizers(training, settings), {}, {}, {}, 0, 0};
   data.special = special_tokens(data.tokenizers);
@@ -194,7 +194,7 @@ Json Seq2SeqTask::identity() const {
 }
 
 void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths) {
-  MH_CHECK(!paths.empty(), ValueError, "average: there are no checkpoints");
+  MH_CHECK(!paths.empty(), ValueError, "average: no checkpoints");
   const std::vector<Tensor> parameters = nn::parameters(model);
   std::vector<std::vector<double>> sums(parameters.size());
   models::Seq2Seq part = nn::clone(model);

@@ -38,7 +38,7 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"steps", "optimiser steps", &s.steps, 1});
   list.push_back({"accumulate", "micro-batches per shard", &s.accumulate, 1});
   list.push_back(
-      {"shards", "shards per step, which ranks share (0: 1, in a job of several ranks 8)", &s.shards, 0});
+      {"shards", "shards per step, divided among ranks (0: 1; with several ranks 8)", &s.shards, 0});
   list.push_back({"optimizer", "optimiser", choice(s.optimizer)});
   list.push_back({"schedule", "learning rate schedule", choice(s.schedule)});
   list.push_back({"lr", "peak learning rate (noam: factor)", &s.lr});
@@ -53,14 +53,15 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"weight-decay", "weight decay, on matrices only", &s.weight_decay});
   list.push_back({"clip", "clip the gradient norm to this (0: off)", &s.clip});
   list.push_back({"label-smoothing", "label smoothing", &s.label_smoothing});
-  list.push_back(
-      {"precision", "training precision: bf16 halves activations, f32 weights", choice(s.precision)});
+  list.push_back({"precision", "training precision (bf16: half the activation memory; weights stay f32)",
+                  choice(s.precision)});
   list.push_back({"seed", "random seed of weights, data order and dropout", &s.seed, 0});
-  list.push_back({"lora-rank", "with --init: train low-rank additions of this rank only (0: all weights)",
+  list.push_back({"lora-rank", "with --init: train only low-rank updates of this rank (0: all weights)",
                   &s.lora.rank, 0});
-  list.push_back({"lora-alpha", "LoRA: their factor is alpha / rank", &s.lora.alpha});
-  list.push_back(
-      {"lora-targets", "LoRA: layers by their names in the folder, such as q_proj,v_proj", &s.lora.targets});
+  list.push_back({"lora-alpha", "LoRA: updates are scaled by alpha / rank", &s.lora.alpha});
+  list.push_back({"lora-targets",
+                  "LoRA: layers to adapt, by their names in the folder, such as q_proj,v_proj",
+                  &s.lora.targets});
 }
 
 void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
@@ -111,7 +112,7 @@ std::vector<Field> fields(LanguageModelSettings& s) {
   list.push_back({"validation-blocks", "hold out the end of each of this many equal blocks of the text",
                   &s.validation_blocks, 1});
   list.push_back({"batch", "sequences per micro-batch", &s.batch, 1});
-  list.push_back({"context-shards", "cut each sequence into this many parts, which ranks share (1: do not)",
+  list.push_back({"context-shards", "split each sequence into this many parts, divided among ranks (1: off)",
                   &s.context_shards, 1});
   list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});
   add_training_fields(list, s);

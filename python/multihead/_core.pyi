@@ -502,7 +502,7 @@ def masked_softmax(scores: object, valid_lens: object) -> Tensor:
     """
 
 class Mask:
-    """Which (query, key) pairs may meet; parts are composed with &."""
+    """A set of allowed (query, key) pairs; parts are combined with &."""
 
     def __init__(self) -> None: ...
 
@@ -538,13 +538,13 @@ def lengths(valid_lens: object) -> Mask:
     """Keys j < valid_lens: integers [B] per sample or [B, Tq] per query."""
 
 def query_lengths(valid_lens: object) -> Mask:
-    """Queries i < valid_lens [B]; the rows behind are empty."""
+    """Queries i < valid_lens [B]; later rows are empty."""
 
 def documents(query_ids: object, key_ids: object | None = None) -> Mask:
     """Query and key of the same document: integer ids [T] or [B, T]."""
 
 def blocks(flags: object, query_block: int, key_block: int) -> Mask:
-    """Block-sparse: bool flags say which blocks may meet."""
+    """Block-sparse: bool flags select the allowed blocks."""
 
 def alibi_slopes(num_heads: int) -> Tensor:
     """Slopes [H] of attention with linear biases."""
@@ -1051,8 +1051,8 @@ class MultiHeadAttention:
 
     def attend(self, query: object, memory: tuple[Tensor, Tensor], *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None) -> Tensor:
         """
-        Attention of query [B, Tq, query_dim] to what project_memory() made; each row of it may serve several consecutive
-        rows of queries.
+        Attention of query [B, Tq, query_dim] to a memory from project_memory(); each of its rows may be used by several
+        consecutive rows of queries.
         """
 
     def named_parameters(self) -> list:
@@ -1398,7 +1398,7 @@ class DecodeState:
 
     def reorder(self, rows: object) -> None:
         """
-        Row i becomes what row rows[i] was: beam search, and batches that shrink or grow. The memory's rows follow.
+        Replaces row i by the former row rows[i]: for beam search, and batches that shrink or grow. The memory's rows follow.
         """
 
     def repeat(self, times: int) -> None:
@@ -1793,16 +1793,16 @@ class LanguageModel:
 
     def sequence_features(self, sequences: Sequence[Sequence[int]], *, rng: Rng | None = None) -> Tensor:
         """
-        The last hidden states [N, E] of lists of token ids of any lengths, one behind the other; nothing is padded.
+        The last hidden states [N, E] of lists of token ids of any lengths, concatenated without padding.
         """
 
     def features_from(self, layer: int, resid: object, *, mask: object | None = None, rng: Rng | None = None) -> Tensor:
         """
-        features() from a layer on, whose resid_pre [B, T, E] is given; num_layers: the final norm alone.
+        features() starting at a layer, from its resid_pre [B, T, E]; num_layers: only the final norm.
         """
 
     def logits(self, features: object) -> Tensor:
-        """The output layer alone: [..., E] -> [..., vocab_size]."""
+        """Only the output layer: [..., E] -> [..., vocab_size]."""
 
     @property
     def longest(self) -> int:
@@ -1817,8 +1817,8 @@ class LanguageModel:
 
     def explain(self, state: DecodeState, tokens: int = 1) -> str:
         """
-        Whether a call with so many new tokens in every row of the state runs by a plan of kernel calls or through the
-        modules, and why; their bits are the same.
+        Whether a call with this many new tokens per row of the state runs as a plan of kernel calls or through the
+        modules, and why; the bits are the same.
         """
 
     def state_bytes(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> int:
@@ -1955,7 +1955,7 @@ def least_important(importance: Sequence[Sequence[float]], keep_ratio: float, gr
 class Generator:
     """
     Sequences decoded together, each with the tokens that generate() gives it alone: submit() at any time,
-    step() until it returns False. `remembered` prompts keep their keys and values for prompts that begin alike,
+    step() until it returns False. `remembered` prompts keep their keys and values for prompts with a common prefix,
     in remembered_bytes at most (0: no limit); in prefix_folder they outlive the process.
     """
 
@@ -2442,8 +2442,8 @@ class Tokenizer:
 
     def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> list[int]:
         """
-        Token ids. max_length: at most so many, those of the template included; 0: no limit. as_file: cut and padded as
-        tokenizer.json says, as Hugging Face's tokenizers always do.
+        Token ids. max_length: maximum number, including the template's; 0: no limit. as_file: truncate and pad
+        as set in tokenizer.json, as Hugging Face's tokenizers always do.
         """
 
     def encoding(self, text: object, pair: object | None = None, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> Encoding:
@@ -2454,7 +2454,7 @@ class Tokenizer:
 
     def pad(self, encodings: Sequence[Encoding]) -> list[Encoding]:
         """
-        Copies of encodings, as long as the longest of them or as tokenizer.json says.
+        Copies of encodings, padded to the longest of them or as set in tokenizer.json.
         """
 
     def encode_pair(self, first: object, second: object, *, max_length: int = 0) -> tuple[list[int], list[int]]:
@@ -2465,7 +2465,7 @@ class Tokenizer:
     def decode(self, ids: object, *, skip_special: bool = False, continued: bool = False) -> str:
         """
         The text; bytes that are not UTF-8 are replaced. continued: the ids follow others, so that SentencePiece and
-        WordPiece keep the space in front of the first.
+        WordPiece keep the space before the first.
         """
 
     def decode_bytes(self, ids: object, *, skip_special: bool = False, continued: bool = False) -> bytes: ...
@@ -2761,8 +2761,8 @@ class EncoderConfig:
 
 class Encoder:
     """
-    An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing is padded, and a sequence
-    has the same bits in whatever company.
+    An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing is padded, and a sequence's
+    results have the same bits in any batch.
     """
 
     def __init__(self, config: EncoderConfig, *, rng: Rng | None = None) -> None: ...
@@ -2772,7 +2772,7 @@ class Encoder:
 
     def features(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = [], *, rng: Rng | None = None) -> Tensor:
         """
-        The last hidden states [N, E], one sequence behind the other. With an rng, dropout is active.
+        The last hidden states [N, E], sequences concatenated. With an rng, dropout is active.
         """
 
     def pooled(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = []) -> Tensor:
@@ -3066,7 +3066,7 @@ class ImageEncoderConfig:
 class ImageEncoder:
     """
     A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the model
-    expects; an image has the same bits in whatever company.
+    expects; an image's results have the same bits in any batch.
     """
 
     def __init__(self, config: ImageEncoderConfig, *, rng: Rng | None = None) -> None: ...
@@ -3262,7 +3262,7 @@ class Group:
         """Sends bytes to a rank."""
 
     def recv(self, source: int, size: int) -> bytes:
-        """Receives so many bytes from a rank."""
+        """Receives this many bytes from a rank."""
 
     def broadcast(self, data: bytes, root: int = 0) -> bytes:
         """The root's bytes, on every rank."""
@@ -3283,8 +3283,8 @@ def abort_world(code: int) -> None:
 
 class SequenceShards:
     """
-    A sequence of `length` rows cut into chunks that are dealt to the ranks there and back, so that under a causal
-    mask all have the same work. Chunks begin at multiples of 256; a rank's rows are its chunks one behind the other.
+    A sequence of `length` rows cut into chunks that are dealt to the ranks in zigzag order, which balances work under a
+    causal mask. Chunks begin at multiples of 256; a rank's rows are its chunks in order.
     """
 
     def __init__(self, length: int, ranks: int, chunks_per_rank: int = 4) -> None: ...
@@ -3336,8 +3336,8 @@ def own_rows(group: Group, shards: SequenceShards, whole: object, axis: int) -> 
 
 def run_local_group(size: int, body: object) -> None:
     """
-    Runs body(group) on `size` threads of this process, as ranks 0 to size - 1 that take turns: what is meant for
-    mpirun, tried out without it. The first exception is raised here; the group ends with the call.
+    Runs body(group) on `size` threads of this process, as ranks 0 to size - 1 that take turns: for trying out
+    code for mpirun without it. The first exception is raised here; the group ends with the call.
     """
 
 class Optimizer:
@@ -3476,4 +3476,4 @@ def check_translator(model: Seq2Seq, *, length: int = 24, seed: int = 1, on_resu
     """The same for a Seq2Seq."""
 
 def check_encoder(model: Encoder, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
-    """Checks an Encoder: finiteness, context, company, threads."""
+    """Checks an Encoder: finiteness, context, batch independence, threads."""

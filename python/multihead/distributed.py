@@ -1,4 +1,4 @@
-"""The ranks of a job: the processes that mpirun or srun has started together.
+"""The ranks of a job: the processes that mpirun or srun started together.
 
 mpirun -n 4 python script.py: train_language_model(), train_classifier() and the rest train on all of them, with the
 weights of one.

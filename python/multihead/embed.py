@@ -1,4 +1,4 @@
-"""Texts to vectors, with the arguments of sentence-transformers."""
+"""Text embeddings, with the arguments of sentence-transformers."""
 
 import sys
 
@@ -25,12 +25,12 @@ __all__ = [
 
 
 def _batch_tokens(batch_size):
-    """For texts of 32 tokens. Past 1,024 activations leave the caches; no vector depends on it."""
+    """Assumes texts of 32 tokens. Above 1,024, activations do not fit the caches; results do not depend on it."""
     return min(32 * batch_size, 1024)
 
 
 class SentenceEncoder:
-    """A model with its tokenizer and pooling, read from a folder of sentence-transformers or a plain model's.
+    """A model with its tokenizer and pooling, read from a sentence-transformers folder or a plain model folder.
 
     The model is an encoder, a decoder (Qwen3-Embedding) or the encoder of an encoder-decoder model. A plain model's
     tokens are averaged; pooling: 'cls', 'mean', 'max', 'mean_sqrt' or 'last' in place of what the folder says.
@@ -116,7 +116,7 @@ class CrossEncoder:
         return self._classifier.tokenizer
 
     def predict(self, sentences, batch_size=32, show_progress_bar=None, apply_sigmoid=None):
-        """Scores [n] of pairs of texts, [n, labels] where the model has several.
+        """Scores [n] of pairs of texts, or [n, labels] if the model has several labels.
 
         apply_sigmoid: default for a single label, as in sentence-transformers.
         """
@@ -134,7 +134,7 @@ class CrossEncoder:
         return scores[0] if single else scores
 
     def rank(self, query, documents, top_k=None, return_documents=False, batch_size=32):
-        """Documents by their score beside the query, best first: [{"corpus_id", "score"(, "text")}]."""
+        """Documents ranked by their score with the query, best first: [{"corpus_id", "score"(, "text")}]."""
         if self.model.config.num_labels != 1:
             raise ValueError(f"CrossEncoder: ranking needs one label, the model has {self.model.config.num_labels}")
         scores = self.predict([(query, document) for document in documents], batch_size)

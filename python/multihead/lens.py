@@ -28,7 +28,7 @@ from .models import prune
 
 
 class Cache(dict):
-    """What was kept, by point; also found under TransformerLens's names."""
+    """Cached tensors by point; TransformerLens's names work too."""
 
     def __missing__(self, name):
         ours = Points.name_of(name)
@@ -47,7 +47,7 @@ class Cache(dict):
 
 
 def run_with_cache(model, *inputs, points="*", heads=None, rows=None, **call):
-    """(model(*inputs), Cache): the tensors at `points`, a pattern or several, or those heads and rows of them.
+    """(model(*inputs), Cache): the tensors at `points` (one or more patterns), or only the given heads and rows.
 
     `model` is anything that runs our modules: a model, model.features, an nn module, a function. A list for
     each of the layers' scores or patterns costs memory of its own size: name what is needed.
@@ -61,7 +61,7 @@ def run_with_cache(model, *inputs, points="*", heads=None, rows=None, **call):
 
 
 def run_with_hooks(model, *inputs, hooks, **call):
-    """model(*inputs) with hooks [(point, function)], where function(x, name) reads x or returns what replaces it."""
+    """model(*inputs) with hooks [(point, function)], where function(x, name) reads x or returns its replacement."""
     look = Points()
     for point, function in hooks:
         look.edit(point, function)
@@ -142,10 +142,10 @@ def logit_lens(model, tokens, rows=None):
 
 
 def direct_logit_attribution(model, tokens, target, *, against=None, row=-1):
-    """What every part adds to the logit of `target` (minus that of `against`) at a row: {name: float}, whose sum it is.
+    """Contributions of all components to the logit of `target` (minus that of `against`) at a row: {name: float}.
 
-    Names are embed, pos_embed, layers.i.head.j, layers.i.attn_bias, layers.i.mlp_out and bias (of norm and
-    output layer). The scale of the final norm is taken as it is.
+    They sum to that logit. Names are embed, pos_embed, layers.i.head.j, layers.i.attn_bias, layers.i.mlp_out and
+    bias (of norm and output layer). The scale of the final norm is held fixed.
     """
     _check_linear(model)
     config, layers = model.config, model.config.num_layers
@@ -190,7 +190,7 @@ def direct_logit_attribution(model, tokens, target, *, against=None, row=-1):
 
 
 def ablate_heads(model, tokens, metric, *, value="zero", rows=None, batch=64, rng=None):
-    """The metric with each head switched off, [L, H] (mean over the rows of `tokens`): all heads in one sweep.
+    """The metric with each head ablated in turn, [L, H] (mean over the rows of `tokens`), in one sweep.
 
     value: 'zero', 'mean' (over the tokens of the batch, Wang et al. 2022) or 'resample' (another row's). The
     layers before a head are computed once, and heads of a layer are rows of one batch. With `rows` the metric
@@ -231,7 +231,7 @@ def _from_layer(model, layer, resid, metric, rows, point, value):
 
 
 def activation_patching(model, clean, corrupted, metric, *, point="resid_pre", rows=None, batch=64):
-    """The metric of the corrupted run with one activation of the clean run put in (Meng et al. 2022).
+    """The metric of the corrupted run with one activation of the clean run patched in (Meng et al. 2022).
 
     [L, T] over tokens for points such as 'resid_pre', 'attn_out', 'mlp_out'; [L, H] over heads, whole rows, for
     'self_attn.z', '.q', '.k' and '.v'. Both are one sequence of the same length; `rows` as in ablate_heads().
@@ -262,7 +262,7 @@ def activation_patching(model, clean, corrupted, metric, *, point="resid_pre", r
 
 
 def path_patching(model, clean, corrupted, sender, receivers, metric):
-    """The metric of the clean run where receivers see what the sender says in the corrupted one (Goldowsky-Dill 2023).
+    """The metric of the clean run if receivers see the sender's output of the corrupted run (Goldowsky-Dill 2023).
 
     sender (layer, head); receivers are points behind it such as 'layers.9.self_attn.q' or 'layers.3.mlp_pre'.
     All other heads keep their clean outputs on the way; feed-forward layers are computed anew.
@@ -289,7 +289,7 @@ def path_patching(model, clean, corrupted, sender, receivers, metric):
 
 
 def attribution_patching(model, clean, corrupted, metric, *, points="layers.*.resid_pre"):
-    """(clean - corrupted) * gradient of the corrupted metric: activation_patching() to first order (Nanda 2023).
+    """activation_patching() to first order: (clean - corrupted) * gradient of the corrupted metric (Nanda 2023).
 
     A Cache of arrays of the points' shapes; their sum over an axis is the effect of patching all of it.
     """
@@ -302,7 +302,7 @@ def attribution_patching(model, clean, corrupted, metric, *, points="layers.*.re
 
 @contextlib.contextmanager
 def _frozen(model):
-    """No time for the gradients of weights."""
+    """Skips the gradients of weights."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     for p in parameters:
         p.requires_grad = False
@@ -333,7 +333,7 @@ def _gradients(model, tokens, metric, points, edits=()):
 
 
 def integrated_gradients(model, tokens, metric, *, baseline=None, steps=32):
-    """Attribution [T, E] of the metric to the token embeddings from a baseline on (Sundararajan et al. 2017).
+    """Attribution [T, E] of the metric to the token embeddings, relative to a baseline (Sundararajan et al. 2017).
 
     baseline [T, E]; None: the mean of all tokens' embeddings. The sum is metric(tokens) - metric(baseline), up
     to the error of `steps`.
@@ -396,7 +396,7 @@ def _said_twice(model, length, batch, seed):
 
 
 def head_scores(model, *, length=50, batch=8, seed=0):
-    """{'induction', 'previous_token', 'duplicate_token'}: [L, H], mean attention on random tokens said twice.
+    """{'induction', 'previous_token', 'duplicate_token'}: [L, H], mean attention on repeated random tokens.
 
     To the token after the earlier occurrence (prefix matching, Olsson et al. 2022), to the token before, and
     to the earlier occurrence itself.
@@ -413,7 +413,7 @@ def head_scores(model, *, length=50, batch=8, seed=0):
 
 
 def copying_accuracy(model, *, length=50, batch=8, seed=0, hooks=()):
-    """How often the model repeats: share of right top-1 predictions in the second half of random tokens said twice."""
+    """Top-1 accuracy on the second half of repeated random tokens."""
     tokens = _said_twice(model, length, batch, seed)
     logits = np.asarray(run_with_hooks(model, tokens, hooks=list(hooks)))
     guess = logits[:, length:-1].argmax(-1)

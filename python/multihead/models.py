@@ -27,11 +27,11 @@ from ._core import (
 
 
 class AutoModel:
-    """Loads a folder as what its config.json says: LanguageModel, Seq2Seq, Encoder or ImageEncoder."""
+    """Loads a folder as the class that its config.json names: LanguageModel, Seq2Seq, Encoder or ImageEncoder."""
 
     @staticmethod
     def from_pretrained(folder, **options):
-        """The model of a folder; of a .gguf file a LanguageModel. options are those of its class's load()."""
+        """The model of a folder, or a LanguageModel from a .gguf file. options are passed to its class's load()."""
         if os.path.isfile(folder):
             return LanguageModel.load(folder, **options)
         if is_seq2seq_folder(folder):

@@ -38,7 +38,7 @@ def masked_X(X, valid_lens, value=-1e6):  # noqa: N802, N803
 
 
 class Module:
-    """Base class of composed modules: assign Tensors, modules, and lists of them to attributes, and define __call__.
+    """Base class for your own modules: assign Tensors, modules, and lists of them to attributes, and define __call__.
 
     Parameters are named by their attributes, joined by dots, as in PyTorch.
     """

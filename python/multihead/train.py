@@ -95,7 +95,7 @@ def train_seq2seq(
 def train_classifier(
     data, folder, *, init, valid="", resume=False, overwrite=False, callback=None, progress=False, **settings
 ):
-    """Teaches an encoder the labels of texts; returns the summary as a dict. TextClassifier.load(folder) loads it.
+    """Fine-tunes an encoder to classify texts; returns the summary as a dict. TextClassifier.load(folder) loads it.
 
     data, valid  text TAB label on every line, or text TAB second text TAB label; of a name ending in .jsonl, objects
                  {"text": ..., "label": ...} that may have a "text_pair"
@@ -110,7 +110,7 @@ def train_classifier(
 def train_embedder(
     data, folder, *, init, valid="", resume=False, overwrite=False, callback=None, progress=False, **settings
 ):
-    """Teaches an encoder which texts belong together; returns the summary as a dict. SentenceEncoder(folder) loads it.
+    """Fine-tunes an encoder to embed texts; returns the summary as a dict. SentenceEncoder(folder) loads it.
 
     data, valid  query TAB document on every line: the other documents of a batch are wrong answers
     init         a folder of sentence-transformers, or an encoder's, that training starts from
@@ -124,7 +124,7 @@ def train_embedder(
 def train_masked_lm(
     data, folder, *, preset="tiny", tokenizer="", init="", resume=False, overwrite=False, callback=None, progress=False, **settings
 ):
-    """Teaches an encoder to guess hidden words of a text; returns the summary as a dict. Encoder.load(folder) loads it.
+    """Trains an encoder by masked language modelling; returns the summary as a dict. Encoder.load(folder) loads it.
 
     preset      of a new encoder: "tiny", "small" or "base"; `settings` override it (see masked_lm_settings(preset))
     init        an encoder's folder to go on with
@@ -137,7 +137,7 @@ def train_masked_lm(
 
 
 def _choose(tokenizer, settings):
-    """The tokenizer file; the type of a tokenizer to be trained is a setting."""
+    """The tokenizer file; the type of a new tokenizer is a setting."""
     if tokenizer not in ("char", "bpe"):
         return tokenizer
     settings["tokenizer"] = tokenizer

@@ -1,4 +1,4 @@
-"""Attention weights as a picture or a page in a notebook."""
+"""Attention weights as a plot or a page in a notebook."""
 
 import html
 import os
@@ -37,7 +37,7 @@ class AttentionView:
             raise ValueError(f"AttentionView: {len(self.query_tokens)} query tokens for {queries} queries")
 
     def svg(self, cell=14):
-        """One SVG with a panel per head; with fewer labels where `cell` is smaller than a line of text."""
+        """One SVG with a panel per head; with fewer labels if `cell` is smaller than a line of text."""
         count, queries, keys = self.weights.shape
         left = 10 + 7 * max((len(t) for t in self.query_tokens or [""]), default=0)
         top = 24 + 7 * max((len(t) for t in self.tokens or [""]), default=0)
@@ -81,7 +81,7 @@ class AttentionView:
 
 
 class AttentionPage:
-    """The page that attend() makes: shown by a notebook, written by save(path); html is its text."""
+    """The page returned by attend(): notebooks display it, save(path) writes it, html is its text."""
 
     def __init__(self, text, height):
         self.html, self._height = text, height
@@ -100,7 +100,7 @@ class AttentionPage:
 def attend(
     model, text, tokenizer=None, *, beside=None, target="", layers=(), heads=(), rows=(), measures=None, off=(), cut=(), height=760
 ):
-    """An interactive page of where a model looks on a text: heads, matrix, lines, and what the layers predict.
+    """An interactive page of a model's attention on a text: heads, matrix, lines, and the layers' predictions.
 
     model      a LanguageModel or Encoder with its tokenizer, or a Translator (`text` is the source, `target` what it writes; "":
                its own translation)

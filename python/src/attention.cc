@@ -37,7 +37,7 @@ Mask documents_mask(nb::handle query_ids, nb::handle key_ids) {
 }
 
 void bind_masks(nb::module_& m) {
-  nb::class_<Mask>(m, "Mask", "Which (query, key) pairs may meet; parts are composed with &.")
+  nb::class_<Mask>(m, "Mask", "A set of allowed (query, key) pairs; parts are combined with &.")
       .def(nb::init<>())
       .def("__and__", [](const Mask& a, const Mask& b) { return a & b; })
       .def("__repr__", &Mask::to_string)
@@ -85,7 +85,7 @@ void bind_masks(nb::module_& m) {
       [](nb::handle n) {
         return query_lengths(to_tensor(n, {"query_lengths", "valid_lens"}));
       },
-      "valid_lens"_a, "Queries i < valid_lens [B]; the rows behind are empty.");
+      "valid_lens"_a, "Queries i < valid_lens [B]; later rows are empty.");
   m.def("documents", &documents_mask, "query_ids"_a, "key_ids"_a = nb::none(),
         "Query and key of the same document: integer ids [T] or [B, T].");
   m.def(
@@ -93,7 +93,7 @@ void bind_masks(nb::module_& m) {
       [](nb::handle f, int64_t q, int64_t k) {
         return blocks(to_tensor(f, {"blocks", "flags"}), q, k);
       },
-      "flags"_a, "query_block"_a, "key_block"_a, "Block-sparse: bool flags say which blocks may meet.");
+      "flags"_a, "query_block"_a, "key_block"_a, "Block-sparse: bool flags select the allowed blocks.");
   m.def("alibi_slopes", &nn::alibi_slopes, "num_heads"_a, "Slopes [H] of attention with linear biases.");
 }
 

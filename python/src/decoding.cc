@@ -79,9 +79,8 @@ void bind_decoding(nb::module_& m) {
             });
           },
           "rows"_a,
-          "Row i becomes what row rows[i] was: beam search, and batches that shrink or grow. The memory's "
-          "rows "
-          "follow.")
+          "Replaces row i by the former row rows[i]: for beam search, and batches that shrink or grow. The "
+          "memory's rows follow.")
       .def("repeat", &State::repeat, "times"_a, nb::call_guard<Unlocked>(),
            "Repeats every row `times` times.")
       .def("truncate", nb::overload_cast<int64_t>(&State::truncate), "length"_a,

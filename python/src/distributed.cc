@@ -51,7 +51,7 @@ void bind_distributed(nb::module_& m) {
             });
             return to_bytes(data);
           },
-          "source"_a, "size"_a, "Receives so many bytes from a rank.")
+          "source"_a, "size"_a, "Receives this many bytes from a rank.")
       .def(
           "broadcast",
           [](Group& group, const nb::bytes& data, int root) {

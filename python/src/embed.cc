@@ -62,7 +62,7 @@ void bind_image_encoder(nb::module_& m) {
   nb::class_<ImageEncoder> c(
       m, "ImageEncoder",
       "A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the model\n"
-      "expects; an image has the same bits in whatever company.");
+      "expects; an image's results have the same bits in any batch.");
   c.def(
       "__init__",
       [](ImageEncoder* self, const ImageEncoderConfig& config, Rng* rng) {
@@ -130,7 +130,7 @@ void bind_encoder(nb::module_& m) {
   nb::class_<Encoder> c(
       m, "Encoder",
       "An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing is padded, "
-      "and a sequence\nhas the same bits in whatever company.");
+      "and a sequence's\nresults have the same bits in any batch.");
   c.def(
       "__init__",
       [](Encoder* self, const EncoderConfig& config, Rng* rng) {
@@ -144,7 +144,7 @@ void bind_encoder(nb::module_& m) {
         return unlocked([&] { return model.features(to_rows(sequences, types), rng); });
       },
       "sequences"_a, "types"_a = Sequences(), nb::kw_only(), "rng"_a = nb::none(),
-      "The last hidden states [N, E], one sequence behind the other. With an rng, dropout is active.");
+      "The last hidden states [N, E], sequences concatenated. With an rng, dropout is active.");
   c.def(
       "pooled",
       [](const Encoder& model, const Sequences& sequences, const Sequences& types) {

@@ -149,7 +149,7 @@ void bind_generator(nb::module_& m) {
       "Sequences decoded together, each with the tokens that generate() gives it alone: "
       "submit() at any time,\n"
       "step() until it returns False. `remembered` prompts keep their keys and values for "
-      "prompts that begin alike,\nin remembered_bytes at most (0: no limit); in prefix_folder "
+      "prompts with a common prefix,\nin remembered_bytes at most (0: no limit); in prefix_folder "
       "they outlive the process.")
       .def(
           "__init__",

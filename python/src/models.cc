@@ -75,8 +75,7 @@ void bind_language_model(nb::module_& m) {
         return unlocked([&] { return model.features(models::TokenRows::of(sequences), rng); });
       },
       "sequences"_a, nb::kw_only(), "rng"_a = nb::none(),
-      "The last hidden states [N, E] of lists of token ids of any lengths, one behind the other; nothing is "
-      "padded.");
+      "The last hidden states [N, E] of lists of token ids of any lengths, concatenated without padding.");
   c.def(
       "features_from",
       [](const LanguageModel& model, int64_t layer, nb::handle resid, nb::handle mask, Rng* rng) {
@@ -87,14 +86,14 @@ void bind_language_model(nb::module_& m) {
         return unlocked([&] { return model.features_from(layer, x, options); });
       },
       "layer"_a, "resid"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
-      "features() from a layer on, whose resid_pre [B, T, E] is given; num_layers: the final norm alone.");
+      "features() starting at a layer, from its resid_pre [B, T, E]; num_layers: only the final norm.");
   c.def(
       "logits",
       [](const LanguageModel& model, nb::handle features) {
         const Tensor x = to_tensor(features, {"logits", "features"});
         return unlocked([&] { return model.logits(x); });
       },
-      "features"_a, "The output layer alone: [..., E] -> [..., vocab_size].");
+      "features"_a, "Only the output layer: [..., E] -> [..., vocab_size].");
   c.def_prop_ro("longest", &LanguageModel::longest, "Longest supported sequence.");
   const auto sizes = [](int64_t batch, int64_t capacity, bool ring, int64_t chunk, nb::handle dtype) {
     models::LanguageModelState options{batch, capacity, ring, chunk, {}};
@@ -116,9 +115,8 @@ void bind_language_model(nb::module_& m) {
         return model.explain({.state = &state}, tokens);
       },
       "state"_a, "tokens"_a = 1,
-      "Whether a call with so many new tokens in every row of the state runs by a plan of kernel calls or "
-      "through "
-      "the\nmodules, and why; their bits are the same.");
+      "Whether a call with this many new tokens per row of the state runs as a plan of kernel calls or "
+      "through the\nmodules, and why; the bits are the same.");
   c.def(
       "state_bytes",
       [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,

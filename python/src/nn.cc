@@ -226,8 +226,8 @@ void bind_attention_steps(nb::class_<nn::MultiHeadAttention>& c) {
         const Tensor q = to_tensor(query, {to.who, "query"});
         return unlocked([&] { return a.attend(q, {memory.first, memory.second}, to.call); });
       },
-      "Attention of query [B, Tq, query_dim] to what project_memory() made; each row of it may serve several "
-      "consecutive\nrows of queries.",
+      "Attention of query [B, Tq, query_dim] to a memory from project_memory(); each of its rows may be used "
+      "by several\nconsecutive rows of queries.",
       "query"_a, "memory"_a, nb::kw_only());
 }
 

@@ -18,11 +18,10 @@ using distributed::Group;
 
 void bind_shards(nb::module_& m) {
   using S = SequenceShards;
-  nb::class_<S>(
-      m, "SequenceShards",
-      "A sequence of `length` rows cut into chunks that are dealt to the ranks there and back, so that under "
-      "a causal\nmask all have the same work. Chunks begin at multiples of 256; a rank's rows are its chunks "
-      "one behind the other.")
+  nb::class_<S>(m, "SequenceShards",
+                "A sequence of `length` rows cut into chunks that are dealt to the ranks in zigzag order, "
+                "which balances work under a\ncausal mask. Chunks begin at multiples of 256; a rank's rows "
+                "are its chunks in order.")
       .def(nb::init<int64_t, int, int>(), "length"_a, "ranks"_a, "chunks_per_rank"_a = 4)
       .def_prop_ro("length", &S::length)
       .def_prop_ro("ranks", &S::ranks)
@@ -103,11 +102,10 @@ void run_local(int size, const nb::object& body) {
 void bind_ring(nb::module_& m) {
   bind_shards(m);
   bind_ring_attention(m);
-  m.def(
-      "run_local_group", &run_local, "size"_a, "body"_a,
-      "Runs body(group) on `size` threads of this process, as ranks 0 to size - 1 that take turns: what is "
-      "meant for\nmpirun, tried out without it. The first exception is raised here; the group ends with the "
-      "call.");
+  m.def("run_local_group", &run_local, "size"_a, "body"_a,
+        "Runs body(group) on `size` threads of this process, as ranks 0 to size - 1 that take turns: for "
+        "trying out\ncode for mpirun without it. The first exception is raised here; the group ends with the "
+        "call.");
 }
 
 }  // namespace multihead::python

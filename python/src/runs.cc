@@ -228,7 +228,7 @@ void bind_checks(nb::module_& m) {
       "'name', 'passed', 'detail', 'seconds'; on_result is called with each.");
   def_check("check_translator", Checker<models::Seq2Seq>(train::check_translator), "The same for a Seq2Seq.");
   def_check("check_encoder", Checker<models::Encoder>(train::check_encoder),
-            "Checks an Encoder: finiteness, context, company, threads.");
+            "Checks an Encoder: finiteness, context, batch independence, threads.");
 }
 
 }  // namespace

@@ -232,16 +232,15 @@ void bind_text(nb::module_& m) {
           },
           "text"_a, nb::kw_only(), "parse_special"_a = false, "add_template"_a = true, "max_length"_a = 0,
           "as_file"_a = false,
-          "Token ids. max_length: at most so many, those of the template included; 0: no limit. as_file: cut "
-          "and "
-          "padded as\ntokenizer.json says, as Hugging Face's tokenizers always do.")
+          "Token ids. max_length: maximum number, including the template's; 0: no limit. as_file: truncate "
+          "and pad\nas set in tokenizer.json, as Hugging Face's tokenizers always do.")
       .def("encoding", &encoding, "text"_a, "pair"_a = nb::none(), nb::kw_only(), "parse_special"_a = false,
            "add_template"_a = true, "max_length"_a = 0, "as_file"_a = false,
            "Ids with tokens and offsets, equal to those of Hugging Face's tokenizers. pair: a second text, "
            "joined "
            "by the\nfile's template.")
       .def("pad", &padded, "encodings"_a,
-           "Copies of encodings, as long as the longest of them or as tokenizer.json says.")
+           "Copies of encodings, padded to the longest of them or as set in tokenizer.json.")
       .def(
           "encode_pair",
           [](const Tokenizer& t, nb::handle first, nb::handle second, size_t max_length) {
@@ -258,7 +257,7 @@ void bind_text(nb::module_& m) {
           },
           "ids"_a, nb::kw_only(), "skip_special"_a = false, "continued"_a = false,
           "The text; bytes that are not UTF-8 are replaced. continued: the ids follow others, so that "
-          "SentencePiece and\nWordPiece keep the space in front of the first.")
+          "SentencePiece and\nWordPiece keep the space before the first.")
       .def(
           "decode_bytes",
           [](const Tokenizer& t, nb::handle ids, bool skip_special, bool continued) {

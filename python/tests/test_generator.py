@@ -90,9 +90,9 @@ def test_a_callback_may_cancel_submit_and_fail(model):
     generator.submit([1], max_new_tokens=3, on_token=fail)
     with pytest.raises(KeyError, match="mine"):
         generator.step()
-    with pytest.raises(ValueError, match="has not ended"):
+    with pytest.raises(ValueError, match="has not finished"):
         generator.take(2)
-    with pytest.raises(ValueError, match="no sequence 7"):
+    with pytest.raises(ValueError, match="no such sequence: 7"):
         generator.cancel(7)
     with pytest.raises(ValueError, match="one prompt at a time"):
         generator.submit([[1], [2]])

@@ -26,7 +26,7 @@ def test_a_classifier_scales_as_its_folder_says():
     np.testing.assert_allclose(classifier.pixels(images), expected["pixels"], atol=1e-6)
     np.testing.assert_allclose(classifier.logits(images), expected["logits"], atol=1e-5)
     assert classifier.labels == ["cat", "dog", "a third"]
-    with pytest.raises(mh.ShapeError, match="nothing is resized"):
+    with pytest.raises(mh.ShapeError, match="images are not resized"):
         classifier.logits(images[..., :4])
 
 

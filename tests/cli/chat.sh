@@ -7,10 +7,10 @@ make_text >text.txt
 expect 0 'model in run' "$multihead" train lm "${small[@]}" --data text.txt --out run
 chat=("$multihead" generate run --chat --temperature 0)
 
-expect 3 'run: carries no chat template' "${chat[@]}"
-expect 2 'system goes with --chat only' "$multihead" generate run --prompt the --system x
-expect 2 'chat does not go with --json' "${chat[@]}" --json
-expect 2 'chat does not go with --json' "${chat[@]}" --samples 2
+expect 3 'run: has no chat template' "${chat[@]}"
+expect 2 'system requires --chat' "$multihead" generate run --prompt the --system x
+expect 2 'chat cannot be combined with --json' "${chat[@]}" --json
+expect 2 'chat cannot be combined with --json' "${chat[@]}" --samples 2
 
 printf '%s' '{% for m in messages %}{{ m.content }} {% endfor %}' >run/chat_template.jinja
 expect 0 'for m in messages' "$multihead" info run
@@ -32,8 +32,8 @@ second=$("$multihead" generate run --prompt "a $first on " --temperature 0 --max
 printf 'a\ncat\nthe cat sat on a mat and\non\n' | "${chat[@]}" --max-new-tokens 9 >out.txt 2>err.txt ||
   fail "a full context failed: $(cat err.txt)"
 [[ $(wc -l <out.txt) -eq 3 ]] || fail "three answers expected: $(cat out.txt)"
-grep -q 'the oldest turns are forgotten' err.txt || fail "nothing said about forgotten turns: $(cat err.txt)"
-grep -q 'the message is left out: with it the prompt has 25 tokens, the context 16' err.txt || fail "nothing said about the message: $(cat err.txt)"
+grep -q 'dropping the oldest turns' err.txt || fail "nothing said about forgotten turns: $(cat err.txt)"
+grep -q 'the message is skipped: with it the prompt has 25 tokens, the context 16' err.txt || fail "nothing said about the message: $(cat err.txt)"
 "${chat[@]}" --prompt a >out.txt 2>err.txt || fail "an endless answer failed"
 grep -q 'the context of 16 tokens is full: the answer ends here' err.txt || fail "nothing said about the end: $(cat err.txt)"
 

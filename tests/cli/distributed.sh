@@ -141,7 +141,7 @@ refuse 3 'three.tokens: the tokens are corrupt' "$launcher" -n 2 "$multihead" to
 refuse 3 'three.tokens: the tokens are corrupt' "$launcher" -n 2 "$multihead" "${listed[@]}" --out no
 MULTIHEAD_MPI_PLUGIN=/nowhere.so refuse 2 "nowhere.so" "$launcher" -n 2 "$multihead" "${lm[@]}" --out no
 cp "$multihead" alone
-refuse 2 "there is no multihead_openmpi.so" "$launcher" -n 2 ./alone "${lm[@]}" --out no
+refuse 2 "found no multihead_openmpi.so" "$launcher" -n 2 ./alone "${lm[@]}" --out no
 [[ ! -e no/train_config.json ]] || fail "a refused job left a run"
 
 # Two jobs in one folder.

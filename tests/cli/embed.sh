@@ -37,7 +37,7 @@ expect 3 'No such file' "$multihead" embed model --data nothing.txt --out all.np
 expect 3 'nothing' "$multihead" embed nothing --data texts.txt --out all.npy
 expect 2 'prompt_name' "$multihead" embed model --data texts.txt --out all.npy --prompt-name query
 printf 'one\n' >short.txt
-expect 3 'delete it to make it anew' "$multihead" search model --data short.txt --query a --index kept.npy
+expect 3 'delete it to recreate it' "$multihead" search model --data short.txt --query a --index kept.npy
 head -c 200 all.npy >cut.npy
 expect 3 'holds 72 bytes' "$multihead" search model --data texts.txt --query a --index cut.npy
 expect 3 'an encoder; use' "$multihead" generate model --prompt the
@@ -74,7 +74,7 @@ head -c 100 "$images/second.ppm" >cut.ppm
 expect 3 'ends after' "$multihead" classify "$images/vit_classifier" --image cut.ppm
 printf 'P6 12 12 65535\n' >deep.ppm
 expect 3 'not 8 bits' "$multihead" classify "$images/vit_classifier" --image deep.ppm
-expect 3 'expected a head for images' "$multihead" classify "$images/vit" --image cut.ppm
+expect 3 'expected an image classification head' "$multihead" classify "$images/vit" --image cut.ppm
 expect 3 'an encoder of images' "$multihead" embed "$images/vit" --data texts.txt --out -
 if [[ -e $(dirname "$multihead")/multihead_png.so ]]; then
   expect 0 '^0\.540  dog  .*first.png$' "$multihead" classify "$images/vit_classifier" --image "$images/first.png"
@@ -89,7 +89,7 @@ expect 0 ' sat on a mat$' "$multihead" fill-mask bert_masked_lm --text "the [MAS
 [[ $("$multihead" fill-mask bert_masked_lm --text "the [MASK] sat on a [MASK]" --top 3 | wc -l) == 6 ]] || fail "two masks, three words each"
 expect 2 'data FILE or --image FILE is required' "$multihead" classify bert_classifier
 expect 2 'query TEXT are required' "$multihead" rerank bert_classifier --data texts.txt
-expect 3 'expected a head for sequences' "$multihead" classify model --data texts.txt
+expect 3 'expected a sequence or token classification head' "$multihead" classify model --data texts.txt
 expect 2 'the text has no \[MASK\]' "$multihead" fill-mask bert_masked_lm --text "no mask"
 expect 2 'expected a masked_lm head' "$multihead" fill-mask bert_classifier --text "a [MASK]"
 finish

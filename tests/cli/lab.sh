@@ -20,7 +20,7 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 address=$(grep -oE 'http://127.0.0.1:[0-9]+/' address.txt) || fail "no address: $(cat err.txt)"
-expect 3 'is taken' timeout 20 "$multihead" lab model --port "$(grep -oE '[0-9]+/$' <<<"$address" | tr -d /)"
+expect 3 'is in use' timeout 20 "$multihead" lab model --port "$(grep -oE '[0-9]+/$' <<<"$address" | tr -d /)"
 
 # request PATH [CURL FLAG...]: the status, the body in body.txt. In Python, which every test machine has.
 request() {
@@ -67,7 +67,7 @@ problem() { # REGEX BODY
 }
 problem 'the text is empty' '{"text":"","off":[],"cut":[]}'
 problem 'the context is 16' '{"text":"the cat sat on a mat and","off":[],"cut":[]}'
-problem 'there is no head 0.2' '{"text":"a","off":["0.2"],"cut":[]}'
+problem 'no head 0.2' '{"text":"a","off":["0.2"],"cut":[]}'
 problem 'a head is LAYER.HEAD' '{"text":"a","off":["x"],"cut":[]}'
 problem 'must be a whole number' '{"text":"a","off":["0.x"],"cut":[]}'
 problem 'cannot be cut' '{"text":"a cat","off":[],"cut":[[0,0,1,3]]}'

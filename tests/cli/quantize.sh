@@ -33,10 +33,10 @@ for draft in lookup q4 q8; do
   [[ $("$multihead" generate run --prompt "the cat" --max-new-tokens 20 --seed 3 --draft $draft --draft-tokens 3) == "$sampled" ]] ||
     fail "--draft $draft samples another text"
 done
-expect 2 'goes with one sample' "$multihead" generate run --prompt the --draft q4 --samples 2
+expect 2 'supports one sample' "$multihead" generate run --prompt the --draft q4 --samples 2
 expect 3 'cannot open' "$multihead" generate run --prompt the --draft nowhere
 "$multihead" train lm --data text.txt --out other --layers 1 --heads 1 --width 16 --context 16 --batch 2 --steps 1 --vocab-size 300 --quiet >log.txt || fail "training another"
-expect 3 'its tokenizer is not that of run' "$multihead" generate run --prompt the --draft other
+expect 3 'its tokenizer differs from that of run' "$multihead" generate run --prompt the --draft other
 
 expect 3 'weights are q4 already' "$multihead" generate q4 --prompt the --weights q8
 expect 2 'must be one of' "$multihead" generate run --prompt the --weights q5

@@ -48,7 +48,7 @@ ConfigKey<C> offset_context() {
           [](Reader& r, const std::string& key, C& c) {
             c.position_offset = c.pad_id + 1;
             c.context = r.integer(key, kSize) - c.position_offset;
-            if (c.context < 1) r.fail(key, "leaves no position behind the padding's");
+            if (c.context < 1) r.fail(key, "leaves no position after the padding's");
           },
           [](const C& c, const std::string& key, Json& json) { json[key] = c.context + c.position_offset; },
           row_of(&C::context)};

@@ -62,7 +62,7 @@ ConfigKey<C> layer_kinds(int64_t fallback) {
     const auto first = std::find(given.begin(), given.end(), "full_attention");
     c.global_every = first == given.end() ? 0 : first - given.begin() + 1;
     if (given != kinds(c))
-      r.fail(key, "must have one full_attention in every so many layers, the others sliding");
+      r.fail(key, "must have full_attention at a regular interval, the other layers sliding");
   };
   const auto write = [=](const C& c, const std::string& key, Json& json) {
     json[key] = Json::array();

@@ -35,7 +35,7 @@ ConfigKey<C> kinds_key() {
     c.global_every = second - given.begin();
     if (given != layer_kinds(c))
       r.fail("layer_types",
-             "must be full_attention at every so many layers from the first on, the others sliding");
+             "must have full_attention at a regular interval from the first layer on, the others sliding");
   };
   const auto write = [](const C& c, const std::string& key, Json& json) {
     json[key] = c.global_every;

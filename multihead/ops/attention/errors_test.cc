@@ -343,7 +343,7 @@ TEST(AttentionErrorsTest, Ragged) {
       [&] {
         call(ints({0, 7}), ints({0, 7}), {.mask = documents(ints({1}))});
       },
-      "never see each other");
+      "never attend to each other");
   expect_error<ValueError>(
       [&] {
         call(ints({0, 3, 7}), ints({0, 3, 7}), {.mask = lengths(ints({3, 5}))});

@@ -34,7 +34,7 @@ std::string empty_row_text(EmptyRow rule) {
 std::string alignment_text(const BoundMask& mask, const AttentionSizes& sizes) {
   const std::vector<int64_t>& offsets = mask.offsets();
   if (offsets.size() > 1) return "query i stands at key position i + offset of its sample";
-  if (sizes.queries == sizes.keys && offsets[0] == 0) return "query i stands at key position i";
+  if (sizes.queries == sizes.keys && offsets[0] == 0) return "query i is at key position i";
   const bool end = offsets[0] == sizes.keys - sizes.queries, start = offsets[0] == 0;
   return concat("query i stands at key position i + ", offsets[0],
                 end     ? " (end: the last query sees the last key)"
@@ -116,8 +116,8 @@ void explain_products(Dtype dtype, bool relative_key, AttentionExplanation& e) {
     const std::string_view word = kernels::precision_name(precision);
     if (!tiles) {
       e.reasons.push_back(
-          concat("float32_matmul_precision ", word, ": changes nothing, ",
-                 relative_key ? "relative_key runs in plain f32" : "there are no tiles here"));
+          concat("float32_matmul_precision ", word, ": no effect, ",
+                 relative_key ? "relative_key runs in plain f32" : "this CPU has no AMX tiles"));
     } else if (dtype != Dtype::bf16) {
       const kernels::PartScheme scheme = kernels::part_scheme(precision);
       e.reasons.push_back(concat("float32_matmul_precision ", word, ": products on tiles, ", scheme.products,

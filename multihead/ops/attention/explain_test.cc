@@ -45,7 +45,7 @@ TEST(AttentionExplainTest, SaysTheRule) {
   const std::string text = e.to_string();
   for (const char* part :
        {"softcap 30", "+ bias [5, 7], trained", "capture    probabilities before dropout, entropy",
-        "keys behind the end are skipped", "kernel"}) {
+        "keys after the end are skipped", "kernel"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }
@@ -98,7 +98,7 @@ TEST(AttentionExplainTest, SaysWhatAPrecisionChanges) {
   EXPECT_THAT(
       e.to_string(),
       HasSubstr(kernels::has_tiles() ? "high: products on tiles, 3 of bf16 parts each, forward and backward"
-                                     : "high: changes nothing, there are no tiles here"));
+                                     : "high: no effect, this CPU has no AMX tiles"));
   EXPECT_EQ(e.kernel, kernels::has_tiles() ? "tiled f32 on AMX tiles" : explain(x, x, x).kernel);
   EXPECT_THAT(wide.to_string(), Not(HasSubstr("float32_matmul_precision")));
 }

@@ -10,7 +10,7 @@
 
 namespace multihead {
 
-/// Where the diagonal of a Tq x Tk score matrix lies when the lengths differ.
+/// Position of the diagonal of a Tq x Tk score matrix when the lengths differ.
 enum class Align {
   end,    ///< the last query sees the last key: what cached decoding and chunked prefill need
   start,  ///< query 0 sees key 0 only
@@ -28,7 +28,7 @@ struct MaskPair {
 
 }  // namespace detail
 
-/// Query i stands at key position i + offset. The offset is Tk - Tq (end), 0 (start), or given.
+/// Query i is at key position i + offset. The offset is Tk - Tq (end), 0 (start), or given.
 struct Diagonal {
   Diagonal(Align align = Align::end) : align(align) {}  // NOLINT(google-explicit-constructor)
   /// The same offset for every sample.
@@ -55,17 +55,17 @@ class MaskPart {
 
   /// As the call that makes it: "causal(end)".
   virtual std::string to_string() const = 0;
-  /// Where the queries stand, if this part says so: the first such part places the terms of the scores, too.
+  /// The queries' alignment, if this part defines one; the first such part also aligns the score terms.
   virtual const Diagonal* diagonal() const { return nullptr; }
   /// No query i sees a key j > i, whatever the sizes.
   virtual bool hides_later_keys() const { return false; }
-  /// The definition, pair by pair and slow: what attention_composed() asks.
+  /// The definition, pair by pair and slow: used by attention_composed().
   virtual bool allows(const detail::MaskPair& at) const = 0;
-  /// Checks itself against the sizes of a call and says what to exclude in terms of the kernel.
+  /// Checks itself against the sizes of a call and tells the kernel what to exclude.
   virtual void bind(detail::BoundMask& mask) const = 0;
 };
 
-/// A set of (query, key) pairs that may meet: a conjunction of parts. A default Mask excludes nothing.
+/// A set of allowed (query, key) pairs: a conjunction of parts. A default Mask excludes nothing.
 ///
 /// A tensor never becomes a mask by itself: say keep(tensor) or drop(tensor). Sizes are checked where the
 /// mask is used. A mask shares its tensors' memory, which must not change until the backward has run.
@@ -106,7 +106,7 @@ Mask prefix(const Tensor& lengths, Diagonal diagonal = Align::end);
 
 /// Keys j < valid_lens: i64 or i32, [B] per sample or [B, Tq] per query.
 Mask lengths(const Tensor& valid_lens);
-/// Queries i < valid_lens [B]; the rows behind are empty.
+/// Queries i < valid_lens [B]; later rows are empty.
 Mask query_lengths(const Tensor& valid_lens);
 
 /// Query and key of the same document, self-attention: ids i64 or i32 [T] or [B, T].
@@ -115,7 +115,7 @@ Mask documents(const Tensor& ids);
 Mask documents(const Tensor& query_ids, const Tensor& key_ids);
 
 /// Block-sparse: bool flags, broadcast right-aligned to [B, H, ceil(Tq / query_block), ceil(Tk / key_block)],
-/// say which blocks may meet. Excluded blocks cost nothing.
+/// select blocks. Excluded blocks cost nothing.
 Mask blocks(const Tensor& flags, int64_t query_block, int64_t key_block);
 
 }  // namespace multihead

@@ -1,4 +1,4 @@
-// A user's function that says which pairs may meet, with optional skipping of whole blocks.
+// A user-defined mask function, with optional skipping of whole blocks.
 #pragma once
 
 #include <type_traits>
@@ -82,8 +82,8 @@ class ClassifiedFunction final : public PairFunction<F> {
 
 }  // namespace detail
 
-/// Pairs for which f(ScoreIndex) is true may meet. The function is copied and called from several threads;
-/// what it refers to must live until the backward has run.
+/// Allows the pairs for which f(ScoreIndex) is true. The function is copied and called from several threads;
+/// anything it refers to must live until the backward has run.
 template <class F>
 Mask mask_mod(F f, Diagonal diagonal = Align::end) {
   return Mask(std::make_shared<detail::PairFunction<F>>(std::move(f), std::move(diagonal)));

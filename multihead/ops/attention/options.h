@@ -1,4 +1,4 @@
-// What attention() can be asked for. Every field has a default: write {.mask = causal(), .scale = 1.0f}.
+// Options of attention(). Every field has a default: write {.mask = causal(), .scale = 1.0f}.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,9 @@ struct AttentionOptions {
   /// and with a relative_bias labml's and Transformer-XL's scores.
   Tensor relative_key = {};
   int64_t relative_center = -1;  ///< of both tables; default (span - 1) / 2 of each
-  /// [H]: every row's softmax has this score besides, of no key: what falls to it is lost. Zeros are softmax
-  /// with 1 added to the sum (add_zero_attn). The log-sum-exp counts it; rows without any key do not have it.
+  /// [H]: an additional score in every row's softmax that belongs to no key; its weight is discarded. Zeros
+  /// are softmax with 1 added to the sum (add_zero_attn). The log-sum-exp counts it; rows without any key do
+  /// not have it.
   Tensor sinks = {};
   float dropout_p = 0;  ///< on the probabilities; acts only if rng is given
   Rng* rng = nullptr;

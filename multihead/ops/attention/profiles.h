@@ -1,4 +1,4 @@
-// How other systems define attention: their defaults as options, and what else differs.
+// How other systems define attention: their defaults as options, and other differences.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace multihead {
 
 enum class Profile { labml, blog, lecture, d2l, torch_mha, torch_sdpa, onnx };
 
-/// Which projections carry a bias by default.
+/// Which projections have a bias by default.
 struct BiasFlags {
   bool query = true, key = true, value = true, out = true;
 };

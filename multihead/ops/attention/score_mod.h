@@ -13,7 +13,7 @@
 
 namespace multihead {
 
-/// Where a score stands.
+/// Position of a score.
 struct ScoreIndex {
   int32_t batch = 0;
   int32_t head = 0;   ///< query head

@@ -52,7 +52,7 @@ void read_steps(Reader& in, const Json& decoder, bool& is_fused) {
   } else if (type == "Fuse") {
     is_fused = true;
   } else if (is_fused && type != "Strip" && type != "Replace") {
-    in.unsupported("decoder", quote(type) + " behind Fuse");
+    in.unsupported("decoder", quote(type) + " after Fuse");
   } else if (type == "ByteLevel") {
     steps.push_back({.kind = Kind::byte_level});
     is_fused = true;

@@ -21,7 +21,7 @@ std::vector<int32_t> template_ids(Reader& in, const Json& post, const Json& item
   // Each item may stand for many ids: written out, they must not be more than the file has bytes.
   if (in.model.prefix.size() + in.model.suffix.size() + in.model.pair.size() + ids.size() >
       in.model.source.size())
-    in.fail(where, ": its tokens stand for more ids than the file has bytes");
+    in.fail(where, ": its tokens expand to more ids than the file has bytes");
   return ids;
 }
 

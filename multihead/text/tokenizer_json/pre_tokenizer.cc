@@ -84,7 +84,7 @@ void read_splits(Reader& in, const Json& step, bool& is_byte_level) {
       read_splits(in, part, is_byte_level);
     return;
   }
-  if (is_byte_level) in.unsupported("pre_tokenizer behind ByteLevel", quote(type));
+  if (is_byte_level) in.unsupported("pre_tokenizer after ByteLevel", quote(type));
   is_byte_level = type == "ByteLevel";
   if (is_byte_level) {
     read_byte_level(in, step);

@@ -25,7 +25,7 @@ std::string t5_json(const std::string& path, const Json& config) {
 // XLM-R: other special tokens in front of the pieces, <mask> behind them.
 std::string xlm_roberta_json(const std::string& path) {
   SentencePieceModel model = read_sentencepiece(path);
-  MH_CHECK(model.pieces.size() > 3, FormatError, path, ": has no pieces behind the special ones");
+  MH_CHECK(model.pieces.size() > 3, FormatError, path, ": has no pieces after the special ones");
   std::vector<SentencePiece> pieces = {{"<s>", 0, Type::control},
                                        {"<pad>", 0, Type::control},
                                        {"</s>", 0, Type::control},

@@ -54,7 +54,7 @@ PairBatch make_pair_batch(const std::vector<TokenPair>& pairs, const std::vector
 
 PairBatches::PairBatches(const std::vector<TokenPair>& pairs, const PairBatchOptions& options)
     : options_(options), sorted_(pairs.size()) {
-  MH_CHECK(!pairs.empty(), ValueError, "batches: there are no sentence pairs");
+  MH_CHECK(!pairs.empty(), ValueError, "batches: no sentence pairs");
   MH_CHECK(options.batch_tokens > 0 && options.bucket > 0, ValueError,
            "batches: batch_tokens and bucket must be positive, got ", options.batch_tokens, " and ",
            options.bucket);

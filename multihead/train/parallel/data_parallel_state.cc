@@ -83,7 +83,7 @@ void DataParallel::check_state(const optim::StateMap& whole, const std::set<std:
   }
   MH_CHECK(
       problems.empty() && whole.contains(kStep) && whole.size() == moments.size() * parameters_.size() + 1,
-      FormatError, "optimizer state: it belongs to other parameters; missing or of another shape: ",
+      FormatError, "optimizer state: belongs to different parameters; missing or of a different shape: ",
       problems.empty() ? "nothing, but there are more" : problems);
 }
 

@@ -147,7 +147,7 @@ def _check_dtypes(query, key, value):
 
 
 def _mask_options(attn_mask, is_causal, dtype):
-    """(keep, bias): a mask is one or the other."""
+    """(keep, bias): the mask is returned as one or the other."""
     if is_causal:
         raise RuntimeError(f"{_WHO}: attn_mask and is_causal=True exclude each other")
     if attn_mask.dtype is torch.bool:

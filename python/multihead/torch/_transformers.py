@@ -23,12 +23,12 @@ def _weights(query, key, keep, bias, scale, heads, query_rows):
 
 
 def _causal(queries, keys):
-    """The mask that transformers leaves out: query i sees keys up to i."""
+    """The causal mask that transformers leaves out: query i sees keys up to i."""
     return torch.ones(queries, keys, dtype=torch.bool).tril()
 
 
 def _wants_weights(module, options):
-    """Whether the caller said output_attentions=True. transformers 5 keeps that to itself, in a collector."""
+    """Whether the caller passed output_attentions=True. transformers 5 stores this only in a collector."""
     if "output_attentions" in options:
         return options["output_attentions"]
     try:
@@ -41,7 +41,7 @@ def _wants_weights(module, options):
 
 
 def register_attention(name="multihead", *, heads=None, query_rows=None):
-    """Makes attn_implementation="multihead" known to transformers: AutoModel.from_pretrained(folder,
+    """Registers attn_implementation="multihead" with transformers: AutoModel.from_pretrained(folder,
     attn_implementation="multihead"), or model.set_attn_implementation("multihead").
 
     With output_attentions=True models return the weights, computed by the kernel beside the fused pass; with heads and

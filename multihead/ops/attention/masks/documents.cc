@@ -51,7 +51,7 @@ class Documents final : public MaskPart {
   void bind(detail::BoundMask& mask) const override {
     const detail::AttentionSizes& sizes = mask.sizes();
     MH_CHECK(!sizes.ragged, ValueError, mask.who(),
-             ": documents() makes no sense in a ragged batch, whose sequences never see each other");
+             ": documents() has no meaning in a ragged batch, whose sequences never attend to each other");
     const bool both = given_key_ids_.defined();
     check(mask, both ? "query document ids" : "document ids", query_ids_, sizes.queries);
     check(mask, both ? "key document ids" : "document ids", key_ids(), sizes.keys);

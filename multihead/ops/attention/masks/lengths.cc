@@ -20,7 +20,7 @@ class KeyLengths final : public MaskPart {
   void bind(detail::BoundMask& mask) const override {
     if (lengths_.rank() == 2) return bind_rows(mask);
     mask.add_key_lengths(mask.sample_lengths(lengths_, "lengths", true));
-    mask.add_note("lengths: keys behind the end are skipped");
+    mask.add_note("lengths: keys after the end are skipped");
   }
 
  private:
@@ -55,7 +55,7 @@ class QueryLengths final : public MaskPart {
 
   void bind(detail::BoundMask& mask) const override {
     mask.add_query_lengths(mask.sample_lengths(lengths_, "query_lengths", false));
-    mask.add_note("query_lengths: queries behind the end are skipped");
+    mask.add_note("query_lengths: queries after the end are skipped");
   }
 
  private:
