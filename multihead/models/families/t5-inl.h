@@ -20,8 +20,9 @@ ConfigKey<C> t5_projection(const std::string& usual) {
     c.gated = word.starts_with(kGated);
     if (c.gated) word = word.substr(std::string_view(kGated).size());
     const auto words = file_words(Activation());
-    const auto found = std::ranges::find(words, word == "gelu" && c.gated ? "gelu_new" : word,
-                                         [](const auto& pair) { return pair.first; });
+    // Derived from this key where it is missing.
+    word = r.string_or("dense_act_fn", word == "gelu" && c.gated ? "gelu_new" : word);
+    const auto found = std::ranges::find(words, word, [](const auto& pair) { return pair.first; });
     if (found == words.end()) r.fail(key, concat("is ", quote(word, 80), ", which is not supported"));
     c.activation = found->second;
   };
