@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 
 #include "cli/images/image.h"
@@ -13,6 +14,7 @@
 #include "multihead/embed/image_classifier.h"
 #include "multihead/embed/text_classifier.h"
 #include "multihead/embed/token_classifier.h"
+#include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/shape.h"
 
@@ -41,7 +43,7 @@ struct ClassifyFlags {
     flags.positional("DIR", folder, "encoder's folder with a head");
     flags.text("data", "FILE", data, "texts, one per line; -: stdin (required)");
     flags.integer("max-length", options.max_length,
-                  "truncate texts to this many tokens (0: the model's limit)");
+                  "truncate texts to this many tokens (0: the folder's limit)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
                   {.least = 1});
     declare_weights(flags, weights, false);
@@ -81,17 +83,18 @@ class Classify : public Verb {
     if (flags_.data.empty() == images_.empty())
       throw UsageError("--data FILE or --image FILE is required; see multihead classify --help");
     if (!images_.empty()) return classify_images(common);
-    models::Encoder encoder = reading([&] { return models::load_encoder(flags_.folder); });
-    const models::EncoderHead head = encoder.config().head;
+    const std::string config = (std::filesystem::path(flags_.folder) / "config.json").string();
+    const models::EncoderHead head =
+        reading([&] { return models::encoder_config_from_json(io::load_json(config), config).head; });
     const bool reads_tokens = head == models::EncoderHead::tokens;
     if (!reads_tokens && head != models::EncoderHead::classification) {
       throw InputError(concat(printable(flags_.folder),
                               ": expected a sequence or token classification head, got ", word_of(head)));
     }
-    encoder.pack_weights(kernels::parse_weight_dtype(flags_.weights));
-    auto tokenizer = reading([&] { return text::Tokenizer::load(flags_.folder); });
-    if (reads_tokens) return find_entities({std::move(encoder), std::move(tokenizer)}, common);
-    return classify_texts({std::move(encoder), std::move(tokenizer)}, common);
+    if (!reads_tokens) return classify_texts(flags_.load(), common);
+    const auto weights = kernels::parse_weight_dtype(flags_.weights);
+    return find_entities(reading([&] { return embed::TokenClassifier::load(flags_.folder, weights); }),
+                         common);
   }
 
  private:
@@ -205,7 +208,8 @@ class Rerank : public Verb {
     std::vector<embed::TextPair> pairs;
     pairs.reserve(texts.size());
     for (const std::string& text : texts) pairs.emplace_back(query_, text);
-    const Tensor scores = embed::label_probabilities(flags_.logits(classifier, pairs, common.quiet));
+    const Tensor logits = flags_.logits(classifier, pairs, common.quiet);
+    const Tensor scores = classifier.has_sigmoid() ? embed::label_probabilities(logits) : logits;
     const std::span row(scores.data<float>(), texts.size());
     Json matches = Json::array();
     for (const int64_t line : best_of(row, top_)) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <numeric>
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
@@ -37,7 +38,7 @@ struct EmbedFlags {
     flags.choice("pooling", pooling, poolings(),
                  "pooling of token vectors (folder: the folder's, else mean)");
     flags.text("prompt-name", "NAME", options.prompt_name, "prepend this prompt of the folder to every text");
-    flags.text("prompt", "TEXT", options.prompt, "prepend this prompt to every text");
+    flags.text("prompt", "TEXT", prompt, "prepend this prompt to every text");
     flags.flag("normalize", normalize, "scale vectors to length 1 (default: as the folder says)");
     flags.integer("truncate-dim", options.truncate_dim, "keep only the first N dimensions (0: all)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
@@ -48,6 +49,7 @@ struct EmbedFlags {
   }
   SentenceEncoder load() {
     if (normalize) options.normalize = true;
+    if (!prompt.empty()) options.prompt = prompt;
     options.precision = train::dtype_of_products(*value_of<train::Precision>(precision));
     if (weights == "f32") weights = precision;
     SentenceEncoder encoder =
@@ -165,12 +167,28 @@ class Search : public Verb {
                                 texts.size(), " x ", width,
                                 " for this model and file; delete it to recreate it"));
       }
+      held = embed::normalized_rows(held);  // `embed` may have written it without --normalize
+      check_rows(encoder, texts, held);
       return held;
     }
     TextMeter meter(is_quiet);
     Tensor made = flags_.encode(encoder, texts, meter);
     if (!index_.empty()) io::save_npy(index_, made);
     return made;
+  }
+
+  // An index of other lines, or by another model, finds nonsense. Weights of 4 bits move vectors by less.
+  void check_rows(const SentenceEncoder& encoder, const std::vector<std::string>& texts, const Tensor& held) {
+    if (texts.empty()) return;
+    for (const size_t line : {size_t{0}, texts.size() / 2, texts.size() - 1}) {
+      const Tensor made = encoder.encode(std::span(&texts[line], 1), flags_.options);
+      const float* row = held.data<float>() + static_cast<int64_t>(line) * held.size(1);
+      const float cosine = std::inner_product(row, row + held.size(1), made.data<float>(), 0.0F);
+      if (!(cosine >= 0.9F)) {
+        throw InputError(concat(index_, ": row ", line + 1, " is not the vector of line ", line + 1, " of ",
+                                data_, " (cosine ", cosine, "); delete it to make it anew"));
+      }
+    }
   }
 
   void show(const SentenceEncoder& encoder, const Tensor& corpus, const std::vector<std::string>& texts,

@@ -15,7 +15,7 @@ std::vector<std::string> lines_of(const std::string& data) {
     return lines;
   }
   const std::string text = reading([&] { return read_file(data); });
-  for (size_t at = 0; at < text.size();) {
+  for (size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < text.size();) {  // no byte order mark
     const size_t end = std::min(text.find('\n', at), text.size());
     const bool has_return = end > at && text[end - 1] == '\r';
     lines.push_back(text.substr(at, end - at - (has_return ? 1 : 0)));

@@ -11,6 +11,7 @@
 #include "multihead/core/files.h"
 #include "multihead/core/parallel.h"
 #include "multihead/embed/batches-inl.h"
+#include "multihead/embed/folder-inl.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/hugging_face.h"
@@ -22,31 +23,20 @@ namespace multihead::embed {
 namespace {
 
 namespace fs = std::filesystem;
+using detail::find_value;
 
 std::string joined(const std::string& folder, const std::string& part) {
   return part.empty() ? folder : (fs::path(folder) / part).string();
 }
 
-const Json* find_value(const Json& json, const char* key) {
-  const Json* value = json.is_object() ? json.find(key) : nullptr;
-  return value == nullptr || value->is_null() ? nullptr : value;
-}
-
-// From sentence_bert_config.json, or as long as the tokenizer and the model allow.
-int64_t read_max_length(const std::string& folder, int64_t context) {
-  std::error_code ignored;
-  for (const auto& [file, key] : {std::pair("sentence_bert_config.json", "max_seq_length"),
-                                  {"tokenizer_config.json", "model_max_length"}}) {
-    const std::string path = joined(folder, file);
-    if (!fs::exists(path, ignored)) continue;
-    const Json json = io::load_json(path);
-    const Json* length = find_value(json, key);
-    if (length == nullptr || !length->is_number() || length->as_double() > 1e9) continue;
-    MH_CHECK(length->as_double() >= 1, FormatError, path, ": ", key, " must be positive, got ",
-             length->dump());
-    return std::min(context, static_cast<int64_t>(length->as_double()));
-  }
-  return context;
+// A tokenizer that keeps capitals is refused where the folder wants them gone.
+void check_lower_case(const std::string& folder, const text::Tokenizer& tokenizer) {
+  const Json json = detail::read_json(folder, "sentence_bert_config.json");
+  const Json* lowers = find_value(json, "do_lower_case");
+  MH_CHECK(lowers == nullptr || !lowers->is_bool() || !lowers->as_bool() ||
+               tokenizer.encode("The CAT") == tokenizer.encode("the cat"),
+           FormatError, folder,
+           "/sentence_bert_config.json: do_lower_case is not supported, and the tokenizer keeps capitals");
 }
 
 }  // namespace
@@ -88,8 +78,9 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
   MH_CHECK(!steps.empty() && steps[0].kind == "Transformer", FormatError, list,
            ": the first module must be a Transformer");
   TextModel encoder = TextModel::load(steps[0].path, weights);
-  const int64_t length = read_max_length(steps[0].path, encoder.context());
+  const int64_t length = detail::read_max_length(steps[0].path, encoder.context());
   SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(steps[0].path), {Pooling::mean}, length);
+  check_lower_case(steps[0].path, loaded.tokenizer_);
   for (size_t i = 1; i < steps.size(); ++i) {
     const Step& step = steps[i];
     MH_CHECK(!loaded.normalizes_, FormatError, list, ": ", step.kind, " after Normalize is not supported");
@@ -192,11 +183,11 @@ int64_t SentenceEncoder::dim() const {
 }
 
 std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
-  MH_CHECK(options.prompt.empty() || options.prompt_name.empty(), ValueError,
+  MH_CHECK(!options.prompt || options.prompt_name.empty(), ValueError,
            "SentenceEncoder: give a prompt or the name of one, not both");
   const std::string& name = options.prompt_name.empty() ? default_prompt_ : options.prompt_name;
-  std::string prompt = options.prompt;
-  if (prompt.empty() && !name.empty()) {
+  std::string prompt = options.prompt.value_or("");
+  if (!options.prompt && !name.empty()) {
     const auto found = prompts_.find(name);
     if (found == prompts_.end()) {
       std::string known;
@@ -212,14 +203,15 @@ std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
 }
 
 Tensor SentenceEncoder::finished(const Tensor& features, const models::TokenRows& rows, int64_t columns,
-                                 bool normalize) const {
+                                 std::optional<bool> normalize) const {
   Tensor x = pooled(pooling_, features, rows);
   for (const DenseStep& step : dense_) {
     x = linear(x, step.weight, step.bias);
     if (step.tanh) x = tanh(x);
   }
+  if (!normalize && normalizes_) x = normalized_rows(x);  // a module of the folder, before it is truncated
   if (columns < dim()) x = contiguous(slice(x, 1, 0, columns));
-  return normalize ? normalized_rows(x) : x;
+  return normalize.value_or(false) ? normalized_rows(x) : x;
 }
 
 Tensor SentenceEncoder::vectors(const models::TokenRows& rows, bool normalize, Rng* rng) const {
@@ -253,7 +245,7 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
           const Autocast autocast(options.precision);
           return encoder_.features(rows).to(Dtype::f32);
         };
-        const Tensor vectors = finished(features(), rows, width, options.normalize.value_or(normalizes_));
+        const Tensor vectors = finished(features(), rows, width, options.normalize);
         std::copy_n(vectors.data<float>(), vectors.numel(), out.data<float>() + first * width);
       });
   return out;

@@ -24,11 +24,12 @@ struct DenseStep {
 };
 
 struct EncodeTextOptions {
-  std::string prompt = {};       ///< prepended to every text …
-  std::string prompt_name = {};  ///< … or one of the folder's prompts; empty: its default, if it has one
-  std::optional<bool> normalize = {};  ///< to length 1; default: as the folder says
-  int64_t truncate_dim = 0;            ///< keeps this many columns (Matryoshka), before normalizing; 0: all
-  int64_t batch_tokens = 1024;         ///< tokens computed at a time: bounds the memory, changes no bit
+  std::optional<std::string> prompt = {};  ///< prepended to every text; empty: none …
+  std::string prompt_name = {};  ///< … or one of the folder's prompts; neither: its default, if any
+  /// To length 1; default: as the folder says, before truncate_dim, as in sentence-transformers.
+  std::optional<bool> normalize = {};
+  int64_t truncate_dim = 0;     ///< keeps this many columns (Matryoshka), before `normalize`; 0: all
+  int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
   /// Of activations (Autocast): bf16 rounds the inputs of attention and, with bf16 weights, of products.
   Dtype precision = Dtype::f32;
   /// Called between batches with the texts done and all of them; may throw to stop.
@@ -69,6 +70,7 @@ class SentenceEncoder {
   void set_pooling(Pooling pooling);
   int64_t max_length() const { return max_length_; }
   const std::map<std::string, std::string>& prompts() const { return prompts_; }
+  const std::string& default_prompt_name() const { return default_prompt_; }
   const models::Encoder& encoder() const { return encoder_.encoder(); }
   models::Encoder& encoder() { return encoder_.encoder(); }
   const TextModel& model() const { return encoder_; }
@@ -83,7 +85,7 @@ class SentenceEncoder {
   void read_prompts(const std::string& folder);
   std::string prompt_of(const EncodeTextOptions& options) const;
   Tensor finished(const Tensor& features, const models::TokenRows& rows, int64_t columns,
-                  bool normalize) const;
+                  std::optional<bool> normalize) const;
 
   TextModel encoder_;
   text::Tokenizer tokenizer_;

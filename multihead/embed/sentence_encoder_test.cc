@@ -100,17 +100,21 @@ TEST(SentenceEncoderTest, StepsPromptsAndCutsAreApplied) {
   Rng rng(2);
   io::save_safetensors(folder.path + "/2/model.safetensors", {{"linear.weight", randn({6, 24}, rng)}});
   folder.write("config_sentence_transformers.json",
-               R"({"prompts": {"query": "the ", "none": ""}, "default_prompt_name": null})");
+               R"({"prompts": {"query": "the ", "none": ""}, "default_prompt_name": "query"})");
   const SentenceEncoder encoder = SentenceEncoder::load(folder.path);
   EXPECT_EQ(encoder.dim(), 6);
   const std::vector<std::string> cat = {"cat"}, the_cat = {"the cat"};
-  const auto plain = encoder.encode(the_cat).to_vector<float>();
+  const auto plain = encoder.encode(the_cat, {.prompt = ""}).to_vector<float>();
+  EXPECT_EQ(encoder.encode(cat).to_vector<float>(), plain);  // the default
+  EXPECT_NE(encoder.encode(cat, {.prompt = ""}).to_vector<float>(), plain);
   EXPECT_EQ(encoder.encode(cat, {.prompt_name = "query"}).to_vector<float>(), plain);
   EXPECT_EQ(encoder.encode(cat, {.prompt = "the "}).to_vector<float>(), plain);
   double length = 0;
   for (const float v : plain) length += v * v;
   EXPECT_NEAR(length, 1, 1e-6);
-  const auto cut = encoder.encode(the_cat, {.truncate_dim = 2}).to_vector<float>();
+  EXPECT_EQ(encoder.encode(cat, {.truncate_dim = 2}).to_vector<float>(),
+            std::vector<float>(plain.begin(), plain.begin() + 2));
+  const auto cut = encoder.encode(cat, {.normalize = true, .truncate_dim = 2}).to_vector<float>();
   ASSERT_EQ(cut.size(), 2u);
   EXPECT_NEAR(cut[0] * cut[0] + cut[1] * cut[1], 1, 1e-6);
   EXPECT_NEAR(cut[0] / cut[1], plain[0] / plain[1], 1e-4);
@@ -235,6 +239,8 @@ TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
   folder.write("1/config.json", R"({"pooling_mode": "mean"})");
   folder.write("sentence_bert_config.json", R"({"max_seq_length": -1})");
   EXPECT_THAT(folder.error(), HasSubstr("max_seq_length must be positive"));
+  folder.write("sentence_bert_config.json", R"({"do_lower_case": true})");
+  EXPECT_THAT(folder.error(), HasSubstr("do_lower_case"));
 }
 
 TEST(NearestTest, FindsTheLargestProductsInOrder) {

@@ -9,11 +9,33 @@
 #include "multihead/core/error.h"
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/classifiers-inl.h"
+#include "multihead/embed/folder-inl.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
 
 namespace multihead::embed {
+namespace {
+
+// Where sentence-transformers has kept the name of a torch class.
+std::optional<bool> read_sigmoid(const std::string& folder) {
+  const Json config = detail::read_json(folder, "config.json");
+  const Json own = detail::read_json(folder, "config_sentence_transformers.json");
+  const Json* nested = detail::find_value(config, "sentence_transformers");
+  for (const Json* name : {nested == nullptr ? nullptr : detail::find_value(*nested, "activation_fn"),
+                           detail::find_value(config, "sbert_ce_default_activation_function"),
+                           detail::find_value(own, "activation_fn")}) {
+    if (name == nullptr || !name->is_string()) continue;
+    const std::string& word = name->as_string();
+    const bool is_sigmoid = word.ends_with(".Sigmoid");
+    MH_CHECK(is_sigmoid || word.ends_with(".Identity"), FormatError, folder,
+             ": activation_fn must be Sigmoid or Identity, got ", quote(word));
+    return is_sigmoid;
+  }
+  return {};
+}
+
+}  // namespace
 
 TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype weights) {
   models::Encoder encoder = models::load_encoder(folder);
@@ -21,18 +43,25 @@ TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype w
            ": expected a sequence classification head (...ForSequenceClassification), got ",
            word_of(encoder.config().head));
   encoder.pack_weights(weights);
-  return {std::move(encoder), text::Tokenizer::load(folder)};
+  const int64_t length = detail::read_max_length(folder, encoder.config().context);
+  TextClassifier loaded(std::move(encoder), text::Tokenizer::load(folder), length);
+  loaded.sigmoid_ = read_sigmoid(folder);
+  return loaded;
 }
 
-TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer)
-    : encoder_(std::move(encoder)), tokenizer_(std::move(tokenizer)) {
+TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length)
+    : encoder_(std::move(encoder)),
+      tokenizer_(std::move(tokenizer)),
+      max_length_(detail::length_limit("TextClassifier", max_length, encoder_.config().context)) {
   MH_CHECK(encoder_.config().head == models::EncoderHead::classification, ValueError,
            "TextClassifier: expected a sequence classification head, got ", word_of(encoder_.config().head));
 }
 
-Tensor TextClassifier::logits(int64_t count, const ClassifyOptions& options,
+Tensor TextClassifier::logits(int64_t count, int64_t limit, const ClassifyOptions& options,
                               const std::function<text::Encoding(int64_t, size_t)>& encode) const {
-  const int64_t limit = detail::length_limit("TextClassifier", options.max_length, encoder_.config().context);
+  if (options.max_length != 0) {
+    limit = detail::length_limit("TextClassifier", options.max_length, encoder_.config().context);
+  }
   const NoTape silent;
   Tensor out = Tensor::empty({count, num_labels()}, Dtype::f32);
   each_batch(
@@ -46,7 +75,7 @@ Tensor TextClassifier::logits(int64_t count, const ClassifyOptions& options,
 }
 
 Tensor TextClassifier::logits(std::span<const std::string> texts, const ClassifyOptions& options) const {
-  return logits(std::ssize(texts), options, [&](int64_t i, size_t limit) {
+  return logits(std::ssize(texts), encoder_.config().context, options, [&](int64_t i, size_t limit) {
     return text::Encoding{
         tokenizer_.encode(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit}), {}};
   });
@@ -54,7 +83,7 @@ Tensor TextClassifier::logits(std::span<const std::string> texts, const Classify
 
 Tensor TextClassifier::logits(std::span<const TextPair> pairs, const ClassifyOptions& options) const {
   const bool has_types = encoder_.config().token_types > 1;
-  return logits(std::ssize(pairs), options, [&](int64_t i, size_t limit) {
+  return logits(std::ssize(pairs), max_length_, options, [&](int64_t i, size_t limit) {
     const auto& [first, second] = pairs[static_cast<size_t>(i)];
     text::Encoding pair = tokenizer_.encode_pair(first, second, {.parse_special = true, .max_length = limit});
     if (!has_types) pair.type_ids.clear();

@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/models/hugging_face.h"
 
 namespace multihead::embed {
 namespace {
@@ -39,6 +43,34 @@ TEST(TextClassifierTest, ATextHasTheSameLogitsInWhateverCompany) {
   EXPECT_EQ(classifier.logits(std::vector<std::string>{}).size(0), 0);
   EXPECT_THROW(classifier.logits(texts, {.max_length = -1}), ValueError);
   EXPECT_THROW(classifier.logits(texts, {.batch_tokens = 0}), ValueError);
+}
+
+TEST(TextClassifierTest, AFolderLimitsTextsAndSaysWhatAScoreIs) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / concat("multihead_classifier_", ::getpid())).string();
+  models::Encoder encoder = make_encoder(models::EncoderHead::classification, 1);
+  models::save_encoder(encoder, folder);
+  text::Tokenizer::train_wordpiece("the cat sat on the mat").save(folder);
+  const auto load_with = [&](const char* file, const char* content) {
+    write_file_atomically(folder + "/" + file, content);
+    return TextClassifier::load(folder);
+  };
+  EXPECT_EQ(TextClassifier::load(folder).max_length(), 24);
+  EXPECT_TRUE(TextClassifier::load(folder).has_sigmoid());
+  const TextClassifier limited = load_with("sentence_bert_config.json", R"({"max_seq_length": 5})");
+  EXPECT_EQ(limited.max_length(), 5);
+  const std::vector<TextPair> pair = {{"mat", "the cat sat on the mat on the mat"}};
+  const auto short_logits = limited.logits(pair).to_vector<float>();
+  EXPECT_EQ(limited.logits(pair, {.max_length = 5}).to_vector<float>(), short_logits);
+  EXPECT_NE(limited.logits(pair, {.max_length = 24}).to_vector<float>(), short_logits);
+  const std::vector<std::string> text = {pair[0].second};  // transformers reads it to the model's end
+  EXPECT_EQ(limited.logits(text).to_vector<float>(),
+            limited.logits(text, {.max_length = 24}).to_vector<float>());
+  const char* own = "config_sentence_transformers.json";
+  EXPECT_FALSE(load_with(own, R"({"activation_fn": "torch.nn.modules.linear.Identity"})").has_sigmoid());
+  EXPECT_TRUE(load_with(own, R"({"activation_fn": "torch.nn.modules.activation.Sigmoid"})").has_sigmoid());
+  EXPECT_THROW(load_with(own, R"({"activation_fn": "torch.nn.modules.activation.Tanh"})"), FormatError);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TextClassifierTest, ProbabilitiesOfOneLabelAreLogistic) {

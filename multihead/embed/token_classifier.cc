@@ -7,6 +7,7 @@
 #include "multihead/core/utf8.h"
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/classifiers-inl.h"
+#include "multihead/embed/folder-inl.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/softmax.h"
 
@@ -100,11 +101,14 @@ TokenClassifier TokenClassifier::load(const std::string& folder, nn::WeightDtype
   models::Encoder encoder = models::load_encoder(folder);
   check_head(encoder, folder);
   encoder.pack_weights(weights);
-  return {std::move(encoder), text::Tokenizer::load(folder)};
+  const int64_t length = detail::read_max_length(folder, encoder.config().context);
+  return {std::move(encoder), text::Tokenizer::load(folder), length};
 }
 
-TokenClassifier::TokenClassifier(models::Encoder encoder, text::Tokenizer tokenizer)
-    : encoder_(std::move(encoder)), tokenizer_(std::move(tokenizer)) {
+TokenClassifier::TokenClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length)
+    : encoder_(std::move(encoder)),
+      tokenizer_(std::move(tokenizer)),
+      max_length_(detail::length_limit("TokenClassifier", max_length, encoder_.config().context)) {
   check_head(encoder_, "TokenClassifier");
 }
 
@@ -116,7 +120,9 @@ std::vector<std::vector<Entity>> TokenClassifier::entities(std::span<const std::
                                                            const EntityOptions& options) const {
   const int64_t labels = encoder_.config().num_labels;
   const auto limit = static_cast<size_t>(
-      detail::length_limit("TokenClassifier", options.max_length, encoder_.config().context));
+      options.max_length == 0
+          ? max_length_
+          : detail::length_limit("TokenClassifier", options.max_length, encoder_.config().context));
   const NoTape silent;
   std::vector<text::Encoding> encodings(texts.size());
   std::vector<std::vector<Entity>> found(texts.size());

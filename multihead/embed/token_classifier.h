@@ -35,7 +35,7 @@ struct Entity {
 struct EntityOptions {
   Aggregation aggregation = Aggregation::simple;
   std::vector<std::string> ignored = {"O"};  ///< labels that are not entities
-  int64_t max_length = 0;                    ///< longer texts are cut; 0: the model's limit
+  int64_t max_length = 0;                    ///< longer texts are cut; 0: the folder's limit
   int64_t batch_tokens = 1024;               ///< tokens computed at a time: bounds the memory, changes no bit
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
@@ -47,7 +47,8 @@ class TokenClassifier {
   /// Reads an encoder's folder (…ForTokenClassification). Throws IoError, FormatError; ValueError for another
   /// head.
   static TokenClassifier load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
-  TokenClassifier(models::Encoder encoder, text::Tokenizer tokenizer);
+  /// max_length: tokens of a text that are read; 0: the model's context.
+  TokenClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length = 0);
 
   /// Of each text, in its order. As the token-classification pipeline of transformers gives them.
   std::vector<std::vector<Entity>> entities(std::span<const std::string> texts,
@@ -61,6 +62,7 @@ class TokenClassifier {
  private:
   models::Encoder encoder_;
   text::Tokenizer tokenizer_;
+  int64_t max_length_ = 0;
 };
 
 }  // namespace multihead::embed

@@ -229,6 +229,10 @@ double scale_of(const std::string& folder) {
   expect("bias", is_word("none"));
   expect("use_dora", is_off);
   for (const char* key : {"rank_pattern", "alpha_pattern"}) expect(key, is_empty);
+  // Others (pissa, olora, ...) subtract from the model's weights what they begin with.
+  expect("init_lora_weights", [&](const Json& value) {
+    return value.is_bool() || is_word("gaussian")(value) || is_word("eva")(value);
+  });
   const auto number = [&](const char* key) {
     const Json* value = json.find(key);
     MH_CHECK(value != nullptr && value->is_number() && value->as_double() > 0, FormatError, file, ": ", key,

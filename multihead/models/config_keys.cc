@@ -76,6 +76,8 @@ const std::vector<std::string>& neutral_keys() {
         // heads of other tasks
         "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
         "task_specific_params", "classifier_dropout", "classif_dropout",
+        // what sentence-transformers does with a head's logits (embed/text_classifier.cc)
+        "sentence_transformers", "sbert_ce_default_activation_function",
         // tokenizers
         "prefix", "sep_token_id", "unk_token_id", "tokenizer_model_max_length", "tokenizer_padding_side",
         "model_max_length",

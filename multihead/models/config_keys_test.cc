@@ -154,6 +154,25 @@ void expect_fields_survive(const Config& config, Read read) {
   }
 }
 
+// Where a key and transformers' code disagree, the code counts.
+TEST(ConfigKeysTest, KeysMeanWhatTransformersComputes) {
+  EXPECT_THAT(config_error("gemma3", "attn_logit_softcapping", 30.0), HasSubstr("attn_logit_softcapping"));
+  EXPECT_EQ(config_error("gemma3", "attn_logit_softcapping", Json()), "accepted");
+  const auto json_of = [](const char* folder) {
+    return io::load_json((kData / folder / "config.json").string());
+  };
+  Json mpnet = json_of("encoders/mpnet");
+  for (const int pad : {0, 3}) {
+    mpnet["pad_token_id"] = pad;
+    EXPECT_EQ(encoder_config_from_json(mpnet, "mpnet").position_offset, 2);
+  }
+  mpnet["sentence_transformers"] = Json::object({{"activation_fn", "torch.nn.modules.linear.Identity"}});
+  EXPECT_NO_THROW(encoder_config_from_json(mpnet, "mpnet"));
+  Json t5 = json_of("seq2seq/t5");
+  t5["dense_act_fn"] = "silu";
+  EXPECT_EQ(seq2seq_config_from_json(t5, "t5").activation, Activation::silu);
+}
+
 TEST(ConfigKeysTest, EveryFieldIsWrittenAndRead) {
   LanguageModelConfig c;
   c.vocab_size = 20, c.num_kv_heads = 2;

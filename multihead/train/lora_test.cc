@@ -127,6 +127,7 @@ TEST_F(LoraTest, WhatIsWrongIsNamed) {
   };
   expect_error<FormatError>(with("peft_type", "IA3"), "peft_type \"\\\"IA3\\\"\" is not supported");
   expect_error<FormatError>(with("use_dora", Json(true)), "use_dora");
+  expect_error<FormatError>(with("init_lora_weights", Json("pissa_niter_4")), "init_lora_weights");
   expect_error<FormatError>(with("r", 0), "r must be a positive number");
   expect_error<FormatError>(with("lora_alpha", Json()), "lora_alpha must be");
   expect_error<FormatError>(with("base_model_name_or_path", "some/hub"), "which is not a folder here");

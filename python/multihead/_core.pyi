@@ -2888,7 +2888,7 @@ class TextEncoder:
     @staticmethod
     def load(folder: str | bytes | os.PathLike, weights: str = 'f32', pooling: str | None = None) -> TextEncoder: ...
 
-    def encode(self, texts: Sequence[str], *, prompt: str = '', prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, precision: object = 'float32', progress: object | None = None) -> Tensor: ...
+    def encode(self, texts: Sequence[str], *, prompt: str | None = None, prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, precision: object = 'float32', progress: object | None = None) -> Tensor: ...
 
     @property
     def dim(self) -> int: ...
@@ -2898,6 +2898,9 @@ class TextEncoder:
 
     @property
     def prompts(self) -> dict[str, str]: ...
+
+    @property
+    def default_prompt_name(self) -> str: ...
 
     @property
     def model(self) -> object: ...
@@ -2925,10 +2928,18 @@ class TextClassifier:
 
     @overload
     def logits(self, texts: Sequence[tuple[str, str]], *, max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor:
-        """[n, labels] for a list of pairs of str, each in one sequence."""
+        """
+        [n, labels] for a list of pairs of str, each in one sequence; max_length 0: the folder's limit.
+        """
 
     @property
     def labels(self) -> list[str]: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    @property
+    def has_sigmoid(self) -> bool: ...
 
     @property
     def encoder(self) -> Encoder: ...
@@ -3196,8 +3207,8 @@ class TokenClassifier:
     def entities(self, texts: Sequence[str], *, aggregation_strategy: str = 'simple', ignore_labels: Sequence[str] = ['O'], max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> list:
         """
         For each text its entities, as transformers' token-classification pipeline finds them: dicts with entity_group,
-        score, start and end (characters), and word, the text there. aggregation_strategy: 'none' (every token), 'simple',
-        or by words 'first', 'average', 'max'.
+        score, start and end (characters), and word, the text there. aggregation_strategy: 'none' (every token, as
+        entity), 'simple', or by words 'first', 'average', 'max'.
         """
 
     @property

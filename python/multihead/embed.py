@@ -1,5 +1,8 @@
 """Text embeddings, with the arguments of sentence-transformers."""
 
+import json
+import os
+import pathlib
 import sys
 
 from ._core import (
@@ -40,14 +43,18 @@ class SentenceEncoder:
     """
 
     def __init__(self, model_name_or_path, *, prompts=None, default_prompt_name=None, truncate_dim=None,
-                 weights=None, pooling=None, precision="f32"):
+                 similarity_fn_name=None, weights=None, pooling=None, precision="f32"):
         if precision not in ("f32", "bf16"):
             raise ValueError(f"SentenceEncoder: precision must be 'f32' or 'bf16', got {precision!r}")
         self._encoder = TextEncoder.load(model_name_or_path, weights or precision, pooling)
         self.precision = precision
         self.prompts = {**self._encoder.prompts, **(prompts or {})}
-        self.default_prompt_name = default_prompt_name
+        self.default_prompt_name = default_prompt_name or self._encoder.default_prompt_name or None
         self.truncate_dim = truncate_dim
+        self.similarity_fn_name = similarity_fn_name or _similarity_name(model_name_or_path)
+        if self.similarity_fn_name not in _SIMILARITIES:
+            raise ValueError(f"SentenceEncoder: similarity_fn_name must be one of {sorted(_SIMILARITIES)}, "
+                             f"got {self.similarity_fn_name!r}")
 
     def encode(self, sentences, prompt_name=None, prompt=None, batch_size=32, show_progress_bar=None,
                convert_to_numpy=True, convert_to_tensor=False, normalize_embeddings=None, truncate_dim=None):
@@ -57,14 +64,15 @@ class SentenceEncoder:
         """
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
-        prompt_name = prompt_name or (None if prompt else self.default_prompt_name)
+        prompt_name = prompt_name or self.default_prompt_name
         if prompt is None and prompt_name is not None:
             if prompt_name not in self.prompts:
                 raise ValueError(f"SentenceEncoder: prompt_name {prompt_name!r} is none of {sorted(self.prompts)}")
             prompt = self.prompts[prompt_name]
         vectors = self._encoder.encode(
             texts, prompt=prompt or "", normalize=normalize_embeddings or None, batch_tokens=_batch_tokens(batch_size),
-            precision={"f32": "float32", "bf16": "bfloat16"}[self.precision], truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
+            precision={"f32": "float32", "bf16": "bfloat16"}[self.precision],
+            truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
         if convert_to_tensor or not convert_to_numpy:
             return vectors[0] if single else vectors
         import numpy as np
@@ -72,13 +80,26 @@ class SentenceEncoder:
         array = np.asarray(vectors)
         return array[0] if single else array
 
+    def encode_query(self, sentences, **options):
+        """encode() with the prompt "query", if there is one and no other is given."""
+        return self._encode_as(["query"], sentences, options)
+
+    def encode_document(self, sentences, **options):
+        """encode() with the first of the prompts "document", "passage" and "corpus", if no other is given."""
+        return self._encode_as(["document", "passage", "corpus"], sentences, options)
+
+    def _encode_as(self, names, sentences, options):
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            name = next((name for name in names if name in self.prompts), None)
+            options = {**options, "prompt": self.prompts[name] if name else ""}
+        return self.encode(sentences, **options)
+
     def similarity(self, a, b):
-        """Cosines between the rows of a and b."""
+        """Between the rows of a and b, by similarity_fn_name: the folder's, else 'cosine'; 'dot', or the distances
+        'euclidean' and 'manhattan', negated."""
         import numpy as np
 
-        a, b = np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b))
-        norms = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)[None]
-        return a @ b.T / np.maximum(norms, 1e-12)
+        return _SIMILARITIES[self.similarity_fn_name](np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
 
     def get_sentence_embedding_dimension(self):
         return self.truncate_dim or self._encoder.dim
@@ -105,7 +126,7 @@ class CrossEncoder:
 
     def __init__(self, model_name_or_path, *, max_length=None, weights="f32"):
         self._classifier = TextClassifier.load(model_name_or_path, weights)
-        self.max_length = min(max_length or self.model.config.context, self.model.config.context)
+        self.max_length = min(max_length or self._classifier.max_length, self.model.config.context)
 
     @property
     def model(self):
@@ -118,7 +139,8 @@ class CrossEncoder:
     def predict(self, sentences, batch_size=32, show_progress_bar=None, apply_sigmoid=None):
         """Scores [n] of pairs of texts, or [n, labels] if the model has several labels.
 
-        apply_sigmoid: default for a single label, as in sentence-transformers.
+        apply_sigmoid: default for a single label, unless the folder's activation_fn says otherwise, as in
+        sentence-transformers.
         """
         import numpy as np
 
@@ -128,7 +150,7 @@ class CrossEncoder:
         scores = np.asarray(self._classifier.logits(
             pairs, max_length=self.max_length, batch_tokens=_batch_tokens(batch_size),
             progress=_bar if show_progress_bar else None)) if pairs else np.empty((0, labels), np.float32)
-        if apply_sigmoid or (apply_sigmoid is None and labels == 1):
+        if self._classifier.has_sigmoid if apply_sigmoid is None else apply_sigmoid:
             scores = 1 / (1 + np.exp(-scores))
         scores = scores[:, 0] if labels == 1 else scores
         return scores[0] if single else scores
@@ -141,6 +163,26 @@ class CrossEncoder:
         order = sorted(range(len(documents)), key=lambda i: (-scores[i], i))[:top_k]
         return [{"corpus_id": i, "score": float(scores[i]), **({"text": documents[i]} if return_documents else {})}
                 for i in order]
+
+
+def _cosine(a, b):
+    import numpy as np
+
+    norms = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)[None]
+    return a @ b.T / np.maximum(norms, 1e-12)
+
+
+_SIMILARITIES = {
+    "cosine": _cosine,
+    "dot": lambda a, b: a @ b.T,
+    "euclidean": lambda a, b: -((a[:, None] - b[None]) ** 2).sum(-1) ** 0.5,
+    "manhattan": lambda a, b: -abs(a[:, None] - b[None]).sum(-1),
+}
+
+
+def _similarity_name(folder):
+    path = pathlib.Path(os.fsdecode(folder)) / "config_sentence_transformers.json"
+    return (json.loads(path.read_text("utf-8")).get("similarity_fn_name") if path.is_file() else None) or "cosine"
 
 
 def _bar(done, total):

@@ -240,8 +240,12 @@ void bind_text_classifier(nb::module_& m) {
         doc);
   };
   def_logits("[n, labels] for a list of str; max_length 0: the model's limit.", std::vector<std::string>());
-  def_logits("[n, labels] for a list of pairs of str, each in one sequence.", std::vector<embed::TextPair>());
+  def_logits(
+      "[n, labels] for a list of pairs of str, each in one sequence; max_length 0: the folder's limit.",
+      std::vector<embed::TextPair>());
   c.def_prop_ro("labels", [](const TextClassifier& classifier) { return labels_of(classifier); });
+  c.def_prop_ro("max_length", &TextClassifier::max_length);
+  c.def_prop_ro("has_sigmoid", &TextClassifier::has_sigmoid);
   c.def_prop_ro("encoder", &TextClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TextClassifier::tokenizer);
   m.def(
@@ -261,7 +265,7 @@ void bind_text_classifier(nb::module_& m) {
           for (const embed::MaskGuess& guess : guesses) {
             nb::dict d;
             d["score"] = guess.probability, d["token"] = guess.token;
-            d["token_str"] = guess.word, d["sequence"] = guess.text;
+            d["token_str"] = to_str(guess.word), d["sequence"] = to_str(guess.text);
             one.append(d);
           }
           all.append(one);
@@ -304,7 +308,7 @@ void bind_image_classifier(nb::module_& m) {
 }
 
 // Places count characters.
-nb::list to_list(const std::vector<embed::Entity>& entities, const std::string& text) {
+nb::list to_list(const std::vector<embed::Entity>& entities, const std::string& text, const char* label) {
   text::Encoding places;
   for (const embed::Entity& entity : entities) places.offsets.push_back(entity.place);
   places.sequence_ids.assign(entities.size(), 0);
@@ -313,7 +317,7 @@ nb::list to_list(const std::vector<embed::Entity>& entities, const std::string& 
   for (size_t i = 0; i < entities.size(); ++i) {
     const auto [begin, end] = entities[i].place;
     nb::dict d;
-    d["entity_group"] = entities[i].label, d["score"] = entities[i].score;
+    d[label] = entities[i].label, d["score"] = entities[i].score;
     d["word"] = to_str(std::string_view(text).substr(begin, end - begin));
     d["start"] = places.offsets[i].begin, d["end"] = places.offsets[i].end;
     list.append(d);
@@ -346,7 +350,9 @@ void bind_token_classifier(nb::module_& m) {
             .progress = reporter(progress)};
         const auto found = unlocked([&] { return classifier.entities(texts, options); });
         nb::list all;
-        for (size_t i = 0; i < texts.size(); ++i) all.append(to_list(found[i], texts[i]));
+        const bool is_grouped = options.aggregation != embed::Aggregation::none;
+        const char* label = is_grouped ? "entity_group" : "entity";
+        for (size_t i = 0; i < texts.size(); ++i) all.append(to_list(found[i], texts[i], label));
         return all;
       },
       "texts"_a, nb::kw_only(), "aggregation_strategy"_a = "simple",
@@ -355,7 +361,7 @@ void bind_token_classifier(nb::module_& m) {
       "For each text its entities, as transformers' token-classification pipeline finds them: dicts with "
       "entity_group,\nscore, start and end (characters), and word, the text there. aggregation_strategy: "
       "'none' "
-      "(every token), 'simple',\nor by words 'first', 'average', 'max'.");
+      "(every token, as\nentity), 'simple', or by words 'first', 'average', 'max'.");
   c.def_prop_ro("labels", [](const TokenClassifier& classifier) { return labels_of(classifier); });
   c.def_prop_ro("encoder", &TokenClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TokenClassifier::tokenizer);
@@ -374,9 +380,10 @@ void bind_sentence_encoder(nb::module_& m) {
           "folder"_a, "weights"_a = "f32", "pooling"_a = nb::none())
       .def(
           "encode",
-          [](const SentenceEncoder& encoder, const std::vector<std::string>& texts, const std::string& prompt,
-             const std::string& prompt_name, std::optional<bool> normalize, int64_t truncate_dim,
-             int64_t batch_tokens, nb::handle precision, nb::object progress) {
+          [](const SentenceEncoder& encoder, const std::vector<std::string>& texts,
+             const std::optional<std::string>& prompt, const std::string& prompt_name,
+             std::optional<bool> normalize, int64_t truncate_dim, int64_t batch_tokens, nb::handle precision,
+             nb::object progress) {
             const embed::EncodeTextOptions options = {.prompt = prompt,
                                                       .prompt_name = prompt_name,
                                                       .normalize = normalize,
@@ -386,11 +393,12 @@ void bind_sentence_encoder(nb::module_& m) {
                                                       .progress = reporter(progress)};
             return unlocked([&] { return encoder.encode(texts, options); });
           },
-          "texts"_a, nb::kw_only(), "prompt"_a = "", "prompt_name"_a = "", "normalize"_a = nb::none(),
+          "texts"_a, nb::kw_only(), "prompt"_a = nb::none(), "prompt_name"_a = "", "normalize"_a = nb::none(),
           "truncate_dim"_a = 0, "batch_tokens"_a = 1024, "precision"_a = "float32", "progress"_a = nb::none())
       .def_prop_ro("dim", &SentenceEncoder::dim)
       .def_prop_ro("max_length", &SentenceEncoder::max_length)
       .def_prop_ro("prompts", &SentenceEncoder::prompts)
+      .def_prop_ro("default_prompt_name", &SentenceEncoder::default_prompt_name)
       .def_prop_ro("model",
                    [](nb::handle self) {
                      const auto part = [&](const auto& model) {

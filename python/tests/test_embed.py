@@ -48,6 +48,41 @@ def test_prompts(folder):
     assert np.array_equal(encoder.encode("sun", prompt="the red "), encoder.encode("the red sun"))
     with pytest.raises(ValueError, match="prompt_name 'other' is none of \\['query'\\]"):
         encoder.encode("sun", prompt_name="other")
+    assert np.array_equal(encoder.encode_query("sun"), encoder.encode("the red sun"))
+    assert np.array_equal(encoder.encode_document("sun"), encoder.encode("sun"))
+
+
+def test_a_default_prompt_can_be_left_out(folder):
+    path = pathlib.Path(folder) / "config_sentence_transformers.json"
+    path.write_text(json.dumps({"prompts": {"query": "the red "}, "default_prompt_name": "query"}))
+    (pathlib.Path(folder) / "modules.json").write_text(json.dumps([
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]))
+    (pathlib.Path(folder) / "1_Pooling").mkdir()
+    (pathlib.Path(folder) / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 20, "pooling_mode_mean_tokens": True}))
+    encoder = mh.SentenceEncoder(folder)
+    plain, red = encoder.encode("sun", prompt=""), encoder.encode("sun")
+    assert encoder.default_prompt_name == "query" and not np.array_equal(plain, red)
+    assert np.array_equal(encoder.encode_document("sun"), plain)
+    assert np.array_equal(mh.SentenceEncoder(folder, prompts={"query": ""}).encode("sun"), plain)
+    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(folder, device="cpu")
+    for method in ("encode", "encode_query", "encode_document"):
+        np.testing.assert_allclose(getattr(encoder, method)("sun"), getattr(theirs, method)("sun"), atol=1e-5)
+    np.testing.assert_allclose(plain, theirs.encode("sun", prompt=""), atol=1e-5)
+    for name in ("cosine", "dot", "euclidean", "manhattan"):
+        config = json.loads(path.read_text()) | {"similarity_fn_name": name}
+        path.write_text(json.dumps(config))
+        theirs.similarity_fn_name = name
+        got = mh.SentenceEncoder(folder).similarity(red, [plain, red])
+        np.testing.assert_allclose(got, theirs.similarity(red, np.stack([plain, red])), atol=1e-5)
+
+
+def test_words_for_masks_may_be_parts_of_characters():
+    tokenizer = mh.Tokenizer.train_bpe("the cat", vocab_size=262, eos="[MASK]")
+    config = mh.models.EncoderConfig(vocab_size=300, context=24, num_layers=1, num_heads=2, embed_dim=16, head="masked_lm")
+    guesses, = mh.embed.fill_mask(mh.models.Encoder(config, rng=mh.Rng(3)), tokenizer, "the [MASK]", 300)
+    assert len(guesses) == 300
 
 
 def test_the_mean_of_the_tokens_is_the_default(folder):
@@ -102,7 +137,12 @@ def test_cross_encoder_scores_pairs(folder, tmp_path):
         mh.CrossEncoder(folder)
     assert cross.predict([]).shape == (0, 3)
     theirs = pytest.importorskip("sentence_transformers").CrossEncoder(str(classifier), device="cpu")
+    assert cross.max_length == theirs.max_seq_length
     np.testing.assert_allclose(scores, theirs.predict(pairs), atol=1e-5)
+    config = json.loads((classifier / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    (classifier / "config.json").write_text(json.dumps(config))
+    np.testing.assert_allclose(mh.CrossEncoder(str(classifier)).predict(pairs), 1 / (1 + np.exp(-scores)), atol=1e-5)
 
 
 def test_texts_are_classified_and_masks_filled_as_by_transformers(folder, tmp_path):
@@ -210,6 +250,8 @@ def test_decoders_and_t5_give_the_vectors_of_sentence_transformers(pooled_folder
     ours = mh.SentenceEncoder(pooled_folder)
     np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
     np.testing.assert_allclose(ours.encode(TEXTS, prompt_name="query"), theirs.encode(TEXTS, prompt_name="query"), atol=1e-5)
+    for options in ({"truncate_dim": 5}, {"truncate_dim": 5, "normalize_embeddings": True}):
+        np.testing.assert_allclose(ours.encode(TEXTS, **options), theirs.encode(TEXTS, **options), atol=1e-5)
     for text, vector in zip(TEXTS, ours.encode(TEXTS)):
         assert np.array_equal(ours.encode(text), vector)
 

@@ -51,7 +51,7 @@ def test_entities_are_those_of_the_pipeline(kind, tmp_path):
         for text, got in zip(texts, ours.entities(texts, aggregation_strategy=strategy)):
             want = pipeline(text)
             key = "entity" if strategy == "none" else "entity_group"
-            assert [(e["entity_group"], e["start"], e["end"]) for e in got] == [(e[key], e["start"], e["end"]) for e in want], text
+            assert [(e[key], e["start"], e["end"]) for e in got] == [(e[key], e["start"], e["end"]) for e in want], text
             np.testing.assert_allclose([e["score"] for e in got], [e["score"] for e in want], atol=1e-5)
             assert all(e["word"] == text[e["start"]:e["end"]] for e in got)
     assert ours.labels == LABELS

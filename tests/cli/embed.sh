@@ -25,6 +25,12 @@ cmp -s bf16.npy all.npy && fail "--precision bf16 changed nothing"
 cmp all.npy one.npy || fail "the batch changes the vectors"
 
 expect 0 '^1.000 +2  the dog sat on a mat' "$multihead" search model --data texts.txt --query "the dog sat on a mat"
+"$multihead" embed model --data texts.txt --out raw.npy --quiet
+expect 0 '^1.000 +2  the dog sat on a mat' "$multihead" search model --data texts.txt --index raw.npy --query "the dog sat on a mat"
+printf 'a mat\nthe cats\nsomething else\nthe dog sat on a mat\ndog\n' >others.txt
+expect 3 'raw.npy: row [1-5] is not the vector of line' "$multihead" search model --data others.txt --index raw.npy --query "a mat"
+printf '\xef\xbb\xbfthe cats\n' >marked.txt
+[[ $("$multihead" embed model --data marked.txt --out - --quiet) == "$(head -n 1 all.jsonl)" ]] || fail "a byte order mark is read as text"
 expect 0 '"line":5' "$multihead" search model --data texts.txt --query "a mat" --top 1 --json
 "$multihead" search model --data texts.txt --query "a mat" --index kept.npy >first.txt
 "$multihead" search model --data texts.txt --query "a mat" --index kept.npy >second.txt

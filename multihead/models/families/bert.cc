@@ -252,6 +252,9 @@ Family<C> mpnet() {
   Family<C> family = bert_like({"mpnet", "MPNet", "mpnet."}, is_mpnet, offset_context());
   family.keys.push_back(R::constant("relative_attention_num_buckets", kMpnetBuckets));
   family.map = mpnet_map;
+  // transformers counts MPNet's positions from 1, whatever the key says.
+  std::erase_if(family.keys, [](const ConfigKey<C>& key) { return key.name == "pad_token_id"; });
+  family.keys.push_back({"pad_token_id"});
   family.defaults.relative_buckets = kMpnetBuckets;
   family.defaults.token_types = 0;
   family.defaults.pad_id = 1;

@@ -119,11 +119,11 @@ Family<C> with_sandwich(Family<C> family) {
   return family;
 }
 
-ConfigKeys<C> later_keys(double attention_cap, double logit_cap) {
+ConfigKeys<C> later_keys(const ConfigKey<C>& attention_cap, double logit_cap) {
   return {attention_bias(),
           R::field("query_pre_attn_scalar", &C::scale_dim, 256),
           R::field("sliding_window", &C::window, 4096),
-          softcap("attn_logit_softcapping", &C::attention_softcap, attention_cap),
+          attention_cap,
           softcap("final_logit_softcapping", &C::logit_softcap, logit_cap),
           R::only("use_bidirectional_attention", false),
           {"hidden_act"},
@@ -147,13 +147,14 @@ Family<C> gemma() {
 }
 
 Family<C> gemma2() {
-  ConfigKeys<C> keys = later_keys(50, 30);
+  ConfigKeys<C> keys = later_keys(softcap("attn_logit_softcapping", &C::attention_softcap, 50), 30);
   keys.push_back(layer_kinds(2));
   return with_sandwich(like_gemma("gemma2", "Gemma2ForCausalLM", is_gemma2, keys, kLater));
 }
 
 Family<C> gemma3() {
-  ConfigKeys<C> keys = later_keys(0, 0);
+  // transformers has a key for it, and computes without.
+  ConfigKeys<C> keys = later_keys(R::only("attn_logit_softcapping", Json()), 0);
   keys.push_back(layer_kinds(6));
   keys.push_back(two_rotary_bases());
   keys.push_back({"rope_theta", {}, {}, row_of(&C::rotary_base)});

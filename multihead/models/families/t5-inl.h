@@ -20,10 +20,14 @@ ConfigKey<C> t5_projection(const std::string& usual) {
     c.gated = word.starts_with(kGated);
     if (c.gated) word = word.substr(std::string_view(kGated).size());
     const auto words = file_words(Activation());
-    const auto found = std::ranges::find(words, word == "gelu" && c.gated ? "gelu_new" : word,
-                                         [](const auto& pair) { return pair.first; });
-    if (found == words.end()) r.fail(key, concat("is ", quote(word, 80), ", which is not supported"));
-    c.activation = found->second;
+    const auto activation = [&](const std::string& at, const std::string& name) {
+      const auto found = std::ranges::find(words, name, [](const auto& pair) { return pair.first; });
+      if (found == words.end()) r.fail(at, concat("is ", quote(name, 80), ", which is not supported"));
+      return found->second;
+    };
+    if (word == "gelu" && c.gated) word = "gelu_new";
+    c.activation = activation(key, word);
+    c.activation = activation("dense_act_fn", r.string_or("dense_act_fn", word));
   };
   const auto write = [](const C& c, const std::string& key, Json& json) {
     const std::string word =
