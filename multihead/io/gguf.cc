@@ -347,7 +347,8 @@ const GgufTensor& GgufFile::readable(const std::string& name) const {
 
 int64_t GgufFile::row_bytes(const std::string& name) const {
   const GgufTensor& tensor = readable(name);
-  return tensor.shape.back() / tensor.type->block * tensor.type->bytes;
+  const int64_t numbers = tensor.shape.empty() ? 1 : tensor.shape.back();
+  return numbers / tensor.type->block * tensor.type->bytes;
 }
 
 void GgufFile::load_rows(const std::string& name, int64_t begin, int64_t count, uint8_t* to) const {
