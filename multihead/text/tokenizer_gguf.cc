@@ -47,7 +47,7 @@ std::string pre_tokenizer_json(const PreTokenizer& pre, bool prefix) {
 
 // json_string() without a copy where nothing is to be escaped, as in nearly all of many tokens: ASCII and
 // U+0100 to U+017F, the byte-level alphabet.
-void append_json(std::string& to, std::string_view text) {
+void append_quoted(std::string& to, std::string_view text) {
   const auto is_plain = [&](size_t i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c >= 0x80) return i + 1 < text.size() && (c & 0xFE) == 0xC4 && (text[i + 1] & 0xC0) == 0x80;
@@ -113,13 +113,13 @@ class GgufTokenizer {
     std::string whole = text + R"(,"vocab":{)";
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (id > 0) whole += ',';
-      append_json(whole, tokens_[id]);
+      append_quoted(whole, tokens_[id]);
       whole.append(1, ':').append(std::to_string(id));
     }
     whole += R"(},"merges":[)";
     for (const std::string& merge : pairs.merges) {
       if (&merge != pairs.merges.data()) whole += ',';
-      append_json(whole, merge);
+      append_quoted(whole, merge);
     }
     return Tokenizer::Model::of(std::move(pairs), text + "}}", whole + "]}}", config);
   }
