@@ -72,17 +72,12 @@ class GgufFile::Cursor {
     place_ += sizeof value;
     return value;
   }
-  std::string string(const std::string& what) {
-    const auto bytes = number<uint64_t>(what);
+  void skip(uint64_t bytes, const std::string& what) {
     need(bytes, what);
-    const bool inside = place_ >= window_begin_ && place_ + bytes <= window_begin_ + window_.size();
-    if (!inside) return take(bytes, what);
-    std::string text = window_.substr(place_ - window_begin_, bytes);
     place_ += bytes;
-    return text;
   }
   std::string name(const std::string& what) {
-    std::string text = string(what);
+    std::string text = take(number<uint64_t>(what), what);
     if (text.empty() || valid_utf8(text) != text) fail(what, " must be UTF-8, got ", quote(text));
     return text;
   }
@@ -147,18 +142,17 @@ GgufFile::Value GgufFile::read_value(Cursor& cursor, const std::string& key) con
     value.count = cursor.number<uint64_t>(key);
     if (value.kind == Kind::array) cursor.fail(key, ": arrays of arrays are not supported");
   }
+  value.begin = cursor.place();
   if (value.kind != Kind::string) {
     const size_t size = size_of(value.kind);
     if (value.count > cursor.left() / size) cursor.need(std::numeric_limits<uint64_t>::max(), key);
-    value.bytes = cursor.take(value.count * size, key);
-    return value;
+    cursor.skip(value.count * size, key);
+  } else {
+    if (value.count > cursor.left() / sizeof(uint64_t))
+      cursor.need(std::numeric_limits<uint64_t>::max(), key);
+    for (uint64_t i = 0; i < value.count; ++i) cursor.skip(cursor.number<uint64_t>(key), key);
   }
-  if (value.count > cursor.left() / sizeof(uint64_t)) cursor.need(std::numeric_limits<uint64_t>::max(), key);
-  for (uint64_t i = 0; i < value.count; ++i) {
-    const std::string text = cursor.string(key);
-    const uint64_t bytes = text.size();
-    value.bytes.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);
-  }
+  value.size = cursor.place() - value.begin;
   return value;
 }
 
@@ -235,79 +229,103 @@ void GgufFile::fail_kind(const std::string& key, const char* expected) const {
   throw FormatError(concat(path(), ": metadata ", quote(key), " must be ", expected));
 }
 
-int64_t GgufFile::integer_at(const Value& value, uint64_t i) {
-  switch (value.kind) {
+int64_t GgufFile::integer_at(Kind kind, const std::string& bytes, uint64_t i) {
+  switch (kind) {
     case Kind::u8:
-      return at<uint8_t>(value.bytes, i);
+      return at<uint8_t>(bytes, i);
     case Kind::i8:
-      return at<int8_t>(value.bytes, i);
+      return at<int8_t>(bytes, i);
     case Kind::u16:
-      return at<uint16_t>(value.bytes, i);
+      return at<uint16_t>(bytes, i);
     case Kind::i16:
-      return at<int16_t>(value.bytes, i);
+      return at<int16_t>(bytes, i);
     case Kind::u32:
-      return at<uint32_t>(value.bytes, i);
+      return at<uint32_t>(bytes, i);
     case Kind::i32:
-      return at<int32_t>(value.bytes, i);
+      return at<int32_t>(bytes, i);
     default:
-      return at<int64_t>(value.bytes, i);  // u64 above 2^63 turns negative, which no setting is
+      return at<int64_t>(bytes, i);  // u64 above 2^63 turns negative, which no setting is
   }
+}
+
+std::string GgufFile::bytes_of(const Value& value) const {
+  std::string bytes(value.size, '\0');
+  file_.read(value.begin, bytes.data(), bytes.size());
+  return bytes;
+}
+
+std::vector<int64_t> GgufFile::integers_of(const Value& value) const {
+  const std::string bytes = bytes_of(value);
+  std::vector<int64_t> list(value.count);
+  for (uint64_t i = 0; i < value.count; ++i) list[i] = integer_at(value.kind, bytes, i);
+  return list;
+}
+
+std::vector<double> GgufFile::numbers_of(const std::string& key, const Value& value) const {
+  if (is_integer(value.kind)) {
+    const std::vector<int64_t> integers = integers_of(value);
+    return {integers.begin(), integers.end()};
+  }
+  if (value.kind != Kind::f32 && value.kind != Kind::f64)
+    fail_kind(key, value.is_array ? "an array of numbers" : "a number");
+  const std::string bytes = bytes_of(value);
+  std::vector<double> list(value.count);
+  for (uint64_t i = 0; i < value.count; ++i)
+    list[i] = value.kind == Kind::f32 ? at<float>(bytes, i) : at<double>(bytes, i);
+  return list;
+}
+
+// The lengths were checked when the file was opened, but may have changed since.
+std::vector<std::string> GgufFile::strings_of(const std::string& key, const Value& value) const {
+  const std::string bytes = bytes_of(value);
+  std::vector<std::string> list(value.count);
+  size_t place = 0;
+  for (std::string& text : list) {
+    uint64_t length = 0;
+    const bool has_length = bytes.size() - place >= sizeof length;
+    if (has_length) std::memcpy(&length, bytes.data() + place, sizeof length);
+    if (!has_length || length > bytes.size() - place - sizeof length)
+      throw FormatError(concat(path(), ": metadata ", quote(key), " changed while it was read"));
+    text.assign(bytes, place + sizeof length, length);
+    place += sizeof length + length;
+  }
+  return list;
 }
 
 int64_t GgufFile::integer(const std::string& key) const {
   const Value& found = value(key, false);
   if (!is_integer(found.kind)) fail_kind(key, "an integer");
-  return integer_at(found, 0);
-}
-
-double GgufFile::number_at(const std::string& key, const Value& value, uint64_t i) const {
-  if (is_integer(value.kind)) return static_cast<double>(integer_at(value, i));
-  if (value.kind == Kind::f32) return at<float>(value.bytes, i);
-  if (value.kind != Kind::f64) fail_kind(key, value.is_array ? "an array of numbers" : "a number");
-  return at<double>(value.bytes, i);
-}
-
-double GgufFile::number(const std::string& key) const { return number_at(key, value(key, false), 0); }
-
-std::vector<double> GgufFile::numbers(const std::string& key) const {
-  const Value& found = value(key, true);
-  std::vector<double> list(found.count);
-  for (uint64_t i = 0; i < found.count; ++i) list[i] = number_at(key, found, i);
-  return list;
-}
-
-bool GgufFile::boolean(const std::string& key) const {
-  const Value& found = value(key, false);
-  if (found.kind != Kind::boolean) fail_kind(key, "true or false");
-  return found.bytes[0] != 0;
-}
-
-std::string GgufFile::string(const std::string& key) const {
-  const Value& found = value(key, false);
-  if (found.kind != Kind::string) fail_kind(key, "a string");
-  return found.bytes.substr(sizeof(uint64_t));
+  return integers_of(found)[0];
 }
 
 std::vector<int64_t> GgufFile::integers(const std::string& key) const {
   const Value& found = value(key, true);
   if (!is_integer(found.kind)) fail_kind(key, "an array of integers");
-  std::vector<int64_t> list(found.count);
-  for (uint64_t i = 0; i < found.count; ++i) list[i] = integer_at(found, i);
-  return list;
+  return integers_of(found);
+}
+
+double GgufFile::number(const std::string& key) const { return numbers_of(key, value(key, false))[0]; }
+
+std::vector<double> GgufFile::numbers(const std::string& key) const {
+  return numbers_of(key, value(key, true));
+}
+
+bool GgufFile::boolean(const std::string& key) const {
+  const Value& found = value(key, false);
+  if (found.kind != Kind::boolean) fail_kind(key, "true or false");
+  return bytes_of(found)[0] != 0;
+}
+
+std::string GgufFile::string(const std::string& key) const {
+  const Value& found = value(key, false);
+  if (found.kind != Kind::string) fail_kind(key, "a string");
+  return strings_of(key, found)[0];
 }
 
 std::vector<std::string> GgufFile::strings(const std::string& key) const {
   const Value& found = value(key, true);
   if (found.kind != Kind::string) fail_kind(key, "an array of strings");
-  std::vector<std::string> list(found.count);
-  size_t place = 0;
-  for (std::string& text : list) {
-    uint64_t bytes;
-    std::memcpy(&bytes, found.bytes.data() + place, sizeof bytes);
-    text = found.bytes.substr(place += sizeof bytes, bytes);
-    place += bytes;
-  }
-  return list;
+  return strings_of(key, found);
 }
 
 std::vector<std::string> GgufFile::keys() const {
@@ -327,14 +345,16 @@ const GgufTensor& GgufFile::readable(const std::string& name) const {
   return tensor;
 }
 
-size_t GgufFile::block_bytes(const std::string& name) const {
+int64_t GgufFile::row_bytes(const std::string& name) const {
   const GgufTensor& tensor = readable(name);
-  return static_cast<size_t>(tensor.numel() / tensor.type->block * tensor.type->bytes);
+  const int64_t numbers = tensor.shape.empty() ? 1 : tensor.shape.back();
+  return numbers / tensor.type->block * tensor.type->bytes;
 }
 
-void GgufFile::load_blocks(const std::string& name, uint8_t* to) const {
-  const size_t bytes = block_bytes(name);
-  file_.read(readable(name).offset, to, bytes);
+void GgufFile::load_rows(const std::string& name, int64_t begin, int64_t count, uint8_t* to) const {
+  const int64_t bytes = row_bytes(name);
+  file_.read(readable(name).offset + static_cast<uint64_t>(begin * bytes), to,
+             static_cast<size_t>(count * bytes));
 }
 
 Tensor GgufFile::load(const std::string& name) const {

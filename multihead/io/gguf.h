@@ -65,20 +65,19 @@ class GgufFile {
 
   /// A copy in f32. Throws ValueError (unknown name), FormatError (an unsupported type), IoError.
   Tensor load(const std::string& name) const;
-  /// Its raw blocks, block_bytes() of them. Throws as load() does.
-  size_t block_bytes(const std::string& name) const;
-  void load_blocks(const std::string& name, uint8_t* to) const;
+  /// Rows [begin, begin + count) of a matrix as stored, row_bytes() each. Throw as load() does.
+  int64_t row_bytes(const std::string& name) const;
+  void load_rows(const std::string& name, int64_t begin, int64_t count, uint8_t* to) const;
   /// Also throws MemoryError if they exceed the available memory.
   std::map<std::string, Tensor> load_all() const;
 
  private:
   enum class Kind : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
-  // A value as it lies in the file; an array's elements follow each other.
+  // Where a value lies in the file; an array's elements follow each other.
   struct Value {
     Kind kind = Kind::u8;  // of the elements
     bool is_array = false;
-    uint64_t count = 1;
-    std::string bytes;
+    uint64_t count = 1, begin = 0, size = 0;
   };
   class Cursor;
   Value read_value(Cursor& cursor, const std::string& key) const;
@@ -90,8 +89,11 @@ class GgufFile {
   [[noreturn]] void fail_kind(const std::string& key, const char* expected) const;
   static size_t size_of(Kind kind);
   static bool is_integer(Kind kind);
-  static int64_t integer_at(const Value& value, uint64_t i);
-  double number_at(const std::string& key, const Value& value, uint64_t i) const;
+  static int64_t integer_at(Kind kind, const std::string& bytes, uint64_t i);
+  std::string bytes_of(const Value& value) const;
+  std::vector<std::string> strings_of(const std::string& key, const Value& value) const;
+  std::vector<int64_t> integers_of(const Value& value) const;
+  std::vector<double> numbers_of(const std::string& key, const Value& value) const;
 
   FileReader file_;
   std::map<std::string, Value> metadata_;

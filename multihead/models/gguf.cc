@@ -245,19 +245,8 @@ class MatrixLoader {
       for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
       return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), nn::WeightDtype::q8};
     }
-    const auto rows = std::make_unique_for_overwrite<uint8_t[]>(bytes_of(rule));
-    const uint8_t* first = rows.get();
-    uint8_t* next = rows.get();
-    for (const WeightPart& part : rule.parts) next = load_rows(part.name, next);
-    if (type == "F16") return {reinterpret_cast<const Float16*>(first), out, in};
-    const bool whole = kernels::has_blocks(computed_as(type));
-    const int64_t scales = whole ? 0 : type == "Q4_1" ? 4 : 2;  // bytes, in front of the numbers
-    const nn::QuantizedGroups groups = {
-        .values = first + scales,
-        .scales = whole ? nullptr : first,
-        .mins = scales == 4 ? first + 2 : nullptr,
-        .stride = file_.tensors().at(stored_name(rule.parts[0].name)).type->bytes};
-    return {groups, out, in, dtype_of(rule)};
+    const auto read = [&](int64_t begin, int64_t count, uint8_t* to) { read_rows(rule, begin, count, to); };
+    return {{.read = read, .dtype = dtype_of(rule), .has_min = type == "Q4_1"}, out, in};
   }
 
  private:
@@ -272,27 +261,30 @@ class MatrixLoader {
     return type;
   }
 
-  size_t bytes_of(const WeightRule& rule) const {
-    size_t bytes = 0;
-    for (const WeightPart& part : rule.parts) bytes += file_.block_bytes(stored_name(part.name));
-    return bytes;
+  // Rows [begin, begin + count) of the parts one below the other.
+  void read_rows(const WeightRule& rule, int64_t begin, int64_t count, uint8_t* to) const {
+    for (const WeightPart& part : rule.parts) {
+      const std::string& stored = stored_name(part.name);
+      const int64_t rows = file_.tensors().at(stored).shape[0],
+                    own = std::clamp(rows - begin, int64_t{0}, count);
+      if (own > 0) {
+        const bool turned = interleaved_ && rotated_heads(config_, part.name) > 0;
+        turned ? read_turned(stored, begin, own, to) : file_.load_rows(stored, begin, own, to);
+        to += own * file_.row_bytes(stored);
+      }
+      count -= own, begin = std::max(begin - rows, int64_t{0});
+    }
   }
 
-  // Returns where they end.
-  uint8_t* load_rows(const std::string& name, uint8_t* to) const {
-    const std::string& stored = stored_name(name);
-    const auto all = static_cast<int64_t>(file_.block_bytes(stored));
-    if (!interleaved_ || rotated_heads(config_, name) == 0) {
-      file_.load_blocks(stored, to);
-      return to + all;
+  // Out of the whole heads that they belong to.
+  void read_turned(const std::string& stored, int64_t begin, int64_t count, uint8_t* to) const {
+    const int64_t head = config_.head_dim, bytes = file_.row_bytes(stored), first = begin / head * head,
+                  last = (begin + count + head - 1) / head * head;
+    const auto rows = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>((last - first) * bytes));
+    file_.load_rows(stored, first, last - first, rows.get());
+    for (int64_t row = begin; row < begin + count; ++row) {
+      to = std::copy_n(rows.get() + (stored_row(row, head) - first) * bytes, bytes, to);
     }
-    std::vector<uint8_t> blocks(static_cast<size_t>(all));
-    file_.load_blocks(stored, blocks.data());
-    const int64_t rows = file_.tensors().at(stored).shape[0], bytes = all / rows;
-    for (int64_t row = 0; row < rows; ++row) {
-      to = std::copy_n(blocks.data() + stored_row(row, config_.head_dim) * bytes, bytes, to);
-    }
-    return to;
   }
 
   const io::GgufFile& file_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -10,12 +11,9 @@
 namespace multihead::nn {
 namespace {
 
-const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
+constexpr int64_t kFirstBlock = 1 << 18, kLargestBlock = 1 << 23;  // 1 MiB, doubled up to 32 MiB
 
-void check_groups(WeightDtype dtype) {
-  MH_CHECK(kernels::has_groups(dtype), ValueError, "PackedLinear: expected groups, got ",
-           kernels::name(dtype));
-}
+const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
 void check_f16(const float* weights, int64_t count) {
   constexpr float kBeyond = 65520;  // rounds to infinity
@@ -26,7 +24,7 @@ void check_f16(const float* weights, int64_t count) {
 }
 
 Tensor empty_packed(WeightDtype dtype, int64_t out, int64_t in) {
-  return Tensor::empty({kernels::packed_weight_bytes(dtype, out, in) / 4}, Dtype::i32);
+  return PackedBlocks::empty(kernels::packed_weight_bytes(dtype, out, in) / 4);
 }
 
 // A part of a product: f32 of a shape.
@@ -56,38 +54,41 @@ PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, int64_t beg
   std::copy_n(as_f32(bias).data<float>() + begin, out_, bias_.data<float>());
 }
 
-PackedLinear::PackedLinear(const QuantizedGroups& groups, int64_t out, int64_t in, WeightDtype dtype)
-    : out_(out), in_(in), dtype_(dtype) {
-  check_groups(dtype);
-  packed_ = empty_packed(dtype, out, in);
-  kernels::pack_groups(dtype, groups, out, in, packed_.data<int32_t>());
-}
-
-PackedLinear::PackedLinear(const Float16* weight, int64_t out, int64_t in)
-    : packed_(empty_packed(WeightDtype::f16, out, in)), out_(out), in_(in), dtype_(WeightDtype::f16) {
-  kernels::pack_f16(weight, out, in, packed_.data<int32_t>());
+PackedLinear::PackedLinear(const StoredWeight& weight, int64_t out, int64_t in)
+    : out_(out), in_(in), dtype_(weight.dtype) {
+  MH_CHECK(dtype_ == WeightDtype::f16 || kernels::has_groups(dtype_), ValueError,
+           "PackedLinear: expected f16 or groups, got ", kernels::name(dtype_));
+  packed_ = empty_packed(dtype_, out, in);
+  kernels::pack_stored(weight, out, in, packed_.data<int32_t>());
 }
 
 PackedLinear::PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype)
-    : packed_(packed.contiguous()), out_(out), in_(in), dtype_(dtype) {
+    : out_(out), in_(in), dtype_(dtype) {
   MH_CHECK(dtype != WeightDtype::f32, ValueError, "PackedLinear: packed f32 weights cannot be stored");
   const Shape expected = {kernels::packed_weight_bytes(dtype, out, in) / 4};
   MH_CHECK(packed.dtype() == Dtype::i32 && packed.shape() == expected, ShapeError,
            "PackedLinear: packed must be i32 ", expected, ", got ", packed.dtype(), ' ', packed.shape());
+  packed_ = PackedBlocks::taken(packed);
 }
 
-void PackedBlocks::take(PackedLinear& weight) {
-  constexpr int64_t kFirst = 1 << 18, kLargest = 1 << 23;  // 1 MiB, doubled up to 32 MiB
-  const int64_t words = weight.packed_.numel();
-  if (words > kLargest / 4) return;  // large enough itself
-  if (!block_.defined() || used_ + words > block_.numel()) {
-    const int64_t next = block_.defined() ? std::min(2 * block_.numel(), kLargest) : kFirst;
-    block_ = Tensor::empty({std::max(next, words)}, Dtype::i32), used_ = 0;
+// Large ones are large enough themselves.
+bool PackedBlocks::takes(int64_t words) { return current_ != nullptr && words <= kLargestBlock / 4; }
+
+Tensor PackedBlocks::taken(const Tensor& packed) {
+  if (!takes(packed.numel())) return packed.contiguous();
+  const Tensor to = empty(packed.numel());
+  to.copy_from(packed);
+  return to;
+}
+
+Tensor PackedBlocks::empty(int64_t words) {
+  if (!takes(words)) return Tensor::empty({words}, Dtype::i32);
+  Tensor& block = current_->block_;
+  if (!block.defined() || current_->used_ + words > block.numel()) {
+    const int64_t next = block.defined() ? std::min(2 * block.numel(), kLargestBlock) : kFirstBlock;
+    block = Tensor::empty({std::max(next, words)}, Dtype::i32), current_->used_ = 0;
   }
-  const Tensor to = block_.as_strided({words}, {1}, used_);
-  to.copy_from(weight.packed_);
-  weight.packed_ = to;
-  used_ += words;
+  return block.as_strided({words}, {1}, std::exchange(current_->used_, current_->used_ + words));
 }
 
 void PackedLinear::operator()(const float* x, float* y, const Call& call) const {

@@ -12,7 +12,7 @@
 
 namespace multihead::nn {
 
-using kernels::QuantizedGroups;
+using kernels::StoredWeight;
 using kernels::WeightDtype;
 
 /// A weight matrix packed in the order in which products read it, and an optional bias. Copies share memory,
@@ -26,11 +26,8 @@ class PackedLinear {
   PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end, WeightDtype dtype);
   PackedLinear(const Tensor& weight, WeightDtype dtype)
       : PackedLinear(weight, Tensor(), 0, weight.size(0), dtype) {}
-  /// A weight [out, in] quantised elsewhere (kernels/packed_linear.h). Throws ValueError unless dtype has
-  /// groups.
-  PackedLinear(const QuantizedGroups& groups, int64_t out, int64_t in, WeightDtype dtype);
-  /// A weight [out, in] that is stored in f16.
-  PackedLinear(const Float16* weight, int64_t out, int64_t in);
+  /// A weight [out, in] as GGUF files store it. Throws ValueError unless its dtype is f16 or has groups.
+  PackedLinear(const StoredWeight& weight, int64_t out, int64_t in);
   /// From the bytes of packed(), for a dtype whose packing is the same on every machine. Throws ValueError,
   /// ShapeError.
   PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype);
@@ -62,19 +59,28 @@ class PackedLinear {
   const Tensor& packed() const { return packed_; }
 
  private:
-  friend class PackedBlocks;
   Tensor packed_, bias_;  // packed_ is i32: bytes in units of 4
   int64_t out_ = 0, in_ = 0;
   WeightDtype dtype_ = WeightDtype::f32;
 };
 
-/// Moves packed weights into consecutive memory, in blocks that are large enough for huge pages: products of
-/// one row then read them at memory bandwidth, from one matrix to the next.
+/// While it is alive, weights that this thread packs are placed consecutively in blocks that are large enough
+/// for huge pages: products of one row then read them at memory bandwidth, from one matrix to the next.
 class PackedBlocks {
  public:
-  void take(PackedLinear& weight);
+  PackedBlocks() : before_(current_) { current_ = this; }
+  ~PackedBlocks() { current_ = before_; }
+  PackedBlocks(const PackedBlocks&) = delete;
+  PackedBlocks& operator=(const PackedBlocks&) = delete;
+  /// Uninitialised, of i32.
+  static Tensor empty(int64_t words);
+  /// The same numbers.
+  static Tensor taken(const Tensor& packed);
 
  private:
+  static bool takes(int64_t words);
+  static inline thread_local PackedBlocks* current_ = nullptr;
+  PackedBlocks* before_;
   Tensor block_;
   int64_t used_ = 0;  // words
 };
@@ -83,13 +89,11 @@ class PackedBlocks {
 /// stays. The f32 weights are released unless they are shared.
 template <class Module, class Make>
 void pack_matrices(Module& module, Make&& make) {
-  PackedBlocks blocks;
+  const PackedBlocks blocks;
   const auto pack = [&](const std::string& name, Tensor& weight, PackedLinear& packed) {
     if (packed.defined()) return;
     packed = make(name, weight);
-    if (!packed.defined()) return;
-    weight = Tensor();
-    blocks.take(packed);
+    if (packed.defined()) weight = Tensor();
   };
   Visitor visitor = Visitor::of_matrices(pack);
   module.visit(visitor);

@@ -25,6 +25,9 @@ class PairMap {
   }
 
   size_t size() const { return size_; }
+  void reserve(size_t size) {
+    while (2 * size > slots_.size()) grow();
+  }
 
   const Value* find(uint64_t key) const {
     if (slots_.empty()) return nullptr;

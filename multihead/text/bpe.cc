@@ -15,6 +15,7 @@ constexpr size_t kShort = 32;
 }  // namespace
 
 MergeTable::MergeTable(std::vector<Merge> merges) : merges_(std::move(merges)) {
+  ranks_.reserve(merges_.size());
   for (size_t i = 0; i < merges_.size(); ++i)
     ranks_.insert(PairMap<uint32_t>::key(merges_[i].left, merges_[i].right), 0).first =
         static_cast<uint32_t>(i);

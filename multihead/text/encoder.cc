@@ -196,11 +196,11 @@ void Encoder::characters(std::string_view text) {
 
 void Encoder::likeliest(std::string_view piece) {
   model_.unigram.cut(piece, [&](std::string_view part, int32_t id) {
-    const auto known = id >= 0 ? model_.ids.end() : model_.ids.find(part);
+    const int32_t known = id >= 0 ? -1 : model_.ids.find(part);
     if (id >= 0) {
       put(id, part);
-    } else if (known != model_.ids.end() && !model_.is_special[static_cast<size_t>(known->second)]) {
-      put(known->second, part);
+    } else if (known >= 0 && !model_.is_special[static_cast<size_t>(known)]) {
+      put(known, part);
     } else if (!put_bytes(part, false)) {
       put_unknown(part);
     }
@@ -209,18 +209,17 @@ void Encoder::likeliest(std::string_view piece) {
 
 void Encoder::merge_characters(std::string_view piece) {
   if (model_.ignore_merges) {
-    if (const auto whole = model_.ids.find(piece); whole != model_.ids.end())
-      return put(whole->second, piece);
+    if (const int32_t whole = model_.ids.find(piece); whole >= 0) return put(whole, piece);
   }
   const size_t begin = ids_.size();
   for (size_t at = 0; at < piece.size();) {
     const std::string_view character = piece.substr(at, static_cast<size_t>(decode_utf8(piece, at).length));
     at += character.size();
-    const auto found = at == piece.size() && !model_.word_end.empty()
-                           ? model_.ids.find(std::string(character) + model_.word_end)
-                           : model_.ids.find(character);
-    if (found != model_.ids.end()) {
-      put(found->second, character);
+    const int32_t found = at == piece.size() && !model_.word_end.empty()
+                              ? model_.ids.find(std::string(character) + model_.word_end)
+                              : model_.ids.find(character);
+    if (found >= 0) {
+      put(found, character);
     } else if (!put_bytes(character, true)) {
       const bool is_fused = model_.fuse_unk && ids_.size() > begin && ids_.back() == model_.unk;
       is_fused ? extend(character) : put_unknown(character);
@@ -252,12 +251,12 @@ void Encoder::word(std::string_view word) {
   bool known = static_cast<int64_t>(word.size()) <= model_.longest_word ||
                std::count_if(word.begin(), word.end(), is_first) <= model_.longest_word;
   while (known && at < word.size()) {
-    const auto& tokens = at == 0 ? model_.ids : model_.word_parts;
+    const TokenIndex& tokens = at == 0 ? model_.ids : model_.word_parts;
     size_t length = std::min(word.size() - at, model_.longest_token);
-    auto found = tokens.find(word.substr(at, length));
-    while (found == tokens.end() && --length > 0) found = tokens.find(word.substr(at, length));
-    known = found != tokens.end();
-    if (known) put(found->second, word.substr(at, length));
+    int32_t found = tokens.find(word.substr(at, length));
+    while (found < 0 && --length > 0) found = tokens.find(word.substr(at, length));
+    known = found >= 0;
+    if (known) put(found, word.substr(at, length));
     at += length;
   }
   if (known) return;
@@ -268,9 +267,8 @@ void Encoder::word(std::string_view word) {
 
 void Encoder::merge_bytes(std::string_view piece) {
   if (model_.ignore_merges) {
-    const auto whole = model_.ids.find(bytes_to_symbols(piece));
-    if (whole != model_.ids.end() && !model_.is_special[static_cast<size_t>(whole->second)])
-      return put(whole->second, piece);
+    const int32_t whole = model_.ids.find(bytes_to_symbols(piece));
+    if (whole >= 0 && !model_.is_special[static_cast<size_t>(whole)]) return put(whole, piece);
   }
   const size_t begin = ids_.size();
   for (size_t i = 0; i < piece.size(); ++i) {

@@ -15,6 +15,7 @@
 #include "multihead/text/normalize-inl.h"
 #include "multihead/text/sentencepiece-inl.h"
 #include "multihead/text/token_finder-inl.h"
+#include "multihead/text/token_index-inl.h"
 #include "multihead/text/tokenizer.h"
 
 namespace multihead::text {
@@ -45,6 +46,11 @@ struct TemplateItem {
   int32_t id = -1;
   int text = -1;  ///< 0 or 1: the first or second text, instead of an id
   int32_t type_id = 0;
+};
+
+/// A vocabulary of byte pairs that stands beside its tokenizer.json: tokens by id, merges as "left right".
+struct BytePairs {
+  std::vector<std::string> tokens, merges;
 };
 
 struct Tokenizer::Model {
@@ -85,20 +91,24 @@ struct Tokenizer::Model {
   bool trims_offsets = false, trims_prefix = false;
 
   // Made by finish() from the above.
-  std::vector<std::string> bytes;                            // what decode gives for an id amid others
-  std::vector<bool> is_special;                              // by id
-  std::vector<int32_t> added_at;                             // place in `added`, by id; -1: none
-  std::unordered_map<std::string_view, int32_t> ids;         // of the tokens that the model may make
-  std::unordered_map<std::string_view, int32_t> added_ids;   // of the others
-  std::array<int32_t, 256> byte_token;                       // of byte-level BPE, or of byte_fallback
-  std::array<int32_t, 256> last_byte_token;                  // with `word_end`
-  std::unordered_map<int32_t, int32_t> characters;           // code point -> id
-  std::unordered_map<std::string_view, int32_t> word_parts;  // without `continuing`
-  size_t longest_token = 0;                                  // in bytes
+  std::vector<std::string> bytes;                   // what decode gives for an id amid others
+  std::vector<bool> is_special;                     // by id
+  std::vector<int32_t> added_at;                    // place in `added`, by id; -1: none
+  TokenIndex ids;                                   // of the tokens that the model may make
+  TokenIndex added_ids;                             // of the others
+  std::array<int32_t, 256> byte_token;              // of byte-level BPE, or of byte_fallback
+  std::array<int32_t, 256> last_byte_token;         // with `word_end`
+  std::unordered_map<int32_t, int32_t> characters;  // code point -> id
+  TokenIndex word_parts;                            // without `continuing`
+  size_t longest_token = 0;                         // in bytes
   // Added tokens, by place in `added`, as they are found in a text; plain: not special. Those of the text as
   // given come first, the others in what is left of it, normalised.
   TokenFinder given_tokens, normalized_tokens;
 
+  /// The tokenizer that `rules`, a tokenizer.json whose model lacks `vocab` and `merges`, makes of them;
+  /// `whole` is what to_json() gives. `config` is tokenizer_config.json. Throws FormatError.
+  static Tokenizer of(BytePairs pairs, std::string_view rules, std::string whole, std::string_view config);
+  /// Throws FormatError: a token twice.
   void finish();
   bool is_sentencepiece() const { return kind == Kind::unigram || kind == Kind::character_bpe; }
   /// What decode() gives for a token.

@@ -60,6 +60,7 @@ void Model::finish() {
   is_special.assign(tokens.size(), false);
   added_at.assign(tokens.size(), -1);
   bytes.clear();
+  bytes.reserve(tokens.size());
   ids.clear(), added_ids.clear();
   for (size_t i = 0; i < added.size(); ++i) {
     AddedToken& token = added[i];
@@ -75,9 +76,10 @@ void Model::finish() {
   for (const std::string& token : tokens) {
     const auto id = static_cast<int32_t>(bytes.size());
     const int32_t place = added_at[static_cast<size_t>(id)];
-    (place >= 0 && !added[static_cast<size_t>(place)].in_vocab ? added_ids : ids).emplace(token, id);
+    TokenIndex& index = place >= 0 && !added[static_cast<size_t>(place)].in_vocab ? added_ids : ids;
+    MH_CHECK(index.insert(token, id), FormatError, "tokenizer: token ", quote(token), " is listed twice");
     if (kind == Kind::wordpiece && token.starts_with(continuing)) {
-      word_parts.emplace(std::string_view(token).substr(continuing.size()), id);
+      word_parts.insert(std::string_view(token).substr(continuing.size()), id);
     }
     longest_token = std::max(longest_token, token.size());
     bytes.push_back(decoded(id, false, false));
@@ -87,12 +89,10 @@ void Model::finish() {
     const char byte = static_cast<char>(b);
     char spelled[8];
     std::snprintf(spelled, sizeof spelled, "<0x%02X>", b);
-    const auto found = ids.find(byte_fallback ? std::string(spelled) : bytes_to_symbols({&byte, 1}));
-    const bool is_byte =
-        found != ids.end() && (byte_fallback || (kind == Kind::bpe && !is_special[found->second]));
-    byte_token[b] = is_byte ? found->second : -1;
-    const auto last = ids.find(bytes_to_symbols({&byte, 1}) + word_end);
-    last_byte_token[b] = last != ids.end() ? last->second : -1;
+    const int32_t found = ids.find(byte_fallback ? std::string(spelled) : bytes_to_symbols({&byte, 1}));
+    const bool is_byte = found >= 0 && (byte_fallback || (kind == Kind::bpe && !is_special[found]));
+    byte_token[b] = is_byte ? found : -1;
+    last_byte_token[b] = ids.find(bytes_to_symbols({&byte, 1}) + word_end);
   }
   if (kind != Kind::characters) return;
   for (size_t id = 0; id < tokens.size(); ++id) {
@@ -103,10 +103,8 @@ void Model::finish() {
 }
 
 int32_t Model::find(std::string_view token) const {
-  for (const auto* map : {&ids, &added_ids}) {
-    if (const auto found = map->find(token); found != map->end()) return found->second;
-  }
-  return -1;
+  const int32_t id = ids.find(token);
+  return id >= 0 ? id : added_ids.find(token);
 }
 
 Normalizer Model::only_form() const {

@@ -45,6 +45,23 @@ std::string pre_tokenizer_json(const PreTokenizer& pre, bool prefix) {
                 pre.gpt2, "}]}");
 }
 
+// json_string() without a copy where nothing is to be escaped, as in nearly all of many tokens: ASCII and
+// U+0100 to U+017F, the byte-level alphabet.
+void append_quoted(std::string& to, std::string_view text) {
+  const auto is_plain = [&](size_t i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c >= 0x80) return i + 1 < text.size() && (c & 0xFE) == 0xC4 && (text[i + 1] & 0xC0) == 0x80;
+    return c >= ' ' && c < 0x7F && c != '"' && c != '\\';
+  };
+  size_t at = 0;
+  while (at < text.size() && is_plain(at)) at += (text[at] & 0x80) != 0 ? 2 : 1;
+  if (at < text.size()) {
+    to += json_string(text);
+  } else {
+    to.append(1, '"').append(text).append(1, '"');
+  }
+}
+
 enum class TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
 
 class GgufTokenizer {
@@ -59,9 +76,12 @@ class GgufTokenizer {
     }
   }
 
-  // tokenizer.json
-  std::string json() const { return is_sentencepiece_ ? sentencepiece_json() : byte_level_json(); }
+  Tokenizer tokenizer() const {
+    const std::string config = roles();
+    return is_sentencepiece_ ? Tokenizer::from_contents(sentencepiece_json(), config) : byte_level(config);
+  }
 
+ private:
   // tokenizer_config.json
   std::string roles() const {
     Json config = Json::object();
@@ -79,27 +99,29 @@ class GgufTokenizer {
     return config.dump();
   }
 
- private:
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
     throw FormatError(concat(file_.path(), ": ", parts...));
   }
 
-  std::string byte_level_json() const {
+  Tokenizer byte_level(const std::string& config) const {
     std::string text = R"({"version":"1.0","added_tokens":[)" + added_tokens() + R"(],"normalizer":null,)";
     text += R"("pre_tokenizer":)" + pre_tokenizer() + ",";
     if (flag("tokenizer.ggml.add_bos_token", false)) text += R"("post_processor":)" + bos_template() + ",";
-    text += R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)";
+    text += R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE")";
+    BytePairs pairs{tokens_, file_.strings("tokenizer.ggml.merges")};
+    std::string whole = text + R"(,"vocab":{)";
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      text += (id > 0 ? "," : "") + json_string(tokens_[id]) + ":" + std::to_string(id);
+      if (id > 0) whole += ',';
+      append_quoted(whole, tokens_[id]);
+      whole.append(1, ':').append(std::to_string(id));
     }
-    text += R"(},"merges":[)";
-    const char* comma = "";
-    for (const std::string& merge : file_.strings("tokenizer.ggml.merges")) {
-      text += comma + json_string(merge);
-      comma = ",";
+    whole += R"(},"merges":[)";
+    for (const std::string& merge : pairs.merges) {
+      if (&merge != pairs.merges.data()) whole += ',';
+      append_quoted(whole, merge);
     }
-    return text + "]}}";
+    return Tokenizer::Model::of(std::move(pairs), text + "}}", whole + "]}}", config);
   }
 
   std::string sentencepiece_json() const {
@@ -239,8 +261,7 @@ io::GgufMetadata gguf_vocabulary(const Tokenizer& tokenizer, int64_t size) {
 
 Tokenizer load_gguf_tokenizer(const std::string& path) {
   const io::GgufFile file(path);
-  const GgufTokenizer tokenizer(file);
-  return Tokenizer::from_contents(tokenizer.json(), tokenizer.roles());
+  return GgufTokenizer(file).tokenizer();
 }
 
 }  // namespace multihead::text

@@ -51,11 +51,12 @@ std::pair<std::string, std::string> json_of_folder(const std::filesystem::path& 
   return {read_file(file), file};
 }
 
-std::shared_ptr<Model> read_model(std::string_view json, const std::string& name) {
+std::shared_ptr<Model> read_model(std::string_view json, const std::string& name,
+                                  BytePairs* pairs = nullptr) {
   auto model = std::make_shared<Model>();
   model->source = json;
   const Json root = Json::parse(json, name);
-  Reader reader(root, name, *model);
+  Reader reader(root, name, *model, pairs);
   reader.check_object(root, "document");
   if (const Json* version = Reader::find(root, "version"); version && *version != "1.0")
     reader.unsupported("version", version->dump());
@@ -67,6 +68,13 @@ std::shared_ptr<Model> read_model(std::string_view json, const std::string& name
 }
 
 }  // namespace
+
+Tokenizer Model::of(BytePairs pairs, std::string_view rules, std::string whole, std::string_view config) {
+  const std::shared_ptr<Model> model = read_model(rules, "tokenizer.json", &pairs);
+  model->source = std::move(whole);
+  read_config(config, *model, "tokenizer_config.json");
+  return Tokenizer(model);
+}
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
   return Tokenizer(read_model(json, name));

@@ -61,7 +61,7 @@ Tokenizer Tokenizer::train_characters(std::span<const std::string_view> texts,
     model->tokens.push_back(token);
   }
   model->finish();
-  if (!options.special.unk.empty()) model->unk = model->ids.at(options.special.unk);
+  if (!options.special.unk.empty()) model->unk = model->find(options.special.unk);
   return Tokenizer(std::move(model));
 }
 

@@ -69,12 +69,8 @@ void pack_weight(WeightDtype dtype, const float* weight, int64_t stride, int64_t
   HWY_DYNAMIC_DISPATCH(PackWeight)(weight, stride, out, in, static_cast<float*>(packed));
 }
 
-void pack_groups(WeightDtype dtype, const QuantizedGroups& from, int64_t out, int64_t in, void* packed) {
-  groups::pack(dtype, from, out, in, packed);
-}
-
-void pack_f16(const Float16* weight, int64_t out, int64_t in, void* packed) {
-  half::pack(weight, out, in, packed);
+void pack_stored(const StoredWeight& weight, int64_t out, int64_t in, void* packed) {
+  is_half(weight.dtype) ? half::pack(weight, out, in, packed) : groups::pack(weight, out, in, packed);
 }
 
 void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in,

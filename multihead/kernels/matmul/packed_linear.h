@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "multihead/core/parallel.h"
 #include "multihead/kernels/matmul/gemm.h"
 
 namespace multihead::kernels {
@@ -45,21 +46,15 @@ int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in);
 void pack_weight(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in,
                  void* packed);
 
-/// The same for an f16 weight, dense.
-void pack_f16(const Float16* weight, int64_t out, int64_t in, void* packed);
-
-/// Groups [out, ceil(in / 32)] that somebody else has quantised, each part `stride` bytes from one group to
-/// the next, as in GGUF's blocks.
-struct QuantizedGroups {
-  /// q8: 32 int8; q4: 16 bytes, the low halves k 0 to 15, the high 16 to 31; the K formats: GGUF's blocks of
-  /// 256
-  const void* values = nullptr;
-  const void* scales = nullptr;  ///< f16, q8 and q4
-  const void* mins = nullptr;    ///< f16, q4; null: -8 · scale (GGUF's Q4_0)
-  int64_t stride = 0;            ///< of the K formats: from one block to the next
+/// A weight [out, in] as GGUF files store it: f16, Q8_0, Q4_0 or Q4_1, Q4_K, Q5_K, Q6_K.
+struct StoredWeight {
+  /// Writes rows [begin, begin + count) to `to`. Called by several threads at once.
+  FunctionRef<void(int64_t begin, int64_t count, uint8_t* to)> read;
+  WeightDtype dtype = WeightDtype::q8;  ///< f16 or one with groups
+  bool has_min = true;                  ///< q4: Q4_1; without: Q4_0, whose minimum is -8 · scale
 };
-/// Takes them over without rounding (-8 · scale is rounded where f16 ends). Values behind `in` do not count.
-void pack_groups(WeightDtype dtype, const QuantizedGroups& groups, int64_t out, int64_t in, void* packed);
+/// Takes it over without rounding (-8 · scale is rounded where f16 ends). Values behind `in` do not count.
+void pack_stored(const StoredWeight& weight, int64_t out, int64_t in, void* packed);
 /// Output `row` of a weight [out, in] packed as bf16, f16 or in groups, in f32: to[in].
 void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in,
                        float* to);

@@ -26,6 +26,25 @@ namespace {
 constexpr int64_t kSerialFlops = 4'000'000;  // below, starting threads costs more than it saves
 constexpr int64_t kBlockBytes = 256 << 10;   // of quantised rows that stay in L2
 
+thread_local Scratch stored_rows;  // of a weight that is packed
+
+// Calls use(std::integral_constant of a dtype with groups).
+template <class Use>
+void with_dtype(WeightDtype dtype, const Use& use) {
+  switch (dtype) {
+    case WeightDtype::q4:
+      return use(std::integral_constant<WeightDtype, WeightDtype::q4>());
+    case WeightDtype::q4_k:
+      return use(std::integral_constant<WeightDtype, WeightDtype::q4_k>());
+    case WeightDtype::q5_k:
+      return use(std::integral_constant<WeightDtype, WeightDtype::q5_k>());
+    case WeightDtype::q6_k:
+      return use(std::integral_constant<WeightDtype, WeightDtype::q6_k>());
+    default:
+      use(std::integral_constant<WeightDtype, WeightDtype::q8>());
+  }
+}
+
 // The rows of x: values, then per row and group scales and sums.
 struct QuantizedRows {
   int8_t* values;
@@ -112,25 +131,13 @@ void MultiplyGroups(const PackedLinearArgs& p) {
     share_panels(p, groups::panels_of(p.out), kSerialFlops,
                  [&](int64_t begin, int64_t end) { panels(p, x, begin, end); });
   };
-  const auto run_as = [&](auto dtype) {
+  with_dtype(p.dtype, [&](auto dtype) {
     constexpr WeightDtype kDtype = dtype();
 #if HWY_TARGET == HWY_AVX3
     if (int8_dots()) return run(MultiplyGroupPanels<kDtype, true>);
 #endif
     run(MultiplyGroupPanels<kDtype, false>);
-  };
-  switch (p.dtype) {
-    case WeightDtype::q4:
-      return run_as(std::integral_constant<WeightDtype, WeightDtype::q4>());
-    case WeightDtype::q4_k:
-      return run_as(std::integral_constant<WeightDtype, WeightDtype::q4_k>());
-    case WeightDtype::q5_k:
-      return run_as(std::integral_constant<WeightDtype, WeightDtype::q5_k>());
-    case WeightDtype::q6_k:
-      return run_as(std::integral_constant<WeightDtype, WeightDtype::q6_k>());
-    default:
-      run_as(std::integral_constant<WeightDtype, WeightDtype::q8>());
-  }
+  });
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
@@ -143,12 +150,22 @@ HWY_EXPORT(MultiplyGroups);
 
 namespace {
 
-// A group of one output: values in the order of k, without a sign but in q8.
+// A group of one output.
 struct Group {
-  int8_t values[kWeightGroup] = {};
-  Float16 scale, min;       // of the group, or of its block
-  uint8_t factors[2] = {};  // in a block: of scale and min; of the scale of either half
+  // q8: the values; else those at k and k + 16 in the halves of a byte.
+  uint8_t bytes[kWeightGroup] = {};
+  uint8_t high[kWeightGroup] = {};  // the bits above the halves
+  Float16 scale, min;               // of the group, or of its block
+  uint8_t factors[2] = {};          // in a block: of scale and min; of the scale of either half
 };
+
+// Values without a sign of four bits and, in high, more.
+void set_values(const uint8_t* values, Group& to) {
+  constexpr int64_t kHalf = kWeightGroup / 2;
+  for (int64_t k = 0; k < kHalf; ++k)
+    to.bytes[k] = static_cast<uint8_t>((values[k] & 15) | values[k + kHalf] << 4);
+  for (int64_t k = 0; k < kWeightGroup; ++k) to.high[k] = static_cast<uint8_t>(values[k] >> 4);
+}
 
 // To nearest, ties to even, where one is the last place of a float: std::nearbyint is a call on plain x86-64.
 int8_t rounded(float value, float low, float high) {
@@ -170,9 +187,12 @@ Group quantize(WeightDtype dtype, const float* w, int64_t count) {
   if (q4) g.min = Float16(low);
   const auto scale = static_cast<float>(g.scale), min = static_cast<float>(g.min);
   if (scale == 0 || !std::isfinite(scale)) return g;
+  uint8_t values[kWeightGroup] = {};
   for (int64_t k = 0; k < count; ++k) {
-    g.values[k] = q4 ? rounded((w[k] - min) / scale, 0, 15) : rounded(w[k] / scale, -127, 127);
+    values[k] =
+        static_cast<uint8_t>(q4 ? rounded((w[k] - min) / scale, 0, 15) : rounded(w[k] / scale, -127, 127));
   }
+  q4 ? set_values(values, g) : static_cast<void>(std::memcpy(g.bytes, values, kWeightGroup));
   return g;
 }
 
@@ -193,10 +213,12 @@ Group group_of_k(bool has_fifth, const uint8_t* block, int64_t g) {
     to.factors[part] = static_cast<uint8_t>(
         g < 4 ? sixes[low] & 63 : (sixes[8 + g % 4] >> (4 * part) & 15) | sixes[low] >> 6 << 4);
   }
+  uint8_t values[kWeightGroup];
   for (int64_t k = 0; k < kWeightGroup; ++k) {
     const int four = nibbles[g / 2 * kWeightGroup + k] >> (g % 2 * 4) & 15;
-    to.values[k] = static_cast<int8_t>(has_fifth ? four | (fifth[k] >> g & 1) << 4 : four);
+    values[k] = static_cast<uint8_t>(has_fifth ? four | (fifth[k] >> g & 1) << 4 : four);
   }
+  set_values(values, to);
   return to;
 }
 
@@ -207,83 +229,123 @@ Group group_of_q6_k(const uint8_t* block, int64_t g) {
   to.scale = read_half(factors + kWeightBlock / 16);
   std::memcpy(to.factors, factors + 2 * g, 2);
   const int64_t section = g / 4, quarter = g % 4;
+  uint8_t values[kWeightGroup];
   for (int64_t k = 0; k < kWeightGroup; ++k) {
     const int four = low[section * 64 + quarter % 2 * 32 + k] >> (quarter / 2 * 4) & 15;
-    to.values[k] = static_cast<int8_t>(four | (high[section * 32 + k] >> (quarter * 2) & 3) << 4);
+    values[k] = static_cast<uint8_t>(four | (high[section * 32 + k] >> (quarter * 2) & 3) << 4);
+  }
+  set_values(values, to);
+  return to;
+}
+
+// Bytes of a stored group; in a K format, of a block of eight.
+template <WeightDtype kDtype>
+constexpr int64_t stored_bytes(bool has_min) {
+  if (kDtype == WeightDtype::q8) return 2 + kWeightGroup;
+  if (kDtype == WeightDtype::q4) return (has_min ? 4 : 2) + kWeightGroup / 2;
+  return kDtype == WeightDtype::q4_k ? 144 : kDtype == WeightDtype::q5_k ? 176 : 210;
+}
+
+int64_t stored_count(WeightDtype dtype, int64_t in) {
+  return has_blocks(dtype) ? (in + kWeightBlock - 1) / kWeightBlock : groups_of(in);
+}
+
+// Group g of a row.
+template <WeightDtype kDtype>
+Group group_at(const uint8_t* row, int64_t g, bool has_min) {
+  if constexpr (has_blocks(kDtype)) {
+    constexpr int64_t kCount = GroupLayout::kGroupsOfBlock;
+    const uint8_t* block = row + g / kCount * stored_bytes<kDtype>(has_min);
+    if constexpr (kDtype == WeightDtype::q6_k) return group_of_q6_k(block, g % kCount);
+    return group_of_k(kDtype == WeightDtype::q5_k, block, g % kCount);
+  }
+  const uint8_t* from = row + g * stored_bytes<kDtype>(has_min);
+  Group to;
+  to.scale = read_half(from);
+  if constexpr (kDtype == WeightDtype::q8) {
+    std::memcpy(to.bytes, from + 2, kWeightGroup);
+  } else {
+    to.min = has_min ? read_half(from + 2) : Float16(-8 * static_cast<float>(to.scale));
+    std::memcpy(to.bytes, from + (has_min ? 4 : 2), kWeightGroup / 2);
   }
   return to;
 }
 
-Group group_at(WeightDtype dtype, const QuantizedGroups& from, int64_t index) {
-  const auto at = [&](const void* part) { return static_cast<const uint8_t*>(part) + index * from.stride; };
-  const auto half = [&](const void* part) { return read_half(at(part)); };
-  if (has_blocks(dtype)) {
-    constexpr int64_t kCount = GroupLayout::kGroupsOfBlock;
-    const uint8_t* block = static_cast<const uint8_t*>(from.values) + index / kCount * from.stride;
-    return dtype == WeightDtype::q6_k ? group_of_q6_k(block, index % kCount)
-                                      : group_of_k(dtype == WeightDtype::q5_k, block, index % kCount);
-  }
-  Group g;
-  g.scale = half(from.scales);
-  const uint8_t* values = at(from.values);
-  if (dtype == WeightDtype::q8) {
-    std::memcpy(g.values, values, kWeightGroup);
-    return g;
-  }
-  g.min = from.mins != nullptr ? half(from.mins) : Float16(-8 * static_cast<float>(g.scale));
-  for (int64_t k = 0; k < kWeightGroup / 2; ++k) {
-    g.values[k] = static_cast<int8_t>(values[k] & 15);
-    g.values[k + kWeightGroup / 2] = static_cast<int8_t>(values[k] >> 4);
-  }
-  return g;
-}
-
 // The bits above the nibbles, behind them.
-void place_high_bits(WeightDtype dtype, const Group& g, int64_t column, uint8_t* group) {
+template <WeightDtype kDtype>
+void place_high_bits(const Group& g, int64_t column, uint8_t* group) {
   constexpr int64_t kPlane = kPanelColumns * kWeightGroup / 2;
-  for (int64_t k = 0; k < kWeightGroup && has_blocks(dtype) && dtype != WeightDtype::q4_k; ++k) {
-    const bool two = dtype == WeightDtype::q6_k;
-    uint8_t& to = group[kPlane + (two ? k / 4 % 2 * kStepBytes : 0) + column * kNeighbours + k % kNeighbours];
-    to = static_cast<uint8_t>(to | g.values[k] >> 4 << (two ? k / 8 * 2 : k / 4));
+  constexpr bool kTwo = kDtype == WeightDtype::q6_k;
+  for (int64_t k = 0; k < kWeightGroup; ++k) {
+    uint8_t& to =
+        group[kPlane + (kTwo ? k / 4 % 2 * kStepBytes : 0) + column * kNeighbours + k % kNeighbours];
+    to = static_cast<uint8_t>(to | g.high[k] << (kTwo ? k / 8 * 2 : k / 4));
   }
 }
 
 // `head`: of the group's block, if it has one.
-void place(WeightDtype dtype, const Group& g, int64_t column, uint8_t* to, uint8_t* head) {
-  const GroupLayout layout(dtype);
-  uint8_t* scales = to + layout.value_bytes;
-  uint8_t* halves = (has_blocks(dtype) ? head : scales) + 2 * column;
+template <WeightDtype kDtype>
+void place(const Group& g, int64_t column, uint8_t* to, uint8_t* head) {
+  constexpr GroupLayout kLayout(kDtype);
+  uint8_t* scales = to + kLayout.value_bytes;
+  uint8_t* halves = (has_blocks(kDtype) ? head : scales) + 2 * column;
   std::memcpy(halves, &g.scale.bits, 2);
-  if (layout.has_min || layout.head_bytes == 4 * kPanelColumns) {
+  if constexpr (kLayout.has_min || kLayout.head_bytes == 4 * kPanelColumns) {
     std::memcpy(halves + 2 * kPanelColumns, &g.min.bits, 2);
   }
-  if (has_blocks(dtype)) scales[column] = g.factors[0], scales[kPanelColumns + column] = g.factors[1];
-  constexpr int64_t kHalf = kWeightGroup / 2;
-  uint8_t bytes[kWeightGroup];
-  std::memcpy(bytes, g.values, sizeof(bytes));
-  for (int64_t k = 0; layout.has_nibbles && k < kHalf; ++k) {
-    bytes[k] = static_cast<uint8_t>((bytes[k] & 15) | (bytes[k + kHalf] & 15) << 4);
+  if (has_blocks(kDtype)) scales[column] = g.factors[0], scales[kPanelColumns + column] = g.factors[1];
+  for (int64_t k = 0; k < (kLayout.has_nibbles ? kWeightGroup / 2 : kWeightGroup); k += kNeighbours) {
+    std::memcpy(to + offset_of(column, k), g.bytes + k, kNeighbours);
   }
-  for (int64_t k = 0; k < (layout.has_nibbles ? kHalf : kWeightGroup); k += kNeighbours) {
-    std::memcpy(to + offset_of(column, k), bytes + k, kNeighbours);
-  }
-  place_high_bits(dtype, g, column, to);
+  if constexpr (kDtype == WeightDtype::q5_k || kDtype == WeightDtype::q6_k)
+    place_high_bits<kDtype>(g, column, to);
 }
 
-// group(row, g) for every group, zeros behind the last row.
-template <class GroupOf>
-void pack_panels(WeightDtype dtype, int64_t out, int64_t in, void* packed, const GroupOf& group) {
-  const GroupLayout layout(dtype);
+// group(column, g) for every group of a panel, zeros behind the last column.
+template <WeightDtype kDtype, class GroupOf>
+void pack_panel(int64_t columns, int64_t count, uint8_t* to, const GroupOf& group) {
+  constexpr GroupLayout kLayout(kDtype);
+  std::fill_n(to, kLayout.panel(count), uint8_t{0});
+  for (int64_t g = 0; g < count; ++g) {
+    for (int64_t column = 0; column < columns; ++column) {
+      place<kDtype>(group(column, g), column, to + kLayout.group(g), to + kLayout.block(g));
+    }
+  }
+}
+
+// Reads and packs so many rows at a time as stay in L2 with what becomes of them.
+template <WeightDtype kDtype>
+void pack_stored(const StoredWeight& from, int64_t out, int64_t in, uint8_t* packed) {
+  constexpr int64_t kReadBytes = 64 << 10;
+  const int64_t count = groups_of(in), panel_bytes = GroupLayout(kDtype).panel(count),
+                row_bytes = stored_count(kDtype, in) * stored_bytes<kDtype>(from.has_min),
+                panels = std::max<int64_t>(kReadBytes / (kPanelColumns * row_bytes), 1),
+                step = panels * kPanelColumns;
+  parallel_for((out + step - 1) / step, [&](int64_t task, int) {
+    const int64_t begin = task * step, end = std::min(begin + step, out);
+    auto* rows = stored_rows.get<uint8_t>(static_cast<size_t>((end - begin) * row_bytes));
+    from.read(begin, end - begin, rows);
+    for (int64_t row = begin; row < end; row += kPanelColumns) {
+      const uint8_t* first = rows + (row - begin) * row_bytes;
+      pack_panel<kDtype>(std::min(kPanelColumns, end - row), count,
+                         packed + row / kPanelColumns * panel_bytes, [&](int64_t column, int64_t g) {
+                           return group_at<kDtype>(first + column * row_bytes, g, from.has_min);
+                         });
+    }
+  });
+}
+
+template <WeightDtype kDtype>
+void pack_floats(const float* weight, int64_t stride, int64_t out, int64_t in, uint8_t* packed) {
   const int64_t count = groups_of(in);
   parallel_for(panels_of(out), [&](int64_t panel, int) {
-    uint8_t* to = static_cast<uint8_t*>(packed) + panel * layout.panel(count);
-    std::fill_n(to, layout.panel(count), uint8_t{0});
-    for (int64_t g = 0; g < count; ++g) {
-      for (int64_t column = 0; column < kPanelColumns; ++column) {
-        const int64_t row = panel * kPanelColumns + column;
-        if (row < out) place(dtype, group(row, g), column, to + layout.group(g), to + layout.block(g));
-      }
-    }
+    const int64_t row = panel * kPanelColumns;
+    pack_panel<kDtype>(std::min(kPanelColumns, out - row), count,
+                       packed + panel * GroupLayout(kDtype).panel(count), [&](int64_t column, int64_t g) {
+                         const int64_t k = g * kWeightGroup;
+                         return quantize(kDtype, weight + (row + column) * stride + k,
+                                         std::min(kWeightGroup, in - k));
+                       });
   });
 }
 
@@ -294,18 +356,14 @@ int64_t packed_bytes(WeightDtype dtype, int64_t out, int64_t in) {
 }
 
 void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
-  pack_panels(dtype, out, in, packed, [&](int64_t row, int64_t g) {
-    const int64_t k = g * kWeightGroup;
-    return quantize(dtype, weight + row * stride + k, std::min(kWeightGroup, in - k));
-  });
+  auto* to = static_cast<uint8_t*>(packed);
+  if (dtype == WeightDtype::q4) return pack_floats<WeightDtype::q4>(weight, stride, out, in, to);
+  pack_floats<WeightDtype::q8>(weight, stride, out, in, to);
 }
 
-void pack(WeightDtype dtype, const QuantizedGroups& from, int64_t out, int64_t in, void* packed) {
-  const int64_t count = has_blocks(dtype)
-                            ? (in + kWeightBlock - 1) / kWeightBlock * GroupLayout::kGroupsOfBlock
-                            : groups_of(in);
-  pack_panels(dtype, out, in, packed,
-              [&](int64_t row, int64_t g) { return group_at(dtype, from, row * count + g); });
+void pack(const StoredWeight& from, int64_t out, int64_t in, void* packed) {
+  with_dtype(from.dtype,
+             [&](auto dtype) { pack_stored<dtype()>(from, out, in, static_cast<uint8_t*>(packed)); });
 }
 
 void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t in, float* to) {

@@ -11,7 +11,7 @@ namespace multihead::kernels::groups {
 
 int64_t packed_bytes(WeightDtype dtype, int64_t out, int64_t in);
 void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed);
-void pack(WeightDtype dtype, const QuantizedGroups& from, int64_t out, int64_t in, void* packed);
+void pack(const StoredWeight& from, int64_t out, int64_t in, void* packed);
 void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t in, float* to);
 void multiply(const PackedLinearArgs& args);
 

@@ -316,9 +316,10 @@ TEST_P(PackedLinearGroupsTest, TakesGroupsOverAsTheyAre) {
       }
     }
     std::vector<Line> lines(static_cast<size_t>(packed_weight_bytes(GetParam(), kOut, kIn) / 64));
-    pack_groups(GetParam(),
-                {blocks.data() + head, blocks.data(), has_min ? blocks.data() + 2 : nullptr, stride}, kOut,
-                kIn, lines.data());
+    const auto read = [&](int64_t begin, int64_t count, uint8_t* to) {
+      std::copy_n(blocks.data() + begin * kGroups * stride, count * kGroups * stride, to);
+    };
+    pack_stored({.read = read, .dtype = GetParam(), .has_min = has_min}, kOut, kIn, lines.data());
     std::vector<float> row(kIn);
     for (int64_t j = 0; j < kOut; ++j) {
       unpack_weight_row(GetParam(), lines.data(), j, kOut, kIn, row.data());

@@ -2,6 +2,7 @@
 #include "multihead/kernels/matmul/packed_linear_half.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
@@ -24,6 +25,7 @@ namespace {
 constexpr int64_t kColumns = 64, kStep = 16;  // outputs of a panel, and what its width is a multiple of
 
 thread_local Scratch rounded_rows;  // of x, in pairs
+thread_local Scratch stored_rows;   // of a weight that is packed
 
 // Where an output stands.
 struct Place {
@@ -41,18 +43,45 @@ struct Place {
   int64_t panel, width, column;
 };
 
-template <class Half, class From>
-void pack_as(const From* weight, int64_t stride, int64_t out, int64_t in, Half* packed) {
-  parallel_for((out + kColumns - 1) / kColumns, [&](int64_t i, int) {
-    const Place panel(i * kColumns, out);
-    const From* rows = weight + panel.panel * stride;
-    Half* to = packed + panel.first(in);
-    const int64_t columns = std::min(panel.width, out - panel.panel);
-    for (int64_t k = 0; k < (in + 1) / 2 * 2; ++k) {
-      for (int64_t c = 0; c < panel.width; ++c) {
-        to[panel.index<Half>(k, c)] = c < columns && k < in ? Half(rows[c * stride + k]) : Half();
+// The first k, a multiple of four, of a panel without padding, four of four rows at a time. Returns how many.
+int64_t transpose_whole(const Float16* rows, int64_t stride, int64_t width, int64_t columns, int64_t in,
+                        Float16* to) {
+  if (columns != width) return 0;
+  const int64_t whole = in / 4 * 4;
+  for (int64_t k = 0; k < whole; k += 4) {
+    for (int64_t c = 0; c < width; c += 4) {
+      uint64_t row[4];
+      for (int64_t i = 0; i < 4; ++i) std::memcpy(&row[i], rows + (c + i) * stride + k, sizeof(row[i]));
+      for (int64_t i = 0; i < 4; ++i) {
+        const auto at = [&](int64_t j) { return (row[j] >> (16 * i) & 0xFFFF) << (16 * j); };
+        const uint64_t turned = at(0) | at(1) | at(2) | at(3);
+        std::memcpy(to + (k + i) * width + c, &turned, sizeof(turned));
       }
     }
+  }
+  return whole;
+}
+
+// `rows`: those of the panel, of which there are `columns`.
+template <class Half, class From>
+void pack_panel(const From* rows, int64_t stride, const Place& panel, int64_t columns, int64_t in,
+                Half* packed) {
+  Half* to = packed + panel.first(in);
+  int64_t k = 0;
+  if constexpr (std::is_same_v<From, Half>) k = transpose_whole(rows, stride, panel.width, columns, in, to);
+  for (; k < (in + 1) / 2 * 2; ++k) {
+    for (int64_t c = 0; c < panel.width; ++c) {
+      to[panel.index<Half>(k, c)] = c < columns && k < in ? Half(rows[c * stride + k]) : Half();
+    }
+  }
+}
+
+template <class Half>
+void pack_as(const float* weight, int64_t stride, int64_t out, int64_t in, Half* packed) {
+  parallel_for((out + kColumns - 1) / kColumns, [&](int64_t i, int) {
+    const Place panel(i * kColumns, out);
+    const int64_t columns = std::min(panel.width, out - panel.panel);
+    pack_panel(weight + panel.panel * stride, stride, panel, columns, in, packed);
   });
 }
 
@@ -125,8 +154,13 @@ void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, i
   pack_as(weight, stride, out, in, static_cast<BFloat16*>(packed));
 }
 
-void pack(const Float16* weight, int64_t out, int64_t in, void* packed) {
-  pack_as(weight, in, out, in, static_cast<Float16*>(packed));
+void pack(const StoredWeight& weight, int64_t out, int64_t in, void* packed) {
+  parallel_for((out + kColumns - 1) / kColumns, [&](int64_t i, int) {
+    const int64_t begin = i * kColumns, count = std::min(kColumns, out - begin);
+    auto* rows = stored_rows.get<Float16>(static_cast<size_t>(count * in));
+    weight.read(begin, count, reinterpret_cast<uint8_t*>(rows));
+    pack_panel(rows, in, Place(begin, out), count, in, static_cast<Float16*>(packed));
+  });
 }
 
 void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in, float* to) {

@@ -14,7 +14,7 @@ namespace multihead::kernels::half {
 int64_t packed_bytes(int64_t out, int64_t in);
 void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed);
 /// Of f16 that is stored so.
-void pack(const Float16* weight, int64_t out, int64_t in, void* packed);
+void pack(const StoredWeight& weight, int64_t out, int64_t in, void* packed);
 void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in, float* to);
 void multiply(const PackedLinearArgs& args);
 

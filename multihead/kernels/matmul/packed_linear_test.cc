@@ -134,6 +134,29 @@ TEST(PackedLinearTest, SixteenBitsAreTheSameBytesEverywhereAndGiveTheirRowsBack)
   expect_same_bytes_everywhere<Float16>(WeightDtype::f16);
 }
 
+void pack_f16(const std::vector<Float16>& weight, int64_t out, int64_t in, std::vector<Line>& packed) {
+  const auto read = [&](int64_t begin, int64_t count, uint8_t* to) {
+    std::memcpy(to, weight.data() + begin * in, static_cast<size_t>(count * in) * sizeof(Float16));
+  };
+  pack_stored({.read = read, .dtype = WeightDtype::f16}, out, in, packed.data());
+}
+
+TEST(PackedLinearTest, StoredF16LiesAsPackedF32Does) {
+  for (const auto& [out, in] : {std::pair<int64_t, int64_t>{64, 8}, {131, 11}, {80, 7}, {3, 4}}) {
+    std::vector<Float16> halves(static_cast<size_t>(out * in));
+    std::vector<float> wide;
+    for (size_t i = 0; i < halves.size(); ++i) {
+      halves[i] = Float16(static_cast<float>(i) / 8);
+      wide.push_back(static_cast<float>(halves[i]));
+    }
+    const auto size = static_cast<size_t>(packed_weight_bytes(WeightDtype::f16, out, in));
+    std::vector<Line> stored(size / 64), expected(size / 64);
+    pack_f16(halves, out, in, stored);
+    pack_weight(WeightDtype::f16, wide.data(), in, out, in, expected.data());
+    EXPECT_EQ(std::memcmp(stored.data(), expected.data(), size), 0) << out << " x " << in;
+  }
+}
+
 // All finite numbers, subnormal ones among them.
 TEST(PackedLinearTest, F16IsWidenedExactlyAndTakenOverAsItLies) {
   const testing::EverywhereScope scope;
@@ -145,7 +168,7 @@ TEST(PackedLinearTest, F16IsWidenedExactlyAndTakenOverAsItLies) {
     wide[i] = static_cast<float>(all[i]);
   }
   std::vector<Line> lines(packed_weight_bytes(WeightDtype::f16, kAll, 1) / 64);
-  pack_f16(all.data(), kAll, 1, lines.data());
+  pack_f16(all, kAll, 1, lines);
   const float one = 1;
   for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
     if (isa > best_isa()) continue;

@@ -36,33 +36,56 @@ void read_wordpiece(Reader& in, const Json& model) {
   if (in.model.unk < 0) in.fail("model.unk_token ", quote(unk), " is not in the vocabulary");
 }
 
-std::pair<std::string, std::string> merge_parts(const Reader& in, const Json& list, size_t i) {
-  const Json& merge = list.at(i);
-  if (merge.is_array() && merge.size() == 2 && merge.at(size_t{0}).is_string() && merge.at(1).is_string())
-    return {merge.at(size_t{0}).as_string(), merge.at(1).as_string()};
-  const bool text = merge.is_string();
-  const std::string line = text ? merge.as_string() : "";
+// "left right"; empty: not that.
+std::pair<std::string_view, std::string_view> parts_of(std::string_view line) {
   const size_t space = line.find(' ');
-  if (!text || space == line.npos || line.find(' ', space + 1) != line.npos || space == 0 ||
-      space + 1 == line.size())
-    in.fail("model.merges[", i, "] must be two pieces, as [\"a\", \"b\"] or \"a b\", got ",
-            text ? quote(line) : std::string(name(merge.kind())));
+  if (space == line.npos || line.find(' ', space + 1) != line.npos || space == 0 || space + 1 == line.size())
+    return {};
   return {line.substr(0, space), line.substr(space + 1)};
 }
 
-void read_merges(Reader& in, const Json& list) {
+// `part(i)` of merge i: left and right.
+template <class PartsOf>
+void read_merges(Reader& in, size_t count, const PartsOf& parts) {
   std::vector<Merge> merges;
-  merges.reserve(list.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    const auto [left, right] = merge_parts(in, list, i);
-    const auto known = [&](const std::string& piece) {
+  merges.reserve(count);
+  std::string both;
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [left, right] = parts(i);
+    const auto known = [&](std::string_view piece) {
       const int32_t id = in.id_of(piece);
       if (id < 0) in.fail("model.merges[", i, "]: ", quote(piece), " is not in the vocabulary");
       return id;
     };
-    merges.push_back({known(left), known(right), known(left + right)});
+    both.assign(left).append(right);
+    merges.push_back({known(left), known(right), known(both)});
   }
   in.model.merges = MergeTable(std::move(merges));
+}
+
+void read_merges(Reader& in, const Json& list) {
+  const auto fail = [&](size_t i, const std::string& got) {
+    in.fail("model.merges[", i, "] must be two pieces, as [\"a\", \"b\"] or \"a b\", got ", got);
+  };
+  read_merges(in, list.size(), [&](size_t i) {
+    const Json& merge = list.at(i);
+    if (merge.is_array() && merge.size() == 2 && merge.at(size_t{0}).is_string() && merge.at(1).is_string())
+      return std::pair(merge.at(size_t{0}).as_string(), merge.at(1).as_string());
+    if (!merge.is_string()) fail(i, std::string(name(merge.kind())));
+    const std::string line = merge.as_string();
+    const auto [left, right] = parts_of(line);
+    if (left.empty()) fail(i, quote(line));
+    return std::pair(std::string(left), std::string(right));
+  });
+}
+
+void take_merges(Reader& in) {
+  const std::vector<std::string>& lines = in.pairs->merges;
+  read_merges(in, lines.size(), [&](size_t i) {
+    const auto parts = parts_of(lines[i]);
+    if (parts.first.empty()) in.fail("merge ", i, " must be two pieces, as \"a b\", got ", quote(lines[i]));
+    return parts;
+  });
 }
 
 // Byte-level, or SentencePiece's: of characters, with bytes for unknown ones.
@@ -83,9 +106,9 @@ void read_bpe(Reader& in, const Json& model) {
     in.model.kind = Tokenizer::Kind::character_bpe;
   }
   read_decoder(in);
-  read_tokens(in, in.object(model, "vocab", "model.vocab"));
+  in.pairs != nullptr ? take_tokens(in) : read_tokens(in, in.object(model, "vocab", "model.vocab"));
   in.model.finish();
-  read_merges(in, in.array(model, "merges", "model.merges"));
+  in.pairs != nullptr ? take_merges(in) : read_merges(in, in.array(model, "merges", "model.merges"));
   if (const Json* unk = Reader::find(model, "unk_token"); unk && *unk != "") {
     in.model.unk = in.id_of(in.string(model, "unk_token", "model.unk_token"));
     if (in.model.unk < 0) in.fail("model.unk_token ", unk->dump(), " is not in the vocabulary");

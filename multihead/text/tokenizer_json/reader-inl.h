@@ -17,10 +17,12 @@ using Model = Tokenizer::Model;
 /// change the ids and is not understood is refused by name; all throw FormatError.
 class Reader {
  public:
-  Reader(const Json& root, const std::string& file, Model& model) : root(root), model(model), file_(file) {}
+  Reader(const Json& root, const std::string& file, Model& model, BytePairs* pairs = nullptr)
+      : root(root), model(model), pairs(pairs), file_(file) {}
 
   const Json& root;
   Model& model;
+  BytePairs* pairs;  // stand for model.vocab and model.merges, if they are given
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
@@ -45,7 +47,7 @@ class Reader {
 
   int32_t token_id(const Json& value, const std::string& where) const;
   /// -1: not in the vocabulary.
-  int32_t id_of(const std::string& token) const;
+  int32_t id_of(std::string_view token) const;
   /// An id of the vocabulary.
   int32_t known_id(const Json& value, const std::string& where) const;
 
@@ -74,6 +76,8 @@ void read_decoder(Reader& in);
 void read_model(Reader& in);
 /// The vocabulary and the added tokens, which must fill the ids 0 ... n-1, each once.
 void read_tokens(Reader& in, const Json& vocab);
+/// The same from in.pairs.
+void take_tokens(Reader& in);
 
 /// The templates around texts.
 void read_post_processor(Reader& in);

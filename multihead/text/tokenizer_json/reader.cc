@@ -67,7 +67,7 @@ int32_t Reader::token_id(const Json& value, const std::string& where) const {
   return static_cast<int32_t>(id);
 }
 
-int32_t Reader::id_of(const std::string& token) const { return model.find(token); }
+int32_t Reader::id_of(std::string_view token) const { return model.find(token); }
 
 int32_t Reader::known_id(const Json& value, const std::string& where) const {
   const int32_t id = token_id(value, where);

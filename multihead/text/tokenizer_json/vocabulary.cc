@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "multihead/core/utf8.h"
 #include "multihead/text/tokenizer_json/reader-inl.h"
 
 namespace multihead::text::tokenizer_json {
@@ -13,7 +14,9 @@ int32_t vocab_id(const Reader& in, std::string_view token, const Json& value) {
   return static_cast<int32_t>(value.as_int());
 }
 
-void read_added(Reader& in, const Json& vocab) {
+// `id_in_vocab` of a token's content and id: its id in the vocabulary, -1 if it is not there.
+template <class IdInVocab>
+void read_added(Reader& in, const IdInVocab& id_in_vocab) {
   const Json* list = Reader::find(in.root, "added_tokens");
   if (list == nullptr) return;
   if (!list->is_array()) in.wrong("added_tokens", "an array", *list);
@@ -33,10 +36,10 @@ void read_added(Reader& in, const Json& vocab) {
     token.rstrip = in.flag(entry, "rstrip", where);
     token.normalized = in.flag(entry, "normalized", where);
     token.single_word = in.flag(entry, "single_word", where);
-    const Json* const known = vocab.find(token.content);
-    token.in_vocab = known != nullptr;
-    if (known && *known != Json(token.id))
-      in.fail(where, ": token ", quote(token.content), " has id ", token.id, " here and ", known->dump(),
+    const int64_t known = id_in_vocab(token.content, token.id);
+    token.in_vocab = known >= 0;
+    if (known >= 0 && known != token.id)
+      in.fail(where, ": token ", quote(token.content), " has id ", token.id, " here and ", known,
               " in model.vocab");
     in.model.added.push_back(std::move(token));
   }
@@ -50,7 +53,10 @@ void read_tokens(Reader& in, const Json& vocab) {
     if (token.empty()) in.fail("model.vocab: a token must not be empty");
     entries.emplace_back(vocab_id(in, token, value), token);
   }
-  read_added(in, vocab);
+  read_added(in, [&](const std::string& content, int32_t) {
+    const Json* const known = vocab.find(content);
+    return known != nullptr ? known->as_int() : -1;
+  });
   for (const AddedToken& token : in.model.added)
     if (!vocab.contains(token.content)) entries.emplace_back(token.id, token.content);
   std::sort(entries.begin(), entries.end(), [](auto& a, auto& b) { return a.first < b.first; });
@@ -63,6 +69,19 @@ void read_tokens(Reader& in, const Json& vocab) {
     in.model.tokens.emplace_back(token);
   }
   if (in.model.tokens.empty()) in.fail("model.vocab is empty");
+}
+
+void take_tokens(Reader& in) {
+  std::vector<std::string>& tokens = in.pairs->tokens;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (tokens[id].empty() || find_invalid_utf8(tokens[id]) != std::string::npos)
+      in.fail("token ", id, " must be UTF-8 and not empty, got ", quote(tokens[id]));
+  }
+  if (tokens.empty()) in.fail("the vocabulary is empty");
+  read_added(in, [&](const std::string& content, int32_t id) {
+    return id < std::ssize(tokens) && tokens[static_cast<size_t>(id)] == content ? id : -1;
+  });
+  in.model.tokens = std::move(tokens);
 }
 
 }  // namespace multihead::text::tokenizer_json
