@@ -2,13 +2,14 @@
 """Is the recipe of `multihead train seq2seq` PyTorch's? From the same weights, on the same batch, without dropout,
 the two must give the same losses, step by step.
 
-    python3 tools/training_parity.py PATH/TO/multihead --data PAIRS.tsv [--pairs 40] [--steps 60]
+    python3 tools/training_parity.py PATH/TO/multihead --data PAIRS.tsv [--pairs 40] [--steps 60] [--precision bf16]
 
 Trains twice on the first pairs of the file, which make one batch: with a learning rate of nothing, for the initial
 weights, and in earnest; then lets PyTorch (transformers' Marian, AdamW, the script bench/train_seq2seq_torch.py) go
 from those weights, in f32 and in f64, and prints the losses. Rounding grows from step to step, and how fast is seen
 between PyTorch's two: exit code 1 if the first ten losses differ by more than 1e-5 (relative), or any by more than
-twice what PyTorch's differ.
+twice what PyTorch's differ. With --precision bf16 PyTorch goes under its autocast instead: exit code 1 if a loss
+differs by more than 1 %.
 Needs torch, transformers, tokenizers.
 """
 import argparse
@@ -39,7 +40,7 @@ def ours(options, folder, name, *flags):
     return run, [line["train/loss"] for line in lines if "train/loss" in line]
 
 
-def theirs(run, data, steps, dtype):
+def theirs(run, data, steps, dtype, autocast=False):
     model = MarianMTModel.from_pretrained(run).to(dtype).train()
     config = model.config
     assert config.dropout == config.attention_dropout == config.activation_dropout == 0
@@ -60,12 +61,21 @@ def theirs(run, data, steps, dtype):
         for group in optimizer.param_groups:
             group["lr"] = LR * rate
         optimizer.zero_grad()
-        loss = loss_of(model, batch, config, SMOOTHING)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = loss_of(model, batch, config, SMOOTHING)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def compare_autocast(ours, theirs):
+    differences = [abs(x - y) / y for x, y in zip(ours, theirs)]
+    for step in range(0, len(ours), 10):
+        print(f"step {step + 1:4}: multihead bf16 {ours[step]:.5f}  PyTorch autocast {theirs[step]:.5f}  {differences[step]:.1e}")
+    print(f"largest relative difference in {len(ours)} steps: {max(differences):.1e}, last {differences[-1]:.1e}")
+    return max(differences) > 0.01
 
 
 def main():
@@ -74,13 +84,18 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         lines = pathlib.Path(options.data).read_text(encoding="utf-8").splitlines(keepends=True)[: options.pairs]
         (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
         start, _ = ours(options, folder, "start", "--steps", "1", "--lr", "1e-30", "--weight-decay", "0")
-        _, a = ours(options, folder, "run", "--steps", str(options.steps), "--lr", str(LR))
+        _, a = ours(options, folder, "run", "--steps", str(options.steps), "--lr", str(LR), "--precision",
+                    options.precision)
+        if options.precision == "bf16":
+            b = theirs(start, folder / "pairs.tsv", options.steps, torch.float32, autocast=True)
+            return sys.exit(compare_autocast(a, b))
         b = theirs(start, folder / "pairs.tsv", options.steps, torch.float32)
         c = theirs(start, folder / "pairs.tsv", options.steps, torch.float64)
     assert len(a) == len(b) == options.steps, (len(a), len(b))

@@ -17,7 +17,6 @@ namespace multihead::detail {
 namespace {
 
 constexpr int64_t kGrain = 1 << 17;  // bytes written by a task: fewer are not worth waking a thread
-constexpr int64_t kTile = 64;        // rows and columns of a transposed square
 constexpr int64_t kPiece = 512;      // elements gathered at a time
 constexpr int64_t kAhead = 8;        // runs from a run to the one fetched meanwhile
 
@@ -41,12 +40,13 @@ void copy_run_of(const T* from, int64_t step_from, T* to, int64_t step_to, int64
     for (int64_t i = 0; i < count; ++i) to[i * step_to] = from[i * step_from];
   } else if (step_from == 1) {
     std::memmove(to, from, static_cast<size_t>(count) * sizeof(T));
-  } else {  // repeats one element: the first few, then copies of those
-    const int64_t first = std::min(count, kPiece);
-    std::fill(to, to + first, *from);
-    for (int64_t i = first; i < count; i += first) {
-      std::memcpy(to + i, to, static_cast<size_t>(std::min(first, count - i)) * sizeof(T));
-    }
+  } else {  // repeats one element
+    constexpr int64_t kFew = 64 / sizeof(T);
+    T few[kFew];
+    std::fill(few, few + kFew, *from);
+    int64_t i = 0;
+    for (; i + kFew <= count; i += kFew) std::memcpy(to + i, few, sizeof(few));
+    std::memcpy(to + i, few, static_cast<size_t>(count - i) * sizeof(T));
   }
 }
 
@@ -74,13 +74,9 @@ class Copy {
         to_bytes_(size_of(to.dtype)) {}
 
   // Offsets, steps and counts are in elements.
-  void run(int64_t from, int64_t step_from, int64_t to, int64_t step_to, int64_t count, int64_t ahead) const {
+  void run(int64_t from, int64_t step_from, int64_t to, int64_t step_to, int64_t count) const {
     const std::byte* source = at_from(from);
     std::byte* target = at_to(to);
-    if (step_from == 1 && ahead != 0 && count <= kPiece) {
-      const std::byte* next = at_from(from + ahead);
-      for (size_t i = 0; i < static_cast<size_t>(count) * from_bytes_; i += 64) __builtin_prefetch(next + i);
-    }
     if (from_type_ == to_type_ && step_from == 1 && step_to == 1) {
       std::memmove(target, source, static_cast<size_t>(count) * to_bytes_);
       return;
@@ -96,18 +92,31 @@ class Copy {
     }
   }
 
-  // to[j · step_to + i] = from[i · step_from + j].
-  void tile(int64_t from, int64_t step_from, int64_t to, int64_t step_to, int64_t rows,
-            int64_t columns) const {
+  // Rows of walk (a is the target, b the source); the two do not overlap.
+  void block(const StridedWalk& walk, int64_t to, int64_t from, int64_t rows, int64_t count) const {
+    const int64_t step_to = walk.a.back(), step_from = walk.b.back();
+    const int64_t ahead = kAhead * walk.row_b();  // of runs too short for the CPU to see a pattern
+    const bool plain = from_type_ == to_type_ && step_from == 1 && step_to == 1;
+    const size_t bytes = static_cast<size_t>(count) * from_bytes_;
+    for (; rows > 0; --rows, from += walk.row_b(), to += walk.row_a()) {
+      if (step_from == 1 && ahead != 0 && count <= kPiece) {
+        const std::byte* next = at_from(from + ahead);
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + i);
+      }
+      plain ? copy_bytes(at_to(to), at_from(from), bytes) : run(from, step_from, to, step_to, count);
+    }
+  }
+
+  void tile(const Tile& t) const {
     if (from_type_ == to_type_) {
-      return element_loops.transpose(to_bytes_,
-                                     {at_from(from), at_to(to), step_from, step_to, rows, columns});
+      return element_loops.transpose(
+          to_bytes_, {at_from(t.from), at_to(t.to), t.step_from, t.step_to, t.rows, t.columns});
     }
     alignas(64) std::byte turned[kTile * kTile * 8];
-    element_loops.transpose(from_bytes_, {at_from(from), turned, step_from, kTile, rows, columns});
-    for (int64_t j = 0; j < columns; ++j) {
+    element_loops.transpose(from_bytes_, {at_from(t.from), turned, t.step_from, kTile, t.rows, t.columns});
+    for (int64_t j = 0; j < t.columns; ++j) {
       convert_run(from_type_, turned + j * kTile * static_cast<int64_t>(from_bytes_), to_type_,
-                  at_to(to + j * step_to), rows);
+                  at_to(t.to + j * t.step_to), t.rows);
     }
   }
 
@@ -168,7 +177,13 @@ int crossing_axis(const StridedWalk& walk) {
   return -1;
 }
 
-void transpose_tiles(const Copy& copy, StridedWalk walk, int crossing) {
+}  // namespace
+
+bool for_tiles(const Shape& shape, const Shape& strides_from, const Shape& strides_to, int64_t grain,
+               FunctionRef<void(const Tile&)> f) {
+  StridedWalk walk = sorted_walk(shape, strides_to, strides_from);
+  const int crossing = crossing_axis(walk);
+  if (crossing < 0) return false;
   const auto tiles = [](int64_t size) { return (size + kTile - 1) / kTile; };
   const int last = walk.shape.rank() - 1;
   const int64_t columns = walk.shape[crossing], rows = walk.shape[last];
@@ -177,27 +192,22 @@ void transpose_tiles(const Copy& copy, StridedWalk walk, int crossing) {
   walk.shape[last] = tiles(rows);
   walk.a[crossing] *= kTile, walk.b[crossing] *= kTile;
   walk.a[last] *= kTile, walk.b[last] *= kTile;
-  const int64_t after = [&] {
-    int64_t count = 1;
-    for (int axis = crossing + 1; axis <= last; ++axis) count *= walk.shape[axis];
-    return count;
-  }();
+  int64_t after = 1;
+  for (int axis = crossing + 1; axis <= last; ++axis) after *= walk.shape[axis];
   const int64_t tiles_across = walk.shape[crossing], tiles_down = walk.shape[last];
-  const int64_t grain =
-      std::max<int64_t>(1, copy.grain() / (std::min(columns, kTile) * std::min(rows, kTile)));
-  parallel_ranges(walk.shape.numel(), grain, [&](int64_t begin, int64_t end) {
+  const int64_t in_task = std::max<int64_t>(1, grain / (std::min(columns, kTile) * std::min(rows, kTile)));
+  parallel_ranges(walk.shape.numel(), in_task, [&](int64_t begin, int64_t end) {
     walk.pieces(begin, end, [&](int64_t at_to, int64_t at_from, int64_t tile, int64_t length) {
       const int64_t column = tile / after % tiles_across * kTile, width = std::min(kTile, columns - column);
       for (int64_t i = 0; i < length; ++i) {
         const int64_t row = (tile + i) % tiles_down * kTile;
-        copy.tile(at_from + i * walk.b[last], step_from, at_to + i * kTile, step_to,
-                  std::min(kTile, rows - row), width);
+        f({at_from + i * walk.b[last], step_from, at_to + i * kTile, step_to, std::min(kTile, rows - row),
+           width});
       }
     });
   });
+  return true;
 }
-
-}  // namespace
 
 void transpose_plain(size_t element_bytes, const TransposeArgs& t) {
   with_width(element_bytes, [&](auto zero) {
@@ -214,21 +224,18 @@ void copy_elements(const Shape& shape, const StridedElements& from, const Stride
   const int64_t count = shape.numel();
   if (count == 0) return;
   const Copy copy(from, to);
+  if (for_tiles(shape, from.strides, to.strides, copy.grain(), [&](const Tile& t) { copy.tile(t); })) return;
   const StridedWalk walk = sorted_walk(shape, to.strides, from.strides);
-  const int crossing = crossing_axis(walk);
-  if (crossing >= 0) return transpose_tiles(copy, walk, crossing);
-  const int last = walk.shape.rank() - 1;
-  const int64_t step_to = walk.a[last], step_from = walk.b[last];
-  const int64_t ahead =
-      last > 0 ? kAhead * walk.b[last - 1] : 0;  // of runs too short for the CPU to see a pattern
-  const auto pieces = [&](int64_t begin, int64_t end) {
-    walk.pieces(begin, end, [&](int64_t at_to, int64_t at_from, int64_t, int64_t length) {
-      copy.run(at_from, step_from, at_to, step_to, length, ahead);
+  if (copy.overlaps(shape, from.strides, to.strides)) {  // what is copied onto itself is copied in order
+    return walk.pieces(0, count, [&](int64_t at_to, int64_t at_from, int64_t, int64_t length) {
+      copy.run(at_from, walk.b.back(), at_to, walk.a.back(), length);
     });
-  };
-  // What is copied onto itself is copied in order.
-  if (copy.overlaps(shape, from.strides, to.strides)) return pieces(0, count);
-  parallel_ranges(count, copy.grain(), pieces);
+  }
+  parallel_ranges(count, copy.grain(), [&](int64_t begin, int64_t end) {
+    walk.blocks(begin, end, [&](int64_t at_to, int64_t at_from, int64_t, int64_t rows, int64_t length) {
+      copy.block(walk, at_to, at_from, rows, length);
+    });
+  });
 }
 
 }  // namespace multihead::detail

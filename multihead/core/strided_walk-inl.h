@@ -35,9 +35,14 @@ struct StridedWalk {
   }
   int64_t inner() const { return shape.back(); }
 
-  // f(offset of a, offset of b, flat index, length) on pieces of the last axis that cover [begin, end).
+  // From a row to the next along the axis before the last.
+  int64_t row_a() const { return a.rank() > 1 ? a[-2] : 0; }
+  int64_t row_b() const { return b.rank() > 1 ? b[-2] : 0; }
+
+  // f(offset of a, offset of b, flat index, rows, length) on blocks that cover [begin, end): neighbouring
+  // rows, or a piece of one.
   template <class F>
-  void pieces(int64_t begin, int64_t end, F&& f) const {
+  void blocks(int64_t begin, int64_t end, F&& f) const {
     if (begin >= end) return;
     const int last = shape.rank() - 1;
     const int64_t *sizes = shape.begin(), *steps_a = a.begin(), *steps_b = b.begin();
@@ -51,18 +56,32 @@ struct StridedWalk {
     }
     while (true) {
       const int64_t length = std::min(row_length - column, end - begin);
-      f(at_a + column * steps_a[last], at_b + column * steps_b[last], begin, length);
-      if ((begin += length) >= end) return;
+      int64_t rows = 1;
+      if (last > 0 && length == row_length) {
+        rows = std::min(sizes[last - 1] - index[last - 1], (end - begin) / row_length);
+      }
+      f(at_a + column * steps_a[last], at_b + column * steps_b[last], begin, rows, length);
+      if ((begin += rows * length) >= end) return;
       column = 0;
-      for (int axis = last - 1; axis >= 0; --axis) {
-        at_a += steps_a[axis];
-        at_b += steps_b[axis];
-        if (++index[axis] < sizes[axis]) break;
+      for (int axis = last - 1; axis >= 0; --axis, rows = 1) {
+        at_a += rows * steps_a[axis];
+        at_b += rows * steps_b[axis];
+        if ((index[axis] += rows) < sizes[axis]) break;
         at_a -= steps_a[axis] * sizes[axis];
         at_b -= steps_b[axis] * sizes[axis];
         index[axis] = 0;
       }
     }
+  }
+
+  // f(offset of a, offset of b, flat index, length), row by row.
+  template <class F>
+  void pieces(int64_t begin, int64_t end, F&& f) const {
+    blocks(begin, end, [&](int64_t at_a, int64_t at_b, int64_t at, int64_t rows, int64_t length) {
+      for (int64_t row = 0; row < rows; ++row) {
+        f(at_a + row * row_a(), at_b + row * row_b(), at + row * length, length);
+      }
+    });
   }
 };
 

@@ -9,14 +9,25 @@ namespace multihead {
 namespace {
 
 using detail::dense;
-using detail::with_data;
+using detail::dispatch_elements;
+using detail::GradientOf;
+
+// What is computed as it lies: the rest of the 16-bit types is widened.
+void check(const char* who, const char* argument, const Tensor& x) {
+  if (x.dtype() != Dtype::bf16) detail::check_real(who, argument, x);
+}
+
+Tensor empty_gradient(const Tensor& x) { return Tensor::empty(x.shape(), detail::gradient_dtype(x.dtype())); }
 
 // y = f(gate) · up. d_gate and d_up are tensors of their own, or halves of one with the strides of gate and
 // up.
 Tensor gated_forward(const Tensor& gate, const Tensor& up, Activation activation,
                      const kernels::GatedRows& rows) {
   const Tensor y = Tensor::empty(gate.shape(), gate.dtype());
-  with_data([&](auto* g, auto* u, auto* to) { kernels::gated(activation, g, u, to, rows); }, gate, up, y);
+  dispatch_elements(gate.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::gated(activation, gate.data<T>(), up.data<T>(), y.data<T>(), rows);
+  });
   return y;
 }
 
@@ -26,37 +37,44 @@ struct GatedTensors {
 void gated_backward(const GatedTensors& t, const Tensor& d, Activation activation,
                     const kernels::GatedRows& rows) {
   const Tensor dy = dense(d);
-  with_data(
-      [&](auto* gate, auto* up, auto* from, auto* d_gate, auto* d_up) {
-        kernels::gated_backward(activation, gate, up, {from, d_gate, d_up}, rows);
-      },
-      t.gate, t.up, dy, t.d_gate, t.d_up);
+  dispatch_elements(t.gate.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using G = GradientOf<T>;
+    const kernels::GatedGradients<G> gradients{dy.data<G>(), t.d_gate.data<G>(), t.d_up.data<G>()};
+    kernels::gated_backward(activation, t.gate.data<T>(), t.up.data<T>(), gradients, rows);
+  });
 }
 
 }  // namespace
 
 Tensor activate(const Tensor& input, Activation activation) {
-  if (detail::is_narrow(input)) return cast(activate(detail::widened(input), activation), input.dtype());
-  detail::check_real("activate", "x", input);
+  if (input.dtype() == Dtype::f16) return cast(activate(detail::widened(input), activation), Dtype::f16);
+  check("activate", "x", input);
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
-  with_data([&](auto* from, auto* to) { kernels::activate(activation, from, to, x.numel()); }, x, y);
+  dispatch_elements(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::activate(activation, x.data<T>(), y.data<T>(), x.numel());
+  });
   return record({input}, y, [kept = detail::Kept(input, x), activation](Tensor dy) mutable -> Gradients {
     const Tensor x = kept.take();
     const detail::ReusedGradient d = detail::reusable(std::move(dy));
-    with_data([&](auto* at, auto* from,
-                  auto* to) { kernels::activate_backward(activation, at, from, to, x.numel()); },
-              x, d.from, d.to);
+    dispatch_elements(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      using G = GradientOf<T>;
+      kernels::activate_backward(activation, x.data<T>(), d.from.data<G>(), d.to.data<G>(), x.numel());
+    });
     return {d.to};
   });
 }
 
 Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
-  if (detail::is_narrow(gate) || detail::is_narrow(up)) {
+  const bool reads = gate.dtype() == Dtype::bf16 && up.dtype() == Dtype::bf16;
+  if (!reads && (detail::is_narrow(gate) || detail::is_narrow(up))) {
     return cast(gated(detail::widened(gate), detail::widened(up), activation),
                 detail::common_dtype(gate, up));
   }
-  detail::check_real("gated", "gate", gate);
+  check("gated", "gate", gate);
   detail::check_same_dtype("gated", "up", up, gate);
   MH_CHECK(gate.shape() == up.shape(), ShapeError, "gated: up must be ", gate.shape(), " like gate, got ",
            up.shape());
@@ -66,15 +84,15 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
                 [kept_gate = detail::Kept(gate, g), kept_up = detail::Kept(up, u), activation,
                  rows](const Tensor& dy) mutable -> Gradients {
                   const Tensor g = kept_gate.take(), u = kept_up.take();
-                  const GatedTensors all{g, u, empty_like(g), empty_like(u)};
+                  const GatedTensors all{g, u, empty_gradient(g), empty_gradient(u)};
                   gated_backward(all, dy, activation, rows);
                   return {all.d_gate, all.d_up};
                 });
 }
 
 Tensor glu(const Tensor& input, Activation activation) {
-  if (detail::is_narrow(input)) return cast(glu(detail::widened(input), activation), input.dtype());
-  detail::check_real("glu", "x", input);
+  if (input.dtype() == Dtype::f16) return cast(glu(detail::widened(input), activation), Dtype::f16);
+  check("glu", "x", input);
   MH_CHECK(input.rank() > 0 && input.size(-1) % 2 == 0, ShapeError,
            "glu: the last axis must be even (gate, then up), got ", input.shape());
   const Tensor x = dense(input);
@@ -89,7 +107,7 @@ Tensor glu(const Tensor& input, Activation activation) {
       {input}, gated_forward(part(x, 0), part(x, 1), activation, rows),
       [kept = detail::Kept(input, x), part, activation, rows](const Tensor& dy) mutable -> Gradients {
         const Tensor x = kept.take();
-        const Tensor dx = empty_like(x);
+        const Tensor dx = empty_gradient(x);
         gated_backward({part(x, 0), part(x, 1), part(dx, 0), part(dx, 1)}, dy, activation, rows);
         return {dx};
       });

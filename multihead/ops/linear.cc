@@ -15,7 +15,9 @@ namespace {
 
 using detail::check_same_dtype;
 using detail::dense;
+using detail::dispatch_elements;
 using detail::dispatch_real;
+using detail::GradientOf;
 using detail::is_narrow;
 using detail::matrix_of;
 using detail::with_data;
@@ -188,15 +190,13 @@ Tensor wide(Tensor x) {
 }
 
 // f(x) in f32 (f64); takes the memory of x if nobody else holds it.
-Tensor activated(Tensor x, Activation activation) {
-  if (activation == Activation::none) return x;
-  if (x.dtype() == Dtype::bf16) {
-    const Tensor y = Tensor::empty(x.shape());
-    kernels::activate(activation, x.data<BFloat16>(), y.data<float>(), y.numel());
-    return y;
-  }
-  const Tensor from = wide(std::move(x)), y = from.is_unique() ? from : empty_like(from);
-  with_data([&](auto* at, auto* to) { kernels::activate(activation, at, to, y.numel()); }, from, y);
+Tensor activated(const Tensor& x, Activation activation) {
+  const Dtype dtype = detail::gradient_dtype(x.dtype());
+  const Tensor y = x.is_unique() && x.dtype() == dtype ? x : Tensor::empty(x.shape(), dtype);
+  dispatch_elements(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::activate(activation, x.data<T>(), y.data<GradientOf<T>>(), y.numel());
+  });
   return y;
 }
 
@@ -205,26 +205,25 @@ struct ActivatedInput {
   Tensor value, slope;
 };
 
-// The slopes take the memory of the input if nobody else holds it.
+// The values, of the type that the forward product read, take the memory of the input if nobody else holds
+// it.
 ActivatedInput activated_input(LinearSaved& s) {
   Tensor x = s.x.take();
   if (!x.defined()) return {};
   x = as_rows(x, s.weight.size(1));
   if (s.input_activation == Activation::none) return {x, Tensor()};
-  const Dtype dtype = x.dtype();  // of the product in the forward pass, and so of the one with f(input) here
-  if (s.need_x && dtype == Dtype::bf16) {
-    const Tensor value = x.is_unique() ? x : empty_like(x), slope = Tensor::empty(x.shape());
-    kernels::activate_with_slope(s.input_activation, x.data<BFloat16>(), value.data<BFloat16>(),
-                                 slope.data<float>(), x.numel());
-    return {value, slope};
-  }
-  x = wide(x);
-  if (!s.need_x) return {activated(std::move(x), s.input_activation).to(dtype), Tensor()};
-  const Tensor slope = x.is_unique() ? x : empty_like(x), value = empty_like(x);
-  with_data([&](auto* from, auto* y,
-                auto* dy) { kernels::activate_with_slope(s.input_activation, from, y, dy, x.numel()); },
-            x, value, slope);
-  return {value.to(dtype), slope};
+  const Tensor value = x.is_unique() ? x : empty_like(x);
+  const Tensor slope = s.need_x ? Tensor::empty(x.shape(), detail::gradient_dtype(x.dtype())) : Tensor();
+  dispatch_elements(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    if (slope.defined()) {
+      kernels::activate_with_slope(s.input_activation, x.data<T>(), value.data<T>(),
+                                   slope.data<GradientOf<T>>(), x.numel());
+    } else {
+      kernels::activate(s.input_activation, x.data<T>(), value.data<T>(), x.numel());
+    }
+  });
+  return {value, slope};
 }
 
 Gradients linear_backward(LinearSaved& s, Tensor dy) {
@@ -235,14 +234,12 @@ Gradients linear_backward(LinearSaved& s, Tensor dy) {
     dy = Tensor();
     const detail::ReusedGradient d = detail::reusable(std::move(dz));
     dz = d.to;
-    if (s.pre_activation.dtype() == Dtype::bf16) {
-      kernels::activate_backward(s.activation, s.pre_activation.data<BFloat16>(), d.from.data<float>(),
-                                 d.to.data<float>(), dz.numel());
-    } else {
-      with_data([&](auto* at, auto* from,
-                    auto* to) { kernels::activate_backward(s.activation, at, from, to, dz.numel()); },
-                s.pre_activation, d.from, d.to);
-    }
+    dispatch_elements(s.pre_activation.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      using G = GradientOf<T>;
+      kernels::activate_backward(s.activation, s.pre_activation.data<T>(), d.from.data<G>(), d.to.data<G>(),
+                                 dz.numel());
+    });
   }
   Tensor dx, d_weight, d_bias;
   ActivatedInput input = activated_input(s);

@@ -2,7 +2,10 @@
 // by a recorded cast() that keeps the 16-bit elements for the backward. Gradients are f32.
 #pragma once
 
+#include <type_traits>
+
 #include "multihead/core/tensor.h"
+#include "multihead/ops/dispatch-inl.h"
 
 namespace multihead::detail {
 
@@ -16,5 +19,17 @@ Dtype common_dtype(const Tensor& a, const Tensor& b);
 Dtype statistics_dtype(Dtype dtype);
 /// An input of a product or of attention: bf16 if it is f32 and Autocast says so.
 Tensor for_product(const Tensor& x);
+
+/// Of the gradient of a tensor, and of the gradients of elements of type T.
+Dtype gradient_dtype(Dtype dtype);
+template <class T>
+using GradientOf = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+
+/// f(BFloat16{}), f(float{}) or f(double{}): for ops that read bf16 where it lies.
+template <class F>
+void dispatch_elements(Dtype dtype, F&& f) {
+  if (dtype == Dtype::bf16) return f(BFloat16{});
+  dispatch_real(dtype, f);
+}
 
 }  // namespace multihead::detail

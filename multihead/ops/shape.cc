@@ -1,9 +1,9 @@
 #include "multihead/ops/shape.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "multihead/autograd/tape.h"
+#include "multihead/core/copy-inl.h"
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/elementwise/element_loops.h"
 #include "multihead/ops/dispatch-inl.h"
@@ -203,7 +203,7 @@ void join_parts(std::span<const Tensor> parts, const Tensor& y, int axis) {
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
       for (const Tensor& part : parts) {
         const size_t bytes = row_bytes(part);
-        std::memcpy(next, static_cast<const std::byte*>(part.raw()) + row * bytes, bytes);
+        detail::copy_bytes(next, static_cast<const std::byte*>(part.raw()) + row * bytes, bytes);
         next += bytes;
       }
     }

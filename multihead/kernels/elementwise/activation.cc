@@ -1,6 +1,11 @@
 // One pass over the input and one over the output; the gradients recompute the value instead of storing it.
 #include "multihead/kernels/elementwise/activation.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <variant>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/activation.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -9,37 +14,64 @@
 #include "multihead/kernels/elementwise/activation-inl.h"
 #include "multihead/kernels/simd/lanes-inl.h"
 
+#ifndef MULTIHEAD_KERNELS_ELEMENTWISE_ACTIVATION_ONCE
+#define MULTIHEAD_KERNELS_ELEMENTWISE_ACTIVATION_ONCE
+namespace multihead::kernels {
+
+// The arguments of a call from some element on.
+template <class From, class To>
+struct ValueArgs {
+  const From* x;
+  To* y;
+  ValueArgs at(int64_t i) const { return {x + i, y + i}; }
+};
+template <class From>
+struct BackwardArgs {
+  const From* x;
+  const float* dy;
+  float* dx;
+  BackwardArgs at(int64_t i) const { return {x + i, dy + i, dx + i}; }
+};
+template <class T>
+struct WithSlopeArgs {
+  const T* x;
+  T* y;
+  float* slope;
+  WithSlopeArgs at(int64_t i) const { return {x + i, y + i, slope + i}; }
+};
+template <class T>
+struct GatedArgs {
+  const T* gate;
+  const T* up;
+  T* y;
+};
+template <class T>
+struct GatedBackwardArgs {
+  const T* gate;
+  const T* up;
+  GatedGradients<float> g;
+};
+using AnyArgs = std::variant<ValueArgs<float, float>, ValueArgs<BFloat16, float>,
+                             ValueArgs<BFloat16, BFloat16>, BackwardArgs<float>, BackwardArgs<BFloat16>,
+                             WithSlopeArgs<float>, WithSlopeArgs<BFloat16>, GatedArgs<float>,
+                             GatedArgs<BFloat16>, GatedBackwardArgs<float>, GatedBackwardArgs<BFloat16>>;
+
+}  // namespace multihead::kernels
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
+template <class Function>
+struct ValueOf {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return Function::Value(Floats(), x); }
+};
 template <class Function>
 struct SlopeTimes {
   HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
     return hn::Mul(Function::Both(Floats(), x).slope, dy);
   }
 };
-template <class Function>
-struct ValueOf {
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return Function::Value(Floats(), x); }
-};
-
-template <class T>
-void ActivateOf(Activation activation, const T* x, float* y, int64_t count) {
-  DispatchActivation(activation, [&](auto function) HWY_ATTR {
-    const ValueOf<decltype(function)> value;
-    ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { at.Store(Map(value, at.Load(x + i)), y + i); });
-  });
-}
-
-template <class T>
-void ActivateBackwardOf(Activation activation, const T* x, const float* dy, float* dx, int64_t count) {
-  DispatchActivation(activation, [&](auto function) HWY_ATTR {
-    const SlopeTimes<decltype(function)> product;
-    ForPacks(count, [&](int64_t i, auto at)
-                        HWY_ATTR { at.Store(Map(product, at.Load(x + i), at.Load(dy + i)), dx + i); });
-  });
-}
-
 template <class Function>
 struct ValueAndSlopeOf {
   HWY_INLINE void operator()(FloatVec& value, FloatVec& slope, FloatVec x) const {
@@ -48,49 +80,6 @@ struct ValueAndSlopeOf {
     slope = f.slope;
   }
 };
-
-template <class T>
-void ActivateWithSlopeOf(Activation activation, const T* x, T* y, float* slope, int64_t count) {
-  DispatchActivation(activation, [&](auto function) HWY_ATTR {
-    const ValueAndSlopeOf<decltype(function)> both;
-    ForPacks(count, [&](int64_t i, auto at) HWY_ATTR {
-      Pack value, derivative;
-      MapInto(both, value, derivative, at.Load(x + i));
-      at.Store(value, y + i);
-      at.Store(derivative, slope + i);
-    });
-  });
-}
-
-void ActivateRun(Activation activation, const float* x, float* y, int64_t count) {
-  ActivateOf(activation, x, y, count);
-}
-void ActivateRun16(Activation activation, const BFloat16* x, float* y, int64_t count) {
-  ActivateOf(activation, x, y, count);
-}
-void ActivateBackwardRun(Activation activation, const float* x, const float* dy, float* dx, int64_t count) {
-  ActivateBackwardOf(activation, x, dy, dx, count);
-}
-void ActivateBackwardRun16(Activation activation, const BFloat16* x, const float* dy, float* dx,
-                           int64_t count) {
-  ActivateBackwardOf(activation, x, dy, dx, count);
-}
-void ActivateWithSlopeRun(Activation activation, const float* x, float* y, float* slope, int64_t count) {
-  ActivateWithSlopeOf(activation, x, y, slope, count);
-}
-void ActivateWithSlopeRun16(Activation activation, const BFloat16* x, BFloat16* y, float* slope,
-                            int64_t count) {
-  ActivateWithSlopeOf(activation, x, y, slope, count);
-}
-
-void GatedRun(Activation activation, const float* gate, const float* up, float* y, int64_t count) {
-  DispatchActivation(activation, [&](auto function) HWY_ATTR {
-    const ValueOf<decltype(function)> value;
-    ForPacks(count, [&](int64_t i, auto at)
-                        HWY_ATTR { at.Store(Mul(Map(value, at.Load(gate + i)), at.Load(up + i)), y + i); });
-  });
-}
-
 template <class Function>
 struct GatedSlopes {
   HWY_INLINE void operator()(FloatVec& d_gate, FloatVec& d_up, FloatVec gate, FloatVec up,
@@ -101,27 +90,48 @@ struct GatedSlopes {
   }
 };
 
-void GatedBackwardRun(Activation activation, const float* gate, const float* up,
-                      const GatedGradients<float>& g, int64_t count) {
-  DispatchActivation(activation, [&](auto function) HWY_ATTR {
-    const GatedSlopes<decltype(function)> slopes;
-    ForPacks(count, [&](int64_t i, auto at) HWY_ATTR {
-      Pack d_gate, d_up;
-      MapInto(slopes, d_gate, d_up, at.Load(gate + i), at.Load(up + i), at.Load(g.dy + i));
-      at.Store(d_gate, g.d_gate + i);
-      at.Store(d_up, g.d_up + i);
-    });
-  });
+// One pack at offset i of the arrays.
+template <class Function, class From, class To, class At>
+HWY_INLINE void Step(Function, const ValueArgs<From, To>& a, int64_t i, At at) {
+  at.Store(Map(ValueOf<Function>(), at.Load(a.x + i)), a.y + i);
+}
+template <class Function, class From, class At>
+HWY_INLINE void Step(Function, const BackwardArgs<From>& a, int64_t i, At at) {
+  at.Store(Map(SlopeTimes<Function>(), at.Load(a.x + i), at.Load(a.dy + i)), a.dx + i);
+}
+template <class Function, class T, class At>
+HWY_INLINE void Step(Function, const WithSlopeArgs<T>& a, int64_t i, At at) {
+  Pack value, slope;
+  MapInto(ValueAndSlopeOf<Function>(), value, slope, at.Load(a.x + i));
+  at.Store(value, a.y + i);
+  at.Store(slope, a.slope + i);
+}
+template <class Function, class T, class At>
+HWY_INLINE void Step(Function, const GatedArgs<T>& a, int64_t i, At at) {
+  at.Store(Mul(Map(ValueOf<Function>(), at.Load(a.gate + i)), at.Load(a.up + i)), a.y + i);
+}
+template <class Function, class T, class At>
+HWY_INLINE void Step(Function, const GatedBackwardArgs<T>& a, int64_t i, At at) {
+  Pack d_gate, d_up;
+  MapInto(GatedSlopes<Function>(), d_gate, d_up, at.Load(a.gate + i), at.Load(a.up + i), at.Load(a.g.dy + i));
+  at.Store(d_gate, a.g.d_gate + i);
+  at.Store(d_up, a.g.d_up + i);
+}
+
+void Run(Activation activation, const AnyArgs& any, int64_t count) {
+  std::visit(
+      [&](const auto& args) HWY_ATTR {
+        DispatchActivation(activation, [&](auto function) HWY_ATTR {
+          ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { Step(function, args, i, at); });
+        });
+      },
+      any);
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include <algorithm>
-#include <cmath>
-#include <numbers>
-
 namespace multihead::kernels {
 namespace {
 
@@ -155,68 +165,58 @@ Point evaluate(Activation activation, double x) {
   return {x, 1};
 }
 
-HWY_EXPORT(ActivateRun);
-HWY_EXPORT(ActivateRun16);
-HWY_EXPORT(ActivateBackwardRun);
-HWY_EXPORT(ActivateBackwardRun16);
-HWY_EXPORT(ActivateWithSlopeRun);
-HWY_EXPORT(ActivateWithSlopeRun16);
-HWY_EXPORT(GatedRun);
-HWY_EXPORT(GatedBackwardRun);
+HWY_EXPORT(Run);
 
-int64_t row_grain(const GatedRows& rows) {
-  return std::max<int64_t>(1, kGrain / std::max<int64_t>(rows.size, 1));
+template <class Args>
+void run_ranges(Activation activation, const Args& args, int64_t count) {
+  const auto run = HWY_DYNAMIC_DISPATCH(Run);
+  parallel_ranges(count, kGrain,
+                  [&](int64_t begin, int64_t end) { run(activation, args.at(begin), end - begin); });
+}
+
+// args_of(first element of a row of gate and up, of the result).
+template <class F>
+void run_rows(Activation activation, const GatedRows& rows, F&& args_of) {
+  const auto run = HWY_DYNAMIC_DISPATCH(Run);
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(rows.size, 1));
+  parallel_ranges(rows.count, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      run(activation, args_of(row * rows.stride, row * rows.size), rows.size);
+    }
+  });
 }
 
 }  // namespace
 
-void activate(Activation activation, const float* x, float* y, int64_t count) {
-  const auto run = HWY_DYNAMIC_DISPATCH(ActivateRun);
-  parallel_ranges(count, kGrain,
-                  [&](int64_t begin, int64_t end) { run(activation, x + begin, y + begin, end - begin); });
+template <class From, class To>
+void activate(Activation activation, const From* x, To* y, int64_t count) {
+  run_ranges(activation, ValueArgs<From, To>{x, y}, count);
 }
-
-void activate(Activation activation, const BFloat16* x, float* y, int64_t count) {
-  const auto run = HWY_DYNAMIC_DISPATCH(ActivateRun16);
-  parallel_ranges(count, kGrain,
-                  [&](int64_t begin, int64_t end) { run(activation, x + begin, y + begin, end - begin); });
-}
+template void activate(Activation, const float*, float*, int64_t);
+template void activate(Activation, const BFloat16*, float*, int64_t);
+template void activate(Activation, const BFloat16*, BFloat16*, int64_t);
 
 void activate(Activation activation, const double* x, double* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = evaluate(activation, x[i]).value;
 }
 
-void activate_backward(Activation activation, const float* x, const float* dy, float* dx, int64_t count) {
-  const auto run = HWY_DYNAMIC_DISPATCH(ActivateBackwardRun);
-  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-    run(activation, x + begin, dy + begin, dx + begin, end - begin);
-  });
+template <class From>
+void activate_backward(Activation activation, const From* x, const float* dy, float* dx, int64_t count) {
+  run_ranges(activation, BackwardArgs<From>{x, dy, dx}, count);
 }
-
-void activate_backward(Activation activation, const BFloat16* x, const float* dy, float* dx, int64_t count) {
-  const auto run = HWY_DYNAMIC_DISPATCH(ActivateBackwardRun16);
-  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-    run(activation, x + begin, dy + begin, dx + begin, end - begin);
-  });
-}
+template void activate_backward(Activation, const float*, const float*, float*, int64_t);
+template void activate_backward(Activation, const BFloat16*, const float*, float*, int64_t);
 
 void activate_backward(Activation activation, const double* x, const double* dy, double* dx, int64_t count) {
   for (int64_t i = 0; i < count; ++i) dx[i] = dy[i] * evaluate(activation, x[i]).slope;
 }
 
-void activate_with_slope(Activation activation, const float* x, float* y, float* slope, int64_t count) {
-  const auto run = HWY_DYNAMIC_DISPATCH(ActivateWithSlopeRun);
-  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-    run(activation, x + begin, y + begin, slope + begin, end - begin);
-  });
+template <class T>
+void activate_with_slope(Activation activation, const T* x, T* y, float* slope, int64_t count) {
+  run_ranges(activation, WithSlopeArgs<T>{x, y, slope}, count);
 }
-
-void activate_with_slope(Activation activation, const BFloat16* x, BFloat16* y, float* slope, int64_t count) {
-  const auto run = HWY_DYNAMIC_DISPATCH(ActivateWithSlopeRun16);
-  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-    run(activation, x + begin, y + begin, slope + begin, end - begin);
-  });
-}
+template void activate_with_slope(Activation, const float*, float*, float*, int64_t);
+template void activate_with_slope(Activation, const BFloat16*, BFloat16*, float*, int64_t);
 
 void activate_with_slope(Activation activation, const double* x, double* y, double* slope, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -226,14 +226,14 @@ void activate_with_slope(Activation activation, const double* x, double* y, doub
   }
 }
 
-void gated(Activation activation, const float* gate, const float* up, float* y, const GatedRows& rows) {
-  const auto run = HWY_DYNAMIC_DISPATCH(GatedRun);
-  parallel_ranges(rows.count, row_grain(rows), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      run(activation, gate + row * rows.stride, up + row * rows.stride, y + row * rows.size, rows.size);
-    }
+template <class T>
+void gated(Activation activation, const T* gate, const T* up, T* y, const GatedRows& rows) {
+  run_rows(activation, rows, [&](int64_t at, int64_t to) {
+    return GatedArgs<T>{gate + at, up + at, y + to};
   });
 }
+template void gated(Activation, const float*, const float*, float*, const GatedRows&);
+template void gated(Activation, const BFloat16*, const BFloat16*, BFloat16*, const GatedRows&);
 
 void gated(Activation activation, const double* gate, const double* up, double* y, const GatedRows& rows) {
   for (int64_t row = 0; row < rows.count; ++row, gate += rows.stride, up += rows.stride, y += rows.size) {
@@ -241,16 +241,17 @@ void gated(Activation activation, const double* gate, const double* up, double* 
   }
 }
 
-void gated_backward(Activation activation, const float* gate, const float* up, const GatedGradients<float>& g,
+template <class T>
+void gated_backward(Activation activation, const T* gate, const T* up, const GatedGradients<float>& g,
                     const GatedRows& rows) {
-  const auto run = HWY_DYNAMIC_DISPATCH(GatedBackwardRun);
-  parallel_ranges(rows.count, row_grain(rows), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t at = row * rows.stride;
-      run(activation, gate + at, up + at, {g.dy + row * rows.size, g.d_gate + at, g.d_up + at}, rows.size);
-    }
+  run_rows(activation, rows, [&](int64_t at, int64_t from) {
+    return GatedBackwardArgs<T>{gate + at, up + at, {g.dy + from, g.d_gate + at, g.d_up + at}};
   });
 }
+template void gated_backward(Activation, const float*, const float*, const GatedGradients<float>&,
+                             const GatedRows&);
+template void gated_backward(Activation, const BFloat16*, const BFloat16*, const GatedGradients<float>&,
+                             const GatedRows&);
 
 void gated_backward(Activation activation, const double* gate, const double* up,
                     const GatedGradients<double>& g, const GatedRows& rows) {

@@ -8,6 +8,8 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/elementwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "multihead/core/copy-inl.h"
+#include "multihead/core/element_loops-inl.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/strided_walk-inl.h"
 #include "multihead/kernels/simd/lanes-inl.h"
@@ -17,13 +19,21 @@
 #define MULTIHEAD_KERNELS_ELEMENTWISE_ONCE
 namespace multihead::kernels {
 
-// y[i] = op(a[i · step_a], b[i · step_b]).
+// Rows of y, one behind the other: y[i] = op(a[i · step_a], b[i · step_b]).
 template <class T>
-struct BinaryRunArgs {
+struct BinaryArgs {
   const T* a;
   const T* b;
   T* y;
   int64_t step_a, step_b, count;
+  int64_t row_a = 0, row_b = 0, rows = 1;
+
+  // f on every row by itself.
+  template <class F>
+  void each(F&& f) const {
+    BinaryArgs row = *this;
+    for (int64_t i = 0; i < rows; ++i, row.a += row_a, row.b += row_b, row.y += count) f(row);
+  }
 };
 
 struct Plus {
@@ -66,7 +76,7 @@ void dispatch_binary(Binary op, const F& f) {
 }
 
 template <class T, class Op>
-void binary_run_plain(const BinaryRunArgs<T>& r, Op op) {
+void binary_row_plain(const BinaryArgs<T>& r, Op op) {
   for (int64_t i = 0; i < r.count; ++i) r.y[i] = op(r.a[i * r.step_a], r.b[i * r.step_b]);
 }
 
@@ -89,22 +99,27 @@ HWY_INLINE Pack Apply(Minus, Pack a, Pack b) { return Sub(a, b); }
 HWY_INLINE Pack Apply(Times, Pack a, Pack b) { return Mul(a, b); }
 HWY_INLINE Pack Apply(Over, Pack a, Pack b) { return Div(a, b); }
 
-void BinaryRun(Binary binary_op, const BinaryRunArgs<float>& r) {
+template <class Op>
+HWY_INLINE void BinaryRow(Op op, const BinaryArgs<float>& r) {
+  if (r.step_a == 1 && r.step_b == 1) {
+    ForPacks(r.count, [&](int64_t i, auto at)
+                          HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), at.Load(r.b + i)), r.y + i); });
+  } else if (r.step_a == 1 && r.step_b == 0) {
+    const Pack b = Set(*r.b);
+    ForPacks(r.count,
+             [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), b), r.y + i); });
+  } else if (r.step_a == 0 && r.step_b == 1) {
+    const Pack a = Set(*r.a);
+    ForPacks(r.count,
+             [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, a, at.Load(r.b + i)), r.y + i); });
+  } else {
+    binary_row_plain(r, op);
+  }
+}
+
+void BinaryRows(Binary binary_op, const BinaryArgs<float>& rows) {
   dispatch_binary(binary_op, [&](auto op) HWY_ATTR {
-    if (r.step_a == 1 && r.step_b == 1) {
-      ForPacks(r.count, [&](int64_t i, auto at)
-                            HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), at.Load(r.b + i)), r.y + i); });
-    } else if (r.step_a == 1 && r.step_b == 0) {
-      const Pack b = Set(*r.b);
-      ForPacks(r.count,
-               [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), b), r.y + i); });
-    } else if (r.step_a == 0 && r.step_b == 1) {
-      const Pack a = Set(*r.a);
-      ForPacks(r.count,
-               [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, a, at.Load(r.b + i)), r.y + i); });
-    } else {
-      binary_run_plain(r, op);
-    }
+    rows.each([&](const BinaryArgs<float>& row) HWY_ATTR { BinaryRow(op, row); });
   });
 }
 
@@ -204,7 +219,7 @@ namespace {
 constexpr int64_t kGrain = 8192;  // elements
 constexpr int64_t kFunctionGrain = 2048;
 
-HWY_EXPORT(BinaryRun);
+HWY_EXPORT(BinaryRows);
 HWY_EXPORT(UnaryRun);
 HWY_EXPORT(UnaryBackwardRun);
 HWY_EXPORT(AffineRun);
@@ -216,10 +231,26 @@ void binary_walk(const T* a, const T* b, T* y, const BroadcastLayout& layout, Ru
   if (count == 0) return;
   const detail::StridedWalk walk(layout.shape, layout.strides_a, layout.strides_b);
   parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-    walk.pieces(begin, end, [&](int64_t at_a, int64_t at_b, int64_t at_y, int64_t length) {
-      run(BinaryRunArgs<T>{a + at_a, b + at_b, y + at_y, walk.a.back(), walk.b.back(), length});
+    walk.blocks(begin, end, [&](int64_t at_a, int64_t at_b, int64_t at_y, int64_t rows, int64_t length) {
+      run(BinaryArgs<T>{a + at_a, b + at_b, y + at_y, walk.a.back(), walk.b.back(), length, walk.row_a(),
+                        walk.row_b(), rows});
     });
   });
+}
+
+// Operands that lie alike, but in another order than y: squares are computed in theirs and transposed into y.
+template <class Run>
+bool binary_tiles(const float* a, const float* b, float* y, const BroadcastLayout& layout, Run run) {
+  const Shape& strides = layout.strides_a;
+  if (!(strides == layout.strides_b) || layout.shape.numel() == 0) return false;
+  return detail::for_tiles(layout.shape, strides, contiguous_strides(layout.shape), kGrain,
+                           [&](const detail::Tile& t) {
+                             alignas(64) float square[detail::kTile * detail::kTile];
+                             run(BinaryArgs<float>{a + t.from, b + t.from, square, 1, 1, t.columns,
+                                                   t.step_from, t.step_from, t.rows});
+                             detail::element_loops.transpose(
+                                 sizeof(float), {square, y + t.to, t.columns, t.step_to, t.rows, t.columns});
+                           });
 }
 
 double value_of(Unary op, double x) {
@@ -273,12 +304,15 @@ void select_ranges(const bool* mask, const T* a, const T* b, T* y, int64_t count
 }  // namespace
 
 void binary(Binary op, const float* a, const float* b, float* y, const BroadcastLayout& layout) {
-  const auto run = HWY_DYNAMIC_DISPATCH(BinaryRun);
-  binary_walk(a, b, y, layout, [&](const BinaryRunArgs<float>& r) { run(op, r); });
+  const auto run = HWY_DYNAMIC_DISPATCH(BinaryRows);
+  if (binary_tiles(a, b, y, layout, [&](const BinaryArgs<float>& r) { run(op, r); })) return;
+  binary_walk(a, b, y, layout, [&](const BinaryArgs<float>& r) { run(op, r); });
 }
 void binary(Binary op, const double* a, const double* b, double* y, const BroadcastLayout& layout) {
   dispatch_binary(op, [&](auto f) {
-    binary_walk(a, b, y, layout, [&](const BinaryRunArgs<double>& r) { binary_run_plain(r, f); });
+    binary_walk(a, b, y, layout, [&](const BinaryArgs<double>& rows) {
+      rows.each([&](const BinaryArgs<double>& row) { binary_row_plain(row, f); });
+    });
   });
 }
 
