@@ -98,3 +98,13 @@ def test_what_is_refused():
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="multihead").eval()
     with pytest.raises(ValueError, match="softcap is not supported"):
         model(torch.ones(1, 4, dtype=torch.long))
+
+
+def test_models_with_attention_of_their_own_are_refused():
+    """They would add the boolean mask to their scores: padding and future tokens would be seen."""
+    mt.register_attention()
+    t = transformers
+    for config in (t.BloomConfig(vocab_size=61, hidden_size=32, n_layer=1, n_head=4), t.MPNetConfig(**ROTARY)):
+        model = t.AutoModel.from_config(config, attn_implementation="multihead").eval()
+        with pytest.raises(ValueError, match="computes attention itself"):
+            model(torch.ones(1, 4, dtype=torch.long))

@@ -1,5 +1,8 @@
 """attn_implementation="multihead" of Hugging Face's transformers."""
 
+import functools
+import sys
+
 import torch
 
 from .. import _core
@@ -27,6 +30,20 @@ def _causal(queries, keys):
     return torch.ones(queries, keys, dtype=torch.bool).tril()
 
 
+@functools.cache
+@torch.compiler.assume_constant_result
+def _computes_its_own(config_class):
+    """Whether the models of a configuration leave AttentionInterface aside. BLOOM, MPNet, … would add our boolean masks to
+    their scores; transformers asks no other backend's leave."""
+    prefix = config_class.__module__.rpartition(".")[0] + ".modeling_"
+    modules = [vars(m) for name, m in list(sys.modules.items()) if name.startswith(prefix)]
+    models = [
+        (c, m) for m in modules for c in list(m.values())
+        if getattr(c, "config_class", None) is config_class and c.__module__ == m["__name__"]
+    ]  # fmt: skip
+    return bool(models) and not any(c._supports_attention_backend or "ALL_ATTENTION_FUNCTIONS" in m for c, m in models)
+
+
 def _wants_weights(module, options):
     """Whether the caller passed output_attentions=True. transformers 5 stores this only in a collector."""
     if "output_attentions" in options:
@@ -50,6 +67,11 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
+
+    def make_mask(*args, config=None, **kwargs):
+        if config is not None and _computes_its_own(type(config)):
+            raise ValueError(f'attn_implementation="{name}": {config.model_type} computes attention itself; use "eager"')
+        return sdpa_mask(*args, config=config, **kwargs)
 
     def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None,
                   position_bias=None, **kwargs):  # fmt: skip
@@ -83,4 +105,4 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
         return out.transpose(1, 2).contiguous(), weights
 
     AttentionInterface.register(name, attention)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, make_mask)
