@@ -25,6 +25,7 @@ class Convert : public Verb {
   }
 
   int run(const CommonOptions& common) override {
+    check_elsewhere(from_, to_);
     LoadedModel loaded = load_model_dir(from_);
     if (models::is_gguf(to_)) {
       models::save_gguf(loaded.model, to_, type_,

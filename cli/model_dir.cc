@@ -46,6 +46,14 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
   });
 }
 
+void check_elsewhere(const std::string& from, const std::string& to) {
+  std::error_code absent;
+  if (std::filesystem::equivalent(from, to, absent)) {
+    throw UsageError(
+        concat(quote(to), " is the model itself, whose weights would be lost; choose another output"));
+  }
+}
+
 void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to) {
   io::save_files(to, io::kModelFolderFiles, [&](io::DirectoryWriter& writer) {
     io::write_contents(

@@ -22,6 +22,9 @@ void declare_weights(Flags& flags, std::string& weights, bool stored = true);
 /// The words for what weights can be made of.
 std::vector<std::string> weight_dtypes();
 
+/// Refuses to write a changed model over the folder or file that it comes from.
+void check_elsewhere(const std::string& from, const std::string& to);
+
 /// Writes a model that was loaded from `from`, with its tokenizer and defaults of generation, as one.
 void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to);
 /// The defaults of generation, where `to` has none.

@@ -140,6 +140,7 @@ class Prune : public Verb {
 
   int run(const CommonOptions& common) override {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead prune --help");
+    check_elsewhere(folder_, out_);
     const bool measured = keep_heads_ < 1 || keep_units_ < 1;
     if (heads_.empty() && !measured && kv_heads_ == 0)
       throw UsageError("nothing to remove: give --heads, --keep-ratio, --keep-units or --kv-heads");

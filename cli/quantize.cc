@@ -23,6 +23,7 @@ class Quantize : public Verb {
   int run(const CommonOptions& common) override {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead quantize --help");
     if (weights_ == "f32") throw UsageError("--weights must be one of bf16, f16, int8, q8, q4; got \"f32\"");
+    check_elsewhere(folder_, out_);
     LoadedModel loaded = load_model_dir(folder_, weights_);
     const nn::WeightDtype dtype = loaded.model.weight_dtype();
     if (dtype == nn::WeightDtype::f32) {

@@ -12,6 +12,7 @@
 #include "multihead/core/gradient_lock-inl.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/tensor.h"
+#include "multihead/testing/sanitizers.h"
 
 namespace multihead {
 namespace {
@@ -45,11 +46,11 @@ int status_of_a_child() {
 }
 
 TEST(ForkTest, NoChildWaitsForALockOfAThreadThatItDoesNotHave) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP()
-      << "the child may wait for a lock of the address sanitizer's allocator, which GCC 12's does not "
-         "hold over a fork";
-#endif
+  if (testing::kSanitized) {
+    GTEST_SKIP()
+        << "the child may wait for a lock of the address sanitizer's allocator, which GCC 12's does not "
+           "hold over a fork";
+  }
   change_a_gradient();  // what is made on first use is there
   const int before = num_threads();
   set_num_threads(2);

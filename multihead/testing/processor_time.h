@@ -7,7 +7,7 @@
 
 namespace multihead::testing {
 
-inline constexpr double kSlowdown = kSanitized ? 10 : 1;
+inline const double kSlowdown = kSanitized ? 10 : 1;
 
 /// Seconds that processors spend in this process during f().
 template <class F>

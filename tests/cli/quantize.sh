@@ -42,6 +42,17 @@ expect 3 'weights are q4 already' "$multihead" generate q4 --prompt the --weight
 expect 2 'must be one of' "$multihead" generate run --prompt the --weights q5
 expect 2 'must be one of' "$multihead" quantize run --out other --weights f32
 expect 2 'out DIR is required' "$multihead" quantize run
+# Not onto the model itself, whose weights would be lost.
+sum=$(md5sum <run/model.safetensors)
+ln -s run link
+for out in run ./run/ link; do
+  expect 2 'is the model itself' "$multihead" quantize run --out $out
+  expect 2 'is the model itself' "$multihead" convert run $out
+  expect 2 'is the model itself' "$multihead" prune run --out $out --heads 0.0
+done
+expect 0 'parameters' "$multihead" convert other other.gguf --type f32
+expect 2 'is the model itself' "$multihead" convert other.gguf other.gguf --type q8_0
+[[ $(md5sum <run/model.safetensors) == "$sum" ]] || fail "the model was written over"
 mkdir mine && echo mine >mine/config.json
 expect 2 'not written by multihead' "$multihead" quantize run --out mine
 [[ $(cat mine/config.json) == mine ]] || fail "quantize wrote over a foreign file"

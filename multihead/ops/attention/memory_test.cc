@@ -11,12 +11,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
 #include "multihead/ops/attention/attention.h"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define MH_SANITIZED 1
-#endif
-#endif
+#include "multihead/testing/sanitizers.h"
 
 namespace multihead {
 namespace {
@@ -86,9 +81,7 @@ double extra_mib_fresh(int threads, bool options) {
 }
 
 TEST(AttentionMemoryTest, SixteenThousandTokensSlow) {
-#if defined(__SANITIZE_ADDRESS__) || defined(MH_SANITIZED)
-  GTEST_SKIP() << "the sanitizer keeps memory of its own";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "the sanitizer keeps memory of its own";
   for (const int threads : {1, 2, 8}) {
     for (const bool options : {false, true}) {
       if (threads == 1 && options) continue;  // the slowest; two threads show the same
