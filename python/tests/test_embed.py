@@ -133,7 +133,7 @@ def test_cross_encoder_scores_pairs(folder, tmp_path):
     assert scores.shape == (18, 3) and np.array_equal(cross.predict(pairs[7]), scores[7])
     with pytest.raises(ValueError, match="has 3"):
         cross.rank("the cat", TEXTS)
-    with pytest.raises(ValueError, match="expected a head for sequences .*, got none"):
+    with pytest.raises(ValueError, match="expected a sequence classification head .*, got none"):
         mh.CrossEncoder(folder)
     assert cross.predict([]).shape == (0, 3)
     theirs = pytest.importorskip("sentence_transformers").CrossEncoder(str(classifier), device="cpu")
