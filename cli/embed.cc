@@ -186,7 +186,7 @@ class Search : public Verb {
       const float cosine = std::inner_product(row, row + held.size(1), made.data<float>(), 0.0F);
       if (!(cosine >= 0.9F)) {
         throw InputError(concat(index_, ": row ", line + 1, " is not the vector of line ", line + 1, " of ",
-                                data_, " (cosine ", cosine, "); delete it to make it anew"));
+                                data_, " (cosine ", cosine, "); delete it to recreate it"));
       }
     }
   }

@@ -14,8 +14,8 @@ function(multihead_compile_options target)
   if(MULTIHEAD_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${MULTIHEAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     if(MULTIHEAD_SANITIZE MATCHES "undefined")
-      # These take half of the compile time. What the first three find stops the address sanitizer as well; alignment
-      # matters where bytes are read as numbers.
+      # These checks take half of the compile time. The address sanitizer reports null pointers and ends of objects too,
+      # and alignment matters where bytes are read as numbers.
       target_compile_options(${target} PRIVATE -fno-sanitize=null,object-size,vptr)
       if(NOT target MATCHES "_(io|kernels)$")
         target_compile_options(${target} PRIVATE -fno-sanitize=alignment)

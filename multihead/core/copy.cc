@@ -177,13 +177,11 @@ int crossing_axis(const StridedWalk& walk) {
   return -1;
 }
 
-}  // namespace
-
-bool for_tiles(const Shape& shape, const Shape& strides_from, const Shape& strides_to, int64_t grain,
-               FunctionRef<void(const Tile&)> f) {
-  StridedWalk walk = sorted_walk(shape, strides_to, strides_from);
-  const int crossing = crossing_axis(walk);
+// for_tiles() over a walk whose axes are sorted.
+bool walk_tiles(const StridedWalk& sorted, int64_t grain, FunctionRef<void(const Tile&)> f) {
+  const int crossing = crossing_axis(sorted);
   if (crossing < 0) return false;
+  StridedWalk walk = sorted;
   const auto tiles = [](int64_t size) { return (size + kTile - 1) / kTile; };
   const int last = walk.shape.rank() - 1;
   const int64_t columns = walk.shape[crossing], rows = walk.shape[last];
@@ -209,6 +207,13 @@ bool for_tiles(const Shape& shape, const Shape& strides_from, const Shape& strid
   return true;
 }
 
+}  // namespace
+
+bool for_tiles(const Shape& shape, const Shape& strides_from, const Shape& strides_to, int64_t grain,
+               FunctionRef<void(const Tile&)> f) {
+  return walk_tiles(sorted_walk(shape, strides_to, strides_from), grain, f);
+}
+
 void transpose_plain(size_t element_bytes, const TransposeArgs& t) {
   with_width(element_bytes, [&](auto zero) {
     using T = decltype(zero);
@@ -224,8 +229,8 @@ void copy_elements(const Shape& shape, const StridedElements& from, const Stride
   const int64_t count = shape.numel();
   if (count == 0) return;
   const Copy copy(from, to);
-  if (for_tiles(shape, from.strides, to.strides, copy.grain(), [&](const Tile& t) { copy.tile(t); })) return;
   const StridedWalk walk = sorted_walk(shape, to.strides, from.strides);
+  if (walk_tiles(walk, copy.grain(), [&](const Tile& t) { copy.tile(t); })) return;
   if (copy.overlaps(shape, from.strides, to.strides)) {  // what is copied onto itself is copied in order
     return walk.pieces(0, count, [&](int64_t at_to, int64_t at_from, int64_t, int64_t length) {
       copy.run(at_from, walk.b.back(), at_to, walk.a.back(), length);

@@ -8,9 +8,9 @@
 #include <memory>
 #include <new>
 #include <ostream>
-#include <random>
 
 #include "multihead/core/error.h"
+#include "multihead/core/seeded_hash-inl.h"
 
 namespace multihead {
 namespace {
@@ -44,28 +44,10 @@ uint32_t* slots(Head* head) {
   return reinterpret_cast<uint32_t*>(elements<JsonMember>(head) + head->capacity);
 }
 
-// Murmur's mix of eight bytes at a time, from a number that no file can know: no file can be made of keys
-// that meet in one place.
-uint32_t hash_of(std::string_view key) {
-  static const uint64_t seed = [] {
-    std::random_device device;
-    return uint64_t{device()} << 32 | device();
-  }();
-  uint64_t hash = seed ^ key.size();
-  for (size_t at = 0; at < key.size(); at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, key.data() + at, std::min<size_t>(8, key.size() - at));
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  }
-  hash *= 0xD6E8FEB86659FD93u;
-  return static_cast<uint32_t>(hash >> 32);
-}
-
 // The slot of a key, or the free one where it belongs.
 uint32_t* slot_of(Head* head, std::string_view key) {
   const size_t mask = slot_count(head->capacity) - 1;
-  for (size_t at = hash_of(key) & mask;; at = (at + 1) & mask) {
+  for (size_t at = detail::seeded_hash(key) & mask;; at = (at + 1) & mask) {
     uint32_t* slot = slots(head) + at;
     if (*slot == 0 || elements<JsonMember>(head)[*slot - 1].key == key) return slot;
   }

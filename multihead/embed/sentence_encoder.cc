@@ -170,6 +170,11 @@ void SentenceEncoder::read_prompts(const std::string& folder) {
              ": default_prompt_name ", quote(name->dump(), 80), " is none of its prompts");
     default_prompt_ = name->as_string();
   }
+  if (const Json* name = find_value(json, "similarity_fn_name")) {
+    MH_CHECK(name->is_string(), FormatError, file, ": similarity_fn_name must be a string, got ",
+             quote(name->dump(), 80));
+    similarity_ = name->as_string();
+  }
 }
 
 void SentenceEncoder::set_pooling(Pooling pooling) {

@@ -71,6 +71,8 @@ class SentenceEncoder {
   int64_t max_length() const { return max_length_; }
   const std::map<std::string, std::string>& prompts() const { return prompts_; }
   const std::string& default_prompt_name() const { return default_prompt_; }
+  /// How the folder wants vectors compared, by sentence-transformers' name; empty: it does not say.
+  const std::string& similarity_fn_name() const { return similarity_; }
   const models::Encoder& encoder() const { return encoder_.encoder(); }
   models::Encoder& encoder() { return encoder_.encoder(); }
   const TextModel& model() const { return encoder_; }
@@ -95,7 +97,7 @@ class SentenceEncoder {
   bool pools_prompt_ = true;
   int64_t max_length_ = 0;
   std::map<std::string, std::string> prompts_;
-  std::string default_prompt_;
+  std::string default_prompt_, similarity_;
 };
 
 struct Match {

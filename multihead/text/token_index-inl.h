@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/core/seeded_hash-inl.h"
+
 namespace multihead::text {
 
 /// Open addressing: loading a vocabulary looks up three texts for every merge. The texts are not copied.
@@ -15,7 +17,8 @@ class TokenIndex {
   bool insert(std::string_view token, int32_t id);
   /// -1: it is not there.
   int32_t find(std::string_view token) const {
-    const uint32_t entry = slots_.empty() ? 0 : slots_[slot_of(hash_of(token), token)].entry;
+    const uint32_t entry =
+        slots_.empty() ? 0 : slots_[slot_of(multihead::detail::seeded_hash(token), token)].entry;
     return entry == 0 ? -1 : entries_[entry - 1].second;
   }
   void clear() { entries_.clear(), slots_.clear(); }
@@ -24,8 +27,6 @@ class TokenIndex {
   struct Slot {
     uint32_t hash = 0, entry = 0;  // entry: its number + 1; 0: free
   };
-  // Of bytes and a number that no file can know: no file can be made of texts that meet in one place.
-  static uint32_t hash_of(std::string_view token);
   size_t slot_of(uint32_t hash, std::string_view token) const;
   void grow();
 

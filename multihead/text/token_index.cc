@@ -1,24 +1,6 @@
-#include <cstring>
-#include <random>
-
 #include "multihead/text/token_index-inl.h"
 
 namespace multihead::text {
-
-uint32_t TokenIndex::hash_of(std::string_view token) {
-  static const uint64_t seed = [] {
-    std::random_device device;
-    return uint64_t{device()} << 32 | device();
-  }();
-  uint64_t hash = seed ^ token.size();
-  for (size_t at = 0; at < token.size(); at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, token.data() + at, token.size() - at < 8 ? token.size() - at : 8);
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  }
-  return static_cast<uint32_t>(hash * 0xD6E8FEB86659FD93u >> 32);
-}
 
 size_t TokenIndex::slot_of(uint32_t hash, std::string_view token) const {
   for (size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
@@ -29,7 +11,7 @@ size_t TokenIndex::slot_of(uint32_t hash, std::string_view token) const {
 
 bool TokenIndex::insert(std::string_view token, int32_t id) {
   if (2 * (entries_.size() + 1) > slots_.size()) grow();
-  const uint32_t hash = hash_of(token);
+  const uint32_t hash = multihead::detail::seeded_hash(token);
   Slot& slot = slots_[slot_of(hash, token)];
   if (slot.entry != 0) return false;
   entries_.emplace_back(token, id);
@@ -40,7 +22,7 @@ bool TokenIndex::insert(std::string_view token, int32_t id) {
 void TokenIndex::grow() {
   slots_.assign(slots_.empty() ? 64 : 2 * slots_.size(), {});
   for (size_t i = 0; i < entries_.size(); ++i) {
-    const uint32_t hash = hash_of(entries_[i].first);
+    const uint32_t hash = multihead::detail::seeded_hash(entries_[i].first);
     slots_[slot_of(hash, entries_[i].first)] = {hash, static_cast<uint32_t>(i + 1)};
   }
 }

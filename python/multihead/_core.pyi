@@ -2903,6 +2903,9 @@ class TextEncoder:
     def default_prompt_name(self) -> str: ...
 
     @property
+    def similarity_fn_name(self) -> str: ...
+
+    @property
     def model(self) -> object: ...
 
     @property

@@ -1,8 +1,5 @@
 """Text embeddings, with the arguments of sentence-transformers."""
 
-import json
-import os
-import pathlib
 import sys
 
 from ._core import (
@@ -51,7 +48,7 @@ class SentenceEncoder:
         self.prompts = {**self._encoder.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name or self._encoder.default_prompt_name or None
         self.truncate_dim = truncate_dim
-        self.similarity_fn_name = similarity_fn_name or _similarity_name(model_name_or_path)
+        self.similarity_fn_name = similarity_fn_name or self._encoder.similarity_fn_name or "cosine"
         if self.similarity_fn_name not in _SIMILARITIES:
             raise ValueError(f"SentenceEncoder: similarity_fn_name must be one of {sorted(_SIMILARITIES)}, "
                              f"got {self.similarity_fn_name!r}")
@@ -178,11 +175,6 @@ _SIMILARITIES = {
     "euclidean": lambda a, b: -((a[:, None] - b[None]) ** 2).sum(-1) ** 0.5,
     "manhattan": lambda a, b: -abs(a[:, None] - b[None]).sum(-1),
 }
-
-
-def _similarity_name(folder):
-    path = pathlib.Path(os.fsdecode(folder)) / "config_sentence_transformers.json"
-    return (json.loads(path.read_text("utf-8")).get("similarity_fn_name") if path.is_file() else None) or "cosine"
 
 
 def _bar(done, total):

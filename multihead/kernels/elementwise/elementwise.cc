@@ -241,16 +241,14 @@ void binary_walk(const T* a, const T* b, T* y, const BroadcastLayout& layout, Ru
 // Operands that lie alike, but in another order than y: squares are computed in theirs and transposed into y.
 template <class Run>
 bool binary_tiles(const float* a, const float* b, float* y, const BroadcastLayout& layout, Run run) {
-  const Shape& strides = layout.strides_a;
-  if (!(strides == layout.strides_b) || layout.shape.numel() == 0) return false;
-  return detail::for_tiles(layout.shape, strides, contiguous_strides(layout.shape), kGrain,
-                           [&](const detail::Tile& t) {
-                             alignas(64) float square[detail::kTile * detail::kTile];
-                             run(BinaryArgs<float>{a + t.from, b + t.from, square, 1, 1, t.columns,
-                                                   t.step_from, t.step_from, t.rows});
-                             detail::element_loops.transpose(
-                                 sizeof(float), {square, y + t.to, t.columns, t.step_to, t.rows, t.columns});
-                           });
+  const Shape &strides = layout.strides_a, dense = contiguous_strides(layout.shape);
+  if (!(strides == layout.strides_b) || strides == dense || layout.shape.numel() == 0) return false;
+  return detail::for_tiles(layout.shape, strides, dense, kGrain, [&](const detail::Tile& t) {
+    alignas(64) float square[detail::kTile * detail::kTile];
+    run(BinaryArgs<float>{a + t.from, b + t.from, square, 1, 1, t.columns, t.step_from, t.step_from, t.rows});
+    detail::element_loops.transpose(sizeof(float),
+                                    {square, y + t.to, t.columns, t.step_to, t.rows, t.columns});
+  });
 }
 
 double value_of(Unary op, double x) {
