@@ -243,7 +243,7 @@ def test_a_page_of_a_language_model(tmp_path):
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == page.html
     assert '"lens":' not in mh.attend(model, "the cat", tokenizer, measures=False).html
     assert '"off":["0.1"]' in mh.attend(model, "the cat", tokenizer, off=[(0, 1)], cut=[(1, 0, 3, 1)]).html
-    for wrong, message in (({"heads": [2]}, "heads 0 to 1"), ({"rows": [7]}, "tokens 0 to 6"), ({"off": [(0,)]}, "2 numbers"), ({"cut": [(0, 0, 1, 2)]}, "cannot be cut")):
+    for wrong, message in (({"heads": [2]}, "heads must be in \\[0, 1\\], got 2"), ({"rows": [7]}, "tokens must be in \\[0, 6\\], got 7"), ({"off": [(0,)]}, "2 numbers"), ({"cut": [(0, 0, 1, 2)]}, "cannot be cut")):
         with pytest.raises(ValueError, match=message):
             mh.attend(model, "the cat", tokenizer, **wrong)
     with pytest.raises(ValueError, match="needs its tokenizer"):
