@@ -31,7 +31,6 @@ def _causal(queries, keys):
 
 
 @functools.cache
-@torch.compiler.assume_constant_result
 def _computes_its_own(config_class):
     """Whether the models of a configuration leave AttentionInterface aside. BLOOM, MPNet, … would add our boolean masks to
     their scores; transformers asks no other backend's leave."""
@@ -67,6 +66,8 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
+
+    torch.compiler.assume_constant_result(_computes_its_own.__wrapped__)  # here, as it imports the compiler
 
     def make_mask(*args, config=None, **kwargs):
         if config is not None and _computes_its_own(type(config)):
