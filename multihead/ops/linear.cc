@@ -69,28 +69,27 @@ struct BatchAxes {
   }
 };
 
-template <class T>
-void run_batches(kernels::GemmArgs<T> args, const BatchAxes& axes, int64_t count) {
+void run_batches(kernels::MixedGemmArgs args, const BatchAxes& axes, int64_t count) {
   const size_t last = axes.sizes.size() - 1;
   // Matrices that share b and follow each other in a are one tall matrix.
   if (axes.sizes.size() == 1 && axes.b[0] == 0 && args.ta == Transpose::no &&
       axes.a[0] == args.m * args.lda) {
     args.m *= axes.sizes[0];
-    kernels::gemm(args);
+    kernels::gemm_mixed(args);
     return;
   }
   const int64_t inner = axes.sizes.empty() ? 1 : axes.sizes[last];
   const kernels::GemmBatch batch{inner, axes.sizes.empty() ? 0 : axes.a[last],
                                  axes.sizes.empty() ? 0 : axes.b[last], args.m * args.n};
   for (int64_t outer = 0; outer < count / inner; ++outer) {
-    kernels::GemmArgs<T> one = args;
+    kernels::MixedGemmArgs one = args;
     int64_t rest = outer;
     for (size_t axis = last; axis-- > 0 && !axes.sizes.empty();) {
-      one.a += rest % axes.sizes[axis] * axes.a[axis];
-      one.b += rest % axes.sizes[axis] * axes.b[axis];
+      one.a = one.a + rest % axes.sizes[axis] * axes.a[axis];
+      one.b = one.b + rest % axes.sizes[axis] * axes.b[axis];
       rest /= axes.sizes[axis];
     }
-    one.c += outer * inner * args.m * args.n;
+    one.c = one.c + outer * inner * args.m * args.n;
     kernels::gemm_batched(one, batch);
   }
 }
@@ -103,23 +102,21 @@ Tensor multiply(const Tensor& x, const Tensor& y) {
   const int64_t count = shape.numel();
   shape.push_back(x.size(-2));
   shape.push_back(y.size(-1));
-  const Tensor c = Tensor::empty(shape, x.dtype());
+  // A gradient of f32 times an operand of bf16 is a gradient.
+  const Tensor c = Tensor::empty(shape, x.dtype() == y.dtype() ? x.dtype() : Dtype::f32);
   if (c.numel() == 0) return c;
-  dispatch_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    run_batches(kernels::GemmArgs<T>{.a = a.tensor.data<T>(),
-                                     .lda = a.ld,
-                                     .ta = a.transpose,
-                                     .b = b.tensor.data<T>(),
-                                     .ldb = b.ld,
-                                     .tb = b.transpose,
-                                     .c = c.data<T>(),
-                                     .ldc = c.size(-1),
-                                     .m = x.size(-2),
-                                     .n = y.size(-1),
-                                     .k = x.size(-1)},
-                axes, count);
-  });
+  run_batches({.a = matrix_of(a.tensor),
+               .lda = a.ld,
+               .ta = a.transpose,
+               .b = matrix_of(b.tensor),
+               .ldb = b.ld,
+               .tb = b.transpose,
+               .c = matrix_of(c),
+               .ldc = c.size(-1),
+               .m = x.size(-2),
+               .n = y.size(-1),
+               .k = x.size(-1)},
+              axes, count);
   return c;
 }
 
@@ -155,8 +152,13 @@ void check_joins(const char* argument, const Tensor& joins, const Tensor& x) {
   check_same_dtype("linear", argument, joins, x);
 }
 
+// bf16, f32 or f64.
+void check_factor(const char* op, const char* argument, const Tensor& x) {
+  if (x.dtype() != Dtype::bf16) detail::check_real(op, argument, x);
+}
+
 void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual) {
-  if (x.dtype() != Dtype::bf16) detail::check_real("linear", "x", x);
+  check_factor("linear", "x", x);
   check_same_dtype("linear", "weight", weight, x);
   MH_CHECK(weight.rank() == 2, ShapeError, "linear: weight must be [out, in], got ", weight.shape());
   MH_CHECK(x.rank() > 0 && x.size(-1) == weight.size(1), ShapeError, "linear: x must be [..., ",
@@ -277,8 +279,16 @@ Gradients linear_backward(LinearSaved& s, Tensor dy) {
   return {dx, d_weight, d_bias, residual};
 }
 
-Tensor matmul_real(const Tensor& a, const Tensor& b) {
-  detail::check_real("matmul", "a", a);
+}  // namespace
+
+Tensor matmul(const Tensor& left, const Tensor& right) {
+  const Tensor a = detail::for_product(left), b = detail::for_product(right);
+  if (a.dtype() == Dtype::f16) {
+    check_same_dtype("matmul", "b", b, a);
+    const Autocast off(Dtype::f32);
+    return cast(matmul(detail::widened(a), detail::widened(b)), a.dtype());
+  }
+  check_factor("matmul", "a", a);
   check_same_dtype("matmul", "b", b, a);
   MH_CHECK(a.rank() >= 2 && b.rank() >= 2, ShapeError, "matmul: a and b must have at least two axes, got ",
            a.shape(), " and ", b.shape());
@@ -290,15 +300,6 @@ Tensor matmul_real(const Tensor& a, const Tensor& b) {
                   return {need_a ? sum_to(multiply(dy, flipped(b)), a.shape()) : Tensor(),
                           need_b ? right_gradient(a, dy, b) : Tensor()};
                 });
-}
-
-}  // namespace
-
-Tensor matmul(const Tensor& left, const Tensor& right) {
-  const Tensor a = detail::for_product(left), b = detail::for_product(right);
-  if (!is_narrow(a)) return matmul_real(a, b);
-  check_same_dtype("matmul", "b", b, a);
-  return cast(matmul_real(detail::widened(a), detail::widened(b)), a.dtype());
 }
 
 Tensor linear(const Tensor& input, const Tensor& matrix, const Tensor& bias, const LinearOptions& options) {

@@ -9,7 +9,7 @@ namespace multihead {
 /// a · b over the last two axes; the axes before them broadcast.
 ///
 /// Shapes    a [..., m, k], b [..., k, n] -> [..., m, n]
-/// Dtypes    f32, f64; bf16, f16: the f32 product rounded once. Autocast applies
+/// Dtypes    f32, f64; bf16, summed in f32 by kernels::gemm_mixed; f16, widened to f32. Autocast applies
 /// Strides   a matrix whose rows or columns are contiguous is read in place, others are copied
 /// Gradient  a, b
 /// Throws    ShapeError, DtypeError
@@ -27,8 +27,10 @@ struct LinearOptions {
 ///
 /// Shapes    x [..., in], weight [out, in], bias [out] or undefined -> [..., out]
 /// Dtypes    f32, f64; bf16, f16: as f32, rounded once; beside bf16, an f32 bias or residual (then f32).
-/// Autocast Gradient  x, weight, bias, residual; only those required are computed Memory    with an
-/// activation under a tape, also the [..., out] it is applied to Throws    ShapeError, DtypeError
+///           Autocast applies
+/// Gradient  x, weight, bias, residual; only those required are computed
+/// Memory    with an activation under a tape, also the [..., out] it is applied to
+/// Throws    ShapeError, DtypeError
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const LinearOptions& options = {});
 

@@ -50,6 +50,14 @@ struct GemmMatrix {
   template <class T>
   GemmMatrix(const T* first) : GemmMatrix(const_cast<T*>(first), dtype_of<T>) {}
 
+  /// The matrix that begins `elements` further on; none stays none.
+  GemmMatrix operator+(int64_t elements) const {
+    return data == nullptr
+               ? *this
+               : GemmMatrix(static_cast<char*>(data) + elements * static_cast<int64_t>(size_of(dtype)),
+                            dtype);
+  }
+
   void* data = nullptr;
   Dtype dtype = Dtype::f32;
 };
@@ -86,9 +94,8 @@ struct GemmBatch {
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;
 };
 
-/// The products of a batch, each as gemm() computes it. pre_activation, factor and residual move with
+/// The products of a batch, each as gemm_mixed() computes it. pre_activation, factor and residual move with
 /// stride_c.
-void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch);
-void gemm_batched(const GemmArgs<double>& args, const GemmBatch& batch);
+void gemm_batched(const MixedGemmArgs& args, const GemmBatch& batch);
 
 }  // namespace multihead::kernels

@@ -33,25 +33,6 @@ GemmArgs<T> plain_args(const MixedGemmArgs& x) {
           .residual = elements<T>(x.residual)};
 }
 
-template <class T>
-void multiply_all(const GemmArgs<T>& args, const GemmBatch& batch) {
-  const auto one_of = [&](int64_t i) {
-    GemmArgs<T> one = args;
-    one.a += i * batch.stride_a;
-    one.b += i * batch.stride_b;
-    one.c += i * batch.stride_c;
-    if (one.pre_activation != nullptr) one.pre_activation += i * batch.stride_c;
-    if (one.factor != nullptr) one.factor += i * batch.stride_c;
-    if (one.residual != nullptr) one.residual += i * batch.stride_c;
-    return one;
-  };
-  if (batch.count < num_threads()) {
-    for (int64_t i = 0; i < batch.count; ++i) gemm(one_of(i));
-  } else {
-    parallel_for(batch.count, [&](int64_t i, int) { gemm(one_of(i)); });
-  }
-}
-
 }  // namespace
 
 // The engine of a product is chosen here.
@@ -70,7 +51,20 @@ void gemm_mixed(const MixedGemmArgs& x) {
   narrow&& bf16_dots() && !empty ? multiply_pairs(args) : multiply_widened(args);
 }
 
-void gemm_batched(const GemmArgs<float>& args, const GemmBatch& batch) { multiply_all(args, batch); }
-void gemm_batched(const GemmArgs<double>& args, const GemmBatch& batch) { multiply_all(args, batch); }
+void gemm_batched(const MixedGemmArgs& args, const GemmBatch& batch) {
+  const auto multiply = [&](int64_t i) {
+    MixedGemmArgs one = args;
+    one.a = one.a + i * batch.stride_a;
+    one.b = one.b + i * batch.stride_b;
+    for (GemmMatrix* x : {&one.c, &one.pre_activation, &one.factor, &one.residual})
+      *x = *x + i * batch.stride_c;
+    gemm_mixed(one);
+  };
+  if (batch.count < num_threads()) {
+    for (int64_t i = 0; i < batch.count; ++i) multiply(i);
+  } else {
+    parallel_for(batch.count, [&](int64_t i, int) { multiply(i); });
+  }
+}
 
 }  // namespace multihead::kernels

@@ -155,8 +155,17 @@ TEST_F(GemmTest, BatchesEqualSingleProducts) {
     set_num_threads(threads);
     const Problem p({s.m * count, s.n, s.k}, {.bias = true});
     std::vector<float> c = p.poisoned();
-    GemmArgs<float> g = p.args(c.data(), nullptr);
-    g.m = s.m;
+    const GemmArgs<float> whole = p.args(c.data(), nullptr);
+    const MixedGemmArgs g{.a = whole.a,
+                          .lda = whole.lda,
+                          .b = whole.b,
+                          .ldb = whole.ldb,
+                          .c = static_cast<const float*>(whole.c),
+                          .ldc = whole.ldc,
+                          .m = s.m,
+                          .n = s.n,
+                          .k = s.k,
+                          .bias = whole.bias};
     gemm_batched(g, {.count = count, .stride_a = s.m * p.lda, .stride_c = s.m * p.ldc});
     EXPECT_TRUE(same_bits(c, p.run()));
     gemm_batched(g, {.count = 0});
