@@ -8,6 +8,8 @@
 
 namespace multihead {
 
+struct MemoryBlock;
+
 class Storage {
  public:
   /// Uninitialised bytes. Throws ValueError if `bytes` is beyond the address space, std::bad_alloc when out
@@ -21,12 +23,12 @@ class Storage {
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  bool is_borrowed() const { return capacity_ == 0 && bytes_ > 0; }
+  bool is_borrowed() const { return block_ == nullptr && bytes_ > 0; }
 
  private:
-  std::byte* data_;
+  std::byte* data_ = nullptr;
   size_t bytes_;
-  size_t capacity_;  // 0: borrowed
+  MemoryBlock* block_ = nullptr;  // null: borrowed
   std::shared_ptr<void> owner_;
 };
 
