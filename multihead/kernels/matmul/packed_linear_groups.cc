@@ -58,9 +58,9 @@ struct QuantizedRows {
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-void QuantizeGroups(const PackedLinearArgs& p, const QuantizedRows& to) {
+void QuantizeGroups(const PackedLinearArgs& p, const QuantizedRows& to, int64_t begin, int64_t end) {
   const int64_t count = groups::groups_of(p.in);
-  for (int64_t i = 0; i < p.rows; ++i) {
+  for (int64_t i = begin; i < end; ++i) {
     for (int64_t g = 0; g < count; ++g) {
       const int64_t at = i * count + g, k = g * kWeightGroup;
       int8_t* q = to.values + at * kWeightGroup;
@@ -126,7 +126,7 @@ void MultiplyGroups(const PackedLinearArgs& p) {
   const int64_t count = p.rows * groups::groups_of(p.in);
   auto* floats = scratch.get<float>(static_cast<size_t>(count * (2 + kWeightGroup / 4)));
   const QuantizedRows x{reinterpret_cast<int8_t*>(floats + 2 * count), floats, floats + count};
-  QuantizeGroups(p, x);
+  share_rows(p, [&](int64_t begin, int64_t end) { QuantizeGroups(p, x, begin, end); });
   const auto run = [&](auto panels) {
     share_panels(p, groups::panels_of(p.out), kSerialFlops,
                  [&](int64_t begin, int64_t end) { panels(p, x, begin, end); });

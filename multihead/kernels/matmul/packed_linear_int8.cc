@@ -90,9 +90,11 @@ void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t
 
 template <class Q>
 HWY_NOINLINE void QuantizeRows(const PackedLinearArgs& p, int zero, int64_t stride, Q* q, float* scales) {
-  for (int64_t i = 0; i < p.rows; ++i) {
-    scales[i] = QuantizeRow(p.x + i * p.ldx, p.in, stride, zero, q + i * stride);
-  }
+  share_rows(p, [&](int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t i = begin; i < end; ++i) {
+      scales[i] = QuantizeRow(p.x + i * p.ldx, p.in, stride, zero, q + i * stride);
+    }
+  });
 }
 
 void MultiplyInt8(const PackedLinearArgs& p) {

@@ -33,4 +33,13 @@ void share_panels(const PackedLinearArgs& p, int64_t panels, int64_t serial_flop
   parallel_for(tasks, [&](int64_t task, int) { run(panels * task / tasks, panels * (task + 1) / tasks); });
 }
 
+/// run(begin, end) for parts of the rows: what is done once to every element of x before a product.
+template <class Run>
+void share_rows(const PackedLinearArgs& p, const Run& run) {
+  constexpr int64_t kSerialElements = 1 << 17;  // some 5 us
+  const int64_t tasks = p.rows * p.in < kSerialElements ? 1 : std::min<int64_t>(p.rows, num_threads());
+  if (tasks == 1) return run(0, p.rows);
+  parallel_for(tasks, [&](int64_t task, int) { run(p.rows * task / tasks, p.rows * (task + 1) / tasks); });
+}
+
 }  // namespace multihead::kernels
