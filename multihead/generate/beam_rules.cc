@@ -13,14 +13,6 @@ bool ends_with(std::span<const int32_t> tokens, std::span<const int32_t> suffix)
          std::equal(suffix.begin(), suffix.end(), tokens.end() - static_cast<std::ptrdiff_t>(suffix.size()));
 }
 
-// On log-probabilities, which are negative: seen tokens lose.
-void penalize(double penalty, std::span<const int32_t> tokens, std::span<float> scores) {
-  for (const int32_t token : std::set<int32_t>(tokens.begin(), tokens.end())) {
-    float& score = scores[static_cast<size_t>(token)];
-    score = static_cast<float>(score * penalty);
-  }
-}
-
 void ban_repeated(size_t n, std::span<const int32_t> tokens, std::span<float> scores) {
   if (n == 0 || tokens.size() + 1 < n) return;
   const std::span<const int32_t> tail = tokens.last(n - 1);
@@ -41,6 +33,13 @@ void renormalize(std::span<float> scores) {
 }
 
 }  // namespace
+
+void penalize(double penalty, std::span<const int32_t> tokens, std::span<float> scores) {
+  for (const int32_t token : std::set<int32_t>(tokens.begin(), tokens.end())) {
+    float& score = scores[static_cast<size_t>(token)];
+    score = static_cast<float>(score > 0 ? score / penalty : score * penalty);
+  }
+}
 
 size_t hypotheses_wanted(const BeamOptions& o) {
   if (o.sample) return static_cast<size_t>(o.num_hypotheses);
@@ -89,7 +88,7 @@ void apply_rules(const BeamOptions& o, const NextToken& next, std::span<float> s
     scores[only] = score;
     return;
   }
-  if (o.repetition_penalty != 1) penalize(o.repetition_penalty, next.tokens, scores);
+  if (o.repetition_penalty != 1 && !penalizes_logits(o)) penalize(o.repetition_penalty, next.tokens, scores);
   if (static_cast<int64_t>(length) < o.min_length) scores[static_cast<size_t>(next.eos)] = kNever;
   for (const auto& banned : o.suppress) {
     if (!banned.empty() && ends_with(next.tokens, std::span(banned).first(banned.size() - 1))) {

@@ -108,8 +108,19 @@ class Search {
       }
     }
     const Tensor logits = model_.step(tokens, state_);
+    if (detail::penalizes_logits(options_)) penalize(logits.data<float>());
     kernels::log_softmax(logits.data<float>(), logits.data<float>(), {logits.size(0), vocabulary_});
     return logits;
+  }
+
+  // The tokens of every open hypothesis, in its row.
+  void penalize(float* row) const {
+    for (const Sentence& sentence : sentences_) {
+      for (const Open& open : sentence.open) {
+        detail::penalize(options_.repetition_penalty, open.tokens, {row, static_cast<size_t>(vocabulary_)});
+        row += vocabulary_;
+      }
+    }
   }
 
   // Of a sentence that was split, no alternative is given before all are done.

@@ -225,6 +225,34 @@ TEST(BeamSearchTest, OptionsDoWhatTheySay) {
   }
 }
 
+// As in transformers: one beam's logits are divided or multiplied, whatever their sign.
+TEST(BeamSearchTest, OneBeamPenalizesLogits) {
+  const auto model = tiny(23, 7);
+  const auto vocabulary = static_cast<size_t>(model.config().target_vocab_size);
+  constexpr double kPenalty = 1.7;
+  for (const Tokens& source : {Tokens{4, 5, 1}, Tokens{6, 1}, Tokens{9, 2, 9, 2, 1}}) {
+    Tokens expected;
+    while (expected.size() < 12 && (expected.empty() || expected.back() != model.config().eos_id)) {
+      Tokens input = {static_cast<int32_t>(model.config().decoder_start_id)};
+      input.insert(input.end(), expected.begin(), expected.end());
+      const auto length = static_cast<int64_t>(input.size());
+      const auto all = model({Tensor::of<int32_t>({1, static_cast<int64_t>(source.size())}, source), {}},
+                             {Tensor::of<int32_t>({1, length}, input), {}})
+                           .to_vector<double>();
+      std::vector<double> last(all.end() - static_cast<std::ptrdiff_t>(vocabulary), all.end());
+      for (const int32_t token : std::set<int32_t>(expected.begin(), expected.end())) {
+        double& logit = last[static_cast<size_t>(token)];
+        logit = logit > 0 ? logit / kPenalty : logit * kPenalty;
+      }
+      expected.push_back(static_cast<int32_t>(std::max_element(last.begin(), last.end()) - last.begin()));
+    }
+    if (expected.back() == model.config().eos_id) expected.pop_back();
+    const auto found =
+        beam_search(model, {source}, {.beam_size = 1, .repetition_penalty = kPenalty, .max_length = 12});
+    EXPECT_EQ(found[0][0].tokens, expected);
+  }
+}
+
 TEST(BeamSearchTest, NBestIsOrderedDistinctAndPatienceOnlyImproves) {
   const auto model = tiny(23, 7);
   const std::vector<Tokens> sources = {{4, 5, 1}, {6, 1}, {9, 2, 9, 2, 1}};
