@@ -63,8 +63,9 @@ def all_ops(mh, torch):
     op("mean", "x", mh.mean, torch.mean)
     for axis in (0, 1, 2):
         op(f"sum axis {axis}", "x", lambda x, a=axis: mh.sum(x, axis=a), lambda x, a=axis: torch.sum(x, a))
+    half = ("f32", "bf16")
     for name in ("add", "sub", "mul", "div"):
-        op(name, "xy", getattr(mh, name), getattr(torch, name), layouts=both)
+        op(name, "xy", getattr(mh, name), getattr(torch, name), layouts=both, dtypes=half if name in ("add", "mul") else ("f32",))
     op("add a row", "xb", mh.add, torch.add)
     op("mul by a row", "xb", mh.mul, torch.mul)
     op("scale", "x", lambda x: mh.scale(x, 1.7), lambda x: x * 1.7)
@@ -72,18 +73,18 @@ def all_ops(mh, torch):
     for name in ("neg", "exp", "log", "sqrt", "tanh", "sigmoid", "square"):
         op(name, "p" if name in ("log", "sqrt") else "x", getattr(mh, name), getattr(torch, name))
     op("relu", "x", mh.relu, torch.relu)
-    op("gelu", "x", mh.gelu, F.gelu)
+    op("gelu", "x", mh.gelu, F.gelu, dtypes=half)
     op("gelu_tanh", "x", mh.gelu_tanh, lambda x: F.gelu(x, approximate="tanh"))
-    op("silu", "x", mh.silu, F.silu)
-    op("softmax", "x", mh.softmax, lambda x: F.softmax(x, -1), layouts=both)
+    op("silu", "x", mh.silu, F.silu, dtypes=half)
+    op("softmax", "x", mh.softmax, lambda x: F.softmax(x, -1), layouts=both, dtypes=half)
     op("log_softmax", "x", mh.log_softmax, lambda x: F.log_softmax(x, -1))
-    op("layer_norm", "xwb", mh.layer_norm, lambda x, w, b: F.layer_norm(x, w.shape, w, b))
-    op("rms_norm", "xw", lambda x, w: mh.rms_norm(x, w, eps=1e-5), lambda x, w: F.rms_norm(x, w.shape, w, 1e-5))
+    op("layer_norm", "xwb", mh.layer_norm, lambda x, w, b: F.layer_norm(x, w.shape, w, b), dtypes=half)
+    op("rms_norm", "xw", lambda x, w: mh.rms_norm(x, w, eps=1e-5), lambda x, w: F.rms_norm(x, w.shape, w, 1e-5), dtypes=half)
     op("cross_entropy", "xt", mh.cross_entropy, lambda x, t: F.cross_entropy(x.flatten(0, 1), t.flatten()))
     op("embedding", "xt", lambda x, t: mh.embedding(x.reshape(-1, x.shape[2]), t),
        lambda x, t: F.embedding(t, x.reshape(-1, x.shape[2])))
-    op("linear", "xsb", mh.linear, F.linear, dtypes=("f32", "f64"))
-    op("matmul", "xs", mh.matmul, torch.matmul, dtypes=("f32", "f64"))
+    op("linear", "xsb", mh.linear, F.linear, dtypes=("f32", "f64", "bf16"))
+    op("matmul", "xs", mh.matmul, torch.matmul, dtypes=("f32", "f64", "bf16"))
     return ops, views
 
 
@@ -132,10 +133,10 @@ class Case:
         if backward:
             self.bytes += size(y) + sum(size(x) for x in self.leaves[1])
             seed = torch.randn(y.shape, dtype=y.dtype)
-            self.seeds = [mh.tensor(seed), seed]
+            self.seeds = [mh.tensor(seed.float() if dtype in ("bf16", "f16") else seed), seed]
             self.call = [self.train_ours, self.train_theirs]
         if not op.loose:
-            self.compare()
+            self.compare(5e-2 if dtype == "bf16" else 1e-3)  # PyTorch sums gradients of bf16 in bf16
 
     def train_ours(self):
         for x in self.leaves[0]:
@@ -150,11 +151,11 @@ class Case:
         self.forward[1]().backward(self.seeds[1])
         return [x.grad for x in self.leaves[1]]
 
-    def compare(self):
+    def compare(self, tolerance):
         ours, theirs = (x if isinstance(x, (list, tuple)) else [x] for x in (call() for call in self.call))
         for a, b in zip(ours, theirs):
             a, b = np.asarray(a.to("float64")), b.detach().double().numpy()
-            if a.shape != b.shape or not np.allclose(a, b, rtol=1e-3, atol=1e-3 * max(1, np.abs(b).max(initial=0))):
+            if a.shape != b.shape or not np.allclose(a, b, rtol=tolerance, atol=tolerance * max(1, np.abs(b).max(initial=0))):
                 sys.exit(f"ops: {self.shape}: the results differ")
 
     def times(self, rounds, clock, seconds=0.01):

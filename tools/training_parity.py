@@ -47,6 +47,8 @@ def theirs(run, data, steps, dtype, autocast=False):
     for module in model.modules():  # the first token of a target is the padding's; it learns here, too
         if isinstance(module, torch.nn.Embedding):
             module.padding_idx = None
+    for name, parameter in model.named_parameters():  # sinusoids, which transformers 5.24 would train
+        parameter.requires_grad_("embed_positions" not in name)
     bias = model._buffers.pop("final_logits_bias")  # Marian keeps it as it is, multihead trains it
     model.final_logits_bias = torch.nn.Parameter(bias[0].clone())
     batch = pairs_of(data, Tokenizer.from_file(str(run / "tokenizer.json")), config.eos_token_id, 510)

@@ -46,23 +46,31 @@ int64_t run_length(const Tensor& x) {
 Tensor apply(Binary op, const Tensor& left, const Tensor& right) {
   const Shape shape = broadcast_shapes(left.shape(), right.shape());
   // The kernel transposes what it has made of runs that are long enough for vectors.
-  const bool alike = left.dtype() == Dtype::f32 && left.shape() == right.shape() &&
+  const bool alike = left.dtype() != Dtype::f64 && left.shape() == right.shape() &&
                      left.strides() == right.strides() && run_length(left) >= 16;
   const Tensor a = alike ? left : in_runs(left), b = alike ? right : in_runs(right);
   Tensor y = Tensor::empty(shape, a.dtype());
   const kernels::BroadcastLayout layout{shape, broadcast_strides(a, shape), broadcast_strides(b, shape)};
-  with_data([&](auto* pa, auto* pb, auto* to) { kernels::binary(op, pa, pb, to, layout); }, a, b, y);
+  detail::dispatch_elements(a.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::binary(op, a.data<T>(), b.data<T>(), y.data<T>(), layout);
+  });
   return y;
 }
 
 Tensor checked_apply(const char* who, Binary op, const Tensor& a, const Tensor& b) {
-  check_real(who, "a", a);
+  detail::check_real_or_bf16(who, "a", a);
   check_same_dtype(who, "b", b, a);
   try {
     return apply(op, a, b);
   } catch (const ShapeError&) {
     throw ShapeError(concat(who, ": a ", a.shape(), " and b ", b.shape(), " do not broadcast"));
   }
+}
+
+// f16, or bf16 beside another type.
+bool must_widen(const Tensor& a, const Tensor& b) {
+  return (is_narrow(a) || is_narrow(b)) && !(a.dtype() == Dtype::bf16 && b.dtype() == Dtype::bf16);
 }
 
 using BinaryOp = Tensor (*)(const Tensor&, const Tensor&);
@@ -126,7 +134,7 @@ Tensor total(const char* who, const Tensor& input, double factor) {
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
-  if (is_narrow(a) || is_narrow(b)) return on_widened(add, a, b);
+  if (must_widen(a, b)) return on_widened(add, a, b);
   return record({a, b}, checked_apply("add", Binary::add, a, b),
                 [sa = a.shape(), sb = b.shape()](const Tensor& dy) -> Gradients {
                   return {sum_to(dy, sa), sum_to(dy, sb)};
@@ -134,7 +142,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
-  if (is_narrow(a) || is_narrow(b)) return on_widened(sub, a, b);
+  if (must_widen(a, b)) return on_widened(sub, a, b);
   return record({a, b}, checked_apply("sub", Binary::sub, a, b),
                 [sa = a.shape(), sb = b.shape(), need_b = b.requires_grad()](const Tensor& dy) -> Gradients {
                   return {sum_to(dy, sa), need_b ? neg(sum_to(dy, sb)) : Tensor()};
@@ -142,17 +150,17 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
-  if (is_narrow(a) || is_narrow(b)) return on_widened(mul, a, b);
+  if (must_widen(a, b)) return on_widened(mul, a, b);
   const Tensor y = checked_apply("mul", Binary::mul, a, b);
   const bool need_a = a.requires_grad(), need_b = b.requires_grad();
   return record({a, b}, y, [a = a.detach(), b = b.detach(), need_a, need_b](const Tensor& dy) -> Gradients {
-    return {need_a ? sum_to(apply(Binary::mul, dy, b), a.shape()) : Tensor(),
-            need_b ? sum_to(apply(Binary::mul, dy, a), b.shape()) : Tensor()};
+    return {need_a ? sum_to(apply(Binary::mul, dy, widened(b)), a.shape()) : Tensor(),
+            need_b ? sum_to(apply(Binary::mul, dy, widened(a)), b.shape()) : Tensor()};
   });
 }
 
 Tensor div(const Tensor& a, const Tensor& b) {
-  if (is_narrow(a) || is_narrow(b)) return on_widened(div, a, b);
+  if (is_narrow(a) || is_narrow(b)) return on_widened(div, a, b);  // whose gradient takes y
   const Tensor y = checked_apply("div", Binary::div, a, b);
   const bool need_b = b.requires_grad();
   return record(

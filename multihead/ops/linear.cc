@@ -152,13 +152,8 @@ void check_joins(const char* argument, const Tensor& joins, const Tensor& x) {
   check_same_dtype("linear", argument, joins, x);
 }
 
-// bf16, f32 or f64.
-void check_factor(const char* op, const char* argument, const Tensor& x) {
-  if (x.dtype() != Dtype::bf16) detail::check_real(op, argument, x);
-}
-
 void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual) {
-  check_factor("linear", "x", x);
+  detail::check_real_or_bf16("linear", "x", x);
   check_same_dtype("linear", "weight", weight, x);
   MH_CHECK(weight.rank() == 2, ShapeError, "linear: weight must be [out, in], got ", weight.shape());
   MH_CHECK(x.rank() > 0 && x.size(-1) == weight.size(1), ShapeError, "linear: x must be [..., ",
@@ -288,7 +283,7 @@ Tensor matmul(const Tensor& left, const Tensor& right) {
     const Autocast off(Dtype::f32);
     return cast(matmul(detail::widened(a), detail::widened(b)), a.dtype());
   }
-  check_factor("matmul", "a", a);
+  detail::check_real_or_bf16("matmul", "a", a);
   check_same_dtype("matmul", "b", b, a);
   MH_CHECK(a.rank() >= 2 && b.rank() >= 2, ShapeError, "matmul: a and b must have at least two axes, got ",
            a.shape(), " and ", b.shape());

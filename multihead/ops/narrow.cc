@@ -10,6 +10,10 @@ bool is_narrow(const Tensor& x) {
   return x.defined() && (x.dtype() == Dtype::bf16 || x.dtype() == Dtype::f16);
 }
 
+void check_real_or_bf16(const char* op, const char* argument, const Tensor& x) {
+  if (x.dtype() != Dtype::bf16) check_real(op, argument, x);
+}
+
 Tensor widened(const Tensor& x) { return is_narrow(x) ? cast(x, Dtype::f32) : x; }
 
 Dtype gradient_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/elementwise.cc"
@@ -75,9 +76,16 @@ void dispatch_binary(Binary op, const F& f) {
   }
 }
 
+// bf16 is computed in f32 and rounded once.
+template <class T>
+using Computed = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+
 template <class T, class Op>
 void binary_row_plain(const BinaryArgs<T>& r, Op op) {
-  for (int64_t i = 0; i < r.count; ++i) r.y[i] = op(r.a[i * r.step_a], r.b[i * r.step_b]);
+  using C = Computed<T>;
+  for (int64_t i = 0; i < r.count; ++i) {
+    r.y[i] = static_cast<T>(op(static_cast<C>(r.a[i * r.step_a]), static_cast<C>(r.b[i * r.step_b])));
+  }
 }
 
 template <class T>
@@ -99,17 +107,17 @@ HWY_INLINE Pack Apply(Minus, Pack a, Pack b) { return Sub(a, b); }
 HWY_INLINE Pack Apply(Times, Pack a, Pack b) { return Mul(a, b); }
 HWY_INLINE Pack Apply(Over, Pack a, Pack b) { return Div(a, b); }
 
-template <class Op>
-HWY_INLINE void BinaryRow(Op op, const BinaryArgs<float>& r) {
+template <class Op, class T>
+HWY_INLINE void BinaryRow(Op op, const BinaryArgs<T>& r) {
   if (r.step_a == 1 && r.step_b == 1) {
     ForPacks(r.count, [&](int64_t i, auto at)
                           HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), at.Load(r.b + i)), r.y + i); });
   } else if (r.step_a == 1 && r.step_b == 0) {
-    const Pack b = Set(*r.b);
+    const Pack b = Set(static_cast<float>(*r.b));
     ForPacks(r.count,
              [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), b), r.y + i); });
   } else if (r.step_a == 0 && r.step_b == 1) {
-    const Pack a = Set(*r.a);
+    const Pack a = Set(static_cast<float>(*r.a));
     ForPacks(r.count,
              [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, a, at.Load(r.b + i)), r.y + i); });
   } else {
@@ -117,11 +125,14 @@ HWY_INLINE void BinaryRow(Op op, const BinaryArgs<float>& r) {
   }
 }
 
-void BinaryRows(Binary binary_op, const BinaryArgs<float>& rows) {
+template <class T>
+HWY_INLINE void BinaryRowsOf(Binary binary_op, const BinaryArgs<T>& rows) {
   dispatch_binary(binary_op, [&](auto op) HWY_ATTR {
-    rows.each([&](const BinaryArgs<float>& row) HWY_ATTR { BinaryRow(op, row); });
+    rows.each([&](const BinaryArgs<T>& row) HWY_ATTR { BinaryRow(op, row); });
   });
 }
+void BinaryRows(Binary op, const BinaryArgs<float>& rows) { BinaryRowsOf(op, rows); }
+void BinaryRowsBf16(Binary op, const BinaryArgs<BFloat16>& rows) { BinaryRowsOf(op, rows); }
 
 struct ExpOp {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return Exp(Floats(), x); }
@@ -220,6 +231,7 @@ constexpr int64_t kGrain = 8192;  // elements
 constexpr int64_t kFunctionGrain = 2048;
 
 HWY_EXPORT(BinaryRows);
+HWY_EXPORT(BinaryRowsBf16);
 HWY_EXPORT(UnaryRun);
 HWY_EXPORT(UnaryBackwardRun);
 HWY_EXPORT(AffineRun);
@@ -239,15 +251,14 @@ void binary_walk(const T* a, const T* b, T* y, const BroadcastLayout& layout, Ru
 }
 
 // Operands that lie alike, but in another order than y: squares are computed in theirs and transposed into y.
-template <class Run>
-bool binary_tiles(const float* a, const float* b, float* y, const BroadcastLayout& layout, Run run) {
+template <class T, class Run>
+bool binary_tiles(const T* a, const T* b, T* y, const BroadcastLayout& layout, Run run) {
   const Shape &strides = layout.strides_a, dense = contiguous_strides(layout.shape);
   if (!(strides == layout.strides_b) || strides == dense || layout.shape.numel() == 0) return false;
   return detail::for_tiles(layout.shape, strides, dense, kGrain, [&](const detail::Tile& t) {
-    alignas(64) float square[detail::kTile * detail::kTile];
-    run(BinaryArgs<float>{a + t.from, b + t.from, square, 1, 1, t.columns, t.step_from, t.step_from, t.rows});
-    detail::element_loops.transpose(sizeof(float),
-                                    {square, y + t.to, t.columns, t.step_to, t.rows, t.columns});
+    alignas(64) T square[detail::kTile * detail::kTile];
+    run(BinaryArgs<T>{a + t.from, b + t.from, square, 1, 1, t.columns, t.step_from, t.step_from, t.rows});
+    detail::element_loops.transpose(sizeof(T), {square, y + t.to, t.columns, t.step_to, t.rows, t.columns});
   });
 }
 
@@ -302,9 +313,12 @@ void select_ranges(const bool* mask, const T* a, const T* b, T* y, int64_t count
 }  // namespace
 
 void binary(Binary op, const float* a, const float* b, float* y, const BroadcastLayout& layout) {
-  const auto run = HWY_DYNAMIC_DISPATCH(BinaryRows);
-  if (binary_tiles(a, b, y, layout, [&](const BinaryArgs<float>& r) { run(op, r); })) return;
-  binary_walk(a, b, y, layout, [&](const BinaryArgs<float>& r) { run(op, r); });
+  const auto run = [&, rows = HWY_DYNAMIC_DISPATCH(BinaryRows)](const auto& r) { rows(op, r); };
+  if (!binary_tiles(a, b, y, layout, run)) binary_walk(a, b, y, layout, run);
+}
+void binary(Binary op, const BFloat16* a, const BFloat16* b, BFloat16* y, const BroadcastLayout& layout) {
+  const auto run = [&, rows = HWY_DYNAMIC_DISPATCH(BinaryRowsBf16)](const auto& r) { rows(op, r); };
+  if (!binary_tiles(a, b, y, layout, run)) binary_walk(a, b, y, layout, run);
 }
 void binary(Binary op, const double* a, const double* b, double* y, const BroadcastLayout& layout) {
   dispatch_binary(op, [&](auto f) {

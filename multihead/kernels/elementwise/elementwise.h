@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "multihead/core/dtype.h"
 #include "multihead/core/shape.h"
 
 namespace multihead::kernels {
@@ -15,6 +16,8 @@ struct BroadcastLayout {
   Shape strides_a, strides_b;
 };
 void binary(Binary op, const float* a, const float* b, float* y, const BroadcastLayout& layout);
+/// Computed in f32, rounded once.
+void binary(Binary op, const BFloat16* a, const BFloat16* b, BFloat16* y, const BroadcastLayout& layout);
 void binary(Binary op, const double* a, const double* b, double* y, const BroadcastLayout& layout);
 
 enum class Unary { neg, exp, log, sqrt, tanh, sigmoid, square };
