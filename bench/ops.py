@@ -136,7 +136,8 @@ class Case:
             self.seeds = [mh.tensor(seed.float() if dtype in ("bf16", "f16") else seed), seed]
             self.call = [self.train_ours, self.train_theirs]
         if not op.loose:
-            self.compare(5e-2 if dtype == "bf16" else 1e-3)  # PyTorch sums gradients of bf16 in bf16
+            # PyTorch sums gradients of bf16 in bf16: they are no reference.
+            self.compare(self.forward if dtype == "bf16" else self.call, 2e-2 if dtype == "bf16" else 1e-3)
 
     def train_ours(self):
         for x in self.leaves[0]:
@@ -151,8 +152,8 @@ class Case:
         self.forward[1]().backward(self.seeds[1])
         return [x.grad for x in self.leaves[1]]
 
-    def compare(self, tolerance):
-        ours, theirs = (x if isinstance(x, (list, tuple)) else [x] for x in (call() for call in self.call))
+    def compare(self, calls, tolerance):
+        ours, theirs = (x if isinstance(x, (list, tuple)) else [x] for x in (call() for call in calls))
         for a, b in zip(ours, theirs):
             a, b = np.asarray(a.to("float64")), b.detach().double().numpy()
             if a.shape != b.shape or not np.allclose(a, b, rtol=tolerance, atol=tolerance * max(1, np.abs(b).max(initial=0))):
