@@ -38,6 +38,11 @@ struct MemoryBlock {
 
 class BlockCache {
  public:
+  BlockCache() = default;
+  ~BlockCache() { release_locked(); }
+  BlockCache(const BlockCache&) = delete;
+  BlockCache& operator=(const BlockCache&) = delete;
+
   /// At least `bytes`, on a cache line. Throws std::bad_alloc when out of memory; MemoryError, before
   /// allocation, if a large block is larger than what is available.
   MemoryBlock* take(size_t bytes);
