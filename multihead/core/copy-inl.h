@@ -23,7 +23,7 @@ void copy_elements(const Shape& shape, const StridedElements& from, const Stride
 inline void copy_bytes(void* to, const void* from, size_t bytes) {
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
-  if (bytes <= 512) {
+  if (bytes <= 4096) {
     for (; bytes >= 64; bytes -= 64, target += 64, source += 64) std::memcpy(target, source, 64);
     if (bytes == 0) return;
   }

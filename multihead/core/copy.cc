@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "multihead/core/convert-inl.h"
 #include "multihead/core/element_loops-inl.h"
@@ -63,6 +64,29 @@ void convert_run(Dtype from_type, const void* from, Dtype to_type, void* to, int
   });
 }
 
+// Runs of so many cache lines. A run far ahead is fetched meanwhile: short ones show the CPU no pattern.
+struct Runs {
+  const std::byte* from;
+  std::byte* to;
+  int64_t step_from, step_to, ahead, rows;  // bytes, bytes, bytes, runs
+};
+template <int64_t kLines>
+void copy_lines(Runs r) {
+  for (; r.rows > 0; --r.rows, r.from += r.step_from, r.to += r.step_to) {
+    for (int64_t i = 0; i < kLines && r.ahead != 0; ++i) __builtin_prefetch(r.from + r.ahead + i * 64);
+    for (int64_t i = 0; i < kLines; ++i) std::memcpy(r.to + i * 64, r.from + i * 64, 64);
+  }
+}
+
+// Whether the runs are that short, as those of heads are.
+bool copy_short_runs(const Runs& r, size_t bytes) {
+  constexpr void (*kCopies[])(Runs) = {copy_lines<1>, copy_lines<2>, copy_lines<3>, copy_lines<4>,
+                                       copy_lines<5>, copy_lines<6>, copy_lines<7>, copy_lines<8>};
+  if (bytes == 0 || bytes % 64 != 0 || bytes / 64 > std::size(kCopies)) return false;
+  kCopies[bytes / 64 - 1](r);
+  return true;
+}
+
 class Copy {
  public:
   Copy(const StridedElements& from, const StridedElements& to)
@@ -98,6 +122,11 @@ class Copy {
     const int64_t ahead = kAhead * walk.row_b();  // of runs too short for the CPU to see a pattern
     const bool plain = from_type_ == to_type_ && step_from == 1 && step_to == 1;
     const size_t bytes = static_cast<size_t>(count) * from_bytes_;
+    if (plain) {
+      const auto size = static_cast<int64_t>(from_bytes_);
+      const Runs runs{at_from(from), at_to(to), walk.row_b() * size, walk.row_a() * size, ahead * size, rows};
+      if (copy_short_runs(runs, bytes)) return;
+    }
     for (; rows > 0; --rows, from += walk.row_b(), to += walk.row_a()) {
       if (step_from == 1 && ahead != 0 && count <= kPiece) {
         const std::byte* next = at_from(from + ahead);

@@ -194,17 +194,25 @@ void join_parts(std::span<const Tensor> parts, const Tensor& y, int axis) {
     }
     return;
   }
-  const auto row_bytes = [rows](const Tensor& x) { return x.bytes() / static_cast<size_t>(rows); };
+  struct Rows {
+    const std::byte* first;
+    size_t bytes;  // of a row
+  };
+  const auto rows_of = [rows](const Tensor& x) {
+    return Rows{static_cast<const std::byte*>(x.raw()), x.bytes() / static_cast<size_t>(rows)};
+  };
+  std::vector<Rows> sources;
+  for (const Tensor& part : parts) sources.push_back(rows_of(part));
   auto* const to = static_cast<std::byte*>(y.raw());
+  const size_t row_bytes = rows_of(y).bytes;
   constexpr int64_t kTaskBytes = 1 << 17;  // fewer are not worth waking a thread
-  const int64_t grain = std::max<int64_t>(1, kTaskBytes / static_cast<int64_t>(row_bytes(y)));
+  const int64_t grain = std::max<int64_t>(1, kTaskBytes / static_cast<int64_t>(row_bytes));
   parallel_ranges(rows, grain, [&](int64_t begin, int64_t end) {
-    std::byte* next = to + static_cast<size_t>(begin) * row_bytes(y);
+    std::byte* next = to + static_cast<size_t>(begin) * row_bytes;
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
-      for (const Tensor& part : parts) {
-        const size_t bytes = row_bytes(part);
-        detail::copy_bytes(next, static_cast<const std::byte*>(part.raw()) + row * bytes, bytes);
-        next += bytes;
+      for (const Rows& source : sources) {
+        detail::copy_bytes(next, source.first + row * source.bytes, source.bytes);
+        next += source.bytes;
       }
     }
   });
