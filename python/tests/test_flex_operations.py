@@ -53,6 +53,8 @@ def test_corners_of_functions_and_gradients(name):
     function = lambda s, b, h, q, k: FUNCTIONS[name](s)
     if name == "int":  # what a NaN becomes is nobody's promise
         corners = CORNERS[1:]
+    elif name == "gelu":  # PyTorch's AVX-512 loop has NaN at infinity, its scalar one infinity as we
+        corners = CORNERS[CORNERS != INF]
     else:
         corners = CORNERS
     scores = corners.view(1, 1, 1, -1).clone().requires_grad_()
