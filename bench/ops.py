@@ -170,7 +170,7 @@ class Case:
         best = [math.inf, math.inf]
         for _ in range(rounds):
             for side in (0, 1):
-                time.sleep(0.002)  # threads of the one who just ran may still be spinning
+                time.sleep(0.02)  # for so long the threads of the one who just ran may be spinning
                 call = self.call[side]
                 call()
                 begin = clock()
