@@ -14,15 +14,13 @@ ctranslate2 are to be compared.
 import argparse
 import datetime
 import json
-import os
 import pathlib
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import numpy as np
+from turns import Program, medians, serve
 
 WAYS = {"one": (1, False), "batches": (32, False), "sorted": (32, True)}
 
@@ -45,6 +43,17 @@ class Rows:
     def __call__(self, texts):
         rows = self.tokenizer.encode_batch(texts)
         return np.array([row.ids for row in rows]), np.array([row.attention_mask for row in rows])
+
+
+def by_hidden(folder, hidden):
+    """Encodes texts by a function from ids and mask to hidden states."""
+    rows = Rows(folder)
+
+    def encode(texts):
+        ids, mask = rows(texts)
+        return pooled(hidden(ids, mask), mask)
+
+    return encode
 
 
 def multihead(precision):
@@ -73,7 +82,7 @@ def sentence_transformers(precision):
     return load
 
 
-def onnx_file(folder, work, opset=17):
+def onnx_file(folder, work):
     """The encoder as an ONNX file, with ONNX Runtime's own fusions applied."""
     path = work / "fused.onnx"
     if path.exists():
@@ -96,7 +105,7 @@ def onnx_file(folder, work, opset=17):
     axes = {0: "batch", 1: "tokens"}
     torch.onnx.export(Hidden(), (ids, ids), str(work / "plain.onnx"), input_names=["ids", "mask"],
                       output_names=["hidden"], dynamic_axes={"ids": axes, "mask": axes, "hidden": axes},
-                      opset_version=opset, dynamo=False)
+                      opset_version=17, dynamo=False)
     config = model.config
     fused = optimizer.optimize_model(str(work / "plain.onnx"), model_type="bert", num_heads=config.num_attention_heads,
                                      hidden_size=config.hidden_size)
@@ -120,13 +129,7 @@ def onnxruntime(precision):
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        rows = Rows(folder)
-
-        def encode(texts):
-            ids, mask = rows(texts)
-            return pooled(session.run(None, {"ids": ids, "mask": mask})[0], mask)
-
-        return encode
+        return by_hidden(folder, lambda ids, mask: session.run(None, {"ids": ids, "mask": mask})[0])
 
     return load
 
@@ -138,13 +141,7 @@ def openvino(precision):
         onnx_file(folder, work)
         compiled = ov.Core().compile_model(ov.convert_model(str(work / "plain.onnx")), "CPU", {
             "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision})
-        rows = Rows(folder)
-
-        def encode(texts):
-            ids, mask = rows(texts)
-            return pooled(compiled([ids, mask])[0], mask)
-
-        return encode
+        return by_hidden(folder, lambda ids, mask: compiled([ids, mask])[0])
 
     return load
 
@@ -157,14 +154,12 @@ def ctranslate2(precision):
         if not (work / "ctranslate2").exists():
             TransformersConverter(str(folder)).convert(str(work / "ctranslate2"))
         encoder = ctranslate2.Encoder(str(work / "ctranslate2"), compute_type=precision, intra_threads=threads)
-        rows = Rows(folder)
 
-        def encode(texts):
-            ids, mask = rows(texts)
+        def hidden(ids, mask):
             lists = [row[:length].tolist() for row, length in zip(ids, mask.sum(1))]
-            return pooled(np.array(encoder.forward_batch(lists).last_hidden_state), mask)
+            return np.array(encoder.forward_batch(lists).last_hidden_state)
 
-        return encode
+        return by_hidden(folder, hidden)
 
     return load
 
@@ -185,39 +180,29 @@ PROGRAMS = {
 }
 
 
-def serve(name, folder, work, threads, texts):
-    """In the child: loads, saves all vectors, then answers each line of stdin, a way, with its texts per second."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+def load(name, folder, work, threads, texts):
+    """Saves all vectors; gives the function from a way to its texts per second."""
     encode = PROGRAMS[name](folder, work, threads)
     np.save(work / f"{name}.npy", np.concatenate([encode(texts[i:i + 32]) for i in range(0, len(texts), 32)]))
-    print("ready", file=answers, flush=True)
-    for way in sys.stdin:
-        size, ordered = WAYS[way.strip()]
+
+    def rate(way):
+        size, ordered = WAYS[way]
         order = sorted(texts, key=len) if ordered else texts
-        start = time.perf_counter()
+        begin = time.perf_counter()
         for i in range(0, len(order), size):
             encode(order[i:i + size])
-        print(len(texts) / (time.perf_counter() - start), file=answers, flush=True)
+        return len(texts) / (time.perf_counter() - begin)
+
+    return rate
 
 
 def start(name, options, work):
-    command = [sys.executable, __file__, str(options.folder), str(options.file), "--texts", str(options.texts),
-               "--threads", str(options.threads), "--serve", name, str(work)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "false",
-                   "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True, env=environment)
-    if child.stdout.readline().strip() == "ready":
-        return child
-    print(f"{name}: left out: {(child.communicate()[1].strip().splitlines() or ['no message'])[-1][:200]}", file=sys.stderr)
-    return None
-
-
-def ask(child, way):
-    child.stdin.write(way + "\n")
-    child.stdin.flush()
-    return float(child.stdout.readline())
+    program = Program([__file__, options.folder, options.file, "--texts", str(options.texts), "--threads",
+                       str(options.threads), "--serve", name, work], OMP_NUM_THREADS=str(options.threads),
+                      OMP_WAIT_POLICY="passive", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+    if program.error is not None:
+        print(f"{name}: left out: {program.error.splitlines()[-1][:200]}", file=sys.stderr)
+    return program
 
 
 def main():
@@ -235,26 +220,19 @@ def main():
     texts = lines[::max(1, len(lines) // options.texts)][:options.texts]
     if options.serve:
         name, work = options.serve
-        return serve(name, options.folder, pathlib.Path(work), options.threads, texts)
+        return serve(lambda: load(name, options.folder, pathlib.Path(work), options.threads, texts))
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         started = {name: start(name, options, work) for name in options.programs}
-        children = {name: child for name, child in started.items() if child}
-        rates = {name: {way: [] for way in WAYS} for name in children}
-        for _ in range(options.rounds):
-            for way in WAYS:
-                for name, child in children.items():
-                    rates[name][way].append(ask(child, way))
-        for child in children.values():
-            child.communicate()
+        programs = {name: program for name, program in started.items() if program.error is None}
+        report = medians(programs, WAYS, options.rounds)
+        for program in programs.values():
+            program.close()
         reference = work / "sentence-transformers-f32.npy"
         reference = np.load(reference) if reference.exists() else None
-        report = {}
-        for name in children:
-            row = {way: statistics.median(values) for way, values in rates[name].items()}
+        for name, row in report.items():
             if reference is not None:
                 row["differs"] = float(1 - (np.load(work / f"{name}.npy") * reference).sum(1).mean())
-            report[name] = row
     if options.json:
         return print(json.dumps(report, indent=1))
     print(f"{options.folder.name}, {len(texts)} texts, {options.threads} threads, {datetime.date.today()}; texts/s")

@@ -12,13 +12,12 @@ llama-cpp-python.
 import argparse
 import datetime
 import json
-import os
 import pathlib
 import resource
-import statistics
-import subprocess
 import sys
 import time
+
+from turns import Program, medians, serve
 
 PROMPT, NEW, MANY = 512, 32, 8
 
@@ -99,33 +98,20 @@ PROGRAMS = {"multihead": multihead, "llama.cpp": llama_cpp}
 WAYS = ("prompt", "one", "eight")
 
 
-def serve(name, path, threads):
-    """In the child: loads, then answers each line of stdin, a way or "memory"."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+def load(name, path, threads):
+    """What answers each question: a way with its tokens per second, "memory" with the peak in MB."""
     ways = PROGRAMS[name](path, threads)
     for run in ways.values():
         run()
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        way = line.strip()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(peak if way == "memory" else ways[way](), file=answers, flush=True)
+    ways["memory"] = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return lambda question: ways[question]()
 
 
 def start(name, path, threads):
-    command = [sys.executable, __file__, path, "--threads", str(threads), "--serve", name]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             env={**os.environ, "OMP_NUM_THREADS": str(threads)})
-    if child.stdout.readline().strip() != "ready":
-        sys.exit(f"{name}: {child.communicate()[1].strip()[-500:]}")
-    return child
-
-
-def ask(child, what):
-    child.stdin.write(what + "\n")
-    child.stdin.flush()
-    return float(child.stdout.readline())
+    program = Program([__file__, path, "--threads", str(threads), "--serve", name], OMP_NUM_THREADS=str(threads))
+    if program.error is not None:
+        sys.exit(f"{name}: {program.error[-500:]}")
+    return program
 
 
 def main():
@@ -138,27 +124,22 @@ def main():
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return serve(options.serve, options.files[0], options.threads)
+        return serve(lambda: load(options.serve, options.files[0], options.threads))
     report = {}
     if not options.json:
         print(f"{options.threads} threads, {datetime.date.today()}; tokens/s multihead : llama.cpp (ratio)")
     for path in options.files:
-        children = {name: start(name, path, options.threads) for name in PROGRAMS}
-        rates = {way: {name: [] for name in PROGRAMS} for way in WAYS}
-        for _ in range(options.rounds):
-            for way in WAYS:
-                for name, child in children.items():
-                    rates[way][name].append(ask(child, way))
-        row = {way: {name: statistics.median(values) for name, values in of.items()} for way, of in rates.items()}
-        row["memory_mb"] = {name: ask(child, "memory") for name, child in children.items()}
-        for child in children.values():
-            child.communicate()
+        programs = {name: start(name, path, options.threads) for name in PROGRAMS}
+        row = medians(programs, WAYS, options.rounds)
+        for name, program in programs.items():
+            row[name]["memory_mb"] = program.ask("memory")
+            program.close()
         report[path] = row
         if options.json:
             continue
         shown = WAYS + ("memory_mb",) if options.memory else WAYS
-        cells = (f"{way} {row[way]['multihead']:.0f} : {row[way]['llama.cpp']:.0f} "
-                 f"({row[way]['multihead'] / row[way]['llama.cpp']:.2f})" for way in shown)
+        ours, theirs = row["multihead"], row["llama.cpp"]
+        cells = (f"{way} {ours[way]:.0f} : {theirs[way]:.0f} ({ours[way] / theirs[way]:.2f})" for way in shown)
         print(f"{pathlib.Path(path).name:14}" + "   ".join(cells), flush=True)
     if options.json:
         print(json.dumps(report, indent=1))

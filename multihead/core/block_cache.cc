@@ -132,11 +132,11 @@ MemoryBlock* BlockCache::add_segment(FreeBlocks& pool, size_t bytes) {
   ++stats_.system_allocations;
   const auto held = [&] { return static_cast<size_t>(stats_.live_bytes + stats_.cached_bytes); };
   const size_t least = rounded(bytes, kLargePage);
-  size_t size =
-      &pool == pools_.data() ? least : std::max(least, std::clamp(held() / 8, kLeastSegment, kMostSegment));
-  size = rounded(size, kLargePage);
+  const size_t usual = &pool == pools_.data() ? 0 : std::clamp(held() / 8, kLeastSegment, kMostSegment);
+  const size_t size = std::max(least, rounded(usual, kLargePage));
   // What is held never passes the peak demand by more than an eighth (at least 16 MiB).
-  const size_t peak = static_cast<size_t>(std::max(stats_.peak_bytes, stats_.live_bytes)) + bytes;
+  const auto peak =
+      std::max(static_cast<size_t>(stats_.peak_bytes), static_cast<size_t>(stats_.live_bytes) + bytes);
   if (held() + size > peak + std::max<size_t>(peak / 8, 16 << 20)) release_locked();
   if (bytes >= kLarge && static_cast<int64_t>(bytes) > available_memory()) {
     release_locked();

@@ -20,9 +20,6 @@ size_t hypotheses_wanted(const BeamOptions& options);
 /// log-probabilities.
 inline bool penalizes_logits(const BeamOptions& o) { return o.beam_size == 1 && o.repetition_penalty != 1; }
 
-/// Makes tokens that there are already less likely (Keskar et al. 2019).
-void penalize(double penalty, std::span<const int32_t> tokens, std::span<float> scores);
-
 /// The state of a hypothesis.
 struct NextToken {
   std::span<const int32_t> tokens;  ///< so far

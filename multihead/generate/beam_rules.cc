@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_rules-inl.h"
+#include "multihead/generate/repetition-inl.h"
 
 namespace multihead::detail {
 namespace {
@@ -33,13 +33,6 @@ void renormalize(std::span<float> scores) {
 }
 
 }  // namespace
-
-void penalize(double penalty, std::span<const int32_t> tokens, std::span<float> scores) {
-  for (const int32_t token : std::set<int32_t>(tokens.begin(), tokens.end())) {
-    float& score = scores[static_cast<size_t>(token)];
-    score = static_cast<float>(score > 0 ? score / penalty : score * penalty);
-  }
-}
 
 size_t hypotheses_wanted(const BeamOptions& o) {
   if (o.sample) return static_cast<size_t>(o.num_hypotheses);

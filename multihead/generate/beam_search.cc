@@ -9,6 +9,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
 #include "multihead/generate/beam_rules-inl.h"
+#include "multihead/generate/repetition-inl.h"
 #include "multihead/kernels/attention/token_attention.h"
 #include "multihead/kernels/reduce/softmax.h"
 

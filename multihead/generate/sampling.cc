@@ -6,27 +6,16 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "multihead/core/error.h"
+#include "multihead/generate/repetition-inl.h"
 #include "multihead/kernels/attention/token_attention.h"
 
 namespace multihead {
 namespace {
 
 constexpr float kExcluded = -std::numeric_limits<float>::infinity();
-
-std::vector<float> penalized(std::span<const float> logits, std::span<const int32_t> history,
-                             double penalty) {
-  std::vector<float> result(logits.begin(), logits.end());
-  for (const int32_t token : std::set<int32_t>(history.begin(), history.end())) {
-    if (token < 0 || static_cast<size_t>(token) >= result.size()) continue;
-    float& logit = result[static_cast<size_t>(token)];
-    logit = static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);
-  }
-  return result;
-}
 
 // All in order: eleven bits of the logits at a time, the lowest first. Sorting 50,000 by comparison takes
 // longer than computing them (9 ms).
@@ -131,8 +120,11 @@ std::vector<Candidate> candidates(std::span<const float> logits, std::span<const
                                   const SamplingOptions& options) {
   check(options);
   const bool penalizes = options.repetition_penalty != 1;
-  const std::vector<float> own =
-      penalizes ? penalized(logits, history, options.repetition_penalty) : std::vector<float>();
+  std::vector<float> own;
+  if (penalizes) {
+    own.assign(logits.begin(), logits.end());
+    detail::penalize(options.repetition_penalty, history, own);
+  }
   const std::span<const float> scores = penalizes ? own : logits;
   const bool greedy = options.temperature == 0;
   const size_t limit = greedy ? 1 : options.top_k > 0 ? static_cast<size_t>(options.top_k) : scores.size();

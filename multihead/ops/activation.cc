@@ -12,11 +12,6 @@ using detail::dense;
 using detail::dispatch_elements;
 using detail::GradientOf;
 
-// What is computed as it lies: the rest of the 16-bit types is widened.
-void check(const char* who, const char* argument, const Tensor& x) {
-  if (x.dtype() != Dtype::bf16) detail::check_real(who, argument, x);
-}
-
 Tensor empty_gradient(const Tensor& x) { return Tensor::empty(x.shape(), detail::gradient_dtype(x.dtype())); }
 
 // y = f(gate) · up. d_gate and d_up are tensors of their own, or halves of one with the strides of gate and
@@ -49,7 +44,7 @@ void gated_backward(const GatedTensors& t, const Tensor& d, Activation activatio
 
 Tensor activate(const Tensor& input, Activation activation) {
   if (input.dtype() == Dtype::f16) return cast(activate(detail::widened(input), activation), Dtype::f16);
-  check("activate", "x", input);
+  detail::check_real_or_bf16("activate", "x", input);
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
   dispatch_elements(x.dtype(), [&](auto zero) {
@@ -69,12 +64,11 @@ Tensor activate(const Tensor& input, Activation activation) {
 }
 
 Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
-  const bool reads = gate.dtype() == Dtype::bf16 && up.dtype() == Dtype::bf16;
-  if (!reads && (detail::is_narrow(gate) || detail::is_narrow(up))) {
+  if (detail::must_widen(gate, up)) {
     return cast(gated(detail::widened(gate), detail::widened(up), activation),
                 detail::common_dtype(gate, up));
   }
-  check("gated", "gate", gate);
+  detail::check_real_or_bf16("gated", "gate", gate);
   detail::check_same_dtype("gated", "up", up, gate);
   MH_CHECK(gate.shape() == up.shape(), ShapeError, "gated: up must be ", gate.shape(), " like gate, got ",
            up.shape());
@@ -92,7 +86,7 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
 
 Tensor glu(const Tensor& input, Activation activation) {
   if (input.dtype() == Dtype::f16) return cast(glu(detail::widened(input), activation), Dtype::f16);
-  check("glu", "x", input);
+  detail::check_real_or_bf16("glu", "x", input);
   MH_CHECK(input.rank() > 0 && input.size(-1) % 2 == 0, ShapeError,
            "glu: the last axis must be even (gate, then up), got ", input.shape());
   const Tensor x = dense(input);

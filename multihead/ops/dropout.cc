@@ -45,7 +45,7 @@ Dropout draw(const char* who, const Tensor& x, double p, Rng& rng) {
 }
 
 void check(const char* who, const Tensor& x, double p) {
-  if (x.dtype() != Dtype::bf16) detail::check_real(who, "x", x);
+  detail::check_real_or_bf16(who, "x", x);
   MH_CHECK(p >= 0 && p <= 1, ValueError, who, ": p must be in [0, 1], got ", p);
 }
 

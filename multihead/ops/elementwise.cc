@@ -13,6 +13,7 @@ using detail::check_real;
 using detail::check_same_dtype;
 using detail::dense;
 using detail::is_narrow;
+using detail::must_widen;
 using detail::widened;
 using detail::with_data;
 using kernels::Binary;
@@ -66,11 +67,6 @@ Tensor checked_apply(const char* who, Binary op, const Tensor& a, const Tensor& 
   } catch (const ShapeError&) {
     throw ShapeError(concat(who, ": a ", a.shape(), " and b ", b.shape(), " do not broadcast"));
   }
-}
-
-// f16, or bf16 beside another type.
-bool must_widen(const Tensor& a, const Tensor& b) {
-  return (is_narrow(a) || is_narrow(b)) && !(a.dtype() == Dtype::bf16 && b.dtype() == Dtype::bf16);
 }
 
 using BinaryOp = Tensor (*)(const Tensor&, const Tensor&);

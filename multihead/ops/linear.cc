@@ -16,7 +16,6 @@ namespace {
 using detail::check_same_dtype;
 using detail::dense;
 using detail::dispatch_elements;
-using detail::dispatch_real;
 using detail::GradientOf;
 using detail::is_narrow;
 using detail::matrix_of;

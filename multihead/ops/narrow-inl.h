@@ -13,6 +13,8 @@ namespace multihead::detail {
 bool is_narrow(const Tensor& x);
 /// Throws DtypeError unless x is f32, f64 or bf16: for ops that read bf16 where it lies.
 void check_real_or_bf16(const char* op, const char* argument, const Tensor& x);
+/// Whether an op that reads bf16 where it lies must take f32 nevertheless: f16, or bf16 beside another type.
+bool must_widen(const Tensor& a, const Tensor& b);
 /// x itself, or as f32 if it is narrow.
 Tensor widened(const Tensor& x);
 /// The type of op(a, b) on f32 if one is narrow: theirs, or f32.

@@ -14,6 +14,10 @@ void check_real_or_bf16(const char* op, const char* argument, const Tensor& x) {
   if (x.dtype() != Dtype::bf16) check_real(op, argument, x);
 }
 
+bool must_widen(const Tensor& a, const Tensor& b) {
+  return (is_narrow(a) || is_narrow(b)) && !(a.dtype() == Dtype::bf16 && b.dtype() == Dtype::bf16);
+}
+
 Tensor widened(const Tensor& x) { return is_narrow(x) ? cast(x, Dtype::f32) : x; }
 
 Dtype gradient_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }

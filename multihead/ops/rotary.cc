@@ -179,7 +179,7 @@ void detail::rotate_in_place(float* x, const float* cos, const float* sin, const
 
 Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads) {
   if (x.dtype() == Dtype::f16) return cast(rotary(detail::widened(x), table, heads), Dtype::f16);
-  if (x.dtype() != Dtype::bf16) detail::check_real("rotary", "x", x);
+  detail::check_real_or_bf16("rotary", "x", x);
   MH_CHECK(x.rank() == 4, ShapeError, "rotary: x must be [B, T, N, D], got ", x.shape());
   const Sizes sizes = {x.size(0),         x.size(1), x.size(2), x.size(3), heads < 0 ? x.size(2) : heads,
                        table.cos.size(-1)};

@@ -262,6 +262,12 @@ bool binary_tiles(const T* a, const T* b, T* y, const BroadcastLayout& layout, R
   });
 }
 
+template <class Rows, class T>
+void binary_by(Rows rows, Binary op, const T* a, const T* b, T* y, const BroadcastLayout& layout) {
+  const auto run = [&](const BinaryArgs<T>& r) { rows(op, r); };
+  if (!binary_tiles(a, b, y, layout, run)) binary_walk(a, b, y, layout, run);
+}
+
 double value_of(Unary op, double x) {
   switch (op) {
     case Unary::neg:
@@ -313,12 +319,10 @@ void select_ranges(const bool* mask, const T* a, const T* b, T* y, int64_t count
 }  // namespace
 
 void binary(Binary op, const float* a, const float* b, float* y, const BroadcastLayout& layout) {
-  const auto run = [&, rows = HWY_DYNAMIC_DISPATCH(BinaryRows)](const auto& r) { rows(op, r); };
-  if (!binary_tiles(a, b, y, layout, run)) binary_walk(a, b, y, layout, run);
+  binary_by(HWY_DYNAMIC_DISPATCH(BinaryRows), op, a, b, y, layout);
 }
 void binary(Binary op, const BFloat16* a, const BFloat16* b, BFloat16* y, const BroadcastLayout& layout) {
-  const auto run = [&, rows = HWY_DYNAMIC_DISPATCH(BinaryRowsBf16)](const auto& r) { rows(op, r); };
-  if (!binary_tiles(a, b, y, layout, run)) binary_walk(a, b, y, layout, run);
+  binary_by(HWY_DYNAMIC_DISPATCH(BinaryRowsBf16), op, a, b, y, layout);
 }
 void binary(Binary op, const double* a, const double* b, double* y, const BroadcastLayout& layout) {
   dispatch_binary(op, [&](auto f) {
