@@ -33,6 +33,8 @@ def multihead(path, threads):
 
     mh.set_num_threads(threads)
     model = mh.models.LanguageModel.load(path)
+    if model.weight_dtype == "f32":
+        model.pack_weights("f32")
     ids = [7 + 11 * i % 20000 for i in range(PROMPT)]
 
     def generate(prompts, new):

@@ -46,6 +46,12 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
   });
 }
 
+LoadedModel load_packed_model_dir(const std::string& folder, const std::string& weights) {
+  LoadedModel loaded = load_model_dir(folder, weights);
+  if (!loaded.model.packed_dtype()) loaded.model.pack_weights(kernels::WeightDtype::f32);
+  return loaded;
+}
+
 void check_elsewhere(const std::string& from, const std::string& to) {
   std::error_code absent;
   if (std::filesystem::equivalent(from, to, absent)) {

@@ -107,7 +107,7 @@ void measure(AttentionRun& run, const LanguageModel& model, const text::Tokenize
   }
   const models::Guess& best = guesses.back().back().front();
   run.target = label_of(tokenizer, best.token), run.probability = best.probability;
-  if (model.weight_dtype() == nn::WeightDtype::f32) {  // packed weights have no gradients
+  if (!model.packed_dtype()) {  // packed weights have no gradients
     run.attributions = models::integrated_gradients(model, tokens, best.token);
   }
   run.ablation = models::ablate_heads(model, tokens, best.token);

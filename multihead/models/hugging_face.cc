@@ -170,7 +170,7 @@ auto& family_in(const io::SafetensorsFile& file, Model& model) {
 template <class Model>
 io::TensorMap tensors_of(Model& model) {
   if constexpr (std::is_same_v<Model, LanguageModel>) {
-    if (model.weight_dtype() != nn::WeightDtype::f32) return packed_tensors(model);
+    if (model.packed_dtype()) return packed_tensors(model);
   }
   const auto& family = family_for(model.config());
   io::TensorMap tensors = export_weights(nn::named_parameters(model), map_of(model, family));
@@ -226,7 +226,7 @@ std::vector<std::string> merge(Model& model, const std::string& folder) {
 }  // namespace
 
 void load_adapter(LanguageModel& model, const std::string& folder) {
-  MH_CHECK(model.weight_dtype() == nn::WeightDtype::f32, ValueError,
+  MH_CHECK(!model.packed_dtype(), ValueError,
            "load_adapter: the model's weights are packed; load it as it is stored");
   merge(model, folder);
 }
@@ -429,12 +429,13 @@ LanguageModel load_language_model_with(const std::string& folder, std::optional<
     auto model = load_adapted<LanguageModel>(folder, [&](const std::string& base) {
       return load_language_model_with(base, nn::WeightDtype::f32, read);
     });
-    if (weights && model.weight_dtype() != weights) model.pack_weights(*weights);
+    if (weights && weights != nn::WeightDtype::f32) model.pack_weights(*weights);
     return model;
   }
   auto model = is_gguf(folder) ? load_gguf(folder, weights.has_value())
                                : load<LanguageModel>(folder, read, "AutoModelForCausalLM");
-  if (weights && model.weight_dtype() != weights) model.pack_weights(*weights);
+  const bool stored = !weights || weights == nn::WeightDtype::f32 || model.packed_dtype() == weights;
+  if (!stored) model.pack_weights(*weights);
   return model;
 }
 

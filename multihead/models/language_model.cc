@@ -241,7 +241,6 @@ void LanguageModel::visit(nn::Visitor& visitor) {
 }
 
 void LanguageModel::pack_weights(nn::WeightDtype dtype) {
-  if (dtype == nn::WeightDtype::f32) return;
   pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
     const bool words = name == "token_embedding.weight" || name == "head.weight";
     return nn::PackedLinear(weight, words ? detail::dtype_of_words(dtype) : dtype);
@@ -249,13 +248,13 @@ void LanguageModel::pack_weights(nn::WeightDtype dtype) {
 }
 
 void LanguageModel::pack_weights(nn::WeightDtype dtype, MakePacked make) {
-  MH_CHECK(weight_dtype_ == nn::WeightDtype::f32, ValueError, "LanguageModel: its weights are ",
-           kernels::name(weight_dtype_), " already");
+  MH_CHECK(!packed_dtype_, ValueError, "LanguageModel: the weights are already packed, as ",
+           kernels::name(*packed_dtype_));
   const NoTape silent;
   nn::pack_matrices(*this, [&](const std::string& name, const Tensor& weight) {
     return name == "position_embedding.weight" ? nn::PackedLinear() : make(name, weight);
   });
-  weight_dtype_ = dtype;
+  packed_dtype_ = dtype;
 }
 
 size_t LanguageModel::weight_bytes() {

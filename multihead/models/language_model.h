@@ -151,15 +151,18 @@ class LanguageModel {
   void visit(nn::Visitor& visitor);
 
   /// Replaces the matrices by packed ones; the f32 weights are released unless they are shared, and the
-  /// model cannot be trained any more. Embedding and output layer become q8 with every dtype but f32, which
-  /// changes nothing; norms, biases and learned positions stay. Throws ValueError (packed already).
+  /// model cannot be trained any more. f32 keeps every bit and reads a quarter faster. With 16 bits embedding
+  /// and output layer are packed alike, with fewer as q8; norms, biases and learned positions stay.
+  /// Throws ValueError (packed already).
   void pack_weights(nn::WeightDtype dtype);
   /// The same with what make() returns for each matrix, such as weights that a file holds quantised. The
   /// embedding must be q8 or q4. A tied output layer is the embedding.
   using MakePacked = FunctionRef<nn::PackedLinear(const std::string& name, const Tensor& weight)>;
   void pack_weights(nn::WeightDtype dtype, MakePacked make);
   /// Of the layers' matrices.
-  nn::WeightDtype weight_dtype() const { return weight_dtype_; }
+  nn::WeightDtype weight_dtype() const { return packed_dtype_.value_or(nn::WeightDtype::f32); }
+  /// What pack_weights() was given.
+  std::optional<nn::WeightDtype> packed_dtype() const { return packed_dtype_; }
   /// Memory of all weights.
   size_t weight_bytes();
 
@@ -190,7 +193,7 @@ class LanguageModel {
   LanguageModelConfig config_;
   std::vector<Tensor> alibi_slopes_;                     // of each layer
   std::vector<double> frequencies_, local_frequencies_;  // rotary
-  nn::WeightDtype weight_dtype_ = nn::WeightDtype::f32;
+  std::optional<nn::WeightDtype> packed_dtype_;
 };
 
 }  // namespace multihead::models

@@ -113,8 +113,7 @@ std::vector<std::vector<double>> ablate_heads(const LanguageModel& model, const 
 std::vector<double> integrated_gradients(const LanguageModel& model, const Tensor& tokens, int32_t target,
                                          int64_t steps) {
   check_one_sequence("integrated_gradients", tokens);
-  MH_CHECK(model.weight_dtype() == nn::WeightDtype::f32, ValueError,
-           "integrated_gradients: packed weights have no gradients");
+  MH_CHECK(!model.packed_dtype(), ValueError, "integrated_gradients: packed weights have no gradients");
   MH_CHECK(steps > 0, ValueError, "integrated_gradients: steps must be positive, got ", steps);
   nn::Points look;
   look.keep("embed");

@@ -76,6 +76,10 @@ TEST(PackedLanguageModelTest, LogitsAreNear) {
     LanguageModel same = model_of(config);
     same.pack_weights(WeightDtype::f32);
     EXPECT_EQ(distance(exact, same(x)), 0);
+    EXPECT_THROW(same.pack_weights(WeightDtype::q8), ValueError);
+    EXPECT_THROW(save_language_model(same, ::testing::TempDir() + "/packed_f32"), ValueError);
+    nn::DecodeState state = same.make_state(2);
+    EXPECT_EQ(distance(slice(exact, 1, 0, 1), same(slice(x, 1, 0, 1).contiguous(), {.state = &state})), 0);
   }
 }
 

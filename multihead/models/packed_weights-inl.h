@@ -8,10 +8,10 @@
 
 namespace multihead::models::detail {
 
-/// Of the embedding and the output layer where the other matrices are packed as `dtype`, not f32: at least 8
-/// bits in groups, and such that rows() can read it.
+/// Of the embedding and the output layer where the other matrices are packed as `dtype`: at least 8 bits in
+/// groups, and such that rows() can read it.
 inline nn::WeightDtype dtype_of_words(nn::WeightDtype dtype) {
-  return kernels::is_half(dtype) ? dtype : nn::WeightDtype::q8;
+  return dtype == nn::WeightDtype::f32 || kernels::is_half(dtype) ? dtype : nn::WeightDtype::q8;
 }
 
 /// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of

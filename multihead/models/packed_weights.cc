@@ -36,6 +36,8 @@ PackedLinear load_packed(const io::SafetensorsFile& file, const std::string& nam
 }  // namespace
 
 io::TensorMap packed_tensors(LanguageModel& model) {
+  MH_CHECK(model.weight_dtype() != WeightDtype::f32, ValueError,
+           "save: packed f32 weights are in this machine's order; save the model before pack_weights()");
   io::TensorMap tensors;
   for (const nn::NamedTensor& p : nn::named_parameters(model)) tensors[p.name] = p.tensor;
   const auto add = [&](const std::string& name, Tensor&, PackedLinear& packed) {

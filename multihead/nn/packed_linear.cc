@@ -137,8 +137,7 @@ Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
 }
 
 Tensor PackedLinear::rows(const Tensor& ids) const {
-  MH_CHECK(kernels::is_half(dtype_) || kernels::has_groups(dtype_), ValueError,
-           "PackedLinear: expected bf16, f16 or groups, got ", kernels::name(dtype_));
+  MH_CHECK(dtype_ != WeightDtype::int8, ValueError, "PackedLinear: rows of int8 are not read alone");
   MH_CHECK(ids.dtype() == Dtype::i64 || ids.dtype() == Dtype::i32, DtypeError,
            "embedding: ids must be i64 or i32, got ", ids.dtype());
   const Tensor numbers = ids.to(Dtype::i64).contiguous();

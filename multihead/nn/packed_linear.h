@@ -48,7 +48,7 @@ class PackedLinear {
   /// Throws    ShapeError, DtypeError, ValueError (a tape would record it: packed weights cannot be trained)
   Tensor operator()(const Tensor& x, const Tensor& bias, const multihead::LinearOptions& fused = {}) const;
   /// Rows of the weight as f32: ids (i64 or i32) of any shape -> [..., in]. Throws ValueError (an id outside
-  /// [0, out), f32 or int8), DtypeError.
+  /// [0, out), int8), DtypeError.
   Tensor rows(const Tensor& ids) const;
 
   bool defined() const { return packed_.defined(); }

@@ -294,7 +294,7 @@ class TranslatorDoctor {
 
 std::vector<CheckResult> check_language_model(const LanguageModel& model, const DoctorOptions& options) {
   using D = LanguageModelDoctor;
-  if (model.weight_dtype() != nn::WeightDtype::f32) {
+  if (model.packed_dtype()) {
     return run_checks(D(model, options), options,
                       {{"finite", &D::finite},
                        {"causality", &D::causality},

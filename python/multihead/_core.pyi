@@ -1857,8 +1857,9 @@ class LanguageModel:
 
     def pack_weights(self, weights: str) -> None:
         """
-        Replaces the matrices by packed ones: 'bf16', 'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group
-        of 32). Embedding and output layer become bf16 or q8. The model can no longer be trained.
+        Replaces the matrices by packed ones: 'f32' (every bit kept, one token at a time a quarter faster), 'bf16', 'f16',
+        'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 and 4 bits embedding and output
+        layer become q8. The model can no longer be trained, and, packed as 'f32', not saved.
         """
 
     @property

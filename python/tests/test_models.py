@@ -430,6 +430,19 @@ def test_every_public_name_has_a_docstring():
     assert missing == []
 
 
+def test_packed_f32_weights_keep_every_bit(tmp_path):
+    model = tiny(embed_dim=64, ffn_dim=96)
+    tokens = np.arange(12)[None] % 31
+    exact, ids = model(tokens).numpy(), model.generate([1, 2, 3], max_new_tokens=5, temperature=0)
+    model.pack_weights("f32")
+    assert model.weight_dtype == "f32" and np.array_equal(model(tokens).numpy(), exact)
+    assert model.generate([1, 2, 3], max_new_tokens=5, temperature=0) == ids
+    with pytest.raises(ValueError, match="before pack_weights"):
+        model.save(tmp_path / "packed")
+    with pytest.raises(ValueError, match="already"):
+        model.pack_weights("q8")
+
+
 @pytest.mark.parametrize("weights", ["bf16", "f16", "int8", "q8", "q4"])
 def test_packed_weights(tmp_path, weights):
     model = tiny(embed_dim=64, ffn_dim=96)

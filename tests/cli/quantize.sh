@@ -38,7 +38,7 @@ expect 3 'cannot open' "$multihead" generate run --prompt the --draft nowhere
 "$multihead" train lm --data text.txt --out other --layers 1 --heads 1 --width 16 --context 16 --batch 2 --steps 1 --vocab-size 300 --quiet >log.txt || fail "training another"
 expect 3 'its tokenizer differs from that of run' "$multihead" generate run --prompt the --draft other
 
-expect 3 'weights are q4 already' "$multihead" generate q4 --prompt the --weights q8
+expect 3 'weights are already packed, as q4' "$multihead" generate q4 --prompt the --weights q8
 expect 2 'must be one of' "$multihead" generate run --prompt the --weights q5
 expect 2 'must be one of' "$multihead" quantize run --out other --weights f32
 expect 2 'out DIR is required' "$multihead" quantize run

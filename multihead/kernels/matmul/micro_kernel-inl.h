@@ -238,10 +238,10 @@ constexpr bool HasTile(int64_t rows, int vectors) {
 
 template <class Engine, bool kRowMajorA, Prefetch kPrefetch, int NV>
 TileFunction<Engine> TileOf(int64_t rows) {
-// Only tall tiles prefetch.
+// Tiles of one or two rows do not prefetch.
 #define MULTIHEAD_TILE(MR)                                                        \
   case MR:                                                                        \
-    if constexpr (HasTile(MR, NV) && (kPrefetch == Prefetch::nothing || MR >= 6)) \
+    if constexpr (HasTile(MR, NV) && (kPrefetch == Prefetch::nothing || MR >= 3)) \
       return &Tile<Engine, kRowMajorA, MR, NV, kPrefetch>;                        \
     if constexpr (HasTile(MR, NV)) return &Tile<Engine, kRowMajorA, MR, NV>;      \
     break

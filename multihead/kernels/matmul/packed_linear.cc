@@ -28,6 +28,13 @@ void PackWeight(const float* weight, int64_t stride, int64_t out, int64_t in, fl
   }
 }
 
+void UnpackWeightRow(const float* packed, int64_t row, int64_t out, int64_t in, float* to) {
+  const PackedPanel panel(out, row / kPanelColumns);
+  const int64_t width = panel.vectors * kLanes;
+  const float* from = packed + panel.column * in + (row - panel.column);
+  for (int64_t k = 0; k < in; ++k) to[k] = from[k * width];
+}
+
 void PackedLinear(const PackedLinearArgs& p) { MultiplyPacked<Floats>(p, {p.x, p.ldx, p.in}); }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
@@ -38,6 +45,7 @@ namespace multihead::kernels {
 
 HWY_EXPORT(PaddedColumns);
 HWY_EXPORT(PackWeight);
+HWY_EXPORT(UnpackWeightRow);
 HWY_EXPORT(PackedLinear);
 
 std::string_view name(WeightDtype dtype) {
@@ -76,7 +84,8 @@ void pack_stored(const StoredWeight& weight, int64_t out, int64_t in, void* pack
 void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in,
                        float* to) {
   if (is_half(dtype)) return half::unpack_row(dtype, packed, row, out, in, to);
-  groups::unpack_row(dtype, packed, row, in, to);
+  if (has_groups(dtype)) return groups::unpack_row(dtype, packed, row, in, to);
+  HWY_DYNAMIC_DISPATCH(UnpackWeightRow)(static_cast<const float*>(packed), row, out, in, to);
 }
 
 void packed_linear(const PackedLinearArgs& args) {

@@ -55,7 +55,7 @@ struct StoredWeight {
 };
 /// Takes it over without rounding (-8 · scale is rounded where f16 ends). Values behind `in` do not count.
 void pack_stored(const StoredWeight& weight, int64_t out, int64_t in, void* packed);
-/// Output `row` of a weight [out, in] packed as bf16, f16 or in groups, in f32: to[in].
+/// Output `row` of a weight [out, in] packed as anything but int8, in f32: to[in].
 void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in,
                        float* to);
 

@@ -110,6 +110,22 @@ TEST(PackedLinearTest, Bf16HasTheBitsOfGemmWhereItIsWidenedOnAvx512) {
   set_bf16_dots(true);
 }
 
+TEST(PackedLinearTest, RowsOfPackedF32AreThoseOfTheWeight) {
+  const testing::EverywhereScope scope;
+  for (const Isa isa : {best_isa(), Isa::baseline}) {
+    set_isa(isa);
+    for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 1}, {64, 2}, {65, 7}, {131, 33}}) {
+      const auto weight = normal_floats(out * in, 7);
+      const Packed packed(WeightDtype::f32, weight, in, out, in);
+      std::vector<float> row(static_cast<size_t>(in));
+      for (int64_t i = 0; i < out; ++i) {
+        unpack_weight_row(WeightDtype::f32, packed.data(), i, out, in, row.data());
+        EXPECT_TRUE(std::equal(row.begin(), row.end(), weight.begin() + i * in)) << i << " of " << out;
+      }
+    }
+  }
+}
+
 template <class Half>
 void expect_same_bytes_everywhere(WeightDtype dtype) {
   const testing::EverywhereScope scope;

@@ -59,16 +59,16 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, const PackedRows& x, int64_t
     t.k = std::min(kLongestK, x.words - k);
     t.b = weights + k * t.b_stride;
     t.add_c = k > 0;
-    const int64_t lines = next != nullptr ? kPanelColumns / kLineFloats : 0;
-    int64_t line = 0;
-    for (int64_t i = 0, height; i < p.rows; i += height, ++line) {
+    const int64_t floats = next != nullptr ? kPanelColumns : 0;  // of a word of the next panel
+    int64_t asked = 0;                                           // of them
+    for (int64_t i = 0, height; i < p.rows; i += height, asked += 2 * kLineFloats) {
       height = TileHeight(p.rows - i, kTileRows[panel.vectors], panel.vectors);
       t.a = x.first + i * x.stride + k;
       t.c = p.y + i * p.ldy + panel.column;
-      const bool streams = line < lines && t.k == x.words;
+      const bool streams = asked < floats && t.k == x.words;
       if (streams) {
-        t.next_a = {t.b, 0};
-        t.next_b = {next + line * t.k * kLineFloats, kLineFloats};
+        t.next_a = {next + asked * t.k, kLineFloats};
+        t.next_b = {t.next_a.from + t.k * kLineFloats, kLineFloats};
       }
       if (p.rows <= kPackedFewRows && panel.vectors == kMaxVectors) {
         RowsInPlace<Engine, kMaxVectors>(height, t);
