@@ -1867,6 +1867,10 @@ class LanguageModel:
         """Of the layers' matrices."""
 
     @property
+    def packed_dtype(self) -> str | None:
+        """What the matrices were packed as, or None."""
+
+    @property
     def weight_bytes(self) -> int:
         """Memory of all weights."""
 

@@ -203,6 +203,13 @@ void bind_language_model(nb::module_& m) {
       "weight_dtype",
       [](const LanguageModel& model) { return std::string(kernels::name(model.weight_dtype())); },
       "Of the layers' matrices.");
+  c.def_prop_ro(
+      "packed_dtype",
+      [](const LanguageModel& model) {
+        const auto dtype = model.packed_dtype();
+        return dtype ? std::optional(std::string(kernels::name(*dtype))) : std::nullopt;
+      },
+      "What the matrices were packed as, or None.");
   c.def_prop_ro("weight_bytes", &LanguageModel::weight_bytes, "Memory of all weights.");
   bind_part(c, "token_embedding", &LanguageModel::token_embedding);
   bind_part(c, "position_embedding", &LanguageModel::position_embedding);

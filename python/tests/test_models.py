@@ -434,8 +434,9 @@ def test_packed_f32_weights_keep_every_bit(tmp_path):
     model = tiny(embed_dim=64, ffn_dim=96)
     tokens = np.arange(12)[None] % 31
     exact, ids = model(tokens).numpy(), model.generate([1, 2, 3], max_new_tokens=5, temperature=0)
+    assert model.packed_dtype is None
     model.pack_weights("f32")
-    assert model.weight_dtype == "f32" and np.array_equal(model(tokens).numpy(), exact)
+    assert model.packed_dtype == model.weight_dtype == "f32" and np.array_equal(model(tokens).numpy(), exact)
     assert model.generate([1, 2, 3], max_new_tokens=5, temperature=0) == ids
     with pytest.raises(ValueError, match="before pack_weights"):
         model.save(tmp_path / "packed")
