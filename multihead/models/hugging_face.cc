@@ -425,15 +425,12 @@ Encoder load_adapted_encoder(const std::string& folder) {
 
 LanguageModel load_language_model_with(const std::string& folder, std::optional<nn::WeightDtype> weights,
                                        LanguageModelConfig (*read)(const Json&, const std::string&)) {
-  if (is_adapter_folder(folder)) {
-    auto model = load_adapted<LanguageModel>(folder, [&](const std::string& base) {
-      return load_language_model_with(base, nn::WeightDtype::f32, read);
-    });
-    if (weights && weights != nn::WeightDtype::f32) model.pack_weights(*weights);
-    return model;
-  }
-  auto model = is_gguf(folder) ? load_gguf(folder, weights.has_value())
-                               : load<LanguageModel>(folder, read, "AutoModelForCausalLM");
+  const auto load_base = [&](const std::string& base) {
+    return load_language_model_with(base, nn::WeightDtype::f32, read);
+  };
+  LanguageModel model = is_adapter_folder(folder) ? load_adapted<LanguageModel>(folder, load_base)
+                        : is_gguf(folder)         ? load_gguf(folder, weights.has_value())
+                                                  : load<LanguageModel>(folder, read, "AutoModelForCausalLM");
   const bool stored = !weights || weights == nn::WeightDtype::f32 || model.packed_dtype() == weights;
   if (!stored) model.pack_weights(*weights);
   return model;

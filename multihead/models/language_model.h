@@ -156,7 +156,7 @@ class LanguageModel {
   /// Throws ValueError (packed already).
   void pack_weights(nn::WeightDtype dtype);
   /// The same with what make() returns for each matrix, such as weights that a file holds quantised. The
-  /// embedding must be q8 or q4. A tied output layer is the embedding.
+  /// embedding must not be int8. A tied output layer is the embedding.
   using MakePacked = FunctionRef<nn::PackedLinear(const std::string& name, const Tensor& weight)>;
   void pack_weights(nn::WeightDtype dtype, MakePacked make);
   /// Of the layers' matrices.

@@ -2805,7 +2805,8 @@ class Encoder:
         """
 
     @property
-    def packed_dtype(self) -> str | None: ...
+    def packed_dtype(self) -> str | None:
+        """What the matrices were packed as, or None."""
 
     @property
     def token_embedding(self) -> Embedding: ...
@@ -3118,7 +3119,8 @@ class ImageEncoder:
         """
 
     @property
-    def packed_dtype(self) -> str | None: ...
+    def packed_dtype(self) -> str | None:
+        """What the matrices were packed as, or None."""
 
     @property
     def class_token(self) -> Tensor | None: ...

@@ -45,10 +45,7 @@ void bind_packing(nb::class_<Model>& c) {
       "weights"_a = "f32",
       "Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' "
       "and 'q4' round. The\nmodel can then be neither trained nor saved.");
-  c.def_prop_ro("packed_dtype", [](const Model& model) -> std::optional<std::string> {
-    if (!model.packed_dtype()) return std::nullopt;
-    return std::string(kernels::name(*model.packed_dtype()));
-  });
+  bind_packed_dtype(c);
 }
 
 void bind_image_encoder(nb::module_& m) {

@@ -195,21 +195,13 @@ void bind_language_model(nb::module_& m) {
       "weights"_a,
       "Replaces the matrices by packed ones: 'f32' (every bit kept, one token at a time a quarter faster), "
       "'bf16', 'f16',\n'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 "
-      "and "
-      "4 bits embedding and output\nlayer become q8. The model can no longer be trained, and, packed as "
-      "'f32', "
-      "not saved.");
+      "and 4 bits embedding and output\nlayer become q8. The model can no longer be trained, and, packed as "
+      "'f32', not saved.");
   c.def_prop_ro(
       "weight_dtype",
       [](const LanguageModel& model) { return std::string(kernels::name(model.weight_dtype())); },
       "Of the layers' matrices.");
-  c.def_prop_ro(
-      "packed_dtype",
-      [](const LanguageModel& model) {
-        const auto dtype = model.packed_dtype();
-        return dtype ? std::optional(std::string(kernels::name(*dtype))) : std::nullopt;
-      },
-      "What the matrices were packed as, or None.");
+  bind_packed_dtype(c);
   c.def_prop_ro("weight_bytes", &LanguageModel::weight_bytes, "Memory of all weights.");
   bind_part(c, "token_embedding", &LanguageModel::token_embedding);
   bind_part(c, "position_embedding", &LanguageModel::position_embedding);

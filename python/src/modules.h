@@ -7,9 +7,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "multihead/core/rng.h"
+#include "multihead/kernels/matmul/packed_linear.h"
 #include "multihead/nn/module.h"
 #include "python/src/convert.h"
 
@@ -84,6 +86,18 @@ void bind_parts(nb::class_<Module>& c, const char* name, std::vector<Part> Modul
 template <class Module>
 void bind_weight(nb::class_<Module>& c, const char* name, Tensor Module::*weight) {
   c.def_prop_ro(name, [weight](const Module& m) { return optional_tensor(m.*weight); });
+}
+
+/// What the weights of a model with pack_weights() were packed as.
+template <class Model>
+void bind_packed_dtype(nb::class_<Model>& c) {
+  c.def_prop_ro(
+      "packed_dtype",
+      [](const Model& model) -> std::optional<std::string> {
+        if (!model.packed_dtype()) return std::nullopt;
+        return std::string(kernels::name(*model.packed_dtype()));
+      },
+      "What the matrices were packed as, or None.");
 }
 
 template <class Module>

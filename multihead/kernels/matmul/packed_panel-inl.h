@@ -67,8 +67,10 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, const PackedRows& x, int64_t
       t.c = p.y + i * p.ldy + panel.column;
       const bool streams = asked < floats && t.k == x.words;
       if (streams) {
-        t.next_a = {next + asked * t.k, kLineFloats};
-        t.next_b = {t.next_a.from + t.k * kLineFloats, kLineFloats};
+        const float* from = next + asked * t.k;
+        t.next_a = {from, kLineFloats};
+        t.next_b = {t.b, 0};
+        if (asked + kLineFloats < floats) t.next_b = {from + t.k * kLineFloats, kLineFloats};
       }
       if (p.rows <= kPackedFewRows && panel.vectors == kMaxVectors) {
         RowsInPlace<Engine, kMaxVectors>(height, t);
