@@ -29,7 +29,7 @@ endfunction()
 # first target of a kind makes them, the others, which have the same flags, read them. Files still include what they
 # use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, as clang-tidy and the projects of tests/install do.
 #
-# CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles eight files as one, but for kernels, which
+# CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles 16 files as one, but for kernels, which
 # take long each, and tests. Developers build without: one file that changes is one file to compile.
 set(MULTIHEAD_STANDARD_HEADERS <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <filesystem> <functional>
     <limits> <map> <memory> <mutex> <numeric> <optional> <set> <sstream> <span> <string> <string_view> <utility>
@@ -38,6 +38,7 @@ function(multihead_precompile target kind)
   if(NOT PROJECT_IS_TOP_LEVEL)
     return()
   endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
   if(kind MATCHES "kernels|tests")
     set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   endif()

@@ -17,10 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = ".multihead-";
+constexpr std::string_view kStagingPrefix = ".multihead-";
 
 bool is_staging_name(std::string_view name) {
-  return name.starts_with(kPrefix) && is_id(name.substr(kPrefix.size()));
+  return name.starts_with(kStagingPrefix) && is_id(name.substr(kStagingPrefix.size()));
 }
 
 std::string mark_in(const fs::path& staging) { return (staging / staging.filename()).string(); }
@@ -53,7 +53,7 @@ bool is_id(std::string_view text) {
 // The mark is not forced to the disk, which would cost a flush per save: should a power cut lose it, a folder
 // stays that nobody deletes.
 Staging::Staging(const std::string& folder)
-    : path_((fs::path(folder) / concat(kPrefix, random_id())).string()) {
+    : path_((fs::path(folder) / concat(kStagingPrefix, random_id())).string()) {
   const bool made = system_calls().mkdir(path_.c_str(), 0777) == 0;
   const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   const int mark = made ? system_calls().open(mark_in(path_).c_str(), flags, 0666) : -1;
