@@ -56,7 +56,7 @@ function(multihead_precompile target kind)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -fpch-preprocess)  # or ccache cannot tell what it was built from
-    if(kind MATCHES "^(library|kernels)$")
+    if(kind MATCHES "^(library|above|kernels)$")
       # GCC 12 forgets that intrinsics and strings come from system headers and repeats its false alarms about them.
       # tests/install compiles the library without precompiled headers and with these warnings.
       target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict
@@ -87,7 +87,11 @@ function(multihead_folder name)
   target_include_directories(multihead_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(multihead_${name} PRIVATE ${ARG_LINK})
   set_target_properties(multihead_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  if(NOT name STREQUAL "kernels")
+  if(name MATCHES "^(autograd|distributed|embed|look|models|nn|optim|train)$")
+    # These call the loops that take time and hold few of their own, and a third of their compile time was optimisation.
+    target_compile_options(multihead_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    multihead_precompile(multihead_${name} above)
+  elseif(NOT name STREQUAL "kernels")
     multihead_precompile(multihead_${name} library)
   elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     multihead_precompile(multihead_${name} kernels <immintrin.h>)
