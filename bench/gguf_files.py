@@ -32,9 +32,7 @@ def multihead(path, threads):
     import multihead as mh
 
     mh.set_num_threads(threads)
-    model = mh.models.LanguageModel.load(path)
-    if model.weight_dtype == "f32":
-        model.pack_weights("f32")
+    model = mh.models.LanguageModel.load(path, packed=True)
     ids = [7 + 11 * i % 20000 for i in range(PROMPT)]
 
     def generate(prompts, new):

@@ -69,7 +69,7 @@ class Generate : public Verb {
   int run(const CommonOptions& common) override {
     check(options_.sampling);
     check_chat(common);
-    const LoadedModel loaded = load_packed_model_dir(folder_, weights_);
+    const LoadedModel loaded = load_model_dir(folder_, weights_, true);
     const std::string prompt = text_or_stdin(prompt_);
     if (prompt.empty() && !chat_) throw UsageError("the prompt is empty; give --prompt TEXT");
     options_.seed = static_cast<uint64_t>(seed_);
@@ -102,7 +102,7 @@ class Generate : public Verb {
       return;
     }
     if (samples_ > 1) throw UsageError("--draft DIR supports one sample; --draft lookup any number");
-    smaller_ = load_packed_model_dir(draft_, "stored");
+    smaller_ = load_model_dir(draft_, "stored", true);
     if (smaller_->tokenizer.fingerprint() != loaded.tokenizer.fingerprint())
       throw InputError(concat(draft_, ": its tokenizer differs from that of ", folder_));
     options_.draft = draft_model(smaller_->model);

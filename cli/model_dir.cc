@@ -35,21 +35,15 @@ std::vector<std::string> weight_dtypes() {
   return {std::begin(kernels::kWeightDtypes), std::end(kernels::kWeightDtypes)};
 }
 
-LoadedModel load_model_dir(const std::string& folder, const std::string& weights) {
+LoadedModel load_model_dir(const std::string& folder, const std::string& weights, bool packed) {
   return reading([&] {
     std::optional<kernels::WeightDtype> dtype;
     if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
-    models::LanguageModel model = models::load_language_model(folder, dtype);
+    models::LanguageModel model = models::load_language_model(folder, dtype, packed);
     text::Tokenizer tokenizer = text::Tokenizer::load(folder);
     check_vocabulary(folder, "tokenizer", tokenizer.vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
-}
-
-LoadedModel load_packed_model_dir(const std::string& folder, const std::string& weights) {
-  LoadedModel loaded = load_model_dir(folder, weights);
-  if (!loaded.model.packed_dtype()) loaded.model.pack_weights(kernels::WeightDtype::f32);
-  return loaded;
 }
 
 void check_elsewhere(const std::string& from, const std::string& to) {

@@ -15,10 +15,10 @@ struct LoadedModel {
   text::Tokenizer tokenizer;
 };
 
-/// Throws InputError, also if the tokenizer has ids outside the model's vocabulary. `weights`: of --weights.
-LoadedModel load_model_dir(const std::string& folder, const std::string& weights = "f32");
-/// For inference: f32 weights are packed too.
-LoadedModel load_packed_model_dir(const std::string& folder, const std::string& weights);
+/// Throws InputError, also if the tokenizer has ids outside the model's vocabulary. `weights`: of --weights;
+/// `packed`: for inference, f32 weights are packed too.
+LoadedModel load_model_dir(const std::string& folder, const std::string& weights = "f32",
+                           bool packed = false);
 /// --weights of a model; "stored" among them if its folder may hold packed ones.
 void declare_weights(Flags& flags, std::string& weights, bool stored = true);
 /// The words for what weights can be made of.

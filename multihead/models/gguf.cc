@@ -12,6 +12,7 @@
 #include "multihead/core/utf8.h"
 #include "multihead/io/gguf.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/weight_map.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/shape.h"
@@ -235,16 +236,18 @@ class MatrixLoader {
 
   nn::WeightDtype dtype_of(const WeightRule& rule) const { return computed_as(type_of(rule)); }
 
+  nn::PackedLinear pack(const WeightRule& rule, nn::WeightDtype dtype) const {
+    std::vector<Tensor> parts;
+    for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
+    return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), dtype};
+  }
+
   // Blocks that are computed as they lie are taken over; other types, and mixed ones, are quantised again, to
   // q8.
-  nn::PackedLinear pack(const WeightRule& rule, const Tensor& shape_of) const {
+  nn::PackedLinear pack_stored(const WeightRule& rule, const Tensor& shape_of) const {
     const int64_t out = shape_of.size(0), in = shape_of.size(1);
     const std::string_view type = type_of(rule);
-    if (!is_computed(type)) {
-      std::vector<Tensor> parts;
-      for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
-      return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), nn::WeightDtype::q8};
-    }
+    if (!is_computed(type)) return pack(rule, nn::WeightDtype::q8);
     const auto read = [&](int64_t begin, int64_t count, uint8_t* to) { read_rows(rule, begin, count, to); };
     return {{.read = read, .dtype = dtype_of(rule), .has_min = type == "Q4_1"}, out, in};
   }
@@ -305,33 +308,36 @@ bool is_packed(const io::GgufFile& file) {
   return quantised || halves;
 }
 
-// Without room for the matrices in f32.
-void pack(LanguageModel& model, const MatrixLoader& loader, const WeightMap& map) {
+// Without room for the matrices in f32. `as`: or as they are stored.
+void pack(LanguageModel& model, const MatrixLoader& loader, const WeightMap& map,
+          std::optional<nn::WeightDtype> as) {
   const auto rule_of = [&](const std::string& name) -> const WeightRule& {
     return *std::find_if(map.begin(), map.end(),
                          [&](const WeightRule& rule) { return rule.parameter == name; });
   };
-  model.pack_weights(
-      loader.dtype_of(rule_of("layers.0.linear2.weight")),
-      [&](const std::string& name, const Tensor& weight) { return loader.pack(rule_of(name), weight); });
+  const nn::WeightDtype dtype = as.value_or(loader.dtype_of(rule_of("layers.0.linear2.weight")));
+  model.pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
+    const WeightRule& rule = rule_of(name);
+    return as ? loader.pack(rule, detail::dtype_of(name, dtype)) : loader.pack_stored(rule, weight);
+  });
 }
 
 }  // namespace
 
 bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
 
-LanguageModel load_gguf(const std::string& path, bool as_f32) {
+LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::WeightDtype> packed_as) {
   const io::GgufFile file(path);
   const MetadataReader reader(file);
   const LanguageModelConfig config = config_from_json(reader.config(), path);
-  const bool packed = !as_f32 && is_packed(file);
+  const bool as_stored = !as_f32 && is_packed(file), packed = as_stored || packed_as;
   int64_t numbers = 0;
   double bytes = 0;
   for (const auto& [name, tensor] : file.tensors()) {
     if (tensor.type == nullptr) continue;
     const bool half = tensor.type->name == std::string_view("F16");
     numbers += tensor.numel();
-    bytes += static_cast<double>(tensor.numel()) * (!packed ? 4 : half ? 2.25 : 1.25);
+    bytes += static_cast<double>(tensor.numel()) * (!as_stored ? 4 : half ? 2.25 : 1.25);
   }
   MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata needs at least ",
            matrix_weights(config), " weights, but the file has ", numbers);
@@ -341,11 +347,10 @@ LanguageModel load_gguf(const std::string& path, bool as_f32) {
   LanguageModel model(config, rng);
   const MatrixLoader loader(file, config, reader.interleaved());
   const WeightMap map = weight_map(model);
-  const auto views = stored_views(nn::named_parameters(model), map);
-  check_fit(file, views, names(config.num_layers));
-  if (packed) pack(model, loader, map);
-  for (const auto& [name, view] : views) {
-    if (!packed || view.rank() == 1) view.copy_from(loader.load(name));
+  check_fit(file, stored_views(nn::named_parameters(model), map), names(config.num_layers));
+  if (packed) pack(model, loader, map, as_stored ? std::nullopt : packed_as);
+  for (const auto& [name, view] : stored_views(nn::named_parameters(model), map)) {
+    view.copy_from(loader.load(name));
   }
   return model;
 }

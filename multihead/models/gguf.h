@@ -1,6 +1,7 @@
 // Language models in the GGUF format.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,10 +14,11 @@ namespace multihead::models {
 bool is_gguf(const std::string& path);
 
 /// Quantised matrices stay so (LanguageModel::pack_weights): Q8_0, Q4_0, Q4_1, Q4_K, Q5_K and Q6_K as they
-/// lie, other types as q8; as_f32 decodes them. Architectures: llama, qwen2, qwen3. Everything in the file
-/// that would change the model is either followed or refused by name. Throws IoError, FormatError,
-/// MemoryError.
-LanguageModel load_gguf(const std::string& path, bool as_f32 = false);
+/// lie, other types as q8; as_f32 decodes them, and with `packed_as` they are packed as that. Architectures:
+/// llama, qwen2, qwen3. Everything in the file that would change the model is either followed or refused by
+/// name. Throws IoError, FormatError, MemoryError.
+LanguageModel load_gguf(const std::string& path, bool as_f32 = false,
+                        std::optional<nn::WeightDtype> packed_as = {});
 
 /// Writes matrices as `type` (io::writable_gguf_type(); the embedding and the output layer as Q8_0 if that
 /// has four bits), vectors as F32; `vocabulary` is text::gguf_vocabulary(). Throws ValueError (a model that

@@ -187,15 +187,36 @@ void save(Model& model, const std::string& folder) {
 }
 
 template <class Model>
+ImportOptions import_options(const Model& model, const auto& family, bool fresh) {
+  return {.optional_prefix = family.prefix, .extras = extras_of(model, family), .fresh = fresh};
+}
+
+template <class Model>
 void fill(Model& model, const io::SafetensorsFile& file, bool fresh) {
   const auto& family = family_in(file, model);
   import_weights(nn::named_parameters(model), map_of(model, family), file,
-                 {.optional_prefix = family.prefix, .extras = extras_of(model, family), .fresh = fresh});
+                 import_options(model, family, fresh));
 }
 
-/// `loader`: the class of transformers that reads such folders.
+// Each matrix is packed as soon as it is read: f32 weights and packed ones are never both in memory.
+void fill(LanguageModel& model, const io::SafetensorsFile& file, nn::WeightDtype packed_as) {
+  const auto& family = family_in(file, model);
+  const WeightMap map = map_of(model, family);
+  const ImportOptions options = import_options(model, family, true);
+  check_weights(nn::named_parameters(model), map, file, options);
+  model.pack_weights(packed_as, [&](const std::string& name, const Tensor& shape_of) {
+    const Tensor weight = Tensor::empty(shape_of.shape());
+    read_weights({{name, weight}}, map, file, options);
+    return nn::PackedLinear(weight, dtype_of(name, packed_as));
+  });
+  read_weights(nn::named_parameters(model), map, file, options);
+}
+
+/// `loader`: the class of transformers that reads such folders. `packed_as`: of a language model whose file
+/// is not packed.
 template <class Model, class Config>
-Model load(const std::string& folder, Config (*read)(const Json&, const std::string&), const char* loader) {
+Model load(const std::string& folder, Config (*read)(const Json&, const std::string&), const char* loader,
+           std::optional<nn::WeightDtype> packed_as = {}) {
   io::check_complete(folder, "config.json");
   const std::string path = config_path(folder);
   Config config = read(io::load_json(path), path);
@@ -208,8 +229,8 @@ Model load(const std::string& folder, Config (*read)(const Json&, const std::str
   Rng rng(0);
   Model model(config, rng);
   if constexpr (std::is_same_v<Model, LanguageModel>) {
-    if (packed) {
-      fill_packed(model, file, *packed);
+    if (packed || packed_as) {
+      packed ? fill_packed(model, file, *packed) : fill(model, file, *packed_as);
       return model;
     }
   }
@@ -424,15 +445,20 @@ Encoder load_adapted_encoder(const std::string& folder) {
 }
 
 LanguageModel load_language_model_with(const std::string& folder, std::optional<nn::WeightDtype> weights,
+                                       bool packed,
                                        LanguageModelConfig (*read)(const Json&, const std::string&)) {
+  const bool as_f32 = weights.value_or(nn::WeightDtype::f32) == nn::WeightDtype::f32;
+  const auto packed_as =
+      !as_f32 || packed ? std::optional(weights.value_or(nn::WeightDtype::f32)) : std::nullopt;
   const auto load_base = [&](const std::string& base) {
-    return load_language_model_with(base, nn::WeightDtype::f32, read);
+    return load_language_model_with(base, nn::WeightDtype::f32, false, read);
   };
   LanguageModel model = is_adapter_folder(folder) ? load_adapted<LanguageModel>(folder, load_base)
-                        : is_gguf(folder)         ? load_gguf(folder, weights.has_value())
-                                                  : load<LanguageModel>(folder, read, "AutoModelForCausalLM");
-  const bool stored = !weights || weights == nn::WeightDtype::f32 || model.packed_dtype() == weights;
-  if (!stored) model.pack_weights(*weights);
+                        : is_gguf(folder)
+                            ? load_gguf(folder, weights.has_value(), packed_as)
+                            : load<LanguageModel>(folder, read, "AutoModelForCausalLM", packed_as);
+  const bool other = !as_f32 && model.packed_dtype() != weights;  // of a folder packed otherwise: refused
+  if (other || (packed_as && !model.packed_dtype())) model.pack_weights(*packed_as);
   return model;
 }
 
@@ -457,11 +483,12 @@ Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng, std::v
   return model;
 }
 
-LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights) {
-  return load_language_model_with(folder, weights, config_from_json);
+LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights,
+                                  bool packed) {
+  return load_language_model_with(folder, weights, packed, config_from_json);
 }
-LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights) {
-  return load_language_model_with(folder, weights, [](const Json& json, const std::string& where) {
+LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights, bool packed) {
+  return load_language_model_with(folder, weights, packed, [](const Json& json, const std::string& where) {
     LanguageModelConfig config = config_from_json(json, where);
     config.head = false;
     return config;

@@ -70,11 +70,14 @@ io::TensorMap encoder_tensors(Encoder& model);
 /// A folder may hold an adapter (models/adapter.h) alone: it is added to the model that the folder names. A
 /// language model may be a GGUF file (models/gguf.h) instead of a folder. Sizes are checked against the
 /// file's header before allocation. `weights`: packed by LanguageModel::pack_weights, f32 of a quantised GGUF
-/// file: decoded; none: as they are stored. Throws IoError, FormatError, ValueError (a folder packed
-/// otherwise).
-LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
+/// file: decoded; none: as they are stored. `packed`: for inference, f32 weights are packed too. What is
+/// packed is packed while it is read, without f32 weights beside it. Throws IoError, FormatError, ValueError
+/// (a folder packed otherwise).
+LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
+                                  bool packed = false);
 /// The same without its output layer, whether the folder has one or not: for embeddings.
-LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
+LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
+                           bool packed = false);
 Seq2Seq load_seq2seq(const std::string& folder);
 /// With the head that "architectures" names; a file's other heads are left out.
 Encoder load_encoder(const std::string& folder);

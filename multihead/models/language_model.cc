@@ -242,8 +242,7 @@ void LanguageModel::visit(nn::Visitor& visitor) {
 
 void LanguageModel::pack_weights(nn::WeightDtype dtype) {
   pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
-    const bool words = name == "token_embedding.weight" || name == "head.weight";
-    return nn::PackedLinear(weight, words ? detail::dtype_of_words(dtype) : dtype);
+    return nn::PackedLinear(weight, detail::dtype_of(name, dtype));
   });
 }
 

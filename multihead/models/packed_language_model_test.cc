@@ -157,6 +157,34 @@ TEST(PackedLanguageModelTest, SavesAndLoads) {
   }
 }
 
+TEST(PackedLanguageModelTest, PackedWhileReadIsPackedAfterwards) {
+  const auto bits = [](const LanguageModel& model) { return model(tokens(2, 5)).to_vector<float>(); };
+  for (const LanguageModelConfig& config : configs()) {
+    const TemporaryFolder folder;
+    LanguageModel model = model_of(config);
+    save_language_model(model, folder.path());
+    const LanguageModel packed = load_language_model(folder.path(), {}, true);
+    EXPECT_EQ(packed.packed_dtype(), WeightDtype::f32);
+    EXPECT_EQ(bits(packed), bits(model));
+    EXPECT_FALSE(load_language_model(folder.path(), WeightDtype::f32).packed_dtype());
+    for (const WeightDtype dtype : kPacked) {
+      LanguageModel want = model_of(config);
+      want.pack_weights(dtype);
+      LanguageModel got = load_language_model(folder.path(), dtype);
+      EXPECT_EQ(got.weight_bytes(), want.weight_bytes()) << kernels::name(dtype);
+      EXPECT_EQ(bits(got), bits(want)) << kernels::name(dtype);
+    }
+  }
+  LanguageModel llama = model_of(configs()[1]);
+  const TemporaryFolder folder;
+  save_gguf(llama, folder / "m.gguf", "F32", {});
+  const LanguageModel packed = load_language_model(folder / "m.gguf", {}, true);
+  EXPECT_EQ(packed.packed_dtype(), WeightDtype::f32);
+  EXPECT_EQ(bits(packed), bits(llama));
+  llama.pack_weights(WeightDtype::q8);
+  EXPECT_EQ(bits(load_language_model(folder / "m.gguf", WeightDtype::q8, true)), bits(llama));
+}
+
 TEST(PackedLanguageModelTest, GgufFilesOfF16AreComputedAsTheyLieWithTheBitsOfF32) {
   for (const bool tied : {true, false}) {
     LanguageModelConfig config = configs()[1];

@@ -13,6 +13,11 @@ namespace multihead::models::detail {
 inline nn::WeightDtype dtype_of_words(nn::WeightDtype dtype) {
   return dtype == nn::WeightDtype::f32 || kernels::is_half(dtype) ? dtype : nn::WeightDtype::q8;
 }
+/// Of the matrix `name`.
+inline nn::WeightDtype dtype_of(const std::string& name, nn::WeightDtype dtype) {
+  const bool words = name == "token_embedding.weight" || name == "head.weight";
+  return words ? dtype_of_words(dtype) : dtype;
+}
 
 /// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of
 /// kernels/matmul/packed_linear_groups.h (q8, q4, q4_k, q5_k, q6_k), packed_linear_int8.h or

@@ -16,11 +16,12 @@
 namespace multihead::models {
 namespace {
 
-const Tensor& parameter_named(const std::vector<nn::NamedTensor>& parameters, const std::string& name) {
+// Or null.
+const Tensor* parameter_named(const std::vector<nn::NamedTensor>& parameters, const std::string& name) {
   for (const nn::NamedTensor& parameter : parameters) {
-    if (parameter.name == name) return parameter.tensor;
+    if (parameter.name == name) return &parameter.tensor;
   }
-  throw ValueError(concat("weight map: the model has no parameter ", name));
+  return nullptr;
 }
 
 // The rows of one part in the order of the file: a view, transposed where the file is. Interleaved heads have
@@ -46,14 +47,16 @@ Shape stored_shape(const Tensor& view, const Tensor& parameter, const WeightRule
   return rule.interleaved_heads > 0 ? parameter.shape() : view.shape();
 }
 
+// Rules for other parameters are passed over.
 template <class F>
 void for_each_part(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map, F&& f) {
   for (const WeightRule& rule : map) {
-    const Tensor& parameter = parameter_named(parameters, rule.parameter);
+    const Tensor* parameter = parameter_named(parameters, rule.parameter);
+    if (parameter == nullptr) continue;
     int64_t row = 0;
     for (const WeightPart& part : rule.parts) {
-      const Tensor view = stored_view(parameter, row, part.rows, rule);
-      f(part.name, view, stored_shape(view, parameter, rule));
+      const Tensor view = stored_view(*parameter, row, part.rows, rule);
+      f(part.name, view, stored_shape(view, *parameter, rule));
       row += part.rows;
     }
   }
@@ -160,6 +163,8 @@ void check_complete(const std::vector<nn::NamedTensor>& parameters, const Weight
   std::map<std::string, int64_t> missing;
   for (const auto& [name, tensor] : parameters) missing[name] = tensor.rank() == 0 ? 1 : tensor.size(0);
   for (const WeightRule& rule : map) {
+    MH_CHECK(missing.contains(rule.parameter), ValueError, "weight map: the model has no parameter ",
+             rule.parameter);
     for (const WeightPart& part : rule.parts) {
       int64_t& rows = missing[rule.parameter];
       rows -= part.rows > 0 ? part.rows : rows;
@@ -169,25 +174,16 @@ void check_complete(const std::vector<nn::NamedTensor>& parameters, const Weight
     MH_CHECK(rows == 0, ValueError, "weight map: ", rows, " rows of ", name, " are not in the file's layout");
 }
 
-struct Target {
-  std::string name;
-  Tensor view;
-  Shape stored;  // of the view's elements in the file
-};
+}  // namespace
 
-struct Matched {
-  std::vector<Target> targets;
+void check_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                   const io::SafetensorsFile& file, const ImportOptions& options) {
+  check_complete(parameters, map);
   std::vector<std::pair<const ExtraTensor*, std::string>> extras;
-};
-
-// Which tensor of the file goes where. Throws FormatError with all that does not fit.
-Matched match(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
-              const io::SafetensorsFile& file, const ImportOptions& options) {
-  Matched matched;
   std::string problems;
   std::vector<std::pair<std::string, Shape>> missing;
   std::set<std::string> used;
-  for_each_part(parameters, map, [&](const std::string& name, const Tensor& view, const Shape& shape) {
+  for_each_part(parameters, map, [&](const std::string& name, const Tensor&, const Shape& shape) {
     const std::string found = found_name(file, name, options.optional_prefix);
     if (found.empty()) {
       missing.emplace_back(name, shape);
@@ -198,7 +194,6 @@ Matched match(const std::vector<nn::NamedTensor>& parameters, const WeightMap& m
     if (!std::equal(stored.begin(), stored.end(), shape.begin(), shape.end())) {
       problems += concat("\n  ", found, ": expected ", shape, ", got ", io::shape_text(stored));
     }
-    matched.targets.push_back({found, view, shape});
   });
   std::vector<std::string> unexpected;
   for (const std::string& name : file.names()) {
@@ -209,37 +204,38 @@ Matched match(const std::vector<nn::NamedTensor>& parameters, const WeightMap& m
     if (extra == options.extras.end()) {
       unexpected.push_back(name);
     } else if (extra->problem) {
-      matched.extras.emplace_back(&*extra, name);
+      extras.emplace_back(&*extra, name);
     }
   }
   NearNames hint(unexpected);
   for (const auto& [name, shape] : missing) problems += concat("\n  missing ", name, " ", shape, hint(name));
   for (const std::string& name : unexpected) problems += concat("\n  unexpected ", name);
   MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
-  return matched;
-}
-
-}  // namespace
-
-void import_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
-                    const io::SafetensorsFile& file, const ImportOptions& options) {
-  check_complete(parameters, map);
-  const Matched matched = match(parameters, map, file, options);
-  for (const auto& [extra, name] : matched.extras) {
+  for (const auto& [extra, name] : extras) {
     const std::string problem = extra->problem(file, name);
     MH_CHECK(problem.empty(), FormatError, file.path(), ": ", name, " ", problem);
   }
+}
+
+void read_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                  const io::SafetensorsFile& file, const ImportOptions& options) {
   // All tensors are read before the first parameter changes; new parameters may take them at once.
-  const auto is_read_in_place = [&](const Target& t) { return options.fresh && t.view.shape() == t.stored; };
   std::vector<std::pair<std::string, Tensor>> loaded;
-  for (const Target& t : matched.targets) {
-    loaded.emplace_back(t.name, is_read_in_place(t) ? t.view : Tensor::empty(t.stored, t.view.dtype()));
-  }
+  std::vector<std::pair<Tensor, size_t>> copied;  // a view of a parameter, and which of `loaded` it takes
+  for_each_part(parameters, map, [&](const std::string& name, const Tensor& view, const Shape& shape) {
+    const bool in_place = options.fresh && view.shape() == shape;
+    if (!in_place) copied.emplace_back(view, loaded.size());
+    loaded.emplace_back(found_name(file, name, options.optional_prefix),
+                        in_place ? view : Tensor::empty(shape, view.dtype()));
+  });
   file.read_into(loaded);
-  for (size_t i = 0; i < loaded.size(); ++i) {
-    const Target& t = matched.targets[i];
-    if (!is_read_in_place(t)) t.view.copy_from(reshape(loaded[i].second, t.view.shape()));
-  }
+  for (const auto& [view, i] : copied) view.copy_from(reshape(loaded[i].second, view.shape()));
+}
+
+void import_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                    const io::SafetensorsFile& file, const ImportOptions& options) {
+  check_weights(parameters, map, file, options);
+  read_weights(parameters, map, file, options);
 }
 
 }  // namespace multihead::models

@@ -72,9 +72,15 @@ io::SafetensorsFile open_weights(const std::string& path, const char* loader);
 /// file is too small for them, MemoryError if memory is.
 void check_size(const io::SafetensorsFile& file, int64_t weights);
 
-/// Fills the parameters (dtype converted). Every missing, unexpected and mis-shaped name is listed in one
-/// FormatError, before anything is changed; that every parameter is filled is checked.
+/// Fills the parameters (dtype converted): check_weights(), then read_weights().
 void import_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
                     const io::SafetensorsFile& file, const ImportOptions& options = {});
+/// Throws FormatError with every missing, unexpected and mis-shaped name, ValueError unless the map fills
+/// every parameter.
+void check_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                   const io::SafetensorsFile& file, const ImportOptions& options);
+/// Fills `parameters`, some of a checked model's or tensors of the same names and shapes. Throws IoError.
+void read_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                  const io::SafetensorsFile& file, const ImportOptions& options);
 
 }  // namespace multihead::models

@@ -1849,10 +1849,11 @@ class LanguageModel:
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str | None = None, *, head: bool = True) -> LanguageModel:
+    def load(folder: str | bytes | os.PathLike, weights: str | None = None, *, head: bool = True, packed: bool = False) -> LanguageModel:
         """
         Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or packed for
-        inference as pack_weights() does. head=False: without the output layer, for embeddings.
+        inference as pack_weights() does. head=False: without the output layer, for embeddings. packed=True: f32
+        weights are packed too, while they are read.
         """
 
     def pack_weights(self, weights: str) -> None:

@@ -173,16 +173,18 @@ void bind_language_model(nb::module_& m) {
       "Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.");
   c.def_static(
       "load",
-      [](const Path& folder, const std::optional<std::string>& weights, bool head) {
+      [](const Path& folder, const std::optional<std::string>& weights, bool head, bool packed) {
         std::optional<nn::WeightDtype> dtype;
         if (weights) dtype = kernels::parse_weight_dtype(*weights);
         return unlocked([&] {
-          return head ? models::load_language_model(folder, dtype) : models::load_decoder(folder, dtype);
+          return head ? models::load_language_model(folder, dtype, packed)
+                      : models::load_decoder(folder, dtype, packed);
         });
       },
-      "folder"_a, "weights"_a = nb::none(), nb::kw_only(), "head"_a = true,
+      "folder"_a, "weights"_a = nb::none(), nb::kw_only(), "head"_a = true, "packed"_a = false,
       "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or "
-      "packed for\ninference as pack_weights() does. head=False: without the output layer, for embeddings.");
+      "packed for\ninference as pack_weights() does. head=False: without the output layer, for embeddings. "
+      "packed=True: f32\nweights are packed too, while they are read.");
   c.def(
       "pack_weights",
       [](LanguageModel& model, const std::string& weights) {

@@ -440,6 +440,9 @@ def test_packed_f32_weights_keep_every_bit(tmp_path):
     assert model.generate([1, 2, 3], max_new_tokens=5, temperature=0) == ids
     with pytest.raises(ValueError, match="before pack_weights"):
         model.save(tmp_path / "packed")
+    tiny(embed_dim=64, ffn_dim=96).save(tmp_path / "plain")
+    loaded = mh.models.LanguageModel.load(tmp_path / "plain", packed=True)
+    assert loaded.packed_dtype == "f32" and np.array_equal(loaded(tokens).numpy(), exact)
     with pytest.raises(ValueError, match="already"):
         model.pack_weights("q8")
 

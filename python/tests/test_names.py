@@ -168,7 +168,7 @@ INTERNAL = {  # reason: names
     "only C++ needs a type for it": "Dual ScoreIndex MaskBlock Visitor Module CacheUpdate "
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
-    "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights resolved "
+    "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights check_weights read_weights resolved "
     "seq2seq_config_from_json encoder_config_from_json image_encoder_config_from_json sequence_length open_weights repeated_tensor constant_tensor",
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
     "load_generation_config apply",
