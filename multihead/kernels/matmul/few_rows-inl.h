@@ -98,7 +98,7 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
   }
 }
 
-// Up to 8 rows of C (6 if the panel is of the widest) times a panel of a row-major B; the next panel goes on
+// Up to 8 rows of C (6 of the widest panel on AVX2) times a panel of a row-major B; the next panel goes on
 // in the same rows of B.
 template <class Engine, int NV>
 HWY_INLINE void RowsInPlace(int64_t rows, const GemmTileArgs& t) {
@@ -116,7 +116,7 @@ HWY_INLINE void RowsInPlace(int64_t rows, const GemmTileArgs& t) {
     case 6:
       return Tile<Engine, true, 6, NV, Prefetch::rows>(t);
   }
-  if constexpr (NV < kMaxVectors) {  // with the widest panel 7 and 8 rows do not fit the registers
+  if constexpr (NV < kMaxVectors || kMaxVectors == 4) {
     rows == 7 ? Tile<Engine, true, 7, NV, Prefetch::rows>(t) : Tile<Engine, true, 8, NV, Prefetch::rows>(t);
   }
 }

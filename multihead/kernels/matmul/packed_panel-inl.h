@@ -23,6 +23,9 @@ namespace multihead::kernels::HWY_NAMESPACE {
 inline constexpr int64_t kLongestK = 1024;               // words of one pass over a panel: 256 KiB
 inline constexpr int64_t kPanelSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
 inline constexpr int64_t kLineFloats = 16;
+// Up to so many rows a panel is read once, at the rate of the memory. With 7 and 8 some sums of each step are
+// in L1, which is hidden behind the memory; a second pass, from L2, is not (.87 of the speed).
+inline constexpr int64_t kOnePassRows = kMaxVectors == 4 ? 8 : 6;
 
 inline constexpr int64_t kPanelColumns = kMaxVectors * kLanes;
 static_assert(kLongestK % kChain == 0, "chains are cut where gemm() cuts them");
@@ -54,6 +57,7 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, const PackedRows& x, int64_t
   t.a_stride = x.stride;
   t.b_stride = panel.vectors * kLanes;
   t.c_stride = p.ldy;
+  const bool one_pass = p.rows <= kOnePassRows && panel.vectors == kMaxVectors;
   t.last_lanes = panel.columns - (panel.vectors - 1) * kLanes;
   for (int64_t k = 0; k < x.words; k += kLongestK) {
     t.k = std::min(kLongestK, x.words - k);
@@ -62,7 +66,7 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, const PackedRows& x, int64_t
     const int64_t floats = next != nullptr ? kPanelColumns : 0;  // of a word of the next panel
     int64_t asked = 0;                                           // of them
     for (int64_t i = 0, height; i < p.rows; i += height, asked += 2 * kLineFloats) {
-      height = TileHeight(p.rows - i, kTileRows[panel.vectors], panel.vectors);
+      height = one_pass ? p.rows : TileHeight(p.rows - i, kTileRows[panel.vectors], panel.vectors);
       t.a = x.first + i * x.stride + k;
       t.c = p.y + i * p.ldy + panel.column;
       const bool streams = asked < floats && t.k == x.words;
@@ -72,7 +76,7 @@ void MultiplyPackedPanel(const PackedLinearArgs& p, const PackedRows& x, int64_t
         t.next_b = {t.b, 0};
         if (asked + kLineFloats < floats) t.next_b = {from + t.k * kLineFloats, kLineFloats};
       }
-      if (p.rows <= kPackedFewRows && panel.vectors == kMaxVectors) {
+      if (one_pass) {
         RowsInPlace<Engine, kMaxVectors>(height, t);
       } else {
         TileOf<Engine>(true, streams, height, panel.vectors)(t);
