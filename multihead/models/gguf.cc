@@ -347,9 +347,12 @@ LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::
   LanguageModel model(config, rng);
   const MatrixLoader loader(file, config, reader.interleaved());
   const WeightMap map = weight_map(model);
-  check_fit(file, stored_views(nn::named_parameters(model), map), names(config.num_layers));
+  // Held until all is packed: if untouched f32 weights were released one by one, what is decoded next would
+  // touch them.
+  auto views = stored_views(nn::named_parameters(model), map);
+  check_fit(file, views, names(config.num_layers));
   if (packed) pack(model, loader, map, as_stored ? std::nullopt : packed_as);
-  for (const auto& [name, view] : stored_views(nn::named_parameters(model), map)) {
+  for (const auto& [name, view] : views = stored_views(nn::named_parameters(model), map)) {
     view.copy_from(loader.load(name));
   }
   return model;

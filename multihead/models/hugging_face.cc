@@ -203,13 +203,17 @@ void fill(LanguageModel& model, const io::SafetensorsFile& file, nn::WeightDtype
   const auto& family = family_in(file, model);
   const WeightMap map = map_of(model, family);
   const ImportOptions options = import_options(model, family, true);
-  check_weights(nn::named_parameters(model), map, file, options);
+  // Held until all is packed: if untouched f32 weights were released one by one, what is read next would
+  // touch them.
+  std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
+  check_weights(parameters, map, file, options);
   model.pack_weights(packed_as, [&](const std::string& name, const Tensor& shape_of) {
     const Tensor weight = Tensor::empty(shape_of.shape());
     read_weights({{name, weight}}, map, file, options);
     return nn::PackedLinear(weight, dtype_of(name, packed_as));
   });
-  read_weights(nn::named_parameters(model), map, file, options);
+  parameters = nn::named_parameters(model);
+  read_weights(parameters, map, file, options);
 }
 
 /// `loader`: the class of transformers that reads such folders. `packed_as`: of a language model whose file
