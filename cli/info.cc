@@ -26,9 +26,7 @@ class Info : public Verb {
   void declare(Flags& flags) override { flags.positional("DIR", folder_, "model folder"); }
 
   int run(const CommonOptions& common) override {
-    const bool translator = reading([&] { return models::is_seq2seq_folder(folder_); });
-    const Facts facts =
-        translator ? facts_of(load_translator_dir(folder_)) : facts_of(load_model_dir(folder_, "stored"));
+    const Facts facts = reading([&] { return facts_of_folder(); });
     const std::vector<Stored> tensors = reading([&] { return stored_tensors(folder_); });
     common.json ? print_json(facts, tensors) : print_text(facts, tensors);
     return kDone;
@@ -55,6 +53,15 @@ class Info : public Verb {
     std::vector<int64_t> shape;
     int64_t numel = 0;
   };
+
+  Facts facts_of_folder() const {
+    if (models::is_seq2seq_folder(folder_)) return facts_of(load_translator_dir(folder_));
+    if (models::is_image_folder(folder_)) return facts_of(models::load_image_encoder(folder_));
+    if (!models::has_encoder(folder_)) return facts_of(load_model_dir(folder_, "stored"));
+    Facts facts = facts_of(models::load_encoder(folder_));
+    facts.tokenizers = {{"tokenizer", text::Tokenizer::load(folder_)}};
+    return facts;
+  }
 
   static std::vector<Stored> stored_tensors(const std::string& path) {
     std::vector<Stored> list;
@@ -100,6 +107,12 @@ class Info : public Verb {
             windowed ? "one text of any length" : "one full context",
             {{"tokenizer", loaded.tokenizer}},
             computed};
+  }
+
+  // Of an encoder, which has no cache.
+  template <class Encoder>
+  static Facts facts_of(Encoder model) {
+    return {models::config_to_json(model.config()), nn::parameter_count(model), 0, {}, {}};
   }
 
   Facts facts_of(LoadedTranslator loaded) const {
@@ -154,9 +167,12 @@ class Info : public Verb {
       fmt::print("  {:<44} {:<5} {:>12}  [{}]\n", printable(t.name), printable(t.dtype), t.numel,
                  fmt::join(t.shape, ", "));
     }
-    fmt::print("\n{} parameters; f32 weights {}, training with Adam {}, key/value cache of {} {}\n",
-               facts.parameters, bytes_text(facts.parameters * 4), bytes_text(facts.parameters * 16),
-               facts.cached, bytes_text(facts.cache_bytes));
+    fmt::print("\n{} parameters; f32 weights {}, training with Adam {}", facts.parameters,
+               bytes_text(facts.parameters * 4), bytes_text(facts.parameters * 16));
+    if (facts.cache_bytes > 0) {
+      fmt::print(", key/value cache of {} {}", facts.cached, bytes_text(facts.cache_bytes));
+    }
+    fmt::print("\n");
     for (const auto& [dtype, of] : facts.computed) {
       fmt::print("{} matrices are computed as {}, {} in memory\n", of.matrices, dtype, bytes_text(of.bytes));
     }

@@ -8,6 +8,8 @@ cp -r "$encoders/bert" model
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' the cat dog sat on a mat '##s' >model/vocab.txt
 printf 'the cats\nthe dog sat on a mat\n\nsomething else\na mat\n' >texts.txt
 
+expect 0 '^tokenizer: WordPiece, 13 tokens' "$multihead" info model
+expect 0 '"model_type": "bert"' "$multihead" info model --json
 expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt --out all.npy
 [[ $(stat -c %s all.npy) == $((128 + 5 * 20 * 4)) ]] || fail "all.npy has $(stat -c %s all.npy) bytes"
 "$multihead" embed model --data texts.txt --out all.jsonl --quiet
