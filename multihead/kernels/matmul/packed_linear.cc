@@ -20,6 +20,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
+extern template TileFunction<Floats> TileOf<Floats>(bool, bool, int64_t, int);  // in gemm.cc
+
 void PackWeight(const float* weight, int64_t stride, int64_t out, int64_t in, float* packed) {
   for (int64_t i = 0; i < PanelCount(out); ++i) {
     const PackedPanel p(out, i);

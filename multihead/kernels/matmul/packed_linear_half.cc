@@ -100,6 +100,8 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
+extern template TileFunction<Pairs> TileOf<Pairs>(bool, bool, int64_t, int);  // in gemm_pairs.cc
+
 static_assert(kPanelColumns == half::kColumns && kLanes == half::kStep, "one layout");
 
 void MultiplyPairsPacked(const PackedLinearArgs& p) {
