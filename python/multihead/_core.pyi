@@ -1856,16 +1856,17 @@ class LanguageModel:
         weights are packed too, while they are read.
         """
 
-    def pack_weights(self, weights: str) -> None:
-        """
-        Replaces the matrices by packed ones: 'f32' (every bit kept, one token at a time a quarter faster), 'bf16', 'f16',
-        'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 and 4 bits embedding and output
-        layer become q8. The model can no longer be trained, and, packed as 'f32', not saved.
-        """
-
     @property
     def weight_dtype(self) -> str:
         """Of the layers' matrices."""
+
+    def pack_weights(self, weights: str = 'f32') -> None:
+        """
+        Replaces the matrices by packed ones: 'f32' (every bit kept, products of few rows a quarter faster), 'bf16', 'f16',
+        'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 and 4 bits a language model's
+        embedding and output layer become q8. The model can no longer be trained, nor saved unless it is a language model packed
+        as other than 'f32'.
+        """
 
     @property
     def packed_dtype(self) -> str | None:
@@ -2801,8 +2802,10 @@ class Encoder:
 
     def pack_weights(self, weights: str = 'f32') -> None:
         """
-        Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' and 'q4' round. The
-        model can then be neither trained nor saved.
+        Replaces the matrices by packed ones: 'f32' (every bit kept, products of few rows a quarter faster), 'bf16', 'f16',
+        'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 and 4 bits a language model's
+        embedding and output layer become q8. The model can no longer be trained, nor saved unless it is a language model packed
+        as other than 'f32'.
         """
 
     @property
@@ -3115,8 +3118,10 @@ class ImageEncoder:
 
     def pack_weights(self, weights: str = 'f32') -> None:
         """
-        Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' and 'q4' round. The
-        model can then be neither trained nor saved.
+        Replaces the matrices by packed ones: 'f32' (every bit kept, products of few rows a quarter faster), 'bf16', 'f16',
+        'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 and 4 bits a language model's
+        embedding and output layer become q8. The model can no longer be trained, nor saved unless it is a language model packed
+        as other than 'f32'.
         """
 
     @property

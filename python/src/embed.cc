@@ -31,23 +31,6 @@ models::TokenRows to_rows(const Sequences& sequences, const Sequences& types) {
   return models::TokenRows::of(sequences, types);
 }
 
-template <class Model>
-void bind_packing(nb::class_<Model>& c) {
-  c.def(
-      "pack_weights",
-      [](Model& model, const std::string& weights) {
-        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-        unlocked([&] {
-          model.pack_weights(dtype);
-          return 0;
-        });
-      },
-      "weights"_a = "f32",
-      "Replaces the matrices by packed ones, faster and with 'f32' of the same bits; 'bf16', 'int8', 'q8' "
-      "and 'q4' round. The\nmodel can then be neither trained nor saved.");
-  bind_packed_dtype(c);
-}
-
 void bind_image_encoder(nb::module_& m) {
   using models::ImageEncoder;
   using models::ImageEncoderConfig;

@@ -185,25 +185,11 @@ void bind_language_model(nb::module_& m) {
       "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or "
       "packed for\ninference as pack_weights() does. head=False: without the output layer, for embeddings. "
       "packed=True: f32\nweights are packed too, while they are read.");
-  c.def(
-      "pack_weights",
-      [](LanguageModel& model, const std::string& weights) {
-        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-        unlocked([&] {
-          model.pack_weights(dtype);
-          return 0;
-        });
-      },
-      "weights"_a,
-      "Replaces the matrices by packed ones: 'f32' (every bit kept, one token at a time a quarter faster), "
-      "'bf16', 'f16',\n'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 "
-      "and 4 bits embedding and output\nlayer become q8. The model can no longer be trained, and, packed as "
-      "'f32', not saved.");
   c.def_prop_ro(
       "weight_dtype",
       [](const LanguageModel& model) { return std::string(kernels::name(model.weight_dtype())); },
       "Of the layers' matrices.");
-  bind_packed_dtype(c);
+  bind_packing(c);
   c.def_prop_ro("weight_bytes", &LanguageModel::weight_bytes, "Memory of all weights.");
   bind_part(c, "token_embedding", &LanguageModel::token_embedding);
   bind_part(c, "position_embedding", &LanguageModel::position_embedding);
