@@ -51,7 +51,8 @@ TextModel TextModel::load(const std::string& folder, std::optional<nn::WeightDty
     if (weights) encoder.pack_weights(*weights);
     return encoder;
   }
-  if (!models::is_seq2seq_folder(folder)) return Any(models::load_decoder(folder, weights, weights.has_value()));
+  if (!models::is_seq2seq_folder(folder))
+    return Any(models::load_decoder(folder, weights, weights.has_value()));
   MH_CHECK(!weights || weights == nn::WeightDtype::f32, ValueError, folder,
            ": the weights of this encoder-decoder model's encoder can only be f32, got ",
            kernels::name(*weights));
