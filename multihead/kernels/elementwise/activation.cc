@@ -101,19 +101,19 @@ HWY_INLINE void Step(Function, const BackwardArgs<From>& a, int64_t i, At at) {
 }
 template <class Function, class T, class At>
 HWY_INLINE void Step(Function, const WithSlopeArgs<T>& a, int64_t i, At at) {
-  Pack value, slope;
-  MapInto(ValueAndSlopeOf<Function>(), value, slope, at.Load(a.x + i));
+  auto value = at.Load(a.x + i), slope = value;
+  MapInto(ValueAndSlopeOf<Function>(), value, slope, value);
   at.Store(value, a.y + i);
   at.Store(slope, a.slope + i);
 }
 template <class Function, class T, class At>
 HWY_INLINE void Step(Function, const GatedArgs<T>& a, int64_t i, At at) {
-  at.Store(Mul(Map(ValueOf<Function>(), at.Load(a.gate + i)), at.Load(a.up + i)), a.y + i);
+  at.Store(Map(MulOp(), Map(ValueOf<Function>(), at.Load(a.gate + i)), at.Load(a.up + i)), a.y + i);
 }
 template <class Function, class T, class At>
 HWY_INLINE void Step(Function, const GatedBackwardArgs<T>& a, int64_t i, At at) {
-  Pack d_gate, d_up;
-  MapInto(GatedSlopes<Function>(), d_gate, d_up, at.Load(a.gate + i), at.Load(a.up + i), at.Load(a.g.dy + i));
+  auto d_gate = at.Load(a.gate + i), d_up = at.Load(a.up + i);
+  MapInto(GatedSlopes<Function>(), d_gate, d_up, d_gate, d_up, at.Load(a.g.dy + i));
   at.Store(d_gate, a.g.d_gate + i);
   at.Store(d_up, a.g.d_up + i);
 }
@@ -122,7 +122,7 @@ void Run(Activation activation, const AnyArgs& any, int64_t count) {
   std::visit(
       [&](const auto& args) HWY_ATTR {
         DispatchActivation(activation, [&](auto function) HWY_ATTR {
-          ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { Step(function, args, i, at); });
+          ForWidePacks(count, [&](int64_t i, auto at) HWY_ATTR { Step(function, args, i, at); });
         });
       },
       any);

@@ -38,14 +38,20 @@ HWY_INLINE void StoreVector(hn::Vec<D> v, D d, float* to) {
 template <class D>
 HWY_INLINE void StoreVector(hn::Vec<D> v, D, BFloat16* to) {
   const hn::RebindToUnsigned<D> wide;
+  const auto bits = hn::BitCast(wide, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(wide, 1u));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(wide, 0x7fffu)), odd);
+  const auto number = hn::RebindMask(wide, hn::Eq(v, v));
+  const auto result = hn::IfThenElse(number, rounded, hn::Or(bits, hn::Set(wide, 0x400000u)));
+#if HWY_TARGET == HWY_AVX3
+  const hn::Repartition<uint16_t, D> halves;
+  const auto odds = hn::BitCast(halves, result);
+  hn::StoreU(hn::LowerHalf(hn::ConcatOdd(halves, odds, odds)), hn::Half<decltype(halves)>(), &to->bits);
+#else
   const hn::RebindToSigned<D> packs;
   const hn::Rebind<uint16_t, D> narrow;
-  const auto bits = hn::BitCast(wide, v), upper = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(upper, hn::Set(wide, 1u));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(wide, 0x7fffu)), odd));
-  const auto number = hn::RebindMask(wide, hn::Eq(v, v));
-  const auto result = hn::IfThenElse(number, rounded, hn::Or(upper, hn::Set(wide, 0x40u)));
-  hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(packs, result)), narrow, &to->bits);
+  hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(packs, hn::ShiftRight<16>(result))), narrow, &to->bits);
+#endif
 }
 
 // The first `count` lanes, and zeros.

@@ -229,6 +229,33 @@ HWY_INLINE void ForPacks(int64_t count, const F& f) {
   if (i < count) f(i, PartialAccess{count - i});
 }
 
+// Four packs at once, whose instructions the compiler alternates (CMakeLists.txt), where a pack is one of 32
+// vectors. Chains of dependent instructions one after the other wait in the core's schedulers until they are
+// full.
+#if HWY_TARGET == HWY_AVX3
+struct WideAccess {
+  using Wide = PackOf<4 * kPackVectors>;
+  static constexpr int64_t kSize = 4 * kPack;
+  template <class T>
+  HWY_INLINE Wide Load(const T* p) const {
+    return Make<Wide>::Load(p);
+  }
+  template <class T>
+  HWY_INLINE void Store(Wide a, T* p) const {
+    Make<Wide>::Store(a, p);
+  }
+};
+#endif
+// As ForPacks, for an f that takes several packs as well.
+template <class F>
+HWY_INLINE void ForWidePacks(int64_t count, const F& f) {
+  int64_t i = 0;
+#if HWY_TARGET == HWY_AVX3
+  for (; i + WideAccess::kSize <= count; i += WideAccess::kSize) f(i, WideAccess());
+#endif
+  ForPacks(count - i, [&](int64_t j, auto at) HWY_ATTR { f(i + j, at); });
+}
+
 // The tree: halves are combined until one lane is left.
 #if HWY_TARGET != HWY_SCALAR
 template <class Op, class D, class V>
