@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <thread>
 
 #include "multihead/autograd/autocast.h"
@@ -159,6 +161,38 @@ TEST(AutocastTest, Bf16IsReadAsIfWidened) {
   same([&](const Tensor& t, Rng& rng) { return add_dropout(stream, t, 0.4, &rng); }, Dtype::f32);
   const RotaryTable table = rotary_table(5, {0, 1, 2}, rotary_frequencies(8, 10000), RotaryLayout::halves);
   same([&](const Tensor& t, Rng&) { return rotary(reshape(t, {3, 5, 2, 8}), table); }, Dtype::bf16);
+}
+
+TEST(Bf16Test, RowsAreReadAsIfWidened) {
+  const Tensor weight = normal({37}, 3).to(Dtype::bf16).to(Dtype::f32), bias = normal({37}, 4);
+  Tensor x = normal({19, 37}, 1).to(Dtype::bf16);
+  for (int64_t i = 0; i < 37; ++i)
+    x.data<BFloat16>()[37 + i] = BFloat16(-std::numeric_limits<float>::infinity());
+  const auto results = [&](auto&& op, Dtype dtype) {
+    const Tensor leaf = x.to(dtype).clone().set_requires_grad(),
+                 w = (dtype == Dtype::bf16 ? weight.to(dtype) : weight).clone().set_requires_grad();
+    Tape tape;
+    const Tensor y = op(leaf, w);
+    EXPECT_EQ(y.dtype(), dtype);
+    tape.backward(y, normal({19, 37}, 5));
+    std::vector<std::vector<float>> all = {values(y.detach().to(Dtype::bf16)), values(leaf.grad())};
+    if (w.grad().defined()) all.push_back(values(w.grad()));
+    return all;
+  };
+  const auto same = [&](auto&& op) {
+    const auto bf16 = results(op, Dtype::bf16), f32 = results(op, Dtype::f32);
+    ASSERT_EQ(bf16.size(), f32.size());
+    for (size_t i = 0; i < f32.size(); ++i) {
+      EXPECT_EQ(std::memcmp(bf16[i].data(), f32[i].data(), f32[i].size() * sizeof(float)), 0) << i;
+    }
+  };
+  same([](const Tensor& t, const Tensor&) { return softmax(t); });
+  same([](const Tensor& t, const Tensor&) { return softmax(t, 0); });
+  x = normal({19, 37}, 2).to(Dtype::bf16);
+  same([&](const Tensor& t, const Tensor& w) { return layer_norm(t, w, bias); });
+  same([](const Tensor& t, const Tensor& w) { return layer_norm(t, w); });
+  same([](const Tensor& t, const Tensor& w) { return rms_norm(t, w); });
+  same([](const Tensor& t, const Tensor&) { return rms_norm(t); });
 }
 
 TEST(AutocastTest, NormsKeepBf16ForTheirBackward) {

@@ -26,36 +26,39 @@ bool joins_f32(const Tensor& x, const Tensor& residual) {
   return x.dtype() == Dtype::bf16 && residual.defined() && residual.dtype() == Dtype::f32;
 }
 
-void check_affine(const Norm& norm, const char* argument, const Tensor& parameter, const Tensor& x,
-                  const Tensor& typed) {
+// What x, alone or with a residual that it joins, is computed in.
+Dtype computed_dtype(const Tensor& x) { return x.dtype() == Dtype::bf16 ? Dtype::f32 : x.dtype(); }
+
+void check_affine(const Norm& norm, const char* argument, const Tensor& parameter, const Tensor& x) {
   if (!parameter.defined()) return;
-  detail::check_same_dtype(norm.who, argument, parameter, typed);
+  MH_CHECK(parameter.dtype() == computed_dtype(x), DtypeError, norm.who, ": ", argument, " must be ",
+           computed_dtype(x), " to match x, got ", parameter.dtype());
   MH_CHECK(parameter.shape() == Shape({x.size(-1)}), ShapeError, norm.who, ": ", argument, " must be [",
            x.size(-1), "] to match x ", x.shape(), ", got ", parameter.shape());
 }
 
 void check(const Norm& norm, const Tensor& x, const Tensor& residual, const Tensor& weight,
            const Tensor& bias) {
-  const Tensor& typed = joins_f32(x, residual) ? residual : x;
-  detail::check_real(norm.who, "x", typed);
+  detail::check_real_or_bf16(norm.who, "x", x);
   MH_CHECK(x.rank() > 0, ShapeError, norm.who, ": x must have at least one axis");
   MH_CHECK(norm.eps >= 0, ValueError, norm.who, ": eps must be >= 0, got ", norm.eps);
-  check_affine(norm, "weight", weight, x, typed);
-  check_affine(norm, "bias", bias, x, typed);
+  check_affine(norm, "weight", weight, x);
+  check_affine(norm, "bias", bias, x);
   if (!residual.defined()) return;
-  detail::check_same_dtype(norm.who, "residual", residual, typed);
+  if (!joins_f32(x, residual)) detail::check_same_dtype(norm.who, "residual", residual, x);
   MH_CHECK(residual.shape() == x.shape(), ShapeError, norm.who, ": residual must be ", x.shape(),
            " like x, got ", residual.shape());
 }
 
-// What the backward needs. x is what was normalised, or under Autocast, in half the memory, what came of it
-// (before weight and bias) in bf16, as precise as what the products read.
+// What the backward needs. x is what was normalised, or (is_normalized) under Autocast, in half the memory,
+// what came of it (before weight and bias) in bf16, as precise as what the products read.
 struct Saved {
   Tensor x, weight, mean, inv_std;
-  bool has_weight_gradient, has_bias_gradient;
+  bool has_weight_gradient, has_bias_gradient, is_normalized;
   int64_t rows() const { return inv_std.numel(); }
-  bool is_normalized() const { return x.dtype() == Dtype::bf16; }
 };
+
+BFloat16* data_if_bf16(const Tensor& x) { return x.dtype() == Dtype::bf16 ? x.data<BFloat16>() : nullptr; }
 
 struct NormGradients {
   Tensor dx, d_weight, d_bias;
@@ -76,7 +79,7 @@ NormGradients backward(const Saved& s, Tensor d_normed, const Tensor& d_sum) {
     kernels::norm_backward(kernels::NormGradArgs<T>{
         .rows = s.rows(),
         .size = size,
-        .x = s.is_normalized() ? nullptr : s.x.data<T>(),
+        .x = s.x.dtype() == dtype ? s.x.data<T>() : nullptr,
         .weight = data_or_null<T>(s.weight),
         .mean = data_or_null<T>(s.mean),
         .inv_std = s.inv_std.data<T>(),
@@ -86,7 +89,8 @@ NormGradients backward(const Saved& s, Tensor d_normed, const Tensor& d_sum) {
         .d_weight = data_or_null<T>(out.d_weight),
         .d_bias = data_or_null<T>(out.d_bias),
         .scratch = scratch.data<T>(),
-        .normalized16 = s.is_normalized() ? s.x.data<BFloat16>() : nullptr,
+        .x16 = s.is_normalized ? nullptr : data_if_bf16(s.x),
+        .normalized16 = s.is_normalized ? data_if_bf16(s.x) : nullptr,
     });
   });
   return out;
@@ -104,13 +108,13 @@ Forward forward(const Norm& norm, const Tensor& input, const Tensor& residual, c
   const int64_t size = x.size(-1), rows = size > 0 ? x.numel() / size : 0;
   const Tensor other = residual.defined() ? dense(residual) : Tensor();
   const Tensor w = weight.defined() ? dense(weight) : Tensor(), b = bias.defined() ? dense(bias) : Tensor();
-  const bool joins = joins_f32(x, residual);
-  const Dtype dtype = joins ? Dtype::f32 : x.dtype();
+  const Dtype dtype = computed_dtype(x);
   const Tensor sum = residual.defined() ? Tensor::empty(x.shape(), dtype) : x;
-  const Tensor y = Tensor::empty(x.shape(), dtype);
+  const Tensor y = empty_like(sum);
   const Tensor mean = norm.layer ? Tensor::empty({rows}, dtype) : Tensor();
   const Tensor inv_std = Tensor::empty({rows}, dtype);
-  const bool halves = Autocast::active() && dtype == Dtype::f32 && is_recording({x, residual, weight, bias});
+  const bool halves =
+      Autocast::active() && sum.dtype() == Dtype::f32 && is_recording({x, residual, weight, bias});
   const Tensor normalized = halves ? Tensor::empty(x.shape(), Dtype::bf16) : Tensor();
   dispatch_real(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -118,21 +122,22 @@ Forward forward(const Norm& norm, const Tensor& input, const Tensor& residual, c
         .rows = rows,
         .size = size,
         .eps = norm.eps,
-        .x = joins ? nullptr : x.data<T>(),
+        .x = x.dtype() == dtype ? x.data<T>() : nullptr,
         .residual = data_or_null<T>(other),
         .sum = residual.defined() ? sum.data<T>() : nullptr,
         .weight = data_or_null<T>(w),
         .bias = data_or_null<T>(b),
-        .y = y.data<T>(),
+        .y = y.dtype() == dtype ? y.data<T>() : nullptr,
         .mean = data_or_null<T>(mean),
         .inv_std = inv_std.data<T>(),
-        .x16 = joins ? x.data<BFloat16>() : nullptr,
+        .x16 = data_if_bf16(x),
+        .y16 = data_if_bf16(y),
         .normalized16 = data_or_null<BFloat16>(normalized),
     });
   });
   const bool d_weight = weight.defined() && weight.requires_grad(),
              d_bias = bias.defined() && bias.requires_grad();
-  return {sum, y, {halves ? normalized : sum.detach(), w, mean, inv_std, d_weight, d_bias}};
+  return {sum, y, {halves ? normalized : sum.detach(), w, mean, inv_std, d_weight, d_bias, halves}};
 }
 
 // Consumers keep the way to a large result instead of the result: one more pass over x in the backward, which
@@ -142,7 +147,7 @@ constexpr int64_t kRebuildElements = 1 << 18;
 void offer_rebuild(const Tensor& normed, const Norm& norm, const Saved& saved, const Tensor& bias) {
   if (!normed.requires_grad() || normed.numel() < kRebuildElements) return;
   normed.gradient_slot()->rebuild = [norm, saved, bias = bias.defined() ? dense(bias) : Tensor()] {
-    if (!saved.is_normalized()) return forward(norm, saved.x, {}, saved.weight, bias).normed;
+    if (!saved.is_normalized) return forward(norm, saved.x, {}, saved.weight, bias).normed;
     const Tensor y = Tensor::empty(saved.x.shape());
     kernels::norm_affine({.rows = saved.rows(),
                           .size = y.size(-1),
@@ -155,10 +160,9 @@ void offer_rebuild(const Tensor& normed, const Norm& norm, const Saved& saved, c
 }
 
 Tensor norm_op(const Norm& norm, const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  if (is_narrow(x) || is_narrow(weight) || is_narrow(bias)) {
-    const Tensor y = norm_op(norm, widened(x), widened(weight), widened(bias));
-    return cast(y, detail::statistics_dtype(x.dtype()));
-  }
+  const Dtype dtype = detail::statistics_dtype(x.dtype());
+  if (is_narrow(x) && dtype != Dtype::bf16) return cast(norm_op(norm, widened(x), weight, bias), dtype);
+  if (is_narrow(weight) || is_narrow(bias)) return norm_op(norm, x, widened(weight), widened(bias));
   const Forward f = forward(norm, x, {}, weight, bias);
   Tensor y = record({x, weight, bias}, f.normed, [saved = f.saved](Tensor dy) -> Gradients {
     NormGradients d = backward(saved, std::move(dy), {});

@@ -18,22 +18,27 @@ kernels::Rows rows_of(const Tensor& x) {
 
 // Another axis than the last goes there and back.
 Tensor with_axis_last(const char* who, const Tensor& x, int axis, Tensor (*op)(const Tensor&)) {
-  if (detail::is_narrow(x))
-    return cast(with_axis_last(who, detail::widened(x), axis, op), detail::statistics_dtype(x.dtype()));
-  detail::check_real(who, "x", x);
+  detail::check_real_or_bf16(who, "x", x);
   MH_CHECK(x.rank() > 0, ShapeError, who, ": x must have at least one axis");
   axis = x.shape().normalize(axis);
   return axis == x.rank() - 1 ? op(x) : transpose(op(transpose(x, axis, -1)), axis, -1);
 }
 
+// Gradients of a bf16 softmax come from what was rounded.
 Tensor softmax_rows(const Tensor& input) {
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
-  with_data([&](auto* from, auto* to) { kernels::softmax(from, to, rows_of(x)); }, x, y);
-  return record({input}, y, [y = y.detach()](Tensor dy) -> Gradients {
+  Tensor exact = y.detach();
+  if (x.dtype() == Dtype::bf16) {
+    exact = is_recording({input}) ? Tensor::empty(x.shape()) : Tensor();
+    kernels::softmax(x.data<BFloat16>(), y.data<BFloat16>(), detail::data_or_null<float>(exact), rows_of(x));
+  } else {
+    with_data([&](auto* from, auto* to) { kernels::softmax(from, to, rows_of(x)); }, x, y);
+  }
+  return record({input}, y, [exact](Tensor dy) -> Gradients {
     const detail::ReusedGradient d = detail::reusable(std::move(dy));
-    with_data([&](auto* p, auto* from, auto* to) { kernels::softmax_backward(p, from, to, rows_of(y)); }, y,
-              d.from, d.to);
+    with_data([&](auto* p, auto* from, auto* to) { kernels::softmax_backward(p, from, to, rows_of(exact)); },
+              exact, d.from, d.to);
     return {d.to};
   });
 }
@@ -52,8 +57,15 @@ Tensor log_softmax_rows(const Tensor& input) {
 
 }  // namespace
 
-Tensor softmax(const Tensor& x, int axis) { return with_axis_last("softmax", x, axis, softmax_rows); }
+Tensor softmax(const Tensor& x, int axis) {
+  const Dtype dtype = detail::statistics_dtype(x.dtype());
+  if (detail::is_narrow(x) && dtype != Dtype::bf16) return cast(softmax(detail::widened(x), axis), dtype);
+  return with_axis_last("softmax", x, axis, softmax_rows);
+}
 Tensor log_softmax(const Tensor& x, int axis) {
+  if (detail::is_narrow(x)) {
+    return cast(log_softmax(detail::widened(x), axis), detail::statistics_dtype(x.dtype()));
+  }
   return with_axis_last("log_softmax", x, axis, log_softmax_rows);
 }
 

@@ -33,7 +33,8 @@ HWY_INLINE float RowSum(const T* x, const float* residual, float* sum, int64_t s
   return Sum(total);
 }
 
-HWY_INLINE float SquaredDeviations(const float* x, float mean, int64_t size) {
+template <class T>
+HWY_INLINE float SquaredDeviations(const T* x, float mean, int64_t size) {
   const Pack center = Set(mean);
   Pack total = Set(0);
   ForPacks(size, [&](int64_t i, auto at) HWY_ATTR {
@@ -43,10 +44,9 @@ HWY_INLINE float SquaredDeviations(const float* x, float mean, int64_t size) {
   return Sum(total);
 }
 
-template <bool kWeight, bool kBias>
-HWY_INLINE void Affine(const NormArgs<float>& a, const float* x, int64_t row, float mean, float inv_std) {
+template <bool kWeight, bool kBias, class T>
+HWY_INLINE void Affine(const NormArgs<float>& a, const T* x, T* y, int64_t row, float mean, float inv_std) {
   const Pack center = Set(mean), factor = Set(inv_std);
-  float* y = a.y + row * a.size;
   BFloat16* normalized = a.normalized16 != nullptr ? a.normalized16 + row * a.size : nullptr;
   ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
     Pack v = Mul(Sub(at.Load(x + i), center), factor);
@@ -62,23 +62,36 @@ HWY_INLINE void Affine(const NormArgs<float>& a, const float* x, int64_t row, fl
   });
 }
 
+// `sum` is that of x, if anybody asks for the mean.
+template <bool kWeight, bool kBias, class T>
+HWY_INLINE void NormRow(const NormArgs<float>& a, const T* x, T* y, int64_t row, float sum) {
+  const float size = static_cast<float>(a.size), eps = static_cast<float>(a.eps);
+  float mean = 0;
+  if (a.mean != nullptr) a.mean[row] = mean = sum / size;
+  const float inv_std = 1 / std::sqrt(SquaredDeviations(x, mean, a.size) / size + eps);
+  a.inv_std[row] = inv_std;
+  Affine<kWeight, kBias>(a, x, y, row, mean, inv_std);
+}
+
 template <bool kWeight, bool kBias>
 void NormRowsOf(const NormArgs<float>& a, int64_t begin, int64_t end) {
-  const float size = static_cast<float>(a.size), eps = static_cast<float>(a.eps);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * a.size;
+    float sum = 0;
+    if (a.y16 != nullptr) {
+      const BFloat16* x16 = a.x16 + at;
+      if (a.mean != nullptr) sum = RowSum(x16, nullptr, nullptr, a.size);
+      NormRow<kWeight, kBias>(a, x16, a.y16 + at, row, sum);
+      continue;
+    }
     const float* x = a.x + at;
-    float mean = 0;
     if (a.mean != nullptr || a.residual != nullptr) {
       const float* residual = a.residual == nullptr ? nullptr : a.residual + at;
-      const float sum = a.x16 != nullptr ? RowSum(a.x16 + at, residual, a.sum + at, a.size)
-                                         : RowSum(x, residual, a.sum + at, a.size);
+      sum = a.x16 != nullptr ? RowSum(a.x16 + at, residual, a.sum + at, a.size)
+                             : RowSum(x, residual, a.sum + at, a.size);
       if (a.residual != nullptr) x = a.sum + at;
-      if (a.mean != nullptr) a.mean[row] = mean = sum / size;
     }
-    const float inv_std = 1 / std::sqrt(SquaredDeviations(x, mean, a.size) / size + eps);
-    a.inv_std[row] = inv_std;
-    Affine<kWeight, kBias>(a, x, row, mean, inv_std);
+    NormRow<kWeight, kBias>(a, x, a.y + at, row, sum);
   }
 }
 
@@ -113,9 +126,10 @@ inline void MoveSums(float* from, float* to, int64_t size) {
   });
 }
 
-// d_weight and d_bias of the rows [begin, end) go to the first half of `partial` [2, 2, size].
-template <bool kWeight, bool kLayer, bool kSum, bool kNormalized>
-void NormBackwardRows(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
+// d_weight and d_bias of the rows [begin, end) go to the first half of `partial` [2, 2, size]. x is one of
+// three.
+template <bool kWeight, bool kLayer, bool kSum, bool kNormalized, class T>
+void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, int64_t end, float* partial) {
   const float scale = 1.0f / static_cast<float>(a.size);
   float* d_weight = partial + 2 * a.size;
   float* d_bias = d_weight + a.size;
@@ -125,8 +139,8 @@ void NormBackwardRows(const NormGradArgs<float>& a, int64_t begin, int64_t end, 
     const float* dy = a.dy + first;
     const Pack center = Set(kLayer ? a.mean[row] : 0.0f), factor = Set(a.inv_std[row]);
     const auto normed_at = [&](int64_t i, auto at) HWY_ATTR {
-      if constexpr (kNormalized) return at.Load(a.normalized16 + first + i);
-      return Mul(Sub(at.Load(a.x + first + i), center), factor);
+      if constexpr (kNormalized) return at.Load(x + first + i);
+      return Mul(Sub(at.Load(x + first + i), center), factor);
     };
     Pack sum_g = Set(0), sum_gx = Set(0);
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
@@ -154,13 +168,16 @@ void NormBackwardRows(const NormGradArgs<float>& a, int64_t begin, int64_t end, 
 
 template <bool kWeight, bool kLayer>
 void NormBackwardSum(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
-  const auto rows = [&](auto sum, auto normalized) HWY_ATTR {
-    NormBackwardRows<kWeight, kLayer, sum.value, normalized.value>(a, begin, end, partial);
-  };
   using No = std::false_type;
   using Yes = std::true_type;
-  if (a.normalized16 != nullptr) return a.d_sum != nullptr ? rows(Yes(), Yes()) : rows(No(), Yes());
-  a.d_sum != nullptr ? rows(Yes(), No()) : rows(No(), No());
+  const auto rows = [&](const auto* x, auto normalized) HWY_ATTR {
+    const auto of = [&](auto sum) HWY_ATTR {
+      NormBackwardRows<kWeight, kLayer, sum.value, normalized.value>(a, x, begin, end, partial);
+    };
+    a.d_sum != nullptr ? of(Yes()) : of(No());
+  };
+  if (a.normalized16 != nullptr) return rows(a.normalized16, Yes());
+  a.x16 != nullptr ? rows(a.x16, No()) : rows(a.x, No());
 }
 
 void NormBackwardRange(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {

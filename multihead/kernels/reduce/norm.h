@@ -21,7 +21,8 @@ struct NormArgs {
   T* mean = nullptr;     ///< [rows]; null for RMS
   T* inv_std = nullptr;  ///< [rows]
 
-  const BFloat16* x16 = nullptr;     ///< f32 with a residual: instead of x
+  const BFloat16* x16 = nullptr;     ///< f32: instead of x
+  BFloat16* y16 = nullptr;           ///< f32 from x16 without a residual: instead of y
   BFloat16* normalized16 = nullptr;  ///< f32: (x - mean) · inv_std, rounded
 };
 void norm(const NormArgs<float>& args);
@@ -43,6 +44,7 @@ struct NormGradArgs {
   T* d_bias = nullptr;       ///< [size], or null
   T* scratch = nullptr;      ///< norm_backward_scratch() elements
 
+  const BFloat16* x16 = nullptr;  ///< f32: instead of x
   /// f32: x̂ itself, instead of x. The mean then only tells a layer norm from RMS.
   const BFloat16* normalized16 = nullptr;
 };

@@ -20,14 +20,16 @@ struct ExpNonPositiveOp {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return ExpNonPositive(Floats(), x); }
 };
 
-HWY_INLINE float RowMax(const float* x, int64_t size) {
+template <class T>
+HWY_INLINE float RowMax(const T* x, int64_t size) {
   Pack max = Set(kMinusInfinity);
   ForPacks(size, [&](int64_t i, auto at) HWY_ATTR { max = Max(max, at.Load(x + i, kMinusInfinity)); });
   return Max(max);
 }
 
 // y = exp(x - max); returns the sum. Lanes past the end load -inf and add nothing.
-HWY_INLINE float RowExp(const float* x, float max, float* y, int64_t size) {
+template <class T>
+HWY_INLINE float RowExp(const T* x, float max, float* y, int64_t size) {
   const Pack shift = Set(max);
   Pack sum = Set(0);
   ForPacks(size, [&](int64_t i, auto at) HWY_ATTR {
@@ -38,7 +40,8 @@ HWY_INLINE float RowExp(const float* x, float max, float* y, int64_t size) {
   return Sum(sum);
 }
 
-HWY_INLINE float RowExpSum(const float* x, float max, int64_t size) {
+template <class T>
+HWY_INLINE float RowExpSum(const T* x, float max, int64_t size) {
   const Pack shift = Set(max);
   Pack sum = Set(0);
   ForPacks(size, [&](int64_t i, auto at) HWY_ATTR {

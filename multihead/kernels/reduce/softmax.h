@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "multihead/core/dtype.h"
+
 namespace multihead::kernels {
 
 /// `count` rows of `size` elements, one after the other.
@@ -13,6 +15,8 @@ struct Rows {
 /// y = exp(x - max) / sum; a row of -inf gives zeros. y may be x.
 void softmax(const float* x, float* y, Rows rows);
 void softmax(const double* x, double* y, Rows rows);
+/// `exact` is y before rounding, or null.
+void softmax(const BFloat16* x, BFloat16* y, float* exact, Rows rows);
 /// dx = y ⊙ (dy - ⟨dy, y⟩); dx may be dy.
 void softmax_backward(const float* y, const float* dy, float* dx, Rows rows);
 void softmax_backward(const double* y, const double* dy, double* dx, Rows rows);
