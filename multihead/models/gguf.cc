@@ -352,7 +352,8 @@ LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::
   auto views = stored_views(nn::named_parameters(model), map);
   check_fit(file, views, names(config.num_layers));
   if (packed) pack(model, loader, map, as_stored ? std::nullopt : packed_as);
-  for (const auto& [name, view] : views = stored_views(nn::named_parameters(model), map)) {
+  views = stored_views(nn::named_parameters(model), map);
+  for (const auto& [name, view] : views) {
     view.copy_from(loader.load(name));
   }
   return model;
