@@ -1,6 +1,7 @@
 #include "multihead/models/encoder.h"
 
 #include <algorithm>
+#include <map>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -328,6 +329,25 @@ Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {
                        : config_.transforms_labels ? transformed(x)
                                                    : x;
   return classifier(dropout(input, config_.dropout_p, rng));
+}
+
+Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng, std::vector<std::string>* fresh) {
+  Encoder model(config, rng);
+  std::map<std::string, Tensor> known;
+  const bool same_labels = from.config().head == config.head && from.config().labels == config.labels;
+  for (const nn::NamedTensor& p : nn::named_parameters(from)) {
+    if (same_labels || !p.name.starts_with("classifier.")) known[p.name] = p.tensor;
+  }
+  for (const nn::NamedTensor& p : nn::named_parameters(model)) {
+    const auto found = known.find(p.name);
+    const bool fits = found != known.end() && found->second.shape() == p.tensor.shape();
+    if (fits) {
+      p.tensor.copy_from(found->second);
+    } else if (fresh != nullptr) {
+      fresh->push_back(p.name);
+    }
+  }
+  return model;
 }
 
 }  // namespace multihead::models

@@ -137,4 +137,9 @@ class Encoder {
   std::optional<nn::WeightDtype> packed_dtype_;
 };
 
+/// Random weights, but for those of `from` that have the same name and shape; a classifier for other labels
+/// is not taken. `fresh`: the names of the random ones.
+Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng,
+                     std::vector<std::string>* fresh = nullptr);
+
 }  // namespace multihead::models

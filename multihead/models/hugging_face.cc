@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <type_traits>
 
 #include "multihead/core/error.h"
@@ -198,24 +197,6 @@ void fill(Model& model, const io::SafetensorsFile& file, bool fresh) {
                  import_options(model, family, fresh));
 }
 
-// Each matrix is packed as soon as it is read: f32 weights and packed ones are never both in memory.
-void fill(LanguageModel& model, const io::SafetensorsFile& file, nn::WeightDtype packed_as) {
-  const auto& family = family_in(file, model);
-  const WeightMap map = map_of(model, family);
-  const ImportOptions options = import_options(model, family, true);
-  // Held until all is packed: if untouched f32 weights were released one by one, what is read next would
-  // touch them.
-  std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
-  check_weights(parameters, map, file, options);
-  model.pack_weights(packed_as, [&](const std::string& name, const Tensor& shape_of) {
-    const Tensor weight = Tensor::empty(shape_of.shape());
-    read_weights({{name, weight}}, map, file, options);
-    return nn::PackedLinear(weight, dtype_of(name, packed_as));
-  });
-  parameters = nn::named_parameters(model);
-  read_weights(parameters, map, file, options);
-}
-
 /// `loader`: the class of transformers that reads such folders. `packed_as`: of a language model whose file
 /// is not packed.
 template <class Model, class Config>
@@ -233,8 +214,13 @@ Model load(const std::string& folder, Config (*read)(const Json&, const std::str
   Rng rng(0);
   Model model(config, rng);
   if constexpr (std::is_same_v<Model, LanguageModel>) {
-    if (packed || packed_as) {
-      packed ? fill_packed(model, file, *packed) : fill(model, file, *packed_as);
+    if (packed) {
+      fill_packed(model, file, *packed);
+      return model;
+    }
+    if (packed_as) {
+      const auto& held = family_in(file, model);
+      pack_while_read(model, map_of(model, held), file, import_options(model, held, true), *packed_as);
       return model;
     }
   }
@@ -467,25 +453,6 @@ LanguageModel load_language_model_with(const std::string& folder, std::optional<
 }
 
 }  // namespace
-
-Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng, std::vector<std::string>* fresh) {
-  Encoder model(config, rng);
-  std::map<std::string, Tensor> known;
-  const bool same_labels = from.config().head == config.head && from.config().labels == config.labels;
-  for (const nn::NamedTensor& p : nn::named_parameters(from)) {
-    if (same_labels || !p.name.starts_with("classifier.")) known[p.name] = p.tensor;
-  }
-  for (const nn::NamedTensor& p : nn::named_parameters(model)) {
-    const auto found = known.find(p.name);
-    const bool fits = found != known.end() && found->second.shape() == p.tensor.shape();
-    if (fits) {
-      p.tensor.copy_from(found->second);
-    } else if (fresh != nullptr) {
-      fresh->push_back(p.name);
-    }
-  }
-  return model;
-}
 
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights,
                                   bool packed) {

@@ -37,11 +37,6 @@ ImageEncoderConfig image_encoder_config_from_json(const Json& json, const std::s
 EncoderConfig with_head(const EncoderConfig& config, EncoderHead head,
                         const std::vector<std::string>& labels = {});
 
-/// Random weights, but for those of `from` that have the same name and shape; a classifier for other labels
-/// is not taken. `fresh`: the names of the random ones.
-Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng,
-                     std::vector<std::string>* fresh = nullptr);
-
 /// Whether the folder's config.json speaks of an encoder-decoder model. Throws IoError, FormatError.
 bool is_seq2seq_folder(const std::string& folder);
 /// The same of an encoder.

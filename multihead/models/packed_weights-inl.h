@@ -5,6 +5,7 @@
 
 #include "multihead/io/safetensors.h"
 #include "multihead/models/language_model.h"
+#include "multihead/models/weight_map.h"
 
 namespace multihead::models::detail {
 
@@ -29,5 +30,10 @@ std::optional<nn::WeightDtype> packed_dtype(const io::SafetensorsFile& file);
 
 /// Fills a model without weights. Throws IoError, FormatError.
 void fill_packed(LanguageModel& model, const io::SafetensorsFile& file, nn::WeightDtype dtype);
+
+/// Fills a model without weights from a file that is not packed, each matrix packed as `dtype` as soon as it
+/// is read: f32 weights and packed ones are never both in memory. Throws IoError, FormatError.
+void pack_while_read(LanguageModel& model, const WeightMap& map, const io::SafetensorsFile& file,
+                     const ImportOptions& options, nn::WeightDtype dtype);
 
 }  // namespace multihead::models::detail

@@ -66,4 +66,19 @@ void fill_packed(LanguageModel& model, const io::SafetensorsFile& file, WeightDt
   nn::load_parameters(nn::named_parameters(model), rest, file.path());
 }
 
+void pack_while_read(LanguageModel& model, const WeightMap& map, const io::SafetensorsFile& file,
+                     const ImportOptions& options, WeightDtype dtype) {
+  // Held until all is packed: if untouched f32 weights were released one by one, what is read next would
+  // touch them.
+  std::vector<nn::NamedTensor> parameters = nn::named_parameters(model);
+  check_weights(parameters, map, file, options);
+  model.pack_weights(dtype, [&](const std::string& name, const Tensor& shape_of) {
+    const Tensor weight = Tensor::empty(shape_of.shape());
+    read_weights({{name, weight}}, map, file, options);
+    return PackedLinear(weight, dtype_of(name, dtype));
+  });
+  parameters = nn::named_parameters(model);
+  read_weights(parameters, map, file, options);
+}
+
 }  // namespace multihead::models::detail
