@@ -147,6 +147,7 @@ bool bf16_dots() {
 }
 
 void set_bf16_dots(bool allowed) { dots_allowed = allowed; }
+bool bf16_dots_allowed() { return dots_allowed; }
 
 bool int8_dots() {
   static const bool known = read_int8_dots();

@@ -20,8 +20,9 @@ void set_isa(Isa isa);
 /// are twice as fast as f32 (AMD's; Intel's run at half the f32 rate). Else bf16 is widened to f32. The two
 /// round differently in the last bits.
 bool bf16_dots();
-/// Forbids them, or allows them again. Not to be called while kernels run.
+/// Forbids them, and products of bf16 on tiles, or allows them again. Not to be called while kernels run.
 void set_bf16_dots(bool allowed);
+bool bf16_dots_allowed();
 
 /// Whether int8 products add four at once (AVX512_VNNI): needs current_isa() avx512 and the CPU. Else int8 is
 /// widened; the sums are integers, so the bits are the same.

@@ -51,6 +51,8 @@ struct AmxProduct {
   const uint16_t* a = nullptr;
   const uint16_t* b = nullptr;
   int64_t a_strip = 0, b_strip = 0;  // words from strip to strip
+  int64_t b_step = 0, b_row = 0;     // from step to step and from row to row, unless amx_pack() packed B
+  const uint16_t* b_last = nullptr;  // the last step of B, if it lies elsewhere
   int64_t a_strips = 0, b_strips = 0, steps = 0;
   PartScheme scheme;
   float* c = nullptr;

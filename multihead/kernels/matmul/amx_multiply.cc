@@ -22,9 +22,13 @@ struct PartPair {
 };
 constexpr PartPair kPairs[] = {{0, 0}, {0, 1}, {1, 0}, {0, 2}, {1, 1}, {2, 0}};
 
+const uint16_t* step_of_b(const AmxProduct& p, int64_t step) {
+  return p.b_last != nullptr && step + 1 == p.steps ? p.b_last : p.b + step * p.b_step;
+}
+
 // What the instruction does to one tile of C: even and odd k have a sum each, which are added in the end;
 // numbers below the smallest normal count as zero.
-void emulate_tile(const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride) {
+void emulate_tile(const uint16_t* a, const uint16_t* b, int64_t b_row, float* c, int64_t c_stride) {
   const auto value = [](uint16_t x) {
     return (x & 0x7F80) == 0 ? 0.0f : std::bit_cast<float>(uint32_t{x} << 16);
   };
@@ -34,8 +38,8 @@ void emulate_tile(const uint16_t* a, const uint16_t* b, float* c, int64_t c_stri
     for (int64_t k = 0; k < kAmxStep / 2; ++k) {
       const float a0 = value(a[m * kAmxStep + 2 * k]), a1 = value(a[m * kAmxStep + 2 * k + 1]);
       for (int64_t n = 0; n < kAmxLines; ++n) {  // a product of two bf16 is exact in f32
-        even[n] = flushed(even[n] + a0 * value(b[(k * kAmxLines + n) * 2]));
-        odd[n] = flushed(odd[n] + a1 * value(b[(k * kAmxLines + n) * 2 + 1]));
+        even[n] = flushed(even[n] + a0 * value(b[k * b_row + 2 * n]));
+        odd[n] = flushed(odd[n] + a1 * value(b[k * b_row + 2 * n + 1]));
       }
     }
     for (int64_t n = 0; n < kAmxLines; ++n) {
@@ -53,11 +57,11 @@ void multiply_emulated(const AmxProduct& p, int rows, int columns) {
   for (int64_t step = 0; step < p.steps; ++step) {
     for (int n = 0; n < p.scheme.products; ++n) {
       const uint16_t* a = p.a + (step * p.scheme.parts + kPairs[n].a) * kAmxWords;
-      const uint16_t* b = p.b + (step * p.scheme.parts + kPairs[n].b) * kAmxWords;
+      const uint16_t* b = step_of_b(p, step) + kPairs[n].b * kAmxWords;
       for (int i = 0; i < rows; ++i) {
         for (int j = 0; j < columns; ++j) {
-          emulate_tile(a + i * p.a_strip, b + j * p.b_strip, p.c + i * kAmxLines * p.c_stride + j * kAmxLines,
-                       p.c_stride);
+          emulate_tile(a + i * p.a_strip, b + j * p.b_strip, p.b_row,
+                       p.c + i * kAmxLines * p.c_stride + j * kAmxLines, p.c_stride);
         }
       }
     }
@@ -81,7 +85,7 @@ __attribute__((target("amx-tile"))) void release_tiles() { _tile_release(); }
 // Registers 0-3: C, 4-5: A, 6-7: B.
 template <int kRows, int kColumns>
 __attribute__((target("amx-tile,amx-bf16"))) void multiply_amx(const AmxProduct& p) {
-  const int64_t row = p.c_stride * 4;  // bytes
+  const int64_t row = p.c_stride * 4, b_row = p.b_row * 2;  // bytes
   float* c = p.c;
   float* d = c + kAmxLines * p.c_stride;
   __asm__ volatile("" ::: "memory");
@@ -99,10 +103,10 @@ __attribute__((target("amx-tile,amx-bf16"))) void multiply_amx(const AmxProduct&
   for (int64_t step = 0; step < p.steps; ++step) {
     for (int n = 0; n < p.scheme.products; ++n) {
       const uint16_t* a = p.a + (step * p.scheme.parts + kPairs[n].a) * kAmxWords;
-      const uint16_t* b = p.b + (step * p.scheme.parts + kPairs[n].b) * kAmxWords;
+      const uint16_t* b = step_of_b(p, step) + kPairs[n].b * kAmxWords;
       _tile_loadd(4, a, 64);
-      _tile_loadd(6, b, 64);
-      if constexpr (kColumns == 2) _tile_loadd(7, b + p.b_strip, 64);
+      _tile_loadd(6, b, b_row);
+      if constexpr (kColumns == 2) _tile_loadd(7, b + p.b_strip, b_row);
       if constexpr (kRows == 2) _tile_loadd(5, a + p.a_strip, 64);
       _tile_dpbf16ps(0, 4, 6);
       if constexpr (kColumns == 2) _tile_dpbf16ps(1, 4, 7);
@@ -150,9 +154,11 @@ AmxRegisters::~AmxRegisters() {
 
 void amx_multiply(const AmxProduct& product, TileUnit unit) {
   AmxProduct p = product;
+  if (p.b_row == 0) p.b_row = kAmxStep, p.b_step = p.scheme.parts * kAmxWords;
   for (int64_t j = 0; j < product.b_strips; j += 2) {
     for (int64_t i = 0; i < product.a_strips; i += 2) {
       p.a = product.a + i * p.a_strip, p.b = product.b + j * p.b_strip;
+      if (product.b_last != nullptr) p.b_last = product.b_last + j * p.b_strip;
       p.c = product.c + i * kAmxLines * p.c_stride + j * kAmxLines;
       const int rows = i + 1 < product.a_strips ? 2 : 1, columns = j + 1 < product.b_strips ? 2 : 1;
       unit == TileUnit::amx ? multiply_on_cpu(p, rows, columns) : multiply_emulated(p, rows, columns);

@@ -15,6 +15,20 @@ struct EngineArgs : GemmArgs<float> {
   const BFloat16* residual16 = nullptr;
 };
 
+EngineArgs engine_args(const MixedGemmArgs& args);  ///< not f64
+
+/// Rows and columns of C, and where their sums are if not there; a stride of 0 repeats one row.
+template <class Real>
+struct BlockOf {
+  int64_t row = 0, rows = 0, column = 0, columns = 0;
+  const Real* sums = nullptr;
+  int64_t stride = 0;
+};
+using Block = BlockOf<float>;
+
+/// The epilogue of a block; the sums of a bf16 C lie beside it.
+void finish_block(const EngineArgs& args, const Block& block);
+
 /// f32 multiply-adds on widened operands, on every CPU.
 void multiply_widened(const EngineArgs& args);
 

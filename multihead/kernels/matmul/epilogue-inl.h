@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "multihead/kernels/elementwise/activation-inl.h"
-#include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/matmul/engine_args.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
 
@@ -58,15 +58,6 @@ inline void Finish(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t 
   });
 }
 
-// Rows and columns of C, and where their sums are if not there; a stride of 0 repeats one row.
-template <class Real>
-struct BlockOf {
-  int64_t row = 0, rows = 0, column = 0, columns = 0;
-  const Real* sums = nullptr;
-  int64_t stride = 0;
-};
-using Block = BlockOf<float>;
-
 // Finishes each block of C when the next one has been written: a tile's own sums are still on their way to
 // the cache (3 % of a training step).
 template <class F, class Real = float>
@@ -100,10 +91,6 @@ struct FinishBlock {
   }
 };
 using LateFinish = Late<FinishBlock>;
-
-inline void FinishAll(const GemmArgs<float>& g) {
-  if (HasEpilogue(g)) Finish(g, 0, g.m, 0, g.n);
-}
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

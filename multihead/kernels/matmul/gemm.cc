@@ -19,12 +19,9 @@ template TileFunction<Floats> TileOf<Floats>(bool, bool, int64_t, int);  // pack
 
 void MultiplyF32(const EngineArgs& g) { MultiplyWith<Floats>(g); }
 
-// The epilogue of an empty sum.
-void FinishEmpty(const EngineArgs& g) {
-  if (g.c16 == nullptr) return FinishAll(g);
-  float* zeros = private_scratch.get<float>(static_cast<size_t>(g.n));
-  std::fill_n(zeros, g.n, 0.0f);
-  RoundSums<Floats>(g, {0, g.m, 0, g.n, zeros, 0});
+void FinishSums(const EngineArgs& g, const Block& b) {
+  if (g.c16 != nullptr) return RoundSums<Floats>(g, b);
+  if (HasEpilogue(g)) Finish(g, b.row, b.rows, b.column, b.columns);
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
@@ -34,25 +31,27 @@ HWY_AFTER_NAMESPACE();
 namespace multihead::kernels {
 
 HWY_EXPORT(MultiplyF32);
-HWY_EXPORT(FinishAll);
-HWY_EXPORT(FinishEmpty);
+HWY_EXPORT(FinishSums);
+
+void finish_block(const EngineArgs& args, const Block& block) {
+  HWY_DYNAMIC_DISPATCH(FinishSums)(args, block);
+}
 
 void multiply_widened(const EngineArgs& g) {
   if (g.m == 0 || g.n == 0) return;
   if (g.k > 0) return HWY_DYNAMIC_DISPATCH(MultiplyF32)(g);
   for (int64_t i = 0; i < g.m && g.c != nullptr && !g.accumulate; ++i)
     std::fill_n(g.c + i * g.ldc, g.n, 0.0f);
-  HWY_DYNAMIC_DISPATCH(FinishEmpty)(g);
+  const auto columns = static_cast<size_t>(g.n);
+  float* zeros = private_scratch.get<float>(columns);
+  std::fill_n(zeros, columns, 0.0f);
+  finish_block(g, {0, g.m, 0, g.n, zeros, 0});
 }
 
 void gemm(const GemmArgs<float>& args) {
   const MatmulPrecision precision = float32_matmul_precision();
-  const bool any = args.m > 0 && args.n > 0 && args.k > 0;
-  if (any && precision != MatmulPrecision::highest && has_tiles() && tiles_pay(args)) {
-    gemm_on_tiles(args, precision, TileUnit::amx);
-    HWY_DYNAMIC_DISPATCH(FinishAll)(args);
-    return;
-  }
+  if (precision != MatmulPrecision::highest && has_tiles() && tiles_pay(args))
+    return gemm_on_tiles({args}, part_scheme(precision), TileUnit::amx);
   multiply_widened({args});
 }
 

@@ -84,8 +84,9 @@ struct MixedGemmArgs {
 };
 
 /// gemm() of the matrices as f32, bit for bit (or as f64); where c is bf16, it and pre_activation are rounded
-/// once. But where a or b is bf16 and bf16_dots() holds, neighbours in k are multiplied in pairs, which
-/// rounds the sums differently, and the other operand is rounded to bf16 if it is f32.
+/// once. But where a or b is bf16 and bf16_dots() or bf16_tiles() holds, neighbours in k are multiplied in
+/// pairs or on tiles, which rounds the sums differently, and the other operand is rounded to bf16 if it is
+/// f32.
 void gemm_mixed(const MixedGemmArgs& args);
 
 /// `count` products whose operands lie at a fixed distance from each other; 0 shares an operand.

@@ -1,18 +1,23 @@
-// f32 matrix products on bf16 tiles. Internal: gemm() comes here where float32_matmul_precision() asks for
-// it.
+// Matrix products on bf16 tiles. Internal: gemm() comes here where float32_matmul_precision() asks for it,
+// gemm_mixed() and packed_linear() with bf16.
 #pragma once
 
 #include "multihead/kernels/matmul/amx-inl.h"
-#include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/matmul/engine_args.h"
+#include "multihead/kernels/matmul/packed_linear.h"
 
 namespace multihead::kernels {
 
-/// c = op(a)·op(b) [+ c] with the parts and products of `precision` (not `highest`); no epilogue.
+/// A product that is not empty, its f32 operands as sums of `scheme`'s parts. If an operand is bf16, with one
+/// part.
 ///
 /// Bits depend on the element's own row of a and column of b and on k alone, not on threads.
-void gemm_on_tiles(const GemmArgs<float>& args, MatmulPrecision precision, TileUnit unit);
+void gemm_on_tiles(const EngineArgs& args, PartScheme scheme, TileUnit unit);
 
-/// Whether a product is large enough for tiles to pay.
+/// packed_linear() of a weight packed as bf16: the bits of gemm_on_tiles().
+void packed_linear_on_tiles(const PackedLinearArgs& args, TileUnit unit);
+
+/// Whether an f32 product is large enough for tiles to pay.
 bool tiles_pay(const GemmArgs<float>& args);
 
 }  // namespace multihead::kernels

@@ -1,7 +1,9 @@
-// f32 products on bf16 tiles (see amx-inl.h). Blocks of 1024 in k; C is loaded and stored once for each.
+// Products on bf16 tiles (see amx-inl.h). An f32 C is loaded and stored once for each kBlockK of k, a bf16 C
+// rounded from sums over all of k.
 //
-// Numbers that are not finite are left out of the tiles; their products are added afterwards, so that Inf and
-// NaN arise where IEEE arithmetic has them.
+// The second part of a number that is not finite is not a number. In products of several parts such numbers
+// are left out of the tiles and their products added afterwards, so that Inf and NaN arise where IEEE
+// arithmetic has them.
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
 
 #include <algorithm>
@@ -9,120 +11,188 @@
 #include <cmath>
 
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/kernels/matmul/blocking-inl.h"
+#include "multihead/kernels/matmul/packed_linear_half.h"
+#include "multihead/kernels/matmul/packed_linear_panels-inl.h"
 
 namespace multihead::kernels {
 namespace {
 
-constexpr int64_t kBlockK = 1024, kBlockN = 1024, kBlockM = 128;
+constexpr int64_t kBlockK = 1024, kBlockM = 128;
+constexpr int64_t kPackedB = 1 << 23;  // words
 constexpr int64_t kPair = 2 * kAmxLines;
 
-thread_local Scratch shared_scratch;   // packed B
-thread_local Scratch private_scratch;  // this thread's packed A
+// An operand by (line, k): a line is a row of A or a column of B.
+struct Lines {
+  const float* wide;
+  const BFloat16* narrow;
+  int64_t line_stride, k_stride;
 
-// Columns of C to do, and where in k.
-struct Block {
-  int64_t n, columns, k, count;
+  float at(int64_t line, int64_t k) const { return wide[line * line_stride + k * k_stride]; }
+  AmxOperand part(int64_t line, int64_t lines, int64_t k, int64_t count) const {
+    const int64_t first = line * line_stride + k * k_stride;
+    const bool bf16 = narrow != nullptr;
+    const void* data = bf16 ? static_cast<const void*>(narrow + first) : wide + first;
+    return {data, bf16, line_stride, k_stride, lines, count};
+  }
 };
 
-// Both operands by (row or column, k).
-struct Operands {
-  const float* a;
-  const float* b;
-  int64_t a_row, a_k, b_column, b_k;
+struct Run {
+  const EngineArgs& g;
+  PartScheme scheme;
+  TileUnit unit;
+  Lines a{g.a, g.a16, g.ta == Transpose::yes ? 1 : g.lda, g.ta == Transpose::yes ? g.lda : 1};
+  Lines b{g.b, g.b16, g.tb == Transpose::yes ? g.ldb : 1, g.tb == Transpose::yes ? 1 : g.ldb};
+  NotFinite rule = a.narrow != nullptr || b.narrow != nullptr ? NotFinite::keep : NotFinite::zero;
+};
 
-  explicit Operands(const GemmArgs<float>& g)
-      : a(g.a),
-        b(g.b),
-        a_row(g.ta == Transpose::yes ? 1 : g.lda),
-        a_k(g.ta == Transpose::yes ? g.lda : 1),
-        b_column(g.tb == Transpose::yes ? g.ldb : 1),
-        b_k(g.tb == Transpose::yes ? 1 : g.ldb) {}
-  float a_at(int64_t i, int64_t k) const { return a[i * a_row + k * a_k]; }
-  float b_at(int64_t k, int64_t j) const { return b[j * b_column + k * b_k]; }
+// Some of k, and the columns of C whose part of B is packed at once.
+struct Chunk {
+  int64_t n, columns, k, count;
+  const uint16_t* packed = nullptr;
+  bool not_finite = false;
 };
 
 // c += the products that have a factor which is not finite: all that the tiles left out.
-void add_not_finite(const GemmArgs<float>& g, const Block& block, int64_t row, int64_t rows) {
-  const Operands o(g);
-  for (int64_t k = block.k; k < block.k + block.count; ++k) {
-    for (int64_t j = block.n; j < block.n + block.columns; ++j) {
-      const float b = o.b_at(k, j);
+void add_not_finite(const Run& r, const Chunk& chunk, const Block& c) {
+  for (int64_t k = chunk.k; k < chunk.k + chunk.count; ++k) {
+    for (int64_t j = c.column; j < c.column + c.columns; ++j) {
+      const float b = r.b.at(j, k);
       const bool all = !std::isfinite(b);
-      for (int64_t i = row; i < row + rows; ++i) {
-        const float a = o.a_at(i, k);
-        if (all || !std::isfinite(a)) g.c[i * g.ldc + j] += a * b;
+      for (int64_t i = c.row; i < c.row + c.rows; ++i) {
+        const float a = r.a.at(i, k);
+        if (all || !std::isfinite(a)) r.g.c[i * r.g.ldc + j] += a * b;
       }
     }
   }
 }
 
-struct PackedB {
-  const uint16_t* words;
-  bool not_finite;
-};
-
-void multiply_rows(const GemmArgs<float>& g, const PartScheme& s, TileUnit unit, const Block& block,
-                   const PackedB& b, int64_t row) {
-  const Operands o(g);
-  const int64_t rows = std::min(kBlockM, g.m - row), steps = amx_steps(block.count);
-  const int64_t strip = steps * s.parts * kAmxWords, strips = amx_strips(rows);
-  auto* a = private_scratch.get<uint16_t>(static_cast<size_t>(strips * strip));
-  const AmxOperand from{o.a + row * o.a_row + block.k * o.a_k, false, o.a_row, o.a_k, rows, block.count};
-  const bool not_finite = amx_pack(from, AmxSide::rows, s.parts, NotFinite::zero, a) || b.not_finite;
-  const AmxRegisters registers(unit == TileUnit::amx);
-  const bool add = g.accumulate || block.k > 0;
-  AmxProduct p{.a_strip = strip, .b_strip = strip, .steps = steps, .scheme = s};
+// The sums of a block of C, two by two tiles at a time; p.a and p.b are its first strips. Tiles beyond the
+// ends of C, and those of a bf16 C, which is finished here, are summed beside it.
+void multiply_tiles(const EngineArgs& g, const Block& block, const AmxProduct& strips, TileUnit unit) {
+  alignas(64) float sums[kPair * kPair];
+  AmxProduct p = strips;
   for (int64_t j = 0; j < block.columns; j += kPair) {
-    for (int64_t i = 0; i < rows; i += kPair) {
-      alignas(64) float sums[kPair * kPair];
-      const int64_t height = std::min(kPair, rows - i), width = std::min(kPair, block.columns - j);
-      float* c = g.c + (row + i) * g.ldc + block.n + j;
-      p.a = a + i / kAmxLines * strip, p.b = b.words + j / kAmxLines * strip;
-      p.a_strips = amx_strips(height), p.b_strips = amx_strips(width), p.add = add;
-      p.c = c, p.c_stride = g.ldc;
-      const bool whole = height % kAmxLines == 0 && width % kAmxLines == 0;
-      if (!whole) {
-        p.c = sums, p.c_stride = kPair;
-        if (add) std::fill_n(sums, kPair * kPair, 0.0f);
-        for (int64_t r = 0; add && r < height; ++r) std::copy_n(c + r * g.ldc, width, sums + r * kPair);
+    for (int64_t i = 0; i < block.rows; i += kPair) {
+      const int64_t height = std::min(kPair, block.rows - i), width = std::min(kPair, block.columns - j);
+      const int64_t row = block.row + i, column = block.column + j;
+      p.a = strips.a + i / kAmxLines * p.a_strip, p.b = strips.b + j / kAmxLines * p.b_strip;
+      if (strips.b_last != nullptr) p.b_last = strips.b_last + j / kAmxLines * p.b_strip;
+      p.a_strips = amx_strips(height), p.b_strips = amx_strips(width);
+      float* c = g.c16 != nullptr ? nullptr : g.c + row * g.ldc + column;
+      const bool in_place = c != nullptr && height % kAmxLines == 0 && width % kAmxLines == 0;
+      p.c = in_place ? c : sums, p.c_stride = in_place ? g.ldc : kPair;
+      if (p.add && !in_place) {
+        std::fill_n(sums, kPair * kPair, 0.0f);
+        for (int64_t r = 0; r < height; ++r) std::copy_n(c + r * g.ldc, width, sums + r * kPair);
       }
       amx_multiply(p, unit);
-      for (int64_t r = 0; !whole && r < height; ++r) std::copy_n(sums + r * kPair, width, c + r * g.ldc);
+      if (g.c16 != nullptr) {
+        finish_block(g, {row, height, column, width, sums, kPair});
+      } else if (!in_place) {
+        for (int64_t r = 0; r < height; ++r) std::copy_n(sums + r * kPair, width, c + r * g.ldc);
+      }
     }
   }
-  if (not_finite) add_not_finite(g, block, row, rows);
+}
+
+void multiply_block(const Run& r, const Chunk& chunk, const Block& c) {
+  const int64_t steps = amx_steps(chunk.count), strip = steps * r.scheme.parts * kAmxWords;
+  auto* a = private_scratch.get<uint16_t>(static_cast<size_t>(amx_strips(c.rows) * strip));
+  const AmxOperand rows = r.a.part(c.row, c.rows, chunk.k, chunk.count);
+  const bool not_finite = amx_pack(rows, AmxSide::rows, r.scheme.parts, r.rule, a) || chunk.not_finite;
+  const AmxRegisters registers(r.unit == TileUnit::amx);
+  multiply_tiles(r.g, c,
+                 {.a = a,
+                  .b = chunk.packed + (c.column - chunk.n) / kAmxLines * strip,
+                  .a_strip = strip,
+                  .b_strip = strip,
+                  .steps = steps,
+                  .scheme = r.scheme,
+                  .add = r.g.accumulate || chunk.k > 0},
+                 r.unit);
+  if (not_finite && r.rule == NotFinite::zero) add_not_finite(r, chunk, c);
+  if (r.g.c16 == nullptr && chunk.k + chunk.count == r.g.k) finish_block(r.g, c);
+}
+
+// B is packed strip by strip, then C multiplied in blocks of rows and, if those are too few for the threads,
+// groups of columns.
+void multiply_chunk(const Run& r, Chunk chunk, int threads) {
+  const auto share = [&](int64_t count, auto body) {
+    if (threads > 1) return parallel_for(count, [&](int64_t i, int) { body(i); });
+    for (int64_t i = 0; i < count; ++i) body(i);
+  };
+  const int64_t strips = amx_strips(chunk.columns);
+  const int64_t strip = amx_steps(chunk.count) * r.scheme.parts * kAmxWords;
+  auto* packed = shared_scratch.get<uint16_t>(static_cast<size_t>(strips * strip));
+  std::atomic<bool> not_finite{false};
+  share(strips, [&](int64_t i) {
+    const int64_t first = i * kAmxLines, count = std::min(kAmxLines, chunk.columns - first);
+    const AmxOperand columns = r.b.part(chunk.n + first, count, chunk.k, chunk.count);
+    if (amx_pack(columns, AmxSide::columns, r.scheme.parts, r.rule, packed + i * strip)) not_finite = true;
+  });
+  chunk.packed = packed, chunk.not_finite = not_finite;
+  const int64_t blocks = ceil_div(r.g.m, kBlockM), pairs = ceil_div(chunk.columns, kPair);
+  const int64_t groups = std::min(ceil_div(threads == 1 ? 1 : kTasksPerThread * threads, blocks), pairs);
+  share(blocks * groups, [&](int64_t task) {
+    const int64_t row = task / groups * kBlockM, group = task % groups;
+    const int64_t first = pairs * group / groups * kPair;
+    const int64_t last = std::min(pairs * (group + 1) / groups * kPair, chunk.columns);
+    multiply_block(r, chunk, {row, std::min(kBlockM, r.g.m - row), chunk.n + first, last - first});
+  });
 }
 
 }  // namespace
 
 bool tiles_pay(const GemmArgs<float>& g) { return g.m >= 32 && g.n >= 32 && g.k >= 64; }
 
-void gemm_on_tiles(const GemmArgs<float>& g, MatmulPrecision precision, TileUnit unit) {
-  const PartScheme s = part_scheme(precision);
-  const Operands o(g);
-  for (int64_t n = 0; n < g.n; n += kBlockN) {
-    for (int64_t k = 0; k < g.k; k += kBlockK) {
-      const Block block{n, std::min(kBlockN, g.n - n), k, std::min(kBlockK, g.k - k)};
-      const int64_t strips = amx_strips(block.columns);
-      const int64_t strip = amx_steps(block.count) * s.parts * kAmxWords;
-      auto* packed = shared_scratch.get<uint16_t>(static_cast<size_t>(strips * strip));
-      const float* b = o.b + n * o.b_column + k * o.b_k;
-      std::atomic<bool> not_finite{false};
-      parallel_for(strips, [&](int64_t i, int) {
-        const AmxOperand from{b + i * kAmxLines * o.b_column,
-                              false,
-                              o.b_column,
-                              o.b_k,
-                              std::min(kAmxLines, block.columns - i * kAmxLines),
-                              block.count};
-        if (amx_pack(from, AmxSide::columns, s.parts, NotFinite::zero, packed + i * strip)) not_finite = true;
-      });
-      parallel_for((g.m + kBlockM - 1) / kBlockM, [&](int64_t i, int) {
-        multiply_rows(g, s, unit, block, {packed, not_finite}, i * kBlockM);
-      });
+void gemm_on_tiles(const EngineArgs& g, PartScheme scheme, TileUnit unit) {
+  const Run run{g, scheme, unit};
+  const int threads = 2 * g.m * g.n * g.k < kSerialFlops ? 1 : num_threads();
+  const int64_t chunk_k = g.c16 != nullptr ? g.k : std::min(g.k, kBlockK);
+  const int64_t chunk_n = std::max(kPackedB / (chunk_k * scheme.parts) / kPair, int64_t{1}) * kPair;
+  for (int64_t n = 0; n < g.n; n += chunk_n) {
+    for (int64_t k = 0; k < g.k; k += chunk_k) {
+      multiply_chunk(run, {n, std::min(chunk_n, g.n - n), k, std::min(chunk_k, g.k - k)}, threads);
     }
   }
+}
+
+// A panel of a packed weight is read by tiles where it lies; of its last step, if that is not whole, a copy
+// with zeros behind it.
+void packed_linear_on_tiles(const PackedLinearArgs& p, TileUnit unit) {
+  const EngineArgs g{epilogue_of(p)};
+  const int64_t steps = amx_steps(p.in), strip = steps * kAmxWords, pairs = ceil_div(p.in, 2);
+  const int64_t whole = pairs / (kAmxStep / 2) * (kAmxStep / 2);
+  auto* a = shared_scratch.get<uint16_t>(static_cast<size_t>(amx_strips(p.rows) * strip));
+  const Lines x{p.x, nullptr, p.ldx, 1};
+  const auto pack = [&](int64_t begin, int64_t end) {
+    const AmxOperand rows = x.part(begin, end - begin, 0, p.in);
+    amx_pack(rows, AmxSide::rows, 1, NotFinite::keep, a + begin / kAmxLines * strip);
+  };
+  share_rows(p, pack, kAmxLines);
+  share_panels(p, ceil_div(p.out, half::kColumns), kSerialFlops, [&](int64_t begin, int64_t end) {
+    const AmxRegisters registers(unit == TileUnit::amx);
+    for (int64_t i = begin; i < end; ++i) {
+      const half::Place panel(i * half::kColumns, p.out);
+      const auto* words = static_cast<const uint16_t*>(p.packed) + panel.first(p.in);
+      const int64_t row = 2 * panel.width;
+      alignas(64) uint16_t last[kAmxStep / 2 * 2 * half::kColumns] = {};
+      std::copy(words + whole * row, words + pairs * row, last);
+      const Block block{0, p.rows, panel.panel, std::min(half::kColumns, p.out - panel.panel)};
+      multiply_tiles(g, block,
+                     {.a = a,
+                      .b = words,
+                      .a_strip = strip,
+                      .b_strip = kAmxStep,
+                      .b_step = kAmxStep / 2 * row,
+                      .b_row = row,
+                      .b_last = whole < pairs ? last : nullptr,
+                      .steps = steps},
+                     unit);
+      finish_block(g, block);
+    }
+  });
 }
 
 }  // namespace multihead::kernels

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "multihead/core/dtype.h"
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/cpu/scratch-inl.h"
 
 namespace multihead::kernels {
 namespace {
@@ -68,7 +70,7 @@ TEST(GemmTilesTest, ErrorsAreThoseOfTheParts) {
       const double loops = p.error(true);
       const auto error = [&](MatmulPrecision precision) {
         std::fill(p.c.begin(), p.c.end(), std::nanf(""));
-        gemm_on_tiles(p.g, precision, TileUnit::emulated);
+        gemm_on_tiles({p.g}, part_scheme(precision), TileUnit::emulated);
         return p.error();
       };
       EXPECT_LE(error(MatmulPrecision::highest_tiles), loops);
@@ -84,16 +86,16 @@ TEST(GemmTilesTest, SameBitsForAnyThreadsAndRowsAlone) {
   const int before = num_threads();
   Product p(259, 97, 160, Transpose::no, Transpose::no);
   set_num_threads(1);
-  gemm_on_tiles(p.g, MatmulPrecision::high, TileUnit::emulated);
+  gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
   const std::vector<float> one = p.c;
   for (int threads : {2, 3, 8}) {
     set_num_threads(threads);
-    gemm_on_tiles(p.g, MatmulPrecision::high, TileUnit::emulated);
+    gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
     EXPECT_EQ(p.c, one) << threads;
   }
   set_num_threads(before);
   p.g.a += 201 * 160, p.g.m = 1;
-  gemm_on_tiles(p.g, MatmulPrecision::high, TileUnit::emulated);
+  gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
   EXPECT_TRUE(std::equal(one.begin() + 201 * 97, one.begin() + 202 * 97, p.c.begin()));
 }
 
@@ -104,11 +106,53 @@ TEST(GemmTilesTest, AddsToCAndKeepsExtremes) {
   p.g.accumulate = true;
   for (MatmulPrecision precision : {MatmulPrecision::high, MatmulPrecision::highest_tiles}) {
     std::fill(p.c.begin(), p.c.end(), 2.0f);
-    gemm_on_tiles(p.g, precision, TileUnit::emulated);
+    gemm_on_tiles({p.g}, part_scheme(precision), TileUnit::emulated);
     EXPECT_NEAR(p.c[0] / 3.3965e38f, 1.0f, 1e-4f);
     EXPECT_EQ(p.c[31], 2.0f);
     EXPECT_EQ(p.c[62], 2.0f);
   }
+}
+
+// Of every width that a panel may have, with and without a whole last step.
+TEST(GemmTilesTest, PackedBf16HasTheBitsOfTheProduct) {
+  const int before = num_threads();
+  for (const auto& [rows, out, in] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                                      {3, 64, 32},
+                                      {17, 67, 95},
+                                      {33, 160, 257},
+                                      {50, 111, 64},
+                                      {260, 199, 515}}) {
+    Product p(rows, out, in, Transpose::no, Transpose::yes);
+    const std::vector<BFloat16> weight(p.b.begin(), p.b.end());
+    const std::vector<float> bias = normal(out, 3), residual = normal(rows * out, 4);
+    EngineArgs g{p.g};
+    g.b = nullptr, g.b16 = weight.data();
+    g.bias = bias.data(), g.activation = Activation::gelu, g.residual = residual.data();
+    gemm_on_tiles(g, {}, TileUnit::emulated);
+    const std::vector<float> expected = p.c;
+    Scratch memory;
+    auto* packed = memory.get<char>(static_cast<size_t>(packed_weight_bytes(WeightDtype::bf16, out, in)));
+    pack_weight(WeightDtype::bf16, p.b.data(), in, out, in, packed);
+    for (const int threads : {1, 3}) {
+      set_num_threads(threads);
+      std::fill(p.c.begin(), p.c.end(), std::nanf(""));
+      packed_linear_on_tiles({.x = p.a.data(),
+                              .ldx = in,
+                              .packed = packed,
+                              .dtype = WeightDtype::bf16,
+                              .y = p.c.data(),
+                              .ldy = out,
+                              .rows = rows,
+                              .out = out,
+                              .in = in,
+                              .bias = bias.data(),
+                              .activation = Activation::gelu,
+                              .residual = residual.data()},
+                             TileUnit::emulated);
+      EXPECT_EQ(p.c, expected) << rows << " x " << out << " x " << in << ", threads " << threads;
+    }
+  }
+  set_num_threads(before);
 }
 
 // Inf, -Inf and NaN in both operands, before and after numbers of either sign, in both blocks of k: every
@@ -132,7 +176,7 @@ TEST(GemmTilesTest, InfAndNanAreThoseOfIeee) {
       for (auto precision :
            {MatmulPrecision::high, MatmulPrecision::medium, MatmulPrecision::highest_tiles}) {
         std::fill(p.c.begin(), p.c.end(), 7.0f);
-        gemm_on_tiles(p.g, precision, TileUnit::emulated);
+        gemm_on_tiles({p.g}, part_scheme(precision), TileUnit::emulated);
         for (size_t i = 0; i < ieee.size(); ++i) {
           if (std::isnan(ieee[i])) {
             ASSERT_TRUE(std::isnan(p.c[i])) << i;
@@ -196,16 +240,31 @@ TEST(GemmTilesTest, TheCpuDoesWhatTheLoopsDo) {
     for (int64_t m : {33, 131}) {
       Product p(m, 67, 1100, m == 33 ? Transpose::yes : Transpose::no, Transpose::yes);
       p.a[40] = std::numeric_limits<float>::infinity();
-      gemm_on_tiles(p.g, precision, TileUnit::emulated);
+      gemm_on_tiles({p.g}, part_scheme(precision), TileUnit::emulated);
       const std::vector<float> loops = p.c;
       std::fill(p.c.begin(), p.c.end(), 7.0f);
-      gemm_on_tiles(p.g, precision, TileUnit::amx);
+      gemm_on_tiles({p.g}, part_scheme(precision), TileUnit::amx);
       EXPECT_EQ(0, std::memcmp(p.c.data(), loops.data(), 4 * loops.size())) << precision_name(precision);
       set_float32_matmul_precision(precision);
       std::fill(p.c.begin(), p.c.end(), 7.0f);
       gemm(p.g);
       EXPECT_EQ(0, std::memcmp(p.c.data(), loops.data(), 4 * loops.size())) << precision_name(precision);
     }
+  }
+}
+
+TEST(GemmTilesTest, TheCpuMultipliesBf16AsTheLoopsDo) {
+  if (!bf16_tiles()) GTEST_SKIP() << "needs AMX";
+  for (int64_t m : {1, 33, 131}) {
+    Product p(m, 67, 1100, Transpose::no, Transpose::yes);
+    const std::vector<BFloat16> weight(p.b.begin(), p.b.end());
+    EngineArgs g{p.g};
+    g.b = nullptr, g.b16 = weight.data();
+    gemm_on_tiles(g, {}, TileUnit::emulated);
+    const std::vector<float> loops = p.c;
+    std::fill(p.c.begin(), p.c.end(), 7.0f);
+    gemm_on_tiles(g, {}, TileUnit::amx);
+    EXPECT_EQ(p.c, loops) << m;
   }
 }
 

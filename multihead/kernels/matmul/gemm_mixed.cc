@@ -1,7 +1,7 @@
 // Products of any types, and batches.
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/matmul/engine_args.h"
+#include "multihead/kernels/matmul/gemm_amx-inl.h"
 
 namespace multihead::kernels {
 namespace {
@@ -35,19 +35,23 @@ GemmArgs<T> plain_args(const MixedGemmArgs& x) {
 
 }  // namespace
 
+EngineArgs engine_args(const MixedGemmArgs& x) {
+  return {plain_args<float>(x),
+          elements<BFloat16>(x.a),
+          elements<BFloat16>(x.b),
+          elements<BFloat16>(x.c),
+          elements<BFloat16>(x.pre_activation),
+          elements<BFloat16>(x.residual)};
+}
+
 // The engine of a product is chosen here.
 void gemm_mixed(const MixedGemmArgs& x) {
   if (x.c.dtype == Dtype::f64) return gemm(plain_args<double>(x));
-  const GemmArgs<float> plain = plain_args<float>(x);
-  if (plain.a != nullptr && plain.b != nullptr && plain.c != nullptr) return gemm(plain);
-  const EngineArgs args{plain,
-                        elements<BFloat16>(x.a),
-                        elements<BFloat16>(x.b),
-                        elements<BFloat16>(x.c),
-                        elements<BFloat16>(x.pre_activation),
-                        elements<BFloat16>(x.residual)};
+  const EngineArgs args = engine_args(x);
+  if (args.a != nullptr && args.b != nullptr && args.c != nullptr) return gemm(args);
   const bool narrow = x.a.dtype == Dtype::bf16 || x.b.dtype == Dtype::bf16;
   const bool empty = x.m == 0 || x.n == 0 || x.k == 0;
+  if (narrow && !empty && bf16_tiles()) return gemm_on_tiles(args, {}, TileUnit::amx);
   narrow&& bf16_dots() && !empty ? multiply_pairs(args) : multiply_widened(args);
 }
 

@@ -1,8 +1,9 @@
-// Products of bf16 matrices: widened, beside the f32 product of the same numbers; and in pairs, where the CPU
-// has them.
+// Products of bf16 matrices: widened, beside the f32 product of the same numbers; in pairs, where the CPU has
+// them; and on tiles, by plain loops where it has none.
 #include <tuple>
 
 #include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/matmul/gemm_amx-inl.h"
 #include "multihead/kernels/matmul/testing-inl.h"
 
 namespace multihead::kernels::gemm_testing {
@@ -31,28 +32,34 @@ struct Results {
   std::vector<float> c, pre_activation;
 };
 
-Results run_mixed(const Problem& p, Dtype a, Dtype b, Dtype c) {
+void on_emulated_tiles(const MixedGemmArgs& args) {
+  if (args.k == 0) return gemm_mixed(args);
+  gemm_on_tiles(engine_args(args), {}, TileUnit::emulated);
+}
+
+Results run_mixed(const Problem& p, Dtype a, Dtype b, Dtype c,
+                  void (*multiply)(const MixedGemmArgs&) = gemm_mixed) {
   const Both left(p.a), right(p.b), residual(p.residual);
   Results out{p.poisoned(), p.poisoned()};
   Both to(out.c), pre(out.pre_activation);
   const GemmArgs<float> f32 = p.args(nullptr, nullptr);
-  gemm_mixed({.a = left.as(a),
-              .lda = p.lda,
-              .ta = f32.ta,
-              .b = right.as(b),
-              .ldb = p.ldb,
-              .tb = f32.tb,
-              .c = to.as(c),
-              .ldc = p.ldc,
-              .m = f32.m,
-              .n = f32.n,
-              .k = f32.k,
-              .accumulate = f32.accumulate,
-              .bias = f32.bias,
-              .pre_activation = p.options.pre_activation ? pre.as(c) : GemmMatrix(),
-              .activation = f32.activation,
-              .factor = f32.factor,
-              .residual = p.options.residual ? residual.as(c) : GemmMatrix()});
+  multiply({.a = left.as(a),
+            .lda = p.lda,
+            .ta = f32.ta,
+            .b = right.as(b),
+            .ldb = p.ldb,
+            .tb = f32.tb,
+            .c = to.as(c),
+            .ldc = p.ldc,
+            .m = f32.m,
+            .n = f32.n,
+            .k = f32.k,
+            .accumulate = f32.accumulate,
+            .bias = f32.bias,
+            .pre_activation = p.options.pre_activation ? pre.as(c) : GemmMatrix(),
+            .activation = f32.activation,
+            .factor = f32.factor,
+            .residual = p.options.residual ? residual.as(c) : GemmMatrix()});
   const auto result = [c](const Both& x) {
     return c == Dtype::f32 ? x.wide : std::vector<float>(x.narrow.begin(), x.narrow.end());
   };
@@ -65,18 +72,23 @@ class WidenedTest : public GemmTest {
   ~WidenedTest() override { set_bf16_dots(true); }
 };
 
-class PairsTest : public GemmTest {
+// What multiplies neighbours in k.
+class NarrowTest : public GemmTest, public ::testing::WithParamInterface<std::string_view> {
  protected:
   void SetUp() override {
-    if (!bf16_dots()) GTEST_SKIP() << "no fast bf16 dot products";
+    if (multiply == gemm_mixed && !bf16_dots() && !bf16_tiles()) GTEST_SKIP() << "no fast bf16 dot products";
   }
+  void (*multiply)(const MixedGemmArgs&) = GetParam() == "emulated_tiles" ? on_emulated_tiles : gemm_mixed;
 };
+INSTANTIATE_TEST_SUITE_P(Units, NarrowTest, ::testing::Values("this_cpu", "emulated_tiles"),
+                         [](const auto& unit) { return std::string(unit.param); });
 
 // Inputs become bf16 numbers first.
-void expect_f32_product(Problem& p, Dtype a, Dtype b, Dtype c) {
+void expect_f32_product(Problem& p, Dtype a, Dtype b, Dtype c,
+                        void (*multiply)(const MixedGemmArgs&) = gemm_mixed) {
   SCOPED_TRACE(concat(p.shape, ": ", a, ", ", b, " -> ", c));
   for (std::vector<float>* x : {&p.a, &p.b, &p.residual}) *x = rounded(*x);
-  const Results got = run_mixed(p, a, b, c);
+  const Results got = run_mixed(p, a, b, c, multiply);
   std::vector<float> expected = p.run(), pre = p.last_pre_activation;
   if (c == Dtype::bf16) expected = rounded(expected), pre = rounded(pre);
   EXPECT_TRUE(same_bits(got.c, expected));
@@ -137,7 +149,7 @@ TEST_F(GemmTest, Bf16RowsDoNotDependOnEachOther) {
 }
 
 // Sums of small integers are exact, whatever their order.
-TEST_F(PairsTest, EveryNumberIsMultipliedOnceInEveryLayout) {
+TEST_P(NarrowTest, EveryNumberIsMultipliedOnceInEveryLayout) {
   for (const auto& shapes : {std::vector<Shape>(std::begin(kSmall), std::end(kSmall)),
                              std::vector<Shape>(std::begin(kLarge), std::end(kLarge))}) {
     for (const Shape& s : shapes) {
@@ -147,28 +159,29 @@ TEST_F(PairsTest, EveryNumberIsMultipliedOnceInEveryLayout) {
         o.accumulate = (kind & 16) == 0;
         set_num_threads(1 + kind % 3);
         Problem p(s, o);
-        expect_f32_product(p, kTypes[kind >> 2 & 1], Dtype::bf16, kTypes[kind >> 4 & 1]);
-        expect_f32_product(p, Dtype::bf16, kTypes[kind >> 3 & 1], kTypes[kind >> 4 & 1]);
+        expect_f32_product(p, kTypes[kind >> 2 & 1], Dtype::bf16, kTypes[kind >> 4 & 1], multiply);
+        expect_f32_product(p, Dtype::bf16, kTypes[kind >> 3 & 1], kTypes[kind >> 4 & 1], multiply);
       }
     }
   }
 }
 
-TEST_F(PairsTest, SumsAreAsAccurateAsThoseOfF32) {
+TEST_P(NarrowTest, SumsAreAsAccurateAsThoseOfF32) {
   for (const Shape& s : {Shape{67, 79, 300}, {193, 67, 521}, {1, 97, 4099}, {23, 131, 389}}) {
     for (int kind = 0; kind < 4; ++kind) {
       Problem p(s, {.ta = kBoth[kind & 1], .tb = kBoth[kind >> 1], .accumulate = kind == 1});
       for (std::vector<float>* x : {&p.a, &p.b}) *x = rounded(*x);
-      errors(p, run_mixed(p, Dtype::bf16, Dtype::bf16, Dtype::f32).c).expect_no_worse_than_naive(1e-6);
+      errors(p, run_mixed(p, Dtype::bf16, Dtype::bf16, Dtype::f32, multiply).c)
+          .expect_no_worse_than_naive(1e-6);
     }
   }
 }
 
 // Few rows or many, where words lie or copied, in f32 or bf16, on any number of threads.
-TEST_F(PairsTest, AnElementHasTheBitsOfItsRowAndColumn) {
+TEST_P(NarrowTest, AnElementHasTheBitsOfItsRowAndColumn) {
   Problem all({67, 79, 600}, {.tb = Transpose::yes});
   for (std::vector<float>* x : {&all.a, &all.b}) *x = rounded(*x);
-  const Results whole = run_mixed(all, Dtype::bf16, Dtype::bf16, Dtype::f32);
+  const Results whole = run_mixed(all, Dtype::bf16, Dtype::bf16, Dtype::f32, multiply);
   for (const auto& [m, padding, type, threads] :
        std::vector<std::tuple<int64_t, int64_t, Dtype, int>>{{67, 4, Dtype::bf16, 1},
                                                              {67, 3, Dtype::f32, 8},
@@ -181,7 +194,7 @@ TEST_F(PairsTest, AnElementHasTheBitsOfItsRowAndColumn) {
       for (int64_t i = 0; i < m; ++i) some.a[i * some.lda + k] = all.a[i * all.lda + k];
       for (int64_t j = 0; j < 79; ++j) some.b[j * some.ldb + k] = all.b[j * all.ldb + k];
     }
-    const Results part = run_mixed(some, type, Dtype::bf16, Dtype::f32);
+    const Results part = run_mixed(some, type, Dtype::bf16, Dtype::f32, multiply);
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < 79; ++j)
         ASSERT_EQ(part.c[i * some.ldc + j], whole.c[i * all.ldc + j])
@@ -190,7 +203,7 @@ TEST_F(PairsTest, AnElementHasTheBitsOfItsRowAndColumn) {
   }
 }
 
-TEST_F(PairsTest, EpiloguesAreThoseOfTheWidenedProduct) {
+TEST_P(NarrowTest, EpiloguesAreThoseOfTheWidenedProduct) {
   for (Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::silu}) {
     for (int bits = 0; bits < 32; ++bits) {
       for (const Shape& s : {Shape{7, 37, 18}, {31, 64, 33}, {5, 16, 0}}) {
@@ -198,7 +211,7 @@ TEST_F(PairsTest, EpiloguesAreThoseOfTheWidenedProduct) {
         o.bias = bits & 1, o.pre_activation = bits & 2, o.residual = bits & 4, o.factor = bits & 8;
         Problem p(s, o);
         for (std::vector<float>* x : {&p.a, &p.b}) *x = rounded(*x);
-        const Results got = run_mixed(p, Dtype::bf16, Dtype::bf16, kTypes[bits >> 4]);
+        const Results got = run_mixed(p, Dtype::bf16, Dtype::bf16, kTypes[bits >> 4], multiply);
         set_bf16_dots(false);
         const Results want = run_mixed(p, Dtype::bf16, Dtype::bf16, kTypes[bits >> 4]);
         set_bf16_dots(true);
@@ -213,12 +226,12 @@ TEST_F(PairsTest, EpiloguesAreThoseOfTheWidenedProduct) {
   }
 }
 
-TEST_F(PairsTest, InfinityAndNanStayInTheirRowsAndColumns) {
+TEST_P(NarrowTest, InfinityAndNanStayInTheirRowsAndColumns) {
   Problem p({29, 35, 71}, {});
   p.a[3 * p.lda + 70] = std::numeric_limits<float>::infinity();
   p.b[11 * p.ldb + 34] = kNaN;
   for (const Dtype type : kTypes) {
-    const Results r = run_mixed(p, type, Dtype::bf16, Dtype::f32);
+    const Results r = run_mixed(p, type, Dtype::bf16, Dtype::f32, multiply);
     for (int64_t i = 0; i < 29; ++i) {
       for (int64_t j = 0; j < 35; ++j) {
         const float c = r.c[i * p.ldc + j];

@@ -7,6 +7,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/kernels/matmul/gemm_amx-inl.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/matmul/packed_linear_half.cc"
@@ -22,26 +23,8 @@
 namespace multihead::kernels::half {
 namespace {
 
-constexpr int64_t kColumns = 64, kStep = 16;  // outputs of a panel, and what its width is a multiple of
-
 thread_local Scratch rounded_rows;  // of x, in pairs
 thread_local Scratch stored_rows;   // of a weight that is packed
-
-// Where an output stands.
-struct Place {
-  Place(int64_t row, int64_t out)
-      : panel(row / kColumns * kColumns),
-        width(std::min(kColumns, (out - panel + kStep - 1) / kStep * kStep)),
-        column(row - panel) {}
-  // Of the panel's numbers among all of a weight with rows of `in`.
-  int64_t first(int64_t in) const { return (in + 1) / 2 * 2 * panel; }
-  // In the panel.
-  template <class Half>
-  int64_t index(int64_t k, int64_t at) const {
-    return std::is_same_v<Half, BFloat16> ? (k / 2 * width + at) * 2 + k % 2 : k * width + at;
-  }
-  int64_t panel, width, column;
-};
 
 // The first k, a multiple of four, of a panel without padding, four of four rows at a time. Returns how many.
 int64_t transpose_whole(const Float16* rows, int64_t stride, int64_t width, int64_t columns, int64_t in,
@@ -171,9 +154,10 @@ void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out,
 }
 
 void multiply(const PackedLinearArgs& args) {
-  args.dtype == WeightDtype::bf16&& bf16_dots() && args.in > 0
-      ? HWY_DYNAMIC_DISPATCH(MultiplyPairsPacked)(args)
-      : HWY_DYNAMIC_DISPATCH(MultiplyWidenedPacked)(args);
+  const bool bf16 = args.dtype == WeightDtype::bf16 && args.in > 0;
+  if (bf16 && bf16_tiles()) return packed_linear_on_tiles(args, TileUnit::amx);
+  bf16&& bf16_dots() ? HWY_DYNAMIC_DISPATCH(MultiplyPairsPacked)(args)
+                     : HWY_DYNAMIC_DISPATCH(MultiplyWidenedPacked)(args);
 }
 
 }  // namespace multihead::kernels::half

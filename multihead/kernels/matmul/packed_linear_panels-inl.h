@@ -33,13 +33,16 @@ void share_panels(const PackedLinearArgs& p, int64_t panels, int64_t serial_flop
   parallel_for(tasks, [&](int64_t task, int) { run(panels * task / tasks, panels * (task + 1) / tasks); });
 }
 
-/// run(begin, end) for parts of the rows: what is done once to every element of x before a product.
+/// run(begin, end) for parts of the rows, each begun at a multiple of `step`: what is done once to every
+/// element of x before a product.
 template <class Run>
-void share_rows(const PackedLinearArgs& p, const Run& run) {
+void share_rows(const PackedLinearArgs& p, const Run& run, int64_t step = 1) {
   constexpr int64_t kSerialElements = 1 << 17;  // some 5 us
-  const int64_t tasks = p.rows * p.in < kSerialElements ? 1 : std::min<int64_t>(p.rows, num_threads());
+  const int64_t steps = (p.rows + step - 1) / step;
+  const int64_t tasks = p.rows * p.in < kSerialElements ? 1 : std::min<int64_t>(steps, num_threads());
   if (tasks == 1) return run(0, p.rows);
-  parallel_for(tasks, [&](int64_t task, int) { run(p.rows * task / tasks, p.rows * (task + 1) / tasks); });
+  const auto begin = [&](int64_t task) { return std::min(steps * task / tasks * step, p.rows); };
+  parallel_for(tasks, [&](int64_t task, int) { run(begin(task), begin(task + 1)); });
 }
 
 }  // namespace multihead::kernels

@@ -68,4 +68,6 @@ bool has_tiles() {
   return tiles && current_isa() == Isa::avx512;
 }
 
+bool bf16_tiles() { return has_tiles() && bf16_dots_allowed(); }
+
 }  // namespace multihead::kernels

@@ -26,4 +26,7 @@ MatmulPrecision parse_precision(std::string_view name);
 /// Whether this CPU has bf16 tiles, the system lets this process use them, and current_isa() is avx512.
 bool has_tiles();
 
+/// Whether products of bf16 run on tiles: has_tiles(), unless set_bf16_dots(false) has them widened.
+bool bf16_tiles();
+
 }  // namespace multihead::kernels
