@@ -11,6 +11,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/cpu/isa.h"
 #include "multihead/testing/attention_case.h"
 #include "multihead/testing/attention_poison.h"
 #include "multihead/testing/sanitizers.h"
@@ -85,7 +86,14 @@ std::vector<CaseOptions> cases() {
   return list;
 }
 
-TEST(AttentionAmxTest, AsAccurateAsItsParts) {
+// The engine of tiles is compiled where a CPU may have them.
+class AttentionAmxTest : public ::testing::Test {
+  void SetUp() override {
+    if (best_isa() != Isa::avx512) GTEST_SKIP() << "needs AVX-512";
+  }
+};
+
+TEST_F(AttentionAmxTest, AsAccurateAsItsParts) {
   for (const CaseOptions& o : cases()) {
     SCOPED_TRACE(concat("seed ", o.seed));
     AttentionCase c(o);
@@ -117,7 +125,7 @@ TEST(AttentionAmxTest, AsAccurateAsItsParts) {
 }
 
 // The figures that docs/performance.md gives: rms of the error over rms of the result.
-TEST(AttentionAmxTest, ErrorsOfTheWords) {
+TEST_F(AttentionAmxTest, ErrorsOfTheWords) {
   CaseOptions o;
   o.batch = 1, o.heads = o.kv_heads = 2, o.queries = o.keys = 512, o.head_dim = o.value_dim = 64;
   AttentionCase c(o);
@@ -137,7 +145,7 @@ TEST(AttentionAmxTest, ErrorsOfTheWords) {
   EXPECT_LE(error(MatmulPrecision::medium), 5e-3);
 }
 
-TEST(AttentionAmxTest, AnyNumberOfThreads) {
+TEST_F(AttentionAmxTest, AnyNumberOfThreads) {
   const int before = num_threads();
   for (const CaseOptions& o : cases()) {
     if (o.seed % 3 != 0) continue;
@@ -157,7 +165,7 @@ TEST(AttentionAmxTest, AnyNumberOfThreads) {
 }
 
 // A whole prefill, chunks and single tokens; many threads also split the keys of single tokens.
-TEST(AttentionAmxTest, PrefillChunksAndSingleTokens) {
+TEST_F(AttentionAmxTest, PrefillChunksAndSingleTokens) {
   const int before = num_threads();
   for (int64_t window : {-1, 291}) {
     CaseOptions o;
@@ -192,7 +200,7 @@ TEST(AttentionAmxTest, PrefillChunksAndSingleTokens) {
 }
 
 // NaN and Inf in keys and values that nobody may see, by lengths, a dense mask, a window and a bias of -inf.
-TEST(AttentionAmxTest, NothingExcludedLeaks) {
+TEST_F(AttentionAmxTest, NothingExcludedLeaks) {
   const float inf = std::numeric_limits<float>::infinity();
   uint32_t cases = 0;
   for (const ExcludedBy by : kEveryExclusion) {
@@ -214,7 +222,7 @@ TEST(AttentionAmxTest, NothingExcludedLeaks) {
 }
 
 // Where they may be seen, NaN and Inf arise in the elements in which the f32 kernel has them.
-TEST(AttentionAmxTest, SeenNanAndInfAreThoseOfF32) {
+TEST_F(AttentionAmxTest, SeenNanAndInfAreThoseOfF32) {
   const float inf = std::numeric_limits<float>::infinity();
   CaseOptions o;
   o.batch = 1, o.heads = o.kv_heads = 2, o.queries = 70, o.keys = 290, o.head_dim = 40, o.value_dim = 24;
@@ -234,7 +242,7 @@ TEST(AttentionAmxTest, SeenNanAndInfAreThoseOfF32) {
 }
 
 // Small, so that an emulator gets through. The entry points must come here by themselves.
-TEST(AttentionAmxTest, TheCpuDoesWhatTheLoopsDo) {
+TEST_F(AttentionAmxTest, TheCpuDoesWhatTheLoopsDo) {
   if (!has_tiles()) GTEST_SKIP() << "needs AMX";
   for (CaseOptions o : cases()) {
     o.batch = 1, o.heads = 2, o.kv_heads = 1 + o.seed % 2, o.keys = std::min<int64_t>(o.keys, 300);

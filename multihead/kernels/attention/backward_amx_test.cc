@@ -13,6 +13,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/cpu/isa.h"
 #include "multihead/testing/attention_case.h"
 #include "multihead/testing/attention_poison.h"
 #include "multihead/testing/sanitizers.h"
@@ -163,7 +164,14 @@ std::vector<double> errors(const Result& ours, const AttentionResult<double>& ex
   return list;
 }
 
-TEST(AttentionBackwardAmxTest, AsAccurateAsItsParts) {
+// The engine of tiles is compiled where a CPU may have them.
+class AttentionBackwardAmxTest : public ::testing::Test {
+  void SetUp() override {
+    if (best_isa() != Isa::avx512) GTEST_SKIP() << "needs AVX-512";
+  }
+};
+
+TEST_F(AttentionBackwardAmxTest, AsAccurateAsItsParts) {
   for (CaseOptions o : cases()) {
     SCOPED_TRACE(concat("seed ", o.seed));
     if (o.seed % 4 != 0) o.batch = 1, o.heads = std::min<int64_t>(o.heads, 4);
@@ -187,7 +195,7 @@ TEST(AttentionBackwardAmxTest, AsAccurateAsItsParts) {
 }
 
 // The figures that docs/performance.md gives.
-TEST(AttentionBackwardAmxTest, ErrorsOfTheWords) {
+TEST_F(AttentionBackwardAmxTest, ErrorsOfTheWords) {
   CaseOptions o;
   o.batch = 1, o.heads = o.kv_heads = 1, o.queries = o.keys = 512, o.head_dim = o.value_dim = 64;
   AttentionCase c(o);
@@ -205,7 +213,7 @@ TEST(AttentionBackwardAmxTest, ErrorsOfTheWords) {
   EXPECT_LE(worst(MatmulPrecision::medium), 6e-3);
 }
 
-TEST(AttentionBackwardAmxTest, AnyNumberOfThreads) {
+TEST_F(AttentionBackwardAmxTest, AnyNumberOfThreads) {
   const int before = num_threads();
   std::vector<CaseOptions> list = cases();
   CaseOptions one_head;
@@ -244,7 +252,7 @@ void expect_rows(const Result& alone, const Result& all, const CaseOptions& o, i
 }
 
 // Padded to a common length in a batch, or alone; heads that fill a tile, and grouped ones that do not.
-TEST(AttentionBackwardAmxTest, PaddedAndAlone) {
+TEST_F(AttentionBackwardAmxTest, PaddedAndAlone) {
   CaseOptions o;
   o.batch = multihead::testing::kSanitized ? 2 : 5, o.heads = 6, o.kv_heads = 2;
   o.queries = o.keys = 150, o.head_dim = 32, o.value_dim = 48;
@@ -272,7 +280,7 @@ TEST(AttentionBackwardAmxTest, PaddedAndAlone) {
   }
 }
 
-TEST(AttentionBackwardAmxTest, SizesOfZero) {
+TEST_F(AttentionBackwardAmxTest, SizesOfZero) {
   for (int which = 0; which < 4; ++which) {
     SCOPED_TRACE(which);
     CaseOptions o;
@@ -288,7 +296,7 @@ TEST(AttentionBackwardAmxTest, SizesOfZero) {
 }
 
 // A gradient that nobody wants is not written, and the others keep their bits.
-TEST(AttentionBackwardAmxTest, OnlyWhatIsWanted) {
+TEST_F(AttentionBackwardAmxTest, OnlyWhatIsWanted) {
   CaseOptions o;
   o.queries = 67, o.keys = 131, o.head_dim = 24, o.value_dim = 40, o.causal = true;
   AttentionCase c(o);
@@ -316,7 +324,7 @@ TEST(AttentionBackwardAmxTest, OnlyWhatIsWanted) {
 
 // NaN and Inf in rows that nobody may see, by lengths, a dense mask, a window and a bias of -inf: the
 // gradients are those without them but for rounding, because such a head is repeated by the specification.
-TEST(AttentionBackwardAmxTest, NothingExcludedLeaks) {
+TEST_F(AttentionBackwardAmxTest, NothingExcludedLeaks) {
   const float inf = std::numeric_limits<float>::infinity();
   uint32_t cases = 0;
   for (const ExcludedBy by : kEveryExclusion) {
@@ -344,7 +352,7 @@ TEST(AttentionBackwardAmxTest, NothingExcludedLeaks) {
 }
 
 // Where they may be seen, NaN and Inf arise in the elements in which the specification in f32 has them.
-TEST(AttentionBackwardAmxTest, SeenNanAndInfAreThoseOfTheSpecification) {
+TEST_F(AttentionBackwardAmxTest, SeenNanAndInfAreThoseOfTheSpecification) {
   const float inf = std::numeric_limits<float>::infinity();
   for (bool causal : {false, true}) {
     CaseOptions o;
@@ -371,7 +379,7 @@ TEST(AttentionBackwardAmxTest, SeenNanAndInfAreThoseOfTheSpecification) {
 }
 
 // Small, so that an emulator gets through. The entry points must come here by themselves.
-TEST(AttentionBackwardAmxTest, TheCpuDoesWhatTheLoopsDo) {
+TEST_F(AttentionBackwardAmxTest, TheCpuDoesWhatTheLoopsDo) {
   if (!has_tiles()) GTEST_SKIP() << "needs AMX";
   for (CaseOptions o : cases()) {
     SCOPED_TRACE(concat("seed ", o.seed));

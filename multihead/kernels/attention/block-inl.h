@@ -136,15 +136,15 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const E& engine, con
 }
 
 // s <- probabilities after dropout; those before it join `sum`.
-HWY_INLINE void Exponentials(const ForwardCall& c, const RowTile& t, const BlockRange& r, float* s,
-                             const float* shift, float* sum) {
+HWY_NOINLINE inline void Exponentials(const ForwardCall& c, const RowTile& t, const BlockRange& r, float* s,
+                                      const float* shift, float* sum) {
   c.has_terms ? ExpBlock<true>(t, r, s, shift, sum) : ExpBlock<false>(t, r, s, shift, sum);
   if (c.p->dropout_p > 0) DropRows(*c.p, t, r, s);
 }
 
 // total <- total and block together; alpha and beta are the factors of their outputs.
-HWY_INLINE void MergeState(int lanes, bool natural, LaneState& total, const LaneState& block, float* alpha,
-                           float* beta) {
+HWY_NOINLINE inline void MergeState(int lanes, bool natural, LaneState& total, const LaneState& block,
+                                    float* alpha, float* beta) {
   const F d;
   const Vec unit = hn::Set(d, natural ? kLog2e : 1.0f);
   for (int i = 0; i < lanes; i += kN) {
@@ -161,8 +161,8 @@ HWY_INLINE void MergeState(int lanes, bool natural, LaneState& total, const Lane
 }
 
 // out = out · alpha + block · beta, row by row; `first`: out = block.
-HWY_INLINE void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first,
-                          const float* alpha, const float* beta, float* out) {
+HWY_NOINLINE inline void MergeRows(const RowTile& t, int64_t columns, const float* block, bool first,
+                                   const float* alpha, const float* beta, float* out) {
   const F d;
   for (int r = 0; r < t.rows; ++r) {
     const Vec a = hn::Set(d, alpha[r]), b = hn::Set(d, beta[r]);

@@ -28,7 +28,7 @@ HWY_INLINE PrefetchRows Shifted(const PrefetchRows& prefetch, int64_t by) {
 }
 
 // qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero.
-HWY_INLINE void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt) {
+HWY_NOINLINE inline void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt) {
   const int64_t dim = call.p->head_dim;
   const int64_t stride = call.query.strides.token;
   each_head_run(t, [&](int first, int count) {
@@ -52,35 +52,9 @@ struct ProductTerm {
 };
 
 // s[k - k0][q] = ⟨key[k], query[q]⟩ with `dim` terms wherever needed. `max` (null only without a term)
-// receives the maximum over the rows [full_begin, full_end), which nothing has to mask.
-HWY_INLINE void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const float* qt,
-                             int64_t dim, float* s, float* max, const PrefetchRows& prefetch,
-                             const ProductTerm& term = {}) {
-  ProductArgs args{};
-  alignas(64) float unused_max[kTileRows] = {};
-  args.a_row = key.stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows;
-  args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
-  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
-  EachNeeded(t, r, [&](int k, int end, int first, int last, bool full) HWY_ATTR {
-    const int rows = end - k, columns = (last - first) * kGroupRows;
-    args.a = Shifted(key, k - r.k0).data;
-    args.b = qt + first * kGroupRows;
-    args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
-    args.prefetch = Shifted(prefetch, k - r.k0).rows.data;
-    args.max = full ? max : term.end == End::store_max ? nullptr : unused_max;
-    switch (term.end) {
-      case End::bias_max:
-        return Product<End::bias_max, true>(args, rows, columns);
-      case End::alibi_max:
-        args.slope = term.slope + first * kGroupRows, args.place = term.place + first * kGroupRows;
-        args.key = k;
-        return Product<End::alibi_max, true>(args, rows, columns);
-      default:
-        return args.max ? Product<End::store_max, true>(args, rows, columns)
-                        : Product<End::store, true>(args, rows, columns);
-    }
-  });
-}
+// receives the maximum over the rows [full_begin, full_end), which nothing has to mask. In score_product.cc.
+void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const float* qt, int64_t dim,
+                  float* s, float* max, const PrefetchRows& prefetch, const ProductTerm& term = {});
 
 // ScoreProduct without maximum, added to what RelativeScores wrote if `added`.
 HWY_INLINE void AddScoreProduct(bool added, const RowTile& t, const BlockRange& r, const Rows& key,
@@ -92,9 +66,9 @@ HWY_INLINE void AddScoreProduct(bool added, const RowTile& t, const BlockRange& 
 
 // out[q] = out[q] · alpha[q] + beta[q] · Σ_k p[k][q] value[k], the sum from zero over the keys that q sees.
 // `first`: out[q] is not read. One of the rows `prefetch` for each query.
-HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
-                            int64_t columns, bool first, const float* alpha, const float* beta, float* out,
-                            const PrefetchRows& prefetch) {
+HWY_NOINLINE inline void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
+                                     int64_t columns, bool first, const float* alpha, const float* beta,
+                                     float* out, const PrefetchRows& prefetch) {
   ProductArgs args{};
   args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
   args.a_row = 1, args.a_step = kTileRows, args.b_stride = value.stride, args.c_stride = columns;
@@ -111,9 +85,9 @@ HWY_INLINE void BlockValues(const RowTile& t, const BlockRange& r, const float* 
 }
 
 // As BlockValues, but keys whose score is -inf are not touched: NaN and Inf in excluded values stay there.
-HWY_INLINE void BlockValuesSafe(const RowTile& t, const BlockRange& r, const float* s, const float* shadow,
-                                const Rows& value, int64_t columns, bool first, const float* alpha,
-                                const float* beta, float* out) {
+HWY_NOINLINE inline void BlockValuesSafe(const RowTile& t, const BlockRange& r, const float* s,
+                                         const float* shadow, const Rows& value, int64_t columns, bool first,
+                                         const float* alpha, const float* beta, float* out) {
   const F d;
   for (int row = 0; row < t.rows; ++row) {
     const int a = std::clamp(t.lo[row], r.k0, r.k1), e = std::clamp(t.hi[row], a, r.k1);

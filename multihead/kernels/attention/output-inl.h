@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 // out = Σ weights · value for a row without any allowed key, by policy.
-HWY_INLINE void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, float* out) {
+HWY_NOINLINE inline void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, float* out) {
   const AttentionProblem& p = *c.p;
   std::fill_n(out, c.value_columns, p.empty_row == EmptyRow::nan ? std::nanf("") : 0.0f);
   if (p.empty_row != EmptyRow::uniform) return;
@@ -32,7 +32,7 @@ HWY_INLINE void EmptyRowOutput(const ForwardCall& c, const RowTile& t, int row, 
   }
 }
 
-HWY_INLINE void WriteLogSumExp(const ForwardCall& c, const RowTile& t, const LaneState& state) {
+HWY_NOINLINE inline void WriteLogSumExp(const ForwardCall& c, const RowTile& t, const LaneState& state) {
   const F d;
   const Vec unit = hn::Set(d, c.has_terms ? 1.0f : 0.693147180559945f);
   alignas(64) float lse[kTileRows];

@@ -88,6 +88,9 @@ HWY_INLINE void SpreadLanes(const float* product, const DistanceBand& band, int 
   }
 }
 
+// The rows of a band with sixteen queries. In score_product.cc.
+void BandProduct(const ProductArgs& args, int64_t rows);
+
 // s[k - k0][q] <- the relative keys' part of the scores, wherever needed. `product`: (r.k1 - r.k0 + 15) · 16
 // floats.
 HWY_INLINE void RelativeScores(const RelativeKey& table, int64_t dim, const RowTile& t, const BlockRange& r,
@@ -100,7 +103,7 @@ HWY_INLINE void RelativeScores(const RelativeKey& table, int64_t dim, const RowT
     const int column =
         std::min(start, kTileRows - kGroupRows);  // sixteen lanes of the tile, these among them
     args.a = band.rows, args.b = qt + column;
-    Product<End::store, true>(args, band.count, kGroupRows);
+    BandProduct(args, band.count);
     float* to = s + (keys.begin - r.k0) * kTileRows;
     if (start % kGroupRows == 0 && (count == kGroupRows || start + count == t.rows)) {  // else others' lanes
       for (int lane = 0; lane < kGroupRows; lane += kN) SpreadLanes(product, band, lane, keys, to + start);

@@ -102,8 +102,8 @@ HWY_INLINE float NumberOf(const ForwardCall& c, const void* row, int64_t dim, in
 }
 
 // Rows [k0, k1) of a key head, in place or copied to `buffer` with `columns` floats a row.
-HWY_INLINE Rows StageRows(const ForwardCall& call, const Operand& x, int64_t b, int64_t kv, int k0, int k1,
-                          int64_t dim, bool copy, int64_t columns, float* buffer) {
+HWY_NOINLINE inline Rows StageRows(const ForwardCall& call, const Operand& x, int64_t b, int64_t kv, int k0,
+                                   int k1, int64_t dim, bool copy, int64_t columns, float* buffer) {
   const void* from = KeyRow(call, x, b, kv, k0);
   const int64_t stride = x.strides.token;
   if (!copy) return {static_cast<const float*>(from), stride};
@@ -124,8 +124,8 @@ HWY_INLINE int64_t LaneIndex(const ForwardCall& c, const Strides3& s, const RowT
 }
 
 // Copies the rows of a tile to [kTileRows][columns], zero-padded.
-HWY_INLINE void CopyTileRows(const ForwardCall& c, const RowTile& t, const Operand& x, int64_t dim,
-                             int64_t columns, float* to) {
+HWY_NOINLINE inline void CopyTileRows(const ForwardCall& c, const RowTile& t, const Operand& x, int64_t dim,
+                                      int64_t columns, float* to) {
   const bool bf16 = x.dtype == Dtype::bf16;  // sums are not, whatever the call's type
   for (int r = 0; r < t.rows; ++r) {
     float* row = to + r * columns;

@@ -111,7 +111,7 @@ HWY_INLINE hn::Mask<F> Visible(const RowTile& t, int lane, int k) {
 }
 
 // Masks the rows outside [full_begin, full_end) by the intervals and adds them to the maximum.
-HWY_INLINE void MaskRows(const RowTile& t, const BlockRange& r, float* s, float* max) {
+HWY_NOINLINE inline void MaskRows(const RowTile& t, const BlockRange& r, float* s, float* max) {
   const F d;
   const Vec none = hn::Set(d, -kInfinity);
   for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {

@@ -32,8 +32,8 @@ HWY_INLINE Vec Tanh(F d, Vec x) {
 }
 
 // The user's function on every head's part of the tile. `derivative` is null in the forward pass.
-HWY_INLINE void ApplyScoreFunction(const ScoreFunction& f, const RowTile& t, const BlockRange& r, float* s,
-                                   float* derivative) {
+HWY_NOINLINE inline void ApplyScoreFunction(const ScoreFunction& f, const RowTile& t, const BlockRange& r,
+                                            float* s, float* derivative) {
   each_head_run(t, [&](int first, int count) {
     const ScoreTile tile{s + first, kTileRows, t.b, t.head[first], t.query[first], count, r.k0, r.k1 - r.k0};
     if (derivative) {
@@ -45,8 +45,8 @@ HWY_INLINE void ApplyScoreFunction(const ScoreFunction& f, const RowTile& t, con
 }
 
 // Gradients of the function's results become those of the scores `raw`; `sums`: of what it captured.
-HWY_INLINE void BackwardScoreFunction(const ScoreFunction& f, const RowTile& t, const BlockRange& r,
-                                      float* raw, float* ds, float* sums) {
+HWY_NOINLINE inline void BackwardScoreFunction(const ScoreFunction& f, const RowTile& t, const BlockRange& r,
+                                               float* raw, float* ds, float* sums) {
   each_head_run(t, [&](int first, int count) {
     const ScoreTile tile{raw + first,    kTileRows, t.b,  t.head[first],
                          t.query[first], count,     r.k0, r.k1 - r.k0};
@@ -55,7 +55,8 @@ HWY_INLINE void BackwardScoreFunction(const ScoreFunction& f, const RowTile& t, 
 }
 
 // Transposes the bias's block [query, key] into to[key][query].
-HWY_INLINE void GatherBias(const ScoreTerms& terms, const RowTile& t, const BlockRange& r, float* to) {
+HWY_NOINLINE inline void GatherBias(const ScoreTerms& terms, const RowTile& t, const BlockRange& r,
+                                    float* to) {
   const Strides4& s = terms.bias_strides;
   each_head_run(t, [&](int run, int run_count) {
     const float* base = as_floats(terms.bias) + t.b * s.batch + int64_t{t.head[run]} * s.head;
@@ -205,7 +206,7 @@ HWY_NOINLINE void TermColumns(const TermArgs& args, const BlockRange& r, float* 
 
 // Scores -> final scores, -inf where excluded, and their maximum per lane. `derivative` is multiplied by the
 // soft-cap's. The usual single terms have loops of their own (ALiBi: 8 -> 4 cycles per vector).
-HWY_INLINE void TermRows(const TermArgs& args, const BlockRange& r, float* max) {
+HWY_NOINLINE inline void TermRows(const TermArgs& args, const BlockRange& r, float* max) {
   switch (args.bits()) {
     case kCapBit:
       return TermColumns<kCapBit>(args, r, max);
@@ -288,7 +289,8 @@ HWY_INLINE void EachDropout(const AttentionProblem& p, const RowTile& t, const B
 }
 
 // Probabilities of dropped elements become zero.
-HWY_INLINE void DropRows(const AttentionProblem& p, const RowTile& t, const BlockRange& r, float* s) {
+HWY_NOINLINE inline void DropRows(const AttentionProblem& p, const RowTile& t, const BlockRange& r,
+                                  float* s) {
   const F d;
   if (p.dropout_p >= 1) {
     for (int k = r.k0; k < r.k1; ++k) std::fill_n(s + (k - r.k0) * kTileRows, kTileRows, 0.0f);

@@ -45,6 +45,9 @@ inline constexpr int64_t kLanes = kLanesOf<float>;
 inline constexpr int kMaxVectors = 4;
 // Rows of a full tile whose widest panel has 1, 2, 3, 4 vectors.
 inline constexpr int kTileRows[5] = {0, 12, 12, 8, 6};
+#elif HWY_TARGET == HWY_SCALAR
+inline constexpr int kMaxVectors = 2;
+inline constexpr int kTileRows[5] = {0, 4, 4, 0, 0};
 #else
 inline constexpr int kMaxVectors = 2;
 inline constexpr int kTileRows[5] = {0, 8, 6, 0, 0};
@@ -233,7 +236,7 @@ constexpr bool HasTile(int64_t rows, int vectors) {
     return rows <= 6 || (rows == 7 && vectors == 1) || (rows == 8 && vectors <= 3) ||
            (rows == 12 && vectors <= 2);
   }
-  return rows <= 6 || (rows <= 8 && vectors == 1);
+  return rows <= kTileRows[vectors];
 }
 
 template <class Engine, bool kRowMajorA, Prefetch kPrefetch, int NV>
@@ -279,9 +282,9 @@ TileFunction<Engine> TileOf(int64_t rows, int vectors) {
 
 template <class Engine>
 TileFunction<Engine> TileOf(bool row_major_a, bool streams, int64_t rows, int vectors) {
-  if (streams) {
-    return row_major_a ? TileOf<Engine, true, Prefetch::streams>(rows, vectors)
-                       : TileOf<Engine, false, Prefetch::streams>(rows, vectors);
+  if constexpr (HWY_TARGET != HWY_SCALAR) {
+    if (streams && row_major_a) return TileOf<Engine, true, Prefetch::streams>(rows, vectors);
+    if (streams) return TileOf<Engine, false, Prefetch::streams>(rows, vectors);
   }
   return row_major_a ? TileOf<Engine, true, Prefetch::nothing>(rows, vectors)
                      : TileOf<Engine, false, Prefetch::nothing>(rows, vectors);

@@ -19,7 +19,7 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 // x (+ residual) of one row and its sum.
 template <class T>
-HWY_INLINE float RowSum(const T* x, const float* residual, float* sum, int64_t size) {
+HWY_NOINLINE float RowSum(const T* x, const float* residual, float* sum, int64_t size) {
   Pack total = Set(0);
   if (residual == nullptr) {
     ForPacks(size, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
@@ -34,7 +34,7 @@ HWY_INLINE float RowSum(const T* x, const float* residual, float* sum, int64_t s
 }
 
 template <class T>
-HWY_INLINE float SquaredDeviations(const T* x, float mean, int64_t size) {
+HWY_NOINLINE float SquaredDeviations(const T* x, float mean, int64_t size) {
   const Pack center = Set(mean);
   Pack total = Set(0);
   ForPacks(size, [&](int64_t i, auto at) HWY_ATTR {
@@ -45,7 +45,7 @@ HWY_INLINE float SquaredDeviations(const T* x, float mean, int64_t size) {
 }
 
 template <bool kWeight, bool kBias, class T>
-HWY_INLINE void Affine(const NormArgs<float>& a, const T* x, T* y, int64_t row, float mean, float inv_std) {
+HWY_NOINLINE void Affine(const NormArgs<float>& a, const T* x, T* y, int64_t row, float mean, float inv_std) {
   const Pack center = Set(mean), factor = Set(inv_std);
   BFloat16* normalized = a.normalized16 != nullptr ? a.normalized16 + row * a.size : nullptr;
   ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
@@ -128,7 +128,7 @@ inline void MoveSums(float* from, float* to, int64_t size) {
 
 // d_weight and d_bias of the rows [begin, end) go to the first half of `partial` [2, 2, size]. x is one of
 // three.
-template <bool kWeight, bool kLayer, bool kSum, bool kNormalized, class T>
+template <bool kWeight, bool kLayer, bool kNormalized, class T>
 void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, int64_t end, float* partial) {
   const float scale = 1.0f / static_cast<float>(a.size);
   float* d_weight = partial + 2 * a.size;
@@ -159,8 +159,8 @@ void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, i
       Pack g = kWeight ? Mul(d, at.Load(a.weight + i)) : d;
       if constexpr (kLayer) g = Sub(g, mean_g);
       g = Mul(NegMulAdd(normed, mean_gx, g), factor);
-      if constexpr (kSum) g = Add(g, at.Load(a.d_sum + row * a.size + i));
-      at.Store(g, a.dx + row * a.size + i);
+      if (a.d_sum != nullptr) g = Add(g, at.Load(a.d_sum + first + i));
+      at.Store(g, a.dx + first + i);
     });
     if ((row + 1 - begin) % kChainRows == 0 || row + 1 == end) MoveSums(d_weight, partial, 2 * a.size);
   }
@@ -168,16 +168,13 @@ void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, i
 
 template <bool kWeight, bool kLayer>
 void NormBackwardSum(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
-  using No = std::false_type;
-  using Yes = std::true_type;
-  const auto rows = [&](const auto* x, auto normalized) HWY_ATTR {
-    const auto of = [&](auto sum) HWY_ATTR {
-      NormBackwardRows<kWeight, kLayer, sum.value, normalized.value>(a, x, begin, end, partial);
-    };
-    a.d_sum != nullptr ? of(Yes()) : of(No());
-  };
-  if (a.normalized16 != nullptr) return rows(a.normalized16, Yes());
-  a.x16 != nullptr ? rows(a.x16, No()) : rows(a.x, No());
+  if (a.normalized16 != nullptr) {
+    NormBackwardRows<kWeight, kLayer, true>(a, a.normalized16, begin, end, partial);
+  } else if (a.x16 != nullptr) {
+    NormBackwardRows<kWeight, kLayer, false>(a, a.x16, begin, end, partial);
+  } else {
+    NormBackwardRows<kWeight, kLayer, false>(a, a.x, begin, end, partial);
+  }
 }
 
 void NormBackwardRange(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {

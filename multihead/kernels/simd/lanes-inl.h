@@ -164,39 +164,30 @@ HWY_INLINE void Store(const Pack& a, T* p) {
 }
 #endif
 
-// The first `count` < 16 floats, then `fill`. Nothing past them is read or written.
-HWY_INLINE Pack LoadFirst(const float* p, int64_t count, float fill = 0.0f) {
+// The first `count` < 16 numbers, then `fill`. Nothing past them is read or written. Where it takes a copy it
+// is a call: it happens once in a loop, and a loop that holds it twice takes compilers long.
 #if HWY_TARGET == HWY_AVX3
+HWY_INLINE Pack LoadFirst(const float* p, int64_t count, float fill) {
   const Floats d;
   const auto mask = hn::FirstN(d, static_cast<size_t>(count));
   return {hn::IfThenElse(mask, hn::MaskedLoad(mask, d, p), hn::Set(d, fill))};
-#else
-  alignas(64) float buffer[kPack];
-  for (int64_t i = 0; i < kPack; ++i) buffer[i] = fill;
-  std::memcpy(buffer, p, static_cast<size_t>(count) * sizeof(float));
-  return Load(buffer);
-#endif
 }
 HWY_INLINE void StoreFirst(Pack a, float* p, int64_t count) {
-#if HWY_TARGET == HWY_AVX3
   const Floats d;
   hn::BlendedStore(a.v, hn::FirstN(d, static_cast<size_t>(count)), d, p);
-#else
-  alignas(64) float buffer[kPack];
-  Store(a, buffer);
-  std::memcpy(p, buffer, static_cast<size_t>(count) * sizeof(float));
-#endif
 }
-
-HWY_INLINE Pack LoadFirst(const BFloat16* p, int64_t count, float fill = 0.0f) {
+#endif
+template <class T>
+HWY_NOINLINE Pack LoadFirst(const T* p, int64_t count, float fill) {
   alignas(64) float buffer[kPack];
   for (int64_t i = 0; i < kPack; ++i) buffer[i] = i < count ? static_cast<float>(p[i]) : fill;
   return Load(buffer);
 }
-HWY_INLINE void StoreFirst(Pack a, BFloat16* p, int64_t count) {
-  alignas(64) BFloat16 buffer[kPack];
+template <class T>
+HWY_NOINLINE void StoreFirst(Pack a, T* p, int64_t count) {
+  alignas(64) T buffer[kPack];
   Store(a, buffer);
-  std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(count) * sizeof(BFloat16));
+  std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(count) * sizeof(T));
 }
 
 // Runs f(offset, access) over [0, count) in packs, where access.Load / access.Store touch exactly the numbers
