@@ -90,6 +90,72 @@ struct GatedSlopes {
   }
 };
 
+#if HWY_TARGET == HWY_AVX3
+// WideAccess where every array is bf16: the even elements of 32 are one pack, the odd ones another. A word's
+// halves become floats, and go back, with an instruction each.
+struct HalvesAccess {
+  using Words = hn::RebindToUnsigned<Floats>;
+  using Word = hn::Vec<Words>;
+  HWY_INLINE PackOf<4> Load(const BFloat16* p) const { return {LoadTwo(p), LoadTwo(p + 2 * kPack)}; }
+  HWY_INLINE void Store(PackOf<4> a, BFloat16* p) const {
+    if (HWY_UNLIKELY(AnyNan(a.low) | AnyNan(a.high))) a = Map(QuietNan(), a);
+    StoreTwo(a.low, p);
+    StoreTwo(a.high, p + 2 * kPack);
+  }
+
+ private:
+  static HWY_INLINE Word Upper(Word a) { return hn::And(a, hn::Set(Words(), 0xffff0000u)); }
+
+  static HWY_INLINE PackOf<2> LoadTwo(const BFloat16* p) {
+    const Word both{_mm512_loadu_si512(p)};
+    const Floats d;
+    return {{hn::BitCast(d, hn::ShiftLeft<16>(both))}, {hn::BitCast(d, Upper(both))}};
+  }
+  static HWY_INLINE void StoreTwo(PackOf<2> a, BFloat16* p) {
+    const Word even = hn::ShiftRight<16>(Rounded(a.low.v)), odd = Rounded(a.high.v);
+    _mm512_storeu_si512(p, hn::Or(even, Upper(odd)).raw);
+  }
+
+  // BFloat16(v) in the upper halves, to nearest even; NaN only with zeros below.
+  static HWY_INLINE Word Rounded(FloatVec v) {
+    const __m512i bits = hn::BitCast(Words(), v).raw;
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    return Word{_mm512_mask_add_epi32(rounded, odd, bits, _mm512_set1_epi32(0x8000))};
+  }
+
+  static HWY_INLINE int AnyNan(PackOf<2> a) {
+    return _mm512_cmp_ps_mask(a.low.v.raw, a.high.v.raw, _CMP_UNORD_Q);
+  }
+  // NaN made quiet, as BFloat16 does, with zeros below.
+  struct QuietNan {
+    HWY_INLINE FloatVec operator()(FloatVec v) const {
+      const Word quiet = hn::Or(hn::BitCast(Words(), v), hn::Set(Words(), 0x400000u));
+      return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(Floats(), Upper(quiet)), v);
+    }
+  };
+};
+#endif
+
+template <class Args>
+inline constexpr bool kOnlyHalves = false;
+template <>
+inline constexpr bool kOnlyHalves<ValueArgs<BFloat16, BFloat16>> = true;
+template <>
+inline constexpr bool kOnlyHalves<GatedArgs<BFloat16>> = true;
+
+template <class Args, class F>
+HWY_INLINE void ForSteps(const Args&, int64_t count, const F& f) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kOnlyHalves<Args>) {
+    int64_t i = 0;
+    for (; i + WideAccess::kSize <= count; i += WideAccess::kSize) f(i, HalvesAccess());
+    return ForPacks(count - i, [&](int64_t j, auto at) HWY_ATTR { f(i + j, at); });
+  }
+#endif
+  ForWidePacks(count, f);
+}
+
 // One pack at offset i of the arrays.
 template <class Function, class From, class To, class At>
 HWY_INLINE void Step(Function, const ValueArgs<From, To>& a, int64_t i, At at) {
@@ -122,7 +188,7 @@ void Run(Activation activation, const AnyArgs& any, int64_t count) {
   std::visit(
       [&](const auto& args) HWY_ATTR {
         DispatchActivation(activation, [&](auto function) HWY_ATTR {
-          ForWidePacks(count, [&](int64_t i, auto at) HWY_ATTR { Step(function, args, i, at); });
+          ForSteps(args, count, [&](int64_t i, auto at) HWY_ATTR { Step(function, args, i, at); });
         });
       },
       any);

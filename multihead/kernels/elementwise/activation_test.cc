@@ -116,5 +116,19 @@ TEST(ActivationTest, Bf16HasTheNumbersOfF32) {
   }
 }
 
+// NaN and infinities among them, in whole vectors and alone.
+TEST(ActivationTest, EveryBf16NumberIsRoundedOnce) {
+  std::vector<BFloat16> x(1 << 16), y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i].bits = static_cast<uint16_t>(i);
+  const std::vector<float> x32(x.begin(), x.end());
+  const auto n = static_cast<int64_t>(x.size());
+  for (const Activation f : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    auto y32 = poisoned(n);
+    activate(f, x32.data(), y32.data(), n);
+    activate(f, x.data(), y.data(), n);
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, BFloat16(y32[i]).bits) << x32[i];
+  }
+}
+
 }  // namespace
 }  // namespace multihead::kernels
