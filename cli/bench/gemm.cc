@@ -99,7 +99,8 @@ class BenchGemm : public Verb {
     return dtype_ == "bf16" && kernels::bf16_dots() ? kernels::bf16_gflops(1e-3) : kernels::fma_gflops(1e-3);
   }
 
-  // Medians of bursts of about a millisecond, each between two measurements of the peak.
+  // Medians of bursts of some tenths of a millisecond and more, each after the peak and a product that is not
+  // measured.
   std::pair<double, double> measure(const Product& p) const {
     Rng rng(1);
     const Dtype dtype = parse_dtype(dtype_);
@@ -117,12 +118,13 @@ class BenchGemm : public Verb {
                                       .n = p.n,
                                       .k = p.k};
     const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-    const int64_t repeats = std::max<int64_t>(1, static_cast<int64_t>(1e8 / flops));
+    const int64_t repeats = std::max<int64_t>(1, static_cast<int64_t>(2e8 / flops));
     std::vector<double> speeds, shares;
     kernels::gemm_mixed(args);
     const double end = wall_seconds() + seconds_;
     while (wall_seconds() < end || speeds.size() < 5) {
-      const double most = peak() * num_threads();
+      const double most = all_threads([&](int64_t) { return peak(); });
+      kernels::gemm_mixed(args);
       const double begin = wall_seconds();
       for (int64_t i = 0; i < repeats; ++i) kernels::gemm_mixed(args);
       speeds.push_back(flops * static_cast<double>(repeats) / (wall_seconds() - begin) / 1e9);
