@@ -238,6 +238,7 @@ HWY_NOINLINE void MultiplyPanel(const Chunk<Engine>& chunk, const Task& task, co
   const int64_t k = chunk.k_begin, column = panels.column(panel), columns = panels.columns_of(panel);
   const int width = panels.width(panel);
   const bool rounds = g.c16 != nullptr;
+  const bool fetches = rounds && g.m * g.n > 1 << 13;  // else C is in L1
   const bool finishes = chunk.k_end == chunk.product.words && HasEpilogue(g);
   alignas(64) Real sums[2][kMostTileRows * kMaxVectors * lanes];
   const auto finish_block = [&](const BlockOf<Real>& block) HWY_ATTR {
@@ -282,7 +283,7 @@ HWY_NOINLINE void MultiplyPanel(const Chunk<Engine>& chunk, const Task& task, co
     }
     TileOf<Engine>(a.row_major, streams, height, width)(t);
     finish({task.row + i, height, column, columns, t.c, t.c_stride});
-    if (rounds) FetchRows(g.c16 + (task.row + i) * g.ldc + column, g.ldc, height, columns);
+    if (fetches) FetchRows(g.c16 + (task.row + i) * g.ldc + column, g.ldc, height, columns);
   }
 }
 

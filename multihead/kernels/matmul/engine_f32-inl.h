@@ -30,6 +30,10 @@ struct Floats {
   static HWY_INLINE TileVec MulAdd(TileVec a, TileVec b, TileVec sum) { return hn::MulAdd(a, b, sum); }
 
   static HWY_INLINE void StoreRounded(TileVec x, BFloat16* to) { StoreVector(x, TileFloats(), to); }
+  static HWY_INLINE void StoreRounded(TileVec low, TileVec high, BFloat16* to) {
+    StoreRounded(low, to);
+    StoreRounded(high, to + kLanes);
+  }
 
   template <class T>
   static HWY_INLINE TileVec Across(const T* from, int64_t /*stride*/, int64_t /*left*/) {

@@ -44,6 +44,10 @@ struct Pairs {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded);
   }
 
+  static HWY_INLINE void StoreRounded(TileVec low, TileVec high, BFloat16* to) {
+    _mm512_storeu_si512(to, RoundPairs(low, high));
+  }
+
   static HWY_INLINE TileVec Across(const float* from, int64_t stride, int64_t left) {
     const TileFloats d;
     return Interleave(RoundPairs(hn::LoadU(d, from), left > 1 ? hn::LoadU(d, from + stride) : hn::Zero(d)));

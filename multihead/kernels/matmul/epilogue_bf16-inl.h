@@ -46,13 +46,13 @@ HWY_NOINLINE void RoundWith(const EngineArgs& g, const Block& b) {
     const float* from = b.sums + i * b.stride;
     const int64_t at = (b.row + i) * g.ldc + b.column;
     int64_t j = 0;
-    for (; j + kLanes <= b.columns; j += kLanes) {
-      if constexpr (kPlain) {
-        Engine::StoreRounded(hn::LoadU(TileFloats(), from + j), g.c16 + at + j);
-      } else {
-        RoundVector<Engine, Function, true>(g, from + j, at + j, b.column + j, kLanes);
-      }
+    if constexpr (kPlain) {
+      const TileFloats d;
+      for (; j + 2 * kLanes <= b.columns; j += 2 * kLanes)
+        Engine::StoreRounded(hn::LoadU(d, from + j), hn::LoadU(d, from + j + kLanes), g.c16 + at + j);
     }
+    for (; j + kLanes <= b.columns; j += kLanes)
+      RoundVector<Engine, Function, true>(g, from + j, at + j, b.column + j, kLanes);
     if (j == b.columns) continue;
     const auto count = static_cast<size_t>(b.columns - j);
     RoundVector<Engine, Function, false>(g, from + j, at + j, b.column + j, count);
