@@ -18,7 +18,7 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 // f(std::type_identity<E>()) for the type E of an engine.
 template <class Body>
-HWY_INLINE auto WithEngine(Engine engine, const Body& f) {
+HWY_INLINE auto WithEngine([[maybe_unused]] Engine engine, const Body& f) {
 #if HWY_TARGET == HWY_AVX3  // a CPU with tiles has it
   if (engine == Engine::pairs) return f(std::type_identity<PairsEngine>());
   if (engine == Engine::amx) return f(std::type_identity<AmxEngine>());
