@@ -22,6 +22,7 @@
 
 #include "hwy/highway.h"
 #include "multihead/kernels/attention/schedule-inl.h"
+#include "multihead/kernels/simd/lookup-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -279,21 +280,6 @@ HWY_INLINE void Product(const ProductArgs& t, int64_t rows, int64_t columns) {
   }
 }
 
-// 2^(i/8) for the last three bits i of each lane, less i in the exponent's upper bits: see Exp2.
-HWY_INLINE VecI EighthPowers(VecI i) {
-  alignas(64) static constexpr int32_t kTable[16] = {
-      0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7,
-      0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
-#if HWY_TARGET == HWY_AVX3
-  return VecI{_mm512_permutexvar_epi32(i.raw, _mm512_load_si512(kTable))};
-#elif HWY_TARGET == HWY_AVX2
-  return VecI{
-      _mm256_permutevar8x32_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(kTable)), i.raw)};
-#else
-  return hn::GatherIndex(I(), kTable, hn::And(i, hn::Set(I(), 7)));
-#endif
-}
-
 // 2^(n + i/8 + f) for f in [-1/16, 1/16], where the last bits of t are n and i; exactly +0 for n = -127 and
 // i = 0.
 //
@@ -304,7 +290,7 @@ HWY_INLINE VecI EighthPowers(VecI i) {
 // short rows), one of degree 5 has twice the error.
 HWY_INLINE Vec PowerOfParts(F d, Vec t, Vec f) {
   const VecI eighths = hn::BitCast(I(), t);
-  const Vec power = hn::BitCast(d, hn::Add(EighthPowers(eighths), hn::ShiftLeft<20>(eighths)));
+  const Vec power = hn::BitCast(d, hn::Add(EighthPower(I(), eighths), hn::ShiftLeft<20>(eighths)));
   Vec y = hn::MulAdd(hn::Set(d, 0.0554962218f), f, hn::Set(d, 0.24025763f));
   y = hn::MulAdd(y, f, hn::Set(d, 0.693147214f));
   return hn::MulAdd(power, hn::Mul(y, f), power);

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "multihead/kernels/simd/lookup-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -153,56 +154,6 @@ HWY_INLINE V Tanh(D d, V x) {
   const V e = ExpNonPositive(d, hn::Mul(hn::Set(d, -2.0f), a));
   const V large = hn::Sub(one, hn::Div(hn::Mul(two, e), hn::Add(one, e)));
   return hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, hn::CopySignToAbs(large, x));
-}
-
-// Each lane's number of eight, by the last three bits of its index.
-template <class D, class VI, class V = hn::Vec<D>>
-HWY_INLINE V LookupEight(D d, const hn::TFromD<D>* numbers, VI index) {
-  const hn::RebindToSigned<D> di;
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
-  if constexpr (sizeof(V) == 32) {
-    const auto table = hn::BitCast(di, hn::LoadU(d, numbers));
-    return hn::BitCast(d, VI{_mm256_permutevar8x32_epi32(table.raw, index.raw)});
-  }
-#endif
-  if constexpr (sizeof(V) == 16) {
-    const auto lane = hn::IndicesFromVec(d, hn::And(index, hn::Set(di, 3)));
-    const auto upper = hn::Lt(hn::ShiftLeft<29>(index), hn::Zero(di));
-    return hn::IfThenElse(hn::RebindMask(d, upper), hn::TableLookupLanes(hn::LoadU(d, numbers + 4), lane),
-                          hn::TableLookupLanes(hn::LoadU(d, numbers), lane));
-  } else {
-    return hn::GatherIndex(d, numbers, hn::And(index, hn::Set(di, 7)));
-  }
-}
-
-// The same of sixteen, by the last four bits.
-template <class D, class VI, class V = hn::Vec<D>>
-HWY_INLINE V Lookup(D d, const hn::TFromD<D>* numbers, VI index) {
-  const hn::RebindToSigned<D> di;
-#if HWY_TARGET == HWY_AVX3
-  if constexpr (sizeof(V) == 64) {
-    const auto table = hn::BitCast(di, hn::LoadU(d, numbers));
-    return hn::BitCast(d, VI{_mm512_permutexvar_epi32(index.raw, table.raw)});
-  }
-#endif
-  if constexpr (sizeof(V) == 16 || sizeof(V) == 32) {
-    const auto upper = hn::Lt(hn::ShiftLeft<28>(index), hn::Zero(di));
-    return hn::IfThenElse(hn::RebindMask(d, upper), LookupEight(d, numbers + 8, index),
-                          LookupEight(d, numbers, index));
-  } else {
-    return hn::GatherIndex(d, numbers, hn::And(index, hn::Set(di, 15)));
-  }
-}
-
-// 2^(i/8), less i in the exponent's upper bits; twice, for a vector of sixteen.
-alignas(64) inline constexpr int32_t kEighthPowers[16] = {
-    0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7,
-    0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
-
-template <class DI, class VI>
-HWY_INLINE VI EighthPower(DI di, VI n) {
-  if constexpr (sizeof(VI) == 64) return Lookup(di, kEighthPowers, n);
-  return LookupEight(di, kEighthPowers, n);
 }
 
 // Polynomials of Mills' ratio by quarters of the octaves of t = a + 1, in t's mantissa from where a quarter
