@@ -265,16 +265,10 @@ HWY_INLINE void ProductColumns(ProductArgs t, int64_t rows, int64_t columns) {
   }
 }
 
-// Out of line, so that short sums, where every call counts, have less code to walk through.
-template <End kEnd, bool kStepOne>
-HWY_NOINLINE void CutProduct(const ProductArgs& t, int64_t rows, int64_t columns) {
-  ProductColumns<kEnd, kStepOne, true>(t, rows, columns);
-}
-
 template <End kEnd, bool kStepOne>
 HWY_INLINE void Product(const ProductArgs& t, int64_t rows, int64_t columns) {
   if (t.k > t.first_chain) {
-    CutProduct<kEnd, kStepOne>(t, rows, columns);
+    ProductColumns<kEnd, kStepOne, true>(t, rows, columns);
   } else {
     ProductColumns<kEnd, kStepOne, false>(t, rows, columns);
   }
