@@ -39,8 +39,7 @@ void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float*
 void run_backward(BackwardCall call);
 
 /// Either pass on tiles whatever the CPU, without relative key: bf16 in one part, f32 in those of
-/// `precision`. The entry points come here with TileUnit::amx, tests with the loops;
-/// only where AVX-512 is.
+/// `precision`. The entry points come here with TileUnit::amx, tests with the loops. Needs AVX-512.
 void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
                                 const AttentionOutput& out, MatmulPrecision precision, TileUnit unit);
 void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,

@@ -22,6 +22,7 @@ void set_isa(Isa isa);
 bool bf16_dots();
 /// Forbids them, and products of bf16 on tiles, or allows them again. Not to be called while kernels run.
 void set_bf16_dots(bool allowed);
+/// As set; whether the CPU has any is another matter.
 bool bf16_dots_allowed();
 
 /// Whether int8 products add four at once (AVX512_VNNI): needs current_isa() avx512 and the CPU. Else int8 is

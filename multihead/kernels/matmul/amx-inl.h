@@ -59,6 +59,8 @@ struct AmxProduct {
   int64_t c_stride = 0;
   bool add = false;
 };
+/// Its part from strip `i` of A and strip `j` of B on; c stays.
+AmxProduct amx_from(const AmxProduct& product, int64_t i, int64_t j);
 /// With TileUnit::amx an AmxRegisters must live on this thread.
 void amx_multiply(const AmxProduct& product, TileUnit unit);
 

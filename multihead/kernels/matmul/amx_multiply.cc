@@ -152,13 +152,18 @@ AmxRegisters::~AmxRegisters() {
   if (wanted_) release_tiles();
 }
 
-void amx_multiply(const AmxProduct& product, TileUnit unit) {
+AmxProduct amx_from(const AmxProduct& product, int64_t i, int64_t j) {
   AmxProduct p = product;
-  if (p.b_row == 0) p.b_row = kAmxStep, p.b_step = p.scheme.parts * kAmxWords;
+  p.a += i * p.a_strip, p.b += j * p.b_strip;
+  if (p.b_last != nullptr) p.b_last += j * p.b_strip;
+  return p;
+}
+
+void amx_multiply(const AmxProduct& product, TileUnit unit) {
   for (int64_t j = 0; j < product.b_strips; j += 2) {
     for (int64_t i = 0; i < product.a_strips; i += 2) {
-      p.a = product.a + i * p.a_strip, p.b = product.b + j * p.b_strip;
-      if (product.b_last != nullptr) p.b_last = product.b_last + j * p.b_strip;
+      AmxProduct p = amx_from(product, i, j);
+      if (p.b_row == 0) p.b_row = kAmxStep, p.b_step = p.scheme.parts * kAmxWords;
       p.c = product.c + i * kAmxLines * p.c_stride + j * kAmxLines;
       const int rows = i + 1 < product.a_strips ? 2 : 1, columns = j + 1 < product.b_strips ? 2 : 1;
       unit == TileUnit::amx ? multiply_on_cpu(p, rows, columns) : multiply_emulated(p, rows, columns);

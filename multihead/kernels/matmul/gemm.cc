@@ -20,8 +20,7 @@ template TileFunction<Floats> TileOf<Floats>(bool, bool, int64_t, int);  // pack
 void MultiplyF32(const EngineArgs& g) { MultiplyWith<Floats>(g); }
 
 void FinishSums(const EngineArgs& g, const Block& b) {
-  if (g.c16 != nullptr) return RoundSums<Floats>(g, b);
-  if (HasEpilogue(g)) Finish(g, b.row, b.rows, b.column, b.columns);
+  g.c16 != nullptr ? RoundSums<Floats>(g, b) : FinishBlock{g}(b);
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE

@@ -71,13 +71,11 @@ void add_not_finite(const Run& r, const Chunk& chunk, const Block& c) {
 // ends of C, and those of a bf16 C, which is finished here, are summed beside it.
 void multiply_tiles(const EngineArgs& g, const Block& block, const AmxProduct& strips, TileUnit unit) {
   alignas(64) float sums[kPair * kPair];
-  AmxProduct p = strips;
   for (int64_t j = 0; j < block.columns; j += kPair) {
     for (int64_t i = 0; i < block.rows; i += kPair) {
       const int64_t height = std::min(kPair, block.rows - i), width = std::min(kPair, block.columns - j);
       const int64_t row = block.row + i, column = block.column + j;
-      p.a = strips.a + i / kAmxLines * p.a_strip, p.b = strips.b + j / kAmxLines * p.b_strip;
-      if (strips.b_last != nullptr) p.b_last = strips.b_last + j / kAmxLines * p.b_strip;
+      AmxProduct p = amx_from(strips, i / kAmxLines, j / kAmxLines);
       p.a_strips = amx_strips(height), p.b_strips = amx_strips(width);
       float* c = g.c16 != nullptr ? nullptr : g.c + row * g.ldc + column;
       const bool in_place = c != nullptr && height % kAmxLines == 0 && width % kAmxLines == 0;

@@ -10,8 +10,8 @@
 
 namespace multihead::kernels::half {
 
-inline constexpr int64_t kColumns = 64,
-                         kStep = 16;  // outputs of a panel, and what its width is a multiple of
+inline constexpr int64_t kColumns = 64;  // outputs of a panel
+inline constexpr int64_t kStep = 16;     // what its width is a multiple of
 
 /// Where an output of a packed weight stands.
 struct Place {
