@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "multihead/models/config_fields.h"
@@ -87,55 +88,43 @@ Json stored(const T& value) {
   }
 }
 
-/// Null: not in the table.
-template <class Config, class T>
-const ConfigField<Config>* row_of(T Config::*member) {
-  for (const ConfigField<Config>& field : config_fields<Config>()) {
-    const auto* const found = std::get_if<T Config::*>(&field.member);
-    if (found != nullptr && *found == member) return &field;
-  }
-  return nullptr;
-}
+/// What a field can be, in the order of ConfigField::Member.
+template <class Config, class... T>
+std::variant<T...> values_of(const std::variant<T Config::*...>&);
+using FieldValue = decltype(values_of(std::declval<ConfigField<LanguageModelConfig>::Member>()));
 
-/// A field under any name: its row says what it must be.
-template <class Config, class T>
-T read_field(io::ConfigReader& reader, const std::string& key, T Config::*member, std::optional<T> fallback) {
-  if constexpr (std::is_enum_v<T>) {
-    return read_word(reader, key, fallback);
-  } else if constexpr (std::is_same_v<T, PrunedHeads>) {
-    return read_pruned_heads(reader, key);
-  } else if constexpr (std::is_same_v<T, bool>) {
-    return fallback ? reader.boolean_or(key, *fallback) : reader.boolean(key);
-  } else if constexpr (std::is_same_v<T, int64_t>) {
-    const io::IntegerRange range = row_of(member)->range.integer;
-    return fallback ? reader.integer_or(key, *fallback, range) : reader.integer(key, range);
-  } else {
-    const io::NumberRange range = row_of(member)->range.number;
-    return fallback ? reader.number_or(key, *fallback, range) : reader.number(key, range);
-  }
-}
+/// What config.json says under `key`, as `usual` is one; missing or null: `usual`, unless it is required.
+FieldValue read_value(io::ConfigReader& reader, const std::string& key, const FieldRange& range,
+                      const FieldValue& usual, bool is_required);
 
-/// Its templates are instantiated once, in config_rows.cc: families compile in half the time.
+/// Rows of a family's table. Instantiated once, in config_rows.cc.
 template <class Config>
 struct Row {
   using Key = ConfigKey<Config>;
+  using Member = typename ConfigField<Config>::Member;
   using Reader = io::ConfigReader;
   using Name = const std::string&;
 
+  /// Null: not in the table.
+  static const ConfigField<Config>* find(const Member& member);
+  static FieldValue get(const Config& config, const Member& member);
+  static void set(Config& config, const Member& member, const FieldValue& value);
+  /// Sets a field to what stands under any name: its row says what it must be.
+  static void read(Reader& reader, Name key, Config& config, const Member& member,
+                   const std::optional<FieldValue>& fallback);
+
   /// Written as `member` is.
-  template <class T>
-  static Key key(Name name, T Config::*member, std::function<void(Reader&, Name, Config&)> read);
+  static Key key(Name name, const Member& member, std::function<void(Reader&, Name, Config&)> read);
+  static Key field_with(Name name, const Member& member, const std::optional<FieldValue>& fallback);
   /// A field under this name. Missing or null: `fallback`, if there is one.
   template <class T>
-  static Key field(Name name, T Config::*member, std::optional<std::type_identity_t<T>> fallback = {});
-  /// Missing or null: what another field is, or what it already is itself.
-  template <class T>
-  static Key field_or(Name name, T Config::*member, T Config::*other);
-  /// Written for transformers, which has two fields where we have one; not read.
-  template <class T>
-  static Key copy(Name name, T Config::*member) {
-    return key(name, member, nullptr);
+  static Key field(Name name, T Config::*member, std::optional<std::type_identity_t<T>> fallback = {}) {
+    return field_with(name, member, fallback ? std::optional<FieldValue>(*fallback) : std::nullopt);
   }
+  /// Missing or null: what another field is, or what it already is itself.
+  static Key field_or(Name name, const Member& member, const Member& other);
+  /// Written for transformers, which has two fields where we have one; not read.
+  static Key copy(Name name, const Member& member) { return key(name, member, nullptr); }
   /// Written, and read as `only`.
   static Key constant(Name name, const Json& value) {
     const auto read = [=](Reader& r, Name key, Config&) { expect_value(r, key, value); };
@@ -155,6 +144,17 @@ struct Row {
     return keys;
   }
 };
+
+extern template struct Row<LanguageModelConfig>;
+extern template struct Row<Seq2SeqConfig>;
+extern template struct Row<EncoderConfig>;
+extern template struct Row<ImageEncoderConfig>;
+
+/// Null: not in the table.
+template <class Config, class T>
+const ConfigField<Config>* row_of(T Config::*member) {
+  return Row<Config>::find(member);
+}
 
 /// Keys common to transformers' config.json files that do not affect logits: names, labels, outputs,
 /// training, generation.

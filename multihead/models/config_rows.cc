@@ -1,51 +1,89 @@
-// Rows of every type of field, for all families.
+// Fields of configurations by their tables' rows, for all families.
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <variant>
 
 #include "multihead/models/config_keys-inl.h"
 
 namespace multihead::models::detail {
-
-template <class Config>
-template <class T>
-ConfigKey<Config> Row<Config>::key(Name name, T Config::*member,
-                                   std::function<void(Reader&, Name, Config&)> read) {
-  const auto write = [=](const Config& c, Name key, Json& json) { json[key] = stored(c.*member); };
-  return {name, std::move(read), write, row_of(member)};
-}
-
-template <class Config>
-template <class T>
-ConfigKey<Config> Row<Config>::field(Name name, T Config::*member,
-                                     std::optional<std::type_identity_t<T>> fallback) {
-  return key(name, member,
-             [=](Reader& r, Name key, Config& c) { c.*member = read_field(r, key, member, fallback); });
-}
-
-template <class Config>
-template <class T>
-ConfigKey<Config> Row<Config>::field_or(Name name, T Config::*member, T Config::*other) {
-  return key(name, member, [=](Reader& r, Name key, Config& c) {
-    c.*member = read_field(r, key, member, std::optional(c.*other));
-  });
-}
-
 namespace {
 
-// Taking their addresses instantiates them.
-template <class Config, class... T>
-auto rows_of(std::variant<T Config::*...>) {
-  using R = Row<Config>;
-  return std::tuple(&R::template key<T>..., &R::template field<T>..., &R::template field_or<T>...);
+template <class T>
+T read_one(io::ConfigReader& reader, const std::string& key, const FieldRange& range, const T& usual,
+           bool is_required) {
+  if constexpr (std::is_enum_v<T>) {
+    return read_word(reader, key, is_required ? std::nullopt : std::optional(usual));
+  } else if constexpr (std::is_same_v<T, PrunedHeads>) {
+    return read_pruned_heads(reader, key);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return is_required ? reader.boolean(key) : reader.boolean_or(key, usual);
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return is_required ? reader.integer(key, range.integer) : reader.integer_or(key, usual, range.integer);
+  } else {
+    return is_required ? reader.number(key, range.number) : reader.number_or(key, usual, range.number);
+  }
 }
 
-[[gnu::used]] const auto all = std::tuple(
-    rows_of(ConfigField<LanguageModelConfig>::Member()), rows_of(ConfigField<Seq2SeqConfig>::Member()),
-    rows_of(ConfigField<EncoderConfig>::Member()), rows_of(ConfigField<ImageEncoderConfig>::Member()));
-
 }  // namespace
+
+FieldValue read_value(io::ConfigReader& reader, const std::string& key, const FieldRange& range,
+                      const FieldValue& usual, bool is_required) {
+  return std::visit(
+      [&](const auto& value) { return FieldValue(read_one(reader, key, range, value, is_required)); }, usual);
+}
+
+template <class Config>
+const ConfigField<Config>* Row<Config>::find(const Member& member) {
+  const std::vector<ConfigField<Config>>& all = config_fields<Config>();
+  const auto found = std::ranges::find(all, member, &ConfigField<Config>::member);
+  return found != all.end() ? &*found : nullptr;
+}
+
+template <class Config>
+FieldValue Row<Config>::get(const Config& config, const Member& member) {
+  return std::visit([&](auto m) { return FieldValue(config.*m); }, member);
+}
+
+template <class Config>
+void Row<Config>::set(Config& config, const Member& member, const FieldValue& value) {
+  std::visit([&](auto m) { config.*m = std::get<std::remove_cvref_t<decltype(config.*m)>>(value); }, member);
+}
+
+template <class Config>
+void Row<Config>::read(Reader& reader, Name key, Config& config, const Member& member,
+                       const std::optional<FieldValue>& fallback) {
+  const ConfigField<Config>* row = find(member);
+  const FieldValue usual = fallback ? *fallback : get(config, member);
+  set(config, member, read_value(reader, key, row != nullptr ? row->range : FieldRange(), usual, !fallback));
+}
+
+template <class Config>
+ConfigKey<Config> Row<Config>::key(Name name, const Member& member,
+                                   std::function<void(Reader&, Name, Config&)> read) {
+  const auto write = [=](const Config& c, Name key, Json& json) {
+    json[key] = std::visit([](const auto& value) { return Json(stored(value)); }, get(c, member));
+  };
+  return {name, std::move(read), write, find(member)};
+}
+
+template <class Config>
+ConfigKey<Config> Row<Config>::field_with(Name name, const Member& member,
+                                          const std::optional<FieldValue>& fallback) {
+  return key(name, member, [=](Reader& r, Name key, Config& c) { Row::read(r, key, c, member, fallback); });
+}
+
+template <class Config>
+ConfigKey<Config> Row<Config>::field_or(Name name, const Member& member, const Member& other) {
+  return key(name, member,
+             [=](Reader& r, Name key, Config& c) { Row::read(r, key, c, member, get(c, other)); });
+}
+
+template struct Row<LanguageModelConfig>;
+template struct Row<Seq2SeqConfig>;
+template struct Row<EncoderConfig>;
+template struct Row<ImageEncoderConfig>;
+
 }  // namespace multihead::models::detail

@@ -5,12 +5,35 @@
 
 namespace multihead::models::detail {
 
-Family<LanguageModelConfig> gpt2(), gpt_neox(), opt(), phi(), llama(), mistral(), qwen2(), qwen3(), phi3(),
-    gemma(), gemma2(), gemma3(), own_language_model();
-Family<Seq2SeqConfig> marian(), pegasus(), bart(), mbart(), t5(), mt5(), m2m100(), own_seq2seq();
-Family<EncoderConfig> bert(), roberta(), xlm_roberta(), camembert(), mpnet(), distilbert(), electra(),
-    modernbert(), albert(), t5_encoder(), mt5_encoder(), own_encoder();
-Family<ImageEncoderConfig> vit(), own_image_encoder();
+// One namespace a file of families/.
+// clang-format off
+namespace gpt2 { Family<LanguageModelConfig> gpt2(); }
+namespace gpt_neox { Family<LanguageModelConfig> gpt_neox(); }
+namespace opt { Family<LanguageModelConfig> opt(); }
+namespace phi { Family<LanguageModelConfig> phi(); }
+namespace llama { Family<LanguageModelConfig> llama(); }
+namespace mistral { Family<LanguageModelConfig> mistral(); }
+namespace qwen2 { Family<LanguageModelConfig> qwen2(); }
+namespace qwen3 { Family<LanguageModelConfig> qwen3(); }
+namespace phi3 { Family<LanguageModelConfig> phi3(); }
+namespace gemma { Family<LanguageModelConfig> gemma(), gemma2(), gemma3(); }
+namespace marian { Family<Seq2SeqConfig> marian(), pegasus(); }
+namespace bart { Family<Seq2SeqConfig> bart(), mbart(); }
+namespace t5 { Family<Seq2SeqConfig> t5(), mt5(); }
+namespace m2m100 { Family<Seq2SeqConfig> m2m100(); }
+namespace bert { Family<EncoderConfig> bert(), roberta(), xlm_roberta(), camembert(), mpnet(), electra(); }
+namespace distilbert { Family<EncoderConfig> distilbert(); }
+namespace modernbert { Family<EncoderConfig> modernbert(); }
+namespace albert { Family<EncoderConfig> albert(); }
+namespace t5_encoder { Family<EncoderConfig> t5_encoder(), mt5_encoder(); }
+namespace vit { Family<ImageEncoderConfig> vit(); }
+namespace own {
+Family<LanguageModelConfig> language_model();
+Family<Seq2SeqConfig> seq2seq();
+Family<EncoderConfig> encoder();
+Family<ImageEncoderConfig> image_encoder();
+}
+// clang-format on
 
 namespace {
 
@@ -46,9 +69,10 @@ template <>
 const std::vector<Family<LanguageModelConfig>>& families() {
   static const std::vector<Family<LanguageModelConfig>> all = [] {
     std::vector<Family<LanguageModelConfig>> list;
-    for (auto* family : {gpt2, gpt_neox, opt, phi, llama, mistral, qwen2, qwen3, phi3, gemma, gemma2, gemma3})
+    for (auto* family : {gpt2::gpt2, gpt_neox::gpt_neox, opt::opt, phi::phi, llama::llama, mistral::mistral,
+                         qwen2::qwen2, qwen3::qwen3, phi3::phi3, gemma::gemma, gemma::gemma2, gemma::gemma3})
       list.push_back(with_base(family()));
-    list.push_back(own_language_model());
+    list.push_back(own::language_model());
     return list;
   }();
   return all;
@@ -56,22 +80,24 @@ const std::vector<Family<LanguageModelConfig>>& families() {
 
 template <>
 const std::vector<Family<Seq2SeqConfig>>& families() {
-  static const std::vector<Family<Seq2SeqConfig>> all = {marian(), pegasus(), bart(),   mbart(),
-                                                         t5(),     mt5(),     m2m100(), own_seq2seq()};
+  static const std::vector<Family<Seq2SeqConfig>> all = {marian::marian(), marian::pegasus(), bart::bart(),
+                                                         bart::mbart(),    t5::t5(),          t5::mt5(),
+                                                         m2m100::m2m100(), own::seq2seq()};
   return all;
 }
 
 template <>
 const std::vector<Family<EncoderConfig>>& families() {
   static const std::vector<Family<EncoderConfig>> all = {
-      bert(),    roberta(),    xlm_roberta(), camembert(),  mpnet(),       distilbert(),
-      electra(), modernbert(), albert(),      t5_encoder(), mt5_encoder(), own_encoder()};
+      bert::bert(),     bert::roberta(),          bert::xlm_roberta(),       bert::camembert(),
+      bert::mpnet(),    distilbert::distilbert(), bert::electra(),           modernbert::modernbert(),
+      albert::albert(), t5_encoder::t5_encoder(), t5_encoder::mt5_encoder(), own::encoder()};
   return all;
 }
 
 template <>
 const std::vector<Family<ImageEncoderConfig>>& families() {
-  static const std::vector<Family<ImageEncoderConfig>> all = {vit(), own_image_encoder()};
+  static const std::vector<Family<ImageEncoderConfig>> all = {vit::vit(), own::image_encoder()};
   return all;
 }
 

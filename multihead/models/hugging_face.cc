@@ -38,8 +38,8 @@ bool can_hold(const Family<Config>& family, const Config& config) {
   };
   const std::vector<ConfigField<Config>>& fields = config_fields<Config>();
   return std::all_of(fields.begin(), fields.end(), [&](const ConfigField<Config>& field) {
-    const auto is_default = [&](auto member) { return config.*member == family.defaults.*member; };
-    return field.stored != Stored::later || is_held(field) || std::visit(is_default, field.member);
+    const auto in = [&](const Config& c) { return Row<Config>::get(c, field.member); };
+    return field.stored != Stored::later || is_held(field) || in(config) == in(family.defaults);
   });
 }
 
@@ -51,13 +51,12 @@ const Family<Config>& family_for(const Config& config) {
                        [&](const auto& f) { return f.expresses(config) && can_hold(f, config); });
 }
 
-// Fields that only training needs: a list of {name, member}, empty for encoder-decoder models.
-template <class Config, class F>
-void each_training_field(F&& f) {
-  for (const ConfigField<Config>& field : config_fields<Config>()) {
-    if (field.stored != Stored::training) continue;
-    std::visit([&](auto member) { f(field.name, member); }, field.member);
-  }
+// Fields that only training needs; none for encoder-decoder models.
+template <class Config>
+std::vector<ConfigField<Config>> training_fields() {
+  std::vector<ConfigField<Config>> fields = config_fields<Config>();
+  std::erase_if(fields, [](const auto& field) { return field.stored != Stored::training; });
+  return fields;
 }
 
 template <class Config>
@@ -67,8 +66,8 @@ Json to_json(const Config& c, const Family<Config>& family) {
   for (const ConfigKey<Config>& key : family.keys) {
     if (key.write) key.write(c, key.name, json);
   }
-  each_training_field<Config>(
-      [&](const char* name, auto member) { json["multihead"][name] = stored(c.*member); });
+  for (const ConfigField<Config>& field : training_fields<Config>())
+    Row<Config>::key(field.name, field.member, nullptr).write(c, field.name, json["multihead"]);
   json["torch_dtype"] = "float32";
   return json;
 }
@@ -84,10 +83,11 @@ Config from_json(io::ConfigReader& reader, const std::string& where, const Famil
   Config c = family.defaults;
   family.map != nullptr ? read_keys(reader, family.keys, c) : read_rows(reader, family.keys, c);
   std::optional<io::ConfigReader> training;
-  each_training_field<Config>([&](const char* name, auto member) {
+  for (const ConfigField<Config>& field : training_fields<Config>()) {
     if (!training) training = reader.optional_child("multihead");
-    if (training) c.*member = read_field(*training, name, member, std::optional(c.*member));
-  });
+    if (training)
+      Row<Config>::read(*training, field.name, c, field.member, Row<Config>::get(c, field.member));
+  }
   if (training) training->refuse_unknown();
   reader.ignore({"architectures", "torch_dtype"});
   reader.refuse_unknown();

@@ -122,9 +122,9 @@ Expected expected_of(const LanguageModel& model) {
   return e;
 }
 
-class Reader {
+class StateReader {
  public:
-  explicit Reader(const std::string& path) : file_(path) {
+  explicit StateReader(const std::string& path) : file_(path) {
     const auto found = file_.metadata().find("state");
     MH_CHECK(found != file_.metadata().end() && found->second == "multihead", FormatError, path,
              ": this is no saved decoding state");
@@ -206,7 +206,7 @@ class Reader {
   io::SafetensorsFile file_;
 };
 
-int64_t only(const Reader& reader, const char* name) {
+int64_t only(const StateReader& reader, const char* name) {
   const std::vector<int64_t> values = reader.lengths(name);
   MH_CHECK(values.size() == 1, FormatError, reader.path(), ": \"", name, "\" has ", values.size(),
            " values, expected one");
@@ -214,7 +214,7 @@ int64_t only(const Reader& reader, const char* name) {
 }
 
 // Lengths, dropped tokens, window and capacity.
-DecodeState load_sizes(const Reader& reader, const Expected& e, int64_t capacity) {
+DecodeState load_sizes(const StateReader& reader, const Expected& e, int64_t capacity) {
   DecodeState state;
   state.lengths = reader.lengths("lengths");
   state.starts = reader.lengths("starts");
@@ -244,7 +244,7 @@ DecodeState load_sizes(const Reader& reader, const Expected& e, int64_t capacity
 }
 
 DecodeState load(const std::string& path, const Expected& e, int64_t capacity) {
-  const Reader reader(path);
+  const StateReader reader(path);
   DecodeState state = load_sizes(reader, e, capacity);
   const int64_t heads = std::accumulate(e.heads.begin(), e.heads.end(), int64_t{0});
   const double numbers =
@@ -300,7 +300,7 @@ void save_prompt(const std::string& path, const std::vector<int32_t>& tokens, co
 }
 
 std::optional<SavedPrompt> saved_prompt(const std::string& path, const std::string& weights) {
-  const Reader reader(path);
+  const StateReader reader(path);
   if (!reader.belongs_to(weights)) return std::nullopt;
   const std::vector<int64_t> tokens = reader.lengths("tokens");
   MH_CHECK(only(reader, "lengths") == std::ssize(tokens), FormatError, path,

@@ -2,7 +2,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::albert {
 namespace {
 
 using C = EncoderConfig;
@@ -108,4 +108,4 @@ Family<C> albert() {
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::albert

@@ -3,16 +3,16 @@
 
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::bart {
 
 /// The keys of all.
-ConfigKeys<Seq2SeqConfig> bart_keys();
+ConfigKeys<Seq2SeqConfig> config_keys();
 /// The names of the weights: with embedding_norm, learned positions and final_norm where `config` has them.
-WeightMap bart_map(const Seq2SeqConfig& config);
+WeightMap weight_map(const Seq2SeqConfig& config);
 /// What files repeat.
-std::vector<ExtraTensor> bart_extras(const Seq2SeqConfig& config);
+std::vector<ExtraTensor> extra_tensors(const Seq2SeqConfig& config);
 /// The bias of the logits, which a file must have, and tables that readers look for.
-void complete_bart(const Seq2SeqConfig& config, io::TensorMap& tensors);
+void complete(const Seq2SeqConfig& config, io::TensorMap& tensors);
 /// A bias of the logits that files of ours may lack: transformers has no field for it.
 ConfigKey<Seq2SeqConfig> output_bias_key();
 
@@ -21,4 +21,4 @@ inline constexpr const char* kShared = "model.shared.weight";
 inline constexpr const char* kSource = "model.encoder.embed_tokens.weight";
 inline constexpr const char* kTarget = "model.decoder.embed_tokens.weight";
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::bart

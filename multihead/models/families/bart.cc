@@ -2,7 +2,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/families/bart-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::bart {
 namespace {
 
 using C = Seq2SeqConfig;
@@ -81,11 +81,11 @@ Family<C> bart_like(const char* model_type, const char* architecture, bool norm_
   Family<C> family = {.name = model_type,
                       .architecture = architecture,
                       .expresses = norm_first ? is_mbart : is_bart,
-                      .keys = bart_keys(),
-                      .map = bart_map,
+                      .keys = config_keys(),
+                      .map = weight_map,
                       .prefix = "model.",
-                      .extras = bart_extras,
-                      .complete = complete_bart,
+                      .extras = extra_tensors,
+                      .complete = complete,
                       .settle = settle};
   family.keys.push_back(R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::eos_id));
   family.keys.push_back({"save_step"});
@@ -112,7 +112,7 @@ ConfigKey<C> output_bias_key() {
           }};
 }
 
-ConfigKeys<C> bart_keys() {
+ConfigKeys<C> config_keys() {
   return R::with_nothing({R::field("vocab_size", &C::source_vocab_size),
                           R::field("max_position_embeddings", &C::max_positions),
                           R::field("d_model", &C::embed_dim),
@@ -140,7 +140,7 @@ ConfigKeys<C> bart_keys() {
                          {"encoder_layerdrop", "decoder_layerdrop", "force_bos_token_to_be_generated"});
 }
 
-WeightMap bart_map(const C& c) {
+WeightMap weight_map(const C& c) {
   WeightMap map;
   if (c.share_embeddings) {
     map.push_back({"source_embedding.weight", {{kShared}}});
@@ -155,7 +155,7 @@ WeightMap bart_map(const C& c) {
   return map;
 }
 
-std::vector<ExtraTensor> bart_extras(const C& c) {
+std::vector<ExtraTensor> extra_tensors(const C& c) {
   std::vector<ExtraTensor> extras;
   if (c.share_embeddings) {
     extras.push_back(repeated_tensor("encoder.embed_tokens.weight", kShared, "model."));
@@ -168,7 +168,7 @@ std::vector<ExtraTensor> bart_extras(const C& c) {
   return extras;
 }
 
-void complete_bart(const C& c, io::TensorMap& tensors) {
+void complete(const C& c, io::TensorMap& tensors) {
   if (!c.output_bias) tensors[kOutputBias] = Tensor::zeros({1, c.target_vocab_size});
   // For transformers 5, which shares nothing without tie_word_embeddings.
   if (c.share_embeddings && !c.tie_output) tensors[kSource] = tensors[kTarget] = tensors.at(kShared);
@@ -177,4 +177,4 @@ void complete_bart(const C& c, io::TensorMap& tensors) {
 Family<C> bart() { return bart_like("bart", "BartForConditionalGeneration", false); }
 Family<C> mbart() { return bart_like("mbart", "MBartForConditionalGeneration", true); }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::bart

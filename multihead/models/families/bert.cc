@@ -3,7 +3,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::bert {
 namespace {
 
 using C = EncoderConfig;
@@ -276,4 +276,4 @@ Family<C> electra() {
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::bert

@@ -2,7 +2,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::distilbert {
 namespace {
 
 using C = EncoderConfig;
@@ -24,7 +24,7 @@ ConfigKeys<C> keys() {
        R::field("n_heads", &C::num_heads),
        {"activation",
         [](io::ConfigReader& r, const std::string& key, C& c) {
-          c.activation = read_field(r, key, &C::activation, std::optional(Activation::gelu));
+          R::read(r, key, c, &C::activation, Activation::gelu);
           c.head_activation = c.activation;
         },
         [](const C& c, const std::string& key, Json& json) { json[key] = stored(c.activation); },
@@ -99,4 +99,4 @@ Family<C> distilbert() {
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::distilbert

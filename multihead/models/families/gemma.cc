@@ -5,7 +5,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/families/llama-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::gemma {
 namespace {
 
 using C = LanguageModelConfig;
@@ -23,7 +23,7 @@ bool is_gemma2(const C& c) {
 }
 
 void add_sandwich(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
-  add_llama_layer(map, c, ours, theirs);
+  llama::add_layer_weights(map, c, ours, theirs);
   for (WeightRule& rule : map) {
     if (rule.parameter == ours + "norm2.weight") rule.parts = {{theirs + "pre_feedforward_layernorm.weight"}};
   }
@@ -31,7 +31,7 @@ void add_sandwich(WeightMap& map, const C& c, const std::string& ours, const std
   map.push_back({ours + "post_norm2.weight", {{theirs + "post_feedforward_layernorm.weight"}}});
 }
 
-WeightMap sandwich_map(const C& c) { return llama_map(c, add_sandwich); }
+WeightMap sandwich_map(const C& c) { return llama::weight_map(c, add_sandwich); }
 
 // Null: no cap.
 ConfigKey<C> softcap(const char* name, double C::*member, double fallback) {
@@ -106,8 +106,8 @@ ConfigKey<C> two_rotary_bases() {
 }
 
 Family<C> like_gemma(const char* name, const char* architecture, bool (*expresses)(const C&),
-                     const LlamaKeys& keys, const LlamaDefaults& defaults) {
-  Family<C> family = like_llama(name, architecture, expresses, keys, defaults);
+                     const llama::Keys& keys, const llama::Defaults& defaults) {
+  Family<C> family = llama::derive(name, architecture, expresses, keys, defaults);
   family.defaults.norm = nn::NormKind::rms_from_one;
   family.defaults.scale_embeddings = true;
   return family;
@@ -120,7 +120,7 @@ Family<C> with_sandwich(Family<C> family) {
 }
 
 ConfigKeys<C> later_keys(const ConfigKey<C>& attention_cap, double logit_cap) {
-  return {attention_bias(),
+  return {llama::attention_bias(),
           R::field("query_pre_attn_scalar", &C::scale_dim, 256),
           R::field("sliding_window", &C::window, 4096),
           attention_cap,
@@ -132,18 +132,19 @@ ConfigKeys<C> later_keys(const ConfigKey<C>& attention_cap, double logit_cap) {
           {"cache_implementation"}};
 }
 
-constexpr LlamaDefaults kLater = {.num_kv_heads = 4,
-                                  .head_dim = 256,
-                                  .activation_key = "hidden_activation",
-                                  .activation = Activation::gelu_tanh,
-                                  .tied = true};
+constexpr llama::Defaults kLater = {.num_kv_heads = 4,
+                                    .head_dim = 256,
+                                    .activation_key = "hidden_activation",
+                                    .activation = Activation::gelu_tanh,
+                                    .tied = true};
 
 }  // namespace
 
 Family<C> gemma() {
-  return like_gemma("gemma", "GemmaForCausalLM", is_gemma,
-                    {attention_bias(), R::only("use_bidirectional_attention", false), {"hidden_activation"}},
-                    {.num_kv_heads = 16, .head_dim = 256, .activation = Activation::gelu_tanh, .tied = true});
+  return like_gemma(
+      "gemma", "GemmaForCausalLM", is_gemma,
+      {llama::attention_bias(), R::only("use_bidirectional_attention", false), {"hidden_activation"}},
+      {.num_kv_heads = 16, .head_dim = 256, .activation = Activation::gelu_tanh, .tied = true});
 }
 
 Family<C> gemma2() {
@@ -166,4 +167,4 @@ Family<C> gemma3() {
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::gemma

@@ -2,7 +2,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::gpt2 {
 namespace {
 
 using C = LanguageModelConfig;
@@ -89,4 +89,4 @@ Family<C> gpt2() {
           .extras = extras};
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::gpt2

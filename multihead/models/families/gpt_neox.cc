@@ -3,7 +3,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::gpt_neox {
 namespace {
 
 using C = LanguageModelConfig;
@@ -93,4 +93,4 @@ Family<C> gpt_neox() {
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::gpt_neox

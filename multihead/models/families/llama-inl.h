@@ -3,12 +3,12 @@
 
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::llama {
 
-using LlamaKeys = ConfigKeys<LanguageModelConfig>;
+using Keys = ConfigKeys<LanguageModelConfig>;
 
 /// How transformers' defaults differ between the families.
-struct LlamaDefaults {
+struct Defaults {
   int64_t num_kv_heads = 0;  ///< where a file does not name it; 0, and null: num_heads
   int64_t head_dim = 0;
   const char* activation_key = "hidden_act";
@@ -18,22 +18,22 @@ struct LlamaDefaults {
 
 /// Llama with other rows of config.json behind its own, and other models of its kind: rotary positions, RMS
 /// norm before each sub-layer, gated networks.
-Family<LanguageModelConfig> like_llama(const char* name, const char* architecture,
-                                       bool (*expresses)(const LanguageModelConfig&), const LlamaKeys& keys,
-                                       LlamaDefaults defaults = {});
-bool is_like_llama(const LanguageModelConfig& c);
+Family<LanguageModelConfig> derive(const char* name, const char* architecture,
+                                   bool (*expresses)(const LanguageModelConfig&), const Keys& keys,
+                                   Defaults defaults = {});
+bool is_like(const LanguageModelConfig& c);
 /// The names of its weights, with other matrices or norms of a layer.
 using AddLayer = void (*)(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
                           const std::string& theirs);
-WeightMap llama_map(const LanguageModelConfig& c, AddLayer add_layer);
-void add_llama_layer(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
-                     const std::string& theirs);
+WeightMap weight_map(const LanguageModelConfig& c, AddLayer add_layer);
+void add_layer_weights(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
+                       const std::string& theirs);
 
 /// What each layer attends to, where a file says so: all layers must be of the one kind that the rest says.
-LlamaKeys::value_type layer_types();
+Keys::value_type layer_types();
 /// Layers from max_window_layers on have a window; ours have one for all or none.
-LlamaKeys::value_type refuse_windows();
+Keys::value_type refuse_windows();
 /// One field for the biases of all four projections.
-LlamaKeys::value_type attention_bias();
+Keys::value_type attention_bias();
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::llama

@@ -2,14 +2,14 @@
 
 #include "multihead/core/error.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::llama {
 namespace {
 
 using C = LanguageModelConfig;
 using R = Row<C>;
 using Reader = io::ConfigReader;
 
-LlamaKeys common_keys(LlamaDefaults defaults) {
+Keys common_keys(Defaults defaults) {
   const auto kv_heads = [=](Reader& r, const std::string& key, C& c) {
     c.num_kv_heads = r.find(key) == nullptr ? defaults.num_kv_heads : r.integer_or(key, 0, kSize);
   };
@@ -32,7 +32,7 @@ LlamaKeys common_keys(LlamaDefaults defaults) {
           {"max_window_layers"}};
 }
 
-WeightMap map(const C& c) { return llama_map(c, add_llama_layer); }
+WeightMap map(const C& c) { return weight_map(c, add_layer_weights); }
 
 std::vector<ExtraTensor> extras(const C& c) {
   std::vector<ExtraTensor> list = {rotary_buffers(c)};
@@ -41,11 +41,11 @@ std::vector<ExtraTensor> extras(const C& c) {
   return list;
 }
 
-bool is_llama(const C& c) { return is_like_llama(c) && c.attention_bias == c.out_bias; }
+bool is_llama(const C& c) { return is_like(c) && c.attention_bias == c.out_bias; }
 
 }  // namespace
 
-void add_llama_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
+void add_layer_weights(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
   const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
   const std::string self = theirs + "self_attn.", mlp = theirs + "mlp.";
   add_projections(
@@ -66,7 +66,7 @@ void add_llama_layer(WeightMap& map, const C& c, const std::string& ours, const 
   map.push_back({ours + "norm2.weight", {{theirs + "post_attention_layernorm.weight"}}});
 }
 
-WeightMap llama_map(const C& c, AddLayer add_layer) {
+WeightMap weight_map(const C& c, AddLayer add_layer) {
   WeightMap map = {{"token_embedding.weight", {{"model.embed_tokens.weight"}}},
                    {"final_norm.weight", {{"model.norm.weight"}}}};
   for (int64_t i = 0; i < c.num_layers; ++i) {
@@ -76,12 +76,12 @@ WeightMap llama_map(const C& c, AddLayer add_layer) {
   return map;
 }
 
-bool is_like_llama(const C& c) {
+bool is_like(const C& c) {
   return c.positions == Positions::rotary && c.norm == nn::NormKind::rms && c.norm_first && c.final_norm &&
          c.gated && !c.head_bias && !c.scale_embeddings;
 }
 
-LlamaKeys::value_type layer_types() {
+Keys::value_type layer_types() {
   return {"layer_types", [](Reader& r, const std::string& key, C& c) {
             const std::string kind = c.window > 0 ? "sliding_attention" : "full_attention";
             for (const std::string& given : r.strings_or(key, {})) {
@@ -90,7 +90,7 @@ LlamaKeys::value_type layer_types() {
           }};
 }
 
-LlamaKeys::value_type refuse_windows() {
+Keys::value_type refuse_windows() {
   return {"use_sliding_window", [](Reader& r, const std::string& key, C& c) {
             if (!r.boolean_or(key, false)) return;
             const bool typed = r.has("layer_types");  // which then says more
@@ -99,14 +99,14 @@ LlamaKeys::value_type refuse_windows() {
           }};
 }
 
-LlamaKeys::value_type attention_bias() {
+Keys::value_type attention_bias() {
   return R::key("attention_bias", &C::attention_bias, [](Reader& r, const std::string& key, C& c) {
     c.attention_bias = c.out_bias = r.boolean_or(key, false);
   });
 }
 
-Family<C> like_llama(const char* name, const char* architecture, bool (*expresses)(const C&),
-                     const LlamaKeys& keys, LlamaDefaults defaults) {
+Family<C> derive(const char* name, const char* architecture, bool (*expresses)(const C&), const Keys& keys,
+                 Defaults defaults) {
   Family<C> family = {.name = name,
                       .architecture = architecture,
                       .expresses = expresses,
@@ -124,9 +124,9 @@ Family<C> like_llama(const char* name, const char* architecture, bool (*expresse
 }
 
 Family<C> llama() {
-  return like_llama("llama", "LlamaForCausalLM", is_llama,
-                    {attention_bias(), R::field("mlp_bias", &C::ffn_bias, false),
-                     R::only("use_sliding_window", false), R::only("sliding_window", Json()), layer_types()});
+  return derive("llama", "LlamaForCausalLM", is_llama,
+                {attention_bias(), R::field("mlp_bias", &C::ffn_bias, false),
+                 R::only("use_sliding_window", false), R::only("sliding_window", Json()), layer_types()});
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::llama

@@ -2,7 +2,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/families/bart-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::m2m100 {
 namespace {
 
 using C = Seq2SeqConfig;
@@ -15,7 +15,7 @@ bool is_m2m100(const C& c) {
 }
 
 ConfigKeys<C> keys() {
-  ConfigKeys<C> all = bart_keys();
+  ConfigKeys<C> all = bart::config_keys();
   std::erase_if(all, [](const ConfigKey<C>& key) { return key.name == "scale_embedding"; });
   all.push_back(R::field("scale_embedding", &C::scale_embeddings, true));
   all.push_back({"pad_token_id",
@@ -29,13 +29,13 @@ ConfigKeys<C> keys() {
 
 // The sinusoids of old files, which follow from the rest.
 std::vector<ExtraTensor> extras(const C& c) {
-  std::vector<ExtraTensor> list = bart_extras(c);
+  std::vector<ExtraTensor> list = bart::extra_tensors(c);
   list.push_back({"embed_positions.weights"});
   return list;
 }
 
 void complete(const C& c, io::TensorMap& tensors) {
-  if (!c.tie_output) tensors[kSource] = tensors[kTarget] = tensors.at(kShared);
+  if (!c.tie_output) tensors[bart::kSource] = tensors[bart::kTarget] = tensors.at(bart::kShared);
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ Family<C> m2m100() {
                       .architecture = "M2M100ForConditionalGeneration",
                       .expresses = is_m2m100,
                       .keys = keys(),
-                      .map = bart_map,
+                      .map = bart::weight_map,
                       .prefix = "model.",
                       .extras = extras,
                       .complete = complete};
@@ -57,4 +57,4 @@ Family<C> m2m100() {
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::m2m100

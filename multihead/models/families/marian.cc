@@ -3,7 +3,7 @@
 #include "multihead/models/families/bart-inl.h"
 #include "multihead/nn/positions.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::marian {
 namespace {
 
 using C = Seq2SeqConfig;
@@ -29,10 +29,10 @@ void read_shared(Reader& r, const std::string& key, C& c) {
 }
 
 ConfigKeys<C> keys(bool norm_first) {
-  ConfigKeys<C> keys = bart_keys();
+  ConfigKeys<C> keys = bart::config_keys();
   for (ConfigKey<C>& key :
        ConfigKeys<C>{R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::pad_id),
-                     output_bias_key(),
+                     bart::output_bias_key(),
                      R::only("normalize_before", norm_first),
                      R::only("normalize_embedding", false),
                      R::only("static_position_embeddings", true),
@@ -53,14 +53,14 @@ std::vector<ExtraTensor> extras(const C& c) {
     if (stored != Shape({c.max_positions, c.embed_dim})) return {};
     return {sinusoids(c)};
   };
-  std::vector<ExtraTensor> extras = bart_extras(c);
+  std::vector<ExtraTensor> extras = bart::extra_tensors(c);
   extras.push_back(constant_tensor("embed_positions.weight", expected, 1e-4));
   return extras;
 }
 
 // transformers wants the sinusoids of Pegasus in the file.
 void complete_pegasus(const C& c, io::TensorMap& tensors) {
-  complete_bart(c, tensors);
+  bart::complete(c, tensors);
   for (const char* side : {"encoder", "decoder"}) {
     tensors[concat("model.", side, ".embed_positions.weight")] = sinusoids(c);
   }
@@ -71,9 +71,9 @@ void complete_pegasus(const C& c, io::TensorMap& tensors) {
 // The file says which of them wrote it.
 C settle(C c, const io::SafetensorsFile& file) {
   if (!c.share_embeddings || c.tie_output) return c;
-  c.share_embeddings =
-      !file.contains(kSource) || !file.contains(kTarget) ||
-      (file.contains(kShared) && file.is_repeated(kSource, kShared) && file.is_repeated(kTarget, kShared));
+  c.share_embeddings = !file.contains(bart::kSource) || !file.contains(bart::kTarget) ||
+                       (file.contains(bart::kShared) && file.is_repeated(bart::kSource, bart::kShared) &&
+                        file.is_repeated(bart::kTarget, bart::kShared));
   return c;
 }
 
@@ -84,9 +84,9 @@ Family<C> marian() {
                       .architecture = "MarianMTModel",
                       .expresses = is_marian,
                       .keys = keys(false),
-                      .map = bart_map,
+                      .map = bart::weight_map,
                       .extras = extras,
-                      .complete = complete_bart,
+                      .complete = bart::complete,
                       .settle = settle};
   // Two vocabularies, where there are.
   family.keys.push_back(R::field_or("decoder_vocab_size", &C::target_vocab_size, &C::source_vocab_size));
@@ -99,11 +99,11 @@ Family<C> pegasus() {
                       .architecture = "PegasusForConditionalGeneration",
                       .expresses = is_pegasus,
                       .keys = keys(true),
-                      .map = bart_map,
+                      .map = bart::weight_map,
                       .extras = extras,
                       .complete = complete_pegasus};
   family.defaults.norm_first = family.defaults.final_norm = true;
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::marian

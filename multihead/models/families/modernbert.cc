@@ -5,7 +5,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::modernbert {
 namespace {
 
 using C = EncoderConfig;
@@ -170,4 +170,4 @@ Family<C> modernbert() {
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::modernbert

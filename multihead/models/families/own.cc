@@ -1,7 +1,7 @@
 // Our own layout, for what no other family expresses: the fields under their own names, the weights too.
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::own {
 namespace {
 
 template <class Config>
@@ -10,19 +10,15 @@ ConfigKeys<Config> field_keys() {
   ConfigKeys<Config> keys;
   for (const ConfigField<Config>& field : config_fields<Config>()) {
     if (field.stored == Stored::training) continue;
-    std::visit(
-        [&](auto member) {
-          keys.push_back(field.stored == Stored::always ? R::field(field.name, member)
-                                                        : R::field_or(field.name, member, member));
-        },
-        field.member);
+    keys.push_back(field.stored == Stored::always ? R::field_with(field.name, field.member, {})
+                                                  : R::field_or(field.name, field.member, field.member));
   }
   return keys;
 }
 
 }  // namespace
 
-Family<LanguageModelConfig> own_language_model() {
+Family<LanguageModelConfig> language_model() {
   using C = LanguageModelConfig;
   ConfigKeys<C> keys = field_keys<C>();
   // Scaled frequencies are read before "rotary_base", which is told last.
@@ -52,12 +48,12 @@ Family<Config> own_with_labels(const char* name, const char* architecture) {
 
 }  // namespace
 
-Family<EncoderConfig> own_encoder() { return own_with_labels<EncoderConfig>("multihead_encoder", "Encoder"); }
-Family<ImageEncoderConfig> own_image_encoder() {
+Family<EncoderConfig> encoder() { return own_with_labels<EncoderConfig>("multihead_encoder", "Encoder"); }
+Family<ImageEncoderConfig> image_encoder() {
   return own_with_labels<ImageEncoderConfig>("multihead_image_encoder", "ImageEncoder");
 }
 
-Family<Seq2SeqConfig> own_seq2seq() {
+Family<Seq2SeqConfig> seq2seq() {
   using C = Seq2SeqConfig;
   return {.name = "multihead_seq2seq",
           .architecture = "Seq2Seq",
@@ -66,4 +62,4 @@ Family<Seq2SeqConfig> own_seq2seq() {
           .defaults = {.activation = Activation::gelu, .dropout_p = 0}};
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::own

@@ -2,7 +2,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::phi {
 namespace {
 
 using C = LanguageModelConfig;
@@ -74,4 +74,4 @@ Family<C> phi() {
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::phi

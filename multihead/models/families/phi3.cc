@@ -2,13 +2,13 @@
 #include "multihead/core/error.h"
 #include "multihead/models/families/llama-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::phi3 {
 namespace {
 
 using C = LanguageModelConfig;
 using R = Row<C>;
 
-bool is_phi3(const C& c) { return is_like_llama(c) && !c.attention_bias && !c.out_bias && !c.ffn_bias; }
+bool is_phi3(const C& c) { return llama::is_like(c) && !c.attention_bias && !c.out_bias && !c.ffn_bias; }
 
 void add_layer(WeightMap& map, const C&, const std::string& ours, const std::string& theirs) {
   for (const auto& [our_name, their_name] : std::initializer_list<std::pair<const char*, const char*>>{
@@ -26,13 +26,13 @@ void add_layer(WeightMap& map, const C&, const std::string& ours, const std::str
 
 // Written as Llama or Mistral, which have the same models: this one is only read.
 Family<C> phi3() {
-  Family<C> family = like_llama("phi3", "Phi3ForCausalLM", is_phi3,
-                                {R::field("sliding_window", &C::window, 0),
-                                 R::copy("resid_pdrop", &C::dropout_p),
-                                 {"embd_pdrop"},
-                                 {"original_max_position_embeddings"}});
-  family.map = [](const C& c) { return llama_map(c, add_layer); };
+  Family<C> family = llama::derive("phi3", "Phi3ForCausalLM", is_phi3,
+                                   {R::field("sliding_window", &C::window, 0),
+                                    R::copy("resid_pdrop", &C::dropout_p),
+                                    {"embd_pdrop"},
+                                    {"original_max_position_embeddings"}});
+  family.map = [](const C& c) { return llama::weight_map(c, add_layer); };
   return family;
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::phi3

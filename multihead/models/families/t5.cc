@@ -1,7 +1,7 @@
 // T5 (Raffel et al. 2020), 1.1, Flan and mT5: biases by distance, unscaled scores, RMS norms, no biases.
 #include "multihead/models/families/t5-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::t5 {
 namespace {
 
 using C = Seq2SeqConfig;
@@ -96,4 +96,4 @@ Family<C> t5() {
 // Its output layer scales nothing. Read only: T5 has room for it.
 Family<C> mt5() { return t5_like("mt5", "MT5ForConditionalGeneration", "gated-gelu"); }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::t5

@@ -1,7 +1,7 @@
 // The encoders of T5 and mT5 alone (T5EncoderModel, sentence-t5), from folders of the whole model too.
 #include "multihead/models/families/t5-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::t5_encoder {
 namespace {
 
 using C = EncoderConfig;
@@ -77,4 +77,4 @@ Family<C> t5_encoder_like(const char* model_type, const std::string& stem, const
 Family<C> t5_encoder() { return t5_encoder_like("t5", "T5", "relu"); }
 Family<C> mt5_encoder() { return t5_encoder_like("mt5", "MT5", "gated-gelu"); }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::t5_encoder

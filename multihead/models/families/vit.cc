@@ -2,7 +2,7 @@
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 
-namespace multihead::models::detail {
+namespace multihead::models::detail::vit {
 namespace {
 
 using C = ImageEncoderConfig;
@@ -87,4 +87,4 @@ Family<C> vit() {
           .settle = settle};
 }
 
-}  // namespace multihead::models::detail
+}  // namespace multihead::models::detail::vit
