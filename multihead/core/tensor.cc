@@ -9,24 +9,10 @@
 #include "multihead/core/copy-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/core/gradient_lock-inl.h"
-#include "multihead/core/strided_walk-inl.h"
 
 namespace multihead {
 
 using detail::convert;
-
-namespace {
-
-// Calls f(offset) for every element of `shape` in row-major order.
-template <class F>
-void for_each_offset(const Shape& shape, const Shape& strides, F&& f) {
-  const detail::StridedWalk walk(shape, strides, strides);
-  walk.pieces(0, shape.numel(), [&](int64_t at, int64_t, int64_t, int64_t length) {
-    for (int64_t i = 0; i < length; ++i) f(at + i * walk.a.back());
-  });
-}
-
-}  // namespace
 
 Tensor::Impl& Tensor::impl() const {
   MH_CHECK(impl_ != nullptr, ValueError,
@@ -88,14 +74,8 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
 
 template <class T>
 std::vector<T> Tensor::to_vector() const {
-  std::vector<T> values;
-  values.reserve(static_cast<size_t>(numel()));
-  dispatch(dtype(), [&](auto zero) {
-    using From = decltype(zero);
-    const From* source = data<From>();
-    for_each_offset(shape(), strides(), [&](int64_t at) { values.push_back(convert<T>(source[at])); });
-  });
-  return values;
+  const Tensor values = to(dtype_of<T>);
+  return std::vector<T>(values.data<T>(), values.data<T>() + values.numel());
 }
 
 #define MH_INSTANTIATE(T)                                          \
@@ -130,7 +110,7 @@ bool Tensor::is_contiguous() const {
 
 double Tensor::item() const {
   MH_CHECK(numel() == 1, ShapeError, "item: expected one element, got shape ", shape());
-  return to_vector<double>()[0];
+  return dispatch(dtype(), [&](auto zero) { return convert<double>(data<decltype(zero)>()[0]); });
 }
 
 double Tensor::at(std::initializer_list<int64_t> index) const {

@@ -1,7 +1,6 @@
 #include "multihead/io/npy.h"
 
-#include <cstring>
-#include <regex>
+#include <cstdio>
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
@@ -42,12 +41,15 @@ Tensor load_npy(const std::string& path) {
   MH_CHECK(kPreamble + length <= file.size(), FormatError, path, ": the header is truncated");
   std::string header(length, '\0');
   file.read(kPreamble, header.data(), length);
-  static const std::regex pattern(
-      R"(\{\s*'descr':\s*'<f4',\s*'fortran_order':\s*False,\s*'shape':\s*\((\d{1,12}),\s*(\d{1,12})\),?\s*\}\s*)");
-  std::smatch match;
-  MH_CHECK(std::regex_match(header, match, pattern), FormatError, path,
+  char sizes[2][13];
+  int end = 0;
+  const int found =
+      std::sscanf(header.c_str(),
+                  " { 'descr' : '<f4' , 'fortran_order' : False , 'shape' : ( %12[0-9] , %12[0-9] ) , } %n",
+                  sizes[0], sizes[1], &end);
+  MH_CHECK(found == 2 && static_cast<size_t>(end) == length, FormatError, path,
            ": expected a matrix of f32 in C order, got ", quote(header, 120));
-  const int64_t rows = std::stoll(match[1]), columns = std::stoll(match[2]);
+  const int64_t rows = std::stoll(sizes[0]), columns = std::stoll(sizes[1]);
   const uint64_t bytes = file.size() - kPreamble - length;
   const bool fits = columns == 0
                         ? bytes == 0
