@@ -240,21 +240,21 @@ bool is_cjk(const Char& c) {
          (c.code_point >= 0x3040 && c.code_point <= 0x30FF);
 }
 
-bool is_white(const Char& c) { return c.kind == CharClass::space; }
+bool is_blank(const Char& c) { return c.kind == CharClass::space; }
 bool is_number(const Char& c) { return c.kind == CharClass::number; }
 bool is_mark(const Char& c) { return c.code_point >= 0 && is_punctuation(c.code_point); }
 
 Stretch white_or(std::string_view text, size_t begin,
                  size_t (*piece_end)(std::string_view, const Char&, size_t)) {
   const Char first = char_at(text, begin);
-  if (is_white(first)) return {skip_while(text, first.end, is_white), false};
+  if (is_blank(first)) return {skip_while(text, first.end, is_blank), false};
   return {piece_end(text, first, begin), true};
 }
 
 size_t word_end(std::string_view text, const Char& first, size_t /*begin*/) {
   const auto is_word = [](const Char& c) { return c.code_point >= 0 && is_word_character(c.code_point); };
   const bool in_word = is_word(first);
-  return skip_while(text, first.end, [&](const Char& c) { return !is_white(c) && is_word(c) == in_word; });
+  return skip_while(text, first.end, [&](const Char& c) { return !is_blank(c) && is_word(c) == in_word; });
 }
 
 size_t clip_end(std::string_view text, const Char& first, size_t begin) {
@@ -264,8 +264,8 @@ size_t clip_end(std::string_view text, const Char& first, size_t begin) {
 
 Stretch bert_stretch(std::string_view text, size_t begin) {
   const Char first = char_at(text, begin);
-  if (is_white(first) || is_mark(first)) return {first.end, is_white(first)};
-  return {skip_while(text, first.end, [](const Char& c) { return !is_white(c) && !is_mark(c); }), false};
+  if (is_blank(first) || is_mark(first)) return {first.end, is_blank(first)};
+  return {skip_while(text, first.end, [](const Char& c) { return !is_blank(c) && !is_mark(c); }), false};
 }
 
 Stretch text_stretch(const std::string& wanted, std::string_view text, size_t begin) {
@@ -296,9 +296,9 @@ Stretch next_stretch(const SplitRule& rule, std::string_view text, size_t begin)
     case Kind::clip:
       return white_or(text, begin, clip_end);
     case Kind::white_space:
-      return each_one(text, begin, is_white);
+      return each_one(text, begin, is_blank);
     case Kind::white_runs:
-      return each_run(text, begin, is_white);
+      return each_run(text, begin, is_blank);
     case Kind::ascii_digits:
       return each_one(text, begin, [](const Char& c) { return c.code_point >= '0' && c.code_point <= '9'; });
     case Kind::bert:

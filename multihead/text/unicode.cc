@@ -55,14 +55,14 @@ CharCase case_of_new(int32_t c) {
   return contains(kNewLetters, c) || contains(kNewMarks, c) ? CharCase::both : CharCase::neither;
 }
 
-bool is_space(int32_t c) {
+bool is_white_space(int32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
   if (c < 0x2000) return c == 0x85 || c == 0xA0 || c == 0x1680;
   return c <= 0x200A || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 CharClass classify(int32_t c) {
-  if (is_space(c)) return CharClass::space;
+  if (is_white_space(c)) return CharClass::space;
   const utf8proc_category_t category = utf8proc_category(c);
   if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) return CharClass::letter;
   if (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO) return CharClass::number;

@@ -15,7 +15,7 @@
 namespace multihead::kernels {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t pieces(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Shape of one job's rows.
 struct JobShape {
@@ -29,9 +29,9 @@ JobShape shape_of(const BackwardCall& call, int64_t queries, int64_t keys) {
   const bool one = queries >= kTileRows || call.operands.one_head;
   const int64_t heads = one ? 1 : kTileRows / std::max<int64_t>(queries, 1);
   s.span = std::max<int64_t>(queries, 1) * heads;
-  s.span_tiles = ceil_div(s.span, kTileRows);
-  s.tiles = ceil_div(s.rows, s.span) * s.span_tiles;
-  s.blocks = ceil_div(keys, kBackwardBlock);
+  s.span_tiles = pieces(s.span, kTileRows);
+  s.tiles = pieces(s.rows, s.span) * s.span_tiles;
+  s.blocks = pieces(keys, kBackwardBlock);
   return s;
 }
 

@@ -32,7 +32,7 @@ DriverBuffers& buffers() {
   return instance;
 }
 
-float* worker_scratch(int64_t floats) {
+float* tile_scratch(int64_t floats) {
   static thread_local Scratch scratch;
   return scratch.get<float>(static_cast<size_t>(floats));
 }
@@ -62,7 +62,7 @@ void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scrat
   partials.sum = partials.max + slots * kTileRows;
   const int64_t scratch = forward_scratch(call, 1);
   const auto args = [&](int64_t tile, int64_t begin, int64_t end) {
-    return ForwardTaskArgs{&call, &tasks[tile], worker_scratch(scratch), nullptr, &partials, begin,
+    return ForwardTaskArgs{&call, &tasks[tile], tile_scratch(scratch), nullptr, &partials, begin,
                            end,   tile};
   };
   // A few blocks at a time so that the queries' packing is amortised and the hardware sees long streams.
@@ -155,7 +155,7 @@ void run_forward(ForwardCall call) {
       const FloatEnvironment environment;
       const AttentionTask* task = &own.tasks[index];
       const AttentionTask* next = index + 1 < count ? task + 1 : nullptr;
-      forward_task({&call, task, worker_scratch(scratch), next, nullptr, 0, 0, 0});
+      forward_task({&call, task, tile_scratch(scratch), next, nullptr, 0, 0, 0});
     });
   }
   if (not_finite.load(std::memory_order_relaxed) && !call.state.values) recompute_overflow(call);

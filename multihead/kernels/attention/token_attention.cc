@@ -156,19 +156,22 @@ void Attend(const TokenAttentionArgs& a) {
 void TokenAttention(const TokenAttentionArgs& args) {
   TokenAttentionArgs a = args;
   while (a.rows > 0) {
-    const int64_t rows = std::min(a.rows, kMostRows);
+    // Plain loops gain nothing from rows side by side.
+    const int64_t rows = std::min<int64_t>(a.rows, HWY_TARGET == HWY_SCALAR ? 1 : kMostRows);
     switch (rows) {
-      case 1:
-        Attend<1>(a);
-        break;
-      case 2:
-        Attend<2>(a);
+#if HWY_TARGET != HWY_SCALAR
+      case 4:
+        Attend<4>(a);
         break;
       case 3:
         Attend<3>(a);
         break;
+      case 2:
+        Attend<2>(a);
+        break;
+#endif
       default:
-        Attend<4>(a);
+        Attend<1>(a);
     }
     a.rows -= rows;
     a.query += rows * a.query_stride;

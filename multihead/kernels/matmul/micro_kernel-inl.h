@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
@@ -282,7 +283,7 @@ TileFunction<Engine> TileOf(int64_t rows, int vectors) {
 
 template <class Engine>
 TileFunction<Engine> TileOf(bool row_major_a, bool streams, int64_t rows, int vectors) {
-  if constexpr (HWY_TARGET != HWY_SCALAR) {
+  if constexpr (HWY_TARGET != HWY_SCALAR && std::is_same_v<typename Engine::Real, float>) {
     if (streams && row_major_a) return TileOf<Engine, true, Prefetch::streams>(rows, vectors);
     if (streams) return TileOf<Engine, false, Prefetch::streams>(rows, vectors);
   }

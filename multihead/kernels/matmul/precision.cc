@@ -14,7 +14,7 @@
 namespace multihead::kernels {
 namespace {
 
-std::atomic<MatmulPrecision> setting{MatmulPrecision::highest};
+std::atomic<MatmulPrecision> chosen{MatmulPrecision::highest};
 
 // The system saves the tile registers (XCR0 bits 17 and 18) and hands them out to processes that ask.
 bool read_tiles() {
@@ -38,8 +38,8 @@ constexpr MatmulPrecision kAll[] = {MatmulPrecision::highest, MatmulPrecision::h
 
 }  // namespace
 
-MatmulPrecision float32_matmul_precision() { return setting; }
-void set_float32_matmul_precision(MatmulPrecision precision) { setting = precision; }
+MatmulPrecision float32_matmul_precision() { return chosen; }
+void set_float32_matmul_precision(MatmulPrecision precision) { chosen = precision; }
 
 std::string_view precision_name(MatmulPrecision precision) {
   switch (precision) {

@@ -126,13 +126,14 @@ inline void MoveSums(float* from, float* to, int64_t size) {
 }
 
 // d_weight and d_bias of the rows [begin, end) go to the first half of `partial` [2, 2, size]. x is one of
-// three.
-template <bool kWeight, bool kLayer, bool kNormalized, class T>
+// three. A missing weight is 1, which changes no bit.
+template <bool kLayer, bool kNormalized, class T>
 void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, int64_t end, float* partial) {
   const float scale = 1.0f / static_cast<float>(a.size);
   float* d_weight = partial + 2 * a.size;
   float* d_bias = d_weight + a.size;
   std::fill(partial, partial + 4 * a.size, 0.0f);
+  const Pack one = Set(1);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t first = row * a.size;
     const float* dy = a.dy + first;
@@ -141,11 +142,13 @@ void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, i
       if constexpr (kNormalized) return at.Load(x + first + i);
       return Mul(Sub(at.Load(x + first + i), center), factor);
     };
+    const auto weighted = [&](Pack d, int64_t i, auto at)
+                              HWY_ATTR { return Mul(d, a.weight != nullptr ? at.Load(a.weight + i) : one); };
     Pack sum_g = Set(0), sum_gx = Set(0);
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
       const Pack d = at.Load(dy + i);
       const Pack normed = normed_at(i, at);
-      const Pack g = kWeight ? Mul(d, at.Load(a.weight + i)) : d;
+      const Pack g = weighted(d, i, at);
       if constexpr (kLayer) sum_g = Add(sum_g, g);
       sum_gx = MulAdd(g, normed, sum_gx);
       at.Store(MulAdd(d, normed, at.Load(d_weight + i)), d_weight + i);
@@ -153,9 +156,8 @@ void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, i
     });
     const Pack mean_g = Set(kLayer ? Sum(sum_g) * scale : 0.0f), mean_gx = Set(Sum(sum_gx) * scale);
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
-      const Pack d = at.Load(dy + i);
       const Pack normed = normed_at(i, at);
-      Pack g = kWeight ? Mul(d, at.Load(a.weight + i)) : d;
+      Pack g = weighted(at.Load(dy + i), i, at);
       if constexpr (kLayer) g = Sub(g, mean_g);
       g = Mul(NegMulAdd(normed, mean_gx, g), factor);
       if (a.d_sum != nullptr) g = Add(g, at.Load(a.d_sum + first + i));
@@ -165,25 +167,20 @@ void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, i
   }
 }
 
-template <bool kWeight, bool kLayer>
+template <bool kLayer>
 void NormBackwardSum(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
   if (a.normalized16 != nullptr) {
-    NormBackwardRows<kWeight, kLayer, true>(a, a.normalized16, begin, end, partial);
+    NormBackwardRows<kLayer, true>(a, a.normalized16, begin, end, partial);
   } else if (a.x16 != nullptr) {
-    NormBackwardRows<kWeight, kLayer, false>(a, a.x16, begin, end, partial);
+    NormBackwardRows<kLayer, false>(a, a.x16, begin, end, partial);
   } else {
-    NormBackwardRows<kWeight, kLayer, false>(a, a.x, begin, end, partial);
+    NormBackwardRows<kLayer, false>(a, a.x, begin, end, partial);
   }
 }
 
 void NormBackwardRange(const NormGradArgs<float>& a, int64_t begin, int64_t end, float* partial) {
-  if (a.weight != nullptr) {
-    a.mean != nullptr ? NormBackwardSum<true, true>(a, begin, end, partial)
-                      : NormBackwardSum<true, false>(a, begin, end, partial);
-  } else {
-    a.mean != nullptr ? NormBackwardSum<false, true>(a, begin, end, partial)
-                      : NormBackwardSum<false, false>(a, begin, end, partial);
-  }
+  a.mean != nullptr ? NormBackwardSum<true>(a, begin, end, partial)
+                    : NormBackwardSum<false>(a, begin, end, partial);
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
