@@ -1,6 +1,8 @@
 # A folder of multihead/ becomes an object library, a test program and (option) a benchmark program.
-#   multihead_folder(ops LINK <third-party targets> DEPENDS <other folders>)
-# Sources are found by suffix: x.cc, x_test.cc, x_bench.cc lie side by side.
+#   multihead_folder(ops LINK <third-party targets> DEPENDS <other folders> COLD <expressions>)
+# Sources are found by suffix: x.cc, x_test.cc, x_bench.cc lie side by side. Those whose path in the folder begins with
+# one of COLD's expressions (ALL: any) parse, check or call loops that lie elsewhere; half of their compile time was
+# optimisation, and releases compile them with -Og.
 
 set(MULTIHEAD_FOLDERS "" CACHE INTERNAL "")
 
@@ -8,6 +10,10 @@ set(MULTIHEAD_FOLDERS "" CACHE INTERNAL "")
 function(multihead_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # The compiler collects its garbage from 1 GB on, which few files reach, and compiles in 3 to 10 % less time.
+    target_compile_options(${target} PRIVATE --param=ggc-min-heapsize=1000000)
+  endif()
   if(MULTIHEAD_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
@@ -29,8 +35,8 @@ endfunction()
 # first target of a kind makes them, the others, which have the same flags, read them. Files still include what they
 # use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, as clang-tidy and the projects of tests/install do.
 #
-# CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles 16 files as one, but for kernels, which
-# take long each, and tests. Developers build without: one file that changes is one file to compile.
+# CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles 32 files as one, but for tests and for
+# kernels that are compiled once for each instruction set and take long. Developers build without: one file that changes is one file to compile.
 set(MULTIHEAD_STANDARD_HEADERS <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <filesystem> <functional>
     <limits> <map> <memory> <mutex> <numeric> <optional> <set> <sstream> <span> <string> <string_view> <utility>
     <variant> <vector>)
@@ -38,11 +44,9 @@ function(multihead_precompile target kind)
   if(NOT PROJECT_IS_TOP_LEVEL)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
-  if(kind MATCHES "kernels|tests")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
-  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 32)
   if(kind MATCHES "tests")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS OFF)  # half of their compile time
   elseif(CMAKE_DISABLE_PRECOMPILE_HEADERS)
     return()
@@ -56,7 +60,7 @@ function(multihead_precompile target kind)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -fpch-preprocess)  # or ccache cannot tell what it was built from
-    if(kind MATCHES "^(library|above|kernels)$")
+    if(kind MATCHES "^(library|cold|kernels)$")
       # GCC 12 forgets that intrinsics and strings come from system headers and repeats its false alarms about them.
       # tests/install compiles the library without precompiled headers and with these warnings.
       target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict
@@ -65,8 +69,36 @@ function(multihead_precompile target kind)
   endif()
 endfunction()
 
+# Objects of some of a folder's files: `kind` is library, kernels or cold.
+function(multihead_objects target kind sources links)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(${target} OBJECT ${sources})
+  multihead_compile_options(${target})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE ${links})
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  if(kind STREQUAL "kernels")
+    foreach(source ${sources})
+      file(STRINGS ${source} each_target REGEX "hwy/foreach_target" LIMIT_COUNT 1)
+      if(each_target)
+        set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      endif()
+    endforeach()
+  endif()
+  set(headers "")
+  if(kind STREQUAL "cold")
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
+  elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(kind library)  # on ARM kernels have flags of their own
+    set(headers <immintrin.h>)
+  endif()
+  multihead_precompile(${target} ${kind} ${headers})
+endfunction()
+
 function(multihead_folder name)
-  cmake_parse_arguments(ARG "" "" "LINK;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LINK;DEPENDS;COLD" ${ARGN})
   set(dir ${PROJECT_SOURCE_DIR}/multihead/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
   set(tests ${sources})
@@ -82,23 +114,21 @@ function(multihead_folder name)
     return()
   endif()
 
-  add_library(multihead_${name} OBJECT ${sources})
-  multihead_compile_options(multihead_${name})
-  target_include_directories(multihead_${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(multihead_${name} PRIVATE ${ARG_LINK})
-  set_target_properties(multihead_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  if(name MATCHES "^(distributed|embed|look|models|train)$")
-    # These call the loops that take time and hold few of their own, and half of their compile time was optimisation.
-    target_compile_options(multihead_${name} PRIVATE $<$<CONFIG:Release>:-Og>)
-    multihead_precompile(multihead_${name} above)
-  elseif(NOT name STREQUAL "kernels")
-    multihead_precompile(multihead_${name} library)
-  elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    multihead_precompile(multihead_${name} kernels <immintrin.h>)
-  else()
-    multihead_precompile(multihead_${name} kernels)  # flags of their own: see CMakeLists.txt for ARM
-  endif()
   set(MULTIHEAD_FOLDERS ${MULTIHEAD_FOLDERS} ${name} CACHE INTERNAL "")
+  set(cold "")
+  if(ARG_COLD)
+    set(cold ${sources})
+    string(JOIN "|" expressions ${ARG_COLD})
+    string(REPLACE "ALL" "" expressions "${expressions}")
+    list(FILTER cold INCLUDE REGEX "^${dir}/(${expressions})")
+    list(REMOVE_ITEM sources ${cold})
+  endif()
+  set(kind library)
+  if(name STREQUAL "kernels")
+    set(kind kernels)
+  endif()
+  multihead_objects(multihead_${name} ${kind} "${sources}" "${ARG_LINK}")
+  multihead_objects(multihead_${name}_cold cold "${cold}" "${ARG_LINK}")
 endfunction()
 
 # Links a program with a folder and the folders below it only: an upward call fails at the link, and a folder
@@ -114,9 +144,11 @@ function(multihead_link_folder target name)
     endif()
   endwhile()
   foreach(folder ${done})
-    if(TARGET multihead_${folder})
-      target_link_libraries(${target} PRIVATE multihead_${folder})  # an object library: adds its objects
-    endif()
+    foreach(objects multihead_${folder} multihead_${folder}_cold)
+      if(TARGET ${objects})
+        target_link_libraries(${target} PRIVATE ${objects})  # an object library: adds its objects
+      endif()
+    endforeach()
     target_link_libraries(${target} PRIVATE ${MULTIHEAD_${folder}_LINK})
   endforeach()
 endfunction()
@@ -167,7 +199,11 @@ function(multihead_library)
   set(objects "")
   set(links "")
   foreach(name ${MULTIHEAD_FOLDERS})
-    list(APPEND objects $<TARGET_OBJECTS:multihead_${name}>)
+    foreach(target multihead_${name} multihead_${name}_cold)
+      if(TARGET ${target})
+        list(APPEND objects $<TARGET_OBJECTS:${target}>)
+      endif()
+    endforeach()
     list(APPEND links ${MULTIHEAD_${name}_LINK})
   endforeach()
   list(REMOVE_DUPLICATES links)
