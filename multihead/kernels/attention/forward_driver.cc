@@ -62,8 +62,7 @@ void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scrat
   partials.sum = partials.max + slots * kTileRows;
   const int64_t scratch = forward_scratch(call, 1);
   const auto args = [&](int64_t tile, int64_t begin, int64_t end) {
-    return ForwardTaskArgs{&call, &tasks[tile], tile_scratch(scratch), nullptr, &partials, begin,
-                           end,   tile};
+    return ForwardTaskArgs{&call, &tasks[tile], tile_scratch(scratch), nullptr, &partials, begin, end, tile};
   };
   // A few blocks at a time so that the queries' packing is amortised and the hardware sees long streams.
   const int64_t chunk = std::clamp<int64_t>(slots / (8 * num_threads()), 1, 8);
