@@ -19,25 +19,30 @@ void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const 
   args.a_row = key.stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows;
   args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
   args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
-  EachNeeded(t, r, [&](int k, int end, int first, int last, bool full) HWY_ATTR {
-    const int rows = end - k, columns = (last - first) * kGroupRows;
-    args.a = Shifted(key, k - r.k0).data;
-    args.b = qt + first * kGroupRows;
-    args.c = s + (k - r.k0) * kTileRows + first * kGroupRows;
-    args.prefetch = Shifted(prefetch, k - r.k0).rows.data;
-    args.max = full ? max : term.end == End::store_max ? nullptr : unused_max;
+  for (int end = r.k0; end < r.k1;) {
+    const NeededPart part = NeededFrom(t, r, end);
+    end = part.end;
+    if (part.first >= part.last) continue;
+    const int rows = end - part.k, columns = (part.last - part.first) * kGroupRows;
+    args.a = Shifted(key, part.k - r.k0).data;
+    args.b = qt + part.first * kGroupRows;
+    args.c = s + (part.k - r.k0) * kTileRows + part.first * kGroupRows;
+    args.prefetch = Shifted(prefetch, part.k - r.k0).rows.data;
+    args.max = part.full ? max : term.end == End::store_max ? nullptr : unused_max;
     switch (term.end) {
       case End::bias_max:
-        return Product<End::bias_max, true>(args, rows, columns);
+        Product<End::bias_max, true>(args, rows, columns);
+        break;
       case End::alibi_max:
-        args.slope = term.slope + first * kGroupRows, args.place = term.place + first * kGroupRows;
-        args.key = k;
-        return Product<End::alibi_max, true>(args, rows, columns);
+        args.slope = term.slope + part.first * kGroupRows, args.place = term.place + part.first * kGroupRows;
+        args.key = part.k;
+        Product<End::alibi_max, true>(args, rows, columns);
+        break;
       default:
-        return args.max ? Product<End::store_max, true>(args, rows, columns)
-                        : Product<End::store, true>(args, rows, columns);
+        args.max ? Product<End::store_max, true>(args, rows, columns)
+                 : Product<End::store, true>(args, rows, columns);
     }
-  });
+  }
 }
 
 void BandProduct(const ProductArgs& args, int64_t rows) { Product<End::store, true>(args, rows, kGroupRows); }

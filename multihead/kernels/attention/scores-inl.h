@@ -74,22 +74,18 @@ HWY_INLINE void NeededGroups(const RowTile& t, const BlockRange& r, int a, int e
   }
 }
 
-// Calls f(k, end, first, last, full) for keys [k, end) and the groups [first, last) that need them; `full`
-// where every query sees every key.
-template <class Body>
-HWY_INLINE void EachNeeded(const RowTile& t, const BlockRange& r, const Body& f) {
-  const auto part = [&](int a, int e) HWY_ATTR {
-    for (int k = a; k < e;) {
-      const int end = std::min(e, k / kGroupRows * kGroupRows + kGroupRows);
-      int first, last;
-      NeededGroups(t, r, k, end, &first, &last);
-      if (first < last) f(k, end, first, last, false);
-      k = end;
-    }
-  };
-  part(r.k0, r.full_begin);
-  if (r.full_end > r.full_begin) f(r.full_begin, r.full_end, 0, t.groups, true);
-  part(r.full_end, r.k1);
+// Keys [k, end) and the groups [first, last) that need them, none if first >= last; `full` where every query
+// sees every key.
+struct NeededPart {
+  int k, end, first, last;
+  bool full;
+};
+HWY_INLINE NeededPart NeededFrom(const RowTile& t, const BlockRange& r, int k) {
+  if (k == r.full_begin && k < r.full_end) return {k, r.full_end, 0, t.groups, true};
+  const int stop = k < r.full_begin ? r.full_begin : r.k1;
+  NeededPart part{k, std::min(stop, k / kGroupRows * kGroupRows + kGroupRows), 0, 0, false};
+  NeededGroups(t, r, k, part.end, &part.first, &part.last);
+  return part;
 }
 
 // Calls f(row, count, keys) for as many rows at a time as share the keys that a product runs over.
