@@ -24,7 +24,7 @@ namespace {
 using models::LanguageModel;
 using models::LanguageModelConfig;
 
-void bind_config(nb::module_& m) {
+void bind_language_model_config(nb::module_& m) {
   using C = LanguageModelConfig;
   nb::class_<C> c(m, "LanguageModelConfig",
                   "The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', "
@@ -250,7 +250,7 @@ void bind_prune(nb::module_& m) {
 }  // namespace
 
 void bind_models(nb::module_& m) {
-  bind_config(m);
+  bind_language_model_config(m);
   bind_language_model(m);
   bind_prune(m);
 }

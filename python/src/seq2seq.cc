@@ -19,7 +19,7 @@ namespace {
 using models::Seq2Seq;
 using models::Seq2SeqConfig;
 
-void bind_config(nb::module_& m) {
+void bind_seq2seq_config(nb::module_& m) {
   nb::class_<Seq2SeqConfig> c(
       m, "Seq2SeqConfig",
       "The configuration of an encoder-decoder model: sizes, positions ('sinusoidal', 'learned'), norm "
@@ -280,7 +280,7 @@ void bind_model(nb::module_& m) {
 }  // namespace
 
 void bind_seq2seq(nb::module_& m) {
-  bind_config(m);
+  bind_seq2seq_config(m);
   bind_model(m);
   bind_translator(m);
 }

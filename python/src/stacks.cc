@@ -13,9 +13,9 @@ namespace multihead::python {
 namespace {
 
 // A keyword of a layer or stack, or its default; what is left over is refused by name.
-class Keywords {
+class StackKeywords {
  public:
-  Keywords(const char* who, const nb::handle& words)
+  StackKeywords(const char* who, const nb::handle& words)
       : who_(who), rest_(nb::cast<nb::dict>(words.attr("copy")())) {}
 
   template <class T>
@@ -50,7 +50,7 @@ class Keywords {
   nb::dict rest_;
 };
 
-nn::TransformerLayerOptions layer_options(Keywords& k) {
+nn::TransformerLayerOptions layer_options(StackKeywords& k) {
   nn::TransformerLayerOptions o;
   o.attention.embed_dim = k.need("embed_dim");
   o.attention.num_heads = k.need("num_heads");
@@ -82,7 +82,7 @@ nn::TransformerLayerOptions layer_options(Keywords& k) {
   return o;
 }
 
-nn::StackOptions stack_options(Keywords& k) {
+nn::StackOptions stack_options(StackKeywords& k) {
   nn::StackOptions o;
   o.num_layers = k.take<int64_t>("num_layers", o.num_layers);
   o.final_norm = k.take("final_norm", false);
@@ -202,7 +202,7 @@ void bind_layer(nb::module_& m) {
       "Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; submodules by the same "
       "names");
   c.def("__init__", [](nn::TransformerLayer* self, nb::kwargs words) {
-    Keywords k("TransformerLayer", words);
+    StackKeywords k("TransformerLayer", words);
     const nn::TransformerLayerOptions options = layer_options(k);
     Rng& rng = k.rng();
     k.finish();
@@ -259,7 +259,7 @@ constexpr const char* kStackDoc =
 
 template <class Stack>
 nn::StackOptions constructed(const char* name, const nb::kwargs& words, Rng*& rng) {
-  Keywords k(name, words);
+  StackKeywords k(name, words);
   nn::StackOptions options = stack_options(k);
   rng = &k.rng();
   k.finish();
@@ -337,7 +337,7 @@ void bind_encoder_decoder(nb::module_& m) {
   both.def(
       "__init__",
       [](nn::Transformer* self, nb::dict encoder_words, nb::dict decoder_words, Rng* rng) {
-        Keywords e("Transformer encoder", encoder_words), d("Transformer decoder", decoder_words);
+        StackKeywords e("Transformer encoder", encoder_words), d("Transformer decoder", decoder_words);
         const nn::StackOptions first = stack_options(e);
         const nn::StackOptions second = stack_options(d);
         e.finish(), d.finish();

@@ -40,7 +40,7 @@ std::vector<std::string> to_texts(nb::handle texts) {
   return result;
 }
 
-void check_signals(int64_t, int64_t) {
+void check_signals_between_steps(int64_t, int64_t) {
   const Locked locked;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
@@ -57,7 +57,7 @@ Tokenizer train_bpe(nb::handle texts, int64_t vocab_size, int64_t min_frequency,
   const text::BpeOptions options = {.vocab_size = vocab_size,
                                     .min_frequency = min_frequency,
                                     .special = {.eos = eos},
-                                    .progress = check_signals};
+                                    .progress = check_signals_between_steps};
   return trained(texts, [&](auto views) { return Tokenizer::train_bpe(views, options); });
 }
 
@@ -65,13 +65,14 @@ Tokenizer train_wordpiece(nb::handle texts, int64_t vocab_size, int64_t min_freq
   const text::WordPieceOptions options = {.vocab_size = vocab_size,
                                           .min_frequency = min_frequency,
                                           .lowercase = lowercase,
-                                          .progress = check_signals};
+                                          .progress = check_signals_between_steps};
   return trained(texts, [&](auto views) { return Tokenizer::train_wordpiece(views, options); });
 }
 
 Tokenizer train_unigram(nb::handle texts, int64_t vocab_size, int64_t max_piece_length) {
-  const text::UnigramOptions options = {
-      .vocab_size = vocab_size, .max_piece_length = max_piece_length, .progress = check_signals};
+  const text::UnigramOptions options = {.vocab_size = vocab_size,
+                                        .max_piece_length = max_piece_length,
+                                        .progress = check_signals_between_steps};
   return trained(texts, [&](auto views) { return Tokenizer::train_unigram(views, options); });
 }
 

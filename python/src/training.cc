@@ -94,7 +94,7 @@ void bind_optimizers(nb::module_& m) {
       "warm-up.");
 }
 
-void bind_files(nb::module_& m) {
+void bind_token_files(nb::module_& m) {
   m.def(
       "load_safetensors",
       [](const Path& path) { return to_dict(unlocked([&] { return io::load_safetensors(path); })); },
@@ -119,7 +119,7 @@ void bind_files(nb::module_& m) {
 
 void bind_training(nb::module_& m) {
   bind_optimizers(m);
-  bind_files(m);
+  bind_token_files(m);
 }
 
 }  // namespace multihead::python
