@@ -1,8 +1,7 @@
 # A folder of multihead/ becomes an object library, a test program and (option) a benchmark program.
-#   multihead_folder(ops LINK <third-party targets> DEPENDS <other folders> COLD <expressions>)
-# Sources are found by suffix: x.cc, x_test.cc, x_bench.cc lie side by side. Those whose path in the folder begins with
-# one of COLD's expressions (ALL: any) parse, check or call loops that lie elsewhere; half of their compile time was
-# optimisation, and releases compile them with -Og.
+#   multihead_folder(ops LINK <third-party targets> DEPENDS <other folders> COLD <beginnings of files' paths>)
+# Sources are found by suffix: x.cc, x_test.cc, x_bench.cc lie side by side. The cold ones parse, check, or call loops
+# that lie elsewhere. Half of their compile time was optimisation, so releases compile them with -Og.
 
 set(MULTIHEAD_FOLDERS "" CACHE INTERNAL "")
 
@@ -36,7 +35,8 @@ endfunction()
 # use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, as clang-tidy and the projects of tests/install do.
 #
 # CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles 32 files as one, but for tests and for
-# kernels that are compiled once for each instruction set and take long. Developers build without: one file that changes is one file to compile.
+# kernels that are compiled once for each instruction set and take long. Developers build without: one file that changes
+# is one file to compile.
 set(MULTIHEAD_STANDARD_HEADERS <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <filesystem> <functional>
     <limits> <map> <memory> <mutex> <numeric> <optional> <set> <sstream> <span> <string> <string_view> <utility>
     <variant> <vector>)
@@ -119,13 +119,15 @@ function(multihead_folder name)
 
   set(MULTIHEAD_FOLDERS ${MULTIHEAD_FOLDERS} ${name} CACHE INTERNAL "")
   set(cold "")
-  if(ARG_COLD)
-    set(cold ${sources})
-    string(JOIN "|" expressions ${ARG_COLD})
-    string(REPLACE "ALL" "" expressions "${expressions}")
-    list(FILTER cold INCLUDE REGEX "^${dir}/(${expressions})")
-    list(REMOVE_ITEM sources ${cold})
-  endif()
+  foreach(prefix ${ARG_COLD})
+    file(GLOB_RECURSE found ${dir}/${prefix}*.cc)
+    list(FILTER found EXCLUDE REGEX "_(test|bench)\\.cc$")
+    if(NOT found)
+      message(FATAL_ERROR "multihead_folder(${name}): no file begins with ${prefix}")
+    endif()
+    list(REMOVE_ITEM sources ${found})
+    list(APPEND cold ${found})
+  endforeach()
   set(kind library)
   if(name STREQUAL "kernels")
     set(kind kernels)
