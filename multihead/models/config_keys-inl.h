@@ -93,10 +93,6 @@ template <class Config, class... T>
 std::variant<T...> values_of(const std::variant<T Config::*...>&);
 using FieldValue = decltype(values_of(std::declval<ConfigField<LanguageModelConfig>::Member>()));
 
-/// What config.json says under `key`, as `usual` is one; missing or null: `usual`, unless it is required.
-FieldValue read_value(io::ConfigReader& reader, const std::string& key, const FieldRange& range,
-                      const FieldValue& usual, bool is_required);
-
 /// Rows of a family's table. Instantiated once, in config_rows.cc.
 template <class Config>
 struct Row {

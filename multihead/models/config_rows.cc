@@ -11,9 +11,10 @@
 namespace multihead::models::detail {
 namespace {
 
+// What config.json says under `key`; missing or null: `usual`, unless it is required.
 template <class T>
-T read_one(io::ConfigReader& reader, const std::string& key, const FieldRange& range, const T& usual,
-           bool is_required) {
+T read_value(io::ConfigReader& reader, const std::string& key, const FieldRange& range, const T& usual,
+             bool is_required) {
   if constexpr (std::is_enum_v<T>) {
     return read_word(reader, key, is_required ? std::nullopt : std::optional(usual));
   } else if constexpr (std::is_same_v<T, PrunedHeads>) {
@@ -28,12 +29,6 @@ T read_one(io::ConfigReader& reader, const std::string& key, const FieldRange& r
 }
 
 }  // namespace
-
-FieldValue read_value(io::ConfigReader& reader, const std::string& key, const FieldRange& range,
-                      const FieldValue& usual, bool is_required) {
-  return std::visit(
-      [&](const auto& value) { return FieldValue(read_one(reader, key, range, value, is_required)); }, usual);
-}
 
 template <class Config>
 const ConfigField<Config>* Row<Config>::find(const Member& member) {
@@ -57,7 +52,11 @@ void Row<Config>::read(Reader& reader, Name key, Config& config, const Member& m
                        const std::optional<FieldValue>& fallback) {
   const ConfigField<Config>* row = find(member);
   const FieldValue usual = fallback ? *fallback : get(config, member);
-  set(config, member, read_value(reader, key, row != nullptr ? row->range : FieldRange(), usual, !fallback));
+  const FieldRange range = row != nullptr ? row->range : FieldRange();
+  const auto read = [&](const auto& value) {
+    return FieldValue(read_value(reader, key, range, value, !fallback));
+  };
+  set(config, member, std::visit(read, usual));
 }
 
 template <class Config>
