@@ -1,5 +1,6 @@
 #include "multihead/io/npy.h"
 
+#include <cctype>
 #include <cstdio>
 
 #include "multihead/core/error.h"
@@ -41,13 +42,15 @@ Tensor load_npy(const std::string& path) {
   MH_CHECK(kPreamble + length <= file.size(), FormatError, path, ": the header is truncated");
   std::string header(length, '\0');
   file.read(kPreamble, header.data(), length);
-  char sizes[2][13];
+  char sizes[2][13];  // a space of the pattern stands for any white space, or none
   int end = 0;
   const int found =
-      std::sscanf(header.c_str(),
-                  " { 'descr' : '<f4' , 'fortran_order' : False , 'shape' : ( %12[0-9] , %12[0-9] ) , } %n",
+      std::sscanf(header.c_str(), "{ 'descr': '<f4', 'fortran_order': False, 'shape': (%12[0-9], %12[0-9])%n",
                   sizes[0], sizes[1], &end);
-  MH_CHECK(found == 2 && static_cast<size_t>(end) == length, FormatError, path,
+  std::string rest = header.substr(static_cast<size_t>(end));
+  if (rest.starts_with(',')) rest.erase(0, 1);
+  std::erase_if(rest, [](unsigned char c) { return std::isspace(c) != 0; });
+  MH_CHECK(found == 2 && end > 0 && rest == "}", FormatError, path,
            ": expected a matrix of f32 in C order, got ", quote(header, 120));
   const int64_t rows = std::stoll(sizes[0]), columns = std::stoll(sizes[1]);
   const uint64_t bytes = file.size() - kPreamble - length;

@@ -189,15 +189,12 @@ HWY_INLINE void DotScores(const ForwardCall& call, const RowTile& t, const Block
   DotArgs args{};
   args.a_row = 4 * key.stride, args.a_step = 4, args.b_stride = kTileRows, args.c_stride = kTileRows;
   args.k = PairsOf(call.p->head_dim), args.scale = ScoreScale(call);
-  for (int end = r.k0; end < r.k1;) {
-    const NeededPart part = NeededFrom(t, r, end);
-    end = part.end;
-    if (part.first >= part.last) continue;
+  for (NeededPart part{.end = r.k0}; NextNeeded(t, r, part);) {
     args.a = reinterpret_cast<const char*>(Shifted(key, part.k - r.k0).data);
     args.b = qt + part.first * kGroupRows;
     args.c = s + (part.k - r.k0) * kTileRows + part.first * kGroupRows;
     args.max = part.full ? max : nullptr;
-    DotProduct<End::store_max>(args, end - part.k, (part.last - part.first) * kGroupRows);
+    DotProduct<End::store_max>(args, part.end - part.k, (part.last - part.first) * kGroupRows);
   }
 }
 

@@ -19,11 +19,8 @@ void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const 
   args.a_row = key.stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kTileRows;
   args.k = dim, args.first_chain = args.chain = ColumnChain(dim);
   args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
-  for (int end = r.k0; end < r.k1;) {
-    const NeededPart part = NeededFrom(t, r, end);
-    end = part.end;
-    if (part.first >= part.last) continue;
-    const int rows = end - part.k, columns = (part.last - part.first) * kGroupRows;
+  for (NeededPart part{.end = r.k0}; NextNeeded(t, r, part);) {
+    const int rows = part.end - part.k, columns = (part.last - part.first) * kGroupRows;
     args.a = Shifted(key, part.k - r.k0).data;
     args.b = qt + part.first * kGroupRows;
     args.c = s + (part.k - r.k0) * kTileRows + part.first * kGroupRows;

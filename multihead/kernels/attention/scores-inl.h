@@ -74,18 +74,23 @@ HWY_INLINE void NeededGroups(const RowTile& t, const BlockRange& r, int a, int e
   }
 }
 
-// Keys [k, end) and the groups [first, last) that need them, none if first >= last; `full` where every query
-// sees every key.
+// Keys [k, end) and the groups [first, last) that need them; `full` where every query sees every key.
 struct NeededPart {
   int k, end, first, last;
   bool full;
 };
-HWY_INLINE NeededPart NeededFrom(const RowTile& t, const BlockRange& r, int k) {
-  if (k == r.full_begin && k < r.full_end) return {k, r.full_end, 0, t.groups, true};
-  const int stop = k < r.full_begin ? r.full_begin : r.k1;
-  NeededPart part{k, std::min(stop, k / kGroupRows * kGroupRows + kGroupRows), 0, 0, false};
-  NeededGroups(t, r, k, part.end, &part.first, &part.last);
-  return part;
+// From part.end on; false where no key is left that any group needs.
+HWY_INLINE bool NextNeeded(const RowTile& t, const BlockRange& r, NeededPart& part) {
+  while (part.end < r.k1) {
+    const int k = part.end;
+    const bool full = k == r.full_begin && k < r.full_end;
+    const int stop = k < r.full_begin ? r.full_begin : r.k1;
+    part = {k, full ? r.full_end : std::min(stop, k / kGroupRows * kGroupRows + kGroupRows), 0, t.groups,
+            full};
+    if (!full) NeededGroups(t, r, k, part.end, &part.first, &part.last);
+    if (part.first < part.last) return true;
+  }
+  return false;
 }
 
 // Calls f(row, count, keys) for as many rows at a time as share the keys that a product runs over.

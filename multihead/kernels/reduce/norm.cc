@@ -94,13 +94,18 @@ void NormRowsOf(const NormArgs<float>& a, int64_t begin, int64_t end) {
   }
 }
 
+template <class At>
+HWY_INLINE Pack LoadOr(const float* parameter, int64_t i, At at, Pack absent) {
+  return parameter != nullptr ? at.Load(parameter + i) : absent;
+}
+
 void AffineRange(const NormArgs<float>& a, int64_t begin, int64_t end) {
   const Pack one = Set(1), zero = Set(0);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t first = row * a.size;
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
-      const Pack weight = a.weight != nullptr ? at.Load(a.weight + i) : one;
-      const Pack bias = a.bias != nullptr ? at.Load(a.bias + i) : zero;
+      const Pack weight = LoadOr(a.weight, i, at, one);
+      const Pack bias = LoadOr(a.bias, i, at, zero);
       at.Store(MulAdd(at.Load(a.normalized16 + first + i), weight, bias), a.y + first + i);
     });
   }
@@ -142,13 +147,11 @@ void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, i
       if constexpr (kNormalized) return at.Load(x + first + i);
       return Mul(Sub(at.Load(x + first + i), center), factor);
     };
-    const auto weighted = [&](Pack d, int64_t i, auto at)
-                              HWY_ATTR { return Mul(d, a.weight != nullptr ? at.Load(a.weight + i) : one); };
     Pack sum_g = Set(0), sum_gx = Set(0);
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
       const Pack d = at.Load(dy + i);
       const Pack normed = normed_at(i, at);
-      const Pack g = weighted(d, i, at);
+      const Pack g = Mul(d, LoadOr(a.weight, i, at, one));
       if constexpr (kLayer) sum_g = Add(sum_g, g);
       sum_gx = MulAdd(g, normed, sum_gx);
       at.Store(MulAdd(d, normed, at.Load(d_weight + i)), d_weight + i);
@@ -157,7 +160,7 @@ void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, i
     const Pack mean_g = Set(kLayer ? Sum(sum_g) * scale : 0.0f), mean_gx = Set(Sum(sum_gx) * scale);
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
       const Pack normed = normed_at(i, at);
-      Pack g = weighted(at.Load(dy + i), i, at);
+      Pack g = Mul(at.Load(dy + i), LoadOr(a.weight, i, at, one));
       if constexpr (kLayer) g = Sub(g, mean_g);
       g = Mul(NegMulAdd(normed, mean_gx, g), factor);
       if (a.d_sum != nullptr) g = Add(g, at.Load(a.d_sum + first + i));

@@ -36,7 +36,7 @@ Family<LanguageModelConfig> language_model() {
 namespace {
 
 template <class Config>
-Family<Config> own_with_labels(const char* name, const char* architecture) {
+Family<Config> with_labels(const char* name, const char* architecture) {
   ConfigKeys<Config> keys = field_keys<Config>();
   keys.push_back(labels_key<Config>());
   keys.push_back({"label2id"});
@@ -48,9 +48,9 @@ Family<Config> own_with_labels(const char* name, const char* architecture) {
 
 }  // namespace
 
-Family<EncoderConfig> encoder() { return own_with_labels<EncoderConfig>("multihead_encoder", "Encoder"); }
+Family<EncoderConfig> encoder() { return with_labels<EncoderConfig>("multihead_encoder", "Encoder"); }
 Family<ImageEncoderConfig> image_encoder() {
-  return own_with_labels<ImageEncoderConfig>("multihead_image_encoder", "ImageEncoder");
+  return with_labels<ImageEncoderConfig>("multihead_image_encoder", "ImageEncoder");
 }
 
 Family<Seq2SeqConfig> seq2seq() {

@@ -1,0 +1,72 @@
+#include "multihead/io/npy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "multihead/core/error.h"
+#include "multihead/testing/files.h"
+
+namespace multihead::io {
+namespace {
+
+class NpyTest : public testing::Test {
+ protected:
+  // A file of version 1.0 with the numbers 0 to 5.
+  void write(const std::string& header) {
+    std::ofstream file(path_, std::ios::binary);
+    file << std::string("\x93NUMPY\x01\x00", 8) << static_cast<char>(header.size() & 0xFF)
+         << static_cast<char>(header.size() >> 8) << header;
+    for (const float x : {0.f, 1.f, 2.f, 3.f, 4.f, 5.f}) {
+      file.write(reinterpret_cast<const char*>(&x), sizeof x);
+    }
+  }
+
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path() + "/x.npy";
+};
+
+TEST_F(NpyTest, ReadsWhatIsWritten) {
+  const float values[] = {1, 2, 3, 4, 5, 6};
+  save_npy(path_, Tensor::of<float>({2, 3}, values));
+  const Tensor read = load_npy(path_);
+  EXPECT_EQ(read.shape(), Shape({2, 3}));
+  EXPECT_THAT(read.to_vector<float>(), testing::ElementsAreArray(values));
+}
+
+TEST_F(NpyTest, ReadsHeadersOfOthers) {
+  for (const char* header : {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   \n",
+                             "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}",
+                             "{'descr':'<f4','fortran_order':False,'shape':(2,3),}",
+                             "{ 'descr':\t'<f4', \n'fortran_order': False, 'shape': (2,\n3),\t}"}) {
+    write(header);
+    EXPECT_THAT(load_npy(path_).to_vector<float>(), testing::ElementsAre(0, 1, 2, 3, 4, 5)) << header;
+  }
+}
+
+TEST_F(NpyTest, RefusesOtherHeaders) {
+  using namespace std::string_literals;
+  for (const std::string& header : {
+           "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }"s,
+           "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (6,), }"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (+2, 3), }"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (2 , 3), }"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (1234567890123, 3), }"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), },"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3),, }"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)\0, }"s,
+           " {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3"s,
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 3), }"s,
+           ""s,
+       }) {
+    write(header);
+    EXPECT_THROW(load_npy(path_), FormatError) << header;
+  }
+}
+
+}  // namespace
+}  // namespace multihead::io
