@@ -27,22 +27,8 @@ HWY_INLINE PrefetchRows Shifted(const PrefetchRows& prefetch, int64_t by) {
   return prefetch.rows.data ? PrefetchRows{Shifted(prefetch.rows, by), prefetch.columns} : prefetch;
 }
 
-// qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero.
-HWY_NOINLINE inline void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt) {
-  const int64_t dim = call.p->head_dim;
-  const int64_t stride = call.query.strides.token;
-  each_head_run(t, [&](int first, int count) {
-    const void* from = TileRow(call, call.query, t, first);
-    if (call.bf16) {
-      TransposeTo(static_cast<const uint16_t*>(from), stride, count, dim, qt + first, kTileRows, scale);
-    } else {
-      TransposeTo(static_cast<const float*>(from), stride, count, dim, qt + first, kTileRows, scale);
-    }
-  });
-  for (int64_t c = 0; c < dim && t.rows < t.groups * kGroupRows; ++c) {
-    std::fill(qt + c * kTileRows + t.rows, qt + c * kTileRows + t.groups * kGroupRows, 0.0f);
-  }
-}
+// qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero. In tile_steps.cc.
+void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt);
 
 // A score term that the product adds at the end of its tiles.
 struct ProductTerm {
@@ -52,7 +38,7 @@ struct ProductTerm {
 };
 
 // s[k - k0][q] = ⟨key[k], query[q]⟩ with `dim` terms wherever needed. `max` (null only without a term)
-// receives the maximum over the rows [full_begin, full_end), which nothing has to mask. In score_product.cc.
+// receives the maximum over the rows [full_begin, full_end), which nothing has to mask. In tile_steps.cc.
 void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const float* qt, int64_t dim,
                   float* s, float* max, const PrefetchRows& prefetch, const ProductTerm& term = {});
 
@@ -122,12 +108,11 @@ inline void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, co
     const int end = std::min(k + step, r.k1);
     int first = 0, last = t.groups;
     if (!r.full()) NeededGroups(t, r, k, end, &first, &last);
-    args.c = to + (k - r.k0) * columns;
     each_head_run(t, [&](int run, int count) HWY_ATTR {
       const int begin = std::max(run, first * kGroupRows), stop = std::min(run + count, last * kGroupRows);
       if (begin >= stop) return;
       args.a = p + (k - r.k0) * kTileRows + begin;
-      args.b = from.data + begin * from.stride;
+      args.b = from.data + begin * from.stride, args.c = to + (k - r.k0) * columns;
       args.k = stop - begin;
       args.first_chain = QueryChainRest(t.query[begin]), args.chain = kQueryChain;
       Product<End::add, true>(args, end - k, columns);

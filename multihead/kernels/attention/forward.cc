@@ -157,7 +157,7 @@ class Forward {
 
   static int64_t TileFloats(const ForwardCall& c) { return E::QueryFloats(c) + kTileRows * c.value_columns; }
 
-  void StartTile(int64_t row, float* memory, QueryTile& w) {
+  HWY_NOINLINE void StartTile(int64_t row, float* memory, QueryTile& w) {
     w.query = memory;
     w.out = memory + E::QueryFloats(c_);
     const int64_t end = std::min(task_.row_end, row + kTileRows);
@@ -227,7 +227,7 @@ class Forward {
 
   // Writes a tile; if it is not finite although something was excluded, computes it again safely. Says so if
   // it stays that way.
-  void FinishTile(QueryTile& w) {
+  HWY_NOINLINE void FinishTile(QueryTile& w) {
     const RowTile& t = w.rows;
     if (c_.state.values && !c_.out) return StoreState(c_, w);
     bool finite = Write(w);

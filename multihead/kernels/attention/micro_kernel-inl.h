@@ -198,9 +198,13 @@ HWY_NOINLINE void MicroKernel(const ProductArgs& t) {
   }
 }
 
-// Rows [0, rows) in steps of MR, then 4, 2, 1.
+// Rows [0, rows) in steps of MR, then 4, 2, 1. `t` moves along with them and back: copying it would stall on
+// the stores that have just filled it (a tenth of a call on 64 tokens).
 template <End kEnd, bool kStepOne, bool kCut, int MR, int NV>
-HWY_INLINE void ProductRows(ProductArgs t, int64_t rows) {
+HWY_INLINE void ProductRows(ProductArgs& t, int64_t rows) {
+  const float *const a = t.a, *const alpha = t.alpha, *const beta = t.beta;
+  float* const c = t.c;
+  const int32_t key = t.key;
   // The rows of A that the next tile reads come from L2 or beyond, and so does what the caller names.
   const auto fetch = [&t](int64_t n) HWY_ATTR {
     if (!t.prefetch) return;
@@ -232,11 +236,14 @@ HWY_INLINE void ProductRows(ProductArgs t, int64_t rows) {
     rows -= 2;
   }
   if (rows >= 1) MicroKernel<kEnd, kStepOne, kCut, 1, NV>(t);
+  t.a = a, t.c = c;
+  if constexpr (kEnd == End::merge) t.alpha = alpha, t.beta = beta;
+  if constexpr (kEnd == End::alibi_max) t.key = key;
 }
 
 // All rows and `columns` (a multiple of 16) columns.
 template <End kEnd, bool kStepOne, bool kCut>
-HWY_INLINE void ProductColumns(ProductArgs t, int64_t rows, int64_t columns) {
+HWY_INLINE void ProductColumns(ProductArgs& t, int64_t rows, int64_t columns) {
   if constexpr (kMaxVecs == 4) {
     while (columns > 0) {
       const int64_t now = std::min<int64_t>(columns, 64);
@@ -265,8 +272,9 @@ HWY_INLINE void ProductColumns(ProductArgs t, int64_t rows, int64_t columns) {
   }
 }
 
+// The product; b, c, max, prefetch, slope and place of `t` are moved past the last column.
 template <End kEnd, bool kStepOne>
-HWY_INLINE void Product(const ProductArgs& t, int64_t rows, int64_t columns) {
+HWY_INLINE void Product(ProductArgs& t, int64_t rows, int64_t columns) {
   if (t.k > t.first_chain) {
     ProductColumns<kEnd, kStepOne, true>(t, rows, columns);
   } else {

@@ -52,71 +52,10 @@ HWY_INLINE void EachSixteen(const RowTile& t, const BlockRange& r, Body&& f) {
   });
 }
 
-// y[i] <- y[i - lane] in each lane, for i >= kN - 1.
-HWY_INLINE void ShiftLanes(Vec (&y)[2 * kN - 1]) {
-  const I di;
-#pragma GCC unroll 4
-  for (int step = 1; step < kN; step *= 2) {
-    const auto moves = hn::RebindMask(F(), hn::TestBit(hn::Iota(di, 0), hn::Set(di, step)));
-#pragma GCC unroll 32
-    for (int i = 2 * kN - 2; i >= step; --i) y[i] = hn::IfThenElse(moves, y[i - step], y[i]);
-  }
-}
-
-// to[k][lane] = band[row of key k for the lane][lane] for kN lanes from `lane` on (of the band's 16).
-HWY_INLINE void SpreadLanes(const float* product, const DistanceBand& band, int lane, KeyRange keys,
-                            float* to) {
-  const F d;
-  for (int k = keys.begin; k < keys.end; k += kN, to += kN * kTileRows) {
-    Vec y[2 * kN - 1];
-    const int64_t row = k + band.offset - lane - (kN - 1) - band.first;
-#pragma GCC unroll 32
-    for (int i = 0; i < 2 * kN - 1; ++i) {
-      y[i] = hn::LoadU(d, product + std::clamp<int64_t>(row + i, 0, band.count - 1) * kGroupRows + lane);
-    }
-    ShiftLanes(y);
-    const int count = std::min(kN, keys.end - k);
-    if (count == kN) {
-#pragma GCC unroll 16
-      for (int j = 0; j < kN; ++j) hn::StoreU(y[kN - 1 + j], d, to + j * kTileRows + lane);
-    } else {
-      alignas(64) float rows[kN * kN];
-#pragma GCC unroll 16
-      for (int j = 0; j < kN; ++j) hn::Store(y[kN - 1 + j], d, rows + j * kN);
-      for (int j = 0; j < count; ++j) std::copy_n(rows + j * kN, kN, to + j * kTileRows + lane);
-    }
-  }
-}
-
-// The rows of a band with sixteen queries. In score_product.cc.
-void BandProduct(const ProductArgs& args, int64_t rows);
-
 // s[k - k0][q] <- the relative keys' part of the scores, wherever needed. `product`: (r.k1 - r.k0 + 15) · 16
-// floats.
-HWY_INLINE void RelativeScores(const RelativeKey& table, int64_t dim, const RowTile& t, const BlockRange& r,
-                               const float* qt, float* product, float* s) {
-  ProductArgs args{};
-  args.a_row = table.row_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kGroupRows;
-  args.k = dim, args.first_chain = args.chain = ColumnChain(dim), args.c = product;
-  EachSixteen(t, r, [&](int start, int count, KeyRange keys) HWY_ATTR {
-    const DistanceBand band = BandOf(table, t, start, keys);
-    const int column =
-        std::min(start, kTileRows - kGroupRows);  // sixteen lanes of the tile, these among them
-    args.a = band.rows, args.b = qt + column;
-    BandProduct(args, band.count);
-    float* to = s + (keys.begin - r.k0) * kTileRows;
-    if (start % kGroupRows == 0 && (count == kGroupRows || start + count == t.rows)) {  // else others' lanes
-      for (int lane = 0; lane < kGroupRows; lane += kN) SpreadLanes(product, band, lane, keys, to + start);
-      return;
-    }
-    for (int k = keys.begin; k < keys.end; ++k, to += kTileRows) {
-      for (int lane = 0; lane < count; ++lane) {
-        const int64_t row = std::clamp<int64_t>(k + band.offset - lane - band.first, 0, band.count - 1);
-        to[start + lane] = product[row * kGroupRows + start - column + lane];
-      }
-    }
-  });
-}
+// floats. In tile_steps.cc.
+void RelativeScores(const RelativeKey& table, int64_t dim, const RowTile& t, const BlockRange& r,
+                    const float* qt, float* product, float* s);
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

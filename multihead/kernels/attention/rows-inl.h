@@ -101,38 +101,18 @@ HWY_INLINE float NumberOf(const ForwardCall& c, const void* row, int64_t dim, in
   return static_cast<float>(static_cast<const int8_t*>(row)[index]) * scale;
 }
 
-// Rows [k0, k1) of a key head, in place or copied to `buffer` with `columns` floats a row.
-HWY_NOINLINE inline Rows StageRows(const ForwardCall& call, const Operand& x, int64_t b, int64_t kv, int k0,
-                                   int k1, int64_t dim, bool copy, int64_t columns, float* buffer) {
-  const void* from = KeyRow(call, x, b, kv, k0);
-  const int64_t stride = x.strides.token;
-  if (!copy) return {static_cast<const float*>(from), stride};
-  const bool dense = stride == dim && columns == dim && !call.int8;  // one long row
-  const int64_t rows = dense ? 1 : k1 - k0, length = dense ? (k1 - k0) * dim : dim;
-  for (int64_t k = 0; k < rows; ++k) {
-    float* to = buffer + k * columns;
-    const void* row = At(from, k * stride, call.bf16);
-    call.int8 ? LoadInt8Row(row, dim, to) : LoadRow(row, length, call.bf16, to);
-    for (int64_t c = dim; c < columns; ++c) to[c] = 0.0f;
-  }
-  return {buffer, columns};
-}
+// Rows [k0, k1) of a key head, in place or copied to `buffer` with `columns` floats a row. In tile_steps.cc.
+Rows StageRows(const ForwardCall& call, const Operand& x, int64_t b, int64_t kv, int k0, int k1, int64_t dim,
+               bool copy, int64_t columns, float* buffer);
 
 // Index of row `row` of a tile in an array [B, H, T] whose last axis is contiguous.
 HWY_INLINE int64_t LaneIndex(const ForwardCall& c, const Strides3& s, const RowTile& t, int row) {
   return t.b * s.batch + c.p->head_row(t.head[row]) * s.head + c.p->query_begin(t.b) + t.query[row];
 }
 
-// Copies the rows of a tile to [kTileRows][columns], zero-padded.
-HWY_NOINLINE inline void CopyTileRows(const ForwardCall& c, const RowTile& t, const Operand& x, int64_t dim,
-                                      int64_t columns, float* to) {
-  const bool bf16 = x.dtype == Dtype::bf16;  // sums are not, whatever the call's type
-  for (int r = 0; r < t.rows; ++r) {
-    float* row = to + r * columns;
-    LoadRow(At(x.data, RowIndex(c, x.strides, t, r), bf16), dim, bf16, row);
-    std::fill(row + dim, row + columns, 0.0f);
-  }
-}
+// Copies the rows of a tile to [kTileRows][columns], zero-padded. In tile_steps.cc.
+void CopyTileRows(const ForwardCall& c, const RowTile& t, const Operand& x, int64_t dim, int64_t columns,
+                  float* to);
 
 // to[c] = from[c] · factor; check gathers x · 0, which is NaN where x is not finite.
 HWY_INLINE Vec StoreFloatRow(const float* from, Vec factor, int64_t n, float* to, Vec check) {

@@ -15,22 +15,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-// tanh(x) = (e^2x - 1) / (e^2x + 1) with e^2x - 1 = 2^n (2^f - 1) + (2^n - 1), which keeps small x accurate.
-HWY_INLINE Vec Tanh(F d, Vec x) {
-  const I di;
-  const Vec magic = hn::Set(d, 12582912.0f), limit = hn::Set(d, 60.0f);
-  x = AtMost(limit, AtLeast(hn::Neg(limit), hn::Mul(x, hn::Set(d, 2 * kLog2e))));
-  const Vec t = hn::Add(x, magic), f = hn::Sub(x, hn::Sub(t, magic));
-  Vec y = hn::MulAdd(hn::Set(d, 0.00132647273f), f, hn::Set(d, 0.00967151299f));
-  y = hn::MulAdd(y, f, hn::Set(d, 0.0555073358f));
-  y = hn::MulAdd(y, f, hn::Set(d, 0.240222424f));
-  y = hn::Mul(hn::MulAdd(y, f, hn::Set(d, 0.693147004f)), f);
-  const Vec one = hn::Set(d, 1.0f);
-  const Vec power = hn::BitCast(d, hn::Add(hn::BitCast(di, one), hn::ShiftLeft<23>(hn::BitCast(di, t))));
-  const Vec numerator = hn::MulAdd(y, power, hn::Sub(power, one));
-  return hn::Div(numerator, hn::Add(numerator, hn::Set(d, 2.0f)));
-}
-
 // The user's function on every head's part of the tile. `derivative` is null in the forward pass.
 HWY_NOINLINE inline void ApplyScoreFunction(const ScoreFunction& f, const RowTile& t, const BlockRange& r,
                                             float* s, float* derivative) {
@@ -54,30 +38,8 @@ HWY_NOINLINE inline void BackwardScoreFunction(const ScoreFunction& f, const Row
   });
 }
 
-// Transposes the bias's block [query, key] into to[key][query].
-HWY_NOINLINE inline void GatherBias(const ScoreTerms& terms, const RowTile& t, const BlockRange& r,
-                                    float* to) {
-  const Strides4& s = terms.bias_strides;
-  each_head_run(t, [&](int run, int run_count) {
-    const float* base = as_floats(terms.bias) + t.b * s.batch + int64_t{t.head[run]} * s.head;
-    for (int first = run; first < run + run_count;) {
-      const int g = first / kGroupRows, count = std::min(run + run_count, (g + 1) * kGroupRows) - first;
-      const int a = r.need_begin[g], n = r.need_end[g] - a;
-      const float* from = base + int64_t{t.query[first]} * s.query + a * s.key;
-      float* column = to + (a - r.k0) * kTileRows + first;
-      if (s.key == 1) {
-        const int rest = std::min(run + run_count - first - count, kGroupRows);  // the next group's rows
-        for (int i = 0; i < rest && s.query != 0; ++i) PrefetchRow(from + (count + i) * s.query, n);
-        TransposeTo(from, s.query, count, n, column, kTileRows, 1.0f);
-      } else {
-        for (int k = 0; k < n; ++k) {
-          for (int q = 0; q < count; ++q) column[k * kTileRows + q] = from[q * s.query + k * s.key];
-        }
-      }
-      first += count;
-    }
-  });
-}
+// Transposes the bias's block [query, key] into to[key][query]. In tile_steps.cc.
+void GatherBias(const ScoreTerms& terms, const RowTile& t, const BlockRange& r, float* to);
 
 // Per-lane constants of the positional terms.
 struct LaneTerms {
@@ -114,14 +76,6 @@ HWY_INLINE Vec Distance(const LaneTerms& lanes, int lane, int k) {
   return hn::Abs(hn::Sub(hn::Load(d, lanes.place + lane), hn::Set(d, static_cast<float>(k))));
 }
 
-HWY_INLINE hn::Mask<F> Kept(const uint8_t* keep) {
-  const I di;
-  const hn::Rebind<uint8_t, F> d8;
-  return hn::RebindMask(F(), hn::Ne(hn::PromoteTo(di, hn::LoadU(d8, keep)), hn::Zero(di)));
-}
-
-enum TermBits { kCapBit = 1, kBiasBit = 2, kRelativeBit = 4, kAlibiBit = 8, kKeepBit = 16, kAnyTerm = 31 };
-
 // What TermRows works on.
 struct TermArgs {
   const ScoreTerms* terms;
@@ -131,95 +85,11 @@ struct TermArgs {
   const uint8_t* keep;  // [key][query], or null
   float* s;             // scores in, final scores out
   float* derivative;    // null in the forward pass
-  int bits() const {
-    return (terms->softcap > 0 ? kCapBit : 0) | (bias ? kBiasBit : 0) |
-           (terms->relative_bias ? kRelativeBit : 0) | (terms->alibi_slopes ? kAlibiBit : 0) |
-           (keep ? kKeepBit : 0);
-  }
 };
 
-// Rows [begin, end) of NV vectors of queries; kTerms is what may be present (checked at run time if several).
-template <int kTerms, bool kFree, int NV>
-HWY_INLINE void TermVectors(const TermArgs& args, const BlockRange& r, int first, int begin, int end,
-                            Vec (&top)[NV]) {
-  const F d;
-  const int bits = args.bits();
-  const auto has = [&](int bit) { return kTerms == bit || ((kTerms & bit) != 0 && (bits & bit) != 0); };
-  const ScoreTerms& terms = *args.terms;
-  const float* relative_bias = as_floats(terms.relative_bias);
-  const float cap = static_cast<float>(terms.softcap);
-  const Vec none = hn::Set(d, -kInfinity), vcap = hn::Set(d, cap),
-            inverse_cap = hn::Set(d, cap > 0 ? 1 / cap : 0);
-  Vec slope[NV];
-#pragma GCC unroll 4
-  for (int j = 0; j < NV; ++j) slope[j] = hn::Load(d, args.lanes->slope + first + j * kN);
-  for (int k = begin; k < end; ++k) {
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) {
-      const int lane = first + j * kN;
-      const int64_t at = int64_t{k - r.k0} * kTileRows + lane;
-      Vec x = hn::LoadU(d, args.s + at);
-      if (has(kCapBit)) {
-        const Vec th = Tanh(d, hn::Mul(x, inverse_cap));
-        x = hn::Mul(vcap, th);
-        if (args.derivative) {
-          const Vec factor = hn::NegMulAdd(th, th, hn::Set(d, 1.0f));
-          hn::StoreU(hn::Mul(hn::LoadU(d, args.derivative + at), factor), d, args.derivative + at);
-        }
-      }
-      if (has(kBiasBit)) x = hn::Add(x, hn::LoadU(d, args.bias + at));
-      if (has(kRelativeBit)) {
-        x = hn::Add(x, hn::GatherIndex(d, relative_bias, RelativeIndex(terms, *args.lanes, lane, k)));
-      }
-      if (has(kAlibiBit)) x = hn::NegMulAdd(slope[j], Distance(*args.lanes, lane, k), x);
-      if (has(kKeepBit)) x = hn::IfThenElse(Kept(args.keep + at), x, none);
-      if constexpr (!kFree) x = hn::IfThenElse(Visible(*args.tile, lane, k), x, none);
-      top[j] = hn::Max(top[j], x);
-      hn::StoreU(x, d, args.s + at);
-    }
-  }
-}
-
-template <int kTerms>
-HWY_NOINLINE void TermColumns(const TermArgs& args, const BlockRange& r, float* max) {
-  const F d;
-  int lane = 0;
-  if constexpr (kTerms == kAlibiBit) {  // whole rows: the key's number is broadcast once for all vectors
-    for (; r.full() && lane + kMaxVecs * kN <= args.tile->groups * kGroupRows; lane += kMaxVecs * kN) {
-      Vec top[kMaxVecs];
-#pragma GCC unroll 4
-      for (int j = 0; j < kMaxVecs; ++j) top[j] = hn::LoadU(d, max + lane + j * kN);
-      TermVectors<kTerms, true, kMaxVecs>(args, r, lane, r.k0, r.k1, top);
-#pragma GCC unroll 4
-      for (int j = 0; j < kMaxVecs; ++j) hn::StoreU(top[j], d, max + lane + j * kN);
-    }
-  }
-  for (; lane < args.tile->groups * kGroupRows; lane += kN) {
-    const int g = lane / kGroupRows;
-    Vec top[1] = {hn::LoadU(d, max + lane)};
-    TermVectors<kTerms, false, 1>(args, r, lane, r.need_begin[g], r.free_begin[g], top);
-    TermVectors<kTerms, true, 1>(args, r, lane, r.free_begin[g], r.free_end[g], top);
-    TermVectors<kTerms, false, 1>(args, r, lane, r.free_end[g], r.need_end[g], top);
-    hn::StoreU(top[0], d, max + lane);
-  }
-}
-
 // Scores -> final scores, -inf where excluded, and their maximum per lane. `derivative` is multiplied by the
-// soft-cap's. The usual single terms have loops of their own (ALiBi: 8 -> 4 cycles per vector).
-HWY_NOINLINE inline void TermRows(const TermArgs& args, const BlockRange& r, float* max) {
-  switch (args.bits()) {
-    case kCapBit:
-      return TermColumns<kCapBit>(args, r, max);
-    case kBiasBit:
-      return TermColumns<kBiasBit>(args, r, max);
-    case kAlibiBit:
-      return TermColumns<kAlibiBit>(args, r, max);
-    case 0:
-      return TermColumns<0>(args, r, max);
-    default:
-      return TermColumns<kAnyTerm>(args, r, max);
-  }
-}
+// soft-cap's. In tile_steps.cc.
+void TermRows(const TermArgs& args, const BlockRange& r, float* max);
 
 using U = hn::RebindToUnsigned<F>;
 using VecU = hn::Vec<U>;

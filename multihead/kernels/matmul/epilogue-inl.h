@@ -8,12 +8,8 @@
 #define MULTIHEAD_KERNELS_MATMUL_EPILOGUE_INL_H_
 #endif
 
-#include <algorithm>
-
-#include "multihead/kernels/elementwise/activation-inl.h"
 #include "multihead/kernels/matmul/engine_args.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
-#include "multihead/kernels/simd/first_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -24,39 +20,8 @@ bool HasEpilogue(const GemmArgs<T>& g) {
          g.factor != nullptr || g.residual != nullptr;
 }
 
-// All of it for a block of C that has just been written and is still in L1.
-template <class Function>
-HWY_NOINLINE void FinishWith(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t column,
-                             int64_t columns) {
-  const TileFloats d;
-  for (int64_t i = row; i < row + rows; ++i) {
-    for (int64_t j = column; j < column + columns; j += kLanes) {
-      const int64_t lanes = std::min(kLanes, column + columns - j), at = i * g.ldc + j;
-      const bool whole = lanes == kLanes;
-      const auto mask = hn::FirstN(d, static_cast<size_t>(lanes));
-      const auto load = [&](const float* from)
-                            HWY_ATTR { return whole ? hn::LoadU(d, from) : LoadLanes(mask, d, from); };
-      const auto store = [&](TileVec x, float* to)
-                             HWY_ATTR { whole ? hn::StoreU(x, d, to) : StoreLanes(x, mask, d, to); };
-      // The next tile goes on in the rows below: its operands arrive while it multiplies.
-      if (g.factor != nullptr) __builtin_prefetch(g.factor + at + rows * g.ldc);
-      if (g.residual != nullptr) __builtin_prefetch(g.residual + at + rows * g.ldc);
-      TileVec x = load(g.c + at);
-      if (g.bias != nullptr) x = hn::Add(x, load(g.bias + j));
-      if (g.pre_activation != nullptr) store(x, g.pre_activation + at);
-      x = Function::Value(d, x);
-      if (g.factor != nullptr) x = hn::Mul(x, load(g.factor + at));
-      if (g.residual != nullptr) x = hn::Add(x, load(g.residual + at));
-      store(x, g.c + at);
-    }
-  }
-}
-
-inline void Finish(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  DispatchActivation(g.activation, [&](auto function) HWY_ATTR {
-    FinishWith<decltype(function)>(g, row, rows, column, columns);
-  });
-}
+// All of it for a block of C that has just been written and is still in L1. In epilogue.cc.
+void Finish(const GemmArgs<float>& g, int64_t row, int64_t rows, int64_t column, int64_t columns);
 
 // Finishes each block of C when the next one has been written: a tile's own sums are still on their way to
 // the cache (3 % of a training step).
