@@ -28,7 +28,7 @@ class Server {
     });
     server_.Post("/run", [this, &requests](const httplib::Request& request, httplib::Response& response) {
       if (!is_ours(request, response)) return;
-      // Another site's page may send text, not JSON, without being asked for leave.
+      // Another site's page may send text, not JSON, without asking for permission.
       if (!request.get_header_value("Content-Type").starts_with("application/json")) {
         response.status = 415;
         return;

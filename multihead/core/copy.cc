@@ -141,10 +141,11 @@ class Copy {
       return element_loops.transpose(
           to_bytes_, {at_from(t.from), at_to(t.to), t.step_from, t.step_to, t.rows, t.columns});
     }
-    alignas(64) std::byte turned[kTile * kTile * 8];
-    element_loops.transpose(from_bytes_, {at_from(t.from), turned, t.step_from, kTile, t.rows, t.columns});
+    alignas(64) std::byte transposed[kTile * kTile * 8];
+    element_loops.transpose(from_bytes_,
+                            {at_from(t.from), transposed, t.step_from, kTile, t.rows, t.columns});
     for (int64_t j = 0; j < t.columns; ++j) {
-      convert_run(from_type_, turned + j * kTile * static_cast<int64_t>(from_bytes_), to_type_,
+      convert_run(from_type_, transposed + j * kTile * static_cast<int64_t>(from_bytes_), to_type_,
                   at_to(t.to + j * t.step_to), t.rows);
     }
   }

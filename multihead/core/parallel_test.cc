@@ -269,7 +269,7 @@ TEST(ParallelTest, ALimitOnProcessesIsNoEnd) {
   }
 }
 
-// As many std::threads as asked for, or one fewer: a host need not give all.
+// As many std::threads as requested, or one fewer: a host need not give all.
 void run_on_std_threads(void (*task)(void*), void* context, int threads) {
   std::vector<std::thread> others;
   for (int i = 2; i < threads; ++i) others.emplace_back([=] { task(context); });

@@ -159,7 +159,7 @@ class Search {
     return options_.prefixes[sentence.index];
   }
 
-  // Whether the next token is the one whose alternatives are asked for.
+  // Whether the next token is the one whose alternatives are requested.
   bool splits(const Sentence& sentence, int64_t length) const {
     return options_.alternatives && static_cast<size_t>(length) == prefix_of(sentence).size();
   }

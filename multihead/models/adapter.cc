@@ -210,7 +210,7 @@ std::string base_of_adapter(const std::string& folder) {
 
 namespace {
 
-// alpha / r, and that nothing else is asked for.
+// alpha / r, and that nothing else is requested.
 double scale_of(const std::string& folder) {
   const std::string file = file_in(folder, kConfigFile);
   const Json json = io::load_json(file);

@@ -271,8 +271,8 @@ class MatrixLoader {
       const int64_t rows = file_.tensors().at(stored).shape[0],
                     own = std::clamp(rows - begin, int64_t{0}, count);
       if (own > 0) {
-        const bool turned = interleaved_ && rotated_heads(config_, part.name) > 0;
-        turned ? read_turned(stored, begin, own, to) : file_.load_rows(stored, begin, own, to);
+        const bool reorders = interleaved_ && rotated_heads(config_, part.name) > 0;
+        reorders ? read_interleaved(stored, begin, own, to) : file_.load_rows(stored, begin, own, to);
         to += own * file_.row_bytes(stored);
       }
       count -= own, begin = std::max(begin - rows, int64_t{0});
@@ -280,7 +280,7 @@ class MatrixLoader {
   }
 
   // Out of the whole heads that they belong to.
-  void read_turned(const std::string& stored, int64_t begin, int64_t count, uint8_t* to) const {
+  void read_interleaved(const std::string& stored, int64_t begin, int64_t count, uint8_t* to) const {
     const int64_t head = config_.head_dim, bytes = file_.row_bytes(stored), first = begin / head * head,
                   last = (begin + count + head - 1) / head * head;
     const auto rows = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>((last - first) * bytes));

@@ -26,13 +26,13 @@ extern constinit thread_local Points* active_points;
 inline bool looking() { return active_points != nullptr; }
 
 Tensor passed(std::string_view name, const Tensor& x, const PointAxes& axes);
-/// x, kept or replaced if somebody asked for the point.
+/// x, kept or replaced if somebody requested the point.
 inline Tensor point(std::string_view name, const Tensor& x, const PointAxes& axes) {
   return looking() ? passed(name, x, axes) : x;
 }
 inline Tensor point(std::string_view name, const Tensor& x) { return looking() ? passed(name, x, {}) : x; }
 bool is_asked_for(std::string_view name);
-/// Whether somebody asked for the point: for what costs something to compute.
+/// Whether somebody requested the point: for what costs something to compute.
 inline bool wants(std::string_view name) { return looking() && is_asked_for(name); }
 /// What was excluded from the attention whose points are passed.
 Mask excluded();
@@ -42,7 +42,7 @@ Mask excluded();
 bool is_edited(std::string_view name);
 /// Keeps make(part) for everybody who asked to keep the point.
 void keep_made(std::string_view name, FunctionRef<Tensor(const PointPart&)> make);
-/// The rows that somebody asked for at one of the points, ascending; empty: all `size`.
+/// The rows that somebody requested at one of the points, ascending; empty: all `size`.
 std::vector<int64_t> rows_asked(std::initializer_list<std::string_view> names, int64_t size);
 /// The given indices of an axis, and x with `part` in their place.
 Tensor take(const Tensor& x, int axis, const std::vector<int64_t>& indices);

@@ -94,7 +94,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
     std::vector<bool> alone(inputs.size(), false);
     alone[which] = true;
     if (!same_bits(analytic(f, inputs, alone, options.seed)[which], gradients[which])) {
-      fail(result, concat("the gradient of input ", which, " changes when it is the only one asked for"));
+      fail(result, concat("the gradient of input ", which, " changes when it is the only one requested"));
     }
     for (int64_t i = 0; i < inputs[which].numel(); ++i) {
       const double coarse = difference(f, inputs, which, i, options.step, options.seed);

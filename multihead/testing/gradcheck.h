@@ -27,7 +27,7 @@ struct GradcheckResult {
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// Compares the gradient of every input element. Also checks that inputs a call does not need stay without
-/// gradient: for each input alone, the gradient must have the bits it has when all are asked for.
+/// gradient: for each input alone, the gradient must have the bits it has when all are requested.
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {});
 

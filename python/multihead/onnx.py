@@ -208,10 +208,10 @@ def rotary_embedding(
         a, b = np.split(rotated, 2, axis=-1)
     real, imaginary = cos * a - sin * b, sin * a + cos * b
     if interleaved:
-        turned = np.stack([real, imaginary], axis=-1).reshape(rotated.shape)
+        joined = np.stack([real, imaginary], axis=-1).reshape(rotated.shape)
     else:
-        turned = np.concatenate([real, imaginary], axis=-1)
-    y = np.concatenate([turned.astype(X.dtype), rest], axis=-1)
+        joined = np.concatenate([real, imaginary], axis=-1)
+    y = np.concatenate([joined.astype(X.dtype), rest], axis=-1)
     return y.reshape(X.shape) if X.ndim == 3 else y.transpose(0, 2, 1, 3)
 
 

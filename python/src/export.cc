@@ -82,7 +82,7 @@ int get_buffer(PyObject* exporter, Py_buffer* view, int flags) {
   if (format == nullptr || ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !tensor.is_contiguous())) {
     PyErr_SetString(PyExc_BufferError,
                     format == nullptr ? "Tensor: bfloat16 has no buffer format; use to('float32') or DLPack"
-                                      : "Tensor: the memory is strided, but a plain buffer was asked for");
+                                      : "Tensor: the memory is strided, but a plain buffer was requested");
     view->obj = nullptr;
     return -1;
   }

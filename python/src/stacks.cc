@@ -108,7 +108,7 @@ nb::list weights_of(const std::vector<AttentionCapture>& captures) {
   return weights;
 }
 
-// The result; (result, [weights of every layer], ...) if captures were asked for.
+// The result; (result, [weights of every layer], ...) if captures were requested.
 template <class F>
 nb::object run_stack(const StackWords& w, F&& f) {
   nn::StackCall call;

@@ -80,7 +80,7 @@ const T* relative_key_row(const AttentionProblem& p, const RelativeKey& table, i
 enum class ReferenceDerivative { none, whole, behind_function };
 
 /// row.score[j] = final score of (b, h, i, j), -inf where excluded; row.derivative[j] = its derivative by
-/// scale · ⟨query, key⟩, or by what the score function gives, if asked for; row.raw[j] = what it is given.
+/// scale · ⟨query, key⟩, or by what the score function gives, if requested; row.raw[j] = what it is given.
 /// Returns the number of keys.
 template <class T>
 int64_t reference_scores(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, int64_t b,

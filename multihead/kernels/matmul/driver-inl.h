@@ -362,7 +362,7 @@ void MultiplyWith(const typename Engine::Args& g) {
   const bool whole_vectors = g.n % lanes == 0, words_in_place = product.b.first != nullptr;
   if constexpr (std::is_same_v<Real, float>) {
     if (product.a.first != nullptr && words_in_place && g.ta == Transpose::no) {
-      const int64_t few = g.tb == Transpose::yes              ? kFewTurned
+      const int64_t few = g.tb == Transpose::yes              ? kFewTransposed
                           : whole_vectors && g.c16 == nullptr ? kFewRows
                                                               : 0;
       if (g.m <= few) return FewRows(product, threads);

@@ -2,7 +2,7 @@
 // is that memory is read in long runs and that nothing is written on the way.
 //
 // Row-major B: a few rows of it at a time, along all columns; chains stay in the caches and go on from there.
-// Transposed B: lanes rows at a time, along all of k, turned in registers; chains stay in registers.
+// Transposed B: lanes rows at a time, along all of k, transposed in registers; chains stay in registers.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATMUL_FEW_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -40,7 +40,7 @@ struct TransposedRowsArgs {
   int64_t left;       // floats of the rows of B from b on
   int64_t distance;   // to ask for ahead, at most the length of a row
   const float* next;  // the rows of B that are read next
-  float* turned;      // [k][lanes]: gets B for the rows of A that follow; may be null
+  float* transposed;  // [k][lanes]: gets B for the rows of A that follow; may be null
 };
 
 // One value of k after the other from a square of B whose rows are k.
@@ -76,9 +76,9 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
       }
       TransposeSquare(square);
       AddSquare<Engine, M>(a, t.a_stride, square, acc);
-      if (t.turned == nullptr) continue;
+      if (t.transposed == nullptr) continue;
 #pragma GCC unroll 16
-      for (int64_t i = 0; i < kLanes; ++i) hn::Store(square[i], d, t.turned + (k + i) * kLanes);
+      for (int64_t i = 0; i < kLanes; ++i) hn::Store(square[i], d, t.transposed + (k + i) * kLanes);
     }
   }
   alignas(64) float lane[kLanes] = {};
@@ -87,7 +87,7 @@ HWY_NOINLINE void TransposedRows(const TransposedRowsArgs& t) {
     const TileVec vb = hn::Load(d, lane);
 #pragma GCC unroll 8
     for (int r = 0; r < M; ++r) acc[r] = Engine::MulAdd(Broadcast(a + r * t.a_stride), vb, acc[r]);
-    if (t.turned != nullptr) hn::Store(vb, d, t.turned + k * kLanes);
+    if (t.transposed != nullptr) hn::Store(vb, d, t.transposed + k * kLanes);
   }
   const auto mask = hn::FirstN(d, static_cast<size_t>(t.columns));
 #pragma GCC unroll 8

@@ -26,20 +26,20 @@ inline constexpr int kFewVectors =
 
 // At most so many rows of C turn a transposed B on the way instead of packing it: 16 rows times 50257x768 .42
 // -> .57 of peak, times 3072x768 .53 -> .70; 32 rows lose a tenth where B comes from a cache.
-inline constexpr int64_t kFewTurned = (kMaxVectors == 4 ? 3 : 2) * kFewRows;
+inline constexpr int64_t kFewTransposed = (kMaxVectors == 4 ? 3 : 2) * kFewRows;
 
 struct Columns {
   int64_t begin, end;
 };
 
-// The first rows turn B in registers; more than those find it turned in the L1 cache.
+// The first rows transpose B in registers; more than those find it transposed in the L1 cache.
 template <class Engine>
 void FewRowsTransposedB(const Product<Engine>& p, Columns columns) {
   const EngineArgs& g = p.g;
   const int64_t first = ceil_div(g.m, ceil_div(g.m, kFewRows));
   const TransposedRowsFunction multiply = TransposedRowsOf<Engine>(first);
   const bool rounds = g.c16 != nullptr;
-  alignas(64) float turned[kChain * kLanes], sums[kFewTurned * kLanes];
+  alignas(64) float transposed[kChain * kLanes], sums[kFewTransposed * kLanes];
   for (int64_t n = columns.begin; n < columns.end; n += kLanes) {
     const int64_t count = std::min(kLanes, columns.end - n), c_stride = rounds ? kLanes : g.ldc;
     float* c = rounds ? sums : g.c + n;
@@ -58,9 +58,9 @@ void FewRowsTransposedB(const Product<Engine>& p, Columns columns) {
                 .left = p.words - k,
                 .distance = std::min(kTransposedAhead, p.words),
                 .next = p.b.first + (n + kLanes) * p.b.stride,
-                .turned = g.m > first ? turned : nullptr});
+                .transposed = g.m > first ? transposed : nullptr});
       GemmTileArgs t{};
-      t.a_stride = p.a.stride, t.b = turned, t.b_stride = kLanes, t.c_stride = c_stride;
+      t.a_stride = p.a.stride, t.b = transposed, t.b_stride = kLanes, t.c_stride = c_stride;
       t.k = size, t.last_lanes = count, t.add_c = add_c;
       for (int64_t row = first, height; row < g.m; row += height) {
         height = TileHeight(g.m - row, kTileRows[1], 1);

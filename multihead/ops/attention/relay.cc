@@ -11,7 +11,7 @@ using distributed::MessagePtr;
 
 constexpr int kFirstTag = 16384, kTags = 15616;
 
-// One journey on this rank, from the moment its messages are asked for.
+// One journey on this rank, from the moment its messages are requested.
 class Visit {
  public:
   Visit(Group& group, const Journey& journey, int number, const Stops& stops)

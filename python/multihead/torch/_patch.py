@@ -46,7 +46,7 @@ def _is_small(query, key, value, attn_mask):
         return False
     if query.is_nested or key.is_nested or not (attn_mask is None or type(attn_mask) in _TYPES):
         return False
-    if _tracing_state() is not None:  # it would record that somebody asked for sizes
+    if _tracing_state() is not None:  # it would record that somebody requested sizes
         return False
     shape = key.shape
     work = query.numel() * shape[-2] if len(shape) >= 2 else 0
