@@ -38,7 +38,7 @@ int64_t transpose_whole(const Float16* rows, int64_t stride, int64_t width, int6
       for (int64_t i = 0; i < 4; ++i) {
         const auto at = [&](int64_t j) { return (row[j] >> (16 * i) & 0xFFFF) << (16 * j); };
         const uint64_t transposed = at(0) | at(1) | at(2) | at(3);
-        std::memcpy(to + (k + i) * width + c, &transposed, sizeof(transposed));
+        std::memcpy(static_cast<void*>(to + (k + i) * width + c), &transposed, sizeof(transposed));
       }
     }
   }
