@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <ctime>
 #include <map>
 #include <random>
 
 #include "multihead/core/error.h"
+#include "multihead/testing/processor_time.h"
 #include "multihead/text/bpe-inl.h"
 #include "multihead/text/tokenizer.h"
 #include "multihead/text/unicode-inl.h"
@@ -14,7 +14,7 @@
 namespace multihead::text {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 const SplitRule kGpt2{SplitRule::Kind::gpt2}, kLlama3{SplitRule::Kind::llama3};
 
@@ -231,13 +231,6 @@ TEST(LearnTest, SeveralTextsDoNotTouch) {
   EXPECT_EQ(tokenizer.vocab_size(), 258);  // "ab", but never "ba" or "abab"
 }
 
-// Of this process: others may keep it waiting.
-double processor_seconds(const std::function<void()>& f) {
-  const std::clock_t start = std::clock();
-  f();
-  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-}
-
 // 2 MB of one letter and the like in a fraction of a second each. A quadratic step would take hours, so the
 // bound can be generous to sanitizers.
 TEST(HostileTextTest, TimeStaysNearLinear) {
@@ -257,7 +250,7 @@ TEST(HostileTextTest, TimeStaysNearLinear) {
     while (texts.back().size() < kSize) texts.back() += unit;
   }
   for (const std::string& text : texts) {
-    const double time = processor_seconds([&] {
+    const double time = testing::processor_seconds([&] {
       const Tokenizer tokenizer = Tokenizer::train_bpe(text, {.vocab_size = 400});
       const std::vector<int32_t> ids = tokenizer.encode(text);
       EXPECT_EQ(tokenizer.decode(ids), text);
