@@ -14,6 +14,7 @@
 #include "multihead/core/rng.h"
 #include "multihead/core/tensor.h"
 #include "multihead/testing/everywhere.h"
+#include "multihead/testing/sanitizers.h"
 
 namespace multihead::kernels {
 namespace {
@@ -173,8 +174,9 @@ TEST(ElementLoopsTest, CopiesBetweenAnyLayouts) {
 }
 
 TEST(ElementLoopsTest, LargeCopiesOnAnyThreads) {
+  const std::vector<int> counts = testing::kSanitized ? std::vector{3} : std::vector{1, 2, 3, 8};
   on_every_isa([&] {
-    for (const int threads : {1, 2, 3, 8}) {
+    for (const int threads : counts) {
       set_num_threads(threads);
       const Shape shape{3, 257, 521};
       expect_copied(view_of(shape, {0, 1, 2}, 1, 0, Dtype::f32), view_of(shape, {0, 2, 1}, 1, 1, Dtype::f32));
