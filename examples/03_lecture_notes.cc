@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
                     {.mask = mh::lengths(mh::Tensor::of<int64_t>({2}, {2, 4})), .capture = &capture});
   // [dot end]
   check.close("scaled dot-product attention", mh::reshape(dot, {2, 4, 4}), t["dot.out"]);
-  check.close("its weights, zero behind the lengths", mh::reshape(capture.weights, {2, 4, 6}),
+  check.close("its weights, zero past the lengths", mh::reshape(capture.weights, {2, 4, 6}),
               t["dot.weights"]);
 
   LectureAttention attention{.num_heads = 2, .hidden_dim = 4};

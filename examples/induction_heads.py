@@ -1,7 +1,7 @@
 """Induction heads: trained, measured and switched off, on one page.
 
 Two layers of attention alone learn to continue what they have seen before: a head of the first layer copies each
-token to the place behind it, a head of the second looks for the token at hand among these copies and predicts
+token to the next position, a head of the second looks for the current token among these copies and predicts
 what followed (Elhage et al. 2021; Olsson et al. 2022). One layer cannot.
 
     python examples/induction_heads.py --out induction.html     # about a minute on two cores; needs matplotlib

@@ -84,7 +84,7 @@ TEST(TapeTest, GradientsAccumulateOverBackwards) {
   EXPECT_EQ(x.grad().item(), 12);
 }
 
-// Without the error these would leave no gradients, and nobody would notice.
+// Without the error these would leave no gradients, and it would go unnoticed.
 TEST(TapeTest, ALossIsGoneAfterABackwardAndOnOtherTapes) {
   const Tensor x = leaf(3);
   Tape tape;

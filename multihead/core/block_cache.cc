@@ -19,7 +19,7 @@
 namespace multihead {
 namespace {
 
-// What lies behind a block, for the sanitizer to find who goes beyond it.
+// What follows a block, for the sanitizer to find overruns.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kGuard = 64;
 #else

@@ -64,7 +64,7 @@ void convert_run(Dtype from_type, const void* from, Dtype to_type, void* to, int
   });
 }
 
-// Runs of so many cache lines. A run far ahead is fetched meanwhile: short ones show the CPU no pattern.
+// Runs of this many cache lines. A run far ahead is fetched meanwhile: short ones show the CPU no pattern.
 struct Runs {
   const std::byte* from;
   std::byte* to;

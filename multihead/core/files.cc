@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// close() after EINTR has closed the descriptor on Linux; trying again could close somebody else's.
+// close() after EINTR has closed the descriptor on Linux; trying again could close another thread's.
 int close_descriptor(int descriptor) {
   const int result = system_calls().close(descriptor);
   return result != 0 && errno == EINTR ? 0 : result;

@@ -110,7 +110,7 @@ class Json {
  private:
   friend class JsonBuilder;
   friend class JsonText;
-  // The first byte: the length of a short text, which lies in the bytes behind it, or one of these; then the
+  // The first byte: the length of a short text, which lies in the bytes after it, or one of these; then the
   // last eight bytes are a number, or a pointer to memory.
   enum Mark : unsigned char { kLongText = 16, kArray, kObject, kNull, kBoolean, kInteger, kNumber };
 

@@ -21,7 +21,7 @@ std::string content(const std::string& path) {
   return std::move(out).str();
 }
 
-// The number behind `key` at the beginning of a line; an empty key: of the first line. "max" is none.
+// The number after `key` at the beginning of a line; an empty key: of the first line. "max" is none.
 std::optional<int64_t> number_of(const std::string& text, std::string_view key) {
   for (size_t at = 0; at < text.size(); at = std::min(text.find('\n', at), text.size() - 1) + 1) {
     if (text.compare(at, key.size(), key) != 0) continue;

@@ -67,7 +67,7 @@ void Watch::run() {
   }
   for (Peer& peer : peers_) {
     if (peer.receiving != nullptr) mpi_.cancel(peer.receiving);
-    // Small messages leave at once; one that has not goes to nobody.
+    // Small messages leave at once; one that has not left is not sent.
     if (peer.sending != nullptr && mpi_.test(peer.sending) == 0) mpi_.cancel(peer.sending);
   }
 }

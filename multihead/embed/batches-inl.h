@@ -1,4 +1,4 @@
-// Many texts, so many tokens at a time. Private to embed/.
+// Many texts, a bounded number of tokens at a time. Private to embed/.
 #pragma once
 
 #include <cstdint>

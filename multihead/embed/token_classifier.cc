@@ -41,7 +41,7 @@ struct Piece {
 };
 
 // WordPiece says which tokens go on with a word: they have a mark that the text has not. For others a word
-// begins behind a space.
+// begins after a space.
 bool goes_on(const text::Tokenizer& tokenizer, int32_t id, std::string_view text, Offsets place) {
   if (tokenizer.unk_id() == id) return false;
   if (tokenizer.kind() == text::Tokenizer::Kind::wordpiece) {

@@ -99,7 +99,7 @@ class Search {
   }
 
  private:
-  // Log-probabilities [rows, V] of the token behind every open hypothesis.
+  // Log-probabilities [rows, V] of the token after every open hypothesis.
   Tensor step() {
     std::vector<int32_t> tokens;
     for (const Sentence& sentence : sentences_) {
@@ -167,7 +167,7 @@ class Search {
   // Of a search 2·beams candidates per beam are enough: at most `beams` of them can end.
   void best_of(std::span<const float> scores, size_t beam, double before, size_t kept,
                std::vector<Extension>& all) const {
-    // The worst of them stands at the front of a heap; of equal ones the smaller token stays.
+    // The worst of them is at the front of a heap; of equal ones the smaller token stays.
     using Candidate = std::pair<float, int32_t>;
     const auto worst_first = [](const Candidate& a, const Candidate& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;

@@ -360,7 +360,7 @@ TEST(BeamSearchTest, AlternativesAreFewerWhereTheOptionsLeaveNoMore) {
   EXPECT_EQ(beam_search(model, {{5, 1}}, all)[0].size(), 7u);
   BeamOptions full = all;
   full.prefixes = {Tokens(6, 3)};
-  const auto ended = beam_search(model, {{5, 1}}, full)[0];  // nothing but the end fits behind it
+  const auto ended = beam_search(model, {{5, 1}}, full)[0];  // nothing but the end fits after it
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].tokens, full.prefixes[0]);
   BeamOptions none = all;

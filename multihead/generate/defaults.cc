@@ -14,7 +14,7 @@ void set(To& option, const std::optional<From>& given) {
   if (given) option = *given;
 }
 
-// Keys that ask for what does not exist here, each with whether it does.
+// Keys that request what does not exist here, each with a test of whether it does.
 using Refused = std::vector<std::pair<const char*, bool>>;
 
 void refuse(const GenerationConfig& c, const Refused& list, const char* who) {

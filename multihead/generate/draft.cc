@@ -15,7 +15,7 @@ struct Reader {
   nn::DecodeState state;
   std::vector<int32_t> text;
 
-  // Logits [V] behind `more`, which belongs behind the first `kept` tokens.
+  // Logits [V] after `more`, which follows the first `kept` tokens.
   Tensor read(size_t kept, std::span<const int32_t> more) {
     state.truncate(static_cast<int64_t>(kept));
     text.resize(kept);

@@ -249,7 +249,7 @@ void Generator::guess() {
   }
 }
 
-// Reads the pending tokens of every row, as many at once as the state takes. Returns the features behind the
+// Reads the pending tokens of every row, as many at once as the state takes. Returns the features after the
 // last one and each guess, row after row.
 Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
   const int64_t chunk = state.window > 0 ? state.room() : state.capacity;
@@ -287,7 +287,7 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
   return ends;
 }
 
-// Samples behind the last token and behind each guess that was right. Returns the number of guesses that
+// Samples after the last token and after each guess that was right. Returns the number of guesses that
 // were.
 int64_t Generator::extend(Sequence& sequence, const float* logits, std::span<const int32_t> guesses) const {
   const GenerateOptions& options = sequence.options;

@@ -7,7 +7,7 @@
 
 namespace multihead {
 
-/// A common beginning of so many tokens is worth a step of waiting.
+/// A common prefix of this many tokens is worth a step of waiting.
 inline constexpr int64_t kLongBeginning = 32;
 
 /// Tokens with which both begin.

@@ -55,12 +55,12 @@ float largest_of(std::span<const float> logits) {
   return largest;
 }
 
-// Beyond so many times the temperature below the largest logit a token adds nothing to a sum of probabilities
-// in f64: e^-38 < 2^-54.
+// Beyond this many times the temperature below the largest logit a token adds nothing to a sum of
+// probabilities in f64: e^-38 < 2^-54.
 constexpr double kNegligible = 38;
 
 // What candidates() may leave out unseen: a greedy choice all but the largest, a top_p (that is not 1 but for
-// rounding) tokens behind which it would end.
+// rounding) tokens after which it would end.
 float threshold(std::span<const float> logits, const SamplingOptions& o) {
   if (o.temperature > 0 && o.top_p > 1 - 1e-9) return kExcluded;
   const float largest = largest_of(logits);

@@ -38,7 +38,7 @@ int32_t language_token(const text::Tokenizer& tokenizer, const std::string& lang
   return *id;
 }
 
-// In place of the language that the tokenizer's template names, in front of a sentence or behind it.
+// In place of the language that the tokenizer's template names, before a sentence or after it.
 void set_language(std::vector<int32_t>& ids, const text::Tokenizer& tokenizer, int64_t end,
                   const std::string& language) {
   const int32_t wanted = language_token(tokenizer, language);

@@ -8,7 +8,7 @@
 namespace multihead::io {
 namespace {
 
-// Bounds far outside what anybody means are not worth a word in a message.
+// Bounds far outside any plausible value are not worth mentioning in a message.
 std::string describe(IntegerRange range) {
   const bool low = range.min != std::numeric_limits<int64_t>::min();
   const bool high = range.max != std::numeric_limits<int64_t>::max();

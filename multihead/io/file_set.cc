@@ -154,7 +154,7 @@ void save_files(const std::string& folder, const FileSet& set, const FillFolder&
 }
 
 std::unique_ptr<FolderLock> lock_folder(const std::string& folder, const std::function<void()>& check) {
-  // Whoever holds the folder may be writing: what is half there would look like somebody else's.
+  // Whoever holds the folder may be writing: a half-written folder would look like a foreign one.
   if (!is_held(folder)) check();
   return std::make_unique<FolderLock>(folder);
 }

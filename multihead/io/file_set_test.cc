@@ -85,7 +85,7 @@ TEST(FileSetTest, AKillAtAnyMomentLeavesTheOldTheNewOrNoKey) {
       [&](int nth) {
         const std::string which = version_in(path);
         ++seen[which];
-        // Nothing is mistaken for somebody else's: the same save goes through.
+        // Nothing is mistaken for a foreign file: the same save goes through.
         EXPECT_THAT(foreign_files(path, kSet, Look::bytes), IsEmpty()) << nth;
         if (which.empty()) {
           EXPECT_THAT(message_of<FormatError>([&] { check_complete(path, "config.json"); }),

@@ -51,7 +51,7 @@ bool is_id(std::string_view text) {
 }
 
 // The mark is not forced to the disk, which would cost a flush per save: should a power cut lose it, a folder
-// stays that nobody deletes.
+// stays that is never deleted.
 Staging::Staging(const std::string& folder)
     : path_((fs::path(folder) / concat(kStagingPrefix, random_id())).string()) {
   const bool made = system_calls().mkdir(path_.c_str(), 0777) == 0;

@@ -157,7 +157,7 @@ void Adapter::save(io::CheckpointContents& contents, const std::string& base, co
   const auto words = [](const std::vector<std::string>& list) {
     return Json(std::vector<Json>(list.begin(), list.end()));
   };
-  // The modules of PEFT's modules_to_save: the first part of a name behind the model's own ("bert.").
+  // The modules of PEFT's modules_to_save: the first part of a name after the model's own ("bert.").
   std::vector<std::string> modules;
   for (const auto& [name, tensor] : whole) {
     const std::string layer = layer_of(name);

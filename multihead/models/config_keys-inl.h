@@ -105,7 +105,7 @@ struct Row {
   static const ConfigField<Config>* find(const Member& member);
   static FieldValue get(const Config& config, const Member& member);
   static void set(Config& config, const Member& member, const FieldValue& value);
-  /// Sets a field to what stands under any name: its row says what it must be.
+  /// Sets a field to the value under any of its names: its row says what it must be.
   static void read(Reader& reader, Name key, Config& config, const Member& member,
                    const std::optional<FieldValue>& fallback);
 

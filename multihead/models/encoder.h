@@ -53,7 +53,7 @@ struct EncoderConfig {
   int64_t global_every = 0;         ///< layers 0, n, 2n … see all; 0: none does
   nn::NormKind norm = nn::NormKind::layer;
   bool embedding_norm = true;
-  /// But for the attention behind the embeddings' norm, if there is one; and a norm behind the last layer.
+  /// But for the attention after the embeddings' norm, if there is one; and a norm after the last layer.
   bool norm_first = false;
   bool scale_scores = true;  ///< scores / sqrt(head_dim)
   bool gated = false;        ///< feed-forward layers

@@ -283,7 +283,7 @@ Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& st
     const Tensor ids = part->take(slice(whole, 0, config_.position_offset, whole.numel()), 0);
     x = add(x, point("pos_embed", position_embedding(ids)));
   } else if (config_.positions == Positions::learned) {
-    // Padding behind the end of a row may count past the context; its outputs mean nothing.
+    // Padding past the end of a row may count beyond the context; its outputs mean nothing.
     const Tensor ids = nn::position_ids(std::ssize(starts), tokens.size(1), starts, config_.context - 1,
                                         config_.position_offset);
     x = add(x, point("pos_embed", position_embedding(ids)));

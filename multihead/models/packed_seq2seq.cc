@@ -141,7 +141,7 @@ PackedState PackedSeq2Seq::start(std::span<const std::vector<int32_t>> sources) 
   return state;
 }
 
-// [length, heads]: the biases that the last of so many tokens has for each; undefined where there are none.
+// [length, heads]: the biases of the last of `length` tokens for each; undefined where there are none.
 Tensor PackedSeq2Seq::step_bias(int64_t length) const {
   if (!decoder_bias_.defined()) return {};
   const int64_t farthest = config().relative_distance, heads = config().num_heads;

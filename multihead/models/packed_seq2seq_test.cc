@@ -12,7 +12,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// Sizes with which the decoder's heads stand in lanes.
+// Sizes with which the decoder's heads are in lanes.
 Seq2SeqConfig interleaving() {
   Seq2SeqConfig c;
   c.num_heads = 4, c.embed_dim = 48, c.ffn_dim = 41;

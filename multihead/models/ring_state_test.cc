@@ -1,4 +1,4 @@
-// States of models with a window that forget what nobody sees any longer, and states in bf16 and int8.
+// States of models with a window that forget what no query can see any longer, and states in bf16 and int8.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

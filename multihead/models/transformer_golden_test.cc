@@ -1,4 +1,4 @@
-// The layers of nn/ against PyTorch's. The test stands here because it reads a safetensors file.
+// The layers of nn/ against PyTorch's. The test is here because it reads a safetensors file.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -16,7 +16,7 @@ namespace multihead::nn::detail {
 struct PointAxes {
   int rows = 1, heads = -1;             ///< -1: none
   std::vector<int64_t> only_rows = {};  ///< the tensor has these rows of …
-  int64_t row_count = 0;                ///< … so many; empty: all
+  int64_t row_count = 0;                ///< … this many; empty: all
 };
 
 /// Of the innermost PointScope of this thread.
@@ -26,23 +26,23 @@ extern constinit thread_local Points* active_points;
 inline bool looking() { return active_points != nullptr; }
 
 Tensor passed(std::string_view name, const Tensor& x, const PointAxes& axes);
-/// x, kept or replaced if somebody requested the point.
+/// x, kept or replaced if the point was requested.
 inline Tensor point(std::string_view name, const Tensor& x, const PointAxes& axes) {
   return looking() ? passed(name, x, axes) : x;
 }
 inline Tensor point(std::string_view name, const Tensor& x) { return looking() ? passed(name, x, {}) : x; }
 bool is_asked_for(std::string_view name);
-/// Whether somebody requested the point: for what costs something to compute.
+/// Whether the point was requested: for what is expensive to compute.
 inline bool wants(std::string_view name) { return looking() && is_asked_for(name); }
 /// What was excluded from the attention whose points are passed.
 Mask excluded();
 
 // What scores and patterns, which are made on demand, need besides.
-/// Whether somebody would change the point, or know its gradient.
+/// Whether the point may be changed, or its gradient was requested.
 bool is_edited(std::string_view name);
 /// Keeps make(part) for everybody who asked to keep the point.
 void keep_made(std::string_view name, FunctionRef<Tensor(const PointPart&)> make);
-/// The rows that somebody requested at one of the points, ascending; empty: all `size`.
+/// The rows requested at one of the points, ascending; empty: all `size`.
 std::vector<int64_t> rows_asked(std::initializer_list<std::string_view> names, int64_t size);
 /// The given indices of an axis, and x with `part` in their place.
 Tensor take(const Tensor& x, int axis, const std::vector<int64_t>& indices);

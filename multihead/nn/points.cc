@@ -143,7 +143,7 @@ struct PointAccess {
   static void keep(const std::string& name, F&& make) {
     each(name, [&](const Points::Entry& entry) { active_points->kept_[name] = make(entry.part); });
   }
-  // The rows of scores and patterns that somebody requested; empty: all.
+  // The rows of scores and patterns that were requested; empty: all.
   static std::vector<int64_t> rows(std::initializer_list<std::string_view> names, int64_t size) {
     std::vector<int64_t> result;
     bool all = false;

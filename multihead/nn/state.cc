@@ -24,7 +24,7 @@ std::vector<int64_t> selected(const std::vector<int64_t>& values, std::span<cons
   return result;
 }
 
-// The rows of `cross` behind `rows`, one per whole group.
+// The rows of `cross` that follow `rows`, one per whole group.
 std::vector<int64_t> cross_rows_of(const DecodeState& state, std::span<const int64_t> rows) {
   std::vector<int64_t> result;
   if (state.cross_lengths.empty()) return result;

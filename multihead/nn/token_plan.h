@@ -51,8 +51,8 @@ struct AttendStep {
 /// with a common past share.
 using TokenList = std::vector<const float*>;
 
-/// What a decoder's layer attends to, in place of a cache. The projections in front of both attentions and
-/// behind them have their heads interleaved where kernels::token_attention_interleaves() says so; those of
+/// What a decoder's layer attends to, in place of a cache. The projections before both attentions and
+/// after them have their heads interleaved where kernels::token_attention_interleaves() says so; those of
 /// cross-attention give queries alone (q_proj).
 struct ListCall {
   std::span<const TokenList> own;  ///< of each row, the new token included
@@ -60,13 +60,13 @@ struct ListCall {
   int64_t added_width = 0;
   std::span<const TokenList> source;   ///< of each source
   std::span<const int64_t> source_of;  ///< of each row; neighbours of one source share a pass over it
-  int64_t own_at = 0, source_at = 0;   ///< where this layer's keys begin; its values stand behind them
+  int64_t own_at = 0, source_at = 0;   ///< where this layer's keys begin; its values follow
   const float* bias = nullptr;         ///< of the scores of self-attention, [tokens][heads]
 };
 
 /// Attends to lists of tokens; self-attention keeps the keys and values of the new ones first.
 struct AttendListStep {
-  const float* query = nullptr;  ///< [rows][heads·head_dim]; self-attention: keys and values behind each
+  const float* query = nullptr;  ///< [rows][heads·head_dim]; self-attention: keys and values after each
   float* out = nullptr;
   ListCall call;
   bool cross = false;

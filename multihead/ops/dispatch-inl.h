@@ -35,7 +35,7 @@ void dispatch_real(Dtype dtype, F&& f) {
 /// Row-major memory with x's elements (its own if possible), without gradient.
 inline Tensor dense(const Tensor& x) { return x.contiguous(); }
 
-/// A gradient in row-major memory, and memory for what becomes of it: the same if nobody else holds it.
+/// A gradient in row-major memory, and memory for the result: the same if nothing else holds it.
 struct ReusedGradient {
   Tensor from, to;
 };

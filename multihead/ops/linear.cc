@@ -185,7 +185,7 @@ Tensor wide(Tensor x) {
   return x;
 }
 
-// f(x) in f32 (f64); takes the memory of x if nobody else holds it.
+// f(x) in f32 (f64); takes the memory of x if nothing else holds it.
 Tensor activated(const Tensor& x, Activation activation) {
   const Dtype dtype = detail::gradient_dtype(x.dtype());
   const Tensor y = x.is_unique() && x.dtype() == dtype ? x : Tensor::empty(x.shape(), dtype);
@@ -201,7 +201,7 @@ struct ActivatedInput {
   Tensor value, slope;
 };
 
-// The values, of the type that the forward product read, take the memory of the input if nobody else holds
+// The values, of the type that the forward product read, take the memory of the input if nothing else holds
 // it.
 ActivatedInput activated_input(LinearSaved& s) {
   Tensor x = s.x.take();

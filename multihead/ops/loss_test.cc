@@ -54,7 +54,7 @@ TEST(LossTest, AllIgnoredIsZeroWithZeroGradient) {
   EXPECT_EQ(cross_entropy(Tensor::zeros({0, 5}), Tensor::zeros({0}, Dtype::i64)).item(), 0);
 }
 
-// A result passed on directly is overwritten by its gradient; one that somebody holds is not.
+// A result passed on directly is overwritten by its gradient; one that is still held is not.
 TEST(LossTest, InPlaceOnlyWhereNobodyLooks) {
   Rng rng(3);
   const Tensor value = randn({5, 11}, rng), t = Tensor::of<int64_t>({5}, {1, 10, 3, 3, 0});

@@ -114,7 +114,7 @@ class AttentionCase {
     t.relative_bias = pointer<T>(relative_bias);
     t.relative_span = kSpan, t.relative_stride = kSpan, t.relative_center = kSpan / 2;
     t.alibi_slopes = pointer<T>(alibi_slopes);
-    const int64_t span = options.relative_key, row = options.head_dim + 3;  // a gap behind each row
+    const int64_t span = options.relative_key, row = options.head_dim + 3;  // a gap after each row
     t.relative_key = {pointer<T>(relative_key), options.relative_key_shared ? 0 : span * row, row, span,
                       span * 2 / 3};
     return t;

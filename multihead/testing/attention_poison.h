@@ -1,4 +1,4 @@
-// Attention with NaN or Inf where nobody may look.
+// Attention with NaN or Inf where nothing may be read.
 #pragma once
 
 #include <cstdint>

@@ -113,7 +113,7 @@ struct BpeTraining {
   /// for a special token.
   std::vector<std::string> tokens;
   bool of_characters = false;         // or of bytes; a piece with a character that is no token is left out
-  std::string continuing = {};        // of characters: in front of tokens that go on within a word
+  std::string continuing = {};        // of characters: before tokens that continue a word
   std::vector<std::string> reserved;  // what no merge may spell: special tokens
   std::vector<SplitRule> rules;
   std::function<void(int64_t done, int64_t total)> progress;

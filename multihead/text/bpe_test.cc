@@ -128,7 +128,7 @@ TEST(MergeTableTest, EqualsTheDefinitionAtEveryLength) {
     constexpr size_t kLengths[] = {0, 1, 2, 3, 31, 32, 33, 34, 67, 131};
     std::vector<int32_t> symbols(kLengths[round % std::size(kLengths)]);
     for (int32_t& symbol : symbols) symbol = static_cast<int32_t>(rng() % (1 + round % 3));
-    std::vector<int32_t> merged = {-7};  // what stands before is left alone
+    std::vector<int32_t> merged = {-7};  // what comes before is left alone
     merged.insert(merged.end(), symbols.begin(), symbols.end());
     table.apply(merged, 1);
     EXPECT_EQ(merged[0], -7);

@@ -114,7 +114,7 @@ class Replacing {
   std::string_view text_;
   Rewritten& out_;
   size_t at_ = 0, last_size_ = 0;
-  bool is_extra_ = false;  // the last character of the output took nobody's place
+  bool is_extra_ = false;  // the last character of the output replaced none
 };
 
 }  // namespace

@@ -58,7 +58,7 @@ class TextPieces {
   struct Range {
     uint64_t begin = 0, end = 0;
   };
-  /// `tokenizer` outlives the pieces. Throws as read_text(), but for what stands in the text.
+  /// `tokenizer` outlives the pieces. Throws as read_text(), but for the content of the text.
   TextPieces(const std::string& path, const Tokenizer& tokenizer, uint64_t size = uint64_t{1} << 22);
 
   int64_t count() const;

@@ -50,7 +50,7 @@ class Encoder {
   std::vector<TokenSpan>* spans_;
   const char* base_ = nullptr;  // spans are counted from here
   std::string_view given_;
-  // Words repeat: the ids of a piece seen before are copied from where they stand in the output.
+  // Words repeat: the ids of a piece seen before are copied from where they are in the output.
   std::unordered_map<std::string_view, Cached> cache_;
 };
 

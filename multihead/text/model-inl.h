@@ -34,11 +34,11 @@ struct AddedToken {
   int32_t id;
   std::string content;
   bool special = true;
-  bool lstrip = false, rstrip = false;  // swallow the white space before, behind
+  bool lstrip = false, rstrip = false;  // swallow the white space before, after
   bool single_word = false;             // not beside letters, marks, digits, connectors
   bool in_vocab = true;                 // a token of the model besides
   bool normalized = false;              // found in the normalised text, not in what was given
-  std::string found = {};               // by Model::finish(): the content as it stands in that text
+  std::string found = {};               // by Model::finish(): the content as it appears in that text
 };
 
 /// An id of a template, or the place of a text.
@@ -80,7 +80,7 @@ struct Tokenizer::Model {
   UnigramTable unigram;
 
   // WordPiece.
-  std::string continuing = "##";  // begins tokens that go on within a word
+  std::string continuing = "##";  // begins tokens that continue a word
   int64_t longest_word = 100;     // in characters; more are unknown
 
   // decode(): what is done to each token, then to their texts in a row.

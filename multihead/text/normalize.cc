@@ -14,7 +14,7 @@ namespace multihead::text {
 namespace {
 
 // The tables of Hugging Face's tokenizers are of Unicode 9. What was assigned since and combines, reorders or
-// decomposes does nothing of it there: each such character stands alone. Found by comparing every code point
+// decomposes does nothing of it there: each such character is alone. Found by comparing every code point
 // with tokenizers 0.23; the blocks of Unicode 16 are for versions of utf8proc that know them.
 constexpr CodePoints kTooNew[] = {
     {0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},

@@ -13,7 +13,7 @@ namespace {
 // A character that takes the place of 1 - `more` of the input.
 struct Mapped {
   int32_t code_point;
-  int more;  // 1: one more behind that of the character before it
+  int more;  // 1: one more after that of the character before it
   int combining_class;
 };
 
@@ -54,7 +54,7 @@ int32_t composed(int32_t first, int32_t second) {
 void compose(std::vector<Mapped>& characters) {
   size_t end = 0, starter = 0;
   bool has_starter = false;
-  int last_class = -1;  // of what was kept behind the starter; -1: nothing
+  int last_class = -1;  // of what was kept after the starter; -1: nothing
   for (const Mapped& c : std::vector<Mapped>(characters)) {
     if (has_starter && last_class < c.combining_class) {
       if (const int32_t both = composed(characters[starter].code_point, c.code_point); both >= 0) {

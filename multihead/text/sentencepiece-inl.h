@@ -75,7 +75,7 @@ struct CutStep {
   Kind kind = Kind::split;
   SplitRule rule = {};
   std::string mark = "\xE2\x96\x81";  // U+2581
-  Prepend prepend = Prepend::always;  ///< the mark in front of a piece, of the first of all, of none
+  Prepend prepend = Prepend::always;  ///< the mark before every piece, before the first, before none
 
   /// What becomes of a piece, unless it is only cut. `is_first`: it begins the text that was given.
   Rewritten changed(std::string_view piece, bool is_first, bool is_aligned) const;
@@ -99,8 +99,8 @@ class UnigramTable {
   /// Time: linear in the text for tokens of bounded length.
   void cut(std::string_view text, FunctionRef<void(std::string_view piece, int32_t id)> use) const;
 
-  /// Calls use(length, number) on every piece that stands at `at`, the shortest first; pieces without id have
-  /// the numbers behind the ids.
+  /// Calls use(length, number) on every piece that begins at `at`, the shortest first; pieces without id have
+  /// the numbers after the ids.
   template <class Use>
   void each_match(std::string_view text, size_t at, Use&& use) const {
     int32_t node = 0;
@@ -119,7 +119,7 @@ class UnigramTable {
 
   PairMap<int32_t> children_;      // (node, byte) -> node
   std::vector<int32_t> token_at_;  // of a node; -1: none
-  std::vector<double> scores_;     // by id, behind them of pieces without
+  std::vector<double> scores_;     // by id, then of pieces without
   size_t ids_ = 0;
   int32_t unk_ = -1;
   double unknown_ = 0;  // the score of an unknown character
@@ -132,7 +132,7 @@ struct DecodeStep {
     byte_fallback,  ///< "<0x41>" is the byte
     byte_level,     ///< the bytes that symbols stand for
     strip,          ///< up to `count` of `text` in front and `last_count` at the end
-    metaspace,      ///< `text`, the mark, is a space; none in front of the first token if `count`
+    metaspace,      ///< `text`, the mark, is a space; none before the first token if `count`
     word_pieces,    ///< a space in front, unless the token is the first or begins with `text`
     tidy,           ///< no spaces before punctuation
     word_end,       ///< `text` is a space; at the very end nothing

@@ -29,7 +29,7 @@ struct SplitRule {
     punctuation,   // one such character
     number_runs,   // \p{N}{1,max_digits}
     gpt4o,         // words begin with any one non-letter and where lower case ends; numbers by max_digits
-    deepseek,      // words of ASCII letters behind a punctuation mark, of letters and marks; symbols
+    deepseek,      // words of ASCII letters after a punctuation mark, of letters and marks; symbols
     cjk_runs,      // [一-龥぀-ゟ゠-ヿ]+
     space_runs,    // " {2,}"
     text,          // the text itself

@@ -8,7 +8,7 @@ namespace {
 struct Char {
   int32_t code_point;
   CharClass kind;
-  size_t end;  // offset behind it
+  size_t end;  // offset past it
 
   bool is_newline() const { return code_point == '\n' || code_point == '\r'; }
   bool is_symbol() const { return kind == CharClass::other; }
@@ -88,7 +88,7 @@ size_t number_end(std::string_view text, size_t at, int left) {
   return at;
 }
 
-/// Symbols and the line ends behind them, of an expression that may take more there.
+/// Symbols and the line ends after them, of an expression that may take more there.
 size_t symbols_end(std::string_view text, size_t at, std::string_view behind) {
   at = skip_class(text, at, CharClass::other);
   return std::min(text.find_first_not_of(behind, at), text.size());
@@ -117,7 +117,7 @@ size_t llama3_end(std::string_view text, size_t begin, int max_digits) {
 bool has_upper(CharCase c) { return c == CharCase::upper || c == CharCase::both; }
 bool has_lower(CharCase c) { return c == CharCase::lower || c == CharCase::both; }
 
-/// Of GPT-4o's two kinds of words, both without what may stand in front.
+/// Of GPT-4o's two kinds of words, both without what may come first.
 struct CasedWord {
   size_t mixed;  // [upper both]*[lower both]+, or `begin`
   size_t upper;  // [upper both]+[lower both]*, or `begin`

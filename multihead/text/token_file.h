@@ -94,7 +94,7 @@ class TokenFile {
   std::shared_ptr<const Opened> opened_;
 };
 
-/// A token file, or a list of some, whose tokens lie one behind the other: for corpora larger than a file
+/// A token file, or a list of some, concatenated: for corpora larger than a file
 /// should be. A list is a text: the line "multihead token list 1", then for each file a line with the
 /// checksum of its tokens (16 hexadecimal digits), a space and its path, which begins at the list's folder.
 class TokenFiles {

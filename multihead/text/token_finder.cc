@@ -21,7 +21,7 @@ int32_t TokenFinder::next(int32_t node, unsigned char byte) const {
 }
 
 void TokenFinder::add(std::string_view token, int32_t number, bool plain) {
-  if (token.empty()) return;  // it would stand everywhere
+  if (token.empty()) return;  // it would be found everywhere
   int32_t node = 0;
   for (size_t i = token.size(); i-- > 0;) {
     const auto byte = static_cast<unsigned char>(token[i]);
@@ -69,7 +69,7 @@ TokenScan::Found TokenScan::next(size_t from) {
   }
 }
 
-// The tokens that begin in the stretch from `begin` on end at most so far behind it as the longest is long.
+// The tokens that begin in the stretch from `begin` on end at most the longest token's length past it.
 void TokenScan::scan(size_t begin) {
   const size_t longest = finder_.longest(), stretch = std::max<size_t>(longest, 1 << 16);
   const size_t end = begin + std::min(stretch, text_.size() - begin);

@@ -16,7 +16,7 @@ struct Token {
   bool plain = true;
 };
 
-// By definition: at every place the longest token, then on behind it.
+// By definition: at every place the longest token, then on after it.
 std::vector<std::pair<size_t, int32_t>> expected(const std::vector<Token>& tokens, const std::string& text,
                                                  bool plain_only) {
   std::vector<std::pair<size_t, int32_t>> result;

@@ -189,7 +189,7 @@ class Tokenizer {
 
   /// Throws: ValueError for a character (or byte) that has no token.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
-  /// The same ids, with the place in the text that each one stands for, equal to those of Hugging Face's
+  /// The same ids, with the place in the text that each one covers, equal to those of Hugging Face's
   /// tokenizers. Memory: 24 bytes a token, and 8 a byte of text that is normalised. Throws: as encode().
   Encoding encoding(std::string_view text, const EncodeOptions& options = {}) const;
   /// Two texts as the file's template joins them ([CLS] a [SEP] b [SEP]), for models that compare them.

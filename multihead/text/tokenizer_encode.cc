@@ -172,7 +172,7 @@ Encoding padded(Encoding encoding, const Model& model, const EncodeOptions& opti
   return encoding;
 }
 
-// The template of one text, as far as the options ask for it.
+// The template of one text, as far as the options request it.
 std::vector<TemplateItem> items_of(const Model& model, const EncodeOptions& options) {
   std::vector<TemplateItem> items;
   const bool is_asked = options.add_template;

@@ -24,7 +24,7 @@ std::vector<int64_t> part_of(const std::vector<int64_t>& rows, int64_t index, in
 int64_t parts_of(const std::vector<int64_t>& rows, int64_t size);
 
 using Encodings = std::vector<text::Encoding>;
-/// Examples one behind the other.
+/// Examples, concatenated.
 models::TokenRows token_rows(const Encodings& examples, const std::vector<int64_t>& rows);
 
 /// Texts, or pairs in one sequence, cut at `length` tokens; encoded on many threads.

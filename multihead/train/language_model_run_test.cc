@@ -277,7 +277,7 @@ TEST_F(LanguageModelRunTest, Bf16LearnsAsF32AndKeepsItsBits) {
 TEST_F(LanguageModelRunTest, MetricsSurviveAKillWithoutDoubles) {
   LanguageModelRun r = run("a");
   stopped_at(r, 12);
-  // What a killed process wrote behind its checkpoint, the last line cut short.
+  // What a killed process wrote after its checkpoint, the last line cut short.
   std::ofstream(r.folder + "/metrics.jsonl", std::ios::app)
       << "{\"step\":14,\"train/loss\":99.0}\n{\"step\":16,\"tra";
   r.resume = true;

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kTrainingStreams = uint64_t{1} << 62;
 constexpr uint64_t kValidationStreams = uint64_t{3} << 61;
 
-// The tokens that the tokenizer puts in front of a text and behind it.
+// The tokens that the tokenizer puts before and after a text.
 std::pair<std::vector<int32_t>, std::vector<int32_t>> template_of(const text::Tokenizer& tokenizer) {
   const std::vector<int32_t> bare = tokenizer.encode("a", {.add_template = false}),
                              whole = tokenizer.encode("a");

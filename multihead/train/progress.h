@@ -32,7 +32,7 @@ class ProgressPrinter : public Observer {
   ProgressOptions options_;
   int64_t steps_ = 0;
   double last_line_ = -1e9;
-  bool pending_ = false;  // the cursor stands behind a line to be renewed
+  bool pending_ = false;  // the cursor is at the end of a line to be redrawn
 };
 
 /// "8s", "2m05s", "3h07m".

@@ -135,7 +135,7 @@ const std::vector<Foreign>& foreign_things() {
   static const std::vector<Foreign> table = [] {
     std::vector<Foreign> list = {
         {"a Trainer's checkpoint", folder_at("checkpoint-3")},
-        {"a checkpoint with somebody's manifest",
+        {"a checkpoint with a foreign manifest",
          [](const std::string& folder) {
            fs::create_directory(folder + "/checkpoint-3");
            put(folder + "/checkpoint-3/manifest.json", "{}");
@@ -149,7 +149,7 @@ const std::vector<Foreign>& foreign_things() {
            fs::create_directory_symlink(folder + "-outside/checkpoint-3", folder + "/checkpoint-3");
          }},
         {"a checkpoint that is a file", file("checkpoint-3")},
-        {"a lock of somebody else", file(".lock")},
+        {"a foreign lock", file(".lock")},
         {"a linked lock", link_to_outside(".lock")},
         {"a hard-linked lock", second_name(".lock")},
         {"a lock without content beside a model",
@@ -159,7 +159,7 @@ const std::vector<Foreign>& foreign_things() {
          }},
         {"a lock that is a pipe", pipe_at(".lock")},
         {"a lock that is a folder", folder_at(".lock")},
-        {"somebody's manifest", file("manifest.json")}};
+        {"a foreign manifest", file("manifest.json")}};
     for (const char* name : {"train_config.json", "metrics.jsonl", "metrics.csv", "summary.json",
                              "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {
       list.push_back({name, link_to_outside(name)});
@@ -207,7 +207,7 @@ TEST_F(RunFolderTest, WhatIsNotTheRunsIsRefusedBeforeTheFirstByte) {
   EXPECT_GT(cells, 900);
 }
 
-// Names that no run writes are nobody's business, however they look.
+// Names that no run writes are left alone, however they look.
 TEST_F(RunFolderTest, OtherNamesAreLeftAlone) {
   const std::string folder = root_ / "out";
   for (const char* name : {"backup-2024.tmp", "photos.tmp", "checkpoint-3.tmp", "checkpoint-007", "mine"}) {
@@ -280,7 +280,7 @@ TEST_F(RunFolderTest, RunsOfEarlierVersionsGoOn) {
 }
 
 // A kill at any change on the disk leaves the old model, the new one, or none and words for it; what is left
-// can be trained over, and nothing of somebody else is lost.
+// can be trained over, and no foreign file is lost.
 TEST_F(RunFolderTest, AKillAtAnyMomentOfOverwritingLeavesNoMixtureSlow) {
   struct Case {
     const char* name;

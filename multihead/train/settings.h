@@ -89,7 +89,7 @@ void check(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim);
 
-/// The shards of a new run where nobody has chosen: 1, and in a job of several ranks 8.
+/// The default number of shards of a new run: 1, and in a job of several ranks 8.
 int64_t shards_of(const TrainingSettings& settings, int ranks);
 /// The terms of a step's gradient: its shards, or the parts of its sequences.
 int64_t terms_of(const TrainingSettings& settings, int ranks);

@@ -21,7 +21,7 @@ _group = None
 def group():
     """All processes of the job as a Group with rank and size; a group of one without a launcher.
 
-    Every rank has to call it once, or a function that trains. An exception that nobody catches ends the whole job.
+    Every rank has to call it once, or a function that trains. An uncaught exception ends the whole job.
     """
     global _group
     if _group is None:

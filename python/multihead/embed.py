@@ -57,7 +57,7 @@ class SentenceEncoder:
                convert_to_numpy=True, convert_to_tensor=False, normalize_embeddings=None, truncate_dim=None):
         """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
 
-        batch_size: so many texts of 32 tokens are computed at a time; it bounds the memory and changes no bit.
+        batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
         """
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)

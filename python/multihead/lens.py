@@ -264,7 +264,7 @@ def activation_patching(model, clean, corrupted, metric, *, point="resid_pre", r
 def path_patching(model, clean, corrupted, sender, receivers, metric):
     """The metric of the clean run if receivers see the sender's output of the corrupted run (Goldowsky-Dill 2023).
 
-    sender (layer, head); receivers are points behind it such as 'layers.9.self_attn.q' or 'layers.3.mlp_pre'.
+    sender (layer, head); receivers are later points such as 'layers.9.self_attn.q' or 'layers.3.mlp_pre'.
     All other heads keep their clean outputs on the way; feed-forward layers are computed anew.
     """
     clean, corrupted = _one(clean), _one(corrupted)

@@ -111,7 +111,7 @@ auto argument(const Keyword<T>& k) {
   }
 }
 
-/// Binds name(lead…, keywords…) of a module or class. `names` are the annotations of Lead, behind which there
+/// Binds name(lead…, keywords…) of a module or class. `names` are the annotations of Lead, after which there
 /// must be nb::kw_only(), and the documentation.
 template <class... Lead>
 struct Attention {

@@ -64,7 +64,7 @@ std::unique_ptr<VersionedTensor, VersionedDeleter> to_versioned_dlpack(const Ten
 nb::object to_dlpack(const Tensor& tensor) {
   auto* managed = exported<ManagedTensor>(tensor);
   PyObject* capsule = PyCapsule_New(managed, "dltensor", [](PyObject* self) {
-    if (!PyCapsule_IsValid(self, "dltensor")) return;  // somebody took it over
+    if (!PyCapsule_IsValid(self, "dltensor")) return;  // it has been consumed
     auto* m = static_cast<ManagedTensor*>(PyCapsule_GetPointer(self, "dltensor"));
     m->deleter(m);
   });

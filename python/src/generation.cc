@@ -16,7 +16,7 @@ namespace {
 
 using models::LanguageModel;
 
-// Ctrl-C during generation: Python's handler only sets a flag, which somebody has to look at.
+// Ctrl-C during generation: Python's handler only sets a flag, which has to be polled.
 void check_signals() {
   const Locked locked;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();

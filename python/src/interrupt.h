@@ -1,4 +1,4 @@
-// Ctrl-C during long work: Python's handler only sets a flag, which somebody has to look at.
+// Ctrl-C during long work: Python's handler only sets a flag, which has to be polled.
 #pragma once
 
 #include <atomic>

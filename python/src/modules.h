@@ -60,7 +60,7 @@ void bind_fields_init(nb::class_<Config>& c, const char* name) {
   });
 }
 
-/// c.name: a module that is a part of this one, None where it has no weights. It lives as long as anybody
+/// c.name: a module that is a part of this one, None where it has no weights. It lives as long as anything
 /// holds it, and its weights are this one's.
 template <class Module, class Part>
 void bind_part(nb::class_<Module>& c, const char* name, Part Module::*part) {

@@ -148,7 +148,7 @@ Tensor permuted(Tensor x, std::vector<int> axes) {
   const int rank = x.rank();
   MH_CHECK(static_cast<int>(axes.size()) == rank, ShapeError, "permute: expected ", rank, " axes, got ",
            axes.size());
-  std::vector<int> now(axes.size());  // which axis of the original stands where
+  std::vector<int> now(axes.size());  // which axis of the original is where
   for (int i = 0; i < rank; ++i) now[static_cast<size_t>(i)] = i;
   for (int i = 0; i < rank; ++i) {
     const int wanted = axes[static_cast<size_t>(i)] + (axes[static_cast<size_t>(i)] < 0 ? rank : 0);

@@ -88,7 +88,7 @@ def blog():
 
 
 def masked(scores, lens):
-    """Scores [B, Tq, Tk] of keys at or behind `lens` ([B] or [B, Tq]) replaced by -1e6."""
+    """Scores [B, Tq, Tk] of keys at or past `lens` ([B] or [B, Tq]) replaced by -1e6."""
     lens = lens[:, None].expand(scores.shape[:2]) if lens.dim() == 1 else lens
     return torch.where(torch.arange(scores.shape[-1]) < lens[..., None], scores, torch.tensor(-1e6))
 

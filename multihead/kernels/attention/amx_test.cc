@@ -199,7 +199,8 @@ TEST_F(AttentionAmxTest, PrefillChunksAndSingleTokens) {
   set_num_threads(before);
 }
 
-// NaN and Inf in keys and values that nobody may see, by lengths, a dense mask, a window and a bias of -inf.
+// NaN and Inf in keys and values that no query may see, by lengths, a dense mask, a window and a bias of
+// -inf.
 TEST_F(AttentionAmxTest, NothingExcludedLeaks) {
   const float inf = std::numeric_limits<float>::infinity();
   uint32_t cases = 0;

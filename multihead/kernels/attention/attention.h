@@ -69,7 +69,7 @@ enum class EmptyRow {
   zero,     ///< output 0, no gradient
   uniform,  ///< the mean of all values, excluded ones too: what finite sentinels such as -1e6 do
   nan,      ///< NaN, no gradient
-  error,    ///< ValueError that names the first such row (behind query_lengths() they are allowed); zero to
+  error,    ///< ValueError that names the first such row (they are allowed past query_lengths()); zero to
             ///< kernels
 };
 

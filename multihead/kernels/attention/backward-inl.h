@@ -55,8 +55,8 @@ struct BackwardJob {
 void decide_backward(BackwardCall& call);
 BackwardOperands backward_operands(const BackwardCall& call);
 
-/// Whether so many heads in parallel would take more memory than they are worth: a long one has work for all
-/// threads by itself.
+/// Whether this many heads in parallel would take more memory than they are worth: a long one has work for
+/// all threads by itself.
 bool heads_one_by_one(const BackwardCall& call, int threads);
 
 /// Floats of a job's memory with `rows` rows and `keys` keys.
@@ -64,7 +64,7 @@ int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys
 /// Cuts the memory and fills in the sizes.
 void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job);
 
-/// Whether somebody wants the gradient of a table of relative keys.
+/// Whether the gradient of a table of relative keys is wanted.
 bool wants_relative_key(const BackwardCall& call);
 /// Parts of the scratch memory: a band of padded rows of the table, and a key block's own sums of its
 /// gradient.

@@ -295,7 +295,7 @@ TEST_F(AttentionBackwardAmxTest, SizesOfZero) {
   }
 }
 
-// A gradient that nobody wants is not written, and the others keep their bits.
+// A gradient that is not requested is not written, and the others keep their bits.
 TEST_F(AttentionBackwardAmxTest, OnlyWhatIsWanted) {
   CaseOptions o;
   o.queries = 67, o.keys = 131, o.head_dim = 24, o.value_dim = 40, o.causal = true;
@@ -322,7 +322,7 @@ TEST_F(AttentionBackwardAmxTest, OnlyWhatIsWanted) {
   }
 }
 
-// NaN and Inf in rows that nobody may see, by lengths, a dense mask, a window and a bias of -inf: the
+// NaN and Inf in rows that no query may see, by lengths, a dense mask, a window and a bias of -inf: the
 // gradients are those without them but for rounding, because such a head is repeated by the specification.
 TEST_F(AttentionBackwardAmxTest, NothingExcludedLeaks) {
   const float inf = std::numeric_limits<float>::infinity();

@@ -172,7 +172,7 @@ TEST(AttentionBf16Test, PairsMadeAtOnceOrAfterwards) {
   }
 }
 
-// NaN and Inf in keys and values that nobody may see, by lengths, a dense mask and a window.
+// NaN and Inf in keys and values that no query may see, by lengths, a dense mask and a window.
 TEST(AttentionBf16Test, NothingExcludedLeaks) {
   for (int kind = 0; kind < 3; ++kind) {
     for (int64_t queries : {1, 70}) {

@@ -70,7 +70,7 @@ struct BlockPlace {
 
 // What most engines have in common.
 struct EngineDefaults {
-  static constexpr int kKeyStep = 1;       // products start at multiples of so many keys
+  static constexpr int kKeyStep = 1;       // products start at multiples of this many keys
   static constexpr bool kDecodes = false;  // few rows have a way of their own: decode-inl.h
   // Whether Scores adds the terms of this call by itself.
   bool FusesTerms(bool) const { return false; }

@@ -58,7 +58,7 @@ TEST_P(AttentionExtremesTest, LargeLogitsInfiniteBiasesAndPlantedNan) {
     const CaseOptions o = options_of(seed, GetParam());
     SCOPED_TRACE(concat("seed ", seed, " Tq ", o.queries, " Tk ", o.keys, " D ", o.head_dim));
     AttentionCase clean(o), dirty(o);
-    const bool plant = seed % 2 == 0;  // keys behind `last` are excluded for everybody, and poisoned
+    const bool plant = seed % 2 == 0;  // keys after `last` are excluded for every query, and poisoned
     const int64_t last = o.keys - 9;
     std::vector<int64_t> valid(static_cast<size_t>(o.batch), last);
     for (AttentionCase* c : {&clean, &dirty}) {

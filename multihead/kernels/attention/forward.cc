@@ -6,7 +6,7 @@
 //   O[q][:] = O · 2^(m_old - m_new) + 2^(m_block - m_new) · Σ_k P[k][q] V[k][:]
 // A block's part starts from zero and is merged in order, so that whole prefills, chunks, single tokens and
 // splits over keys do the same arithmetic. Excluded keys contribute exact zeros, so leaving them out changes
-// no bit: blocks nobody sees are skipped, diagonal blocks drop groups of 16 queries.
+// no bit: blocks that no query sees are skipped, diagonal blocks drop groups of 16 queries.
 //
 // Zero times NaN is NaN: if a tile's output is not finite and anything was masked, the tile is done again
 // without touching the values of excluded keys. Finite outputs prove that nothing leaked, so the check is

@@ -13,7 +13,7 @@ namespace multihead::kernels {
 
 /// Words that a row takes; dim is a multiple of 4.
 inline constexpr int64_t int8_row_words(int64_t dim) { return dim / 4 + 1; }
-/// The numbers in a row of so many words.
+/// The numbers in a row of this many words.
 inline constexpr int64_t int8_row_dim(int64_t words) { return 4 * (words - 1); }
 
 /// A row with a NaN or an infinity becomes NaN; one whose largest number is below 2^-119, zero.

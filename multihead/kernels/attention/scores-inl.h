@@ -155,7 +155,7 @@ HWY_INLINE void ExpRow(float* s, const Vec (&max)[NV], Vec (&chain)[NV]) {
   }
 }
 
-// Keys [k0, k1), which begin or end within a chain only where nobody looks at the rest of it.
+// Keys [k0, k1), which begin or end within a chain only where the rest of it is not read.
 template <int NV, bool kNatural>
 HWY_INLINE void ExpRows(float* s, int k0, int k1, const float* max, float* sum) {
   const F d;

@@ -10,9 +10,9 @@ struct TokenAttentionArgs {
   const float* query = nullptr;  ///< [rows][heads · head_dim], rows query_stride apart
   int64_t query_stride = 0;
   int64_t rows = 0;
-  const float* const* tokens = nullptr;  ///< [count]; a token's keys [heads · head_dim] stand key_offset …
+  const float* const* tokens = nullptr;  ///< [count]; a token's keys [heads · head_dim] are key_offset …
   int64_t count = 0;
-  int64_t key_offset = 0, value_offset = 0;  ///< … its values value_offset floats behind its pointer
+  int64_t key_offset = 0, value_offset = 0;  ///< … its values value_offset floats past its pointer
   int64_t heads = 0, head_dim = 0;
   float scale = 1;
   const float* bias = nullptr;  ///< [count][heads], added to the scaled scores of every query; null: none

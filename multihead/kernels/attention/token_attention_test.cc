@@ -18,7 +18,7 @@ struct Case {
   }
 };
 
-// Tokens lie in any order, with gaps, keys behind values.
+// Tokens lie in any order, with gaps, keys after values.
 struct Memory {
   explicit Memory(const Case& c) : width(c.heads * c.head_dim), stride(3 * width + 7) {
     data = normal_floats((c.count + 1) * stride, 7);

@@ -20,7 +20,7 @@
 #define MULTIHEAD_KERNELS_ELEMENTWISE_ONCE
 namespace multihead::kernels {
 
-// Rows of y, one behind the other: y[i] = op(a[i · step_a], b[i · step_b]).
+// Consecutive rows of y: y[i] = op(a[i · step_a], b[i · step_b]).
 template <class T>
 struct BinaryArgs {
   const T* a;

@@ -12,7 +12,7 @@ struct AdamArgs {
   double weight_decay = 0;
   bool decoupled =
       true;  ///< AdamW: the parameter shrinks by lr · weight_decay; else the decay joins the gradient
-  /// Where eps stands: false adds it to the bias-corrected √v̂ (Kingma & Ba 2015, algorithm 1); true to √v
+  /// Where eps goes: false adds it to the bias-corrected √v̂ (Kingma & Ba 2015, algorithm 1); true to √v
   /// before the correction (their last formula of section 2, "eps hat").
   bool eps_hat = false;
   int64_t step = 1;       ///< counted from 1

@@ -27,7 +27,7 @@ inline constexpr int64_t kPackHere =
     1 << 15;  // floats of B that the caller packs alone rather than wait for others
 
 inline constexpr int64_t kReadCost = 32;  // flops that take as long as reading a float of B from memory
-inline constexpr int64_t kFewRows = 8;    // at most so many rows of C are a matter of reading B
+inline constexpr int64_t kFewRows = 8;    // up to this many rows of C, reading B is what takes the time
 
 inline thread_local Scratch shared_scratch;   // packed B, read by every thread of one product
 inline thread_local Scratch private_scratch;  // this thread's packed A

@@ -219,7 +219,7 @@ struct NextPanel {
   int64_t lines = 0, step = 0, jump = 0;
 };
 
-// Asks for rows that will be written, while the next tile multiplies.
+// Prefetches rows that will be written, while the next tile multiplies.
 template <class T>
 HWY_INLINE void FetchRows(const T* c, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i, c += stride) {

@@ -22,9 +22,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-// Floats of each row of a transposed B to ask for ahead; behind the end of the rows the next ones are asked
-// for, which takes cold products of one row from .80 to .93 of the memory's rate and of four from .70 to .86
-// (k = 768).
+// Floats of each row of a transposed B to prefetch ahead; past the end of the rows the next ones are
+// prefetched, for, which takes cold products of one row from .80 to .93 of the memory's rate and of four from
+// .70 to .86 (k = 768).
 inline constexpr int64_t kTransposedAhead = 128;
 
 // A chain, or what is left of k, of `columns` <= lanes columns of C. B is [columns, k] in memory.
@@ -38,7 +38,7 @@ struct TransposedRowsArgs {
   int64_t columns, k;
   bool add_c;
   int64_t left;       // floats of the rows of B from b on
-  int64_t distance;   // to ask for ahead, at most the length of a row
+  int64_t distance;   // to prefetch ahead, at most the length of a row
   const float* next;  // the rows of B that are read next
   float* transposed;  // [k][lanes]: gets B for the rows of A that follow; may be null
 };

@@ -24,7 +24,7 @@ namespace multihead::kernels::HWY_NAMESPACE {
 inline constexpr int kFewVectors =
     kMaxVectors == 4 ? 3 : 2;  // with 4 M = 4 reaches .213 of peak, with 3 .239
 
-// At most so many rows of C turn a transposed B on the way instead of packing it: 16 rows times 50257x768 .42
+// At most this many rows of C transpose B on the fly instead of packing it: 16 rows times 50257x768 .42
 // -> .57 of peak, times 3072x768 .53 -> .70; 32 rows lose a tenth where B comes from a cache.
 inline constexpr int64_t kFewTransposed = (kMaxVectors == 4 ? 3 : 2) * kFewRows;
 

@@ -157,7 +157,7 @@ void gemm_on_tiles(const EngineArgs& g, PartScheme scheme, TileUnit unit) {
 }
 
 // A panel of a packed weight is read by tiles where it lies; of its last step, if that is not whole, a copy
-// with zeros behind it.
+// padded with zeros.
 void packed_linear_on_tiles(const PackedLinearArgs& p, TileUnit unit) {
   const EngineArgs g{epilogue_of(p)};
   const int64_t steps = amx_steps(p.in), strip = steps * kAmxWords, pairs = ceil_div(p.in, 2);

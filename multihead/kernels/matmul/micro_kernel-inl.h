@@ -75,7 +75,7 @@ inline constexpr int kMostTileRows = 12;
 inline constexpr int64_t kChain = 128;
 
 // One line to prefetch with every step of k, into L2: spread like this it costs nothing, in a burst it blocks
-// the loads behind it.
+// the loads after it.
 template <class Real>
 struct Stream {
   const Real* from;

@@ -4,7 +4,7 @@
 // lanes x lanes words transposed in registers. A transposed A becomes slivers [k][rows of a tile]. The engine
 // makes the words (widens bf16, rounds f32 …):
 //   Across       of `lanes` columns of one row, or of a row and those below it
-//   FirstAcross  of the first columns, zeros behind them
+//   FirstAcross  of the first columns, then zeros
 //   Along, Word  of numbers that follow each other: a vector, one
 
 // Toggles per target: this file is included once for each by foreach_target.h.

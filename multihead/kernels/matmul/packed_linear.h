@@ -53,7 +53,7 @@ struct StoredWeight {
   WeightDtype dtype = WeightDtype::q8;  ///< f16 or one with groups
   bool has_min = true;                  ///< q4: Q4_1; without: Q4_0, whose minimum is -8 · scale
 };
-/// Takes it over without rounding (-8 · scale is rounded where f16 ends). Values behind `in` do not count.
+/// Takes it over without rounding (-8 · scale is rounded where f16 ends). Values past `in` are ignored.
 void pack_stored(const StoredWeight& weight, int64_t out, int64_t in, void* packed);
 /// Output `row` of a weight [out, in] packed as anything but int8, in f32: to[in].
 void unpack_weight_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in,

@@ -271,7 +271,7 @@ Group group_at(const uint8_t* row, int64_t g, bool has_min) {
   return to;
 }
 
-// The bits above the nibbles, behind them.
+// The bits above the nibbles, stored after them.
 template <WeightDtype kDtype>
 void place_high_bits(const Group& g, int64_t column, uint8_t* group) {
   constexpr int64_t kPlane = kPanelColumns * kWeightGroup / 2;
@@ -301,7 +301,7 @@ void place(const Group& g, int64_t column, uint8_t* to, uint8_t* head) {
     place_high_bits<kDtype>(g, column, to);
 }
 
-// group(column, g) for every group of a panel, zeros behind the last column.
+// group(column, g) for every group of a panel, zeros after the last column.
 template <WeightDtype kDtype, class GroupOf>
 void pack_panel(int64_t columns, int64_t count, uint8_t* to, const GroupOf& group) {
   constexpr GroupLayout kLayout(kDtype);
@@ -313,7 +313,7 @@ void pack_panel(int64_t columns, int64_t count, uint8_t* to, const GroupOf& grou
   }
 }
 
-// Reads and packs so many rows at a time as stay in L2 with what becomes of them.
+// Reads and packs as many rows at a time as stay in L2 with their packed form.
 template <WeightDtype kDtype>
 void pack_stored(const StoredWeight& from, int64_t out, int64_t in, uint8_t* packed) {
   constexpr int64_t kReadBytes = 64 << 10;

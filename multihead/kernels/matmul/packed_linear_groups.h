@@ -15,9 +15,9 @@ void pack(const StoredWeight& from, int64_t out, int64_t in, void* packed);
 void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t in, float* to);
 void multiply(const PackedLinearArgs& args);
 
-/// Rows of the weight that stand side by side.
+/// Rows of the weight that are stored side by side.
 inline constexpr int64_t kPanelColumns = 16;
-/// Neighbours along k that stand together, what a dot product of bytes adds up.
+/// Neighbours along k that are stored together: what a dot product of bytes adds up.
 inline constexpr int64_t kNeighbours = 4;
 inline constexpr int64_t kStepBytes = kPanelColumns * kNeighbours;
 
@@ -48,7 +48,7 @@ struct GroupLayout {
   bool has_min;      // per group, in f16
   bool has_nibbles;  // four bits of the values at k and k + 16 in a byte
   int64_t value_bytes, bytes;
-  int64_t head_bytes;  // in front of every block
+  int64_t head_bytes;  // before every block
 
   /// Where group g of a panel begins, and its block; the size of a panel of `count` groups.
   constexpr int64_t group(int64_t g) const { return g * bytes + (g / kGroupsOfBlock + 1) * head_bytes; }
@@ -61,7 +61,7 @@ struct GroupLayout {
   static constexpr int64_t kGroupsOfBlock = kWeightBlock / kWeightGroup;
 };
 
-/// Where the value at k of an output stands in its group: in q8 and, with k % 16, the nibbles.
+/// Where the value at k of an output is in its group: in q8 and, with k % 16, the nibbles.
 constexpr int64_t offset_of(int64_t column, int64_t k) {
   return k / kNeighbours * kStepBytes + column * kNeighbours + k % kNeighbours;
 }

@@ -170,7 +170,7 @@ TEST_P(PackedLinearGroupsTest, HasTheBitsOfTheDefinitionEverywhere) {
   }
 }
 
-// Every count of panels around those that one row reads side by side; nothing is written behind the last.
+// Every count of panels around those that one row reads side by side; nothing is written past the last.
 TEST_P(PackedLinearGroupsTest, OneRowOfAnyWidth) {
   for (int64_t out = 1; out < 200; out += 5) {
     const Layer layer{GetParam(), 1, out, 70, Activation::relu};

@@ -13,7 +13,7 @@ namespace multihead::kernels::half {
 inline constexpr int64_t kColumns = 64;  // outputs of a panel
 inline constexpr int64_t kStep = 16;     // what its width is a multiple of
 
-/// Where an output of a packed weight stands.
+/// Where an output of a packed weight is.
 struct Place {
   Place(int64_t row, int64_t out)
       : panel(row / kColumns * kColumns),
@@ -31,7 +31,7 @@ struct Place {
 
 /// A packed weight is panels of 64 outputs, the last one as narrow as a multiple of 16 may be, and a panel
 /// is, the same bytes on every machine, of bf16 [ceil(in / 2)][outputs][2], neighbours along k side by side,
-/// of f16 [in rounded up to an even number][outputs]; zeros behind the ends.
+/// of f16 [in rounded up to an even number][outputs]; zeros past the ends.
 int64_t packed_bytes(int64_t out, int64_t in);
 void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed);
 /// Of f16 that is stored so.

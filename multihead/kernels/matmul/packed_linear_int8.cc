@@ -22,7 +22,7 @@ namespace multihead::kernels {
 namespace {
 
 // Below, starting threads costs more than it saves. On some days two cores take 5 us to meet, on others less
-// than one: a decoder layer of 256 in one thread is 10 % behind on the fast days, twice as fast on the slow.
+// than one: a decoder layer of 256 in one thread is 10 % slower on the fast days, twice as fast on the slow.
 constexpr int64_t kSerialFlops = 12'000'000;
 
 }  // namespace

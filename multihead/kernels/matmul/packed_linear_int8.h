@@ -13,13 +13,13 @@ void multiply(const PackedLinearArgs& args);
 
 /// Columns of a panel; the last one is as narrow as multiples of kPadding allow.
 inline constexpr int64_t kPanelColumns = 64, kPadding = 16;
-/// Neighbours along k that stand together, what one dot product of bytes adds up.
+/// Neighbours along k that are stored together: what one dot product of bytes adds up.
 inline constexpr int64_t kGroup = 4;
 
 inline int64_t padded_columns(int64_t out) { return (out + kPadding - 1) / kPadding * kPadding; }
 inline int64_t groups_of(int64_t in) { return (in + kGroup - 1) / kGroup; }
 
-/// Where the parts of a packed weight stand: panels [k / 4][columns][4], then, per padded column, what starts
+/// Layout of a packed weight: panels [k / 4][columns][4], then, per padded column, what starts
 /// the sums of dots, and the scales. The same bytes on every machine.
 struct PackedInt8 {
   PackedInt8(const void* packed, int64_t out, int64_t in)

@@ -74,8 +74,8 @@ HWY_INLINE int32_t LargestBits(const float* x, int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(di, most));
 }
 
-// q[k] = zero + x[k] / scale, to nearest, ties to even, for k < padded; x is zero behind count. Returns the
-// scale.
+// q[k] = zero + x[k] / scale, to nearest, ties to even, for k < padded; x counts as zero past count. Returns
+// the scale.
 template <class Q>
 HWY_INLINE float QuantizeRow(const float* x, int64_t count, int64_t padded, int zero, Q* q) {
   const TileFloats d;

@@ -23,8 +23,8 @@ namespace multihead::kernels::HWY_NAMESPACE {
 inline constexpr int64_t kLongestK = 1024;               // words of one pass over a panel: 256 KiB
 inline constexpr int64_t kPanelSerialFlops = 2'000'000;  // below, starting threads costs more than it saves
 inline constexpr int64_t kLineFloats = 16;
-// Up to so many rows a panel is read once, at the rate of the memory. With 7 and 8 some sums of each step are
-// in L1, which is hidden behind the memory; a second pass, from L2, is not (.87 of the speed).
+// Up to this many rows a panel is read once, at the rate of the memory. With 7 and 8 some sums of each step
+// are in L1, which is hidden behind the memory; a second pass, from L2, is not (.87 of the speed).
 inline constexpr int64_t kOnePassRows = kMaxVectors == 4 ? 8 : 6;
 
 inline constexpr int64_t kPanelColumns = kMaxVectors * kLanes;

@@ -61,7 +61,7 @@ HWY_NOINLINE void Affine(const NormArgs<float>& a, const T* x, T* y, int64_t row
   });
 }
 
-// `sum` is that of x, if anybody asks for the mean.
+// `sum` is that of x, if the mean is requested.
 template <bool kWeight, bool kBias, class T>
 HWY_INLINE void NormRow(const NormArgs<float>& a, const T* x, T* y, int64_t row, float sum) {
   const float size = static_cast<float>(a.size), eps = static_cast<float>(a.eps);

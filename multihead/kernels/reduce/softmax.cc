@@ -1,6 +1,6 @@
 // Three passes over a row, which stays in L1 or L2 between them: maximum, exponentials and their sum,
-// scaling. The exponentials of a bf16 row lie in f32, in a row of scratch if nobody wants them: computing
-// them twice takes up to 1.9 times as long (Zen 5, November 2026).
+// scaling. The exponentials of a bf16 row lie in f32, in a row of scratch if the caller does not want them:
+// computing them twice takes up to 1.9 times as long (Zen 5, November 2026).
 #include "multihead/kernels/reduce/softmax.h"
 
 #include <algorithm>

@@ -72,7 +72,7 @@ ConfigKeys<C> common_keys(const ConfigKey<C>& context) {
           R::only("is_decoder", false)};
 }
 
-/// Of an attention, behind "encoder.layer.N.attention.".
+/// Of an attention, after "encoder.layer.N.attention.".
 struct AttentionNames {
   const char *query, *key, *value, *out, *norm;
 };

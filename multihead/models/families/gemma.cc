@@ -1,5 +1,5 @@
 // Gemma 1 to 3: Llama's plan with scaled embeddings and norms whose weights are kept as differences from 1;
-// from 2 on norms behind the sub-layers as well, layers with and without a window, and soft caps.
+// from 2 on norms after the sub-layers as well, layers with and without a window, and soft caps.
 #include <cmath>
 
 #include "multihead/core/error.h"

@@ -16,7 +16,7 @@ struct Defaults {
   bool tied = false;
 };
 
-/// Llama with other rows of config.json behind its own, and other models of its kind: rotary positions, RMS
+/// Llama with other rows of config.json after its own, and other models of its kind: rotary positions, RMS
 /// norm before each sub-layer, gated networks.
 Family<LanguageModelConfig> derive(const char* name, const char* architecture,
                                    bool (*expresses)(const LanguageModelConfig&), const Keys& keys,

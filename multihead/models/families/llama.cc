@@ -28,7 +28,7 @@ Keys common_keys(Defaults defaults) {
           R::field("tie_word_embeddings", &C::tie_embeddings, defaults.tied),
           rotary_key(),
           R::only("is_encoder_decoder", false),
-          {"max_sequence_length"},  // of Llama's first conversions; nobody reads it
+          {"max_sequence_length"},  // of Llama's first conversions; nothing reads it
           {"max_window_layers"}};
 }
 

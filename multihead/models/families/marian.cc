@@ -10,7 +10,7 @@ using C = Seq2SeqConfig;
 using R = Row<C>;
 using Reader = io::ConfigReader;
 
-// Sinusoids in halves, layer norm behind each sub-layer, biases everywhere (an output bias that is missing is
+// Sinusoids in halves, layer norm after each sub-layer, biases everywhere (an output bias that is missing is
 // saved as zeros).
 bool is_marian_like(const C& c) {
   return c.positions == Positions::sinusoidal && c.sinusoid_layout == nn::SinusoidLayout::halves &&

@@ -1,4 +1,4 @@
-// Phi 1 and 2: one norm in front of attention and feed-forward side by side, a part of each head rotated.
+// Phi 1 and 2: one norm before attention and feed-forward side by side, a part of each head rotated.
 #include "multihead/core/error.h"
 #include "multihead/models/family-inl.h"
 

@@ -26,7 +26,7 @@ struct AttentionCall {
   Tensor lse;                     ///< [B, H, Tq], of a ragged batch [H, N]
 };
 
-/// Which gradients somebody wants besides those of query, key and value.
+/// Which gradients are wanted besides those of query, key and value.
 struct WantedGradients {
   std::array<bool, kTermCount> terms = {};
   bool captured = false;
@@ -72,7 +72,7 @@ AttentionCall make_call(const char* who, const AttentionSizes& sizes, const Tens
 AttentionCall prepare_attention(const char* who, const Tensor& query, const Tensor& key, const Tensor& value,
                                 const AttentionOptions& options, const ScoreMod& score_mod);
 
-/// Allocates lse, fills call.out, and hands out what the options ask for.
+/// Allocates lse, fills call.out, and returns what the options request.
 void compute_attention(AttentionCall& call, const AttentionOptions& options);
 
 /// Writes d_query, d_key and d_value, those that have memory, and returns the other gradients, which have the

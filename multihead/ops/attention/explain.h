@@ -13,7 +13,7 @@ struct AttentionExplanation {
   // The rule.
   std::string mask;                     ///< Mask::to_string()
   std::vector<std::string> mask_notes;  ///< how each part is carried out
-  std::string alignment;                ///< at which key position query i stands
+  std::string alignment;                ///< at which key position query i is
   std::string empty_row;                ///< what a query without keys gets
   double scale = 0;
   std::string scale_rule;           ///< "1/sqrt(head_dim)" or "given"

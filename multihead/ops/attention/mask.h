@@ -99,7 +99,7 @@ Mask causal_offset(const Tensor& offsets);
 /// Query i sees keys i + offset - left <= j <= i + offset + right; -1 leaves a side open. Hugging Face's
 /// sliding_window = W is window(W - 1, 0). Throws ValueError below -1.
 Mask window(int64_t left, int64_t right, Diagonal diagonal = Align::end);
-/// Prefix language model: causal, except that everybody sees the first `length` keys.
+/// Prefix language model: causal, except that every query sees the first `length` keys.
 Mask prefix(int64_t length, Diagonal diagonal = Align::end);
 /// One prefix length per sample: i64 or i32 [B].
 Mask prefix(const Tensor& lengths, Diagonal diagonal = Align::end);

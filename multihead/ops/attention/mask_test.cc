@@ -115,7 +115,7 @@ TEST(MaskTest, FlagsMayHaveAnyStrides) {
 
 TEST(MaskTest, FunctionsSeePositions) {
   const auto even = mask_mod([](ScoreIndex at) { return (at.query + at.key) % 2 == 0; });
-  EXPECT_EQ(seen(even, 2, 3), (Rows{".1.", "1.1"}));  // the queries stand at positions 1 and 2
+  EXPECT_EQ(seen(even, 2, 3), (Rows{".1.", "1.1"}));  // the queries are at positions 1 and 2
   const auto rows = mask_mod([](ScoreIndex at) { return at.row == 0; });
   EXPECT_EQ(seen(rows & causal(), 2, 3), (Rows{"11.", "..."}));
 }

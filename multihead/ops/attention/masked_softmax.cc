@@ -10,7 +10,7 @@
 namespace multihead {
 namespace {
 
-// [B, 1 or Tq, Tk]: true in front of the valid length.
+// [B, 1 or Tq, Tk]: true before the valid length.
 Tensor valid_keys(const char* who, const Tensor& scores, const Tensor& valid_lens) {
   MH_CHECK(scores.rank() == 3, ShapeError, who, ": scores must be [B, Tq, Tk], got ", scores.shape());
   MH_CHECK(valid_lens.dtype() == Dtype::i64 || valid_lens.dtype() == Dtype::i32, DtypeError, who,

@@ -15,7 +15,7 @@ namespace multihead {
 /// Source    masked_X of the lecture notes
 Tensor masked_scores(const Tensor& scores, const Tensor& valid_lens, double value = -1e6);
 
-/// Softmax over the keys j < valid_lens[b] (or valid_lens[b, i]); 0 behind them, whatever stands there. A
+/// Softmax over the keys j < valid_lens[b] (or valid_lens[b, i]); 0 after them, whatever their scores are. A
 /// length of 0 gives zeros and no gradient. Otherwise as masked_scores().
 Tensor masked_softmax(const Tensor& scores, const Tensor& valid_lens);
 

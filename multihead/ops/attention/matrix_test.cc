@@ -295,7 +295,7 @@ TEST(AttentionMatrixTest, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
-// A gradient that nobody asks for costs nothing and changes no other.
+// A gradient that is not requested costs nothing and changes no other.
 TEST(AttentionMatrixTest, EachGradientAlone) {
   const OptionCase c = testing::attention_cases().back();
   Inputs in = make_inputs(c, kDims[0], Dtype::f64);

@@ -131,7 +131,7 @@ TEST(AttentionPathsTest, EmptyRowsAreZeroWithZeroGradients) {
   });
 }
 
-// A value of NaN under a bias of -inf is 0 · NaN only if somebody multiplies.
+// A value of NaN under a bias of -inf is 0 · NaN only if they are multiplied.
 TEST(AttentionPathsTest, NanInExcludedKeysStaysThere) {
   on_every_path([](const Path& path) {
     constexpr int64_t kFirst = 75;
@@ -176,7 +176,7 @@ TEST(AttentionPathsTest, ForeignFloatingPointModesChangeNothing) {
   });
 }
 
-// Memory that ends (or begins) where nobody may read: one element too far is a crash.
+// Memory that ends (or begins) where reading is forbidden: one element too far is a crash.
 class Guarded {
  public:
   Guarded(const Tensor& source, bool at_end) {
@@ -262,7 +262,7 @@ TEST(AttentionPathsTest, OperandsMayShareMemory) {
   }
 }
 
-// An exception inside a worker: the caller gets it, nobody waits for ever, the next call is right.
+// An exception inside a worker: the caller gets it, no thread waits for ever, the next call is right.
 TEST(AttentionPathsTest, ExceptionsReachTheCallerFromForwardAndBackward) {
   const testing::EverywhereScope scope;
   Rng rng(4);

@@ -109,7 +109,7 @@ TEST(AttentionPromisesTest, ARowAloneAndInABatchOf32) {
     one.q = cut(all.q), one.k = cut(all.k), one.v = cut(all.v), one.d_out = cut(all.d_out);
     const Tensor slopes = Tensor::of<float>({4}, {0.5f, 0.25f, 0.125f, 0.0625f});
     for (const bool from_start : {false, true}) {
-      // Padding stands behind the sequence, so "the last query sees the last key" must be said of its own
+      // Padding follows the sequence, so "the last query sees the last key" must hold for its own
       // end.
       const Mask rule = from_start ? causal(Align::start) & window(40, 0, Align::start) : Mask();
       set_num_threads(1);

@@ -13,7 +13,7 @@ namespace multihead {
 /// begin at multiples of kernels::attention_key_block and have one size, except the last. More chunks a rank
 /// take less memory on the way and wait less for each other.
 ///
-/// A rank's rows are its chunks one behind the other, in ascending order.
+/// A rank's rows are its chunks, concatenated in ascending order.
 class SequenceShards {
  public:
   /// Rows [begin, end) of the sequence.

@@ -4,7 +4,7 @@
 namespace multihead::text::tokenizer_json {
 namespace {
 
-constexpr int64_t kLongestPadding = 1 << 20;  // every text costs the memory of so many ids
+constexpr int64_t kLongestPadding = 1 << 20;  // every text takes memory for this many ids
 
 size_t length(const Reader& in, const Json& value, const std::string& where, int64_t most) {
   if (!value.is_integer() || value.as_int() < 0 || value.as_int() > most)
@@ -28,7 +28,7 @@ Truncation read_truncation(const Reader& in, const Json& given) {
   constexpr std::pair<const char*, Strategy> kStrategies[] = {{"LongestFirst", Strategy::longest_first},
                                                               {"OnlyFirst", Strategy::only_first},
                                                               {"OnlySecond", Strategy::only_second}};
-  // "stride" is that of the pieces that are cut off, which nobody asks for.
+  // "stride" is that of the pieces that are cut off, which are never requested.
   const Json* strategy = Reader::find(given, "strategy");
   if (strategy == nullptr) return truncation;
   for (const auto& [name, value] : kStrategies) {

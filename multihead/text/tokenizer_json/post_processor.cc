@@ -1,4 +1,4 @@
-// The templates that stand around texts.
+// The templates that surround texts.
 #include "multihead/text/tokenizer_json/reader-inl.h"
 
 namespace multihead::text::tokenizer_json {

@@ -66,7 +66,7 @@ NormalStep replacement(const Reader& in, const Json& step, const std::string& wh
 bool read_pre_tokenizer(Reader& in);
 /// Whether a text is cut into single characters, by nothing else.
 bool cuts_characters(const Reader& in);
-/// What says whether marks stand in front of texts.
+/// What says whether texts begin with a mark.
 CutStep::Prepend prepend_scheme(const Reader& in, const Json& step, const std::string& where);
 
 /// What decode() makes of tokens.

@@ -10,7 +10,7 @@ namespace {
 
 using Type = SentencePiece::Type;
 
-// T5 and its like: </s> behind every text, <extra_id_N> from the end of the vocabulary on.
+// T5 and its like: </s> after every text, <extra_id_N> from the end of the vocabulary on.
 std::string t5_json(const std::string& path, const Json& config) {
   SentencePieceModel model = read_sentencepiece(path);
   model.last = "</s>";
@@ -22,7 +22,7 @@ std::string t5_json(const std::string& path, const Json& config) {
   return tokenizer_json_of(model);
 }
 
-// XLM-R: other special tokens in front of the pieces, <mask> behind them.
+// XLM-R: other special tokens before the pieces, <mask> after them.
 std::string xlm_roberta_json(const std::string& path) {
   SentencePieceModel model = read_sentencepiece(path);
   MH_CHECK(model.pieces.size() > 3, FormatError, path, ": has no pieces after the special ones");
@@ -38,7 +38,7 @@ std::string xlm_roberta_json(const std::string& path) {
   return tokenizer_json_of(model);
 }
 
-// CamemBERT: tokens that are not used, in front of the pieces behind the first.
+// CamemBERT: unused tokens, before the pieces but after the first of them.
 std::string camembert_json(const std::string& path) {
   SentencePieceModel model = read_sentencepiece(path);
   std::vector<SentencePiece> pieces = {{"<s>NOTUSED", 0, Type::control},

@@ -27,9 +27,9 @@ struct SentencePieceModel {
   std::string charsmap = {};  ///< empty: texts stay as they are
   /// Around every text; empty: nothing.
   std::string first = {}, last = {};
-  std::string second = {};                    ///< in front of the second text of a pair, instead of `first`
+  std::string second = {};                    ///< before the second text of a pair, instead of `first`
   int second_type = 0;                        ///< type id of the second text of a pair
-  std::vector<std::string> more_tokens = {};  ///< ids behind the pieces
+  std::vector<std::string> more_tokens = {};  ///< ids after the pieces
   std::vector<Json> first_steps = {};         ///< what the normalizer begins with
   /// Unigram: pieces that cut a text and have no id; they are unknown.
   std::vector<SentencePiece> without_id = {};
@@ -45,7 +45,7 @@ std::string tokenizer_json_of(const SentencePieceModel& model);
 std::string json_of_marian(const std::filesystem::path& spm);
 
 /// The tokenizer.json for a folder with one of the .model files that transformers knows. Empty: there is
-/// none. tokenizer_config.json says what stands around texts. Throws IoError, FormatError.
+/// none. tokenizer_config.json says what surrounds texts. Throws IoError, FormatError.
 std::string json_of_sentencepiece(const std::filesystem::path& folder);
 
 }  // namespace multihead::text

@@ -10,7 +10,7 @@
 namespace multihead::train {
 namespace {
 
-// Streams of the seed that nobody else draws from: models and dropout count theirs up from 0.
+// Streams of the seed that nothing else draws from: models and dropout count theirs up from 0.
 constexpr uint64_t kOrderStream = uint64_t{1} << 63;
 constexpr uint64_t kOffsetStream = kOrderStream + (uint64_t{1} << 62);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kStep = "step";
 
-// "exp_avg", "exp_avg_sq": what stands before the parameters' names.
+// "exp_avg", "exp_avg_sq": what precedes the parameters' names.
 std::set<std::string> moments_of(const optim::StateMap& state) {
   std::set<std::string> moments;
   for (const auto& [name, tensor] : state) {

@@ -46,7 +46,7 @@ def _is_small(query, key, value, attn_mask):
         return False
     if query.is_nested or key.is_nested or not (attn_mask is None or type(attn_mask) in _TYPES):
         return False
-    if _tracing_state() is not None:  # it would record that somebody requested sizes
+    if _tracing_state() is not None:  # it would record the request for sizes
         return False
     shape = key.shape
     work = query.numel() * shape[-2] if len(shape) >= 2 else 0
@@ -154,7 +154,7 @@ def _end(block):
         for module in _MODULES:
             if module.__dict__.get("__call__") is _call_module:
                 del module.__call__
-        if F.scaled_dot_product_attention is _patched:  # else somebody has put theirs above ours
+        if F.scaled_dot_product_attention is _patched:  # else another patch is on top of ours
             F.scaled_dot_product_attention = _original
 
 

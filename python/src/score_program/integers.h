@@ -234,7 +234,7 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
       break;
     case Op::to_i:
       each([&](int i) { y[i] = truncated(fa[i]); });
-      // Scores of pairs that nobody looks at may be anything.
+      // Scores of pairs that are never read may be anything.
       if (!program.depends_on_score(index) && any_existing(at, [&](int i) {
             return static_cast<int32_t>(!(std::fabs(fa[i]) < T(2147483648.0)));
           })) {

@@ -22,7 +22,7 @@ struct ScoreSizes {
   Dtype dtype = Dtype::f32;  ///< of the arithmetic
 };
 
-/// Writes c·tanh(score / c), with or without - slope[head]·(query - key) behind it, as softcap and
+/// Writes c·tanh(score / c), with or without - slope[head]·(query - key) after it, as softcap and
 /// alibi_slopes into `options`, whose mask is already there; false if the program is anything else.
 bool match_score(const ScoreProgram& program, const ScoreSizes& sizes, AttentionOptions& options);
 

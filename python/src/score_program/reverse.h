@@ -104,7 +104,7 @@ MH_INLINE void reverse_clamp(bool shares, const T* dy, const Three<const T>& x, 
   });
 }
 
-// Functions of two and three numbers; da, db, dc are null where nobody asks.
+// Functions of two and three numbers; da, db, dc are null where not requested.
 template <class T, class U>
 MH_INLINE void reverse_number(const ScoreProgram& program, int32_t index, Registers<T>& r, const Place& at,
                               const T* seed, U* sums) {
