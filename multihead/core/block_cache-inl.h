@@ -27,9 +27,9 @@ using FreeBlocks = std::set<MemoryBlock*, BySize>;
 
 /// A part of a segment.
 struct MemoryBlock {
-  std::byte* data;
-  size_t bytes;
-  FreeBlocks* pool;                                 ///< where it lies when free
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+  FreeBlocks* pool = nullptr;                       ///< where it lies when free
   MemoryBlock *before = nullptr, *after = nullptr;  ///< its neighbours in the segment
   FreeBlocks::node_type place = {};  ///< kept while it is taken, so that giving it back cannot fail
 
@@ -58,10 +58,16 @@ class BlockCache {
 
  private:
   MemoryBlock* take_locked(size_t bytes);
-  MemoryBlock* add_segment(FreeBlocks& pool, size_t bytes);
+  void add_spare();
+  /// The rest of a block that is taken becomes a free one.
+  void cut(MemoryBlock* block, size_t bytes);
+  /// A block that is taken grows by its neighbour, which is taken too, and becomes a spare.
+  void join_next(MemoryBlock* block);
+  FreeBlocks::iterator add_segment(FreeBlocks& pool, size_t bytes);
   void release_locked();
 
   std::mutex mutex_;
+  MemoryBlock* spares_ = nullptr;    // for cuts, linked by `after`: no call of malloc for tensor after tensor
   std::array<FreeBlocks, 2> pools_;  // small blocks would keep segments of large ones from going back
   MemoryStats stats_;
 };

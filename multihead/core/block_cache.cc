@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "multihead/core/memory.h"
 
@@ -59,24 +60,6 @@ void drop_pages(const MemoryBlock& block) {
     madvise(block.data + (begin - reinterpret_cast<uintptr_t>(block.data)), end - begin, MADV_DONTNEED);
 }
 
-// `block` grows by its neighbour, which ends.
-void join_next(MemoryBlock* block) {
-  const std::unique_ptr<MemoryBlock> next(block->after);
-  block->bytes += next->bytes;
-  block->after = next->after;
-  if (block->after != nullptr) block->after->before = block;
-}
-
-// The rest of a block that is not free becomes one.
-void cut(MemoryBlock* block, size_t bytes) {
-  auto rest = std::make_unique<MemoryBlock>(
-      MemoryBlock{block->data + bytes, block->bytes - bytes, block->pool, block, block->after});
-  block->pool->insert(rest.get());
-  block->bytes = bytes;
-  block->after = rest.release();
-  if (block->after->after != nullptr) block->after->after->before = block->after;
-}
-
 }  // namespace
 
 bool BySize::operator()(const MemoryBlock* x, const MemoryBlock* y) const {
@@ -96,17 +79,38 @@ MemoryBlock* BlockCache::take(size_t bytes) {
 
 MemoryBlock* BlockCache::take_locked(size_t bytes) {
   FreeBlocks& pool = pools_[bytes < kSmall ? 0 : 1];
-  const auto found = pool.lower_bound(bytes);
-  MemoryBlock* block = found != pool.end() ? *found : add_segment(pool, bytes);
-  FreeBlocks::node_type place = pool.extract(block);
-  try {
-    if (block->bytes > bytes) cut(block, bytes);
-  } catch (...) {
-    pool.insert(std::move(place));
-    throw;
-  }
-  block->place = std::move(place);
+  auto found = pool.lower_bound(bytes);
+  if (found == pool.end()) found = add_segment(pool, bytes);
+  if (spares_ == nullptr) add_spare();
+  MemoryBlock* block = *found;
+  block->place = pool.extract(found);
+  if (block->bytes > bytes) cut(block, bytes);
   return block;
+}
+
+void BlockCache::add_spare() {
+  auto spare = std::make_unique<MemoryBlock>();
+  FreeBlocks made = {spare.get()};
+  spare->place = made.extract(made.begin());
+  spares_ = spare.release();
+}
+
+void BlockCache::cut(MemoryBlock* block, size_t bytes) {
+  MemoryBlock* rest = std::exchange(spares_, spares_->after);
+  FreeBlocks::node_type place = std::move(rest->place);
+  *rest = {block->data + bytes, block->bytes - bytes, block->pool, block, block->after};
+  block->pool->insert(std::move(place));
+  block->bytes = bytes;
+  block->after = rest;
+  if (rest->after != nullptr) rest->after->before = rest;
+}
+
+void BlockCache::join_next(MemoryBlock* block) {
+  MemoryBlock* next = block->after;
+  block->bytes += next->bytes;
+  block->after = next->after;
+  if (block->after != nullptr) block->after->before = block;
+  next->after = std::exchange(spares_, next);
 }
 
 void BlockCache::give(MemoryBlock* block) noexcept {
@@ -115,20 +119,19 @@ void BlockCache::give(MemoryBlock* block) noexcept {
   stats_.live_bytes -= static_cast<int64_t>(block->bytes);
   stats_.cached_bytes += static_cast<int64_t>(block->bytes);
   FreeBlocks& pool = *block->pool;
-  FreeBlocks::node_type place = std::move(block->place);
   if (block->after != nullptr && block->after->is_free()) {
-    pool.erase(block->after);
+    block->after->place = pool.extract(block->after);
     join_next(block);
   }
   if (block->before != nullptr && block->before->is_free()) {
     block = block->before;
-    place = pool.extract(block);
+    block->place = pool.extract(block);
     join_next(block);
   }
-  pool.insert(std::move(place));
+  pool.insert(std::move(block->place));
 }
 
-MemoryBlock* BlockCache::add_segment(FreeBlocks& pool, size_t bytes) {
+FreeBlocks::iterator BlockCache::add_segment(FreeBlocks& pool, size_t bytes) {
   ++stats_.system_allocations;
   const auto held = [&] { return static_cast<size_t>(stats_.live_bytes + stats_.cached_bytes); };
   const size_t least = rounded(bytes, kLargePage);
@@ -149,9 +152,9 @@ MemoryBlock* BlockCache::add_segment(FreeBlocks& pool, size_t bytes) {
   }
   if (block->data == nullptr) throw std::bad_alloc();
   ASAN_POISON_MEMORY_REGION(block->data, block->bytes);
-  pool.insert(block.get());
-  stats_.cached_bytes += static_cast<int64_t>(block->bytes);
-  return block.release();
+  const auto at = pool.insert(block.get()).first;
+  stats_.cached_bytes += static_cast<int64_t>(block.release()->bytes);
+  return at;
 }
 
 MemoryStats BlockCache::stats() {
@@ -170,6 +173,7 @@ void BlockCache::release() {
 }
 
 void BlockCache::release_locked() {
+  while (spares_ != nullptr) delete std::exchange(spares_, spares_->after);
   for (FreeBlocks& pool : pools_) {
     for (auto it = pool.begin(); it != pool.end();) {
       MemoryBlock* block = *it;

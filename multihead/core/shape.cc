@@ -22,19 +22,20 @@ Shape Shape::filled(int rank, int64_t value) {
   return shape;
 }
 
-int Shape::normalize(int axis) const {
-  const int index = axis < 0 ? axis + rank_ : axis;
-  MH_CHECK(index >= 0 && index < rank_, ShapeError, "axis ", axis, " of a shape with ", rank_, " axes");
-  return index;
+void Shape::no_such_axis(int axis) const {
+  throw ShapeError(concat("axis ", axis, " of a shape with ", rank_, " axes"));
 }
 
 int64_t Shape::numel() const {
   // A zero anywhere makes the product zero, whatever the other sizes are.
   int64_t count = 1;
+  bool zero = false, fits = true;
   for (const int64_t size : *this) {
-    if (size == 0) return 0;
+    zero = zero || size == 0;
+    fits = !__builtin_mul_overflow(count, size, &count) && size >= 0 && fits;
   }
-  for (const int64_t size : *this) count = checked_multiply(count, size, "shape");
+  if (zero) return 0;
+  MH_CHECK(fits, ValueError, "shape: the number of elements of ", *this, " is negative or overflows 63 bits");
   return count;
 }
 

@@ -29,7 +29,11 @@ class Shape {
   const int64_t* end() const { return sizes_.data() + rank_; }
 
   /// The non-negative index of an axis. Throws ShapeError outside [-rank, rank).
-  int normalize(int axis) const;
+  int normalize(int axis) const {
+    const int index = axis < 0 ? axis + rank_ : axis;
+    if (index < 0 || index >= rank_) no_such_axis(axis);
+    return index;
+  }
   /// Product of the sizes (1 for rank 0). Throws ValueError past 2^63.
   int64_t numel() const;
 
@@ -41,6 +45,8 @@ class Shape {
   bool operator==(const Shape& other) const;
 
  private:
+  [[noreturn]] void no_such_axis(int axis) const;
+
   std::array<int64_t, kMaxRank> sizes_ = {};
   int rank_ = 0;
 };

@@ -71,7 +71,7 @@ void PrepareTile(const BackwardTaskArgs& args) {
   const int64_t first = n / job.span_tiles * job.span, row = first + n % job.span_tiles * kTileRows;
   make_row_tile(*c.p, job.b, job.kv, row, std::min({first + job.span, row + kTileRows, job.rows}), t);
   float* d_query = job.d_query + n * kTileRows * call.head_columns;
-  std::fill_n(d_query, kTileRows * call.head_columns, 0.0f);
+  std::fill_n(d_query, t.groups * kGroupRows * call.head_columns, 0.0f);
   if (g.partial && g.d_query) CopyTileRows(c, t, g.d_query, c.p->head_dim, call.head_columns, d_query);
   if (t.empty()) {  // no key block comes here; all that is read later is that the rows are empty
     std::fill_n(job.lse + n * kTileRows, kTileRows, kInfinity);

@@ -27,7 +27,10 @@ HWY_INLINE PrefetchRows Shifted(const PrefetchRows& prefetch, int64_t by) {
   return prefetch.rows.data ? PrefetchRows{Shifted(prefetch.rows, by), prefetch.columns} : prefetch;
 }
 
-// qt[c][lane] = scale · query: one head run at a time, so that padding lanes are zero. In tile_steps.cc.
+// to[c][lane] = 0 for the lanes of the last group of 16 that have no row. In tile_steps.cc.
+void ZeroPaddingLanes(const RowTile& t, int64_t columns, float* to);
+
+// qt[c][lane] = scale · query, zero in padding lanes. In tile_steps.cc.
 void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt);
 
 // A score term that the product adds at the end of its tiles.
@@ -317,8 +320,8 @@ class F32Engine::Gradients {
       CopyTileRows(c, t, c.query, c.p->head_dim, call.head_columns, job.query + n * call.operands.query);
     }
     float* d_out_t = job.d_out_t + n * call.operands.d_out_t;
-    if (t.rows < kTileRows) std::fill_n(d_out_t, c.p->value_dim * kTileRows, 0.0f);
     TransposeTo(d_out.data, d_out.stride, t.rows, c.p->value_dim, d_out_t, kTileRows, 1.0f);
+    ZeroPaddingLanes(t, c.p->value_dim, d_out_t);
   }
 
   // Stages keys [k0, k1) and their values.

@@ -147,6 +147,12 @@ HWY_INLINE void SpreadLanes(const float* product, const DistanceBand& band, int 
 
 }  // namespace
 
+void ZeroPaddingLanes(const RowTile& t, int64_t columns, float* to) {
+  for (int64_t c = 0; c < columns && t.rows < t.groups * kGroupRows; ++c) {
+    std::fill(to + c * kTileRows + t.rows, to + c * kTileRows + t.groups * kGroupRows, 0.0f);
+  }
+}
+
 void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt) {
   const int64_t dim = call.p->head_dim;
   const int64_t stride = call.query.strides.token;
@@ -158,9 +164,7 @@ void PackQuery(const ForwardCall& call, const RowTile& t, float scale, float* qt
       TransposeTo(static_cast<const float*>(from), stride, count, dim, qt + first, kTileRows, scale);
     }
   });
-  for (int64_t c = 0; c < dim && t.rows < t.groups * kGroupRows; ++c) {
-    std::fill(qt + c * kTileRows + t.rows, qt + c * kTileRows + t.groups * kGroupRows, 0.0f);
-  }
+  ZeroPaddingLanes(t, dim, qt);
 }
 
 Rows StageRows(const ForwardCall& call, const Operand& x, int64_t b, int64_t kv, int k0, int k1, int64_t dim,
