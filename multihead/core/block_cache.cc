@@ -90,7 +90,7 @@ MemoryBlock* BlockCache::take_locked(size_t bytes) {
 
 void BlockCache::add_spare() {
   auto spare = std::make_unique<MemoryBlock>();
-  FreeBlocks made = {spare.get()};
+  FreeBlocks made = {spare.get()};  // only a set makes its nodes
   spare->place = made.extract(made.begin());
   spares_ = spare.release();
 }

@@ -29,13 +29,10 @@ void Shape::no_such_axis(int axis) const {
 int64_t Shape::numel() const {
   // A zero anywhere makes the product zero, whatever the other sizes are.
   int64_t count = 1;
-  bool zero = false, fits = true;
   for (const int64_t size : *this) {
-    zero = zero || size == 0;
-    fits = !__builtin_mul_overflow(count, size, &count) && size >= 0 && fits;
+    if (size == 0) return 0;
   }
-  if (zero) return 0;
-  MH_CHECK(fits, ValueError, "shape: the number of elements of ", *this, " is negative or overflows 63 bits");
+  for (const int64_t size : *this) count = checked_multiply(count, size, "shape");
   return count;
 }
 

@@ -17,7 +17,7 @@ struct BeamOptions {
   /// can overtake them.
   double patience = 1;
   double length_penalty = 1;      ///< divides scores by length^length_penalty; 0: plain sums
-  double repetition_penalty = 1;  ///< > 1 penalises tokens already present
+  double repetition_penalty = 1;  ///< > 1 penalises tokens already present, with one beam on their logits
   int64_t no_repeat_ngram = 0;    ///< n: no n-gram occurs twice; 0: off
   int64_t min_length = 0;         ///< minimum tokens before the end
   int64_t max_length = 256;       ///< maximum tokens, not counting the end
