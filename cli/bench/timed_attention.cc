@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/matmul/precision.h"
 #include "multihead/ops/shape.h"
 #include "multihead/train/signals.h"
 
@@ -186,6 +187,21 @@ std::optional<double> TimedAttention::error() {
     error = std::max(error, largest_error(got, exact_[i]));
   }
   return error;
+}
+
+// Tiles multiply f32 as one, two or three bf16 numbers of 8 bits each (matmul/precision.h).
+double TimedAttention::tolerance() const {
+  constexpr double kBf16 = 3e-2, kTwoParts = 2e-4, kF32 = 5e-5;
+  if (shape_.bf16) return kBf16;
+  if (!kernels::has_tiles()) return kF32;
+  switch (kernels::float32_matmul_precision()) {
+    case kernels::MatmulPrecision::medium:
+      return kBf16;
+    case kernels::MatmulPrecision::high:
+      return kTwoParts;
+    default:
+      return kF32;
+  }
 }
 
 }  // namespace multihead::cli

@@ -29,7 +29,7 @@ class TimedAttention {
   /// with if the shape is too large even for that.
   std::optional<double> error();
   /// Beyond it a result counts as wrong.
-  double tolerance() const { return shape_.bf16 ? 3e-2 : 5e-5; }
+  double tolerance() const;
   bool cold() const { return shape_.cold; }
 
  private:

@@ -39,6 +39,11 @@ for options in window=9 lengths causal:lengths:backward bias:training alibi:back
   causal:dropout=0.2:backward bthd:backward cold; do
   expect 0 "5x3x41x12(:[a-z0-9=.:]+)? .*error [0-9]e-" "${bench[@]}" --seconds 0.01 --shape "5x3x41x12:$options"
 done
+# Every precision of f32 products has an error of its own.
+for precision in highest high medium highest_tiles; do
+  expect 0 "5x3x41x12:bias .*backward.*error [0-9]e-" "${bench[@]}" --seconds 0.01 --shape "5x3x41x12:causal 5x3x41x12:bias" \
+    --backward --float32-matmul-precision "$precision"
+done
 expect 0 '1x1x4200x8 .*backward.*error [0-9]e-' "${bench[@]}" --seconds 0.01 --shape 1x1x4200x8:backward # rows of it
 expect 0 '1x32/8x1/16384x128:bf16:cold' "$multihead" bench attention --help
 

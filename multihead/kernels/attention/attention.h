@@ -10,7 +10,7 @@
 // Memory    O(Tq + Tk) beyond the arguments; the [Tq, Tk] scores are never stored.
 // Bits      f32 results depend on the row and its keys alone: not on threads, batch, padding, chunking or
 //           (among FMA targets) vector width. See attention_key_block. bf16 keeps all of that but the last:
-//           where has_tiles() or bf16_dots() holds, tiles or products of pairs round differently from
+//           where bf16_tiles() or bf16_dots() holds, tiles or products of pairs round differently from
 //           widening (matmul/precision.h, cpu/isa.h).
 // Errors    Callers check shapes and values; kernels throw only std::bad_alloc.
 //
@@ -256,7 +256,7 @@ struct AttentionGradient {
 };
 
 /// f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32; in the forward pass
-/// with bf16_dots(), probabilities are rounded to bf16 before the product with the values, with has_tiles()
+/// with bf16_dots(), probabilities are rounded to bf16 before the product with the values, with bf16_tiles()
 /// probabilities and score gradients before any product. f64: the plain specification of reference-inl.h,
 /// parallel over batch and heads.
 void attention_forward(const AttentionProblem&, const ScoreTerms&, const AttentionInput&,

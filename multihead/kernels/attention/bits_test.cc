@@ -359,7 +359,6 @@ struct WithoutDots {
 
 // Widened bf16 is f32 with one rounding at the end.
 TEST(AttentionBitsTest, BrainFloatRoundsOnce) {
-  if (kernels::has_tiles()) GTEST_SKIP() << "bf16 is not widened here";
   const WithoutDots without;
   std::vector<CaseOptions> cases = shapes();
   cases.emplace_back();  // tasks of sixteen tiles

@@ -96,7 +96,7 @@ ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms& terms, c
 void choose_engine(ForwardCall& call) {
   const MatmulPrecision precision = float32_matmul_precision();
   if (call.int8 || call.terms->relative_key) return;  // whose bands come from queries in f32
-  if (has_tiles() && (call.bf16 || precision != MatmulPrecision::highest)) {
+  if (call.bf16 ? bf16_tiles() : has_tiles() && precision != MatmulPrecision::highest) {
     call.engine = Engine::amx;
     if (!call.bf16) call.scheme = part_scheme(precision);
   } else if (call.bf16 && bf16_dots()) {

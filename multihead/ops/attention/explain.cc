@@ -111,7 +111,7 @@ void split_lines(const std::string& text, std::vector<std::string>& lines) {
 void explain_products(Dtype dtype, bool relative_key, AttentionExplanation& e) {
   const kernels::MatmulPrecision precision = kernels::float32_matmul_precision();
   const bool tiles = kernels::has_tiles() && !relative_key;
-  const bool dots = kernels::bf16_dots() && !relative_key;
+  const bool bf16_tiles = tiles && kernels::bf16_tiles(), dots = kernels::bf16_dots() && !relative_key;
   if (precision != kernels::MatmulPrecision::highest && dtype != Dtype::f64) {
     const std::string_view word = kernels::precision_name(precision);
     if (!tiles) {
@@ -128,7 +128,7 @@ void explain_products(Dtype dtype, bool relative_key, AttentionExplanation& e) {
   if (dtype != Dtype::bf16) return;
   e.reasons.emplace_back("bf16 is storage: scores, softmax and sums are f32");
   e.reasons.emplace_back(
-      tiles
+      bf16_tiles
           ? "products on bf16 tiles (AMX) forward and backward, probabilities and their gradients rounded to "
             "bf16: same bits for any threads and chunking on such CPUs, others round differently"
       : dots         ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "

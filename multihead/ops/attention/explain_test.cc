@@ -83,7 +83,7 @@ TEST(AttentionExplainTest, NamesTheKernelOfTheType) {
               HasSubstr("f16 is storage"));
   const Tensor half = y.to(Dtype::bf16);
   EXPECT_THAT(explain(half, half, half).to_string(),
-              HasSubstr(kernels::has_tiles()   ? "(AMX) forward and backward"
+              HasSubstr(kernels::bf16_tiles()  ? "(AMX) forward and backward"
                         : kernels::bf16_dots() ? "AVX512_BF16"
                                                : "widened to f32"));
 }
