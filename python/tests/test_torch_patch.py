@@ -241,3 +241,96 @@ def test_threads_and_forks_with_pytorch():
     if pid == 0:
         os._exit(0 if torch.equal(mt.scaled_dot_product_attention(q, q, q), want) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def wrong_calls():
+    r = torch.randn
+    x = r(1, 2, 4, 8)
+    return {
+        "one axis": ((r(8),) * 3, {}),
+        "widths": ((x, r(1, 2, 4, 6), r(1, 2, 4, 6)), {}),
+        "heads": ((x, r(1, 3, 4, 8), r(1, 3, 4, 8)), {}),
+        "batches": ((r(2, 2, 4, 8), r(3, 2, 4, 8), r(3, 2, 4, 8)), {}),
+        "mask": ((x, x, x, torch.ones(5, 3, dtype=torch.bool)), {}),
+        "axes of the mask": ((x, x, x, torch.ones(1, 1, 1, 4, 4, dtype=torch.bool)), {}),
+        "integer mask": ((x, x, x, torch.ones(4, 4, dtype=torch.int32)), {}),
+        "two masks": ((x, x, x, torch.ones(4, 4, dtype=torch.bool)), {"is_causal": True}),
+        "dropout": ((x, x, x), {"dropout_p": 1.5}),
+        "dtypes": ((x, x.double(), x), {}),
+        "a gradient for scale": ((x, x, x), {"scale": torch.ones((), requires_grad=True)}),
+        "text for scale": ((x, x, x), {"scale": "1"}),
+        "grouped heads": ((r(1, 5, 4, 8), x, x), {"enable_gqa": True}),
+        "no tensor": ((x, x, None), {}),
+    }
+
+
+@pytest.mark.parametrize("name", wrong_calls())
+def test_errors_are_of_pytorchs_types(name):
+    args, options = wrong_calls()[name]
+    with pytest.raises(Exception) as theirs:
+        F.scaled_dot_product_attention(*args, **options)
+    with mt.patch(always=True) as record, pytest.raises(theirs.type):
+        F.scaled_dot_product_attention(*args, **options)
+    assert record.calls == 0
+
+
+def test_wrong_shapes_are_value_errors_too():
+    x = torch.randn(1, 2, 4, 8)
+    for kind in (ValueError, RuntimeError):
+        with mt.patch(always=True), pytest.raises(kind, match="key must be"):
+            F.scaled_dot_product_attention(x, x[..., :6], x[..., :6])
+        with pytest.raises(kind, match="key must be"):
+            mt.scaled_dot_product_attention(x, x[..., :6], x[..., :6])
+
+
+def test_what_pytorch_accepts_is_left_to_it():
+    x = torch.randn(1, 2, 4, 8)
+    want = F.scaled_dot_product_attention(x, x, x, scale=float("nan"))
+    with mt.patch(always=True) as record:
+        assert torch.equal(F.scaled_dot_product_attention(x, x, x, scale=float("nan")), want)
+    assert record.calls == 0 and "refused" in repr(record)
+
+
+class Renamed(torch.nn.MultiheadAttention):
+    def forward(self, hidden_states, need_weights=None):
+        return super().forward(hidden_states, hidden_states, hidden_states, need_weights=False)[0]
+
+
+class Positional(torch.nn.MultiheadAttention):
+    def forward(self, query, key, value, mask, bias):
+        return super().forward(query + bias, key, value, attn_mask=mask, need_weights=False)[0]
+
+
+class Nothing(torch.nn.MultiheadAttention):
+    def forward(self):
+        x = torch.ones(1, 3, 16)
+        return super().forward(x, x, x, need_weights=False)[0]
+
+
+class Layer(torch.nn.TransformerEncoderLayer):
+    def forward(self, hidden, position=None):
+        return super().forward(hidden + position)
+
+
+@pytest.mark.parametrize("kind", [Renamed, Positional, Nothing, Layer])
+def test_modules_with_a_forward_of_their_own(kind):
+    x = torch.randn(1, 3, 16)
+    module = (kind(16, 2, 8, 0.0, batch_first=True) if kind is Layer else kind(16, 2, batch_first=True)).eval()
+    args, options = {
+        Renamed: ((), dict(hidden_states=x)),
+        Positional: ((x, x, x, None, x), {}),
+        Nothing: ((), {}),
+        Layer: ((), dict(hidden=x, position=x)),
+    }[kind]
+    want = module(*args, **options)
+    with mt.patch(always=True) as record:
+        torch.testing.assert_close(module(*args, **options), want)
+    assert (record.calls, record.fallbacks) == (1, 0)
+
+
+@pytest.mark.parametrize("needed, count", [((), 1), ((None, True), 1), ((None, False), 0), ((None, None), 0)])
+def test_calls_for_weights_are_counted(needed, count):
+    x = torch.randn(1, 3, 16)
+    with mt.patch(always=True) as record:
+        torch.nn.MultiheadAttention(16, 2, batch_first=True)(x, x, x, *needed)
+    assert record.fallbacks == count

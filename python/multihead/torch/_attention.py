@@ -19,6 +19,15 @@ _num_threads, _is_grad_enabled = torch.get_num_threads, torch.is_grad_enabled
 _max_seed = 2**63 - 1
 _core.use_openmp_of(torch._C.__file__)  # kernels run on PyTorch's own threads, torch.get_num_threads() of them
 _core.use_exchange_of(torch.Tensor)
+_saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+class TorchShapeError(_core.ShapeError, RuntimeError):
+    """A wrong shape: multihead's error and the type that PyTorch raises."""
+
+
+class TorchValueError(ValueError, RuntimeError):
+    """A wrong value, likewise."""
 
 
 _NO_SECOND_DERIVATIVE = (
@@ -44,10 +53,15 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, bias, options, *captured):
         keep, causal, scale, dropout_p, seed, *rare = options
+        # The call holds the masks' memory. Saved tensors have versions, so a change before the backward is an error;
+        # hooks (offloading, checkpoints) take their own copy and no version is checked.
+        held_keep, held_bias = keep, bias
+        if _saved_tensors_hooks(True) is not None:
+            held_keep, held_bias = (t if t is None else t.clone() for t in (keep, bias))
         out, lse, ctx.call = _forward(
-            query, key, value, keep, bias, causal, scale, dropout_p, seed, True, _num_threads(), *rare
+            query, key, value, held_keep, held_bias, causal, scale, dropout_p, seed, True, _num_threads(), *rare
         )
-        ctx.save_for_backward(query, key, value, bias, out, lse, *captured)
+        ctx.save_for_backward(query, key, value, bias, out, lse, keep, *captured)
         if lse is None:
             return out
         ctx.set_materialize_grads(False)
@@ -57,7 +71,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, grad, d_lse=None):
         if grad is None and d_lse is None:
             return (None,) * len(ctx.needs_input_grad)
-        query, key, value, bias, out, _, *captured = ctx.saved_tensors
+        query, key, value, bias, out, _, _, *captured = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:4] + ctx.needs_input_grad[5:]
         grads = _gradients(ctx.call, (query, key, value, bias, out), captured, wanted, grad, d_lse)
         if _is_grad_enabled():  # create_graph=True
@@ -120,6 +134,16 @@ def attend(query, key, value, bias, options, captured=()):
     return out if lse is None else (out, lse)
 
 
+def refuse_learnt(who, **options):
+    """A tensor that requires a gradient is not a number: the gradient would be lost."""
+    for name, value in options.items():
+        if getattr(value, "requires_grad", False):
+            raise TypeError(
+                f"{who}: {name} must be a number, got a tensor that requires a gradient, which it would not get; "
+                "detach() it, or multiply the query or the output by it"
+            )
+
+
 def new_seed():
     """A seed from PyTorch's generator, so that torch.manual_seed() determines the dropout."""
     return int(torch.randint(_max_seed, (), device="cpu"))
@@ -149,7 +173,7 @@ def _check_dtypes(query, key, value):
 def _mask_options(attn_mask, is_causal, dtype):
     """(keep, bias): the mask is returned as one or the other."""
     if is_causal:
-        raise RuntimeError(f"{_WHO}: attn_mask and is_causal=True exclude each other")
+        raise TorchValueError(f"{_WHO}: attn_mask and is_causal=True exclude each other")
     if attn_mask.dtype is torch.bool:
         return attn_mask, None
     if attn_mask.dtype not in (dtype, torch.float32):
@@ -166,17 +190,17 @@ def _share_heads(query, key, value, enable_gqa):
     heads, key_heads, value_heads = map(_heads, (query, key, value))
     if enable_gqa:
         if min(query.dim(), key.dim(), value.dim()) < 3:
-            raise _core.ShapeError(f"{_WHO}: enable_gqa needs an axis of heads, (..., H, L, E)")
+            raise TorchShapeError(f"{_WHO}: enable_gqa needs an axis of heads, (..., H, L, E)")
         if key_heads == value_heads:
             return query, key, value, heads, key_heads
         if not key_heads or not value_heads or heads % value_heads or heads % key_heads:
-            raise _core.ShapeError(f"{_WHO}: query has {heads} heads, key {key_heads}, value {value_heads}")
+            raise TorchShapeError(f"{_WHO}: query has {heads} heads, key {key_heads}, value {value_heads}")
         key, value = key.repeat_interleave(heads // key_heads, -3), value.repeat_interleave(heads // value_heads, -3)
         return query, key, value, heads, heads
     try:
         (all_heads,) = torch.broadcast_shapes((heads,), (key_heads,), (value_heads,))
     except RuntimeError:
-        raise _core.ShapeError(
+        raise TorchShapeError(
             f"{_WHO}: query has {heads} heads, key {key_heads}, value {value_heads}; "
             "set enable_gqa=True to share key heads"
         ) from None
@@ -188,14 +212,14 @@ def _to_four_axes(query, key, value, attn_mask, enable_gqa):
     axes = max(query.dim(), key.dim(), value.dim())
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() < 2:
-            raise _core.ShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
+            raise TorchShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
     if attn_mask is not None and not 2 <= attn_mask.dim() <= max(axes, 4):
-        raise _core.ShapeError(f"{_WHO}: attn_mask must have 2 to {max(axes, 4)} axes, got {attn_mask.dim()}")
+        raise TorchShapeError(f"{_WHO}: attn_mask must have 2 to {max(axes, 4)} axes, got {attn_mask.dim()}")
     query, key, value, heads, key_heads = _share_heads(query, key, value, enable_gqa)
     try:
         batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     except RuntimeError as error:
-        raise _core.ShapeError(f"{_WHO}: batch axes of query, key and value do not broadcast: {error}") from None
+        raise TorchShapeError(f"{_WHO}: batch axes of query, key and value do not broadcast: {error}") from None
 
     def flat(tensor, *inner):
         return tensor.expand(*batch, *inner).reshape(math.prod(batch), *inner)
@@ -220,7 +244,8 @@ def scaled_dot_product_attention(
     Shapes    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev) -> (N, ..., Hq, L, Ev)
     Dtypes    float32, float64, bfloat16, float16
     Gradient  query, key, value and a float attn_mask; no double backward
-    Raises    TypeError, ValueError: not on the CPU, sparse, quantized, mismatched shapes
+    Raises    TypeError, ValueError: not on the CPU, sparse, quantized, mismatched shapes (then a RuntimeError too, as
+              PyTorch's)
     """
     if not _is_quiet():
         refuse_tracers(_WHO)
@@ -248,8 +273,12 @@ def is_ours(query, key, value, attn_mask):
 
 def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
     """scaled_dot_product_attention of tensors accepted by is_ours()."""
+    if not (type(dropout_p) is float and (scale is None or type(scale) is float)):
+        refuse_learnt(_WHO, dropout_p=dropout_p, scale=scale)
+    if not (type(is_causal) is type(enable_gqa) is bool):
+        refuse_learnt(_WHO, is_causal=is_causal, enable_gqa=enable_gqa)
     if not 0.0 <= dropout_p <= 1.0:
-        raise ValueError(f"{_WHO}: dropout_p must be in [0, 1], got {dropout_p}")
+        raise TorchValueError(f"{_WHO}: dropout_p must be in [0, 1], got {dropout_p}")
     if scale is not None and scale != scale:
         raise ValueError(f"{_WHO}: scale is NaN")
     q, k, v, lead = query.shape, key.shape, value.shape, None
@@ -268,5 +297,8 @@ def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, e
         keep, bias = _mask_options(attn_mask, is_causal, query.dtype)
     if dropout_p > 0.0:
         seed = new_seed()
-    out = attend(query, key, value, bias, (keep, is_causal, scale, dropout_p, seed))
+    try:
+        out = attend(query, key, value, bias, (keep, is_causal, scale, dropout_p, seed))
+    except _core.ShapeError as error:
+        raise TorchShapeError(str(error)) from None
     return out if lead is None else out.reshape(*lead, *out.shape[2:])

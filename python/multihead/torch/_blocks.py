@@ -25,8 +25,12 @@ def check_blocks(who, block_mask, program, query, checked):
         return None, None
     lengths = block_mask.seq_lengths
     batch, heads = query.size(0), query.size(1)
-    key = (batch, heads, program.fingerprint)
-    if checked.get(block_mask) == key:
+    names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+    tensors = [getattr(block_mask, name) for name in names]
+    versions = tuple(None if t is None or t.is_inference() else t._version for t in tensors)
+    key = (batch, heads, program.fingerprint, lengths, rows, columns, versions)
+    known = checked.get(block_mask)
+    if known is not None and known[0] == key and all(a is b for a, b in zip(known[1], tensors)):
         return lengths
     across = -(-lengths[1] // columns)
     for name, got, size in zip(("B", "H"), block_mask.kv_indices.shape[-4:-2], (batch, heads)):
@@ -47,5 +51,5 @@ def check_blocks(who, block_mask, program, query, checked):
             "attention would follow mask_mod, its compiled one the blocks: put the blocks into mask_mod, for example "
             "with blocks[q_idx // 128, kv_idx // 128]"
         )
-    checked[block_mask] = key
+    checked[block_mask] = key, tensors
     return lengths

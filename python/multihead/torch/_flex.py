@@ -1,6 +1,5 @@
 """flex_attention on the CPU: custom score and mask functions, forward and backward, without a compiler."""
 
-import types
 import weakref
 
 import torch
@@ -9,30 +8,58 @@ from torch.overrides import TorchFunctionMode
 from .. import _core, _trace_symbols
 from .._trace import trace
 from .._torch_guards import plain, refuse_tracers, untraced
-from ._attention import attend, autocast
+from ._attention import attend, autocast, refuse_learnt
 from ._blocks import check_blocks
 
 _WHO = "flex_attention"
 
 
+_NUMBERS = {getattr(torch.Tensor, name) for name in ("item", "tolist", "__float__", "__int__", "__complex__")}
+
+
 class _Tracing(TorchFunctionMode):
-    """Catches captured_tensor[symbol] and torch functions of symbols."""
+    """Catches captured_tensor[symbol] and torch functions of symbols, and numbers made of tensors that learn."""
+
+    def __init__(self, learns=False):
+        super().__init__()
+        self.learns = learns
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if self.learns and func in _NUMBERS and args[0].requires_grad:
+            raise TypeError(
+                f"{_WHO}: score_mod makes a number of a tensor that requires a gradient (with {func.__name__}), "
+                "which it would not get; use the tensor itself, or detach() it"
+            )
         if _trace_symbols.find(list(args) + list(kwargs.values())) is not None:
             return _trace_symbols.torch_call(func, args, kwargs)
         return func(*args, **kwargs)
 
 
+# A function may read anything (globals, attributes, the environment), so that every call traces it again: a trace that
+# is kept would keep what it read.
+
+
+def _score_program(score_mod, dtype):
+    """The traced function, and the captured tensors that require a gradient."""
+    score, learns = "f64" if dtype is torch.float64 else "f32", torch.is_grad_enabled()
+    return trace(score_mod, "score_mod", True, _Tracing(learns), score=score, typed=True, gradients=learns)
+
+
 class BlockMask:
-    """A traced mask function. Blocks are classified when the kernel reaches them."""
+    """A mask function, traced by every call. Blocks are classified when the kernel reaches them."""
 
     def __init__(self, mask_mod, shape=(None, None, None, None)):
         self.mask_mod = mask_mod
         self.shape = shape  # (B, H, Q_LEN, KV_LEN), None where any will do
-        self.program, _ = trace(mask_mod, "mask_mod", False, _Tracing(), typed=True)
-        self.mask = self.program.mask()
+
+    @property
+    def program(self):
+        return trace(self.mask_mod, "mask_mod", False, _Tracing(), typed=True)[0]
+
+    @property
+    def mask(self):
+        return self.program.mask()
 
     def __repr__(self):
         return f"<multihead BlockMask of {getattr(self.mask_mod, '__name__', 'mask_mod')}, {len(self.program)} steps>"
@@ -57,49 +84,18 @@ def create_block_mask(
     """
     if torch.device(device).type != "cpu":
         raise ValueError(f"create_block_mask: device must be cpu, got {device}")
-    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN))
-
-
-_traced = {}
-
-
-def _is_fixed(value):
-    return isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type))
-
-
-def _cached(function):
-    """The function if its captures cannot change, else None: others are traced at every call."""
-    if not isinstance(function, types.FunctionType) or function.__closure__ or function.__defaults__:
-        return None
-    scope = function.__globals__
-    if any(name in scope and not _is_fixed(scope[name]) for name in function.__code__.co_names):
-        return None
-    return function
-
-
-def _score_program(score_mod, dtype):
-    """The traced function, and the captured tensors that require a gradient."""
-    score = "f64" if dtype is torch.float64 else "f32"
-    gradients = torch.is_grad_enabled()
-    key = _cached(score_mod)
-    if key is not None:
-        key = (key, score, torch.get_default_dtype())
-        if key in _traced:
-            return _traced[key], []
-    program, learnt = trace(score_mod, "score_mod", True, _Tracing(), score=score, typed=True, gradients=gradients)
-    if key is not None:
-        if len(_traced) > 256:
-            _traced.clear()
-        _traced[key] = program
-    return program, learnt
+    refuse_learnt("create_block_mask", B=B, H=H, Q_LEN=Q_LEN, KV_LEN=KV_LEN)
+    mask = BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN))
+    mask.mask  # raises now what cannot be traced
+    return mask
 
 
 _checked = weakref.WeakKeyDictionary()  # PyTorch's BlockMask -> its blocks agree with its function
 
 
-def _as_mask(block_mask, query, key):
+def _mask_program(block_mask, query, key):
     if isinstance(block_mask, BlockMask):
-        mask, lengths = block_mask, block_mask.shape[2:]
+        program, lengths = block_mask.program, block_mask.shape[2:]
     else:
         mask_mod = getattr(block_mask, "mask_mod", None)  # PyTorch's BlockMask carries its function
         if mask_mod is None:
@@ -107,12 +103,12 @@ def _as_mask(block_mask, query, key):
                 f"{_WHO}: block_mask must come from create_block_mask (multihead's or PyTorch's), got "
                 f"{type(block_mask).__name__}"
             )
-        mask = BlockMask(mask_mod)
-        lengths = check_blocks(_WHO, block_mask, mask.program, query, _checked)
+        program = BlockMask(mask_mod).program
+        lengths = check_blocks(_WHO, block_mask, program, query, _checked)
     for name, got, expected in (("Q_LEN", query.size(2), lengths[0]), ("KV_LEN", key.size(2), lengths[1])):
         if expected is not None and got != expected:
             raise _core.ShapeError(f"{_WHO}: block_mask was made for {name}={expected}, got {got}; make one for it")
-    return mask
+    return program
 
 
 def _auxiliary(return_lse, return_aux):
@@ -151,8 +147,8 @@ def flex_attention(
 ):
     """torch.nn.attention.flex_attention.flex_attention on the CPU, forward and backward, in O(L) memory.
 
-    `score_mod(score, b, h, q_idx, kv_idx) -> score` and the mask function are traced once into a program that the
-    kernel evaluates on blocks of 8 x 64 scores: elementwise torch functions with PyTorch's dtypes, and captured tensors
+    `score_mod(score, b, h, q_idx, kv_idx) -> score` and the mask function are traced by every call into a program that
+    the kernel evaluates on blocks of 8 x 64 scores: elementwise torch functions with PyTorch's dtypes, and captured tensors
     indexed down to a scalar or a short vector. An unsupported operation raises TypeError, and so does control flow on
     traced values. kernel_options are ignored.
 
@@ -161,6 +157,7 @@ def flex_attention(
     Raises    TypeError, ValueError, IndexError (an index outside a captured tensor), ZeroDivisionError, OverflowError
     """
     refuse_tracers(_WHO)
+    refuse_learnt(_WHO, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
     query, key, value = autocast(query, key, value)
     query, key, value = plain(_WHO, "query", query), plain(_WHO, "key", key), plain(_WHO, "value", value)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
@@ -180,9 +177,8 @@ def flex_attention(
         program, learnt = _score_program(score_mod, query.dtype)
         programs.append(program)
     if block_mask is not None:
-        block_mask = _as_mask(block_mask, query, key)
-        mask = block_mask.mask
-        programs.append(block_mask.program)
+        programs.append(_mask_program(block_mask, query, key))
+        mask = programs[-1].mask()
     result = attend(
         query, key, value, None, (None, False, scale, 0.0, 0, wants_lse, mask, program, _WHO), learnt
     )

@@ -15,7 +15,9 @@ from . import _attention
 # 2^16. With dropout PyTorch has no fused way, and ours wins at every size.
 _LEAST_WORK, _LEAST_WORK_WITH_GRADIENT = 2**16, 2**19
 _TOO_SMALL = "too small to gain"
+_REFUSED = "refused by multihead"
 _TYPES = _torch_guards._TYPES
+_allows_fused = torch._C._get_flash_sdp_enabled  # the one that PyTorch has on the CPU
 _is_compiling, _tracing_state = torch.compiler.is_compiling, torch._C._get_tracing_state
 
 
@@ -64,6 +66,7 @@ _nested_calls = 0  # of modules with nested tensors, in any thread
 
 def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     blocks = () if _is_compiling() else _blocks  # a graph that reads a count is compiled again when that changes
+    refusal = None
     if blocks:
         record, always = blocks[-1]
         if dropout_p == 0.0 and not always and _is_small(query, key, value, attn_mask):
@@ -71,17 +74,29 @@ def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, 
             return _original(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
-        why = _torch_guards.observer()
+        why = _torch_guards.observer() or (None if _allows_fused() else "sdpa_kernel(SDPBackend.MATH)")
         if why is None:
             q, k, v, mask = query, key, value, attn_mask
             if _attention.is_autocast():
                 q, k, v, mask = _attention.autocast(q, k, v, mask)
             if _attention.is_ours(q, k, v, mask):
-                record.calls += 1
-                return _attention.plain_attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
-            why = _why_not((query, key, value, attn_mask))
+                try:
+                    out = _attention.plain_attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
+                    record.calls += 1
+                    return out
+                except (ValueError, TypeError) as error:
+                    refusal, why = error, _REFUSED
+            else:
+                why = _why_not((query, key, value, attn_mask))
         record.left_to_pytorch(why)
     options = dict(scale=scale, enable_gqa=enable_gqa)
+    if refusal is not None:
+        try:
+            return _original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        except Exception as error:  # whoever catches what PyTorch raises still does
+            if isinstance(refusal, type(error)):
+                raise refusal from None
+            raise
     for kind in map(type, (query, key, value, attn_mask)):
         if kind not in _TYPES and kind.__module__ == "torch.nn.attention.bias":  # looks for the function that F has now
             arguments = (query, key, value, attn_mask, dropout_p, is_causal)
@@ -108,7 +123,7 @@ def _call_module(module, *args, **kwargs):
         return call(module, *args, **kwargs)
     record, _ = blocks[-1]
     if not any(isinstance(x, torch.Tensor) and x.is_nested for x in (*args, *kwargs.values())):
-        if isinstance(module, torch.nn.MultiheadAttention) and _needs_weights(*args, **kwargs):
+        if _needs_weights(module, args, kwargs):
             record.left_to_pytorch("need_weights=True")
         return call(module, *args, **kwargs)
     record.left_to_pytorch(_torch_guards.NOT_DENSE)
@@ -123,8 +138,15 @@ def _call_module(module, *args, **kwargs):
             _set_fast_path()
 
 
-def _needs_weights(query, key=None, value=None, key_padding_mask=None, need_weights=True, *_, **__):
-    return need_weights
+_forward = torch.nn.MultiheadAttention.forward
+
+
+def _needs_weights(module, args, kwargs):
+    """Whether PyTorch's own forward of nn.MultiheadAttention returns weights. Nothing is known of other forwards."""
+    if type(module).forward is not _forward or "forward" in vars(module):
+        return False
+    needed = args[4] if len(args) > 4 else kwargs.get("need_weights", True)
+    return isinstance(needed, int) and bool(needed)
 
 
 _MODULES = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
@@ -163,8 +185,8 @@ def patch(*, always=False):
     """Makes torch.nn.functional.scaled_dot_product_attention, and with it nn.MultiheadAttention, nn.Transformer* and
     Hugging Face models (attn_implementation="sdpa"), use multihead's attention for CPU tensors.
 
-    Tensors on other devices, nested tensors, subclasses and traced or transformed calls are left to PyTorch, and so are
-    small calls without dropout (queries * keys * width over all heads and samples below 2^19 with a gradient, 2^16
+    Tensors on other devices, nested tensors, subclasses, traced or transformed calls and arguments that multihead refuses
+    are left to PyTorch, whose errors keep their types, and so are small calls without dropout (queries * keys * width over all heads and samples below 2^19 with a gradient, 2^16
     without), unless `always`. The context object counts both: `with patch() as p: …; print(p)`. The patch is
     process-wide while a block runs; blocks may nest, overlap and run in several threads, and the newest one counts.
     The fused inference path of nn.MultiheadAttention and nn.TransformerEncoder, which has its own attention, is
