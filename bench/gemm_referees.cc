@@ -20,8 +20,8 @@
 
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/cpu/peak.h"
 #include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/peak/peak.h"
 
 #ifndef MULTIHEAD_GIT_COMMIT
 #define MULTIHEAD_GIT_COMMIT "unknown"

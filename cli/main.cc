@@ -20,8 +20,8 @@
 #include "multihead/core/utf8.h"
 #include "multihead/core/version.h"
 #include "multihead/distributed/world.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/matmul/precision.h"
 
 namespace multihead::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/kernels/matmul/precision.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/train/fields.h"
 
 namespace multihead::cli {

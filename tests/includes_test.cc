@@ -40,6 +40,20 @@ const std::map<std::string, std::set<std::string>>& allowed() {
   return table;
 }
 
+// The same for the subjects inside kernels, from the bottom up.
+using Subjects = std::vector<std::pair<std::string, std::set<std::string>>>;
+const Subjects& subjects_of_kernels() {
+  static const Subjects list = {{"cpu", {}},
+                                {"simd", {}},
+                                {"amx", {"cpu", "simd"}},
+                                {"peak", {"cpu", "amx"}},
+                                {"reduce", {"cpu", "simd"}},
+                                {"elementwise", {"simd", "reduce"}},
+                                {"matmul", {"cpu", "simd", "amx", "elementwise"}},
+                                {"attention", {"cpu", "simd", "amx", "reduce", "matmul"}}};
+  return list;
+}
+
 struct Include {
   fs::path file;       // relative to the root
   std::string header;  // as written, without the brackets
@@ -79,12 +93,16 @@ bool is_test_or_bench(const fs::path& file) {
   return ends_with(name, "_test.cc") || ends_with(name, "_bench.cc");
 }
 
-// "multihead/nn/linear.h" -> "nn"; "" for anything else.
-std::string folder_of(const std::string& header) {
-  if (!starts_with(header, "multihead/")) return "";
-  const size_t end = header.find('/', 10);
-  return end == std::string::npos ? "" : header.substr(10, end - 10);
+// The folder of `header` inside `top`; "" for anything else.
+std::string folder_in(const std::string& top, const std::string& header) {
+  if (!starts_with(header, top)) return "";
+  const size_t end = header.find('/', top.size());
+  return end == std::string::npos ? "" : header.substr(top.size(), end - top.size());
 }
+// "multihead/nn/linear.h" -> "nn".
+std::string folder_of(const std::string& header) { return folder_in("multihead/", header); }
+// "multihead/kernels/simd/lanes-inl.h" -> "simd".
+std::string subject_of(const std::string& header) { return folder_in("multihead/kernels/", header); }
 
 std::string where(const Include& i) { return i.file.string() + " includes " + i.header; }
 
@@ -108,6 +126,28 @@ TEST(IncludesTest, GoOneWay) {
     }
   }
   EXPECT_GT(seen, 10) << "the pattern for #include lines no longer matches";
+}
+
+TEST(IncludesTest, SubjectsOfKernelsGoOneWay) {
+  const fs::path kernels = kRoot / "multihead" / "kernels";
+  std::set<std::string> lower;
+  for (const auto& [subject, below] : subjects_of_kernels()) {
+    std::set<std::string> used;
+    for (const Include& include : includes_under(kernels / subject)) {
+      const std::string to = subject_of(include.header);
+      if (to.empty() || to == subject || is_test_or_bench(include.file)) continue;
+      used.insert(to);
+      EXPECT_TRUE(below.count(to)) << where(include) << ": " << subject << " may not see " << to;
+    }
+    EXPECT_EQ(used, below) << "subjects that kernels/" << subject << " uses";
+    for (const std::string& to : below) EXPECT_TRUE(lower.count(to)) << to << " is not below " << subject;
+    lower.insert(subject);
+  }
+  for (const auto& entry : fs::directory_iterator(kernels)) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_TRUE(!entry.is_directory() || lower.count(name))
+        << "kernels/" << name << " has no place in this test";
+  }
 }
 
 TEST(IncludesTest, OnlyTestsSeeTesting) {

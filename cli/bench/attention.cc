@@ -13,7 +13,7 @@
 #include "cli/verb.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/version.h"
-#include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/peak/peak.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {

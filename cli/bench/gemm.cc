@@ -9,8 +9,8 @@
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/cpu/peak.h"
 #include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/peak/peak.h"
 
 namespace multihead::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include "cli/bench/timing.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/cpu/peak.h"
-#include "multihead/kernels/matmul/precision.h"
+#include "multihead/kernels/amx/precision.h"
+#include "multihead/kernels/peak/peak.h"
 #include "multihead/ops/shape.h"
 #include "multihead/train/signals.h"
 
@@ -189,7 +189,7 @@ std::optional<double> TimedAttention::error() {
   return error;
 }
 
-// Tiles multiply f32 as one, two or three bf16 numbers of 8 bits each (matmul/precision.h).
+// Tiles multiply f32 as one, two or three bf16 numbers of 8 bits each (amx/precision.h).
 double TimedAttention::tolerance() const {
   constexpr double kBf16 = 3e-2, kTwoParts = 2e-4, kF32 = 5e-5;
   if (shape_.bf16) return kBf16;

@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/cpu/peak.h"
-#include "multihead/kernels/matmul/precision.h"
+#include "multihead/kernels/peak/peak.h"
 
 namespace multihead::cli {
 

@@ -12,8 +12,8 @@
 #include "multihead/core/tensor.h"
 #include "multihead/core/threads.h"
 #include "multihead/core/version.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/matmul/precision.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
 

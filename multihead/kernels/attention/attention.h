@@ -11,7 +11,7 @@
 // Bits      f32 results depend on the row and its keys alone: not on threads, batch, padding, chunking or
 //           (among FMA targets) vector width. See attention_key_block. bf16 keeps all of that but the last:
 //           where bf16_tiles() or bf16_dots() holds, tiles or products of pairs round differently from
-//           widening (matmul/precision.h, cpu/isa.h).
+//           widening (amx/precision.h, cpu/isa.h).
 // Errors    Callers check shapes and values; kernels throw only std::bad_alloc.
 //
 // The options are plain data: AttentionProblem (sizes, exclusions, dropout), ScoreTerms (what changes a

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/peak/peak.h"
 
 namespace multihead::kernels {
 namespace {

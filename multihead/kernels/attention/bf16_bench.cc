@@ -10,7 +10,7 @@
 
 #include "multihead/core/parallel.h"
 #include "multihead/kernels/attention/attention.h"
-#include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/peak/peak.h"
 
 namespace multihead::kernels {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/attention/attention.h"
-#include "multihead/kernels/matmul/precision.h"
 #include "multihead/testing/attention_case.h"
 #include "multihead/testing/sanitizers.h"
 

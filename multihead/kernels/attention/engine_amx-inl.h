@@ -1,4 +1,4 @@
-// Attention on AMX tiles of bf16 (matmul/amx-inl.h), or on plain loops that follow the instructions:
+// Attention on AMX tiles of bf16 (amx/amx-inl.h), or on plain loops that follow the instructions:
 //   S[k][q] = scale · K · Qᵀ     keys are rows of A, queries columns of B
 //   O[q][:] += P · V             P rows of A, packed for each tile; V columns of B, packed for each block
 // bf16 operands are one part, P is rounded to bf16; f32 operands are split as float32_matmul_precision says.

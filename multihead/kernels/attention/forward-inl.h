@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdint>
 
+#include "multihead/kernels/amx/amx-inl.h"
 #include "multihead/kernels/attention/schedule-inl.h"
 #include "multihead/kernels/cpu/float_environment-inl.h"
-#include "multihead/kernels/matmul/amx-inl.h"
 
 namespace multihead::kernels {
 

@@ -10,6 +10,7 @@
 #include <bit>
 
 #include "multihead/kernels/attention/micro_kernel-inl.h"
+#include "multihead/kernels/simd/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -55,34 +56,6 @@ HWY_INLINE void TransposeFour(const T* f0, int64_t from_stride, int64_t columns,
 }
 
 #if HWY_TARGET == HWY_AVX3
-// x[c] <- column c of the 16x16 matrix with rows x[r]: 4x4 within 128-bit lanes, then 4x4 of lanes.
-HWY_INLINE void TransposeRegisters(Vec (&x)[16]) {
-  const F d;
-  const hn::Repartition<double, F> dd;
-#pragma GCC unroll 4
-  for (int g = 0; g < 16; g += 4) {
-    const auto a = hn::BitCast(dd, hn::InterleaveLower(d, x[g], x[g + 1]));
-    const auto b = hn::BitCast(dd, hn::InterleaveLower(d, x[g + 2], x[g + 3]));
-    const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, x[g], x[g + 1]));
-    const auto h = hn::BitCast(dd, hn::InterleaveUpper(d, x[g + 2], x[g + 3]));
-    x[g] = hn::BitCast(d, hn::InterleaveLower(dd, a, b));
-    x[g + 1] = hn::BitCast(d, hn::InterleaveUpper(dd, a, b));
-    x[g + 2] = hn::BitCast(d, hn::InterleaveLower(dd, e, h));
-    x[g + 3] = hn::BitCast(d, hn::InterleaveUpper(dd, e, h));
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {  // x[4g + j] holds rows 4g … 4g + 3 of columns j, 4 + j, 8 + j, 12 + j
-    const __m512 a = _mm512_shuffle_f32x4(x[j].raw, x[4 + j].raw, 0x44);
-    const __m512 b = _mm512_shuffle_f32x4(x[j].raw, x[4 + j].raw, 0xEE);
-    const __m512 e = _mm512_shuffle_f32x4(x[8 + j].raw, x[12 + j].raw, 0x44);
-    const __m512 h = _mm512_shuffle_f32x4(x[8 + j].raw, x[12 + j].raw, 0xEE);
-    x[j] = Vec{_mm512_shuffle_f32x4(a, e, 0x88)};
-    x[4 + j] = Vec{_mm512_shuffle_f32x4(a, e, 0xDD)};
-    x[8 + j] = Vec{_mm512_shuffle_f32x4(b, h, 0x88)};
-    x[12 + j] = Vec{_mm512_shuffle_f32x4(b, h, 0xDD)};
-  }
-}
-
 // Floats between the start of a cache line and `at`.
 HWY_INLINE int64_t LineOffset(const float* at) {
   return reinterpret_cast<uintptr_t>(at) % 64 / sizeof(float);

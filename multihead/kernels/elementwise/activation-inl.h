@@ -13,7 +13,7 @@
 #define MULTIHEAD_KERNELS_ELEMENTWISE_ACTIVATION_INL_H_
 #endif
 
-#include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/elementwise/activation.h"
 #include "multihead/kernels/simd/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -4,9 +4,10 @@
 #include <cstdint>
 
 #include "multihead/core/dtype.h"
-#include "multihead/kernels/matmul/gemm.h"
 
 namespace multihead::kernels {
+
+enum class Activation { none, relu, gelu, gelu_tanh, silu };
 
 /// y = f(x), from f32 to f32, from bf16 to either; y may be x.
 template <class From, class To>

@@ -4,11 +4,11 @@
 #include <cstdint>
 
 #include "multihead/core/dtype.h"
+#include "multihead/kernels/elementwise/activation.h"
 
 namespace multihead::kernels {
 
 enum class Transpose { no, yes };
-enum class Activation { none, relu, gelu, gelu_tanh, silu };
 
 /// Operands of one product; every matrix is row-major and its leading dimension is the distance between rows.
 template <class T>

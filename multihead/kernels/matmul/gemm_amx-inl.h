@@ -2,7 +2,7 @@
 // gemm_mixed() and packed_linear() with bf16.
 #pragma once
 
-#include "multihead/kernels/matmul/amx-inl.h"
+#include "multihead/kernels/amx/amx-inl.h"
 #include "multihead/kernels/matmul/engine_args.h"
 #include "multihead/kernels/matmul/packed_linear.h"
 

@@ -8,7 +8,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/threads.h"
-#include "multihead/kernels/matmul/amx-inl.h"
+#include "multihead/kernels/amx/amx-inl.h"
 #include "multihead/ops/attention/call-inl.h"
 #include "multihead/ops/attention/check-inl.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "multihead/core/error.h"
-#include "multihead/kernels/matmul/precision.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/testing/processor_time.h"
 

@@ -8,8 +8,8 @@
 #include "multihead/core/error.h"
 #include "multihead/core/utf8.h"
 #include "multihead/core/version.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/matmul/precision.h"
 #include "multihead/train/run.h"
 
 namespace multihead::train {

@@ -1,4 +1,4 @@
-#include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/peak/peak.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "multihead/kernels/matmul/precision.h"
+#include "multihead/kernels/amx/precision.h"
 
 #include <atomic>
 

@@ -2,10 +2,10 @@
 // compiled for their target, and checks of its own for what the CPU has and the system allows.
 #include <cstdint>
 
+#include "multihead/kernels/amx/amx-inl.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/kernels/cpu/peak.h"
-#include "multihead/kernels/matmul/amx-inl.h"
-#include "multihead/kernels/matmul/precision.h"
+#include "multihead/kernels/peak/peak.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MH_BF16_PEAK 1

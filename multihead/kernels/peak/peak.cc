@@ -1,10 +1,10 @@
-#include "multihead/kernels/cpu/peak.h"
+#include "multihead/kernels/peak/peak.h"
 
 #include <cstring>
 #include <ctime>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "multihead/kernels/cpu/peak.cc"
+#define HWY_TARGET_INCLUDE "multihead/kernels/peak/peak.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "multihead/kernels/matmul/precision.h"
+#include "multihead/kernels/amx/precision.h"
 
 namespace multihead::kernels {
 

@@ -4,23 +4,23 @@
 #include <algorithm>
 #include <cstring>
 
-#include "multihead/kernels/matmul/amx-inl.h"
+#include "multihead/kernels/amx/amx-inl.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "multihead/kernels/matmul/amx_pack.cc"
+#define HWY_TARGET_INCLUDE "multihead/kernels/amx/amx_pack.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/kernels/attention/micro_kernel-inl.h"
-#if HWY_TARGET != HWY_SCALAR
-#include "multihead/kernels/attention/transpose-inl.h"
-#endif
+#include "multihead/kernels/simd/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 namespace {
 
+using F = hn::ScalableTag<float>;
+using Vec = hn::Vec<F>;
+
 inline constexpr int kPairsOfStep = 16, kMostParts = 3;
-inline constexpr int kLanes = std::min(kN, kPairsOfStep);
+inline constexpr int kLanes = std::min(static_cast<int>(hn::MaxLanes(F())), kPairsOfStep);
 using U = hn::RebindToUnsigned<F>;
 using VecU = hn::Vec<U>;
 

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "multihead/kernels/matmul/amx-inl.h"
+#include "multihead/kernels/amx/amx-inl.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MH_TILES 1
