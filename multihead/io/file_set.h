@@ -68,7 +68,8 @@ std::unique_ptr<FolderLock> lock_folder(const std::string& folder, const std::fu
 /// Throws ValueError "who: folder "x" holds …, …; move … away or choose another folder" unless empty.
 void refuse_foreign(const char* who, const std::string& folder, const std::vector<std::string>& foreign);
 
-/// Throws FormatError, with advice, if `key` is missing after an interrupted save or run.
+/// Throws, with advice, IoError if there is no such folder, FormatError if `key` is missing after an
+/// interrupted save or run.
 void check_complete(const std::string& folder, const std::string& key);
 
 }  // namespace multihead::io

@@ -195,7 +195,8 @@ TEST(FileSetTest, AFolderInUseIsLeftAlone) {
 TEST(FileSetTest, WhatIsMissingIsExplainedWhereSomethingWasInterrupted) {
   const TemporaryFolder folder;
   check_complete(folder.path(), "config.json");  // just an empty folder: whoever opens the file says so
-  check_complete(folder / "none", "config.json");
+  EXPECT_THAT(message_of<IoError>([&] { check_complete(folder / "none", "config.json"); }),
+              HasSubstr("nothing is downloaded"));
   const int staged = kill_everywhere([] {}, [&] { save(folder.path(), "new"); },
                                      [&](int) {
                                        if (version_in(folder.path()).empty()) return;

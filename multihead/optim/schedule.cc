@@ -32,6 +32,7 @@ double remaining(const Schedule& s, int64_t step) {
 }  // namespace
 
 double Schedule::at(int64_t step) const {
+  check(*this);
   MH_CHECK(step >= 0, ValueError, "schedule: the step must not be negative, got ", step);
   if (kind == ScheduleKind::noam) return noam(*this, static_cast<double>(step) + 1);
   if (step < warmup_steps) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);

@@ -64,6 +64,7 @@ TEST(ScheduleTest, RefusesWhatMakesNoSense) {
   }
   EXPECT_THROW(check(Schedule{.warmup_steps = -1}), ValueError);
   EXPECT_THROW(check(Schedule{.kind = ScheduleKind::cosine}), ValueError);
+  EXPECT_THROW(Schedule{.kind = ScheduleKind::cosine}.at(3), ValueError);
   EXPECT_THROW(check(Schedule{.kind = ScheduleKind::linear, .total_steps = 5, .final_ratio = 1.5}),
                ValueError);
   EXPECT_THROW(check(Schedule{.kind = ScheduleKind::noam, .warmup_steps = 5}), ValueError);

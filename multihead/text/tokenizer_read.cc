@@ -90,6 +90,8 @@ Tokenizer Tokenizer::load(const std::string& name) {
   const std::filesystem::path path = name;
   if (path.extension() == ".gguf") return load_gguf_tokenizer(name);
   std::error_code ignored;
+  const std::string ending = path.extension().string();
+  if (ending != ".json" && ending != ".model" && ending != ".spm") io::check_complete(name, "tokenizer.json");
   if (!std::filesystem::is_directory(path, ignored)) {
     if (path.extension() == ".model") return from_json(tokenizer_json_of(read_sentencepiece(name)), name);
     return from_json(path.extension() == ".spm" ? json_of_marian(path) : read_file(name), name);
