@@ -7,6 +7,7 @@
 #include "multihead/core/error.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/attention/int8.h"
+#include "multihead/ops/attention/masks/standing-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/shape.h"
@@ -276,6 +277,7 @@ Tensor MultiHeadAttention::decode(const Tensor& x, const CacheUpdate& update,
   const int64_t batch = x.size(0);
   AttentionCall masked = call;
   const Diagonal newest(Tensor::of<int64_t>({batch}, update.held));
+  masked.mask = multihead::detail::standing(newest) & call.mask;
   masked.mask &= update.window > 0 ? multihead::window(update.window - 1, 0, newest) : causal(newest);
   masked.mask &= lengths(Tensor::of<int64_t>({batch}, totals));
   return attend_cached(

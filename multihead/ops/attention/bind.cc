@@ -24,7 +24,7 @@ bool is_binary(const Tensor& bias) {
 
 void check_term_dtype(const std::string& who, const char* name, const Tensor& x, Dtype dtype) {
   MH_CHECK(x.dtype() == dtype, DtypeError, who, ": ", name, " must be ", dtype, ", got ", x.dtype(),
-           x.dtype() == Dtype::boolean ? "; a bool tensor is a mask: options.mask = keep(tensor)" : "");
+           x.dtype() == Dtype::boolean ? "; a bool tensor is a mask: keep(tensor)" : "");
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ BoundAttention::BoundAttention(std::string who, const AttentionSizes& sizes, con
   bind_numbers(options);
   mask_.apply(problem_);
   bind_terms(options, dtype);
-  if (score_mod) check_index_sizes(who_, sizes);
+  if (score_mod) check_index_sizes(who_, sizes, mask_.offsets());
   bind_dropout(options);
 }
 
@@ -98,8 +98,8 @@ void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
     broadcast_strides(who_, "bias", options.bias, sizes_);
     const bool trained = options.bias.requires_grad();
     MH_CHECK(options.allow_binary_bias || trained || !is_binary(options.bias), ValueError, who_,
-             ": bias holds only zeros and ones, which would be added to the scores; for a mask write "
-             "options.mask = keep(bias.to(Dtype::boolean)), else set allow_binary_bias");
+             ": bias holds only zeros and ones, which would be added to the scores; a mask is keep(bias), "
+             "converted to bool; else set allow_binary_bias");
     tensors_[kBias] = options.bias.contiguous();
   }
   if (options.alibi_slopes.defined()) {

@@ -120,6 +120,7 @@ class BoundMask {
   bool causal_ = false;
   int64_t left_ = -1, right_ = -1;
   std::vector<int64_t> offsets_, key_lengths_, query_lengths_;
+  std::vector<int64_t> ends_;         // where Align::end lies; empty: at Tk - Tq
   std::vector<int64_t> begin_, end_;  // intervals [B, Tq]
   std::vector<Flags> flags_;
   Tensor keep_;
@@ -134,6 +135,7 @@ kernels::Strides4 broadcast_strides(const std::string& who, const char* what, co
                                     const AttentionSizes& sizes);
 
 /// Throws ValueError where a ScoreIndex cannot count.
-void check_index_sizes(const std::string& who, const AttentionSizes& sizes);
+void check_index_sizes(const std::string& who, const AttentionSizes& sizes,
+                       const std::vector<int64_t>& offsets);
 
 }  // namespace multihead::detail

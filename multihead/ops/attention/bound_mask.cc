@@ -1,4 +1,5 @@
 #include "multihead/ops/attention/bound_mask-inl.h"
+#include "multihead/ops/attention/masks/standing-inl.h"
 
 #include <limits>
 
@@ -17,6 +18,10 @@ int64_t narrower(int64_t a, int64_t b) {
 
 BoundMask::BoundMask(std::string who, const AttentionSizes& sizes, const Mask& mask)
     : who_(std::move(who)), sizes_(sizes) {
+  for (const auto& part : mask.parts()) {
+    if (const auto* standing = dynamic_cast<const Standing*>(part.get()))
+      ends_ = resolve(*standing->diagonal());
+  }
   const auto first = std::find_if(mask.parts().begin(), mask.parts().end(),
                                   [](const auto& part) { return part->diagonal() != nullptr; });
   offsets_ = resolve(first == mask.parts().end() ? Diagonal() : *(*first)->diagonal());
@@ -36,6 +41,7 @@ std::vector<int64_t> BoundMask::resolve(const Diagonal& diagonal) const {
     return offsets;
   }
   if (diagonal.align == Align::start) return {0};
+  if (!ends_.empty()) return ends_;
   if (!sizes_.ragged) return {sizes_.keys - sizes_.queries};
   std::vector<int64_t> offsets;
   for (const auto& s : sizes_.sequences) offsets.push_back(s.key_count - s.query_count);
@@ -199,8 +205,13 @@ kernels::Strides4 broadcast_strides(const std::string& who, const char* what, co
   return {strides[0], strides[1], strides[2], strides[3]};
 }
 
-void check_index_sizes(const std::string& who, const AttentionSizes& sizes) {
+void check_index_sizes(const std::string& who, const AttentionSizes& sizes,
+                       const std::vector<int64_t>& offsets) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
+  for (const int64_t offset : offsets) {
+    MH_CHECK(offset > -kMost && offset + sizes.queries < kMost, ValueError, who,
+             ": functions of a ScoreIndex take positions below 2^30, got the offset ", offset);
+  }
   MH_CHECK(sizes.queries < kMost && sizes.keys < kMost && sizes.batch < kMost, ValueError, who,
            ": functions of a ScoreIndex take lengths below 2^30, got Tq=", sizes.queries,
            ", Tk=", sizes.keys);

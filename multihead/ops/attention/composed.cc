@@ -206,7 +206,7 @@ Tensor of_doubles(const Doubles& values, const Shape& shape, Dtype dtype) {
 void check_call(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
                 const ScoreMod& score_mod) {
   constexpr const char* who = "attention_composed";
-  MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": only Layout::bhtd");
+  MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": only layout bhtd");
   const detail::AttentionSizes sizes = detail::check_attention(who, query, key, value, options.layout);
   AttentionOptions checked = options;
   checked.rng = nullptr;

@@ -113,7 +113,7 @@ TEST(AttentionErrorsTest, Dtypes) {
       [&] {
         with({.bias = ones({5, 7}, Dtype::boolean)});
       },
-      "a bool tensor is a mask: options.mask = keep(tensor)");
+      "a bool tensor is a mask: keep(tensor)");
   expect_error<DtypeError>([&] { with({.alibi_slopes = ones({4}, Dtype::i32)}); },
                            "alibi_slopes must be f32");
   expect_error<DtypeError>(

@@ -37,9 +37,9 @@ namespace detail {
 
 void check_flags(const char* who, const Tensor& flags) {
   MH_CHECK(flags.defined(), ValueError, who, ": the tensor is undefined");
-  MH_CHECK(flags.dtype() == Dtype::boolean, DtypeError, who, ": flags must be bool, got ", flags.dtype(),
-           is_floating(flags.dtype()) ? "; numbers to add to the scores go into options.bias"
-                                      : "; convert with .to(Dtype::boolean)");
+  MH_CHECK(
+      flags.dtype() == Dtype::boolean, DtypeError, who, ": flags must be bool, got ", flags.dtype(),
+      is_floating(flags.dtype()) ? "; numbers to add to the scores are a bias" : "; convert them to bool");
   MH_CHECK(flags.rank() <= 4, ShapeError, who, ": flags must broadcast to [B, H, Tq, Tk], got ",
            flags.shape());
 }

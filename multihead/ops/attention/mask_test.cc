@@ -188,9 +188,8 @@ TEST(MaskTest, PrintsItself) {
 
 TEST(MaskTest, RefusesWrongTypes) {
   const Tensor floats = Tensor::ones({2, 3}), ints64 = Tensor::ones({2, 3}, Dtype::i64);
-  EXPECT_THAT(
-      message<DtypeError>([&] { keep(floats); }),
-      HasSubstr("keep: flags must be bool, got f32; numbers to add to the scores go into options.bias"));
+  EXPECT_THAT(message<DtypeError>([&] { keep(floats); }),
+              HasSubstr("keep: flags must be bool, got f32; numbers to add to the scores are a bias"));
   EXPECT_THAT(message<DtypeError>([&] { drop(ints64); }), HasSubstr("drop: flags must be bool, got i64"));
   EXPECT_THAT(message<DtypeError>([&] { lengths(floats); }),
               HasSubstr("lengths: valid_lens must be i64 or i32, got f32"));

@@ -133,8 +133,8 @@ bool FunctionMask::allows(const MaskPair& at) const {
 }
 
 void FunctionMask::bind(BoundMask& mask) const {
-  check_index_sizes(mask.who(), mask.sizes());
   std::vector<int64_t> offsets = mask.resolve(diagonal_);
+  check_index_sizes(mask.who(), mask.sizes(), offsets);
   if (every_head() && classifies() && add_runs(*this, offsets, mask)) {
     mask.add_note("mask_mod: intervals of keys per query");
     return;
