@@ -4,8 +4,14 @@ Every function takes Tensors, NumPy arrays or any CPU array with DLPack (PyTorch
 possible, and returns Tensors: numpy.asarray(tensor) and torch.from_dlpack(tensor) share their memory.
 """
 
-from . import _core
-from ._core import (
+from . import _copies, _core, _parts, _subclasses, _tensor_numpy
+
+_copies.install()
+_parts.install()
+_subclasses.install()
+_tensor_numpy.install()
+
+from ._core import (  # noqa: E402
     AttentionCapture,
     DtypeError,
     FormatError,

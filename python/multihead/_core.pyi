@@ -55,6 +55,15 @@ def memory_stats() -> dict:
 def release_cached_memory() -> None:
     """Returns cached memory to the system."""
 
+def is_recording() -> bool: ...
+
+def has_tape() -> bool: ...
+
+def set_tracing(tracing: bool) -> bool:
+    """
+    Whether a function is traced on this thread from now on; returns what was.
+    """
+
 class Tensor:
     """
     A handle to typed, strided memory with an optional gradient.
@@ -96,7 +105,7 @@ class Tensor:
 
     def __repr__(self) -> str: ...
 
-    def __getitem__(self, arg: object, /) -> Tensor: ...
+    def __getitem__(self, arg: object, /) -> object: ...
 
     def numpy(self) -> numpy.ndarray:
         """A NumPy array over the same memory (a copy for bfloat16)."""
@@ -110,9 +119,10 @@ class Tensor:
 
     def tolist(self) -> object: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
-
-    def __deepcopy__(self, arg: object, /) -> Tensor: ...
+    def __deepcopy__(self, arg: dict, /) -> Tensor:
+        """
+        A leaf of its own; what shares memory in one deepcopy shares it in the copy.
+        """
 
     def __add__(self, other: object) -> object: ...
 
@@ -135,6 +145,10 @@ class Tensor:
     def __rmatmul__(self, other: object) -> object: ...
 
     def __neg__(self) -> Tensor: ...
+
+    @property
+    def is_leaf(self) -> bool:
+        """False for a result that a Tape has recorded."""
 
     @property
     def requires_grad(self) -> bool:
@@ -401,11 +415,16 @@ class RotaryScaling:
 class RotaryTable:
     """Cosines and sines of rotary angles."""
 
+    def __init__(self, cos: object, sin: object, layout: str = 'halves') -> None: ...
+
     @property
     def cos(self) -> Tensor: ...
 
     @property
     def sin(self) -> Tensor: ...
+
+    @property
+    def layout(self) -> str: ...
 
 def rotary_table(length: int, rotary_dim: int, starts: object = 0, base: float = 10000.0, layout: str = 'halves', scaling: RotaryScaling | None = None) -> RotaryTable:
     """
@@ -512,6 +531,18 @@ class Mask:
 
     def __bool__(self) -> bool: ...
 
+    def __reduce__(self) -> tuple: ...
+
+def mask_of(recipes: Sequence) -> Mask:
+    """
+    The Mask of (function of this module, its arguments, number of the part) for each part.
+    """
+
+def program_mask(program: ScoreProgram, align: object = 'end') -> Mask:
+    """
+    The Mask of pairs for which the function is true. align: of the positions, as in causal().
+    """
+
 def keep(flags: object) -> Mask:
     """True = may attend; bool, broadcast right-aligned to [B, H, Tq, Tk]."""
 
@@ -519,6 +550,24 @@ def drop(flags: object) -> Mask:
     """
     True = may not attend; bool, broadcast right-aligned to [B, H, Tq, Tk].
     """
+
+def lengths(valid_lens: object) -> Mask:
+    """Keys j < valid_lens: integers [B] per sample or [B, Tq] per query."""
+
+def query_lengths(valid_lens: object) -> Mask:
+    """Queries i < valid_lens [B]; later rows are empty."""
+
+def from_labml_mask(mask: object) -> Mask:
+    """[Tq or 1, Tk, B or 1], every non-zero element may attend."""
+
+def from_torch_mha_mask(mask: object) -> Mask:
+    """attn_mask of torch.nn.MultiheadAttention: True may NOT attend."""
+
+def from_torch_key_padding_mask(mask: object) -> Mask:
+    """bool [B, Tk]: True is padding."""
+
+def from_torch_sdpa_mask(mask: object) -> Mask:
+    """attn_mask of scaled_dot_product_attention: True may attend."""
 
 def causal(align: object = 'end') -> Mask:
     """
@@ -533,12 +582,6 @@ def window(left: int, right: int, align: object = 'end') -> Mask:
 
 def prefix(length: object, align: object = 'end') -> Mask:
     """Causal, except that everybody sees the first keys."""
-
-def lengths(valid_lens: object) -> Mask:
-    """Keys j < valid_lens: integers [B] per sample or [B, Tq] per query."""
-
-def query_lengths(valid_lens: object) -> Mask:
-    """Queries i < valid_lens [B]; later rows are empty."""
 
 def documents(query_ids: object, key_ids: object | None = None) -> Mask:
     """Query and key of the same document: integer ids [T] or [B, T]."""
@@ -582,22 +625,15 @@ class AttentionCapture:
     @property
     def query_rows(self) -> list[int]: ...
 
+    def __reduce__(self) -> tuple: ...
+
+def capture_of(wanted: dict, captured: dict) -> object:
+    """An AttentionCapture by its keyword arguments, with what it captured."""
+
 def attention_profile(name: str, embed_dim: int = 0) -> str:
     """
     The rule of 'labml', 'blog', 'lecture', 'd2l', 'torch_mha', 'torch_sdpa' or 'onnx' as text.
     """
-
-def from_labml_mask(mask: object) -> Mask:
-    """[Tq or 1, Tk, B or 1], every non-zero element may attend."""
-
-def from_torch_mha_mask(mask: object) -> Mask:
-    """attn_mask of torch.nn.MultiheadAttention: True may NOT attend."""
-
-def from_torch_key_padding_mask(mask: object) -> Mask:
-    """bool [B, Tk]: True is padding."""
-
-def from_torch_sdpa_mask(mask: object) -> Mask:
-    """attn_mask of scaled_dot_product_attention: True may attend."""
 
 def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
     """
@@ -679,8 +715,19 @@ class ScoreProgram:
 
     def __len__(self) -> int: ...
 
-    def mask(self) -> Mask:
-        """The Mask of pairs for which the function is true."""
+    def mask(self) -> object:
+        """program_mask() of this program."""
+
+    @property
+    def instructions(self) -> list:
+        """As score_program() takes them."""
+
+    @property
+    def tables(self) -> list[Tensor]:
+        """The captured tensors; those that learn as they are."""
+
+    @property
+    def learnt(self) -> list: ...
 
 def score_program(code: Sequence, tables: Sequence, learnt: Sequence) -> ScoreProgram: ...
 
@@ -744,7 +791,9 @@ class Linear:
     def clone(self) -> Linear:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> Linear: ...
+    def __copy__(self) -> Linear: ...
+
+    def __deepcopy__(self, arg: dict, /) -> Linear: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -787,7 +836,9 @@ class Embedding:
     def clone(self) -> Embedding:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> Embedding: ...
+    def __copy__(self) -> Embedding: ...
+
+    def __deepcopy__(self, arg: dict, /) -> Embedding: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -833,7 +884,9 @@ class Norm:
     def clone(self) -> Norm:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> Norm: ...
+    def __copy__(self) -> Norm: ...
+
+    def __deepcopy__(self, arg: dict, /) -> Norm: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -879,7 +932,9 @@ class FeedForward:
     def clone(self) -> FeedForward:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> FeedForward: ...
+    def __copy__(self) -> FeedForward: ...
+
+    def __deepcopy__(self, arg: dict, /) -> FeedForward: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -937,7 +992,9 @@ class RelativeBias:
     def clone(self) -> RelativeBias:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> RelativeBias: ...
+    def __copy__(self) -> RelativeBias: ...
+
+    def __deepcopy__(self, arg: dict, /) -> RelativeBias: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -1082,7 +1139,9 @@ class MultiHeadAttention:
     def clone(self) -> MultiHeadAttention:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> MultiHeadAttention: ...
+    def __copy__(self) -> MultiHeadAttention: ...
+
+    def __deepcopy__(self, arg: dict, /) -> MultiHeadAttention: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -1178,7 +1237,9 @@ class TransformerLayer:
     def clone(self) -> TransformerLayer:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> TransformerLayer: ...
+    def __copy__(self) -> TransformerLayer: ...
+
+    def __deepcopy__(self, arg: dict, /) -> TransformerLayer: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -1229,7 +1290,9 @@ class TransformerEncoder:
     def clone(self) -> TransformerEncoder:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> TransformerEncoder: ...
+    def __copy__(self) -> TransformerEncoder: ...
+
+    def __deepcopy__(self, arg: dict, /) -> TransformerEncoder: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -1290,7 +1353,9 @@ class TransformerDecoder:
     def clone(self) -> TransformerDecoder:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> TransformerDecoder: ...
+    def __copy__(self) -> TransformerDecoder: ...
+
+    def __deepcopy__(self, arg: dict, /) -> TransformerDecoder: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -1337,7 +1402,9 @@ class Transformer:
     def clone(self) -> Transformer:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> Transformer: ...
+    def __copy__(self) -> Transformer: ...
+
+    def __deepcopy__(self, arg: dict, /) -> Transformer: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -1926,7 +1993,9 @@ class LanguageModel:
     def clone(self) -> LanguageModel:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> LanguageModel: ...
+    def __copy__(self) -> LanguageModel: ...
+
+    def __deepcopy__(self, arg: dict, /) -> LanguageModel: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -2351,7 +2420,9 @@ class Seq2Seq:
     def clone(self) -> Seq2Seq:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> Seq2Seq: ...
+    def __copy__(self) -> Seq2Seq: ...
+
+    def __deepcopy__(self, arg: dict, /) -> Seq2Seq: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -2883,7 +2954,9 @@ class Encoder:
     def clone(self) -> Encoder:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> Encoder: ...
+    def __copy__(self) -> Encoder: ...
+
+    def __deepcopy__(self, arg: dict, /) -> Encoder: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 
@@ -3179,7 +3252,9 @@ class ImageEncoder:
     def clone(self) -> ImageEncoder:
         """A copy with its own parameters."""
 
-    def __deepcopy__(self, arg: object, /) -> ImageEncoder: ...
+    def __copy__(self) -> ImageEncoder: ...
+
+    def __deepcopy__(self, arg: dict, /) -> ImageEncoder: ...
 
     def __reduce_ex__(self, arg: int, /) -> object: ...
 

@@ -4,47 +4,73 @@ The function is called with symbols. Arithmetic, comparisons, torch, NumPy and m
 arrays indexed by them are recorded; Python control flow on a symbol is refused, since it has no value yet.
 """
 
-import types
-
-import numpy as np
+import contextlib
+import inspect
+import threading
 
 from . import _core, _trace_functions, _trace_kinds as kinds  # noqa: F401: fills the table of functions
-from ._trace_symbols import Graph, Symbol, Traced, cast, find, lift
+from ._trace_captures import with_captured_arrays
+from ._trace_symbols import NO_INDEX, Graph, Symbol, Traced, cast, find, lift
 from ._trace_tables import index_captured
 
+_now = threading.local()  # graph: that of the function being traced
 
-class CapturedArray:
-    """A NumPy array or Tensor that can be indexed by traced values: score + mh.captured(bias)[head]."""
 
-    def __init__(self, array):
-        learns = isinstance(array, _core.Tensor) and array.requires_grad
-        self.array = array if learns else np.asarray(array)
-        self.shape, self.dtype = tuple(array.shape), array.dtype
-
-    def __getitem__(self, index):
-        symbol = find(index if isinstance(index, tuple) else (index,))
-        return self.array[index] if symbol is None else index_captured(symbol.graph, self.array, index)
-
-    def item(self):
-        return self.array.item()
+def index(tensor, key):
+    """tensor[key], where key holds traced values or the tensor learns; Tensor.__getitem__ calls this."""
+    symbol = find(key if isinstance(key, tuple) else (key,))
+    return index_captured(_now.graph if symbol is None else symbol.graph, tensor, key)
 
 
 def trace(function, who, with_score, guard=None, score="f32", typed=False, gradients=True):
-    """Traces the function into an _core.ScoreProgram. `guard`: a context manager active during the call; see Graph."""
+    """Traces the function into an _core.ScoreProgram. `guard`: a context manager active during the call; see Graph.
+
+    `typed`: as PyTorch's flex_attention, whose query index is the row. Otherwise it is the position among the keys,
+    and a function that has another parameter named row is given that, too.
+    """
     graph = Graph(who, score, typed, gradients and with_score)
     names = ["batch", "head", "query", "key"]
-    arguments = [Symbol(graph, graph.emit(name), "i64", f"the {name} index") for name in names]
+    ops = ["batch", "head", "row" if typed else "query", "key"]
+    arguments = [Symbol(graph, graph.emit(op), "i64", f"the {name} index") for op, name in zip(ops, names)]
     if with_score:
         emitted = graph.emit("score", kind=score if typed else "any")
         arguments.insert(0, Symbol(graph, emitted, score, "the score"))
-    function = _with_captured_arrays(function)
-    if guard is None:
-        result = function(*arguments)
-    else:
-        with guard:
-            result = function(*arguments)
-    program = _core.score_program(_finish(graph, result, with_score), graph.tables, list(graph.learnt))
-    return program, list(graph.learnt.values())
+    extra = {}
+    if not typed and _takes_row(function, len(arguments)):
+        extra["row"] = Symbol(graph, graph.emit("row"), "i64", "the row")
+    function = with_captured_arrays(function)
+    with _tracing(graph), guard or contextlib.nullcontext():
+        try:
+            result = function(*arguments, **extra)
+        except IndexError as error:
+            if "only integers, slices" in str(error):  # NumPy's word for an index without a number
+                raise TypeError(NO_INDEX.format(who=who, what="a traced value")) from error
+            raise
+        code = _finish(graph, result, with_score)
+    return _core.score_program(code, graph.tables, list(graph.learnt)), list(graph.learnt.values())
+
+
+@contextlib.contextmanager
+def _tracing(graph):
+    """What the function computes of tensors that learn is recorded, so that it is noticed where it is captured."""
+    before = getattr(_now, "graph", None), _core.set_tracing(graph.gradients)
+    _now.graph = graph
+    graph.outside_tapes = graph.gradients and not graph.typed and not _core.has_tape()
+    try:
+        with _core.Tape() if graph.outside_tapes else contextlib.nullcontext():
+            yield
+    finally:
+        _now.graph = before[0]
+        _core.set_tracing(before[1])
+
+
+def _takes_row(function, count):
+    """Whether the function has a parameter named row beyond the usual ones."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a built-in function
+        return False
+    return any(p.name == "row" and (p.kind is p.KEYWORD_ONLY or i >= count) for i, p in enumerate(parameters))
 
 
 def _finish(graph, result, with_score):
@@ -65,54 +91,22 @@ def _finish(graph, result, with_score):
     return graph.code[: result.register + 1]  # later ones are unused
 
 
-def _with_captured_arrays(function):
-    """A copy of the function whose NumPy arrays and Tensors can be indexed by symbols."""
-    if not isinstance(function, types.FunctionType):
-        return function
-
-    def wrap(value):
-        return CapturedArray(value) if isinstance(value, (np.ndarray, _core.Tensor)) else value
-
-    cells = function.__closure__ or ()
-    wrapped_cells = []
-    for cell in cells:
-        try:
-            wrapped_cells.append(types.CellType(wrap(cell.cell_contents)))
-        except ValueError:  # an empty cell
-            wrapped_cells.append(cell)
-    used = {name: wrap(function.__globals__[name]) for name in function.__code__.co_names if name in function.__globals__}
-    replaced = {name: value for name, value in used.items() if isinstance(value, CapturedArray)}
-    if not replaced and not any(isinstance(c.cell_contents, CapturedArray) for c in wrapped_cells if _filled(c)):
-        return function
-    scope = {**function.__globals__, **replaced}
-    copy = types.FunctionType(
-        function.__code__, scope, function.__name__, function.__defaults__, tuple(wrapped_cells) or None
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
-def _filled(cell):
-    try:
-        cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
 def score_mod(function):
     """A score function for attention(score_mod=…): function(score, batch, head, query, key) -> score.
 
-    It is traced once; NumPy functions and captured arrays indexed by batch, head, query and key may be used. Numbers
-    have the dtype of the computation. A captured Tensor that requires a gradient gets one and is read again by every
-    call; other arrays are copied here.
+    It is traced once, here: what it reads besides its arguments is read now. NumPy functions and captured arrays
+    indexed by batch, head, query and key may be used; numbers have the dtype of the computation. A captured Tensor that
+    requires a gradient gets one and is read again by every call; other arrays are copied. `query` is the position among
+    the keys (row + Tk - Tq, row + tokens held by a state, or as the mask aligns it); a parameter named `row` gets the
+    row of the call.
     """
     return trace(function, "score_mod", True)[0]
 
 
-def mask_mod(function):
+def mask_mod(function, align="end"):
     """The Mask of the pairs for which function(batch, head, query, key) is true.
 
+    `query` is the position among the keys, aligned as in causal(); a parameter named `row` gets the row of the call.
     Empty and full blocks are found by interval arithmetic; empty ones are skipped, full ones run without the mask.
     """
-    return trace(function, "mask_mod", False)[0].mask()
+    return _core.program_mask(trace(function, "mask_mod", False)[0], align)

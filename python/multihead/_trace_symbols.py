@@ -4,11 +4,19 @@ import sys
 
 import numpy as np
 
-from . import _trace_kinds as kinds
+from . import _core, _trace_kinds as kinds
 
 _CONTROL_FLOW = (
     "{who}: Python control flow on {what} is not possible, because the function is traced once for all scores; "
     "use where(condition, a, b), minimum or maximum instead"
+)
+NO_INDEX = (
+    "{who}: {what} has no value yet, because the function is traced once for all scores: it cannot index a list, nor a "
+    "NumPy array that is reached by an attribute; make a Tensor of it (multihead.tensor(array))"
+)
+_NO_NUMBER = (
+    "{who}: {what} has no value yet, because the function is traced once for all scores; use NumPy's functions instead "
+    "of float(), int() and those of math"
 )
 FUNCTIONS = {}  # name -> function(graph, *args); _trace_functions.py fills it
 SHAPED = set()  # names of functions of whole vectors; the others are elementwise
@@ -28,6 +36,7 @@ class Graph:
         self._known = {}
         self._table_ids = {}
         self._kept = []  # keeps captured arrays alive, so that ids stay unique
+        self.outside_tapes = False
 
     @property
     def default(self):
@@ -63,7 +72,13 @@ class Graph:
         """The index of the table that holds a captured array."""
         learns = self.gradients and bool(getattr(array, "requires_grad", False))
         is_torch = callable(getattr(array, "data_ptr", None))
+        if learns:
+            self._check_gradient(array, is_torch)
         key = (id(array), learns)
+        if isinstance(array, np.ndarray):
+            key = (array.__array_interface__["data"][0], array.shape, array.strides, str(array.dtype))
+        elif isinstance(array, _core.Tensor):
+            key = (array._identity, array.shape, array.strides, array.dtype, learns)
         if is_torch:
             key = (array.data_ptr(), tuple(array.shape), array.stride(), str(array.dtype), learns)
         if key not in self._table_ids:
@@ -76,6 +91,22 @@ class Graph:
             self.tables.append(array.detach().contiguous() if is_torch else array)
         return self._table_ids[key]
 
+    def _check_gradient(self, array, is_torch):
+        """Whether the captured tensor's gradient will reach it."""
+        if is_torch != self.typed:
+            self.refuse(
+                "a captured PyTorch tensor that requires a gradient gets one in multihead.torch.flex_attention only; "
+                "pass detach() of it"
+                if is_torch
+                else "a captured Tensor that requires a gradient gets none from PyTorch; capture a PyTorch tensor"
+            )
+        if not is_torch and not array.is_leaf and self.outside_tapes:
+            self.refuse(
+                "a captured tensor was computed from tensors that require a gradient, which would be lost: index those "
+                "themselves and compute with the traced values, or compute it under the Tape of the step and trace the "
+                "function there"
+            )
+
 
 class Traced:
     """A traced value: one per score, or a short vector."""
@@ -84,10 +115,17 @@ class Traced:
     __slots__ = ("graph",)
     __hash__ = object.__hash__
 
-    def _refuse(self, *_):
-        raise TypeError(_CONTROL_FLOW.format(who=self.graph.who, what=getattr(self, "name", None) or "a traced value"))
+    __multihead_traced__ = True  # for Tensor.__getitem__
 
-    __bool__ = __index__ = __int__ = __float__ = __iter__ = item = tolist = numpy = _refuse
+    def _refusal(text):
+        def refuse(self, *_):
+            raise TypeError(text.format(who=self.graph.who, what=getattr(self, "name", None) or "a traced value"))
+
+        return refuse
+
+    __bool__ = __iter__ = _refusal(_CONTROL_FLOW)
+    __index__ = _refusal(NO_INDEX)
+    __int__ = __float__ = item = tolist = numpy = _refusal(_NO_NUMBER)
 
     def __getattr__(self, name):
         if name in FUNCTIONS:

@@ -10,6 +10,8 @@ from ._trace_symbols import Symbol, Traced, Vector, _LONGEST, cast, constant, fi
 
 
 def kind_of(graph, array):
+    if isinstance(array, np.ma.MaskedArray):
+        graph.refuse("a masked array would lose its mask; capture array.filled(…)")
     kind = kinds.of_dtype(array.dtype, graph.who)
     return kind if graph.typed or kind not in kinds.FLOATS else graph.score
 
@@ -30,8 +32,6 @@ def lift_captured(graph, value):
             f"a captured tensor of shape {tuple(shape)} must be indexed down to one number, for example "
             "bias[head, query, key]"
         )
-    if not isinstance(value, Traced) and hasattr(value, "array"):
-        value = value.array
     if _learns(graph, value):
         return _gather(graph, value, constant(graph, 0, "i64"))
     number, kind = value.item(), kind_of(graph, value)
@@ -52,10 +52,10 @@ class Partial(Traced):
     __slots__ = ("array", "at")
 
     def __init__(self, graph, array, at):
-        self.graph, self.array, self.at = graph, array, at  # per axis: a symbol, or None
+        self.graph, self.array, self.at = graph, array, at  # per axis: a symbol, or the range that is left
 
-    shape = property(lambda self: tuple(n for n, at in zip(self.array.shape, self.at) if at is None))
-    ndim = property(lambda self: sum(at is None for at in self.at))
+    shape = property(lambda self: tuple(len(at) for at in self.at if isinstance(at, range)))
+    ndim = property(lambda self: len(self.shape))
 
     def __len__(self):
         return self.shape[0]
@@ -81,34 +81,48 @@ def index_captured(graph, array, index):
     """array[index] with traced values in the index."""
     if isinstance(array, Traced):
         return array[index]
-    return _index(graph, array, (None,) * len(array.shape), index)
+    return _index(graph, array, [range(n) for n in array.shape], index)
 
 
 def _index(graph, array, at, index):
     index = list(index) if isinstance(index, tuple) else [index]
-    free = [axis for axis, x in enumerate(at) if x is None]
+    free = [axis for axis, x in enumerate(at) if isinstance(x, range)]
     given = sum(x is not Ellipsis for x in index)
     if given > len(free):
         graph.refuse(f"a captured tensor of shape {tuple(array.shape)} has no {len(at) - len(free) + given} axes")
     if given < len(index):
         where = next(i for i, x in enumerate(index) if x is Ellipsis)
         index[where : where + 1] = [slice(None)] * (len(free) - given)
-    at, picked = list(at), [slice(None)] * len(at)
+    at = list(at)
     for axis, x in zip(free, index):
         if isinstance(x, slice):
-            picked[axis] = x
+            at[axis] = _part(graph, at[axis], x)
         elif find((x,)) is not None or getattr(x, "shape", None) == ():
-            at[axis] = _as_index(graph, x)
+            at[axis] = _of_range(graph, at[axis], _as_index(graph, x), array.shape[axis])
         else:
             try:
-                at[axis] = constant(graph, operator.index(x), "i64")
+                x = constant(graph, operator.index(x), "i64")
             except TypeError:
                 graph.refuse(f"a captured tensor cannot be indexed by {type(x).__name__} here")
-    if any(x != slice(None) for x in picked):
-        array = array[tuple(picked)]
-    if any(x is None for x in at):
+            at[axis] = _of_range(graph, at[axis], x, array.shape[axis])
+    if any(isinstance(x, range) for x in at):
         return Partial(graph, array, at)
     return _element(graph, array, at)
+
+
+def _part(graph, whole, part):
+    try:
+        return whole[part]
+    except TypeError:  # a traced bound
+        graph.refuse("the bounds of a slice are plain numbers")
+
+
+def _of_range(graph, left, index, size):
+    """The index in the whole axis of an index in the part of it that is left."""
+    if left == range(size):
+        return index
+    inner = Symbol(graph, graph.emit("bound_i", index.register, number=len(left)), "i64")
+    return inner * left.step + left.start
 
 
 def _as_index(graph, value):

@@ -40,7 +40,8 @@ def masked_X(X, valid_lens, value=-1e6):  # noqa: N802, N803
 class Module:
     """Base class for your own modules: assign Tensors, modules, and lists of them to attributes, and define __call__.
 
-    Parameters are named by their attributes, joined by dots, as in PyTorch.
+    Parameters are named by their attributes, joined by dots, as in PyTorch. A weight that is reached by several
+    attributes (self.head = self.embedding.weight) is one parameter; copy.deepcopy() keeps it so.
     """
 
     def named_parameters(self):
@@ -48,8 +49,8 @@ class Module:
         found, seen = [], set()
         for name, value in vars(self).items():
             for path, tensor in _parts(name, value):
-                if id(tensor) not in seen and tensor.requires_grad:
-                    seen.add(id(tensor))
+                if tensor.requires_grad and tensor._identity not in seen:
+                    seen.add(tensor._identity)
                     found.append((path, tensor))
         return found
 

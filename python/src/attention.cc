@@ -8,8 +8,6 @@
 #include <string_view>
 
 #include "multihead/core/error.h"
-#include "multihead/nn/positions.h"
-#include "multihead/ops/attention/mask.h"
 #include "multihead/ops/attention/profiles.h"
 #include "python/src/attention_keywords.h"
 #include "python/src/bindings.h"
@@ -22,79 +20,30 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
 
-Diagonal to_diagonal(nb::handle align) {
-  if (PyUnicode_Check(align.ptr())) {
-    return to_enum<Align>(nb::cast<std::string>(align), "align",
-                          {{"end", Align::end}, {"start", Align::start}});
+// What was captured, by name.
+constexpr std::array<std::pair<const char*, Tensor AttentionCapture::*>, 5> kCaptured = {{
+    {"weights", &AttentionCapture::weights},
+    {"key_mass", &AttentionCapture::key_mass},
+    {"entropy", &AttentionCapture::entropy},
+    {"top_weights", &AttentionCapture::top_weights},
+    {"top_keys", &AttentionCapture::top_keys},
+}};
+
+// How to make a capture again: (function, (the keyword arguments, what was captured)).
+nb::tuple reduce_capture(const AttentionCapture& c) {
+  nb::dict wanted, captured;
+  wanted["weights"] = c.weights_wanted;
+  wanted["stage"] = stage_name(c.stage);
+  wanted["heads"] = c.heads;
+  wanted["query_rows"] = c.query_rows;
+  wanted["key_mass"] = c.key_mass_wanted;
+  wanted["entropy"] = c.entropy_wanted;
+  wanted["top_k"] = c.top_k;
+  for (const auto& [name, member] : kCaptured) {
+    if ((c.*member).defined()) captured[name] = (c.*member).detach();
   }
-  if (PyLong_Check(align.ptr())) return Diagonal(to_integer(align, {"mask", "align"}));
-  return Diagonal(to_tensor(align, {"mask", "align"}));
-}
-
-Mask documents_mask(nb::handle query_ids, nb::handle key_ids) {
-  const Tensor q = to_tensor(query_ids, {"documents", "query_ids"});
-  return key_ids.is_none() ? documents(q) : documents(q, to_tensor(key_ids, {"documents", "key_ids"}));
-}
-
-void bind_masks(nb::module_& m) {
-  nb::class_<Mask>(m, "Mask", "A set of allowed (query, key) pairs; parts are combined with &.")
-      .def(nb::init<>())
-      .def("__and__", [](const Mask& a, const Mask& b) { return a & b; })
-      .def("__repr__", &Mask::to_string)
-      .def("__bool__", [](const Mask&) -> bool {
-        throw nb::type_error("Mask: has no truth value; compose masks with &, not with 'and'");
-      });
-  m.def(
-      "keep",
-      [](nb::handle f) {
-        return keep(to_tensor(f, {"keep", "flags"}));
-      },
-      "flags"_a, "True = may attend; bool, broadcast right-aligned to [B, H, Tq, Tk].");
-  m.def(
-      "drop",
-      [](nb::handle f) {
-        return drop(to_tensor(f, {"drop", "flags"}));
-      },
-      "flags"_a, "True = may not attend; bool, broadcast right-aligned to [B, H, Tq, Tk].");
-  m.def(
-      "causal", [](nb::handle align) { return causal(to_diagonal(align)); }, "align"_a = "end",
-      "Query i sees keys j <= i + offset. align: 'end' (the last query sees the last key), 'start', an "
-      "offset, or\n"
-      "one offset per sample.");
-  m.def(
-      "window",
-      [](int64_t left, int64_t right, nb::handle align) { return window(left, right, to_diagonal(align)); },
-      "left"_a, "right"_a, "align"_a = "end",
-      "Keys from left before to right after the diagonal; -1 leaves a side open.");
-  m.def(
-      "prefix",
-      [](nb::handle length, nb::handle align) {
-        if (PyLong_Check(length.ptr()))
-          return prefix(to_integer(length, {"prefix", "length"}), to_diagonal(align));
-        return prefix(to_tensor(length, {"prefix", "length"}), to_diagonal(align));
-      },
-      "length"_a, "align"_a = "end", "Causal, except that everybody sees the first keys.");
-  m.def(
-      "lengths",
-      [](nb::handle n) {
-        return lengths(to_tensor(n, {"lengths", "valid_lens"}));
-      },
-      "valid_lens"_a, "Keys j < valid_lens: integers [B] per sample or [B, Tq] per query.");
-  m.def(
-      "query_lengths",
-      [](nb::handle n) {
-        return query_lengths(to_tensor(n, {"query_lengths", "valid_lens"}));
-      },
-      "valid_lens"_a, "Queries i < valid_lens [B]; later rows are empty.");
-  m.def("documents", &documents_mask, "query_ids"_a, "key_ids"_a = nb::none(),
-        "Query and key of the same document: integer ids [T] or [B, T].");
-  m.def(
-      "blocks",
-      [](nb::handle f, int64_t q, int64_t k) {
-        return blocks(to_tensor(f, {"blocks", "flags"}), q, k);
-      },
-      "flags"_a, "query_block"_a, "key_block"_a, "Block-sparse: bool flags select the allowed blocks.");
-  m.def("alibi_slopes", &nn::alibi_slopes, "num_heads"_a, "Slopes [H] of attention with linear biases.");
+  return nb::make_tuple(nb::module_::import_("multihead._copies").attr("capture_of"),
+                        nb::make_tuple(wanted, captured));
 }
 
 void bind_capture(nb::module_& m) {
@@ -129,7 +78,18 @@ void bind_capture(nb::module_& m) {
       .def_prop_ro("top_weights", tensor(&C::top_weights), "[B, H, Tq, top_k]")
       .def_prop_ro("top_keys", tensor(&C::top_keys), "int64, -1 where there are fewer keys")
       .def_ro("heads", &C::heads)
-      .def_ro("query_rows", &C::query_rows);
+      .def_ro("query_rows", &C::query_rows)
+      .def("__reduce__", &reduce_capture);
+  m.def(
+      "capture_of",
+      [](nb::dict wanted, nb::dict captured) {
+        nb::object result = nb::type<C>()(**wanted);
+        for (const auto& [name, member] : kCaptured) {
+          if (captured.contains(name)) nb::cast<C&>(result).*member = nb::cast<Tensor>(captured[name]);
+        }
+        return result;
+      },
+      "wanted"_a, "captured"_a, "An AttentionCapture by its keyword arguments, with what it captured.");
 }
 
 // PyTorch's names are the likely mistakes.
@@ -217,33 +177,9 @@ void bind_profiles(nb::module_& m) {
       },
       "name"_a, "embed_dim"_a = 0,
       "The rule of 'labml', 'blog', 'lecture', 'd2l', 'torch_mha', 'torch_sdpa' or 'onnx' as text.");
-  const auto from = [&](const char* name, Mask (*f)(const Tensor&), const char* doc) {
-    m.def(
-        name,
-        [f, name](nb::handle x) {
-          return f(to_tensor(x, {name, "mask"}));
-        },
-        "mask"_a, doc);
-  };
-  from("from_labml_mask", &from_labml_mask, "[Tq or 1, Tk, B or 1], every non-zero element may attend.");
-  from("from_torch_mha_mask", &from_torch_mha_mask,
-       "attn_mask of torch.nn.MultiheadAttention: True may NOT attend.");
-  from("from_torch_key_padding_mask", &from_torch_key_padding_mask, "bool [B, Tk]: True is padding.");
-  from("from_torch_sdpa_mask", &from_torch_sdpa_mask,
-       "attn_mask of scaled_dot_product_attention: True may attend.");
 }
 
 }  // namespace
-
-Mask to_mask(nb::handle object) {
-  if (!object.is_valid() || object.is_none()) return {};
-  Mask* mask = nullptr;
-  if (nb::try_cast(object, mask, false) && mask != nullptr) return *mask;
-  throw nb::type_error(
-      "attention: mask must be a Mask: keep(array) where True may attend, drop(array) where True may not, "
-      "causal(), "
-      "lengths(n), … joined with &");
-}
 
 nb::object with_lse(Tensor out, AttentionArguments& arguments) {
   if (arguments.call.lse == nullptr) return nb::cast(std::move(out));
@@ -251,7 +187,6 @@ nb::object with_lse(Tensor out, AttentionArguments& arguments) {
 }
 
 void bind_attention(nb::module_& m) {
-  bind_masks(m);
   bind_capture(m);
   bind_profiles(m);
   bind_function(m, kFunctionKeywords);

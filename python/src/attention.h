@@ -7,6 +7,7 @@
 #include <string>
 
 #include "multihead/nn/attention.h"
+#include "multihead/nn/state.h"
 #include "python/src/convert.h"
 
 namespace multihead::python {
@@ -20,5 +21,7 @@ ScoreMod to_score_mod(nb::handle object);
 /// Raises what went wrong in traced functions of the call that has just ended: IndexError, ZeroDivisionError,
 /// OverflowError.
 void raise_faults(const std::string& who, const Mask& mask, nb::handle score_mod);
+/// Refuses traced functions, which see positions, over a state with a window that has dropped tokens.
+void check_positions(const char* who, const nn::DecodeState& state, const nn::AttentionCall& call);
 
 }  // namespace multihead::python

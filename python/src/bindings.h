@@ -3,12 +3,15 @@
 
 #include <nanobind/nanobind.h>
 
+#include "python/src/numbers.h"
+
 namespace multihead::python {
 
 void bind_core(nanobind::module_& m);             // core.cc: threads, instruction set, memory, errors
 void bind_tensor(nanobind::module_& m);           // tensor.cc
 void bind_ops(nanobind::module_& m);              // ops.cc
 void bind_fused_ops(nanobind::module_& m);        // ops_fused.cc
+void bind_masks(nanobind::module_& m);            // masks.cc
 void bind_attention(nanobind::module_& m);        // attention.cc
 void bind_attention_kinds(nanobind::module_& m);  // attention_kinds.cc
 void bind_flex(nanobind::module_& m);             // flex.cc

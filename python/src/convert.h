@@ -11,6 +11,7 @@
 
 #include "multihead/core/tensor.h"
 #include "python/src/gil.h"
+#include "python/src/numbers.h"
 
 namespace multihead::python {
 

@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 
 #include "multihead/core/error.h"
@@ -36,6 +38,17 @@ Instruction to_instruction(nb::handle item) {
                          {"bf16", Kind::bf16},
                          {"f32", Kind::f32},
                          {"f64", Kind::f64}})};
+}
+
+constexpr auto kKindNames = std::to_array({"any", "f16", "bf16", "f32", "f64"});
+
+nb::list to_instructions(const ScoreProgram& program) {
+  nb::list result;
+  for (const Instruction& in : program.code()) {
+    result.append(nb::make_tuple(name_of(in.op), in.a, in.b, in.c, in.number, in.table,
+                                 kKindNames.at(static_cast<size_t>(in.kind))));
+  }
+  return result;
 }
 
 // `learnt`: tables that get gradients.
@@ -93,6 +106,18 @@ void raise_faults(const std::string& who, const Mask& mask, nb::handle score_mod
   raise(who, faults);
 }
 
+void check_positions(const char* who, const nn::DecodeState& state, const nn::AttentionCall& call) {
+  if (std::all_of(state.starts.begin(), state.starts.end(), [](int64_t dropped) { return dropped == 0; }))
+    return;
+  const auto& parts = call.mask.parts();
+  const bool sees = call.score_mod || std::any_of(parts.begin(), parts.end(), [](const auto& part) {
+                      return program_of(*part) != nullptr;
+                    });
+  MH_CHECK(!sees, ValueError, who,
+           ": the state has a window and has dropped tokens, so that score_mod and mask_mod would see other "
+           "positions; use a state without a window, with mask=window(…)");
+}
+
 void bind_flex(nb::module_& m) {
   nb::class_<ScoreProgram>(m, "ScoreProgram", "A traced score or mask function.")
       .def_prop_ro("is_mask", &ScoreProgram::is_mask)
@@ -133,11 +158,15 @@ void bind_flex(nb::module_& m) {
       .def("__len__", [](const ScoreProgram& p) { return p.code().size(); })
       .def(
           "mask",
-          [](const std::shared_ptr<ScoreProgram>& p) {
-            MH_CHECK(p->is_mask(), ValueError, "mask_mod: the function gives a number, not a condition");
-            return to_mask(std::shared_ptr<const ScoreProgram>(p));
-          },
-          "The Mask of pairs for which the function is true.");
+          [](nb::object self) { return nb::module_::import_("multihead._core").attr("program_mask")(self); },
+          "program_mask() of this program.")
+      .def_prop_ro("instructions", &to_instructions, "As score_program() takes them.")
+      .def_prop_ro("tables", &ScoreProgram::sources, "The captured tensors; those that learn as they are.")
+      .def_prop_ro("learnt", [](const ScoreProgram& p) {
+        nb::list numbers;
+        for (const ScoreProgram::Learnt& x : p.learnt()) numbers.append(x.table);
+        return numbers;
+      });
   m.def("score_program", &make_program, "code"_a, "tables"_a, "learnt"_a);
 }
 

@@ -14,6 +14,7 @@ NB_MODULE(_core, m) {
   bind_tensor(m);
   bind_ops(m);
   bind_fused_ops(m);
+  bind_masks(m);
   bind_attention(m);
   bind_attention_kinds(m);
   bind_flex(m);

@@ -14,6 +14,7 @@
 #include "multihead/kernels/matmul/packed_linear.h"
 #include "multihead/nn/module.h"
 #include "python/src/convert.h"
+#include "python/src/copies.h"
 #include "python/src/gil.h"
 
 namespace multihead::python {
@@ -73,7 +74,8 @@ void bind_part(nb::class_<Module>& c, const char* name, Part Module::*part) {
   });
 }
 
-/// c.name: the list of a module's layers.
+/// c.name: the list of a module's layers; multihead._parts makes a tuple of it that can say why none can be
+/// replaced.
 template <class Module, class Part>
 void bind_parts(nb::class_<Module>& c, const char* name, std::vector<Part> Module::*parts) {
   c.def_prop_ro(name, [parts](Module& m) {
@@ -153,7 +155,12 @@ void bind_module(nb::class_<Module>& c, const char* name) {
       "zero_grad", [](Module& m) { nn::zero_grad(nn::parameters(m)); }, "Clears the gradients.");
   c.def(
       "clone", [](const Module& m) { return nn::clone(m); }, "A copy with its own parameters.");
-  c.def("__deepcopy__", [](const Module& m, nb::handle) { return nn::clone(m); });
+  c.def("__copy__", [](const Module& m) { return m; });
+  c.def("__deepcopy__", [](const Module& m, nb::dict memo) {
+    Module copy = m;
+    nn::replace_parameters(copy, [&](const Tensor& parameter) { return deep_copy(parameter, memo); });
+    return copy;
+  });
   c.def("__reduce_ex__", [name](const Module&, int) -> nb::object {
     throw nb::type_error(
         (std::string(name) +

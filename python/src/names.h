@@ -48,6 +48,11 @@ inline CaptureStage stage_of(const std::string& name) {
                                 {"probabilities", CaptureStage::probabilities},
                                 {"after_dropout", CaptureStage::after_dropout}});
 }
+inline const char* stage_name(CaptureStage stage) {
+  return stage == CaptureStage::scores          ? "scores"
+         : stage == CaptureStage::probabilities ? "probabilities"
+                                                : "after_dropout";
+}
 
 /// c.name: an enum by its words.
 template <class Class, HasWords Enum>

@@ -202,8 +202,10 @@ void bind_attention_steps(nb::class_<nn::MultiHeadAttention>& c) {
         const Tensor t = to_tensor(x, {to.who, "x"});
         const std::vector<int64_t> fresh = to_counts(counts, to.who);
         return unlocked([&] {
-          return move_on(to.who, t, state, fresh,
-                         [&](const nn::CacheUpdate& update) { return a.decode(t, update, to.call); });
+          return move_on(to.who, t, state, fresh, [&](const nn::CacheUpdate& update) {
+            check_positions(to.who, state, to.call);
+            return a.decode(t, update, to.call);
+          });
         });
       },
       "Self-attention of the next tokens x [B, T, embed_dim] to those of the state and, causally, to "

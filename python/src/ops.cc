@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "multihead/core/error.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -193,8 +194,22 @@ void bind_rotary_scaling(nb::module_& m) {
 void bind_rotary(nb::module_& m) {
   bind_rotary_scaling(m);
   nb::class_<RotaryTable>(m, "RotaryTable", "Cosines and sines of rotary angles.")
+      .def(
+          "__init__",
+          [](RotaryTable* self, nb::handle cos, nb::handle sin, const std::string& layout) {
+            constexpr const char* who = "RotaryTable";
+            const Tensor c = to_tensor(cos, {who, "cos"}).contiguous(),
+                         s = to_tensor(sin, {who, "sin"}).contiguous();
+            MH_CHECK(
+                c.rank() == 3 && c.shape() == s.shape() && c.dtype() == Dtype::f32 && s.dtype() == Dtype::f32,
+                ShapeError, who, ": cos and sin must be float32 [B or 1, T, R/2], got ", c.dtype(), " ",
+                c.shape(), " and ", s.dtype(), " ", s.shape());
+            new (self) RotaryTable{c, s, rotary_layout_of(layout)};
+          },
+          "cos"_a, "sin"_a, "layout"_a = "halves")
       .def_ro("cos", &RotaryTable::cos)
-      .def_ro("sin", &RotaryTable::sin);
+      .def_ro("sin", &RotaryTable::sin)
+      .def_prop_ro("layout", [](const RotaryTable& t) { return std::string(word_of(t.layout)); });
   m.def(
       "rotary_table",
       [](int64_t length, int64_t rotary_dim, nb::handle starts, double base, const std::string& layout,

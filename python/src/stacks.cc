@@ -158,6 +158,7 @@ Tensor layer_step(const nn::TransformerLayer& layer, const Tensor& x, nn::LayerC
     call.cross.mask &= lengths(Tensor::of<int64_t>({rows}, state.cross_lengths));
   }
   return move_on("TransformerLayer", x, state, counts, [&](const nn::CacheUpdate& update) {
+    check_positions("TransformerLayer", state, call.attention);
     call.update = update;
     return layer(x, call);
   });

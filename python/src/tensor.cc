@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
@@ -14,6 +15,7 @@
 #include "multihead/ops/shape.h"
 #include "python/src/bindings.h"
 #include "python/src/convert.h"
+#include "python/src/copies.h"
 
 namespace multihead::python {
 
@@ -104,7 +106,53 @@ class PyAutocast {
   std::thread::id thread_;
 };
 
-bool is_number(nb::handle x) { return PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr()); }
+// While a score or mask function is traced, on this thread. What would read a number out of a tensor that
+// learns, or make another one of it outside every tape, would lose its gradient.
+thread_local bool is_tracing = false;
+
+bool is_traced(nb::handle x) { return nb::hasattr(x, "__multihead_traced__"); }
+
+bool is_plain_index(nb::handle item) {
+  return PyLong_Check(item.ptr()) || PySlice_Check(item.ptr()) || item.is_none() || item.ptr() == Py_Ellipsis;
+}
+
+// Whether the index holds traced values, or the tensor learns while a function is traced.
+bool is_captured(const Tensor& x, const nb::tuple& items) {
+  if (is_tracing && x.requires_grad()) return true;
+  for (nb::handle item : items) {
+    if (!is_plain_index(item) && is_traced(item)) return true;
+  }
+  return false;
+}
+
+double number_of(const Tensor& x) {
+  if (is_tracing && x.requires_grad()) {
+    throw nb::type_error(
+        "Tensor: a traced function would take this number, of a tensor that requires a gradient, for a "
+        "constant; index the "
+        "tensor and go on with the traced value, or use tensor.detach()");
+  }
+  return x.item();
+}
+
+bool is_numpy_scalar(nb::handle x) {
+  static const nb::handle generic = nb::object(nb::module_::import_("numpy").attr("generic")).release();
+  return nb::isinstance(x, generic);
+}
+
+bool is_number(nb::handle x) {
+  if (PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr())) return true;
+  if (!is_numpy_scalar(x)) return false;
+  const auto kind = nb::cast<std::string>(x.attr("dtype").attr("kind"));
+  return kind == "f" || kind == "i" || kind == "u" || kind == "b";
+}
+
+// A number as a tensor of the other operand's dtype.
+Tensor number_like(nb::handle x, Dtype dtype) {
+  const double value = PyFloat_AsDouble(x.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return Tensor::full({}, value, dtype);
+}
 
 // One element of an index: integers drop their axis, slices keep it.
 Tensor take(const Tensor& x, nb::handle item, int& axis) {
@@ -137,8 +185,10 @@ Tensor take(const Tensor& x, nb::handle item, int& axis) {
   return reshape(slice(x, axis, at, at + 1), x.shape().erased(axis));
 }
 
-Tensor get_item(const Tensor& x, nb::handle key) {
+nb::object get_item(nb::handle self, nb::handle key) {
+  const Tensor& x = nb::cast<const Tensor&>(self);
   nb::tuple items = PyTuple_Check(key.ptr()) ? nb::borrow<nb::tuple>(key) : nb::make_tuple(key);
+  if (is_captured(x, items)) return nb::module_::import_("multihead._trace").attr("index")(self, key);
   int used = 0;
   for (nb::handle item : items) used += item.is_none() || item.ptr() == Py_Ellipsis ? 0 : 1;
   if (used > x.rank()) throw nb::index_error("Tensor: too many indices");
@@ -153,7 +203,7 @@ Tensor get_item(const Tensor& x, nb::handle key) {
       result = take(result, item, axis);
     }
   }
-  return result;
+  return nb::cast(std::move(result));
 }
 
 // As NumPy sees it: a view for every dtype that NumPy has.
@@ -173,14 +223,12 @@ nb::object to_numpy(nb::handle self) {
 
 template <class F>
 nb::object arithmetic(const Tensor& a, nb::handle b, F&& f) {
-  if (nb::isinstance<Tensor>(b) || nb::hasattr(b, "__dlpack__")) {
+  if (nb::isinstance<Tensor>(b) || (nb::hasattr(b, "__dlpack__") && !is_numpy_scalar(b))) {
     const Tensor other = to_tensor(b, {"arithmetic", "other"});
     return nb::cast(unlocked([&] { return f(a, other); }));
   }
   if (is_number(b)) {
-    const double value = PyFloat_AsDouble(b.ptr());
-    if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-    const Tensor other = Tensor::full({}, value, a.dtype());
+    const Tensor other = number_like(b, a.dtype());
     return nb::cast(unlocked([&] { return f(a, other); }));
   }
   return nb::borrow(nb::handle(Py_NotImplemented));
@@ -207,6 +255,8 @@ void bind_operators(nb::class_<Tensor>& c) {
 }
 
 void bind_gradients(nb::class_<Tensor>& c) {
+  c.def_prop_ro("is_leaf", &is_leaf, "False for a result that a Tape has recorded.");
+  c.def_prop_ro("_identity", &identity_of, "The same for every handle of one tensor.");
   c.def_prop_rw(
       "requires_grad", [](const Tensor& t) { return t.requires_grad(); },
       [](Tensor& t, bool value) { t.set_requires_grad(value); },
@@ -267,7 +317,16 @@ void bind_shapes(nb::class_<Tensor>& c) {
 
 }  // namespace
 
+void bind_tracing(nb::module_& m) {
+  m.def("is_recording", [] { return is_tracing || Tape::current() != nullptr; });
+  m.def("has_tape", [] { return Tape::current() != nullptr; });
+  m.def(
+      "set_tracing", [](bool tracing) { return std::exchange(is_tracing, tracing); }, "tracing"_a,
+      "Whether a function is traced on this thread from now on; returns what was.");
+}
+
 void bind_tensor(nb::module_& m) {
+  bind_tracing(m);
   static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                                 {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
                                 {0, nullptr}};
@@ -289,8 +348,8 @@ void bind_tensor(nb::module_& m) {
   c.def_prop_ro("nbytes", &Tensor::bytes);
   c.def_prop_ro("is_contiguous", &Tensor::is_contiguous);
   c.def_prop_ro("data_ptr", [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()); });
-  c.def("item", &Tensor::item, "The value of a tensor with one element.");
-  c.def("__float__", &Tensor::item);
+  c.def("item", &number_of, "The value of a tensor with one element.");
+  c.def("__float__", &number_of);
   c.def("__len__", [](const Tensor& t) {
     if (t.rank() == 0) throw nb::type_error("len() of a tensor without axes");
     return t.size(0);
@@ -312,14 +371,9 @@ void bind_tensor(nb::module_& m) {
       "A DLPack capsule that shares the memory.");
   c.def("__dlpack_device__", [](const Tensor&) { return nb::make_tuple(1, 0); });
   c.def("tolist", [](nb::handle self) { return to_numpy(self).attr("tolist")(); });
-  c.def("__reduce_ex__", [](const Tensor&, int) -> nb::object {
-    throw nb::type_error("Tensor: not picklable; save tensors with multihead.save_safetensors()");
-  });
-  c.def("__deepcopy__", [](const Tensor& t, nb::handle) {
-    Tensor copy = t.clone();
-    copy.set_requires_grad(t.requires_grad());
-    return copy;
-  });
+  c.def(
+      "__deepcopy__", [](const Tensor& t, nb::dict memo) { return deep_copy(t, memo); },
+      "A leaf of its own; what shares memory in one deepcopy shares it in the copy.");
   bind_operators(c);
   bind_gradients(c);
   bind_shapes(c);

@@ -1,5 +1,6 @@
 #include <nanobind/stl/map.h>
 
+#include "multihead/core/error.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/optim/adam.h"
@@ -24,7 +25,11 @@ optim::ParameterList to_parameters(nb::handle object) {
       named.push_back({nb::cast<std::string>(pair[0]), nb::cast<Tensor>(pair[1])});
     } else {
       Tensor* tensor = nullptr;
-      if (!nb::try_cast(item, tensor, false)) throw nb::type_error("optimizer: parameters must be Tensors");
+      if (!nb::try_cast(item, tensor, false) || tensor == nullptr) {
+        throw nb::type_error(
+            concat("optimizer: parameters must be Tensors or (name, Tensor), got ", class_name(item))
+                .c_str());
+      }
       tensors.push_back(*tensor);
     }
   }

@@ -28,7 +28,7 @@ def masks(rng, tq=7, tk=11):
         "drop": (mh.drop(flags), ~flags),
         "lengths": (mh.lengths(lens), (j < lens[:, None, None])[:, None]),
         "composed": (mh.causal("start") & mh.lengths(lens), (j <= i) & (j < lens[:, None, None])[:, None]),
-        "traced": (mh.mask_mod(lambda b, h, q, k: (q >= k) | (k < 2)), (i >= j) | (j < 2)),
+        "traced": (mh.mask_mod(lambda b, h, q, k: (q >= k) | (k < 2)), (i + tk - tq >= j) | (j < 2)),
         "traced captured": (mh.mask_mod(lambda b, h, q, k: k < lens[b]), (j < lens[:, None, None])[:, None]),
     }
 
@@ -57,7 +57,7 @@ def test_scores(rng, attention_reference):
         ),
         (
             mh.attention(q, k, v, score_mod=mh.score_mod(lambda s, b, h, q, k: s - slopes[h] * abs(q - k))),
-            attention_reference(q, k, v, None, -slopes[:, None, None] * abs(i - j)),
+            attention_reference(q, k, v, None, -slopes[:, None, None] * abs(i + 4 - j)),
         ),
         (
             mh.attention(q, k, v, score_mod=mh.score_mod(lambda s, b, h, q, k: 2.0 * np.tanh(s / 2.0))),
@@ -204,11 +204,11 @@ def test_errors_say_what_came(rng):
         (lambda s, b, h, q, k: s if q > k else 0.0, "control flow"),
         (lambda s, b, h, q, k: s * 2 if s > 0 else s, "control flow"),
     (lambda s, b, h, q, k: 1.0 if s else s, "the score"),
-        (lambda s, b, h, q, k: float(s), "control flow"),
+        (lambda s, b, h, q, k: float(s), "no value yet"),
         (lambda s, b, h, q, k: np.sort(s), "sort"),
         (lambda s, b, h, q, k: None, "None"),
         (lambda s, b, h, q, k: s + np.zeros((2, 2)), "indexed"),
-        (lambda s, b, h, q, k: [s][k], "control flow"),
+        (lambda s, b, h, q, k: [s][k], "cannot index a list"),
         (lambda s, b, h, q, k: s * 2**q, "exponent"),
         (lambda s, b, h, q, k: s.mean(), "mean"),
     ],

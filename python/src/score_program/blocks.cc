@@ -12,12 +12,12 @@ namespace {
 using kernels::BlockClass;
 
 BlockClass class_of(const ScoreProgram& program, kernels::KeepTile tile, std::vector<uint8_t>& keep) {
-  const BlockClass known = program.classify(tile);
+  const BlockClass known = program.classify(tile, 0);
   if (known != BlockClass::partial) return known;
   const auto size = static_cast<size_t>(tile.query_count * tile.key_count);
   keep.resize(size);
   tile.keep = keep.data(), tile.stride = tile.query_count;
-  program.fill(tile);
+  program.fill(tile, 0);
   const auto kept = std::count(keep.begin(), keep.end(), uint8_t{1});
   if (kept == 0) return BlockClass::empty;
   return static_cast<size_t>(kept) == size ? BlockClass::full : BlockClass::partial;
@@ -58,8 +58,8 @@ std::vector<T> ScoreProgram::differentiate(const Tensor& scores, const Tensor& d
   for (int64_t n = 0; n < scores.size(0) * heads; ++n) {
     const int64_t at = n * keys * queries;
     const kernels::ScoreTile tile{scores.data<T>() + at, queries, n / heads, n % heads, 0, queries, 0, keys};
-    backward<T>(tile, d_results.data<T>() + at, sums.data());
-    apply<T>(tile, nullptr);
+    backward<T>(tile, 0, d_results.data<T>() + at, sums.data());
+    apply<T>(tile, 0, nullptr);
   }
   sums.pop_back();
   return sums;

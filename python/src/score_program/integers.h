@@ -226,6 +226,9 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
     case Op::query:
       each([&](int i) { y[i] = at.query + i % kQueries; });
       break;
+    case Op::row:
+      each([&](int i) { y[i] = at.query - static_cast<int32_t>(at.tile.offset) + i % kQueries; });
+      break;
     case Op::key:
       each([&](int i) { y[i] = at.key + i / kQueries; });
       break;

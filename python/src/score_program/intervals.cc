@@ -44,7 +44,7 @@ bool boolean(Interval a) { return a.low >= 0 && a.high <= 1; }
 
 // Where a program runs.
 struct Box {
-  Interval batch, head, query, key;
+  Interval batch, head, query, row, key;
   int64_t longest;  // part of a table that is looked through
 };
 
@@ -68,6 +68,8 @@ Interval evaluate(const ScoreProgram& program, const Instruction& in, const std:
       return box.head;
     case Op::query:
       return box.query;
+    case Op::row:
+      return box.row;
     case Op::key:
       return box.key;
     case Op::wrap_i:
@@ -157,10 +159,11 @@ void evaluate_all(const ScoreProgram& program, const Box& box, std::vector<Inter
 
 }  // namespace
 
-kernels::BlockClass ScoreProgram::classify(const kernels::KeepTile& t) const {
+kernels::BlockClass ScoreProgram::classify(const kernels::KeepTile& t, int64_t offset) const {
   thread_local std::vector<Interval> ranges;
   const Box box{{t.batch, t.batch},
                 {t.head, t.head},
+                {t.query_begin + offset, t.query_begin + offset + t.query_count - 1},
                 {t.query_begin, t.query_begin + t.query_count - 1},
                 {t.key_begin, t.key_begin + t.key_count - 1},
                 1024};
@@ -172,10 +175,10 @@ kernels::BlockClass ScoreProgram::classify(const kernels::KeepTile& t) const {
 
 void ScoreProgram::find_checked() {
   constexpr int64_t kMost = int64_t{1} << 30;  // lengths and batches of calls with functions are below
-  const Interval index{0, kMost - 1};
+  const Interval index{0, kMost - 1}, position{-kMost, kMost - 1};
   std::vector<Interval> ranges;
   checked_.assign(code_.size(), 0);
-  evaluate_all(*this, {index, index, index, index, std::numeric_limits<int64_t>::max()}, ranges,
+  evaluate_all(*this, {index, index, position, index, index, std::numeric_limits<int64_t>::max()}, ranges,
                [&](size_t i, bool leaves) { checked_[i] = leaves; });
 }
 

@@ -133,16 +133,17 @@ MH_INLINE void store_block(const T* y, const Place& at, U* scores, int64_t strid
 // Runs the program on every block of the tile: load(at, keys, queries), the instructions, store(at, keys,
 // queries); begin(at, lists) and end(at, lists) around the blocks of the same queries.
 template <class T, class Tile, class Begin, class Load, class Store, class End>
-MH_INLINE void for_each_block(const ScoreProgram& program, const Tile& tile, Registers<T>& r, Begin&& begin,
-                              Load&& load, Store&& store, End&& end) {
-  const TilePlace place{tile.batch,     tile.head,        tile.query_begin,
-                        tile.key_begin, tile.query_count, tile.key_count};
+MH_INLINE void for_each_block(const ScoreProgram& program, const Tile& tile, int64_t offset, Registers<T>& r,
+                              Begin&& begin, Load&& load, Store&& store, End&& end) {
+  const TilePlace place{tile.batch,     tile.head,        tile.query_begin + offset,
+                        tile.key_begin, tile.query_count, tile.key_count,
+                        offset};
   Place at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head), 0, 0, 0, 0, place, nullptr};
   if (program.find_first(place, r.first)) at.first = r.first.data();
   const ScoreProgram::Lists& lists = program.lists(at.first != nullptr);
   const Run<T> run = run_of_isa<T>();
   for (int64_t q = 0; q < tile.query_count; q += kQueries) {
-    at.query = static_cast<int32_t>(tile.query_begin + q);
+    at.query = static_cast<int32_t>(place.query + q);
     at.count = static_cast<int32_t>(std::min<int64_t>(kQueries, tile.query_count - q));
     at.rows = static_cast<int32_t>(std::min<int64_t>(kKeys, tile.key_count));
     at.key = static_cast<int32_t>(tile.key_begin);
@@ -170,7 +171,7 @@ int32_t score_register(const ScoreProgram& program) {
 }
 
 template <class T, class U>
-void apply_tile(const ScoreProgram& program, const kernels::ScoreTile& tile) {
+void apply_tile(const ScoreProgram& program, const kernels::ScoreTile& tile, int64_t offset) {
   const auto size = static_cast<int32_t>(program.code().size());
   Registers<T>& r = registers<T>();
   r.fit(program, false);
@@ -184,7 +185,7 @@ void apply_tile(const ScoreProgram& program, const kernels::ScoreTile& tile) {
     store_block(r.value(size - 1), at, scores + k * tile.stride + q, tile.stride);
   };
   for_each_block(
-      program, tile, r, [](const ScoreProgram::Lists&) {}, load, store,
+      program, tile, offset, r, [](const ScoreProgram::Lists&) {}, load, store,
       [](const Place&, const ScoreProgram::Lists&) {});
 }
 
@@ -219,7 +220,8 @@ MH_INLINE void restore_once(const ScoreProgram& program, const std::vector<int32
 // Runs forwards and back. Without `sums`: the tile takes the results, d_scores their derivatives. With: the
 // tile stays, d_scores come as gradients of the results and leave as gradients of the scores.
 template <class T, class U>
-void reverse_tile(const ScoreProgram& program, const kernels::ScoreTile& tile, U* d_scores, U* sums) {
+void reverse_tile(const ScoreProgram& program, const kernels::ScoreTile& tile, int64_t offset, U* d_scores,
+                  U* sums) {
   const auto result = static_cast<int32_t>(program.code().size()) - 1;
   Registers<T>& r = registers<T>();
   r.fit(program, true);
@@ -234,14 +236,14 @@ void reverse_tile(const ScoreProgram& program, const kernels::ScoreTile& tile, U
   };
   const auto store = [&](const Place& at, const ScoreProgram::Lists& lists, int64_t k, int64_t q)
       __attribute__((always_inline)) {
-    const int64_t offset = k * tile.stride + q;
+    const int64_t first = k * tile.stride + q;
     clear(program, lists.per_key, r);
     if (score >= 0) std::fill_n(r.slope(score), kBlock, T(0));
     if (sums) {
-      load_block(d_scores + offset, tile.stride, at, seed);
+      load_block(d_scores + first, tile.stride, at, seed);
       restore_once(program, lists.once, r, seed, true);
     } else {
-      store_block(r.value(result), at, scores + offset, tile.stride);
+      store_block(r.value(result), at, scores + first, tile.stride);
       std::fill_n(seed, kBlock, T(1));
     }
     if (active) {
@@ -255,16 +257,16 @@ void reverse_tile(const ScoreProgram& program, const kernels::ScoreTile& tile, U
       each([&](int i) { seed[i] = seed[i] == 0 ? T(0) : d[i]; });
       d = seed;
     }
-    store_block(d, at, d_scores + offset, tile.stride);
+    store_block(d, at, d_scores + first, tile.stride);
   };
   const auto end = [&](const Place& at, const ScoreProgram::Lists& lists) {
     if (sums) reverse(program, lists.once, r, at, static_cast<const T*>(nullptr), sums);
   };
-  for_each_block(program, tile, r, begin, load, store, end);
+  for_each_block(program, tile, offset, r, begin, load, store, end);
 }
 
 template <class T>
-void fill_tile(const ScoreProgram& program, const kernels::KeepTile& tile) {
+void fill_tile(const ScoreProgram& program, const kernels::KeepTile& tile, int64_t offset) {
   const auto size = static_cast<int32_t>(program.code().size());
   Registers<T>& r = registers<T>();
   r.fit(program, false);
@@ -281,35 +283,35 @@ void fill_tile(const ScoreProgram& program, const kernels::KeepTile& tile) {
     }
   };
   for_each_block(
-      program, tile, r, [](const ScoreProgram::Lists&) {}, [](const Place&, int64_t, int64_t) {}, store,
-      [](const Place&, const ScoreProgram::Lists&) {});
+      program, tile, offset, r, [](const ScoreProgram::Lists&) {}, [](const Place&, int64_t, int64_t) {},
+      store, [](const Place&, const ScoreProgram::Lists&) {});
 }
 
 // A program with numbers wider than f32 runs in f64 wherever it is called from.
 template <class T>
-void run_reverse(const ScoreProgram& p, const kernels::ScoreTile& t, T* d, T* sums) {
-  p.is_wide() ? reverse_tile<double>(p, t, d, sums) : reverse_tile<T>(p, t, d, sums);
+void run_reverse(const ScoreProgram& p, const kernels::ScoreTile& t, int64_t offset, T* d, T* sums) {
+  p.is_wide() ? reverse_tile<double>(p, t, offset, d, sums) : reverse_tile<T>(p, t, offset, d, sums);
 }
 
 }  // namespace
 
 template <class T>
-void ScoreProgram::apply(const kernels::ScoreTile& tile, T* derivative) const {
-  if (derivative != nullptr) return run_reverse(*this, tile, derivative, static_cast<T*>(nullptr));
-  is_wide() ? apply_tile<double, T>(*this, tile) : apply_tile<T, T>(*this, tile);
+void ScoreProgram::apply(const kernels::ScoreTile& tile, int64_t offset, T* derivative) const {
+  if (derivative != nullptr) return run_reverse(*this, tile, offset, derivative, static_cast<T*>(nullptr));
+  is_wide() ? apply_tile<double, T>(*this, tile, offset) : apply_tile<T, T>(*this, tile, offset);
 }
-template void ScoreProgram::apply(const kernels::ScoreTile&, float*) const;
-template void ScoreProgram::apply(const kernels::ScoreTile&, double*) const;
+template void ScoreProgram::apply(const kernels::ScoreTile&, int64_t, float*) const;
+template void ScoreProgram::apply(const kernels::ScoreTile&, int64_t, double*) const;
 
 template <class T>
-void ScoreProgram::backward(const kernels::ScoreTile& tile, T* d_scores, T* sums) const {
-  run_reverse(*this, tile, d_scores, sums);
+void ScoreProgram::backward(const kernels::ScoreTile& tile, int64_t offset, T* d_scores, T* sums) const {
+  run_reverse(*this, tile, offset, d_scores, sums);
 }
-template void ScoreProgram::backward(const kernels::ScoreTile&, float*, float*) const;
-template void ScoreProgram::backward(const kernels::ScoreTile&, double*, double*) const;
+template void ScoreProgram::backward(const kernels::ScoreTile&, int64_t, float*, float*) const;
+template void ScoreProgram::backward(const kernels::ScoreTile&, int64_t, double*, double*) const;
 
-void ScoreProgram::fill(const kernels::KeepTile& tile) const {
-  is_wide() ? fill_tile<double>(*this, tile) : fill_tile<float>(*this, tile);
+void ScoreProgram::fill(const kernels::KeepTile& tile, int64_t offset) const {
+  is_wide() ? fill_tile<double>(*this, tile, offset) : fill_tile<float>(*this, tile, offset);
 }
 
 }  // namespace multihead::python

@@ -22,11 +22,11 @@ class Matcher {
 };
 
 // query - key < or <= a constant: how many keys before the query are seen.
-std::optional<int64_t> match_reach(const Matcher& m, int32_t i) {
+std::optional<int64_t> match_reach(const Matcher& m, int32_t i, Op query) {
   const bool strict = m.is(i, Op::lt_i);
   if (!strict && !m.is(i, Op::le_i)) return {};
   const Instruction& in = m.at(i);
-  if (!m.is(in.a, Op::sub_i, Op::query, Op::key) || !m.is(in.b, Op::const_i)) return {};
+  if (!m.is(in.a, Op::sub_i, query, Op::key) || !m.is(in.b, Op::const_i)) return {};
   const int64_t reach = static_cast<int64_t>(m.at(in.b).number) - (strict ? 1 : 0);
   return reach >= 0 ? std::optional(reach) : std::nullopt;
 }
@@ -53,14 +53,23 @@ bool is_condition(const Matcher& m, int32_t i) {
   }
 }
 
-void match_mask_at(const Matcher& m, int32_t i, MatchedMask& matched) {
-  if (m.is(i, Op::le_i, Op::key, Op::query)) {
-    matched.mask &= causal(Align::start);
-  } else if (const auto reach = match_reach(m, i)) {
-    matched.mask &= window(*reach, -1, Align::start);
-  } else if (m.is(i, Op::and_i) && is_condition(m, i)) {
-    match_mask_at(m, m.at(i).a, matched);
-    match_mask_at(m, m.at(i).b, matched);
+bool match_band(const Matcher& m, int32_t i, Op query, const Diagonal& diagonal, Mask& mask) {
+  if (m.is(i, Op::le_i, Op::key, query)) {
+    mask &= causal(diagonal);
+  } else if (const auto reach = match_reach(m, i, query)) {
+    mask &= window(*reach, -1, diagonal);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void match_mask_at(const Matcher& m, int32_t i, const Diagonal& diagonal, MatchedMask& matched) {
+  if (match_band(m, i, Op::query, diagonal, matched.mask)) return;
+  if (match_band(m, i, Op::row, Align::start, matched.mask)) return;
+  if (m.is(i, Op::and_i) && is_condition(m, i)) {
+    match_mask_at(m, m.at(i).a, diagonal, matched);
+    match_mask_at(m, m.at(i).b, diagonal, matched);
   } else {
     matched.rest.push_back(i);
   }
@@ -90,8 +99,8 @@ std::optional<Distance> match_distance(const Matcher& m, int32_t i, int64_t head
     int32_t from = m.at(i).a;
     const bool absolute = m.is(from, Op::abs_i);
     if (absolute) from = m.at(from).a;
-    const bool forward = m.is(from, Op::sub_i, Op::query, Op::key);
-    if (!forward && !m.is(from, Op::sub_i, Op::key, Op::query)) return {};
+    const bool forward = m.is(from, Op::sub_i, Op::row, Op::key);
+    if (!forward && !m.is(from, Op::sub_i, Op::key, Op::row)) return {};
     return Distance{std::vector<double>(static_cast<size_t>(heads), forward || absolute ? 1.0 : -1.0),
                     absolute};
   }
@@ -142,10 +151,10 @@ Tensor slopes_tensor(const std::vector<double>& factors, double sign, Dtype dtyp
 
 }  // namespace
 
-MatchedMask match_mask(const ScoreProgram& program) {
+MatchedMask match_mask(const ScoreProgram& program, const Diagonal& diagonal) {
   const Matcher m(program);
   MatchedMask matched;
-  match_mask_at(m, m.result(), matched);
+  match_mask_at(m, m.result(), diagonal, matched);
   return matched;
 }
 

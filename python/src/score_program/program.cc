@@ -26,6 +26,8 @@ Op parse_op(const std::string& name) {
   throw ValueError("score expression: unknown operation '" + name + "'");
 }
 
+const char* name_of(Op op) { return kNames.at(static_cast<size_t>(op)); }
+
 ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables,
                            std::vector<Learnt> learnt)
     : code_(std::move(code)), tables_(std::move(tables)), learnt_(std::move(learnt)) {
@@ -143,6 +145,12 @@ std::vector<Tensor> ScoreProgram::captured() const {
   return tensors;
 }
 
+std::vector<Tensor> ScoreProgram::sources() const {
+  std::vector<Tensor> tensors = tables_;
+  for (const Learnt& x : learnt_) tensors[static_cast<size_t>(x.table)] = x.tensor;
+  return tensors;
+}
+
 ScoreProgram ScoreProgram::refreshed() const {
   ScoreProgram copy = *this;
   for (const Learnt& x : learnt_) copy.tables_[static_cast<size_t>(x.table)] = to_table(x.tensor);
@@ -190,12 +198,13 @@ namespace {
 
 class ProgramMask final : public detail::FunctionMask {
  public:
-  explicit ProgramMask(ScoreProgram program) : FunctionMask(Align::start), program_(std::move(program)) {}
+  ProgramMask(ScoreProgram program, Diagonal diagonal)
+      : FunctionMask(std::move(diagonal)), program_(std::move(program)) {}
 
-  void fill(const kernels::KeepTile& tile, int64_t) const override { program_.fill(tile); }
+  void fill(const kernels::KeepTile& tile, int64_t offset) const override { program_.fill(tile, offset); }
   bool classifies() const override { return true; }
-  BlockClass classify(const kernels::KeepTile& tile, int64_t) const override {
-    return program_.classify(tile);
+  BlockClass classify(const kernels::KeepTile& tile, int64_t offset) const override {
+    return program_.classify(tile, offset);
   }
   bool every_head() const override { return !program_.uses(Op::head); }
   const ScoreProgram& program() const { return program_; }
@@ -211,10 +220,11 @@ const ScoreProgram* program_of(const MaskPart& part) {
   return mask != nullptr ? &mask->program() : nullptr;
 }
 
-Mask to_mask(std::shared_ptr<const ScoreProgram> program) {
-  MatchedMask matched = match_mask(*program);
+Mask to_mask(std::shared_ptr<const ScoreProgram> program, Diagonal diagonal) {
+  MatchedMask matched = match_mask(*program, diagonal);
   if (matched.rest.empty()) return matched.mask;
-  return matched.mask & Mask(std::make_shared<ProgramMask>(program->conjunction(matched.rest)));
+  return matched.mask &
+         Mask(std::make_shared<ProgramMask>(program->conjunction(matched.rest), std::move(diagonal)));
 }
 
 }  // namespace multihead::python

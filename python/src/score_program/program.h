@@ -19,7 +19,7 @@ namespace multihead::python {
 // Every operation once: the enumeration and the names come from here.
 // clang-format off
 #define MH_SCORE_INTEGER_OPS(X) \
-  X(batch) X(head) X(query) X(key) X(const_i) X(to_i) X(wrap_i) X(add_i) X(sub_i) X(mul_i) X(div_i) \
+  X(batch) X(head) X(query) X(row) X(key) X(const_i) X(to_i) X(wrap_i) X(add_i) X(sub_i) X(mul_i) X(div_i) \
   X(mod_i) X(nonzero_i) X(shl_i) X(shr_i) X(min_i) X(max_i) X(abs_i) X(neg_i) X(and_i) X(or_i) X(xor_i) \
   X(not_b) X(eq_i) X(ne_i) X(lt_i) X(le_i) X(eq_f) X(ne_f) X(lt_f) X(le_f) X(select_i) X(bound_i) \
   X(gather_i)
@@ -38,6 +38,7 @@ enum class Op : uint8_t {
 
 /// The Op of a name as above; throws ValueError.
 Op parse_op(const std::string& name);
+const char* name_of(Op op);
 inline bool is_integer(Op op) { return op < Op::score; }
 
 /// What a number is rounded to; `any`: the type of the arithmetic, whatever that is.
@@ -60,9 +61,10 @@ struct Steps {
   int64_t query = 0, key = 0;
 };
 
-/// The tile that a program runs on.
+/// The tile that a program runs on. Its first query stands at position `query` among the keys and is row
+/// query - offset of its tensor.
 struct TilePlace {
-  int64_t batch = 0, head = 0, query = 0, key = 0, queries = 0, keys = 0;
+  int64_t batch = 0, head = 0, query = 0, key = 0, queries = 0, keys = 0, offset = 0;
 };
 
 class ScoreProgram {
@@ -75,14 +77,15 @@ class ScoreProgram {
   };
   ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables, std::vector<Learnt> learnt = {});
 
+  /// `offset`: of the queries' positions among the keys.
   template <class T>
-  void apply(const kernels::ScoreTile& tile, T* derivative) const;
+  void apply(const kernels::ScoreTile& tile, int64_t offset, T* derivative) const;
   /// kernels::ScoreFunction::backward.
   template <class T>
-  void backward(const kernels::ScoreTile& tile, T* d_scores, T* sums) const;
-  void fill(const kernels::KeepTile& tile) const;
+  void backward(const kernels::ScoreTile& tile, int64_t offset, T* d_scores, T* sums) const;
+  void fill(const kernels::KeepTile& tile, int64_t offset) const;
   /// By interval arithmetic over the block.
-  kernels::BlockClass classify(const kernels::KeepTile& tile) const;
+  kernels::BlockClass classify(const kernels::KeepTile& tile, int64_t offset) const;
 
   /// The class of every block of `rows` queries and `columns` keys, exactly: i32 [B or 1, H or 1, blocks,
   /// blocks], one where the sample or the head makes no difference.
@@ -103,6 +106,9 @@ class ScoreProgram {
   bool learns() const { return !learnt_.empty(); }
   /// The tensors that learn, in the order of the sums.
   std::vector<Tensor> captured() const;
+  /// What the tables were made from, as far as it may change.
+  std::vector<Tensor> sources() const;
+  const std::vector<Learnt>& learnt() const { return learnt_; }
   /// The program with what those tensors hold now.
   ScoreProgram refreshed() const;
   /// Whether every number is of the arithmetic's own type.
@@ -160,7 +166,7 @@ class ScoreProgram {
 /// A table as programs read it: f64, f32 or i32, contiguous, a copy.
 Tensor to_table(const Tensor& x);
 ScoreMod to_score_mod(const std::shared_ptr<const ScoreProgram>& program);
-Mask to_mask(std::shared_ptr<const ScoreProgram> program);
+Mask to_mask(std::shared_ptr<const ScoreProgram> program, Diagonal diagonal);
 /// The program that this part of a mask runs, or null.
 const ScoreProgram* program_of(const MaskPart& part);
 
@@ -172,15 +178,20 @@ namespace multihead::detail {
 inline const python::ScoreProgram& program_in(const void* context) {
   return *static_cast<const python::ScoreProgram*>(static_cast<const ScoreContext*>(context)->function);
 }
+inline int64_t offset_in(const void* context, const kernels::ScoreTile& tile) {
+  return static_cast<const ScoreContext*>(context)->offset_of(tile.batch);
+}
 template <class T>
 kernels::ScoreFunction program_table() {
   using kernels::ScoreTile;
   return {
-      .apply = [](const void* c, const ScoreTile& t) { program_in(c).apply<T>(t, nullptr); },
+      .apply = [](const void* c, const ScoreTile& t) { program_in(c).apply<T>(t, offset_in(c, t), nullptr); },
       .apply_with_derivative = [](const void* c, const ScoreTile& t,
-                                  void* d) { program_in(c).apply(t, static_cast<T*>(d)); },
-      .backward = [](const void* c, const ScoreTile& t, void* d,
-                     void* sums) { program_in(c).backward(t, static_cast<T*>(d), static_cast<T*>(sums)); }};
+                                  void* d) { program_in(c).apply(t, offset_in(c, t), static_cast<T*>(d)); },
+      .backward =
+          [](const void* c, const ScoreTile& t, void* d, void* sums) {
+            program_in(c).backward(t, offset_in(c, t), static_cast<T*>(d), static_cast<T*>(sums));
+          }};
 }
 template <>
 inline kernels::ScoreFunction score_table<python::ScoreProgram, float>(bool) {

@@ -38,6 +38,7 @@ void ScoreProgram::find_steps() {
         s = {true, 0, 0};
         break;
       case Op::query:
+      case Op::row:
         s = {true, 1, 0};
         break;
       case Op::key:
@@ -100,6 +101,9 @@ bool ScoreProgram::find_first(const TilePlace& tile, std::vector<int64_t>& first
         break;
       case Op::query:
         x = tile.query;
+        break;
+      case Op::row:
+        x = tile.query - tile.offset;
         break;
       case Op::key:
         x = tile.key;
