@@ -67,12 +67,12 @@ class Info : public Verb {
     std::vector<Stored> list;
     if (models::is_gguf(path)) {
       const io::GgufFile file(path);
-      std::vector<std::pair<uint64_t, Stored>> placed;
+      std::vector<std::pair<std::pair<size_t, uint64_t>, Stored>> placed;
       for (const auto& [name, t] : file.tensors()) {
-        placed.push_back({t.offset, {name, t.type->name, t.shape, t.numel()}});
+        placed.push_back({{t.part, t.offset}, {name, t.type->name, t.shape, t.numel()}});
       }
       std::sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-      for (auto& [offset, stored] : placed) list.push_back(std::move(stored));
+      for (auto& [place, stored] : placed) list.push_back(std::move(stored));
       return list;
     }
     const io::SafetensorsFile file(path);

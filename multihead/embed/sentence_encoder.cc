@@ -12,6 +12,7 @@
 #include "multihead/core/parallel.h"
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/folder-inl.h"
+#include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/hugging_face.h"
@@ -39,6 +40,17 @@ void check_lower_case(const std::string& folder, const text::Tokenizer& tokenize
            "/sentence_bert_config.json: do_lower_case is not supported, and the tokenizer keeps capitals");
 }
 
+// As the metadata say, else the mean, like a folder that says nothing.
+Pooling pooling_of_gguf(const std::string& path) {
+  const io::GgufFile file(path);
+  const std::string key = file.string("general.architecture") + ".pooling_type";
+  const int64_t type = file.has(key) ? file.integer(key) : 0;
+  constexpr Pooling kTypes[] = {Pooling::mean, Pooling::mean, Pooling::cls, Pooling::last};  // 0: none
+  MH_CHECK(type >= 0 && type < std::ssize(kTypes), FormatError, path, ": ", key, " ", type,
+           " is not supported; supported are 1 (mean), 2 (cls) and 3 (last)");
+  return kTypes[type];
+}
+
 }  // namespace
 
 SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, std::vector<Pooling> pooling,
@@ -50,7 +62,7 @@ SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, s
   MH_CHECK(!pooling_.empty(), ValueError, "SentenceEncoder: pooling is missing");
   MH_CHECK(max_length_ <= encoder_.context(), ValueError, "SentenceEncoder: max_length ", max_length_,
            " is more than the model's context of ", encoder_.context());
-  MH_CHECK(tokenizer_.vocab_size() <= encoder_.vocab_size(), ValueError,
+  MH_CHECK(tokenizer_.plain_vocab_size() <= encoder_.vocab_size(), ValueError,
            "SentenceEncoder: the tokenizer has ", tokenizer_.vocab_size(), " tokens, the model ",
            encoder_.vocab_size());
 }
@@ -80,6 +92,7 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
   TextModel encoder = TextModel::load(steps[0].path, weights);
   const int64_t length = detail::read_max_length(steps[0].path, encoder.context());
   SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(steps[0].path), {Pooling::mean}, length);
+  if (io::is_gguf_file(folder)) loaded.pooling_ = {pooling_of_gguf(folder)};
   check_lower_case(steps[0].path, loaded.tokenizer_);
   for (size_t i = 1; i < steps.size(); ++i) {
     const Step& step = steps[i];

@@ -108,9 +108,15 @@ bool GgufFile::is_integer(Kind kind) {
   return kind != Kind::f32 && kind != Kind::f64 && kind != Kind::boolean && kind != Kind::string;
 }
 
-GgufFile::GgufFile(const std::string& path) : file_(path) {
-  Cursor cursor(file_);
-  if (file_.size() < 24 || cursor.take(4, "magic") != "GGUF") cursor.fail("not a GGUF file");
+GgufFile::GgufFile(const std::string& path) : GgufFile(path, OnePart()) {
+  const int64_t count = has("split.count") ? integer("split.count") : 1;
+  if (count > 1) join_parts(count);
+}
+
+GgufFile::GgufFile(const std::string& path, OnePart) {
+  parts_.emplace_back(path);
+  Cursor cursor(parts_[0]);
+  if (parts_[0].size() < 24 || cursor.take(4, "magic") != "GGUF") cursor.fail("not a GGUF file");
   const auto version = cursor.number<uint32_t>("version");
   if (version != 2 && version != 3) cursor.fail("GGUF version must be 2 or 3 (little endian), got ", version);
   const auto tensors = cursor.number<uint64_t>("tensor count"),
@@ -194,19 +200,19 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
 // Offsets from the start of the data become offsets in the file. Tensors may not overlap: no file is larger
 // decoded than its bytes allow.
 void GgufFile::place_tensors(uint64_t data_begin, uint64_t alignment) {
+  const uint64_t size = parts_[0].size();
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (auto& [name, tensor] : tensors_) {
     const auto fail = [&, &name = name](const std::string& problem) {
       throw FormatError(concat(path(), ": tensor ", quote(name), " ", problem));
     };
     if (tensor.offset % alignment != 0) fail(concat("is not aligned to ", alignment, " bytes"));
-    if (data_begin > file_.size() || tensor.offset > file_.size() - data_begin)
-      fail("begins after the end of the file");
+    if (data_begin > size || tensor.offset > size - data_begin) fail("begins after the end of the file");
     tensor.offset += data_begin;
     if (tensor.type == nullptr) continue;  // of unknown size
     const auto bytes = static_cast<uint64_t>(tensor.numel() / tensor.type->block * tensor.type->bytes);
-    if (bytes > file_.size() - tensor.offset) {
-      fail(concat("needs ", bytes, " bytes, but ", file_.size() - tensor.offset, " are left of the file"));
+    if (bytes > size - tensor.offset) {
+      fail(concat("needs ", bytes, " bytes, but ", size - tensor.offset, " are left of the file"));
     }
     ranges.emplace_back(tensor.offset, tensor.offset + bytes);
   }
@@ -250,7 +256,7 @@ int64_t GgufFile::integer_at(Kind kind, const std::string& bytes, uint64_t i) {
 
 std::string GgufFile::bytes_of(const Value& value) const {
   std::string bytes(value.size, '\0');
-  file_.read(value.begin, bytes.data(), bytes.size());
+  parts_[0].read(value.begin, bytes.data(), bytes.size());
   return bytes;
 }
 
@@ -291,6 +297,18 @@ std::vector<std::string> GgufFile::strings_of(const std::string& key, const Valu
   }
   return list;
 }
+
+bool GgufFile::is_array(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  return found != metadata_.end() && found->second.is_array;
+}
+
+bool GgufFile::is_single(const std::string& key, Kind kind) const {
+  const auto found = metadata_.find(key);
+  return found != metadata_.end() && !found->second.is_array && found->second.kind == kind;
+}
+bool GgufFile::is_string(const std::string& key) const { return is_single(key, Kind::string); }
+bool GgufFile::is_boolean(const std::string& key) const { return is_single(key, Kind::boolean); }
 
 int64_t GgufFile::integer(const std::string& key) const {
   const Value& found = value(key, false);
@@ -353,8 +371,9 @@ int64_t GgufFile::row_bytes(const std::string& name) const {
 
 void GgufFile::load_rows(const std::string& name, int64_t begin, int64_t count, uint8_t* to) const {
   const int64_t bytes = row_bytes(name);
-  file_.read(readable(name).offset + static_cast<uint64_t>(begin * bytes), to,
-             static_cast<size_t>(count * bytes));
+  const GgufTensor& tensor = readable(name);
+  parts_[tensor.part].read(tensor.offset + static_cast<uint64_t>(begin * bytes), to,
+                           static_cast<size_t>(count * bytes));
 }
 
 Tensor GgufFile::load(const std::string& name) const {
@@ -367,7 +386,8 @@ Tensor GgufFile::load(const std::string& name) const {
   parallel_for((blocks + step - 1) / step, [&](int64_t task, int) {
     const int64_t begin = task * step, count = std::min(step, blocks - begin);
     std::vector<uint8_t> bytes(static_cast<size_t>(count * type.bytes));
-    file_.read(tensor.offset + static_cast<uint64_t>(begin * type.bytes), bytes.data(), bytes.size());
+    parts_[tensor.part].read(tensor.offset + static_cast<uint64_t>(begin * type.bytes), bytes.data(),
+                             bytes.size());
     type.decode(bytes.data(), count, loaded.data<float>() + begin * type.block);
   });
   return loaded;

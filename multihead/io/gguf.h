@@ -38,21 +38,31 @@ struct GgufTensor {
   uint32_t type_id = 0;
   const GgufType* type = nullptr;  ///< none: an unsupported type; listed, but not loaded
   std::vector<int64_t> shape;      ///< row-major: the reverse of the file's
-  uint64_t offset = 0;             ///< in the file
+  size_t part = 0;                 ///< of a model in several files, from 0
+  uint64_t offset = 0;             ///< in that file
   int64_t numel() const;
 };
 
-/// A file open for reading: the header is checked when it is opened, load() loads.
+/// Whether a path names a GGUF file: by its extension, .gguf in any case, or by how the file begins, since
+/// stores of models name files by their checksums.
+bool is_gguf_file(const std::string& path);
+
+/// A file open for reading: the header is checked when it is opened, load() loads. The first of several
+/// files of one model, NAME-00001-of-00003.gguf, stands for all of them.
 class GgufFile {
  public:
   /// Throws IoError; FormatError that names the file and the entry.
   explicit GgufFile(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const { return parts_[0].path(); }
   const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
 
-  /// Metadata. All throw FormatError if the key is missing or of another kind; has() does not.
+  /// Metadata, of the first file. All throw FormatError if the key is missing or of another kind; has() does
+  /// not.
   bool has(const std::string& key) const { return metadata_.contains(key); }
+  bool is_array(const std::string& key) const;
+  bool is_string(const std::string& key) const;
+  bool is_boolean(const std::string& key) const;
   int64_t integer(const std::string& key) const;
   double number(const std::string& key) const;
   bool boolean(const std::string& key) const;
@@ -80,10 +90,14 @@ class GgufFile {
     uint64_t count = 1, begin = 0, size = 0;
   };
   class Cursor;
+  struct OnePart {};
+  GgufFile(const std::string& path, OnePart);
+  void join_parts(int64_t count);
   Value read_value(Cursor& cursor, const std::string& key) const;
   void read_metadata(Cursor& cursor, uint64_t count);
   void read_tensors(Cursor& cursor, uint64_t count);
   void place_tensors(uint64_t data_begin, uint64_t alignment);
+  bool is_single(const std::string& key, Kind kind) const;
   const Value& value(const std::string& key, bool is_array) const;
   const GgufTensor& readable(const std::string& name) const;
   [[noreturn]] void fail_kind(const std::string& key, const char* expected) const;
@@ -95,7 +109,7 @@ class GgufFile {
   std::vector<int64_t> integers_of(const Value& value) const;
   std::vector<double> numbers_of(const std::string& key, const Value& value) const;
 
-  FileReader file_;
+  std::vector<FileReader> parts_;
   std::map<std::string, Value> metadata_;
   std::map<std::string, GgufTensor> tensors_;
 };

@@ -166,5 +166,63 @@ TEST(GgufTypesTest, EveryTypeFillsItsBlocks) {
   }
 }
 
+TEST_F(GgufTest, IsKnownByItsBeginning) {
+  EXPECT_TRUE(is_gguf_file("missing.gguf"));
+  EXPECT_TRUE(is_gguf_file("missing.GGUF"));
+  EXPECT_FALSE(is_gguf_file("missing"));
+  const TemporaryFolder folder;
+  std::ofstream(folder / "sha256-0a1b", std::ios::binary) << sample();
+  std::ofstream(folder / "other", std::ios::binary) << "GGU";
+  EXPECT_TRUE(is_gguf_file(folder / "sha256-0a1b"));
+  EXPECT_FALSE(is_gguf_file(folder / "other"));
+  EXPECT_FALSE(is_gguf_file(folder / "."));
+}
+
+// Two parts with a tensor each.
+class GgufPartsTest : public ::testing::Test {
+ protected:
+  std::string path(int number, int count = 2) const {
+    return folder_ / concat("m-0000", number, "-of-0000", count, ".gguf");
+  }
+  void write(int number, int64_t no, int64_t count, const std::string& tensor) const {
+    const Tensor x = Tensor::full({2}, static_cast<double>(number));
+    write_gguf(path(number), {{{"split.no", no}, {"split.count", count}, {"split.tensors.count", 2}},
+                              {{tensor, x, &writable_gguf_type("F32")}}});
+  }
+  std::string error_of(int number) const {
+    try {
+      GgufFile{path(number)};
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_F(GgufPartsTest, TheFirstStandsForAll) {
+  write(1, 0, 2, "a"), write(2, 1, 2, "b");
+  const GgufFile file(path(1));
+  EXPECT_EQ(file.tensors().size(), 2U);
+  EXPECT_THAT(file.load("a").to_vector<float>(), ElementsAre(1, 1));
+  EXPECT_THAT(file.load("b").to_vector<float>(), ElementsAre(2, 2));
+  EXPECT_THAT(error_of(2), HasSubstr("give the first"));
+}
+
+TEST_F(GgufPartsTest, PartsMustFit) {
+  write(1, 0, 2, "a");
+  EXPECT_THAT(error_of(1), HasSubstr("m-00002-of-00002.gguf"));
+  write(2, 1, 2, "a");
+  EXPECT_THAT(error_of(1), HasSubstr("in an earlier part too"));
+  write(2, 0, 2, "b");
+  EXPECT_THAT(error_of(1), HasSubstr("split.no must be 1"));
+  write(2, 1, 3, "b");
+  EXPECT_THAT(error_of(1), HasSubstr("split.count must be 2"));
+  write(1, 0, 3, "a");
+  EXPECT_THAT(error_of(1), HasSubstr("whose name must hold"));
+}
+
 }  // namespace
 }  // namespace multihead::io

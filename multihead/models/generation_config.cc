@@ -1,8 +1,10 @@
 #include "multihead/models/generation_config.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "multihead/core/error.h"
+#include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
 #include "multihead/models/config_keys-inl.h"
 #include "multihead/models/gguf.h"
@@ -153,8 +155,27 @@ GenerationConfig generation_config_from_json(const Json& json, const std::string
   return c;
 }
 
+namespace {
+
+// Where texts end, if it is not the eos token alone, as the tokenizer says: the ends of a turn and of a
+// message are ends too.
+std::vector<int32_t> gguf_ends(const std::string& path) {
+  const io::GgufFile file(path);
+  std::vector<int32_t> ends;
+  for (const char* role : {"eos", "eot", "eom"}) {
+    const std::string key = concat("tokenizer.ggml.", role, "_token_id");
+    const int64_t id = file.has(key) ? file.integer(key) : -1;
+    const bool is_token = id >= 0 && id < std::ssize(file.strings("tokenizer.ggml.tokens"));
+    if (is_token && std::find(ends.begin(), ends.end(), id) == ends.end())
+      ends.push_back(static_cast<int32_t>(id));
+  }
+  return ends.size() > 1 ? ends : std::vector<int32_t>();
+}
+
+}  // namespace
+
 GenerationConfig load_generation_config(const std::string& folder) {
-  if (is_gguf(folder)) return {.source = folder};  // its tokenizer says where texts end
+  if (is_gguf(folder)) return {.source = folder, .eos_token_ids = gguf_ends(folder)};
   const std::filesystem::path path(folder);
   const std::string own = (path / "generation_config.json").string();
   std::error_code ignored;

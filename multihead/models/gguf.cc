@@ -11,6 +11,7 @@
 #include "multihead/core/memory.h"
 #include "multihead/core/utf8.h"
 #include "multihead/io/gguf.h"
+#include "multihead/models/gguf_metadata-inl.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/weight_map.h"
@@ -19,14 +20,6 @@
 
 namespace multihead::models {
 namespace {
-
-struct Architecture {
-  const char* name;
-  /// Rows of queries and keys are stored with the two halves of a head interleaved, as the rotation pairs
-  /// them.
-  bool interleaved;
-};
-constexpr Architecture kArchitectures[] = {{"llama", true}, {"qwen2", false}, {"qwen3", false}};
 
 struct Name {
   const char *theirs, *ours;
@@ -53,86 +46,6 @@ std::map<std::string, std::string> names(int64_t layers) {
   }
   return map;
 }
-
-class MetadataReader {
- public:
-  explicit MetadataReader(const io::GgufFile& file) : file_(file), architecture_(architecture_of(file)) {}
-
-  bool interleaved() const { return architecture_.interleaved; }
-
-  // config.json
-  Json config() const {
-    refuse_what_is_missing_here();
-    const int64_t heads = size("attention.head_count"), embed_dim = size("embedding_length");
-    if (heads < 1 || embed_dim < 1) file_fail("attention.head_count and embedding_length must be at least 1");
-    const int64_t head_dim = size_or("attention.key_length", embed_dim / heads);
-    if (size_or("rope.dimension_count", head_dim) != head_dim) {
-      file_fail(
-          concat("rope.dimension_count must be ", head_dim, ", a head's size; others are not supported"));
-    }
-    Json json = Json::object({{"model_type", architecture_.name},
-                              {"vocab_size", vocab_size()},
-                              {"hidden_size", embed_dim},
-                              {"intermediate_size", size("feed_forward_length")},
-                              {"num_hidden_layers", size("block_count")},
-                              {"num_attention_heads", heads},
-                              {"num_key_value_heads", size_or("attention.head_count_kv", heads)},
-                              {"head_dim", head_dim},
-                              {"hidden_act", "silu"},
-                              {"max_position_embeddings", size("context_length")},
-                              {"rms_norm_eps", shortest("attention.layer_norm_rms_epsilon")},
-                              {"tie_word_embeddings", !file_.tensors().contains("output.weight")}});
-    json["rope_theta"] = file_.has(key("rope.freq_base")) ? shortest("rope.freq_base") : Json(10000.0);
-    if (architecture_.interleaved) json["attention_bias"] = file_.tensors().contains("blk.0.attn_q.bias");
-    return json;
-  }
-
- private:
-  static const Architecture& architecture_of(const io::GgufFile& file) {
-    const std::string name = file.string("general.architecture");
-    std::string known;
-    for (const Architecture& architecture : kArchitectures) {
-      if (architecture.name == name) return architecture;
-      known += (known.empty() ? "" : ", ") + std::string(architecture.name);
-    }
-    throw FormatError(concat(file.path(), ": general.architecture ", quote(name),
-                             " is not supported; supported are ", known));
-  }
-
-  [[noreturn]] void file_fail(const std::string& problem) const {
-    throw FormatError(concat(file_.path(), ": ", problem));
-  }
-  std::string key(const char* name) const { return std::string(architecture_.name) + "." + name; }
-  int64_t size(const char* name) const { return file_.integer(key(name)); }
-  int64_t size_or(const char* name, int64_t missing) const {
-    return file_.has(key(name)) ? size(name) : missing;
-  }
-  // An f32 as the short decimal it was made of.
-  Json shortest(const char* name) const { return Json(static_cast<float>(file_.number(key(name)))); }
-  int64_t vocab_size() const {
-    const auto found = file_.tensors().find("token_embd.weight");
-    if (found == file_.tensors().end() || found->second.shape.size() != 2) {
-      file_fail("the matrix token_embd.weight is missing");
-    }
-    return found->second.shape[0];
-  }
-
-  // Metadata that changes the computation and that no field of ours expresses.
-  void refuse_what_is_missing_here() const {
-    for (const char* name : {"expert_count", "attention.sliding_window", "rope.scaling.factor", "logit_scale",
-                             "attention.scale", "embedding_scale", "residual_scale"}) {
-      if (file_.has(key(name)) && file_.number(key(name)) != 0) file_fail(key(name) + " is not supported");
-    }
-    const std::string scaling = key("rope.scaling.type");
-    if (file_.has(scaling) && file_.string(scaling) != "none") file_fail(scaling + " is not supported");
-    if (size_or("attention.value_length", 0) != size_or("attention.key_length", 0)) {
-      file_fail(key("attention.value_length") + " must be the length of keys; others are not supported");
-    }
-  }
-
-  const io::GgufFile& file_;
-  const Architecture& architecture_;
-};
 
 // Between our halves and their pairs: [heads, outer, inner, columns] -> [heads, inner, outer, columns].
 Tensor exchanged(const Tensor& rows, int64_t heads, int64_t outer) {
@@ -170,9 +83,9 @@ void check_fit(const io::GgufFile& file, const std::vector<std::pair<std::string
   MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
 }
 
-const Architecture& architecture_for(const LanguageModelConfig& config) {
+const GgufArchitecture& architecture_for(const LanguageModelConfig& config) {
   const std::string& family = family_of(config);
-  for (const Architecture& architecture : kArchitectures) {
+  for (const GgufArchitecture& architecture : kGgufArchitectures) {
     const bool same =
         family == architecture.name || (family == "mistral" && architecture.name == std::string("llama"));
     if (!same) continue;
@@ -324,12 +237,11 @@ void pack(LanguageModel& model, const MatrixLoader& loader, const WeightMap& map
 
 }  // namespace
 
-bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
+bool is_gguf(const std::string& path) { return io::is_gguf_file(path); }
 
 LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::WeightDtype> packed_as) {
   const io::GgufFile file(path);
-  const MetadataReader reader(file);
-  const LanguageModelConfig config = config_from_json(reader.config(), path);
+  const LanguageModelConfig config = config_from_json(gguf_config(file), path);
   const bool as_stored = !as_f32 && is_packed(file), packed = as_stored || packed_as;
   int64_t numbers = 0;
   double bytes = 0;
@@ -345,7 +257,7 @@ LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::
   const nn::UnfilledParameters unfilled;
   Rng rng(0);
   LanguageModel model(config, rng);
-  const MatrixLoader loader(file, config, reader.interleaved());
+  const MatrixLoader loader(file, config, gguf_architecture(file).interleaved);
   const WeightMap map = weight_map(model);
   // Held until all is packed: if untouched f32 weights were released one by one, what is decoded next would
   // touch them.
@@ -362,7 +274,7 @@ LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::
 void save_gguf(LanguageModel& model, const std::string& path, std::string_view type_name,
                const io::GgufMetadata& vocabulary) {
   const LanguageModelConfig& c = model.config();
-  const Architecture& architecture = architecture_for(c);
+  const GgufArchitecture& architecture = architecture_for(c);
   const io::GgufType &f32 = io::writable_gguf_type("F32"), &type = io::writable_gguf_type(type_name);
   // As in llama.cpp's own files the output layer, which errors reach undamped, keeps eight bits beside four.
   const io::GgufType& outer = type.name[1] == '4' ? io::writable_gguf_type("Q8_0") : type;

@@ -10,7 +10,7 @@
 
 namespace multihead::models {
 
-/// Whether a model's path names a GGUF file and not a folder: by its extension, .gguf.
+/// Whether a model's path names a GGUF file and not a folder: io::is_gguf_file().
 bool is_gguf(const std::string& path);
 
 /// Quantised matrices stay so (LanguageModel::pack_weights): Q8_0, Q4_0, Q4_1, Q4_K, Q5_K and Q6_K as they
