@@ -73,12 +73,29 @@ size_t complete_utf8(std::string_view text) {
   return text.size();
 }
 
+namespace {
+
+// Of the bytes at `at`, which are no character: as many as could begin one, at least one (Unicode 16, 3.9:
+// maximal subparts), as Python and Rust replace them.
+size_t subpart(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+  const int lead = byte(at), second = byte(at + 1);
+  const int least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80,
+            most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  if (lead < 0xE0 || lead > 0xF4 || second < least || second > most) return 1;
+  const bool third = lead >= 0xF0 && byte(at + 2) >= 0x80 && byte(at + 2) < 0xC0;
+  return third ? 3 : 2;
+}
+
+}  // namespace
+
 std::string valid_utf8(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = decode_utf8(text, at);
-    out += c.code_point < 0 ? "\xEF\xBF\xBD" : text.substr(at, static_cast<size_t>(c.length));
-    at += static_cast<size_t>(c.length);
+    const size_t length = c.code_point < 0 ? subpart(text, at) : static_cast<size_t>(c.length);
+    out += c.code_point < 0 ? "\xEF\xBF\xBD" : text.substr(at, length);
+    at += length;
   }
   return out;
 }

@@ -33,7 +33,14 @@ TEST(Utf8Test, LongFormsAndStrayBytesAreNone) {
     EXPECT_EQ(decode_utf8(text, 0).code_point, -1) << text;
     EXPECT_EQ(find_invalid_utf8(std::string("é") + text), 2u) << text;
   }
-  EXPECT_EQ(valid_utf8("a\xff\xe2\x82z"), "a\uFFFD\uFFFD\uFFFDz");
+  // One mark for the bytes of a character that is cut short, as in Python and Rust.
+  EXPECT_EQ(valid_utf8("a\xff\xe2\x82z"), "a\uFFFD\uFFFDz");
+  EXPECT_EQ(valid_utf8("\xe4\xb8\xe4\xb8"), "\uFFFD\uFFFD");
+  EXPECT_EQ(valid_utf8("\xf0\x9f\x99"), "\uFFFD");
+  EXPECT_EQ(valid_utf8("\xf0\x9f"), "\uFFFD");
+  EXPECT_EQ(valid_utf8("\xed\xa0\x80"), "\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(valid_utf8("\xe0\x80\x80"), "\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(valid_utf8("\xc0\x80\xf5\x80"), "\uFFFD\uFFFD\uFFFD\uFFFD");
 }
 
 }  // namespace
