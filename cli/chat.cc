@@ -70,6 +70,13 @@ class Conversation {
     if (!options_.quiet) std::fputs(("note: " + text + "\n").c_str(), stderr);
   }
 
+  std::string prompt_text() const {
+    Json list = Json::array();
+    for (const text::ChatMessage& m : messages_)
+      list.push_back(Json::object({{"role", m.role}, {"content", m.content}}));
+    return tokenizer_.apply_chat_template(list, true, options_.template_variables);
+  }
+
   int64_t limit() const { return model_.longest(); }
 
   // The conversation up to where the answer begins. The oldest turns go where it is too long; empty if the
@@ -77,8 +84,8 @@ class Conversation {
   std::vector<int32_t> fitting_prompt() {
     bool told = false;
     while (true) {
-      std::vector<int32_t> ids = tokenizer_.encode(tokenizer_.apply_chat_template(messages_, true),
-                                                   {.parse_special = true, .add_template = false});
+      std::vector<int32_t> ids =
+          tokenizer_.encode(prompt_text(), {.parse_special = true, .add_template = false});
       const int64_t size = std::ssize(ids);
       MH_CHECK(size > 0, ValueError, options_.folder, ": the chat template gives an empty prompt");
       if (size < limit()) return ids;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/model_dir.h"
+#include "multihead/core/json.h"
 #include "multihead/generate/generate.h"
 
 namespace multihead::cli {
@@ -14,6 +15,7 @@ struct ChatOptions {
   bool limited = false;  ///< answers have at most generate.max_new_tokens; else what the context holds
   bool quiet = false;
   std::string prefix_folder = {};  ///< of generate/prefix_folder.h, or empty
+  Json template_variables = Json::object();
 };
 
 /// Answers the lines of stdin until it ends. Throws InputError if the model has no chat template.

@@ -48,6 +48,8 @@ class Generate : public Verb {
     flags.flag("chat", chat_,
                "answer the lines of stdin, or --prompt, as a conversation by the model's chat template");
     flags.text("system", "TEXT", system_, "--chat: the system message");
+    flags.text("chat-template-kwargs", "JSON", template_variables_,
+               "--chat: variables of the chat template, an object such as {\"enable_thinking\": false}");
     flags.integer("seed", seed_, "random seed of sampling");
     flags.integer("samples", samples_, "number of continuations", {.least = 1, .most = 4096});
     flags.text("stop", "TEXT", stop_, "stop before this text");
@@ -81,18 +83,31 @@ class Generate : public Verb {
     given_.set_again();
     if (!chat_) return print(common, loaded, prompt);
     return with_weights_of(folder_, [&] {
-      return chat(loaded, {folder_, system_, prompt, options_, limited_, common.quiet, prefix_cache_});
+      return chat(loaded, {folder_, system_, prompt, options_, limited_, common.quiet, prefix_cache_,
+                           template_variables()});
     });
   }
 
  private:
   void check_chat(const CommonOptions& common) const {
     if (!chat_ && !system_.empty()) throw UsageError("--system requires --chat");
+    if (!chat_ && !template_variables_.empty()) throw UsageError("--chat-template-kwargs requires --chat");
     if (!chat_) return;
     const bool other =
         common.json || samples_ > 1 || !stop_.empty() || overflow_ != "slide" || !draft_.empty();
     if (other)
       throw UsageError("--chat cannot be combined with --json, --samples, --stop, --past-context or --draft");
+  }
+
+  Json template_variables() const {
+    if (template_variables_.empty()) return Json::object();
+    try {
+      Json variables = Json::parse(template_variables_, "--chat-template-kwargs");
+      if (variables.is_object()) return variables;
+    } catch (const FormatError& error) {
+      throw UsageError(error.what());
+    }
+    throw UsageError("--chat-template-kwargs must be an object, such as {\"enable_thinking\": false}");
   }
 
   void set_draft(const LoadedModel& loaded) {
@@ -161,7 +176,7 @@ class Generate : public Verb {
   }
 
   std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "stored";
-  std::string system_, draft_, prefix_cache_;
+  std::string system_, draft_, prefix_cache_, template_variables_;
   bool chat_ = false, limited_ = false;
   int64_t samples_ = 1, seed_ = 0;
   std::optional<LoadedModel> smaller_;  // of --draft

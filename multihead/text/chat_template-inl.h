@@ -6,7 +6,9 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -57,7 +59,9 @@ struct TemplateValue {
 struct TemplateList {
   std::vector<TemplateValue> items;
   int depth = 1;
+  bool is_tuple = false;
 };
+/// Keys are strings, or integers, which are written as a zero byte and their digits.
 struct TemplateDict {
   std::vector<std::pair<std::string, TemplateValue>> members;
   int depth = 1;
@@ -74,6 +78,7 @@ struct TemplateNode {
     literal,
     name,
     list,
+    tuple,
     dict,
     attribute,
     index,
@@ -106,9 +111,9 @@ struct TemplateNode {
   std::string text = {};                 // a name, an operator, the text itself
   TemplateValue value = {};              // of a literal
   std::vector<TemplateNode*> args = {};  // null where one is left out: parts of a slice, a condition
-  std::vector<std::pair<std::string, TemplateNode*>> named = {};  // keywords, members, parameters
+  std::vector<std::pair<std::string, TemplateNode*>> named = {};  // keywords, parameters
   std::vector<TemplateNode*> body = {}, otherwise = {};
-  std::vector<std::string> targets = {};  // of a loop
+  std::vector<std::string> targets = {};  // of a loop, or of several that are set
 };
 
 /// The nodes lie in one place, so that taking them down does not recurse.
@@ -141,6 +146,10 @@ struct TemplateToken {
   int line;
 };
 
+/// As a member's name in a dictionary, and back. Nothing: no key can be of this kind.
+std::optional<std::string> template_key(const TemplateValue& value);
+TemplateValue template_key_value(const std::string& key);
+
 /// White space within `text` as Python sees it.
 bool is_python_space(int32_t code_point);
 std::string_view strip_front(std::string_view text, const std::string* characters = nullptr);
@@ -164,7 +173,10 @@ class TemplateBudget {
   bool contains(const TemplateValue& in, const TemplateValue& what, int line);
   /// What a loop over the value sees.
   std::vector<TemplateValue> items(const TemplateValue& value, int line);
-  TemplateValue list(std::vector<TemplateValue> items, int line);
+  TemplateValue list(std::vector<TemplateValue> items, int line, bool is_tuple = false);
+  /// Where `needle` begins in the text from `at` on, or npos; linear.
+  size_t find(std::string_view text, std::string_view needle, size_t at, int line);
+  TemplateValue of(const Json& json, int line);
   TemplateValue dict(std::vector<std::pair<std::string, TemplateValue>> members, int line);
   TemplateValue string(std::string text, int line) {
     spend(64 + text.size(), line);
@@ -179,6 +191,9 @@ class TemplateBudget {
 
 using TemplateArgs = std::vector<TemplateValue>;
 using TemplateKeywords = std::vector<std::pair<std::string, TemplateValue>>;
+/// A number as Python prints it.
+std::string template_number(double value);
+
 struct TemplateCall {
   const std::string& name;
   TemplateValue on;
@@ -195,6 +210,9 @@ TemplateValue attribute_of(const TemplateValue& value, const std::string& name, 
                            TemplateBudget& budget);
 TemplateValue slice_of(const TemplateValue& value, const TemplateValue& begin, const TemplateValue& end,
                        const TemplateValue& step, int line, TemplateBudget& budget);
+/// Python's text % values, of %s, %d and %%. `values`: a tuple, or a single one.
+TemplateValue format_text(const TemplateValue& text, const TemplateValue& values, int line,
+                          TemplateBudget& budget);
 TemplateValue calculate(const std::string& op, const TemplateValue& a, const TemplateValue& b, int line,
                         TemplateBudget& budget);
 

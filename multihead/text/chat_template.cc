@@ -18,11 +18,7 @@ constexpr int kRenderDepth = 400;
 constexpr size_t kMaxSource = size_t{1} << 20;
 
 // What a template may spend: each step some units, each byte it makes one.
-size_t budget_for(std::span<const ChatMessage> messages) {
-  size_t bytes = 0;
-  for (const ChatMessage& message : messages) bytes += 256 + message.role.size() + message.content.size();
-  return (size_t{64} << 20) + 64 * bytes;
-}
+size_t budget_for(size_t bytes) { return (size_t{64} << 20) + 64 * bytes; }
 
 class Renderer {
  public:
@@ -30,19 +26,13 @@ class Renderer {
     scopes_.emplace_back();
   }
 
-  std::string run(std::span<const ChatMessage> messages, bool add_generation_prompt,
-                  const ChatTemplate::Variables& variables) {
-    std::vector<Value> list;
-    for (const ChatMessage& m : messages)
-      list.push_back(budget_.dict({{"role", m.role}, {"content", m.content}}, 1));
+  std::string run(const Json& messages, bool add_generation_prompt, const Json& variables) {
     std::map<std::string, Value>& global = scopes_[0];
-    global["messages"] = budget_.list(std::move(list), 1);
+    global["messages"] = budget_.of(messages, 1);
     global["add_generation_prompt"] = add_generation_prompt;
     global["tools"] = nullptr;
     global["documents"] = nullptr;
-    for (const auto& [name, value] : variables) {
-      if (!value.empty()) global[name] = value;
-    }
+    for (const auto& [name, value] : variables.members()) global[std::string(name)] = budget_.of(value, 1);
     std::string out;
     execute(program_.body, out);
     return out;
@@ -111,7 +101,7 @@ class Renderer {
       case Kind::loop:
         return loop(node, out);
       case Kind::set:
-        assign(node.text, evaluate(node.args[0]), node.line);
+        bind(node, evaluate(node.args[0]));
         break;
       case Kind::set_attribute:
         set_attribute(node);
@@ -157,7 +147,7 @@ class Renderer {
     if (node.targets.size() == 1) return assign(node.targets[0], item, node.line);
     const std::vector<Value> parts = budget_.items(item, node.line);
     if (parts.size() != node.targets.size())
-      program_.fail(node.line, "the loop needs ", node.targets.size(), " values, got ", parts.size());
+      program_.fail(node.line, node.targets.size(), " values are needed, got ", parts.size());
     for (size_t i = 0; i < parts.size(); ++i) assign(node.targets[i], parts[i], node.line);
   }
 
@@ -213,8 +203,10 @@ class Renderer {
         return name(*node);
       case Kind::list:
         return budget_.list(evaluate_all(args, 0), node->line);
+      case Kind::tuple:
+        return budget_.list(evaluate_all(args, 0), node->line, true);
       case Kind::dict:
-        return budget_.dict(keywords(*node), node->line);
+        return dict(*node);
       case Kind::attribute:
         return attribute_of(evaluate(args[0]), node->text, node->line, budget_);
       case Kind::index: {
@@ -280,6 +272,18 @@ class Renderer {
     return named;
   }
 
+  // Keys and values take turns.
+  Value dict(const Node& node) {
+    TemplateKeywords members;
+    for (size_t i = 0; i < node.args.size(); i += 2) {
+      const Value given = evaluate(node.args[i]);
+      const std::optional<std::string> key = template_key(given);
+      if (!key) program_.fail(node.line, "a key must be a string or an integer, got ", given.kind());
+      members.emplace_back(*key, evaluate(node.args[i + 1]));
+    }
+    return budget_.dict(std::move(members), node.line);
+  }
+
   // A filter or test of its first argument.
   TemplateCall call_of(const Node& node) {
     return {node.text, evaluate(node.args[0]), evaluate_all(node.args, 1), keywords(node), node.line};
@@ -317,30 +321,36 @@ class Renderer {
 
   Value call_macro(const Node& macro, const Node& node) {
     const std::vector<Value> args = evaluate_all(node.args, 1);
-    const TemplateKeywords named = keywords(node);
-    if (args.size() > macro.named.size())
-      program_.fail(node.line, "too many arguments for the macro ", quote(macro.text));
-    for (const auto& [key, value] : named) {
-      const auto found = std::find_if(macro.named.begin(), macro.named.end(),
-                                      [&, &key = key](const auto& p) { return p.first == key; });
-      if (found == macro.named.end() || found - macro.named.begin() < std::ssize(args)) {
-        program_.fail(node.line, "the macro ", quote(macro.text), " has no place for ", quote(key));
-      }
-    }
+    const std::vector<const Value*> given = given_values(macro, args, keywords(node), node);
     const Scope scope(*this, true);
-    for (size_t i = 0; i < macro.named.size(); ++i) {
-      const std::string& parameter = macro.named[i].first;
-      const auto given =
-          std::find_if(named.begin(), named.end(), [&](const auto& pair) { return pair.first == parameter; });
-      assign(parameter,
-             i < args.size()        ? args[i]
-             : given != named.end() ? given->second
-                                    : evaluate(macro.named[i].second),
+    for (size_t i = 0; i < given.size(); ++i) {
+      assign(macro.named[i].first, given[i] != nullptr ? *given[i] : evaluate(macro.named[i].second),
              node.line);
     }
     std::string out;
     execute(macro.body, out);
     return budget_.string(std::move(out), node.line);
+  }
+
+  // Of each parameter; nullptr: its default. By name, so that many of them take no quadratic time.
+  std::vector<const Value*> given_values(const Node& macro, const std::vector<Value>& args,
+                                         const TemplateKeywords& named, const Node& node) {
+    if (args.size() > macro.named.size())
+      program_.fail(node.line, "too many arguments for the macro ", quote(macro.text));
+    std::vector<const Value*> given(macro.named.size());
+    std::map<std::string_view, size_t> places;
+    for (size_t i = 0; i < macro.named.size(); ++i) {
+      budget_.spend(64 + macro.named[i].first.size(), node.line);
+      places.emplace(macro.named[i].first, i);
+      if (i < args.size()) given[i] = &args[i];
+    }
+    for (const auto& [key, value] : named) {
+      const auto found = places.find(key);
+      if (found == places.end() || found->second < args.size())
+        program_.fail(node.line, "the macro ", quote(macro.text), " has no place for ", quote(key));
+      if (given[found->second] == nullptr) given[found->second] = &value;
+    }
+    return given;
   }
 
   Value function(const std::string& name, const std::vector<Value>& args, const TemplateKeywords& named,
@@ -364,17 +374,20 @@ class Renderer {
 
   Value range(const std::vector<Value>& args, int line) {
     int64_t bounds[3] = {0, 0, 1};
-    if (args.empty() || args.size() > 2)
+    if (args.empty() || args.size() > 3)
       program_.fail(line, "\"range\" with these arguments is not supported");
     for (size_t i = 0; i < args.size(); ++i) {
       if (args[i].as<int64_t>() == nullptr)
         program_.fail(line, "range: a bound must be an integer, got ", args[i].kind());
       bounds[args.size() == 1 ? 1 : i] = *args[i].as<int64_t>();
     }
+    const auto [first, last, step] = bounds;
+    if (step == 0) program_.fail(line, "range: the step must not be 0");
     std::vector<Value> values;
-    for (int64_t i = bounds[0]; i < bounds[1]; ++i) {
+    for (int64_t i = first; step > 0 ? i < last : i > last;) {
       budget_.spend(64, line);
       values.emplace_back(i);
+      if (__builtin_add_overflow(i, step, &i)) break;
     }
     return budget_.list(std::move(values), line);
   }
@@ -417,7 +430,27 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name) {
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                  const Variables& variables) const {
-  return Renderer(*program_, budget_for(messages)).run(messages, add_generation_prompt, variables);
+  Json list = Json::array(), values = Json::object();
+  for (const ChatMessage& m : messages)
+    list.push_back(Json::object({{"role", m.role}, {"content", m.content}}));
+  for (const auto& [name, value] : variables) {
+    if (!value.empty()) values[name] = value;
+  }
+  return render(list, add_generation_prompt, values);
+}
+
+std::string ChatTemplate::render(const Json& messages, bool add_generation_prompt,
+                                 const Json& variables) const {
+  const bool are_messages =
+      messages.is_array() && std::all_of(messages.items().begin(), messages.items().end(),
+                                         [](const Json& message) { return message.is_object(); });
+  MH_CHECK(are_messages, ValueError, "chat template: messages must be a list of objects with \"role\" and ",
+           "\"content\"");
+  MH_CHECK(variables.is_object(), ValueError, "chat template: variables must be an object, got ",
+           name(variables.kind()));
+  const size_t bytes = messages.dump().size() + variables.dump().size();
+  return Renderer(*program_, budget_for(bytes + 256 * messages.size()))
+      .run(messages, add_generation_prompt, variables);
 }
 
 }  // namespace multihead::text

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/core/json.h"
+
 namespace multihead::text {
 
 struct ChatMessage {
@@ -33,6 +35,10 @@ class ChatTemplate {
   ///           FormatError with the line for unsupported constructs, and beyond the limits
   std::string render(std::span<const ChatMessage> messages, bool add_generation_prompt,
                      const Variables& variables = {}) const;
+
+  /// The same for messages with more members than those two, such as "tool_calls" or a list as "content", and
+  /// for variables of any kind ("tools", "enable_thinking"): an array of objects, and an object.
+  std::string render(const Json& messages, bool add_generation_prompt, const Json& variables) const;
 
   struct Program;
 

@@ -1,5 +1,8 @@
 // Methods, filters and tests of chat templates.
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
 
 #include "multihead/text/chat_template-inl.h"
 
@@ -56,21 +59,35 @@ Value strip(const Call& call, bool front, bool back, TemplateBudget& budget) {
   return budget.string(std::string(text), call.line);
 }
 
-// Looking for one string in another: linear, but for long needles made to be slow.
-void spend_search(std::string_view text, std::string_view needle, int line, TemplateBudget& budget) {
-  budget.spend(16 + text.size() + (needle.size() > 64 ? text.size() * (needle.size() / 64) : 0), line);
-}
+// Finds one string in another again and again, which costs as much as once.
+class Finder {
+ public:
+  Finder(std::string_view text, std::string_view needle, int line, TemplateBudget& budget)
+      : text_(text), needle_(needle) {
+    first_ = budget.find(text, needle, 0, line);
+  }
+  size_t operator()(size_t at) const {
+    if (first_ == std::string_view::npos || at <= first_) return first_;
+    const void* const found = memmem(text_.data() + at, text_.size() - at, needle_.data(), needle_.size());
+    return found == nullptr ? std::string_view::npos
+                            : static_cast<size_t>(static_cast<const char*>(found) - text_.data());
+  }
+
+ private:
+  std::string_view text_, needle_;
+  size_t first_ = 0;
+};
 
 Value replace(const Call& call, TemplateBudget& budget) {
   expect(call, 2, 2, budget);
   const std::string text = budget.text(call.on, call.line);
   const std::string &from = string_argument(call, 0, budget), &to = string_argument(call, 1, budget);
   if (from.empty()) unsupported(call, budget, "replacing nothing by");
-  spend_search(text, from, call.line, budget);
   std::string result;
   size_t at = 0;
-  for (size_t found; (found = text.find(from, at)) != std::string::npos; at = found + from.size()) {
-    budget.spend(to.size(), call.line);
+  const Finder find(text, from, call.line, budget);
+  for (size_t found; (found = find(at)) != std::string::npos; at = found + from.size()) {
+    budget.spend(16 + to.size(), call.line);
     result.append(text, at, found - at).append(to);
   }
   return budget.string(result.append(text, at), call.line);
@@ -101,13 +118,14 @@ Value split(const Call& call, TemplateBudget& budget) {
   }
   const std::string& by = string_argument(call, 0, budget);
   if (by.empty()) unsupported(call, budget, "method");
-  spend_search(text, by, call.line, budget);
+  size_t at = 0;
+  const Finder find(text, by, call.line, budget);
   for (size_t found;
-       static_cast<int64_t>(parts.size()) < most && (found = text.find(by)) != std::string_view::npos;) {
-    put(text.substr(0, found));
-    text.remove_prefix(found + by.size());
+       static_cast<int64_t>(parts.size()) < most && (found = find(at)) != std::string_view::npos;) {
+    put(text.substr(at, found - at));
+    at = found + by.size();
   }
-  put(text);
+  put(text.substr(at));
   return budget.list(std::move(parts), call.line);
 }
 
@@ -142,13 +160,20 @@ Value length(const Call& call, TemplateBudget& budget) {
 }
 
 // As Python's json.dumps(ensure_ascii=False).
-void append_json(const Value& value, int line, std::string& out, TemplateBudget& budget) {
+void append_json(const Value& value, int line, std::string& out, TemplateBudget& budget, int64_t indent = -1,
+                 int64_t level = 1) {
   budget.spend(16, line);
+  const auto new_line = [&](int64_t deep) {
+    if (indent < 0) return;
+    budget.spend(static_cast<size_t>(indent * deep), line);
+    out.append(1, '\n').append(static_cast<size_t>(indent * deep), ' ');
+  };
+  const char* const between = indent < 0 ? ", " : ",";
   if (value.none()) {
     out += "null";
   } else if (const auto* b = value.as<bool>()) {
     out += *b ? "true" : "false";
-  } else if (value.as<int64_t>() != nullptr) {
+  } else if (value.as<int64_t>() != nullptr || value.as<double>() != nullptr) {
     out += budget.text(value, line);
   } else if (value.text() != nullptr) {
     static constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
@@ -166,22 +191,67 @@ void append_json(const Value& value, int line, std::string& out, TemplateBudget&
     out += '"';
   } else if (value.list() != nullptr) {
     const char* comma = "[";
-    for (const Value& item : value.list()->items)
-      out += comma, append_json(item, line, out, budget), comma = ", ";
+    for (const Value& item : value.list()->items) {
+      out += comma;
+      new_line(level);
+      append_json(item, line, out, budget, indent, level + 1);
+      comma = between;
+    }
+    if (!value.list()->items.empty()) new_line(level - 1);
     out += value.list()->items.empty() ? "[]" : "]";
   } else if (value.dict() != nullptr) {
     const char* comma = "{";
     for (const auto& [key, item] : value.dict()->members) {
       out += comma;
-      append_json(budget.string(key, line), line, out, budget);
+      new_line(level);
+      append_json(budget.string(budget.text(template_key_value(key), line), line), line, out, budget);
       out += ": ";
-      append_json(item, line, out, budget);
-      comma = ", ";
+      append_json(item, line, out, budget, indent, level + 1);
+      comma = between;
     }
+    if (!value.dict()->members.empty()) new_line(level - 1);
     out += value.dict()->members.empty() ? "{}" : "}";
   } else {
     budget.program.fail(line, "tojson of ", value.kind(), " is not supported");
   }
+}
+
+// transformers' tojson has these keywords too.
+Value to_json(const Call& call, TemplateBudget& budget) {
+  int64_t indent = -1;
+  if (!call.args.empty()) unsupported(call, budget, "filter");
+  for (const auto& [key, value] : call.named) {
+    const auto* integer = value.as<int64_t>();
+    const bool is_usual = (key == "ensure_ascii" || key == "sort_keys") && !value.truth();
+    if (key == "indent" && integer != nullptr && *integer >= 0 && *integer <= 64) {
+      indent = *integer;
+    } else if (!is_usual && !value.none()) {
+      unsupported(call, budget, "filter");
+    }
+  }
+  std::string text;
+  append_json(call.on, call.line, text, budget, indent);
+  return budget.string(std::move(text), call.line);
+}
+
+// As Python's int(), with 0 or the given value for what is no number.
+Value to_integer(const Call& call, TemplateBudget& budget) {
+  expect(call, 0, 1, budget);
+  const Value missing = call.args.empty() ? Value(int64_t{0}) : call.args[0];
+  if (call.on.as<int64_t>() != nullptr) return call.on;
+  if (const auto* truth = call.on.as<bool>()) return int64_t{*truth};
+  if (const auto* number = call.on.as<double>())
+    return std::abs(*number) < 9e18 ? Value(static_cast<int64_t>(*number)) : missing;
+  if (call.on.text() == nullptr) return missing;
+  std::string_view digits = strip_back(strip_front(*call.on.text()));
+  const bool signs = digits.size() > 1 && digits[0] == '+';
+  if (signs) digits.remove_prefix(1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error == std::errc() && end == digits.data() + digits.size() && !(signs && digits[0] == '-'))
+    return value;
+  if (digits.find_first_of("0123456789") != digits.npos) unsupported(call, budget, "filter");
+  return missing;
 }
 
 // selectattr('role', 'equalto', 'user') and the like; one argument: those whose attribute is true.
@@ -223,7 +293,8 @@ Value pairs(const Call& call, TemplateBudget& budget) {
   if (call.on.undefined()) return budget.list({}, call.line);
   if (call.on.dict() == nullptr) unsupported(call, budget, "filter");
   for (const auto& [key, value] : call.on.dict()->members) {
-    found.push_back(budget.list({budget.string(key, call.line), value}, call.line));
+    budget.spend(64 + key.size(), call.line);
+    found.push_back(budget.list({template_key_value(key), value}, call.line, true));
   }
   return budget.list(std::move(found), call.line);
 }
@@ -276,6 +347,35 @@ Value string_method(const Call& call, TemplateBudget& budget) {
 
 }  // namespace
 
+Value format_text(const Value& text, const Value& values, int line, TemplateBudget& budget) {
+  const std::string& form = *text.text();
+  const bool is_tuple = values.list() != nullptr && values.list()->is_tuple;
+  const std::vector<Value> given = is_tuple ? budget.items(values, line) : std::vector<Value>{values};
+  std::string out;
+  size_t used = 0;
+  for (size_t at = 0; at < form.size(); ++at) {
+    const char kind = form[at] == '%' && at + 1 < form.size() ? form[at + 1] : ' ';
+    if (form[at] != '%') {
+      out += form[at];
+      continue;
+    }
+    ++at;
+    if (kind == '%') {
+      out += '%';
+      continue;
+    }
+    if (used == given.size()) budget.program.fail(line, "the format has more places than values");
+    const Value& value = given[used++];
+    const bool is_integer = value.as<int64_t>() != nullptr || value.as<bool>() != nullptr;
+    if (kind != 's' && !(kind == 'd' && is_integer))
+      budget.program.fail(line, "the format ", quote(form, 40), " is not supported");
+    const auto* truth = value.as<bool>();
+    out += kind == 'd' && truth != nullptr ? (*truth ? "1" : "0") : budget.text(value, line);
+  }
+  if (used < given.size()) budget.program.fail(line, "the format has fewer places than values");
+  return budget.string(std::move(out), line);
+}
+
 Value call_method(const Call& call, TemplateBudget& budget) {
   budget.spend(16, call.line);
   if (call.on.text() != nullptr) return string_method(call, budget);
@@ -285,10 +385,18 @@ Value call_method(const Call& call, TemplateBudget& budget) {
     if (call.name == "items") return pairs(call, budget);
     if (call.name == "keys")
       return expect(call, 0, 0, budget), budget.list(budget.items(call.on, call.line), call.line);
+    if (call.name == "values") {
+      expect(call, 0, 0, budget);
+      std::vector<Value> values;
+      for (const auto& [key, value] : call.on.dict()->members) values.push_back(value);
+      return budget.list(std::move(values), call.line);
+    }
     if (call.name == "get") {
       expect(call, 1, 2, budget);
-      budget.spend(8 * call.on.dict()->members.size(), call.line);
-      const Value* found = call.on.dict()->find(string_argument(call, 0, budget));
+      const std::optional<std::string> key = template_key(call.args[0]);
+      if (!key) unsupported(call, budget, "method");
+      budget.spend((8 + key->size() / 16) * call.on.dict()->members.size(), call.line);
+      const Value* found = call.on.dict()->find(*key);
       return found != nullptr ? *found : call.args.size() == 2 ? call.args[1] : Value(nullptr);
     }
   }
@@ -310,17 +418,18 @@ Value call_filter(const Call& call, TemplateBudget& budget) {
     expect(call, 0, 1, budget);
     return join(call.on, call.args.empty() ? "" : string_argument(call, 0, budget), call.line, budget);
   }
+  if (name == "format") {
+    if (!call.named.empty()) unsupported(call, budget, "filter");
+    return format_text(call.on, budget.list(call.args, call.line, true), call.line, budget);
+  }
+  if (name == "int") return to_integer(call, budget);
+  if (name == "tojson") return to_json(call, budget);
   expect(call, 0, 0, budget);
   if (name == "string") return budget.string(budget.text(call.on, call.line), call.line);
   if (name == "upper" || name == "lower")
     return budget.string(cased(call, name == "upper", budget), call.line);
   if (name == "capitalize" || name == "title") return capitalized(call, budget);
   if (name == "list") return budget.list(budget.items(call.on, call.line), call.line);
-  if (name == "tojson") {
-    std::string text;
-    append_json(call.on, call.line, text, budget);
-    return budget.string(std::move(text), call.line);
-  }
   budget.program.fail(call.line, "the filter ", quote(name), " is not supported");
 }
 

@@ -135,11 +135,17 @@ class Parser {
 
   Node* loop(int line) {
     Node* node = make(Kind::loop, line);
+    const bool in_parentheses = skip_symbol("(");
     do {
       node->targets.push_back(want_name());
     } while (skip_symbol(","));
+    if (in_parentheses) want_symbol(")");
     if (!skip_name("in")) fail("expected in, got ", quote(now().text));
     node->args = {logical_or(), nullptr};
+    if (is_symbol(",")) {
+      node->args[0] = make(Kind::tuple, line, {}, {node->args[0]});
+      while (skip_symbol(",")) node->args[0]->args.push_back(logical_or());
+    }
     if (skip_name("if")) node->args[1] = expression();
     if (is_name("recursive")) fail("a recursive loop is not supported");
     end_block();
@@ -158,13 +164,14 @@ class Parser {
       node->kind = Kind::set_attribute;
       node->targets = {want_name()};
     }
-    if (is_symbol(",")) fail("{% set %} of several names is not supported");
+    if (node->kind == Kind::set) node->targets = {node->text};
+    while (node->kind == Kind::set && skip_symbol(",")) node->targets.push_back(want_name());
     if (skip_symbol("=")) {
-      node->args = {expression()};
-      if (is_symbol(",")) fail("a tuple is not supported");
+      node->args = {items_or_one()};
       end_block();
       return node;
     }
+    if (node->targets.size() > 1) fail("expected \"=\", got ", quote(now().text));
     if (node->kind == Kind::set_attribute || is_symbol("|")) fail("this form of {% set %} is not supported");
     end_block();
     node->kind = Kind::set_block;
@@ -302,14 +309,27 @@ class Parser {
         break;
     }
     if (token.text == "(") {
-      Node* node = expression();
-      if (is_symbol(",")) fail("a tuple is not supported");
+      if (skip_symbol(")")) return make(Kind::tuple, token.line);
+      Node* node = items_or_one();
       want_symbol(")");
       return node;
     }
     if (token.text == "[") return list(token.line);
     if (token.text == "{" && token.kind == Token::Kind::symbol) return dict(token.line);
     program_.fail(token.line, "expected an expression, got ", quote(token.text));
+  }
+
+  // One expression, or a tuple of those between commas, up to what closes it.
+  Node* items_or_one() {
+    const int line = now().line;
+    Node* node = expression();
+    if (!is_symbol(",")) return node;
+    node = make(Kind::tuple, line, {}, {node});
+    while (skip_symbol(",")) {
+      if (is_symbol(")") || now().kind == Token::Kind::end_block) break;
+      node->args.push_back(expression());
+    }
+    return node;
   }
 
   Node* name(const Token& token) {
@@ -335,10 +355,9 @@ class Parser {
   Node* dict(int line) {
     Node* node = make(Kind::dict, line);
     while (!skip_symbol("}")) {
-      if (now().kind != Token::Kind::string) fail("a key must be a string, got ", quote(now().text));
-      const std::string key = next().text;
+      node->args.push_back(expression());
       want_symbol(":");
-      node->named.emplace_back(key, expression());
+      node->args.push_back(expression());
       if (!is_symbol("}")) want_symbol(",");
     }
     return node;

@@ -1,8 +1,10 @@
 #include "multihead/text/chat_template.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "multihead/core/error.h"
+#include "multihead/core/json.h"
 #include "multihead/testing/processor_time.h"
 
 namespace multihead::text {
@@ -63,20 +65,21 @@ TEST(ChatTemplate, WhatItCannotDoIsNamed) {
       {"{{ 1 is prime }}", "the test \"prime\""},
       {"\n\n{{ 'a'.swapcase() }}", "line 3: method \"swapcase\" of a string"},
       {"{{ messages }}", "a list as text"},
-      {"{{ 1.5 }}", "a number as text"},
+      {"{{ 1.5 // 1 }}", "\"//\" of a number and an integer"},
+      {"{{ '%5d' | format(1) }}", "the format \"%5d\" is not supported"},
       {"{{ 'É'|lower }}", "non-ASCII letters"},
       {"{{ none_such.role }}", "because it is undefined"},
       {"{{ none_such + 'x' }}", "\"+\" of undefined and a string"},
       {"{{ lookup() }}", "the function \"lookup\""},
       {"{{ messages.append(1) }}", "method \"append\" of a list"},
       {"{{ 1 < 2 < 3 }}", "a chained comparison"},
-      {"{{ (1, 2) }}", "a tuple"},
+      {"{{ (1, 2) }}", "a list as text"},
       {"{{ 2 ** 3 }}", "\"**\""},
       {"{{ loop.cycle }}", "undefined"},
       {"{% for m in messages %}{{ loop.depth }}{% endfor %}", "loop.depth"},
       {"{% for m in messages recursive %}{% endfor %}", "recursive"},
       {"{{ strftime_now('%Z') }}", "strftime_now"},
-      {"{{ messages[0] | tojson(indent=2) }}", "\"tojson\" with these arguments"},
+      {"{{ messages[0] | tojson(separators=1) }}", "\"tojson\" of a dictionary with these arguments"},
       {"{{ 'x", "unterminated string"},
       {"{# x", "unterminated comment"},
       {"{% if x %}", "expected {% endif %}"},
@@ -140,6 +143,74 @@ TEST(ChatTemplate, HostileOnesEnd) {
         [&] { EXPECT_THROW(render(source), FormatError) << source.substr(0, 60); });
     EXPECT_LT(seconds, 10 * testing::kSlowdown) << source.substr(0, 60);
   }
+}
+
+std::string render_json(const std::string& source, const char* messages, const char* variables = "{}") {
+  return ChatTemplate(source).render(Json::parse(messages), true, Json::parse(variables));
+}
+
+// What jinja2 3.1 gives, as transformers sets it up.
+TEST(ChatTemplate, TuplesIntegersAndFormats) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{% set a, b = 1, 'x' %}{{ a }}{{ b }}", "1x"},
+      {"{% set t = (1, 2, 'z') %}{{ t[2] }}{{ t | length }}{{ 2 in t }}", "z3True"},
+      {"{{ () | length }}{{ (3,) | first }}{{ (1, 2) == [1, 2] }}{{ (1, 2) == (1, 2) }}", "03FalseTrue"},
+      {"{% for a, b in [(1, 2), (3, 4)] %}{{ a * b }},{% endfor %}", "2,12,"},
+      {"{% for (k, v) in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}", "x1"},
+      {"{% for x in 'a', 'b' %}{{ x }}{% endfor %}", "ab"},
+      {"{% for i in range(5, 0, -2) %}{{ i }}{% endfor %}", "531"},
+      {"{% for i in range(1, 8, 3) %}{{ i }}{% endfor %}", "147"},
+      {"{{ '12' | int + 1 }}{{ ' -3 ' | int }}{{ 'x' | int }}{{ 'x' | int(7) }}{{ 2.9 | int }}{{ true | int "
+       "}}",
+       "13-30721"},
+      {"{{ '%s has %d%%' | format('x', 5) }}{{ '%s' % 'y' }}{{ '%s-%s' % (1, none) }}", "x has 5%y1-None"},
+      {"{% set d = {1: 'one', 'two': 2} %}{{ d[1] }}{{ d['two'] }}{{ 1 in d }}{{ '1' in d }}{{ d.get(1) }}"
+       "{% for k in d %}{{ k }}{% endfor %}{{ d | tojson }}",
+       "one2TrueFalseone1two{\"1\": \"one\", \"two\": 2}"},
+      {"{{ 1.5 }}{{ 2.0 * 3 }}{{ 0.1 + 0.2 }}", "1.56.00.30000000000000004"},
+      {"{{ {'a': [1, {}], 'b': []} | tojson(indent=2) }}",
+       "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}"},
+      {"{% for v in {'a': 1, 'b': 2}.values() %}{{ v }}{% endfor %}", "12"},
+  };
+  for (const auto& [source, expected] : cases) EXPECT_EQ(render(source), expected) << source;
+  EXPECT_EQ(error_in<FormatError>("{% for i in range(1, 2, 0) %}{% endfor %}"),
+            "chat template, line 1: range: the step must not be 0");
+}
+
+TEST(ChatTemplate, MessagesAndVariablesOfAnyKind) {
+  const char* const talk = R"([{"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+    {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1.5}}}]}])";
+  EXPECT_EQ(render_json("{{ messages[0].content[0].text }}{{ messages[1].content }}"
+                        "{{ messages[1].tool_calls[0].function.arguments | tojson }}",
+                        talk),
+            "HiNone{\"a\": 1.5}");
+  const std::string thinks =
+      "{% if enable_thinking is defined and enable_thinking is false %}off{% else %}on{% endif %}";
+  EXPECT_EQ(render_json(thinks, talk), "on");
+  EXPECT_EQ(render_json(thinks, talk, R"({"enable_thinking": false})"), "off");
+  EXPECT_EQ(render_json("{{ tools[0].name }}{{ documents }}", talk, R"({"tools": [{"name": "f"}]})"),
+            "fNone");
+  EXPECT_THROW(render_json("x", R"(["user"])"), ValueError);
+  EXPECT_THROW(render_json("x", "{}"), ValueError);
+}
+
+TEST(ChatTemplate, ManyArgumentsAndLongNeedlesCostWhatTheyTake) {
+  std::string parameters, arguments;
+  for (int i = 0; i < 40000; ++i) {
+    parameters += concat(i > 0 ? "," : "", "p", i);
+    arguments += concat(i > 0 ? "," : "", "p", 39999 - i, "=", i % 10);
+  }
+  const double seconds = testing::processor_seconds([&] {
+    EXPECT_EQ(render("{% macro f(" + parameters + ") %}{{ p0 }}{{ p39999 }}{% endmacro %}{{ f(" + arguments +
+                     ") }}"),
+              "90");
+    EXPECT_EQ(render("{% set a = 'a' * 2000000 %}{{ ('a' * 60 + 'b') in a }}{{ ('a' * 1000 + 'b') in a }}"),
+              "FalseFalse");
+    EXPECT_THAT(error_in<FormatError>("{% set a = 'a' * 2000000 %}{% for i in range(1000) %}"
+                                      "{% if ('a' * 60 + 'b') in a %}{% endif %}{% endfor %}"),
+                ::testing::HasSubstr("takes too much time"));
+  });
+  EXPECT_LT(seconds, 5 * testing::kSlowdown);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // The values of chat templates as Python's: what is true, equal, printed, and the operators.
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "multihead/text/chat_template-inl.h"
@@ -58,12 +61,73 @@ const char* Value::kind() const {
   return kNames[is.index()];
 }
 
+std::optional<std::string> template_key(const Value& value) {
+  if (value.text() != nullptr && !value.text()->starts_with('\0')) return *value.text();
+  if (const auto key = integer(value)) return std::string(1, '\0') + std::to_string(*key);
+  return std::nullopt;
+}
+
+Value template_key_value(const std::string& key) {
+  return key.starts_with('\0') ? Value(int64_t{std::stoll(key.substr(1))}) : Value(key);
+}
+
+std::string template_number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  char digits[64];
+  const double size = std::abs(value);
+  const bool plain = size == 0 || (size >= 1e-4 && size < 1e16);
+  const auto end = std::to_chars(digits, digits + sizeof digits, value,
+                                 plain ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
+  std::string text(digits, end);
+  if (plain && text.find('.') == text.npos) text += ".0";
+  return text;
+}
+
+size_t TemplateBudget::find(std::string_view text, std::string_view needle, size_t at, int line) {
+  if (at > text.size()) return std::string_view::npos;
+  // The search is linear for long needles alone.
+  const size_t rest = text.size() - at;
+  spend(16 + rest / 16 + rest / 64 * std::min<size_t>(needle.size(), 256), line);
+  const void* const found = memmem(text.data() + at, rest, needle.data(), needle.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+Value TemplateBudget::of(const Json& json, int line) {
+  switch (json.kind()) {
+    case Json::Kind::null:
+      return nullptr;
+    case Json::Kind::boolean:
+      return json.as_bool();
+    case Json::Kind::integer:
+      return json.as_int();
+    case Json::Kind::number:
+      return json.as_double();
+    case Json::Kind::string:
+      return string(json.as_string(), line);
+    case Json::Kind::array: {
+      std::vector<Value> items;
+      for (const Json& item : json.items()) items.push_back(of(item, line));
+      return list(std::move(items), line);
+    }
+    case Json::Kind::object: {
+      std::vector<std::pair<std::string, Value>> members;
+      for (const auto& [key, item] : json.members()) members.emplace_back(key, of(item, line));
+      return dict(std::move(members), line);
+    }
+  }
+  return {};
+}
+
 std::string TemplateBudget::text(const Value& value, int line) {
   spend(16, line);
   if (value.undefined()) return {};
   if (value.none()) return "None";
   if (const auto* b = value.as<bool>()) return *b ? "True" : "False";
   if (const auto* i = value.as<int64_t>()) return std::to_string(*i);
+  if (const auto* d = value.as<double>()) return template_number(*d);
   if (value.text() == nullptr) program.fail(line, value.kind(), " as text is not supported");
   spend(value.text()->size(), line);
   return *value.text();
@@ -81,7 +145,7 @@ bool TemplateBudget::equal(const Value& a, const Value& b, int line) {
   }
   if (a.list() != nullptr) {
     const auto &x = a.list()->items, &y = b.list()->items;
-    return x.size() == y.size() &&
+    return x.size() == y.size() && a.list()->is_tuple == b.list()->is_tuple &&
            std::equal(x.begin(), x.end(), y.begin(),
                       [&](const Value& p, const Value& q) { return equal(p, q, line); });
   }
@@ -98,13 +162,11 @@ bool TemplateBudget::equal(const Value& a, const Value& b, int line) {
 
 bool TemplateBudget::contains(const Value& in, const Value& what, int line) {
   if (in.text() != nullptr && what.text() != nullptr) {
-    const size_t size = in.text()->size();
-    spend(16 + size / 16 + (what.text()->size() > 64 ? size * (what.text()->size() / 64) : 0), line);
-    return in.text()->find(*what.text()) != std::string::npos;
+    return find(*in.text(), *what.text(), 0, line) != std::string::npos;
   }
-  if (in.dict() != nullptr && what.text() != nullptr) {
-    spend(8 * in.dict()->members.size(), line);
-    return in.dict()->find(*what.text()) != nullptr;
+  if (in.dict() != nullptr && template_key(what)) {
+    spend((8 + template_key(what)->size() / 16) * in.dict()->members.size(), line);
+    return in.dict()->find(*template_key(what)) != nullptr;
   }
   if (in.undefined()) return false;
   if (in.list() == nullptr) program.fail(line, "cannot look for ", what.kind(), " in ", in.kind());
@@ -120,7 +182,10 @@ std::vector<Value> TemplateBudget::items(const Value& value, int line) {
     return value.list()->items;
   }
   if (value.dict() != nullptr) {
-    for (const auto& [key, item] : value.dict()->members) found.emplace_back(string(key, line));
+    for (const auto& [key, item] : value.dict()->members) {
+      spend(64 + key.size(), line);
+      found.push_back(template_key_value(key));
+    }
     return found;
   }
   if (value.text() == nullptr) program.fail(line, "cannot iterate over ", value.kind());
@@ -133,12 +198,12 @@ std::vector<Value> TemplateBudget::items(const Value& value, int line) {
   return found;
 }
 
-Value TemplateBudget::list(std::vector<Value> items, int line) {
+Value TemplateBudget::list(std::vector<Value> items, int line, bool is_tuple) {
   spend(64 + 64 * items.size(), line);
   int depth = 1;
   for (const Value& item : items) depth = deeper(depth, item);
   if (depth > kNesting) program.fail(line, "a list is nested too deeply");
-  return std::make_shared<const TemplateList>(TemplateList{std::move(items), depth});
+  return std::make_shared<const TemplateList>(TemplateList{std::move(items), depth, is_tuple});
 }
 
 Value TemplateBudget::dict(std::vector<std::pair<std::string, Value>> members, int line) {
@@ -178,10 +243,10 @@ Value attribute_of(const Value& value, const std::string& name, int line, Templa
 Value item_of(const Value& value, const Value& key, int line, TemplateBudget& budget) {
   if (value.undefined()) budget.program.fail(line, "cannot take an item of an undefined value");
   const auto at = integer(key);
-  if (value.dict() != nullptr && key.text() != nullptr) {
-    budget.spend(16 + 8 * value.dict()->members.size(), line);
-    if (const Value* found = value.dict()->find(*key.text())) return *found;
-    return attribute_of(value, *key.text(), line, budget);
+  if (const auto name = value.dict() != nullptr ? template_key(key) : std::nullopt) {
+    budget.spend(16 + (8 + name->size() / 16) * value.dict()->members.size(), line);
+    if (const Value* found = value.dict()->find(*name)) return *found;
+    return at ? Value() : attribute_of(value, *name, line, budget);
   }
   if (value.list() != nullptr && at) {
     const auto size = static_cast<int64_t>(value.list()->items.size());
@@ -283,9 +348,13 @@ Value calculate(const std::string& op, const Value& a, const Value& b, int line,
       for (size_t i = 0; i < times; ++i) text += *a.text();
     return budget.string(std::move(text), line);
   }
+  if (op == "%" && a.text() != nullptr) return format_text(a, b, line, budget);
   if (const auto x = integer(a), y = integer(b); x && y) {
     if (const auto result = on_integers(op, *x, *y)) return *result;
     budget.program.fail(line, quote(op), " of these integers has no result");
+  }
+  if (const auto x = number(a), y = number(b); x && y && (op == "+" || op == "-" || op == "*")) {
+    return op == "+" ? *x + *y : op == "-" ? *x - *y : *x * *y;
   }
   budget.program.fail(line, quote(op), " of ", a.kind(), " and ", b.kind(), " is not supported");
 }

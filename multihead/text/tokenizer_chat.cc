@@ -36,10 +36,22 @@ const std::string& Tokenizer::chat_template() const { return model_->chat_templa
 
 std::string Tokenizer::apply_chat_template(std::span<const ChatMessage> messages,
                                            bool add_generation_prompt) const {
-  MH_CHECK(!chat_template().empty(), ValueError, "tokenizer: the model has no chat template");
-  ChatTemplate::Variables variables;
-  for (const auto& [key, role] : kRoles) variables.emplace_back(key, special().*role);
-  return ChatTemplate(chat_template()).render(messages, add_generation_prompt, variables);
+  Json list = Json::array();
+  for (const ChatMessage& m : messages)
+    list.push_back(Json::object({{"role", m.role}, {"content", m.content}}));
+  return apply_chat_template(list, add_generation_prompt, Json::object());
+}
+
+std::string Tokenizer::apply_chat_template(const Json& messages, bool add_generation_prompt,
+                                           const Json& variables, const std::string& other) const {
+  const std::string& source = other.empty() ? chat_template() : other;
+  MH_CHECK(!source.empty(), ValueError, "tokenizer: the model has no chat template");
+  Json all = Json::object();
+  for (const auto& [key, role] : kRoles) {
+    if (!(special().*role).empty()) all[key] = special().*role;
+  }
+  for (const auto& [key, value] : variables.members()) all[key] = value;
+  return ChatTemplate(source).render(messages, add_generation_prompt, all);
 }
 
 }  // namespace multihead::text
