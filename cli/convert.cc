@@ -30,6 +30,13 @@ class Convert : public Verb {
     if (models::is_gguf(to_)) {
       models::save_gguf(loaded.model, to_, type_,
                         text::gguf_vocabulary(loaded.tokenizer, loaded.model.config().vocab_size));
+      if (!common.quiet && text::loses_normalizer_in_gguf(loaded.tokenizer)) {
+        std::fputs(
+            "note: the format has no NFC: of text in other Unicode forms, such as separate accents, "
+            "llama.cpp "
+            "makes other tokens\n",
+            stderr);
+      }
     } else {
       models::save_language_model(loaded.model, to_);
       loaded.tokenizer.save(to_);

@@ -41,7 +41,7 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
     if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
     models::LanguageModel model = models::load_language_model(folder, dtype, packed);
     text::Tokenizer tokenizer = text::Tokenizer::load(folder);
-    check_vocabulary(folder, "tokenizer", tokenizer.vocab_size(), model.config().vocab_size);
+    check_vocabulary(folder, "tokenizer", tokenizer.plain_vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });
 }

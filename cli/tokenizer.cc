@@ -136,12 +136,12 @@ class TokenizerEncode : public Verb {
                    const std::string& text) const {
     const text::Encoding encoding =
         tokenizer.encoding(text, {.parse_special = special_, .as_file = as_file_});
+    const std::vector<std::string> texts = tokenizer.tokens(encoding);
     Json tokens = Json::array(), offsets = Json::array();
     for (size_t i = 0; i < encoding.ids.size(); ++i) {
       const auto [begin, end] = encoding.offsets[i];
-      const std::string& token = tokenizer.token(encoding.ids[i]);
-      if (!common.json) fmt::print("{}\t{}\t{}\t{}\n", encoding.ids[i], begin, end, printable(token));
-      tokens.push_back(token);
+      if (!common.json) fmt::print("{}\t{}\t{}\t{}\n", encoding.ids[i], begin, end, printable(texts[i]));
+      tokens.push_back(texts[i]);
       offsets.push_back(std::vector<Json>{begin, end});
     }
     if (common.json) {

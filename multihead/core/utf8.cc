@@ -80,8 +80,12 @@ namespace {
 size_t subpart(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
   const int lead = byte(at), second = byte(at + 1);
-  const int least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80,
-            most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  const int least = lead == 0xE0   ? 0xA0
+                    : lead == 0xF0 ? 0x90
+                                   : 0x80,
+            most = lead == 0xED   ? 0x9F
+                   : lead == 0xF4 ? 0x8F
+                                  : 0xBF;
   if (lead < 0xE0 || lead > 0xF4 || second < least || second > most) return 1;
   const bool third = lead >= 0xF0 && byte(at + 2) >= 0x80 && byte(at + 2) < 0xC0;
   return third ? 3 : 2;

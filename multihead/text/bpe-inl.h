@@ -82,6 +82,7 @@ struct Merge {
 struct TokenSpan {
   size_t first, last;
   bool is_added = false;  ///< found in the text as such, with the white space that it swallows
+  int32_t spelling = -1;  ///< its place among the spellings, if it is not called what its id is
 };
 
 /// Merges in order of rank, applied lowest rank first and leftmost first among equals.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -11,11 +12,21 @@
 
 namespace multihead::text {
 
-/// Appends the tokens of texts, without template, to `ids`, and where they lie to `spans`, if there is one.
+/// Where tokens lie, and the spellings of those that are not called what their ids are: of added tokens the
+/// text with the white space that they swallow, of unigram's unknown ones the piece.
+struct Places {
+  std::vector<TokenSpan> spans = {};
+  std::vector<std::string> spellings = {};
+};
+
+/// Appends the tokens of texts, without template, to `ids`, and where they lie to `places`, if there are any.
 class Encoder {
  public:
-  Encoder(const Tokenizer::Model& model, std::vector<int32_t>& ids, std::vector<TokenSpan>* spans)
-      : model_(model), ids_(ids), spans_(spans) {}
+  Encoder(const Tokenizer::Model& model, std::vector<int32_t>& ids, Places* places)
+      : model_(model),
+        ids_(ids),
+        spans_(places != nullptr ? &places->spans : nullptr),
+        spellings_(places != nullptr ? &places->spellings : nullptr) {}
 
   void text(std::string_view text, bool parse_special);
 
@@ -42,12 +53,15 @@ class Encoder {
   bool put_bytes(std::string_view text, bool each_its_own);
   void put_unknown(std::string_view text);
   void put(int32_t id, std::string_view text, bool is_added = false);
+  /// The last token is called so.
+  void spell(std::string_view text);
   /// The last token stands for this as well.
   void extend(std::string_view text);
 
   const Tokenizer::Model& model_;
   std::vector<int32_t>& ids_;
   std::vector<TokenSpan>* spans_;
+  std::vector<std::string>* spellings_;
   const char* base_ = nullptr;  // spans are counted from here
   std::string_view given_;
   // Words repeat: the ids of a piece seen before are copied from where they are in the output.

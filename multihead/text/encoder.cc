@@ -129,6 +129,13 @@ void Encoder::put(int32_t id, std::string_view text, bool is_added) {
   if (spans_ == nullptr) return;
   const auto begin = static_cast<size_t>(text.data() - base_);
   spans_->push_back({begin, begin + text.size() - 1, is_added});
+  if (is_added) spell(text);
+}
+
+void Encoder::spell(std::string_view text) {
+  if (spans_ == nullptr || text == model_.tokens[static_cast<size_t>(ids_.back())]) return;
+  spans_->back().spelling = static_cast<int32_t>(spellings_->size());
+  spellings_->push_back(valid_utf8(text));
 }
 
 void Encoder::extend(std::string_view text) {
@@ -203,13 +210,15 @@ void Encoder::likeliest(std::string_view piece) {
       put(known, part);
     } else if (!put_bytes(part, false)) {
       put_unknown(part);
+      spell(part);
     }
   });
 }
 
 void Encoder::merge_characters(std::string_view piece) {
   if (model_.ignore_merges) {
-    if (const int32_t whole = model_.ids.find(piece); whole >= 0) return put(whole, piece);
+    const int32_t whole = model_.ids.find(piece);
+    if (whole >= 0 && !model_.is_special[static_cast<size_t>(whole)]) return put(whole, piece);
   }
   const size_t begin = ids_.size();
   for (size_t at = 0; at < piece.size();) {

@@ -139,9 +139,13 @@ inline Json json_of_special(int64_t id, const std::string& content) {
                        {"special", true}});
 }
 
-/// A tokenizer.json of BERT's kind with these tokens, in order of their ids; [UNK] and its like are among
-/// them.
-std::string json_of_words(const std::vector<std::string>& tokens, const Json& normalizer);
+/// What BERT's special tokens are called.
+struct BertTokens {
+  std::string unk = "[UNK]", sep = "[SEP]", pad = "[PAD]", cls = "[CLS]", mask = "[MASK]";
+};
+/// A tokenizer.json of BERT's kind with these tokens, in order of their ids; the special ones are among them.
+std::string json_of_words(const std::vector<std::string>& tokens, const Json& normalizer,
+                          const BertTokens& special = {});
 /// A folder's vocab.txt as tokenizer.json. Throws IoError, FormatError.
 std::string json_of_vocab_txt(const std::filesystem::path& folder);
 

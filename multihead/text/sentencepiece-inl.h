@@ -26,6 +26,11 @@ class CharsMap {
   explicit CharsMap(std::string bytes);
   /// Appends the text with everything replaced.
   void apply(std::string_view text, Rewritten& out) const;
+  bool keeps(std::string_view text) const {
+    Rewritten out(false);
+    apply(text, out);
+    return out.text == text;
+  }
 
  private:
   std::optional<std::string_view> replacement(std::string_view text) const;

@@ -32,6 +32,14 @@ struct SplitRule {
     deepseek,      // words of ASCII letters after a punctuation mark, of letters and marks; symbols
     cjk_runs,      // [一-龥぀-ゟ゠-ヿ]+
     space_runs,    // " {2,}"
+    outer_spaces,  // "\A +| +\z"
+    qwen35,        // as llama3, with marks among the letters
+    ggml_marks,    // [\p{P}$+<=>^~|]+ of llama.cpp's default
+    three_digits,  // [0-9][0-9][0-9]
+    line_ends,     // [\r\n]
+    spaced_words,  // \s?\p{L}+
+    spaced_marks,  // \s?\p{P}+
+    cjk_korean,    // [一-龥ࠀ-一가-퟿]+ of DeepSeek Coder
     text,          // the text itself
   };
   /// What becomes of the matches, each of which cuts the text on both sides.

@@ -99,17 +99,33 @@ size_t white_end(std::string_view text, size_t begin) {
   return line_end > begin ? line_end : space_run_end(text, begin);
 }
 
-size_t llama3_end(std::string_view text, size_t begin, int max_digits) {
+bool is_letter_or_mark(const Char& c) {
+  const CharCase kind = char_case(c.code_point);
+  return kind != CharCase::neither && kind != CharCase::symbol;
+}
+
+// `with_marks`: marks count as letters, as in Qwen 3.5.
+size_t llama3_end(std::string_view text, size_t begin, int max_digits, bool with_marks) {
+  const auto at = [&](size_t place) {
+    Char c = char_at(text, place);
+    if (with_marks && is_letter_or_mark(c)) c.kind = CharClass::letter;
+    return c;
+  };
+  const auto skip = [&](size_t place, CharClass kind) {
+    if (!with_marks) return skip_class(text, place, kind);
+    for (Char c; place < text.size() && (c = at(place)).kind == kind;) place = c.end;
+    return place;
+  };
   if (const size_t length = contraction(text, begin, true)) return begin + length;
-  const Char c = char_at(text, begin);
-  if (c.kind == CharClass::letter) return skip_class(text, c.end, CharClass::letter);
+  const Char c = at(begin);
+  if (c.kind == CharClass::letter) return skip(c.end, CharClass::letter);
   if (c.kind == CharClass::number) return number_end(text, c.end, max_digits - 1);
   const bool more = c.end < text.size();
-  const Char next = more ? char_at(text, c.end) : c;
-  if (!c.is_newline() && more && next.kind == CharClass::letter)
-    return skip_class(text, next.end, CharClass::letter);
+  const Char next = more ? at(c.end) : c;
+  if (!c.is_newline() && more && next.kind == CharClass::letter) return skip(next.end, CharClass::letter);
   if (c.is_symbol() || (c.code_point == ' ' && more && next.is_symbol())) {
-    return symbols_end(text, c.end, "\r\n");
+    const size_t end = skip(c.end, CharClass::other);
+    return std::min(text.find_first_not_of("\r\n", end), text.size());
   }
   return white_end(text, begin);
 }
@@ -204,10 +220,6 @@ Stretch each_run(std::string_view text, size_t begin, IsMatch&& is_match) {
 }
 
 bool is_ascii_letter(const Char& c) { return c.code_point < 0x80 && c.kind == CharClass::letter; }
-bool is_letter_or_mark(const Char& c) {
-  const CharCase kind = char_case(c.code_point);
-  return kind != CharCase::neither && kind != CharCase::symbol;
-}
 bool is_visible_symbol(const Char& c) { return char_case(c.code_point) == CharCase::symbol; }
 
 /// Where DeepSeek's expression ends if it matches at `begin`, else `begin`: a number or an invisible
@@ -228,13 +240,6 @@ size_t deepseek_end(std::string_view text, size_t begin) {
   return c.kind == CharClass::space ? white_end(text, begin) : begin;
 }
 
-Stretch deepseek_stretch(std::string_view text, size_t begin) {
-  if (const size_t end = deepseek_end(text, begin); end > begin) return {end, true};
-  size_t at = begin;
-  while (at < text.size() && deepseek_end(text, at) == at) at = char_at(text, at).end;
-  return {at, false};
-}
-
 bool is_cjk(const Char& c) {
   return (c.code_point >= 0x4E00 && c.code_point <= 0x9FA5) ||
          (c.code_point >= 0x3040 && c.code_point <= 0x30FF);
@@ -243,6 +248,45 @@ bool is_cjk(const Char& c) {
 bool is_blank(const Char& c) { return c.kind == CharClass::space; }
 bool is_number(const Char& c) { return c.kind == CharClass::number; }
 bool is_mark(const Char& c) { return c.code_point >= 0 && is_punctuation(c.code_point); }
+
+bool is_ascii_digit(const Char& c) { return c.code_point >= '0' && c.code_point <= '9'; }
+bool is_ggml_mark(const Char& c) { return is_mark(c) && c.code_point != '`'; }
+bool is_unicode_mark(const Char& c) {  // \p{P}, to which ASCII's other signs do not belong
+  constexpr std::string_view kSymbols = "$+<=>^`|~";
+  return is_mark(c) &&
+         !(c.code_point < 0x80 && kSymbols.find(static_cast<char>(c.code_point)) != kSymbols.npos);
+}
+bool is_cjk_or_korean(const Char& c) {
+  return (c.code_point >= 0x0800 && c.code_point <= 0x9FA5) ||
+         (c.code_point >= 0xAC00 && c.code_point <= 0xD7FF);
+}
+
+/// The next match that `match_end(at)` finds, as the end of one that begins there, or all up to it.
+template <class MatchEnd>
+Stretch match_or_rest(std::string_view text, size_t begin, MatchEnd&& match_end) {
+  if (const size_t end = match_end(begin); end > begin) return {end, true};
+  size_t at = begin;
+  while (at < text.size() && match_end(at) == at) at = char_at(text, at).end;
+  return {at, false};
+}
+
+/// A run of what `is_of` holds for, with one white space before it.
+template <class IsOf>
+Stretch spaced_run(std::string_view text, size_t begin, IsOf&& is_of) {
+  return match_or_rest(text, begin, [&](size_t at) {
+    const Char first = char_at(text, at);
+    const size_t from = is_blank(first) ? first.end : at, end = skip_while(text, from, is_of);
+    return end > from ? end : at;
+  });
+}
+
+Stretch three_digits(std::string_view text, size_t begin) {
+  return match_or_rest(text, begin, [&](size_t at) {
+    const std::string_view three = text.substr(at, 3);
+    const bool all = three.size() == 3 && three.find_first_not_of("0123456789") == three.npos;
+    return all ? at + 3 : at;
+  });
+}
 
 Stretch white_or(std::string_view text, size_t begin,
                  size_t (*piece_end)(std::string_view, const Char&, size_t)) {
@@ -280,11 +324,13 @@ Stretch next_stretch(const SplitRule& rule, std::string_view text, size_t begin)
     case Kind::gpt2:
       return {gpt2_end(text, begin), true};
     case Kind::llama3:
-      return {llama3_end(text, begin, rule.max_digits), true};
+      return {llama3_end(text, begin, rule.max_digits, false), true};
+    case Kind::qwen35:
+      return {llama3_end(text, begin, 1, true), true};
     case Kind::gpt4o:
       return {gpt4o_end(text, begin, rule.max_digits), true};
     case Kind::deepseek:
-      return deepseek_stretch(text, begin);
+      return match_or_rest(text, begin, [&](size_t at) { return deepseek_end(text, at); });
     case Kind::cjk_runs:
       return each_run(text, begin, is_cjk);
     case Kind::each_digit:
@@ -300,7 +346,7 @@ Stretch next_stretch(const SplitRule& rule, std::string_view text, size_t begin)
     case Kind::white_runs:
       return each_run(text, begin, is_blank);
     case Kind::ascii_digits:
-      return each_one(text, begin, [](const Char& c) { return c.code_point >= '0' && c.code_point <= '9'; });
+      return each_one(text, begin, is_ascii_digit);
     case Kind::bert:
       return bert_stretch(text, begin);
     case Kind::punctuation:
@@ -313,6 +359,24 @@ Stretch next_stretch(const SplitRule& rule, std::string_view text, size_t begin)
       return end - begin >= 2 ? Stretch{end, true}
                               : Stretch{std::min(text.find("  ", begin), text.size()), false};
     }
+    case Kind::outer_spaces: {
+      const size_t end = std::min(text.find_first_not_of(' ', begin), text.size());
+      if (end > begin && (begin == 0 || end == text.size())) return {end, true};
+      const size_t last = text.find_last_not_of(' ') + 1;
+      return {last > begin ? last : text.size(), false};
+    }
+    case Kind::ggml_marks:
+      return each_run(text, begin, is_ggml_mark);
+    case Kind::three_digits:
+      return three_digits(text, begin);
+    case Kind::line_ends:
+      return each_one(text, begin, [](const Char& c) { return c.is_newline(); });
+    case Kind::spaced_words:
+      return spaced_run(text, begin, [](const Char& c) { return c.kind == CharClass::letter; });
+    case Kind::spaced_marks:
+      return spaced_run(text, begin, is_unicode_mark);
+    case Kind::cjk_korean:
+      return each_run(text, begin, is_cjk_or_korean);
     case Kind::text:
       return text_stretch(rule.text, text, begin);
   }

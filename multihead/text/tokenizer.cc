@@ -26,6 +26,34 @@ uint64_t hash_number(uint64_t hash, int64_t x) {
   return hash;
 }
 
+uint64_t hash_cuts_and_merges(uint64_t hash, const Model& m) {
+  const auto is_plain = [](const CutStep& step) {
+    return step.kind == CutStep::Kind::prefix_space ||
+           (step.kind == CutStep::Kind::split && step.rule == SplitRule());
+  };
+  const bool cuts_once = std::count_if(m.cuts.begin(), m.cuts.end(), [](const CutStep& step) {
+                           return step.kind != CutStep::Kind::prefix_space;
+                         }) == 1;
+  if (!cuts_once || !std::all_of(m.cuts.begin(), m.cuts.end(), is_plain)) {
+    hash = hash_number(hash, std::ssize(m.cuts));
+    for (const CutStep& step : m.cuts) {
+      const SplitRule& rule = step.rule;
+      for (const int64_t x : {static_cast<int64_t>(step.kind), static_cast<int64_t>(rule.kind),
+                              int64_t{rule.max_digits}, static_cast<int64_t>(rule.behavior),
+                              int64_t{rule.is_inverted}, static_cast<int64_t>(step.prepend)})
+        hash = hash_number(hash, x);
+      hash = hash_bytes(hash_bytes(hash, rule.text), step.mark);
+    }
+  }
+  const std::vector<Merge>& merges = m.merges.merges();
+  const bool in_order = std::is_sorted(merges.begin(), merges.end(),
+                                       [](const Merge& a, const Merge& b) { return a.result < b.result; });
+  for (const Merge& merge : merges) {
+    if (!in_order) hash = hash_number(hash_number(hash, merge.left), merge.right);
+  }
+  return hash;
+}
+
 }  // namespace
 
 std::string symbols_to_bytes(std::string_view token) {
@@ -151,6 +179,11 @@ const std::optional<Truncation>& Tokenizer::truncation() const { return model_->
 const std::optional<Padding>& Tokenizer::padding() const { return model_->padding; }
 Tokenizer::Kind Tokenizer::kind() const { return model_->kind; }
 int64_t Tokenizer::vocab_size() const { return std::ssize(model_->tokens); }
+int64_t Tokenizer::plain_vocab_size() const {
+  size_t size = model_->tokens.size();
+  while (size > 0 && model_->added_at[size - 1] >= 0) --size;
+  return static_cast<int64_t>(size);
+}
 const std::string& Tokenizer::token(int32_t id) const {
   return model_->tokens[checked_id(*model_, id, "tokenizer: token")];
 }
@@ -180,7 +213,9 @@ uint64_t Tokenizer::fingerprint() const {
   for (const std::string& token : m.tokens) hash = hash_bytes(hash_number(hash, std::ssize(token)), token);
   for (const AddedToken& a : m.added)
     hash = hash_number(hash, a.id << 3 | a.special << 2 | a.lstrip << 1 | int{a.rstrip});
-  // What came later counts where it is used, so that older fingerprints hold.
+  // What came later counts where it is used, so that older fingerprints hold: those of GPT-2's splitting, and
+  // of merges in the order of the tokens that they make.
+  if (m.kind == Kind::bpe) hash = hash_cuts_and_merges(hash, m);
   const BertCleaning* const c = m.only_cleaning();
   if (m.is_sentencepiece() || m.has_new_parts()) hash = hash_bytes(hash, m.source);
   if (c != nullptr) {

@@ -107,6 +107,9 @@ struct Encoding {
   std::vector<Offsets> offsets = {};
   std::vector<int32_t> sequence_ids = {};    ///< the text that the offsets are of: 0, 1, or -1 for none
   std::vector<int32_t> attention_mask = {};  ///< 1, and 0 for padding; empty: there is none
+  /// Of each token: its place among the spellings, or -1; see Tokenizer::tokens().
+  std::vector<int32_t> spelling = {};
+  std::vector<std::string> spellings = {};
 };
 
 /// Makes offsets count characters, as Hugging Face's tokenizers in Python do, instead of bytes; an invalid
@@ -190,8 +193,11 @@ class Tokenizer {
   /// Throws: ValueError for a character (or byte) that has no token.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   /// The same ids, with the place in the text that each one covers, equal to those of Hugging Face's
-  /// tokenizers. Memory: 24 bytes a token, and 8 a byte of text that is normalised. Throws: as encode().
+  /// tokenizers. Memory: 28 bytes a token, and 8 a byte of text that is normalised. Throws: as encode().
   Encoding encoding(std::string_view text, const EncodeOptions& options = {}) const;
+  /// What the tokens of an encoding() are called, as in Hugging Face's tokenizers: token(id), but the text of
+  /// an added token, with the white space that it swallows, and of what unigram does not know.
+  std::vector<std::string> tokens(const Encoding& encoding) const;
   /// Two texts as the file's template joins them ([CLS] a [SEP] b [SEP]), for models that compare them.
   /// Throws: as encode(); ValueError if the file has no template for pairs.
   Encoding encoding(std::string_view first, std::string_view second, const EncodeOptions& options = {}) const;
@@ -215,6 +221,9 @@ class Tokenizer {
 
   Kind kind() const;
   int64_t vocab_size() const;
+  /// The same without the added tokens at its end, which only their own names in a text give: a model may
+  /// lack them.
+  int64_t plain_vocab_size() const;
   /// The token as in tokenizer.json (byte-level: " the" is "Ġthe"); decode gives the text.
   const std::string& token(int32_t id) const;
   /// The id of a token as in tokenizer.json, if any.
@@ -235,6 +244,10 @@ class Tokenizer {
   /// in transformers. Throws: ValueError if there is no template, and what ChatTemplate throws.
   std::string apply_chat_template(std::span<const ChatMessage> messages,
                                   bool add_generation_prompt = false) const;
+  /// The same for messages with other members and variables of the template, such as tools or
+  /// enable_thinking: see ChatTemplate::render(). `other`: this template instead of the tokenizer's.
+  std::string apply_chat_template(const Json& messages, bool add_generation_prompt, const Json& variables,
+                                  const std::string& other = {}) const;
 
   /// A hash of everything that determines the ids: equal fingerprints, equal encodings.
   uint64_t fingerprint() const;

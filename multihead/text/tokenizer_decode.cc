@@ -68,11 +68,6 @@ bool apply(const DecodeStep& step, bool is_first, bool is_last, std::string& tex
   return true;
 }
 
-// Added tokens are no bytes.
-bool is_for_added(const DecodeStep& step) {
-  return step.kind != DecodeStep::Kind::byte_level && step.kind != DecodeStep::Kind::byte_fallback;
-}
-
 }  // namespace
 
 std::string Model::decoded(int32_t id, bool is_first, bool is_last) const {
@@ -80,7 +75,6 @@ std::string Model::decoded(int32_t id, bool is_first, bool is_last) const {
   const int32_t place = added_at[static_cast<size_t>(id)];
   if (place >= 0) text = added[static_cast<size_t>(place)].found;
   for (const DecodeStep& step : token_steps) {
-    if (place >= 0 && !is_for_added(step)) continue;
     if (!apply(step, is_first, is_last, text)) break;
   }
   return text;

@@ -85,6 +85,8 @@ void trim(const Model& model, std::string_view text, const TokenSpan& span, int3
 struct Part {
   std::vector<int32_t> ids = {};
   std::vector<Offsets> offsets = {};
+  std::vector<int32_t> spelling = {};
+  std::vector<std::string> spellings = {};
 
   void shorten(size_t size, bool from_left) {
     if (size >= ids.size()) return;
@@ -94,19 +96,23 @@ struct Part {
                 : of.erase(of.begin() + static_cast<std::ptrdiff_t>(size), of.end());
     };
     cut(offsets);
+    cut(spelling);
     cut(ids);
   }
 };
 
 Part encoded(const Model& model, std::string_view text, bool parse_special, bool with_offsets) {
   Part part;
-  std::vector<TokenSpan> spans;
-  Encoder(model, part.ids, with_offsets ? &spans : nullptr).text(text, parse_special);
+  Places places;
+  Encoder(model, part.ids, with_offsets ? &places : nullptr).text(text, parse_special);
+  const std::vector<TokenSpan>& spans = places.spans;
+  part.spellings = std::move(places.spellings);
   part.offsets.reserve(spans.size());
   for (size_t i = 0; i < spans.size(); ++i) {
     Offsets offsets = {character_at(text, spans[i].first).first, character_at(text, spans[i].last).second};
     if (model.trims_offsets) trim(model, text, spans[i], part.ids[i], i == 0, offsets);
     part.offsets.push_back(offsets);
+    part.spelling.push_back(spans[i].spelling);
   }
   return part;
 }
@@ -157,6 +163,7 @@ void pad_to(Encoding& encoding, size_t length, const Padding& padding) {
   grow(encoding.type_ids, padding.type_id);
   grow(encoding.offsets, Offsets());
   grow(encoding.sequence_ids, -1);
+  grow(encoding.spelling, -1);
   grow(encoding.attention_mask, 0);
   grow(encoding.ids, padding.id);
 }
@@ -193,14 +200,23 @@ Encoding joined(const std::vector<TemplateItem>& items, std::span<const Part> pa
       out.ids.push_back(item.id);
     } else {
       const Part& part = parts[static_cast<size_t>(item.text)];
-      if (with_offsets) out.offsets.resize(out.ids.size());
+      if (with_offsets) {
+        out.offsets.resize(out.ids.size());
+        out.spelling.resize(out.ids.size(), -1);
+        for (const int32_t place : part.spelling)
+          out.spelling.push_back(place < 0 ? place : place + static_cast<int32_t>(out.spellings.size()));
+        out.spellings.insert(out.spellings.end(), part.spellings.begin(), part.spellings.end());
+      }
       out.ids.insert(out.ids.end(), part.ids.begin(), part.ids.end());
       out.offsets.insert(out.offsets.end(), part.offsets.begin(), part.offsets.end());
     }
     out.type_ids.resize(out.ids.size(), item.type_id);
     if (with_offsets) out.sequence_ids.resize(out.ids.size(), item.text);
   }
-  if (with_offsets) out.offsets.resize(out.ids.size());
+  if (with_offsets) {
+    out.offsets.resize(out.ids.size());
+    out.spelling.resize(out.ids.size(), -1);
+  }
   return out;
 }
 
@@ -219,6 +235,16 @@ void count_characters(Encoding& encoding, std::string_view first, std::string_vi
     Offsets& span = encoding.offsets[i];
     span = {count.begin.up_to(span.begin), count.end.up_to(span.end)};
   }
+}
+
+std::vector<std::string> Tokenizer::tokens(const Encoding& encoding) const {
+  std::vector<std::string> texts;
+  texts.reserve(encoding.ids.size());
+  for (size_t i = 0; i < encoding.ids.size(); ++i) {
+    const int32_t place = i < encoding.spelling.size() ? encoding.spelling[i] : -1;
+    texts.push_back(place < 0 ? token(encoding.ids[i]) : encoding.spellings[static_cast<size_t>(place)]);
+  }
+  return texts;
 }
 
 void Tokenizer::pad(std::span<Encoding> batch) const {

@@ -1,49 +1,17 @@
 // The tokenizer that a GGUF file carries, as the tokenizer.json that says the same: one reader for both.
+#include <algorithm>
 #include <array>
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
 #include "multihead/core/utf8.h"
 #include "multihead/io/gguf.h"
-#include "multihead/text/gguf.h"
+#include "multihead/text/gguf_splits-inl.h"
 #include "multihead/text/model-inl.h"
 #include "multihead/text/tokenizer_json/sentencepiece_model-inl.h"
 
 namespace multihead::text {
 namespace {
-
-// How a vocabulary cuts text, by its name in "tokenizer.ggml.pre": the steps before the byte-level one, and
-// whether that one splits as GPT-2 does.
-struct PreTokenizer {
-  const char* name;
-  const char* steps;
-  bool gpt2;
-};
-
-#define MULTIHEAD_SPLIT(regex) \
-  R"({"type":"Split","pattern":{"Regex":")" regex R"("},"behavior":"Isolated","invert":false},)"
-constexpr PreTokenizer kPreTokenizers[] = {
-    {"default", "", true},
-    {"gpt-2", "", true},
-    {"smollm", R"({"type":"Digits","individual_digits":true},)", true},
-    {"llama-bpe",
-     MULTIHEAD_SPLIT(
-         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+)"
-         R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+)"),
-     false},
-    {"qwen2",
-     MULTIHEAD_SPLIT(
-         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+)"
-         R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+)"),
-     false},
-};
-#undef MULTIHEAD_SPLIT
-
-std::string pre_tokenizer_json(const PreTokenizer& pre, bool prefix) {
-  return concat(R"({"type":"Sequence","pretokenizers":[)", pre.steps,
-                R"({"type":"ByteLevel","add_prefix_space":)", prefix, R"(,"trim_offsets":true,"use_regex":)",
-                pre.gpt2, "}]}");
-}
 
 // json_string() without a copy where nothing is to be escaped, as in nearly all of many tokens: ASCII and
 // U+0100 to U+017F, the byte-level alphabet.
@@ -62,7 +30,30 @@ void append_quoted(std::string& to, std::string_view text) {
   }
 }
 
-enum class TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
+enum class TokenType : int64_t { undefined, normal, unknown, control, user_defined, unused, byte };
+
+// Keys of the tokenizer that are read below, and those that no vocabulary of these two kinds asks: roles that
+// only other programs know, Unicode tables of other kinds, copies of other formats.
+constexpr const char* kKnownKeys[] = {"ggml.model",
+                                      "ggml.pre",
+                                      "ggml.tokens",
+                                      "ggml.token_type",
+                                      "ggml.token_type_count",
+                                      "ggml.scores",
+                                      "ggml.merges",
+                                      "ggml.add_bos_token",
+                                      "ggml.add_eos_token",
+                                      "ggml.add_sep_token",
+                                      "ggml.add_space_prefix",
+                                      "ggml.remove_extra_whitespaces",
+                                      "ggml.precompiled_charsmap",
+                                      "huggingface.json",
+                                      "rwkv.world",
+                                      "chat_template",
+                                      "chat_templates"};
+// Known only as false, or empty.
+constexpr const char* kUnsupportedKeys[] = {"ggml.normalizer.lowercase", "ggml.normalizer.strip_accents",
+                                            "ggml.suppress_tokens"};
 
 class GgufTokenizer {
  public:
@@ -74,6 +65,10 @@ class GgufTokenizer {
       fail("tokenizer.ggml.model must be \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece's BPE), got ",
            quote(model), ", which is not supported");
     }
+    check_keys();
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (tokens_[id].empty()) tokens_[id] = concat("[EMPTY_", id, "]");  // as llama.cpp calls it
+    }
   }
 
   Tokenizer tokenizer() const {
@@ -82,14 +77,32 @@ class GgufTokenizer {
   }
 
  private:
-  // tokenizer_config.json
+  void check_keys() const {
+    const std::string_view prefix = "tokenizer.";
+    const auto holds = [](const auto& list, std::string_view name) {
+      return std::any_of(std::begin(list), std::end(list), [&](const char* entry) { return entry == name; });
+    };
+    for (const std::string& key : file_.keys()) {
+      if (!key.starts_with(prefix)) continue;
+      const std::string_view name = std::string_view(key).substr(prefix.size());
+      if (holds(kKnownKeys, name) || name.ends_with("_token_id") || name.starts_with("chat_template."))
+        continue;
+      if (!holds(kUnsupportedKeys, name))
+        fail(key, " is not supported: what it means is unknown here, and it may change the ids");
+      const bool is_off =
+          file_.is_boolean(key) ? !file_.boolean(key) : file_.is_array(key) && file_.integers(key).empty();
+      if (!is_off) fail(key, " is not supported");
+    }
+  }
+
+  // tokenizer_config.json. An id beyond the vocabulary is no token, as for llama.cpp: converters write
+  // 4294967295 for none.
   std::string roles() const {
     Json config = Json::object();
     const std::array<std::pair<const char*, const char*>, 4> roles = {
         {{"bos", "bos_token"}, {"eos", "eos_token"}, {"padding", "pad_token"}, {"unknown", "unk_token"}}};
     for (const auto& [theirs, ours] : roles) {
-      const std::string key = std::string("tokenizer.ggml.") + theirs + "_token_id";
-      if (file_.has(key)) config[ours] = token(key);
+      if (const std::string* content = role(theirs)) config[ours] = *content;
     }
     if (const std::string chat = "tokenizer.chat_template"; file_.has(chat)) {
       const std::string source = file_.string(chat);
@@ -105,10 +118,18 @@ class GgufTokenizer {
   }
 
   Tokenizer byte_level(const std::string& config) const {
-    std::string text = R"({"version":"1.0","added_tokens":[)" + added_tokens() + R"(],"normalizer":null,)";
-    text += R"("pre_tokenizer":)" + pre_tokenizer() + ",";
-    if (flag("tokenizer.ggml.add_bos_token", false)) text += R"("post_processor":)" + bos_template() + ",";
-    text += R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE")";
+    const GgufSplit& split = this->split();
+    const std::string space = "tokenizer.ggml.add_space_prefix";
+    const bool prefix = split.gpt2 && *split.steps == '\0' && file_.has(space) && file_.boolean(space);
+    std::string text = R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)" +
+                       added_tokens() + R"(],"normalizer":null,"pre_tokenizer":)" +
+                       json_of_split(split, prefix) + R"(,"post_processor":)" +
+                       template_json(split.adds_bos) + ",";
+    text += concat(
+        R"("decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},)",
+        R"("model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,)",
+        R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":)",
+        split.ignore_merges);
     BytePairs pairs{tokens_, file_.strings("tokenizer.ggml.merges")};
     std::string whole = text + R"(,"vocab":{)";
     for (size_t id = 0; id < tokens_.size(); ++id) {
@@ -140,18 +161,31 @@ class GgufTokenizer {
       if (types[id] < 1 || types[id] > 6) fail("tokenizer.ggml.token_type ", types[id], " is not supported");
       model.pieces.push_back({tokens_[id], scores[id], static_cast<SentencePiece::Type>(types[id])});
     }
-    if (flag("tokenizer.ggml.add_bos_token", true))
-      model.first = model.second = token("tokenizer.ggml.bos_token_id");
-    if (flag("tokenizer.ggml.add_eos_token", false)) model.last = token("tokenizer.ggml.eos_token_id");
+    if (adds("bos", true)) model.first = model.second = needed("bos");
+    if (adds("eos", false)) model.last = needed("eos");
     return tokenizer_json_of(model);
   }
 
-  bool flag(const char* key, bool missing) const { return file_.has(key) ? file_.boolean(key) : missing; }
+  bool flag(const std::string& key, bool missing) const {
+    return file_.has(key) ? file_.boolean(key) : missing;
+  }
+  bool adds(const char* role, bool missing) const {
+    return flag(concat("tokenizer.ggml.add_", role, "_token"), missing);
+  }
 
-  const std::string& token(const std::string& key) const {
-    const int64_t id = file_.integer(key);
-    if (id < 0 || id >= std::ssize(tokens_)) fail(key, " ", id, " is not one of ", tokens_.size(), " tokens");
-    return tokens_[static_cast<size_t>(id)];
+  // The token of a role, by default the one that llama.cpp takes; nullptr: there is none.
+  const std::string* role(std::string_view name) const {
+    const std::string key = concat("tokenizer.ggml.", name, "_token_id");
+    const auto is_token = [&](int64_t id) { return id >= 0 && id < std::ssize(tokens_); };
+    int64_t id = file_.has(key) ? file_.integer(key) : -1;
+    if (!is_token(id) && is_sentencepiece_) id = name == "bos" ? 1 : name == "eos" ? 2 : -1;
+    return is_token(id) ? &tokens_[static_cast<size_t>(id)] : nullptr;
+  }
+  const std::string& needed(const char* name) const {
+    const std::string* token = role(name);
+    if (token == nullptr)
+      fail("the ", name, " token is added to texts, but tokenizer.ggml.", name, "_token_id is no token");
+    return *token;
   }
 
   /// Empty: the file has none.
@@ -169,36 +203,57 @@ class GgufTokenizer {
     std::string list;
     for (size_t id = 0; id < types.size(); ++id) {
       const auto type = static_cast<TokenType>(types[id]);
-      if (type == TokenType::normal || type == TokenType::unused) continue;
-      if (type != TokenType::control && type != TokenType::user_defined && type != TokenType::unknown) {
+      if (type < TokenType::undefined || type > TokenType::byte)
         fail("tokenizer.ggml.token_type ", types[id], " of token ", quote(tokens_[id]), " is not supported");
-      }
-      list += (list.empty() ? R"({"id":)" : R"(,{"id":)") + std::to_string(id) + R"(,"content":)" +
-              json_string(tokens_[id]) +
-              R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":)" +
-              (type == TokenType::user_defined ? "false}" : "true}");
+      if (type != TokenType::control && type != TokenType::user_defined && type != TokenType::unknown)
+        continue;
+      list += (list.empty() ? "" : ",") + added_token(id, type != TokenType::user_defined).dump();
     }
     return list;
   }
+  Json added_token(size_t id, bool special) const {
+    Json token = json_of_special(static_cast<int64_t>(id), tokens_[id]);
+    token["special"] = special;
+    return token;
+  }
 
-  std::string pre_tokenizer() const {
+  const GgufSplit& split() const {
     const std::string key = "tokenizer.ggml.pre", name = file_.has(key) ? file_.string(key) : "default";
     std::string known;
-    for (const PreTokenizer& pre : kPreTokenizers) {
-      known += (known.empty() ? "" : ", ") + std::string(pre.name);
-      if (pre.name != name) continue;
-      const std::string space = "tokenizer.ggml.add_space_prefix";
-      const bool prefix = pre.gpt2 && *pre.steps == '\0' && file_.has(space) && file_.boolean(space);
-      return pre_tokenizer_json(pre, prefix);
+    for (const GgufSplit& split : kGgufSplits) {
+      known += (known.empty() ? "" : " ") + std::string(split.names);
+      const std::string names = concat(" ", split.names, " ");
+      if (names.find(concat(" ", name, " ")) != names.npos) return split;
     }
     fail(key, " ", quote(name), " is not supported; supported are ", known);
   }
 
-  std::string bos_template() const {
-    const std::string key = "tokenizer.ggml.bos_token_id", bos = json_string(token(key));
-    return concat(R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":)", bos,
-                  R"(,"type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{)", bos,
-                  R"(:{"id":)", bos, R"(,"ids":[)", file_.integer(key), R"(],"tokens":[)", bos, "]}}}");
+  // [bos] text [eos], as far as they are added; of two texts, both so.
+  std::string template_json(bool adds_bos) const {
+    const bool begins = adds("bos", adds_bos), ends = adds("eos", false);
+    if (!begins && !ends) return "null";
+    Json specials = Json::object();
+    std::vector<Json> single, pair;
+    const auto put = [&](const char* name, int type, std::vector<Json>& items) {
+      const std::string& token = needed(name);
+      items.push_back(Json::object({{"SpecialToken", Json::object({{"id", token}, {"type_id", type}})}}));
+      const int64_t id = &token - tokens_.data();
+      specials[token] = Json::object(
+          {{"id", token}, {"ids", Json(std::vector<Json>{id})}, {"tokens", Json(std::vector<Json>{token})}});
+    };
+    const auto place = [&](const char* which, int type, std::vector<Json>& items) {
+      if (begins) put("bos", type, items);
+      items.push_back(Json::object({{"Sequence", Json::object({{"id", which}, {"type_id", type}})}}));
+      if (ends) put("eos", type, items);
+    };
+    place("A", 0, single);
+    place("A", 0, pair);
+    place("B", 1, pair);
+    return Json::object({{"type", "TemplateProcessing"},
+                         {"single", Json(single)},
+                         {"pair", Json(pair)},
+                         {"special_tokens", specials}})
+        .dump();
   }
 
   const io::GgufFile& file_;
@@ -206,57 +261,12 @@ class GgufTokenizer {
   std::vector<std::string> tokens_;
 };
 
-// The name of what cuts the text: the one that gives this tokenizer if it stands in place of its own.
-std::string pre_name(const Tokenizer& tokenizer, Json json) {
-  for (const PreTokenizer& pre : kPreTokenizers) {
-    json["pre_tokenizer"] = Json::parse(pre_tokenizer_json(pre, false));
-    if (Tokenizer::from_json(json.dump()).fingerprint() == tokenizer.fingerprint()) return pre.name;
-  }
-  throw ValueError("GGUF: this tokenizer's way of splitting text has no name in the format");
-}
-
 }  // namespace
 
-io::GgufMetadata gguf_vocabulary(const Tokenizer& tokenizer, int64_t size) {
-  MH_CHECK(tokenizer.kind() == Tokenizer::Kind::bpe, ValueError, "GGUF: only byte-level BPE can be written");
-  MH_CHECK(tokenizer.vocab_size() <= size, ValueError, "GGUF: the tokenizer has ", tokenizer.vocab_size(),
-           " tokens, the model ", size);
-  const Json json = Json::parse(tokenizer.to_json());
-  const auto id_type = [&](int32_t id) {
-    return tokenizer.is_special(id) ? TokenType::control : TokenType::normal;
-  };
-  std::vector<std::string> tokens, merges;
-  std::vector<int64_t> types;
-  for (int32_t id = 0; id < size; ++id) {
-    const bool padded = id >= tokenizer.vocab_size();
-    tokens.push_back(padded ? concat("[PAD", id, "]") : tokenizer.token(id));
-    types.push_back(static_cast<int64_t>(padded ? TokenType::unused : id_type(id)));
-  }
-  for (const Json& token : json.at("added_tokens").items()) {
-    if (!token.at("special").as_bool())
-      types[static_cast<size_t>(token.at("id").as_int())] = static_cast<int64_t>(TokenType::user_defined);
-  }
-  for (const Json& merge : json.at("model").at("merges").items()) {
-    merges.push_back(merge.is_string()
-                         ? merge.as_string()
-                         : concat(merge.at(size_t{0}).as_string(), " ", merge.at(size_t{1}).as_string()));
-  }
-  const std::vector<int32_t> frame = tokenizer.encode("");
-  const bool bos = frame.size() == 1 && tokenizer.bos_id() == frame[0];
-  MH_CHECK(frame.empty() || bos, ValueError,
-           "GGUF: the format cannot express this template; only a leading token is supported");
-  io::GgufMetadata metadata = {{"tokenizer.ggml.model", "gpt2"},
-                               {"tokenizer.ggml.pre", pre_name(tokenizer, json)},
-                               {"tokenizer.ggml.tokens", std::move(tokens)},
-                               {"tokenizer.ggml.token_type", std::move(types)},
-                               {"tokenizer.ggml.merges", std::move(merges)},
-                               {"tokenizer.ggml.add_bos_token", bos}};
-  for (const auto& [role, id] :
-       {std::pair("bos", tokenizer.bos_id()), std::pair("eos", tokenizer.eos_id()),
-        std::pair("padding", tokenizer.pad_id()), std::pair("unknown", tokenizer.unk_id())}) {
-    if (id) metadata.emplace_back(concat("tokenizer.ggml.", role, "_token_id"), int64_t{*id});
-  }
-  return metadata;
+std::string json_of_split(const GgufSplit& split, bool prefix) {
+  return concat(R"({"type":"Sequence","pretokenizers":[)", split.steps,
+                R"({"type":"ByteLevel","add_prefix_space":)", prefix, R"(,"trim_offsets":true,"use_regex":)",
+                split.gpt2, "}]}");
 }
 
 Tokenizer load_gguf_tokenizer(const std::string& path) {

@@ -6,7 +6,9 @@
 #include "multihead/core/files.h"
 #include "multihead/core/json.h"
 #include "multihead/io/file_set.h"
+#include "multihead/io/gguf.h"
 #include "multihead/text/model-inl.h"
+#include "multihead/text/tokenizer_json/overrides-inl.h"
 #include "multihead/text/tokenizer_json/reader-inl.h"
 #include "multihead/text/tokenizer_json/sentencepiece_model-inl.h"
 
@@ -51,6 +53,16 @@ std::pair<std::string, std::string> json_of_folder(const std::filesystem::path& 
   return {read_file(file), file};
 }
 
+// Of config.json; empty: there is none.
+std::string model_type_of(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return {};
+  const Json json = Json::parse(read_file(path.string()), path.string());
+  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
+  return type != nullptr && type->is_string() ? type->as_string() : "";
+}
+
 std::shared_ptr<Model> read_model(std::string_view json, const std::string& name,
                                   BytePairs* pairs = nullptr) {
   auto model = std::make_shared<Model>();
@@ -88,18 +100,28 @@ Tokenizer Tokenizer::from_contents(std::string_view json, std::string_view confi
 
 Tokenizer Tokenizer::load(const std::string& name) {
   const std::filesystem::path path = name;
-  if (path.extension() == ".gguf") return load_gguf_tokenizer(name);
+  if (io::is_gguf_file(name)) return load_gguf_tokenizer(name);
   std::error_code ignored;
   const std::string ending = path.extension().string();
   if (ending != ".json" && ending != ".model" && ending != ".spm") io::check_complete(name, "tokenizer.json");
   if (!std::filesystem::is_directory(path, ignored)) {
-    if (path.extension() == ".model") return from_json(tokenizer_json_of(read_sentencepiece(name)), name);
+    if (path.extension() == ".model") {
+      SentencePieceModel model = read_sentencepiece(name);
+      model.is_bare = true;
+      score_defined(model);
+      return from_json(tokenizer_json_of(model), name);
+    }
     return from_json(path.extension() == ".spm" ? json_of_marian(path) : read_file(name), name);
   }
   const auto& [json, file] = json_of_folder(path);
-  const std::shared_ptr<Model> model = read_model(json, file);
+  std::shared_ptr<Model> model = read_model(json, file);
   if (const auto config = path / "tokenizer_config.json"; std::filesystem::exists(config, ignored)) {
-    read_config(read_file(config.string()), *model, config.string());
+    const std::string text = read_file(config.string());
+    const Json settings = Json::parse(text, config.string());
+    if (const auto other = overridden_json(*model, settings, model_type_of(path))) {
+      model = read_model(*other, file);
+    }
+    read_config(text, *model, config.string());
   }
   read_chat_template_file(path, *model);
   return Tokenizer(model);

@@ -101,9 +101,7 @@ TEST(WordPieceTest, BadVocabulariesAreRefused) {
     }
     return "accepted";
   };
-  EXPECT_THAT(error_of(""), HasSubstr("has no token [PAD]"));
-  EXPECT_THAT(error_of(std::string(kWords) + "un\n"), HasSubstr("line 14 is the same token"));
-  EXPECT_THAT(error_of(std::string(kWords) + "\nx\n"), HasSubstr("line 14 is empty"));
+  EXPECT_THAT(error_of(""), HasSubstr("has no token [UNK]"));
   EXPECT_THAT(error_of(std::string(kWords) + "\xFF\n"), HasSubstr("line 14 is not UTF-8"));
   std::mt19937 rng(3);
   const std::string json = small_tokenizer().to_json();

@@ -2468,7 +2468,10 @@ class Encoding:
 
     @property
     def tokens(self) -> list[str]:
-        """As in tokenizer.json."""
+        """
+        As in tokenizer.json; of an added token the text, with white space that it swallows, and of what unigram does
+        not know too.
+        """
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
@@ -2548,10 +2551,11 @@ class Tokenizer:
 
     def decode_bytes(self, ids: object, *, skip_special: bool = False, continued: bool = False) -> bytes: ...
 
-    def apply_chat_template(self, messages: object, *, add_generation_prompt: bool = False, tokenize: bool = True) -> object:
+    def apply_chat_template(self, messages: object, *, add_generation_prompt: bool = False, tokenize: bool = True, chat_template: str | None = None, **variables) -> object:
         """
         The prompt of a conversation, a list of {"role": ..., "content": ...}, by the model's chat template: token ids,
-        or with tokenize=False the text. add_generation_prompt: up to where the answer begins.
+        or with tokenize=False the text. add_generation_prompt: up to where the answer begins. chat_template: another one.
+        Other keywords are variables of the template: tools (a list of JSON schemas), documents, enable_thinking, ...
         """
 
     @property

@@ -90,34 +90,26 @@ std::vector<int32_t> to_ids(nb::handle ids, const char* who) {
   return tokens;
 }
 
-// Dictionaries with "role" and "content".
-std::vector<text::ChatMessage> to_messages(nb::handle list) {
-  std::vector<text::ChatMessage> messages;
-  for (nb::handle item : list) {
-    if (!PyDict_Check(item.ptr())) throw nb::type_error("apply_chat_template: a message must be a dict");
-    text::ChatMessage message;
-    for (const auto& [key, value] : nb::borrow<nb::dict>(item)) {
-      const bool role = nb::cast<std::string>(key) == "role";
-      if (!PyUnicode_Check(value.ptr()) || (!role && nb::cast<std::string>(key) != "content")) {
-        throw nb::type_error(
-            "apply_chat_template: a message must have role and content, both str, and nothing else");
-      }
-      (role ? message.role : message.content) = nb::cast<std::string>(value);
-    }
-    if (PyDict_Size(item.ptr()) != 2)
-      throw nb::type_error("apply_chat_template: a message must have role and content");
-    messages.push_back(std::move(message));
-  }
-  return messages;
+// Of what Python's json can write.
+Json to_json(nb::handle value) {
+  const nb::object text =
+      nb::module_::import_("json").attr("dumps")(value, "ensure_ascii"_a = false, "allow_nan"_a = false);
+  return Json::parse(nb::cast<std::string>(text), "apply_chat_template");
 }
 
 nb::object apply_chat_template(const Tokenizer& t, nb::handle messages, bool add_generation_prompt,
-                               bool tokenize) {
-  const std::vector<text::ChatMessage> list = to_messages(messages);
+                               bool tokenize, const std::optional<std::string>& chat_template,
+                               const nb::kwargs& variables) {
+  for (nb::handle item : messages) {
+    if (!PyDict_Check(item.ptr())) throw nb::type_error("apply_chat_template: a message must be a dict");
+    const bool has_role = PyDict_GetItemString(item.ptr(), "role") != nullptr;
+    if (!has_role) throw nb::type_error("apply_chat_template: a message must have a role");
+  }
+  const Json list = to_json(nb::list(nb::borrow(messages))), values = to_json(variables);
   std::vector<int32_t> ids;
   std::string prompt;
   unlocked([&] {
-    prompt = t.apply_chat_template(list, add_generation_prompt);
+    prompt = t.apply_chat_template(list, add_generation_prompt, values, chat_template.value_or(""));
     if (tokenize) ids = t.encode(prompt, {.parse_special = true, .add_template = false});
     return 0;
   });
@@ -143,7 +135,7 @@ TextEncoding encoding(const Tokenizer& tokenizer, nb::handle given, nb::handle p
   return unlocked([&] {
     TextEncoding out = {
         is_pair ? tokenizer.encoding(first, second, options) : tokenizer.encoding(first, options), {}};
-    for (const int32_t id : out.encoding.ids) out.tokens.push_back(tokenizer.token(id));
+    out.tokens = tokenizer.tokens(out.encoding);
     if (is_str) text::count_characters(out.encoding, first, second);
     return out;
   });
@@ -155,8 +147,7 @@ std::vector<TextEncoding> padded(const Tokenizer& tokenizer, std::vector<TextEnc
   tokenizer.pad(encodings);
   for (size_t i = 0; i < batch.size(); ++i) {
     batch[i].encoding = std::move(encodings[i]);
-    batch[i].tokens.clear();
-    for (const int32_t id : batch[i].encoding.ids) batch[i].tokens.push_back(tokenizer.token(id));
+    batch[i].tokens = tokenizer.tokens(batch[i].encoding);
   }
   return batch;
 }
@@ -179,7 +170,9 @@ void bind_text(nb::module_& m) {
       .def_prop_ro("ids", [](const TextEncoding& e) { return e.encoding.ids; })
       .def_prop_ro("type_ids", [](const TextEncoding& e) { return e.encoding.type_ids; })
       .def_prop_ro(
-          "tokens", [](const TextEncoding& e) { return e.tokens; }, "As in tokenizer.json.")
+          "tokens", [](const TextEncoding& e) { return e.tokens; },
+          "As in tokenizer.json; of an added token the text, with white space that it swallows, and of what "
+          "unigram does\nnot know too.")
       .def_prop_ro(
           "offsets", &offsets,
           "(begin, end) of each token in its text: characters of str, bytes of bytes; (0, 0) for the "
@@ -267,11 +260,12 @@ void bind_text(nb::module_& m) {
           },
           "ids"_a, nb::kw_only(), "skip_special"_a = false, "continued"_a = false)
       .def("apply_chat_template", &apply_chat_template, "messages"_a, nb::kw_only(),
-           "add_generation_prompt"_a = false, "tokenize"_a = true,
+           "add_generation_prompt"_a = false, "tokenize"_a = true, "chat_template"_a = nb::none(),
+           "variables"_a,
            "The prompt of a conversation, a list of {\"role\": ..., \"content\": ...}, by the model's chat "
-           "template: "
-           "token ids,\nor with tokenize=False the text. add_generation_prompt: up to where the answer "
-           "begins.")
+           "template: token ids,\nor with tokenize=False the text. add_generation_prompt: up to where the "
+           "answer begins. chat_template: another one.\nOther keywords are variables of the template: tools "
+           "(a list of JSON schemas), documents, enable_thinking, ...")
       .def_prop_ro("chat_template", &Tokenizer::chat_template,
                    "The source of the chat template; empty: none.")
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)

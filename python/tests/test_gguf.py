@@ -2,6 +2,7 @@
 
 import glob
 import importlib.util
+import json
 import os
 
 import numpy as np
@@ -134,7 +135,7 @@ def test_k_formats_are_computed_as_they_lie(tmp_path, name):
 
 @pytest.mark.parametrize("change,message", [
     (lambda w: w.add_expert_count(4), "expert_count is not supported"),
-    (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN), "rope.scaling.type is not supported"),
+    (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE), "rope.scaling.type is not supported"),
     (lambda w: w.add_sliding_window(16), "sliding_window is not supported"),
 ])
 def test_what_would_change_the_model_is_refused(tmp_path, change, message):
@@ -198,6 +199,44 @@ def test_a_written_file_is_read_by_others(tmp_path, name, family):
     assert mh.text.Tokenizer.load(path).encode(text) == tokenizer.encode(text)
 
 
+PRE_TOKENIZERS = ["gpt-2", "smollm", "llama-bpe", "smaug-bpe", "qwen2", "qwen35", "deepseek-v3", "falcon", "default", "deepseek-coder"]
+TEXTS = ["It isn't 1234567 far, said the CAT.", "a  b\n\n c\t`x` +=- 12½", "中国 日本の首都 한국어", "naïve e\u0301 🙂👍🏽", "", " ", "don't DON'T 'S"]
+
+
+def byte_level_file(path, pre, **roles):
+    """A small vocabulary in a file: the bytes, some merges, <s> and </s>."""
+    trained = mh.Tokenizer.train_bpe(TEXTS * 3, vocab_size=300)
+    parts = json.loads(trained.to_json())["model"]
+    tokens = [token for token, _ in sorted(parts["vocab"].items(), key=lambda item: item[1])]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens + ["<s>", "</s>"])
+    writer.add_token_types([3 if i == 0 else 1 for i in range(len(tokens))] + [3, 3])
+    writer.add_token_merges([" ".join(merge) for merge in parts["merges"]])
+    writer.add_bos_token_id(len(tokens))
+    writer.add_eos_token_id(len(tokens) + 1)
+    for name, value in roles.items():
+        getattr(writer, f"add_{name}")(value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+def test_what_is_read_is_a_tokenizer_json_for_others(tmp_path, pre):
+    tokenizers = pytest.importorskip("tokenizers")
+    for eos in (False, True):
+        byte_level_file(tmp_path / "t.gguf", pre, add_eos_token=eos)
+        ours = mh.Tokenizer.load(tmp_path / "t.gguf")
+        theirs = tokenizers.Tokenizer.from_str(ours.to_json())
+        for text in TEXTS:
+            assert ours.encode(text) == theirs.encode(text).ids
+            ids = theirs.encode(text, add_special_tokens=False).ids
+            assert ours.decode(ids) == theirs.decode(ids)
+        assert ours.encode("") == [ours.bos_id] * (pre == "llama-bpe") + [ours.eos_id] * eos
+
+
 def test_sentencepiece_vocabularies(tmp_path):
     path = tmp_path / "tokenizer.gguf"
     pieces = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3)] + [(f"<0x{b:02X}>", 0, 6) for b in range(256)]
@@ -217,4 +256,6 @@ def test_sentencepiece_vocabularies(tmp_path):
     # The best piece first: "▁a" before "ab"; "é" by its bytes.
     expected = ["<s>", "▁a", "b", "▁", "b", "ab", "<0xC3>", "<0xA9>"]
     assert tokenizer.encode("ab bab\u00e9") == [ids[text] for text in expected]
+    tokenizers = pytest.importorskip("tokenizers")
+    assert tokenizers.Tokenizer.from_str(tokenizer.to_json()).encode("ab bab\u00e9").ids == [ids[text] for text in expected]
     assert tokenizer.decode(tokenizer.encode(" ab é  a"), skip_special=True) == " ab é  a"

@@ -20,11 +20,16 @@ struct SentencePiece {
 struct SentencePieceModel {
   std::string file;  ///< for messages
   std::vector<SentencePiece> pieces;
-  bool is_unigram = true;  ///< or BPE
+  bool is_unigram = true;      ///< or BPE
+  bool is_characters = false;  ///< BPE without merges
   bool byte_fallback = false;
   bool begins_with_space = true;
   bool squeezes_spaces = true;
   std::string charsmap = {};  ///< empty: texts stay as they are
+  /// As SentencePiece itself does it: symbols that users defined are looked for in the normalised text, and
+  /// of white space only spaces are trimmed. Otherwise such symbols cut the text as given, and each part
+  /// begins as a text does: as transformers and llama.cpp do it.
+  bool is_bare = false;
   /// Around every text; empty: nothing.
   std::string first = {}, last = {};
   std::string second = {};                    ///< before the second text of a pair, instead of `first`
@@ -37,6 +42,9 @@ struct SentencePieceModel {
 
 /// Throws IoError, FormatError.
 SentencePieceModel read_sentencepiece(const std::string& path);
+/// Gives symbols that users defined the scores that SentencePiece cuts a text with: better than any other
+/// cut.
+void score_defined(SentencePieceModel& model);
 /// The tokenizer.json that says the same.
 std::string tokenizer_json_of(const SentencePieceModel& model);
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <unordered_map>
 
 #include "multihead/core/error.h"
@@ -99,9 +101,10 @@ SentencePiece piece_of(Message message) {
 void read_trainer(Message message, SentencePieceModel& model) {
   for (Message::Field field; message.next(field);) {
     if (field.number == 3) {
-      if (field.value != 1 && field.value != 2)
-        message.damaged("model_type must be 1 (unigram) or 2 (BPE), got ", field.value);
+      if (field.value != 1 && field.value != 2 && field.value != 4)
+        message.damaged("model_type must be 1 (unigram), 2 (BPE) or 4 (characters), got ", field.value);
       model.is_unigram = field.value == 1;
+      model.is_characters = field.value == 4;
     }
     if (field.number == 24 && field.value != 0) message.damaged("spaces as suffixes are not supported");
     if (field.number == 35) model.byte_fallback = field.value != 0;
@@ -132,29 +135,64 @@ std::string to_base64(std::string_view bytes) {
 
 constexpr char kMark[] = "\xE2\x96\x81";  // stands for a space
 
-// Tokens that are taken out of a text before it is cut. Marks are not in texts, so runs of them are merged.
-bool is_added(const SentencePiece& piece) {
-  const bool defined = piece.type == Type::user_defined && piece.text.find(kMark) == std::string::npos;
+// Added tokens would stand before the dummy prefix, or have one of their own.
+bool cuts_out_symbols(const SentencePieceModel& m) {
+  return m.is_bare && !m.is_unigram && m.begins_with_space &&
+         std::any_of(m.pieces.begin(), m.pieces.end(),
+                     [](const SentencePiece& piece) { return piece.type == Type::user_defined; });
+}
+
+// Tokens that are taken out of a text before it is cut. Marks are not in texts as given, so there runs of
+// them are merged.
+bool is_added(const SentencePieceModel& m, const SentencePiece& piece) {
+  const bool defined =
+      piece.type == Type::user_defined &&
+      (m.is_bare ? !m.is_unigram && !cuts_out_symbols(m) : piece.text.find(kMark) == std::string::npos);
   return piece.type == Type::control || piece.type == Type::unknown || defined;
 }
 
+// What merges may cost: pieces of a hostile file, each the beginning of the next, would have as many merges
+// as characters. Real vocabularies have some two merges a piece.
+class MergeBudget {
+ public:
+  explicit MergeBudget(const SentencePieceModel& m) : file_(m.file) {
+    for (const SentencePiece& piece : m.pieces) bytes_ += piece.text.size();
+    bytes_ = 64 * bytes_ + (1 << 20);
+  }
+  void charge(size_t bytes) {
+    MH_CHECK(
+        bytes <= bytes_, FormatError, file_,
+        ": its pieces can be merged in too many ways; shorter pieces, or fewer of them that begin alike, "
+        "are supported");
+    bytes_ -= bytes;
+  }
+
+ private:
+  const std::string& file_;
+  size_t bytes_ = 0;
+};
+
 // Every pair of pieces that makes a piece; the piece with the highest score first.
-Json merges_of(const std::vector<SentencePiece>& pieces) {
+Json merges_of(const SentencePieceModel& m) {
+  const std::vector<SentencePiece>& pieces = m.pieces;
   std::unordered_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < pieces.size(); ++id) ids.emplace(pieces[id].text, id);
+  MergeBudget looked_up(m), found_bytes(m);
   struct Found {
     double score;
     size_t left, right;
   };
   std::vector<Found> found;
   for (const SentencePiece& piece : pieces) {
-    if (is_added(piece) || piece.type == Type::byte || piece.type == Type::unused) continue;
+    if (is_added(m, piece) || piece.type == Type::byte || piece.type == Type::unused) continue;
     const std::string_view text = piece.text;
     for (size_t at = 1; at < text.size(); ++at) {
       if ((text[at] & 0xC0) == 0x80) continue;
+      looked_up.charge(text.size());
       const auto left = ids.find(text.substr(0, at)), right = ids.find(text.substr(at));
-      if (left != ids.end() && right != ids.end())
-        found.push_back({piece.score, left->second, right->second});
+      if (left == ids.end() || right == ids.end()) continue;
+      found_bytes.charge(text.size() + sizeof(Found));
+      found.push_back({piece.score, left->second, right->second});
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
@@ -177,12 +215,19 @@ Json normalizer_of(const SentencePieceModel& m) {
   std::vector<Json> steps = m.first_steps;
   if (!m.charsmap.empty())
     steps.push_back(typed("Precompiled", {{"precompiled_charsmap", to_base64(m.charsmap)}}));
+  const auto replace = [&](const char* kind, const char* pattern, const char* with) {
+    steps.push_back(typed("Replace", {{"pattern", Json::object({{kind, pattern}})}, {"content", with}}));
+  };
   if (m.squeezes_spaces) {
-    steps.push_back(typed("Strip", {{"strip_left", true}, {"strip_right", true}}));
-    steps.push_back(typed("Replace", {{"pattern", Json::object({{"Regex", " {2,}"}})}, {"content", " "}}));
+    if (m.is_bare) {
+      replace("Regex", R"(\A +| +\z)", "");
+    } else {
+      steps.push_back(typed("Strip", {{"strip_left", true}, {"strip_right", true}}));
+    }
+    replace("Regex", " {2,}", " ");
   }
   if (m.begins_with_space) steps.push_back(typed("Prepend", {{"prepend", kMark}}));
-  steps.push_back(typed("Replace", {{"pattern", Json::object({{"String", " "}})}, {"content", kMark}}));
+  replace("String", " ", kMark);
   return typed("Sequence", {{"normalizers", Json(std::move(steps))}});
 }
 
@@ -215,7 +260,11 @@ Json model_of(const SentencePieceModel& m) {
     model["without_id"].push_back(Json(std::vector<Json>{piece.text, piece.score}));
   if (!m.is_unigram) {
     model["fuse_unk"] = true;
-    model["merges"] = merges_of(m.pieces);
+    model["dropout"] = nullptr;
+    model["continuing_subword_prefix"] = nullptr;
+    model["end_of_word_suffix"] = nullptr;
+    model["ignore_merges"] = cuts_out_symbols(m);
+    model["merges"] = m.is_characters ? Json::array() : merges_of(m);
   }
   return model;
 }
@@ -223,12 +272,14 @@ Json model_of(const SentencePieceModel& m) {
 Json added_tokens(const SentencePieceModel& m) {
   Json added = Json::array();
   const auto add = [&](size_t id, const std::string& text, bool special) {
-    added.push_back(
-        Json::object({{"id", static_cast<int64_t>(id)}, {"content", text}, {"special", special}}));
+    Json token = json_of_special(static_cast<int64_t>(id), text);
+    token["special"] = special;
+    token["normalized"] = m.is_bare && !special;
+    added.push_back(std::move(token));
   };
   for (size_t id = 0; id < m.pieces.size(); ++id) {
     const SentencePiece& piece = m.pieces[id];
-    if (is_added(piece)) add(id, piece.text, piece.type != Type::user_defined);
+    if (is_added(m, piece)) add(id, piece.text, piece.type != Type::user_defined);
   }
   for (size_t i = 0; i < m.more_tokens.size(); ++i) add(m.pieces.size() + i, m.more_tokens[i], true);
   return added;
@@ -244,7 +295,9 @@ Json template_of(const SentencePieceModel& m) {
                                     [&](const SentencePiece& piece) { return piece.text == token; });
     MH_CHECK(found != m.pieces.end(), FormatError, m.file, ": has no piece ", quote(token));
     specials[token] =
-        Json::object({{"ids", Json(std::vector<Json>{static_cast<int64_t>(found - m.pieces.begin())})}});
+        Json::object({{"id", token},
+                      {"ids", Json(std::vector<Json>{static_cast<int64_t>(found - m.pieces.begin())})},
+                      {"tokens", Json(std::vector<Json>{token})}});
   };
   const auto place = [&](const std::string& before, const char* which, int type, std::vector<Json>& items) {
     put(before, type, items);
@@ -258,7 +311,96 @@ Json template_of(const SentencePieceModel& m) {
                {{"single", Json(single)}, {"pair", Json(pair)}, {"special_tokens", specials}});
 }
 
+// Symbols that users defined are not normalised, nor is white space among them; here that must be no
+// difference.
+void check_defined(const SentencePieceModel& m) {
+  for (const SentencePiece& piece : m.pieces) {
+    if (!m.is_bare || piece.type != Type::user_defined) continue;
+    MH_CHECK(piece.text.find(' ') == std::string::npos, FormatError, m.file, ": the user-defined symbol ",
+             quote(piece.text), " with a space is not supported");
+    MH_CHECK(m.charsmap.empty() || CharsMap(m.charsmap).keeps(piece.text), FormatError, m.file,
+             ": the user-defined symbol ", quote(piece.text), " that normalisation changes is not supported");
+  }
+}
+
+// Steps that cut a text at the symbols that users defined, the longest first.
+std::vector<Json> cuts_at_defined(const SentencePieceModel& m) {
+  std::vector<std::string> symbols;
+  for (const SentencePiece& piece : m.pieces) {
+    if (piece.type == Type::user_defined) symbols.push_back(piece.text);
+  }
+  std::stable_sort(symbols.begin(), symbols.end(),
+                   [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
+  MH_CHECK(symbols.size() <= 1000, FormatError, m.file, ": more than 1000 user-defined symbols beside ",
+           "add_dummy_prefix are not supported");
+  std::vector<Json> steps;
+  for (const std::string& symbol : symbols) {
+    steps.push_back(typed(
+        "Split",
+        {{"pattern", Json::object({{"String", symbol}})}, {"behavior", "Isolated"}, {"invert", false}}));
+    // SentencePiece takes the first that a text has, and here the longest comes first.
+    for (const std::string& other : symbols) {
+      const bool is_run = other.find_first_not_of(kMark) == std::string::npos;
+      for (size_t n = 1; n < std::min(other.size(), symbol.size()) && !is_run; ++n) {
+        MH_CHECK(other == symbol || !other.ends_with(symbol.substr(0, n)), FormatError, m.file,
+                 ": user-defined symbols that may overlap, as ", quote(other), " and ", quote(symbol),
+                 ", are not supported beside add_dummy_prefix");
+      }
+    }
+  }
+  return steps;
+}
+
+// Whether SentencePiece's merges make the piece of its characters.
+bool is_merged(std::string_view text, const std::unordered_map<std::string_view, double>& scores) {
+  std::vector<size_t> bounds;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if ((text[at] & 0xC0) != 0x80) bounds.push_back(at);
+  }
+  bounds.push_back(text.size());
+  while (bounds.size() > 2) {
+    size_t best = 0;
+    double score = -std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i + 2 < bounds.size(); ++i) {
+      const auto found = scores.find(text.substr(bounds[i], bounds[i + 2] - bounds[i]));
+      if (found != scores.end() && found->second > score) score = found->second, best = i + 1;
+    }
+    if (best == 0) return false;
+    bounds.erase(bounds.begin() + static_cast<std::ptrdiff_t>(best));
+  }
+  return true;
+}
+
+// Symbols become tokens by being whole pieces of text, so other pieces must not become other tokens by that.
+void check_whole_pieces(const SentencePieceModel& m) {
+  std::unordered_map<std::string_view, double> scores;
+  for (const SentencePiece& piece : m.pieces) {
+    if (piece.type == Type::normal) scores.emplace(piece.text, piece.score);
+  }
+  MergeBudget budget(m);
+  for (const auto& [text, score] : scores) {
+    budget.charge(text.size() * std::max<size_t>(text.size() / 4, 1));
+    MH_CHECK(is_merged(text, scores), FormatError, m.file,
+             ": user-defined symbols beside add_dummy_prefix are not supported with the piece ", quote(text),
+             ", which merges do not make");
+  }
+}
+
 }  // namespace
+
+void score_defined(SentencePieceModel& m) {
+  if (!m.is_unigram) return;
+  double best = -std::numeric_limits<double>::infinity();
+  for (const SentencePiece& piece : m.pieces) {
+    if (piece.type == Type::normal) best = std::max(best, piece.score);
+  }
+  for (SentencePiece& piece : m.pieces) {
+    const auto length =
+        std::count_if(piece.text.begin(), piece.text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+    if (piece.type == Type::user_defined && std::isfinite(best))
+      piece.score = static_cast<double>(length) * best - 0.1;
+  }
+}
 
 SentencePieceModel read_sentencepiece(const std::string& path) {
   const std::string bytes = read_file(path);
@@ -276,16 +418,24 @@ SentencePieceModel read_sentencepiece(const std::string& path) {
 }
 
 std::string tokenizer_json_of(const SentencePieceModel& m) {
+  check_defined(m);
   // Pieces with a mark inside lie across words.
   const bool cuts = std::none_of(m.pieces.begin(), m.pieces.end(), [](const SentencePiece& piece) {
     return piece.type != Type::control && piece.text.find(kMark, 1) != std::string::npos;
   });
-  const Json marks =
-      typed("Metaspace", {{"replacement", kMark}, {"prepend_scheme", "never"}, {"split", true}});
+  Json marks = typed("Metaspace", {{"replacement", kMark}, {"prepend_scheme", "never"}, {"split", true}});
+  if (cuts_out_symbols(m)) {
+    check_whole_pieces(m);
+    std::vector<Json> steps = cuts_at_defined(m);
+    if (cuts) steps.push_back(std::move(marks));
+    marks = typed("Sequence", {{"pretokenizers", Json(std::move(steps))}});
+  }
   return Json::object({{"version", "1.0"},
+                       {"truncation", nullptr},
+                       {"padding", nullptr},
                        {"added_tokens", added_tokens(m)},
                        {"normalizer", normalizer_of(m)},
-                       {"pre_tokenizer", cuts ? marks : Json()},
+                       {"pre_tokenizer", cuts || cuts_out_symbols(m) ? marks : Json()},
                        {"post_processor", template_of(m)},
                        {"decoder", decoder_of(m)},
                        {"model", model_of(m)}})
