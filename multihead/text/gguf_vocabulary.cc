@@ -1,5 +1,6 @@
 // The metadata that hold a tokenizer in a GGUF file: what llama.cpp would not read alike is refused.
 #include <algorithm>
+#include <set>
 
 #include "multihead/core/error.h"
 #include "multihead/core/json.h"
@@ -30,7 +31,7 @@ uint64_t fingerprint_of_cut(const Json& pre_tokenizer) {
   return Tokenizer::from_json(json.dump()).fingerprint();
 }
 
-// Whether the merges alone make each token of the vocabulary of its text.
+// Whether the merges alone make each token of the vocabulary of its text. Added tokens are not made of text.
 bool merges_make_all(const Tokenizer& tokenizer, const Json& json) {
   Json merging = json;
   merging["added_tokens"] = Json::array();
@@ -41,13 +42,15 @@ bool merges_make_all(const Tokenizer& tokenizer, const Json& json) {
   merging["model"]["ignore_merges"] = false;
   // Tokens that only were added are not in the vocabulary, whose ids must have no gap.
   Json& vocab = merging["model"]["vocab"];
+  std::set<int64_t> is_added;
   for (const Json& added : json.at("added_tokens").items()) {
     const std::string content = added.at("content").as_string();
     if (!vocab.contains(content)) vocab[content] = added.at("id").as_int();
+    is_added.insert(added.at("id").as_int());
   }
   const Tokenizer merger = Tokenizer::from_json(merging.dump());
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    if (tokenizer.is_special(id)) continue;
+    if (is_added.contains(id)) continue;
     const std::string text = symbols_to_bytes(tokenizer.token(id));
     if (bytes_to_symbols(text) != tokenizer.token(id)) continue;  // no text is cut into it
     if (merger.encode(text) != std::vector<int32_t>{id}) return false;
