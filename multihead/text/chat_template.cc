@@ -321,7 +321,8 @@ class Renderer {
 
   Value call_macro(const Node& macro, const Node& node) {
     const std::vector<Value> args = evaluate_all(node.args, 1);
-    const std::vector<const Value*> given = given_values(macro, args, keywords(node), node);
+    const TemplateKeywords named = keywords(node);
+    const std::vector<const Value*> given = given_values(macro, args, named, node);
     const Scope scope(*this, true);
     for (size_t i = 0; i < given.size(); ++i) {
       assign(macro.named[i].first, given[i] != nullptr ? *given[i] : evaluate(macro.named[i].second),

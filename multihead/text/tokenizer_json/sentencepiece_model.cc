@@ -395,10 +395,8 @@ void score_defined(SentencePieceModel& m) {
     if (piece.type == Type::normal) best = std::max(best, piece.score);
   }
   for (SentencePiece& piece : m.pieces) {
-    const auto length =
-        std::count_if(piece.text.begin(), piece.text.end(), [](char c) { return (c & 0xC0) != 0x80; });
     if (piece.type == Type::user_defined && std::isfinite(best))
-      piece.score = static_cast<double>(length) * best - 0.1;
+      piece.score = static_cast<double>(piece.text.size()) * best - 0.1;
   }
 }
 
