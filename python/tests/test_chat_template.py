@@ -211,6 +211,6 @@ def test_where_templates_come_from(with_template, tmp_path):
     assert with_template(source, name="chat_template.jinja").apply_chat_template(messages) == ids
     with pytest.raises(ValueError, match="has no chat template"):
         mh.Tokenizer.load(tmp_path / "plain").apply_chat_template(messages)
-    for wrong in [[{"role": "user"}], ["user"], [{"role": "user", "content": None}], [messages]]:
+    for wrong in [[{"content": "x"}], ["user"], [messages]]:
         with pytest.raises(TypeError, match="apply_chat_template"):
             tokenizer.apply_chat_template(wrong)
