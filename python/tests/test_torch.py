@@ -44,7 +44,7 @@ BOUNDS = {
     (torch.float16, False): 1.0,
     (torch.bfloat16, True): 1.35,
     (torch.float16, True): 1.35,
-    (torch.float32, False): 1.08,  # 1.073: masks on a CPU with AMX, where PyTorch's products sum otherwise
+    (torch.float32, False): 1.08,  # 1.073: masks on a CPU with AMX
     (torch.float32, True): 1.45,
 }
 

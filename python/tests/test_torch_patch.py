@@ -261,6 +261,8 @@ def wrong_calls():
         "text for scale": ((x, x, x), {"scale": "1"}),
         "grouped heads": ((r(1, 5, 4, 8), x, x), {"enable_gqa": True}),
         "no tensor": ((x, x, None), {}),
+        "a number for a bool": ((x, x, x), {"enable_gqa": 1}),
+        "nothing for a bool": ((x, x, x), {"is_causal": None}),
     }
 
 

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -277,6 +278,10 @@ def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, e
         refuse_learnt(_WHO, dropout_p=dropout_p, scale=scale)
     if not (type(is_causal) is type(enable_gqa) is bool):
         refuse_learnt(_WHO, is_causal=is_causal, enable_gqa=enable_gqa)
+        for name, value in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+            if not isinstance(value, (bool, np.bool_)):
+                raise TypeError(f"{_WHO}: {name} must be a bool, got {value!r}")
+        is_causal, enable_gqa = bool(is_causal), bool(enable_gqa)
     if not 0.0 <= dropout_p <= 1.0:
         raise TorchValueError(f"{_WHO}: dropout_p must be in [0, 1], got {dropout_p}")
     if scale is not None and scale != scale:
