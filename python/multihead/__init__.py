@@ -4,7 +4,8 @@ Every function takes Tensors, NumPy arrays or any CPU array with DLPack (PyTorch
 possible, and returns Tensors: numpy.asarray(tensor) and torch.from_dlpack(tensor) share their memory.
 """
 
-from . import _copies, _core, _parts, _subclasses, _tensor_numpy
+from . import _core  # before anything that imports NumPy: it refuses subinterpreters
+from . import _copies, _parts, _subclasses, _tensor_numpy
 
 _copies.install()
 _parts.install()
