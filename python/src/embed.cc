@@ -13,6 +13,7 @@
 #include "multihead/models/encoder.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/image_encoder.h"
+#include "multihead/models/overwrite-inl.h"
 #include "python/src/adapter.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
@@ -76,6 +77,7 @@ void bind_image_encoder(nb::module_& m) {
       "save",
       [](ImageEncoder& model, const Path& folder) {
         unlocked([&] {
+          models::detail::refuse_another_model(model.config(), folder);
           models::save_image_encoder(model, folder);
           return 0;
         });
@@ -145,6 +147,7 @@ void bind_encoder(nb::module_& m) {
       "save",
       [](Encoder& model, const Path& folder) {
         unlocked([&] {
+          models::detail::refuse_another_model(model.config(), folder);
           models::save_encoder(model, folder);
           return 0;
         });

@@ -7,6 +7,7 @@
 #include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
+#include "multihead/models/overwrite-inl.h"
 #include "multihead/models/prune.h"
 #include "multihead/text/gguf.h"
 #include "python/src/adapter.h"
@@ -154,6 +155,7 @@ void bind_language_model(nb::module_& m) {
       "save",
       [](LanguageModel& model, const Path& folder) {
         unlocked([&] {
+          models::detail::refuse_another_model(model.config(), folder);
           models::save_language_model(model, folder);
           return 0;
         });

@@ -4,6 +4,7 @@
 #include "multihead/core/error.h"
 #include "multihead/generate/translate.h"
 #include "multihead/models/hugging_face.h"
+#include "multihead/models/overwrite-inl.h"
 #include "multihead/train/seq2seq_run.h"
 #include "python/src/adapter.h"
 #include "python/src/bindings.h"
@@ -248,7 +249,11 @@ void bind_model(nb::module_& m) {
   c.def(
       "save",
       [](Seq2Seq& model, const Path& folder) {
-        unlocked([&] { return models::save_seq2seq(model, folder), 0; });
+        unlocked([&] {
+          models::detail::refuse_another_model(model.config(), folder);
+          models::save_seq2seq(model, folder);
+          return 0;
+        });
       },
       "folder"_a,
       "Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one "

@@ -355,7 +355,7 @@ void bind_tensor(nb::module_& m) {
     return t.size(0);
   });
   c.def("__repr__", [](const Tensor& t) { return to_string(t); });
-  c.def("__getitem__", &get_item);
+  c.def("__getitem__", &get_item, nb::sig("def __getitem__(self, key: object, /) -> Tensor"));
   c.def("numpy", &to_numpy, nb::sig("def numpy(self) -> numpy.ndarray"),
         "A NumPy array over the same memory (a copy for bfloat16).");
   c.def(

@@ -127,6 +127,20 @@ def test_a_model_that_is_not_here(tmp_path):
             load("openai-community/gpt2")
 
 
+def test_save_refuses_the_folder_of_another_model(tmp_path):
+    def model(width, seed=0):
+        config = mh.models.LanguageModelConfig(vocab_size=5, context=4, embed_dim=width, num_layers=1, num_heads=2)
+        return mh.models.LanguageModel(config, rng=mh.Rng(seed))
+
+    model(4).save(tmp_path / "m")
+    model(4, seed=1).save(tmp_path / "m")  # another step of the same training
+    kept = (tmp_path / "m" / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="holds another model.*is 4 there and 8 here"):
+        model(8).save(tmp_path / "m")
+    assert (tmp_path / "m" / "model.safetensors").read_bytes() == kept
+    model(8).save(tmp_path / "n")
+
+
 FUZZ = r"""
 import inspect, os, re, sys, tempfile
 import numpy as np

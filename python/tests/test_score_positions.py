@@ -127,3 +127,18 @@ def test_cached_steps_equal_the_whole(name, options):
                 want = whole[b][held[b] : held[b] + count[b]]
                 np.testing.assert_allclose(out[b, : count[b]], want, atol=2e-6, err_msg=f"{name} {counts}")
                 held[b] += count[b]
+
+
+@pytest.mark.parametrize("kind", ["score_mod", "mask_mod"])
+def test_a_windowed_state_that_has_dropped_tokens_is_refused(kind):
+    layer, attention = mh.nn.TransformerLayer(embed_dim=8, num_heads=2), mh.nn.MultiHeadAttention(8, 2)
+    options = {"score_mod": mh.score_mod(lambda s, b, h, i, j: s + 0.1 * j)} if kind == "score_mod" else {
+        "mask": mh.mask_mod(lambda b, h, i, j: (i - j < 3) | (j < 1))}  # fmt: skip
+    x = np.asarray(mh.randn((1, 1, 8), mh.Rng(1)))
+    for module, step in ((layer, lambda s: layer(x, state=s, **options)),
+                         (attention, lambda s: attention.decode(x, s, **options))):  # fmt: skip
+        state = module.make_state(1, 258, window=3)
+        for _ in range(258):
+            step(state)
+        with pytest.raises(ValueError, match="has dropped tokens"):
+            step(state)
