@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
 
 namespace multihead {
 namespace {
@@ -47,6 +48,17 @@ TEST(RecomputeTest, WithoutATapeOrALeafNothingIsKept) {
   Tape tape;
   const Tensor y = recomputed([&] { return squared(x); });
   EXPECT_NO_THROW(tape.backward(y));
+}
+
+// The first pass records nothing, so what leaves it otherwise than as the result would be a constant.
+TEST(RecomputeTest, WhatLeavesByASideDoorIsRefused) {
+  const Tensor x = Tensor::of<float>({2}, {3, -5}).set_requires_grad();
+  Tape tape;
+  Tensor aside;
+  const Tensor y = recomputed([&] { return squared(aside = squared(x)); });
+  EXPECT_THROW(squared(aside), ValueError);
+  tape.backward(y, Tensor::ones({2}));
+  EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{4 * 27, -4 * 125}));
 }
 
 }  // namespace

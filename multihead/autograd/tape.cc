@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "multihead/autograd/autocast.h"
+#include "multihead/autograd/forgetful-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/core/gradient_lock-inl.h"
 #include "multihead/kernels/elementwise/accumulate.h"
@@ -11,6 +12,23 @@ namespace multihead {
 namespace {
 
 thread_local Tape* active = nullptr;
+thread_local const Tape* forgetful = nullptr;
+
+[[noreturn]] Tensor lost_result() {
+  throw ValueError(
+      "Tape: an op got a result of another tape, one that has ended or whose backward() has run, so its "
+      "gradient "
+      "would be lost; compute it again under this tape, or take its detach() as a constant");
+}
+
+// A result without its tape has nothing left that a gradient could reach, nor a recipe to compute it again.
+void make_stale(const std::vector<std::shared_ptr<GradientSlot>>& results) {
+  for (const auto& slot : results) slot->rebuild = &lost_result;
+}
+bool is_stale(const GradientSlot& slot) {
+  Tensor (*const* recipe)() = slot.rebuild.target<Tensor (*)()>();
+  return recipe != nullptr && *recipe == &lost_result;
+}
 
 // slot += gradient. The first gradient is shared, not copied, but for leaves, whose gradients users read and
 // write by pointer; a sum gets memory of its own unless the slot is the only holder.
@@ -70,16 +88,25 @@ class Tape::OpenUses {
 };
 
 Tape::Tape() : outer_(active) { active = this; }
-Tape::~Tape() { active = outer_; }
+Tape::~Tape() {
+  active = outer_;
+  for (const Node& node : nodes_) make_stale(node.outputs);
+}
 Tape* Tape::current() { return active; }
 
 Tensor& Tape::copy_of(const std::shared_ptr<GradientSlot>& leaf) { return copies_[leaf]; }
+
+detail::ForgetfulTape::ForgetfulTape() : outer_(forgetful) { forgetful = &tape_; }
+detail::ForgetfulTape::~ForgetfulTape() { forgetful = outer_; }
 
 NoTape::NoTape() : hidden_(active) { active = nullptr; }
 NoTape::~NoTape() { active = hidden_; }
 
 void Tape::add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tensor> outputs,
                Backward backward) {
+  for (const auto& slot : inputs) {
+    if (slot != nullptr && this != forgetful && is_stale(*slot)) lost_result();
+  }
   Node node{std::move(inputs), {}, std::move(backward)};
   for (Tensor& output : outputs) {
     // An op that returns its input's own handle would put its result into the input's slot.
@@ -87,6 +114,7 @@ void Tape::add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tens
     node.outputs.push_back(std::make_shared<GradientSlot>());
     output.set_gradient_slot(node.outputs.back());
   }
+  if (this == forgetful) return make_stale(node.outputs);
   nodes_.push_back(std::move(node));
 }
 
@@ -114,6 +142,7 @@ void Tape::backward(const Tensor& loss, Tensor seed, const LeafComplete& complet
   OpenUses uses(nodes_, complete);
   for (; !nodes_.empty(); uses.close(nodes_.back()), nodes_.pop_back()) {
     Node& node = nodes_.back();
+    make_stale(node.outputs);
     std::vector<Tensor> d_outputs;
     bool reached = false;
     for (const auto& slot : node.outputs) {

@@ -165,5 +165,41 @@ TEST(TapeTest, NothingIsRecordedWithoutTapeOrGradient) {
   EXPECT_THROW(tape.backward(constant), ValueError);
 }
 
+// What a tape has computed is a constant when the tape is gone, and nobody would say so.
+TEST(TapeTest, ResultsOfATapeThatIsGoneAreRefused) {
+  const Tensor x = leaf(3);
+  Tensor ended, consumed;
+  {
+    Tape tape;
+    ended = multiply(x, x);
+  }
+  Tape outer;
+  {
+    Tape tape;
+    consumed = multiply(x, x);
+    EXPECT_TRUE(multiply(consumed, x).requires_grad()) << "its own tape lives";
+    tape.backward(consumed);
+    EXPECT_THROW(multiply(consumed, x), ValueError);
+  }
+  for (const Tensor& gone : {ended, consumed}) {
+    EXPECT_THROW(multiply(gone, x), ValueError);
+    EXPECT_FALSE(multiply(gone.detach(), leaf(2).detach()).requires_grad());
+    const NoTape silent;
+    EXPECT_EQ(multiply(gone, x).item(), 27);
+  }
+  EXPECT_EQ(outer.size(), 0u);
+}
+
+TEST(TapeTest, ResultsOfAnOuterTapeStayUsable) {
+  const Tensor x = leaf(3);
+  Tape outer;
+  const Tensor y = multiply(x, x);
+  {
+    Tape inner;
+    inner.backward(multiply(y, y));
+  }
+  EXPECT_NO_THROW(multiply(y, y));
+}
+
 }  // namespace
 }  // namespace multihead
