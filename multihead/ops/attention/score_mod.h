@@ -59,8 +59,10 @@ template <class T, class F, bool kDerivative>
         for (int64_t i = 0; i < kScoreBlock; ++i) padded[i] = i < count ? x[i] : T(0);
         x = padded;
       }
+      const auto last = static_cast<int32_t>(count - 1);
       for (int32_t i = 0; i < static_cast<int32_t>(kScoreBlock); ++i) {
-        const int32_t at_row = first_row + static_cast<int32_t>(q) + i;
+        // Beyond the last row, again that: the function may index a table of exactly as many.
+        const int32_t at_row = first_row + static_cast<int32_t>(q) + std::min(i, last);
         const ScoreIndex at{static_cast<int32_t>(tile.batch), static_cast<int32_t>(tile.head),
                             at_row + offset, static_cast<int32_t>(tile.key_begin + k), at_row};
         if constexpr (kDerivative) {
@@ -135,8 +137,14 @@ class ScoreMod {
   /// A function that knows its derivative by the numbers of `captured`, too, which then get gradients.
   template <class F>
   ScoreMod(std::shared_ptr<const F> function, std::vector<Tensor> captured) : ScoreMod(std::move(function)) {
-    captured_ = std::move(captured);
-    for (const Tensor& x : captured_) captured_size_ += x.numel();
+    capture(std::move(captured));
+  }
+
+  /// The same by its tables for f32 and f64.
+  using Table = kernels::ScoreFunction (*)(bool avx2);
+  ScoreMod(std::shared_ptr<const void> function, Table f32, Table f64, std::vector<Tensor> captured)
+      : function_(std::move(function)), f32_(f32), f64_(f64) {
+    capture(std::move(captured));
   }
 
   explicit operator bool() const { return function_ != nullptr; }
@@ -154,9 +162,13 @@ class ScoreMod {
   }
 
  private:
+  void capture(std::vector<Tensor> captured) {
+    captured_ = std::move(captured);
+    for (const Tensor& x : captured_) captured_size_ += x.numel();
+  }
+
   std::shared_ptr<const void> function_;
-  kernels::ScoreFunction (*f32_)(bool avx2) = nullptr;
-  kernels::ScoreFunction (*f64_)(bool avx2) = nullptr;
+  Table f32_ = nullptr, f64_ = nullptr;
   std::vector<Tensor> captured_;
   int64_t captured_size_ = 0;
 };
@@ -164,10 +176,11 @@ class ScoreMod {
 /// score <- f(score, at), applied after the scaling and before soft-cap, biases and masks.
 ///
 /// `f` is generic, `auto f(auto score, ScoreIndex at)`: it is called with float, double and Dual numbers,
-/// from several threads at once, also for pairs that a mask excludes afterwards. It is copied; what it refers
-/// to must live until the backward has run. Gradients flow through `score` alone: numbers that f reads from a
-/// tensor (data<float>()) are constants, and no tape knows that they depend on anything, queries included.
-/// What is to learn goes into bias, alibi_slopes, relative_bias or relative_key. For exp, tanh and sigmoid
+/// from several threads at once, for rows and keys that exist, but also for pairs that a mask excludes
+/// afterwards. It is copied; what it refers to must live until the backward has run. Gradients flow through
+/// `score` alone: numbers that f reads from a tensor (data<float>()) are constants, and no tape knows that
+/// they depend on anything, queries included. What is to learn goes to score_mod(f, tensors) of
+/// captured_score_mod.h, or into bias, alibi_slopes, relative_bias or relative_key. For exp, tanh and sigmoid
 /// use those of score_math.h.
 ///
 ///   auto alibi = [&](auto score, ScoreIndex at) { return score - slope[at.head] * float(at.query - at.key);

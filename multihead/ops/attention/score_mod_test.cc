@@ -4,9 +4,15 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <string>
 
 #include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
 #include "multihead/ops/attention/attention.h"
+#include "multihead/ops/attention/captured_score_mod.h"
+#include "multihead/ops/attention/mask_mod.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead {
 namespace {
@@ -178,6 +184,118 @@ TEST(ScoreModTest, KeepsItsOwnCopyForTheBackward) {
   second.backward(z, Tensor::ones(z.shape()));
   const std::vector<float> by_scale = x.grad().to_vector<float>();
   for (size_t i = 0; i < by_scale.size(); ++i) EXPECT_NEAR(by_function[i], by_scale[i], 1e-6);
+}
+
+// Every function of positions is called within the tensors only, on every path: tables of exactly their size
+// are enough.
+TEST(ScoreModTest, IsCalledForRowsAndKeysThatExist) {
+  Rng rng(3);
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16}) {
+    const Dtype wide = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+    for (const int64_t queries : {1, 2, 5, 15, 16, 17, 37, 70, 130}) {
+      for (const int64_t keys : {1, 7, 20, 37, 130, 300}) {
+        const auto inside = [=](ScoreIndex at) {
+          if (at.row < 0 || at.row >= queries || at.key < 0 || at.key >= keys || at.batch < 0 ||
+              at.batch >= 2 || at.head < 0 || at.head >= 4 || at.query != at.row + keys - queries) {
+            throw std::out_of_range("row " + std::to_string(at.row) + ", key " + std::to_string(at.key));
+          }
+        };
+        const auto f = [=](auto score, ScoreIndex at) {
+          inside(at);
+          return score * 0.5f;
+        };
+        const auto g = [=](ScoreIndex at) {
+          inside(at);
+          return (at.row + at.key) % 5 != 0;
+        };
+        const auto tensor = [&](int64_t heads, int64_t rows) {
+          return randn({2, heads, rows, 16}, rng, wide).to(dtype).clone().set_requires_grad();
+        };
+        const Tensor q = tensor(4, queries), k = tensor(2, keys), v = tensor(2, keys);
+        Tape tape;
+        AttentionCapture capture{.entropy_wanted = true};
+        Tensor y;
+        ASSERT_NO_THROW(y = attention(q, k, v, {.mask = mask_mod(g), .capture = &capture}, score_mod(f)))
+            << dtype << ", " << queries << " x " << keys;
+        ASSERT_NO_THROW(tape.backward(y, Tensor::ones(y.shape(), wide)))
+            << dtype << ", " << queries << " x " << keys;
+      }
+    }
+  }
+}
+
+TEST(ScoreModTest, RaggedAndPackedRowsExistToo) {
+  Rng rng(3);
+  const std::vector<int64_t> sizes = {2, 0, 17, 5};
+  const Tensor cu = Tensor::of<int64_t>({5}, {0, 2, 2, 19, 24});
+  const auto check = [](ScoreIndex at, int64_t rows) {
+    if (at.row < 0 || at.row >= rows || at.key < 0 || at.key >= rows) throw std::out_of_range("row");
+  };
+  const auto ragged = [&](auto score, ScoreIndex at) {
+    check(at, sizes[static_cast<size_t>(at.batch)]);
+    return score;
+  };
+  const auto packed = [&](auto score, ScoreIndex at) {
+    check(at, 19);
+    return score;
+  };
+  const Tensor x = randn({24, 4, 16}, rng).set_requires_grad(),
+               qkv = randn({2, 19, 128}, rng).set_requires_grad();
+  Tape tape;
+  const Tensor y = attention_ragged(x, x, x, cu, cu, {.mask = causal()}, score_mod(ragged));
+  tape.backward(y, Tensor::ones(y.shape()));
+  const Tensor z =
+      attention_packed(qkv, {.num_heads = 4, .num_kv_heads = 2}, {.mask = causal()}, score_mod(packed));
+  tape.backward(z, Tensor::ones(z.shape()));
+}
+
+// A forgetting gate that learns, against the bias that says the same.
+TEST(ScoreModTest, TensorsThatItReadsGetGradients) {
+  Rng rng(7);
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16}) {
+    const Dtype wide = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+    const Tensor gates = randn({2, 4, 37}, rng, wide).set_requires_grad();
+    std::vector<Tensor> leaves = {gates};
+    for (const int64_t heads : {4, 2, 2})
+      leaves.push_back(randn({2, heads, 37, 8}, rng, wide).to(dtype).clone().set_requires_grad());
+    const auto forget = [](auto score, ScoreIndex at, const auto& reads) {
+      return score + reads[0](at.batch, at.head, at.row) - reads[0](at.batch, at.head, at.key);
+    };
+    std::vector<std::vector<double>> results[2];
+    for (const bool by_bias : {false, true}) {
+      for (const Tensor& x : leaves) x.set_grad({});
+      Tape tape;
+      const Tensor sums = square(gates);
+      const Tensor bias = sub(reshape(sums, {2, 4, 37, 1}), reshape(sums, {2, 4, 1, 37}));
+      const Tensor y =
+          by_bias ? attention(leaves[1], leaves[2], leaves[3], {.mask = causal(), .bias = bias})
+                  : attention(leaves[1], leaves[2], leaves[3], {.mask = causal()}, score_mod(forget, {sums}));
+      results[by_bias].push_back(y.to_vector<double>());
+      Rng weights(3);
+      tape.backward(y, randn(y.shape(), weights, wide));
+      for (const Tensor& x : leaves) results[by_bias].push_back(x.grad().to_vector<double>());
+    }
+    const double tolerance = dtype == Dtype::f64 ? 1e-12 : dtype == Dtype::f32 ? 2e-5 : 0.1;
+    for (size_t n = 0; n < results[0].size(); ++n) {
+      for (size_t i = 0; i < results[0][n].size(); ++i)
+        ASSERT_NEAR(results[0][n][i], results[1][n][i], tolerance) << dtype << ", " << n << " at " << i;
+    }
+  }
+}
+
+TEST(ScoreModTest, ReadsOutsideATensorAreNamed) {
+  const Tensor x = Tensor::ones({1, 2, 5, 4}), table = Tensor::ones({4});
+  const auto f = [](auto score, ScoreIndex at, const auto& reads) { return score * reads[0](at.key); };
+  try {
+    attention(x, x, x, {}, score_mod(f, {table}));
+    FAIL() << "expected a ShapeError";
+  } catch (const ShapeError& e) {
+    EXPECT_STREQ(e.what(), "score_mod: the function reads (4) of tensor 0, which is [4]");
+  }
+  const auto g = [](auto score, ScoreIndex, const auto& reads) { return score * reads[1](0); };
+  EXPECT_THROW(attention(x, x, x, {}, score_mod(g, {table})), ValueError);
+  EXPECT_THROW(score_mod(f, {Tensor::arange(4)}), DtypeError);
+  EXPECT_THROW(score_mod(f, {Tensor()}), ValueError);
 }
 
 }  // namespace
