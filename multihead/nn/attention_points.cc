@@ -1,5 +1,7 @@
 // attention() with its scores and pattern open to Points.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -13,10 +15,12 @@
 namespace multihead::nn::detail {
 namespace {
 
+// Stands for -inf where a tape records: an edit's backward multiplies what it was shown by gradients of 0.
+constexpr double kExcluded = -1e30;
+
 // Weights or scores of a part, from a call that changes nothing.
 template <class Run>
 Tensor captured(AttentionOptions options, CaptureStage stage, const PointPart& part, Run&& run) {
-  const NoTape silent;
   AttentionCapture capture;
   capture.stage = stage, capture.heads = part.heads, capture.query_rows = part.rows;
   options.capture = &capture, options.rng = nullptr, options.lse = nullptr;
@@ -59,6 +63,24 @@ void check_open(const AttentionOptions& options, const ScoreMod& score_mod, bool
            "edited under a tape, since their gradient would be lost; edit z");
 }
 
+// The scores after their edits under a tape. Excluded pairs stay excluded.
+Tensor edited_scores(const Tensor& scores, const Tensor& given, const PointAxes& axes) {
+  const Tensor allowed = Tensor::empty(given.shape(), Dtype::boolean);
+  const std::vector<double> values = given.to_vector<double>();
+  bool* const flags = allowed.data<bool>();
+  std::transform(values.begin(), values.end(), flags, [](double x) { return !std::isinf(x) || x > 0; });
+  const auto constant = [&](double x) { return Tensor::full({1}, x, given.dtype()); };
+  const Tensor edited = point("scores", where(allowed, scores, constant(kExcluded)), axes);
+  const std::vector<double> after = edited.to_vector<double>();
+  for (size_t i = 0; i < after.size(); ++i) {
+    MH_CHECK(flags[i] || !(after[i] > kExcluded * 1e-10), ValueError,
+             "Points: under a tape an edit of scores must leave excluded pairs below ", kExcluded * 1e-10,
+             " (it is shown ", kExcluded, " there), got ", after[i],
+             "; to allow or weigh pairs, change the mask or edit the pattern");
+  }
+  return where(allowed, edited, constant(-std::numeric_limits<double>::infinity()));
+}
+
 }  // namespace
 
 Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
@@ -74,7 +96,10 @@ Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const
   PointAxes axes = {.rows = 2, .heads = 1};
   axes.row_count = query.size(1);
   axes.only_rows = rows_asked({"scores", "pattern"}, axes.row_count);
-  const Tensor given = captured(options, CaptureStage::scores, {.rows = axes.only_rows}, run);
+  const Tensor given = [&] {
+    const NoTape silent;
+    return captured(options, CaptureStage::scores, {.rows = axes.only_rows}, run);
+  }();
   Tensor scores = given;
   if (recording) {
     // The terms beside the product are constants: masks and biases.
@@ -83,7 +108,8 @@ Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const
     const Tensor product = products(q, key, factor);
     scores = add(product, sub(given, product.detach()));
   }
-  const Tensor pattern = point("pattern", softmax(point("scores", scores, axes)), axes);
+  scores = Tape::current() ? edited_scores(scores, given, axes) : point("scores", scores, axes);
+  const Tensor pattern = point("pattern", softmax(scores), axes);
   const Tensor z = mixed(cast(dropout(pattern, options.dropout_p, options.rng), value.dtype()), value);
   return axes.only_rows.empty() ? z : put(run(options), 1, axes.only_rows, z);
 }

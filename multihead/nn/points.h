@@ -48,7 +48,9 @@ struct PointAxes;
 /// "blocks.0.attn.hook_z" is layers.0.self_attn.z. Requests are carried out in the order they were made.
 ///
 /// Keeping scores or patterns stores only the part kept, not the whole [Tq, Tk] matrix. If they are edited,
-/// the edited rows are computed by plain products.
+/// the edited rows are computed by plain products. Under a tape an edit of scores is shown -1e30 for excluded
+/// pairs, not -inf, which would make its gradient NaN; they stay excluded, and another number there is an
+/// error.
 class Points {
  public:
   /// Returns the new value at a point, of x's shape and dtype; x itself or an undefined tensor keeps it.

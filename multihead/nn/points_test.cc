@@ -195,6 +195,50 @@ TEST_F(AttentionPointsTest, PatternsOf16BitModelsCanBeEdited) {
   expect_near(run(points).to(Dtype::f32), y.to(Dtype::f32), 0.05F);
 }
 
+// Excluded pairs have no number for a backward to multiply: -inf times a gradient of 0 would be NaN.
+TEST_F(AttentionPointsTest, EditsOfScoresHaveGradientsUnderAMask) {
+  const Tensor factor = Tensor::ones({1}).set_requires_grad();
+  const auto loss = [&](double by) {
+    Points points;
+    points.edit("self_attn.scores", [&](const std::string&, const Tensor& s) { return scale(s, by); });
+    const PointScope scope(points);
+    return sum(square(layer(x, causal_call()))).item();
+  };
+  const double expected = (loss(1 + 1e-2) - loss(1 - 1e-2)) / 2e-2;
+  Points points;
+  points.edit("self_attn.scores", [&](const std::string&, const Tensor& s) { return mul(s, factor); });
+  const PointScope scope(points);
+  Tape tape;
+  const Tensor y = sum(square(layer(x, causal_call())));
+  EXPECT_NEAR(y.item(), loss(1), 1e-3 * std::abs(y.item()));
+  tape.backward(y);
+  EXPECT_NEAR(factor.grad().item(), expected, 1e-2 * std::abs(expected));
+}
+
+TEST_F(AttentionPointsTest, ExcludedPairsStaySoUnderATape) {
+  Points points;
+  points.edit("self_attn.scores", [&](const std::string&, const Tensor& s) { return scale(s, 0); });
+  const PointScope scope(points);
+  Tape tape;
+  EXPECT_THAT([&] { layer(x, causal_call()); },
+              ThrowsMessage<ValueError>(HasSubstr("must leave excluded pairs")));
+}
+
+// What is kept under a tape has the gradient that the output has.
+TEST_F(AttentionPointsTest, KeptPatternsHaveGradients) {
+  const Tensor leaf = x.clone().set_requires_grad();
+  Points points;
+  points.keep("self_attn.pattern");
+  const PointScope scope(points);
+  Tape tape;
+  layer(leaf, causal_call());
+  ASSERT_EQ(points.kept().size(), 1u);
+  const Tensor pattern = points.kept().begin()->second;
+  ASSERT_TRUE(pattern.requires_grad());
+  tape.backward(sum(square(pattern)));
+  EXPECT_GT(sum(square(leaf.grad())).item(), 0);
+}
+
 TEST_F(AttentionPointsTest, NoGradientIsLost) {
   const Tensor bias = Tensor::zeros({kTokens, kTokens}).set_requires_grad();
   LayerCall call = causal_call();
