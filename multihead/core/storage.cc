@@ -2,8 +2,12 @@
 
 #include <pthread.h>
 
+#include <atomic>
+#include <cstring>
+
 #include "multihead/core/block_cache-inl.h"
 #include "multihead/core/error.h"
+#include "multihead/core/spoiled-inl.h"
 
 namespace multihead {
 namespace {
@@ -19,12 +23,18 @@ BlockCache& cache() {
   return *instance;
 }
 
+std::atomic<int> spoiled{0};  // scopes that are alive
+
 }  // namespace
+
+detail::SpoiledMemory::SpoiledMemory() { ++spoiled; }
+detail::SpoiledMemory::~SpoiledMemory() { --spoiled; }
 
 Storage::Storage(size_t bytes) : bytes_(bytes) {
   MH_CHECK(bytes < (size_t{1} << 48), ValueError, "tensor: ", bytes, " bytes are beyond the address space");
   block_ = cache().take(bytes);
   data_ = block_->data;
+  if (spoiled.load(std::memory_order_relaxed) != 0) std::memset(data_, 0xFF, bytes);
 }
 
 Storage::Storage(void* data, size_t bytes, std::shared_ptr<void> owner)

@@ -1,6 +1,7 @@
 // Every option of attention() as one list: what the differential matrix and the gradient checks run over.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -28,8 +29,9 @@ inline Tensor integers(const Shape& shape, int64_t low, int64_t high, Rng& rng) 
   const Tensor x = Tensor::empty(shape, Dtype::i64);
   const RandomStream stream = rng.next();
   for (int64_t i = 0; i < x.numel(); ++i) {
-    x.data<int64_t>()[i] = low + static_cast<int64_t>(stream.bits(static_cast<uint64_t>(i)) %
-                                                      static_cast<uint64_t>(high - low + 1));
+    x.data<int64_t>()[i] =
+        low + static_cast<int64_t>(stream.bits(static_cast<uint64_t>(i)) %
+                                   static_cast<uint64_t>(std::max<int64_t>(high - low, 0) + 1));
   }
   return x;
 }

@@ -38,7 +38,7 @@ std::vector<int64_t> BoundMask::resolve(const Diagonal& diagonal) const {
     for (const int64_t offset : offsets) {
       MH_CHECK(offset > -kFar && offset < kFar, ValueError, who_, ": offset ", offset, " is out of range");
     }
-    return offsets;
+    return offsets.empty() ? std::vector<int64_t>{0} : offsets;
   }
   if (diagonal.align == Align::start) return {0};
   if (!ends_.empty()) return ends_;
