@@ -1,11 +1,11 @@
 #include "multihead/testing/op_list.h"
 
 #include <algorithm>
+#include <set>
 
 #include "multihead/core/rng.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/attention/attention.h"
-#include "multihead/ops/attention/composed.h"
 #include "multihead/ops/attention/masked_softmax.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -16,43 +16,12 @@
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
+#include "multihead/testing/op_list-inl.h"
 
 namespace multihead::testing {
 namespace {
 
 using Inputs = std::vector<Tensor>;
-
-class List {
- public:
-  Tensor normal(const Shape& shape) { return randn(shape, rng_, Dtype::f64); }
-  // In [0.5, 1.5): away from the poles of log, sqrt and division.
-  Tensor positive(const Shape& shape) {
-    const Tensor x = Tensor::empty(shape, Dtype::f64);
-    fill_uniform(x, 0.5, 1.5, rng_.next());
-    return x;
-  }
-  // At least 0.1 away from zero, where relu bends.
-  Tensor bent(const Shape& shape) {
-    const Tensor x = normal(shape);
-    for (double& v : x.span<double>()) v += v < 0 ? -0.1 : 0.1;
-    return x;
-  }
-
-  void many(const std::string& op, const std::string& variant, TensorFunction f, Inputs inputs) {
-    cases.push_back({op, variant, std::move(f), std::move(inputs)});
-  }
-  void one(const std::string& op, const std::string& variant, std::function<Tensor(const Inputs&)> f,
-           Inputs inputs) {
-    many(
-        op, variant, [f = std::move(f)](const Inputs& x) { return Inputs{f(x)}; }, std::move(inputs));
-  }
-
-  std::vector<OpCase> cases;
-
- private:
-  Rng rng_{20240607};
-};
-
 using BinaryOp = Tensor (*)(const Tensor&, const Tensor&);
 using UnaryOp = Tensor (*)(const Tensor&);
 
@@ -298,45 +267,63 @@ void loss_cases(List& list) {
   }
 }
 
-// One case each; ops/attention_matrix_test.cc goes through the options.
-void attention_cases(List& list) {
-  const AttentionOptions causal_rows{.mask = causal()};
-  list.one("attention", "causal",
-           [o = causal_rows](const Inputs& x) { return attention(x[0], x[1], x[2], o); },
-           {list.normal({2, 3, 5, 2}), list.normal({2, 1, 5, 2}), list.normal({2, 1, 5, 3})});
-  list.one("attention_composed", "causal",
-           [o = causal_rows](const Inputs& x) { return attention_composed(x[0], x[1], x[2], o); },
-           {list.normal({2, 3, 5, 2}), list.normal({2, 1, 5, 2}), list.normal({2, 1, 5, 3})});
-  list.one("attention_packed", "causal, grouped",
-           [o = causal_rows](const Inputs& x) {
-             return attention_packed(x[0], {.num_heads = 4, .num_kv_heads = 2}, o);
-           },
-           {list.normal({2, 5, 24})});
-  const Tensor cu = Tensor::of<int64_t>({3}, {0, 2, 7});
-  list.one("attention_ragged", "causal",
-           [o = causal_rows, cu](const Inputs& x) { return attention_ragged(x[0], x[1], x[2], cu, cu, o); },
-           {list.normal({7, 2, 3}), list.normal({7, 2, 3}), list.normal({7, 2, 3})});
-  list.one("attention", "relative key and bias of all heads",
-           [](const Inputs& x) {
-             return attention(x[0], x[1], x[2], {.relative_bias = x[4], .relative_key = x[3]});
-           },
-           {list.normal({2, 4, 5, 3}), list.normal({2, 2, 6, 3}), list.normal({2, 2, 6, 2}),
-            list.normal({1, 7, 3}), list.normal({1, 7})});
-  list.one("attention_packed", "relative key, clipped",
-           [](const Inputs& x) {
-             return attention_packed(x[0], {.num_heads = 2},
-                                     {.mask = causal(), .softcap = 2, .relative_key = transpose(x[1], 0, 1)});
-           },
-           {list.normal({2, 5, 18}), list.normal({4, 2, 3})});
-  list.one(
-      "attention_ragged", "relative key",
-      [cu](const Inputs& x) { return attention_ragged(x[0], x[1], x[2], cu, cu, {.relative_key = x[3]}); },
-      {list.normal({7, 2, 3}), list.normal({7, 1, 3}), list.normal({7, 1, 3}), list.normal({2, 6, 3})});
-  for (const RotaryLayout layout : {RotaryLayout::halves, RotaryLayout::interleaved}) {
-    const RotaryTable table = rotary_table(3, {5}, rotary_frequencies(4), layout);
-    list.one("rotary", "partial", [table](const Inputs& x) { return rotary(x[0], table, 1); },
-             {list.normal({2, 3, 2, 5})});
+// Sizes of zero where a case above brings tensors or sizes of its own, which emptied() cannot change.
+void empty_cases(List& list) {
+  const Tensor none = Tensor::empty({0, 3}, Dtype::i64), no_flags = Tensor::empty({0, 5}, Dtype::boolean);
+  list.one("where", "nothing", [no_flags](const Inputs& x) { return where(no_flags, x[0], x[1]); },
+           {list.normal({0, 5}), list.normal({1, 5})});
+  list.one("embedding", "no ids", [none](const Inputs& x) { return square(embedding(x[0], none)); },
+           {list.normal({7, 5})});
+  for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+    const CrossEntropyOptions options{.label_smoothing = 0.1, .reduction = reduction};
+    list.one("cross_entropy", "no rows",
+             [none, options](const Inputs& x) { return square(cross_entropy(x[0], none, options)); },
+             {list.normal({0, 3, 7})});
+    if (reduction == Reduction::none) continue;
+    list.one(
+        "linear_cross_entropy", "no rows",
+        [none, options](const Inputs& x) { return square(linear_cross_entropy(x[0], x[1], none, options)); },
+        {list.normal({0, 3, 5}), list.normal({7, 5})});
   }
+  for (const Shape& shape : {Shape{0, 3, 5}, Shape{2, 0, 5}, Shape{2, 3, 0}}) {
+    const Tensor valid = Tensor::zeros({shape[0]}, Dtype::i64);
+    list.one("masked_scores", "nothing",
+             [valid](const Inputs& x) { return square(masked_scores(x[0], valid)); }, {list.normal(shape)});
+    list.one("masked_softmax", "nothing", [valid](const Inputs& x) { return masked_softmax(x[0], valid); },
+             {list.normal(shape)});
+  }
+  list.many("split", "into nothing and all",
+            [](const Inputs& x) {
+              return split(square(x[0]), {0, 5, 0}, 1);
+            },
+            {list.normal({2, 5})});
+  list.one("expand", "to nothing",
+           [](const Inputs& x) {
+             return square(expand(x[0], {0, 3, 5}));
+           },
+           {list.normal({3, 1})});
+  list.one("expand", "nothing",
+           [](const Inputs& x) {
+             return square(expand(x[0], {2, 0, 5}));
+           },
+           {list.normal({0, 1})});
+  list.one("sum_to", "of nothing",
+           [](const Inputs& x) {
+             return square(sum_to(x[0], {3, 1}));
+           },
+           {list.normal({0, 3, 5})});
+  list.one("slice", "nothing", [](const Inputs& x) { return square(slice(x[0], 1, 2, 2)); },
+           {list.normal({2, 5})});
+  const Tensor no_rows = Tensor::zeros({3}, Dtype::i64), no_sequences = Tensor::zeros({1}, Dtype::i64);
+  for (const Tensor& cu : {no_rows, no_sequences}) {
+    list.one(
+        "attention_ragged", cu.numel() == 1 ? "no sequences" : "empty sequences",
+        [cu](const Inputs& x) { return attention_ragged(x[0], x[1], x[2], cu, cu, {.relative_key = x[3]}); },
+        {list.normal({0, 2, 3}), list.normal({0, 1, 3}), list.normal({0, 1, 3}), list.normal({2, 6, 3})});
+  }
+  const RotaryTable table = rotary_table(0, {5}, rotary_frequencies(4), RotaryLayout::halves);
+  list.one("rotary", "no tokens", [table](const Inputs& x) { return rotary(x[0], table, 1); },
+           {list.normal({2, 0, 2, 5})});
 }
 
 }  // namespace
@@ -351,8 +338,27 @@ std::vector<OpCase> op_cases() {
   norm_cases(list);
   row_cases(list);
   loss_cases(list);
-  attention_cases(list);
+  add_attention_cases(list);
+  empty_cases(list);
   return std::move(list.cases);
+}
+
+std::vector<OpCase> emptied(const OpCase& c) {
+  std::set<int64_t> sizes;
+  for (const Tensor& x : c.inputs) sizes.insert(x.shape().begin(), x.shape().end());
+  std::vector<OpCase> cases;
+  for (const int64_t size : sizes) {
+    if (size == 0) continue;
+    OpCase without = c;
+    without.variant += " without " + std::to_string(size);
+    for (Tensor& x : without.inputs) {
+      Shape shape = x.shape();
+      for (int axis = 0; axis < shape.rank(); ++axis) shape[axis] = shape[axis] == size ? 0 : shape[axis];
+      if (!(shape == x.shape())) x = Tensor::full(shape, 0.75, Dtype::f64);
+    }
+    cases.push_back(std::move(without));
+  }
+  return cases;
 }
 
 }  // namespace multihead::testing

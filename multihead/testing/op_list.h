@@ -24,4 +24,8 @@ struct OpCase {
 
 std::vector<OpCase> op_cases();
 
+/// The case with sizes of zero: one for each size among its inputs, whose axes of that size all become empty,
+/// since they are likely the same. Some do not fit what the op gets besides, and throw.
+std::vector<OpCase> emptied(const OpCase& c);
+
 }  // namespace multihead::testing

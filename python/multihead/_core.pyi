@@ -641,14 +641,17 @@ def attention(query: object | None, key: object | None, value: object | None, *,
 
     Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];
               layout='bthd' swaps H and T in all of them. H % Hkv == 0.
-    Dtypes    float32, float64, bfloat16, float16, the same for all three
-    Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks
+    Dtypes    float32, float64, bfloat16, float16, the same for all three; of biases, tables and sinks
+              float64 with float64, else float32 or the type of 16-bit inputs
+    Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks, from the output, the
+              log-sum-exp (return_lse) and what capture receives
     Memory    O(Tq + Tk) per head beyond inputs and output
     Rows      without any allowed key give 0, see empty_row
     relative_bias, relative_key
               [H or 1, span] and [H or 1, span, D]: a number and a vector per distance, that of query i and key
               j at clamp(j - i - offset + relative_center, 0, span - 1)
-    sinks     [H]: one more score in every row's softmax, of no key
+    sinks     [H]: one more score in every row's softmax, of no key; the log-sum-exp counts it, and is the sink
+              in a row without any key
     Raises    ShapeError, DtypeError, ValueError
     """
 
@@ -674,7 +677,7 @@ def attention_composed(query: object | None, key: object | None, value: object |
 def merge_attention(a_out: object, a_lse: object, b_out: object, b_lse: object) -> tuple:
     """
     (out [..., Dv], lse [...]) of attention over the union of two disjoint key sets, from those of each (return_lse).
-    float32, no gradient.
+    float32 or float64; a sink counts in one of the two. Gradient: all four.
     """
 
 def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:

@@ -114,15 +114,20 @@ constexpr const char* kAttentionDoc =
     "value.\n\n"
     "Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];\n"
     "          layout='bthd' swaps H and T in all of them. H % Hkv == 0.\n"
-    "Dtypes    float32, float64, bfloat16, float16, the same for all three\n"
-    "Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks\n"
+    "Dtypes    float32, float64, bfloat16, float16, the same for all three; of biases, tables and sinks\n"
+    "          float64 with float64, else float32 or the type of 16-bit inputs\n"
+    "Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks, from the output, "
+    "the\n"
+    "          log-sum-exp (return_lse) and what capture receives\n"
     "Memory    O(Tq + Tk) per head beyond inputs and output\n"
     "Rows      without any allowed key give 0, see empty_row\n"
     "relative_bias, relative_key\n"
     "          [H or 1, span] and [H or 1, span, D]: a number and a vector per distance, that of query i and "
     "key\n"
     "          j at clamp(j - i - offset + relative_center, 0, span - 1)\n"
-    "sinks     [H]: one more score in every row's softmax, of no key\n"
+    "sinks     [H]: one more score in every row's softmax, of no key; the log-sum-exp counts it, and is the "
+    "sink\n"
+    "          in a row without any key\n"
     "Raises    ShapeError, DtypeError, ValueError";
 
 template <class T>

@@ -75,7 +75,7 @@ void bind_definition(nb::module_& m) {
       },
       "a_out"_a, "a_lse"_a, "b_out"_a, "b_lse"_a,
       "(out [..., Dv], lse [...]) of attention over the union of two disjoint key sets, from those of each "
-      "(return_lse).\nfloat32, no gradient.");
+      "(return_lse).\nfloat32 or float64; a sink counts in one of the two. Gradient: all four.");
 }
 
 void bind_explanations(nb::module_& m) {

@@ -150,6 +150,60 @@ def test_capture_and_view(rng):
     xml.etree.ElementTree.fromstring(view.svg())
 
 
+def gradients(loss, *arrays):
+    """Those of loss(*leaves) by the tape and by differences."""
+    leaves = [mh.tensor(x, requires_grad=True) for x in arrays]
+    with mh.Tape() as tape:
+        tape.backward(loss(*leaves))
+    numeric = []
+    for n, x in enumerate(arrays):
+        numeric.append(np.zeros_like(x))
+        for at in np.ndindex(x.shape):
+            moved = [[y.copy() for y in arrays] for _ in range(2)]
+            moved[0][n][at] += 1e-5
+            moved[1][n][at] -= 1e-5
+            high, low = (float(np.asarray(loss(*map(mh.tensor, y)))) for y in moved)
+            numeric[-1][at] = (high - low) / 2e-5
+    return [np.asarray(x.grad) for x in leaves], numeric
+
+
+def test_everything_returned_has_a_gradient(rng):
+    q, k, v = (rng.standard_normal((1, 2, 4, 3)) for _ in range(3))
+    sinks = rng.standard_normal(2)
+    mask = mh.lengths(np.array([[3, 0, 4, 1]]))
+
+    def of_lse(q, k, v, sinks):
+        out, lse = mh.attention(q, k, v, mask=mask, sinks=sinks, return_lse=True)
+        return mh.sum(out) + mh.sum(lse * lse)
+
+    def of_capture(q, k, v, sinks):
+        c = mh.AttentionCapture(entropy=True, key_mass=True, top_k=2)
+        mh.attention(q, k, v, mask=mh.causal(), sinks=sinks, capture=c)
+        return sum((mh.sum(x * x) for x in (c.weights, c.entropy, c.key_mass, c.top_weights)), mh.sum(c.weights))
+
+    for loss in (of_lse, of_capture):
+        for got, expected in zip(*gradients(loss, q, k, v, sinks)):
+            np.testing.assert_allclose(got, expected, atol=1e-8)
+
+
+def test_results_of_another_tape_are_refused(rng):
+    gate = mh.tensor(np.full(2, 0.7), requires_grad=True)
+    with mh.Tape():
+        table = mh.exp(gate)
+    with mh.Tape():
+        with pytest.raises(ValueError, match="another tape"):
+            table * gate
+        assert not (table.detach() * 2.0).requires_grad
+
+
+def test_biases_of_16_bits(rng):
+    q, k, v = (mh.cast(mh.tensor(x), "float16") for x in qkv(rng))
+    bias = rng.standard_normal((7, 11), dtype="f4")
+    narrow = mh.cast(mh.tensor(bias), "float16")
+    wide = mh.cast(narrow, "float32")
+    np.testing.assert_array_equal(np.asarray(mh.attention(q, k, v, bias=narrow)), np.asarray(mh.attention(q, k, v, bias=wide)))
+
+
 def test_ragged_is_each_sequence_alone(rng):
     q, k, v = (rng.standard_normal((9, 2, 8), dtype="f4") for _ in range(3))
     cu = np.array([0, 4, 4, 9])

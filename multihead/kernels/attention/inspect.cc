@@ -1,44 +1,27 @@
-// Looking inside without the score matrix: rows are recomputed from the forward's log-sum-exp, one at a time.
+// Looking inside without the score matrix: rows are recomputed, one at a time.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/attention/reference-inl.h"
+#include "multihead/kernels/attention/inspect.h"
+#include "multihead/kernels/attention/probabilities-inl.h"
 
 namespace multihead::kernels {
 namespace {
 
-// row.score becomes the probabilities of (b, h, i), 0 where excluded. Returns the number of keys.
 template <class T>
-int64_t probabilities(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
-                      const Operand& lse_of_rows, int64_t b, int64_t h, int64_t i, ReferenceRow<T>& row) {
-  const T lse = row_of<T>(lse_of_rows, b, h, 0)[p.query_begin(b) + i];
-  const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row);
-  const bool empty = lse == -std::numeric_limits<T>::infinity();
-  for (int64_t j = 0; j < n; ++j) {
-    if (!empty) {
-      row.score[j] = row.keep[j] ? std::exp(row.score[j] - lse) : T{0};
-    } else {
-      row.score[j] = p.empty_row == EmptyRow::uniform ? T{1} / static_cast<T>(n)
-                     : p.empty_row == EmptyRow::nan   ? std::numeric_limits<T>::quiet_NaN()
-                                                      : T{0};
-    }
-  }
-  return n;
-}
-
-template <class T>
-void summarise_row(const AttentionSummary& s, const std::vector<T>& weight, int64_t n, int64_t row,
+void summarise_row(const CaptureSummary& s, const std::vector<T>& weight, int64_t n, int64_t row,
                    std::vector<int64_t>& order) {
   if (s.entropy) {
     double entropy = 0;
     for (int64_t j = 0; j < n; ++j) {
       if (weight[j] > 0) entropy -= double{weight[j]} * std::log(double{weight[j]});
     }
-    s.entropy[row] = static_cast<float>(entropy);
+    static_cast<T*>(s.entropy)[row] = static_cast<T>(entropy);
   }
   if (s.top_k <= 0) return;
   order.resize(static_cast<size_t>(n));
@@ -49,14 +32,15 @@ void summarise_row(const AttentionSummary& s, const std::vector<T>& weight, int6
   });
   for (int64_t r = 0; r < s.top_k; ++r) {
     const bool present = r < found && weight[order[r]] > 0;
-    if (s.top_weights)
-      s.top_weights[row * s.top_k + r] = present ? static_cast<float>(weight[order[r]]) : 0.0f;
+    if (s.top_weights) {
+      static_cast<T*>(s.top_weights)[row * s.top_k + r] = present ? weight[order[r]] : T{0};
+    }
     if (s.top_keys) s.top_keys[row * s.top_k + r] = present ? order[r] : -1;
   }
 }
 
 template <class T>
-void capture(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, const Operand& lse,
+void capture(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, const T* sinks,
              CaptureStage stage, const CaptureRow* rows, int64_t count, T* weights, int64_t weights_stride) {
   const T keep_scale = static_cast<T>(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0);
   parallel_ranges(count, 8, [&](int64_t first, int64_t last) {
@@ -65,9 +49,8 @@ void capture(const AttentionProblem& p, const ScoreTerms& t, const AttentionInpu
       const auto [b, h, i] = rows[r];
       if (i >= p.query_count(b)) continue;
       T* w = weights + r * weights_stride;
-      const int64_t n = stage == CaptureStage::scores
-                            ? reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row)
-                            : probabilities(p, t, in, lse, b, h, i, row);
+      const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row);
+      if (stage != CaptureStage::scores) to_probabilities(p, sinks, b, h, row);
       for (int64_t j = 0; j < n; ++j) {
         w[j] = row.score[j];
         if (stage == CaptureStage::after_dropout && p.dropout_p > 0) {
@@ -79,20 +62,48 @@ void capture(const AttentionProblem& p, const ScoreTerms& t, const AttentionInpu
 }
 
 template <class T>
-void summarise(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, const Operand& lse,
-               const AttentionSummary& s) {
+void summarise(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, const T* sinks,
+               const CaptureSummary& s) {
   parallel_for(p.batch * p.heads, [&](int64_t task, int) {
     const int64_t b = task / p.heads, h = task % p.heads;
     ReferenceRow<T> row;
     std::vector<int64_t> order;
     std::vector<double> mass(static_cast<size_t>(p.keys), 0.0);
     for (int64_t i = 0; i < p.queries; ++i) {
-      const int64_t n = i < p.query_count(b) ? probabilities(p, t, in, lse, b, h, i, row) : 0;
+      int64_t n = 0;
+      if (i < p.query_count(b)) {
+        n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row);
+        to_probabilities(p, sinks, b, h, row);
+      }
       for (int64_t j = 0; j < n; ++j) mass[j] += double{row.score[j]};
       summarise_row(s, row.score, n, task * p.queries + i, order);
     }
     for (int64_t j = 0; s.key_mass && j < p.keys; ++j) {
-      s.key_mass[task * p.keys + j] = static_cast<float>(mass[j]);
+      static_cast<T*>(s.key_mass)[task * p.keys + j] = static_cast<T>(mass[j]);
+    }
+  });
+}
+
+template <class Pointer>
+struct Part {
+  Pointer out, lse;
+};
+
+template <class T>
+void merge(int64_t rows, int64_t value_dim, const Part<void*>& to, const Part<const void*>& other) {
+  constexpr T kInf = std::numeric_limits<T>::infinity();
+  T *out = static_cast<T*>(to.out), *lse = static_cast<T*>(to.lse);
+  const T *other_out = static_cast<const T*>(other.out), *other_lse = static_cast<const T*>(other.lse);
+  parallel_ranges(rows, 64, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const T a = lse[r], b = other_lse[r], max = std::max(a, b);
+      if (max == -kInf) continue;  // both empty: out is zero already
+      const T wa = std::exp(a - max), wb = std::exp(b - max), sum = wa + wb;
+      for (int64_t c = r * value_dim; c < (r + 1) * value_dim; ++c) {
+        const T x = wa == 0 ? T{0} : wa * out[c], y = wb == 0 ? T{0} : wb * other_out[c];
+        out[c] = std::isfinite(x + y) ? (x + y) / sum : static_cast<T>((double{x} + double{y}) / double{sum});
+      }
+      lse[r] = max + std::log(sum);
     }
   });
 }
@@ -100,35 +111,25 @@ void summarise(const AttentionProblem& p, const ScoreTerms& t, const AttentionIn
 }  // namespace
 
 void attention_capture(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
-                       const Operand& lse, CaptureStage stage, const CaptureRow* rows, int64_t count,
+                       const void* sinks, CaptureStage stage, const CaptureRow* rows, int64_t count,
                        void* weights, int64_t weights_stride) {
-  if (in.query.dtype == Dtype::f64) {
-    return capture(p, t, in, lse, stage, rows, count, static_cast<double*>(weights), weights_stride);
-  }
-  capture(p, t, in, lse, stage, rows, count, static_cast<float*>(weights), weights_stride);
+  const auto of = [&](auto* to) {
+    using T = std::remove_pointer_t<decltype(to)>;
+    capture(p, t, in, static_cast<const T*>(sinks), stage, rows, count, to, weights_stride);
+  };
+  in.query.dtype == Dtype::f64 ? of(static_cast<double*>(weights)) : of(static_cast<float*>(weights));
 }
 
 void attention_summary(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
-                       const Operand& lse, const AttentionSummary& s) {
-  in.query.dtype == Dtype::f64 ? summarise<double>(p, t, in, lse, s) : summarise<float>(p, t, in, lse, s);
+                       const void* sinks, const CaptureSummary& s) {
+  in.query.dtype == Dtype::f64 ? summarise(p, t, in, static_cast<const double*>(sinks), s)
+                               : summarise(p, t, in, static_cast<const float*>(sinks), s);
 }
 
-void attention_merge(int64_t rows, int64_t value_dim, float* out, float* lse, const float* other_out,
-                     const float* other_lse) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  parallel_ranges(rows, 64, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      const float a = lse[r], b = other_lse[r], max = std::max(a, b);
-      if (max == -kInf) continue;  // both empty: out is zero already
-      const float wa = std::exp(a - max), wb = std::exp(b - max), sum = wa + wb;
-      for (int64_t c = r * value_dim; c < (r + 1) * value_dim; ++c) {
-        const float x = wa == 0 ? 0.0f : wa * out[c], y = wb == 0 ? 0.0f : wb * other_out[c];
-        out[c] =
-            std::isfinite(x + y) ? (x + y) / sum : static_cast<float>((double{x} + double{y}) / double{sum});
-      }
-      lse[r] = max + std::log(sum);
-    }
-  });
+void attention_merge(Dtype dtype, int64_t rows, int64_t value_dim, void* out, void* lse,
+                     const void* other_out, const void* other_lse) {
+  dtype == Dtype::f64 ? merge<double>(rows, value_dim, {out, lse}, {other_out, other_lse})
+                      : merge<float>(rows, value_dim, {out, lse}, {other_out, other_lse});
 }
 
 }  // namespace multihead::kernels

@@ -219,51 +219,26 @@ void reference_attention_forward(const AttentionProblem& p, const ScoreTerms& t,
   });
 }
 
-/// Adds one row's share to every gradient.
+/// What reference_scores() is to return for a backward.
+inline ReferenceDerivative derivative_for(const ScoreTerms& t, const AttentionGradient& g) {
+  return g.d_captured && t.score_function.captured > 0 ? ReferenceDerivative::behind_function
+                                                       : ReferenceDerivative::whole;
+}
+
+/// Adds to the gradients of query, key and score terms what those of one row's scores bring, which are
+/// row.d_probability; row.derivative and row.raw are as reference_scores() left them.
 template <class T>
-void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
-                            const AttentionGradient& g, int64_t b, int64_t h, int64_t i,
-                            ReferenceRow<T>& row) {
+void reference_spread_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                          const AttentionGradient& g, int64_t b, int64_t h, int64_t i, ReferenceRow<T>& row) {
   const int64_t n = p.key_count(b), kv = h / p.group(), qi = p.query_begin(b) + i;
-  const T lse = row_of<T>(g.lse, b, h, 0)[qi];
-  const T* d_out = row_of<const T>(g.d_out, b, h, qi);
   const T* q = row_of<const T>(in.query, b, h, qi);
   T* d_query = g.d_query ? row_of<T>(g.d_query, b, h, qi) : nullptr;
-  const T keep_scale = static_cast<T>(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0);
-  const auto dropped = [&](int64_t j) {  // factor of the probability: 0 or 1 / (1 - p)
-    if (p.dropout_p <= 0) return T{1};
-    return attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p) ? keep_scale : T{0};
-  };
-  const auto add_d_value = [&](int64_t j, T weight) {
-    if (!g.d_value) return;
-    T* d_value = row_of<T>(g.d_value, b, kv, p.key_begin_row(b) + j);
-    for (int64_t c = 0; c < p.value_dim; ++c) d_value[c] += weight * d_out[c];
-  };
-  if (lse == -std::numeric_limits<T>::infinity()) {
-    if (p.empty_row != EmptyRow::uniform) return;
-    for (int64_t j = 0; j < n; ++j) add_d_value(j, dropped(j) / static_cast<T>(n));
-    return;
-  }
-  const bool captured = g.d_captured && t.score_function.captured > 0;
-  reference_scores(p, t, in, b, h, i,
-                   captured ? ReferenceDerivative::behind_function : ReferenceDerivative::whole, row);
-  // Σ_j p_j · dp_j = ⟨out, d_out⟩, less what a gradient of lse gives each score: dlse/ds_j = p_j
-  T delta = g.d_lse ? -row_of<T>({static_cast<const T*>(g.d_lse), g.lse.strides}, b, h, 0)[qi] : T{0};
-  for (int64_t j = 0; j < n; ++j) {
-    if (!row.keep[j]) continue;
-    row.score[j] = std::exp(row.score[j] - lse);
-    const T* v = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j);
-    const T factor = dropped(j);
-    row.d_probability[j] = factor == 0 ? T{0} : factor * dot(d_out, v, p.value_dim);
-    delta += row.score[j] * row.d_probability[j];
-    if (factor != 0) add_d_value(j, row.score[j] * factor);
-  }
   const Strides4& bs = t.bias_strides;
   auto *d_bias = static_cast<T*>(g.d_bias), *d_relative = static_cast<T*>(g.d_relative_bias),
        *d_slopes = static_cast<T*>(g.d_alibi_slopes), *d_relative_key = static_cast<T*>(g.d_relative_key);
   for (int64_t j = 0; j < n; ++j) {
     if (!row.keep[j]) continue;
-    const T d_score = row.score[j] * (row.d_probability[j] - delta);
+    const T d_score = row.d_probability[j];
     const int64_t distance = j - i - p.diagonal_of(b);
     if (d_bias) d_bias[b * bs.batch + h * bs.head + i * bs.query + j * bs.key] += d_score;
     if (d_relative) {
@@ -275,7 +250,7 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, cons
     }
     row.derivative[j] *= d_score;
   }
-  if (captured) {
+  if (derivative_for(t, g) == ReferenceDerivative::behind_function) {
     const ScoreTile tile{row.raw.data(), 1, b, h, i, 1, 0, n};
     for (int64_t j = 0; j < n; ++j) row.derivative[j] = row.keep[j] ? row.derivative[j] : T{0};
     t.score_function.backward(t.score_function.context, tile, row.derivative.data(), g.d_captured);
@@ -296,6 +271,47 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, cons
     const int64_t at = h * t.relative_key.span + relative_row(p, t.relative_key, b, i, j);
     for (int64_t c = 0; c < p.head_dim; ++c) d_relative_key[at * p.head_dim + c] += d_dot * q[c];
   }
+}
+
+/// Adds one row's share to every gradient.
+template <class T>
+void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                            const AttentionGradient& g, int64_t b, int64_t h, int64_t i,
+                            ReferenceRow<T>& row) {
+  const int64_t n = p.key_count(b), kv = h / p.group(), qi = p.query_begin(b) + i;
+  const T lse = row_of<T>(g.lse, b, h, 0)[qi];
+  const T* d_out = row_of<const T>(g.d_out, b, h, qi);
+  const T keep_scale = static_cast<T>(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0);
+  const auto dropped = [&](int64_t j) {  // factor of the probability: 0 or 1 / (1 - p)
+    if (p.dropout_p <= 0) return T{1};
+    return attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p) ? keep_scale : T{0};
+  };
+  const auto add_d_value = [&](int64_t j, T weight) {
+    if (!g.d_value) return;
+    T* d_value = row_of<T>(g.d_value, b, kv, p.key_begin_row(b) + j);
+    for (int64_t c = 0; c < p.value_dim; ++c) d_value[c] += weight * d_out[c];
+  };
+  if (lse == -std::numeric_limits<T>::infinity()) {
+    if (p.empty_row != EmptyRow::uniform) return;
+    for (int64_t j = 0; j < n; ++j) add_d_value(j, dropped(j) / static_cast<T>(n));
+    return;
+  }
+  reference_scores(p, t, in, b, h, i, derivative_for(t, g), row);
+  // Σ_j p_j · dp_j = ⟨out, d_out⟩, less what a gradient of lse gives each score: dlse/ds_j = p_j
+  T delta = g.d_lse ? -row_of<T>({static_cast<const T*>(g.d_lse), g.lse.strides}, b, h, 0)[qi] : T{0};
+  for (int64_t j = 0; j < n; ++j) {
+    if (!row.keep[j]) continue;
+    row.score[j] = std::exp(row.score[j] - lse);
+    const T* v = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j);
+    const T factor = dropped(j);
+    row.d_probability[j] = factor == 0 ? T{0} : factor * dot(d_out, v, p.value_dim);
+    delta += row.score[j] * row.d_probability[j];
+    if (factor != 0) add_d_value(j, row.score[j] * factor);
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    if (row.keep[j]) row.d_probability[j] = row.score[j] * (row.d_probability[j] - delta);
+  }
+  reference_spread_row(p, t, in, g, b, h, i, row);
 }
 
 /// Zeroes rows of [B, H, T, D]; in a ragged batch the rows of every sequence.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "multihead/core/parallel.h"
+#include "multihead/kernels/attention/inspect.h"
 #include "multihead/kernels/attention/reference-inl.h"
 
 namespace multihead::kernels {
@@ -39,6 +40,15 @@ bool is_empty(T lse) {
   return lse == -std::numeric_limits<T>::infinity();
 }
 
+template <class T>
+void fill_empty_lse(const AttentionProblem& p, const T* sinks, const Operand& lse_of_rows) {
+  for (int64_t n = 0; n < p.batch * p.heads; ++n) {
+    const int64_t b = n / p.heads, h = n % p.heads;
+    T* lse = row_of<T>(lse_of_rows, b, h, 0) + p.query_begin(b);
+    std::replace_if(lse, lse + p.query_count(b), is_empty<T>, sinks[h]);
+  }
+}
+
 }  // namespace
 
 void attention_add_sinks(const AttentionProblem& p, const void* sinks, const AttentionOutput& to) {
@@ -64,8 +74,13 @@ void attention_add_sinks(const AttentionProblem& p, const void* sinks, const Att
   });
 }
 
+void attention_fill_empty_lse(const AttentionProblem& p, const void* sinks, const Operand& lse) {
+  lse.dtype == Dtype::f64 ? fill_empty_lse(p, static_cast<const double*>(sinks), lse)
+                          : fill_empty_lse(p, static_cast<const float*>(sinks), lse);
+}
+
 void attention_sink_gradient(const AttentionProblem& p, const void* sinks, const AttentionOutput& of,
-                             const Operand& d_out, void* d_sinks) {
+                             const Operand& d_out, const void* d_lse, void* d_sinks) {
   with_types(of.out.dtype, [&](auto zero, auto accum) {
     using T = decltype(zero);
     using Accum = decltype(accum);
@@ -76,14 +91,19 @@ void attention_sink_gradient(const AttentionProblem& p, const void* sinks, const
         for (int64_t b = 0; b < p.batch; ++b) {
           for (int64_t row = p.query_begin(b); row < p.query_begin(b) + p.query_count(b); ++row) {
             const Accum lse = row_of<const Accum>(of.lse, b, h, 0)[row];
-            if (is_empty(lse)) continue;
+            const Operand of_lse(const_cast<void*>(d_lse), of.lse.dtype, of.lse.strides);
+            const double d_sum = d_lse ? double{row_of<const Accum>(of_lse, b, h, 0)[row]} : 0.0;
+            if (is_empty(lse)) {
+              sum += d_sum;  // the log-sum-exp is the sink itself
+              continue;
+            }
             const T* out = row_of<const T>(of.out, b, h, row);
             const Accum* d = row_of<const Accum>(d_out, b, h, row);
             double dot = 0;
             for (int64_t c = 0; c < p.value_dim; ++c) {
               dot += double{d[c]} * static_cast<double>(static_cast<Accum>(out[c]));
             }
-            sum -= std::exp(sink - double{lse}) * dot;
+            sum -= std::exp(sink - double{lse}) * (dot - d_sum);
           }
         }
         static_cast<Accum*>(d_sinks)[h] = static_cast<Accum>(sum);

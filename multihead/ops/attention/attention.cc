@@ -8,6 +8,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/call-inl.h"
+#include "multihead/ops/attention/capture-inl.h"
 #include "multihead/ops/attention/check-inl.h"
 #include "multihead/ops/attention/context_scope.h"
 #include "multihead/ops/attention/ring.h"
@@ -97,8 +98,53 @@ struct BackwardOperands {
   Tensor d_query, d_key, d_value;
 };
 
-// Records `output` as an op of `inputs`, the tensors of the options and what the score function captured.
-// make(call, dy) gives memory for the gradients of the inputs, and dy with the axes of call.out.
+// What a call has written for its caller: the output, log-sum-exps and what was captured, as far as wanted.
+std::vector<Tensor*> results_of(Tensor& output, const AttentionOptions& options) {
+  std::vector<Tensor*> results = {&output};
+  if (options.lse) results.push_back(options.lse);
+  for (const auto member : kCaptured) {
+    if (options.capture && (options.capture->*member).defined())
+      results.push_back(&(options.capture->*member));
+  }
+  return results;
+}
+
+// Their gradients in the places of a call's results; zeros for an output that had no use.
+class ResultGradients {
+ public:
+  ResultGradients(const Tensor& output, const AttentionOptions& options)
+      : shape_(output.shape()), dtype_(arithmetic_dtype(output.dtype())), has_lse_(options.lse != nullptr) {
+    if (!options.capture) return;
+    capture_ = *options.capture;
+    for (size_t i = 0; i < has_.size(); ++i) {
+      has_[i] = (capture_.*kCaptured[i]).defined();
+      capture_.*kCaptured[i] = Tensor();
+    }
+  }
+
+  OutputGradients sort(const std::vector<Tensor>& gradients) const {
+    auto next = gradients.begin();
+    OutputGradients to{*next++};
+    if (!to.out.defined()) to.out = Tensor::zeros(shape_, dtype_);
+    if (has_lse_) to.lse = *next++;
+    to.capture = capture_;
+    for (size_t i = 0; i < has_.size(); ++i) {
+      if (has_[i]) to.capture.*kCaptured[i] = *next++;
+    }
+    return to;
+  }
+
+ private:
+  Shape shape_;
+  Dtype dtype_;
+  bool has_lse_;
+  AttentionCapture capture_;  // what was asked for, and the top keys
+  std::array<bool, std::size(kCaptured)> has_ = {};
+};
+
+// Records `output`, and what the options receive, as results of `inputs`, the tensors of the options and what
+// the score function captured. make(call, dy) gives memory for the gradients of the inputs, and dy with the
+// axes of call.out.
 template <class F>
 Tensor record_call(const AttentionCall& call, const AttentionOptions& options,
                    std::initializer_list<Tensor> inputs, Tensor output, F make) {
@@ -118,18 +164,28 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options,
   WantedGradients wanted;
   for (size_t term = 0; term < kTermCount; ++term)
     wanted.terms[term] = (options.*kTerms[term]).requires_grad();
-  wanted.captured = !captured.empty();
-  Tape::current()->add(
-      std::move(slots), {&output, 1},
-      [call, wanted, make](const std::vector<Tensor>& d_outputs) -> Gradients {
-        BackwardOperands x = make(call, d_outputs[0]);
-        TermGradients more = attention_gradients(call, {x.d_out, {}}, x.d_query, x.d_key, x.d_value, wanted);
-        Gradients all = std::move(x.tensors);
-        all.reserve(all.size() + kTermCount + more.captured.size());
-        std::move(more.terms.begin(), more.terms.end(), std::back_inserter(all));
-        std::move(more.captured.begin(), more.captured.end(), std::back_inserter(all));
-        return all;
-      });
+  wanted.captured =
+      std::any_of(captured.begin(), captured.end(), [](const Tensor& x) { return x.requires_grad(); });
+  const size_t count = slots.size();
+  const std::vector<Tensor*> results = results_of(output, options);
+  std::vector<Tensor> outputs;
+  for (const Tensor* x : results) outputs.push_back(*x);
+  Tape::current()->add(std::move(slots), outputs,
+                       [call, wanted, make, count, sorted = ResultGradients(output, options)](
+                           const std::vector<Tensor>& d_outputs) -> Gradients {
+                         OutputGradients from = sorted.sort(d_outputs);
+                         BackwardOperands x = make(call, from.out);
+                         from.out = x.d_out;
+                         TermGradients more =
+                             attention_gradients(call, from, x.d_query, x.d_key, x.d_value, wanted);
+                         Gradients all = std::move(x.tensors);
+                         all.reserve(count);
+                         std::move(more.terms.begin(), more.terms.end(), std::back_inserter(all));
+                         std::move(more.captured.begin(), more.captured.end(), std::back_inserter(all));
+                         all.resize(count);  // captured tensors may have none
+                         return all;
+                       });
+  for (size_t i = 0; i < results.size(); ++i) *results[i] = outputs[i];
   return output;
 }
 
@@ -220,25 +276,6 @@ Tensor attention_ragged(const Tensor& queries, const Tensor& keys, const Tensor&
   call.out = Tensor::empty({query.size(0), s.heads, s.value_dim}, query.dtype());
   compute_attention(call, options);
   return record_call(call, options, query, key, value);
-}
-
-AttentionPart merge_attention(const AttentionPart& a, const AttentionPart& b) {
-  constexpr const char* who = "merge_attention";
-  for (const AttentionPart* part : {&a, &b}) {
-    MH_CHECK(part->out.defined() && part->lse.defined(), ValueError, who, ": out and lse must be defined");
-    MH_CHECK(part->out.dtype() == Dtype::f32 && part->lse.dtype() == Dtype::f32, DtypeError, who,
-             ": out and lse must be f32, got ", part->out.dtype(), " and ", part->lse.dtype());
-    const bool fits = part->out.rank() >= 1 && part->lse.shape() == part->out.shape().erased(-1);
-    MH_CHECK(fits, ShapeError, who, ": lse must have the shape of out ", part->out.shape(),
-             " without its last axis, got ", part->lse.shape());
-  }
-  MH_CHECK(a.out.shape() == b.out.shape(), ShapeError, who, ": both parts must have one shape, got ",
-           a.out.shape(), " and ", b.out.shape());
-  AttentionPart result{a.out.clone(), a.lse.clone()};
-  const Tensor other_out = b.out.contiguous(), other_lse = b.lse.contiguous();
-  kernels::attention_merge(a.lse.numel(), a.out.size(-1), result.out.data<float>(), result.lse.data<float>(),
-                           other_out.data<float>(), other_lse.data<float>());
-  return result;
 }
 
 }  // namespace multihead

@@ -14,11 +14,13 @@ namespace multihead {
 ///           swaps H and T in all of them.
 /// Dtypes    f32, f64, bf16, f16, the same for all three; scores and softmax of 16-bit inputs are f32.
 /// Autocast.
-///           bias, alibi_slopes, relative_bias, relative_key and sinks are f32 (f64 with f64 inputs).
+///           bias, alibi_slopes, relative_bias, relative_key and sinks are f64 with f64 inputs, else f32, or
+///           of the type of 16-bit inputs.
 /// Strides   any; a tensor whose last axis is not contiguous is copied. The output's memory has the order of
 ///           axes of the query's, so that a [B, T, H, D] view in gives a [B, T, H, Dv] view out.
-/// Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks (16-bit inputs get f32
-///           gradients)
+/// Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks and what the score
+///           function captured (16-bit inputs get f32 gradients), from the output, options.lse and what
+///           options.capture receives
 /// Memory    O(Tq + Tk) per head beyond inputs and output, forward and backward; the gradient of relative_key
 ///           takes its own size for each head in work and (Tq + 128)·D per thread besides
 /// Rows      without any allowed key give 0 and no gradient, see EmptyRow. What the mask excludes is never
@@ -50,7 +52,8 @@ struct AttentionPart {
   Tensor lse;  ///< [...], natural logarithm
 };
 
-/// Attention over the union of two disjoint key sets from the attention over each. f32, no gradient.
+/// Attention over the union of two disjoint key sets from the attention over each; a sink counts in one of
+/// them. f32 or f64. Gradient: out and lse of both.
 AttentionPart merge_attention(const AttentionPart& a, const AttentionPart& b);
 
 }  // namespace multihead

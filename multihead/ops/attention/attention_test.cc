@@ -371,5 +371,38 @@ TEST(AttentionTest, MemoryIsLinear) {
   EXPECT_LT(memory_stats().peak_bytes - before, int64_t{1} << 20);
 }
 
+// Biases, tables and sinks of the queries' 16-bit type are those numbers in f32.
+TEST(AttentionTest, TermsOf16Bits) {
+  Rng rng(3);
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    const Tensor q = randn({2, 4, 5, 8}, rng).to(dtype), k = randn({2, 2, 7, 8}, rng).to(dtype);
+    for (const auto& [term, shape] : {std::pair{&AttentionOptions::bias, Shape{4, 5, 7}},
+                                      {&AttentionOptions::alibi_slopes, Shape{4}},
+                                      {&AttentionOptions::relative_bias, Shape{4, 3}},
+                                      {&AttentionOptions::relative_key, Shape{1, 3, 8}},
+                                      {&AttentionOptions::sinks, Shape{4}}}) {
+      AttentionOptions narrow, wide;
+      narrow.*term = randn(shape, rng).to(dtype).clone().set_requires_grad();
+      wide.*term = (narrow.*term).to(Dtype::f32).clone().set_requires_grad();
+      std::vector<std::vector<float>> results[2];
+      for (const AttentionOptions* options : {&narrow, &wide}) {
+        Tape tape;
+        const Tensor y = attention(q, k, k, *options);
+        tape.backward(y, Tensor::ones(y.shape()));
+        results[options == &wide].push_back(y.to_vector<float>());
+        EXPECT_EQ((options->*term).grad().dtype(), Dtype::f32);
+        results[options == &wide].push_back((options->*term).grad().to_vector<float>());
+      }
+      EXPECT_EQ(results[0], results[1]) << dtype;
+    }
+    EXPECT_THROW(
+        attention(q.to(Dtype::f32), k.to(Dtype::f32), k.to(Dtype::f32), {.sinks = Tensor::ones({4}, dtype)}),
+        DtypeError);
+    EXPECT_THROW(
+        attention(q, k, k, {.sinks = Tensor::ones({4}, dtype == Dtype::f16 ? Dtype::bf16 : Dtype::f16)}),
+        DtypeError);
+  }
+}
+
 }  // namespace
 }  // namespace multihead

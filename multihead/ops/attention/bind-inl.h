@@ -19,10 +19,13 @@ inline constexpr Tensor AttentionOptions::*kTerms[] = {
 inline constexpr size_t kTermCount = std::size(kTerms);
 using TermTensors = std::array<Tensor, kTermCount>;
 
+/// That of the arithmetic on queries of `dtype`: f64 for f64, else f32.
+Dtype arithmetic_dtype(Dtype dtype);
+
 /// One call's options, checked and in the kernel's terms. Shared by forward, backward and capture.
 class BoundAttention {
  public:
-  /// `dtype` is that of the arithmetic: f32 or f64.
+  /// `dtype` is that of the queries.
   BoundAttention(std::string who, const AttentionSizes& sizes, const AttentionOptions& options,
                  const ScoreMod& score_mod, Dtype dtype);
   BoundAttention(const BoundAttention&) = delete;

@@ -22,12 +22,22 @@ bool is_binary(const Tensor& bias) {
   return x.dtype() == Dtype::f64 ? look(x.data<double>()) : look(x.data<float>());
 }
 
-void check_term_dtype(const std::string& who, const char* name, const Tensor& x, Dtype dtype) {
-  MH_CHECK(x.dtype() == dtype, DtypeError, who, ": ", name, " must be ", dtype, ", got ", x.dtype(),
+// A term of the scores of queries of `dtype` in the type of the arithmetic. With 16-bit queries it may have
+// their type, too, whose numbers f32 holds exactly.
+Tensor in_term_dtype(const std::string& who, const char* name, const Tensor& x, Dtype dtype) {
+  const Dtype arithmetic = arithmetic_dtype(dtype);
+  if (x.dtype() == dtype && dtype != arithmetic) return x.to(arithmetic);
+  MH_CHECK(x.dtype() == arithmetic, DtypeError, who, ": ", name, " must be ", arithmetic,
+           dtype == arithmetic ? "" : concat(" or ", dtype), ", got ", x.dtype(),
            x.dtype() == Dtype::boolean ? "; a bool tensor is a mask: keep(tensor)" : "");
+  return x;
 }
 
 }  // namespace
+
+Dtype arithmetic_dtype(Dtype dtype) {
+  return dtype == Dtype::bf16 || dtype == Dtype::f16 ? Dtype::f32 : dtype;
+}
 
 uint64_t dropout_key(const RandomStream& stream) {
   const auto words = stream.block(0);
@@ -72,8 +82,7 @@ int64_t BoundAttention::relative_center(const AttentionOptions& options, const c
 void BoundAttention::bind_relative(const AttentionOptions& options, Dtype dtype) {
   const int64_t heads = sizes_.heads;
   if (options.relative_bias.defined()) {
-    const Tensor& x = options.relative_bias;
-    check_term_dtype(who_, "relative_bias", x, dtype);
+    const Tensor x = in_term_dtype(who_, "relative_bias", options.relative_bias, dtype);
     MH_CHECK(x.rank() == 2 && (x.size(0) == 1 || x.size(0) == heads) && x.size(1) > 0, ShapeError, who_,
              ": relative_bias must be [H=", heads, ", span] or [1, span], got ", x.shape());
     relative_center_ = relative_center(options, "relative_bias", x.size(1));
@@ -81,8 +90,7 @@ void BoundAttention::bind_relative(const AttentionOptions& options, Dtype dtype)
         x.as_strided({heads, x.size(1)}, {x.size(0) == 1 ? 0 : x.strides()[0], x.strides()[1]}).contiguous();
   }
   if (options.relative_key.defined()) {
-    const Tensor& x = options.relative_key;
-    check_term_dtype(who_, "relative_key", x, dtype);
+    const Tensor x = in_term_dtype(who_, "relative_key", options.relative_key, dtype);
     const bool fits = x.rank() == 3 && (x.size(0) == 1 || x.size(0) == heads) && x.size(1) > 0 &&
                       x.size(2) == sizes_.head_dim;
     MH_CHECK(fits, ShapeError, who_, ": relative_key must be [H=", heads, ", span, D=", sizes_.head_dim,
@@ -94,17 +102,16 @@ void BoundAttention::bind_relative(const AttentionOptions& options, Dtype dtype)
 
 void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
   if (options.bias.defined()) {
-    check_term_dtype(who_, "bias", options.bias, dtype);
-    broadcast_strides(who_, "bias", options.bias, sizes_);
+    const Tensor bias = in_term_dtype(who_, "bias", options.bias, dtype);
+    broadcast_strides(who_, "bias", bias, sizes_);
     const bool trained = options.bias.requires_grad();
-    MH_CHECK(options.allow_binary_bias || trained || !is_binary(options.bias), ValueError, who_,
+    MH_CHECK(options.allow_binary_bias || trained || !is_binary(bias), ValueError, who_,
              ": bias holds only zeros and ones, which would be added to the scores; a mask is keep(bias), "
              "converted to bool; else set allow_binary_bias");
-    tensors_[kBias] = options.bias.contiguous();
+    tensors_[kBias] = bias.contiguous();
   }
   if (options.alibi_slopes.defined()) {
-    const Tensor& x = options.alibi_slopes;
-    check_term_dtype(who_, "alibi_slopes", x, dtype);
+    const Tensor x = in_term_dtype(who_, "alibi_slopes", options.alibi_slopes, dtype);
     const bool fits =
         (x.rank() == 1 || (x.rank() == 2 && x.size(0) == sizes_.batch)) && x.size(-1) == sizes_.heads;
     MH_CHECK(fits, ShapeError, who_, ": alibi_slopes must be [H=", sizes_.heads, "] or [B=", sizes_.batch,
@@ -113,10 +120,10 @@ void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
   }
   bind_relative(options, dtype);
   if (options.sinks.defined()) {
-    check_term_dtype(who_, "sinks", options.sinks, dtype);
-    MH_CHECK(options.sinks.rank() == 1 && options.sinks.size(0) == sizes_.heads, ShapeError, who_,
-             ": sinks must be [H=", sizes_.heads, "], got ", options.sinks.shape());
-    tensors_[kSinks] = options.sinks.contiguous();
+    const Tensor x = in_term_dtype(who_, "sinks", options.sinks, dtype);
+    MH_CHECK(x.rank() == 1 && x.size(0) == sizes_.heads, ShapeError, who_,
+             ": sinks must be [H=", sizes_.heads, "], got ", x.shape());
+    tensors_[kSinks] = x.contiguous();
   }
   for (size_t term = 0; term < kTermCount; ++term) {
     const Tensor& x = options.*kTerms[term];
@@ -125,7 +132,7 @@ void BoundAttention::bind_terms(const AttentionOptions& options, Dtype dtype) {
   score_context_.function = score_mod_.function();
   score_context_.offset = mask_.offsets()[0];
   score_context_.offsets = mask_.offsets().size() > 1 ? mask_.offsets().data() : nullptr;
-  fill_terms(double{options.softcap}, dtype);
+  fill_terms(double{options.softcap}, arithmetic_dtype(dtype));
 }
 
 void BoundAttention::fill_terms(double softcap, Dtype dtype) {

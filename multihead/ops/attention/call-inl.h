@@ -23,7 +23,7 @@ struct AttentionCall {
   std::shared_ptr<const BoundAttention> bound;
   Axes axes;
   Tensor query, key, value, out;  ///< the last axis contiguous
-  Tensor lse;                     ///< [B, H, Tq], of a ragged batch [H, N]
+  Tensor lse;  ///< [B, H, Tq], of a ragged batch [H, N]; -inf for rows without any key, sink or not
 };
 
 /// Which gradients are wanted besides those of query, key and value.
@@ -32,9 +32,11 @@ struct WantedGradients {
   bool captured = false;
 };
 
-/// Gradients that come in. An undefined `lse` ([...] as AttentionCall::lse, of its dtype) has none.
+/// Gradients that come in. An undefined `lse` ([...] as AttentionCall::lse, of its dtype) has none; nor has
+/// what is undefined in `capture`, which has gradients in the places of its tensors.
 struct OutputGradients {
-  Tensor out, lse;
+  Tensor out, lse = {};
+  AttentionCapture capture = {};
 };
 
 /// Undefined where not wanted.
@@ -42,9 +44,6 @@ struct TermGradients {
   TermTensors terms;
   std::vector<Tensor> captured;  ///< of ScoreMod::captured()
 };
-
-/// f64 for f64, else f32.
-Dtype arithmetic_dtype(Dtype dtype);
 
 /// `x` as the kernels take it; absent if undefined.
 kernels::Operand operand(const Tensor& x, const Axes& axes);
@@ -74,6 +73,9 @@ AttentionCall prepare_attention(const char* who, const Tensor& query, const Tens
 
 /// Allocates lse, fills call.out, and returns what the options request.
 void compute_attention(AttentionCall& call, const AttentionOptions& options);
+
+/// call.lse for the caller, where the sinks of rows without any key count.
+Tensor reported_lse(const AttentionCall& call);
 
 /// Writes d_query, d_key and d_value, those that have memory, and returns the other gradients, which have the
 /// shapes of their tensors in the options.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/attention/inspect.h"
 #include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/ops/attention/capture-inl.h"
 #include "multihead/ops/attention/check-inl.h"
@@ -75,8 +76,6 @@ Tensor sum_over_heads(const Tensor& full, const Shape& shape) {
 
 }  // namespace
 
-Dtype arithmetic_dtype(Dtype dtype) { return is_half(dtype) ? Dtype::f32 : dtype; }
-
 kernels::Operand operand(const Tensor& x, const Axes& axes) {
   if (!x.defined()) return {};
   const Shape& s = x.strides();
@@ -109,8 +108,7 @@ AttentionCall bind_call(const char* who, const AttentionSizes& sizes, const Axes
                         const std::array<Tensor, 3>& query_key_value, const AttentionOptions& options,
                         const ScoreMod& score_mod) {
   const auto& [query, key, value] = query_key_value;
-  const Dtype dtype = arithmetic_dtype(query.dtype());
-  return {std::make_shared<BoundAttention>(who, sizes, options, score_mod, dtype),
+  return {std::make_shared<BoundAttention>(who, sizes, options, score_mod, query.dtype()),
           axes,
           query,
           key,
@@ -159,9 +157,20 @@ void compute_attention(AttentionCall& call, const AttentionOptions& options) {
   if (options.empty_row == EmptyRow::error) check_no_empty_row(call);
   if (options.capture) {
     const WideInput wide(call);
-    fill_capture(bound, input_of(wide, call.axes), to.lse, *options.capture);
+    fill_capture(bound, input_of(wide, call.axes), *options.capture);
   }
-  if (options.lse) *options.lse = call.lse;
+  if (options.lse) *options.lse = reported_lse(call);
+}
+
+Tensor reported_lse(const AttentionCall& call) {
+  AttentionCall filled = call;
+  filled.lse = call.lse.clone();  // the backward reads its own
+  const Tensor& sinks = call.bound->tensor(kSinks);
+  if (!sinks.defined()) return filled.lse;
+  kernels::AttentionProblem own = call.bound->problem();
+  if (!own.sequences) own.queries = call.lse.size(2);  // of a rank in a ring
+  kernels::attention_fill_empty_lse(own, sinks.raw(), lse_operand(filled));
+  return filled.lse;
 }
 
 TermGradients attention_gradients(const AttentionCall& call, const OutputGradients& from,
@@ -197,13 +206,15 @@ TermGradients attention_gradients(const AttentionCall& call, const OutputGradien
     g.d_captured = captured.raw();
   }
   kernels::attention_backward(bound.problem(), bound.terms(), input_of(in, call.axes), g);
+  void* d_sinks = memory(kSinks);
+  if (d_sinks) {
+    kernels::attention_sink_gradient(bound.problem(), bound.tensor(kSinks).raw(), {g.out, g.lse}, g.d_out,
+                                     g.d_lse, d_sinks);
+  }
+  add_capture_gradients(bound, input_of(in, call.axes), from.capture, g, d_sinks);
   if (wanted.captured) to.captured = captured_gradients(bound.score_mod(), captured);
   for (const Term term : {kRelativeBias, kRelativeKey}) {
     to.terms[term] = sum_over_heads(to.terms[term], bound.shape(term));
-  }
-  if (void* d_sinks = memory(kSinks)) {
-    kernels::attention_sink_gradient(bound.problem(), bound.tensor(kSinks).raw(), {g.out, g.lse}, g.d_out,
-                                     d_sinks);
   }
   return to;
 }

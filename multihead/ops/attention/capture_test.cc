@@ -6,6 +6,7 @@
 
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/composed.h"
+#include "multihead/ops/elementwise.h"
 
 namespace multihead {
 namespace {
@@ -146,6 +147,30 @@ TEST_P(AttentionCaptureTest, SummariesAloneNeedNoWeights) {
   EXPECT_FALSE(c.weights.defined());
   EXPECT_FALSE(c.key_mass.defined());
   EXPECT_TRUE(c.entropy.defined());
+}
+
+// However large the scores, which no two ways of computing them round alike.
+TEST_P(AttentionCaptureTest, ProbabilitiesSumToOne) {
+  for (const double size : {0.0, 1.0, 30.0, 1e3, 7e5, 1e9, 1e30}) {
+    const Dtype dtype = GetParam();
+    Rng rng(4);
+    const Tensor x = Tensor::full({1, 2, 5, 16}, std::sqrt(size / 4), dtype);
+    const Tensor noise = randn({1, 2, 70, 16}, rng, dtype);
+    for (const bool equal : {true, false}) {
+      const Tensor keys = equal ? Tensor::full({1, 2, 70, 16}, std::sqrt(size / 4), dtype)
+                                : scale(noise, std::sqrt(size / 4));
+      AttentionCapture c{.key_mass_wanted = true, .entropy_wanted = true, .top_k = 70};
+      attention(x, keys, keys, {.capture = &c});
+      const auto near_one = [&](const Tensor& values, double expected, const char* what) {
+        for (const double s : values.to_vector<double>())
+          EXPECT_NEAR(s, expected, 1e-6 * expected) << what << " " << size;
+      };
+      near_one(sum(c.weights, -1), 1, "weights");
+      near_one(sum(c.top_weights, -1), 1, "top weights");
+      near_one(sum(c.key_mass, -1), 5, "key mass");
+      if (equal) near_one(c.entropy, std::log(70.0), "entropy");
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionCaptureTest, ::testing::Values(Dtype::f32, Dtype::f64));

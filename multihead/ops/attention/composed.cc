@@ -64,24 +64,41 @@ struct Problem {
     return (options.alibi_slopes.rank() == 2 ? at.b * heads : 0) + at.h;
   }
   int64_t relative_row(const Pair& at) const { return options.relative_bias.size(0) == 1 ? 0 : at.h; }
-  /// The final score and its derivative by scale · ⟨query, key⟩.
+  /// scale · ⟨query, key⟩.
+  double product(const Pair& at) const;
+  /// The final score and its derivative by that; by the score function's result if that captured anything.
   std::pair<double, double> score(const Pair& at) const;
+  /// The gradient of the product from that of the score function's result; `captured` takes up its share.
+  double through_function(const Pair& at, double d, double* captured) const;
 };
 
-std::pair<double, double> Problem::score(const Pair& at) const {
+double Problem::product(const Pair& at) const {
   const double* a = query_row(at);
   const double* c = k.data() + kv_row(at) * dim;
-  double s = 0, derivative = 1;
+  double s = 0;
   for (int64_t d = 0; d < dim; ++d) s += a[d] * c[d];
   if (options.relative_key.defined()) {
     const double* r = relative_key.data() + relative_key_row(at);
     for (int64_t d = 0; d < dim; ++d) s += a[d] * r[d];
   }
-  s *= scale;
+  return s * scale;
+}
+
+double Problem::through_function(const Pair& at, double d, double* captured) const {
+  const detail::ScoreContext context{score_mod.function(), nullptr, position_offset(at.b)};
+  double s = product(at);
+  score_mod.bind(Dtype::f64, &context)
+      .backward(&context, {&s, 1, at.b, at.h, at.i, 1, at.j, 1}, &d, captured);
+  return d;
+}
+
+std::pair<double, double> Problem::score(const Pair& at) const {
+  double s = product(at), derivative = 1;
   if (score_mod) {
     const detail::ScoreContext context{score_mod.function(), nullptr, position_offset(at.b)};
     score_mod.bind(Dtype::f64, &context)
         .apply_with_derivative(&context, {&s, 1, at.b, at.h, at.i, 1, at.j, 1}, &derivative);
+    if (!score_mod.captured().empty()) derivative = 1;
   }
   if (options.softcap > 0) {
     const double cap = double{options.softcap}, t = std::tanh(s / cap);
@@ -105,7 +122,7 @@ struct Row {
   Doubles probability, derivative, factor;  // factor: 0 where dropped, else 1 / (1 - p)
   std::vector<bool> allowed;
   double lse = -kInf;
-  double sink = 0;  // its probability
+  double sink = 0;  // its probability; of a row without keys 1, as there is nothing else
   bool empty = true;
 };
 
@@ -125,14 +142,13 @@ Row make_row(const Problem& p, int64_t b, int64_t h, int64_t i) {
     row.empty = row.empty && score == -kInf;
     max = std::max(max, score);
   }
-  const bool has_sink = p.options.sinks.defined() && !row.empty;
-  const double sink = has_sink ? p.options.sinks.at({h}) : -kInf;
+  const double sink = p.options.sinks.defined() ? p.options.sinks.at({h}) : -kInf;
   max = std::max(max, sink);
-  double sum = has_sink ? std::exp(sink - max) : 0;
+  double sum = sink == -kInf ? 0 : std::exp(sink - max);
   for (double& x : row.probability) sum += (x = row.empty ? 0 : std::exp(x - max));
   for (double& x : row.probability) x = row.empty ? 0 : x / sum;
-  if (!row.empty) row.lse = max + std::log(sum);
-  row.sink = has_sink ? std::exp(sink - row.lse) : 0;
+  if (sum != 0) row.lse = max + std::log(sum);
+  row.sink = sink == -kInf ? 0 : std::exp(sink - row.lse);
   if (row.empty && p.options.empty_row == EmptyRow::uniform) {
     std::fill(row.probability.begin(), row.probability.end(), 1.0 / static_cast<double>(p.keys));
     row.allowed.assign(row.allowed.size(), true);
@@ -141,7 +157,7 @@ Row make_row(const Problem& p, int64_t b, int64_t h, int64_t i) {
 }
 
 struct DoubleGradients {
-  Doubles q, k, v, bias, alibi, relative, relative_key, sinks;
+  Doubles q, k, v, bias, alibi, relative, relative_key, sinks, captured;
 };
 
 // Index of the element of `shape` that broadcasts to (b, h, i, j).
@@ -155,20 +171,30 @@ size_t broadcast_index(const Shape& shape, const Pair& at) {
   return static_cast<size_t>(offset);
 }
 
-void backward_row(const Problem& p, const Row& row, const Pair& first, const double* dy, DoubleGradients& g) {
+// The gradients of one row of results: of the output, of the log-sum-exp, of the weights (or null).
+struct RowGradients {
+  const double* out;
+  double lse;
+  const double* weights;
+};
+
+void backward_row(const Problem& p, const Row& row, const Pair& first, const RowGradients& d,
+                  DoubleGradients& g) {
   Doubles dp(row.probability.size(), 0.0);
-  double delta = 0;
+  double delta = -d.lse;
   for (size_t j = 0; j < dp.size(); ++j) {
-    if (!row.allowed[j] || row.factor[j] == 0) continue;
+    if (!row.allowed[j]) continue;
     const int64_t kv = p.kv_row({first.b, first.h, first.i, static_cast<int64_t>(j)}) * p.value_dim;
-    for (int64_t c = 0; c < p.value_dim; ++c) {
-      dp[j] += row.factor[j] * dy[c] * p.v[static_cast<size_t>(kv + c)];
-      g.v[static_cast<size_t>(kv + c)] += row.probability[j] * row.factor[j] * dy[c];
+    for (int64_t c = 0; row.factor[j] != 0 && c < p.value_dim; ++c) {
+      dp[j] += row.factor[j] * d.out[c] * p.v[static_cast<size_t>(kv + c)];
+      g.v[static_cast<size_t>(kv + c)] += row.probability[j] * row.factor[j] * d.out[c];
     }
+    if (d.weights) dp[j] += d.weights[j];
     delta += row.probability[j] * dp[j];
   }
-  if (row.empty) return;
+  if (row.empty) delta = -d.lse;
   if (!g.sinks.empty()) g.sinks[static_cast<size_t>(first.h)] -= row.sink * delta;
+  if (row.empty) return;
   for (size_t j = 0; j < dp.size(); ++j) {
     if (!row.allowed[j]) continue;
     const Pair at{first.b, first.h, first.i, static_cast<int64_t>(j)};
@@ -183,7 +209,9 @@ void backward_row(const Problem& p, const Row& row, const Pair& first, const dou
       const int64_t index = p.relative_index(p.options.relative_bias, at);
       g.relative[static_cast<size_t>(p.relative_row(at) * span + index)] += ds;
     }
-    const double d_dot = ds * row.derivative[j] * p.scale;
+    double d_product = ds * row.derivative[j];
+    if (!g.captured.empty()) d_product = p.through_function(at, d_product, g.captured.data());
+    const double d_dot = d_product * p.scale;
     const int64_t q = (p.query_row(at) - p.q.data()), k = p.kv_row(at) * p.dim;
     for (int64_t d = 0; d < p.dim; ++d) {
       g.q[static_cast<size_t>(q + d)] += d_dot * p.k[static_cast<size_t>(k + d)];
@@ -210,7 +238,7 @@ void check_call(const Tensor& query, const Tensor& key, const Tensor& value, con
   const detail::AttentionSizes sizes = detail::check_attention(who, query, key, value, options.layout);
   AttentionOptions checked = options;
   checked.rng = nullptr;
-  detail::BoundAttention(who, sizes, checked, score_mod, detail::arithmetic_dtype(query.dtype()));
+  detail::BoundAttention(who, sizes, checked, score_mod, query.dtype());
 }
 
 Problem make_problem(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -230,6 +258,93 @@ Problem make_problem(const Tensor& query, const Tensor& key, const Tensor& value
   return p;
 }
 
+template <class F>
+void each_row(const Problem& p, F&& f) {
+  for (int64_t n = 0; n < p.batch * p.heads * p.queries; ++n) {
+    f(n, Pair{n / (p.heads * p.queries), n / p.queries % p.heads, n % p.queries, 0});
+  }
+}
+
+struct Computed {
+  std::shared_ptr<const Problem> problem;
+  std::shared_ptr<const std::vector<Row>> rows;
+};
+
+// `d`: of output, log-sum-exps, weights; undefined or absent where they had no use.
+Gradients composed_gradients(const Computed& call, const std::vector<Tensor>& d, Dtype dtype) {
+  const Problem& p = *call.problem;
+  const AttentionOptions& o = p.options;
+  const auto numbers = [](const Tensor& x, int64_t count) {
+    return x.defined() ? x.to_vector<double>() : Doubles(static_cast<size_t>(count), 0.0);
+  };
+  const int64_t row_count = p.batch * p.heads * p.queries;
+  const bool has_weights = d.size() > 2 && d[2].defined();
+  const Doubles d_out = numbers(d[0], row_count * p.value_dim), d_lse = numbers(d[1], row_count),
+                d_weights = numbers(has_weights ? d[2] : Tensor(), 0);
+  const auto zeros = [](const Tensor& x) {
+    return Doubles(x.defined() ? static_cast<size_t>(x.numel()) : 0, 0.0);
+  };
+  int64_t captured = 0;
+  for (const Tensor& x : p.score_mod.captured()) captured += x.numel();
+  DoubleGradients g{Doubles(p.q.size(), 0.0),
+                    Doubles(p.k.size(), 0.0),
+                    Doubles(p.v.size(), 0.0),
+                    zeros(o.bias),
+                    zeros(o.alibi_slopes),
+                    zeros(o.relative_bias),
+                    zeros(o.relative_key),
+                    zeros(o.sinks),
+                    Doubles(static_cast<size_t>(captured))};
+  each_row(p, [&](int64_t n, const Pair& at) {
+    const double* weights = has_weights ? d_weights.data() + n * p.keys : nullptr;
+    backward_row(p, (*call.rows)[static_cast<size_t>(n)], at,
+                 {d_out.data() + n * p.value_dim, d_lse[static_cast<size_t>(n)], weights}, g);
+  });
+  const auto term = [&](const Doubles& values, const Tensor& like) {
+    return like.defined() ? of_doubles(values, like.shape(), dtype) : Tensor();
+  };
+  const Shape kv = {p.batch, p.kv_heads, p.keys};
+  Gradients all = {of_doubles(g.q, {p.batch, p.heads, p.queries, p.dim}, dtype),
+                   of_doubles(g.k, kv.inserted(3, p.dim), dtype),
+                   of_doubles(g.v, kv.inserted(3, p.value_dim), dtype),
+                   term(g.bias, o.bias),
+                   term(g.alibi, o.alibi_slopes),
+                   term(g.relative, o.relative_bias),
+                   term(g.relative_key, o.relative_key),
+                   term(g.sinks, o.sinks)};
+  auto next = g.captured.begin();
+  for (const Tensor& x : p.score_mod.captured()) {
+    all.push_back(of_doubles(Doubles(next, next + x.numel()), x.shape(),
+                             x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32));
+    next += x.numel();
+  }
+  return all;
+}
+
+// Records the output, and what the options received.
+Tensor record_composed(const Computed& call, const Tensor& query, const Tensor& key, const Tensor& value,
+                       const Tensor& result) {
+  const AttentionOptions& o = call.problem->options;
+  std::vector<Tensor> inputs = {query,          key,    value, o.bias, o.alibi_slopes, o.relative_bias,
+                                o.relative_key, o.sinks};
+  const auto& captured = call.problem->score_mod.captured();
+  inputs.insert(inputs.end(), captured.begin(), captured.end());
+  const auto learns = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
+  if (Tape::current() == nullptr || std::none_of(inputs.begin(), inputs.end(), learns)) return result;
+  std::vector<std::shared_ptr<GradientSlot>> slots;
+  for (const Tensor& x : inputs) slots.push_back(x.defined() ? x.gradient_slot() : nullptr);
+  Tensor unused = Tensor::empty({0});
+  std::vector<Tensor> outputs = {result, o.lse ? *o.lse : unused};
+  if (o.capture) outputs.push_back(o.capture->weights);
+  Tape::current()->add(std::move(slots), outputs,
+                       [call, dtype = detail::arithmetic_dtype(query.dtype())](const std::vector<Tensor>& d) {
+                         return composed_gradients(call, d, dtype);
+                       });
+  if (o.lse) *o.lse = outputs[1];
+  if (o.capture) o.capture->weights = outputs[2];
+  return outputs[0];
+}
+
 }  // namespace
 
 Tensor attention_composed(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -237,12 +352,7 @@ Tensor attention_composed(const Tensor& query, const Tensor& key, const Tensor& 
   const auto p = std::make_shared<const Problem>(make_problem(query, key, value, options, score_mod));
   const auto rows = std::make_shared<std::vector<Row>>();
   Doubles out(static_cast<size_t>(p->batch * p->heads * p->queries * p->value_dim), 0.0), lse, weights;
-  const auto each_row = [p](auto&& f) {
-    for (int64_t n = 0; n < p->batch * p->heads * p->queries; ++n) {
-      f(n, Pair{n / (p->heads * p->queries), n / p->queries % p->heads, n % p->queries, 0});
-    }
-  };
-  each_row([&](int64_t n, Pair at) {
+  each_row(*p, [&](int64_t n, Pair at) {
     rows->push_back(make_row(*p, at.b, at.h, at.i));
     const Row& row = rows->back();
     MH_CHECK(!row.empty || options.empty_row != EmptyRow::error, ValueError, "attention_composed: empty row");
@@ -257,41 +367,14 @@ Tensor attention_composed(const Tensor& query, const Tensor& key, const Tensor& 
     if (row.empty && options.empty_row == EmptyRow::nan) std::fill_n(o, p->value_dim, std::nan(""));
     lse.push_back(row.lse);
   });
-  const Dtype dtype = query.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
-  const Shape row_shape = {p->batch, p->heads, p->queries};
-  if (options.lse) *options.lse = of_doubles(lse, row_shape, dtype);
+  const Dtype dtype = detail::arithmetic_dtype(query.dtype());
+  if (options.lse) *options.lse = of_doubles(lse, {p->batch, p->heads, p->queries}, dtype);
   if (options.capture) {
     options.capture->weights = of_doubles(weights, {p->batch, p->heads, p->queries, p->keys}, dtype);
   }
   const Tensor result =
       of_doubles(out, {p->batch, p->heads, p->queries, p->value_dim}, Dtype::f64).to(query.dtype());
-  const Shape q_shape = query.shape(), k_shape = key.shape(), v_shape = value.shape();
-  return record({query, key, value, options.bias, options.alibi_slopes, options.relative_bias,
-                 options.relative_key, options.sinks},
-                result, [=](const Tensor& dy) -> Gradients {
-                  const Doubles d_out = dy.to_vector<double>();
-                  const auto zeros = [](const Tensor& x) {
-                    return Doubles(x.defined() ? static_cast<size_t>(x.numel()) : 0, 0.0);
-                  };
-                  DoubleGradients g{Doubles(p->q.size(), 0.0),      Doubles(p->k.size(), 0.0),
-                                    Doubles(p->v.size(), 0.0),      zeros(p->options.bias),
-                                    zeros(p->options.alibi_slopes), zeros(p->options.relative_bias),
-                                    zeros(p->options.relative_key), zeros(p->options.sinks)};
-                  each_row([&](int64_t n, const Pair& at) {
-                    backward_row(*p, (*rows)[static_cast<size_t>(n)], at, d_out.data() + n * p->value_dim, g);
-                  });
-                  const auto term = [&](const Doubles& values, const Tensor& like) {
-                    return like.defined() ? of_doubles(values, like.shape(), dtype) : Tensor();
-                  };
-                  return {of_doubles(g.q, q_shape, dtype),
-                          of_doubles(g.k, k_shape, dtype),
-                          of_doubles(g.v, v_shape, dtype),
-                          term(g.bias, p->options.bias),
-                          term(g.alibi, p->options.alibi_slopes),
-                          term(g.relative, p->options.relative_bias),
-                          term(g.relative_key, p->options.relative_key),
-                          term(g.sinks, p->options.sinks)};
-                });
+  return record_composed({p, rows}, query, key, value, result);
 }
 
 }  // namespace multihead

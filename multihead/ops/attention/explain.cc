@@ -94,9 +94,9 @@ int64_t capture_bytes(const AttentionCapture* capture, const AttentionSizes& s, 
   if (capture->weights_wanted) {
     add({s.batch, count(capture->heads, s.heads), count(capture->query_rows, s.queries), s.keys, element});
   }
-  if (capture->key_mass_wanted) add({s.batch, s.heads, s.keys, 4});
-  if (capture->entropy_wanted) add({s.batch, s.heads, s.queries, 4});
-  add({s.batch, s.heads, s.queries, capture->top_k, 12});
+  if (capture->key_mass_wanted) add({s.batch, s.heads, s.keys, element});
+  if (capture->entropy_wanted) add({s.batch, s.heads, s.queries, element});
+  add({s.batch, s.heads, s.queries, capture->top_k, element + 8});
   return bytes;
 }
 
@@ -185,7 +185,7 @@ AttentionExplanation explain(const Tensor& query, const Tensor& key, const Tenso
     generator = *options.rng;
     copy.rng = &generator;
   }
-  const BoundAttention bound(who, sizes, copy, score_mod, arithmetic_dtype(query.dtype()));
+  const BoundAttention bound(who, sizes, copy, score_mod, query.dtype());
   AttentionExplanation e;
   e.mask = options.mask.to_string();
   e.mask_notes = bound.mask().notes();

@@ -62,20 +62,28 @@ Tensor attention_gathered(const Arguments& a, const Tensor& query, const Tensor&
   const WholeSequences all;
   if (options.lse) options.lse = &lse;
   const Tensor out = attention(whole(query), whole(key), whole(value), options, a.score_mod);
-  if (a.options.lse) *a.options.lse = a.shards.take(lse, 2, a.group->rank());
+  if (a.options.lse) *a.options.lse = own_rows(*a.group, a.shards, lse, 2);
   return own_rows(*a.group, a.shards, out, axis);
 }
 
-Gradients gradients_gathered(const Arguments& arguments, const AttentionCall& call, const Tensor& d_out) {
+// `d`: of output and log-sum-exps.
+Gradients gradients_gathered(const Arguments& arguments, const AttentionCall& call,
+                             const std::array<Tensor, 2>& d) {
   Arguments a = arguments;
-  a.options.lse = nullptr;
+  Tensor lse;
+  a.options.lse = d[1].defined() ? &lse : nullptr;
   Tape tape;
   std::vector<Tensor> leaves;
   for (const Tensor& x : {call.query, call.key, call.value}) {
     leaves.push_back(heads_first(x, a.options.layout).to(call.out.dtype()));
     leaves.back().set_requires_grad();
   }
-  tape.backward(attention_gathered(a, leaves[0], leaves[1], leaves[2]), d_out);
+  const Tensor out = attention_gathered(a, leaves[0], leaves[1], leaves[2]);
+  // Both results meet in one node, so that a single backward seeds them together.
+  const Tensor both = record({out, lse}, Tensor::zeros({}), [&](const Tensor&) -> Gradients {
+    return {d[0], d[1]};
+  });
+  tape.backward(both);
   return {leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
 }
 
@@ -103,21 +111,27 @@ Tensor attention_passing(const Arguments& a, const AttentionSizes& sizes, const 
   RingCall ring = bind_ring(a, sizes, query, key, value);
   if (!ring_forward(ring)) return attention_gathered(a, query, key, value);
   if (query.dtype() == Dtype::f16) ring.call.out = ring.call.out.to(Dtype::f16);
-  if (a.options.lse) *a.options.lse = ring.call.lse;
   const Layout layout = a.options.layout;
   const std::array<bool, 3> wanted = {query.requires_grad(), key.requires_grad(), value.requires_grad()};
-  return record({query, key, value}, heads_first(ring.call.out, layout),
-                [a, ring, wanted, layout](const Tensor& d_out) -> Gradients {
-                  RingGradients gradients;
-                  if (!ring_backward(ring, heads_first(d_out, layout), wanted, gradients)) {
-                    return gradients_gathered(a, ring.call, d_out);
-                  }
-                  Gradients all;
-                  for (const Tensor& x : gradients) {
-                    all.push_back(x.defined() ? heads_first(x, layout) : Tensor());
-                  }
-                  return all;
-                });
+  std::vector<Tensor> results = {heads_first(ring.call.out, layout)};
+  if (a.options.lse) results.push_back(reported_lse(ring.call));
+  const Shape shape = ring.call.out.shape();
+  results = record_many({query, key, value}, std::move(results),
+                        [a, ring, wanted, layout, shape](const std::vector<Tensor>& d) -> Gradients {
+                          const Tensor d_out =
+                              d[0].defined() ? heads_first(d[0], layout) : Tensor::zeros(shape);
+                          const Tensor d_lse = d.size() > 1 ? d[1] : Tensor();
+                          RingGradients gradients;
+                          if (!ring_backward(ring, {d_out, d_lse}, wanted, gradients)) {
+                            return gradients_gathered(a, ring.call, {heads_first(d_out, layout), d_lse});
+                          }
+                          Gradients all;
+                          for (const Tensor& x : gradients)
+                            all.push_back(x.defined() ? heads_first(x, layout) : Tensor());
+                          return all;
+                        });
+  if (a.options.lse) *a.options.lse = results[1];
+  return results[0];
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ using RingGradients = std::array<Tensor, 3>;
 /// Fills call.out and call.lse. False if an output is not finite anywhere: then nothing is certain.
 bool ring_forward(const RingCall& ring);
 /// Likewise: the gradients mean nothing then. Those not wanted may be undefined.
-bool ring_backward(const RingCall& ring, const Tensor& d_out, const std::array<bool, 3>& wanted,
+bool ring_backward(const RingCall& ring, const OutputGradients& d, const std::array<bool, 3>& wanted,
                    RingGradients& gradients);
 
 }  // namespace multihead::detail

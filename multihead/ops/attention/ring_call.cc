@@ -141,13 +141,14 @@ kernels::AttentionInput input_of(const Ring& ring, const Tensor& query, int i,
 }
 
 // Gradient of the own queries: keys pass.
-void query_gradient(const Ring& ring, const AttentionCall& wide, const Tensor& d_out, const Tensor& delta,
-                    const Tensor& d_query) {
+void query_gradient(const Ring& ring, const AttentionCall& wide, const OutputGradients& d,
+                    const Tensor& delta, const Tensor& d_query) {
   ring.pass_keys(wide.key, wide.value, [&](int i, int j, const std::vector<Tensor>& key_value) {
     const Piece piece = ring.piece(i, j);
     kernels::AttentionGradient g;
     g.out = operand_of(ring.rows(wide.out, i)), g.lse = operand_of(ring.rows(wide.lse, i));
-    g.d_out = operand_of(ring.rows(d_out, i)), g.d_query = operand_of(ring.rows(d_query, i));
+    if (d.lse.defined()) g.d_lse = ring.rows(d.lse, i).raw();
+    g.d_out = operand_of(ring.rows(d.out, i)), g.d_query = operand_of(ring.rows(d_query, i));
     g.delta = ring.rows(delta, i).raw();
     g.partial = true;
     kernels::attention_backward(piece.problem, wide.bound->terms(), input_of(ring, wide.query, i, key_value),
@@ -216,18 +217,18 @@ bool ring_forward(const RingCall& call) {
   return ring.finite_everywhere(all_finite(c.out));
 }
 
-bool ring_backward(const RingCall& call, const Tensor& d_out, const std::array<bool, 3>& wanted,
+bool ring_backward(const RingCall& call, const OutputGradients& d, const std::array<bool, 3>& wanted,
                    RingGradients& gradients) {
   AttentionCall wide = call.call;
   wide.query = in_arithmetic(wide.query), wide.key = in_arithmetic(wide.key);
   wide.value = in_arithmetic(wide.value), wide.out = in_arithmetic(wide.out);
-  const Tensor dy = in_arithmetic(d_out), delta = Tensor::zeros(wide.lse.shape());
+  const Tensor dy = in_arithmetic(d.out), delta = Tensor::zeros(wide.lse.shape());
   const Ring ring(call);
   gradients[0] = zero_gradient(wide.query);  // on the way to which `delta` is made
   for (size_t n : {1, 2}) {
     if (wanted[n]) gradients[n] = zero_gradient(n == 1 ? wide.key : wide.value);
   }
-  query_gradient(ring, wide, dy, delta, gradients[0]);
+  query_gradient(ring, wide, {dy, d.lse.defined() ? d.lse.contiguous() : Tensor()}, delta, gradients[0]);
   wide.out = Tensor();
   if (wanted[1] || wanted[2]) key_gradients(ring, wide, dy, delta, gradients[1], gradients[2]);
   scale_gradient(gradients[0], wide.bound->problem().scale);

@@ -27,7 +27,7 @@ using testing::same_bits;
 constexpr int64_t kBatch = 2, kHeads = 3, kKvHeads = 1, kDim = 8, kValueDim = 12;
 
 struct Inputs {
-  Tensor query, key, value, d_out;
+  Tensor query, key, value, d_out, d_lse;
 };
 
 Inputs make_inputs(int64_t length, Dtype dtype = Dtype::f32, Layout layout = Layout::bhtd) {
@@ -36,8 +36,9 @@ Inputs make_inputs(int64_t length, Dtype dtype = Dtype::f32, Layout layout = Lay
     return layout == Layout::bthd ? randn({kBatch, length, heads, dim}, rng)
                                   : randn({kBatch, heads, length, dim}, rng);
   };
+  const Tensor d_lse = randn({kBatch, kHeads, length}, rng, dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32);
   return {make(kHeads, kDim).to(dtype), make(kKvHeads, kDim).to(dtype), make(kKvHeads, kValueDim).to(dtype),
-          make(kHeads, kValueDim).to(dtype)};
+          make(kHeads, kValueDim).to(dtype), d_lse};
 }
 
 struct Results {
@@ -55,7 +56,10 @@ Results run(const Inputs& in, AttentionOptions options, const std::vector<Tensor
   options.rng = &rng, options.lse = &r.lse;
   Tape tape;
   r.out = f(leaves[0], leaves[1], leaves[2], options);
-  tape.backward(r.out, in.d_out);
+  const Tensor both = record({r.out, r.lse}, Tensor::zeros({}), [&](const Tensor&) -> Gradients {
+    return {in.d_out, in.d_lse};
+  });
+  tape.backward(both);
   EXPECT_EQ(rng.drawn(), options.dropout_p > 0 ? 1u : 0u);
   for (const Tensor& x : leaves) r.gradients.push_back(x.grad());
   for (const Tensor& x : terms) r.gradients.push_back(x.grad());
@@ -87,7 +91,8 @@ Results ring(const Inputs& in, const AttentionOptions& options, const ScoreMod& 
   std::vector<int64_t> bytes(static_cast<size_t>(ring.ranks));
   distributed::run_local_group(ring.ranks, [&](Group& group) {
     const auto own = [&](const Tensor& x) { return shards.take(x, axis, group.rank()); };
-    const Inputs mine = {own(in.query), own(in.key), own(in.value), own(in.d_out)};
+    const Inputs mine = {own(in.query), own(in.key), own(in.value), own(in.d_out),
+                         shards.take(in.d_lse, 2, group.rank())};
     const Results r = run(mine, options, {}, [&](const auto& q, const auto& k, const auto& v, const auto& o) {
       return ring_attention(group, shards, q, k, v, o, mod);
     });
@@ -187,6 +192,8 @@ TEST(RingAttention, HasThemWithEveryTermOfTheScore) {
   expect_same_on_ranks(in, {.mask = causal(), .relative_bias = randn({kHeads, 129}, rng)});
   expect_same_on_ranks(in, {.relative_key = randn({1, 65, kDim}, rng)});
   expect_same_on_ranks(in, {.mask = causal(), .sinks = sinks});
+  const Tensor some = Tensor::of<int64_t>({kBatch}, {0, 5});  // rows of the sink alone
+  expect_same_on_ranks(in, {.mask = causal() & lengths(some), .sinks = sinks});
   expect_same_on_ranks(in, {.mask = causal(), .dropout_p = 0.2f});
   expect_same_on_ranks(in, {.mask = window(300, 0), .softcap = 3, .alibi_slopes = slopes, .dropout_p = 0.5f});
   expect_same_on_ranks(in, {.mask = causal()}, score_mod([](auto score, ScoreIndex at) {
@@ -224,7 +231,7 @@ TEST(RingAttention, GradientsOfTermsAreWholeOnEveryRank) {
   const SequenceShards shards(600, 2);
   distributed::run_local_group(2, [&](Group& group) {
     const auto own = [&](const Tensor& x) { return shards.take(x, 2, group.rank()); };
-    const auto many = gradients({own(in.query), own(in.key), own(in.value), own(in.d_out)},
+    const auto many = gradients({own(in.query), own(in.key), own(in.value), own(in.d_out), own(in.d_lse)},
                                 [&](const auto& q, const auto& k, const auto& v, const auto& o) {
                                   return ring_attention(group, shards, q, k, v, o);
                                 });

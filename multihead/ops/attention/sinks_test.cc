@@ -111,10 +111,81 @@ TEST(AttentionSinksTest, AreAKeyWithoutValue) {
       for (size_t i = 0; i < 4; ++i)
         expect_near(got.gradients[i], expected.gradients[i], 10 * tolerance, names[i]);
       for (int64_t h = 0; h < kHeads; ++h) {
-        EXPECT_EQ(got.lse.at({1, h, 4}), -kInf);  // a row without keys has no sink either
+        EXPECT_EQ(got.lse.at({1, h, 4}), in.sinks.at({h}));  // a row without keys: the sink is all there is
         EXPECT_NEAR(got.lse.at({1, h, 5}), expected.lse.at({1, h, 5}), tolerance);
       }
     }
+  }
+}
+
+// On every path: a row without keys has output 0 and the sink as its log-sum-exp.
+TEST(AttentionSinksTest, AreTheLogSumExpOfRowsWithoutKeys) {
+  Rng rng(3);
+  const Tensor valid = Tensor::of<int64_t>({2}, {0, 7});
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16}) {
+    const Dtype wide = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+    const Tensor sinks = Tensor::of<double>({4}, {0.5, 100, -3e4, -kInf}).to(wide);
+    const auto check = [&](const char* path, const Tensor& out, const Tensor& lse, int64_t rows) {
+      for (int64_t h = 0; h < 4; ++h) {
+        for (int64_t i = 0; i < rows; ++i) {
+          EXPECT_EQ(lse.at({0, h, i}), sinks.at({h})) << path << ", " << dtype << ", head " << h;
+          EXPECT_GT(lse.at({1, h, i}), -kInf) << path;
+        }
+      }
+      for (const double x : slice(out, 0, 0, 1).to_vector<double>()) EXPECT_EQ(x, 0) << path << ", " << dtype;
+    };
+    for (const int64_t rows : {1, 3, 70}) {
+      for (const int64_t keys : {9, 300}) {
+        const Tensor q = randn({2, 4, rows, 16}, rng, wide).to(dtype),
+                     k = randn({2, 2, keys, 16}, rng, wide).to(dtype);
+        const AttentionOptions options = {.mask = lengths(valid), .sinks = sinks};
+        for (const auto& [path, op] : {std::pair{"fused", &attention}, {"composed", &attention_composed}}) {
+          AttentionOptions o = options;
+          Tensor lse;
+          o.lse = &lse;
+          const Tensor out = op(q, k, k, o, {});
+          check(path, out, lse, rows);
+        }
+        AttentionOptions swapped = options;
+        Tensor lse;
+        swapped.lse = &lse, swapped.layout = Layout::bthd;
+        const Tensor out = attention(transpose(q, 1, 2), transpose(k, 1, 2), transpose(k, 1, 2), swapped);
+        check("bthd", out, lse, rows);
+      }
+    }
+    Tensor lse;
+    const Tensor packed =
+        attention_packed(randn({2, 7, 8 * 16}, rng, wide).to(dtype), {.num_heads = 4, .num_kv_heads = 2},
+                         {.mask = lengths(valid), .sinks = sinks, .lse = &lse});
+    check("packed", packed, lse, 7);
+    const Tensor x = randn({5, 4, 16}, rng, wide).to(dtype);
+    attention_ragged(x, x, x, Tensor::of<int64_t>({3}, {0, 2, 5}), Tensor::of<int64_t>({3}, {0, 0, 5}),
+                     {.sinks = sinks, .lse = &lse});
+    for (int64_t h = 0; h < 4; ++h) {
+      EXPECT_EQ(lse.at({h, 0}), sinks.at({h}));
+      EXPECT_EQ(lse.at({h, 1}), sinks.at({h}));
+    }
+  }
+}
+
+// The sink counts in one chunk of the keys, also where that has none to offer.
+TEST(AttentionSinksTest, SurviveTheMergeOfChunks) {
+  Rng rng(3);
+  const Tensor q = randn({2, 2, 4, 8}, rng), k = randn({2, 2, 10, 8}, rng), v = randn({2, 2, 10, 5}, rng);
+  const Tensor sinks = Tensor::of<float>({2}, {1, 2}), valid = Tensor::of<int64_t>({2}, {5, 0});
+  const auto part = [&](int64_t begin, int64_t end, AttentionOptions options) {
+    AttentionPart p;
+    options.lse = &p.lse;
+    p.out = attention(q, slice(k, 2, begin, end), slice(v, 2, begin, end), options);
+    return p;
+  };
+  const AttentionPart first = part(0, 5, {.mask = lengths(valid), .sinks = sinks}), second = part(5, 10, {});
+  const Tensor flags = Tensor::full({2, 1, 1, 10}, 1, Dtype::boolean);
+  for (int64_t j = 0; j < 5; ++j) flags.data<bool>()[10 + j] = false;
+  const AttentionPart whole = part(0, 10, {.mask = keep(flags), .sinks = sinks});
+  for (const AttentionPart& merged : {merge_attention(first, second), merge_attention(second, first)}) {
+    expect_near(merged.out, whole.out, 1e-6, "out");
+    expect_near(merged.lse, whole.lse, 1e-6, "lse");
   }
 }
 
