@@ -335,7 +335,7 @@ void zero_score_gradients(const AttentionProblem& p, const ScoreTerms& t, const 
   };
   zero(g.d_captured, 0, t.score_function.captured);
   const Strides4& s = t.bias_strides;
-  const auto extent = [](int64_t n, int64_t stride) { return stride == 0 ? std::min<int64_t>(n, 1) : n; };
+  const auto extent = [](int64_t n, int64_t stride) { return stride == 0 ? 1 : n; };  // of no samples, too
   for (int64_t b = 0; g.d_bias && b < extent(p.batch, s.batch); ++b) {
     for (int64_t h = 0; h < extent(p.heads, s.head); ++h) {
       for (int64_t i = 0; i < extent(p.queries, s.query); ++i) {

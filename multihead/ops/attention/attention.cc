@@ -164,8 +164,7 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options,
   WantedGradients wanted;
   for (size_t term = 0; term < kTermCount; ++term)
     wanted.terms[term] = (options.*kTerms[term]).requires_grad();
-  wanted.captured =
-      std::any_of(captured.begin(), captured.end(), [](const Tensor& x) { return x.requires_grad(); });
+  wanted.captured = !captured.empty();
   const size_t count = slots.size();
   const std::vector<Tensor*> results = results_of(output, options);
   std::vector<Tensor> outputs;
@@ -182,7 +181,6 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options,
                          all.reserve(count);
                          std::move(more.terms.begin(), more.terms.end(), std::back_inserter(all));
                          std::move(more.captured.begin(), more.captured.end(), std::back_inserter(all));
-                         all.resize(count);  // captured tensors may have none
                          return all;
                        });
   for (size_t i = 0; i < results.size(); ++i) *results[i] = outputs[i];
