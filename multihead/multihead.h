@@ -22,6 +22,7 @@
 
 #include "multihead/ops/activation.h"
 #include "multihead/ops/attention/attention.h"
+#include "multihead/ops/attention/captured_score_mod.h"
 #include "multihead/ops/attention/composed.h"
 #include "multihead/ops/attention/context_scope.h"
 #include "multihead/ops/attention/dual.h"
