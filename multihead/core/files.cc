@@ -41,6 +41,24 @@ int fsync_retrying(int descriptor) {
   return result;
 }
 
+// A new file for writing. Where the system can, it has no name until it is flushed: whatever ends this
+// process before that leaves nothing behind.
+int create(const std::string& path, mode_t mode) {
+  if (::access("/proc/self/fd", X_OK) == 0 && node_at(path) == Node::absent) {
+    const int descriptor = open_retrying(parent_of(path), O_WRONLY | O_TMPFILE, mode);
+    if (descriptor >= 0) return descriptor;
+    if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return -1;
+  }
+  return open_retrying(path, O_WRONLY | O_CREAT | O_EXCL, mode);
+}
+
+// Gives a file that has no name yet its own. Errors are those of creating it.
+void give_name(int descriptor, const std::string& path) {
+  struct stat status = {};
+  if (::fstat(descriptor, &status) == 0 && status.st_nlink > 0) return;
+  if (system_calls().link(descriptor, path.c_str()) != 0) fail("create", path, errno);
+}
+
 // A path with a NUL would be cut short by the system.
 void check_path(const std::string& path) {
   MH_CHECK(!path.empty(), IoError, "file path is empty");
@@ -145,7 +163,7 @@ std::string read_file(const std::string& path, uint64_t limit, Links links) {
 
 FileWriter::FileWriter(std::string path, uint32_t mode) : path_(std::move(path)) {
   check_path(path_);
-  descriptor_ = open_retrying(path_, O_WRONLY | O_CREAT | O_EXCL, static_cast<mode_t>(mode));
+  descriptor_ = create(path_, static_cast<mode_t>(mode));
   if (descriptor_ < 0) fail("create", path_, errno);
 }
 
@@ -185,12 +203,14 @@ void FileWriter::rewrite(uint64_t offset, std::string_view text) {
 void FileWriter::flush() {
   MH_CHECK(descriptor_ >= 0, IoError, "cannot flush ", quote(path_, 400), ": it is already closed");
   if (fsync_retrying(descriptor_) != 0) fail("flush", path_, errno);
+  give_name(descriptor_, path_);
   finished_ = true;
 }
 
 void FileWriter::finish() {
   if (finished_ && descriptor_ < 0) return;
   if (fsync_retrying(descriptor_) != 0) fail("flush", path_, errno);
+  give_name(descriptor_, path_);
   // Some network file systems report a full disk only here.
   if (close_descriptor(std::exchange(descriptor_, -1)) != 0) fail("close", path_, errno);
   finished_ = true;

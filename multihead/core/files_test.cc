@@ -131,6 +131,25 @@ TEST(FilesTest, ContentReachesTheDiskBeforeTheName) {
   EXPECT_THAT(DiskLog::lines(), ElementsAre("flush x.tmp", "rename x.tmp x", "flush parent"));
 }
 
+TEST(FilesTest, AKillLeavesNothingBesideTheFile) {
+  const TemporaryFolder folder;
+  const std::string content(100'003, 'n');
+  int left = 0;
+  const int kills = kill_everywhere(
+      [&] {
+        for (const std::string& name : names_in(folder.path())) fs::remove(folder / name);
+        write_file_atomically(folder / "x", "old");
+      },
+      [&] { write_file_atomically(folder / "x", content); },
+      [&](int nth) {
+        const std::string now = read_file(folder / "x");
+        EXPECT_TRUE(now == "old" || now == content) << nth;
+        left += static_cast<int>(names_in(folder.path()).size()) - 1;
+      });
+  EXPECT_GT(kills, 4);
+  EXPECT_LE(left, 1);  // between the file's name and its place
+}
+
 TEST(FilesTest, AWriterNeverTakesOverAFile) {
   const TemporaryFolder folder;
   put(folder / "x", "mine");

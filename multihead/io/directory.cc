@@ -156,8 +156,10 @@ void DirectoryWriter::write(const std::string& name, std::string_view content) {
   write(name, [&](FileWriter& file) { file.write(content); });
 }
 
-void DirectoryWriter::finish(const std::string& run, const Manifest& kept) {
+void DirectoryWriter::finish(const std::string& run, const Manifest& kept, const std::string& first) {
   manifest_.run = run;
+  std::stable_partition(manifest_.files.begin(), manifest_.files.end(),
+                        [&](const ManifestEntry& entry) { return entry.name == first; });
   for (const ManifestEntry& entry : kept.files) {
     if (manifest_.find(entry.name) == nullptr) manifest_.files.push_back(entry);
   }

@@ -40,8 +40,9 @@ class DirectoryWriter {
   /// One file of the folder. Throws ValueError (not a plain, new name), IoError.
   void write(const std::string& name, const FillFile& fill);
   void write(const std::string& name, std::string_view content);
-  /// Writes the manifest and syncs the folder. Entries of `kept` for files that were not written stay in it.
-  void finish(const std::string& run, const Manifest& kept = {});
+  /// Writes the manifest and syncs the folder. It lists the file `first` first, if that was written; entries
+  /// of `kept` for files that were not written stay in it.
+  void finish(const std::string& run, const Manifest& kept = {}, const std::string& first = "");
 
   const Manifest& manifest() const { return manifest_; }
 

@@ -36,6 +36,15 @@ Manifest manifest_of(const std::string& folder) {
   return is_there(folder, Manifest::kFile) ? read_manifest(folder) : Manifest();
 }
 
+// The same; nothing of one that is foreign, or was being written.
+Manifest readable_manifest(const std::string& folder) {
+  try {
+    return manifest_of(folder);
+  } catch (const FormatError&) {
+    return {};
+  }
+}
+
 // Empty: absent, or listed and unchanged.
 std::string foreign_file(const std::string& path, const ManifestEntry* entry, Look look) {
   if (node_at(path) != Node::file) return not_a_file(path);
@@ -57,14 +66,16 @@ void remove_names(const std::string& folder, const std::vector<std::string>& nam
   if (any) flush_folder(folder);
 }
 
-// Moves files out of the staging folder; then that is on the disk.
-void publish_names(const Staging& staging, const std::string& folder, const std::vector<std::string>& names) {
-  for (const std::string& name : names) staging.publish(name);
+// Moves files out of a staging folder; then that is on the disk.
+void publish_names(const std::string& staged, const std::string& folder,
+                   const std::vector<std::string>& names) {
+  for (const std::string& name : names) publish_staged(staged, name);
   if (!names.empty()) flush_folder(folder);
 }
 
 // The key first.
 void remove_set(const std::string& folder, const FileSet& set) {
+  if (set.empty()) return;
   remove_names(folder, {set.front()});
   remove_names(folder, {set.begin() + 1, set.end()});
 }
@@ -79,13 +90,87 @@ Manifest others(Manifest manifest, const FileSet& set) {
   return manifest;
 }
 
-std::string interrupted_save(const std::string& folder) {
+// Those of a manifest that lie in a folder, in order.
+std::vector<std::string> listed_in(const Manifest& manifest, const std::string& folder) {
+  std::vector<std::string> names;
+  for (const ManifestEntry& entry : manifest.files) {
+    if (node_at(join(folder, entry.name)) == Node::file) names.push_back(entry.name);
+  }
+  return names;
+}
+
+// The complete new files of a staging folder take the place of the old ones, from whichever step on.
+// Manifests list the key first.
+void take_place(const std::string& folder, const std::string& staged) {
+  if (is_there(staged, Manifest::kFile)) {
+    const Manifest before = manifest_of(folder), after = read_manifest(staged);
+    FileSet old = listed_in(before, folder);
+    std::erase_if(old, [&](const std::string& name) {
+      return after.find(name) != nullptr && !is_there(staged, name);  // of another set
+    });
+    // The key of the new files is the key of the old ones, wherever a manifest of earlier versions lists it.
+    std::stable_partition(old.begin(), old.end(),
+                          [&](const std::string& name) { return name == after.files.front().name; });
+    // Whatever lies under these names is listed by the manifest beside it, at every moment.
+    remove_set(folder, old);
+    publish_names(staged, folder, {Manifest::kFile});
+  }
+  std::vector<std::string> names = listed_in(manifest_of(folder), staged);
+  if (names.empty()) return;
+  publish_names(staged, folder, {names.begin() + 1, names.end()});
+  publish_names(staged, folder, {names.front()});
+}
+
+// Whether an interrupted save has left files in `staged` that, with those that are in place, are all that its
+// manifest lists. A manifest that was being written is not one.
+bool is_unfinished(const std::string& folder, const std::string& staged) {
+  const Manifest manifest = readable_manifest(is_there(staged, Manifest::kFile) ? staged : folder);
+  const auto left = listed_in(manifest, staged).size(), placed = listed_in(manifest, folder).size();
+  return left > 0 &&
+         std::all_of(manifest.files.begin(), manifest.files.end(),
+                     [&](const ManifestEntry& e) {
+                       return node_at(join(staged, e.name)) == Node::file ||
+                              node_at(join(folder, e.name)) == Node::file;
+                     }) &&
+         placed < manifest.files.size();
+}
+
+// The staging folder of a save that was interrupted after the first removal; empty: none.
+std::string unfinished_save(const std::string& folder) {
+  const Manifest before = readable_manifest(folder);
+  if (!before.files.empty() && listed_in(before, folder).size() == before.files.size()) return "";
   for (const std::string& name : find_leftovers(folder)) {
-    if (is_there(join(folder, name), Manifest::kFile)) {
-      return concat("; the complete new files are in ", quote(join(folder, name), 400));
-    }
+    if (is_unfinished(folder, join(folder, name))) return join(folder, name);
   }
   return "";
+}
+
+// Ends an interrupted save of the folder, if this process may write there.
+void try_to_finish(const std::string& folder) {
+  try {
+    if (unfinished_save(folder).empty()) return;
+    const FolderLock lock(folder);
+    finish_files(folder);
+    remove_leftovers(folder);
+  } catch (const std::exception&) {
+    // Whoever asked says what is missing.
+  }
+}
+
+// Why a folder with a manifest, or with files that were to be put in place, lacks the file `key`.
+std::string reason_of_absence(const std::string& folder, const std::string& key) {
+  if (const std::string staged = unfinished_save(folder); !staged.empty()) {
+    return concat("saving it was interrupted; the complete new files are in ", quote(staged, 400),
+                  ", save it again or move them from there");
+  }
+  const bool was_there = readable_manifest(folder).find(key) != nullptr;
+  if (!was_there && key == kTokenizerFiles.front() && is_there(folder, kModelFiles.front())) {
+    return concat("it holds a model and no tokenizer; save one there, tokenizer.save(folder), or copy ", key);
+  }
+  if (!was_there && key == kModelFiles.front() && is_there(folder, kTokenizerFiles.front())) {
+    return "it holds a tokenizer and no model; save one there, model.save(folder)";
+  }
+  return "saving it was interrupted; save it again";
 }
 
 }  // namespace
@@ -112,22 +197,25 @@ std::vector<std::string> foreign_files(const std::string& folder, const FileSet&
 void replace_files(const std::string& folder, const FileSet& set, const FillFolder& fill,
                    const std::string& run) {
   refuse_foreign("save", folder, foreign_files(folder, set, Look::bytes));
-  const Staging staging(folder);
+  Staging staging(folder);
   DirectoryWriter writer(staging.path());
   fill(writer);
-  std::vector<std::string> written;
   for (const ManifestEntry& entry : writer.manifest().files) {
     MH_CHECK(contains(set, entry.name), ValueError, "save: ", quote(entry.name),
              " is not a file of this set");
-    if (entry.name != set.front()) written.push_back(entry.name);
   }
   MH_CHECK(writer.manifest().find(set.front()) != nullptr, ValueError, "save: ", set.front(), " is missing");
-  writer.finish(run, others(manifest_of(folder), set));
-  // Whatever lies under these names is listed by the manifest beside it, at every moment.
-  remove_set(folder, set);
-  publish_names(staging, folder, {Manifest::kFile});
-  publish_names(staging, folder, written);
-  publish_names(staging, folder, {set.front()});
+  writer.finish(run, others(manifest_of(folder), set), set.front());
+  staging.keep(true);
+  take_place(folder, staging.path());
+  staging.keep(false);
+}
+
+void finish_files(const std::string& folder) {
+  const std::string staged = unfinished_save(folder);
+  if (staged.empty()) return;
+  refuse_foreign("save", folder, foreign_files(folder, listed_in(manifest_of(folder), folder), Look::sizes));
+  take_place(folder, staged);
 }
 
 void remove_files(const std::string& folder, const FileSet& set) {
@@ -149,8 +237,14 @@ void adopt_files(const std::string& folder, const FileSet& set) {
 void save_files(const std::string& folder, const FileSet& set, const FillFolder& fill) {
   const auto lock =
       lock_folder(folder, [&] { refuse_foreign("save", folder, foreign_files(folder, set, Look::sizes)); });
+  finish_files(folder);
   remove_leftovers(folder);
   replace_files(folder, set, fill);
+}
+
+bool holds_other(const std::string& folder, const std::string& name, std::string_view content) {
+  if (!is_there(folder, name) || !foreign_files(folder, {name}, Look::sizes).empty()) return false;
+  return read_file(join(folder, name), uint64_t{1} << 32, Links::refuse) != content;
 }
 
 std::unique_ptr<FolderLock> lock_folder(const std::string& folder, const std::function<void()>& check) {
@@ -178,11 +272,13 @@ void check_complete(const std::string& folder, const std::string& key) {
       "Face hub with 'hf download OWNER/NAME --local-dir FOLDER' and pass FOLDER");
   if (!fs::is_directory(folder, error) || is_there(folder, key)) return;
   const std::string what = concat("folder ", quote(folder, 400), " has no ", key, ": ");
+  MH_CHECK(!is_held(folder), IoError, what, "another process is writing it");
+  try_to_finish(folder);
+  if (is_there(folder, key)) return;
   MH_CHECK(!is_there(folder, kRunFile), FormatError, what,
            "the training run in it is unfinished; continue with --resume");
-  const std::string staged = interrupted_save(folder);
-  MH_CHECK(!is_there(folder, Manifest::kFile) && staged.empty(), FormatError, what,
-           "saving it was interrupted; save it again", staged);
+  MH_CHECK(!is_there(folder, Manifest::kFile) && unfinished_save(folder).empty(), FormatError, what,
+           reason_of_absence(folder, key));
 }
 
 }  // namespace multihead::io

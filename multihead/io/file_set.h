@@ -6,13 +6,16 @@
 //
 //   stage the new files | remove the key | remove the rest | new manifest | new files | new key
 //
-// Each step is synced before the next.
+// Each step is synced before the next. From the first removal on all new files are there, and whoever comes
+// next, to read or to write, takes the steps that are left (finish_files): a kill leaves the old set or the
+// new one.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "multihead/io/directory.h"
@@ -50,6 +53,9 @@ std::vector<std::string> foreign_files(const std::string& folder, const FileSet&
 ///           `fill` throws. Nothing is changed then, unless the disk fails during the renames.
 void replace_files(const std::string& folder, const FileSet& set, const FillFolder& fill,
                    const std::string& run = "");
+/// Takes the steps that a killed or failed replace_files() has left. The caller holds the FolderLock. Throws
+/// IoError, ValueError if one of the files that have to go is foreign by now.
+void finish_files(const std::string& folder);
 /// Deletes the set, key first, under the same rule.
 void remove_files(const std::string& folder, const FileSet& set);
 
@@ -57,9 +63,12 @@ void remove_files(const std::string& folder, const FileSet& set);
 /// versions. The caller knows that they are ours.
 void adopt_files(const std::string& folder, const FileSet& set);
 
-/// Locks the folder, removes leftovers of killed writers, and replaces the set. Refuses what `foreign_files`
-/// names before the first byte is written.
+/// Locks the folder, ends what killed writers began, removes their leftovers, and replaces the set. Refuses
+/// what `foreign_files` names before the first byte is written.
 void save_files(const std::string& folder, const FileSet& set, const FillFolder& fill);
+
+/// Whether the folder has a file of this name that we wrote, with other content.
+bool holds_other(const std::string& folder, const std::string& name, std::string_view content);
 
 /// Locks the folder. `check` runs before the first byte is written, unless the folder is already locked;
 /// repeat it under the lock where it must hold. Throws what it and FolderLock throw.
@@ -68,8 +77,9 @@ std::unique_ptr<FolderLock> lock_folder(const std::string& folder, const std::fu
 /// Throws ValueError "who: folder "x" holds …, …; move … away or choose another folder" unless empty.
 void refuse_foreign(const char* who, const std::string& folder, const std::vector<std::string>& foreign);
 
-/// Throws, with advice, IoError if there is no such folder, FormatError if `key` is missing after an
-/// interrupted save or run.
+/// Ends a save that was interrupted if `key` is missing. Throws, with advice, FormatError where it cannot, or
+/// where `key` is missing for another reason that is known; IoError if there is no such folder or another
+/// process is writing it.
 void check_complete(const std::string& folder, const std::string& key);
 
 }  // namespace multihead::io

@@ -65,11 +65,15 @@ Staging::Staging(const std::string& folder)
   system_calls().close(mark);
 }
 
-Staging::~Staging() { remove_staging(path_); }
+Staging::~Staging() {
+  if (!is_kept_) remove_staging(path_);
+}
 
-void Staging::publish(const std::string& name) const {
-  const std::string target = (fs::path(path_).parent_path() / name).string();
-  if (system_calls().rename((*this / name).c_str(), target.c_str()) != 0) {
+void Staging::publish(const std::string& name) const { publish_staged(path_, name); }
+
+void publish_staged(const std::string& staging, const std::string& name) {
+  const std::string target = (fs::path(staging).parent_path() / name).string();
+  if (system_calls().rename((fs::path(staging) / name).c_str(), target.c_str()) != 0) {
     fail("replace", target, errno);
   }
 }

@@ -27,10 +27,16 @@ class Staging {
   /// Moves a finished file to its name in the folder; a link of that name is replaced, not followed. Throws
   /// IoError. flush_folder() the folder then.
   void publish(const std::string& name) const;
+  /// Whether the destructor leaves the folder: from where its files are needed to end what was begun.
+  void keep(bool kept) { is_kept_ = kept; }
 
  private:
   std::string path_;
+  bool is_kept_ = false;
 };
+
+/// The same of a staging folder that another process has left.
+void publish_staged(const std::string& staging, const std::string& name);
 
 /// Atomically creates or replaces a file of the folder and syncs it; a link of that name is replaced, not
 /// followed. Throws IoError.

@@ -134,7 +134,7 @@ class KillingCalls {
     left_ = nth;
     SystemCalls& calls = system_calls();
     calls.open = [](const char* path, int flags, mode_t mode) {
-      if ((flags & O_CREAT) != 0) step();
+      if ((flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE) step();
       return SystemCalls().open(path, flags, mode);
     };
     calls.write = [](int descriptor, const void* data, size_t bytes) -> ssize_t {
@@ -145,6 +145,9 @@ class KillingCalls {
     calls.fsync = [](int descriptor) { return step(), ::fsync(descriptor); };
     calls.rename = [](const char* from, const char* to) { return step(), ::rename(from, to); };
     calls.exchange = [](const char* a, const char* b) { return step(), SystemCalls().exchange(a, b); };
+    calls.link = [](int descriptor, const char* path) {
+      return step(), SystemCalls().link(descriptor, path);
+    };
     calls.mkdir = [](const char* path, mode_t mode) { return step(), ::mkdir(path, mode); };
     calls.unlink = [](const char* path) { return step(), ::unlink(path); };
     calls.rmdir = [](const char* path) { return step(), ::rmdir(path); };
@@ -212,6 +215,13 @@ class DiskLog {
       lines_.push_back("flush " + last_part(std::filesystem::read_symlink(
                                       "/proc/self/fd/" + std::to_string(descriptor), ignored)));
       return ::fsync(descriptor);
+    };
+    // A file that has no name when it is flushed gets it next.
+    system_calls().link = [](int descriptor, const char* path) {
+      const bool flushed = !lines_.empty() && lines_.back().ends_with(" (deleted)");
+      if (flushed) lines_.pop_back();
+      lines_.push_back((flushed ? "flush " : "name without a flush ") + last_part(path));
+      return SystemCalls().link(descriptor, path);
     };
     system_calls().rename = [](const char* from, const char* to) {
       lines_.push_back("rename " + last_part(from) + " " + last_part(to));
