@@ -11,6 +11,7 @@
 #include "multihead/models/adapter.h"
 #include "multihead/models/family-inl.h"
 #include "multihead/models/gguf.h"
+#include "multihead/models/overwrite-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 
@@ -178,10 +179,14 @@ io::TensorMap tensors_of(Model& model) {
 }
 
 template <class Model>
-void save(Model& model, const std::string& folder) {
-  io::save_files(folder, io::kModelFiles, [&](io::DirectoryWriter& writer) {
-    io::write_contents(writer, {.tensors = {{"model.safetensors", tensors_of(model)}},
-                                .files = {{"config.json", config_to_json(model.config()).dump(2) + "\n"}}});
+void save(Model& model, const std::string& folder, bool overwrite) {
+  if (!overwrite) detail::refuse_another_model(model.config(), folder);
+  const std::string config = config_to_json(model.config()).dump(2) + "\n";
+  // The tokenizer of another model goes with it.
+  const bool whole = overwrite && io::holds_other(folder, "config.json", config);
+  io::save_files(folder, whole ? io::kModelFolderFiles : io::kModelFiles, [&](io::DirectoryWriter& writer) {
+    io::write_contents(
+        writer, {.tensors = {{"model.safetensors", tensors_of(model)}}, .files = {{"config.json", config}}});
   });
 }
 
@@ -391,23 +396,29 @@ io::TensorMap encoder_tensors(Encoder& model) { return tensors_of(model); }
 io::TensorMap language_model_tensors(LanguageModel& model) { return tensors_of(model); }
 io::TensorMap seq2seq_tensors(Seq2Seq& model) { return tensors_of(model); }
 
-void save_language_model(LanguageModel& model, const std::string& folder) { save(model, folder); }
-void save_seq2seq(Seq2Seq& model, const std::string& folder) { save(model, folder); }
+void save_language_model(LanguageModel& model, const std::string& folder, bool overwrite) {
+  save(model, folder, overwrite);
+}
+void save_seq2seq(Seq2Seq& model, const std::string& folder, bool overwrite) {
+  save(model, folder, overwrite);
+}
 
 namespace {
 
 template <class Model>
-void save_unpacked(Model& model, const std::string& folder, const char* loader) {
+void save_unpacked(Model& model, const std::string& folder, bool overwrite, const char* loader) {
   MH_CHECK(!model.packed_dtype(), ValueError,
            "save: the encoder's weights are packed for inference; save the one that ", loader, "() gives");
-  save(model, folder);
+  save(model, folder, overwrite);
 }
 
 }  // namespace
 
-void save_encoder(Encoder& model, const std::string& folder) { save_unpacked(model, folder, "load_encoder"); }
-void save_image_encoder(ImageEncoder& model, const std::string& folder) {
-  save_unpacked(model, folder, "load_image_encoder");
+void save_encoder(Encoder& model, const std::string& folder, bool overwrite) {
+  save_unpacked(model, folder, overwrite, "load_encoder");
+}
+void save_image_encoder(ImageEncoder& model, const std::string& folder, bool overwrite) {
+  save_unpacked(model, folder, overwrite, "load_image_encoder");
 }
 
 namespace {

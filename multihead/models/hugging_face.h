@@ -52,11 +52,13 @@ WeightMap weight_map(Encoder& model);
 WeightMap weight_map(ImageEncoder& model);
 
 /// Writes config.json and model.safetensors as one; creates the folder if needed. Throws ValueError if
-/// existing files were not written by this library or were changed since (io/file_set.h), IoError.
-void save_language_model(LanguageModel& model, const std::string& folder);
-void save_seq2seq(Seq2Seq& model, const std::string& folder);
-void save_encoder(Encoder& model, const std::string& folder);
-void save_image_encoder(ImageEncoder& model, const std::string& folder);
+/// existing files were not written by this library or were changed since (io/file_set.h), IoError. Over a
+/// model of the same config.json, weights are replaced and the tokenizer stays. Another model is refused,
+/// unless `overwrite`: then its tokenizer goes with it.
+void save_language_model(LanguageModel& model, const std::string& folder, bool overwrite = false);
+void save_seq2seq(Seq2Seq& model, const std::string& folder, bool overwrite = false);
+void save_encoder(Encoder& model, const std::string& folder, bool overwrite = false);
+void save_image_encoder(ImageEncoder& model, const std::string& folder, bool overwrite = false);
 /// The weights as in model.safetensors, for checkpoints.
 io::TensorMap language_model_tensors(LanguageModel& model);
 io::TensorMap seq2seq_tensors(Seq2Seq& model);

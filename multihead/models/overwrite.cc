@@ -28,7 +28,7 @@ void refuse_another(const std::string& folder, const std::string& text) {
     break;
   }
   throw ValueError(concat("save: folder ", quote(folder, 400), " holds another model (", why,
-                          "); choose another folder or remove that one"));
+                          "); choose another folder, or overwrite it and save the tokenizer after it"));
 }
 
 }  // namespace

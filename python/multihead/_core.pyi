@@ -1908,9 +1908,10 @@ class LanguageModel:
         cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a quarter.
         """
 
-    def save(self, folder: str | bytes | os.PathLike) -> None:
+    def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
         """
         Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it.
+        A folder that holds another model is refused, unless overwrite: its tokenizer goes with it.
         """
 
     def save_gguf(self, path: str | bytes | os.PathLike, tokenizer: Tokenizer, *, type: str = 'f16') -> None:
@@ -2336,7 +2337,7 @@ class Seq2Seq:
         instead of searching (beam_size 1), with temperature, top_k, top_p, min_p and seed.
         """
 
-    def save(self, folder: str | bytes | os.PathLike) -> None:
+    def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
         """
         Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one can express the model.
         """
@@ -2866,7 +2867,7 @@ class Encoder:
     def logits(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = [], *, rng: Rng | None = None) -> Tensor:
         """The head's output: [N, vocab_size], [S, labels] or [N, labels]."""
 
-    def save(self, folder: str | bytes | os.PathLike) -> None:
+    def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
         """
         Writes config.json and model.safetensors as Hugging Face's family has them.
         """
@@ -3189,7 +3190,7 @@ class ImageEncoder:
     def logits(self, pixels: object, *, rng: Rng | None = None) -> Tensor:
         """[N, labels]."""
 
-    def save(self, folder: str | bytes | os.PathLike) -> None:
+    def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
         """Writes config.json and model.safetensors as transformers has them."""
 
     @staticmethod

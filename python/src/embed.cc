@@ -13,7 +13,6 @@
 #include "multihead/models/encoder.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/image_encoder.h"
-#include "multihead/models/overwrite-inl.h"
 #include "python/src/adapter.h"
 #include "python/src/bindings.h"
 #include "python/src/modules.h"
@@ -75,14 +74,14 @@ void bind_image_encoder(nb::module_& m) {
       "pixels"_a, nb::kw_only(), "rng"_a = nb::none(), "[N, labels].");
   c.def(
       "save",
-      [](ImageEncoder& model, const Path& folder) {
+      [](ImageEncoder& model, const Path& folder, bool overwrite) {
         unlocked([&] {
-          models::detail::refuse_another_model(model.config(), folder);
-          models::save_image_encoder(model, folder);
+          models::save_image_encoder(model, folder, overwrite);
           return 0;
         });
       },
-      "folder"_a, "Writes config.json and model.safetensors as transformers has them.");
+      "folder"_a, nb::kw_only(), "overwrite"_a = false,
+      "Writes config.json and model.safetensors as transformers has them.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_image_encoder(folder); }); },
       "folder"_a, "Loads a Hugging Face folder: ViT.");
@@ -145,14 +144,14 @@ void bind_encoder(nb::module_& m) {
       "The head's output: [N, vocab_size], [S, labels] or [N, labels].");
   c.def(
       "save",
-      [](Encoder& model, const Path& folder) {
+      [](Encoder& model, const Path& folder, bool overwrite) {
         unlocked([&] {
-          models::detail::refuse_another_model(model.config(), folder);
-          models::save_encoder(model, folder);
+          models::save_encoder(model, folder, overwrite);
           return 0;
         });
       },
-      "folder"_a, "Writes config.json and model.safetensors as Hugging Face's family has them.");
+      "folder"_a, nb::kw_only(), "overwrite"_a = false,
+      "Writes config.json and model.safetensors as Hugging Face's family has them.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
       "folder"_a,

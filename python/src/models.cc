@@ -7,7 +7,6 @@
 #include "multihead/models/gguf.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/language_model.h"
-#include "multihead/models/overwrite-inl.h"
 #include "multihead/models/prune.h"
 #include "multihead/text/gguf.h"
 #include "python/src/adapter.h"
@@ -153,16 +152,15 @@ void bind_language_model(nb::module_& m) {
   bind_generate(c);
   c.def(
       "save",
-      [](LanguageModel& model, const Path& folder) {
+      [](LanguageModel& model, const Path& folder, bool overwrite) {
         unlocked([&] {
-          models::detail::refuse_another_model(model.config(), folder);
-          models::save_language_model(model, folder);
+          models::save_language_model(model, folder, overwrite);
           return 0;
         });
       },
-      "folder"_a,
+      "folder"_a, nb::kw_only(), "overwrite"_a = false,
       "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express "
-      "it.");
+      "it.\nA folder that holds another model is refused, unless overwrite: its tokenizer goes with it.");
   c.def(
       "save_gguf",
       [](LanguageModel& model, const Path& path, const text::Tokenizer& tokenizer, const std::string& type) {

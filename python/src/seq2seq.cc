@@ -4,7 +4,6 @@
 #include "multihead/core/error.h"
 #include "multihead/generate/translate.h"
 #include "multihead/models/hugging_face.h"
-#include "multihead/models/overwrite-inl.h"
 #include "multihead/train/seq2seq_run.h"
 #include "python/src/adapter.h"
 #include "python/src/bindings.h"
@@ -248,14 +247,10 @@ void bind_model(nb::module_& m) {
       "top_k, top_p, min_p and seed.");
   c.def(
       "save",
-      [](Seq2Seq& model, const Path& folder) {
-        unlocked([&] {
-          models::detail::refuse_another_model(model.config(), folder);
-          models::save_seq2seq(model, folder);
-          return 0;
-        });
+      [](Seq2Seq& model, const Path& folder, bool overwrite) {
+        unlocked([&] { return models::save_seq2seq(model, folder, overwrite), 0; });
       },
-      "folder"_a,
+      "folder"_a, nb::kw_only(), "overwrite"_a = false,
       "Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one "
       "can express "
       "the model.");

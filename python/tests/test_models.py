@@ -220,6 +220,14 @@ def test_saving_replaces_only_what_was_saved(tmp_path):
         model.save(folder)
         saved = mh.models.LanguageModel.load(folder)
         assert np.array_equal(saved.token_embedding.weight.numpy(), model.token_embedding.weight.numpy())
+    another = tiny(embed_dim=32)  # which would get this one's tokenizer
+    with pytest.raises(ValueError, match="holds another model"):
+        another.save(folder)
+    another.save(folder, overwrite=True)
+    with pytest.raises(mh.FormatError, match="a model and no tokenizer; save one there, tokenizer.save"):
+        mh.Tokenizer.load(folder)
+    model.save(folder, overwrite=True)
+    tokenizer.save(folder)
     (path / "config.json").write_text((path / "config.json").read_text() + " ")
     before = {p.name: p.read_bytes() for p in path.iterdir()}
     with pytest.raises(ValueError, match='"config.json" was changed since multihead wrote it; move it away'):
