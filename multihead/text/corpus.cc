@@ -42,25 +42,30 @@ std::string read_text(const std::string& path, const ReadOptions& options) {
   return text;
 }
 
+void each_line(std::string_view text, FunctionRef<void(std::string_view line, int64_t number)> row) {
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line = text.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    begin = end + 1, ++number;
+    if (line.find_first_not_of(' ') != line.npos) row(line, number);
+  }
+}
+
 ParallelText read_pairs(const std::string& path) {
   const std::string text = read_text(path);
   ParallelText pairs;
-  int64_t line_number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view line = std::string_view(text).substr(begin, end - begin);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    ++line_number;
+  each_line(text, [&](std::string_view line, int64_t number) {
     const auto tabs = std::count(line.begin(), line.end(), '\t');
-    MH_CHECK(tabs == 1, FormatError, path, ": line ", line_number,
-             " must have two columns, source TAB target, got ", line.empty() ? 0 : tabs + 1);
+    MH_CHECK(tabs == 1, FormatError, path, ": line ", number,
+             " must have two columns, source TAB target, got ", tabs + 1);
     const size_t tab = line.find('\t');
-    MH_CHECK(tab > 0 && tab + 1 < line.size(), FormatError, path, ": line ", line_number,
-             " has an empty column");
+    MH_CHECK(tab > 0 && tab + 1 < line.size(), FormatError, path, ": line ", number, " has an empty column");
     pairs.source.emplace_back(line.substr(0, tab));
     pairs.target.emplace_back(line.substr(tab + 1));
-    begin = end + 1;
-  }
+  });
+  MH_CHECK(!pairs.source.empty(), FormatError, path, ": the file has blank lines only");
   return pairs;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "multihead/core/files.h"
+#include "multihead/core/parallel.h"
 #include "multihead/text/token_file.h"
 #include "multihead/text/tokenizer.h"
 
@@ -28,9 +29,13 @@ struct ParallelText {
   std::vector<std::string> source, target;
 };
 
-/// A two-column file: source TAB target on every line ("\r\n" accepted). Neither side may be empty.
+/// Calls row(line, number) for every line of a text but blank ones, which editors leave behind; without the
+/// line's end, LF or CR LF. Numbers count from 1, blank lines too.
+void each_line(std::string_view text, FunctionRef<void(std::string_view line, int64_t number)> row);
+
+/// A two-column file: source TAB target on every line that is not blank. Neither side may be empty.
 /// Throws: what read_text throws; FormatError naming the line that has another number of columns or an empty
-/// one.
+/// one, or if there is none.
 ParallelText read_pairs(const std::string& path);
 
 struct SplitOptions {

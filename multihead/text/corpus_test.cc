@@ -86,12 +86,20 @@ TEST_F(CorpusFileTest, ReadsPairs) {
   const ParallelText pairs = read_pairs(put("p.tsv", "a b\tc\r\n\xC3\xA9\td e"));
   EXPECT_THAT(pairs.source, testing::ElementsAre("a b", "\xC3\xA9"));
   EXPECT_THAT(pairs.target, testing::ElementsAre("c", "d e"));
+  // What editors leave is no part of the data.
+  for (const char* bytes : {"a\tb\nc\td\n\n", "\xEF\xBB\xBF\r\na\tb\r\n\r\nc\td\r\n", "a\tb\n  \nc\td"}) {
+    const ParallelText same = read_pairs(put("same.tsv", bytes));
+    EXPECT_THAT(same.source, testing::ElementsAre("a", "c")) << bytes;
+    EXPECT_THAT(same.target, testing::ElementsAre("b", "d")) << bytes;
+  }
   const auto error = [&](const std::string& bytes) {
     return error_of<FormatError>([&] { read_pairs(put("bad.tsv", bytes)); });
   };
   EXPECT_THAT(error("a\tb\nc\n"), HasSubstr("line 2 must have two columns, source TAB target, got 1"));
   EXPECT_THAT(error("a\tb\tc\n"), HasSubstr("line 1 must have two columns, source TAB target, got 3"));
-  EXPECT_THAT(error("a\tb\n\nc\td\n"), HasSubstr("line 2 must have two columns, source TAB target, got 0"));
+  EXPECT_THAT(error("a\tb\n\nc\n"), HasSubstr("line 3 must have two columns, source TAB target, got 1"));
+  EXPECT_THAT(error("a\tb\rc\td\r"), HasSubstr("line 1 must have two columns, source TAB target, got 3"));
+  EXPECT_THAT(error("\n \n\r\n"), HasSubstr("blank lines only"));
   EXPECT_THAT(error("a\t\n"), HasSubstr("line 1 has an empty column"));
   EXPECT_THAT(error("\tb\n"), HasSubstr("line 1 has an empty column"));
   EXPECT_THAT(error(""), HasSubstr("empty"));

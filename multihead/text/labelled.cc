@@ -24,8 +24,7 @@ struct Row {
 Row columns_of(std::string_view line, const std::string& where) {
   const auto tabs = std::count(line.begin(), line.end(), '\t');
   MH_CHECK(tabs == 1 || tabs == 2, FormatError, where,
-           " must have two columns, text TAB label, or three, with a second text, got ",
-           line.empty() ? 0 : tabs + 1);
+           " must have two columns, text TAB label, or three, with a second text, got ", tabs + 1);
   const size_t first = line.find('\t'), last = line.rfind('\t');
   Row row = {std::string(line.substr(0, first)), {}, std::string(line.substr(last + 1))};
   if (tabs == 2) row.second = std::string(line.substr(first + 1, last - first - 1));
@@ -55,22 +54,18 @@ LabelledTexts read_labelled(const std::string& path) {
   const std::string text = read_text(path);
   const bool is_json = path.ends_with(".jsonl");
   LabelledTexts all;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view line = std::string_view(text).substr(begin, end - begin);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    begin = end + 1;
-    const std::string where = concat(path, ": line ", ++number);
+  each_line(text, [&](std::string_view line, int64_t number) {
+    const std::string where = concat(path, ": line ", number);
     Row row = is_json ? object_of(line, where) : columns_of(line, where);
     MH_CHECK(!row.label.empty(), FormatError, where, " has no label");
-    MH_CHECK(number == 1 || row.second.has_value() == !all.seconds.empty(), FormatError, where,
+    MH_CHECK(all.texts.empty() || row.second.has_value() == !all.seconds.empty(), FormatError, where,
              row.second ? " has a second text, the lines before have none"
                         : " has no second text, the lines before have one");
     all.texts.push_back(std::move(row.text));
     if (row.second) all.seconds.push_back(std::move(*row.second));
     all.labels.push_back(std::move(row.label));
-  }
+  });
+  MH_CHECK(!all.texts.empty(), FormatError, path, ": the file has blank lines only");
   return all;
 }
 

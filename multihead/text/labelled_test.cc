@@ -39,13 +39,16 @@ TEST_F(LabelledTest, ColumnsAndObjectsSayTheSame) {
   EXPECT_THAT(objects.seconds, ElementsAre("b", "d"));
   EXPECT_THAT(objects.labels, ElementsAre("3", "x"));
   EXPECT_THAT(read("a.tsv", "a\tb\t1\n").seconds, ElementsAre("b"));
+  // Blank lines, which editors leave, are no rows.
+  EXPECT_THAT(read("a.tsv", "\r\na\tb\n  \nc\td\n\n").labels, ElementsAre("b", "d"));
+  EXPECT_THAT(read("b.jsonl", "{\"text\":\"a\",\"label\":2}\n\n").labels, ElementsAre("2"));
 }
 
 TEST_F(LabelledTest, WhatIsWrongIsNamedByItsLine) {
   refuse("a.tsv", "a\tb\nc\n", "line 2 must have two columns");
-  refuse("a.tsv", "a\tb\n\nc\td\n",
-         "line 2 must have two columns, text TAB label, or three, with a second "
-         "text, got 0");
+  refuse("a.tsv", "a\tb\n\nc\n",
+         "line 3 must have two columns, text TAB label, or three, with a second text, got 1");
+  refuse("a.tsv", "\n\n", "blank lines only");
   refuse("a.tsv", "a\tb\tc\td\n", "got 4");
   refuse("a.tsv", "a\tb\na\tb\tc\n", "line 2 has a second text, the lines before have none");
   refuse("a.tsv", "a\t\n", "line 1 has no label");

@@ -164,7 +164,7 @@ TEST_F(Seq2SeqRunTest, BadInputIsNamedAndLeavesNothing) {
   };
   expect_error<FormatError>(with("a\tb\nc\n"), "line 2");
   expect_error<FormatError>(with("a\tb\nc\td\te\n"), "line 2");
-  expect_error<FormatError>(with("a\tb\n\n"), "line 2");
+  expect_error<FormatError>(with("a\tb\n\nc\n"), "line 3");
   expect_error<FormatError>(with("a\t\n"), "line 1");
   expect_error<FormatError>(with(""), "bad.tsv");
   expect_error<FormatError>(with("a\t\xFF\n"), "bad.tsv");

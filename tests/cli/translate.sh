@@ -17,8 +17,8 @@ expect 2 '--data FILE is required' "${train[@]}" --out run
 expect 3 'missing.tsv.*No such file' "${train[@]}" --data missing.tsv --out run
 printf 'a\tA\nb\n' >columns.tsv
 expect 3 'columns.tsv.*line 2' "${train[@]}" --data columns.tsv --out run
-printf 'a\tA\n\nb\tB\n' >blank.tsv
-expect 3 'blank.tsv.*line 2' "${train[@]}" --data blank.tsv --out run
+printf 'a\tA\n\nb\n' >blank.tsv
+expect 3 'blank.tsv.*line 3' "${train[@]}" --data blank.tsv --out run
 bare=("$multihead" train seq2seq --data train.tsv --out run)
 expect 2 'num_heads 3' "${bare[@]}" --heads 3
 expect 2 '--max-tokens must be in \[2, --max-positions = 16\]' "${bare[@]}" --max-positions 16 --max-tokens 17
