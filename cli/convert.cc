@@ -38,8 +38,7 @@ class Convert : public Verb {
             stderr);
       }
     } else {
-      models::save_language_model(loaded.model, to_);
-      loaded.tokenizer.save(to_);
+      save_model_dir(loaded, from_, to_);
     }
     if (!common.quiet) fmt::print("{}: {} parameters\n", to_, nn::parameter_count(loaded.model));
     return kDone;

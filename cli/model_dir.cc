@@ -54,24 +54,42 @@ void check_elsewhere(const std::string& from, const std::string& to) {
   }
 }
 
-void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to) {
-  io::save_files(to, io::kModelFolderFiles, [&](io::DirectoryWriter& writer) {
-    io::write_contents(
-        writer, {.tensors = {{"model.safetensors", models::language_model_tensors(loaded.model)}},
-                 .files = {{"config.json", models::config_to_json(loaded.model.config()).dump(2) + "\n"},
-                           {"tokenizer.json", loaded.tokenizer.to_json()},
-                           {"tokenizer_config.json", loaded.tokenizer.config_json()}}});
-  });
-  copy_generation_config(from, to);
+namespace {
+
+constexpr const char* kDefaults = "generation_config.json";
+
+// Whether a file that we write may take its place, or lack of one: nothing is there, or what we wrote.
+bool is_ours(const std::string& folder, const std::string& name) {
+  return io::foreign_files(folder, {name}, io::Look::bytes).empty();
 }
 
-void copy_generation_config(const std::string& from, const std::string& to) {
-  const char* name = "generation_config.json";
-  const std::filesystem::path source = std::filesystem::path(from) / name,
-                              target = std::filesystem::path(to) / name;
-  if (std::filesystem::is_regular_file(source) && !std::filesystem::exists(target)) {
-    write_file_atomically(target.string(), read_file(source.string()));
+// One set, with the defaults of generation.
+void save_dir(io::CheckpointContents contents, const std::string& from, const std::string& to) {
+  io::FileSet set = io::kModelFolderFiles;
+  if (is_ours(to, kDefaults)) {
+    set.emplace_back(kDefaults);
+    const std::filesystem::path source = std::filesystem::path(from) / kDefaults;
+    if (std::filesystem::is_regular_file(source)) contents.files[kDefaults] = read_file(source.string());
   }
+  io::save_files(to, set, [&](io::DirectoryWriter& writer) { io::write_contents(writer, contents); });
+}
+
+}  // namespace
+
+void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to) {
+  save_dir({.tensors = {{"model.safetensors", models::language_model_tensors(loaded.model)}},
+            .files = {{"config.json", models::config_to_json(loaded.model.config()).dump(2) + "\n"},
+                      {"tokenizer.json", loaded.tokenizer.to_json()},
+                      {"tokenizer_config.json", loaded.tokenizer.config_json()}}},
+           from, to);
+}
+
+void save_translator_dir(models::Seq2Seq& model, const train::PairTokenizers& tokenizers,
+                         const std::string& from, const std::string& to) {
+  io::CheckpointContents contents = {.tensors = {{"model.safetensors", models::seq2seq_tensors(model)}},
+                                     .files = train::pair_tokenizer_files(tokenizers)};
+  contents.files["config.json"] = models::config_to_json(model.config()).dump(2) + "\n";
+  save_dir(std::move(contents), from, to);
 }
 
 LoadedTranslator load_translator_dir(const std::string& folder) {

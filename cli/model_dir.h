@@ -28,9 +28,8 @@ std::vector<std::string> weight_dtypes();
 void check_elsewhere(const std::string& from, const std::string& to);
 
 /// Writes a model that was loaded from `from`, with its tokenizer and defaults of generation, as one.
+/// Defaults that somebody else has put into `to` stay.
 void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to);
-/// The defaults of generation, where `to` has none.
-void copy_generation_config(const std::string& from, const std::string& to);
 
 struct LoadedTranslator {
   models::Seq2Seq model;
@@ -39,6 +38,8 @@ struct LoadedTranslator {
 
 /// The same for encoder-decoder models.
 LoadedTranslator load_translator_dir(const std::string& folder);
+void save_translator_dir(models::Seq2Seq& model, const train::PairTokenizers& tokenizers,
+                         const std::string& from, const std::string& to);
 
 /// Throws InputError "<file>: tensor "x" holds NaN or Inf: <problem>" if the weights of a model folder do.
 void check_weights(const std::string& folder, const std::string& problem);

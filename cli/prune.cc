@@ -188,11 +188,7 @@ class Prune : public Verb {
       decoder.units = fewest(importance_at(importance, parts[1], "mlp_post"), keep_units_);
     }
     models::Seq2Seq small = reading([&] { return models::prune(loaded.model, encoder, decoder); });
-    reading([&] {
-      models::save_seq2seq(small, out_);
-      train::save_pair_tokenizers(loaded.tokenizers, out_);
-    });
-    copy_generation_config(folder_, out_);
+    reading([&] { save_translator_dir(small, loaded.tokenizers, folder_, out_); });
     return report(common, parts, nn::parameter_count(loaded.model), nn::parameter_count(small),
                   {c.ffn_dim, small.config().ffn_dim}, models::family_of(small.config()));
   }

@@ -42,9 +42,10 @@ class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSu
                p.tokens, train::duration_text(p.seconds), summary.tokens_per_second);
     if (!summary.validation) return;
     const train::TextLoss& v = *summary.validation;
+    print_validation(summary, "nats per token");
     fmt::print(
-        "validation loss {:.4f} -> {:.4f} nats per token, {:.4f} nats per character, {:.4f} bits per byte\n",
-        p.first_loss, v.loss(), v.nats_per_character(), v.bits_per_byte());
+        "of all validation text: {:.4f} nats per token, {:.4f} nats per character, {:.4f} bits per byte\n",
+        v.loss(), v.nats_per_character(), v.bits_per_byte());
   }
 };
 
@@ -80,7 +81,8 @@ class TrainSeq2Seq : public TrainVerb<train::Seq2SeqRun, train::Seq2SeqSummary> 
                summary.parameters, summary.pairs, p.step, p.tokens, train::duration_text(p.seconds),
                summary.tokens_per_second);
     if (!summary.validation) return;
-    fmt::print("validation loss {:.4f} -> {:.4f} nats per token\n", p.first_loss, summary.validation->loss());
+    print_validation(summary, "nats per token");
+    fmt::print("of all validation pairs: {:.4f} nats per token\n", summary.validation->loss());
   }
 };
 

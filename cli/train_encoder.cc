@@ -40,7 +40,8 @@ class TrainClassifier : public TrainVerb<train::ClassifierRun, train::Classifier
                summary.texts, summary.labels.size(), p.step, train::duration_text(p.seconds));
     if (!summary.validation) return;
     const train::LabelScore& v = *summary.validation;
-    fmt::print("validation loss {:.4f} -> {:.4f}, accuracy {:.4f}, macro F1 {:.4f}\n", p.first_loss, v.loss(),
+    print_validation(summary, "nats per text");
+    fmt::print("of all validation texts: loss {:.4f}, accuracy {:.4f}, macro F1 {:.4f}\n", v.loss(),
                v.accuracy, v.macro_f1);
   }
 };
@@ -76,8 +77,9 @@ class TrainEmbedder : public TrainVerb<train::EmbedderRun, train::EmbedderSummar
                train::duration_text(p.seconds));
     if (!summary.validation) return;
     const train::RetrievalScore& v = *summary.validation;
-    fmt::print("validation loss {:.4f} -> {:.4f}, recall@1 {:.4f}, recall@10 {:.4f} of {} pairs\n",
-               p.first_loss, v.loss, v.recall_at_1, v.recall_at_10, v.pairs);
+    print_validation(summary, "nats per query");
+    fmt::print("of all {} validation pairs: loss {:.4f}, recall@1 {:.4f}, recall@10 {:.4f}\n", v.pairs,
+               v.loss, v.recall_at_1, v.recall_at_10);
   }
 };
 
@@ -109,7 +111,8 @@ class TrainMaskedLm : public TrainVerb<train::MaskedLmRun, train::MaskedLmSummar
     fmt::print("{} parameters trained, {} steps in {}\n", summary.parameters, p.step,
                train::duration_text(p.seconds));
     if (!summary.validation) return;
-    fmt::print("validation loss {:.4f} -> {:.4f} nats per hidden token, {:.4f} guessed\n", p.first_loss,
+    print_validation(summary, "nats per hidden token");
+    fmt::print("of all validation text: {:.4f} nats per hidden token, {:.4f} guessed\n",
                summary.validation->loss(), summary.validation->accuracy());
   }
 };

@@ -62,6 +62,11 @@ class TrainVerb : public Verb {
   virtual Summary train(const Run& run) const = 0;
   virtual void print(const Summary& summary) const = 0;
 
+  /// Before and after training, on the same sample: what the run's evaluations took.
+  static void print_validation(const Summary& summary, const char* unit) {
+    fmt::print("validation loss {:.4f} -> {:.4f} {}\n", summary.progress.first_loss, summary.kept_loss, unit);
+  }
+
   /// What follows the verb's own flags.
   void declare_run(Flags& flags, const std::vector<std::string>& presets, const char* tokenizer_help) {
     declare_out(flags);

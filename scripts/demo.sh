@@ -59,8 +59,8 @@ with open(path, "w", encoding="utf-8") as file:
     json.dump(summary, file, indent=2, ensure_ascii=False)
     file.write("\n")
 after = summary["validation"]
-print(f"validation loss   {summary['progress']['first_loss']:.4f} -> {after['loss']:.4f} nats per token")
-print(f"                  {after['nats_per_character']:.4f} nats per character, {after['bits_per_byte']:.4f} bits per byte")
+print(f"validation loss   {summary['progress']['first_loss']:.4f} -> {summary['kept_loss']:.4f} nats per token")
+print(f"of all its text   {after['loss']:.4f} nats per token, {after['nats_per_character']:.4f} nats per character, {after['bits_per_byte']:.4f} bits per byte")
 print(f"training speed    {summary['tokens_per_second']:,.0f} tokens/s")
 print(f"time              {total} s: set-up {setup}, compiling {compiling}, training {training}")
 PYTHON

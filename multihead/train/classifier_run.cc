@@ -133,6 +133,8 @@ Task::Loss ClassifierTask::loss(int64_t index) {
           tokens.tokens.numel()};
 }
 
+int64_t ClassifierTask::targets(int64_t) const { return settings_.batch; }
+
 LabelScore ClassifierTask::score(int64_t texts, const Sharing& sharing) const {
   const NoTape silent;
   const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation), texts);

@@ -47,6 +47,7 @@ class ClassifierTask : public Task {
   ClassifierTask(const ClassifierSettings& settings, const ClassifierData& data, const std::string& init);
 
   Loss loss(int64_t index) override;
+  int64_t targets(int64_t index) const override;
   std::optional<double> evaluate(const Sharing& sharing) override;
   std::vector<std::pair<std::string, double>> metrics() const override;
   void save(io::CheckpointContents& contents) override;

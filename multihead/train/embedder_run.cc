@@ -1,6 +1,7 @@
 #include "multihead/train/embedder_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -96,6 +97,17 @@ void remove_modules(const SentenceEncoder& encoder, const RunFolder& folder) {
   for (const std::string& path : paths) io::remove_directory_atomically(path, folder.run());
 }
 
+// The micro-batches of a shard as one batch, whose texts are computed as many at a time as one of them has:
+// the negatives of a query are all of them.
+EmbedderRun in_one_batch(EmbedderRun run) {
+  EmbedderSettings& s = run.settings;
+  if (s.accumulate == 1) return run;
+  s.chunk = s.chunk > 0 ? std::min(s.chunk, s.batch) : s.batch;
+  s.batch *= s.accumulate, s.accumulate = 1;
+  check(s);
+  return run;
+}
+
 SentenceEncoder load_encoder(const EmbedderRun& run) {
   SentenceEncoder encoder = SentenceEncoder::load(run.init, std::nullopt);
   encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
@@ -120,8 +132,8 @@ EmbedderTask::EmbedderTask(const EmbedderSettings& settings, SentenceEncoder enc
                            const EmbedderData& data, const std::string& init)
     : settings_(settings), data_(data), init_(init), encoder_(std::move(encoder)) {
   const int64_t pairs = std::ssize(data.training.queries);
-  MH_CHECK(pairs >= settings.batch, ValueError, "train: there are ", pairs,
-           " pairs, fewer than a --batch of ", settings.batch);
+  MH_CHECK(pairs >= settings.batch, ValueError, "train: there are ", pairs, " pairs, fewer than the ",
+           settings.batch, " of a batch (--batch x --accumulate)");
 }
 
 // Whole batches of an epoch, so that no pair is twice in one.
@@ -175,6 +187,8 @@ Task::Loss EmbedderTask::loss(int64_t index) {
   return {loss_of(data_.training, rows, queries, documents), tokens};
 }
 
+int64_t EmbedderTask::targets(int64_t) const { return settings_.batch; }
+
 RetrievalScore EmbedderTask::score(int64_t pairs, const Sharing& sharing) const {
   const NoTape silent;
   const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation.queries), pairs);
@@ -200,7 +214,9 @@ RetrievalScore EmbedderTask::score(int64_t pairs, const Sharing& sharing) const 
     std::copy_n(batch + 1 + at, width, queries.data<float>() + i * width);
     std::copy_n(batch + 1 + half + at, width, documents.data<float>() + i * width);
   }
-  const auto found = embed::nearest(queries, documents, 10);
+  // Of weights that hold NaN, the loss says so.
+  std::vector<std::vector<embed::Match>> found;
+  if (std::isfinite(sum)) found = embed::nearest(queries, documents, 10);
   return {.loss = sum / static_cast<double>(all.size()),
           .pairs = std::ssize(all),
           .recall_at_1 = share_found(found, 1),
@@ -239,7 +255,7 @@ void start_from(EmbedderSettings& settings, const std::string& init) {
 
 EmbedderSummary train_embedder(const EmbedderRun& request) {
   MH_CHECK(!request.init.empty(), ValueError, "train: an embedder begins with an encoder's folder, init");
-  const EmbedderRun run = checked(request);
+  const EmbedderRun given = checked(request), run = in_one_batch(given);
   check_training_memory(run.settings, models::matrix_weights(run.settings.model), run.ranks());
   const text::ParallelText training = text::read_pairs(run.data);
   const text::ParallelText validation =
@@ -252,7 +268,7 @@ EmbedderSummary train_embedder(const EmbedderRun& request) {
   const auto folder = folder_of(run);
   check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model().encoder()));
   if (folder && !folder->checkpoint()) remove_modules(task.model(), *folder);
-  begin_run(run, folder.get());
+  begin_run(given, folder.get());
   if (folder) write_modules(task.model(), *folder);
   EmbedderSummary summary;
   summary.pairs = std::ssize(data.training.queries);

@@ -134,7 +134,7 @@ TEST_F(EmbedderRunTest, AnotherRunTakesThePlaceOfItsOwnFilesOnly) {
 TEST_F(EmbedderRunTest, BadInputIsNamedAndLeavesNothing) {
   EmbedderRun r = run("bad");
   r.settings.batch = 61;
-  expect_error<ValueError>([&] { train_embedder(r); }, "there are 60 pairs, fewer than a --batch of 61");
+  expect_error<ValueError>([&] { train_embedder(r); }, "there are 60 pairs, fewer than the 61 of a batch");
   r = run("bad"), r.settings.batch = 1;
   expect_error<ValueError>([&] { train_embedder(r); }, "--batch must be at least 2");
   r = run("bad"), r.settings.temperature = 0;

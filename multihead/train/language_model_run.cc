@@ -104,6 +104,8 @@ Task::Loss LanguageModelTask::loss(int64_t index) {
           static_cast<double>(batch.tokens.size(1)) / static_cast<double>(settings_.model.context)};
 }
 
+int64_t LanguageModelTask::targets(int64_t) const { return settings_.batch * settings_.model.context; }
+
 std::unique_ptr<Task> LanguageModelTask::twin(std::vector<nn::NamedTensor>& parameters) const {
   auto twin = std::make_unique<LanguageModelTask>(*this);
   nn::replace_parameters(twin->model_, [](const Tensor& parameter) { return parameter.detach(); });

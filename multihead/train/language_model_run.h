@@ -45,6 +45,7 @@ class LanguageModelTask : public Task {
   LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data);
 
   Loss loss(int64_t index) override;
+  int64_t targets(int64_t index) const override;
   std::optional<double> evaluate(const Sharing& sharing) override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
@@ -60,7 +61,8 @@ Ending TrainLoop::run(const std::function<bool()>& should_stop) {
   should_stop_ = should_stop;
   start();
   const Ending ending = leads() ? lead() : follow();
-  if (ending != Ending::interrupted && options_.restore_best) restore_best();
+  const bool keeps_best = ending != Ending::interrupted && options_.restore_best && restore_best();
+  kept_loss_ = keeps_best ? progress_.best_loss : progress_.last_loss;
   return ending;
 }
 
@@ -89,14 +91,19 @@ Ending TrainLoop::lead() {
   return ending;
 }
 
-void TrainLoop::restore_best() {
+// Returns whether the weights are those of the best checkpoint now, as far as this rank knows.
+bool TrainLoop::restore_best() {
+  bool restores = false;
   if (leads() && progress_.best_step >= 0 && progress_.best_step != progress_.step) {
     const std::string best = io::checkpoint_path(options_.folder, progress_.best_step);
     for (const io::CheckpointInfo& info : io::list_checkpoints(options_.folder)) {
-      if (info.path == best) task_.load(best);
+      if (info.path != best) continue;
+      task_.load(best);
+      restores = true;
     }
   }
   if (options_.parallel != nullptr) options_.parallel->broadcast_weights();
+  return restores;
 }
 
 // What a rank that does not lead is told to do.
@@ -149,8 +156,30 @@ bool TrainLoop::is_stopping() {
 int64_t Task::length() const { throw ValueError("train: this kind of run cannot cut its sequences"); }
 std::unique_ptr<Task> Task::twin(std::vector<nn::NamedTensor>&) const { return nullptr; }
 
-// The micro-batches of one shard: its share of the loss.
-TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, double share) const {
+// The targets of every micro-batch of the step, on every rank: a mean over few counts for less than one over
+// many.
+std::vector<int64_t> TrainLoop::targets() const {
+  DataParallel* const parallel = options_.parallel;
+  const int64_t each = options_.accumulate;
+  const bool has_shards = parallel != nullptr && options_.context == nullptr;
+  const int64_t shards = has_shards ? parallel->tree().shards() : 1;
+  std::vector<int64_t> targets(static_cast<size_t>(shards * each), 1);
+  if (std::ssize(targets) == 1) return targets;  // which counts for all, whatever it has
+  const int64_t begin = has_shards ? parallel->first_shard() * each : 0;
+  const int64_t end = has_shards ? parallel->end_shard() * each : each;
+  for (int64_t i = begin; i < end; ++i) {
+    targets[static_cast<size_t>(i)] = task_.targets(progress_.step * shards * each + i);
+  }
+  if (has_shards) {
+    distributed::all_gather(parallel->group(), std::span(targets),
+                            [&](int rank) { return parallel->tree().first_shard(rank) * each; });
+  }
+  return targets;
+}
+
+// The micro-batches of one shard, which have `targets` of the step's `total`: its share of the loss.
+TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, std::span<const int64_t> targets,
+                                         int64_t total) const {
   const auto loss_of = [&](int64_t index) {
     const Autocast autocast(options_.precision);
     return task.loss(index);
@@ -162,7 +191,8 @@ TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, double share
     const bool completes = leaves_early && micro + 1 == options_.accumulate;
     Tape tape;
     const Task::Loss part = loss_of(shard * options_.accumulate + micro);
-    const double weight = share * part.share;
+    const double weight = static_cast<double>(targets[static_cast<size_t>(micro)]) /
+                          static_cast<double>(std::max<int64_t>(total, 1)) * part.share;
     const double value = part.value.item();
     // Of shards, all ranks hear first: every rank fails with the same words.
     if (!std::isfinite(value) && options_.parallel == nullptr) {
@@ -184,9 +214,10 @@ void TrainLoop::count(const ShardLoss& loss) {
 // This rank's part of the step. Returns the loss of the whole.
 double TrainLoop::backward_own() {
   DataParallel* const parallel = options_.parallel;
-  const double accumulate = static_cast<double>(options_.accumulate);
+  const std::vector<int64_t> all = targets();
+  const int64_t total = std::accumulate(all.begin(), all.end(), int64_t{0});
   if (parallel == nullptr) {
-    const ShardLoss whole = backward(task_, progress_.step, 1 / accumulate);
+    const ShardLoss whole = backward(task_, progress_.step, all, total);
     count(whole);
     return whole.loss;
   }
@@ -194,7 +225,7 @@ double TrainLoop::backward_own() {
   std::vector<ShardLoss> shards(static_cast<size_t>(terms));
   if (options_.context != nullptr) {
     options_.context->run([&](int64_t part, Task& task) {
-      shards[static_cast<size_t>(part)] = backward(task, progress_.step, 1 / accumulate);
+      shards[static_cast<size_t>(part)] = backward(task, progress_.step, all, total);
     });
   }
   for (int64_t shard = parallel->first_shard(); shard < parallel->end_shard(); ++shard) {
@@ -202,7 +233,9 @@ double TrainLoop::backward_own() {
     if (options_.context != nullptr) {
       options_.context->take_gradients(shard);
     } else {
-      own = backward(task_, progress_.step * terms + shard, 1 / (accumulate * static_cast<double>(terms)));
+      const auto each = static_cast<size_t>(options_.accumulate);
+      own = backward(task_, progress_.step * terms + shard,
+                     std::span(all).subspan(static_cast<size_t>(shard) * each, each), total);
     }
     own.stops = should_stop_ && should_stop_() ? 1 : 0;
     parallel->add(shard);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ class Task {
  public:
   struct Loss {
     Tensor value;        ///< one element, the mean over the targets
-    int64_t tokens = 0;  ///< targets
+    int64_t tokens = 0;  ///< what the reports count
     double share = 1;    ///< of the micro-batch: in a ContextScope it is a part of one
   };
 
@@ -35,6 +36,9 @@ class Task {
   /// The loss of micro-batch `index` = 0, 1, …, recorded on the current tape: a function of the index and
   /// the weights only, dropout included, so that a resumed run equals an uninterrupted one.
   virtual Loss loss(int64_t index) = 0;
+  /// The number of targets of micro-batch `index`: what its mean counts for among those of a step. A function
+  /// of the index only.
+  virtual int64_t targets(int64_t index) const = 0;
   /// For ContextParallel, which other kinds of runs refuse: the length of the sequences, and a task over the
   /// same weights with gradients of its own, in the order of trained_parameters().
   virtual int64_t length() const;
@@ -54,7 +58,9 @@ class Task {
 struct LoopOptions {
   std::string folder = {};  ///< exists, and the caller holds its FolderLock
   int64_t steps = 1000;
-  int64_t accumulate = 1;  ///< micro-batches per shard, added one after the other
+  /// Micro-batches per shard, added one after the other. A step's loss is the mean over the targets of all of
+  /// its micro-batches, as of one batch that holds them.
+  int64_t accumulate = 1;
   /// Shares the shards of a step with other ranks; see TrainLoop. Null: a step is one shard.
   DataParallel* parallel = nullptr;
   /// A step is one shard whose positions are cut; the parts are what `parallel` adds. Null: they are whole.
@@ -160,6 +166,8 @@ class TrainLoop {
   /// interrupted. A resumed run repeats an evaluation that was cut short.
   Ending run(const std::function<bool()>& should_stop = {});
   const Progress& progress() const { return progress_; }
+  /// The validation loss of the weights that the run ends with, measured as Progress::first_loss.
+  double kept_loss() const { return kept_loss_; }
 
  private:
   enum class Order : int64_t { step, evaluate, save, end };
@@ -175,9 +183,10 @@ class TrainLoop {
   Ending lead();
   Ending follow();
   void give(Order order, int64_t word = 0);
-  void restore_best();
+  bool restore_best();
   void step();
-  ShardLoss backward(Task& task, int64_t shard, double share) const;
+  std::vector<int64_t> targets() const;
+  ShardLoss backward(Task& task, int64_t shard, std::span<const int64_t> targets, int64_t total) const;
   void count(const ShardLoss& loss);
   double backward_own();
   void exchange_losses(std::vector<ShardLoss>& shards);
@@ -204,6 +213,7 @@ class TrainLoop {
   LoopOptions options_;
   std::vector<Observer*> observers_;
   Progress progress_;
+  double kept_loss_ = std::numeric_limits<double>::quiet_NaN();
   int64_t saved_step_ = -1;
   int64_t evaluated_step_ = -1;
   double started_ = 0;                           // clock, less the seconds of earlier processes

@@ -94,14 +94,20 @@ MaskedLmTask::Batch MaskedLmTask::batch_of(const text::TokenView& text,
           Tensor::of<int64_t>(shape, targets)};
 }
 
-Task::Loss MaskedLmTask::loss(int64_t index) {
+MaskedLmTask::Batch MaskedLmTask::training_batch(int64_t index) const {
   std::vector<Window> windows;
   for (int64_t row = index * settings_.batch; row < (index + 1) * settings_.batch; ++row) {
     windows.push_back(
         {order_.begin(row),
          {static_cast<uint64_t>(settings_.seed), kTrainingStreams + static_cast<uint64_t>(row)}});
   }
-  const Batch batch = batch_of(data_.training, windows);
+  return batch_of(data_.training, windows);
+}
+
+int64_t MaskedLmTask::targets(int64_t index) const { return training_batch(index).targets.numel(); }
+
+Task::Loss MaskedLmTask::loss(int64_t index) {
+  const Batch batch = training_batch(index);
   Rng rng = dropout_rng(settings_, index);
   return {cross_entropy(model_.logits_at(batch.rows, batch.places, &rng), batch.targets,
                         {.label_smoothing = settings_.label_smoothing}),

@@ -30,6 +30,7 @@ class MaskedLmTask : public Task {
   MaskedLmTask(const MaskedLmSettings& settings, const LanguageModelData& data, const std::string& init);
 
   Loss loss(int64_t index) override;
+  int64_t targets(int64_t index) const override;
   std::optional<double> evaluate(const Sharing& sharing) override;
   std::vector<std::pair<std::string, double>> metrics() const override;
   void save(io::CheckpointContents& contents) override;
@@ -52,6 +53,7 @@ class MaskedLmTask : public Task {
     RandomStream hidden;  // what is hidden of it
   };
   Batch batch_of(const text::TokenView& text, std::span<const Window> windows) const;
+  Batch training_batch(int64_t index) const;
 
   MaskedLmSettings settings_;
   const LanguageModelData& data_;

@@ -51,6 +51,7 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   }
   TrainLoop loop(task, *optimizer, options, observers);
   RunSummary summary{.ending = loop.run(request.should_stop), .progress = loop.progress()};
+  summary.kept_loss = loop.kept_loss();
   summary.peak_bytes = memory_stats().peak_bytes;
   summary.parameters = weights;
   summary.tokens_per_second =
@@ -117,7 +118,8 @@ Json to_json(const RunSummary& s) {
                        {"parameters", s.parameters},
                        {"tokens_per_second", number_or_null(s.tokens_per_second)},
                        {"peak_tensor_bytes", s.peak_bytes},
-                       {"progress", to_json(s.progress)}});
+                       {"progress", to_json(s.progress)},
+                       {"kept_loss", number_or_null(s.kept_loss)}});
 }
 
 }  // namespace multihead::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -45,6 +46,9 @@ struct RunRequest {
 struct RunSummary {
   Ending ending = Ending::finished;
   Progress progress;
+  /// The validation loss of the kept model on what the evaluations of the run took, to compare with
+  /// progress.first_loss; NaN without validation data.
+  double kept_loss = std::numeric_limits<double>::quiet_NaN();
   int64_t parameters = 0;
   int64_t peak_bytes = 0;        ///< held by tensors
   double tokens_per_second = 0;  ///< targets per second of training steps

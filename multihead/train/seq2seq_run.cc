@@ -96,14 +96,14 @@ uint64_t checksum_of(const text::ParallelText& text) {
   return checksum(joined);
 }
 
-std::map<std::string, std::string> files_of(const PairTokenizers& tokenizers) {
+}  // namespace
+
+std::map<std::string, std::string> pair_tokenizer_files(const PairTokenizers& tokenizers) {
   std::map<std::string, std::string> files = {{"tokenizer.json", tokenizers.target.to_json()},
                                               {"tokenizer_config.json", tokenizers.target.config_json()}};
   if (!tokenizers.shared) files[kSourceTokenizerFile] = tokenizers.source.to_json();
   return files;
 }
-
-}  // namespace
 
 PairTokenizers load_pair_tokenizers(const std::string& folder) {
   const auto path = [&](const char* file) { return std::filesystem::path(folder) / file; };
@@ -114,12 +114,6 @@ PairTokenizers load_pair_tokenizers(const std::string& folder) {
   const std::filesystem::path source = std::filesystem::path(folder) / kSourceTokenizerFile;
   if (!std::filesystem::exists(source)) return {target, target, true};
   return {text::Tokenizer::load(source), target, false};
-}
-
-void save_pair_tokenizers(const PairTokenizers& tokenizers, const std::string& folder) {
-  io::save_files(folder, io::kTokenizerFiles, [&](io::DirectoryWriter& writer) {
-    for (const auto& [name, content] : files_of(tokenizers)) writer.write(name, content);
-  });
 }
 
 Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
@@ -172,6 +166,14 @@ Task::Loss Seq2SeqTask::loss(int64_t index) {
           batch.tokens};
 }
 
+int64_t Seq2SeqTask::targets(int64_t index) const {
+  int64_t count = 0;
+  for (const int64_t row : batches_.rows(index)) {
+    count += std::ssize(data_.training[static_cast<size_t>(row)].target);
+  }
+  return count;
+}
+
 std::optional<double> Seq2SeqTask::evaluate(const Sharing& sharing) {
   if (probe_.empty()) return std::nullopt;
   return train::evaluate(model_, probe_, settings_.batch_tokens, sharing).loss();
@@ -180,7 +182,7 @@ std::optional<double> Seq2SeqTask::evaluate(const Sharing& sharing) {
 void Seq2SeqTask::save(io::CheckpointContents& contents) {
   contents.tensors["model.safetensors"] = models::seq2seq_tensors(model_);
   contents.files["config.json"] = models::config_to_json(model_.config()).dump(2) + "\n";
-  contents.files.merge(files_of(data_.tokenizers));
+  contents.files.merge(pair_tokenizer_files(data_.tokenizers));
 }
 
 void Seq2SeqTask::load(const std::string& path) { models::load_weights(model_, path + "/model.safetensors"); }
@@ -271,6 +273,7 @@ Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
     if (averages && run.leads()) average_last(task.model(), run);
     if (averages && run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
     if (data.validation.empty()) return std::nullopt;
+    if (averages) summary.kept_loss = task.evaluate(run.sharing()).value();
     return evaluate(task.model(), data.validation, 4096, run.sharing());
   });
   return summary;

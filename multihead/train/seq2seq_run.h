@@ -1,6 +1,7 @@
 // A complete encoder-decoder run: from sentence pairs to tokenizers, a trained model and its metrics.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ struct PairTokenizers {
 };
 /// Reads the tokenizers of a model folder. Throws IoError, FormatError.
 PairTokenizers load_pair_tokenizers(const std::string& folder);
-void save_pair_tokenizers(const PairTokenizers& tokenizers, const std::string& folder);
+/// Their files in it, by name.
+std::map<std::string, std::string> pair_tokenizer_files(const PairTokenizers& tokenizers);
 
 /// Pairs as tokens, ready for training.
 struct Seq2SeqData {
@@ -56,6 +58,7 @@ class Seq2SeqTask : public Task {
   Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data);
 
   Loss loss(int64_t index) override;
+  int64_t targets(int64_t index) const override;
   std::optional<double> evaluate(const Sharing& sharing) override;
   void save(io::CheckpointContents& contents) override;
   void load(const std::string& path) override;

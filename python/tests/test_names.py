@@ -113,7 +113,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "save_prompt": "models.Generator",
     "saved_prompt": "models.Generator",
     "load_prompt": "models.Generator",
-    "weights_checksum": "models.Generator",
+    "model_checksum": "models.Generator",
     "causal_offset": "causal",  # align= takes an offset or one per sample
     "parameters": "nn.Module.parameters",
     "named_parameters": "nn.Module.named_parameters",
@@ -181,15 +181,15 @@ INTERNAL = {  # reason: names
     "path_to_json path_from_json "
     "FolderLock RunFolder Staging random_id is_id write_staged find_leftovers remove_leftovers foreign_directory "
     "entry_of manifest_text is_unchanged foreign_checkpoints write_contents Look foreign_files replace_files "
-    "remove_files adopt_files save_files lock_folder refuse_foreign check_complete",
-    "Python has its own": "complete_utf8 TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
+    "remove_files adopt_files save_files lock_folder refuse_foreign check_complete finish_files holds_other publish_staged",
+    "Python has its own": "complete_utf8 each_line TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
     "steps inside a call": "PackedBlocks rotary_at AddStep AttendStep AttendListStep ListCall TokenList GateStep TokenPlan sum_to check name parse_schedule Candidate candidates sample append record "
     "record_many gradient_slots encode_source",
     "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
     "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "
-    "PairBatches run_task run_to_end dropout_rng least_model make_optimizer save_pair_tokenizers Seq2SeqData prepare_seq2seq_data "
+    "PairBatches run_task run_to_end dropout_rng least_model make_optimizer pair_tokenizer_files Seq2SeqData prepare_seq2seq_data "
     "Seq2SeqTask average_checkpoints fields identity identity_of language_model_presets seq2seq_presets parse_integer "
     "OptimizerChoice add_report_fields dtype_of_products "
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "

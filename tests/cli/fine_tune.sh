@@ -38,7 +38,7 @@ expect 0 'parameters' "$multihead" convert tuned merged
 expect 2 '--init DIR is required' "$multihead" train classifier --data labels.tsv --out x
 expect 3 'line 1 must have two columns' "$multihead" train classifier --init bert --data text.txt --out x
 expect 3 'nothing' "$multihead" train embedder --init nothing --data pairs.tsv --out x
-expect 2 'fewer than a --batch of 32' "$multihead" train embedder --init bert --data pairs.tsv --out x
+expect 2 'fewer than the 32 of a batch' "$multihead" train embedder --init bert --data pairs.tsv --out x
 expect 2 'needs --init' "$multihead" train lm --data text.txt --out x --lora-rank 2
 [[ ! -e x ]] || fail 'a run that cannot begin left a folder'
 finish
