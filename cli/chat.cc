@@ -33,7 +33,10 @@ class Conversation {
       if (id && tokenizer_.chat_template().find(end) != std::string::npos) stops_.push_back(*id);
     }
     if (!options.system.empty()) messages_.push_back({"system", options.system});
-    if (!options.prefix_folder.empty()) folder_.emplace(options.prefix_folder, model_);
+    if (!options.prefix_folder.empty()) {
+      folder_.emplace(options.prefix_folder, model_, uint64_t{1} << 30,
+                      [this](const std::string& problem) { note(problem); });
+    }
   }
 
   // Returns the signal that asks the program to end, or 0: an interrupt ends the answer only.

@@ -110,6 +110,12 @@ class Generate : public Verb {
     throw UsageError("--chat-template-kwargs must be an object, such as {\"enable_thinking\": false}");
   }
 
+  GeneratorOptions generator_options(const CommonOptions& common) const {
+    return {.prefix_folder = prefix_cache_, .on_problem = [&common](const std::string& problem) {
+              if (!common.quiet) std::fputs(("note: " + printable(problem) + "\n").c_str(), stderr);
+            }};
+  }
+
   void set_draft(const LoadedModel& loaded) {
     if (draft_.empty()) return;
     if (draft_ == "lookup") {
@@ -142,7 +148,7 @@ class Generate : public Verb {
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<std::vector<int32_t>> rows(static_cast<size_t>(samples_), ids);
     const auto tokens = with_weights_of(
-        folder_, [&] { return generate(loaded.model, rows, options_, {.prefix_folder = prefix_cache_}); });
+        folder_, [&] { return generate(loaded.model, rows, options_, generator_options(common)); });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (streams) {
       stream.finish();

@@ -45,7 +45,9 @@ Generator::Generator(const models::LanguageModel& model, const GeneratorOptions&
   const nn::DecodeStateOptions plan = model.state_options(
       {.capacity = options.capacity, .ring = model.has_ring(), .dtype = options.cache_dtype});
   limit_ = plan.window > 0 ? model.longest() : plan.capacity;
-  if (!options.prefix_folder.empty()) folder_.emplace(options.prefix_folder, model);
+  if (!options.prefix_folder.empty()) {
+    folder_.emplace(options.prefix_folder, model, uint64_t{1} << 30, options.on_problem);
+  }
 }
 
 const Generator::Sequence& Generator::at(int64_t sequence) const {

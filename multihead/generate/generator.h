@@ -29,6 +29,8 @@ struct GeneratorOptions {
   /// If not empty: prompts are kept and looked for in this folder too (prefix_folder.h), whatever
   /// `remembered` says.
   std::string prefix_folder = {};
+  /// Hears why prefix_folder is not used, if it cannot be read or written; generation goes on.
+  std::function<void(const std::string& message)> on_problem = {};
 };
 
 /// Sequences join and leave between steps: submit(), then step() until it returns false.

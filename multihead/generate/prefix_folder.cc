@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <system_error>
 #include <tuple>
+#include <utility>
 
 #include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/core/utf8.h"
 #include "multihead/generate/prefix-inl.h"
 #include "multihead/models/state_file.h"
 
@@ -19,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kEnding = ".safetensors";
 
-// Two checksums of 16 digits: "WEIGHTS-TOKENS.safetensors".
+// Two checksums of 16 digits: "MODEL-TOKENS.safetensors".
 bool is_ours(const fs::path& path) {
   const std::string name = path.filename().string();
   if (name.size() != 33 + kEnding.size() || name[16] != '-' || !name.ends_with(kEnding)) return false;
@@ -55,19 +57,31 @@ void touch(const std::string& path) {
 
 }  // namespace
 
-PrefixFolder::PrefixFolder(const std::string& folder, const models::LanguageModel& model, uint64_t bytes)
-    : folder_(folder), weights_(models::weights_checksum(model)), model_(model), bytes_(bytes) {
+PrefixFolder::PrefixFolder(const std::string& folder, const models::LanguageModel& model, uint64_t bytes,
+                           OnProblem on_problem)
+    : folder_(folder),
+      checksum_(models::model_checksum(model)),
+      model_(model),
+      bytes_(bytes),
+      on_problem_(std::move(on_problem)) {
   std::error_code error;
   fs::create_directories(folder, error);
-  MH_CHECK(!error && node_at(folder) != Node::file, IoError, folder, ": this folder cannot be created");
+  if (error) fail(concat("folder ", quote(folder, 400), " cannot be created: ", error.message()));
+}
+
+// Keys and values can always be computed.
+void PrefixFolder::fail(const std::string& message) {
+  if (!std::exchange(has_failed_, true) && on_problem_) {
+    on_problem_(concat("the folder of prompts is not used: ", message));
+  }
 }
 
 std::vector<PrefixFolder::Entry> PrefixFolder::entries(const nn::DecodeState& like) const {
   std::vector<Entry> result;
   for (const fs::path& path : files_in(folder_)) {
-    if (!path.filename().string().starts_with(weights_)) continue;
+    if (!path.filename().string().starts_with(checksum_)) continue;
     try {
-      auto prompt = models::saved_prompt(path.string(), weights_);
+      auto prompt = models::saved_prompt(path.string(), checksum_);
       if (prompt && prompt->dtype == cache_dtype_of(like))
         result.push_back({path.string(), std::move(prompt->tokens)});
     } catch (const std::runtime_error&) {  // cut off, or gone meanwhile
@@ -81,13 +95,17 @@ int64_t PrefixFolder::recall(const std::vector<int32_t>& prompt, int64_t least, 
   if (state.window > 0) return 0;
   std::string best;
   int64_t longest = least;
-  for (const Entry& entry : entries(state)) {
-    const int64_t length = std::min(common_prefix(entry.tokens, prompt), std::ssize(prompt) - 1);
-    if (length > longest) std::tie(longest, best) = std::pair(length, entry.path);
+  try {
+    for (const Entry& entry : entries(state)) {
+      const int64_t length = std::min(common_prefix(entry.tokens, prompt), std::ssize(prompt) - 1);
+      if (length > longest) std::tie(longest, best) = std::pair(length, entry.path);
+    }
+  } catch (const IoError& error) {
+    fail(error.what());
   }
   if (best.empty()) return 0;
   try {
-    state.put(row, models::load_prompt(best, model_, weights_), 0, longest);
+    state.put(row, models::load_prompt(best, model_, checksum_), 0, longest);
   } catch (const FormatError&) {
     return 0;
   } catch (const IoError&) {
@@ -98,7 +116,16 @@ int64_t PrefixFolder::recall(const std::vector<int32_t>& prompt, int64_t least, 
 }
 
 void PrefixFolder::remember(const std::vector<int32_t>& prompt, const nn::DecodeState& state, int64_t row) {
-  if (state.window > 0 || prompt.empty()) return;
+  if (state.window > 0 || prompt.empty() || has_failed_) return;
+  try {
+    write(prompt, state, row);
+  } catch (const IoError& error) {
+    fail(error.what());
+  }
+}
+
+void PrefixFolder::write(const std::vector<int32_t>& prompt, const nn::DecodeState& state,
+                         int64_t row) const {
   const auto length = std::ssize(prompt);
   std::vector<std::string> said_by_this;
   for (const Entry& entry : entries(state)) {
@@ -109,12 +136,12 @@ void PrefixFolder::remember(const std::vector<int32_t>& prompt, const nn::Decode
   const Dtype dtype = cache_dtype_of(state);
   nn::DecodeState own = model_.make_state({.capacity = length, .dtype = dtype});
   own.put(0, state, row, length);
-  const std::string name = concat(weights_, '-', name_of(prompt, dtype), kEnding);
+  const std::string name = concat(checksum_, '-', name_of(prompt, dtype), kEnding);
   const std::string path = (fs::path(folder_) / name).string();
   const Node there = node_at(path);
   MH_CHECK(there == Node::absent || there == Node::file, IoError, path, ": ", node_name(there),
            " is in the way of a prompt to be written");
-  models::save_prompt(path, prompt, own, weights_);
+  models::save_prompt(path, prompt, own, checksum_);
   std::error_code ignored;
   for (const std::string& old : said_by_this) fs::remove(old, ignored);
   trim();

@@ -10,6 +10,7 @@
 #include "multihead/core/error.h"
 #include "multihead/generate/generator.h"
 #include "multihead/nn/module.h"
+#include "multihead/testing/files.h"
 
 namespace multihead {
 namespace {
@@ -127,9 +128,59 @@ TEST_F(PrefixFolderTest, WhatIsNotOursStaysAndBrokenFilesDoNotCount) {
   EXPECT_EQ(recalled(m, prompt(0, 50, 1)), 0);
   fs::remove(file);
   ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
-  EXPECT_THROW(keep(m, prompt(0, 50, 1)), IoError);
+  keep(m, prompt(0, 50, 1));
   EXPECT_EQ(recalled(m, prompt(0, 50, 1)), 0);
-  EXPECT_THROW(PrefixFolder((fs::path(path_) / "notes.txt").string(), m), IoError);
+  EXPECT_TRUE(fs::is_fifo(file));
+}
+
+// The configuration decides as much as the weights.
+TEST_F(PrefixFolderTest, FilesBelongToAConfiguration) {
+  models::LanguageModelConfig c = model().config();
+  c.positions = models::Positions::rotary;
+  const auto with_base = [&](double base) {
+    c.rotary_base = base;
+    Rng rng(5);
+    return models::LanguageModel(c, rng);
+  };
+  const auto m = with_base(1e4), other = with_base(1e6);
+  keep(m, prompt(0, 50, 1));
+  EXPECT_EQ(recalled(other, prompt(0, 50, 1)), 0);
+  EXPECT_EQ(recalled(m, prompt(0, 50, 1)), 49);
+}
+
+TEST_F(PrefixFolderTest, AFlippedBitDoesNotCount) {
+  const auto m = model();
+  keep(m, prompt(0, 50, 1));
+  std::string bytes = read_file(only_file().string());
+  bytes[bytes.size() - 5] ^= 16;
+  std::ofstream(only_file(), std::ios::binary) << bytes;
+  EXPECT_EQ(recalled(m, prompt(0, 50, 1)), 0);
+  bytes[bytes.size() - 5] ^= 16;
+  std::ofstream(only_file(), std::ios::binary) << bytes;
+  EXPECT_EQ(recalled(m, prompt(0, 50, 1)), 49);
+}
+
+// Without the folder, with the reason: it cannot be made, read or written.
+TEST_F(PrefixFolderTest, AFolderThatFailsIsDoneWithout) {
+  const auto m = model();
+  fs::create_directories(path_);
+  std::ofstream(fs::path(path_) / "file") << "mine";
+  const std::vector<std::vector<int32_t>> prompts = {prompt(100, 3, 1), prompt(100, 3, 2)};
+  const GenerateOptions options = {.max_new_tokens = 5, .seed = 3};
+  const auto want = generate(m, prompts, options);
+  const auto expect_note = [&](const std::string& folder, const char* reason) {
+    std::vector<std::string> heard;
+    const auto hear = [&](const std::string& message) { heard.push_back(message); };
+    EXPECT_EQ(generate(m, prompts, options, {.prefix_folder = folder, .on_problem = hear}), want);
+    ASSERT_EQ(heard.size(), 1u) << folder;
+    EXPECT_NE(heard[0].find("the folder of prompts is not used: "), std::string::npos);
+    EXPECT_NE(heard[0].find(reason), std::string::npos) << heard[0];
+    EXPECT_EQ(generate(m, prompts, options, {.prefix_folder = folder}), want);
+  };
+  expect_note(path_ + "/file", "file");
+  expect_note(path_ + "/file/below", "cannot be created");
+  const FailingCalls full(FailingCalls::Kind::write, 0, ENOSPC);
+  expect_note(path_, "No space left on device");
 }
 
 TEST_F(PrefixFolderTest, AGeneratorUsesIt) {

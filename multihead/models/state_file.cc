@@ -12,6 +12,7 @@
 #include "multihead/io/safetensors.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/kernels/attention/int8_rows.h"
+#include "multihead/models/hugging_face.h"
 #include "multihead/nn/module.h"
 
 namespace multihead::models {
@@ -56,44 +57,50 @@ void put(io::TensorMap& tensors, const char* part, const std::vector<KvCache>& c
   }
 }
 
-// A checksum of names, shapes, dtypes and every byte of the weights. Samples would miss what was trained in
-// some rows only; a megabyte at a time, all threads read them faster than the model does.
-std::string fingerprint(const std::vector<nn::NamedTensor>& parameters) {
+// Adds a tensor's name, shape, dtype and every byte. Samples would miss what was trained in some rows only; a
+// megabyte at a time, all threads read weights faster than the model does.
+void add(Checksum& all, const std::string& name, const Tensor& tensor) {
   constexpr int64_t kPiece = 1 << 20;
+  const Tensor x = tensor.contiguous();
+  const std::string head = concat(name, " ", x.shape(), " ", x.dtype(), "\n");
+  all.update(head.data(), head.size());
+  const auto bytes = static_cast<int64_t>(x.bytes());
+  std::vector<uint64_t> sums(static_cast<size_t>((bytes + kPiece - 1) / kPiece));
+  parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t i, int) {
+    Checksum sum;
+    const auto count = static_cast<size_t>(std::min(kPiece, bytes - i * kPiece));
+    sum.update(static_cast<const char*>(x.raw()) + i * kPiece, count);
+    sums[static_cast<size_t>(i)] = sum.value();
+  });
+  all.update(sums.data(), sums.size() * sizeof(uint64_t));
+}
+
+// What a model computes depends on its configuration as much as on its weights: another base of the rotation,
+// and keys of before are of another model.
+std::string fingerprint(const Json& config, const std::vector<nn::NamedTensor>& parameters) {
   Checksum all;
-  for (const auto& [name, tensor] : parameters) {
-    const Tensor x = tensor.contiguous();
-    const std::string head = concat(name, " ", x.shape(), " ", x.dtype(), "\n");
-    all.update(head.data(), head.size());
-    const auto bytes = static_cast<int64_t>(x.bytes());
-    std::vector<uint64_t> sums(static_cast<size_t>((bytes + kPiece - 1) / kPiece));
-    parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t i, int) {
-      Checksum sum;
-      const auto count = static_cast<size_t>(std::min(kPiece, bytes - i * kPiece));
-      sum.update(static_cast<const char*>(x.raw()) + i * kPiece, count);
-      sums[static_cast<size_t>(i)] = sum.value();
-    });
-    all.update(sums.data(), sums.size() * sizeof(uint64_t));
-  }
+  const std::string head = config.dump() + "\n";
+  all.update(head.data(), head.size());
+  for (const auto& [name, tensor] : parameters) add(all, name, tensor);
   return checksum_text(all.value());
 }
 
 // Modules are handles: a copy shares the weights.
 std::string fingerprint_of(const Seq2Seq& model) {
   Seq2Seq handle = model;
-  return fingerprint(nn::named_parameters(handle));
+  return fingerprint(config_to_json(model.config()), nn::named_parameters(handle));
 }
 
 // Packed matrices are no parameters.
 std::string fingerprint_of(const LanguageModel& model) {
   LanguageModel handle = model;
   std::vector<nn::NamedTensor> all = nn::named_parameters(handle);
-  const auto add = [&](const std::string& name, Tensor&, nn::PackedLinear& packed) {
+  const auto add_packed = [&](const std::string& name, Tensor&, nn::PackedLinear& packed) {
     if (packed.defined()) all.push_back({concat(name, ' ', kernels::name(packed.dtype())), packed.packed()});
   };
-  nn::Visitor visitor = nn::Visitor::of_matrices(add);
+  nn::Visitor visitor = nn::Visitor::of_matrices(add_packed);
   handle.visit(visitor);
-  return fingerprint(all);
+  return fingerprint(config_to_json(model.config()), all);
 }
 
 // What a model's states look like.
@@ -102,7 +109,7 @@ struct Expected {
   int64_t key_dim = 0, value_dim = 0, window = 0;
   int64_t longest = 0;  // tokens that the model takes
   Dtype dtype = Dtype::f32;
-  std::string weights = {};
+  std::string model = {};  // its checksum
 };
 
 template <class Layer>
@@ -139,12 +146,19 @@ class StateReader {
     return *file_.info(first).dtype;
   }
 
-  bool belongs_to(const std::string& weights) const { return weights_of() == weights; }
-  void check_weights(const std::string& expected) const {
-    const std::string got = weights_of();
+  bool belongs_to(const std::string& model) const { return noted("model") == model; }
+  void check_model(const std::string& expected) const {
+    const std::string got = noted("model");
     MH_CHECK(got == expected, FormatError, file_.path(),
-             ": the state belongs to another model: the checksum of its weights is ", got,
+             ": the state belongs to another model: the checksum of its configuration and weights is ", got,
              ", that of this model ", expected);
+  }
+  void check_contents() const {
+    Checksum sum;
+    for (const std::string& name : file_.names()) add(sum, name, file_.load(name));
+    MH_CHECK(checksum_text(sum.value()) == noted("contents"), FormatError, file_.path(),
+             ": the state is corrupt: the checksum of its contents is ", checksum_text(sum.value()),
+             ", the file says ", noted("contents"));
   }
 
   std::vector<int64_t> lengths(const std::string& name) const {
@@ -174,8 +188,8 @@ class StateReader {
   }
 
  private:
-  std::string weights_of() const {
-    const auto found = file_.metadata().find("weights");
+  std::string noted(const char* checksum) const {
+    const auto found = file_.metadata().find(checksum);
     return found == file_.metadata().end() ? "unknown" : found->second;
   }
 
@@ -261,7 +275,8 @@ DecodeState load(const std::string& path, const Expected& e, int64_t capacity) {
   state.layers = reader.caches("layers", e.heads, e, state.held(), state.capacity);
   state.cross = reader.caches("cross", e.cross_heads, e, state.cross_lengths,
                               std::max<int64_t>(longest(state.cross_lengths), 1));
-  reader.check_weights(e.weights);
+  reader.check_model(e.model);
+  reader.check_contents();
   return state;
 }
 
@@ -269,7 +284,7 @@ Tensor of(const std::vector<int64_t>& values) {
   return Tensor::of<int64_t>({static_cast<int64_t>(values.size())}, values);
 }
 
-void save(const std::string& path, const DecodeState& state, const std::string& weights,
+void save(const std::string& path, const DecodeState& state, const std::string& model,
           io::TensorMap tensors = {}) {
   const Busy busy(state.in_use, "save_state");
   tensors["lengths"] = of(state.lengths);
@@ -279,7 +294,11 @@ void save(const std::string& path, const DecodeState& state, const std::string& 
   tensors["capacity"] = of({state.capacity});
   put(tensors, "layers", state.layers, state.held());
   put(tensors, "cross", state.cross, state.cross_lengths);
-  io::save_safetensors(path, tensors, {{"state", "multihead"}, {"weights", weights}});
+  Checksum contents;
+  for (const auto& [name, tensor] : tensors) add(contents, name, tensor);
+  io::save_safetensors(
+      path, tensors,
+      {{"state", "multihead"}, {"model", model}, {"contents", checksum_text(contents.value())}});
 }
 
 }  // namespace
@@ -292,37 +311,37 @@ void save_state(const std::string& path, const DecodeState& state, const Seq2Seq
   save(path, state, fingerprint_of(model));
 }
 
-std::string weights_checksum(const LanguageModel& model) { return fingerprint_of(model); }
+std::string model_checksum(const LanguageModel& model) { return fingerprint_of(model); }
 
 void save_prompt(const std::string& path, const std::vector<int32_t>& tokens, const DecodeState& state,
-                 const std::string& weights) {
-  save(path, state, weights, {{"tokens", of({tokens.begin(), tokens.end()})}});
+                 const std::string& checksum) {
+  save(path, state, checksum, {{"tokens", of({tokens.begin(), tokens.end()})}});
 }
 
-std::optional<SavedPrompt> saved_prompt(const std::string& path, const std::string& weights) {
+std::optional<SavedPrompt> saved_prompt(const std::string& path, const std::string& checksum) {
   const StateReader reader(path);
-  if (!reader.belongs_to(weights)) return std::nullopt;
+  if (!reader.belongs_to(checksum)) return std::nullopt;
   const std::vector<int64_t> tokens = reader.lengths("tokens");
   MH_CHECK(only(reader, "lengths") == std::ssize(tokens), FormatError, path,
            ": the tokens are not those of the state");
   return SavedPrompt{{tokens.begin(), tokens.end()}, reader.dtype()};
 }
 
-DecodeState load_prompt(const std::string& path, const LanguageModel& model, const std::string& weights) {
+DecodeState load_prompt(const std::string& path, const LanguageModel& model, const std::string& checksum) {
   Expected e = expected_of(model);
-  e.weights = weights;
+  e.model = checksum;
   return load(path, e, 0);
 }
 
 DecodeState load_state(const std::string& path, const LanguageModel& model, int64_t capacity) {
   Expected e = expected_of(model);
-  e.weights = fingerprint_of(model);
+  e.model = fingerprint_of(model);
   return load(path, e, capacity);
 }
 
 DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity) {
   Expected e = expected_of(model.transformer.decoder.layers);
-  e.weights = fingerprint_of(model);
+  e.model = fingerprint_of(model);
   e.longest = model.config().max_positions;
   for (const nn::TransformerLayer& layer : model.transformer.decoder.layers) {
     e.cross_heads.push_back(layer.multihead_attn.options().num_kv_heads);

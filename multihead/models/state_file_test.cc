@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/io/safetensors.h"
 
 namespace multihead::models {
@@ -95,7 +97,7 @@ TEST_F(StateFileTest, ACapacityInAFileTakesNoMemory) {
     other["capacity"] = Tensor::of<int64_t>({1}, {capacity});
     io::save_safetensors(path_, other, file.metadata());
     refused([&] { load_state(path_, model); }, "the model takes 9 at most");
-    EXPECT_EQ(load_state(path_, model, 5).capacity, 5);
+    refused([&] { load_state(path_, model, 5); }, "the state is corrupt");
   }
   const int64_t endless = int64_t{1} << 50;
   refused([&] { load_state(path_, model, endless); },
@@ -107,6 +109,42 @@ TEST_F(StateFileTest, ACapacityInAFileTakesNoMemory) {
   other["capacity"] = Tensor::of<int64_t>({1}, {12});
   io::save_safetensors(path_, other, pair.metadata());
   refused([&] { load_state(path_, seq2seq); }, "the model takes 11 at most");
+}
+
+// Every number of the configuration counts, and every byte of the file.
+TEST_F(StateFileTest, AnotherConfigurationOrAFlippedBitIsRefused) {
+  LanguageModelConfig c = {.vocab_size = 17, .context = 9, .num_layers = 1, .num_heads = 2, .embed_dim = 8};
+  c.positions = Positions::rotary;
+  const auto with = [&](auto&& change) {
+    LanguageModelConfig other = c;
+    change(other);
+    Rng rng(6);
+    return LanguageModel(other, rng);
+  };
+  const LanguageModel model = with([](auto&) {});
+  nn::DecodeState state = model.make_state(1);
+  model(Tensor::of<int64_t>({1, 3}, std::vector<int64_t>{4, 2, 6}), {.state = &state});
+  save_state(path_, state, model);
+  const char* another = "another model: the checksum of its configuration and weights";
+  refused([&] { load_state(path_, with([](auto& o) { o.rotary_base = 1e6; })); }, another);
+  refused([&] { load_state(path_, with([](auto& o) { o.norm_eps = 1e-3; })); }, another);
+  refused([&] { load_state(path_, with([](auto& o) { o.activation = Activation::relu; })); }, another);
+  const std::string bytes = read_file(path_);
+  int64_t refusals = 0;
+  const std::string word = "\"format\":\"pt\"";  // which says nothing
+  for (size_t at = 8; at < bytes.size(); ++at) {
+    std::string flipped = bytes;
+    flipped[at] ^= 4;
+    std::ofstream(path_, std::ios::binary) << flipped;
+    try {
+      load_state(path_, model);
+      const size_t begin = bytes.find(word);
+      EXPECT_TRUE(bytes[at] == ' ' || (at >= begin && at < begin + word.size())) << at;
+    } catch (const FormatError&) {
+      ++refusals;
+    }
+  }
+  EXPECT_GT(refusals, 700);
 }
 
 TEST_F(StateFileTest, StatesOfOtherModelsAndBrokenFilesAreRefused) {

@@ -159,7 +159,12 @@ void bind_generator(nb::module_& m) {
                                         .capacity = capacity,
                                         .remembered = remembered,
                                         .remembered_bytes = remembered_bytes,
-                                        .prefix_folder = prefix_folder};
+                                        .prefix_folder = prefix_folder,
+                                        .on_problem = [](const std::string& problem) {
+                                          const nb::gil_scoped_acquire gil;
+                                          PyErr_WarnEx(PyExc_RuntimeWarning, problem.c_str(), 1);
+                                          if (PyErr_Occurred() != nullptr) throw nb::python_error();
+                                        }};
             if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
             new (self) Generator(model, options);
           },
