@@ -1,6 +1,7 @@
 // multihead embed, multihead search
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <numeric>
 
@@ -167,6 +168,7 @@ class Search : public Verb {
                                 texts.size(), " x ", width,
                                 " for this model and file; delete it to recreate it"));
       }
+      check_finite(held);
       held = embed::normalized_rows(held);  // `embed` may have written it without --normalize
       check_rows(encoder, texts, held);
       return held;
@@ -175,6 +177,15 @@ class Search : public Verb {
     Tensor made = flags_.encode(encoder, texts, meter);
     if (!index_.empty()) io::save_npy(index_, made);
     return made;
+  }
+
+  void check_finite(const Tensor& held) const {
+    const int64_t width = held.size(1);
+    for (int64_t i = 0; i < held.numel(); ++i) {
+      if (std::isfinite(held.data<float>()[i])) continue;
+      throw InputError(
+          concat(index_, ": row ", i / width + 1, " holds NaN or Inf; delete the file to recreate it"));
+    }
   }
 
   // An index of other lines, or by another model, finds nonsense. Weights of 4 bits move vectors by less.

@@ -269,10 +269,25 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
   return out;
 }
 
+namespace {
+
+void check_finite(const char* who, const Tensor& rows) {
+  const Tensor x = rows.contiguous();
+  const int64_t width = x.size(1);
+  for (int64_t row = 0; row < x.size(0); ++row) {
+    const float* const first = x.data<float>() + row * width;
+    MH_CHECK(std::all_of(first, first + width, [](float value) { return std::isfinite(value); }), ValueError,
+             "nearest: row ", row, " of the ", who, " holds NaN or Inf");
+  }
+}
+
+}  // namespace
+
 std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& corpus, int64_t count) {
   MH_CHECK(queries.rank() == 2 && corpus.rank() == 2 && queries.size(1) == corpus.size(1), ShapeError,
            "nearest: expected [q, dim] and [n, dim], got ", queries.shape(), " and ", corpus.shape());
   MH_CHECK(count > 0, ValueError, "nearest: count must be positive, got ", count);
+  check_finite("queries", queries), check_finite("corpus", corpus);
   const NoTape silent;
   const int64_t rows = corpus.size(0), asked = queries.size(0);
   constexpr int64_t kRows = 4096;  // of the corpus at a time
@@ -284,6 +299,8 @@ std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& cor
     const int64_t end = std::min(begin + kRows, rows);
     const Tensor scores = linear(queries, slice(corpus, 0, begin, end));  // [q, end - begin]
     const float* score = scores.data<float>();
+    MH_CHECK(std::all_of(score, score + scores.numel(), [](float value) { return std::isfinite(value); }),
+             ValueError, "nearest: an inner product is not finite: the rows' numbers are too large for f32");
     parallel_for(asked, [&](int64_t q, int) {
       std::vector<Match>& list = best[static_cast<size_t>(q)];
       for (int64_t i = 0; i < end - begin; ++i) list.push_back({begin + i, score[q * (end - begin) + i]});

@@ -105,7 +105,8 @@ struct Match {
   float score = 0;
 };
 /// The `count` rows of `corpus` [n, dim] with the largest inner products with each of `queries` [q, dim],
-/// largest first, of equal ones the first. f32.
+/// largest first, of equal ones the first. f32. Throws ValueError naming a row that holds NaN or Inf, which
+/// has no place in an order, and where finite rows give products that are not.
 std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& corpus, int64_t count);
 
 }  // namespace multihead::embed

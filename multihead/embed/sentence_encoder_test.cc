@@ -264,6 +264,30 @@ TEST(NearestTest, FindsTheLargestProductsInOrder) {
   EXPECT_THROW(nearest(Tensor::zeros({1, 3}), Tensor::zeros({1, 4}), 1), ShapeError);
 }
 
+// They would have no place in an order, and spoil that of others.
+TEST(NearestTest, NanAndInfAreRefusedByRow) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  for (const float bad : {nan, inf, -inf}) {
+    for (const int64_t row : {0, 6000}) {
+      Tensor corpus = Tensor::full({6001, 3}, 0.5), queries = Tensor::full({2, 3}, 0.5);
+      corpus.data<float>()[row * 3 + 1] = bad;
+      EXPECT_THAT(
+          [&] { nearest(queries, corpus, 4); },
+          ThrowsMessage<ValueError>(HasSubstr(concat("row ", row, " of the corpus holds NaN or Inf"))));
+      queries.data<float>()[4] = bad;
+      EXPECT_THAT(
+          [&] {
+            nearest(queries, Tensor::full({5, 3}, 0.5), 4);
+          },
+          ThrowsMessage<ValueError>(HasSubstr("row 1 of the queries holds NaN or Inf")));
+    }
+  }
+  const Tensor large = Tensor::of<float>({1, 2}, std::vector<float>{3e38F, 3e38F});
+  EXPECT_THAT([&] { nearest(large, large, 1); },
+              ThrowsMessage<ValueError>(HasSubstr("an inner product is not finite")));
+  EXPECT_EQ(nearest(large, Tensor::full({1, 2}, 0.25), 1)[0][0].row, 0);
+}
+
 TEST(NpyTest, IsReadAsItWasWrittenAndOtherFilesAreRefused) {
   const std::string path = (fs::temp_directory_path() / concat("multihead_", ::getpid(), ".npy")).string();
   Rng rng(4);
