@@ -21,6 +21,7 @@
 #include "multihead/core/interrupt.h"
 #include "multihead/core/parallel-inl.h"
 #include "multihead/core/threads.h"
+#include "multihead/testing/thread_limit.h"
 
 namespace multihead {
 namespace {
@@ -156,29 +157,6 @@ TEST(ParallelTest, ThreadCountIsChecked) {
   EXPECT_THROW(set_num_threads(0), ValueError);
   EXPECT_THROW(set_num_threads(1000000), ValueError);
 }
-
-// Lets `allowed` threads start while it lives; the next one meets a limit.
-class ThreadLimit {
- public:
-  enum class Error { system, memory };
-
-  ThreadLimit(int allowed, Error error) {
-    left_ = allowed;
-    error_ = error;
-    before_ = start_thread();
-    start_thread() = [](std::function<void()> body) {
-      if (left_-- > 0) return std::thread(std::move(body));
-      if (error_ == Error::memory) throw std::bad_alloc();
-      throw std::system_error(EAGAIN, std::generic_category());
-    };
-  }
-  ~ThreadLimit() { start_thread() = before_; }
-
- private:
-  static inline StartThread before_;
-  static inline int left_;
-  static inline Error error_;
-};
 
 int64_t sum_of_a_region(int64_t count) {
   std::atomic<int64_t> sum = 0;

@@ -4,7 +4,9 @@
 
 #include <atomic>
 
+#include "multihead/core/error.h"
 #include "multihead/distributed/local_group.h"
+#include "multihead/testing/thread_limit.h"
 
 namespace multihead::distributed {
 namespace {
@@ -98,6 +100,30 @@ TEST(GroupTest, AFailureReachesThoseWhoWait) {
     FAIL() << "no exception";
   } catch (const ValueError& error) {
     EXPECT_STREQ(error.what(), "rank 1 is ill");
+  }
+}
+
+TEST(GroupTest, RanksWithoutAThreadAreAnErrorBeforeAnyRuns) {
+  for (const auto error : {ThreadLimit::Error::system, ThreadLimit::Error::memory}) {
+    for (int allowed = 0; allowed <= 3; ++allowed) {
+      const ThreadLimit limit(allowed, error);
+      std::atomic<int> ran = 0;
+      const auto call = [&] { run_local_group(3, [&](Group&) { ++ran; }); };
+      if (allowed == 3) {
+        call();
+        EXPECT_EQ(ran, 3);
+        continue;
+      }
+      try {
+        call();
+        ADD_FAILURE() << "no error with " << allowed << " threads";
+      } catch (const GroupError& failure) {
+        EXPECT_NE(std::string(failure.what()).find(concat("only ", allowed, " of 3 ranks")),
+                  std::string::npos)
+            << failure.what();
+      }
+      EXPECT_EQ(ran, 0);
+    }
   }
 }
 

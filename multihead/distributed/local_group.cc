@@ -7,8 +7,13 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <tuple>
+
+#include "multihead/core/error.h"
+#include "multihead/core/parallel-inl.h"
 
 namespace multihead::distributed {
 namespace {
@@ -18,9 +23,17 @@ class Turns {
  public:
   explicit Turns(int threads) : here_(static_cast<size_t>(threads), true) {}
 
-  void begin(int thread) {
+  /// The first thread's turn; or, if there is not a thread for everyone, nobody's.
+  void start(bool complete) {
+    const std::lock_guard lock(mutex_);
+    turn_ = 0, is_given_up_ = !complete;
+    changed_.notify_all();
+  }
+  /// Waits for the first turn. False: there will be none.
+  bool begin(int thread) {
     std::unique_lock lock(mutex_);
     wait_for(thread, lock);
+    return !is_given_up_;
   }
   void end(int thread) {
     const std::lock_guard lock(mutex_);
@@ -43,7 +56,7 @@ class Turns {
 
  private:
   void wait_for(int thread, std::unique_lock<std::mutex>& lock) {
-    changed_.wait(lock, [&] { return turn_ == thread; });
+    changed_.wait(lock, [&] { return turn_ == thread || is_given_up_; });
   }
   void next() {
     const int count = static_cast<int>(here_.size());
@@ -59,7 +72,8 @@ class Turns {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<bool> here_;
-  int turn_ = 0;
+  int turn_ = -1;
+  bool is_given_up_ = false;
   int64_t passes_ = 0;  // without work in between
 };
 
@@ -176,6 +190,18 @@ class HostedGroup final : public Group {
   Host& host_;
 };
 
+// As many as the system gives.
+std::vector<std::thread> start_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  try {
+    threads.reserve(static_cast<size_t>(count));
+    for (int n = 0; n < count; ++n) threads.push_back(start_thread()([body, n] { body(n); }));
+  } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
+  }
+  return threads;
+}
+
 }  // namespace
 
 void check_hosted(int size, int hosts) {
@@ -192,21 +218,22 @@ void run_hosted_group(Group& hosts, int size, const std::function<void(Group& gr
   const int count = size / hosts.size();
   if (count == 1) return body(hosts);
   Host host(hosts, count);
-  std::vector<std::thread> threads;
-  for (int n = 0; n < count; ++n) {
-    threads.emplace_back([&, n] {
-      const int rank = hosts.rank() * count + n;
-      host.turns.begin(n);
-      try {
-        HostedGroup group(host, rank, size);
-        body(group);
-      } catch (...) {
-        if (host.failed < 0) host.failed = rank, host.error = std::current_exception();
-      }
-      host.turns.end(n);
-    });
-  }
+  std::vector<std::thread> threads = start_threads(count, [&](int n) {
+    const int rank = hosts.rank() * count + n;
+    if (!host.turns.begin(n)) return;
+    try {
+      HostedGroup group(host, rank, size);
+      body(group);
+    } catch (...) {
+      if (host.failed < 0) host.failed = rank, host.error = std::current_exception();
+    }
+    host.turns.end(n);
+  });
+  const bool complete = std::ssize(threads) == count;
+  host.turns.start(complete);
   for (std::thread& thread : threads) thread.join();
+  MH_CHECK(complete, GroupError, "group: only ", threads.size(), " of ", count,
+           " ranks could be given a thread (a limit on processes or memory); use fewer ranks");
   if (host.error) std::rethrow_exception(host.error);
 }
 

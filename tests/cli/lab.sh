@@ -87,8 +87,44 @@ if [[ -n $browser ]]; then
   grep -q 'off: 0.1 · cut 1.0: 3 → 1 · next:' dom.txt || fail 'the page does not say what was changed'
   [[ $(grep -oE '<h2 class="which">(changed|as it is)' dom.txt | wc -l) -eq 2 ]] || fail 'two runs are not side by side'
 fi
+# Clients that do not say what they want, byte by byte: others are served meanwhile, and Ctrl-C ends at once.
+python3 - "$address" <<'PYTHON' &
+import socket
+import sys
+import time
+import urllib.parse
+
+port = urllib.parse.urlparse(sys.argv[1]).port
+clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+try:
+    for byte in b"GET / HTTP/1.1\r\nX: " + b"x" * 300:
+        for client in clients:
+            client.send(bytes([byte]))
+        time.sleep(0.1)
+except OSError:
+    pass
+PYTHON
+slow=$!
+sleep 1
+begin=$SECONDS
+status 'beside slow clients' 200 ''
+((SECONDS - begin < 8)) || fail "slow clients held another for $((SECONDS - begin)) s"
+kill -0 "$slow" || fail 'the slow clients are gone'
+begin=$SECONDS
 kill -INT "$lab"
 wait "$lab"
 code=$?
 [[ $code -eq 0 ]] || fail "Ctrl-C ends it with $code"
+((SECONDS - begin < 5)) || fail "with slow clients, Ctrl-C took $((SECONDS - begin)) s"
+wait "$slow"
+
+# Threads that the system does not give are an error or done without, never an abort.
+for kilobytes in 45000 50000 55000 60000 70000 90000; do
+  (
+    ulimit -c 0 -v "$kilobytes"
+    timeout 3 "$multihead" lab model --threads 4 >limited.txt 2>&1
+  )
+  code=$?
+  [[ $code -ne 134 && $code -ne 139 ]] || fail "with $kilobytes KB of memory: signal, $(cat limited.txt)"
+done
 finish
