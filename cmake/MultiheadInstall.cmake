@@ -26,9 +26,12 @@ install(FILES ${PROJECT_BINARY_DIR}/multiheadConfig.cmake ${PROJECT_BINARY_DIR}/
 
 # pkg-config multihead; paths are relative to the .pc file, so the prefix may be moved.
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-set(pc_requires "libhwy, libutf8proc")
+# What a static library needs is needed by whoever links it, also by those who do not say --static.
+set(pc_needs "Requires: libhwy, libutf8proc")
+set(pc_threads " -pthread")
 if(BUILD_SHARED_LIBS)
-  set(pc_requires "")
+  set(pc_needs "")
+  set(pc_threads "")
 endif()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/multihead.pc.in ${PROJECT_BINARY_DIR}/multihead.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/multihead.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -66,7 +66,10 @@ check_prefix "$work/moved"
 if [[ -x $work/moved/bin/multihead ]]; then "$work/moved/bin/multihead" --version; fi
 
 build_outside find-static find_package -DCMAKE_PREFIX_PATH="$work/moved"
-if command -v pkg-config >/dev/null; then with_pkg_config pkg-config-static "$work/moved" --static; fi
+if command -v pkg-config >/dev/null; then
+  with_pkg_config pkg-config-static "$work/moved" --static
+  with_pkg_config pkg-config-plain "$work/moved"
+fi
 build_outside subdirectory add_subdirectory -DMULTIHEAD_SOURCE="$source_dir"
 build_outside fetch-content FetchContent -DMULTIHEAD_SOURCE="$source_dir"
 
