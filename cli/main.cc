@@ -174,6 +174,7 @@ void occupy_standard_streams() {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // training goes on without its audience
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that passes `ulimit -f` is an error of its write, which names it
   multihead::cli::occupy_standard_streams();
   const int code = multihead::cli::guarded({argv + 1, argv + argc});
   const bool failed = code != 0 && code < 128;            // not: interrupted, all ranks alike
