@@ -167,8 +167,10 @@ class TemplateBudget {
     if (units > left_) program.fail(line, "takes too much time or memory");
     left_ -= units;
   }
-  /// As a string; for lists and fractions, which Python would print its way, throws FormatError.
+  /// As a string, like Python's.
   std::string text(const TemplateValue& value, int line);
+  /// As it stands in a list that is printed.
+  std::string repr(const TemplateValue& value, int line);
   bool equal(const TemplateValue& a, const TemplateValue& b, int line);
   bool contains(const TemplateValue& in, const TemplateValue& what, int line);
   /// What a loop over the value sees.

@@ -20,6 +20,19 @@ constexpr size_t kMaxSource = size_t{1} << 20;
 // What a template may spend: each step some units, each byte it makes one.
 size_t budget_for(size_t bytes) { return (size_t{64} << 20) + 64 * bytes; }
 
+// As transformers gives them to templates: members that are null are missing.
+Json without_nulls(const Json& messages) {
+  Json kept = Json::array();
+  for (const Json& message : messages.items()) {
+    Json members = Json::object();
+    for (const auto& [key, value] : message.members()) {
+      if (!value.is_null()) members[key] = value;
+    }
+    kept.push_back(std::move(members));
+  }
+  return kept;
+}
+
 class Renderer {
  public:
   Renderer(const ChatTemplate::Program& program, size_t units) : program_(program), budget_(program, units) {
@@ -28,7 +41,7 @@ class Renderer {
 
   std::string run(const Json& messages, bool add_generation_prompt, const Json& variables) {
     std::map<std::string, Value>& global = scopes_[0];
-    global["messages"] = budget_.of(messages, 1);
+    global["messages"] = budget_.of(without_nulls(messages), 1);
     global["add_generation_prompt"] = add_generation_prompt;
     global["tools"] = nullptr;
     global["documents"] = nullptr;

@@ -299,6 +299,22 @@ Value pairs(const Call& call, TemplateBudget& budget) {
   return budget.list(std::move(found), call.line);
 }
 
+// By key, without regard to case, as Jinja does unless it is told otherwise.
+Value sorted_pairs(const Call& call, TemplateBudget& budget) {
+  const Value list = pairs(call, budget);
+  std::vector<std::pair<std::string, Value>> keyed;
+  for (const Value& pair : list.list()->items) {
+    const Value& key = pair.list()->items[0];
+    if (key.text() == nullptr) unsupported(call, budget, "filter");
+    keyed.emplace_back(cased({call.name, key, {}, {}, call.line}, false, budget), pair);
+  }
+  std::stable_sort(keyed.begin(), keyed.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Value> sorted;
+  for (auto& [key, pair] : keyed) sorted.push_back(std::move(pair));
+  return budget.list(std::move(sorted), call.line);
+}
+
 Value end_of(const Call& call, bool front, TemplateBudget& budget) {
   expect(call, 0, 0, budget);
   const std::vector<Value> items = budget.items(call.on, call.line);
@@ -429,6 +445,8 @@ Value call_filter(const Call& call, TemplateBudget& budget) {
   if (name == "upper" || name == "lower")
     return budget.string(cased(call, name == "upper", budget), call.line);
   if (name == "capitalize" || name == "title") return capitalized(call, budget);
+  if (name == "safe" && call.on.text() != nullptr) return call.on;
+  if (name == "dictsort") return sorted_pairs(call, budget);
   if (name == "list") return budget.list(budget.items(call.on, call.line), call.line);
   budget.program.fail(call.line, "the filter ", quote(name), " is not supported");
 }

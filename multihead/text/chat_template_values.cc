@@ -128,6 +128,7 @@ std::string TemplateBudget::text(const Value& value, int line) {
   if (const auto* b = value.as<bool>()) return *b ? "True" : "False";
   if (const auto* i = value.as<int64_t>()) return std::to_string(*i);
   if (const auto* d = value.as<double>()) return template_number(*d);
+  if (value.list() != nullptr || value.dict() != nullptr) return repr(value, line);
   if (value.text() == nullptr) program.fail(line, value.kind(), " as text is not supported");
   spend(value.text()->size(), line);
   return *value.text();

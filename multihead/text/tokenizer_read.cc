@@ -108,7 +108,6 @@ Tokenizer Tokenizer::load(const std::string& name) {
     if (path.extension() == ".model") {
       SentencePieceModel model = read_sentencepiece(name);
       model.is_bare = true;
-      score_defined(model);
       return from_json(tokenizer_json_of(model), name);
     }
     return from_json(path.extension() == ".spm" ? json_of_marian(path) : read_file(name), name);

@@ -42,9 +42,6 @@ struct SentencePieceModel {
 
 /// Throws IoError, FormatError.
 SentencePieceModel read_sentencepiece(const std::string& path);
-/// Gives symbols that users defined the scores that SentencePiece cuts a text with: the best one for each
-/// byte.
-void score_defined(SentencePieceModel& model);
 /// The tokenizer.json that says the same.
 std::string tokenizer_json_of(const SentencePieceModel& model);
 

@@ -388,18 +388,6 @@ void check_whole_pieces(const SentencePieceModel& m) {
 
 }  // namespace
 
-void score_defined(SentencePieceModel& m) {
-  if (!m.is_unigram) return;
-  double best = -std::numeric_limits<double>::infinity();
-  for (const SentencePiece& piece : m.pieces) {
-    if (piece.type == Type::normal) best = std::max(best, piece.score);
-  }
-  for (SentencePiece& piece : m.pieces) {
-    if (piece.type == Type::user_defined && std::isfinite(best))
-      piece.score = static_cast<double>(piece.text.size()) * best - 0.1;
-  }
-}
-
 SentencePieceModel read_sentencepiece(const std::string& path) {
   const std::string bytes = read_file(path);
   SentencePieceModel model;
