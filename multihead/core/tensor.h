@@ -133,7 +133,7 @@ class Tensor {
 struct GradientSlot {
   Tensor gradient;
   bool leaf = false;
-  std::function<Tensor()> rebuild;  // recomputes the same bits to save memory (Kept in ops/dispatch.h)
+  std::function<Tensor()> rebuild;  // recomputes the same bits to save memory (Kept in ops/dispatch-inl.h)
 };
 
 inline Tensor empty_like(const Tensor& x) { return Tensor::empty(x.shape(), x.dtype()); }

@@ -1,6 +1,6 @@
 // Models in the GGUF format, as llama.cpp reads and writes them.
 //
-// Source: ggml's docs/gguf.md, versions 2 and 3, little endian. The quantised types are decoded as the Python
+// Source: the specification in ggml's repository (gguf.md), versions 2 and 3, little endian. The quantised types are decoded as the Python
 // package `gguf` does, to the bit.
 #pragma once
 

@@ -44,8 +44,7 @@ int64_t sequence_length(const ImageEncoderConfig& config);
 /// whatever company.
 ///
 /// Shapes    pixels [N, channels, image_size, image_size] -> features [N, 1 + patches, embed_dim], patches
-/// row
-///           by row; logits [N, num_labels]
+///           row by row; logits [N, num_labels]
 /// Gradient  weights, pixels
 /// Throws    ShapeError (another size: nothing is resized), ValueError (a call of what the model lacks)
 class ImageEncoder {

@@ -115,7 +115,7 @@ void attention_capture_cases(List& list) {
       {list.normal({2, 2, 5, 3}), list.normal({2, 1, 7, 3}), list.normal({2, 1, 7, 2}), list.normal({2})});
 }
 
-// One case each; ops/attention_matrix_test.cc goes through the options.
+// One case each; ops/attention/matrix_test.cc goes through the options.
 void attention_cases(List& list) {
   const AttentionOptions causal_rows{.mask = causal()};
   list.one("attention", "causal",

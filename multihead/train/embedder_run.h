@@ -41,8 +41,7 @@ void start_from(EmbedderSettings& settings, const std::string& init);
 /// Documents that belong to an equal query, and those equal to them, are no alternatives to its own.
 ///
 /// Source    van den Oord et al. 2018 (InfoNCE); Henderson et al. 2017 (in-batch negatives). `chunk` texts
-/// are
-///           computed at a time and again in the backward: Gao et al. 2021, arXiv:2101.06983 (gradient
+///           are computed at a time and again in the backward: Gao et al. 2021, arXiv:2101.06983 (gradient
 ///           caching)
 class EmbedderTask : public Task {
  public:

@@ -18,9 +18,8 @@
 // score), AttentionInput / AttentionOutput / AttentionGradient (operands).
 //
 // Types     Query, key, value, out and their gradients have one dtype: f32, f64 or bf16. In the forward pass
-// keys
-//           and values of f32 queries may be rows of int8 (int8_rows.h), whose operands are i32 and count in
-//           words. All other numbers have the type of the arithmetic: f64 for f64, else f32. `void*` is
+//           keys and values of f32 queries may be rows of int8 (int8_rows.h), whose operands are i32 and count
+//           in words. All other numbers have the type of the arithmetic: f64 for f64, else f32. `void*` is
 //           memory of that type.
 #pragma once
 

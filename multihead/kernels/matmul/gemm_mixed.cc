@@ -52,7 +52,8 @@ void gemm_mixed(const MixedGemmArgs& x) {
   const bool narrow = x.a.dtype == Dtype::bf16 || x.b.dtype == Dtype::bf16;
   const bool empty = x.m == 0 || x.n == 0 || x.k == 0;
   if (narrow && !empty && bf16_tiles()) return gemm_on_tiles(args, {}, TileUnit::amx);
-  narrow&& bf16_dots() && !empty ? multiply_pairs(args) : multiply_widened(args);
+  if (narrow && !empty && bf16_dots()) return multiply_pairs(args);
+  multiply_widened(args);
 }
 
 void gemm_batched(const MixedGemmArgs& args, const GemmBatch& batch) {

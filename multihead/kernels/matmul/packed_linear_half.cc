@@ -156,8 +156,8 @@ void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out,
 void multiply(const PackedLinearArgs& args) {
   const bool bf16 = args.dtype == WeightDtype::bf16 && args.in > 0;
   if (bf16 && bf16_tiles()) return packed_linear_on_tiles(args, TileUnit::amx);
-  bf16&& bf16_dots() ? HWY_DYNAMIC_DISPATCH(MultiplyPairsPacked)(args)
-                     : HWY_DYNAMIC_DISPATCH(MultiplyWidenedPacked)(args);
+  if (bf16 && bf16_dots()) return HWY_DYNAMIC_DISPATCH(MultiplyPairsPacked)(args);
+  HWY_DYNAMIC_DISPATCH(MultiplyWidenedPacked)(args);
 }
 
 }  // namespace multihead::kernels::half
