@@ -19,16 +19,15 @@ namespace {
 class Generate : public Verb {
  public:
   Generate()
-      : Verb(
-            "generate", "continue a prompt with a trained model",
-            {{"multihead generate model --prompt \"It was \" --max-new-tokens 200", "streams the text"},
-             {"multihead generate model --prompt \"Emma \" --temperature 0.8 --top-k 40 --seed 7 --samples 3",
-              "three continuations"},
-             {"echo \"Dear \" | multihead generate model --prompt - --temperature 0",
-              "greedy, prompt from stdin"},
-             {"multihead generate model --prompt \"It was \" --draft small-model",
-              "speculative decoding: the same text, sooner"},
-             {"multihead generate model.gguf --chat", "a conversation, using the model's chat template"}}) {}
+      : Verb("generate", "continue a prompt with a trained model",
+             {{"multihead generate model --prompt \"It was\" --max-new-tokens 200", "streams the text"},
+              {"multihead generate model --prompt \"Emma\" --temperature 0.8 --top-k 40 --seed 7 --samples 3",
+               "three continuations"},
+              {"echo \"Dear\" | multihead generate model --prompt - --temperature 0",
+               "greedy, prompt from stdin"},
+              {"multihead generate model --prompt \"It was\" --draft small-model",
+               "speculative decoding: the same text, sooner"},
+              {"multihead generate model.gguf --chat", "a conversation, using the model's chat template"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");

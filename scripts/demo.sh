@@ -36,7 +36,7 @@ start=$SECONDS
 train_seconds=$((SECONDS - start))
 
 heading "5/5 Let it write"
-prompts=("It was " "She had " "Mr. ")
+prompts=("It was" "She had" "Mr.")
 samples=()
 for seed in "${!prompts[@]}"; do
   sample=$("$multihead" generate "$model" --prompt "${prompts[$seed]}" --max-new-tokens 120 --temperature 0.7 \
@@ -69,7 +69,7 @@ cat <<EOF
 model             $model (Hugging Face layout), figures in $model/summary.json
 
 Next:
-  $multihead generate $model --prompt "Emma " --max-new-tokens 300 --temperature 0.8
+  $multihead generate $model --prompt "Emma" --max-new-tokens 300 --temperature 0.8
   $multihead eval $model --data $corpus --last 0.1
   $multihead info $model
   $multihead check $model
