@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/cpu/isa.h"
 #include "multihead/testing/attention_case.h"
 #include "multihead/testing/sanitizers.h"
 
@@ -91,6 +92,41 @@ TEST_P(AttentionExtremesTest, LargeLogitsInfiniteBiasesAndPlantedNan) {
 
 INSTANTIATE_TEST_SUITE_P(StandardDeviationOfScores, AttentionExtremesTest,
                          ::testing::Values(1, 30, 100, 1000, 3000));
+
+// The output of a query whose second key has `score` below the first one's 0; values are 1 and 2^110.
+float distant_key_output(float score, bool by_bias) {
+  CaseOptions o;
+  o.batch = o.heads = o.kv_heads = 1, o.queries = 67, o.keys = 2;
+  o.bias = by_bias ? Bias::full : Bias::none;
+  AttentionCase c(o);
+  std::fill(c.query.begin(), c.query.end(), 1.0f);
+  std::fill(c.key.begin(), c.key.end(), 0.0f);
+  std::fill(c.value.begin(), c.value.end(), 1.0f);
+  for (auto i = c.value.size() / 2; i < c.value.size(); ++i) c.value[i] = std::ldexp(1.0f, 110);
+  if (by_bias) {
+    for (size_t i = 0; i < c.bias.size(); ++i) c.bias[i] = i % 2 == 0 ? 0.0f : score;
+  } else {
+    c.key[c.key.size() / 2] = score / static_cast<float>(c.problem.scale);
+  }
+  return c.fused(false).out[0];
+}
+
+// Kernels count weights below 2^-100 of a block's largest as zero, alike on all instruction sets with
+// vectors.
+TEST(AttentionUnderflowTest, WeightsEndAboveTheDenormals) {
+  const kernels::Isa before = kernels::current_isa();
+  for (const kernels::Isa isa : {kernels::Isa::avx2, kernels::Isa::avx512}) {
+    if (kernels::best_isa() < isa) continue;
+    kernels::set_isa(isa);
+    for (const bool by_bias : {false, true}) {
+      EXPECT_EQ(distant_key_output(-101 * 0.6931472f, by_bias), 1.0f);
+      EXPECT_NEAR(distant_key_output(-99 * 0.6931472f, by_bias), 1 + 2048, 0.1);
+      EXPECT_EQ(distant_key_output(-std::numeric_limits<float>::infinity(), by_bias), 1.0f);
+      EXPECT_EQ(distant_key_output(-std::numeric_limits<float>::max() / 4, by_bias), 1.0f);
+    }
+  }
+  kernels::set_isa(before);
+}
 
 }  // namespace
 }  // namespace multihead

@@ -282,20 +282,37 @@ HWY_INLINE void Product(ProductArgs& t, int64_t rows, int64_t columns) {
   }
 }
 
-// 2^(n + i/8 + f) for f in [-1/16, 1/16], where the last bits of t are n and i; exactly +0 for n = -127 and
-// i = 0.
+// Powers below 2^-100 are zero. Beside the largest of a row, which is 1, nothing is lost, and no product of a
+// probability with a value above 2^-26 is denormal: on Intel an FMA that meets such a number takes 125 cycles
+// (Sapphire Rapids, November 2026; ALiBi's distant keys cost a quarter of a forward pass), on Zen 5 not one.
+inline constexpr float kLeastExponent = -100.0f;
+
+// 2^(i/8), twice, for vscalefps.
+alignas(64) inline constexpr int32_t kPowersOfEighths[16] = {
+    0x3f800000, 0x3f8b95c2, 0x3f9837f0, 0x3fa5fed7, 0x3fb504f3, 0x3fc5672a, 0x3fd744fd, 0x3feac0c7,
+    0x3f800000, 0x3f8b95c2, 0x3f9837f0, 0x3fa5fed7, 0x3fb504f3, 0x3fc5672a, 0x3fd744fd, 0x3feac0c7};
+
+// 2^(r + f) for f in [-1/16, 1/16] and r = n + i/8, where the last bits of t are n and i; exactly +0 for
+// r < -100; NaN for NaN.
 //
 // 2^(i/8) comes from a table in a register, and n goes into its exponent as an integer (shifted along with n,
-// i would get there as well, so the table holds that much less); a minimax polynomial of degree 3 for 2^f - 1
-// (2.5e-8). Below 2^-126 the power runs through the denormals to zero. Four instructions for the pipes that
-// the products need: a polynomial of degree 6 over [-1/2, 1/2] takes six for the same error (3 % of a call on
-// short rows), one of degree 5 has twice the error.
-HWY_INLINE Vec PowerOfParts(F d, Vec t, Vec f) {
+// i would get there as well, so the table holds that much less), or by vscalefps at the end, which costs one
+// instruction less and gives the same bits; a minimax polynomial of degree 3 for 2^f - 1 (2.5e-8). Four
+// instructions for the pipes that the products need: a polynomial of degree 6 over [-1/2, 1/2] takes six for
+// the same error (3 % of a call on short rows), one of degree 5 has twice the error.
+HWY_INLINE Vec PowerOfParts(F d, Vec t, Vec r, Vec f) {
   const VecI eighths = hn::BitCast(I(), t);
-  const Vec power = hn::BitCast(d, hn::Add(EighthPower(I(), eighths), hn::ShiftLeft<20>(eighths)));
+  const Vec least = hn::Set(d, kLeastExponent);
   Vec y = hn::MulAdd(hn::Set(d, 0.0554962218f), f, hn::Set(d, 0.24025763f));
   y = hn::MulAdd(y, f, hn::Set(d, 0.693147214f));
-  return hn::MulAdd(power, hn::Mul(y, f), power);
+#if HWY_TARGET == HWY_AVX3
+  const Vec power = hn::BitCast(d, Lookup(I(), kPowersOfEighths, eighths));
+  const Vec mantissa = hn::MulAdd(power, hn::Mul(y, f), power);
+  return Vec{_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(r.raw, least.raw, _CMP_NLT_UQ), mantissa.raw, r.raw)};
+#else
+  const Vec power = hn::BitCast(d, hn::Add(EighthPower(I(), eighths), hn::ShiftLeft<20>(eighths)));
+  return hn::IfThenZeroElse(hn::Lt(r, least), hn::MulAdd(power, hn::Mul(y, f), power));
+#endif
 }
 
 inline constexpr float kEighths = 1572864.0f;  // 1.5 · 2^20: what is added to it loses all bits below 1/8
@@ -318,18 +335,17 @@ HWY_INLINE Vec AtMost(Vec bound, Vec x) {
 #endif
 }
 
-// 2^x for x <= 127 to 1.1e-7 (3.6e-8 rms); exactly 1 at 0, exactly +0 at -inf and below -127, NaN for NaN.
+// 2^x for x <= 127 to 1.1e-7 (3.6e-8 rms); exactly 1 at 0, exactly +0 below 2^-100, NaN for NaN.
 HWY_INLINE Vec Exp2(F d, Vec x) {
-  x = AtLeast(hn::Set(d, -127.0f), x);
-  const Vec magic = hn::Set(d, kEighths), t = hn::Add(x, magic);
-  return PowerOfParts(d, t, hn::Sub(x, hn::Sub(t, magic)));
+  const Vec magic = hn::Set(d, kEighths), t = hn::Add(x, magic), r = hn::Sub(t, magic);
+  return PowerOfParts(d, t, r, hn::Sub(x, r));
 }
 
 // e^x likewise, for x <= 88: x · log2(e) is never rounded but to its parts.
 HWY_INLINE Vec Exp(F d, Vec x) {
-  x = AtLeast(hn::Set(d, -88.02969f), x);
   const Vec magic = hn::Set(d, kEighths), log2e = hn::Set(d, kLog2e), t = hn::MulAdd(x, log2e, magic);
-  return PowerOfParts(d, t, hn::MulSub(x, log2e, hn::Sub(t, magic)));
+  const Vec r = hn::Sub(t, magic);
+  return PowerOfParts(d, t, r, hn::MulSub(x, log2e, r));
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
