@@ -13,19 +13,11 @@
 
 #include "multihead/kernels/attention/backward-inl.h"
 #include "multihead/kernels/attention/block-inl.h"
+#include "multihead/kernels/attention/key_sums-inl.h"
 #include "multihead/kernels/attention/relative-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
-
-// Rows to prefetch during a product, `columns` floats of one for each row of A; there may be none.
-struct PrefetchRows {
-  Rows rows;
-  int64_t columns = 0;
-};
-HWY_INLINE PrefetchRows Shifted(const PrefetchRows& prefetch, int64_t by) {
-  return prefetch.rows.data ? PrefetchRows{Shifted(prefetch.rows, by), prefetch.columns} : prefetch;
-}
 
 // to[c][lane] = 0 for the lanes of the last group of 16 that have no row. In tile_steps.cc.
 void ZeroPaddingLanes(const RowTile& t, int64_t columns, float* to);
@@ -51,26 +43,6 @@ HWY_INLINE void AddScoreProduct(bool added, const RowTile& t, const BlockRange& 
   alignas(64) float unused[kTileRows] = {};
   ScoreProduct(t, r, key, qt, dim, s, added ? unused : nullptr, prefetch,
                {added ? End::bias_max : End::store_max, nullptr, nullptr});
-}
-
-// out[q] = out[q] · alpha[q] + beta[q] · Σ_k p[k][q] value[k], the sum from zero over the keys that q sees.
-// `first`: out[q] is not read. One of the rows `prefetch` for each query.
-HWY_NOINLINE inline void BlockValues(const RowTile& t, const BlockRange& r, const float* s, const Rows& value,
-                                     int64_t columns, bool first, const float* alpha, const float* beta,
-                                     float* out, const PrefetchRows& prefetch) {
-  ProductArgs args{};
-  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
-  args.a_row = 1, args.a_step = kTileRows, args.b_stride = value.stride, args.c_stride = columns;
-  EachRowStep(t, r, columns, [&](int row, int count, KeyRange keys) HWY_ATTR {
-    args.a = s + (keys.begin - r.k0) * kTileRows + row;
-    args.b = Shifted(value, keys.begin - r.k0).data;
-    args.k = keys.end - keys.begin, args.first_chain = KeyChainRest(keys.begin), args.chain = kKeyChain;
-    args.c = out + row * columns;
-    args.alpha = alpha + row, args.beta = beta + row;
-    args.prefetch = Shifted(prefetch, row).rows.data;
-    first ? Product<End::store, false>(args, count, columns)
-          : Product<End::merge, false>(args, count, columns);
-  });
 }
 
 // As BlockValues, but keys whose score is -inf are not touched: NaN and Inf in excluded values stay there.
@@ -235,7 +207,7 @@ class F32Engine : public EngineDefaults {
     if (safe) {
       BlockValuesSafe(w.rows, r, b.s, b.shadow, value, c_.value_columns, w.first, alpha, beta, w.out);
     } else {
-      BlockValues(w.rows, r, b.s, value, c_.value_columns, w.first, alpha, beta, w.out,
+      BlockValues({w.rows, r, b.s, value, c_.value_columns, w.out, alpha, beta}, w.first,
                   ValuePrefetch(w.rows, r.k1, place));
     }
   }

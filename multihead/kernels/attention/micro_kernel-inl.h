@@ -49,7 +49,10 @@ enum class End {
   alibi_max,  // C = sum - slope[column] · |place[column] - key|, the rest as store_max
   add,        // C = C + sum
   merge,      // C = C · alpha[row] + sum · beta[row]
+  add_merge,  // C = C · alpha[row] + (partial + sum) · beta[row]
 };
+inline constexpr bool Merges(End end) { return end == End::merge || end == End::add_merge; }
+inline constexpr bool HasPartial(End end) { return end == End::add_merge; }
 
 // Sums over keys are cut at multiples of 64: whatever part of the keys a tile looks at, the same keys share a
 // chain, and the chains are added in order. Sums over the queries of a tile, and over columns, are cut in
@@ -72,12 +75,15 @@ struct ProductArgs {
   float* max;                  // store_max: per column
   const float* alpha;          // merge: per row
   const float* beta;
+  const float* partial;   // add_merge: the sum of the chains before, rows of kPartialColumns
   const float* prefetch;  // rows of another operand to fetch into the caches, one per row of A; may be null
   int64_t prefetch_stride, prefetch_columns;
   const float* slope;  // alibi_max: per column
   const float* place;
   int32_t key;  // alibi_max: of the first row
 };
+
+inline constexpr int kPartialColumns = 64;
 
 inline constexpr bool KeepsMax(End end) {
   return end == End::store_max || end == End::bias_max || end == End::alibi_max;
@@ -186,7 +192,13 @@ HWY_NOINLINE void MicroKernel(const ProductArgs& t) {
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, c + j * kN), acc[i][j]);
     }
-    if constexpr (kEnd == End::merge) {
+    if constexpr (HasPartial(kEnd)) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) {
+        acc[i][j] = hn::Add(hn::LoadU(d, t.partial + i * kPartialColumns + j * kN), acc[i][j]);
+      }
+    }
+    if constexpr (Merges(kEnd)) {
       const Vec alpha = hn::Set(d, t.alpha[i]), beta = hn::Set(d, t.beta[i]);
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) {
@@ -202,7 +214,7 @@ HWY_NOINLINE void MicroKernel(const ProductArgs& t) {
 // the stores that have just filled it (a tenth of a call on 64 tokens).
 template <End kEnd, bool kStepOne, bool kCut, int MR, int NV>
 HWY_INLINE void ProductRows(ProductArgs& t, int64_t rows) {
-  const float *const a = t.a, *const alpha = t.alpha, *const beta = t.beta;
+  const float *const a = t.a, *const alpha = t.alpha, *const beta = t.beta, *const partial = t.partial;
   float* const c = t.c;
   const int32_t key = t.key;
   // The rows of A that the next tile reads come from L2 or beyond, and so does what the caller names.
@@ -217,7 +229,8 @@ HWY_INLINE void ProductRows(ProductArgs& t, int64_t rows) {
   const auto advance = [&t](int64_t n) HWY_ATTR {
     t.a += n * (kStepOne ? t.a_row : 1);
     t.c += n * t.c_stride;
-    if constexpr (kEnd == End::merge) t.alpha += n, t.beta += n;
+    if constexpr (Merges(kEnd)) t.alpha += n, t.beta += n;
+    if constexpr (HasPartial(kEnd)) t.partial += n * kPartialColumns;
     if constexpr (kEnd == End::alibi_max) t.key += static_cast<int32_t>(n);
   };
   for (; rows >= MR; rows -= MR) {
@@ -237,7 +250,8 @@ HWY_INLINE void ProductRows(ProductArgs& t, int64_t rows) {
   }
   if (rows >= 1) MicroKernel<kEnd, kStepOne, kCut, 1, NV>(t);
   t.a = a, t.c = c;
-  if constexpr (kEnd == End::merge) t.alpha = alpha, t.beta = beta;
+  if constexpr (Merges(kEnd)) t.alpha = alpha, t.beta = beta;
+  if constexpr (HasPartial(kEnd)) t.partial = partial;
   if constexpr (kEnd == End::alibi_max) t.key = key;
 }
 
@@ -261,12 +275,14 @@ HWY_INLINE void ProductColumns(ProductArgs& t, int64_t rows, int64_t columns) {
           ProductRows<kEnd, kStepOne, kCut, kStepOne ? 8 : 16, 1>(t, rows);
       }
       t.b += now, t.c += now, t.max += now, columns -= now, t.prefetch = nullptr;
+      if constexpr (HasPartial(kEnd)) t.partial += now;
       if constexpr (kEnd == End::alibi_max) t.slope += now, t.place += now;
     }
   } else {
     for (; columns > 0; columns -= 2 * kN) {
       ProductRows<kEnd, kStepOne, kCut, 6, 2>(t, rows);
       t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN, t.prefetch = nullptr;
+      if constexpr (HasPartial(kEnd)) t.partial += 2 * kN;
       if constexpr (kEnd == End::alibi_max) t.slope += 2 * kN, t.place += 2 * kN;
     }
   }
