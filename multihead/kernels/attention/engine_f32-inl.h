@@ -131,6 +131,17 @@ HWY_INLINE Rows NextBias(const ForwardCall& c, const RowTile& t, int k0) {
   return {as_floats(c.terms->bias) + at, s.query};
 }
 
+// The bias rows of the next task's first key block, if it has one whole tile of one head.
+HWY_INLINE Rows FirstBias(const ForwardCall& c, const AttentionTask* next) {
+  const Strides4& s = c.terms->bias_strides;
+  if (!next || !c.terms->bias || s.key != 1 || s.query == 0) return {};
+  const int64_t queries = c.p->query_count(next->b), row = next->row_begin % queries;
+  if (next->row_begin + kTileRows > next->row_end || row + kTileRows > queries) return {};
+  const int64_t head = next->kv * c.p->group() + next->row_begin / queries;
+  const int64_t at = next->b * s.batch + head * s.head + (c.p->first_query() + row) * s.query;
+  return {as_floats(c.terms->bias) + at + next->key_begin, s.query};
+}
+
 class F32Engine : public EngineDefaults {
  public:
   static constexpr bool kDecodes = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2;
@@ -175,10 +186,16 @@ class F32Engine : public EngineDefaults {
     if (c_.has_terms && FusesTerms(safe)) {
       term.end = terms.bias ? End::bias_max : End::alibi_max;
       term.slope = w.lanes.slope, term.place = w.lanes.place;
-      if (terms.bias) GatherBias(terms, w.rows, r, s);
     }
-    ScoreProduct(w.rows, r, Shifted(block.key, r.k0 - block.first), w.query, c_.p->head_dim, s, max,
-                 ScorePrefetch(block, place), term);
+    // A bias goes chunk by chunk: the product finds it, transposed, in L1.
+    const int step = term.end == End::bias_max ? kChunk : r.k1 - r.k0;
+    for (int k = r.k0; k < r.k1; k += step) {
+      const BlockRange part = step == kChunk ? MakeBlockRange(w.rows, k, std::min(k + kChunk, r.k1)) : r;
+      float* to = s + int64_t{k - r.k0} * kTileRows;
+      if (term.end == End::bias_max) GatherBias(terms, w.rows, part, to);
+      ScoreProduct(w.rows, part, Shifted(block.key, k - block.first), w.query, c_.p->head_dim, to, max,
+                   Shifted(ScorePrefetch(block, place), k - place.k0), term);
+    }
   }
 
   // The same in chunks, without maximum: what goes before them, and one of them.
@@ -240,6 +257,9 @@ class F32Engine : public EngineDefaults {
     // A row that starts within a cache line ends in one more: without it .04 of a call's time (T = 1024).
     if (bias.data) return {bias, std::min(kBlock, t.end - k1) + 15};
     const bool last = (place.k0 / kBlock + 1) * kBlock >= t.end;
+    const Rows first = last ? FirstBias(c_, place.next) : Rows{};
+    if (first.data)
+      return {first, std::min<int64_t>(kBlock, place.next->key_end - place.next->key_begin) + 15};
     return last ? NextQueries(c_, place.next, place.tile) : PrefetchRows{};
   }
 

@@ -27,6 +27,16 @@ HWY_INLINE PrefetchRows Shifted(const PrefetchRows& prefetch, int64_t by) {
   return prefetch.rows.data ? PrefetchRows{Shifted(prefetch.rows, by), prefetch.columns} : prefetch;
 }
 
+// The part of each row that one chain of a block prefetches: all of it at once would hold up the loads that
+// come after.
+HWY_INLINE PrefetchRows ShareOf(const PrefetchRows& prefetch, const BlockRange& r, KeyRange chain) {
+  if (!prefetch.rows.data) return prefetch;
+  const int first = r.k0 / kKeyChain, chains = (r.k1 - 1) / kKeyChain - first + 1;
+  const int64_t lines = (prefetch.columns + 15) / 16, share = (lines + chains - 1) / chains * 16;
+  const int64_t from = (chain.begin / kKeyChain - first) * share;
+  return {{prefetch.rows.data + from, prefetch.rows.stride}, std::min(share, prefetch.columns - from)};
+}
+
 struct KeySum {
   const RowTile& tile;
   const BlockRange& range;
@@ -65,6 +75,8 @@ HWY_INLINE void AddKeyChain(const KeySum& sum, const RowStepKeys& step, const Co
   args.a = sum.weights + (begin - sum.range.k0) * kTileRows + step.row;
   args.b = Shifted(sum.rows, begin - sum.range.k0).data + strip.column;
   args.k = none ? 0 : end - begin;
+  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
+  args.prefetch = Shifted(prefetch, step.row).rows.data;
   if (!ends) {
     args.c = strip.partial + step.row * strip.partial_stride, args.c_stride = strip.partial_stride;
     return starts ? ProductColumns<End::store, false, false>(args, step.count, strip.columns)
@@ -73,8 +85,6 @@ HWY_INLINE void AddKeyChain(const KeySum& sum, const RowStepKeys& step, const Co
   args.c = sum.out + step.row * sum.columns + strip.column, args.c_stride = sum.columns;
   if constexpr (HasPartial(kLast)) args.partial = strip.partial + step.row * strip.partial_stride;
   if constexpr (Merges(kOnly)) args.alpha = sum.alpha + step.row, args.beta = sum.beta + step.row;
-  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
-  args.prefetch = Shifted(prefetch, step.row).rows.data;
   starts ? ProductColumns<kOnly, false, false>(args, step.count, strip.columns)
          : ProductColumns<kLast, false, false>(args, step.count, strip.columns);
 }
@@ -95,9 +105,8 @@ HWY_INLINE void SumOverKeys(const KeySum& sum, bool in_place, const PrefetchRows
                                        : ColumnStrip{column, columns, partial, kPartialColumns};
     for (KeyRange chain{0, sum.range.k0}; chain.end < sum.range.k1;) {
       chain = {chain.end, std::min(sum.range.k1, chain.end + KeyChainRest(chain.end))};
-      for (int i = 0; i < count; ++i) {
-        AddKeyChain<kOnly, kLast>(sum, steps[i], strip, chain, column == 0 ? prefetch : PrefetchRows{});
-      }
+      const PrefetchRows share = column == 0 ? ShareOf(prefetch, sum.range, chain) : PrefetchRows{};
+      for (int i = 0; i < count; ++i) AddKeyChain<kOnly, kLast>(sum, steps[i], strip, chain, share);
     }
   }
 }

@@ -203,7 +203,8 @@ void GatherBias(const ScoreTerms& terms, const RowTile& t, const BlockRange& r, 
       const float* from = base + int64_t{t.query[first]} * s.query + a * s.key;
       float* column = to + (a - r.k0) * kTileRows + first;
       if (s.key == 1) {
-        const int rest = std::min(run + run_count - first - count, kGroupRows);  // the next group's rows
+        // The next group's rows, unless a forward block has prefetched them, which comes in chunks.
+        const int rest = n > kChunk ? std::min(run + run_count - first - count, kGroupRows) : 0;
         for (int i = 0; i < rest && s.query != 0; ++i) PrefetchRow(from + (count + i) * s.query, n);
         TransposeTo(from, s.query, count, n, column, kTileRows, 1.0f);
       } else {
