@@ -39,7 +39,7 @@ namespace {
 
 // Claims the cache lines of a tile's output while the products run.
 void PrefetchOutput(const ForwardCall& c, const RowTile& t) {
-  if (!c.out) return;
+  if (!c.out || StreamsOutput(c)) return;
   const int64_t line = c.bf16 ? 32 : 16;
   for (int r = 0; r < t.rows; ++r) {
     const void* row = TileRow(c, c.out, t, r);

@@ -163,6 +163,19 @@ HWY_INLINE Vec StoreBf16Row(const float* from, Vec factor, int64_t n, uint16_t* 
   return check;
 }
 
+// As StoreFloatRow, past the caches where the row is whole lines; hwy::FlushStream() ends a tile of them.
+HWY_INLINE Vec StreamFloatRow(const float* from, Vec factor, int64_t n, float* to, Vec check) {
+  const F d;
+  if (reinterpret_cast<uintptr_t>(to) % 64 != 0 || n % 16 != 0)
+    return StoreFloatRow(from, factor, n, to, check);
+  for (int64_t c = 0; c < n; c += kN) {
+    const Vec x = hn::Mul(hn::LoadU(d, from + c), factor);
+    check = hn::MulAdd(x, hn::Zero(d), check);
+    hn::Stream(x, d, to + c);
+  }
+  return check;
+}
+
 // Either, by the type of the row.
 HWY_INLINE Vec StoreRow(const float* from, Vec factor, int64_t n, bool bf16, void* to, Vec check) {
   return bf16 ? StoreBf16Row(from, factor, n, static_cast<uint16_t*>(to), check)
