@@ -12,6 +12,7 @@ template <class Real>
 inline constexpr int64_t kBlockWords = (1 << 19) /
                                        sizeof(Real);  // of A that one task multiplies at once: half of an L2
 inline constexpr int64_t kChunkK = 1024;              // longest chunk of k: a panel of B is 256 KiB
+inline constexpr int64_t kShortChunkK = 256;          // of a transposed A, where C stays in L2
 inline constexpr int64_t kInPlaceChunkK = 512;        // shorter where rows of B may lie a power of two apart
 template <class Real>
 inline constexpr int64_t kPackedWords = (1 << 24) / sizeof(Real);  // of B packed at once

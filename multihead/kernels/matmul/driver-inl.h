@@ -38,7 +38,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-static_assert(kChunkK % kChain == 0 && kInPlaceChunkK % kChain == 0, "chains end with chunks");
+static_assert(kChunkK % kChain == 0 && kInPlaceChunkK % kChain == 0 && kShortChunkK % kChain == 0,
+              "chains end with chunks");
 
 // Columns [first, first + columns) of C in panels of at most kMaxVectors vectors, as equal as possible.
 template <class Engine>
@@ -127,8 +128,8 @@ struct Task {
   int64_t panel, panel_end;
 };
 
-// Packing a transposed A pays where many panels use it, or where its rows share few sets of the L1 cache
-// (TN 384x128x4096 in place .94 of peak, packed .89; 512x128x4096 .80, .90).
+// Packing or transposing a transposed A pays where many panels use it, or where its rows share few sets of
+// the L1 cache (TN 384x128x4096 in place .94 of peak, packed .89; 512x128x4096 .80, .90).
 template <class Args>
 bool SharesSets(const Args& g) {
   return g.lda % 256 == 0;
@@ -155,6 +156,12 @@ struct RowsOfA {
     const int64_t from = chunk.k_begin * Engine::kDepth;
     const int64_t first = row_major ? task.row * g.lda + from : from * g.lda + task.row;
     const int64_t count = chunk.numbers(chunk.k_begin, k);
+    if constexpr (Engine::kDepth == 1 && std::is_same_v<Real, float>) {
+      if (packed && g.a16 == nullptr) {
+        transpose(g.a + first, g.lda, task.rows);
+        return;
+      }
+    }
     g.a16 != nullptr ? copy(g.a16 + first, g.lda, task.rows, count)
                      : copy(g.a + first, g.lda, task.rows, count);
   }
@@ -167,6 +174,18 @@ struct RowsOfA {
     if (packed) return PackA<Engine>(from, from_stride, rows, count, to);
     for (int64_t i = 0; i < rows; ++i) CopyAlong<Engine>(from + i * from_stride, count, to + i * row);
     stride = row;
+  }
+
+  // Rows of A as if it were not transposed: a tile reads whole lines of those, of a sliver a quarter of each
+  // (TN 768x256x4096 1.07, Sapphire Rapids, November 2026).
+  void transpose(const Real* from, int64_t from_stride, int64_t rows) {
+    constexpr int64_t lanes = kLanesOf<Real>;
+    const int64_t row = k + kLine<Real>;  // as in copy
+    Real* to = private_scratch.get<Real>(static_cast<size_t>(rows * row));
+    for (int64_t i = 0; i < k; i += lanes) {
+      PackTransposed<Engine>(from + i * from_stride, from_stride, std::min(lanes, k - i), rows, to + i, row);
+    }
+    data = to, stride = row, row_major = true, packed = false;
   }
 
   void point(TileArgs<Real>& t, int64_t row) const {
@@ -258,32 +277,45 @@ HWY_NOINLINE void MultiplyPanel(const Chunk<Engine>& chunk, const Task& task, co
       first_panel && !a.row_major && !a.packed && g.m * chunk.product.words > 2 * kBlockWords<Real>;
 
   TileArgs<Real> t{};
-  t.k = chunk.size_k();
-  t.b = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, column);
+  const Real* const b = chunk.packed != nullptr ? chunk.packed_at(k, panel) : chunk.b_at(k, column);
   t.b_stride = chunk.packed != nullptr ? width * lanes : chunk.product.b.stride;
   t.c_stride = rounds ? width * lanes : g.ldc;
   t.last_lanes = columns - (width - 1) * lanes;
-  t.add_c = k > 0 || g.accumulate;
   const bool packs_next = a.packed && panel + 1 == task.panel_end;
-  int64_t line = 0;
-  for (int64_t i = 0, height; i < task.rows; i += height, ++line) {
-    height = TileHeight(task.rows - i, panels.tile_rows, width);
-    a.point(t, i);
-    t.c = rounds ? sums[line % 2] : g.c + (task.row + i) * g.ldc + column;
-    const bool streams = new_rows || new_columns || line < next.lines || packs_next;
-    if (streams) {
-      t.next_a = {t.b, 0};
-      if (new_columns) t.next_a = {t.a + kLine<Real>, a.stride};
-      if (new_rows) t.next_a = {t.a + height * a.stride, height};
-      if (packs_next) {
-        t.next_a = g.a16 != nullptr ? RowsToPackNext(g.a16, chunk, task, line)
-                                    : RowsToPackNext(g.a, chunk, task, line);
+  // Chain after chain of k down all rows: a panel's part of a chain (32 KiB) stays in L1, and C takes up one
+  // chain after the other anyway. Sums for a bf16 C are of all k, tile by tile. An A whose rows lie apart is
+  // read along each of them (NN 1024x768x3072 would lose .06).
+  const bool by_chains = !rounds && (!a.row_major || chunk.size_k() <= 2 * kChain);
+  const int64_t step = by_chains ? kChain : chunk.size_k();
+  for (int64_t k0 = 0; k0 < chunk.size_k(); k0 += step) {
+    const bool last = k0 + step >= chunk.size_k();
+    t.k = std::min(step, chunk.size_k() - k0);
+    t.b = b + k0 * t.b_stride;
+    t.add_c = k + k0 > 0 || g.accumulate;
+    int64_t line = 0;
+    for (int64_t i = 0, height; i < task.rows; i += height, ++line) {
+      height = TileHeight(task.rows - i, panels.tile_rows, width);
+      a.point(t, i);
+      t.a += k0 * (a.row_major ? 1 : t.a_stride);
+      t.c = rounds ? sums[line % 2] : g.c + (task.row + i) * g.ldc + column;
+      const bool streams = new_rows || new_columns || line < next.lines || packs_next;
+      if (streams) {
+        t.next_a = {t.b, 0};
+        if (new_columns) t.next_a = {t.a + kLine<Real>, a.stride};
+        if (new_rows) t.next_a = {t.a + height * a.stride, height};
+        if (packs_next) {
+          t.next_a = g.a16 != nullptr ? RowsToPackNext(g.a16, chunk, task, line)
+                                      : RowsToPackNext(g.a, chunk, task, line);
+          t.next_a.from += k0 * t.next_a.step;
+        }
+        t.next_b = line < next.lines ? next[line] : Stream<Real>{t.b, 0};
+        if (line < next.lines) t.next_b.from += k0 * t.next_b.step;
       }
-      t.next_b = line < next.lines ? next[line] : Stream<Real>{t.b, 0};
+      TileOf<Engine>(a.row_major, streams, height, width)(t);
+      if (!last) continue;
+      finish({task.row + i, height, column, columns, t.c, t.c_stride});
+      if (fetches) FetchRows(g.c16 + (task.row + i) * g.ldc + column, g.ldc, height, columns);
     }
-    TileOf<Engine>(a.row_major, streams, height, width)(t);
-    finish({task.row + i, height, column, columns, t.c, t.c_stride});
-    if (fetches) FetchRows(g.c16 + (task.row + i) * g.ldc + column, g.ldc, height, columns);
   }
 }
 
@@ -370,7 +402,12 @@ void MultiplyWith(const typename Engine::Args& g) {
   }
   const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && whole_vectors && words_in_place;
   const int64_t widest = kMaxVectors * lanes, all_k = product.words;
-  const int64_t chunk_k = g.c16 != nullptr ? all_k : std::min(all_k, in_place ? kInPlaceChunkK : kChunkK);
+  // A transposed A is spread over as many pages as there are values of k; shorter chunks pay while C stays in
+  // L2 (768x256x4096 1.03-1.05; larger C .95-.98).
+  const bool short_chunks =
+      std::is_same_v<Real, float> && g.ta == Transpose::yes && g.m * g.n <= 2 * kBlockWords<Real>;
+  const int64_t longest = in_place ? kInPlaceChunkK : short_chunks ? kShortChunkK : kChunkK;
+  const int64_t chunk_k = g.c16 != nullptr ? all_k : std::min(all_k, longest);
   const int64_t chunk_n =
       in_place ? g.n : std::min(g.n, std::max<int64_t>(kPackedWords<Real> / chunk_k / widest, 1) * widest);
   for (int64_t n = 0; n < g.n; n += chunk_n) {
