@@ -95,21 +95,6 @@ inline void AddKeyRows(const RowTile& t, const BlockRange& r, const float* p, co
   }
 }
 
-// d_query[q] += Σ_k ds[k][q] key[k] over the keys that q sees.
-inline void AddQueryRows(const RowTile& t, const BlockRange& r, const float* ds, const Rows& key,
-                         int64_t columns, float* d_query) {
-  ProductArgs args{};
-  args.a_row = 1, args.a_step = kTileRows, args.b_stride = key.stride, args.c_stride = columns;
-  EachRowStep(t, r, columns, [&](int row, int count, KeyRange keys) HWY_ATTR {
-    if (keys.begin >= keys.end) return;
-    args.a = ds + (keys.begin - r.k0) * kTileRows + row;
-    args.b = Shifted(key, keys.begin - r.k0).data;
-    args.k = keys.end - keys.begin, args.first_chain = KeyChainRest(keys.begin), args.chain = kKeyChain;
-    args.c = d_query + row * columns;
-    Product<End::add, false>(args, count, columns);
-  });
-}
-
 // Where tile `n` of the next task finds its queries.
 HWY_INLINE PrefetchRows NextQueries(const ForwardCall& c, const AttentionTask* next, int n) {
   const int64_t row = next ? next->row_begin + n * kTileRows : 0;
@@ -362,8 +347,8 @@ class F32Engine::Gradients {
                d_key + (r.k0 - first_) * call_.head_columns);
   }
   void AddToQueries(int64_t n, const BlockRange& r, const float* ds) const {
-    AddQueryRows(job_.row_tiles[n], r, ds, Shifted(key_, r.k0 - first_), call_.head_columns,
-                 job_.d_query + n * kTileRows * call_.head_columns);
+    AddKeySums({job_.row_tiles[n], r, ds, Shifted(key_, r.k0 - first_), call_.head_columns,
+                job_.d_query + n * kTileRows * call_.head_columns});
   }
 
  private:

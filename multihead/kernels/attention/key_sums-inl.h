@@ -67,8 +67,8 @@ template <End kOnly, End kLast>
 HWY_INLINE void AddKeyChain(const KeySum& sum, const RowStepKeys& step, const ColumnStrip& strip,
                             KeyRange chain, const PrefetchRows& prefetch) {
   const int begin = std::max(step.keys.begin, chain.begin), end = std::min(step.keys.end, chain.end);
-  const bool none = step.keys.begin >= step.keys.end;  // these rows merge with nothing
-  if (none ? chain.begin != sum.range.k0 : begin >= end) return;
+  const bool none = step.keys.begin >= step.keys.end;  // such rows still merge, with nothing
+  if (none ? kOnly == End::add || chain.begin != sum.range.k0 : begin >= end) return;
   const bool starts = none || begin == step.keys.begin, ends = none || end == step.keys.end;
   ProductArgs args{};
   args.a_row = 1, args.a_step = kTileRows, args.b_stride = sum.rows.stride;
@@ -117,6 +117,9 @@ HWY_NOINLINE inline void BlockValues(const KeySum& sum, bool first, const Prefet
   first ? SumOverKeys<End::store, End::add>(sum, true, prefetch)
         : SumOverKeys<End::merge, End::add_merge>(sum, false, prefetch);
 }
+
+// out[q] += Σ_k weights[k][q] rows[k] over the keys that q sees.
+inline void AddKeySums(const KeySum& sum) { SumOverKeys<End::add, End::add_both>(sum, false, {}); }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -50,9 +50,10 @@ enum class End {
   add,        // C = C + sum
   merge,      // C = C · alpha[row] + sum · beta[row]
   add_merge,  // C = C · alpha[row] + (partial + sum) · beta[row]
+  add_both,   // C = C + (partial + sum)
 };
 inline constexpr bool Merges(End end) { return end == End::merge || end == End::add_merge; }
-inline constexpr bool HasPartial(End end) { return end == End::add_merge; }
+inline constexpr bool HasPartial(End end) { return end == End::add_merge || end == End::add_both; }
 
 // Sums over keys are cut at multiples of 64: whatever part of the keys a tile looks at, the same keys share a
 // chain, and the chains are added in order. Sums over the queries of a tile, and over columns, are cut in
@@ -75,7 +76,7 @@ struct ProductArgs {
   float* max;                  // store_max: per column
   const float* alpha;          // merge: per row
   const float* beta;
-  const float* partial;   // add_merge: the sum of the chains before, rows of kPartialColumns
+  const float* partial;   // add_merge, add_both: the sum of the chains before, rows of kPartialColumns
   const float* prefetch;  // rows of another operand to fetch into the caches, one per row of A; may be null
   int64_t prefetch_stride, prefetch_columns;
   const float* slope;  // alibi_max: per column
@@ -196,15 +197,15 @@ HWY_NOINLINE void MicroKernel(const ProductArgs& t) {
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
     float* HWY_RESTRICT c = t.c + i * t.c_stride;
-    if constexpr (kEnd == End::add) {
-#pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, c + j * kN), acc[i][j]);
-    }
     if constexpr (HasPartial(kEnd)) {
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) {
         acc[i][j] = hn::Add(hn::LoadU(d, t.partial + i * kPartialColumns + j * kN), acc[i][j]);
       }
+    }
+    if constexpr (kEnd == End::add || kEnd == End::add_both) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = hn::Add(hn::LoadU(d, c + j * kN), acc[i][j]);
     }
     if constexpr (Merges(kEnd)) {
       const Vec alpha = hn::Set(d, t.alpha[i]), beta = hn::Set(d, t.beta[i]);
