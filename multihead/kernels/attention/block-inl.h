@@ -72,6 +72,8 @@ struct BlockPlace {
 struct EngineDefaults {
   static constexpr int kKeyStep = 1;       // products start at multiples of this many keys
   static constexpr bool kDecodes = false;  // few rows have a way of their own: decode-inl.h
+  // Whether the product with the values makes the exponentials, in ScoreValues, unless it is to be safe.
+  static constexpr bool kMakesExponentials = false;
   // Whether Scores adds the terms of this call by itself.
   bool FusesTerms(bool) const { return false; }
   // Whether numbers that are not finite are missing from the packed operands.
@@ -107,8 +109,13 @@ HWY_INLINE void ScoreChunks(const ForwardCall& call, const E& engine, const Quer
   }
 }
 
-// s <- probabilities of the block relative to its own maximum; state <- that maximum and the sum. False if no
-// query sees any of it.
+// What is taken from a block's scores before the exponential.
+HWY_INLINE void ShiftOf(const LaneState& state, float* shift) {
+  for (int i = 0; i < kTileRows; ++i) shift[i] = state.max[i] == -kInfinity ? 0.0f : state.max[i];
+}
+
+// s <- probabilities of the block relative to its own maximum, state <- that maximum and the sum; only scores
+// and the maximum if the engine makes the exponentials later. False if no query sees any of it.
 template <class E>
 HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const E& engine, const QueryTile& w,
                                    const BlockRange& r, const typename E::Block& block,
@@ -128,9 +135,10 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const E& engine, con
     engine.Scores(w, r, block, place, safe, buffers.s, state.max);
     MaskRows(t, r, buffers.s, state.max);
   }
+  if (E::kMakesExponentials && !safe) return true;
   if (safe) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);
   alignas(64) float shift[kTileRows];
-  for (int i = 0; i < kTileRows; ++i) shift[i] = state.max[i] == -kInfinity ? 0.0f : state.max[i];
+  ShiftOf(state, shift);
   engine.Probabilities(t, r, buffers.s, shift, state.sum);
   return true;
 }
@@ -142,22 +150,37 @@ HWY_NOINLINE inline void Exponentials(const ForwardCall& c, const RowTile& t, co
   if (c.p->dropout_p > 0) DropRows(*c.p, t, r, s);
 }
 
-// total <- total and block together; alpha and beta are the factors of their outputs.
-HWY_NOINLINE inline void MergeState(int lanes, bool natural, LaneState& total, const LaneState& block,
-                                    float* alpha, float* beta) {
+// total.max <- that of total and block together; alpha and beta are the factors of their sums and outputs.
+HWY_NOINLINE inline void MergeMax(int lanes, bool natural, LaneState& total, const LaneState& block,
+                                  float* alpha, float* beta) {
   const F d;
   const Vec unit = hn::Set(d, natural ? kLog2e : 1.0f);
   for (int i = 0; i < lanes; i += kN) {
     const Vec m0 = hn::Load(d, total.max + i), m1 = hn::Load(d, block.max + i), m = hn::Max(m0, m1);
     const Vec none = hn::Set(d, -kInfinity);
     const Vec shift = hn::IfThenElse(hn::Eq(m, none), hn::Zero(d), m);
-    const Vec a = Exp2(d, hn::Mul(unit, hn::Sub(m0, shift))), b = Exp2(d, hn::Mul(unit, hn::Sub(m1, shift)));
-    const Vec sum = hn::MulAdd(hn::Load(d, block.sum + i), b, hn::Mul(hn::Load(d, total.sum + i), a));
     hn::Store(m, d, total.max + i);
-    hn::Store(sum, d, total.sum + i);
-    hn::StoreU(a, d, alpha + i);
-    hn::StoreU(b, d, beta + i);
+    hn::StoreU(Exp2(d, hn::Mul(unit, hn::Sub(m0, shift))), d, alpha + i);
+    hn::StoreU(Exp2(d, hn::Mul(unit, hn::Sub(m1, shift))), d, beta + i);
   }
+}
+
+// total.sum <- that of total and block together, by those factors.
+HWY_INLINE void MergeSum(int lanes, LaneState& total, const LaneState& block, const float* alpha,
+                         const float* beta) {
+  const F d;
+  for (int i = 0; i < lanes; i += kN) {
+    const Vec a = hn::LoadU(d, alpha + i), b = hn::LoadU(d, beta + i);
+    const Vec sum = hn::MulAdd(hn::Load(d, block.sum + i), b, hn::Mul(hn::Load(d, total.sum + i), a));
+    hn::Store(sum, d, total.sum + i);
+  }
+}
+
+// total <- total and block together.
+HWY_INLINE void MergeState(int lanes, bool natural, LaneState& total, const LaneState& block, float* alpha,
+                           float* beta) {
+  MergeMax(lanes, natural, total, block, alpha, beta);
+  MergeSum(lanes, total, block, alpha, beta);
 }
 
 // out = out · alpha + block · beta, row by row; `first`: out = block.

@@ -202,9 +202,27 @@ class Forward {
     safe = safe || engine_.HasNonFinite(w, block);
     LaneState state;
     if (!BlockProbabilities(c_, engine_, w, r, block, place, safe, buffers, state)) return;
+    if constexpr (E::kMakesExponentials) {
+      if (!safe) return AddScores(r, block, place, buffers, state, w);
+    }
     alignas(64) float alpha[kTileRows], beta[kTileRows];
     JoinState(state, c_.has_terms, alpha, beta, w);
     engine_.Values(w, r, block, place, safe, buffers, alpha, beta);
+    w.first = false;
+  }
+
+  // AddKeys from the scores on: the factors come from the maxima alone.
+  HWY_INLINE void AddScores(const BlockRange& r, const typename E::Block& block, const BlockPlace& place,
+                            const BlockBuffers& buffers, LaneState& state, QueryTile& w) {
+    alignas(64) float alpha[kTileRows], beta[kTileRows];
+    const int lanes = w.rows.groups * kGroupRows;
+    if (!w.first) MergeMax(lanes, c_.has_terms, w.state, state, alpha, beta);
+    engine_.ScoreValues(w, r, block, place, buffers, alpha, beta, state);
+    if (w.first) {
+      w.state = state;
+    } else {
+      MergeSum(lanes, w.state, state, alpha, beta);
+    }
     w.first = false;
   }
 

@@ -90,36 +90,44 @@ HWY_INLINE void AddKeyChain(const KeySum& sum, const RowStepKeys& step, const Co
 }
 
 // All of a sum. `in_place`: the chains before a row's last are summed in `out`. One of the rows `prefetch`
-// for each row.
-template <End kOnly, End kLast>
-HWY_INLINE void SumOverKeys(const KeySum& sum, bool in_place, const PrefetchRows& prefetch) {
+// for each row. before(keys) comes before the first use of these keys.
+template <End kOnly, End kLast, class Before>
+HWY_INLINE void SumOverKeys(const KeySum& sum, bool in_place, const PrefetchRows& prefetch,
+                            const Before& before) {
   alignas(64) float partial[kTileRows * kPartialColumns];
   RowStepKeys steps[kTileRows];
   int count = 0;
   EachRowStep(sum.tile, sum.range, sum.columns, [&](int row, int rows, KeyRange keys) {
     steps[count++] = {row, rows, keys};
   });
-  for (int64_t column = 0; column < sum.columns; column += kPartialColumns) {
+  int64_t column = 0;
+  do {  // once without columns, too: the keys still count
     const int64_t columns = std::min<int64_t>(sum.columns - column, kPartialColumns);
     const ColumnStrip strip = in_place ? ColumnStrip{column, columns, sum.out + column, sum.columns}
                                        : ColumnStrip{column, columns, partial, kPartialColumns};
     for (KeyRange chain{0, sum.range.k0}; chain.end < sum.range.k1;) {
       chain = {chain.end, std::min(sum.range.k1, chain.end + KeyChainRest(chain.end))};
+      if (column == 0) before(chain);
       const PrefetchRows share = column == 0 ? ShareOf(prefetch, sum.range, chain) : PrefetchRows{};
       for (int i = 0; i < count; ++i) AddKeyChain<kOnly, kLast>(sum, steps[i], strip, chain, share);
     }
-  }
+    column += kPartialColumns;
+  } while (column < sum.columns);
 }
 
 // out[q] = out[q] · alpha[q] + beta[q] · Σ_k p[k][q] value[k], the sum from zero over the keys that q sees.
 // `first`: out[q] is not read.
-HWY_NOINLINE inline void BlockValues(const KeySum& sum, bool first, const PrefetchRows& prefetch) {
-  first ? SumOverKeys<End::store, End::add>(sum, true, prefetch)
-        : SumOverKeys<End::merge, End::add_merge>(sum, false, prefetch);
+template <class Before>
+HWY_INLINE void BlockValues(const KeySum& sum, bool first, const PrefetchRows& prefetch,
+                            const Before& before) {
+  first ? SumOverKeys<End::store, End::add>(sum, true, prefetch, before)
+        : SumOverKeys<End::merge, End::add_merge>(sum, false, prefetch, before);
 }
 
 // out[q] += Σ_k weights[k][q] rows[k] over the keys that q sees.
-inline void AddKeySums(const KeySum& sum) { SumOverKeys<End::add, End::add_both>(sum, false, {}); }
+inline void AddKeySums(const KeySum& sum) {
+  SumOverKeys<End::add, End::add_both>(sum, false, {}, [](KeyRange) {});
+}
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
