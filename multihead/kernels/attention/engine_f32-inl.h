@@ -254,7 +254,10 @@ class F32Engine : public EngineDefaults {
     const AttentionTask *task = place.task, *next = place.next;
     const bool last = (place.k0 / kBlock + 1) * kBlock >= task->key_end;
     const bool same = !next || (next->b == task->b && next->kv == task->kv);
-    if (!last || same || place.turn > 1) return {block.value, 0};
+    if (!last || same || place.turn > 1) {
+      // Later tiles find the block's keys in L2, and lose .01 to looking for them again.
+      return place.turn == 0 ? PrefetchRows{block.value, 0} : PrefetchRows{};
+    }
     const bool keys = place.turn == 0;
     const Operand& x = keys ? c_.key : c_.value;
     const void* from = KeyRow(c_, x, next->b, next->kv, next->key_begin);
