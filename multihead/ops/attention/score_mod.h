@@ -60,6 +60,9 @@ template <class T, class F, bool kDerivative>
         x = padded;
       }
       const auto last = static_cast<int32_t>(count - 1);
+      // Rolled: at -O3 GCC 12 unrolls the loop first and then vectorises little of it (1.15 of a call's
+      // time).
+#pragma GCC unroll 1
       for (int32_t i = 0; i < static_cast<int32_t>(kScoreBlock); ++i) {
         // Beyond the last row, again that: the function may index a table of exactly as many.
         const int32_t at_row = first_row + static_cast<int32_t>(q) + std::min(i, last);
