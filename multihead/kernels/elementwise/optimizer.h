@@ -28,7 +28,7 @@ struct AdamState {
   int64_t count;
 };
 
-/// m = β1 m + (1-β1) g, v = β2 v + (1-β2) g², param -= lr · m̂ / (√v̂ + eps).
+/// m = β1 m + (1-β1) g, v = β2 v + (1-β2) g², param -= lr · m̂ / (√v̂ + eps). In f32, moments end below 2^-100.
 void adam_step(const AdamState<float>& state, const AdamArgs& args);
 void adam_step(const AdamState<double>& state, const AdamArgs& args);
 
@@ -50,7 +50,7 @@ struct SgdState {
 };
 
 /// buffer = momentum · buffer + g, param -= lr · buffer (nesterov: lr · (g + momentum · buffer)), g with
-/// decay.
+/// decay. In f32, the buffer ends below 2^-100.
 void sgd_step(const SgdState<float>& state, const SgdArgs& args);
 void sgd_step(const SgdState<double>& state, const SgdArgs& args);
 

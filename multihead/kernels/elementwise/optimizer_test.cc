@@ -104,6 +104,25 @@ TEST(OptimizerTest, SgdFollowsF64) {
   }
 }
 
+// Where no gradient comes any more, moments become zero and not denormal, and parameters stay.
+TEST(OptimizerTest, MomentsEndAboveTheDenormals) {
+  const auto after = [](int steps) {
+    std::vector<float> param(37, 0.5f), zeros(37, 0.0f), m(37, 1e-4f), v(37, 0x1p-99f), buffer(37, -1e-4f);
+    for (int step = 1; step <= steps; ++step) {
+      adam_step(AdamState<float>{param.data(), zeros.data(), m.data(), v.data(), 37}, {.lr = 1e-9});
+      sgd_step(SgdState<float>{param.data(), zeros.data(), buffer.data(), 37}, {.lr = 1e-9, .momentum = 0.9});
+    }
+    return Outputs{m, v, buffer, param};
+  };
+  const Outputs early = after(500), late = after(900);
+  EXPECT_GT(early[0][36], 0x1p-100f);
+  EXPECT_GT(early[1][36], 0x1p-100f);
+  EXPECT_LT(early[2][36], -0x1p-100f);
+  check_everywhere([&] { return Outputs{after(900)[0]}; }, {std::vector<double>(37, 0.0)}, {0, 0});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(late[static_cast<size_t>(i)], std::vector<float>(37, 0.0f)) << i;
+  EXPECT_EQ(late[3], early[3]);
+}
+
 TEST(OptimizerTest, SumOfSquaresIsF64) {
   for (const int64_t n : {0, 1, 7, 8, 9, 4097, 300017}) {
     const std::vector<float> x = normal_floats(n, 3);
