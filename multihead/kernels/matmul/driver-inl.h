@@ -403,9 +403,11 @@ void MultiplyWith(const typename Engine::Args& g) {
   const bool in_place = g.tb == Transpose::no && g.m <= kInPlaceRows && whole_vectors && words_in_place;
   const int64_t widest = kMaxVectors * lanes, all_k = product.words;
   // A transposed A is spread over as many pages as there are values of k; shorter chunks pay while C stays in
-  // L2 (768x256x4096 1.03-1.05; larger C .95-.98).
-  const bool short_chunks =
-      std::is_same_v<Real, float> && g.ta == Transpose::yes && g.m * g.n <= 2 * kBlockWords<Real>;
+  // L2 (768x256x4096 1.03-1.05; larger C .95-.98), and while all threads have work enough between two of
+  // them.
+  const bool short_chunks = std::is_same_v<Real, float> && g.ta == Transpose::yes &&
+                            g.m * g.n <= 2 * kBlockWords<Real> &&
+                            2 * g.m * g.n * kShortChunkK >= threads * kShortChunkFlops;
   const int64_t longest = in_place ? kInPlaceChunkK : short_chunks ? kShortChunkK : kChunkK;
   const int64_t chunk_k = g.c16 != nullptr ? all_k : std::min(all_k, longest);
   const int64_t chunk_n =
