@@ -55,9 +55,16 @@ struct BackwardJob {
 void decide_backward(BackwardCall& call);
 BackwardOperands backward_operands(const BackwardCall& call);
 
-/// Whether this many heads in parallel would take more memory than they are worth: a long one has work for
-/// all threads by itself.
-bool heads_one_by_one(const BackwardCall& call, int threads);
+/// How the key heads of a call, or chains of those that add to the same term gradients, go to the threads.
+struct BackwardPlan {
+  /// So many run on one thread each, which reads a head's rows from its own caches: as many as come out even,
+  /// or all where there are so many that it does not matter.
+  int64_t alone = 0;
+  /// So many of the others at once, on all threads: enough for eight key blocks a thread, fewer if they would
+  /// take more memory than they are worth.
+  int64_t together = 1;
+};
+BackwardPlan plan_backward(const BackwardCall& call, int64_t chains, int threads);
 
 /// Floats of a job's memory with `rows` rows and `keys` keys.
 int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys);

@@ -1,16 +1,12 @@
-// Runs the backward pass: whole heads in parallel where there are enough, else the key blocks of one head at
-// a time. Both orders add in the same sequence, so the bits agree.
+// Plans the backward pass: a head on each thread where that comes out even, else all threads on the key
+// blocks of some heads. Both orders add in the same sequence, so the bits agree.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <new>
 #include <vector>
 
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/attention/backward-inl.h"
-#include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/attention/backward_jobs-inl.h"
 #include "multihead/kernels/attention/reference-inl.h"
-#include "multihead/kernels/cpu/scratch-inl.h"
 
 namespace multihead::kernels {
 namespace {
@@ -61,172 +57,6 @@ struct JobLayout {
   }
 };
 
-float* worker_scratch(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get<float>(static_cast<size_t>(floats));
-}
-float* job_memory(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get<float>(static_cast<size_t>(floats));
-}
-
-// The head's private sums of d_relative_bias and d_alibi_slopes, block after block; its sum of
-// d_relative_key.
-void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
-  const AttentionProblem& p = *call.forward.p;
-  const ScoreTerms& t = *call.forward.terms;
-  const AttentionGradient& g = call.gradient;
-  const int64_t group = p.group();
-  if (job.relative_key) {
-    const int64_t count = group * t.relative_key.span * p.head_dim;
-    float* to = as_floats(g.d_relative_key) + job.kv * count;
-    for (int64_t i = 0; i < count; ++i) to[i] += job.relative_key[i];
-  }
-  for (int64_t n = 0; n < job.blocks; ++n) {
-    for (int64_t i = 0; i < group; ++i) {
-      const int64_t h = job.kv * group + i;
-      if (job.relative) {
-        const float* from = job.relative + (n * group + i) * t.relative_span;
-        float* to = as_floats(g.d_relative_bias) + h * t.relative_stride;
-        for (int64_t d = 0; d < t.relative_span; ++d) to[d] += from[d];
-      }
-      if (job.alibi) {
-        const int64_t at = job.b * t.alibi_batch_stride + h * t.alibi_stride;
-        as_floats(g.d_alibi_slopes)[at] += job.alibi[n * group + i];
-      }
-    }
-  }
-}
-
-// The sums of d_relative_key become [group, span, head_dim], scaled.
-void scale_relative_key(const BackwardCall& call, const BackwardJob& job) {
-  const AttentionProblem& p = *call.forward.p;
-  const auto scale = static_cast<float>(p.scale);
-  for (int64_t row = 0; row < p.group() * call.forward.terms->relative_key.span; ++row) {
-    const float* from = job.relative_key + row * call.head_columns;
-    float* to = job.relative_key + row * p.head_dim;
-    for (int64_t c = 0; c < p.head_dim; ++c) to[c] = scale * from[c];
-  }
-}
-
-// Repeats one key head by the specification, which touches nothing that is excluded. The gradient of a
-// relative key, which sums products with queries, is the job's again, scaled; those of the other terms stand.
-void repeat_by_specification(const BackwardCall& call, const BackwardJob& job) {
-  float* d_relative_key = nullptr;
-  if (job.relative_key) {
-    const AttentionProblem& p = *call.forward.p;
-    const int64_t floats = p.group() * call.forward.terms->relative_key.span * p.head_dim;
-    std::fill_n(job.relative_key, floats, 0.0f);
-    d_relative_key = job.relative_key - job.kv * floats;
-  }
-  recompute_gradients(call, job.b, job.kv, d_relative_key);
-}
-
-// Weights 1/Tk of empty rows reach d_value.
-template <class T>
-void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
-  const AttentionGradient& g = call.gradient;
-  const AttentionProblem& p = *call.forward.p;
-  const int64_t n = p.key_count(job.b);
-  const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
-  for (int64_t tile = 0; g.d_value && tile < job.tiles; ++tile) {
-    const RowTile& t = job.row_tiles[tile];
-    for (int r = 0; r < t.rows; ++r) {
-      if (job.lse[tile * kTileRows + r] != std::numeric_limits<float>::infinity()) continue;
-      const T* d_out = row_of<T>(g.d_out, job.b, t.head[r], p.query_begin(job.b) + t.query[r]);
-      for (int64_t k = 0; k < n; ++k) {
-        const bool kept = p.dropout_p <= 0 ||
-                          attention_dropout_keep(p.dropout_key, job.b, t.head[r], t.query[r], k, p.dropout_p);
-        if (!kept) continue;
-        const float weight = (p.dropout_p > 0 ? keep_scale : 1.0f) / static_cast<float>(n);
-        T* d_value = row_of<T>(g.d_value, job.b, job.kv, p.key_begin_row(job.b) + k);
-        for (int64_t c = 0; c < p.value_dim; ++c) {
-          d_value[c] = T(static_cast<float>(d_value[c]) + weight * static_cast<float>(d_out[c]));
-        }
-      }
-    }
-  }
-}
-
-bool anything_masked(const AttentionProblem& p, const ScoreTerms& t) {
-  return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.key_lengths || p.query_lengths ||
-         p.key_begin || p.key_end || p.keep || p.mask_function || t.bias || t.relative_key;
-}
-
-// Sums of the gradients of what a score function captured: key block n of any head adds to copy n % count,
-// block after block. So the order depends on the table's size and the key's position alone.
-class CapturedSums {
- public:
-  explicit CapturedSums(const BackwardCall& call) : to_(as_floats(call.gradient.d_captured)) {
-    constexpr int64_t kMost = 8, kFloats = int64_t{1} << 21;  // 8 MiB, or one copy of a larger table
-    if (to_ == nullptr) return;
-    size_ = call.forward.terms->score_function.captured;
-    count_ = std::clamp<int64_t>(kFloats / std::max<int64_t>(size_, 1), 1, kMost);
-    sums_.assign(static_cast<size_t>(count_ * size_), 0.0f);
-    turns_ = std::vector<std::atomic<int32_t>>(static_cast<size_t>(count_));
-  }
-  void lend(BackwardJob& job) {
-    if (to_ == nullptr) return;
-    for (auto& turn : turns_) turn.store(0, std::memory_order_relaxed);
-    job.captured = sums_.data(), job.turns = turns_.data(), job.copies = count_;
-  }
-  void add() const {
-    for (int64_t n = 0; n < count_; ++n) {
-      const float* from = sums_.data() + n * size_;
-      for (int64_t i = 0; i < size_; ++i) to_[i] += from[i];
-    }
-  }
-
- private:
-  float* to_;
-  int64_t size_ = 0, count_ = 0;
-  std::vector<float> sums_;
-  std::vector<std::atomic<int32_t>> turns_;
-};
-
-// One key head. `parallel`: its tiles and key blocks run on all threads.
-void run_job(const BackwardCall& call, int64_t b, int64_t kv, bool parallel, CapturedSums& captured) {
-  const AttentionProblem& p = *call.forward.p;
-  BackwardJob job;
-  place_backward_job(
-      call, b, kv, job_memory(backward_job_floats(call, p.query_count(b) * p.group(), p.key_count(b))), job);
-  std::atomic<bool> failed{false}, finite{true};
-  std::atomic<int32_t> turn{0};
-  job.failed = &failed, job.turn = &turn;
-  captured.lend(job);
-  const int64_t scratch = backward_scratch(call);
-  const auto each = [&](int64_t count, auto&& f) {
-    // In order: a key block waits for those before it, and threads would begin with far ones.
-    std::atomic<int64_t> next{0};
-    const auto body = [&](int64_t, int) {
-      const FloatEnvironment environment;
-      const int64_t index = next.fetch_add(1, std::memory_order_relaxed);
-      try {
-        if (!f(BackwardTaskArgs{&call, &job, index, worker_scratch(scratch)})) finite = false;
-      } catch (...) {
-        failed = true;
-        throw;
-      }
-    };
-    if (parallel) return parallel_for(count, body);
-    for (int64_t i = 0; i < count; ++i) body(i, 0);
-  };
-  each(job.tiles, [](const BackwardTaskArgs& args) {
-    backward_prepare(args);
-    return true;
-  });
-  each(job.blocks, [](const BackwardTaskArgs& args) { return backward_block(args); });
-  each(job.tiles, [](const BackwardTaskArgs& args) { return backward_finish(args); });
-  if (job.relative_key) scale_relative_key(call, job);
-  if (call.gradient.partial) return;
-  if (!finite && (call.operands.loses_infinity || anything_masked(p, *call.forward.terms))) {
-    repeat_by_specification(call, job);
-  } else if (p.empty_row == EmptyRow::uniform) {
-    call.forward.bf16 ? add_uniform_rows<BFloat16>(call, job) : add_uniform_rows<float>(call, job);
-  }
-  add_term_gradients(call, job);
-}
-
 // Jobs that add to the same term gradients form a chain and run in order.
 struct Chains {
   bool batch_shared = false, head_shared = false, key_shared = false;
@@ -266,10 +96,19 @@ int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys
   return JobLayout(call, shape_of(call, queries, keys)).total() + 64;
 }
 
-bool heads_one_by_one(const BackwardCall& call, int threads) {
+BackwardPlan plan_backward(const BackwardCall& call, int64_t chains, int threads) {
   constexpr int64_t kMemory = int64_t{40} << 20;
   const AttentionProblem& p = *call.forward.p;
-  return 4 * threads * backward_job_floats(call, p.queries * p.group(), p.keys) > kMemory;
+  const int64_t bytes = 4 * backward_job_floats(call, p.queries * p.group(), p.keys);
+  const int64_t most = std::clamp<int64_t>(kMemory / bytes, 1, threads);
+  BackwardPlan plan;
+  if (most == threads) {
+    const bool ragged = p.sequences || p.key_lengths || p.query_lengths;
+    plan.alone = !ragged ? chains / threads * threads : chains >= 4 * threads || threads == 1 ? chains : 0;
+  }
+  const int64_t blocks = std::max<int64_t>(pieces(p.keys, kBackwardBlock), 1);
+  plan.together = std::min(most, pieces(8 * threads, blocks));
+  return plan;
 }
 
 void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job) {
@@ -352,18 +191,24 @@ void run_backward(BackwardCall call) {
   if (chains == 0) return;
   const int64_t batches = p.batch / batch_chains, heads = p.kv_heads / head_chains;
   CapturedSums captured(call);
-  const auto chain = [&](int64_t index, bool parallel) {
-    const int64_t b0 = index / head_chains * batches, h0 = index % head_chains * heads;
-    for (int64_t b = b0; b < b0 + batches; ++b) {
-      for (int64_t h = h0; h < h0 + heads; ++h) run_job(call, b, h, parallel, captured);
-    }
+  // The n-th job of a chain.
+  const auto job = [&](int64_t chain, int64_t n) {
+    return HeadOfSample{chain / head_chains * batches + n / heads, chain % head_chains * heads + n % heads};
   };
+  const int64_t jobs = batches * heads;
   const int threads = num_threads();
-  const bool even = chains % threads == 0 || chains >= 4 * threads;
-  if (threads == 1 || shared.key_shared || (even && !heads_one_by_one(call, threads))) {
-    parallel_for(chains, [&](int64_t index, int) { chain(index, false); });
-  } else {
-    for (int64_t index = 0; index < chains; ++index) chain(index, true);
+  BackwardPlan plan = plan_backward(call, chains, threads);
+  if (shared.key_shared) plan.alone = chains;
+  parallel_for(plan.alone, [&](int64_t chain, int) {
+    for (int64_t n = 0; n < jobs; ++n) run_backward_job(call, job(chain, n), captured);
+  });
+  std::vector<HeadOfSample> together;
+  for (int64_t first = plan.alone; first < chains; first += plan.together) {
+    for (int64_t n = 0; n < jobs; ++n) {
+      together.clear();
+      for (int64_t c = first; c < std::min(first + plan.together, chains); ++c) together.push_back(job(c, n));
+      run_backward_jobs(call, together, captured);
+    }
   }
   captured.add();
 }

@@ -125,8 +125,9 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, con
   backward.forward = call;
   backward.gradient.d_out.strides.token = p.value_dim;
   decide_backward(backward);
-  const int64_t jobs =
-      heads_one_by_one(backward, threads) ? 1 : std::min<int64_t>(p.batch * p.kv_heads, threads);
+  const int64_t heads = p.batch * p.kv_heads;
+  const BackwardPlan heads_plan = plan_backward(backward, heads, threads);
+  const int64_t jobs = std::min<int64_t>(heads, heads_plan.alone > 0 ? threads : heads_plan.together);
   plan.backward_workspace_bytes = 4 * (backward_scratch(backward) * threads +
                                        backward_job_floats(backward, p.queries * p.group(), p.keys) * jobs);
   return plan;

@@ -1,0 +1,241 @@
+// A key head goes through three phases: its tiles of queries are prepared, its key blocks run, its query
+// gradients are written. On several threads the key blocks of several heads are one region: eight heads of
+// 1,024 keys are 64 tasks for 16 threads, where a head at a time was 8.
+#include "multihead/kernels/attention/backward_jobs-inl.h"
+
+#include <limits>
+
+#include "multihead/core/parallel.h"
+#include "multihead/kernels/attention/reference-inl.h"
+#include "multihead/kernels/cpu/float_environment-inl.h"
+#include "multihead/kernels/cpu/scratch-inl.h"
+
+namespace multihead::kernels {
+namespace {
+
+float* worker_scratch(int64_t floats) {
+  static thread_local Scratch scratch;
+  return scratch.get<float>(static_cast<size_t>(floats));
+}
+float* job_memory(int64_t floats) {
+  static thread_local Scratch scratch;
+  return scratch.get<float>(static_cast<size_t>(floats));
+}
+
+// The head's private sums of d_relative_bias and d_alibi_slopes, block after block; its sum of
+// d_relative_key.
+void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
+  const AttentionProblem& p = *call.forward.p;
+  const ScoreTerms& t = *call.forward.terms;
+  const AttentionGradient& g = call.gradient;
+  const int64_t group = p.group();
+  if (job.relative_key) {
+    const int64_t count = group * t.relative_key.span * p.head_dim;
+    float* to = as_floats(g.d_relative_key) + job.kv * count;
+    for (int64_t i = 0; i < count; ++i) to[i] += job.relative_key[i];
+  }
+  for (int64_t n = 0; n < job.blocks; ++n) {
+    for (int64_t i = 0; i < group; ++i) {
+      const int64_t h = job.kv * group + i;
+      if (job.relative) {
+        const float* from = job.relative + (n * group + i) * t.relative_span;
+        float* to = as_floats(g.d_relative_bias) + h * t.relative_stride;
+        for (int64_t d = 0; d < t.relative_span; ++d) to[d] += from[d];
+      }
+      if (job.alibi) {
+        const int64_t at = job.b * t.alibi_batch_stride + h * t.alibi_stride;
+        as_floats(g.d_alibi_slopes)[at] += job.alibi[n * group + i];
+      }
+    }
+  }
+}
+
+// The sums of d_relative_key become [group, span, head_dim], scaled.
+void scale_relative_key(const BackwardCall& call, const BackwardJob& job) {
+  const AttentionProblem& p = *call.forward.p;
+  const auto scale = static_cast<float>(p.scale);
+  for (int64_t row = 0; row < p.group() * call.forward.terms->relative_key.span; ++row) {
+    const float* from = job.relative_key + row * call.head_columns;
+    float* to = job.relative_key + row * p.head_dim;
+    for (int64_t c = 0; c < p.head_dim; ++c) to[c] = scale * from[c];
+  }
+}
+
+// Repeats one key head by the specification, which touches nothing that is excluded. The gradient of a
+// relative key, which sums products with queries, is the job's again, scaled; those of the other terms stand.
+void repeat_by_specification(const BackwardCall& call, const BackwardJob& job) {
+  float* d_relative_key = nullptr;
+  if (job.relative_key) {
+    const AttentionProblem& p = *call.forward.p;
+    const int64_t floats = p.group() * call.forward.terms->relative_key.span * p.head_dim;
+    std::fill_n(job.relative_key, floats, 0.0f);
+    d_relative_key = job.relative_key - job.kv * floats;
+  }
+  recompute_gradients(call, job.b, job.kv, d_relative_key);
+}
+
+// Weights 1/Tk of empty rows reach d_value.
+template <class T>
+void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
+  const AttentionGradient& g = call.gradient;
+  const AttentionProblem& p = *call.forward.p;
+  const int64_t n = p.key_count(job.b);
+  const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
+  for (int64_t tile = 0; g.d_value && tile < job.tiles; ++tile) {
+    const RowTile& t = job.row_tiles[tile];
+    for (int r = 0; r < t.rows; ++r) {
+      if (job.lse[tile * kTileRows + r] != std::numeric_limits<float>::infinity()) continue;
+      const T* d_out = row_of<T>(g.d_out, job.b, t.head[r], p.query_begin(job.b) + t.query[r]);
+      for (int64_t k = 0; k < n; ++k) {
+        const bool kept = p.dropout_p <= 0 ||
+                          attention_dropout_keep(p.dropout_key, job.b, t.head[r], t.query[r], k, p.dropout_p);
+        if (!kept) continue;
+        const float weight = (p.dropout_p > 0 ? keep_scale : 1.0f) / static_cast<float>(n);
+        T* d_value = row_of<T>(g.d_value, job.b, job.kv, p.key_begin_row(job.b) + k);
+        for (int64_t c = 0; c < p.value_dim; ++c) {
+          d_value[c] = T(static_cast<float>(d_value[c]) + weight * static_cast<float>(d_out[c]));
+        }
+      }
+    }
+  }
+}
+
+bool anything_masked(const AttentionProblem& p, const ScoreTerms& t) {
+  return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.key_lengths || p.query_lengths ||
+         p.key_begin || p.key_end || p.keep || p.mask_function || t.bias || t.relative_key;
+}
+
+// A key head on its way.
+struct RunningJob {
+  BackwardJob job;
+  std::atomic<bool> finite{true};
+  std::atomic<int32_t> turn{0};
+};
+
+// A tile or a key block.
+struct PartOfJob {
+  int64_t job, index;
+};
+
+std::vector<PartOfJob> tiles_of(std::span<const RunningJob> jobs) {
+  std::vector<PartOfJob> parts;
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    for (int64_t n = 0; n < jobs[j].job.tiles; ++n) parts.push_back({static_cast<int64_t>(j), n});
+  }
+  return parts;
+}
+
+// The job with the most key blocks left goes next: threads spread over the jobs before they meet in one,
+// where a block waits at each tile for the block before it.
+std::vector<PartOfJob> key_blocks_of(std::span<const RunningJob> jobs) {
+  std::vector<PartOfJob> parts;
+  int64_t most = 0;
+  for (const RunningJob& running : jobs) most = std::max(most, running.job.blocks);
+  for (int64_t left = most; left > 0; --left) {
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      const int64_t blocks = jobs[j].job.blocks;
+      if (blocks >= left) parts.push_back({static_cast<int64_t>(j), blocks - left});
+    }
+  }
+  return parts;
+}
+
+class JobsRun {
+ public:
+  JobsRun(const BackwardCall& call, std::span<const HeadOfSample> heads, CapturedSums& captured)
+      : call_(call), more_(heads.size() == 1 ? 0 : heads.size()), scratch_(backward_scratch(call)) {
+    const auto floats = [&](const HeadOfSample& head) {
+      const AttentionProblem& p = *call.forward.p;
+      return padded(backward_job_floats(call, p.query_count(head.b) * p.group(), p.key_count(head.b)));
+    };
+    jobs_ = heads.size() == 1 ? std::span(&one_, 1) : std::span(more_);
+    int64_t all = 0;
+    for (const HeadOfSample& head : heads) all += floats(head);
+    float* memory = job_memory(all);
+    for (size_t j = 0; j < heads.size(); ++j) {
+      RunningJob& running = jobs_[j];
+      place_backward_job(call, heads[j].b, heads[j].kv, memory, running.job);
+      running.job.failed = &failed_, running.job.turn = &running.turn;
+      captured.lend(running.job);
+      memory += floats(heads[j]);
+    }
+  }
+
+  void run_alone() {
+    for (RunningJob& running : jobs_) {
+      for (int64_t n = 0; n < running.job.tiles; ++n) run_part(running, n, prepare);
+      for (int64_t n = 0; n < running.job.blocks; ++n) run_part(running, n, backward_block);
+      for (int64_t n = 0; n < running.job.tiles; ++n) run_part(running, n, backward_finish);
+      end(running);
+    }
+  }
+
+  void run_together() {
+    const std::vector<PartOfJob> tiles = tiles_of(jobs_);
+    each(tiles, prepare);
+    each(key_blocks_of(jobs_), backward_block);
+    each(tiles, backward_finish);
+    for (RunningJob& running : jobs_) end(running);
+  }
+
+ private:
+  using Phase = bool (*)(const BackwardTaskArgs&);
+
+  static bool prepare(const BackwardTaskArgs& args) {
+    backward_prepare(args);
+    return true;
+  }
+
+  void run_part(RunningJob& running, int64_t index, Phase phase) const {
+    if (!phase({&call_, &running.job, index, worker_scratch(scratch_)})) running.finite = false;
+  }
+
+  void each(const std::vector<PartOfJob>& parts, Phase phase) {
+    // In order: a key block waits for those before it, and threads would begin with far ones.
+    std::atomic<size_t> next{0};
+    parallel_for(static_cast<int64_t>(parts.size()), [&](int64_t, int) {
+      const FloatEnvironment environment;
+      const PartOfJob& part = parts[next.fetch_add(1, std::memory_order_relaxed)];
+      try {
+        run_part(jobs_[static_cast<size_t>(part.job)], part.index, phase);
+      } catch (...) {
+        failed_ = true;
+        throw;
+      }
+    });
+  }
+
+  void end(RunningJob& running) const {
+    const AttentionProblem& p = *call_.forward.p;
+    const BackwardJob& job = running.job;
+    if (job.relative_key) scale_relative_key(call_, job);
+    if (call_.gradient.partial) return;
+    if (!running.finite && (call_.operands.loses_infinity || anything_masked(p, *call_.forward.terms))) {
+      repeat_by_specification(call_, job);
+    } else if (p.empty_row == EmptyRow::uniform) {
+      call_.forward.bf16 ? add_uniform_rows<BFloat16>(call_, job) : add_uniform_rows<float>(call_, job);
+    }
+    add_term_gradients(call_, job);
+  }
+
+  const BackwardCall& call_;
+  RunningJob one_;  // the usual case needs no memory
+  std::vector<RunningJob> more_;
+  std::span<RunningJob> jobs_;
+  const int64_t scratch_;
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace
+
+void run_backward_job(const BackwardCall& call, HeadOfSample head, CapturedSums& captured) {
+  const FloatEnvironment environment;
+  JobsRun(call, {&head, 1}, captured).run_alone();
+}
+
+void run_backward_jobs(const BackwardCall& call, std::span<const HeadOfSample> heads,
+                       CapturedSums& captured) {
+  JobsRun(call, heads, captured).run_together();
+}
+
+}  // namespace multihead::kernels
