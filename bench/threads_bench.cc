@@ -89,6 +89,16 @@ void measure(const char* name) {
          busy_microseconds(200);
          Engine::loop(threads, [](int) {});
        }},
+      {"20 us a thread, 400 us of serial work before", 400,
+       [&] {
+         busy_microseconds(400);
+         Engine::loop(threads, [](int) { busy_microseconds(20); });
+       }},
+      {"20 us a thread, 2000 us of serial work before", 2000,
+       [&] {
+         busy_microseconds(2000);
+         Engine::loop(threads, [](int) { busy_microseconds(20); });
+       }},
       {"axpy of 16 Ki floats, a task per thread", 0,
        [&] { Engine::loop(threads, [&](int i) { axpy(small_y, small_x, i, threads); }); }},
       {"axpy of 1 Mi floats, 16 tasks", 0, [&] { Engine::loop(16, [&](int i) { axpy(y, x, i, 16); }); }},

@@ -1,5 +1,5 @@
-// A persistent fork-join pool. Workers stay awake for some hundred microseconds after a job and then sleep on
-// a futex (std::atomic::wait), so that back-to-back kernels start in about a microsecond and an idle program
+// A persistent fork-join pool. Workers stay awake for a while after a job (Patience) and then sleep on a
+// futex (std::atomic::wait), so that back-to-back kernels start in about a microsecond and an idle program
 // uses no CPU.
 #include "multihead/core/parallel.h"
 
@@ -34,9 +34,6 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr int kSpins = 4000;  // about 20–40 us: longer than the gap between two kernels of a layer
-// A worker without work stays awake for longer than that, as waking it takes 10 us and more. Meanwhile it
-// yields to whatever else could run on its processor.
-constexpr std::chrono::microseconds kAwake{300};
 
 thread_local int current_worker = -1;  // >= 0 inside a body
 thread_local const HostThreads* current_host = nullptr;
@@ -118,7 +115,7 @@ class Pool {
     wake_.fetch_add(1, std::memory_order_release);
     wake_.notify_all();
     work(0);
-    wait_until(finished_, std::chrono::microseconds{0},
+    wait_until(finished_, Clock::duration::zero(),
                [&](uint32_t now) { return now == static_cast<uint32_t>(count); });
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -144,26 +141,36 @@ class Pool {
     }
   }
 
-  // Spins for a while, yields until `awake` is over, then sleeps, until a value is what `is_due` waits for;
-  // returns it.
+  using Clock = Patience::Clock;
+
+  struct Waited {
+    uint32_t value = 0;
+    Clock::duration slept{};
+    bool crowded = false;  // another program had the processor
+  };
+
+  // Spins for a while, yields for up to `awake`, then sleeps, until a value is what `is_due` waits for.
   template <class IsDue>
-  static uint32_t wait_until(const std::atomic<uint32_t>& value, std::chrono::microseconds awake,
-                             IsDue is_due) {
-    using Clock = std::chrono::steady_clock;
-    uint32_t now = value.load(std::memory_order_acquire);
-    Clock::time_point end;
-    for (int spins = 0; !is_due(now); ++spins) {
-      if (spins == kSpins) end = Clock::now() + awake;
+  static Waited wait_until(const std::atomic<uint32_t>& value, Clock::duration awake, IsDue is_due) {
+    Waited waited{value.load(std::memory_order_acquire)};
+    Clock::time_point begin;
+    for (int spins = 0; !is_due(waited.value); ++spins) {
       if (spins < kSpins) {
         pause();
-      } else if (Clock::now() < end) {
-        std::this_thread::yield();
       } else {
-        value.wait(now);
+        const Clock::time_point now = Clock::now();
+        if (spins == kSpins) begin = now;
+        if (now - begin < (waited.crowded ? std::min<Clock::duration>(awake, Patience::kShort) : awake)) {
+          std::this_thread::yield();
+          waited.crowded = waited.crowded || Clock::now() - now > Patience::kCrowded;
+        } else {
+          value.wait(waited.value);
+          waited.slept += Clock::now() - now;
+        }
       }
-      now = value.load(std::memory_order_acquire);
+      waited.value = value.load(std::memory_order_acquire);
     }
-    return now;
+    return waited;
   }
 
   static uint64_t region_of(uint64_t tickets) { return tickets >> 32; }
@@ -173,9 +180,14 @@ class Pool {
   static uint32_t left_of(uint64_t tickets) { return static_cast<uint32_t>(tickets); }
 
   void serve(int worker) {
+    Patience patience;
     for (uint32_t seen = 0;;) {
-      seen = wait_until(wake_, kAwake, [&](uint32_t now) { return now != seen; });
+      const Waited waited = wait_until(wake_, patience.awake(), [&](uint32_t now) { return now != seen; });
+      seen = waited.value;
       if (stopping_.load()) return;
+      if (waited.crowded || waited.slept > Clock::duration::zero()) {
+        patience.work_came(Clock::now(), waited.slept, waited.crowded);
+      }
       work(worker);
     }
   }

@@ -72,6 +72,27 @@ TEST(ParallelTest, AnExceptionReachesTheCallerAndThePoolLives) {
   }
 }
 
+TEST(ParallelTest, AWorkerStaysAwakeForProgramsThatComeBack) {
+  using std::chrono::milliseconds;
+  Patience patience;
+  Patience::Clock::time_point now{};
+  const auto awake_after = [&](milliseconds slept, bool crowded = false) {
+    now += slept;
+    patience.work_came(now, slept, crowded);
+    return patience.awake();
+  };
+  now += Patience::kCrowdedFor;
+  EXPECT_EQ(patience.awake(), Patience::kShort);
+  EXPECT_EQ(awake_after(milliseconds(10)), Patience::kShort) << "an idle program";
+  EXPECT_EQ(awake_after(milliseconds(1)), Patience::kLong);
+  EXPECT_EQ(awake_after(milliseconds(0)), Patience::kLong) << "work came before the sleep";
+  EXPECT_EQ(awake_after(milliseconds(0), true), Patience::kShort) << "another program wants the processor";
+  EXPECT_EQ(awake_after(milliseconds(1)), Patience::kShort);
+  now += Patience::kCrowdedFor;
+  EXPECT_EQ(awake_after(milliseconds(1)), Patience::kLong);
+  EXPECT_EQ(awake_after(milliseconds(3)), Patience::kShort);
+}
+
 // More threads than cores: workers arrive late, in the middle of a later region, or not at all.
 TEST(ParallelTest, AnInterruptEndsACallAndNoOther) {
   for (const int threads : {1, 3}) {
