@@ -22,7 +22,6 @@ inline constexpr int64_t kStreamRows = 96;
 template <class Real>
 inline constexpr int64_t kLine = 64 / sizeof(Real);  // words of a cache line
 inline constexpr int64_t kSerialFlops = 2'000'000;   // below, starting threads costs more than it saves
-inline constexpr int64_t kTaskFlops = 6'000'000;     // of a task, unless there are enough for kTasksPerThread
 inline constexpr int64_t kTasksPerThread = 4;
 inline constexpr int64_t kShortChunkFlops = 10'000'000;  // of a thread between the barriers of a short chunk
 inline constexpr int64_t kPackHere =
@@ -35,11 +34,5 @@ inline thread_local Scratch shared_scratch;   // packed B, read by every thread 
 inline thread_local Scratch private_scratch;  // this thread's packed A
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// How many tasks to cut work into: a few per thread, so that one that is interrupted does not hold up the
-// rest.
-inline int64_t tasks_for(int64_t flops, int threads) {
-  return threads * std::clamp<int64_t>(flops / threads / kTaskFlops, 1, threads == 1 ? 1 : kTasksPerThread);
-}
 
 }  // namespace multihead::kernels

@@ -105,19 +105,24 @@ void PackPart(const Chunk<Engine>& c, int64_t k, int64_t count, int64_t panel) {
 
 // A transposed B is packed panel by panel, a row-major one by ranges of k so that memory is read in order.
 constexpr int64_t kPackSteps = 8;
-constexpr int64_t kPackRange = 64;
 
-template <class Engine>
-int64_t PackTasks(const Chunk<Engine>& c) {
-  if (c.packed == nullptr) return 0;
-  return c.g.tb == Transpose::yes ? c.panels.count : ceil_div(c.size_k(), kPackRange);
+// Values of k that a task packs: up to 64, and few enough for two tasks a thread.
+inline int64_t PackRange(int64_t k, int threads) {
+  return std::clamp(k / (2 * threads) / kPackSteps * kPackSteps, kPackSteps, 8 * kPackSteps);
 }
 
 template <class Engine>
-void PackTask(const Chunk<Engine>& c, int64_t task) {
+int64_t PackTasks(const Chunk<Engine>& c, int threads) {
+  if (c.packed == nullptr) return 0;
+  return c.g.tb == Transpose::yes ? c.panels.count : ceil_div(c.size_k(), PackRange(c.size_k(), threads));
+}
+
+template <class Engine>
+void PackTask(const Chunk<Engine>& c, int64_t task, int threads) {
   if (c.g.tb == Transpose::yes) return PackPart(c, c.k_begin, c.size_k(), task);
-  const int64_t end = std::min(c.k_begin + (task + 1) * kPackRange, c.k_end);
-  for (int64_t k = c.k_begin + task * kPackRange; k < end; k += kPackSteps) {
+  const int64_t range = PackRange(c.size_k(), threads);
+  const int64_t end = std::min(c.k_begin + (task + 1) * range, c.k_end);
+  for (int64_t k = c.k_begin + task * range; k < end; k += kPackSteps) {
     for (int64_t p = 0; p < c.panels.count; ++p) PackPart(c, k, std::min(kPackSteps, end - k), p);
   }
 }
@@ -330,22 +335,19 @@ void MultiplyTask(const Chunk<Engine>& chunk, const Task& task, bool pack_b) {
   }
 }
 
-// How a chunk is cut into tasks.
+// How a chunk is cut into tasks: blocks of rows times groups of panels.
 struct Tasks {
   template <class Engine>
   Tasks(const Chunk<Engine>& chunk, int threads) : m(chunk.g.m), panels(chunk.panels.count) {
     // About kBlockWords of A in blocks of equal height.
     const int64_t rows =
         std::clamp<int64_t>(kBlockWords<typename Engine::Real> / chunk.size_k(), 2 * kSliver, 16 * kSliver);
-    const int64_t wanted = tasks_for(2 * m * chunk.panels.columns * chunk.size_k(), threads);
     blocks = std::max<int64_t>((m + rows / 2) / rows, 1);
-    // More tasks for more threads: every block reads B again, every group of panels reads, or packs, A again.
-    const int64_t most_blocks = std::max<int64_t>(m / kSliver, 1);
+    if (threads == 1) return;
     const bool packs_again = chunk.g.ta == Transpose::yes && SharesSets(chunk.g);
-    const int64_t most_groups = packs_again ? std::max<int64_t>(panels / 4, 1) : panels;
-    if (m < chunk.panels.columns) groups = std::min(ceil_div(wanted, blocks), most_groups);
-    if (blocks * groups < wanted) blocks = std::min(ceil_div(wanted, groups), most_blocks);
-    if (blocks * groups < wanted) groups = std::min(ceil_div(wanted, blocks), most_groups);
+    // Squares of 16 are transposed at once.
+    if (chunk.g.ta == Transpose::yes) unit = 2 * kSliver;
+    share_out(chunk.size_k(), rows, packs_again, threads);
   }
   int64_t count() const { return blocks * groups; }
   Task operator[](int64_t i) const {
@@ -354,29 +356,61 @@ struct Tasks {
   }
 
   // Whole slivers, for tiles of full height.
-  int64_t first_row(int64_t block) const {
-    return block == blocks ? m : m / kSliver * block / blocks * kSliver;
-  }
+  int64_t first_row(int64_t block) const { return block == blocks ? m : m / unit * block / blocks * unit; }
 
   int64_t m, panels;
-  int64_t blocks, groups = 1;
+  int64_t blocks, groups = 1, unit = kSliver;
+
+ private:
+  // The cut that ends first if the threads take its tasks in turns; among those nearly as good, that of most
+  // tasks, so that a thread which is interrupted does not hold up the rest.
+  void share_out(int64_t k, int64_t most_rows, bool packs_again, int threads) {
+    const int64_t units = std::max<int64_t>(m / unit, 1);
+    const int64_t highest = std::clamp<int64_t>(most_rows / unit, 1, units);
+    double least = 0;
+    for (int64_t g = 1, width = 0; g <= panels; ++g) {
+      if (ceil_div(panels, g) == width) continue;
+      width = ceil_div(panels, g);
+      for (int64_t height = highest, b = 0; height > 0; --height) {
+        if (ceil_div(units, height) == b) continue;
+        b = ceil_div(units, height);
+        if (b * g > 4 * kTasksPerThread * threads && least > 0) break;
+        const double time = cost_of(b, g, k, packs_again, threads);
+        const bool better = least == 0 || time < least * 0.98 || (time < least * 1.02 && b * g > count());
+        if (!better) continue;
+        least = least == 0 ? time : std::min(least, time);
+        blocks = b, groups = g;
+      }
+    }
+  }
+
+  // In cycles of an AVX-512 core: tiles, panels of B read again by each block, rows of A packed again by each
+  // group, and what a task costs in itself.
+  double cost_of(int64_t b, int64_t g, int64_t k, bool packs_again, int threads) const {
+    constexpr double kTile = 64 / 27.0, kPanel = 4, kPack = 0.27, kTask = 3000;
+    const auto rows = static_cast<double>(ceil_div(ceil_div(m, unit), b) * unit);
+    const auto width = static_cast<double>(ceil_div(panels, g));
+    const auto rounds = static_cast<double>(ceil_div(b * g, threads));
+    const double of_k = rows * width * kTile + width * kPanel + (packs_again ? rows * kPack : 0);
+    return rounds * (static_cast<double>(k) * of_k + kTask);
+  }
 };
 
 template <class Engine>
 void MultiplyChunk(const Chunk<Engine>& chunk, int threads) {
   const Tasks tasks(chunk, threads);
-  const int64_t packs = PackTasks(chunk);
+  const int64_t packs = PackTasks(chunk, threads);
   if (threads == 1) {
     // The first block of rows packs each panel of a transposed B right before it uses it.
     const bool lazily = chunk.packed != nullptr && chunk.g.tb == Transpose::yes;
-    for (int64_t i = 0; i < packs && !lazily; ++i) PackTask(chunk, i);
+    for (int64_t i = 0; i < packs && !lazily; ++i) PackTask(chunk, i, threads);
     for (int64_t i = 0; i < tasks.count(); ++i) MultiplyTask(chunk, tasks[i], lazily && i == 0);
     return;
   }
   if (chunk.panels.columns * chunk.size_k() <= kPackHere) {
-    for (int64_t i = 0; i < packs; ++i) PackTask(chunk, i);
+    for (int64_t i = 0; i < packs; ++i) PackTask(chunk, i, threads);
   } else {
-    parallel_for(packs, [&](int64_t i, int) { PackTask(chunk, i); });
+    parallel_for(packs, [&](int64_t i, int) { PackTask(chunk, i, threads); });
   }
   parallel_for(tasks.count(), [&](int64_t i, int) { MultiplyTask(chunk, tasks[i], false); });
 }
