@@ -45,7 +45,7 @@ using Subjects = std::vector<std::pair<std::string, std::set<std::string>>>;
 const Subjects& subjects_of_kernels() {
   static const Subjects list = {{"cpu", {}},
                                 {"simd", {}},
-                                {"amx", {"cpu", "simd"}},
+                                {"amx", {"cpu"}},
                                 {"peak", {"cpu", "amx"}},
                                 {"reduce", {"cpu", "simd"}},
                                 {"elementwise", {"simd", "reduce"}},

@@ -43,8 +43,19 @@ enum class AmxSide { rows, columns };
 /// zeros and the caller adds their products; or they are kept (NaN stays NaN in any sum).
 enum class NotFinite { zero, keep };
 
-/// to = [strip][step][part][kAmxWords], zeros beyond the ends. True if a number was not finite.
+/// Distances in words between packed pairs of strips, the strips of one, steps of k, and parts of a step.
+struct AmxPlaces {
+  uint16_t* first = nullptr;
+  int64_t pair = 0, strip = 0, step = 0, part = 0;
+};
+
+/// Writes each strip's tiles where `to` says, zeros beyond the ends. True if a number was not finite.
+bool amx_pack(const AmxOperand& from, AmxSide side, int parts, NotFinite rule, const AmxPlaces& to);
+/// to = [strip][step][part][kAmxWords].
 bool amx_pack(const AmxOperand& from, AmxSide side, int parts, NotFinite rule, uint16_t* to);
+
+/// to[j][i] = from[i][j] of 16 x 16 floats, rows at such distances.
+void transpose_tile(const float* from, int64_t from_stride, float* to, int64_t to_stride);
 
 /// c[16 · a_strips][16 · b_strips] = A · B [+ c].
 struct AmxProduct {

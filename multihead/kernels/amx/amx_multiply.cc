@@ -1,11 +1,6 @@
 // Tile products: four tiles of C share two of A and two of B; and the same by plain loops.
-//
-// The loops follow the instruction's published description. The instructions have run in an emulator of such
-// a CPU, where the tests find the same bits; no machine with tiles has timed them (docs/performance.md).
-#include <bit>
-#include <cmath>
-
 #include "multihead/kernels/amx/amx-inl.h"
+#include "multihead/kernels/amx/tile_emulation-inl.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MH_TILES 1
@@ -26,29 +21,6 @@ const uint16_t* step_of_b(const AmxProduct& p, int64_t step) {
   return p.b_last != nullptr && step + 1 == p.steps ? p.b_last : p.b + step * p.b_step;
 }
 
-// What the instruction does to one tile of C: even and odd k have a sum each, which are added in the end;
-// numbers below the smallest normal count as zero.
-void emulate_tile(const uint16_t* a, const uint16_t* b, int64_t b_row, float* c, int64_t c_stride) {
-  const auto value = [](uint16_t x) {
-    return (x & 0x7F80) == 0 ? 0.0f : std::bit_cast<float>(uint32_t{x} << 16);
-  };
-  const auto flushed = [](float x) { return std::abs(x) < 0x1p-126f ? 0.0f : x; };
-  for (int64_t m = 0; m < kAmxLines; ++m) {
-    float even[kAmxLines] = {}, odd[kAmxLines] = {};
-    for (int64_t k = 0; k < kAmxStep / 2; ++k) {
-      const float a0 = value(a[m * kAmxStep + 2 * k]), a1 = value(a[m * kAmxStep + 2 * k + 1]);
-      for (int64_t n = 0; n < kAmxLines; ++n) {  // a product of two bf16 is exact in f32
-        even[n] = flushed(even[n] + a0 * value(b[k * b_row + 2 * n]));
-        odd[n] = flushed(odd[n] + a1 * value(b[k * b_row + 2 * n + 1]));
-      }
-    }
-    for (int64_t n = 0; n < kAmxLines; ++n) {
-      float& sum = c[m * c_stride + n];
-      sum = flushed(sum + flushed(even[n] + odd[n]));
-    }
-  }
-}
-
 // `rows` x `columns` tiles of C, each 1 or 2.
 void multiply_emulated(const AmxProduct& p, int rows, int columns) {
   for (int64_t i = 0; !p.add && i < rows * kAmxLines; ++i) {
@@ -60,7 +32,7 @@ void multiply_emulated(const AmxProduct& p, int rows, int columns) {
       const uint16_t* b = step_of_b(p, step) + kPairs[n].b * kAmxWords;
       for (int i = 0; i < rows; ++i) {
         for (int j = 0; j < columns; ++j) {
-          emulate_tile(a + i * p.a_strip, b + j * p.b_strip, p.b_row,
+          emulate_tile(a + i * p.a_strip, 64, b + j * p.b_strip, 2 * p.b_row,
                        p.c + i * kAmxLines * p.c_stride + j * kAmxLines, p.c_stride);
         }
       }

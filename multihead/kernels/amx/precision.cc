@@ -22,12 +22,22 @@ bool read_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return false;  // OSXSAVE
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  if (!(d >> 22 & 1) || !(d >> 24 & 1)) return false;  // AMX-BF16, AMX-TILE
+  if (!(d >> 22 & 1) || !(d >> 24 & 1)) return false;                           // AMX-BF16, AMX-TILE
+  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1)) return false;  // AVX512_BF16, which rounds
   unsigned low = 0, high = 0;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   if ((low >> 17 & 3) != 3) return false;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+bool read_byte_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 25 & 1);  // AMX-INT8
 #else
   return false;
 #endif
@@ -66,6 +76,11 @@ MatmulPrecision parse_precision(std::string_view name) {
 bool has_tiles() {
   static const bool tiles = read_tiles();
   return tiles && current_isa() == Isa::avx512;
+}
+
+bool int8_tiles() {
+  static const bool bytes = read_byte_tiles();
+  return bytes && has_tiles() && int8_dots();
 }
 
 bool bf16_tiles() { return has_tiles() && bf16_dots_allowed(); }

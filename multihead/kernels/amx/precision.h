@@ -29,4 +29,8 @@ bool has_tiles();
 /// Whether products of bf16 run on tiles: has_tiles(), unless set_bf16_dots(false) has them widened.
 bool bf16_tiles();
 
+/// Whether products of int8 run on tiles: has_tiles(), if the tiles know bytes and int8_dots() holds. The
+/// bits are the same.
+bool int8_tiles();
+
 }  // namespace multihead::kernels

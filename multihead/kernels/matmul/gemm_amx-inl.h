@@ -17,7 +17,14 @@ void gemm_on_tiles(const EngineArgs& args, PartScheme scheme, TileUnit unit);
 /// packed_linear() of a weight packed as bf16: the bits of gemm_on_tiles().
 void packed_linear_on_tiles(const PackedLinearArgs& args, TileUnit unit);
 
-/// Whether an f32 product is large enough for tiles to pay.
+/// The same of int8: the bits of every other way.
+void packed_int8_on_tiles(const PackedLinearArgs& args, TileUnit unit);
+
+/// The same of groups, but q6_k, whose groups have two scales.
+void packed_groups_on_tiles(const PackedLinearArgs& args, TileUnit unit);
+
+/// Whether an f32 product is large enough for tiles to pay, whatever its rows, so that one alone has the same
+/// bits.
 bool tiles_pay(const GemmArgs<float>& args);
 
 }  // namespace multihead::kernels

@@ -1,196 +1,336 @@
-// Products on bf16 tiles (see amx-inl.h). An f32 C is loaded and stored once for each kBlockK of k, a bf16 C
-// rounded from sums over all of k.
+// Products on bf16 tiles, in one of three orders. The bits are the same in all: an element is a sum over
+// steps of 32 k, in order, which starts from zero or from C.
 //
-// The second part of a number that is not finite is not a number. In products of several parts such numbers
-// are left out of the tiles and their products added afterwards, so that Inf and NaN arise where IEEE
-// arithmetic has them.
+//   panels   X = A, whose rows are read where they lie, if they are bf16 without edges. Y is packed, up to
+//            1 MiB (half of L2) at a time; 32 rows of X and up to 384 k of them (24 KiB, half of L1) meet all
+//            of it.
+//   columns  A is transposed, or of f32 and k is long, so neither lies as tiles want it. X is the operand
+//   with fewer lines (a transpose
+//            costs 2.5 times what interleaving does). Of up to 384 k of both, rows of memory are packed in
+//            order, and all of X meets them, with sums of up to 800 KiB.
+//   few      up to 64 rows of A: X = B, 16 columns where they lie, and 1 to 4 tiles of A. Reading B is what
+//            takes the time.
+//
+// Measured on a Xeon with AMX, 2026-11: blocks of k of 128 cost 20 %, all of k at once 15 %; copying X always
+// 20 %; chunks of Y of 512 KiB 8 %, of 1.4 MiB 4 %.
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 
 #include "multihead/core/parallel.h"
-#include "multihead/kernels/matmul/blocking-inl.h"
-#include "multihead/kernels/matmul/packed_linear_half.h"
-#include "multihead/kernels/matmul/packed_linear_panels-inl.h"
+#include "multihead/kernels/matmul/amx_panels-inl.h"
 
 namespace multihead::kernels {
 namespace {
 
-constexpr int64_t kBlockK = 1024, kBlockM = 128;
-constexpr int64_t kPackedB = 1 << 23;  // words
-constexpr int64_t kPair = 2 * kAmxLines;
+constexpr int64_t kChunkBytes = 1 << 20;   // of packed Y that a task multiplies at once
+constexpr int64_t kSumBytes = 800 << 10;   // of sums of columns
+constexpr int64_t kSharedBytes = 1 << 24;  // packed for all threads at once
+constexpr int64_t kTaskPanels = 4;
 
-// An operand by (line, k): a line is a row of A or a column of B.
-struct Lines {
-  const float* wide;
-  const BFloat16* narrow;
-  int64_t line_stride, k_stride;
+thread_local Scratch packed_columns;  // this thread's Y, and its sums
 
-  float at(int64_t line, int64_t k) const { return wide[line * line_stride + k * k_stride]; }
-  AmxOperand part(int64_t line, int64_t lines, int64_t k, int64_t count) const {
-    const int64_t first = line * line_stride + k * k_stride;
-    const bool bf16 = narrow != nullptr;
-    const void* data = bf16 ? static_cast<const void*>(narrow + first) : wide + first;
-    return {data, bf16, line_stride, k_stride, lines, count};
+// Runs body(0) … body(count - 1), on one thread if there is no more.
+template <class Body>
+void share(int threads, int64_t count, const Body& body) {
+  if (threads > 1) return parallel_for(count, [&](int64_t i, int) { body(i); });
+  for (int64_t i = 0; i < count; ++i) body(i);
+}
+
+struct Range {
+  int64_t begin, end;
+};
+Range part_of(int64_t count, int64_t i, int64_t parts) {
+  return {count * i / parts, count * (i + 1) / parts};
+}
+
+// Rows of X where they lie at such a distance crowd few sets of L1.
+bool crowded(const TileProduct& p) {
+  const int64_t distance = 2 * p.x.line_stride;
+  return p.steps() > 2 && (distance % 4096 == 0 || (distance % 1024 == 0 && p.y.lines >= 512));
+}
+
+bool in_place(const TileLines& x, const TileProduct& p) {
+  return x.narrow != nullptr && x.k_stride == 1 && p.scheme.parts == 1;
+}
+
+// This thread's panel of X.
+class PanelOfRows {
+ public:
+  PanelOfRows(const TileProduct& p, uint16_t* memory)
+      : p_(p), packed_{memory, p.steps(), p.step_words()}, in_place_(in_place(p.x, p) && !crowded(p)) {}
+
+  XPanel operator()(int64_t panel) {
+    const int64_t line = panel * kBlockLines, steps = p_.steps(), count = p_.x.lines - line;
+    XPanel x;
+    if (!in_place_ || count < kBlockLines) {
+      const AmxOperand rows = p_.x.part(line, std::min(kBlockLines, count), 0, p_.x.k);
+      x.not_finite = amx_pack(rows, AmxSide::rows, p_.scheme.parts, p_.rule(), packed_.places(0, 0));
+      x.operand = packed_.operand(0, 0);
+      return x;
+    }
+    const int64_t row = 2 * p_.x.line_stride;
+    x.operand.first = static_cast<const char*>(p_.x.at(line, 0));
+    x.operand.row = row, x.operand.tile = kAmxLines * row, x.operand.step = 64;
+    if (const int64_t k = (steps - 1) * kAmxStep; k + kAmxStep > p_.x.k) {
+      amx_pack(p_.x.part(line, kBlockLines, k, p_.x.k - k), AmxSide::rows, 1, NotFinite::keep,
+               packed_.places(0, 0));
+      x.operand.last = packed_.operand(0, 0).first;
+    }
+    if (count >= 2 * kBlockLines) x.next = x.operand.first + kBlockLines * row;
+    return x;
   }
+
+ private:
+  const TileProduct& p_;
+  PackedTiles packed_;
+  bool in_place_;
 };
 
-struct Run {
-  const EngineArgs& g;
-  PartScheme scheme;
-  TileUnit unit;
-  Lines a{g.a, g.a16, g.ta == Transpose::yes ? 1 : g.lda, g.ta == Transpose::yes ? g.lda : 1};
-  Lines b{g.b, g.b16, g.tb == Transpose::yes ? g.ldb : 1, g.tb == Transpose::yes ? 1 : g.ldb};
-  NotFinite rule = a.narrow != nullptr || b.narrow != nullptr ? NotFinite::keep : NotFinite::zero;
+// Rows of panels of X, times all pairs of a packed chunk of Y.
+void multiply_panels(const TileProduct& p, const PackedTiles& y, int64_t first_pair, Range pairs,
+                     Range panels, bool not_finite) {
+  const int64_t panel_words = p.steps() * p.step_words();
+  auto* memory = private_scratch.get<uint16_t>(
+      static_cast<size_t>(panel_words + panel_sums(p, pairs.end - pairs.begin) * 2));
+  BlockWriter out(p);
+  PanelOfRows rows(p, memory);
+  PanelRun run{p, out, reinterpret_cast<float*>(memory + panel_words)};
+  for (int64_t i = panels.begin; i < panels.end; ++i) {
+    const XPanel x = rows(i);
+    const bool bare = (x.not_finite || not_finite) && p.rule() == NotFinite::zero;
+    out.keep_sums(bare);
+    run.multiply(x, i * kBlockLines, pairs.begin, pairs.end,
+                 [&](TileOperand& o, int64_t pair, int64_t step) { y.point(o, pair - first_pair, step); });
+    if (!bare) continue;
+    out.flush();
+    const int64_t x_line = i * kBlockLines, y_line = pairs.begin * kBlockLines;
+    add_not_finite(p, p.in_c(x_line, std::min(kBlockLines, p.x.lines - x_line), y_line,
+                             std::min(pairs.end * kBlockLines, p.y.lines) - y_line));
+  }
+}
+
+// Y is packed chunk by chunk; X is multiplied in runs of rows and, if those are too few for the threads or
+// the chunk is too large for a cache, groups of pairs.
+void by_panels(const TileProduct& p, int threads) {
+  const int64_t pair_bytes = 2 * p.steps() * p.step_words(), pairs = p.pairs();
+  const int64_t most = std::max<int64_t>(1, (threads == 1 ? kChunkBytes : kSharedBytes) / pair_bytes);
+  const int64_t chunks = ceil_div(pairs, most);
+  for (int64_t c = 0; c < chunks; ++c) {
+    const Range chunk = part_of(pairs, c, chunks);
+    const int64_t count = chunk.end - chunk.begin;
+    const PackedTiles y{shared_scratch.get<uint16_t>(static_cast<size_t>(count * pair_bytes / 2)), p.steps(),
+                        p.step_words()};
+    std::atomic<bool> not_finite{false};
+    const int64_t packers = std::min<int64_t>(count, threads == 1 ? 1 : kTasksPerThread * threads);
+    share(threads, packers, [&](int64_t i) {
+      const Range own = part_of(count, i, packers);
+      const int64_t line = (chunk.begin + own.begin) * kBlockLines;
+      const int64_t lines = std::min((own.end - own.begin) * kBlockLines, p.y.lines - line);
+      const AmxOperand from = p.y.part(line, lines, 0, p.y.k);
+      if (amx_pack(from, AmxSide::columns, p.scheme.parts, p.rule(), y.places(own.begin, 0)))
+        not_finite = true;
+    });
+    const int64_t runs = threads == 1 ? 1 : ceil_div(p.panels(), kTaskPanels);
+    const int64_t wanted = ceil_div(threads == 1 ? 1 : kTasksPerThread * threads, runs);
+    const int64_t groups = std::min(std::max(wanted, ceil_div(count * pair_bytes, kChunkBytes)), count);
+    share(threads, runs * groups, [&](int64_t task) {
+      const Range own = part_of(count, task % groups, groups);
+      multiply_panels(p, y, chunk.begin, {chunk.begin + own.begin, chunk.begin + own.end},
+                      part_of(p.panels(), task / groups, runs), not_finite);
+    });
+  }
+}
+
+// Lines of X, packed: those of one block of k, which one thread packs on the way, or all.
+struct PackedX {
+  PackedTiles tiles;
+  Range lines;
+  bool one_block;
+  std::atomic<bool>* not_finite;
 };
 
-// Some of k, and the columns of C whose part of B is packed at once.
-struct Chunk {
-  int64_t n, columns, k, count;
-  const uint16_t* packed = nullptr;
-  bool not_finite = false;
-};
+void pack_x(const TileProduct& p, const PackedX& x, Range steps) {
+  const int64_t k = steps.begin * kAmxStep, count = std::min(steps.end * kAmxStep, p.x.k) - k;
+  const AmxOperand from = p.x.part(x.lines.begin, x.lines.end - x.lines.begin, k, count);
+  if (amx_pack(from, AmxSide::rows, p.scheme.parts, p.rule(),
+               x.tiles.places(0, x.one_block ? 0 : steps.begin)))
+    *x.not_finite = true;
+}
 
-// c += the products that have a factor which is not finite: all that the tiles left out.
-void add_not_finite(const Run& r, const Chunk& chunk, const Block& c) {
-  for (int64_t k = chunk.k; k < chunk.k + chunk.count; ++k) {
-    for (int64_t j = c.column; j < c.column + c.columns; ++j) {
-      const float b = r.b.at(j, k);
-      const bool all = !std::isfinite(b);
-      for (int64_t i = c.row; i < c.row + c.rows; ++i) {
-        const float a = r.a.at(i, k);
-        if (all || !std::isfinite(a)) r.g.c[i * r.g.ldc + j] += a * b;
+// Pairs of Y, times all of X.
+class ColumnRun {
+ public:
+  ColumnRun(const TileProduct& p, const PackedX& x) : p_(p), x_(x), out_(p) {}
+
+  void multiply(Range pairs, bool pack_here) {
+    const int64_t blocks = ceil_div(p_.steps(), block_steps(p_));
+    const int64_t panels = ceil_div(x_.lines.end - x_.lines.begin, kBlockLines),
+                  count = pairs.end - pairs.begin;
+    const int64_t y_words = count * ceil_div(p_.steps(), blocks) * p_.step_words();
+    auto* words = packed_columns.get<uint16_t>(
+        static_cast<size_t>(y_words + (blocks > 1 ? 2 * panels * count * kBlockSums : 0)));
+    sums_ = reinterpret_cast<float*>(words + y_words);
+    bool not_finite = false;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const Range steps = part_of(p_.steps(), b, blocks);
+      if (pack_here) pack_x(p_, x_, steps);
+      not_finite |= pack_y(pairs, steps, words);
+      const bool last = b + 1 == blocks;
+      if (last) bare_ = p_.rule() == NotFinite::zero && (not_finite || *x_.not_finite), out_.keep_sums(bare_);
+      multiply_block(pairs, steps, panels, {b == 0, last});
+    }
+    if (bare_) complete(pairs);
+  }
+
+ private:
+  bool pack_y(Range pairs, Range steps, uint16_t* words) {
+    y_ = {words, steps.end - steps.begin, p_.step_words()};
+    const int64_t line = pairs.begin * kBlockLines, k = steps.begin * kAmxStep;
+    const AmxOperand from = p_.y.part(line, std::min(pairs.end * kBlockLines, p_.y.lines) - line, k,
+                                      std::min(steps.end * kAmxStep, p_.y.k) - k);
+    return amx_pack(from, AmxSide::columns, p_.scheme.parts, p_.rule(), y_.places(0, 0));
+  }
+
+  void multiply_block(Range pairs, Range steps, int64_t panels, PartOfK part) {
+    const int64_t count = pairs.end - pairs.begin;
+    TileBlock block;
+    block.steps = steps.end - steps.begin, block.share = block_share(block.steps);
+    for (int64_t i = 0; i < panels; ++i) {
+      x_.tiles.point(block.x, i, x_.one_block ? 0 : steps.begin);
+      for (int64_t j = 0; j < count; ++j) {
+        y_.point(block.y, j, 0);
+        out_.multiply(block, x_.lines.begin + i * kBlockLines, (pairs.begin + j) * kBlockLines, part,
+                      sums_ + (i * count + j) * kBlockSums);
       }
     }
   }
-}
 
-// The sums of a block of C, two by two tiles at a time; p.a and p.b are its first strips. Tiles beyond the
-// ends of C, and those of a bf16 C, which is finished here, are summed beside it.
-void multiply_tiles(const EngineArgs& g, const Block& block, const AmxProduct& strips, TileUnit unit) {
-  alignas(64) float sums[kPair * kPair];
-  for (int64_t j = 0; j < block.columns; j += kPair) {
-    for (int64_t i = 0; i < block.rows; i += kPair) {
-      const int64_t height = std::min(kPair, block.rows - i), width = std::min(kPair, block.columns - j);
-      const int64_t row = block.row + i, column = block.column + j;
-      AmxProduct p = amx_from(strips, i / kAmxLines, j / kAmxLines);
-      p.a_strips = amx_strips(height), p.b_strips = amx_strips(width);
-      float* c = g.c16 != nullptr ? nullptr : g.c + row * g.ldc + column;
-      const bool in_place = c != nullptr && height % kAmxLines == 0 && width % kAmxLines == 0;
-      p.c = in_place ? c : sums, p.c_stride = in_place ? g.ldc : kPair;
-      if (p.add && !in_place) {
-        std::fill_n(sums, kPair * kPair, 0.0f);
-        for (int64_t r = 0; r < height; ++r) std::copy_n(c + r * g.ldc, width, sums + r * kPair);
-      }
-      amx_multiply(p, unit);
-      if (g.c16 != nullptr) {
-        finish_block(g, {row, height, column, width, sums, kPair});
-      } else if (!in_place) {
-        for (int64_t r = 0; r < height; ++r) std::copy_n(sums + r * kPair, width, c + r * g.ldc);
-      }
-    }
+  void complete(Range pairs) {
+    out_.flush();
+    const int64_t line = pairs.begin * kBlockLines,
+                  lines = std::min(pairs.end * kBlockLines, p_.y.lines) - line;
+    add_not_finite(p_, p_.in_c(x_.lines.begin, x_.lines.end - x_.lines.begin, line, lines));
   }
-}
 
-void multiply_block(const Run& r, const Chunk& chunk, const Block& c) {
-  const int64_t steps = amx_steps(chunk.count), strip = steps * r.scheme.parts * kAmxWords;
-  auto* a = private_scratch.get<uint16_t>(static_cast<size_t>(amx_strips(c.rows) * strip));
-  const AmxOperand rows = r.a.part(c.row, c.rows, chunk.k, chunk.count);
-  const bool not_finite = amx_pack(rows, AmxSide::rows, r.scheme.parts, r.rule, a) || chunk.not_finite;
-  const AmxRegisters registers(r.unit == TileUnit::amx);
-  multiply_tiles(r.g, c,
-                 {.a = a,
-                  .b = chunk.packed + (c.column - chunk.n) / kAmxLines * strip,
-                  .a_strip = strip,
-                  .b_strip = strip,
-                  .steps = steps,
-                  .scheme = r.scheme,
-                  .add = r.g.accumulate || chunk.k > 0},
-                 r.unit);
-  if (not_finite && r.rule == NotFinite::zero) add_not_finite(r, chunk, c);
-  if (r.g.c16 == nullptr && chunk.k + chunk.count == r.g.k) finish_block(r.g, c);
-}
+  const TileProduct& p_;
+  const PackedX& x_;
+  BlockWriter out_;
+  PackedTiles y_;
+  float* sums_ = nullptr;
+  bool bare_ = false;
+};
 
-// B is packed strip by strip, then C multiplied in blocks of rows and, if those are too few for the threads,
-// groups of columns.
-void multiply_chunk(const Run& r, Chunk chunk, int threads) {
-  const auto share = [&](int64_t count, auto body) {
-    if (threads > 1) return parallel_for(count, [&](int64_t i, int) { body(i); });
-    for (int64_t i = 0; i < count; ++i) body(i);
-  };
-  const int64_t strips = amx_strips(chunk.columns);
-  const int64_t strip = amx_steps(chunk.count) * r.scheme.parts * kAmxWords;
-  auto* packed = shared_scratch.get<uint16_t>(static_cast<size_t>(strips * strip));
+void columns_of(const TileProduct& p, Range lines, int threads) {
+  const int64_t blocks = ceil_div(p.steps(), block_steps(p)), pairs = p.pairs();
+  const int64_t panels = ceil_div(lines.end - lines.begin, kBlockLines);
+  const int64_t fit =
+      blocks > 1 ? kSumBytes / (panels * 4 * kBlockSums) : kChunkBytes / 2 / (2 * p.steps() * p.step_words());
+  const int64_t tasks = threads == 1 ? 1 : std::min<int64_t>(pairs, kTasksPerThread * threads);
+  const int64_t chunks = std::max(ceil_div(pairs, std::max<int64_t>(fit, 1)), tasks);
   std::atomic<bool> not_finite{false};
-  share(strips, [&](int64_t i) {
-    const int64_t first = i * kAmxLines, count = std::min(kAmxLines, chunk.columns - first);
-    const AmxOperand columns = r.b.part(chunk.n + first, count, chunk.k, chunk.count);
-    if (amx_pack(columns, AmxSide::columns, r.scheme.parts, r.rule, packed + i * strip)) not_finite = true;
-  });
-  chunk.packed = packed, chunk.not_finite = not_finite;
-  const int64_t blocks = ceil_div(r.g.m, kBlockM), pairs = ceil_div(chunk.columns, kPair);
-  const int64_t groups = std::min(ceil_div(threads == 1 ? 1 : kTasksPerThread * threads, blocks), pairs);
-  share(blocks * groups, [&](int64_t task) {
-    const int64_t row = task / groups * kBlockM, group = task % groups;
-    const int64_t first = pairs * group / groups * kPair;
-    const int64_t last = std::min(pairs * (group + 1) / groups * kPair, chunk.columns);
-    multiply_block(r, chunk, {row, std::min(kBlockM, r.g.m - row), chunk.n + first, last - first});
-  });
+  const bool one_block = chunks == 1;
+  const int64_t kept = one_block ? ceil_div(p.steps(), blocks) : p.steps();
+  const auto words = static_cast<size_t>(panels * kept * p.step_words());
+  const PackedX x{{shared_scratch.get<uint16_t>(words), kept, p.step_words()}, lines, one_block, &not_finite};
+  if (threads == 1) {
+    ColumnRun run(p, x);
+    for (int64_t c = 0; c < chunks; ++c) run.multiply(part_of(pairs, c, chunks), c == 0);
+    return;
+  }
+  const int64_t packers = std::min<int64_t>(p.steps(), kTasksPerThread * threads);
+  share(threads, packers, [&](int64_t i) { pack_x(p, x, part_of(p.steps(), i, packers)); });
+  share(threads, chunks, [&](int64_t c) { ColumnRun(p, x).multiply(part_of(pairs, c, chunks), false); });
+}
+
+void by_columns(TileProduct& p, int threads) {
+  if (p.y.lines < p.x.lines) p.swap();
+  const int64_t line_bytes = 2 * p.steps() * p.step_words() / kBlockLines;
+  const int64_t most = std::max<int64_t>(1, kSharedBytes / line_bytes / kBlockLines);
+  const int64_t groups = ceil_div(p.panels(), most);
+  for (int64_t i = 0; i < groups; ++i) {
+    const Range panels = part_of(p.panels(), i, groups);
+    columns_of(p, {panels.begin * kBlockLines, std::min(panels.end * kBlockLines, p.x.lines)}, threads);
+  }
+}
+
+// A few rows of A, packed, times 16 columns of B at a time, which lie in rows.
+class FewRows {
+ public:
+  explicit FewRows(TileProduct& product) : p_(product), tiles_(amx_strips(p_.x.lines)) {
+    p_.swap();
+    auto* words = shared_scratch.get<uint16_t>(static_cast<size_t>(p_.steps() * tiles_ * kAmxWords));
+    rows_ = {words, 2 * kAmxWords, kAmxWords, tiles_ * kAmxWords, 0};
+    amx_pack(p_.y.part(0, p_.y.lines, 0, p_.y.k), AmxSide::columns, 1, NotFinite::keep, rows_);
+  }
+
+  // Panels of 32 columns of C.
+  void multiply(Range panels) {
+    BlockWriter out(p_);
+    alignas(64) float sums[kAmxLines * kWideStride], turned[2 * kBlockSums];
+    auto* edge = private_scratch.get<uint16_t>(static_cast<size_t>(p_.steps() * kAmxWords));
+    for (int64_t i = panels.begin; i < panels.end; ++i) {
+      const int64_t first = i * kBlockLines, count = std::min(kBlockLines, p_.x.lines - first);
+      for (int64_t half = 0; half < count; half += kAmxLines) {
+        out.tiles().multiply_wide(block(first + half, edge), static_cast<int>(tiles_), sums);
+        for (int64_t t = 0; t < tiles_; ++t)
+          transpose_tile(sums + t * kAmxLines, kWideStride, turned + t * kAmxLines * kBlockLines + half,
+                         kBlockLines);
+      }
+      out.finish({0, p_.y.lines, first, count, turned, kBlockLines});
+    }
+  }
+
+ private:
+  TileBlock block(int64_t line, uint16_t* edge) const {
+    const int64_t lines = std::min(kAmxLines, p_.x.lines - line), last = (p_.steps() - 1) * kAmxStep;
+    const AmxPlaces places{edge, 0, 0, kAmxWords, 0};
+    TileBlock b;
+    b.steps = p_.steps();
+    b.y.first = reinterpret_cast<const char*>(rows_.first), b.y.step = 2 * rows_.step;
+    b.x.first = static_cast<const char*>(p_.x.at(line, 0)), b.x.row = 2 * p_.x.line_stride, b.x.step = 64;
+    if (lines < kAmxLines) {
+      amx_pack(p_.x.part(line, lines, 0, p_.x.k), AmxSide::rows, 1, NotFinite::keep, places);
+      b.x = TileOperand{.first = reinterpret_cast<const char*>(edge), .step = kTileBytes};
+    } else if (last + kAmxStep > p_.x.k) {
+      amx_pack(p_.x.part(line, lines, last, p_.x.k - last), AmxSide::rows, 1, NotFinite::keep, places);
+      b.x.last = reinterpret_cast<const char*>(edge);
+    }
+    return b;
+  }
+
+  TileProduct& p_;
+  int64_t tiles_;
+  AmxPlaces rows_;
+};
+
+// Rows that do not lie as tiles want them are packed anew for every chunk of Y, so it should have some pairs.
+bool panels_pay(const TileProduct& p) {
+  const int64_t fit = kChunkBytes / (2 * p.steps() * p.step_words());
+  return in_place(p.x, p) || fit >= std::min<int64_t>(8, p.pairs());
+}
+
+bool takes_few(const TileProduct& p) {
+  const int64_t m = p.g.m;
+  return !p.g.accumulate && in_place(p.y, p) && (m <= 16 || (m <= 64 && p.g.n >= 4 * m));
 }
 
 }  // namespace
 
-bool tiles_pay(const GemmArgs<float>& g) { return g.m >= 32 && g.n >= 32 && g.k >= 64; }
+bool tiles_pay(const GemmArgs<float>& g) { return g.n >= 32 && g.k >= 64; }
 
 void gemm_on_tiles(const EngineArgs& g, PartScheme scheme, TileUnit unit) {
-  const Run run{g, scheme, unit};
-  const int threads = 2 * g.m * g.n * g.k < kSerialFlops ? 1 : num_threads();
-  const int64_t chunk_k = g.c16 != nullptr ? g.k : std::min(g.k, kBlockK);
-  const int64_t chunk_n = std::max(kPackedB / (chunk_k * scheme.parts) / kPair, int64_t{1}) * kPair;
-  for (int64_t n = 0; n < g.n; n += chunk_n) {
-    for (int64_t k = 0; k < g.k; k += chunk_k) {
-      multiply_chunk(run, {n, std::min(chunk_n, g.n - n), k, std::min(chunk_k, g.k - k)}, threads);
-    }
+  TileProduct p(g, scheme, unit);
+  const int threads = 2 * std::max(g.m, kReadCost) * g.n * g.k < kSerialFlops ? 1 : num_threads();
+  if (takes_few(p)) {
+    FewRows run(p);
+    const int64_t tasks = threads == 1 ? 1 : std::min<int64_t>(p.panels(), kTasksPerThread * threads);
+    return share(threads, tasks, [&](int64_t i) { run.multiply(part_of(p.panels(), i, tasks)); });
   }
-}
-
-// A panel of a packed weight is read by tiles where it lies; of its last step, if that is not whole, a copy
-// padded with zeros.
-void packed_linear_on_tiles(const PackedLinearArgs& p, TileUnit unit) {
-  const EngineArgs g{epilogue_of(p)};
-  const int64_t steps = amx_steps(p.in), strip = steps * kAmxWords, pairs = ceil_div(p.in, 2);
-  const int64_t whole = pairs / (kAmxStep / 2) * (kAmxStep / 2);
-  auto* a = shared_scratch.get<uint16_t>(static_cast<size_t>(amx_strips(p.rows) * strip));
-  const Lines x{p.x, nullptr, p.ldx, 1};
-  const auto pack = [&](int64_t begin, int64_t end) {
-    const AmxOperand rows = x.part(begin, end - begin, 0, p.in);
-    amx_pack(rows, AmxSide::rows, 1, NotFinite::keep, a + begin / kAmxLines * strip);
-  };
-  share_rows(p, pack, kAmxLines);
-  share_panels(p, ceil_div(p.out, half::kColumns), kSerialFlops, [&](int64_t begin, int64_t end) {
-    const AmxRegisters registers(unit == TileUnit::amx);
-    for (int64_t i = begin; i < end; ++i) {
-      const half::Place panel(i * half::kColumns, p.out);
-      const auto* words = static_cast<const uint16_t*>(p.packed) + panel.first(p.in);
-      const int64_t row = 2 * panel.width;
-      alignas(64) uint16_t last[kAmxStep / 2 * 2 * half::kColumns] = {};
-      std::copy(words + whole * row, words + pairs * row, last);
-      const Block block{0, p.rows, panel.panel, std::min(half::kColumns, p.out - panel.panel)};
-      multiply_tiles(g, block,
-                     {.a = a,
-                      .b = words,
-                      .a_strip = strip,
-                      .b_strip = kAmxStep,
-                      .b_step = kAmxStep / 2 * row,
-                      .b_row = row,
-                      .b_last = whole < pairs ? last : nullptr,
-                      .steps = steps},
-                     unit);
-      finish_block(g, block);
-    }
-  });
+  const bool ta = g.ta == Transpose::yes, tb = g.tb == Transpose::yes;
+  if (ta && tb) p.swap();  // the rows of B are X
+  (!ta || tb) && panels_pay(p) ? by_panels(p, threads) : by_columns(p, threads);
 }
 
 }  // namespace multihead::kernels

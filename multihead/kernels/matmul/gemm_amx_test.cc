@@ -82,21 +82,156 @@ TEST(GemmTilesTest, ErrorsAreThoseOfTheParts) {
   }
 }
 
-TEST(GemmTilesTest, SameBitsForAnyThreadsAndRowsAlone) {
+// Steps of 32 k by plain loops: even and odd k have a sum each.
+float sum_of_steps(const Product& p, int64_t i, int64_t j, float sum = 0) {
+  const auto a = [&](int64_t k) {
+    return static_cast<float>(BFloat16(p.g.a[p.g.ta == Transpose::yes ? k * p.g.lda + i : i * p.g.lda + k]));
+  };
+  const auto b = [&](int64_t k) {
+    return static_cast<float>(BFloat16(p.g.b[p.g.tb == Transpose::yes ? j * p.g.ldb + k : k * p.g.ldb + j]));
+  };
+  for (int64_t k = 0; k < p.g.k; k += 32) {
+    float even = 0, odd = 0;
+    for (int64_t q = k; q < std::min(k + 32, p.g.k); q += 2) {
+      even = std::fma(a(q), b(q), even);
+      if (q + 1 < p.g.k) odd = std::fma(a(q + 1), b(q + 1), odd);
+    }
+    sum += even + odd;
+  }
+  return sum;
+}
+
+// The product in bf16 by every unit and number of threads, to C in f32 (+ C) or bf16, which start as
+// `before`.
+struct Bf16Product : Product {
+  std::vector<BFloat16> a16, b16, c16;
+
+  Bf16Product(int64_t m, int64_t n, int64_t k, Transpose ta, Transpose tb)
+      : Product(m, n, k, ta, tb), a16(a.begin(), a.end()), b16(b.begin(), b.end()) {}
+
+  // A in f32 or bf16, with the epilogue of `like`.
+  void run(EngineArgs like, bool wide_a, bool to_bf16, TileUnit unit) {
+    static_cast<GemmArgs<float>&>(like).a = wide_a ? a.data() : nullptr;
+    like.a16 = wide_a ? nullptr : a16.data(), like.b = nullptr, like.b16 = b16.data();
+    c16.assign(c.size(), BFloat16(std::nanf("")));
+    like.c = to_bf16 ? nullptr : c.data(), like.c16 = to_bf16 ? c16.data() : nullptr;
+    gemm_on_tiles(like, {}, unit);
+  }
+};
+
+std::vector<TileUnit> units() {
+  if (has_tiles()) return {TileUnit::emulated, TileUnit::amx};
+  return {TileUnit::emulated};
+}
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+// In place and packed, few rows, panels and columns, blocks of k, rows that crowd L1, edges everywhere.
+TEST(GemmTilesTest, EveryOrderAddsStepsInOrder) {
+  for (const Sizes& s : {Sizes{1, 1, 1},
+                         {3, 70, 33},
+                         {16, 65, 64},
+                         {17, 33, 31},
+                         {20, 97, 500},
+                         {33, 31, 96},
+                         {64, 64, 64},
+                         {67, 129, 800},
+                         {65, 100, 1024},
+                         {160, 40, 417},
+                         {40, 160, 417}}) {
+    for (const auto& [ta, tb] : {std::pair{Transpose::no, Transpose::yes},
+                                 {Transpose::no, Transpose::no},
+                                 {Transpose::yes, Transpose::no},
+                                 {Transpose::yes, Transpose::yes}}) {
+      SCOPED_TRACE(concat(s.m, "x", s.n, "x", s.k, ta == Transpose::yes ? " T" : " N",
+                          tb == Transpose::yes ? "T" : "N"));
+      Bf16Product p(s.m, s.n, s.k, ta, tb);
+      std::vector<float> expected(p.c.size()), continued(p.c.size());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const int64_t row = static_cast<int64_t>(i) / s.n, column = static_cast<int64_t>(i) % s.n;
+        expected[i] = sum_of_steps(p, row, column), continued[i] = sum_of_steps(p, row, column, 0.25f);
+      }
+      const std::vector<BFloat16> rounded(expected.begin(), expected.end());
+      for (const TileUnit unit : units()) {
+        for (const bool wide_a : {false, true}) {
+          std::fill(p.c.begin(), p.c.end(), std::nanf(""));
+          p.run({p.g}, wide_a, false, unit);
+          EXPECT_EQ(p.c, expected) << wide_a;
+        }
+        EngineArgs more{p.g};
+        more.accumulate = true;
+        std::fill(p.c.begin(), p.c.end(), 0.25f);
+        p.run(more, false, false, unit);
+        EXPECT_EQ(p.c, continued);
+        p.run({p.g}, false, true, unit);
+        EXPECT_EQ(0, std::memcmp(p.c16.data(), rounded.data(), 2 * rounded.size()));
+      }
+    }
+  }
+}
+
+// Sums that start from C, and every epilogue: as finish_block() of the sums.
+TEST(GemmTilesTest, EpiloguesFollowTheSums) {
   const int before = num_threads();
-  Product p(259, 97, 160, Transpose::no, Transpose::no);
-  set_num_threads(1);
-  gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
-  const std::vector<float> one = p.c;
-  for (int threads : {2, 3, 8}) {
-    set_num_threads(threads);
-    gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
-    EXPECT_EQ(p.c, one) << threads;
+  for (const Sizes& s : {Sizes{9, 70, 65}, {67, 45, 96}, {70, 100, 801}}) {
+    const std::vector<float> bias = normal(s.n, 3), residual = normal(s.m * s.n, 4);
+    const std::vector<BFloat16> residual16(residual.begin(), residual.end());
+    for (const auto& [ta, tb] : {std::pair{Transpose::no, Transpose::yes},
+                                 {Transpose::no, Transpose::no},
+                                 {Transpose::yes, Transpose::no},
+                                 {Transpose::yes, Transpose::yes}}) {
+      Bf16Product p(s.m, s.n, s.k, ta, tb);
+      std::vector<float> sums(p.c.size());
+      for (size_t i = 0; i < sums.size(); ++i)
+        sums[i] = sum_of_steps(p, static_cast<int64_t>(i) / s.n, static_cast<int64_t>(i) % s.n);
+      for (int kind = 0; kind < 3; ++kind) {
+        EngineArgs g{p.g};
+        g.bias = bias.data();
+        if (kind > 0) g.activation = Activation::gelu;
+        for (const bool to_bf16 : {false, true}) {
+          if (kind > 1 && to_bf16) g.residual16 = residual16.data();
+          if (kind > 1 && !to_bf16) g.residual = residual.data();
+          std::vector<float> c = sums;
+          std::vector<BFloat16> c16(sums.size());
+          EngineArgs after = g;
+          after.c = to_bf16 ? nullptr : c.data(), after.c16 = to_bf16 ? c16.data() : nullptr;
+          finish_block(after, {0, s.m, 0, s.n, sums.data(), s.n});
+          for (const int threads : {1, 3}) {
+            set_num_threads(threads);
+            for (const TileUnit unit : units()) {
+              p.run(g, false, to_bf16, unit);
+              EXPECT_TRUE(to_bf16 ? std::memcmp(p.c16.data(), c16.data(), 2 * c16.size()) == 0 : p.c == c)
+                  << kind;
+            }
+          }
+          g.residual = nullptr, g.residual16 = nullptr;
+        }
+      }
+    }
   }
   set_num_threads(before);
-  p.g.a += 201 * 160, p.g.m = 1;
-  gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
-  EXPECT_TRUE(std::equal(one.begin() + 201 * 97, one.begin() + 202 * 97, p.c.begin()));
+}
+
+// Transposed operands change places where C has more rows than columns.
+TEST(GemmTilesTest, SameBitsForAnyThreadsAndRowsAlone) {
+  const int before = num_threads();
+  for (Transpose ta : {Transpose::no, Transpose::yes}) {
+    Product p(259, 97, 160, ta, Transpose::no);
+    set_num_threads(1);
+    gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
+    const std::vector<float> one = p.c;
+    for (int threads : {2, 3, 8}) {
+      set_num_threads(threads);
+      gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
+      EXPECT_EQ(p.c, one) << threads;
+    }
+    set_num_threads(before);
+    p.g.a += 201 * (ta == Transpose::yes ? 1 : 160), p.g.m = 1;
+    gemm_on_tiles({p.g}, part_scheme(MatmulPrecision::high), TileUnit::emulated);
+    EXPECT_TRUE(std::equal(one.begin() + 201 * 97, one.begin() + 202 * 97, p.c.begin()));
+  }
 }
 
 TEST(GemmTilesTest, AddsToCAndKeepsExtremes) {
@@ -208,6 +343,9 @@ TEST(GemmTilesTest, TheCpuDoesWhatTheLoopsDo) {
       std::fill(p.c.begin(), p.c.end(), 7.0f);
       gemm(p.g);
       EXPECT_EQ(0, std::memcmp(p.c.data(), loops.data(), 4 * loops.size())) << precision_name(precision);
+      p.g.m = 1;
+      gemm(p.g);
+      EXPECT_EQ(0, std::memcmp(p.c.data(), loops.data(), 4 * 67)) << precision_name(precision);
     }
   }
 }

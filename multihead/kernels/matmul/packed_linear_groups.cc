@@ -9,6 +9,7 @@
 #include "multihead/core/dtype.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/kernels/matmul/gemm_amx-inl.h"
 #include "multihead/kernels/matmul/packed_linear_panels-inl.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -25,6 +26,9 @@ namespace {
 
 constexpr int64_t kSerialFlops = 4'000'000;  // below, starting threads costs more than it saves
 constexpr int64_t kBlockBytes = 256 << 10;   // of quantised rows that stay in L2
+// A tile takes as long for one row as for 16: the last rows of a product are faster by dots if they are
+// fewer.
+constexpr int64_t kLastTileRows = 9;  // of q8; of the others 16
 
 thread_local Scratch stored_rows;  // of a weight that is packed
 
@@ -385,7 +389,19 @@ void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t in, 
   }
 }
 
-void multiply(const PackedLinearArgs& args) { HWY_DYNAMIC_DISPATCH(MultiplyGroups)(args); }
+void multiply(const PackedLinearArgs& args) {
+  const int64_t last = args.rows % kAmxLines;
+  const bool last_too = args.dtype == WeightDtype::q8 && last >= kLastTileRows;
+  const int64_t on_tiles =
+      !int8_tiles() || args.dtype == WeightDtype::q6_k ? 0 : args.rows - (last_too ? 0 : last);
+  PackedLinearArgs part = args;
+  part.rows = on_tiles;
+  if (part.rows > 0) packed_groups_on_tiles(part, TileUnit::amx);
+  part.rows = args.rows - on_tiles;
+  part.x += on_tiles * args.ldx, part.y += on_tiles * args.ldy;
+  if (part.residual != nullptr) part.residual += on_tiles * args.ldy;
+  if (part.rows > 0) HWY_DYNAMIC_DISPATCH(MultiplyGroups)(part);
+}
 
 }  // namespace multihead::kernels::groups
 #endif  // HWY_ONCE

@@ -6,6 +6,7 @@
 
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/kernels/matmul/gemm_amx-inl.h"
 #include "multihead/kernels/matmul/packed_linear_panels-inl.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -24,6 +25,7 @@ namespace {
 // Below, starting threads costs more than it saves. On some days two cores take 5 us to meet, on others less
 // than one: a decoder layer of 256 in one thread is 10 % slower on the fast days, twice as fast on the slow.
 constexpr int64_t kSerialFlops = 12'000'000;
+constexpr int64_t kTileRows = 6;  // fewer rows read the weight at full speed with dots
 
 }  // namespace
 }  // namespace multihead::kernels
@@ -97,6 +99,10 @@ HWY_NOINLINE void QuantizeRows(const PackedLinearArgs& p, int zero, int64_t stri
   });
 }
 
+void QuantizeInt8Rows(const PackedLinearArgs& p, int64_t stride, int8_t* rows, float* scales) {
+  QuantizeRows(p, 0, stride, rows, scales);
+}
+
 void MultiplyInt8(const PackedLinearArgs& p) {
   static thread_local Scratch scratch;
   const bool dots = kHasInt8Dots && int8_dots();
@@ -125,6 +131,7 @@ HWY_AFTER_NAMESPACE();
 namespace multihead::kernels::int8 {
 
 HWY_EXPORT(PackInt8);
+HWY_EXPORT(QuantizeInt8Rows);
 HWY_EXPORT(MultiplyInt8);
 
 int64_t packed_bytes(int64_t out, int64_t in) {
@@ -138,7 +145,14 @@ void pack(const float* weight, int64_t stride, int64_t out, int64_t in, void* pa
   HWY_DYNAMIC_DISPATCH(PackInt8)(weight, stride, out, in, packed);
 }
 
-void multiply(const PackedLinearArgs& args) { HWY_DYNAMIC_DISPATCH(MultiplyInt8)(args); }
+void quantize_rows(const PackedLinearArgs& args, int64_t stride, int8_t* rows, float* scales) {
+  HWY_DYNAMIC_DISPATCH(QuantizeInt8Rows)(args, stride, rows, scales);
+}
+
+void multiply(const PackedLinearArgs& args) {
+  if (args.rows >= kTileRows && int8_tiles()) return packed_int8_on_tiles(args, TileUnit::amx);
+  HWY_DYNAMIC_DISPATCH(MultiplyInt8)(args);
+}
 
 }  // namespace multihead::kernels::int8
 #endif  // HWY_ONCE

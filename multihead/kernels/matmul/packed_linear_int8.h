@@ -10,6 +10,8 @@ namespace multihead::kernels::int8 {
 int64_t packed_bytes(int64_t out, int64_t in);
 void pack(const float* weight, int64_t stride, int64_t out, int64_t in, void* packed);
 void multiply(const PackedLinearArgs& args);
+/// Rows of x, `stride` apart, zeros past their ends, and the scale of each.
+void quantize_rows(const PackedLinearArgs& args, int64_t stride, int8_t* rows, float* scales);
 
 /// Columns of a panel; the last one is as narrow as multiples of kPadding allow.
 inline constexpr int64_t kPanelColumns = 64, kPadding = 16;

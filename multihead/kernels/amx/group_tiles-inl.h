@@ -1,0 +1,41 @@
+// Products of int8 in groups of 32 along k, of which every row of X and every column of Y has a scale.
+// Internal.
+#pragma once
+
+#include <cstdint>
+
+#include "multihead/kernels/amx/amx-inl.h"
+
+namespace multihead::kernels {
+
+inline constexpr int64_t kGroupBytes = 32;                           // along k: half a row of a tile
+inline constexpr int64_t kGroupTileBytes = kGroupBytes * kAmxLines;  // of Y: [k / 4][16 columns][4]
+
+/// y[row][column] = Σ over groups, in order, of (Σ x·w · y_scale + y_minimum · x_sum) · x_scale, without
+/// FMAs.
+struct GroupBlock {
+  const int8_t* x = nullptr;  ///< 16 rows, x_stride apart, of `groups` whole groups
+  int64_t x_stride = 0;
+  const float *x_scales = nullptr, *x_sums = nullptr;  ///< [group][16 rows]
+  const int8_t* y = nullptr;                           ///< values of a group; bytes to the next one
+  int64_t y_group = kGroupTileBytes;
+  const float *y_scales = nullptr, *y_minima = nullptr;  ///< [group][16 columns]; no minima if null
+  int64_t groups = 0;
+  float* to = nullptr;  ///< [16][16], rows kAmxLines apart
+};
+
+/// This thread's tile registers, formed for groups.
+class GroupTiles {
+ public:
+  explicit GroupTiles(TileUnit unit);
+  ~GroupTiles();
+  GroupTiles(const GroupTiles&) = delete;
+  GroupTiles& operator=(const GroupTiles&) = delete;
+
+  void multiply(const GroupBlock& block) const;
+
+ private:
+  TileUnit unit_;
+};
+
+}  // namespace multihead::kernels
