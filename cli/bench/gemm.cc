@@ -8,6 +8,7 @@
 #include "cli/verb.h"
 #include "multihead/core/parallel.h"
 #include "multihead/core/rng.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/gemm.h"
 #include "multihead/kernels/peak/peak.h"
@@ -96,7 +97,8 @@ class BenchGemm : public Verb {
 
   // What multiplies numbers of the type, in GFLOP/s of one thread right now.
   double peak() const {
-    return dtype_ == "bf16" && kernels::bf16_dots() ? kernels::bf16_gflops(1e-3) : kernels::fma_gflops(1e-3);
+    const bool fast = dtype_ == "bf16" && (kernels::bf16_tiles() || kernels::bf16_dots());
+    return fast ? kernels::bf16_gflops(1e-3) : kernels::fma_gflops(1e-3);
   }
 
   // Medians of bursts of some tenths of a millisecond and more, each after the peak and a product that is not

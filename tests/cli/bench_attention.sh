@@ -41,7 +41,7 @@ for options in window=9 lengths causal:lengths:backward bias:training alibi:back
 done
 # Every precision of f32 products has an error of its own.
 for precision in highest high medium highest_tiles; do
-  expect 0 "5x3x41x12:bias .*backward.*error [0-9]e-" "${bench[@]}" --seconds 0.01 --shape "5x3x41x12:causal 5x3x41x12:bias" \
+  expect 0 "5x3x41x12:bias .*backward.*error [0-9]e-" "${bench[@]}" --seconds 0.01 --shape 5x3x41x12:causal 5x3x41x12:bias \
     --backward --float32-matmul-precision "$precision"
 done
 expect 0 '1x1x4200x8 .*backward.*error [0-9]e-' "${bench[@]}" --seconds 0.01 --shape 1x1x4200x8:backward # rows of it

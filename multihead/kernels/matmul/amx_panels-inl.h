@@ -8,13 +8,14 @@
 
 namespace multihead::kernels {
 
-/// Most steps of k of a block: the panel of X that it reads is 24 KiB, half of an L1.
-inline int64_t block_steps(const TileProduct& p) { return 12 / p.scheme.parts; }
+/// Most steps of k of a block: the panel of X that it reads is 24 KiB, half of an L1 (32 with two parts, 5 % faster).
+inline int64_t block_steps(const TileProduct& p) { return p.scheme.parts == 2 ? 8 : 12 / p.scheme.parts; }
 
-/// 32 lines of X: all steps, and where the next panel lies, if that is read in place, too.
+/// 32 lines of X: all steps, and where the next panel lies: rows of so many cache lines.
 struct XPanel {
   TileOperand operand;
   const char* next = nullptr;
+  int64_t next_stride = 0, next_lines = 0;
   bool not_finite = false;
 };
 
@@ -32,7 +33,7 @@ struct PanelRun {
   template <class PointY>
   void multiply(const XPanel& x, int64_t line, int64_t begin, int64_t end, const PointY& point_y) {
     const int64_t steps = p.steps(), blocks = ceil_div(steps, block_steps(p)), count = end - begin;
-    Fetch fetch{x, steps, blocks * count};
+    Fetch fetch{x, blocks * count};
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t first = steps * b / blocks, last = steps * (b + 1) / blocks;
       TileBlock block;
@@ -50,16 +51,16 @@ struct PanelRun {
   }
 
  private:
-  // Spreads the lines of the next panel over the blocks, one 64th byte column after the other.
+  // Spreads the next panel over the blocks, a cache line of all rows at a time.
   struct Fetch {
     const XPanel& x;
-    int64_t columns, blocks, done = 0, due = 0;
+    int64_t blocks, done = 0, due = 0;
 
     void next(TileBlock& block) {
       block.fetch_lines = 0;
-      due += columns;
-      if (x.next == nullptr || due < blocks) return;
-      block.fetch = x.next + 64 * done, block.fetch_lines = kBlockLines, block.fetch_stride = x.operand.row;
+      due += x.next_lines;
+      if (due < blocks) return;
+      block.fetch = x.next + 64 * done, block.fetch_lines = kBlockLines, block.fetch_stride = x.next_stride;
       while (due >= blocks) due -= blocks, ++done;
     }
   };

@@ -64,6 +64,12 @@ class PanelOfRows {
   XPanel operator()(int64_t panel) {
     const int64_t line = panel * kBlockLines, steps = p_.steps(), count = p_.x.lines - line;
     XPanel x;
+    if (p_.x.k_stride == 1 && count >= 2 * kBlockLines) {
+      const int64_t size = p_.x.narrow != nullptr ? 2 : 4;
+      x.next = static_cast<const char*>(p_.x.at(line + kBlockLines, 0)),
+      x.next_stride = size * p_.x.line_stride;
+      x.next_lines = size * p_.x.k / 64;
+    }
     if (!in_place_ || count < kBlockLines) {
       const AmxOperand rows = p_.x.part(line, std::min(kBlockLines, count), 0, p_.x.k);
       x.not_finite = amx_pack(rows, AmxSide::rows, p_.scheme.parts, p_.rule(), packed_.places(0, 0));
@@ -78,7 +84,6 @@ class PanelOfRows {
                packed_.places(0, 0));
       x.operand.last = packed_.operand(0, 0).first;
     }
-    if (count >= 2 * kBlockLines) x.next = x.operand.first + kBlockLines * row;
     return x;
   }
 
