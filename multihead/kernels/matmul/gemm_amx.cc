@@ -140,10 +140,10 @@ void by_panels(const TileProduct& p, int threads) {
     const int64_t runs = threads == 1 ? 1 : ceil_div(p.panels(), kTaskPanels);
     const int64_t wanted = ceil_div(threads == 1 ? 1 : kTasksPerThread * threads, runs);
     const int64_t groups = std::min(std::max(wanted, ceil_div(count * pair_bytes, kChunkBytes)), count);
-    share(threads, runs * groups, [&](int64_t task) {
-      const Range own = part_of(count, task % groups, groups);
+    share(threads, runs * groups, [&](int64_t task) {  // neighbours have the same pairs, which stay in L2
+      const Range own = part_of(count, task / runs, groups);
       multiply_panels(p, y, chunk.begin, {chunk.begin + own.begin, chunk.begin + own.end},
-                      part_of(p.panels(), task / groups, runs), not_finite);
+                      part_of(p.panels(), task % runs, runs), not_finite);
     });
   }
 }
@@ -232,7 +232,9 @@ void columns_of(const TileProduct& p, Range lines, int threads) {
   const int64_t panels = ceil_div(lines.end - lines.begin, kBlockLines);
   const int64_t fit =
       blocks > 1 ? kSumBytes / (panels * 4 * kBlockSums) : kChunkBytes / 2 / (2 * p.steps() * p.step_words());
-  const int64_t tasks = threads == 1 ? 1 : std::min<int64_t>(pairs, kTasksPerThread * threads);
+  // Each task reads X again, so it should have some pairs.
+  const int64_t many = std::min<int64_t>(pairs / 6, kTasksPerThread * threads);
+  const int64_t tasks = threads == 1 ? 1 : std::min<int64_t>(pairs, std::max<int64_t>(many, threads));
   const int64_t chunks = std::max(ceil_div(pairs, std::max<int64_t>(fit, 1)), tasks);
   std::atomic<bool> not_finite{false};
   const bool one_block = chunks == 1;
