@@ -23,20 +23,20 @@ namespace {
 
 // Products of parts of X and Y, in the order in which they are added: small ones first, and of two
 // neighbours one operand is the same.
-struct PartPair {
+struct PartProduct {
   int x, y;
 };
 template <int kParts>
-inline constexpr PartPair kProducts[1] = {{0, 0}};
+inline constexpr PartProduct kProducts[1] = {{0, 0}};
 template <>
-inline constexpr PartPair kProducts<2>[3] = {{1, 0}, {0, 0}, {0, 1}};
+inline constexpr PartProduct kProducts<2>[3] = {{1, 0}, {0, 0}, {0, 1}};
 template <>
-inline constexpr PartPair kProducts<3>[6] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
+inline constexpr PartProduct kProducts<3>[6] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
 
 template <int kParts, bool kSwapped>
-constexpr PartPair part_pair(int n) {
-  const PartPair p = kProducts<kParts>[n];
-  return kSwapped ? PartPair{p.y, p.x} : p;
+constexpr PartProduct part_product(int n) {
+  const PartProduct p = kProducts<kParts>[n];
+  return kSwapped ? PartProduct{p.y, p.x} : p;
 }
 
 // The operands of one step.
@@ -77,7 +77,7 @@ void multiply_emulated(const TileBlock& b, float* sums) {
   for (int64_t s = 0; s < b.steps; ++s) {
     if (s > 0) at.next(b, s);
     for (int n = 0; n < static_cast<int>(std::size(kProducts<kParts>)); ++n) {
-      const PartPair p = part_pair<kParts, kSwapped>(n);
+      const PartProduct p = part_product<kParts, kSwapped>(n);
       for (int64_t tile = 0; tile < 4; ++tile) {
         const int64_t i = tile / 2, j = tile % 2;
         emulate<kParts>(at.x + p.x * b.x.part + i * at.x_tile, at.x_row,
@@ -191,8 +191,8 @@ template <int kParts, bool kSwapped, int kProduct>
 HWY_INLINE void Multiply(const StepOf& at, const TileBlock& b) {
   constexpr int kLast = static_cast<int>(std::size(kProducts<kParts>)) - 1;
   if constexpr (kProduct <= kLast) {
-    constexpr PartPair kPair = part_pair<kParts, kSwapped>(kProduct);
-    constexpr PartPair kBefore = part_pair<kParts, kSwapped>(std::max(kProduct - 1, 0));
+    constexpr PartProduct kPair = part_product<kParts, kSwapped>(kProduct);
+    constexpr PartProduct kBefore = part_product<kParts, kSwapped>(std::max(kProduct - 1, 0));
     constexpr bool kNewX = kProduct == 0 || kPair.x != kBefore.x,
                    kNewY = kProduct == 0 || kPair.y != kBefore.y;
     const char *x = at.x + kPair.x * b.x.part, *y = at.y + kPair.y * b.y.part;
@@ -220,7 +220,7 @@ HWY_INLINE void Multiply(const StepOf& at, const TileBlock& b) {
 
 template <int kParts, bool kSwapped, class Kind>
 HWY_NOINLINE void MultiplyBlock(const TileBlock& b, float* previous, const TileRows& f) {
-  constexpr PartPair kFirst = part_pair<kParts, kSwapped>(0);
+  constexpr PartProduct kFirst = part_product<kParts, kSwapped>(0);
   constexpr int64_t kRight = kAmxLines, kBelow = kAmxLines * kBlockLines;
   const float* from = b.from;
   StepOf at(b);

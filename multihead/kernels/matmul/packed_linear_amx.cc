@@ -11,7 +11,7 @@
 namespace multihead::kernels {
 namespace {
 
-constexpr int64_t kChunkBytes = 1 << 20;  // of panels that all rows meet
+constexpr int64_t kPanelBytes = 1 << 20;  // of panels that all rows meet
 constexpr int64_t kColumns = half::kColumns, kPairsOfPanel = kColumns / kBlockLines;
 static_assert(kColumns == int8::kPanelColumns);
 
@@ -76,7 +76,7 @@ void multiply_few(const TileProduct& p, const TileOperand& x, const PackedPanels
 template <class XOf>
 void multiply_many(const TileProduct& p, const XOf& x_of, const PackedPanels& y, int64_t begin, int64_t end) {
   const int64_t panel_bytes = p.steps() * kAmxStep * kColumns * 2;
-  const int64_t most = std::max<int64_t>(1, kChunkBytes / panel_bytes), chunks = ceil_div(end - begin, most);
+  const int64_t most = std::max<int64_t>(1, kPanelBytes / panel_bytes), chunks = ceil_div(end - begin, most);
   BlockWriter out(p);
   auto* sums = private_scratch.get<float>(static_cast<size_t>(panel_sums(p, most * kPairsOfPanel)));
   PanelRun run{p, out, sums};
