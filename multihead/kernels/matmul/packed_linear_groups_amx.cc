@@ -186,9 +186,10 @@ class GroupPanels {
     b.y_group = in_place ? layout_.bytes : kGroupTileBytes;
     b.y_scales = w.scales, b.y_minima = in_place ? nullptr : w.minima;
     b.groups = count_, b.to = sums;
-    tiles_.multiply(b);
     const int64_t column = panel * kAmxLines, columns = std::min(kAmxLines, p_.out - column);
     const int64_t rows = std::min(kAmxLines, p_.rows - row);
+    for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(p_.y + (row + i) * p_.ldy + column, 1);
+    tiles_.multiply(b);
     for (int64_t i = 0; i < rows; ++i)
       std::copy_n(sums + i * kAmxLines, columns, p_.y + (row + i) * p_.ldy + column);
     if (p_.bias != nullptr || p_.activation != Activation::none || p_.residual != nullptr)
