@@ -15,6 +15,7 @@
 #include "multihead/embed/text_classifier.h"
 #include "multihead/embed/token_classifier.h"
 #include "multihead/io/json.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/shape.h"
 
@@ -77,11 +78,15 @@ class Classify : public Verb {
     flags.integer("top", top_, "labels to show for each text or image", {.least = 1});
     flags.choice("aggregate", aggregate_, word_list<embed::Aggregation>(),
                  "token classification: how tokens are grouped into entities, as in transformers");
+    flags.integer(
+        "stride", stride_,
+        "token classification: read long texts in windows with this many tokens in common (0: cut)");
   }
 
   int run(const CommonOptions& common) override {
     if (flags_.data.empty() == images_.empty())
       throw UsageError("--data FILE or --image FILE is required; see multihead classify --help");
+    if (stride_ > 0 && aggregate_ == "none") throw UsageError("--stride needs --aggregate, which is none");
     if (!images_.empty()) return classify_images(common);
     const std::string config = (std::filesystem::path(flags_.folder) / "config.json").string();
     const models::EncoderHead head =
@@ -124,6 +129,7 @@ class Classify : public Verb {
     const auto found =
         classifier.entities(texts, {.aggregation = *value_of<embed::Aggregation>(aggregate_),
                                     .max_length = flags_.options.max_length,
+                                    .stride = stride_,
                                     .batch_tokens = flags_.options.batch_tokens,
                                     .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
     for (size_t i = 0; i < texts.size(); ++i) {
@@ -135,7 +141,7 @@ class Classify : public Verb {
   template <class Classifier>
   void show(const Classifier& classifier, const Tensor& logits, const std::vector<std::string>& inputs,
             const char* kind, const CommonOptions& common) const {
-    const Tensor scores = embed::label_probabilities(logits);
+    const Tensor scores = classifier.scores(logits);
     const auto labels = static_cast<size_t>(classifier.num_labels());
     for (size_t i = 0; i < inputs.size(); ++i) {
       const std::span row(scores.data<float>() + i * labels, labels);
@@ -180,7 +186,7 @@ class Classify : public Verb {
   ClassifyFlags flags_;
   std::vector<std::string> images_;
   std::string aggregate_ = "simple";
-  int64_t top_ = 1;
+  int64_t top_ = 1, stride_ = 0;
 };
 
 class Rerank : public Verb {
@@ -248,7 +254,7 @@ class FillMask : public Verb {
   int run(const CommonOptions& common) override {
     if (text_.empty()) throw UsageError("--text TEXT is required; see multihead fill-mask --help");
     const auto model = reading([&] { return models::load_encoder(folder_); });
-    const auto tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
+    const auto tokenizer = reading([&] { return text::Tokenizer::load(models::tokenizer_folder(folder_)); });
     Json masks = Json::array();
     for (const auto& guesses : embed::fill_mask(model, tokenizer, text_or_stdin(text_), top_)) {
       Json list = Json::array();

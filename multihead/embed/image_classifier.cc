@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/embed/classifiers-inl.h"
+#include "multihead/embed/text_classifier.h"
 #include "multihead/io/config.h"
 #include "multihead/io/json.h"
 #include "multihead/models/hugging_face.h"
@@ -55,6 +56,10 @@ ImageClassifier::ImageClassifier(models::ImageEncoder encoder, const std::string
     mean = per_channel(reader, "image_mean", channels, finite);
     deviation = per_channel(reader, "image_std", channels, positive);
   }
+  for (const char* step : {"do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis",
+                           "do_reduce_labels", "do_flip_channel_order", "do_split_image"}) {
+    if (reader.boolean_or(step, false)) reader.fail(step, "true is not supported");
+  }
   reader.ignore({"size", "resample", "rescale_factor", "image_mean", "image_std", "do_convert_rgb",
                  "image_processor_type", "feature_extractor_type", "processor_class", "data_format",
                  "input_data_format", "default_to_square", "device", "disable_grouping", "return_tensors"});
@@ -101,6 +106,10 @@ Tensor ImageClassifier::logits(const Tensor& images) const {
     std::copy_n(part.data<float>(), part.numel(), out.data<float>() + first * num_labels());
   }
   return out;
+}
+
+Tensor ImageClassifier::scores(const Tensor& logits) const {
+  return label_probabilities(logits, encoder_.config().problem_type);
 }
 
 std::string ImageClassifier::label(int64_t index) const {

@@ -27,6 +27,9 @@ class ImageClassifier {
   /// Of images as pixels() takes them: [n, num_labels()] f32.
   Tensor logits(const Tensor& images) const;
 
+  /// As TextClassifier::scores().
+  Tensor scores(const Tensor& logits) const;
+
   int64_t num_labels() const { return encoder_.config().num_labels; }
   /// The folder's name of a label, or LABEL_i.
   std::string label(int64_t index) const;

@@ -10,6 +10,7 @@
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/classifiers-inl.h"
 #include "multihead/embed/folder-inl.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
@@ -44,7 +45,7 @@ TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype w
            word_of(encoder.config().head));
   encoder.pack_weights(weights);
   const int64_t length = detail::read_max_length(folder, encoder.config().context);
-  TextClassifier loaded(std::move(encoder), text::Tokenizer::load(folder), length);
+  TextClassifier loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(folder)), length);
   loaded.sigmoid_ = read_sigmoid(folder);
   return loaded;
 }
@@ -95,8 +96,14 @@ std::string TextClassifier::label(int64_t index) const {
   return detail::label_name(encoder_.config().labels, index);
 }
 
-Tensor label_probabilities(const Tensor& logits) {
-  if (logits.size(-1) != 1) return softmax(logits);
+Tensor TextClassifier::scores(const Tensor& logits) const {
+  return label_probabilities(logits, encoder_.config().problem_type);
+}
+
+Tensor label_probabilities(const Tensor& logits, models::ProblemType problem_type) {
+  using enum models::ProblemType;
+  if (problem_type == regression) return logits;
+  if (problem_type != multi_label && logits.size(-1) != 1) return softmax(logits);
   Tensor out = Tensor::empty(logits.shape(), Dtype::f32);
   for (int64_t i = 0; i < logits.numel(); ++i) {
     out.data<float>()[i] = 1 / (1 + std::exp(-logits.data<float>()[i]));

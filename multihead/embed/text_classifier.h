@@ -38,7 +38,11 @@ class TextClassifier {
   Tensor logits(std::span<const std::string> texts, const ClassifyOptions& options = {}) const;
   Tensor logits(std::span<const TextPair> pairs, const ClassifyOptions& options = {}) const;
 
-  /// Whether a score is the logistic function of a logit: of a single label, unless the folder's
+  /// What transformers' text-classification makes of logits [n, num_labels()]: label_probabilities(), or the
+  /// logits themselves, by the folder's problem_type.
+  Tensor scores(const Tensor& logits) const;
+
+  /// Whether rank's score is the logistic function of a logit: of a single label, unless the folder's
   /// activation_fn (sentence-transformers) says otherwise.
   bool has_sigmoid() const { return sigmoid_.value_or(num_labels() == 1); }
   /// Tokens of a pair: as many as the folder, its tokenizer and the model allow.
@@ -59,8 +63,10 @@ class TextClassifier {
   std::optional<bool> sigmoid_;
 };
 
-/// Of logits [n, labels]: their softmax, of a single label the logistic function.
-Tensor label_probabilities(const Tensor& logits);
+/// Of logits [n, labels]: their softmax; the logistic function of each, of a single label or of labels that
+/// do not exclude each other; the logits, of a regression.
+Tensor label_probabilities(const Tensor& logits,
+                           models::ProblemType problem_type = models::ProblemType::unstated);
 
 struct MaskGuess {
   int32_t token = 0;

@@ -78,6 +78,16 @@ TEST(TextClassifierTest, ProbabilitiesOfOneLabelAreLogistic) {
   EXPECT_NEAR(label_probabilities(one).to_vector<float>()[1], 1 / (1 + std::exp(-2.0)), 1e-6);
   const std::vector<float> two = label_probabilities(Tensor::of<float>({1, 2}, {1, 1})).to_vector<float>();
   EXPECT_FLOAT_EQ(two[0], 0.5F);
+  const Tensor logits = Tensor::of<float>({1, 2}, {0, 2});
+  using enum models::ProblemType;
+  const auto scores = [&](models::ProblemType type) {
+    return label_probabilities(logits, type).to_vector<float>();
+  };
+  EXPECT_FLOAT_EQ(scores(multi_label)[0], 0.5F);
+  EXPECT_NEAR(scores(multi_label)[1], 1 / (1 + std::exp(-2.0)), 1e-6);
+  EXPECT_EQ(scores(regression), logits.to_vector<float>());
+  EXPECT_EQ(scores(single_label), label_probabilities(logits).to_vector<float>());
+  EXPECT_FLOAT_EQ(label_probabilities(one, single_label).to_vector<float>()[0], 0.5F);
 }
 
 TEST(FillMaskTest, GuessesEachMaskBestFirst) {

@@ -169,10 +169,9 @@ std::vector<std::string> ConfigReader::unknown_keys() const {
 
 namespace {
 
-bool is_off(const Json& value) {
+bool is_empty(const Json& value) {
   if (value.is_array() || value.is_object()) return value.size() == 0;
-  if (value.is_number()) return value.as_double() == 0;
-  return value.is_null() || value == Json(false) || value == Json("");
+  return value.is_null() || value == Json("");
 }
 
 }  // namespace
@@ -181,7 +180,7 @@ void ConfigReader::refuse_unknown() const {
   for (const JsonMember& member : object_.members()) {
     const std::string_view key = member.key.view();
     const Json& given = member.value;
-    if (asked_.contains(key) || is_off(given)) continue;
+    if (asked_.contains(key) || is_empty(given)) continue;
     fail(key, concat("is unknown and may affect results, got ", quote(given.dump())));
   }
 }

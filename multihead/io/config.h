@@ -65,7 +65,8 @@ class ConfigReader {
   void ignore(const std::vector<std::string>& keys);
   /// Fields that were not read, in file order.
   std::vector<std::string> unknown_keys() const;
-  /// Throws FormatError for the first of them unless its value disables it: null, false, 0 or empty.
+  /// Throws FormatError for the first of them unless it says nothing: null or empty. False and 0 may be what
+  /// changes a result.
   void refuse_unknown() const;
   /// Throws FormatError: config.json: "hidden_size" <problem>.
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;

@@ -54,6 +54,11 @@ inline std::vector<std::pair<std::string, Activation>> file_words(Activation) {
           {"swish", Activation::silu},
           {"gelu_pytorch_tanh", Activation::gelu_tanh}};
 }
+inline std::vector<std::pair<std::string, ProblemType>> file_words(ProblemType) {
+  return {{"single_label_classification", ProblemType::single_label},
+          {"multi_label_classification", ProblemType::multi_label},
+          {"regression", ProblemType::regression}};
+}
 inline std::vector<std::pair<std::string, RotaryScaling::Kind>> file_words(RotaryScaling::Kind) {
   // "dynamic" and "longrope" change with the length of the text.
   using Kind = RotaryScaling::Kind;

@@ -57,17 +57,21 @@ std::string config_error(const char* family, const char* key, const Json& value)
   });
 }
 
-TEST(ConfigKeysTest, UnknownKeysAreRefusedUnlessTheyAreOff) {
+TEST(ConfigKeysTest, UnknownKeysAreRefusedUnlessTheySayNothing) {
   for (const char* family : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "marian"}) {
-    for (const Json& off :
-         {Json(), Json(false), Json(0), Json(0.0), Json(""), Json::array(), Json::object()}) {
+    for (const Json& nothing : {Json(), Json(""), Json::array(), Json::object()}) {
+      EXPECT_EQ(config_error(family, "attends_to_the_past", nothing), "accepted") << family << nothing;
+    }
+    for (const Json& something :
+         {Json(30), Json(true), Json(false), Json(0), Json(0.0), Json("x"), Json::object({{"a", 1}})}) {
+      EXPECT_THAT(config_error(family, "attends_to_the_past", something),
+                  HasSubstr("config.json: \"attends_to_the_past\" is unknown"))
+          << family << something;
+    }
+    for (const Json& off : {Json(), Json(0), Json(0.0)}) {
       EXPECT_EQ(config_error(family, "attn_logit_softcapping", off), "accepted") << family << off;
     }
-    for (const Json& on : {Json(30), Json(true), Json("x"), Json::object({{"a", 1}})}) {
-      EXPECT_THAT(config_error(family, "attn_logit_softcapping", on),
-                  HasSubstr("config.json: \"attn_logit_softcapping\" is unknown"))
-          << family;
-    }
+    EXPECT_THAT(config_error(family, "attn_logit_softcapping", 30), HasSubstr("attn_logit_softcapping"));
     EXPECT_THAT(config_error(family, "quantization_config", Json::object({{"quant_method", "gptq"}})),
                 HasSubstr("\"quantization_config\""))
         << family;
@@ -91,6 +95,80 @@ TEST(ConfigKeysTest, UnknownKeysAreRefusedUnlessTheyAreOff) {
       EXPECT_EQ(config_error(family, key, value), "accepted") << family << " " << key;
     }
   }
+}
+
+// transformers lets all tokens see each other where a decoder's file says false, or null.
+TEST(ConfigKeysTest, DecodersAreCausalAndEncodersAreNot) {
+  int families = 0;
+  const auto check = [&](const fs::path& folder, bool is_causal, auto read) {
+    Json json = io::load_json((folder / "config.json").string());
+    const auto error_with = [&](const Json& value) {
+      json["is_causal"] = value;
+      return error_of([&] { read(json, "config.json"); });
+    };
+    EXPECT_EQ(error_with(Json(is_causal)), "accepted") << folder;
+    EXPECT_THAT(error_with(Json(!is_causal)), HasSubstr("\"is_causal\" must be")) << folder;
+    EXPECT_THAT(error_with(Json()), is_causal ? HasSubstr("is_causal") : HasSubstr("accepted")) << folder;
+    ++families;
+  };
+  for (const auto& entry : fs::directory_iterator(kData / "hugging_face"))
+    check(entry.path(), true, config_from_json);
+  for (const auto& entry : fs::directory_iterator(kData / "seq2seq"))
+    check(entry.path(), true, seq2seq_config_from_json);
+  check(kData / "marian", true, seq2seq_config_from_json);
+  for (const auto& entry : fs::directory_iterator(kData / "encoders"))
+    check(entry.path(), false, encoder_config_from_json);
+  check(kData / "images" / "vit", false, image_encoder_config_from_json);
+  EXPECT_GE(families, 50);
+}
+
+TEST(ConfigKeysTest, AProblemTypeIsKeptOrRefused) {
+  for (const char* name : {"albert_classifier", "bert_classifier", "distilbert_classifier",
+                           "electra_classifier", "modernbert_classifier", "mpnet_classifier"}) {
+    Json json = io::load_json((kData / "encoders" / name / "config.json").string());
+    EXPECT_EQ(encoder_config_from_json(json, name).problem_type, ProblemType::unstated);
+    for (const auto& [word, type] : {std::pair("single_label_classification", ProblemType::single_label),
+                                     {"multi_label_classification", ProblemType::multi_label},
+                                     {"regression", ProblemType::regression}}) {
+      json["problem_type"] = word;
+      const EncoderConfig config = encoder_config_from_json(json, name);
+      EXPECT_EQ(config.problem_type, type);
+      EXPECT_EQ(config_to_json(config).at("problem_type"), Json(word)) << name;
+      EXPECT_EQ(encoder_config_from_json(config_to_json(config), name), config) << name;
+    }
+    json["problem_type"] = "ranking";
+    EXPECT_THAT(error_of([&] { encoder_config_from_json(json, name); }), HasSubstr("problem_type"));
+  }
+}
+
+// Each of these files changes a weight into one that is no number.
+TEST(FiniteWeightsTest, NoModelIsLoadedFromNanOrInf) {
+  const auto check = [](const fs::path& from, auto load) {
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity()}) {
+      const Folder folder(from);
+      io::TensorMap all = io::load_safetensors(folder.weights());
+      const auto one = std::find_if(all.begin(), all.end(), [](const auto& entry) {
+        return entry.first.ends_with(".weight") && entry.first.find("layer") != std::string::npos;
+      });
+      ASSERT_NE(one, all.end());
+      Tensor changed = one->second.clone();
+      changed.data<float>()[changed.numel() - 1] = value;
+      one->second = changed;
+      io::save_safetensors(folder.weights(), all);
+      EXPECT_THAT(error_of([&] { load(folder.name()); }),
+                  HasSubstr(concat("model.safetensors: tensor \"", one->first, "\" holds NaN or Inf")));
+    }
+  };
+  for (const char* name : {"llama", "qwen3_base"}) {
+    check(kData / "hugging_face" / name, [](const std::string& f) { load_language_model(f); });
+    check(kData / "hugging_face" / name, [](const std::string& f) { load_decoder(f, {}, true); });
+    for (const auto dtype : {nn::WeightDtype::bf16, nn::WeightDtype::int8, nn::WeightDtype::q8})
+      check(kData / "hugging_face" / name, [&](const std::string& f) { load_language_model(f, dtype); });
+  }
+  check(kData / "marian", [](const std::string& f) { load_seq2seq(f); });
+  check(kData / "encoders" / "bert_classifier", [](const std::string& f) { load_encoder(f); });
+  check(kData / "images" / "vit_classifier", [](const std::string& f) { load_image_encoder(f); });
 }
 
 TEST(ConfigKeysTest, KeysWithOneMeaningMustHaveIt) {
@@ -271,7 +349,8 @@ TEST(GenerationConfigTest, KeysAreReadOrRefused) {
                          {"forced_eos_token_id", 3},
                          {"decoder_start_token_id", 9}}));
   EXPECT_EQ(c.eos_token_ids, (std::vector<int32_t>{3, 5}));
-  EXPECT_EQ(c.bad_words_ids, (std::vector<std::vector<int32_t>>{{9}, {1}}));
+  EXPECT_EQ(c.bad_words_ids, (std::vector<std::vector<int32_t>>{{9}}));
+  EXPECT_EQ(c.suppress_tokens, (std::vector<int32_t>{1}));
   EXPECT_EQ(c.temperature, 0.6);
   EXPECT_EQ(c.num_beams, 6);
   EXPECT_TRUE(c.renormalize_logits);
@@ -282,7 +361,7 @@ TEST(GenerationConfigTest, KeysAreReadOrRefused) {
                                                  {"diversity_penalty", 0.5},
                                                  {"guidance_scale", 2},
                                                  {"sequence_bias", Json(std::vector<Json>{4})},
-                                                 {"stop_strings", "x"},
+                                                 {"stop_strings", 4},
                                                  {"made_up", 4},
                                                  {"bad_words_ids", Json(std::vector<Json>{4})},
                                                  {"eos_token_id", -2}}) {

@@ -119,6 +119,7 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"transforms_labels", &C::transforms_labels, later},
       {"mean_pooling", &C::mean_pooling, later},
       {"num_labels", &C::num_labels, always, kSizeOrNone},
+      {"problem_type", &C::problem_type, later},
       {"dropout_p", &C::dropout_p, always, kProbability},
       {"attention_dropout_p", &C::attention_dropout_p, always, kProbability},
       {"ffn_dropout_p", &C::ffn_dropout_p, later, kProbability},

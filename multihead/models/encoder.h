@@ -24,6 +24,17 @@ constexpr auto enum_words(EncoderHead) {
   return std::to_array<std::string_view>({"none", "masked_lm", "classification", "tokens"});
 }
 
+/// What the labels of a classification head are, by which logits become scores.
+enum class ProblemType {
+  unstated,      ///< as single_label
+  single_label,  ///< they exclude each other: softmax; of one label, the logistic function
+  multi_label,   ///< each holds or does not: the logistic function of each
+  regression,    ///< numbers: the logits themselves
+};
+constexpr auto enum_words(ProblemType) {
+  return std::to_array<std::string_view>({"unstated", "single_label", "multi_label", "regression"});
+}
+
 enum class PoolerActivation { tanh, relu, gelu };
 constexpr auto enum_words(PoolerActivation) {
   return std::to_array<std::string_view>({"tanh", "relu", "gelu"});
@@ -68,6 +79,7 @@ struct EncoderConfig {
       false;                  ///< labels are predicted after masked_lm's dense layer and norm, not the pooler
   bool mean_pooling = false;  ///< classification reads the mean of the tokens, not the first
   int64_t num_labels = 0;     ///< of classification and tokens
+  ProblemType problem_type = ProblemType::unstated;  ///< of classification
   double dropout_p = 0;
   double attention_dropout_p = 0;
   double ffn_dropout_p = 0;  ///< inside the feed-forward layers

@@ -47,6 +47,19 @@ std::string base_of(const Family<LanguageModelConfig>& family) {
   return whole;
 }
 
+// transformers lets every token see the whole text where a decoder's file says false, or null.
+template <class Config>
+Family<Config> with_causality(Family<Config> family, bool is_causal) {
+  family.keys.push_back({"is_causal", [=](io::ConfigReader& r, const std::string& key, Config&) {
+                           const Json* given = r.find(key);
+                           if (given == nullptr || *given == Json(is_causal)) return;
+                           if (!is_causal && given->is_null()) return;
+                           r.fail(key, concat("must be ", Json(is_causal).dump(), ", got ",
+                                              quote(given->dump(), 80), ", which is not supported"));
+                         }});
+  return family;
+}
+
 // "architectures" tells whether there is an output layer.
 Family<LanguageModelConfig> with_base(Family<LanguageModelConfig> family) {
   using C = LanguageModelConfig;
@@ -71,7 +84,7 @@ const std::vector<Family<LanguageModelConfig>>& families() {
     std::vector<Family<LanguageModelConfig>> list;
     for (auto* family : {gpt2::gpt2, gpt_neox::gpt_neox, opt::opt, phi::phi, llama::llama, mistral::mistral,
                          qwen2::qwen2, qwen3::qwen3, phi3::phi3, gemma::gemma, gemma::gemma2, gemma::gemma3})
-      list.push_back(with_base(family()));
+      list.push_back(with_causality(with_base(family()), true));
     list.push_back(own::language_model());
     return list;
   }();
@@ -80,24 +93,35 @@ const std::vector<Family<LanguageModelConfig>>& families() {
 
 template <>
 const std::vector<Family<Seq2SeqConfig>>& families() {
-  static const std::vector<Family<Seq2SeqConfig>> all = {marian::marian(), marian::pegasus(), bart::bart(),
-                                                         bart::mbart(),    t5::t5(),          t5::mt5(),
-                                                         m2m100::m2m100(), own::seq2seq()};
+  static const std::vector<Family<Seq2SeqConfig>> all = [] {
+    std::vector<Family<Seq2SeqConfig>> list;
+    for (auto* family :
+         {marian::marian, marian::pegasus, bart::bart, bart::mbart, t5::t5, t5::mt5, m2m100::m2m100})
+      list.push_back(with_causality(family(), true));
+    list.push_back(own::seq2seq());
+    return list;
+  }();
   return all;
 }
 
 template <>
 const std::vector<Family<EncoderConfig>>& families() {
-  static const std::vector<Family<EncoderConfig>> all = {
-      bert::bert(),     bert::roberta(),          bert::xlm_roberta(),       bert::camembert(),
-      bert::mpnet(),    distilbert::distilbert(), bert::electra(),           modernbert::modernbert(),
-      albert::albert(), t5_encoder::t5_encoder(), t5_encoder::mt5_encoder(), own::encoder()};
+  static const std::vector<Family<EncoderConfig>> all = [] {
+    std::vector<Family<EncoderConfig>> list;
+    for (auto* family : {bert::bert, bert::roberta, bert::xlm_roberta, bert::camembert, bert::mpnet,
+                         distilbert::distilbert, bert::electra, modernbert::modernbert, albert::albert,
+                         t5_encoder::t5_encoder, t5_encoder::mt5_encoder})
+      list.push_back(with_causality(family(), false));
+    list.push_back(own::encoder());
+    return list;
+  }();
   return all;
 }
 
 template <>
 const std::vector<Family<ImageEncoderConfig>>& families() {
-  static const std::vector<Family<ImageEncoderConfig>> all = {vit::vit(), own::image_encoder()};
+  static const std::vector<Family<ImageEncoderConfig>> all = {with_causality(vit::vit(), false),
+                                                              own::image_encoder()};
   return all;
 }
 

@@ -55,6 +55,9 @@ ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
 ConfigKey<EncoderConfig> head_key(const std::string& stem);
 template <class Config>
 ConfigKey<Config> labels_key();
+/// "problem_type", which says how a classifier's logits become scores.
+template <class Config>
+ConfigKey<Config> problem_key();
 /// The parts of it: one object of "rope_parameters" but for its base, and such an object.
 RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context);
 Json rotary_json(const LanguageModelConfig& c);

@@ -70,6 +70,7 @@ const std::vector<ConfigField<ImageEncoderConfig>>& config_fields() {
       {"pooler_activation", &C::pooler_activation, always},
       {"head", &C::head, always},
       {"num_labels", &C::num_labels, always, kSizeOrNone},
+      {"problem_type", &C::problem_type, later},
       {"dropout_p", &C::dropout_p, always, kProbability},
       {"attention_dropout_p", &C::attention_dropout_p, always, kProbability},
       {"init_std", &C::init_std, always, kPositive}};

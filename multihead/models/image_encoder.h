@@ -25,6 +25,7 @@ struct ImageEncoderConfig {
   PoolerActivation pooler_activation = PoolerActivation::tanh;
   EncoderHead head = EncoderHead::none;  ///< or classification: it reads the first vector, not the pooler
   int64_t num_labels = 0;                ///< of classification
+  ProblemType problem_type = ProblemType::unstated;  ///< of classification
   double dropout_p = 0;
   double attention_dropout_p = 0;
   double init_std = 0.02;

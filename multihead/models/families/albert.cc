@@ -43,7 +43,8 @@ ConfigKeys<C> keys() {
        R::only("tie_word_embeddings", true),
        R::only("is_decoder", false),
        head_key("Albert"),
-       labels_key<C>()},
+       labels_key<C>(),
+       problem_key<C>()},
       {"classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type",
        "num_memory_blocks"});
 }

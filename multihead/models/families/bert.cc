@@ -219,6 +219,7 @@ Family<C> bert_like(const Kin& kin, bool (*expresses)(const C&), const ConfigKey
                       .settle = settle};
   family.keys.push_back(head_key(kin.stem));
   family.keys.push_back(labels_key<C>());
+  family.keys.push_back(problem_key<C>());
   return family;
 }
 

@@ -36,7 +36,8 @@ ConfigKeys<C> keys() {
        R::only("tie_word_embeddings", true),
        R::only("tie_weights_", true),
        head_key("DistilBert"),
-       labels_key<C>()},
+       labels_key<C>(),
+       problem_key<C>()},
       // The table of positions is in the file, however it was made.
       {"sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "is_decoder"});
 }

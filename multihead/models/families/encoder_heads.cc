@@ -72,4 +72,18 @@ ConfigKey<Config> labels_key() {
 template ConfigKey<EncoderConfig> labels_key();
 template ConfigKey<ImageEncoderConfig> labels_key();
 
+template <class Config>
+ConfigKey<Config> problem_key() {
+  const auto read = [](Reader& r, const std::string& key, Config& c) {
+    if (c.head != EncoderHead::classification) return r.ignore({key});
+    c.problem_type = read_word(r, key, std::optional(ProblemType::unstated));
+  };
+  const auto write = [](const Config& c, const std::string& key, Json& json) {
+    if (c.problem_type != ProblemType::unstated) json[key] = stored(c.problem_type);
+  };
+  return {"problem_type", read, write, row_of(&Config::problem_type)};
+}
+template ConfigKey<EncoderConfig> problem_key();
+template ConfigKey<ImageEncoderConfig> problem_key();
+
 }  // namespace multihead::models::detail

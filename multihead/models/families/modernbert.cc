@@ -97,6 +97,7 @@ ConfigKeys<C> keys() {
        [](const C& c, const std::string& key, Json& json) { json[key] = 2 * c.window; }, row_of(&C::window)},
       head_key("ModernBert"),
       labels_key<C>(),
+      problem_key<C>(),
       {"classifier_pooling",
        [](Reader& r, const std::string& key, C& c) {
          c.pooler = false;  // whatever the head

@@ -39,7 +39,7 @@ ConfigKeys<C> keys() {
        R::field("pooler_act", &C::pooler_activation, PoolerActivation::tanh),
        R::alias("pooler_output_size", "hidden_size"), R::field("hidden_dropout_prob", &C::dropout_p, 0.0),
        R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0.0),
-       R::field("initializer_range", &C::init_std, 0.02), architectures(), labels_key<C>()},
+       R::field("initializer_range", &C::init_std, 0.02), architectures(), labels_key<C>(), problem_key<C>()},
       {"encoder_stride"});  // of a head for masked images
 }
 
