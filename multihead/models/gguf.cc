@@ -11,6 +11,7 @@
 #include "multihead/core/memory.h"
 #include "multihead/core/utf8.h"
 #include "multihead/io/gguf.h"
+#include "multihead/models/finite_weights-inl.h"
 #include "multihead/models/gguf_metadata-inl.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/models/packed_weights-inl.h"
@@ -139,10 +140,9 @@ class MatrixLoader {
   MatrixLoader(const io::GgufFile& file, const LanguageModelConfig& config, bool interleaved)
       : file_(file), config_(config), interleaved_(interleaved), names_(names(config.num_layers)) {}
 
-  const std::string& stored_name(const std::string& name) const { return names_.at(name); }
-
   Tensor load(const std::string& name) const {
     Tensor stored = file_.load(stored_name(name));
+    detail::check_finite(file_.path(), stored_name(name), stored);
     const int64_t heads = interleaved_ ? rotated_heads(config_, name) : 0;
     return heads > 0 ? exchanged(stored, heads, config_.head_dim / 2) : stored;
   }
@@ -162,10 +162,14 @@ class MatrixLoader {
     const std::string_view type = type_of(rule);
     if (!is_computed(type)) return pack(rule, nn::WeightDtype::q8);
     const auto read = [&](int64_t begin, int64_t count, uint8_t* to) { read_rows(rule, begin, count, to); };
-    return {{.read = read, .dtype = dtype_of(rule), .has_min = type == "Q4_1"}, out, in};
+    nn::PackedLinear packed({.read = read, .dtype = dtype_of(rule), .has_min = type == "Q4_1"}, out, in);
+    detail::check_finite(file_.path(), stored_name(rule.parts[0].name), packed);
+    return packed;
   }
 
  private:
+  const std::string& stored_name(const std::string& name) const { return names_.at(name); }
+
   // Of all parts, or empty if they differ.
   std::string_view type_of(const WeightRule& rule) const {
     std::string_view type;

@@ -2,6 +2,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/utf8.h"
+#include "multihead/models/finite_weights-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 
 namespace multihead::models::detail {
@@ -25,7 +26,9 @@ PackedLinear load_packed(const io::SafetensorsFile& file, const std::string& nam
              ": an embedding cannot be int8");
     const Tensor packed = file.load(stored);
     try {
-      return PackedLinear(packed, weight.size(0), weight.size(1), dtype);
+      PackedLinear linear(packed, weight.size(0), weight.size(1), dtype);
+      check_finite(file.path(), stored, linear);
+      return linear;
     } catch (const std::invalid_argument& error) {
       throw FormatError(concat(file.path(), ": ", quote(stored), ": ", error.what()));
     }
@@ -59,7 +62,9 @@ std::optional<WeightDtype> packed_dtype(const io::SafetensorsFile& file) {
 void fill_packed(LanguageModel& model, const io::SafetensorsFile& file, WeightDtype dtype) {
   std::map<std::string, Tensor> rest;
   for (const std::string& name : file.names()) {
-    if (file.info(name).dtype != Dtype::i32) rest[name] = file.load(name);
+    if (file.info(name).dtype == Dtype::i32) continue;
+    rest[name] = file.load(name);
+    check_finite(file.path(), name, rest[name]);
   }
   model.pack_weights(
       dtype, [&](const std::string& name, const Tensor& weight) { return load_packed(file, name, weight); });

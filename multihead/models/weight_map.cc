@@ -11,6 +11,7 @@
 #include "multihead/core/memory.h"
 #include "multihead/core/near_names-inl.h"
 #include "multihead/io/names-inl.h"
+#include "multihead/models/finite_weights-inl.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -229,6 +230,7 @@ void read_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMa
                         in_place ? view : Tensor::empty(shape, view.dtype()));
   });
   file.read_into(loaded);
+  for (const auto& [name, tensor] : loaded) detail::check_finite(file.path(), name, tensor);
   for (const auto& [view, i] : copied) view.copy_from(reshape(loaded[i].second, view.shape()));
 }
 
