@@ -8,6 +8,7 @@
 #include "cli/streams.h"
 #include "multihead/core/files.h"
 #include "multihead/io/json.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/hugging_face.h"
 
 namespace multihead::cli {
@@ -90,7 +91,8 @@ class Attend : public Verb {
   void add_encoders(look::AttentionPage& page) {
     if (!other_folder_.empty()) throw UsageError("--beside-model is for language models and translators");
     const models::Encoder encoder = reading([&] { return models::load_encoder(folder_); });
-    const text::Tokenizer tokenizer = reading([&] { return text::Tokenizer::load(folder_); });
+    const text::Tokenizer tokenizer =
+        reading([&] { return text::Tokenizer::load(models::tokenizer_folder(folder_)); });
     const std::string text = text_or_stdin(text_);
     for (const std::string& one : beside_.empty() ? std::vector{text} : std::vector{text, beside_}) {
       const auto tokens = std::ssize(tokenizer.encode(one, {.parse_special = true, .add_template = true}));

@@ -10,6 +10,7 @@
 #include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/gguf.h"
 #include "multihead/nn/module.h"
 
@@ -59,7 +60,7 @@ class Info : public Verb {
     if (models::is_image_folder(folder_)) return facts_of(models::load_image_encoder(folder_));
     if (!models::has_encoder(folder_)) return facts_of(load_model_dir(folder_, "stored"));
     Facts facts = facts_of(models::load_encoder(folder_));
-    facts.tokenizers = {{"tokenizer", text::Tokenizer::load(folder_)}};
+    facts.tokenizers = {{"tokenizer", text::Tokenizer::load(models::tokenizer_folder(folder_))}};
     return facts;
   }
 
@@ -75,7 +76,8 @@ class Info : public Verb {
       for (auto& [place, stored] : placed) list.push_back(std::move(stored));
       return list;
     }
-    const io::SafetensorsFile file(path);
+    const bool is_adapter = models::is_adapter_folder(path);
+    const io::SafetensorsFile file(is_adapter ? models::base_of_adapter(path) : path);
     for (const std::string& name : file.names()) {
       const io::TensorInfo& info = file.info(name);
       list.push_back({name, info.dtype_name, info.shape, info.numel()});

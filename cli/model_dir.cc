@@ -10,6 +10,7 @@
 #include "multihead/io/file_set.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/gguf.h"
 
 namespace multihead::cli {
@@ -40,7 +41,7 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
     std::optional<kernels::WeightDtype> dtype;
     if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
     models::LanguageModel model = models::load_language_model(folder, dtype, packed);
-    text::Tokenizer tokenizer = text::Tokenizer::load(folder);
+    text::Tokenizer tokenizer = text::Tokenizer::load(models::tokenizer_folder(folder));
     check_vocabulary(folder, "tokenizer", tokenizer.plain_vocab_size(), model.config().vocab_size);
     return LoadedModel{std::move(model), std::move(tokenizer)};
   });

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <set>
 
@@ -12,6 +11,8 @@
 #include "multihead/io/config.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/models/finite_weights-inl.h"
+#include "multihead/models/peft_config-inl.h"
 #include "multihead/nn/linear.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
@@ -21,6 +22,7 @@ namespace multihead::models {
 namespace {
 
 namespace fs = std::filesystem;
+using detail::PeftConfig, detail::is_named;
 
 constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
@@ -30,12 +32,6 @@ std::string last_part(const std::string& name) { return name.substr(name.rfind('
 
 // Without ".weight".
 std::string layer_of(const std::string& stored) { return stored.substr(0, stored.rfind('.')); }
-
-bool is_named(const std::string& layer, const std::vector<std::string>& targets) {
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
-    return layer == target || layer.ends_with("." + target);
-  });
-}
 
 // Of in_proj_weight, the first and the last part or the only one.
 bool is_default(const WeightRule& rule, size_t part) {
@@ -210,40 +206,6 @@ std::string base_of_adapter(const std::string& folder) {
 
 namespace {
 
-// alpha / r, and that nothing else is requested.
-double scale_of(const std::string& folder) {
-  const std::string file = file_in(folder, kConfigFile);
-  const Json json = io::load_json(file);
-  MH_CHECK(json.is_object(), FormatError, file, ": must be an object");
-  const auto expect = [&](const char* key, const std::function<bool(const Json&)>& fits) {
-    const Json* value = json.find(key);
-    MH_CHECK(value == nullptr || value->is_null() || fits(*value), FormatError, file, ": ", key, " ",
-             quote(value->dump(), 80), " is not supported");
-  };
-  const auto is_off = [](const Json& value) { return value.is_bool() && !value.as_bool(); };
-  const auto is_word = [](const char* word) {
-    return [=](const Json& value) { return value.is_string() && value.as_string() == word; };
-  };
-  const auto is_empty = [](const Json& value) { return value.size() == 0 && !value.is_string(); };
-  expect("peft_type", is_word("LORA"));
-  expect("bias", is_word("none"));
-  expect("use_dora", is_off);
-  for (const char* key : {"rank_pattern", "alpha_pattern"}) expect(key, is_empty);
-  // Others (pissa, olora, ...) subtract from the model's weights what they begin with.
-  expect("init_lora_weights", [&](const Json& value) {
-    return value.is_bool() || is_word("gaussian")(value) || is_word("eva")(value);
-  });
-  const auto number = [&](const char* key) {
-    const Json* value = json.find(key);
-    MH_CHECK(value != nullptr && value->is_number() && value->as_double() > 0, FormatError, file, ": ", key,
-             " must be a positive number");
-    return value->as_double();
-  };
-  const Json* stable = json.find("use_rslora");
-  const bool by_root = stable != nullptr && stable->is_bool() && stable->as_bool();
-  return number("lora_alpha") / (by_root ? std::sqrt(number("r")) : number("r"));
-}
-
 // A stored weight of the model and what is added to it or, without b, what it becomes.
 struct Change {
   std::string parameter;
@@ -252,51 +214,107 @@ struct Change {
   Tensor a, b;
 };
 
+// The places of stored weights in their views, by name, with or without the family's prefix.
+class Places {
+ public:
+  using Place = std::pair<size_t, const WeightRule*>;
+
+  Places(const WeightMap& map, const std::string& optional_prefix) : prefix_(optional_prefix) {
+    size_t at = 0;
+    for (const WeightRule& rule : map) {
+      for (const WeightPart& part : rule.parts) places_[part.name] = {at++, &rule};
+    }
+  }
+  /// Null: there is none.
+  const Place* find(const std::string& name) const {
+    auto found = places_.find(name);
+    if (found == places_.end() && !prefix_.empty()) {
+      found = places_.find(name.starts_with(prefix_) ? name.substr(prefix_.size()) : prefix_ + name);
+    }
+    return found == places_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  std::map<std::string, Place> places_;
+  std::string prefix_;
+};
+
+// Whether the tensors have the shapes that the view needs.
+bool fits(const Change& change) {
+  const int64_t numel = change.view.numel(),
+                columns = change.transposed ? change.view.size(0) : change.view.size(-1);
+  if (!change.b.defined()) return change.a.numel() == numel;
+  return change.a.rank() == 2 && change.b.rank() == 2 && change.a.size(1) == columns &&
+         change.b.size(1) == change.a.size(0) && change.b.size(0) * columns == numel;
+}
+
+constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
+
+// What PEFT would not do with a tensor of the file, or nothing. `layer`: without prefix and ending.
+std::string problem_of(const PeftConfig& config, const std::string& layer, const Change& change,
+                       const std::vector<std::string>& tied) {
+  if (change.b.defined()) {
+    if (change.a.size(0) != config.rank) {
+      return concat("has rank ", change.a.size(0), ", but r is ", config.rank);
+    }
+    return config.targets.empty() || is_named(layer, config.targets) ? "" : "is none of target_modules";
+  }
+  const bool is_copy = std::any_of(config.saved.begin(), config.saved.end(), [&](const std::string& module) {
+    return ("." + layer + ".").find("." + module + ".") != std::string::npos;
+  });
+  const bool splits = is_copy && std::find(tied.begin(), tied.end(), change.parameter) != tied.end();
+  return splits ? "is in modules_to_save, which unties it from the other weights that the model ties to it; "
+                  "that is not supported"
+                : "";
+}
+
 }  // namespace
 
+std::vector<std::string> tied_parameters(const LanguageModelConfig& c) {
+  return std::vector<std::string>(c.tie_embeddings && c.head ? 1 : 0, "token_embedding.weight");
+}
+std::vector<std::string> tied_parameters(const EncoderConfig& c) {
+  return std::vector<std::string>(c.head == EncoderHead::masked_lm ? 1 : 0, "token_embedding.weight");
+}
+std::vector<std::string> tied_parameters(const Seq2SeqConfig& c) {
+  std::vector<std::string> tied;
+  if (c.share_embeddings) tied.emplace_back("source_embedding.weight");
+  if (c.tie_output) tied.emplace_back("target_embedding.weight");
+  return tied;
+}
+
 std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
-                                       const std::string& optional_prefix, const std::string& folder) {
-  const double factor = scale_of(folder);
+                                       const MergeOptions& options, const std::string& folder) {
+  const PeftConfig config = detail::load_peft_config(folder);
   const std::string file = file_in(folder, kWeightsFile);
   const io::TensorMap tensors = io::load_safetensors(file);
+  for (const auto& [name, tensor] : tensors) detail::check_finite(file, name, tensor);
   const auto views = stored_views(parameters, map);
-  std::map<std::string, std::pair<size_t, const WeightRule*>> places;
-  size_t at = 0;
-  for (const WeightRule& rule : map) {
-    for (const WeightPart& part : rule.parts) places[part.name] = {at++, &rule};
-  }
-  const auto place_of = [&](const std::string& name) {
-    auto found = places.find(name);
-    if (found == places.end() && !optional_prefix.empty()) {
-      const bool has = name.starts_with(optional_prefix);
-      found = places.find(has ? name.substr(optional_prefix.size()) : optional_prefix + name);
-    }
-    return found;
-  };
+  const Places places(map, options.optional_prefix);
   std::vector<Change> changes;
   std::string problems;
   for (const auto& [full, tensor] : tensors) {
-    const std::string name = full.starts_with(kPrefix) ? full.substr(std::string(kPrefix).size()) : full;
-    if (name.ends_with(".lora_B.weight")) continue;
-    constexpr std::string_view kA = ".lora_A.weight";
-    const bool is_low_rank = name.ends_with(kA);
-    const std::string layer = is_low_rank ? full.substr(0, full.size() - kA.size()) : std::string();
-    const auto found = place_of(is_low_rank ? name.substr(0, name.size() - kA.size()) + ".weight" : name);
-    const auto b = is_low_rank ? tensors.find(layer + ".lora_B.weight") : tensors.end();
-    if (found == places.end() || (is_low_rank && b == tensors.end())) {
+    const bool is_low_rank = full.ends_with(kA), is_second = full.ends_with(kB);
+    const std::string stem = full.substr(0, full.size() - (is_low_rank || is_second ? kA.size() : 0));
+    if (is_second && tensors.contains(stem + std::string(kA))) continue;
+    const bool is_prefixed = full.starts_with(kPrefix);
+    const std::string layer = is_prefixed ? stem.substr(std::string(kPrefix).size()) : stem;
+    const auto b = is_low_rank ? tensors.find(stem + std::string(kB)) : tensors.end();
+    const Places::Place* place = places.find(is_low_rank ? layer + ".weight" : layer);
+    if (!is_prefixed || is_second || place == nullptr || (is_low_rank && b == tensors.end())) {
       problems += concat("\n  unexpected ", full, " ", tensor.shape());
       continue;
     }
-    const auto& [index, rule] = found->second;
+    const auto& [index, rule] = *place;
     Change change = {rule->parameter, views[index].second, rule->transposed, tensor.to(Dtype::f32), {}};
     if (is_low_rank) change.b = b->second.to(Dtype::f32);
-    const int64_t numel = change.view.numel(),
-                  columns = rule->transposed ? change.view.size(0) : change.view.size(-1);
-    const bool fits = is_low_rank
-                          ? tensor.rank() == 2 && change.b.rank() == 2 && tensor.size(1) == columns &&
-                                change.b.size(1) == tensor.size(0) && change.b.size(0) * columns == numel
-                          : tensor.numel() == numel;
-    if (!fits) problems += concat("\n  ", full, " ", tensor.shape(), " does not fit ", change.view.shape());
+    if (!fits(change)) {
+      problems += concat("\n  ", full, " ", tensor.shape(), " does not fit ", change.view.shape());
+    } else if (const std::string problem =
+                   problem_of(config, is_low_rank ? layer : layer_of(layer), change, options.tied);
+               !problem.empty()) {
+      problems += concat("\n  ", full, " ", problem);
+    }
     changes.push_back(std::move(change));
   }
   MH_CHECK(problems.empty(), FormatError, file, ": the tensors do not fit the model:", problems);
@@ -304,7 +322,7 @@ std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& param
   for (const Change& change : changes) {
     Tensor value = change.a;
     if (change.b.defined()) {
-      value = scale(matmul(change.b, change.a), factor);
+      value = scale(matmul(change.b, change.a), config.factor);
       if (change.transposed) value = transpose(value, 0, 1);
       value = add(change.view.detach(), reshape(value, change.view.shape()));
     }
@@ -312,6 +330,15 @@ std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& param
     changed.push_back(change.parameter);
   }
   return changed;
+}
+
+std::string tokenizer_folder(const std::string& folder) {
+  if (!is_adapter_folder(folder)) return folder;
+  for (const char* name : {"tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model",
+                           "sentencepiece.bpe.model", "source.spm"}) {
+    if (node_at(file_in(folder, name)) != Node::absent) return folder;
+  }
+  return base_of_adapter(folder);
 }
 
 }  // namespace multihead::models

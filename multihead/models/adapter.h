@@ -82,12 +82,22 @@ bool is_adapter_folder(const std::string& folder);
 /// The folder of the model that an adapter belongs to: base_model_name_or_path, as it is or beside the
 /// adapter. Throws FormatError.
 std::string base_of_adapter(const std::string& folder);
+/// Where a model folder's tokenizer is: in the folder, or with an adapter that has none, in its model's.
+std::string tokenizer_folder(const std::string& folder);
 
+struct MergeOptions {
+  std::string optional_prefix = {};    ///< of names in the map, which files may lack
+  std::vector<std::string> tied = {};  ///< parameters that the model uses in several places
+};
+/// The parameters that a model uses in several places.
+std::vector<std::string> tied_parameters(const LanguageModelConfig& config);
+std::vector<std::string> tied_parameters(const Seq2SeqConfig& config);
+std::vector<std::string> tied_parameters(const EncoderConfig& config);
 /// Adds a folder's low-rank parts to the weights and replaces those that it holds whole. Returns the
 /// parameters that were changed. Throws IoError, FormatError (another kind of adapter, names or shapes that
-/// do not fit), before anything is changed.
+/// do not fit; what PEFT would leave out; tied weights that it would untie), before anything is changed.
 std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
-                                       const std::string& optional_prefix, const std::string& folder);
+                                       const MergeOptions& options, const std::string& folder);
 /// The same of a model that is not packed. load_language_model() and its kin do so for a folder that holds an
 /// adapter alone.
 void load_adapter(LanguageModel& model, const std::string& folder);

@@ -6,6 +6,7 @@
 #include "multihead/core/error.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/config_keys-inl.h"
 #include "multihead/models/gguf.h"
 
@@ -72,7 +73,15 @@ void read_bad_words(Reader& r, const std::string& key, const Json& json, C& c) {
 }
 
 void read_suppressed(Reader& r, const std::string& key, const Json& json, C& c) {
-  for (const int32_t token : tokens_of(r, key, json)) c.bad_words_ids.push_back({token});
+  c.suppress_tokens = tokens_of(r, key, json);
+}
+
+void read_stop_strings(Reader& r, const std::string& key, const Json& json, C& c) {
+  if (json.is_string()) {
+    c.stop_strings = {json.as_string()};
+  } else {
+    c.stop_strings = r.strings_or(key, {});
+  }
 }
 
 void read_sampling(Reader& r, const std::string& key, const Json&, C& c) { c.do_sample = r.boolean(key); }
@@ -99,8 +108,8 @@ ConfigKeys<C> make_keys() {
       count("decoder_start_token_id", &C::decoder_start_token_id),
       count("forced_bos_token_id", &C::forced_bos_token_id), given("eos_token_id", read_end),
       given("forced_eos_token_id", read_forced_end), given("bad_words_ids", read_bad_words),
-      given("suppress_tokens", read_suppressed), given("early_stopping", read_early_stopping),
-      given("renormalize_logits", read_renormalize),
+      given("suppress_tokens", read_suppressed), given("stop_strings", read_stop_strings),
+      given("early_stopping", read_early_stopping), given("renormalize_logits", read_renormalize),
       // Known, and not to be had here.
       R::only("begin_suppress_tokens", Json::array()), R::only("typical_p", 1), R::only("epsilon_cutoff", 0),
       R::only("eta_cutoff", 0), R::only("encoder_repetition_penalty", 1),
@@ -124,9 +133,9 @@ ConfigKeys<C> make_keys() {
         "_from_model_config"}) {
     rows.push_back({name});
   }
-  for (const char* name : {"top_h", "exponential_decay_length_penalty", "sequence_bias", "dola_layers",
-                           "constraints", "force_words_ids", "forced_decoder_ids", "stop_strings",
-                           "watermarking_config", "assistant_ensemble_weight"}) {
+  for (const char* name :
+       {"top_h", "exponential_decay_length_penalty", "sequence_bias", "dola_layers", "constraints",
+        "force_words_ids", "forced_decoder_ids", "watermarking_config", "assistant_ensemble_weight"}) {
     rows.push_back(R::only(name, Json()));
   }
   return rows;
@@ -180,6 +189,7 @@ GenerationConfig load_generation_config(const std::string& folder) {
   const std::string own = (path / "generation_config.json").string();
   std::error_code ignored;
   if (std::filesystem::exists(own, ignored)) return generation_config_from_json(io::load_json(own), own);
+  if (is_adapter_folder(folder)) return load_generation_config(base_of_adapter(folder));
   // The rest of config.json is the model's.
   const std::string where = (path / "config.json").string();
   const Json config = io::load_json(where);

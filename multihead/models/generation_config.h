@@ -20,7 +20,9 @@ struct GenerationConfig {
   std::optional<int64_t> min_new_tokens, max_new_tokens;
   std::optional<int64_t> decoder_start_token_id, forced_bos_token_id, forced_eos_token_id;
   std::vector<int32_t> eos_token_ids = {};
-  std::vector<std::vector<int32_t>> bad_words_ids = {};  ///< and suppress_tokens
+  std::vector<std::vector<int32_t>> bad_words_ids = {};
+  std::vector<int32_t> suppress_tokens = {};
+  std::vector<std::string> stop_strings = {};
   bool early_stopping = false;
   bool never_stops_early = false;  ///< early_stopping is "never"
   bool renormalize_logits = false;

@@ -236,7 +236,8 @@ Model load(const std::string& folder, Config (*read)(const Json&, const std::str
 template <class Model>
 std::vector<std::string> merge(Model& model, const std::string& folder) {
   const auto& family = family_for(model.config());
-  return merge_adapter(nn::named_parameters(model), map_of(model, family), family.prefix, folder);
+  return merge_adapter(nn::named_parameters(model), map_of(model, family),
+                       {.optional_prefix = family.prefix, .tied = tied_parameters(model.config())}, folder);
 }
 
 }  // namespace
@@ -381,6 +382,7 @@ EncoderConfig with_head(const EncoderConfig& config, EncoderHead head,
   EncoderConfig c = resolved(config);
   const Family<EncoderConfig>& family = family_for(c);
   c.head = head, c.labels = labels, c.num_labels = std::ssize(labels);
+  c.problem_type = ProblemType::unstated;
   if (family.map == nullptr) {
     c.pooler = head == EncoderHead::classification && !c.transforms_labels;
     return resolved(c);

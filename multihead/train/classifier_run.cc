@@ -5,6 +5,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/loss.h"
 #include "multihead/train/lora.h"
@@ -203,8 +204,8 @@ ClassifierSummary train_classifier(const ClassifierRun& request) {
   const text::LabelledTexts training = text::read_labelled(run.data);
   const text::LabelledTexts validation =
       run.valid.empty() ? text::LabelledTexts() : text::read_labelled(run.valid);
-  const ClassifierData data =
-      prepare_classifier_data(training, validation, text::Tokenizer::load(run.init), run.settings);
+  const ClassifierData data = prepare_classifier_data(
+      training, validation, text::Tokenizer::load(models::tokenizer_folder(run.init)), run.settings);
   const auto folder = folder_of(run);
   ClassifierTask task(run.settings, data, run.init);
   check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));

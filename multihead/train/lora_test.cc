@@ -126,7 +126,16 @@ TEST_F(LoraTest, WhatIsWrongIsNamed) {
     return [&] { models::load_encoder(path("wrong")); };
   };
   expect_error<FormatError>(with("peft_type", "IA3"), "peft_type \"\\\"IA3\\\"\" is not supported");
-  expect_error<FormatError>(with("use_dora", Json(true)), "use_dora");
+  for (const char* key : {"use_dora", "use_qalora", "lora_bias", "made_up"})
+    expect_error<FormatError>(with(key, Json(true)), key);
+  for (const char* key : {"alora_invocation_tokens", "layer_replication", "trainable_token_indices",
+                          "target_parameters", "rank_pattern", "arrow_config", "use_bdlora"})
+    expect_error<FormatError>(with(key, Json(std::vector<Json>{1})), key);
+  expect_error<FormatError>(with("r", 4), "has rank 3, but r is 4");
+  expect_error<FormatError>(with("target_modules", Json(std::vector<Json>{"query"})),
+                            "is none of target_modules");
+  EXPECT_NO_THROW(with("alora_invocation_tokens", Json())());
+  EXPECT_NO_THROW(with("made_up", Json(false))());
   expect_error<FormatError>(with("init_lora_weights", Json("pissa_niter_4")), "init_lora_weights");
   expect_error<FormatError>(with("r", 0), "r must be a positive number");
   expect_error<FormatError>(with("lora_alpha", Json()), "lora_alpha must be");

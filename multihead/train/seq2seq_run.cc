@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/train/lora.h"
 
@@ -105,7 +106,8 @@ std::map<std::string, std::string> pair_tokenizer_files(const PairTokenizers& to
   return files;
 }
 
-PairTokenizers load_pair_tokenizers(const std::string& folder) {
+PairTokenizers load_pair_tokenizers(const std::string& model) {
+  const std::string folder = models::tokenizer_folder(model);
   const auto path = [&](const char* file) { return std::filesystem::path(folder) / file; };
   if (!std::filesystem::exists(path("tokenizer.json")) && std::filesystem::exists(path("source.spm"))) {
     return {text::Tokenizer::load(path("source.spm")), text::Tokenizer::load(path("target.spm")), false};

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "multihead/models/adapter.h"
 #include "multihead/text/token_labels.h"
 #include "multihead/text/tokenizer.h"
 #include "python/src/bindings.h"
@@ -208,8 +209,11 @@ void bind_text(nb::module_& m) {
       .def_static("train_characters", &train_characters, "texts"_a, nb::kw_only(), "unk"_a = "",
                   "One token per distinct character.")
       .def_static(
-          "load", [](const Path& path) { return unlocked([&] { return Tokenizer::load(path); }); }, "path"_a,
-          "Loads a tokenizer.json or a folder with one.")
+          "load",
+          [](const Path& path) {
+            return unlocked([&] { return Tokenizer::load(models::tokenizer_folder(path)); });
+          },
+          "path"_a, "Loads a tokenizer.json or a folder with one.")
       .def_static(
           "from_json", [](const std::string& json) { return Tokenizer::from_json(json); }, "json"_a)
       .def(

@@ -121,3 +121,49 @@ def test_a_language_model_s_adapter(bert):
     with torch.no_grad():
         theirs = model(input_ids=torch.tensor(ids)).logits.numpy()
     np.testing.assert_allclose(np.asarray(tuned(ids)), theirs, atol=1e-4)
+
+
+def test_adapters_are_merged_as_by_peft_or_refused(bert, tmp_path):
+    """Tied and untied embeddings, layers and modules_to_save of every kind; a folder with nothing but the adapter."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    ids = np.array([[5, 9, 40, 11]])
+    outcomes = []
+    for number, (tied, options) in enumerate([
+            (True, {}), (False, {}),
+            (True, {"modules_to_save": ["embed_tokens"]}), (True, {"modules_to_save": ["lm_head"]}),
+            (True, {"modules_to_save": ["embed_tokens", "lm_head"]}),
+            (False, {"modules_to_save": ["embed_tokens"]}), (False, {"modules_to_save": ["lm_head"]}),
+            (False, {"target_modules": ["q_proj", "lm_head"]}), (True, {"target_modules": ["q_proj", "embed_tokens"]}),
+            (True, {"use_rslora": True}), (True, {"use_dora": True}), (True, {"lora_bias": True}),
+            (True, {"rank_pattern": {"q_proj": 2}}), (True, {"alora_invocation_tokens": [1]}),
+            (True, {"target_modules": "all-linear"}), (True, {"layers_to_transform": [1]})]):
+        torch.manual_seed(number)
+        base = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=47, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=32, tie_word_embeddings=tied, initializer_range=0.2))
+        base.save_pretrained(tmp_path / f"base{number}")
+        config = peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM", "init_lora_weights": False,
+                                    "target_modules": ["q_proj", "v_proj"], **options})
+        model = peft.get_peft_model(base, config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter += 0.3 * torch.randn_like(parameter)
+        folder = tmp_path / f"adapter{number}"
+        model.save_pretrained(folder)
+        given = json.loads((folder / "adapter_config.json").read_text())
+        given["base_model_name_or_path"] = str(tmp_path / f"base{number}")
+        (folder / "adapter_config.json").write_text(json.dumps(given))
+        fresh = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / f"base{number}", dtype=torch.float32)
+        with torch.no_grad():
+            want = peft.PeftModel.from_pretrained(fresh, folder).eval()(input_ids=torch.tensor(ids)).logits.numpy()
+        try:
+            got = np.asarray(mh.models.LanguageModel.load(folder)(ids))
+        except Exception as error:  # noqa: BLE001
+            assert "adapter" in str(error)
+            outcomes.append("refused")
+            continue
+        np.testing.assert_allclose(got, want, atol=2e-4, err_msg=str(options))
+        outcomes.append("equal")
+    assert outcomes[:2] == ["equal", "equal"] and outcomes.count("equal") >= 8, outcomes

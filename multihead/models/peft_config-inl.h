@@ -1,0 +1,25 @@
+// adapter_config.json of PEFT. Internal to models.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace multihead::models::detail {
+
+/// What of it changes results.
+struct PeftConfig {
+  std::string file;
+  int64_t rank = 0;
+  double factor = 0;                      ///< of B · A
+  std::vector<std::string> targets = {};  ///< names of layers or their ends; empty: a pattern, not checked
+  std::vector<std::string> saved = {};    ///< modules_to_save: copies of their own, beside the model's
+};
+
+/// Throws IoError, FormatError naming the first key that asks for what is not supported, known or not.
+PeftConfig load_peft_config(const std::string& folder);
+
+/// Whether a layer is one of the names or ends in ".name".
+bool is_named(const std::string& layer, const std::vector<std::string>& names);
+
+}  // namespace multihead::models::detail
