@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <optional>
 
 #include "cli/streams.h"
@@ -12,6 +13,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/rng.h"
 #include "multihead/generate/prefix_folder.h"
+#include "multihead/generate/token_rules.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -45,15 +47,18 @@ class Conversation {
     const std::vector<int32_t> prompt = fitting_prompt();
     if (prompt.empty()) return messages_.pop_back(), 0;
     const train::StopSignals signals;
-    TokenStream stream(tokenizer_, {.skip_special = true});
-    std::string text;
+    TokenStream stream(tokenizer_, {.skip_special = true}, options_.stops);
+    GenerateOptions rules = options_.generate;
+    rules.stop_tokens = stops_;
+    if (!options_.limited) rules.max_new_tokens = std::numeric_limits<int64_t>::max();
+    check_rules(rules, model_.config().vocab_size);
     Tensor logits = read(prompt);
     for (int64_t i = 0; !options_.limited || i < options_.generate.max_new_tokens; ++i) {
       if (train::StopSignals::received() != 0) break;
+      apply_rules(rules, held_, i, {logits.data<float>(), static_cast<size_t>(logits.numel())});
       const int32_t token = next(logits);
       if (std::find(stops_.begin(), stops_.end(), token) != stops_.end()) break;
-      stream.write(token);
-      text += tokenizer_.decode(std::span(&token, 1), {.skip_special = true, .continued = !text.empty()});
+      if (!stream.write(token)) break;
       if (std::ssize(held_) >= limit()) {
         stream.finish();
         put_output("\n");
@@ -64,7 +69,7 @@ class Conversation {
     }
     stream.finish();
     put_output("\n");
-    messages_.push_back({"assistant", text});
+    messages_.push_back({"assistant", stream.text()});
     return train::StopSignals::received() == SIGTERM ? SIGTERM : 0;
   }
 

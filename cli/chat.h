@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cli/model_dir.h"
 #include "multihead/core/json.h"
@@ -16,6 +17,7 @@ struct ChatOptions {
   bool quiet = false;
   std::string prefix_folder = {};  ///< of generate/prefix_folder.h, or empty
   Json template_variables = Json::object();
+  std::vector<std::string> stops = {};  ///< an answer ends before one of them
 };
 
 /// Answers the lines of stdin until it ends. Throws InputError if the model has no chat template.

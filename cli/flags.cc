@@ -97,6 +97,13 @@ void Flags::texts(const char* name, const char* value, std::vector<std::string>&
        }});
 }
 
+void Flags::repeated(const char* name, const char* value, std::vector<std::string>& target,
+                     const char* help) {
+  add({.name = name, .value = value, .help = help, .repeats = true, .set = [&target](std::string_view v) {
+         target.emplace_back(v);
+       }});
+}
+
 void Flags::setting(const train::Field& field) {
   Flag flag{.name = field.name, .value = "N", .help = field.help, .initial = {}, .set = {}};
   if (std::holds_alternative<double*>(field.value)) flag.value = "X";

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <optional>
+#include <sstream>
 
 #include "cli/chat.h"
 #include "cli/model_dir.h"
@@ -11,6 +12,8 @@
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
+#include "multihead/generate/stop_strings.h"
+#include "multihead/generate/token_rules.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -43,7 +46,11 @@ class Generate : public Verb {
                  "sample from the smallest set with this total probability");
       own.number("min-p", options_.sampling.min_p, "drop tokens below this fraction of the top probability");
       own.number("repetition-penalty", options_.sampling.repetition_penalty, "> 1 penalises repeated tokens");
+      own.integer("no-repeat-ngram", options_.no_repeat_ngram, "forbid repeated N-grams (0: off)");
+      own.integer("min-new-tokens", options_.min_new_tokens, "minimum number of tokens before the end");
     });
+    flags.text("suppress", "TEXT", suppress_, "forbidden words, separated by spaces");
+    flags.flag("special", special_, "read special tokens in --prompt, such as <|im_start|>, as tokens");
     flags.flag("chat", chat_,
                "answer the lines of stdin, or --prompt, as a conversation by the model's chat template");
     flags.text("system", "TEXT", system_, "--chat: the system message");
@@ -51,7 +58,7 @@ class Generate : public Verb {
                "--chat: variables of the chat template, an object such as {\"enable_thinking\": false}");
     flags.integer("seed", seed_, "random seed of sampling");
     flags.integer("samples", samples_, "number of continuations", {.least = 1, .most = 4096});
-    flags.text("stop", "TEXT", stop_, "stop before this text");
+    flags.repeated("stop", "TEXT", stops_, "stop before this text; may be given several times");
     declare_weights(flags, weights_);
     flags.text("draft", "lookup|DIR", draft_,
                "speculative decoding, same text: lookup (guess from earlier text) or a smaller model "
@@ -78,12 +85,17 @@ class Generate : public Verb {
     if (cache_dtype_ == "bf16") options_.cache_dtype = Dtype::bf16;
     if (cache_dtype_ == "int8") options_.cache_dtype = nn::kInt8Cache;
     if (const auto eos = loaded.tokenizer.eos_id()) options_.stop_tokens = {*eos};
-    reading([&] { apply(models::load_generation_config(folder_), options_), check(options_.sampling); });
+    reading([&] {
+      const models::GenerationConfig defaults = models::load_generation_config(folder_);
+      apply(defaults, options_), check(options_.sampling);
+      stops_.insert(stops_.end(), defaults.stop_strings.begin(), defaults.stop_strings.end());
+    });
     given_.set_again();
+    suppress_words(loaded.tokenizer);
     if (!chat_) return print(common, loaded, prompt);
     return with_weights_of(folder_, [&] {
       return chat(loaded, {folder_, system_, prompt, options_, limited_, common.quiet, prefix_cache_,
-                           template_variables()});
+                           template_variables(), stops_});
     });
   }
 
@@ -92,10 +104,21 @@ class Generate : public Verb {
     if (!chat_ && !system_.empty()) throw UsageError("--system requires --chat");
     if (!chat_ && !template_variables_.empty()) throw UsageError("--chat-template-kwargs requires --chat");
     if (!chat_) return;
-    const bool other =
-        common.json || samples_ > 1 || !stop_.empty() || overflow_ != "slide" || !draft_.empty();
+    const bool other = common.json || samples_ > 1 || special_ || overflow_ != "slide" || !draft_.empty();
     if (other)
-      throw UsageError("--chat cannot be combined with --json, --samples, --stop, --past-context or --draft");
+      throw UsageError(
+          "--chat cannot be combined with --json, --samples, --special, --past-context or --draft");
+  }
+
+  // A word may be spelt with and without a space in front of it.
+  void suppress_words(const text::Tokenizer& tokenizer) {
+    std::istringstream words(suppress_);
+    for (std::string word; words >> word;) {
+      for (const std::string& spelt : {word, " " + word}) {
+        options_.suppress.push_back(
+            tokenizer.encode(spelt, {.parse_special = special_, .add_template = false}));
+      }
+    }
   }
 
   Json template_variables() const {
@@ -129,20 +152,17 @@ class Generate : public Verb {
   }
 
   int print(const CommonOptions& common, const LoadedModel& loaded, const std::string& prompt) {
+    check_rules(options_, loaded.model.config().vocab_size);  // before the prompt is shown
     set_draft(loaded);
-    const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt);
-    const bool streams = samples_ == 1 && !common.json && stop_.empty();
-    TokenStream stream(loaded.tokenizer, {.continued = true});
+    const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt, {.parse_special = special_});
+    const bool streams = samples_ == 1 && !common.json;
+    TokenStream stream(loaded.tokenizer, {.continued = true}, stops_);
+    StopStrings said(loaded.tokenizer, stops_, {.continued = true});
     if (streams) put_output(prompt);
     const train::StopSignals signals;
-    std::vector<std::string> texts(static_cast<size_t>(samples_));
     options_.on_token = [&](int64_t row, int32_t token) {
-      if (streams) stream.write(token);
-      std::string& text = texts[static_cast<size_t>(row)];
-      text += loaded.tokenizer.decode(std::span(&token, 1), {.continued = true});
-      const bool stopped = !stop_.empty() && text.find(stop_) != std::string::npos;
-      if (stopped) text.resize(text.find(stop_));
-      return !stopped && train::StopSignals::received() == 0;
+      const bool more = streams ? stream.write(token) : said.add(row, token);
+      return more && train::StopSignals::received() == 0;
     };
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<std::vector<int32_t>> rows(static_cast<size_t>(samples_), ids);
@@ -153,6 +173,8 @@ class Generate : public Verb {
       stream.finish();
       fmt::print("\n");
     } else {
+      std::vector<std::string> texts;
+      for (int64_t row = 0; row < samples_; ++row) texts.push_back(said.text(row));
       common.json ? print_json(prompt, texts, tokens, seconds) : print_texts(prompt, texts);
     }
     return train::StopSignals::received() != 0 ? train::StopSignals::exit_code() : kDone;
@@ -180,9 +202,10 @@ class Generate : public Verb {
                            {"tokens_per_second", static_cast<double>(count) / std::max(seconds, 1e-9)}}));
   }
 
-  std::string folder_, prompt_, stop_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "stored";
+  std::string folder_, prompt_, suppress_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "stored";
   std::string system_, draft_, prefix_cache_, template_variables_;
-  bool chat_ = false, limited_ = false;
+  std::vector<std::string> stops_;
+  bool chat_ = false, limited_ = false, special_ = false;
   int64_t samples_ = 1, seed_ = 0;
   std::optional<LoadedModel> smaller_;  // of --draft
   GenerateOptions options_;

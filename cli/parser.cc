@@ -153,7 +153,7 @@ void Given::set_flags() const {
   for (size_t i = 0; i < list_.size(); ++i) {
     const std::string name = (list_[i].positional ? "" : "--") + list_[i].name;
     if (list_[i].required && values_[i].empty()) refuse(name + " is required");
-    if (!list_[i].many && values_[i].size() > 1)
+    if (!list_[i].many && !list_[i].repeats && values_[i].size() > 1)
       refuse(concat(name, " is given ", values_[i].size(), " times"));
     for (const std::string& value : values_[i]) list_[i].set(value);
   }

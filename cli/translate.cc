@@ -117,6 +117,7 @@ class Translate : public Verb {
   void translate_group(const CommonOptions& common, const Translator& with,
                        const std::vector<std::string>& lines, size_t first) {
     for (size_t i = 0; i < lines.size(); ++i) {
+      if (is_blank(lines[i])) continue;
       const std::string what = text_.empty() ? concat("line ", first + i) : "--text";
       reading([&] {
         return encode_source(with.model.config(), with.tokenizers.source, lines[i], what,

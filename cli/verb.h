@@ -55,7 +55,8 @@ struct Flag {
   std::vector<std::string> choices = {};
   bool positional = false;
   bool required = false;
-  bool many = false;  ///< takes several values; a positional, all the rest
+  bool many = false;     ///< takes several values; a positional, all the rest
+  bool repeats = false;  ///< may be given several times, with a value each
   std::function<void(std::string_view)> set;
 };
 
@@ -81,6 +82,8 @@ class Flags {
   void positionals(const char* name, std::vector<std::string>& target, const char* help);
   /// All the words up to the next flag.
   void texts(const char* name, const char* value, std::vector<std::string>& target, const char* help);
+  /// A text each time that it is given.
+  void repeated(const char* name, const char* value, std::vector<std::string>& target, const char* help);
   /// A setting of training; its default depends on the preset.
   void setting(const train::Field& field);
   Flag& add(Flag flag) { return list_.emplace_back(std::move(flag)); }

@@ -1,14 +1,12 @@
 // Validating the options of a beam search and applying them to the next token. Internal to generate.
 #pragma once
 
-#include <limits>
 #include <span>
 
 #include "multihead/generate/beam_search.h"
+#include "multihead/generate/token_rules-inl.h"
 
 namespace multihead::detail {
-
-inline constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 /// Throws ValueError naming the first invalid option.
 void check_beam_options(const BeamOptions& options, size_t sentences);
@@ -22,8 +20,8 @@ inline bool penalizes_logits(const BeamOptions& o) { return o.beam_size == 1 && 
 
 /// The state of a hypothesis.
 struct NextToken {
-  std::span<const int32_t> tokens;  ///< so far
-  std::span<const int32_t> prefix;  ///< required first tokens
+  std::span<const int32_t> history;  ///< the tokens so far, behind the decoder's start token
+  std::span<const int32_t> prefix;   ///< required first tokens
   int32_t eos;
   bool last;  ///< only the end token fits
 };

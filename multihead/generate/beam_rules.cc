@@ -4,24 +4,10 @@
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_rules-inl.h"
 #include "multihead/generate/repetition-inl.h"
+#include "multihead/generate/token_rules-inl.h"
 
 namespace multihead::detail {
 namespace {
-
-bool ends_with(std::span<const int32_t> tokens, std::span<const int32_t> suffix) {
-  return tokens.size() >= suffix.size() &&
-         std::equal(suffix.begin(), suffix.end(), tokens.end() - static_cast<std::ptrdiff_t>(suffix.size()));
-}
-
-void ban_repeated(size_t n, std::span<const int32_t> tokens, std::span<float> scores) {
-  if (n == 0 || tokens.size() + 1 < n) return;
-  const std::span<const int32_t> tail = tokens.last(n - 1);
-  for (size_t i = 0; i + n <= tokens.size(); ++i) {
-    if (std::equal(tail.begin(), tail.end(), tokens.begin() + static_cast<std::ptrdiff_t>(i))) {
-      scores[static_cast<size_t>(tokens[i + n - 1])] = kNever;
-    }
-  }
-}
 
 void renormalize(std::span<float> scores) {
   const float largest = *std::max_element(scores.begin(), scores.end());
@@ -71,7 +57,7 @@ void check_beam_options(const BeamOptions& o, size_t sentences) {
 }
 
 void apply_rules(const BeamOptions& o, const NextToken& next, std::span<float> scores) {
-  const size_t length = next.tokens.size();
+  const size_t length = next.history.size() - 1;
   // What must come comes, whatever the other options say.
   if (length < next.prefix.size() || next.last) {
     const auto only = static_cast<size_t>(next.last ? next.eos : next.prefix[length]);
@@ -81,14 +67,10 @@ void apply_rules(const BeamOptions& o, const NextToken& next, std::span<float> s
     scores[only] = score;
     return;
   }
-  if (o.repetition_penalty != 1 && !penalizes_logits(o)) penalize(o.repetition_penalty, next.tokens, scores);
+  if (o.repetition_penalty != 1 && !penalizes_logits(o)) penalize(o.repetition_penalty, next.history, scores);
   if (static_cast<int64_t>(length) < o.min_length) scores[static_cast<size_t>(next.eos)] = kNever;
-  for (const auto& banned : o.suppress) {
-    if (!banned.empty() && ends_with(next.tokens, std::span(banned).first(banned.size() - 1))) {
-      scores[static_cast<size_t>(banned.back())] = kNever;
-    }
-  }
-  ban_repeated(static_cast<size_t>(o.no_repeat_ngram), next.tokens, scores);
+  ban_sequences(o.suppress, next.history, scores);
+  ban_repeated(o.no_repeat_ngram, next.history, scores);
   if (o.renormalize) renormalize(scores);
 }
 

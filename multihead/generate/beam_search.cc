@@ -114,11 +114,19 @@ class Search {
     return logits;
   }
 
+  // What the decoder has read, its start token first: rules count that token, as transformers' do.
+  std::vector<int32_t> history_of(const Open& open) const {
+    std::vector<int32_t> history = {static_cast<int32_t>(model_.config().decoder_start_id)};
+    history.insert(history.end(), open.tokens.begin(), open.tokens.end());
+    return history;
+  }
+
   // The tokens of every open hypothesis, in its row.
   void penalize(float* row) const {
     for (const Sentence& sentence : sentences_) {
       for (const Open& open : sentence.open) {
-        detail::penalize(options_.repetition_penalty, open.tokens, {row, static_cast<size_t>(vocabulary_)});
+        detail::penalize(options_.repetition_penalty, history_of(open),
+                         {row, static_cast<size_t>(vocabulary_)});
         row += vocabulary_;
       }
     }
@@ -139,7 +147,7 @@ class Search {
                                     static_cast<size_t>(vocabulary_));
       // One NaN among the logits makes all of them NaN.
       MH_CHECK(!std::isnan(scores[0]), ValueError, "beam search: the model's output is not finite");
-      apply_rules(options_, {sentence.open[b].tokens, prefix_of(sentence), eos_, length >= max_length_},
+      apply_rules(options_, {history_of(sentence.open[b]), prefix_of(sentence), eos_, length >= max_length_},
                   scores);
       if (options_.sample) {
         all.push_back(draw(sentence, b, scores, length));

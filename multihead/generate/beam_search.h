@@ -16,11 +16,13 @@ struct BeamOptions {
   /// A sentence is done when beam_size · patience hypotheses are finished (Kasai et al. 2022) and no open one
   /// can overtake them.
   double patience = 1;
-  double length_penalty = 1;      ///< divides scores by length^length_penalty; 0: plain sums
-  double repetition_penalty = 1;  ///< > 1 penalises tokens already present, with one beam on their logits
-  int64_t no_repeat_ngram = 0;    ///< n: no n-gram occurs twice; 0: off
-  int64_t min_length = 0;         ///< minimum tokens before the end
-  int64_t max_length = 256;       ///< maximum tokens, not counting the end
+  double length_penalty = 1;  ///< divides scores by length^length_penalty; 0: plain sums
+  /// > 1 penalises tokens already present, the decoder's start token among them; with one beam on their
+  /// logits
+  double repetition_penalty = 1;
+  int64_t no_repeat_ngram = 0;  ///< n: no n-gram occurs twice, the start token counted; 0: off
+  int64_t min_length = 0;       ///< minimum tokens before the end
+  int64_t max_length = 256;     ///< maximum tokens, not counting the end
   std::vector<std::vector<int32_t>> suppress = {};  ///< forbidden sequences
   std::vector<std::vector<int32_t>> prefixes =
       {};  ///< per sentence (or empty): tokens the target starts with

@@ -33,6 +33,17 @@ void set_sampling(const GenerationConfig& c, SamplingOptions& sampling) {
   set(sampling.min_p, c.min_p);
 }
 
+// As in transformers, a bad word that is an end alone counts for nothing, and a suppressed token for all.
+std::vector<std::vector<int32_t>> suppressed(const GenerationConfig& c, const std::vector<int32_t>& ends) {
+  std::vector<std::vector<int32_t>> all;
+  for (const std::vector<int32_t>& word : c.bad_words_ids) {
+    const bool is_end = word.size() == 1 && std::find(ends.begin(), ends.end(), word[0]) != ends.end();
+    if (!is_end) all.push_back(word);
+  }
+  for (const int32_t token : c.suppress_tokens) all.push_back({token});
+  return all;
+}
+
 void check_id(const GenerationConfig& c, const char* key, std::optional<int64_t> given, int64_t own) {
   MH_CHECK(!given || *given == own, FormatError, c.source, ": \"", key, "\" must be ", own,
            ", as the model's config.json says, got ", *given);
@@ -43,22 +54,25 @@ void check_id(const GenerationConfig& c, const char* key, std::optional<int64_t>
 void apply(const GenerationConfig& c, GenerateOptions& options) {
   refuse(c,
          {{"num_beams", above(c.num_beams, 1)},
-          {"no_repeat_ngram_size", above(c.no_repeat_ngram_size, 0)},
           {"min_length", above(c.min_length, 0)},
-          {"min_new_tokens", above(c.min_new_tokens, 0)},
-          {"bad_words_ids or suppress_tokens", !c.bad_words_ids.empty()},
-          {"forced_bos_token_id", c.forced_bos_token_id.has_value()},
-          {"forced_eos_token_id", c.forced_eos_token_id.has_value()}},
+          {"forced_bos_token_id", c.forced_bos_token_id.has_value()}},
          "generate");
   set_sampling(c, options.sampling);
   if (c.do_sample && !*c.do_sample) options.sampling.temperature = 0;
   set(options.sampling.repetition_penalty, c.repetition_penalty);
   if (!c.eos_token_ids.empty()) options.stop_tokens = c.eos_token_ids;
+  set(options.no_repeat_ngram, c.no_repeat_ngram_size);
+  set(options.min_new_tokens, c.min_new_tokens);
+  if (c.forced_eos_token_id) options.last_token = static_cast<int32_t>(*c.forced_eos_token_id);
+  options.suppress = suppressed(c, options.stop_tokens);
 }
 
 void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOptions& options) {
   const bool sample = c.do_sample.value_or(false);
-  refuse(c, {{"early_stopping", c.never_stops_early}, {"do_sample", sample && above(c.num_beams, 1)}},
+  refuse(c,
+         {{"stop_strings", !c.stop_strings.empty()},
+          {"early_stopping", c.never_stops_early},
+          {"do_sample", sample && above(c.num_beams, 1)}},
          "translate");
   check_id(c, "forced_eos_token_id", c.forced_eos_token_id, model.eos_id);
   check_id(c, "decoder_start_token_id", c.decoder_start_token_id, model.decoder_start_id);
@@ -83,10 +97,11 @@ void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOp
     options.first_token = static_cast<int32_t>(*c.forced_bos_token_id);
   }
   options.free_forced_end = c.forced_eos_token_id.has_value();
-  for (const std::vector<int32_t>& word : c.bad_words_ids) {
+  for (const std::vector<int32_t>& word : suppressed(c, {static_cast<int32_t>(model.eos_id)})) {
     for (const int32_t token : word) {
       MH_CHECK(token < model.target_vocab_size, FormatError, c.source, ": token ", token,
-               " of \"bad_words_ids\" is outside the vocabulary of ", model.target_vocab_size);
+               " of \"bad_words_ids\" or \"suppress_tokens\" is outside the vocabulary of ",
+               model.target_vocab_size);
     }
     options.suppress.push_back(word);
   }

@@ -81,21 +81,32 @@ TEST(DefaultsTest, SamplingIsAsTheFolderWantsIt) {
   apply({.do_sample = false}, options);
   EXPECT_EQ(options.sampling.temperature, 0);
   EXPECT_THAT(error_of({.num_beams = 2}, GenerateOptions()), HasSubstr("num_beams"));
-  EXPECT_THAT(error_of({.no_repeat_ngram_size = 2}, GenerateOptions()), HasSubstr("no_repeat_ngram_size"));
-  EXPECT_THAT(error_of({.bad_words_ids = {{2}}}, GenerateOptions()), HasSubstr("bad_words_ids"));
-  EXPECT_THAT(error_of({.min_new_tokens = 2}, GenerateOptions()), HasSubstr("min_new_tokens"));
+  EXPECT_THAT(error_of({.min_length = 2}, GenerateOptions()), HasSubstr("min_length"));
+  EXPECT_THAT(error_of({.forced_bos_token_id = 2}, GenerateOptions()), HasSubstr("forced_bos_token_id"));
+  apply({.no_repeat_ngram_size = 2,
+         .min_new_tokens = 3,
+         .forced_eos_token_id = 4,
+         .eos_token_ids = {4},
+         .bad_words_ids = {{4}, {2, 3}},  // an end alone counts for nothing
+         .suppress_tokens = {7}},
+        options);
+  EXPECT_EQ(options.no_repeat_ngram, 2);
+  EXPECT_EQ(options.min_new_tokens, 3);
+  EXPECT_EQ(options.last_token, 4);
+  EXPECT_EQ(options.suppress, (std::vector<std::vector<int32_t>>{{2, 3}, {7}}));
 }
 
 TEST(DefaultsTest, ScoresAreLogProbabilitiesAgainBehindTheRules) {
   std::vector<float> scores(4, std::log(0.25f));
   BeamOptions options{.suppress = {{2}}, .renormalize = true};
-  detail::apply_rules(options, {.tokens = {}, .prefix = {}, .eos = 0, .last = false}, scores);
+  const std::vector<int32_t> start = {3};
+  detail::apply_rules(options, {.history = start, .prefix = {}, .eos = 0, .last = false}, scores);
   for (const size_t i : {0u, 1u, 3u}) EXPECT_NEAR(scores[i], std::log(1.0 / 3), 1e-6);
   EXPECT_EQ(scores[2], detail::kNever);
   // An end for want of room costs what it costs, or nothing.
   for (const bool is_free : {false, true}) {
     options.free_forced_end = is_free;
-    detail::apply_rules(options, {.tokens = {}, .prefix = {}, .eos = 1, .last = true}, scores);
+    detail::apply_rules(options, {.history = start, .prefix = {}, .eos = 1, .last = true}, scores);
     EXPECT_NEAR(scores[1], is_free ? 0 : std::log(1.0 / 3), 1e-6);
     EXPECT_EQ(scores[0], detail::kNever);
   }

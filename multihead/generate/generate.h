@@ -24,6 +24,11 @@ struct GenerateOptions {
   SamplingOptions sampling = {};
   uint64_t seed = 0;                      ///< row r has its own stream, so rows do not depend on the batch
   std::vector<int32_t> stop_tokens = {};  ///< end a row; not part of the result
+  int64_t no_repeat_ngram = 0;            ///< n: no n-gram occurs twice in prompt and new tokens; 0: off
+  int64_t min_new_tokens = 0;             ///< stop_tokens do not come earlier
+  std::vector<std::vector<int32_t>> suppress = {};  ///< forbidden sequences; of one token: it never comes
+  /// The first new token, and the one that max_new_tokens ends with (forced_eos_token_id of transformers).
+  std::optional<int32_t> first_token = {}, last_token = {};
   Overflow overflow = Overflow::slide;
   std::optional<Dtype> cache_dtype = {};  ///< of keys and values: the model's, bf16, or nn::kInt8Cache
   /// Speculative decoding: guesses at most `most` next tokens; see draft.h for implementations. One step

@@ -7,6 +7,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/rng.h"
 #include "multihead/generate/prefix-inl.h"
+#include "multihead/generate/token_rules.h"
 
 namespace multihead {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 void check_prompt(const models::LanguageModel& model, const std::vector<int32_t>& prompt, int64_t sequence,
                   const GenerateOptions& options) {
   check(options.sampling);
+  check_rules(options, model.config().vocab_size);
   MH_CHECK(options.max_new_tokens >= 0, ValueError, "generate: max_new_tokens must be >= 0, got ",
            options.max_new_tokens);
   MH_CHECK(!prompt.empty(), ValueError, "generate: prompt ", sequence, " is empty; give at least one token");
@@ -291,13 +293,14 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
 
 // Samples after the last token and after each guess that was right. Returns the number of guesses that
 // were.
-int64_t Generator::extend(Sequence& sequence, const float* logits, std::span<const int32_t> guesses) const {
+int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int32_t> guesses) const {
   const GenerateOptions& options = sequence.options;
   const auto vocabulary = static_cast<size_t>(model_.config().vocab_size);
   for (int64_t right = 0;; ++right) {
     const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
-    const int32_t token = sample({logits + static_cast<size_t>(right) * vocabulary, vocabulary},
-                                 sequence.text, options.sampling, uniform);
+    const std::span<float> scores(logits + static_cast<size_t>(right) * vocabulary, vocabulary);
+    apply_rules(options, sequence.text, std::ssize(sequence.fresh), scores);
+    const int32_t token = sample(scores, sequence.text, options.sampling, uniform);
     const auto& stops = options.stop_tokens;
     sequence.done = std::find(stops.begin(), stops.end(), token) != stops.end();
     if (sequence.done) return right;
@@ -312,7 +315,7 @@ int64_t Generator::extend(Sequence& sequence, const float* logits, std::span<con
 // Reads what is pending and adds the next tokens of every row.
 void Generator::advance(const Rows& rows, nn::DecodeState& state) {
   const Tensor logits = model_.logits(read(rows, state)).to(Dtype::f32);
-  const float* next = logits.data<float>();
+  float* next = logits.data<float>();
   for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r] < 0) continue;
     Sequence& sequence = at(rows[r]);

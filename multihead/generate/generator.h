@@ -96,7 +96,7 @@ class Generator {
   Tensor read(const Rows& rows, nn::DecodeState& state);
   void advance(const Rows& rows, nn::DecodeState& state);
   void delay_followers(Rows& rows);
-  int64_t extend(Sequence& sequence, const float* logits, std::span<const int32_t> guesses) const;
+  int64_t extend(Sequence& sequence, float* logits, std::span<const int32_t> guesses) const;
   void join(const Rows& rows, nn::DecodeState& state);
   void resize(int64_t rows);
 

@@ -51,10 +51,12 @@ void set_language(std::vector<int32_t>& ids, const text::Tokenizer& tokenizer, i
 
 }  // namespace
 
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r") == text.npos; }
+
 std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const text::Tokenizer& tokenizer,
                                    const std::string& text, const std::string& what,
                                    const std::string& language) {
-  MH_CHECK(text.find_first_not_of(" \t\r") != std::string::npos, ValueError, what, " is empty");
+  MH_CHECK(!is_blank(text), ValueError, what, " is empty");
   std::vector<int32_t> ids;
   try {
     ids = tokenizer.encode(text, {.end = static_cast<int32_t>(config.eos_id)});
@@ -77,26 +79,32 @@ std::vector<std::vector<Translation>> translate(const models::PackedSeq2Seq& mod
            "translate: ", options.prefixes.size(), " prefixes for ", texts.size(), " texts");
   MH_CHECK(options.beam.prefixes.empty(), ValueError, "translate: give prefixes as texts");
   std::vector<std::vector<int32_t>> sources;
+  std::vector<size_t> spoken;  // of the texts that say something
   for (size_t i = 0; i < texts.size(); ++i) {
+    if (is_blank(texts[i])) continue;
+    spoken.push_back(i);
     sources.push_back(
         encode_source(model.config(), source, texts[i], concat("text ", i + 1), options.source_language));
   }
   BeamOptions search = options.beam;
   search.suppress.push_back({static_cast<int32_t>(model.config().pad_id)});  // padding is no word
   if (!options.target_language.empty()) search.first_token = language_token(target, options.target_language);
-  std::vector<std::vector<Translation>> results(texts.size());
+  // A blank text stays one, so that documents keep their lines.
+  std::vector<std::vector<Translation>> results(texts.size(), {Translation()});
   for (const std::vector<size_t>& rows : batches_of(sources, static_cast<size_t>(options.batch_tokens))) {
     BeamOptions beam = search;
     std::vector<std::vector<int32_t>> batch;
     for (const size_t row : rows) {
       batch.push_back(sources[row]);
-      if (!options.prefixes.empty()) beam.prefixes.push_back(target.encode(options.prefixes[row]));
+      if (!options.prefixes.empty()) beam.prefixes.push_back(target.encode(options.prefixes[spoken[row]]));
     }
     std::vector<std::vector<Hypothesis>> found = beam_search(model, batch, beam);
     for (size_t i = 0; i < rows.size(); ++i) {
+      std::vector<Translation>& result = results[spoken[rows[i]]];
+      result.clear();
       for (Hypothesis& hypothesis : found[i]) {
         std::string text = target.decode(hypothesis.tokens, {.skip_special = true});
-        results[rows[i]].push_back({std::move(text), std::move(hypothesis)});
+        result.push_back({std::move(text), std::move(hypothesis)});
       }
     }
   }

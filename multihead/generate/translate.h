@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "multihead/generate/beam_search.h"
@@ -26,6 +27,9 @@ struct Translation {
   Hypothesis hypothesis;
 };
 
+/// Whether a text says nothing: it is empty, or spaces.
+bool is_blank(std::string_view text);
+
 /// Source ids with the end token. Throws ValueError naming `what` (for instance
 /// "line 3") if the text is empty, has a character without a token, or exceeds the model's positions; or if
 /// the tokenizer has no such language or no place for one.
@@ -33,9 +37,10 @@ std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const te
                                    const std::string& text, const std::string& what,
                                    const std::string& language = {});
 
-/// The best translations of each text. Texts of similar length are batched; results do not depend on it.
+/// The best translations of each text. Texts of similar length are batched; results do not depend on it. A
+/// blank text is translated as one empty hypothesis.
 ///
-/// Throws    ValueError (options, texts: "text 3 is empty"); before anything is translated
+/// Throws    ValueError (options, texts: "text 3 has 600 tokens"); before anything is translated
 std::vector<std::vector<Translation>> translate(const models::PackedSeq2Seq& model,
                                                 const text::Tokenizer& source, const text::Tokenizer& target,
                                                 const std::vector<std::string>& texts,

@@ -52,6 +52,24 @@ TEST(TranslateTest, PrefixesLead) {
   EXPECT_EQ(found[2][0].text.substr(0, 3), "bcd");
 }
 
+TEST(TranslateTest, BlankTextsStayBlank) {
+  const text::Tokenizer tokenizer = letters();
+  const models::Seq2Seq model = model_for(tokenizer);
+  TranslateOptions options;
+  options.beam.max_length = 8;
+  options.prefixes = {"", "ha", "b", "cd"};
+  const auto found = translate(model, tokenizer, tokenizer, {"", "aaa", " \t\r", "cdcd"}, options);
+  for (const size_t blank : {0u, 2u}) {
+    ASSERT_EQ(found[blank].size(), 1u);
+    EXPECT_EQ(found[blank][0].text, "");
+    EXPECT_TRUE(found[blank][0].hypothesis.tokens.empty());
+  }
+  EXPECT_EQ(found[1][0].text.substr(0, 2), "ha");
+  EXPECT_EQ(found[3][0].text.substr(0, 2), "cd");
+  options.prefixes.clear();
+  EXPECT_EQ(translate(model, tokenizer, tokenizer, {" "}, options)[0][0].text, "");
+}
+
 TEST(TranslateTest, BadTextsAreNamed) {
   const text::Tokenizer tokenizer = letters();
   const models::Seq2Seq model = model_for(tokenizer);
@@ -64,8 +82,6 @@ TEST(TranslateTest, BadTextsAreNamed) {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
   };
-  refused({"abc", ""}, {}, "text 2 is empty");
-  refused({"  "}, {}, "text 1 is empty");
   refused({"abz"}, {}, "text 1: ");
   refused({"a", "abcabcabcabcabcabcabcabc"}, {}, "text 2 has 25 tokens, the model reads at most 20");
   refused({"a"}, {.prefixes = {"a", "b"}}, "2 prefixes for 1 texts");

@@ -5,6 +5,7 @@
 #include "multihead/core/error.h"
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
+#include "multihead/generate/stop_strings.h"
 #include "python/src/bindings.h"
 #include "python/src/decoding.h"
 #include "python/src/modules.h"
@@ -59,7 +60,21 @@ struct Keywords {
   std::string overflow;
   nb::handle draft;
   int64_t draft_tokens;
+  int64_t no_repeat_ngram, min_new_tokens;
+  std::vector<std::vector<int32_t>> suppress;
+  std::optional<int32_t> first_token, last_token;
+  std::vector<std::string> stop_strings;
+  nb::handle tokenizer;
 };
+
+// Null without stop strings.
+std::shared_ptr<StopStrings> to_stops(const Keywords& k) {
+  if (k.stop_strings.empty()) return nullptr;
+  const text::Tokenizer* tokenizer = nullptr;
+  MH_CHECK(!k.tokenizer.is_none() && nb::try_cast(k.tokenizer, tokenizer), ValueError,
+           "generate: stop_strings need tokenizer, the Tokenizer of the model");
+  return std::make_shared<StopStrings>(*tokenizer, k.stop_strings, text::DecodeOptions{.continued = true});
+}
 
 Draft to_draft(nb::handle draft) {
   if (draft.is_none()) return {};
@@ -78,6 +93,9 @@ GenerateOptions to_options(Keywords k, const nb::object& on_token) {
   options.stop_tokens = std::move(k.stop_tokens);
   options.overflow = to_enum<Overflow>(k.overflow, "generate: overflow",
                                        {{"slide", Overflow::slide}, {"error", Overflow::error}});
+  options.no_repeat_ngram = k.no_repeat_ngram, options.min_new_tokens = k.min_new_tokens;
+  options.suppress = std::move(k.suppress);
+  options.first_token = k.first_token, options.last_token = k.last_token;
   options.draft = to_draft(k.draft);
   options.draft_tokens = k.draft_tokens;
   // Copied and dropped without the interpreter's lock.
@@ -88,12 +106,13 @@ GenerateOptions to_options(Keywords k, const nb::object& on_token) {
               delete object;
             }};
   }
-  options.on_token = [call](int64_t row, int32_t token) {
+  options.on_token = [call, stops = to_stops(k)](int64_t row, int32_t token) {
     check_signals();
-    if (call == nullptr) return true;
+    const bool more = stops == nullptr || stops->add(row, token);
+    if (call == nullptr) return more;
     const Locked locked;
     const nb::object answer = or_sleep([&] { return (*call)(row, token); });
-    return answer.is_none() || is_true(answer);
+    return more && (answer.is_none() || is_true(answer));
   };
   return options;
 }
@@ -102,12 +121,17 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t
                          double temperature, int64_t top_k, double top_p, double min_p,
                          double repetition_penalty, uint64_t seed, std::vector<int32_t> stop_tokens,
                          const std::string& overflow, nb::handle cache_dtype, nb::handle draft,
-                         int64_t draft_tokens, const nb::object& on_token) {
+                         int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
+                         int64_t min_new_tokens, std::vector<std::vector<int32_t>> suppress,
+                         std::optional<int32_t> first_token, std::optional<int32_t> last_token,
+                         std::vector<std::string> stop_strings, nb::handle tokenizer) {
   bool single = false;
   const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
-  GenerateOptions options = to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty,
-                                        seed, std::move(stop_tokens), overflow, draft, draft_tokens},
-                                       on_token);
+  GenerateOptions options =
+      to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
+                  std::move(stop_tokens), overflow, draft, draft_tokens, no_repeat_ngram, min_new_tokens,
+                  std::move(suppress), first_token, last_token, std::move(stop_strings), tokenizer},
+                 on_token);
   if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
   auto result = unlocked([&] { return generate(model, rows, options); });
   return single ? nb::cast(result.at(0)) : nb::cast(result);
@@ -116,13 +140,17 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t
 int64_t submit_call(Generator& generator, nb::handle prompt, int64_t max_new_tokens, double temperature,
                     int64_t top_k, double top_p, double min_p, double repetition_penalty, uint64_t seed,
                     std::vector<int32_t> stop_tokens, const std::string& overflow, nb::handle draft,
-                    int64_t draft_tokens, const nb::object& on_token) {
+                    int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
+                    int64_t min_new_tokens, std::vector<std::vector<int32_t>> suppress,
+                    std::optional<int32_t> first_token, std::optional<int32_t> last_token,
+                    std::vector<std::string> stop_strings, nb::handle tokenizer) {
   bool single = false;
   std::vector<std::vector<int32_t>> rows = to_prompts(prompt, single);
   MH_CHECK(single, ValueError, "Generator.submit: one prompt at a time, got ", rows.size());
   const GenerateOptions options =
       to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-                  std::move(stop_tokens), overflow, draft, draft_tokens},
+                  std::move(stop_tokens), overflow, draft, draft_tokens, no_repeat_ngram, min_new_tokens,
+                  std::move(suppress), first_token, last_token, std::move(stop_strings), tokenizer},
                  on_token);
   return unlocked([&] { return generator.submit(std::move(rows[0]), options); });
 }
@@ -134,13 +162,23 @@ void bind_generate(nb::class_<LanguageModel>& c) {
         "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0,
         "seed"_a = 0, "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide",
         "cache_dtype"_a = nb::none(), "draft"_a = nb::none(), "draft_tokens"_a = 4, "on_token"_a = nb::none(),
+        "no_repeat_ngram"_a = 0, "min_new_tokens"_a = 0, "suppress"_a = std::vector<std::vector<int32_t>>(),
+        "first_token"_a = nb::none(), "last_token"_a = nb::none(),
+        "stop_strings"_a = std::vector<std::string>(), "tokenizer"_a = nb::none(),
         "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
         "comes and\n"
         "may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
         "themselves),\n"
         "guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.\n"
         "cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a "
-        "quarter.");
+        "quarter.\n"
+        "no_repeat_ngram=n: no n-gram of prompt and new tokens comes twice. min_new_tokens: before them, no "
+        "stop "
+        "token. suppress:\nsequences of tokens that never come. first_token, last_token: the first new token "
+        "and "
+        "that at max_new_tokens.\nstop_strings: a row ends with the token that completes one of them in its "
+        "new "
+        "text, by the `tokenizer`.");
 }
 
 void bind_generator(nb::module_& m) {
@@ -173,7 +211,10 @@ void bind_generator(nb::module_& m) {
       .def("submit", &submit_call, "prompt"_a, nb::kw_only(), "max_new_tokens"_a = 100, "temperature"_a = 1.0,
            "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
            "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "draft"_a = nb::none(),
-           "draft_tokens"_a = 4, "on_token"_a = nb::none(),
+           "draft_tokens"_a = 4, "on_token"_a = nb::none(), "no_repeat_ngram"_a = 0, "min_new_tokens"_a = 0,
+           "suppress"_a = std::vector<std::vector<int32_t>>(), "first_token"_a = nb::none(),
+           "last_token"_a = nb::none(), "stop_strings"_a = std::vector<std::string>(),
+           "tokenizer"_a = nb::none(),
            "Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to "
            "end it.")
       .def(

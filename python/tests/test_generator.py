@@ -107,3 +107,47 @@ def test_guesses_do_not_change_the_result(model):
             assert model.generate([1, 2, 3], max_new_tokens=50, draft=draft, draft_tokens=3, **settings) == expected
     with pytest.raises(ValueError, match="draft must be"):
         model.generate([1], draft="n-grams")
+
+
+def test_the_rules_are_those_of_transformers(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(2)
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=24, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64, initializer_range=0.4, bos_token_id=None, eos_token_id=None, pad_token_id=None)).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = mh.models.LanguageModel.load(tmp_path)
+    rng = np.random.default_rng(1)
+    for trial in range(40):
+        prompt = rng.integers(0, 24, rng.integers(1, 8)).tolist()
+        if trial % 8 == 0:
+            prompt = prompt[:1] * 3
+        n, least, stop = int(rng.integers(0, 4)), int(rng.integers(0, 9)), rng.integers(0, 24, 3).tolist()
+        words = [rng.integers(0, 24, k).tolist() for k in (1, 2, 2)]
+        words = [word for word in words if word != stop[:1] and len(word) <= len(prompt)]
+        last = [None, stop[0]][trial % 2]
+        rules = {"no_repeat_ngram_size": n, "min_new_tokens": least, "suppress_tokens": stop[1:], "eos_token_id": stop[0],
+                 "repetition_penalty": [1.0, 1.3][trial % 2], "forced_eos_token_id": last}
+        with torch.no_grad():
+            want = theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=14, pad_token_id=0,
+                                   bad_words_ids=words or None, **{k: v for k, v in rules.items() if v})
+        want = want[0][len(prompt):].tolist()
+        want = want[:want.index(stop[0])] if stop[0] in want else want
+        got = ours.generate(prompt, temperature=0, max_new_tokens=14, stop_tokens=stop[:1], no_repeat_ngram=n,
+                            min_new_tokens=least, suppress=words + [[token] for token in stop[1:]],
+                            repetition_penalty=rules["repetition_penalty"], last_token=last)
+        assert got == want, (trial, prompt, rules, words)
+
+
+def test_stop_strings_end_a_row(model):
+    tokenizer = mh.Tokenizer.train_characters("abcdefghijklmnopqrstuvwxyz .,;!")
+    assert tokenizer.vocab_size <= 31
+    whole = tokenizer.decode(model.generate([1, 2], max_new_tokens=40, seed=3, stop_tokens=[]))
+    stop = whole[11:14]
+    cut = model.generate([1, 2], max_new_tokens=40, seed=3, stop_strings=[stop, "never seen"], tokenizer=tokenizer)
+    assert tokenizer.decode(cut) == whole[:whole.index(stop) + 3]
+    assert model.generate([1, 2], max_new_tokens=40, seed=3, stop_strings=[""], tokenizer=tokenizer) == \
+        model.generate([1, 2], max_new_tokens=40, seed=3)
+    with pytest.raises(ValueError, match="stop_strings need tokenizer"):
+        model.generate([1, 2], stop_strings=["a"])

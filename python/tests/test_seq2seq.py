@@ -80,8 +80,7 @@ def test_alternatives_begin_with_different_tokens(translator):
 
 def test_what_cannot_be_translated_is_named(translator):
     translator, folder = translator
-    with pytest.raises(ValueError, match="text 2 is empty"):
-        translator.translate(["ein hut", " "])
+    assert translator.translate(["ein hut", " ", ""])[1:] == ["", ""]  # blank lines stay so
     with pytest.raises(ValueError, match="at most 64"):
         translator.translate("hut " * 100)
     with pytest.raises(ValueError, match="vocabulary"):

@@ -11,6 +11,7 @@ expect 3 'run: has no chat template' "${chat[@]}"
 expect 2 'system requires --chat' "$multihead" generate run --prompt the --system x
 expect 2 'chat cannot be combined with --json' "${chat[@]}" --json
 expect 2 'chat cannot be combined with --json' "${chat[@]}" --samples 2
+expect 2 'chat cannot be combined with --json' "${chat[@]}" --special
 
 printf '%s' '{% for m in messages %}{{ m.content }} {% endfor %}' >run/chat_template.jinja
 expect 0 'for m in messages' "$multihead" info run
@@ -20,6 +21,20 @@ expect 0 '.' "${chat[@]}" --prompt the --max-new-tokens 5
 cp out.txt answer.txt
 [[ "the $(head -c 5 answer.txt)" == "$("$multihead" generate run --prompt 'the ' --temperature 0 --max-new-tokens 5 | head -c 9)" ]] ||
   fail "the answer is not the continuation of the prompt: $(cat answer.txt)"
+
+# An answer ends before the first of several stop strings, none of which is shown.
+answer=$(cat answer.txt)
+stop=${answer:2:2}
+expect 0 '' "${chat[@]}" --prompt the --max-new-tokens 5 --stop 'never seen' --stop "$stop"
+[[ "$(cat out.txt)" == "${answer%%"$stop"*}" ]] || fail "--stop '$stop': $(cat out.txt) of $answer"
+whole=$("$multihead" generate run --prompt 'the ' --temperature 0 --max-new-tokens 12)
+expect 0 '' "$multihead" generate run --prompt 'the ' --temperature 0 --max-new-tokens 12 --stop "${whole:8:2}" --stop "${whole:6:2}"
+said=${whole#the } first=${said%%"${whole:8:2}"*}
+[[ "$(cat out.txt)" == "the ${first%%"${whole:6:2}"*}" ]] || fail "--stop: $(cat out.txt) of $whole"
+expect 0 '"tokens": 9' "$multihead" generate run --prompt the --max-new-tokens 9 --min-new-tokens 9 --no-repeat-ngram 4 --json
+expect 0 '' "$multihead" generate run --prompt the --max-new-tokens 12 --temperature 0 --suppress 'a e'
+[[ "$(tail -c +4 out.txt)" != *[ae]* ]] || fail "--suppress: $(cat out.txt)"
+expect 2 'min_new_tokens must be in' "$multihead" generate run --prompt the --max-new-tokens 3 --min-new-tokens 4
 
 # Lines are turns. A second turn that follows the first reads on; the same as the whole conversation read at once.
 printf 'a\non\n' | "${chat[@]}" --max-new-tokens 2 >turns.txt 2>err.txt || fail "two turns failed: $(cat err.txt)"

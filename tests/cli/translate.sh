@@ -35,7 +35,9 @@ expect 0 'ok +search' "$multihead" check run --length 7
 expect 0 '"passed": true' "$multihead" check run --length 3 --json
 # expect() closes stdin: lines come through a shell.
 lines() { expect "$1" "$2" bash -c 'printf "$1" | "$0" translate run' "$multihead" "$3"; }
-lines 3 'line 2 is empty' 'ab\n\nba\n'
+# A blank line stays one.
+lines 0 '' 'ab\n\n \nba\n'
+[[ $(wc -l <out.txt) -eq 4 && -z $(sed -n 2,3p out.txt | tr -d '\n') ]] || fail "blank lines: $(cat out.txt)"
 lines 3 'line 1 has 17 tokens, the model reads at most 16' 'abababababababab\n'
 expect 2 'num_hypotheses 5 exceeds beam_size 4' "$multihead" translate run --text ab --n-best 5
 expect 2 'alternatives are searched, not sampled' "$multihead" translate run --text ab --alternatives --sample
