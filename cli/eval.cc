@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "cli/eval_classifier.h"
 #include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "multihead/core/files.h"
@@ -99,8 +100,9 @@ void print_json(const Scores& scores, const std::vector<std::string>& references
 class Eval : public Verb {
  public:
   Eval()
-      : Verb("eval", "evaluate a model: loss, perplexity, BLEU, chrF",
-             {{"multihead eval model --data austen.txt --last 0.1",
+      : Verb("eval", "evaluate a model: loss, perplexity, BLEU, chrF, accuracy",
+             {{"multihead eval classifier --data labelled.tsv", "accuracy, macro F1 (text TAB label)"},
+              {"multihead eval model --data austen.txt --last 0.1",
                "loss, perplexity and bits per byte of the last tenth"},
               {"multihead eval model --data other.txt --json", "for programs"},
               {"multihead eval translator --data test.tsv --bleu --chrf", "translate and score"}}) {}
@@ -111,6 +113,10 @@ class Eval : public Verb {
     flags.number("last", last_, "evaluate only the last fraction of the text",
                  {.least = 0, .most = 1, .open = true});
     flags.integer("context", options_.context, "tokens per window (0: the model's context)");
+    flags.integer(
+        "stride", options_.stride,
+        "tokens between windows; less than --context: they overlap, each token is predicted once from at "
+        "least context - stride before it (0: no overlap)");
     flags.integer("batch", options_.batch, "windows per batch", {.least = 1});
     flags.integer("windows", options_.windows, "number of windows, evenly spaced over the text (0: all)");
     declare_weights(flags, weights_);
@@ -131,14 +137,21 @@ class Eval : public Verb {
     if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
       return run_pairs(common);
     }
-    if (pairs_.bleu || pairs_.chrf) {
-      throw UsageError(concat(folder_, " is a language model; --bleu and --chrf are for translators"));
+    if (pairs_.bleu || pairs_.chrf)
+      throw UsageError(concat(folder_, " is no translator, as --bleu and --chrf need"));
+    if (reading([&] { return models::is_encoder_folder(folder_); })) {
+      return eval_classifier(folder_, data_, common);
     }
     const LoadedModel loaded = load_model_dir(folder_, weights_);
     const int64_t context = loaded.model.config().context;
     if (options_.context > context) {
       throw UsageError(
           concat("--context must be in [1, ", context, "], the model's, got ", options_.context));
+    }
+    const int64_t window = options_.context > 0 ? options_.context : context;
+    if (options_.stride > window) {
+      throw UsageError(
+          concat("--stride must be in [1, ", window, "], the tokens of a window, got ", options_.stride));
     }
     const std::string text = reading([&] { return text::read_text(data_); });
     const std::vector<int32_t> tokens = reading([&] { return loaded.tokenizer.encode(part(text)); });

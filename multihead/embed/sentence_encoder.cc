@@ -15,6 +15,7 @@
 #include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
@@ -91,7 +92,8 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
            ": the first module must be a Transformer");
   TextModel encoder = TextModel::load(steps[0].path, weights);
   const int64_t length = detail::read_max_length(steps[0].path, encoder.context());
-  SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(steps[0].path), {Pooling::mean}, length);
+  SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(steps[0].path)),
+                         {Pooling::mean}, length);
   if (io::is_gguf_file(folder)) loaded.pooling_ = {pooling_of_gguf(folder)};
   check_lower_case(steps[0].path, loaded.tokenizer_);
   for (size_t i = 1; i < steps.size(); ++i) {
@@ -249,14 +251,16 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
   const int64_t count = std::ssize(texts);
   const int64_t width = options.truncate_dim > 0 ? std::min(options.truncate_dim, dim()) : dim();
   Tensor out = Tensor::empty({count, width}, Dtype::f32);
+  std::vector<char> has_tokens(texts.size(), 1);
   each_batch(
       count, options.batch_tokens, options.progress,
       [&](int64_t i) {
         const std::string& text = texts[static_cast<size_t>(i)];
-        return text::Encoding{
+        std::vector<int32_t> ids =
             tokenizer_.encode(prompt.empty() ? text : prompt + text,
-                              {.parse_special = true, .max_length = static_cast<size_t>(max_length_)}),
-            {}};
+                              {.parse_special = true, .max_length = static_cast<size_t>(max_length_)});
+        if (ids.empty()) has_tokens[static_cast<size_t>(i)] = 0, ids.push_back(0);  // the model wants one
+        return text::Encoding{std::move(ids), {}};
       },
       [&](const models::TokenRows& rows, int64_t first) {
         const auto features = [&] {
@@ -266,6 +270,9 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
         const Tensor vectors = finished(features(), rows, width, options.normalize);
         std::copy_n(vectors.data<float>(), vectors.numel(), out.data<float>() + first * width);
       });
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (has_tokens[i] == 0) std::fill_n(out.data<float>() + static_cast<int64_t>(i) * width, width, 0.0F);
+  }
   return out;
 }
 

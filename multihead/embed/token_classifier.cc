@@ -1,13 +1,17 @@
 #include "multihead/embed/token_classifier.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/parallel.h"
 #include "multihead/core/utf8.h"
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/classifiers-inl.h"
 #include "multihead/embed/folder-inl.h"
+#include "multihead/models/adapter.h"
 #include "multihead/models/hugging_face.h"
 #include "multihead/ops/softmax.h"
 
@@ -102,7 +106,7 @@ TokenClassifier TokenClassifier::load(const std::string& folder, nn::WeightDtype
   check_head(encoder, folder);
   encoder.pack_weights(weights);
   const int64_t length = detail::read_max_length(folder, encoder.config().context);
-  return {std::move(encoder), text::Tokenizer::load(folder), length};
+  return {std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(folder)), length};
 }
 
 TokenClassifier::TokenClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length)
@@ -116,6 +120,85 @@ std::string TokenClassifier::label(int64_t index) const {
   return detail::label_name(encoder_.config().labels, index);
 }
 
+namespace {
+
+/// A part of a text as the model reads it, with the template's tokens.
+struct Window {
+  size_t text = 0;
+  text::Encoding encoding = {};
+};
+
+// Windows of at most `limit` tokens, `stride` in common; one if they all fit.
+void add_windows(size_t text, const text::Encoding& whole, size_t limit, size_t stride,
+                 std::vector<Window>& windows) {
+  const auto is_own = [](int32_t id) { return id >= 0; };
+  const auto& sequences = whole.sequence_ids;
+  const auto first =
+      static_cast<size_t>(std::find_if(sequences.begin(), sequences.end(), is_own) - sequences.begin());
+  const auto last =
+      static_cast<size_t>(sequences.rend() - std::find_if(sequences.rbegin(), sequences.rend(), is_own));
+  if (whole.ids.size() <= limit || last <= first) return windows.push_back({text, whole});
+  const size_t frame = whole.ids.size() - (last - first);
+  MH_CHECK(frame + stride < limit, ValueError, "TokenClassifier: stride must be less than the ",
+           limit - frame, " tokens of a window, got ", stride);
+  const size_t size = limit - frame;
+  for (size_t begin = first;; begin += size - stride) {
+    const size_t end = std::min(begin + size, last);
+    Window& window = windows.emplace_back();
+    window.text = text;
+    const auto add = [&](size_t from, size_t to) {
+      for (size_t t = from; t < to; ++t) {
+        window.encoding.ids.push_back(whole.ids[t]);
+        window.encoding.offsets.push_back(whole.offsets[t]);
+        window.encoding.sequence_ids.push_back(whole.sequence_ids[t]);
+      }
+    };
+    add(0, first), add(begin, end), add(last, whole.ids.size());
+    if (end == last) return;
+  }
+}
+
+// As transformers joins what overlapping windows found.
+std::vector<Entity> without_overlaps(std::vector<Entity> all) {
+  const auto is_before = [](const Entity& a, const Entity& b) { return a.place.begin < b.place.begin; };
+  std::stable_sort(all.begin(), all.end(), is_before);
+  std::vector<Entity> kept;
+  for (Entity& entity : all) {
+    const bool overlaps = !kept.empty() && entity.place.begin < kept.back().place.end;
+    if (!overlaps) {
+      kept.push_back(std::move(entity));
+      continue;
+    }
+    const auto length = [](const Entity& e) { return e.place.end - e.place.begin; };
+    const auto rank = [&](const Entity& e) { return std::pair(length(e), e.score); };
+    if (rank(entity) > rank(kept.back())) kept.back() = std::move(entity);
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::vector<Entity> TokenClassifier::entities_of(const text::Encoding& encoding, const std::string& text,
+                                                 const float* scores, const EntityOptions& options) const {
+  const int64_t labels = encoder_.config().num_labels;
+  std::vector<Piece> pieces;
+  for (size_t t = 0; t < encoding.ids.size(); ++t, scores += labels) {
+    if (encoding.sequence_ids[t] < 0) continue;  // the template's
+    const Offsets place = encoding.offsets[t];
+    pieces.push_back({{scores, scores + labels}, place, goes_on(tokenizer_, encoding.ids[t], text, place)});
+  }
+  if (options.aggregation > Aggregation::simple) pieces = words_of(pieces, options.aggregation);
+  std::vector<Entity> all;
+  for (const Piece& piece : pieces) {
+    all.push_back({label(static_cast<int64_t>(piece.best())), piece.score(), piece.place});
+  }
+  if (options.aggregation != Aggregation::none) all = grouped(all);
+  std::erase_if(all, [&](const Entity& entity) {
+    return std::find(options.ignored.begin(), options.ignored.end(), entity.label) != options.ignored.end();
+  });
+  return all;
+}
+
 std::vector<std::vector<Entity>> TokenClassifier::entities(std::span<const std::string> texts,
                                                            const EntityOptions& options) const {
   const int64_t labels = encoder_.config().num_labels;
@@ -123,45 +206,36 @@ std::vector<std::vector<Entity>> TokenClassifier::entities(std::span<const std::
       options.max_length == 0
           ? max_length_
           : detail::length_limit("TokenClassifier", options.max_length, encoder_.config().context));
+  MH_CHECK(options.stride >= 0, ValueError, "TokenClassifier: stride must not be negative, got ",
+           options.stride);
+  MH_CHECK(options.stride == 0 || options.aggregation != Aggregation::none, ValueError,
+           "TokenClassifier: a stride needs an aggregation, which tells tokens of two windows apart");
   const NoTape silent;
-  std::vector<text::Encoding> encodings(texts.size());
+  const size_t most = options.stride > 0 ? 0 : limit;
+  std::vector<std::vector<Window>> parts(texts.size());
+  parallel_for(std::ssize(texts), [&](int64_t index, int) {
+    const auto i = static_cast<size_t>(index);
+    add_windows(i, tokenizer_.encoding(texts[i], {.parse_special = true, .max_length = most}), limit,
+                static_cast<size_t>(options.stride), parts[i]);
+  });
+  std::vector<Window> windows;
+  for (std::vector<Window>& part : parts) std::move(part.begin(), part.end(), std::back_inserter(windows));
   std::vector<std::vector<Entity>> found(texts.size());
-  const auto entities_of = [&](size_t i, const float* scores) {
-    std::vector<Piece> pieces;
-    for (size_t t = 0; t < encodings[i].ids.size(); ++t, scores += labels) {
-      if (encodings[i].sequence_ids[t] < 0) continue;  // the template's
-      const Offsets place = encodings[i].offsets[t];
-      pieces.push_back(
-          {{scores, scores + labels}, place, goes_on(tokenizer_, encodings[i].ids[t], texts[i], place)});
-    }
-    encodings[i] = {};
-    if (options.aggregation > Aggregation::simple) pieces = words_of(pieces, options.aggregation);
-    std::vector<Entity> all;
-    for (const Piece& piece : pieces) {
-      all.push_back({label(static_cast<int64_t>(piece.best())), piece.score(), piece.place});
-    }
-    if (options.aggregation != Aggregation::none) all = grouped(all);
-    std::erase_if(all, [&](const Entity& entity) {
-      return std::find(options.ignored.begin(), options.ignored.end(), entity.label) != options.ignored.end();
-    });
-    return all;
-  };
   each_batch(
-      std::ssize(texts), options.batch_tokens, options.progress,
-      [&](int64_t i) {
-        text::Encoding& one = encodings[static_cast<size_t>(i)];
-        one =
-            tokenizer_.encoding(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit});
-        return text::Encoding{one.ids};
-      },
+      std::ssize(windows), options.batch_tokens, options.progress,
+      [&](int64_t i) { return text::Encoding{windows[static_cast<size_t>(i)].encoding.ids}; },
       [&](const models::TokenRows& rows, int64_t first) {
         const Tensor scores = softmax(encoder_.logits(rows));
         for (int64_t s = 0; s < rows.sequences(); ++s) {
-          const int64_t begin = rows.cu_seqlens.data<int64_t>()[s];
-          const auto i = static_cast<size_t>(first + s);
-          found[i] = entities_of(i, scores.data<float>() + begin * labels);
+          const Window& window = windows[static_cast<size_t>(first + s)];
+          const float* own = scores.data<float>() + rows.cu_seqlens.data<int64_t>()[s] * labels;
+          for (Entity& one : entities_of(window.encoding, texts[window.text], own, options))
+            found[window.text].push_back(std::move(one));
         }
       });
+  if (options.stride > 0) {
+    for (std::vector<Entity>& all : found) all = without_overlaps(std::move(all));
+  }
   return found;
 }
 

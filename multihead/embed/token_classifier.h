@@ -36,7 +36,10 @@ struct EntityOptions {
   Aggregation aggregation = Aggregation::simple;
   std::vector<std::string> ignored = {"O"};  ///< labels that are not entities
   int64_t max_length = 0;                    ///< longer texts are cut; 0: the folder's limit
-  int64_t batch_tokens = 1024;               ///< tokens computed at a time: bounds the memory, changes no bit
+  /// Or read in windows that have this many tokens in common; of entities that overlap, the longest one
+  /// counts, of equally long ones the surest. 0: cut.
+  int64_t stride = 0;
+  int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
@@ -60,6 +63,9 @@ class TokenClassifier {
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
+  std::vector<Entity> entities_of(const text::Encoding& encoding, const std::string& text,
+                                  const float* scores, const EntityOptions& options) const;
+
   models::Encoder encoder_;
   text::Tokenizer tokenizer_;
   int64_t max_length_ = 0;

@@ -49,6 +49,32 @@ std::vector<std::string> shown(const TokenClassifier& tagger, const std::string&
 
 using Words = std::vector<std::string>;
 
+TEST(TokenClassifierTest, LongTextsAreReadInWindowsThatOverlap) {
+  const TokenClassifier t = tagger({{"paris", 1}, {"france", 2}});
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += i % 5 == 3 ? "paris france " : "the cat sat in ";
+  const auto places = [&](int64_t max_length, int64_t stride) {
+    std::vector<size_t> found;
+    const std::vector<std::string> texts = {"in paris", text};
+    const auto all = t.entities(texts, {.max_length = max_length, .stride = stride});
+    EXPECT_EQ(all[0].size(), 1u);
+    for (const Entity& e : all[1]) {
+      EXPECT_EQ(text.substr(e.place.begin, e.place.end - e.place.begin), "paris france");
+      found.push_back(e.place.begin);
+    }
+    return found;
+  };
+  std::vector<size_t> want;
+  for (size_t at = 0; (at = text.find("paris", at)) != text.npos; ++at) want.push_back(at);
+  ASSERT_EQ(want.size(), 4u);
+  EXPECT_LT(places(12, 0).size(), want.size());  // cut
+  for (const int64_t stride : {2, 3, 5, 8}) EXPECT_EQ(places(12, stride), want) << stride;
+  const std::vector<std::string> texts = {text};
+  EXPECT_THROW(t.entities(texts, {.max_length = 12, .stride = 12}), ValueError);
+  EXPECT_THROW(t.entities(texts, {.stride = -1}), ValueError);
+  EXPECT_THROW(t.entities(texts, {.aggregation = Aggregation::none, .stride = 1}), ValueError);
+}
+
 TEST(TokenClassifierTest, NeighboursOfOneLabelAreAnEntity) {
   const TokenClassifier t = tagger({{"paris", 1}, {"france", 2}, {"cat", 3}});
   EXPECT_EQ(shown(t, "Paris  france in paris paris", Aggregation::simple),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
+#include "multihead/text/corpus.h"
 #include "multihead/train/data/windows.h"
 
 namespace multihead::train {
@@ -40,11 +41,21 @@ class Measure {
 };
 
 // First tokens of the windows to look at, evenly spread over `count` of them.
-std::vector<int64_t> begins_of(int64_t count, int64_t wanted, int64_t context) {
+std::vector<int64_t> begins_of(int64_t count, int64_t wanted, int64_t stride) {
   if (wanted == 0 || wanted > count) wanted = count;
   std::vector<int64_t> begins;
-  for (int64_t i = 0; i < wanted; ++i) begins.push_back(i * count / wanted * context);
+  for (int64_t i = 0; i < wanted; ++i) begins.push_back(i * count / wanted * stride);
   return begins;
+}
+
+// What windows before have predicted, all but the last `fresh` tokens, is read and not predicted again.
+void ignore_known(WindowBatch& batch, std::span<const int64_t> begins, int64_t fresh) {
+  const int64_t context = batch.targets.size(1);
+  for (size_t row = 0; row < begins.size(); ++row) {
+    if (begins[row] == 0) continue;  // the first of the text
+    std::fill_n(batch.targets.data<int32_t>() + static_cast<int64_t>(row) * context, context - fresh,
+                text::kIgnoreTarget);
+  }
 }
 
 }  // namespace
@@ -66,18 +77,27 @@ TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tok
                " is outside the model's vocabulary of ", model.config().vocab_size);
     }
   });
-  const std::vector<int64_t> begins = begins_of(last / context, options.windows, context);
+  const int64_t stride = options.stride > 0 ? options.stride : context;
+  MH_CHECK(stride <= context, ValueError, "evaluate: stride must be in [1, context ", context, "], got ",
+           stride);
+  const int64_t windows = last < context ? 0 : (last - context) / stride + 1;
+  const std::vector<int64_t> begins = begins_of(windows, options.windows, stride);
   const int64_t count = std::ssize(begins), batches = (count + options.batch - 1) / options.batch;
-  const int64_t rest = last % context, whole = last - rest;
+  // The tokens after the last window: read with as many before them as the others.
+  const int64_t done = windows > 0 ? (windows - 1) * stride + context : 0, rest = last - done,
+                rest_begin = std::max<int64_t>(windows * stride, 0), rest_length = last - rest_begin;
   const bool takes_rest = rest > 0 && (options.windows == 0 || begins.empty());
   const auto measure = [&](int64_t i, std::span<double> numbers) {
-    std::span<const int64_t> rows(&whole, 1);
+    std::span<const int64_t> rows(&rest_begin, 1);
     if (i < batches) {
       const int64_t first = i * options.batch, rows_here = std::min(count - first, options.batch);
       rows = std::span(begins).subspan(static_cast<size_t>(first), static_cast<size_t>(rows_here));
     }
-    const WindowBatch batch = gather_windows(tokens, rows, i < batches ? context : rest);
-    numbers[1] = static_cast<double>(batch.tokens.numel());
+    WindowBatch batch = gather_windows(tokens, rows, i < batches ? context : rest_length);
+    ignore_known(batch, rows, i < batches ? stride : rest);
+    const std::span<const int32_t> targets = batch.targets.span<int32_t>();
+    numbers[1] = static_cast<double>(
+        std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t != text::kIgnoreTarget; }));
     numbers[0] = model.loss(batch.tokens, batch.targets).item() * numbers[1];
   };
   const std::vector<double> numbers =
@@ -88,8 +108,11 @@ TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tok
   }
   if (tokenizer != nullptr) {
     const Measure measure(*tokenizer);
-    for (const int64_t begin : begins) measure.add(tokens.sub(begin + 1, context), total);
-    if (takes_rest) measure.add(tokens.sub(whole + 1, rest), total);
+    for (const int64_t begin : begins) {
+      const int64_t fresh = begin == 0 ? context : stride;
+      measure.add(tokens.sub(begin + 1 + context - fresh, fresh), total);
+    }
+    if (takes_rest) measure.add(tokens.sub(done + 1, rest), total);
   }
   return total;
 }

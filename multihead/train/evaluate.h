@@ -14,6 +14,9 @@ struct EvaluateOptions {
   int64_t context = 0;  ///< tokens per window; 0: the model's context
   int64_t batch = 16;   ///< windows per batch
   int64_t windows = 0;  ///< this many, evenly spaced over the text; 0: all
+  /// Tokens from one window's begin to the next one's. Less than `context`: windows overlap, and each token
+  /// is predicted once, from at least context - stride before it. 0: `context`.
+  int64_t stride = 0;
   Sharing sharing = {};
 };
 

@@ -34,19 +34,23 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab_size) {
 text::TokenView view(const std::vector<int32_t>& tokens) { return std::span<const int32_t>(tokens); }
 
 // The same sum, a window at a time, from the logits.
-double by_hand(const models::LanguageModel& model, const std::vector<int32_t>& tokens, int64_t context) {
+double by_hand(const models::LanguageModel& model, const std::vector<int32_t>& tokens, int64_t context,
+               int64_t stride = 0) {
   double nats = 0;
-  for (size_t begin = 0; begin + 1 < tokens.size(); begin += static_cast<size_t>(context)) {
+  size_t predicted = 0;
+  const auto step = static_cast<size_t>(stride > 0 ? stride : context);
+  for (size_t begin = 0; predicted + 1 < tokens.size(); begin += step) {
     const size_t count = std::min(static_cast<size_t>(context), tokens.size() - 1 - begin);
     const Tensor input =
         Tensor::of({1, static_cast<int64_t>(count)}, std::span<const int32_t>(tokens).subspan(begin, count));
     const Tensor logits = model(input);
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = predicted - begin; i < count; ++i) {
       double sum = 0;
       for (int64_t v = 0; v < logits.size(2); ++v)
         sum += std::exp(logits.at({0, static_cast<int64_t>(i), v}));
       nats += std::log(sum) - logits.at({0, static_cast<int64_t>(i), tokens[begin + i + 1]});
     }
+    predicted = begin + count;
   }
   return nats;
 }
@@ -63,6 +67,21 @@ TEST(EvaluateTest, EveryTokenButTheFirstIsPredictedOnce) {
   }
   const auto tokens = random_tokens(40, 13);
   EXPECT_NEAR(evaluate(model, view(tokens), {.context = 7}).nats, by_hand(model, tokens, 7), 1e-3);
+}
+
+TEST(EvaluateTest, WindowsOverlapByAStrideAndPredictEachTokenOnce) {
+  const models::LanguageModel model = make_model(13);
+  for (const int64_t count : {2, 11, 12, 13, 20, 67}) {
+    const auto tokens = random_tokens(count, 13);
+    for (const int64_t stride : {1, 4, 10, 11}) {
+      const TextLoss result = evaluate(model, view(tokens), {.batch = 3, .stride = stride});
+      EXPECT_EQ(result.tokens, count - 1) << count << " " << stride;
+      EXPECT_NEAR(result.nats, by_hand(model, tokens, 11, stride), 1e-4 * static_cast<double>(count))
+          << count << " " << stride;
+    }
+    EXPECT_EQ(evaluate(model, view(tokens), {.stride = 11}).nats, evaluate(model, view(tokens)).nats);
+  }
+  EXPECT_THROW(evaluate(model, view(random_tokens(40, 13)), {.stride = 12}), ValueError);
 }
 
 TEST(EvaluateTest, SomeWindowsAreEvenlySpread) {

@@ -10,6 +10,7 @@ from ._core import (
     fill_mask,
     label_probabilities,
     nearest,
+    tensor,
 )
 
 __all__ = [
@@ -47,27 +48,37 @@ class SentenceEncoder:
         self.precision = precision
         self.prompts = {**self._encoder.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name or self._encoder.default_prompt_name or None
+        self._prompt(self.default_prompt_name)
+        if truncate_dim is not None and truncate_dim < 1:
+            raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
         self.truncate_dim = truncate_dim
         self.similarity_fn_name = similarity_fn_name or self._encoder.similarity_fn_name or "cosine"
         if self.similarity_fn_name not in _SIMILARITIES:
             raise ValueError(f"SentenceEncoder: similarity_fn_name must be one of {sorted(_SIMILARITIES)}, "
                              f"got {self.similarity_fn_name!r}")
 
+    def _prompt(self, name):
+        if name is not None and name not in self.prompts:
+            raise ValueError(f"SentenceEncoder: prompt_name {name!r} is none of {sorted(self.prompts)}")
+        return "" if name is None else self.prompts[name]
+
     def encode(self, sentences, prompt_name=None, prompt=None, batch_size=32, show_progress_bar=None,
-               convert_to_numpy=True, convert_to_tensor=False, normalize_embeddings=None, truncate_dim=None):
+               output_value="sentence_embedding", precision="float32", convert_to_numpy=True, convert_to_tensor=False,
+               device=None, normalize_embeddings=None, truncate_dim=None):
         """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
 
         batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
+        truncate_dim beyond the width keeps all. output_value, precision (of the vectors) and device have one value.
         """
+        _only("SentenceEncoder", output_value=(output_value, "sentence_embedding"), precision=(precision, "float32"),
+              device=(device, "cpu"))
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
         prompt_name = prompt_name or self.default_prompt_name
-        if prompt is None and prompt_name is not None:
-            if prompt_name not in self.prompts:
-                raise ValueError(f"SentenceEncoder: prompt_name {prompt_name!r} is none of {sorted(self.prompts)}")
-            prompt = self.prompts[prompt_name]
+        if prompt is None:
+            prompt = self._prompt(prompt_name)
         vectors = self._encoder.encode(
-            texts, prompt=prompt or "", normalize=normalize_embeddings or None, batch_tokens=_batch_tokens(batch_size),
+            texts, prompt=prompt, normalize=normalize_embeddings or None, batch_tokens=_batch_tokens(batch_size),
             precision={"f32": "float32", "bf16": "bfloat16"}[self.precision],
             truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
         if convert_to_tensor or not convert_to_numpy:
@@ -99,7 +110,7 @@ class SentenceEncoder:
         return _SIMILARITIES[self.similarity_fn_name](np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
 
     def get_sentence_embedding_dimension(self):
-        return self.truncate_dim or self._encoder.dim
+        return min(self.truncate_dim or self._encoder.dim, self._encoder.dim)
 
     @property
     def max_seq_length(self):
@@ -121,8 +132,10 @@ class SentenceEncoder:
 class CrossEncoder:
     """A model that scores two texts in one sequence, with the arguments of sentence-transformers."""
 
-    def __init__(self, model_name_or_path, *, max_length=None, weights="f32"):
+    def __init__(self, model_name_or_path, *, max_length=None, activation_fn=None, device=None, weights="f32"):
+        _only("CrossEncoder", device=(device, "cpu"))
         self._classifier = TextClassifier.load(model_name_or_path, weights)
+        self.activation_fn = activation_fn
         self.max_length = min(max_length or self._classifier.max_length, self.model.config.context)
 
     @property
@@ -133,11 +146,15 @@ class CrossEncoder:
     def tokenizer(self):
         return self._classifier.tokenizer
 
-    def predict(self, sentences, batch_size=32, show_progress_bar=None, apply_sigmoid=None):
-        """Scores [n] of pairs of texts, or [n, labels] if the model has several labels.
+    def predict(self, sentences, batch_size=32, show_progress_bar=None, activation_fn=None, apply_softmax=False,
+                convert_to_numpy=True, convert_to_tensor=False, apply_sigmoid=None):
+        """Scores [n] of pairs of texts, or [n, labels] if the model has several labels; NumPy f32, or a multihead
+        Tensor with convert_to_tensor=True.
 
-        apply_sigmoid: default for a single label, unless the folder's activation_fn says otherwise, as in
-        sentence-transformers.
+        activation_fn: a function of logits [n, labels], NumPy's or a torch module; else that of the constructor, else
+        the logistic function for a single label, unless the folder's activation_fn says otherwise, as in
+        sentence-transformers. apply_sigmoid=True or False says so by hand. apply_softmax: over several labels, after
+        it.
         """
         import numpy as np
 
@@ -147,19 +164,46 @@ class CrossEncoder:
         scores = np.asarray(self._classifier.logits(
             pairs, max_length=self.max_length, batch_tokens=_batch_tokens(batch_size),
             progress=_bar if show_progress_bar else None)) if pairs else np.empty((0, labels), np.float32)
-        if self._classifier.has_sigmoid if apply_sigmoid is None else apply_sigmoid:
+        activate = activation_fn or self.activation_fn
+        if activate is not None and apply_sigmoid is None:
+            scores = _activated(activate, scores)
+        elif self._classifier.has_sigmoid if apply_sigmoid is None else apply_sigmoid:
             scores = 1 / (1 + np.exp(-scores))
+        if apply_softmax and labels > 1:
+            scores = np.exp(scores - scores.max(-1, keepdims=True))
+            scores /= scores.sum(-1, keepdims=True)
         scores = scores[:, 0] if labels == 1 else scores
-        return scores[0] if single else scores
+        scores = scores[0] if single else scores
+        return scores if convert_to_numpy and not convert_to_tensor else tensor(np.ascontiguousarray(scores))
 
-    def rank(self, query, documents, top_k=None, return_documents=False, batch_size=32):
+    def rank(self, query, documents, top_k=None, return_documents=False, batch_size=32, show_progress_bar=None,
+             activation_fn=None, apply_softmax=False):
         """Documents ranked by their score with the query, best first: [{"corpus_id", "score"(, "text")}]."""
         if self.model.config.num_labels != 1:
             raise ValueError(f"CrossEncoder: ranking needs one label, the model has {self.model.config.num_labels}")
-        scores = self.predict([(query, document) for document in documents], batch_size)
+        scores = self.predict([(query, document) for document in documents], batch_size, show_progress_bar,
+                              activation_fn, apply_softmax)
         order = sorted(range(len(documents)), key=lambda i: (-scores[i], i))[:top_k]
         return [{"corpus_id": i, "score": float(scores[i]), **({"text": documents[i]} if return_documents else {})}
                 for i in order]
+
+
+def _only(who, **arguments):
+    """Refuses values of sentence-transformers' arguments but the one there is."""
+    for name, (given, value) in arguments.items():
+        if given is not None and str(given) != value:
+            raise ValueError(f"{who}: {name} must be {value!r}, got {given!r}")
+
+
+def _activated(function, scores):
+    import numpy as np
+
+    if any(cls.__module__.split(".")[0] == "torch" for cls in type(function).__mro__):
+        import torch
+
+        with torch.no_grad():
+            return function(torch.from_numpy(scores)).numpy()
+    return np.asarray(function(scores), np.float32)
 
 
 def _cosine(a, b):

@@ -227,6 +227,17 @@ void bind_text_classifier(nb::module_& m) {
       std::vector<embed::TextPair>());
   c.def_prop_ro("labels", [](const TextClassifier& classifier) { return labels_of(classifier); });
   c.def_prop_ro("max_length", &TextClassifier::max_length);
+  c.def(
+      "scores",
+      [](const TextClassifier& classifier, nb::handle logits) {
+        const Tensor x = to_tensor(logits, {"TextClassifier.scores", "logits"});
+        return unlocked([&] { return classifier.scores(x); });
+      },
+      "logits"_a,
+      "What transformers' text-classification makes of logits [n, labels], by the folder's problem_type: "
+      "their "
+      "softmax,\nthe logistic function of each (multi_label, and of a single label), or themselves "
+      "(regression).");
   c.def_prop_ro("has_sigmoid", &TextClassifier::has_sigmoid);
   c.def_prop_ro("encoder", &TextClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TextClassifier::tokenizer);
@@ -285,6 +296,13 @@ void bind_image_classifier(nb::module_& m) {
   def("pixels", &ImageClassifier::pixels,
       "What the model reads: images [n, channels, size, size] of 0 to 255, rescaled and normalised.");
   def("logits", &ImageClassifier::logits, "[n, labels] of images [n, channels, size, size] of 0 to 255.");
+  c.def(
+      "scores",
+      [](const ImageClassifier& classifier, nb::handle logits) {
+        const Tensor x = to_tensor(logits, {"ImageClassifier.scores", "logits"});
+        return unlocked([&] { return classifier.scores(x); });
+      },
+      "logits"_a, "As TextClassifier.scores().");
   c.def_prop_ro("labels", [](const ImageClassifier& classifier) { return labels_of(classifier); });
   c.def_prop_ro("encoder", &ImageClassifier::encoder, nb::rv_policy::reference_internal);
 }
@@ -323,11 +341,12 @@ void bind_token_classifier(nb::module_& m) {
       "entities",
       [](const TokenClassifier& classifier, const std::vector<std::string>& texts, const std::string& how,
          const std::vector<std::string>& ignore_labels, int64_t max_length, int64_t batch_tokens,
-         nb::object progress) {
+         nb::object progress, int64_t stride) {
         const embed::EntityOptions options = {
             .aggregation = to_enum<embed::Aggregation>(how, "aggregation_strategy"),
             .ignored = ignore_labels,
             .max_length = max_length,
+            .stride = stride,
             .batch_tokens = batch_tokens,
             .progress = reporter(progress)};
         const auto found = unlocked([&] { return classifier.entities(texts, options); });
@@ -339,11 +358,12 @@ void bind_token_classifier(nb::module_& m) {
       },
       "texts"_a, nb::kw_only(), "aggregation_strategy"_a = "simple",
       "ignore_labels"_a = std::vector<std::string>{"O"}, "max_length"_a = 0, "batch_tokens"_a = 1024,
-      "progress"_a = nb::none(),
+      "progress"_a = nb::none(), "stride"_a = 0,
       "For each text its entities, as transformers' token-classification pipeline finds them: dicts with "
       "entity_group,\nscore, start and end (characters), and word, the text there. aggregation_strategy: "
       "'none' "
-      "(every token, as\nentity), 'simple', or by words 'first', 'average', 'max'.");
+      "(every token, as\nentity), 'simple', or by words 'first', 'average', 'max'. stride: long texts are "
+      "read in windows with this many\ntokens in common; 0: cut.");
   c.def_prop_ro("labels", [](const TokenClassifier& classifier) { return labels_of(classifier); });
   c.def_prop_ro("encoder", &TokenClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TokenClassifier::tokenizer);

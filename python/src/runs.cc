@@ -168,13 +168,13 @@ nb::object settings_dict(Settings settings) {
 }
 
 nb::dict evaluate(const models::LanguageModel& model, nb::handle tokens, int64_t context, int64_t batch,
-                  int64_t windows, const text::Tokenizer* tokenizer) {
+                  int64_t windows, const text::Tokenizer* tokenizer, int64_t stride) {
   std::vector<int32_t> ids;
   for (const int64_t id : to_integers(tokens, {"evaluate", "tokens"})) {
     ids.push_back(id < 0 || id > INT32_MAX ? -1 : static_cast<int32_t>(id));
   }
   Interrupt interrupt;
-  const train::EvaluateOptions options{context, batch, windows, [&] { return interrupt.came(); }};
+  const train::EvaluateOptions options{context, batch, windows, stride, [&] { return interrupt.came(); }};
   const train::TextLoss loss = unlocked([&] { return train::evaluate(model, ids, options, tokenizer); });
   interrupt.raise_if_any();
   nb::dict result;
@@ -208,12 +208,14 @@ template <class Model>
 using Checker = std::vector<train::CheckResult> (*)(const Model&, const train::DoctorOptions&);
 
 void bind_checks(nb::module_& m) {
-  m.def("evaluate", &evaluate, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
-        "windows"_a = 0, "tokenizer"_a.none() = nb::none(),
-        "Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, "
-        "'perplexity',\n'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', "
-        "'bytes', 'characters'.\ncontext: tokens per window (0: the model's); windows: this many, evenly "
-        "spaced (0: all).");
+  m.def(
+      "evaluate", &evaluate, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
+      "windows"_a = 0, "tokenizer"_a.none() = nb::none(), "stride"_a = 0,
+      "Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, "
+      "'perplexity',\n'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', "
+      "'bytes', 'characters'.\ncontext: tokens per window (0: the model's); windows: this many, evenly "
+      "spaced (0: all).\nstride: tokens from one window to the next (0: context, no overlap); each token is "
+      "predicted once.");
   const auto def_check = [&]<class Model>(const char* name, Checker<Model> checker, const char* doc) {
     m.def(
         name,

@@ -38,6 +38,13 @@ def test_encode_takes_one_text_or_many(folder):
     unit = encoder.encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-6)
     assert encoder.encode(TEXTS, truncate_dim=3).shape == (6, 3)
+    assert mh.SentenceEncoder(folder, truncate_dim=3).get_sentence_embedding_dimension() == 3
+    wide = mh.SentenceEncoder(folder, truncate_dim=768)  # as sentence-transformers, which slices
+    assert wide.get_sentence_embedding_dimension() == 20 == wide.encode(TEXTS).shape[1]
+    assert np.array_equal(encoder.encode(TEXTS, device="cpu", precision="float32"), all_vectors)
+    for wrong in ({"device": "cuda"}, {"precision": "int8"}, {"output_value": "token_embeddings"}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+            encoder.encode(TEXTS, **wrong)
     assert isinstance(encoder.encode(TEXTS, convert_to_tensor=True), mh.Tensor)
     np.testing.assert_allclose(encoder.similarity(unit, unit), unit @ unit.T, atol=1e-6)
 
@@ -48,6 +55,8 @@ def test_prompts(folder):
     assert np.array_equal(encoder.encode("sun", prompt="the red "), encoder.encode("the red sun"))
     with pytest.raises(ValueError, match="prompt_name 'other' is none of \\['query'\\]"):
         encoder.encode("sun", prompt_name="other")
+    with pytest.raises(ValueError, match="prompt_name 'other' is none of"):
+        mh.SentenceEncoder(folder, default_prompt_name="other")
     assert np.array_equal(encoder.encode_query("sun"), encoder.encode("the red sun"))
     assert np.array_equal(encoder.encode_document("sun"), encoder.encode("sun"))
 
@@ -139,6 +148,12 @@ def test_cross_encoder_scores_pairs(folder, tmp_path):
     theirs = pytest.importorskip("sentence_transformers").CrossEncoder(str(classifier), device="cpu")
     assert cross.max_length == theirs.max_seq_length
     np.testing.assert_allclose(scores, theirs.predict(pairs), atol=1e-5)
+    torch = pytest.importorskip("torch")
+    for options in ({"apply_softmax": True}, {"activation_fn": torch.nn.Sigmoid()},
+                    {"activation_fn": torch.nn.Tanh(), "apply_softmax": True}):
+        np.testing.assert_allclose(cross.predict(pairs, **options), theirs.predict(pairs, **options), atol=1e-5)
+    np.testing.assert_allclose(cross.predict(pairs, activation_fn=np.tanh), np.tanh(scores), atol=1e-6)
+    assert isinstance(cross.predict(pairs, convert_to_tensor=True), mh.Tensor)
     config = json.loads((classifier / "config.json").read_text())
     config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     (classifier / "config.json").write_text(json.dumps(config))
@@ -168,6 +183,15 @@ def test_texts_are_classified_and_masks_filled_as_by_transformers(folder, tmp_pa
         mh.embed.fill_mask(ours.encoder, tokenizer, text)
     transformers = pytest.importorskip("transformers")
     pipe = transformers.pipeline("text-classification", classifier, top_k=None, device="cpu")
+    for kind in ("multi_label_classification", "regression", "single_label_classification"):
+        config = json.loads((pathlib.Path(classifier) / "config.json").read_text())
+        (pathlib.Path(classifier) / "config.json").write_text(json.dumps({**config, "problem_type": kind}))
+        other = mh.embed.TextClassifier.load(classifier)
+        of_kind = np.asarray(other.scores(logits))
+        for row, theirs in zip(of_kind, transformers.pipeline("text-classification", classifier, top_k=None,
+                                                              device="cpu")(TEXTS)):
+            for one in theirs:
+                assert abs(row[ours.labels.index(one["label"])] - one["score"]) < 1e-5
     for row, theirs in zip(scores, pipe(TEXTS)):
         for one in theirs:
             assert abs(row[ours.labels.index(one["label"])] - one["score"]) < 1e-5

@@ -17,6 +17,10 @@ fast=(--steps 12 --warmup 2 --lr 1e-2 --eval-every 4 --quiet)
 
 expect 0 '36 texts, 2 labels, 12 steps' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out classifier --batch 8 "${fast[@]}"
 expect 0 'high  red sun' "$multihead" classify classifier --data one.txt
+expect 0 '"macro_f1": ' "$multihead" eval classifier --data labels.tsv --json
+expect 0 'accuracy  [01]\.' "$multihead" eval classifier --data labels.tsv
+printf 'red sun\tmiddle\n' >middle.tsv
+expect 3 'middle.tsv: line 1: the model has no label "middle"; its labels are "high", "low"' "$multihead" eval classifier --data middle.tsv
 expect 0 '"macro_f1"' "$multihead" train classifier --data labels.tsv --out classifier --resume --init bert --json "${fast[@]}" --batch 8 --valid labels.tsv
 expect 0 'accuracy 0\.[0-9]+|accuracy 1\.0' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true "${fast[@]}"
 expect 0 '42 parameters trained' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true --overwrite "${fast[@]}"
