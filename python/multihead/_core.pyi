@@ -1900,7 +1900,7 @@ class LanguageModel:
     def attention_weights(self, tokens: object) -> list:
         """The attention weights [B, H, T, T] of every layer."""
 
-    def generate(self, prompts: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: object | None = None, draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None) -> object:
+    def generate(self, prompts: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: object | None = None, draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: object | None = None) -> object:
         """
         The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it comes and
         may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat themselves),
@@ -2041,7 +2041,7 @@ class Generator:
 
     def __init__(self, model: LanguageModel, *, rows: int = 8, capacity: int = 0, cache_dtype: object | None = None, remembered: int = 0, remembered_bytes: int = 0, prefix_folder: str | bytes | os.PathLike = '') -> None: ...
 
-    def submit(self, prompt: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None) -> int:
+    def submit(self, prompt: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: object | None = None) -> int:
         """
         Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to end it.
         """
@@ -3026,6 +3026,12 @@ class TextClassifier:
         [n, labels] for a list of pairs of str, each in one sequence; max_length 0: the folder's limit.
         """
 
+    def scores(self, logits: object) -> Tensor:
+        """
+        What transformers' text-classification makes of logits [n, labels], by the folder's problem_type: their softmax,
+        the logistic function of each (multi_label, and of a single label), or themselves (regression).
+        """
+
     @property
     def labels(self) -> list[str]: ...
 
@@ -3288,6 +3294,9 @@ class ImageClassifier:
     def logits(self, images: object) -> Tensor:
         """[n, labels] of images [n, channels, size, size] of 0 to 255."""
 
+    def scores(self, logits: object) -> Tensor:
+        """As TextClassifier.scores()."""
+
     @property
     def labels(self) -> list[str]: ...
 
@@ -3303,7 +3312,7 @@ class TokenClassifier:
     def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TokenClassifier:
         """weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'."""
 
-    def entities(self, texts: Sequence[str], *, aggregation_strategy: str = 'simple', ignore_labels: Sequence[str] = ['O'], max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> list:
+    def entities(self, texts: Sequence[str], *, aggregation_strategy: str = 'simple', ignore_labels: Sequence[str] = ['O'], max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None, stride: int = 0) -> list:
         """
         For each text its entities, as transformers' token-classification pipeline finds them: dicts with entity_group,
         score, start and end (characters), and word, the text there. aggregation_strategy: 'none' (every token, as
@@ -3569,7 +3578,7 @@ def classifier_settings() -> object:
 def embedder_settings() -> object:
     """All settings of train_embedder(); dropout is the encoder's."""
 
-def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None) -> dict:
+def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None, stride: int = 0) -> dict:
     """
     Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, 'perplexity',
     'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', 'bytes', 'characters'.

@@ -123,15 +123,16 @@ def test_the_rules_are_those_of_transformers(tmp_path):
         prompt = rng.integers(0, 24, rng.integers(1, 8)).tolist()
         if trial % 8 == 0:
             prompt = prompt[:1] * 3
-        n, least, stop = int(rng.integers(0, 4)), int(rng.integers(0, 9)), rng.integers(0, 24, 3).tolist()
+        n, least, stop = int(rng.integers(0, 4)), int(rng.integers(0, 9)), rng.integers(1, 24, 3).tolist()
         words = [rng.integers(0, 24, k).tolist() for k in (1, 2, 2)]
         words = [word for word in words if word != stop[:1] and len(word) <= len(prompt)]
         last = [None, stop[0]][trial % 2]
         rules = {"no_repeat_ngram_size": n, "min_new_tokens": least, "suppress_tokens": stop[1:], "eos_token_id": stop[0],
                  "repetition_penalty": [1.0, 1.3][trial % 2], "forced_eos_token_id": last}
         with torch.no_grad():
-            want = theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=14, pad_token_id=0,
-                                   bad_words_ids=words or None, **{k: v for k, v in rules.items() if v})
+            want = theirs.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), pad_token_id=0,
+                                   do_sample=False, max_new_tokens=14, bad_words_ids=words or None,
+                                   **{k: v for k, v in rules.items() if v})
         want = want[0][len(prompt):].tolist()
         want = want[:want.index(stop[0])] if stop[0] in want else want
         got = ours.generate(prompt, temperature=0, max_new_tokens=14, stop_tokens=stop[:1], no_repeat_ngram=n,
