@@ -111,6 +111,8 @@
 #include "multihead/generate/generator.h"
 #include "multihead/generate/prefix_folder.h"
 #include "multihead/generate/sampling.h"
+#include "multihead/generate/stop_strings.h"
+#include "multihead/generate/token_rules.h"
 #include "multihead/generate/translate.h"
 
 #include "multihead/embed/image_classifier.h"

@@ -70,6 +70,7 @@ const std::set<std::string> kNeutral = {"is_decoder",          // of decoders; e
                                         "sparse_prediction",
                                         "tie_word_embeddings",
                                         "use_cache",
+                                        "use_sliding_window",  // of Qwen: layer_types decides
                                         "output_past",
                                         "output_attentions",
                                         "output_hidden_states",

@@ -331,10 +331,10 @@ TEST_F(SavedRingTest, StatesOfOtherModelsAreRefused) {
   save_state(path_, ring, m);
   refused(model(Positions::rotary, 1, 38),
           "another model: a ring for a window of 37, the model's window is 38");
-  refused(model(Positions::rotary, 2), "another model: the checksum of its weights is");
+  refused(model(Positions::rotary, 2), "another model: the checksum of its configuration and weights is");
   LanguageModel trained = nn::clone(m);  // one bit of one weight
   trained.token_embedding.weight.data<float>()[77] *= 1.0000002f;
-  refused(trained, "another model: the checksum of its weights is");
+  refused(trained, "another model: the checksum of its configuration and weights is");
   load_state(path_, nn::clone(m));
   const auto broken = [&](const char* name, int64_t value, const char* text) {
     save_state(path_, ring, m);

@@ -71,7 +71,7 @@ expect 2 'lr was .*, is now 0.5' "${fresh[@]}" --data text.txt --resume --lr 0.5
 make_text 901 >longer.txt
 expect 2 'text was' "${train[@]}" --out run --data longer.txt --resume
 expect 3 'other.txt.*not among the 18' "${train[@]}" --out run --data other.txt --resume
-expect 3 'config.json' "$multihead" generate nothing --prompt x
+expect 3 'there is no folder "nothing"' "$multihead" generate nothing --prompt x
 expect 2 'prompt is empty' "$multihead" generate run --prompt ''
 expect 2 'temperature' "$multihead" generate run --prompt the --temperature -1
 for threads in many 0 -1 2.5 4096; do

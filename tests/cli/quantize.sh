@@ -34,7 +34,7 @@ for draft in lookup q4 q8; do
     fail "--draft $draft samples another text"
 done
 expect 2 'supports one sample' "$multihead" generate run --prompt the --draft q4 --samples 2
-expect 3 'cannot open' "$multihead" generate run --prompt the --draft nowhere
+expect 3 'there is no folder "nowhere"' "$multihead" generate run --prompt the --draft nowhere
 "$multihead" train lm --data text.txt --out other --layers 1 --heads 1 --width 16 --context 16 --batch 2 --steps 1 --vocab-size 300 --quiet >log.txt || fail "training another"
 expect 3 'its tokenizer differs from that of run' "$multihead" generate run --prompt the --draft other
 
