@@ -21,10 +21,10 @@ KEYWORDS = {
     "RelativeBuckets", "PointPart", "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
     "Seq2SeqRun", "ClassifierRun", "EmbedderRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "EmbedderSettings",
     "MaskedLmSettings", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
-    "CheckpointContents", "ClassifyOptions", "EncodeTextOptions", "EntityOptions", "TokenRows", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
+    "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "TokenRows", "BiasFlags", "Diagonal", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
-    "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
+    "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
     "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "TokenizerChoice",
 }  # fmt: skip
 RESULTS = {
@@ -167,13 +167,14 @@ ELSEWHERE = {  # C++ name: what does it in Python
 }
 INTERNAL = {  # reason: names
     "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields add_model_fields",
-    "only C++ needs a type for it": "Dual ScoreIndex MaskBlock Visitor Module CacheUpdate "
+    "only C++ needs a type for it": "Dual ScoreIndex ScoreReads MaskBlock Visitor Module CacheUpdate "
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
     "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights check_weights read_weights resolved "
-    "seq2seq_config_from_json encoder_config_from_json image_encoder_config_from_json sequence_length open_weights repeated_tensor constant_tensor",
+    "seq2seq_config_from_json encoder_config_from_json image_encoder_config_from_json sequence_length open_weights repeated_tensor constant_tensor "
+    "tied_parameters tokenizer_folder",
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
-    "load_generation_config apply",
+    "load_generation_config apply apply_rules check_rules StopStrings is_blank",
     "files below checkpoints": "checkpoint_path join not_a_file IntegerRange NumberRange ConfigReader "
     "ManifestEntry Manifest DirectoryWriter write_directory_atomically remove_directory_atomically "
     "read_manifest verify_directory_sizes "
