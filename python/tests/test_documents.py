@@ -204,7 +204,7 @@ def run(command, folder):
         # A flag given twice is refused, so the page's own steps make room for ours; long contexts need long texts.
         for flag in ("--steps", "--eval-every"):
             command = re.sub(rf"{flag} \d+", "", command)
-        command = re.sub(r"--context \d{5}\b", "--context 512", command)
+        command = re.sub(r"--context \d{5}\b", "--context 1024", command)
         command += " " + " ".join(SHORT)
     environment = dict(os.environ, PATH=f"{folder / 'bin'}:{os.environ['PATH']}", MULTIHEAD_NUM_THREADS="1",
                        OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
