@@ -274,12 +274,8 @@ AttentionReach attention_reach(const AttentionProblem&, int64_t query_begin, int
 /// One more score of no key, sinks[h], in every row's softmax: `out` and `lse` of a forward pass (out may be
 /// f16) become out · w and lse - log w, w = 1 / (1 + exp(sink - lse)). The backward then runs as it stands:
 /// it finds the probabilities from that lse, and ⟨d_out, out⟩ lacks nothing because the sink has no value.
-/// Rows without any key are left as they are.
+/// Rows without any key are left as they are; inspect.h has what sinks do to them and the sinks' gradient.
 void attention_add_sinks(const AttentionProblem&, const void* sinks, const AttentionOutput&);
-/// d_sinks[h] = - Σ over the rows of exp(sink - lse) · ⟨d_out, out⟩, in the order of the rows. d_out has the
-/// arithmetic's type.
-void attention_sink_gradient(const AttentionProblem&, const void* sinks, const AttentionOutput&,
-                             const Operand& d_out, void* d_sinks);
 
 /// Whether dropout with this key lets element (b, h, q, k) live; the same on every path.
 ///
@@ -314,31 +310,6 @@ enum class CaptureStage { scores, probabilities, after_dropout };
 struct CaptureRow {
   int64_t batch = 0, head = 0, query = 0;
 };
-
-/// weights[n * weights_stride + j] for row n and key j < key_count(batch): the final score (-inf where
-/// excluded), the probability, or the probability after dropout, from the forward's lse. Not for bf16. Rows
-/// beyond query_count(batch) are skipped.
-void attention_capture(const AttentionProblem&, const ScoreTerms&, const AttentionInput&, const Operand& lse,
-                       CaptureStage stage, const CaptureRow* rows, int64_t count, void* weights,
-                       int64_t weights_stride);
-
-/// Summaries of the probabilities without the [Tq, Tk] matrix; null pointers are not computed.
-/// Contiguous: key_mass [B, H, keys] (sum over queries), entropy [B, H, queries] (nats),
-/// top_weights and top_keys [B, H, queries, top_k] (largest first; absent keys: weight 0, key -1).
-struct AttentionSummary {
-  float* key_mass = nullptr;
-  float* entropy = nullptr;
-  int64_t top_k = 0;
-  float* top_weights = nullptr;
-  int64_t* top_keys = nullptr;
-};
-void attention_summary(const AttentionProblem&, const ScoreTerms&, const AttentionInput&, const Operand& lse,
-                       const AttentionSummary&);
-
-/// Merges two results over disjoint key sets: out and lse take the union's values. Contiguous [rows,
-/// value_dim].
-void attention_merge(int64_t rows, int64_t value_dim, float* out, float* lse, const float* other_out,
-                     const float* other_lse);
 
 // --- Planning --------------------------------------------------------------------------------------------
 
