@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/gemm.h"
 #include "multihead/kernels/peak/peak.h"

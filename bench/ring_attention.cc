@@ -1,7 +1,7 @@
 // Causal attention over a long sequence, forward and backward, by one rank or several:
 //   ring_attention LENGTH HEADS KV_HEADS HEAD_DIM CHUNKS            mpirun -n 4 ring_attention 65536 2 2 64 4
 // prints checksums of the results, which do not depend on the ranks, and per rank the peak of its memory, the
-// bytes it sent and the formula of ops/attention/ring.h, and the time.
+// bytes it sent and the formula of ops/attention/ring/ring.h, and the time.
 #include <sys/resource.h>
 
 #include <chrono>

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "multihead/core/interrupt.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/interrupt.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/gemm.h"
 #include "multihead/multihead.h"

@@ -21,7 +21,7 @@
 #include <omp.h>
 #endif
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cli/verb.h"
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::cli {
 

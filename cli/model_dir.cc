@@ -10,8 +10,8 @@
 #include "multihead/io/file_set.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/safetensors.h"
-#include "multihead/models/adapter.h"
-#include "multihead/models/gguf.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/gguf.h"
 
 namespace multihead::cli {
 

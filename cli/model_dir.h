@@ -4,9 +4,9 @@
 #include <string>
 
 #include "cli/verb.h"
-#include "multihead/models/hugging_face.h"
-#include "multihead/text/tokenizer.h"
-#include "multihead/train/seq2seq_run.h"
+#include "multihead/models/files/hugging_face.h"
+#include "multihead/text/tokenizer/tokenizer.h"
+#include "multihead/train/tasks/seq2seq_run.h"
 
 namespace multihead::cli {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "multihead/core/files.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "cli/verb.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::cli {
 

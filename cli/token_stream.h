@@ -8,7 +8,7 @@
 
 #include "cli/streams.h"
 #include "multihead/generate/stop_strings.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::cli {
 

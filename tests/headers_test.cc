@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 
 namespace multihead {
 namespace {
@@ -77,7 +77,7 @@ TEST(HeadersTest, UmbrellaPullsNoThirdParty) {
                             "/testing/", "-inl.h"}) {
     EXPECT_EQ(made.output.find(other), std::string::npos) << "multihead/multihead.h reaches " << other;
   }
-  EXPECT_NE(made.output.find("multihead/core/tensor.h"), std::string::npos);
+  EXPECT_NE(made.output.find("multihead/core/tensor/tensor.h"), std::string::npos);
 }
 
 // About a second with GCC 12 at 3 GHz. The number of lines after the preprocessor does not depend on how busy

@@ -1,6 +1,7 @@
 // Who may include whom (docs/architecture.md), read from the #include lines themselves.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -50,6 +51,7 @@ const Subjects& subjects_of_kernels() {
                                 {"reduce", {"cpu", "simd"}},
                                 {"elementwise", {"simd", "reduce"}},
                                 {"matmul", {"cpu", "simd", "amx", "elementwise"}},
+                                {"quantized", {"cpu", "simd", "amx", "elementwise", "matmul"}},
                                 {"attention", {"cpu", "simd", "amx", "reduce", "matmul"}}};
   return list;
 }
@@ -150,6 +152,65 @@ TEST(IncludesTest, SubjectsOfKernelsGoOneWay) {
   }
 }
 
+using Arrows = std::map<std::string, std::map<std::string, std::string>>;  // from, to, an example
+
+// The includes between the folders inside `room`.
+Arrows arrows_between_folders(const fs::path& room) {
+  const std::string prefix = fs::relative(room, kRoot).string() + "/";
+  Arrows arrows;
+  for (const auto& entry : fs::directory_iterator(room)) {
+    if (!entry.is_directory()) continue;
+    const std::string from = entry.path().filename().string();
+    for (const Include& include : includes_under(entry.path())) {
+      const std::string to = folder_in(prefix, include.header);
+      if (!to.empty() && to != from && !is_test_or_bench(include.file)) arrows[from][to] = where(include);
+    }
+  }
+  return arrows;
+}
+
+// Follows arrows to `goal`; `seen` are the folders already tried.
+bool leads_to(const Arrows& arrows, const std::string& from, const std::string& goal,
+              std::set<std::string>& seen) {
+  const auto found = arrows.find(from);
+  if (from == goal || found == arrows.end()) return from == goal;
+  return std::any_of(found->second.begin(), found->second.end(), [&](const auto& arrow) {
+    return seen.insert(arrow.first).second && leads_to(arrows, arrow.first, goal, seen);
+  });
+}
+
+TEST(IncludesTest, NoRoomHasACircleOfFolders) {
+  int rooms = 0;
+  for (const char* top : {"multihead", "cli", "python/src"}) {
+    std::vector<fs::path> open = {kRoot / top};
+    for (; !open.empty(); ++rooms) {
+      const fs::path room = open.back();
+      open.pop_back();
+      for (const auto& entry : fs::directory_iterator(room)) {
+        if (entry.is_directory()) open.push_back(entry.path());
+      }
+      const Arrows arrows = arrows_between_folders(room);
+      for (const auto& [from, ends] : arrows) {
+        for (const auto& [to, example] : ends) {
+          std::set<std::string> seen;
+          EXPECT_FALSE(leads_to(arrows, to, from, seen)) << "a circle back from " << to << ": " << example;
+        }
+      }
+    }
+  }
+  EXPECT_GT(rooms, 40) << "the folders are elsewhere";
+}
+
+TEST(IncludesTest, NoFolderIsALongFlatList) {
+  std::map<fs::path, int> files;
+  for (const char* top : {"multihead", "cli", "python"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      if (is_source(entry.path()) && !is_test_or_bench(entry.path())) ++files[entry.path().parent_path()];
+    }
+  }
+  for (const auto& [folder, count] : files) EXPECT_LE(count, 30) << folder << ": divide it by subject";
+}
+
 TEST(IncludesTest, OnlyTestsSeeTesting) {
   for (const char* top : {"multihead", "cli", "python", "examples"}) {
     for (const Include& include : includes_under(kRoot / top)) {
@@ -206,15 +267,15 @@ TEST(IncludesTest, PublicHeadersShowNoThirdParty) {
 // Installed, but not for everybody: reached through other headers, or shared with the command line and
 // Python.
 const std::set<std::string>& included_one_by_one() {
-  static const std::set<std::string> headers = {"multihead/core/busy.h",
+  static const std::set<std::string> headers = {"multihead/core/threads/busy.h",
                                                 "multihead/core/checksum.h",
                                                 "multihead/core/files.h",
-                                                "multihead/core/storage.h",
+                                                "multihead/core/memory/storage.h",
                                                 "multihead/distributed/mpi_functions.h",
                                                 "multihead/io/file_set.h",
                                                 "multihead/io/staging.h",
-                                                "multihead/models/config_fields.h",
-                                                "multihead/text/token_labels.h",
+                                                "multihead/models/config/config_fields.h",
+                                                "multihead/text/corpus/token_labels.h",
                                                 "multihead/train/fields.h",
                                                 "multihead/train/run.h",
                                                 "multihead/train/run_folder.h",

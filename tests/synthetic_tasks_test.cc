@@ -5,10 +5,10 @@
 #include <functional>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/generate/beam_search.h"
 #include "multihead/train/data/pairs.h"
-#include "multihead/train/language_model_run.h"
+#include "multihead/train/tasks/language_model_run.h"
 
 namespace multihead::train {
 namespace {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How long attention over several ranks takes: an event simulation of multihead/ops/attention/relay.cc, and the
-bytes and memory of ops/attention/ring.h.
+"""How long attention over several ranks takes: an event simulation of multihead/ops/attention/ring/relay.cc, and the
+bytes and memory of ops/attention/ring/ring.h.
 
     tools/ring_attention_simulation.py --length 1048576 --ranks 16 64 256 1024 --heads 32 --kv-heads 8 --head-dim 128 \
         --gflops 1000 --gbit 100

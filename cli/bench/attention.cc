@@ -11,7 +11,7 @@
 #include "cli/bench/timing.h"
 #include "cli/streams.h"
 #include "cli/verb.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/core/version.h"
 #include "multihead/kernels/peak/peak.h"
 #include "multihead/train/signals.h"

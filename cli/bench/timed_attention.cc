@@ -5,7 +5,7 @@
 
 #include "cli/bench/timing.h"
 #include "multihead/autograd/tape.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/peak/peak.h"
 #include "multihead/ops/shape.h"

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <numeric>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/peak/peak.h"

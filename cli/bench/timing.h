@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::cli {
 

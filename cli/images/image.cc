@@ -6,7 +6,7 @@
 #include "cli/module.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead::cli {
 

@@ -5,7 +5,7 @@
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/forgetful-inl.h"
 #include "multihead/core/error.h"
-#include "multihead/core/gradient_lock-inl.h"
+#include "multihead/core/tensor/gradient_lock-inl.h"
 #include "multihead/kernels/elementwise/accumulate.h"
 
 namespace multihead {

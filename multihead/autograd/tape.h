@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead {
 

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
-#include "multihead/core/system-inl.h"
+#include "multihead/core/text/json.h"
+#include "multihead/core/threads/system-inl.h"
 
 namespace multihead {
 namespace {

@@ -1,7 +1,7 @@
 // What all ranks of a group do together, beyond Group's own.
 #pragma once
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/distributed/group.h"
 
 namespace multihead::distributed {

@@ -13,7 +13,7 @@
 #include <tuple>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel-inl.h"
+#include "multihead/core/threads/parallel-inl.h"
 
 namespace multihead::distributed {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/distributed/mpi_group-inl.h"
 #include "multihead/distributed/watch-inl.h"
 

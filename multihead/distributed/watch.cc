@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "multihead/core/error.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/distributed/watch-inl.h"
 
 namespace multihead::distributed {

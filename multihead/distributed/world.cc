@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "multihead/core/parallel.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/distributed/mpi_group-inl.h"
 
 namespace multihead::distributed {

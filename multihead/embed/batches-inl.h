@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <functional>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/models/encoder.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::embed {
 

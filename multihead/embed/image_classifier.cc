@@ -10,7 +10,7 @@
 #include "multihead/embed/text_classifier.h"
 #include "multihead/io/config.h"
 #include "multihead/io/json.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::embed {

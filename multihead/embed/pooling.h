@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "multihead/core/enum_words.h"
+#include "multihead/core/text/enum_words.h"
 #include "multihead/models/encoder.h"
 
 namespace multihead::embed {

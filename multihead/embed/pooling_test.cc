@@ -8,7 +8,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/testing/gradcheck.h"
 
 namespace multihead::embed {

@@ -13,7 +13,7 @@
 #include "multihead/embed/pooling.h"
 #include "multihead/embed/text_model.h"
 #include "multihead/io/checkpoint.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::embed {
 

@@ -10,10 +10,10 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::embed {

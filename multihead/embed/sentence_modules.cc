@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 #include "multihead/embed/sentence_encoder.h"
 
 namespace multihead::embed {

@@ -10,8 +10,8 @@
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/classifiers-inl.h"
 #include "multihead/embed/folder-inl.h"
-#include "multihead/models/adapter.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "multihead/models/encoder.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::embed {
 

@@ -9,7 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 
 namespace multihead::embed {
 namespace {

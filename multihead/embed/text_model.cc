@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "multihead/core/error.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::embed {

@@ -6,13 +6,13 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/classifiers-inl.h"
 #include "multihead/embed/folder-inl.h"
-#include "multihead/models/adapter.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/softmax.h"
 
 namespace multihead::embed {

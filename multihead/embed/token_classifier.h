@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/enum_words.h"
+#include "multihead/core/text/enum_words.h"
 #include "multihead/models/encoder.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::embed {
 

@@ -6,11 +6,11 @@
 #include <span>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/generate/beam_rules-inl.h"
 #include "multihead/generate/repetition-inl.h"
-#include "multihead/kernels/attention/token_attention.h"
+#include "multihead/kernels/attention/decode/token_attention.h"
 #include "multihead/kernels/reduce/softmax.h"
 
 namespace multihead {

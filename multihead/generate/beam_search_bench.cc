@@ -4,8 +4,8 @@
 //   generate_bench --benchmark_filter=Translate/       f32
 #include <benchmark/benchmark.h>
 
-#include "multihead/core/parallel.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/generate/beam_search.h"
 
 namespace multihead {

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/io/json.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 
 namespace multihead {
 namespace {

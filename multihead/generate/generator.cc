@@ -5,7 +5,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/generate/prefix-inl.h"
 #include "multihead/generate/token_rules.h"
 

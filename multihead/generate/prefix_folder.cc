@@ -10,9 +10,9 @@
 #include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/generate/prefix-inl.h"
-#include "multihead/models/state_file.h"
+#include "multihead/models/files/state_file.h"
 
 namespace multihead {
 namespace {

@@ -10,7 +10,7 @@
 
 namespace multihead {
 
-/// One file per prompt (models/state_file.h), named by the checksums of the model and of the tokens, so that
+/// One file per prompt (models/files/state_file.h), named by the checksums of the model and of the tokens, so that
 /// several models may share a folder. Files that are not such prompts are left alone. A folder that cannot be
 /// read or written is done without.
 class PrefixFolder {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "multihead/core/error.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 
 namespace multihead {
 namespace {

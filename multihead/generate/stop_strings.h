@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead {
 

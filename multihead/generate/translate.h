@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "multihead/generate/beam_search.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead {
 

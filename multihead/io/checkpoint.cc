@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 #include "multihead/io/directory.h"
 
 namespace multihead::io {

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 #include "multihead/io/directory.h"
 #include "multihead/io/staging.h"
 #include "multihead/testing/files.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::io {
 

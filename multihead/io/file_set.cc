@@ -8,8 +8,8 @@
 #include <system_error>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
-#include "multihead/core/system-inl.h"
+#include "multihead/core/text/json.h"
+#include "multihead/core/threads/system-inl.h"
 #include "multihead/io/staging.h"
 
 namespace multihead::io {

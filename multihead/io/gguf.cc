@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "multihead/core/error.h"
-#include "multihead/core/memory.h"
-#include "multihead/core/parallel.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/memory/memory.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/core/threads/parallel.h"
 
 namespace multihead::io {
 namespace {

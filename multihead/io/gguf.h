@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "multihead/core/files.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead::io {
 

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "multihead/core/error.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/io/gguf.h"
 
 namespace multihead::io {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "multihead/core/error.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/io/gguf.h"
 
 namespace multihead::io {

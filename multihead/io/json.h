@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::io {
 

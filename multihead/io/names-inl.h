@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "multihead/core/dtype.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::io {
 

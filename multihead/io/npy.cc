@@ -5,7 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::io {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead::io {
 

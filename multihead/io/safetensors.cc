@@ -8,8 +8,8 @@
 #include <system_error>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
-#include "multihead/core/memory.h"
+#include "multihead/core/memory/memory.h"
+#include "multihead/core/text/json.h"
 #include "multihead/io/json.h"
 #include "multihead/io/names-inl.h"
 

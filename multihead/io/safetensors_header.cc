@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 #include "multihead/io/names-inl.h"
 #include "multihead/io/safetensors.h"
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/testing/files.h"
 #include "multihead/testing/processor_time.h"

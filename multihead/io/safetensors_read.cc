@@ -5,8 +5,8 @@
 #include <bit>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/text/json.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/io/safetensors.h"
 
 namespace multihead::io {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/testing/files.h"
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "multihead/core/json.h"
-#include "multihead/core/memory.h"
+#include "multihead/core/memory/memory.h"
+#include "multihead/core/text/json.h"
 #include "multihead/io/json.h"
 #include "multihead/testing/files.h"
 

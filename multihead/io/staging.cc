@@ -9,8 +9,8 @@
 #include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/core/json.h"
-#include "multihead/core/system-inl.h"
+#include "multihead/core/text/json.h"
+#include "multihead/core/threads/system-inl.h"
 
 namespace multihead::io {
 namespace {

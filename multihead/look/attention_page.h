@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/json.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::look {
 

@@ -10,10 +10,10 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_search.h"
-#include "multihead/models/lens.h"
+#include "multihead/models/surgery/lens.h"
 #include "multihead/nn/points.h"
 #include "multihead/ops/shape.h"
-#include "multihead/text/token_labels.h"
+#include "multihead/text/corpus/token_labels.h"
 
 namespace multihead::look {
 namespace {

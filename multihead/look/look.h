@@ -8,7 +8,7 @@
 #include "multihead/look/attention_page.h"
 #include "multihead/models/encoder.h"
 #include "multihead/models/seq2seq.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::look {
 

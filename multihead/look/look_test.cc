@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::look {
 namespace {

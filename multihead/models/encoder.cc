@@ -5,7 +5,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/models/config_check-inl.h"
+#include "multihead/models/config/config_check-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/pooler-inl.h"
 #include "multihead/nn/points-inl.h"

@@ -9,9 +9,9 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/io/safetensors.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 

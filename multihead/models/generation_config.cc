@@ -6,9 +6,9 @@
 #include "multihead/core/error.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
-#include "multihead/models/adapter.h"
-#include "multihead/models/config_keys-inl.h"
-#include "multihead/models/gguf.h"
+#include "multihead/models/config/config_keys-inl.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/gguf.h"
 
 namespace multihead::models {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::models {
 

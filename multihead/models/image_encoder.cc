@@ -2,7 +2,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/models/config_check-inl.h"
+#include "multihead/models/config/config_check-inl.h"
 #include "multihead/models/pooler-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"

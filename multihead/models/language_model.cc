@@ -6,11 +6,11 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/models/config_check-inl.h"
+#include "multihead/models/config/config_check-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
-#include "multihead/ops/attention/context_scope.h"
+#include "multihead/ops/attention/ring/context_scope.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/embedding.h"

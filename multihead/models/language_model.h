@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "multihead/models/pruned_heads.h"
+#include "multihead/models/surgery/pruned_heads.h"
 #include "multihead/models/token_rows.h"
+#include "multihead/nn/decode/state.h"
 #include "multihead/nn/embedding.h"
 #include "multihead/nn/positions.h"
-#include "multihead/nn/state.h"
 #include "multihead/nn/transformer.h"
 
 namespace multihead::nn {
@@ -130,7 +130,7 @@ class LanguageModel {
               double label_smoothing = 0) const;
 
   /// Whether a call with `tokens` new tokens in every row would run its layers by a plan of kernel calls
-  /// (nn/token_plan.h) or through the modules, and why; their bits are the same.
+  /// (nn/decode/token_plan.h) or through the modules, and why; their bits are the same.
   std::string explain(const LanguageModelCall& call, int64_t tokens = 1) const;
 
   /// Longest sequence: the context. Unlimited with a window and relative or no positions, since distances

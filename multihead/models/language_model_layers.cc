@@ -1,9 +1,9 @@
 // The layers of a language model: through their modules, or for a few tokens with a state by a plan.
 #include "multihead/core/error.h"
 #include "multihead/models/language_model.h"
+#include "multihead/nn/decode/token_plan.h"
 #include "multihead/nn/points-inl.h"
-#include "multihead/nn/token_plan.h"
-#include "multihead/ops/attention/context_scope.h"
+#include "multihead/ops/attention/ring/context_scope.h"
 
 namespace multihead::models {
 

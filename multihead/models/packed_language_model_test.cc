@@ -6,8 +6,8 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/models/gguf.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/gguf.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/models/language_model.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/files.h"

@@ -5,7 +5,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/kernels/attention/token_attention.h"
+#include "multihead/kernels/attention/decode/token_attention.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"

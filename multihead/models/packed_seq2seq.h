@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "multihead/core/busy.h"
+#include "multihead/core/threads/busy.h"
 #include "multihead/models/seq2seq.h"
+#include "multihead/nn/decode/token_plan.h"
 #include "multihead/nn/packed_linear.h"
-#include "multihead/nn/token_plan.h"
 
 namespace multihead::models {
 
@@ -39,7 +39,7 @@ class PackedState {
 };
 
 /// A copy of a model for translation: its matrices are packed, and a step of its decoder is a plan
-/// (nn/token_plan.h) that attends to lists of tokens. The logits of Seq2Seq::step() up to rounding.
+/// (nn/decode/token_plan.h) that attends to lists of tokens. The logits of Seq2Seq::step() up to rounding.
 ///
 /// With int8 weights every product quantises its inputs per row (matmul/packed_linear.h); everything between
 /// the products, the embeddings and the state are f32.

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/everywhere.h"
 

@@ -21,7 +21,7 @@ inline nn::WeightDtype dtype_of(const std::string& name, nn::WeightDtype dtype) 
 }
 
 /// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of
-/// kernels/matmul/packed_linear_groups.h (q8, q4, q4_k, q5_k, q6_k), packed_linear_int8.h or
+/// kernels/quantized/packed_linear_groups.h (q8, q4, q4_k, q5_k, q6_k), packed_linear_int8.h or
 /// packed_linear_half.h.
 io::TensorMap packed_tensors(LanguageModel& model);
 

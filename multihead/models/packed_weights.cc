@@ -1,8 +1,8 @@
 #include <array>
 
 #include "multihead/core/error.h"
-#include "multihead/core/utf8.h"
-#include "multihead/models/finite_weights-inl.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/models/files/finite_weights-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 
 namespace multihead::models::detail {

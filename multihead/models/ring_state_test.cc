@@ -6,7 +6,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/io/safetensors.h"
-#include "multihead/models/state_file.h"
+#include "multihead/models/files/state_file.h"
 #include "multihead/nn/module.h"
 #include "multihead/ops/shape.h"
 

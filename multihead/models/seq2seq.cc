@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
-#include "multihead/models/config_check-inl.h"
+#include "multihead/models/config/config_check-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"

@@ -6,7 +6,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/memory.h"
+#include "multihead/core/memory/memory.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {

@@ -1,4 +1,4 @@
-// nn/token_plan.h under the models whose layers it runs.
+// nn/decode/token_plan.h under the models whose layers it runs.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/ops/rotary.h"
 
 namespace multihead::models {

@@ -7,7 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/nn/encoder_decoder.h"
-#include "multihead/ops/attention/mask.h"
+#include "multihead/ops/attention/masks/mask.h"
 #include "multihead/ops/elementwise.h"
 
 namespace multihead::nn {

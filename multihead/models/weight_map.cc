@@ -8,10 +8,10 @@
 #include <set>
 
 #include "multihead/core/error.h"
-#include "multihead/core/memory.h"
-#include "multihead/core/near_names-inl.h"
+#include "multihead/core/memory/memory.h"
+#include "multihead/core/text/near_names-inl.h"
 #include "multihead/io/names-inl.h"
-#include "multihead/models/finite_weights-inl.h"
+#include "multihead/models/files/finite_weights-inl.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {

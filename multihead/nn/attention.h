@@ -5,8 +5,8 @@
 #include <optional>
 #include <span>
 
+#include "multihead/nn/decode/state.h"
 #include "multihead/nn/norm.h"
-#include "multihead/nn/state.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/rotary.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "multihead/nn/state.h"
+#include "multihead/nn/decode/state.h"
 #include "multihead/nn/transformer.h"
 
 namespace multihead::nn {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/storage.h"
+#include "multihead/core/memory/storage.h"
 #include "multihead/nn/module.h"
 
 namespace multihead::nn {

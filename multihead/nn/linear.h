@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "multihead/core/rng.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/nn/module.h"
 #include "multihead/nn/packed_linear.h"
 #include "multihead/ops/linear.h"

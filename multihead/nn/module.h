@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/parallel.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/core/threads/parallel.h"
 
 namespace multihead::nn {
 

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "multihead/core/enum_words.h"
+#include "multihead/core/text/enum_words.h"
 #include "multihead/nn/linear.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/norm.h"

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "multihead/core/tensor.h"
-#include "multihead/kernels/matmul/packed_linear.h"
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/kernels/quantized/packed_linear.h"
 #include "multihead/nn/module.h"
 #include "multihead/ops/linear.h"
 

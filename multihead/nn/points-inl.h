@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/nn/points.h"
 #include "multihead/ops/attention/attention.h"
 

@@ -8,7 +8,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/shape.h"
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "multihead/core/tensor.h"
-#include "multihead/ops/attention/mask.h"
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/ops/attention/masks/mask.h"
 
 namespace multihead::nn {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "multihead/core/enum_words.h"
+#include "multihead/core/text/enum_words.h"
 #include "multihead/nn/embedding.h"
 
 namespace multihead::nn {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "multihead/core/enum_words.h"
+#include "multihead/core/text/enum_words.h"
 #include "multihead/nn/attention.h"
 #include "multihead/nn/feed_forward.h"
 #include "multihead/nn/norm.h"

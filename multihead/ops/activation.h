@@ -6,8 +6,8 @@
 // Throws    DtypeError, ShapeError
 #pragma once
 
-#include "multihead/core/enum_words.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/core/text/enum_words.h"
 #include "multihead/kernels/matmul/gemm.h"
 
 namespace multihead {

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "multihead/core/error.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/kernels/matmul/gemm.h"
 #include "multihead/ops/shape.h"
 

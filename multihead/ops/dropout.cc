@@ -3,7 +3,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/kernels/elementwise/dropout.h"
-#include "multihead/ops/attention/context_scope.h"
+#include "multihead/ops/attention/ring/context_scope.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/narrow-inl.h"

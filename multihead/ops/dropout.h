@@ -8,8 +8,8 @@
 // Throws    ValueError unless 0 <= p <= 1
 #pragma once
 
-#include "multihead/core/rng.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/ops/activation.h"
 
 namespace multihead {

@@ -7,7 +7,7 @@
 // Throws    ShapeError (shapes do not broadcast), DtypeError
 #pragma once
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead {
 

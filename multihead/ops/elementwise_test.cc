@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/matchers.h"
 

@@ -1,7 +1,7 @@
 // Embedding lookup.
 #pragma once
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead {
 

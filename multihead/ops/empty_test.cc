@@ -7,7 +7,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/spoiled-inl.h"
+#include "multihead/core/memory/spoiled-inl.h"
 #include "multihead/ops/attention/composed.h"
 #include "multihead/testing/op_list.h"
 #include "multihead/testing/option_cases.h"

@@ -1,7 +1,7 @@
 // Matrix products.
 #pragma once
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/ops/activation.h"
 
 namespace multihead {

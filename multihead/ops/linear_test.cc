@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/rng.h"
-#include "multihead/core/storage.h"
+#include "multihead/core/memory/storage.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/norm.h"
 #include "multihead/ops/shape.h"

@@ -1,7 +1,7 @@
 // Cross-entropy from logits.
 #pragma once
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/shape.h"

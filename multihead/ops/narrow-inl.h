@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/ops/dispatch-inl.h"
 
 namespace multihead::detail {

@@ -7,7 +7,7 @@
 // Throws    ShapeError, DtypeError, ValueError (eps < 0)
 #pragma once
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead {
 

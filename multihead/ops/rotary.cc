@@ -6,7 +6,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/narrow-inl.h"
 #include "multihead/ops/shape.h"

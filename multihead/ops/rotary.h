@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "multihead/core/enum_words.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/core/text/enum_words.h"
 
 namespace multihead {
 

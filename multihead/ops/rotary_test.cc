@@ -15,7 +15,7 @@ using Kind = RotaryScaling::Kind;
 
 constexpr int64_t kDim = 64;
 
-// The values are those of transformers: models/hugging_face_test.cc.
+// The values are those of transformers: models/files/hugging_face_test.cc.
 TEST(RotaryScalingTest, LinearIsAnotherUnitOfLength) {
   const auto plain = rotary_frequencies(kDim), scaled = rotary_frequencies(kDim, 10000, {Kind::linear, 4});
   for (size_t k = 0; k < plain.size(); ++k) EXPECT_DOUBLE_EQ(scaled[k], plain[k] / 4);

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/parallel.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/elementwise/dropout.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/copy-inl.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/tensor/copy-inl.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/elementwise/element_loops.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/elementwise.h"

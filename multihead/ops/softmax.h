@@ -1,7 +1,7 @@
 // Softmax and log-softmax along one axis.
 #pragma once
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead {
 

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/text/json.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead::optim {
 

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 namespace multihead::optim {
 namespace {

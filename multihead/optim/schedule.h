@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "multihead/core/enum_words.h"
+#include "multihead/core/text/enum_words.h"
 
 namespace multihead::optim {
 

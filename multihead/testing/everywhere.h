@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/parallel.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 
 namespace multihead::testing {

@@ -18,7 +18,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/core/system-inl.h"
+#include "multihead/core/threads/system-inl.h"
 
 namespace multihead {
 

@@ -5,7 +5,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 
 namespace multihead::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead::testing {
 

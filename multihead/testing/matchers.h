@@ -9,7 +9,7 @@
 #include <string>
 
 #include "multihead/core/error.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead::testing {
 

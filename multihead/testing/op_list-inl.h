@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/testing/op_list.h"
 
 namespace multihead::testing {

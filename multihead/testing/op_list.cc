@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/masked_softmax.h"

@@ -1,7 +1,7 @@
 // The cases of ops/attention.
 #include "multihead/ops/attention/attention.h"
-#include "multihead/ops/attention/captured_score_mod.h"
 #include "multihead/ops/attention/composed.h"
+#include "multihead/ops/attention/inspect/captured_score_mod.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"

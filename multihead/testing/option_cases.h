@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "multihead/ops/attention/attention.h"
-#include "multihead/ops/attention/mask_mod.h"
+#include "multihead/ops/attention/masks/mask_mod.h"
 
 namespace multihead::testing {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "multihead/core/parallel-inl.h"
+#include "multihead/core/threads/parallel-inl.h"
 
 namespace multihead {
 

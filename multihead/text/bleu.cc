@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "multihead/core/error.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/core/version.h"
 
 namespace multihead::text {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
-#include "multihead/text/corpus.h"
+#include "multihead/core/text/json.h"
+#include "multihead/text/corpus/corpus.h"
 
 namespace multihead::text {
 namespace {

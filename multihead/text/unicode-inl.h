@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::text {
 

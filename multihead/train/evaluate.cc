@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/text/corpus.h"
+#include "multihead/text/corpus/corpus.h"
 #include "multihead/train/data/windows.h"
 
 namespace multihead::train {

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "multihead/models/language_model.h"
-#include "multihead/text/token_file.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/corpus/token_file.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 #include "multihead/train/parallel/sharing.h"
 
 namespace multihead::train {

@@ -10,9 +10,9 @@
 #include <variant>
 #include <vector>
 
-#include "multihead/core/enum_words.h"
-#include "multihead/core/json.h"
-#include "multihead/models/config_fields.h"
+#include "multihead/core/text/enum_words.h"
+#include "multihead/core/text/json.h"
+#include "multihead/models/config/config_fields.h"
 
 namespace multihead::train {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/config.h"
 #include "multihead/optim/optimizer.h"

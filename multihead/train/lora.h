@@ -9,8 +9,8 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/embed/sentence_encoder.h"
-#include "multihead/models/adapter.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/train/run.h"
 
 namespace multihead::train {

@@ -4,10 +4,10 @@
 
 #include "multihead/embed/text_classifier.h"
 #include "multihead/io/json.h"
-#include "multihead/train/classifier_run.h"
-#include "multihead/train/embedder_run.h"
-#include "multihead/train/encoder_fixture-inl.h"
-#include "multihead/train/language_model_run.h"
+#include "multihead/train/tasks/classifier_run.h"
+#include "multihead/train/tasks/embedder_run.h"
+#include "multihead/train/tasks/encoder_fixture-inl.h"
+#include "multihead/train/tasks/language_model_run.h"
 
 namespace multihead::train {
 namespace {

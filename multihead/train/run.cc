@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "multihead/core/error.h"
-#include "multihead/core/memory.h"
-#include "multihead/core/parallel.h"
-#include "multihead/core/storage.h"
+#include "multihead/core/memory/memory.h"
+#include "multihead/core/memory/storage.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
 #include "multihead/train/metrics.h"

@@ -11,7 +11,7 @@
 #include "multihead/distributed/group.h"
 #include "multihead/io/json.h"
 #include "multihead/nn/module.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 #include "multihead/train/loop.h"
 #include "multihead/train/run_folder.h"
 #include "multihead/train/settings.h"

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/file_set.h"
 

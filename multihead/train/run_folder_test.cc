@@ -6,13 +6,13 @@
 
 #include <fstream>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/io/json.h"
 #include "multihead/io/staging.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/testing/files.h"
-#include "multihead/train/language_model_run.h"
-#include "multihead/train/seq2seq_run.h"
+#include "multihead/train/tasks/language_model_run.h"
+#include "multihead/train/tasks/seq2seq_run.h"
 
 namespace multihead::train {
 namespace {

@@ -25,7 +25,7 @@ enum class Precision { f32, bf16 };
 constexpr auto enum_words(Precision) { return std::to_array<std::string_view>({"f32", "bf16"}); }
 constexpr Dtype dtype_of_products(Precision p) { return p == Precision::bf16 ? Dtype::bf16 : Dtype::f32; }
 
-/// Low-rank additions in place of the weights (models/adapter.h).
+/// Low-rank additions in place of the weights (models/files/adapter.h).
 struct LoraSettings {
   int64_t rank = 0;  ///< 0: off
   double alpha = 16;

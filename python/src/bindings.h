@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "python/src/numbers.h"
+#include "python/src/tensor/numbers.h"
 
 namespace multihead::python {
 

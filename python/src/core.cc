@@ -5,17 +5,17 @@
 #include <typeinfo>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
-#include "multihead/core/memory.h"
-#include "multihead/core/parallel.h"
-#include "multihead/core/storage.h"
-#include "multihead/core/tensor.h"
-#include "multihead/core/threads.h"
+#include "multihead/core/memory/memory.h"
+#include "multihead/core/memory/storage.h"
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/core/text/json.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/core/threads/threads.h"
 #include "multihead/core/version.h"
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "python/src/bindings.h"
-#include "python/src/convert.h"
+#include "python/src/tensor/convert.h"
 
 namespace multihead::python {
 namespace {

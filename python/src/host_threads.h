@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 
 namespace multihead::python {
 

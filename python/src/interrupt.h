@@ -4,7 +4,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "multihead/core/interrupt.h"
+#include "multihead/core/threads/interrupt.h"
 #include "python/src/gil.h"
 
 namespace multihead::python {

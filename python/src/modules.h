@@ -10,12 +10,12 @@
 #include <optional>
 #include <string>
 
-#include "multihead/core/rng.h"
-#include "multihead/kernels/matmul/packed_linear.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/kernels/quantized/packed_linear.h"
 #include "multihead/nn/module.h"
-#include "python/src/convert.h"
-#include "python/src/copies.h"
 #include "python/src/gil.h"
+#include "python/src/tensor/convert.h"
+#include "python/src/tensor/copies.h"
 
 namespace multihead::python {
 

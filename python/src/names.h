@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "multihead/core/enum_words.h"
-#include "multihead/models/config_fields.h"
+#include "multihead/core/text/enum_words.h"
+#include "multihead/models/config/config_fields.h"
 #include "multihead/nn/norm.h"
 #include "multihead/nn/positions.h"
 #include "multihead/ops/activation.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "multihead/core/error.h"
-#include "multihead/core/json.h"
+#include "multihead/core/text/json.h"
 
 using multihead::Json;
 

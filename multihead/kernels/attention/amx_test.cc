@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/driver-inl.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/testing/attention_case.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/peak/peak.h"
 
 namespace multihead::kernels {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/testing/attention_case.h"
 #include "multihead/testing/sanitizers.h"
 

@@ -4,7 +4,7 @@
 #include <new>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/backward_jobs-inl.h"
 #include "multihead/kernels/attention/reference-inl.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "multihead/kernels/attention/backward-inl.h"
+#include "multihead/kernels/attention/block/backward_call-inl.h"
 #include "multihead/kernels/attention/driver-inl.h"
 
 namespace multihead::kernels {

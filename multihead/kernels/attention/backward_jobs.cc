@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/reference-inl.h"
 #include "multihead/kernels/cpu/float_environment-inl.h"
 #include "multihead/kernels/cpu/scratch-inl.h"

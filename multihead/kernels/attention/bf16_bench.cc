@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/kernels/peak/peak.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"
 #include "multihead/testing/sanitizers.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"

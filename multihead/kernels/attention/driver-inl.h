@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "multihead/kernels/attention/backward-inl.h"
-#include "multihead/kernels/attention/forward-inl.h"
+#include "multihead/kernels/attention/block/backward_call-inl.h"
+#include "multihead/kernels/attention/block/forward_call-inl.h"
 
 namespace multihead::kernels {
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/driver-inl.h"
 #include "multihead/kernels/attention/reference-inl.h"
 #include "multihead/kernels/cpu/scratch-inl.h"

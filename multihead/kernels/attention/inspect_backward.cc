@@ -9,9 +9,9 @@
 #include <cmath>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/kernels/attention/block/probabilities-inl.h"
 #include "multihead/kernels/attention/inspect.h"
-#include "multihead/kernels/attention/probabilities-inl.h"
 
 namespace multihead::kernels {
 namespace {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "multihead/core/parallel.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 
 namespace multihead::kernels {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 
 namespace multihead::kernels {

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/kernels/cpu/float_environment-inl.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/inspect.h"
 #include "multihead/kernels/attention/reference-inl.h"
 

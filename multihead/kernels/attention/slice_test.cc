@@ -4,7 +4,7 @@
 #include <cstring>
 #include <functional>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"
 #include "multihead/testing/sanitizers.h"

@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/kernels/attention/decode/int8_rows.h"
 #include "multihead/kernels/attention/driver-inl.h"
-#include "multihead/kernels/attention/int8_rows.h"
 #include "multihead/kernels/attention/reference-inl.h"
 
 namespace multihead::kernels {

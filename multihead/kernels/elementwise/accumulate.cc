@@ -5,7 +5,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/accumulate.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {

@@ -5,7 +5,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/dropout.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/simd/bf16-inl.h"
 #include "multihead/kernels/simd/philox-inl.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "multihead/core/dtype.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 
 namespace multihead::kernels {
 

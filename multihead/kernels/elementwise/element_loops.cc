@@ -14,8 +14,8 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/element_loops.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/copy-inl.h"
-#include "multihead/core/element_loops-inl.h"
+#include "multihead/core/tensor/copy-inl.h"
+#include "multihead/core/tensor/element_loops-inl.h"
 #include "multihead/kernels/simd/bf16-inl.h"
 #include "multihead/kernels/simd/normal-inl.h"
 #include "multihead/kernels/simd/philox-inl.h"

@@ -1,4 +1,4 @@
-// Conversions, transposes and random bits for what core does to tensors (core/element_loops-inl.h).
+// Conversions, transposes and random bits for what core does to tensors (core/tensor/element_loops-inl.h).
 #pragma once
 
 namespace multihead::kernels {

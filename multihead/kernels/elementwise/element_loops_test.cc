@@ -9,10 +9,10 @@
 #include <cstring>
 #include <vector>
 
-#include "multihead/core/convert-inl.h"
-#include "multihead/core/element_loops-inl.h"
-#include "multihead/core/rng.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/convert-inl.h"
+#include "multihead/core/tensor/element_loops-inl.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/testing/everywhere.h"
 #include "multihead/testing/sanitizers.h"
 

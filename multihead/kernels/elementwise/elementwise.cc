@@ -9,10 +9,10 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/elementwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/copy-inl.h"
-#include "multihead/core/element_loops-inl.h"
-#include "multihead/core/parallel.h"
-#include "multihead/core/strided_walk-inl.h"
+#include "multihead/core/tensor/copy-inl.h"
+#include "multihead/core/tensor/element_loops-inl.h"
+#include "multihead/core/tensor/strided_walk-inl.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/simd/lanes-inl.h"
 #include "multihead/kernels/simd/math-inl.h"
 

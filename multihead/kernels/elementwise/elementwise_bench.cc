@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/kernels/elementwise/dropout.h"
 #include "multihead/kernels/elementwise/elementwise.h"

@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/elementwise/optimizer.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/reduce/blocked_sum-inl.h"
 #include "multihead/kernels/simd/lanes-inl.h"
 

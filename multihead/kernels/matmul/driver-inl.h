@@ -26,7 +26,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/matmul/blocking-inl.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/matmul/epilogue_bf16-inl.h"

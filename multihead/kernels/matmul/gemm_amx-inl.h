@@ -1,10 +1,9 @@
 // Matrix products on bf16 tiles. Internal: gemm() comes here where float32_matmul_precision() asks for it,
-// gemm_mixed() and packed_linear() with bf16.
+// gemm_mixed() with bf16.
 #pragma once
 
 #include "multihead/kernels/amx/amx-inl.h"
 #include "multihead/kernels/matmul/engine_args.h"
-#include "multihead/kernels/matmul/packed_linear.h"
 
 namespace multihead::kernels {
 
@@ -13,15 +12,6 @@ namespace multihead::kernels {
 ///
 /// Bits depend on the element's own row of a and column of b and on k alone, not on threads.
 void gemm_on_tiles(const EngineArgs& args, PartScheme scheme, TileUnit unit);
-
-/// packed_linear() of a weight packed as bf16: the bits of gemm_on_tiles().
-void packed_linear_on_tiles(const PackedLinearArgs& args, TileUnit unit);
-
-/// The same of int8: the bits of every other way.
-void packed_int8_on_tiles(const PackedLinearArgs& args, TileUnit unit);
-
-/// The same of groups, but q6_k, whose groups have two scales.
-void packed_groups_on_tiles(const PackedLinearArgs& args, TileUnit unit);
 
 /// Whether an f32 product is large enough for tiles to pay, whatever its rows, so that one alone has the same
 /// bits.

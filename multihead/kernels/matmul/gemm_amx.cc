@@ -18,7 +18,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/matmul/amx_panels-inl.h"
 
 namespace multihead::kernels {

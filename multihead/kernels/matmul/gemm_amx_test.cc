@@ -13,7 +13,7 @@
 
 #include "multihead/core/dtype.h"
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
 
 namespace multihead::kernels {
@@ -246,48 +246,6 @@ TEST(GemmTilesTest, AddsToCAndKeepsExtremes) {
     EXPECT_EQ(p.c[31], 2.0f);
     EXPECT_EQ(p.c[62], 2.0f);
   }
-}
-
-// Of every width that a panel may have, with and without a whole last step.
-TEST(GemmTilesTest, PackedBf16HasTheBitsOfTheProduct) {
-  const int before = num_threads();
-  for (const auto& [rows, out, in] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
-                                      {3, 64, 32},
-                                      {17, 67, 95},
-                                      {33, 160, 257},
-                                      {50, 111, 64},
-                                      {260, 199, 515}}) {
-    Product p(rows, out, in, Transpose::no, Transpose::yes);
-    const std::vector<BFloat16> weight(p.b.begin(), p.b.end());
-    const std::vector<float> bias = normal(out, 3), residual = normal(rows * out, 4);
-    EngineArgs g{p.g};
-    g.b = nullptr, g.b16 = weight.data();
-    g.bias = bias.data(), g.activation = Activation::gelu, g.residual = residual.data();
-    gemm_on_tiles(g, {}, TileUnit::emulated);
-    const std::vector<float> expected = p.c;
-    Scratch memory;
-    auto* packed = memory.get<char>(static_cast<size_t>(packed_weight_bytes(WeightDtype::bf16, out, in)));
-    pack_weight(WeightDtype::bf16, p.b.data(), in, out, in, packed);
-    for (const int threads : {1, 3}) {
-      set_num_threads(threads);
-      std::fill(p.c.begin(), p.c.end(), std::nanf(""));
-      packed_linear_on_tiles({.x = p.a.data(),
-                              .ldx = in,
-                              .packed = packed,
-                              .dtype = WeightDtype::bf16,
-                              .y = p.c.data(),
-                              .ldy = out,
-                              .rows = rows,
-                              .out = out,
-                              .in = in,
-                              .bias = bias.data(),
-                              .activation = Activation::gelu,
-                              .residual = residual.data()},
-                             TileUnit::emulated);
-      EXPECT_EQ(p.c, expected) << rows << " x " << out << " x " << in << ", threads " << threads;
-    }
-  }
-  set_num_threads(before);
 }
 
 // Inf, -Inf and NaN in both operands, before and after numbers of either sign, in both blocks of k: every

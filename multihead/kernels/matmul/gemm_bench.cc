@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/peak/peak.h"
 
 namespace multihead::kernels {

@@ -1,5 +1,5 @@
 // Products of any types, and batches.
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
 

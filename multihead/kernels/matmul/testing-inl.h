@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/gemm.h"
 

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 
 namespace multihead::kernels {
 

@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/reduce/softmax.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
 #include "multihead/kernels/reduce/row_exp-inl.h"
 

@@ -7,7 +7,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/reduce/sum.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/reduce/blocked_sum-inl.h"
 #include "multihead/kernels/simd/lanes-inl.h"
 

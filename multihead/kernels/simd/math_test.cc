@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/kernels/elementwise/elementwise.h"

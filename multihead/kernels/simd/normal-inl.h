@@ -1,6 +1,6 @@
 // Normal numbers in f32 by Box-Muller in f64: sqrt(-2 log u) times cos 2πv and sin 2πv.
 //
-// The definition (core/rng.cc) uses the C library's log, cos and sin. Here they are short series whose error
+// The definition (core/tensor/rng.cc) uses the C library's log, cos and sin. Here they are short series whose error
 // leaves the result x within 2^-47 (|mean| + |std| · radius) of the defined one; if x ± 2^-44 of that rounds
 // to the same f32 both ways, that f32 is the defined one. One group in 2,000 does not, and is made by
 // the definition. (Measured over 2,000,000 groups, AVX2: log 2^-51 relative, cos and sin 2^-49.)
@@ -46,7 +46,7 @@ HWY_INLINE DoubleVec NumberOf(hn::Vec<DoubleBits> integer) {
   return hn::Sub(hn::BitCast(d, hn::Or(integer, hn::BitCast(DoubleBits(), magic))), magic);
 }
 
-// 53 bits in (0, 1], as open_uniform() in core/rng.cc makes them.
+// 53 bits in (0, 1], as open_uniform() in core/tensor/rng.cc makes them.
 HWY_INLINE DoubleVec OpenUniform(const uint32_t* high, const uint32_t* low) {
   const Doubles d;
   const DoubleBits du;
@@ -57,7 +57,7 @@ HWY_INLINE DoubleVec OpenUniform(const uint32_t* high, const uint32_t* low) {
   return hn::Mul(hn::Add(bits, hn::Set(d, 0.5)), hn::Set(d, 0x1p-53));
 }
 
-// The 32 uniform numbers of the words of 16 blocks, with the bits that core/rng.cc defines.
+// The 32 uniform numbers of the words of 16 blocks, with the bits that core/tensor/rng.cc defines.
 inline bool UniformFloats(const uint32_t* words, double low, double high, float* numbers) {
   const Doubles d;
   const hn::Rebind<float, Doubles> floats;

@@ -1,4 +1,4 @@
-// Philox4x32-10 (core/rng.h), one block in each lane.
+// Philox4x32-10 (core/tensor/rng.h), one block in each lane.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_SIMD_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -9,7 +9,7 @@
 #endif
 
 #include "hwy/highway.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {

@@ -1,6 +1,6 @@
 // ALBERT (Lan et al. 2020): BERT with one layer's weights in all layers and smaller embeddings.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::albert {
 namespace {

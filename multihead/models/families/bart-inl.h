@@ -1,7 +1,7 @@
 // What BART and the families after it share: mBART, Marian and Pegasus.
 #pragma once
 
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::bart {
 

@@ -1,7 +1,7 @@
 // BERT and the families that share its plan and most of its names: RoBERTa, XLM-R, CamemBERT, MPNet,
 // ELECTRA.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::bert {
 namespace {

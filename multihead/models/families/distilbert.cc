@@ -1,6 +1,6 @@
 // DistilBERT: BERT without types of tokens and pooler, under names of its own.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::distilbert {
 namespace {

@@ -1,6 +1,6 @@
 // The heads of encoders in config.json: a class of transformers, and the names of labels.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail {
 namespace {

@@ -1,6 +1,6 @@
 // GPT-2 as Hugging Face keeps it.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::gpt2 {
 namespace {

@@ -1,7 +1,7 @@
 // GPT-NeoX (Pythia): attention and feed-forward side by side, a part of each head rotated, queries, keys and
 // values interleaved by head.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::gpt_neox {
 namespace {

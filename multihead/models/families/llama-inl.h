@@ -1,7 +1,7 @@
 // What Llama shares with the families that differ from it by a field or two. Internal to models.
 #pragma once
 
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::llama {
 

@@ -1,4 +1,4 @@
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

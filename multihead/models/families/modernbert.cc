@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::modernbert {
 namespace {

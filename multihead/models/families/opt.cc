@@ -1,6 +1,6 @@
 // OPT: GPT-2's plan with relu, separate projections and a table of positions that begins two rows late.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::opt {
 namespace {

@@ -1,5 +1,5 @@
 // Our own layout, for what no other family expresses: the fields under their own names, the weights too.
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::own {
 namespace {

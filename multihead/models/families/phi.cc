@@ -1,6 +1,6 @@
 // Phi 1 and 2: one norm before attention and feed-forward side by side, a part of each head rotated.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::phi {
 namespace {

@@ -1,7 +1,7 @@
 // Rotary positions in config.json, as transformers 4 and 5 write them.
 #include <optional>
 
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail {
 namespace {

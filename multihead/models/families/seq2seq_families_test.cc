@@ -5,7 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/io/json.h"
-#include "multihead/models/hugging_face.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/models/packed_seq2seq.h"
 #include "multihead/ops/shape.h"
 

@@ -1,6 +1,6 @@
 // ViT: a pre-norm encoder of patches.
 #include "multihead/core/error.h"
-#include "multihead/models/family-inl.h"
+#include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::vit {
 namespace {

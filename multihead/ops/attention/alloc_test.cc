@@ -11,7 +11,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/testing/sanitizers.h"
 

@@ -8,10 +8,10 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/call-inl.h"
-#include "multihead/ops/attention/capture-inl.h"
 #include "multihead/ops/attention/check-inl.h"
-#include "multihead/ops/attention/context_scope.h"
-#include "multihead/ops/attention/ring.h"
+#include "multihead/ops/attention/inspect/capture-inl.h"
+#include "multihead/ops/attention/ring/context_scope.h"
+#include "multihead/ops/attention/ring/ring.h"
 #include "multihead/ops/narrow-inl.h"
 #include "multihead/ops/shape.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/ops/attention/attention.h"
 
 namespace multihead {

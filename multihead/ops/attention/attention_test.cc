@@ -10,8 +10,8 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
-#include "multihead/ops/attention/mask_mod.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/ops/attention/masks/mask_mod.h"
 
 namespace multihead {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "multihead/kernels/attention/attention.h"
-#include "multihead/ops/attention/bound_mask-inl.h"
+#include "multihead/ops/attention/masks/bound_mask-inl.h"
 #include "multihead/ops/attention/options.h"
 #include "multihead/ops/attention/score_mod.h"
 

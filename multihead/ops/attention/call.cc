@@ -6,8 +6,8 @@
 #include "multihead/core/error.h"
 #include "multihead/kernels/attention/inspect.h"
 #include "multihead/kernels/elementwise/accumulate.h"
-#include "multihead/ops/attention/capture-inl.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/attention/inspect/capture-inl.h"
 #include "multihead/ops/attention/int8.h"
 #include "multihead/ops/dispatch-inl.h"
 

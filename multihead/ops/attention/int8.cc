@@ -1,8 +1,8 @@
 #include "multihead/ops/attention/int8.h"
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
-#include "multihead/kernels/attention/int8_rows.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/kernels/attention/decode/int8_rows.h"
 #include "multihead/ops/attention/call-inl.h"
 #include "multihead/ops/attention/check-inl.h"
 

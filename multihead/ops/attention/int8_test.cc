@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "multihead/core/error.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/testing/matchers.h"
 

@@ -2,7 +2,7 @@
 // mask of its own, and what it excludes is not computed.
 #pragma once
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 
 namespace multihead {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/testing/sanitizers.h"
 

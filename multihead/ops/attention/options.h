@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include "multihead/core/rng.h"
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/kernels/attention/attention.h"
-#include "multihead/ops/attention/mask.h"
+#include "multihead/ops/attention/masks/mask.h"
 
 namespace multihead {
 

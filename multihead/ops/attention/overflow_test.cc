@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"

@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/ops/attention/attention.h"
-#include "multihead/ops/attention/mask_mod.h"
+#include "multihead/ops/attention/masks/mask_mod.h"
 #include "multihead/testing/everywhere.h"
 #include "multihead/testing/float_mode.h"
 

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "multihead/autograd/tape.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/ops/attention/attention.h"
 
 namespace multihead {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/ops/attention/score_math.h"
 

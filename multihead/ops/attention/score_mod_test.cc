@@ -9,8 +9,8 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/attention.h"
-#include "multihead/ops/attention/captured_score_mod.h"
-#include "multihead/ops/attention/mask_mod.h"
+#include "multihead/ops/attention/inspect/captured_score_mod.h"
+#include "multihead/ops/attention/masks/mask_mod.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
-#include "multihead/text/corpus.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/text/corpus/corpus.h"
 
 namespace multihead::train {
 namespace {

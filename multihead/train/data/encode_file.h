@@ -5,7 +5,7 @@
 #include <string>
 
 #include "multihead/distributed/group.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::train {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "multihead/core/rng.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::train {
 

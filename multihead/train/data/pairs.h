@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "multihead/models/seq2seq.h"
-#include "multihead/text/corpus.h"
-#include "multihead/text/tokenizer.h"
+#include "multihead/text/corpus/corpus.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::train {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
-#include "multihead/core/rng.h"
+#include "multihead/core/tensor/rng.h"
 
 namespace multihead::train {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "multihead/core/tensor.h"
-#include "multihead/text/token_file.h"
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/text/corpus/token_file.h"
 
 namespace multihead::train {
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/distributed/group.h"
 #include "multihead/train/parallel/shard_tree.h"
 

@@ -2,7 +2,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/distributed/local_group.h"
-#include "multihead/ops/attention/context_scope.h"
+#include "multihead/ops/attention/ring/context_scope.h"
 
 namespace multihead::train {
 

@@ -7,7 +7,7 @@
 
 #include "multihead/distributed/group.h"
 #include "multihead/nn/module.h"
-#include "multihead/ops/attention/shards.h"
+#include "multihead/ops/attention/ring/shards.h"
 #include "multihead/train/loop.h"
 
 namespace multihead::train {

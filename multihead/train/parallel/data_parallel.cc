@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "multihead/core/error.h"
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/distributed/collectives.h"
 #include "multihead/kernels/elementwise/optimizer.h"
 #include "multihead/train/parallel/bucket_sum-inl.h"

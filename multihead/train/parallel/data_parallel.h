@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "multihead/core/tensor.h"
+#include "multihead/core/tensor/tensor.h"
 #include "multihead/distributed/group.h"
 #include "multihead/nn/module.h"
 #include "multihead/optim/optimizer.h"

@@ -9,18 +9,18 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/core/rng.h"
-#include "multihead/core/storage.h"
+#include "multihead/core/memory/storage.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/distributed/local_group.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
-#include "multihead/train/classifier_run.h"
 #include "multihead/train/data/encode_file.h"
-#include "multihead/train/embedder_run.h"
-#include "multihead/train/encoder_fixture-inl.h"
-#include "multihead/train/language_model_run.h"
-#include "multihead/train/masked_lm_run.h"
-#include "multihead/train/seq2seq_run.h"
+#include "multihead/train/tasks/classifier_run.h"
+#include "multihead/train/tasks/embedder_run.h"
+#include "multihead/train/tasks/encoder_fixture-inl.h"
+#include "multihead/train/tasks/language_model_run.h"
+#include "multihead/train/tasks/masked_lm_run.h"
+#include "multihead/train/tasks/seq2seq_run.h"
 
 namespace multihead::train {
 namespace {

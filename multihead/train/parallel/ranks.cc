@@ -6,7 +6,7 @@
 
 #include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
-#include "multihead/core/utf8.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/core/version.h"
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "multihead/core/parallel.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/distributed/group.h"
 
 namespace multihead::train {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "multihead/core/error.h"
-#include "multihead/ops/attention/mask_mod.h"
+#include "multihead/ops/attention/masks/mask_mod.h"
 #include "python/src/score_program/match.h"
 
 namespace multihead::python {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "multihead/ops/attention/mask.h"
+#include "multihead/ops/attention/masks/mask.h"
 #include "multihead/ops/attention/score_mod.h"
 
 namespace multihead::python {

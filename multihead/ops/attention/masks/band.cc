@@ -1,6 +1,6 @@
 // causal() and window(): keys around a diagonal.
 #include "multihead/core/error.h"
-#include "multihead/ops/attention/bound_mask-inl.h"
+#include "multihead/ops/attention/masks/bound_mask-inl.h"
 #include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {

@@ -1,6 +1,6 @@
 // blocks(): block-sparse attention, a bool for every block.
 #include "multihead/core/error.h"
-#include "multihead/ops/attention/bound_mask-inl.h"
+#include "multihead/ops/attention/masks/bound_mask-inl.h"
 #include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {

@@ -1,7 +1,7 @@
 // What the functions that make masks check of their arguments. Internal to ops.
 #pragma once
 
-#include "multihead/ops/attention/mask.h"
+#include "multihead/ops/attention/masks/mask.h"
 
 namespace multihead::detail {
 

@@ -1,7 +1,7 @@
 // documents(): query and key of the same one. Ids in runs become intervals of keys, scattered ones are
 // compared.
 #include "multihead/core/error.h"
-#include "multihead/ops/attention/bound_mask-inl.h"
+#include "multihead/ops/attention/masks/bound_mask-inl.h"
 #include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {

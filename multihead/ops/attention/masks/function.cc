@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 
-#include "multihead/ops/attention/bound_mask-inl.h"
-#include "multihead/ops/attention/mask_mod.h"
+#include "multihead/ops/attention/masks/bound_mask-inl.h"
+#include "multihead/ops/attention/masks/mask_mod.h"
 
 namespace multihead::detail {
 namespace {

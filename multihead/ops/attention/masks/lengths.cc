@@ -1,6 +1,6 @@
 // lengths() of keys and query_lengths().
 #include "multihead/core/error.h"
-#include "multihead/ops/attention/bound_mask-inl.h"
+#include "multihead/ops/attention/masks/bound_mask-inl.h"
 #include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {

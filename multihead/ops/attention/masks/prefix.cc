@@ -1,6 +1,6 @@
 // prefix(): causal, except that everybody sees the first keys.
 #include "multihead/core/error.h"
-#include "multihead/ops/attention/bound_mask-inl.h"
+#include "multihead/ops/attention/masks/bound_mask-inl.h"
 #include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {

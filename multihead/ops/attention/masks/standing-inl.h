@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "multihead/ops/attention/mask.h"
+#include "multihead/ops/attention/masks/mask.h"
 
 namespace multihead::detail {
 

@@ -1,0 +1,55 @@
+// multihead convert
+#include <fmt/format.h>
+
+#include "cli/model_dir.h"
+#include "multihead/models/files/gguf.h"
+#include "multihead/nn/module.h"
+#include "multihead/text/tokenizer/files/gguf.h"
+
+namespace multihead::cli {
+namespace {
+
+class Convert : public Verb {
+ public:
+  Convert()
+      : Verb("convert", "convert a language model to a Hugging Face folder or a GGUF file",
+             {{"multihead convert model.gguf model",
+               "from llama.cpp: an f32 folder for all verbs and transformers"},
+              {"multihead convert model model.gguf --type q8_0",
+               "for llama.cpp, about a quarter of the size"}}) {}
+
+  void declare(Flags& flags) override {
+    flags.positional("MODEL", from_, "model folder or GGUF file");
+    flags.positional("OUT", to_, "folder, or file ending in .gguf, to write");
+    flags.choice("type", type_, {"f32", "f16", "bf16", "q8_0", "q4_1", "q4_0"}, "of a GGUF file's matrices");
+  }
+
+  int run(const CommonOptions& common) override {
+    check_elsewhere(from_, to_);
+    LoadedModel loaded = load_model_dir(from_);
+    if (models::is_gguf(to_)) {
+      models::save_gguf(loaded.model, to_, type_,
+                        text::gguf_vocabulary(loaded.tokenizer, loaded.model.config().vocab_size));
+      if (!common.quiet && text::loses_normalizer_in_gguf(loaded.tokenizer)) {
+        std::fputs(
+            "note: the format has no NFC: of text in other Unicode forms, such as separate accents, "
+            "llama.cpp "
+            "makes other tokens\n",
+            stderr);
+      }
+    } else {
+      save_model_dir(loaded, from_, to_);
+    }
+    if (!common.quiet) fmt::print("{}: {} parameters\n", to_, nn::parameter_count(loaded.model));
+    return kDone;
+  }
+
+ private:
+  std::string from_, to_, type_ = "f16";
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_convert() { return std::make_unique<Convert>(); }
+
+}  // namespace multihead::cli

@@ -1,0 +1,140 @@
+// multihead lab
+#include <fmt/format.h>
+
+#include "cli/http/lab_server.h"
+#include "cli/module.h"
+#include "cli/streams.h"
+#include "cli/verbs/look_flags.h"
+#include "multihead/train/signals.h"
+
+namespace multihead::cli {
+namespace {
+
+// Answers requests of one page: its text, the heads that are off, the edges that are cut.
+class Laboratory {
+ public:
+  Laboratory(std::string folder, LoadedModel loaded, Selection selection)
+      : folder_(std::move(folder)), loaded_(std::move(loaded)), selection_(std::move(selection)) {}
+
+  std::string page(const std::string& text) const {
+    look::AttentionPage page;
+    page.title = page_title(folder_, text);
+    page.runs.push_back(run(text, {}));
+    page.bits = look::bits_for(page.runs);
+    page.lab = text;
+    return look::to_html(page);
+  }
+
+  std::pair<int, std::string> answer(const std::string& body) const {
+    try {
+      return {200, runs(body).dump()};
+    } catch (const std::exception& error) {
+      return {400, Json::object({{"error", valid_utf8(error.what())}}).dump()};
+    }
+  }
+
+ private:
+  // The changed model beside the one as it is.
+  Json runs(const std::string& body) const {
+    const Json asked = Json::parse(body, "request");
+    const std::string text = asked.at("text").as_string();
+    look::Look changes;
+    for (const Json& name : asked.at("off").items()) changes.off.push_back(head_of(name.as_string()));
+    for (const Json& edge : asked.at("cut").items()) {
+      changes.cut.push_back(
+          {edge.at(0).as_int(), edge.at(1).as_int(), edge.at(2).as_int(), edge.at(3).as_int()});
+    }
+    look::AttentionPage page;
+    const bool changed = !changes.off.empty() || !changes.cut.empty();
+    if (changed) page.runs.push_back(run(text, changes));
+    page.runs.push_back(run(text, {}));
+    if (changed) page.runs[0].title = "changed", page.runs[1].title = "as it is";
+    page.bits = look::bits_for(page.runs);
+    return look::to_json(page);
+  }
+
+  look::AttentionRun run(const std::string& text, const look::Look& changes) const {
+    constexpr double kASecond = 5e10;
+    look::AttentionRun result = look_at(loaded_, text, selection_, kASecond, changes);
+    check_numbers(folder_, result);
+    return result;
+  }
+
+  static std::array<int64_t, 2> head_of(const std::string& name) {
+    const size_t dot = name.find('.');
+    if (dot == std::string::npos) throw InputError(concat("a head is LAYER.HEAD, got ", quote(name)));
+    return {train::parse_integer("layer", name.substr(0, dot)),
+            train::parse_integer("head", name.substr(dot + 1))};
+  }
+
+  std::string folder_;
+  LoadedModel loaded_;
+  Selection selection_;
+};
+
+class Lab : public Verb {
+ public:
+  Lab()
+      : Verb(
+            "lab", "explore a language model in the browser: edit the text, switch off heads, cut edges",
+            {{"multihead lab model", "prints a local address; Ctrl-C stops it"},
+             {"multihead lab model --text \"It was a fine\" --port 8000", "an initial text, a fixed port"}}) {
+  }
+
+  void declare(Flags& flags) override {
+    flags.positional("DIR", folder_, "model folder");
+    flags.text("text", "TEXT", text_, "initial text");
+    flags.integer("port", port_, "port on 127.0.0.1 (0: any)", {.most = 65535});
+    selection_.declare(flags, false);
+  }
+
+  int run(const CommonOptions& common) override {
+    const auto serve = module_function<ServeLab>(
+        kLabModule, kServeLab, "lab needs", "it is built where cpp-httplib is (Debian: libcpp-httplib-dev)");
+    if (reading([&] { return models::is_seq2seq_folder(folder_); }))
+      throw UsageError("lab is for language models; for translators use multihead attend");
+    LoadedModel loaded = load_model_dir(folder_);
+    if (text_.empty()) text_ = some_text(loaded.tokenizer);
+    const Laboratory laboratory(folder_, std::move(loaded), selection_);
+    laboratory.page(text_);  // refuses what it cannot show before there is an address
+    const train::StopSignals signals;
+    const bool served = serve(port_, {.page = [&] { return laboratory.page(text_); },
+                                      .run = [&](const std::string& body) { return laboratory.answer(body); },
+                                      .on_ready = [&](int port) { report(common, port); },
+                                      .should_stop = [] { return train::StopSignals::received() != 0; }});
+    if (!served)
+      throw InputError(concat("port ", port_, " on 127.0.0.1 is in use; --port 0 picks a free one"));
+    return kDone;
+  }
+
+ private:
+  static void report(const CommonOptions& common, int port) {
+    const std::string address = fmt::format("http://127.0.0.1:{}/", port);
+    if (common.json) {
+      put_json(Json::object({{"address", address}}), -1);
+    } else {
+      put_output(concat(address, "   (Ctrl-C ends)\n"));
+    }
+    flush_output();
+  }
+
+  // A tokenizer of characters may lack those of a word.
+  static std::string some_text(const text::Tokenizer& tokenizer) {
+    try {
+      tokenizer.encode("The");
+      return "The";
+    } catch (const ValueError&) {
+      return tokenizer.decode(std::vector<int32_t>{0, 1, 2});
+    }
+  }
+
+  std::string folder_, text_;
+  Selection selection_;
+  int64_t port_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_lab() { return std::make_unique<Lab>(); }
+
+}  // namespace multihead::cli

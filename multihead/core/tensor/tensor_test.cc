@@ -1,0 +1,89 @@
+#include "multihead/core/tensor/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "multihead/core/error.h"
+
+namespace multihead {
+namespace {
+
+TEST(ShapeTest, NumelIsTheProductAndOverflowIsAnError) {
+  EXPECT_EQ((Shape{2, 3, 5}).numel(), 30);
+  EXPECT_EQ(Shape{}.numel(), 1);
+  EXPECT_EQ((Shape{int64_t{1} << 62, 0, int64_t{1} << 62}).numel(), 0);
+  EXPECT_THROW((Shape{int64_t{1} << 40, int64_t{1} << 40}).numel(), ValueError);
+  EXPECT_THROW((Shape{1, 2, 3, 4, 5, 6, 7, 8, 9}), ShapeError);
+}
+
+TEST(ShapeTest, BroadcastFollowsTheRightAlignedRule) {
+  EXPECT_EQ(broadcast_shapes({3, 1, 5}, {2, 1}), (Shape{3, 2, 5}));
+  EXPECT_EQ(broadcast_shapes({}, {7}), (Shape{7}));
+  EXPECT_THROW(broadcast_shapes({2}, {3}), ShapeError);
+}
+
+TEST(TensorTest, CopiesShareMemoryAndClonesDoNot) {
+  const Tensor a = Tensor::of<float>({2, 3}, {1, 2, 3, 4, 5, 6});
+  const Tensor b = a;
+  const Tensor c = a.clone();
+  a.data<float>()[4] = 50;
+  EXPECT_EQ(b.at({1, 1}), 50);
+  EXPECT_EQ(c.at({1, 1}), 5);
+}
+
+TEST(TensorTest, StridedViewsReadTheRightElements) {
+  const Tensor a = Tensor::of<float>({2, 3}, {1, 2, 3, 4, 5, 6});
+  const Tensor transposed = a.as_strided({3, 2}, {1, 3});
+  EXPECT_FALSE(transposed.is_contiguous());
+  EXPECT_EQ(transposed.to_vector<int32_t>(), (std::vector<int32_t>{1, 4, 2, 5, 3, 6}));
+  EXPECT_EQ(a.as_strided({2, 2}, {0, 1}, 1).to_vector<int32_t>(), (std::vector<int32_t>{2, 3, 2, 3}));
+  EXPECT_EQ(transposed.contiguous().to_vector<int32_t>(), transposed.to_vector<int32_t>());
+}
+
+TEST(TensorTest, WrongDtypeAndUndefinedAreErrors) {
+  EXPECT_THROW(Tensor::zeros({2}).data<double>(), DtypeError);
+  EXPECT_THROW(Tensor().shape(), ValueError);
+  EXPECT_THROW(Tensor::empty({-1}), ValueError);
+  EXPECT_THROW(Tensor::empty({int64_t{1} << 62}), ValueError);
+  EXPECT_THROW(Tensor::zeros({2}, Dtype::i64).set_requires_grad(), DtypeError);
+}
+
+TEST(DtypeTest, HalfFormatsRoundToNearestEvenAndBack) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    Float16 half;
+    half.bits = static_cast<uint16_t>(bits);
+    const float value = static_cast<float>(half);
+    if (!std::isnan(value)) {
+      EXPECT_EQ(Float16(value).bits, bits);
+    }
+    BFloat16 brain;
+    brain.bits = static_cast<uint16_t>(bits);
+    const float wide = static_cast<float>(brain);
+    if (!std::isnan(wide)) {
+      EXPECT_EQ(BFloat16(wide).bits, bits);
+    }
+  }
+  EXPECT_EQ(static_cast<float>(Float16(2049.0f)), 2048.0f);
+  EXPECT_EQ(static_cast<float>(Float16(2051.0f)), 2052.0f);
+  EXPECT_TRUE(std::isinf(static_cast<float>(Float16(65520.0f))));
+  EXPECT_EQ(static_cast<float>(Float16(65519.0f)), 65504.0f);
+  EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+TEST(StorageTest, SecondRoundOfTheSameShapesAsksTheSystemForNothing) {
+  const auto round = [] {
+    for (int64_t n = 1; n < 40; ++n) {
+      const Tensor a = Tensor::empty({n, 1000});
+      const Tensor b = Tensor::empty({n, 777});
+    }
+  };
+  round();
+  const int64_t before = memory_stats().system_allocations;
+  round();
+  EXPECT_EQ(memory_stats().system_allocations, before);
+}
+
+}  // namespace
+}  // namespace multihead

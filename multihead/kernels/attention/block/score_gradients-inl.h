@@ -1,0 +1,226 @@
+// From a block of scores [key][query] to their gradients, and from these to those of the score terms.
+
+#if defined(MULTIHEAD_KERNELS_ATTENTION_BLOCK_SCORE_GRADIENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_BLOCK_SCORE_GRADIENTS_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_BLOCK_SCORE_GRADIENTS_INL_H_
+#else
+#define MULTIHEAD_KERNELS_ATTENTION_BLOCK_SCORE_GRADIENTS_INL_H_
+#endif
+
+#include "multihead/kernels/attention/block/backward_call-inl.h"
+#include "multihead/kernels/attention/block/block-inl.h"
+#include "multihead/kernels/attention/block/relative-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+// Probability from a score.
+template <bool kNatural>
+HWY_INLINE Vec Probability(F d, Vec s, Vec lse) {
+  if constexpr (kNatural) return Exp(d, hn::Sub(s, lse));
+  return Exp2(d, hn::NegMulAdd(lse, hn::Set(d, kLog2e), s));
+}
+
+// P · (dP - delta), exactly zero where excluded (s = -inf) whatever dP is.
+HWY_INLINE Vec ScoreGradient(F d, Vec s, Vec p, Vec dp, Vec delta) {
+  return hn::IfThenZeroElse(hn::Eq(s, hn::Set(d, -kInfinity)), hn::Mul(p, hn::Sub(dp, delta)));
+}
+
+// s <- P, dp <- dS.
+template <bool kNatural>
+inline void GradientRows(const RowTile& t, const BlockRange& r, const float* lse, const float* delta,
+                         float* s, float* dp) {
+  const F d;
+  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    const Vec vl = hn::LoadU(d, lse + lane), vd = hn::LoadU(d, delta + lane);
+    float* ps = s + (r.need_begin[g] - r.k0) * kTileRows + lane;
+    float* pd = dp + (r.need_begin[g] - r.k0) * kTileRows + lane;
+    for (int k = r.need_begin[g]; k < r.need_end[g]; ++k, ps += kTileRows, pd += kTileRows) {
+      const Vec x = hn::LoadU(d, ps), p = Probability<kNatural>(d, x, vl);
+      hn::StoreU(p, d, ps);
+      hn::StoreU(ScoreGradient(d, x, p, hn::LoadU(d, pd), vd), d, pd);
+    }
+  }
+}
+
+// With dropout: dropped <- P · keep / (1 - p), dp <- dS of dP · keep / (1 - p).
+template <bool kNatural>
+inline void DropGradientRows(const AttentionProblem& p, const RowTile& t, const BlockRange& r,
+                             const float* lse, const float* delta, float* s, float* dp, float* dropped) {
+  const F d;
+  if (p.dropout_p >= 1) {
+    std::fill_n(dp, (r.k1 - r.k0) * kTileRows, 0.0f);
+    std::fill_n(dropped, (r.k1 - r.k0) * kTileRows, 0.0f);
+    return GradientRows<kNatural>(t, r, lse, delta, s, dp);
+  }
+  const Vec keep_scale = hn::Set(d, static_cast<float>(1 / (1 - p.dropout_p)));
+  EachDropout(p, t, r, [&](int k, int lane, hn::Mask<F> kept) HWY_ATTR {
+    const int64_t at = int64_t{k - r.k0} * kTileRows + lane;
+    const Vec x = hn::LoadU(d, s + at), probability = Probability<kNatural>(d, x, hn::LoadU(d, lse + lane));
+    hn::StoreU(hn::IfThenElseZero(kept, hn::Mul(probability, keep_scale)), d, dropped + at);
+    const Vec kept_dp = hn::IfThenElseZero(kept, hn::Mul(hn::LoadU(d, dp + at), keep_scale));
+    hn::StoreU(ScoreGradient(d, x, probability, kept_dp, hn::LoadU(d, delta + lane)), d, dp + at);
+  });
+}
+
+// Rows that a group does not need become zero, so that the products may run over them.
+inline void ZeroUnneeded(const RowTile& t, const BlockRange& r, float* s) {
+  for (int g = 0; g < t.groups; ++g) {
+    ZeroRows(s + g * kGroupRows, r.need_begin[g] - r.k0);
+    ZeroRows(s + (r.need_end[g] - r.k0) * kTileRows + g * kGroupRows, r.k1 - r.need_end[g]);
+  }
+}
+
+// Adds `rows` rows of ds (queries [first, first + rows) of the tile, keys [a, a + n)) to d_bias. Broadcast
+// axes have stride 0: the sum runs over queries in order, for each key.
+HWY_INLINE void AddBias(const float* ds, int rows, int n, const Strides4& s, float* to, float* transposed) {
+  const F d;
+  if (s.key != 1 || s.query == 0) {
+    for (int k = 0; k < n; ++k) {
+      for (int q = 0; q < rows; ++q) to[q * s.query + k * s.key] += ds[k * kTileRows + q];
+    }
+    return;
+  }
+  TransposeTo(ds, kTileRows, n, rows, transposed, n, 1.0f);
+  for (int q = 0; q < rows; ++q) {
+    float* row = to + q * s.query;
+    const float* from = transposed + q * n;
+    int k = 0;
+    for (; k + kN <= n; k += kN)
+      hn::StoreU(hn::Add(hn::LoadU(d, row + k), hn::LoadU(d, from + k)), d, row + k);
+    for (; k < n; ++k) row[k] += from[k];
+  }
+}
+
+HWY_INLINE void BiasGradient(const ScoreTerms& terms, const RowTile& t, const BlockRange& r, const float* ds,
+                             float* d_bias, float* transposed) {
+  const Strides4& s = terms.bias_strides;
+  each_head_run(t, [&](int run, int run_count) {
+    for (int first = run; first < run + run_count;) {
+      const int g = first / kGroupRows, count = std::min(run + run_count, (g + 1) * kGroupRows) - first;
+      const int a = r.need_begin[g], n = r.need_end[g] - a;
+      float* to = d_bias + t.b * s.batch + t.head[first] * s.head + t.query[first] * s.query + a * s.key;
+      AddBias(ds + (a - r.k0) * kTileRows + first, count, n, s, to, transposed);
+      first += count;
+    }
+  });
+}
+
+// relative[head of the group][index] += ds, keys outer, queries inner.
+HWY_INLINE void RelativeGradient(const ScoreTerms& terms, int64_t group, const RowTile& t,
+                                 const BlockRange& r, const float* ds, float* relative) {
+  for (int row = 0; row < t.rows; ++row) {
+    const int g = row / kGroupRows;
+    float* table = relative + (t.head[row] - t.kv * group) * terms.relative_span;
+    const int64_t offset = terms.relative_center - t.query[row] - t.diagonal, last = terms.relative_span - 1;
+    for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
+      table[std::clamp<int64_t>(k + offset, 0, last)] += ds[(k - r.k0) * kTileRows + row];
+    }
+  }
+}
+
+// alibi[head of the group] -= Σ ds · distance.
+HWY_INLINE void AlibiGradient(const LaneTerms& lanes, int64_t group, const RowTile& t, const BlockRange& r,
+                              const float* ds, float* alibi) {
+  const F d;
+  alignas(64) float sum[kTileRows];
+  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    Vec total = hn::Zero(d);
+    for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
+      total = hn::MulAdd(hn::LoadU(d, ds + (k - r.k0) * kTileRows + lane), Distance(lanes, lane, k), total);
+    }
+    hn::Store(total, d, sum + lane);
+  }
+  for (int row = 0; row < t.rows; ++row) alibi[t.head[row] - t.kv * group] -= sum[row];
+}
+
+// Score gradients of sixteen queries by distance, one query a row: 16 distances of margin on either side.
+inline constexpr int kBandRow = kBackwardBlock + 4 * kGroupRows;
+
+// band[lane][16 + row - first] = the score gradients of the lane at that row of the table, zeros elsewhere.
+// The first and last row take what lies beyond. `ds` begins with key keys.begin.
+HWY_INLINE void GatherBand(const float* ds, const DistanceBand& d, int64_t span, int count, KeyRange keys,
+                           float* band) {
+  std::fill_n(band, kGroupRows * kBandRow, 0.0f);
+  // Keys that lie beyond for all sixteen lanes are summed first.
+  const int64_t low = std::clamp<int64_t>(1 - d.offset, keys.begin, keys.end);
+  const int64_t high = std::clamp<int64_t>(span - 1 + kGroupRows - 1 - d.offset, low, keys.end);
+  float before[kGroupRows] = {}, behind[kGroupRows] = {};
+  const auto sum = [&](int64_t from, int64_t to, float* sums) {
+    for (int64_t k = from; k < to; ++k) {
+      for (int i = 0; i < count; ++i) sums[i] += ds[(k - keys.begin) * kTileRows + i];
+    }
+  };
+  sum(keys.begin, low, before);
+  sum(high, keys.end, behind);
+  // A row's length less one from lane to lane: each is shifted by its own number.
+  const int64_t margin = kGroupRows;
+  TransposeTo(ds + (low - keys.begin) * kTileRows, kTileRows, high - low, count,
+              band + (low + d.offset - d.first + margin), kBandRow - 1, 1.0f);
+  const bool starts = d.first == 0, ends = d.first + d.count == span;
+  for (int i = 0; i < count; ++i) {
+    float* row = band + i * kBandRow;
+    for (int64_t c = 0; starts && c < margin; ++c) before[i] += row[c];
+    for (int64_t c = margin + d.count; ends && c < kBandRow; ++c) behind[i] += row[c];
+    row[margin] += before[i];
+    row[margin + d.count - 1] += behind[i];
+  }
+}
+
+// What a tile's relative key gradients read and write.
+struct RelativeKeyArgs {
+  const RelativeKey* table;
+  int64_t dim, group;
+  Rows query;       // of the tile
+  int64_t columns;  // of all rows of sums: dim rounded up to 16
+  float* d_query;   // of the tile; may be null
+  float* sums;      // [group][sum_rows][columns], from row sum_first of the table on; may be null
+  int64_t sum_first, sum_rows;
+  float* band;         // 16 · kBandRow
+  float* padded_rows;  // if columns != dim: room for a band's rows of the table
+};
+
+// Rows of the table with `columns` readable numbers each.
+HWY_INLINE Rows BandRows(const RelativeKeyArgs& args, const DistanceBand& d) {
+  if (args.columns == args.dim) return {d.rows, args.table->row_stride};
+  for (int64_t i = 0; i < d.count; ++i) {
+    float* to = args.padded_rows + i * args.columns;
+    std::copy_n(d.rows + i * args.table->row_stride, args.dim, to);
+    std::fill(to + args.dim, to + args.columns, 0.0f);
+  }
+  return {args.padded_rows, args.columns};
+}
+
+// d_query[q] += Σ_d band[q][d] relative_key[d], sums[d] += Σ_q band[q][d] query[q].
+HWY_INLINE void RelativeKeyGradient(const RelativeKeyArgs& args, const RowTile& t, const BlockRange& r,
+                                    const float* ds) {
+  EachSixteen(t, r, [&](int start, int count, KeyRange keys) HWY_ATTR {
+    const DistanceBand d = BandOf(*args.table, t, start, keys);
+    GatherBand(ds + (keys.begin - r.k0) * kTileRows + start, d, args.table->span, count, keys, args.band);
+    ProductArgs product{};
+    product.a = args.band + kGroupRows, product.c_stride = args.columns;
+    if (args.d_query) {
+      const Rows rows = BandRows(args, d);
+      product.a_row = kBandRow, product.a_step = 1, product.b = rows.data, product.b_stride = rows.stride;
+      product.c = args.d_query + start * args.columns, product.k = d.count;
+      product.first_chain = KeyChainRest(static_cast<int>(d.first)), product.chain = kKeyChain;
+      Product<End::add, true>(product, count, args.columns);
+    }
+    if (args.sums) {
+      product.a_row = 1, product.a_step = kBandRow;
+      product.b = args.query.data + start * args.query.stride, product.b_stride = args.query.stride;
+      product.c =
+          args.sums +
+          ((t.head[start] - t.kv * args.group) * args.sum_rows + d.first - args.sum_first) * args.columns;
+      product.k = product.first_chain = count, product.chain = kGroupRows;
+      Product<End::add, false>(product, d.count, args.columns);
+    }
+  });
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,367 @@
+// Backward attention by recomputation, written once over an engine, which makes the products: nothing of size
+// [Tq, Tk] is kept from the forward.
+//
+// Per key block of 128 (at absolute positions) and tile of 64 queries, everything [key][query]:
+//   S = K · Qᵀ,  P = e^(S - lse),  dP = V · dOᵀ,  dS = P · (dP - ⟨O, dO⟩)
+//   dV[k] += P · dO,  dK[k] += dS · Q       rows are keys, A runs along queries
+//   dQ[q] += dSᵀ · K                        rows are queries, A runs along keys: the same memory, other
+//   stride
+// Qᵀ and dOᵀ are packed once per head. Each element of a gradient is a sum of chains in order: those of dV
+// and dK lie within a tile, those of dQ are the forward pass's. Key blocks of one head may run on several
+// threads: a block waits for its turn at each tile's dQ, which follows the block before it like a wave.
+//
+// Relative keys (score_gradients-inl.h) add two products of dS laid out by distance: with the table's
+// rows to dQ, in turn after the keys' share, and with the queries to the table's gradient. A block sums its
+// own rows of that, Tq + 128 at most, and the blocks' sums are added in order.
+//
+// As in the forward pass, zero times NaN is caught at the end: the caller repeats the head by the
+// specification if a gradient is not finite and something was excluded.
+#include "multihead/kernels/attention/block/backward_call-inl.h"
+
+#include <algorithm>
+#include <thread>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/attention/passes/backward.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#if HWY_TARGET == HWY_SCALAR  // without vectors the specification itself runs: the driver never comes here
+namespace multihead::kernels::HWY_NAMESPACE {
+BackwardOperands BackwardOperandsOf(const BackwardCall&) { return {}; }
+void BackwardPrepare(const BackwardTaskArgs&) {}
+bool BackwardBlock(const BackwardTaskArgs&) { return true; }
+bool BackwardFinish(const BackwardTaskArgs&) { return true; }
+}  // namespace multihead::kernels::HWY_NAMESPACE
+#else
+#include "multihead/kernels/attention/block/score_gradients-inl.h"
+#include "multihead/kernels/attention/engines/engine-inl.h"
+#include "multihead/kernels/attention/passes/backward_prepare-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+namespace {
+
+struct BackwardBuffers {
+  float* p;           // [kBackwardBlock][kTileRows] scores, then probabilities
+  float* ds;          // likewise: probability gradients, then score gradients
+  float* derivative;  // likewise: of soft-cap and score function
+  float* extra;       // likewise: transposed bias, dropped probabilities, transposed bias gradients
+  float* raw;         // likewise: what the score function is given, if something it captured learns
+  uint8_t* keep;
+  float* engine;      // the engine's
+  float* d_key;       // [kBackwardBlock][head_columns]
+  float* d_value;     // [kBackwardBlock][value_columns]
+  float* table_rows;  // a band of the relative keys' table, padded
+  float* table_sums;  // the block's share of its gradient
+};
+
+BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
+  constexpr int64_t kSize = kBackwardBlock * kTileRows;
+  BackwardBuffers b;
+  b.p = scratch;
+  b.ds = b.p + kSize;
+  b.derivative = b.ds + kSize;
+  b.extra = b.derivative + kSize;
+  const bool captured = call.gradient.d_captured != nullptr;
+  b.raw = captured ? b.extra + kSize : nullptr;
+  b.keep = reinterpret_cast<uint8_t*>(b.extra + (captured ? 2 : 1) * kSize);
+  b.engine = reinterpret_cast<float*>(b.keep) + kSize / 4;
+  b.d_key = b.engine + call.operands.block;
+  b.d_value = b.d_key + kBackwardBlock * call.head_columns;
+  b.table_rows = b.d_value + kBackwardBlock * call.forward.value_columns;
+  b.table_sums = b.table_rows + relative_band_floats(call);
+  return b;
+}
+
+// P and dS of keys [r.k0, r.k1), a chunk that stays in L1; the buffers start at r.k0.
+template <class G>
+void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
+                    const BlockRange& r, const LaneTerms& lanes, const uint8_t* keep, bool rows,
+                    const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  const RowTile& t = job.row_tiles[n];
+  engine.Scores(n, r, b.p, b.ds);
+  alignas(64) float unused[kTileRows];
+  std::fill_n(unused, kTileRows, 0.0f);
+  if (rows) {
+    float* derivative = c.terms->score_function || c.terms->softcap > 0 ? b.derivative : nullptr;
+    if (c.terms->score_function) {
+      if (b.raw) std::copy_n(b.p, (r.k1 - r.k0) * kTileRows, b.raw);
+      ApplyScoreFunction(c.terms->score_function, t, r, b.p, b.raw ? nullptr : derivative);
+    }
+    if (derivative && (b.raw || !c.terms->score_function)) {
+      std::fill_n(derivative, (r.k1 - r.k0) * kTileRows, 1.0f);
+    }
+    TermRows({c.terms, &t, &lanes, c.terms->bias ? b.extra : nullptr, keep, b.p, derivative}, r, unused);
+  } else {
+    MaskRows(t, r, b.p, unused);
+  }
+  const float* lse = job.lse + n * kTileRows;
+  const float* delta = job.delta + n * kTileRows;
+  if (p.dropout_p > 0) {
+    c.has_terms ? DropGradientRows<true>(p, t, r, lse, delta, b.p, b.ds, b.extra)
+                : DropGradientRows<false>(p, t, r, lse, delta, b.p, b.ds, b.extra);
+  } else {
+    c.has_terms ? GradientRows<true>(t, r, lse, delta, b.p, b.ds)
+                : GradientRows<false>(t, r, lse, delta, b.p, b.ds);
+  }
+  ZeroUnneeded(t, r, p.dropout_p > 0 ? b.extra : b.p);
+  ZeroUnneeded(t, r, b.ds);
+}
+
+// P and dS of one tile against one key block. False if no query sees it.
+template <class G>
+bool TileGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
+                   const BlockRange& r, const LaneTerms& lanes, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  BlockClass mask = BlockClass::full;
+  if (c.has_keep) mask = mask_class(*c.p, t, r.k0, r.k1);
+  if (mask == BlockClass::empty) return false;
+  const bool partial = mask == BlockClass::partial;
+  if (partial && !fill_keep(*c.p, t, r.k0, r.k1, b.keep)) return false;
+  if (c.terms->bias) GatherBias(*c.terms, t, r, b.extra);
+  if (c.terms->relative_key) {
+    RelativeScores(c.terms->relative_key, c.p->head_dim, t, r, job.qt + n * call.operands.qt, b.derivative,
+                   b.p);
+  }
+  for (int k = r.k0; k < r.k1; k += G::kChunkKeys) {
+    const int64_t by = int64_t{k - r.k0} * kTileRows;
+    BackwardBuffers chunk = b;
+    chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
+    if (b.raw) chunk.raw += by;
+    ChunkGradients(call, job, engine, n, MakeBlockRange(t, k, std::min(k + G::kChunkKeys, r.k1)), lanes,
+                   partial ? b.keep + by : nullptr, c.has_terms || partial, chunk);
+  }
+  return true;
+}
+
+// Gradients of the terms, then dS becomes the gradient of scale · ⟨query, key⟩ (without the scale).
+void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTile& t, const BlockRange& r,
+                   const LaneTerms& lanes, int64_t block, const BackwardBuffers& b) {
+  const F d;
+  const ScoreTerms& terms = *call.forward.terms;
+  const int64_t group = call.forward.p->group();
+  float* d_bias = as_floats(call.gradient.d_bias);
+  if (d_bias && terms.bias) BiasGradient(terms, t, r, b.ds, d_bias, b.extra);
+  if (job.relative) {
+    RelativeGradient(terms, group, t, r, b.ds, job.relative + block * group * terms.relative_span);
+  }
+  if (job.alibi) AlibiGradient(lanes, group, t, r, b.ds, job.alibi + block * group);
+  if (!terms.score_function && terms.softcap <= 0) return;
+  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
+      float* at = b.ds + (k - r.k0) * kTileRows + lane;
+      const Vec x = hn::LoadU(d, at), factor = hn::LoadU(d, b.derivative + (k - r.k0) * kTileRows + lane);
+      hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, hn::Zero(d)), hn::Mul(x, factor)), d, at);
+    }
+  }
+  if (b.raw) {
+    const ScoreFunction& f = terms.score_function;
+    BackwardScoreFunction(f, t, r, b.raw, b.ds, job.captured + block % job.copies * f.captured);
+  }
+}
+
+// Rows of the relative keys' table that a key block meets.
+struct RelativeRange {
+  int64_t first = 0, rows = 0;
+};
+
+RelativeRange RelativeRangeOf(const BackwardCall& call, const BackwardJob& job, int k0, int k1) {
+  if (!job.relative_key) return {};
+  const AttentionProblem& p = *call.forward.p;
+  const RelativeKey& table = call.forward.terms->relative_key;
+  const int64_t offset = table.center - p.diagonal_of(job.b), last = table.span - 1;
+  const int64_t first = std::clamp<int64_t>(k0 + offset - (p.query_count(job.b) - 1), 0, last);
+  return {first, std::clamp<int64_t>(k1 - 1 + offset, 0, last) + 1 - first};
+}
+
+// The relative keys' share of d_query, and their own gradient's sums of this block; on f32 only.
+void AddToRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                       const RelativeRange& range, const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const RowTile& t = job.row_tiles[n];
+  RelativeKeyArgs args{};
+  args.table = &c.terms->relative_key, args.dim = c.p->head_dim, args.group = c.p->group();
+  args.query = QueriesOfTile(call, job, n);
+  args.columns = call.head_columns;
+  args.d_query = call.gradient.d_query ? job.d_query + n * kTileRows * call.head_columns : nullptr;
+  args.sums = job.relative_key ? b.table_sums : nullptr;
+  args.sum_first = range.first, args.sum_rows = range.rows;
+  args.band = b.p, args.padded_rows = b.table_rows;
+  RelativeKeyGradient(args, t, r, b.ds);
+}
+
+// Waits until `count` earlier blocks have done their part. False if another task failed.
+bool Await(const BackwardJob& job, const std::atomic<int32_t>& done, int64_t count) {
+  for (int spins = 0; done.load(std::memory_order_acquire) != count; ++spins) {
+    if (job.failed->load(std::memory_order_relaxed)) return false;
+    if (spins > 64) std::this_thread::yield();
+  }
+  return true;
+}
+
+// Adds a block's sums to the job's once all earlier blocks have: one order, whoever computes them. False if
+// something is not finite.
+bool SumRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t block,
+                     const RelativeRange& range, const float* sums) {
+  if (!job.relative_key) return true;
+  const F d;
+  if (!Await(job, *job.turn, block)) return true;
+  const int64_t columns = call.head_columns, span = call.forward.terms->relative_key.span;
+  Vec check = hn::Zero(d);
+  for (int64_t g = 0; g < call.forward.p->group(); ++g) {
+    const float* from = sums + g * range.rows * columns;
+    float* to = job.relative_key + (g * span + range.first) * columns;
+    for (int64_t i = 0; i < range.rows * columns; i += kN) {
+      const Vec x = hn::LoadU(d, from + i);
+      check = hn::MulAdd(x, hn::Zero(d), check);
+      hn::StoreU(hn::Add(hn::LoadU(d, to + i), x), d, to + i);
+    }
+  }
+  job.turn->store(static_cast<int32_t>(block + 1), std::memory_order_release);
+  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+}
+
+// Writes `count` gradient rows, scaled; false if anything is not finite.
+bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64_t dim, int64_t columns,
+               float scale, void* to, int64_t stride) {
+  const F d;
+  const Vec factor = hn::Set(d, scale);
+  Vec check = hn::Zero(d);
+  for (int64_t r = 0; r < count; ++r) {
+    void* row = At(to, r * stride, call.forward.bf16);
+    check = StoreRow(rows + r * columns, factor, dim, call.forward.bf16, row, check);
+  }
+  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+}
+
+// What a query or key gradient is multiplied by at the end.
+float GradientScale(const BackwardCall& call) {
+  return call.gradient.partial ? 1.0f : static_cast<float>(call.forward.p->scale);
+}
+
+// A block's sums so far: none, or those of earlier calls.
+void StartBlock(const BackwardCall& call, const BackwardJob& job, int k0, int count,
+                const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const auto start = [&](float* rows, int64_t dim, int64_t columns, const Operand& from) {
+    std::fill_n(rows, padded(count) * columns, 0.0f);
+    if (!call.gradient.partial || !from) return;
+    for (int r = 0; r < count; ++r) {
+      LoadRow(KeyRow(c, from, job.b, job.kv, k0 + r), dim, false, rows + r * columns);
+    }
+  };
+  start(b.d_key, c.p->head_dim, call.head_columns, call.gradient.d_key);
+  start(b.d_value, c.p->value_dim, c.value_columns, call.gradient.d_value);
+}
+
+bool WriteBlock(const BackwardCall& call, const BackwardJob& job, int k0, int count,
+                const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const auto write = [&](const float* rows, int64_t dim, int64_t columns, float scale, const Operand& to) {
+    return !to || WriteRows(call, rows, count, dim, columns, scale, KeyRow(c, to, job.b, job.kv, k0),
+                            to.strides.token);
+  };
+  const bool keys =
+      write(b.d_key, c.p->head_dim, call.head_columns, GradientScale(call), call.gradient.d_key);
+  return write(b.d_value, c.p->value_dim, c.value_columns, 1.0f, call.gradient.d_value) && keys;
+}
+
+template <class G>
+bool KeyBlock(const BackwardTaskArgs& args) {
+  const BackwardCall& call = *args.call;
+  const ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  const BackwardJob& job = *args.job;
+  const BackwardBuffers b = MakeBackwardBuffers(call, args.scratch);
+  const int64_t first = p.first_key();
+  const int k0 = static_cast<int>(first + args.index * kBackwardBlock);
+  const int k1 = static_cast<int>(std::min(k0 + kBackwardBlock, first + p.key_count(job.b)));
+  const G engine(call, job, k0, k1, b.engine);
+  if (job.copies > 0 && !Await(job, job.turns[args.index % job.copies], args.index / job.copies)) return true;
+  StartBlock(call, job, k0, k1 - k0, b);
+  const RelativeRange relative = RelativeRangeOf(call, job, k0, k1);
+  if (relative.rows) std::fill_n(b.table_sums, p.group() * relative.rows * call.head_columns, 0.0f);
+  for (int64_t n = 0; n < job.tiles; ++n) {
+    const RowTile& t = job.row_tiles[n];
+    const int e = std::min(k1, t.end);
+    int a = std::max(k0, t.begin);
+    if (a >= e) continue;
+    a = a / G::kKeyStep * G::kKeyStep;  // no row needs the keys before
+    const BlockRange r = MakeBlockRange(t, a, e);
+    LaneTerms lanes;
+    if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
+    const bool seen = TileGradients(call, job, engine, n, r, lanes, b);
+    if (seen) {
+      if (call.gradient.d_value) engine.AddToValues(n, r, p.dropout_p > 0 ? b.extra : b.p, b.d_value);
+      if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b);
+      if (call.gradient.d_key) engine.AddToKeys(n, r, b.ds, b.d_key);
+    }
+    if (!Await(job, job.done[n], args.index - (t.begin - first) / kBackwardBlock)) return true;
+    if (seen && call.gradient.d_query) engine.AddToQueries(n, r, b.ds);
+    if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, b);
+    job.done[n].fetch_add(1, std::memory_order_release);
+  }
+  const bool finite = SumRelativeKeys(call, job, args.index, relative, b.table_sums);
+  if (job.copies > 0) job.turns[args.index % job.copies].fetch_add(1, std::memory_order_release);
+  return WriteBlock(call, job, k0, k1 - k0, b) && finite;
+}
+
+BackwardOperands BackwardOperandsOf(const BackwardCall& call) {
+  return WithEngine(call.forward.engine,
+                    [&](auto engine) { return decltype(engine)::type::Gradients::Operands(call); });
+}
+
+void BackwardPrepare(const BackwardTaskArgs& args) {
+  WithEngine(args.call->forward.engine,
+             [&](auto engine) { PrepareTile<typename decltype(engine)::type::Gradients>(args); });
+}
+
+bool BackwardBlock(const BackwardTaskArgs& args) {
+  return WithEngine(args.call->forward.engine,
+                    [&](auto engine) { return KeyBlock<typename decltype(engine)::type::Gradients>(args); });
+}
+
+bool BackwardFinish(const BackwardTaskArgs& args) {
+  const BackwardCall& call = *args.call;
+  const ForwardCall& c = call.forward;
+  const BackwardJob& job = *args.job;
+  const RowTile& t = job.row_tiles[args.index];
+  const Operand& d_query = call.gradient.d_query;
+  if (!d_query) return true;
+  bool finite = true;
+  each_head_run(t, [&](int first, int count) {
+    const float* rows = job.d_query + (args.index * kTileRows + first) * call.head_columns;
+    finite = WriteRows(call, rows, count, c.p->head_dim, call.head_columns, GradientScale(call),
+                       TileRow(c, d_query, t, first), d_query.strides.token) &&
+             finite;
+  });
+  return finite;
+}
+
+}  // namespace
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_SCALAR
+
+#if HWY_ONCE
+namespace multihead::kernels {
+
+HWY_EXPORT(BackwardOperandsOf);
+HWY_EXPORT(BackwardPrepare);
+HWY_EXPORT(BackwardBlock);
+HWY_EXPORT(BackwardFinish);
+
+BackwardOperands backward_operands(const BackwardCall& call) {
+  return HWY_DYNAMIC_DISPATCH(BackwardOperandsOf)(call);
+}
+void backward_prepare(const BackwardTaskArgs& args) { HWY_DYNAMIC_DISPATCH(BackwardPrepare)(args); }
+bool backward_block(const BackwardTaskArgs& args) { return HWY_DYNAMIC_DISPATCH(BackwardBlock)(args); }
+bool backward_finish(const BackwardTaskArgs& args) { return HWY_DYNAMIC_DISPATCH(BackwardFinish)(args); }
+
+}  // namespace multihead::kernels
+#endif  // HWY_ONCE

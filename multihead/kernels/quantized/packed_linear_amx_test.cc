@@ -1,0 +1,131 @@
+// Packed bf16 on tiles has the bits of the product on tiles, packed integers those of the other ways.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "multihead/core/error.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/kernels/matmul/gemm_amx-inl.h"
+#include "multihead/kernels/quantized/packed_linear_amx-inl.h"
+
+namespace multihead::kernels {
+namespace {
+
+std::vector<float> normal(int64_t n, uint32_t seed) {
+  std::mt19937 r(seed);
+  std::normal_distribution<float> d;
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = d(r);
+  return x;
+}
+
+struct Sizes {
+  int64_t rows, out, in;
+};
+
+// Blocks of a K format: random values and factors, and scales of the size that they have in files.
+void read_blocks(int64_t count, int64_t bytes, uint8_t* to) {
+  std::mt19937 r(5);
+  for (int64_t i = 0; i < count; ++i, to += bytes) {
+    for (int64_t j = 0; j < bytes; ++j) to[j] = static_cast<uint8_t>(r());
+    to[1] = 0x10, to[3] = 0x14;  // the upper bytes of scale and minimum
+  }
+}
+
+// A product with operands of its own.
+struct PackedProduct {
+  std::vector<float> x, bias, residual, y;
+  Scratch memory;
+  PackedLinearArgs args;
+
+  PackedProduct(WeightDtype dtype, const Sizes& s)
+      : x(normal(s.rows * s.in, 1)), bias(normal(s.out, 2)), residual(normal(s.rows * s.out, 3)) {
+    y.resize(residual.size());
+    auto* packed = memory.get<char>(static_cast<size_t>(packed_weight_bytes(dtype, s.out, s.in)));
+    if (has_blocks(dtype)) {
+      const int64_t blocks = (s.in + kWeightBlock - 1) / kWeightBlock,
+                    bytes = dtype == WeightDtype::q4_k ? 144 : 176;
+      const auto read = [=](int64_t, int64_t count, uint8_t* to) { read_blocks(count * blocks, bytes, to); };
+      pack_stored({read, dtype}, s.out, s.in, packed);
+    } else {
+      pack_weight(dtype, normal(s.out * s.in, 4).data(), s.in, s.out, s.in, packed);
+    }
+    args = {.x = x.data(), .ldx = s.in, .packed = packed, .dtype = dtype, .y = y.data()};
+    args.ldy = s.out, args.rows = s.rows, args.out = s.out, args.in = s.in;
+  }
+
+  std::vector<float> run(const std::function<void(const PackedLinearArgs&)>& multiply) {
+    std::fill(y.begin(), y.end(), std::nanf(""));
+    multiply(args);
+    return y;
+  }
+};
+
+using OnTiles = void (*)(const PackedLinearArgs&, TileUnit);
+void expect_bits_of_other_ways(WeightDtype dtype, const Sizes& s, OnTiles on_tiles) {
+  SCOPED_TRACE(concat(name(dtype), ": ", s.rows, " x ", s.out, " x ", s.in));
+  const int before = num_threads();
+  PackedProduct p(dtype, s);
+  for (int kind = 0; kind < 3; ++kind) {
+    if (kind > 0) p.args.bias = p.bias.data();
+    if (kind > 1) p.args.activation = Activation::relu, p.args.residual = p.residual.data();
+    set_int8_dots(false);
+    const std::vector<float> expected = p.run(packed_linear);
+    set_int8_dots(true);
+    EXPECT_EQ(p.run(packed_linear), expected);  // by itself
+    for (const int threads : {1, 3}) {
+      set_num_threads(threads);
+      for (const TileUnit unit : {TileUnit::emulated, TileUnit::amx}) {
+        if (unit == TileUnit::amx && !int8_tiles()) continue;
+        EXPECT_EQ(p.run([&](const PackedLinearArgs& a) { on_tiles(a, unit); }), expected) << kind;
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
+// Few rows and many, every width of a panel, steps that are not whole, more k than a block has.
+TEST(PackedTilesTest, Int8HasTheBitsOfPairsAndDots) {
+  for (const Sizes& s :
+       {Sizes{1, 1, 1}, {6, 64, 64}, {16, 67, 95}, {17, 80, 257}, {33, 111, 64}, {70, 176, 1001}})
+    expect_bits_of_other_ways(WeightDtype::int8, s, packed_int8_on_tiles);
+}
+
+TEST(PackedTilesTest, GroupsHaveTheBitsOfDots) {
+  for (const WeightDtype dtype : {WeightDtype::q8, WeightDtype::q4, WeightDtype::q4_k, WeightDtype::q5_k}) {
+    for (const Sizes& s : {Sizes{1, 1, 1}, {16, 16, 32}, {17, 50, 96}, {37, 67, 257}, {20, 33, 800}})
+      expect_bits_of_other_ways(dtype, s, packed_groups_on_tiles);
+  }
+}
+
+// Panels of every width, with and without a whole last step.
+TEST(PackedTilesTest, Bf16HasTheBitsOfTheProduct) {
+  const int before = num_threads();
+  for (const Sizes& s :
+       {Sizes{1, 1, 1}, {3, 64, 32}, {17, 67, 95}, {33, 160, 257}, {50, 111, 64}, {260, 199, 515}}) {
+    PackedProduct p(WeightDtype::bf16, s);
+    p.args.bias = p.bias.data(), p.args.activation = Activation::gelu, p.args.residual = p.residual.data();
+    const std::vector<float> values = normal(s.out * s.in, 4);
+    const std::vector<BFloat16> weight(values.begin(), values.end());
+    std::vector<float> expected(p.y.size(), std::nanf(""));
+    EngineArgs g{GemmArgs<float>{.m = s.rows, .n = s.out, .k = s.in, .tb = Transpose::yes}};
+    g.a = p.x.data(), g.lda = s.in, g.b16 = weight.data(), g.ldb = s.in, g.c = expected.data(), g.ldc = s.out;
+    g.bias = p.args.bias, g.activation = p.args.activation, g.residual = p.args.residual;
+    gemm_on_tiles(g, {}, TileUnit::emulated);
+    for (const int threads : {1, 3}) {
+      set_num_threads(threads);
+      const auto on_tiles = [](const PackedLinearArgs& a) { packed_linear_on_tiles(a, TileUnit::emulated); };
+      EXPECT_EQ(p.run(on_tiles), expected)
+          << s.rows << " x " << s.out << " x " << s.in << ", threads " << threads;
+    }
+  }
+  set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace multihead::kernels

@@ -1,0 +1,227 @@
+// Groups on tiles: 16 rows times a panel of 16 outputs at a time. q8 is read where it lies; of the others, as
+// many panels as stay in L2 are unpacked to bytes before all rows meet them. The bits are those of every
+// other way.
+#include <algorithm>
+
+#include "multihead/kernels/amx/group_tiles-inl.h"
+#include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/kernels/matmul/engine_args.h"
+#include "multihead/kernels/matmul/gemm_amx-inl.h"
+#include "multihead/kernels/quantized/packed_linear_amx-inl.h"
+#include "multihead/kernels/quantized/packed_linear_groups.h"
+#include "multihead/kernels/quantized/packed_linear_panels-inl.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/quantized/packed_linear_groups_amx.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "multihead/kernels/quantized/packed_linear_groups-inl.h"
+
+#ifndef MULTIHEAD_KERNELS_PACKED_LINEAR_GROUPS_AMX_ONCE
+#define MULTIHEAD_KERNELS_PACKED_LINEAR_GROUPS_AMX_ONCE
+namespace multihead::kernels {
+namespace {
+
+// Rows of x: values, whole blocks of 16 rows; of each block [group][16 rows] scales and sums.
+struct RowsOfGroups {
+  int8_t* values;
+  int64_t stride;
+  float *scales, *sums;
+};
+
+// A panel of the weight: values, group by group, and [group][16 columns] scales and minima.
+struct UnpackedPanel {
+  int8_t* values;
+  float *scales, *minima;
+};
+
+}  // namespace
+}  // namespace multihead::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+namespace {
+
+void QuantizeRowsOfGroups(const PackedLinearArgs& p, const RowsOfGroups& to, int64_t begin, int64_t end) {
+  const int64_t count = groups::groups_of(p.in);
+  for (int64_t i = begin; i < end; ++i) {
+    for (int64_t g = 0; g < count; ++g) {
+      const int64_t at = (i / kAmxLines * count + g) * kAmxLines + i % kAmxLines, k = g * kWeightGroup;
+      int8_t* q = to.values + i * to.stride + k;
+      to.scales[at] = QuantizeRow(p.x + i * p.ldx + k, std::min(kWeightGroup, p.in - k), kWeightGroup, 0, q);
+      int32_t sum = 0;
+      for (int64_t j = 0; j < kWeightGroup; ++j) sum += q[j];
+      to.sums[at] = static_cast<float>(sum);
+    }
+  }
+}
+
+#if HWY_TARGET == HWY_AVX3
+template <WeightDtype kDtype>
+HWY_INLINE void UnpackValues(const uint8_t* w, int8_t* to) {
+  if constexpr (kDtype == WeightDtype::q5_k) {
+    const GroupBytes d;
+    auto* bytes = reinterpret_cast<uint8_t*>(to);
+    const auto store = [&](auto step) HWY_ATTR {
+      hn::StoreU(BlockValues<kDtype, step()>(w), d, bytes + step() * groups::kStepBytes);
+    };
+    store(std::integral_constant<int, 0>()), store(std::integral_constant<int, 1>());
+    store(std::integral_constant<int, 2>()), store(std::integral_constant<int, 3>());
+    store(std::integral_constant<int, 4>()), store(std::integral_constant<int, 5>());
+    store(std::integral_constant<int, 6>()), store(std::integral_constant<int, 7>());
+  } else if constexpr (kDtype != WeightDtype::q8) {
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int64_t step = 0; step < 4; ++step) {
+      const __m512i v = _mm512_loadu_si512(w + 64 * step);
+      _mm512_storeu_si512(to + 64 * step, _mm512_and_si512(v, low));
+      _mm512_storeu_si512(to + 256 + 64 * step, _mm512_and_si512(_mm512_srli_epi16(v, 4), low));
+    }
+  }
+}
+
+template <WeightDtype kDtype>
+void Unpack(const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
+  const TileFloats d;
+  for (int64_t g = 0; g < count; ++g) {
+    const GroupParts at = PartsOf<kDtype>(panel, g, 0);
+    UnpackValues<kDtype>(at.w, to.values + g * kGroupTileBytes);
+    hn::StoreU(ScalesOf<kDtype>(at, 0), d, to.scales + g * kAmxLines);
+    if constexpr (kDtype != WeightDtype::q8) {
+      const TileVec minima = MinimaOf<kDtype>(at, 0);
+      hn::StoreU(has_blocks(kDtype) ? hn::Neg(minima) : minima, d, to.minima + g * kAmxLines);
+    }
+  }
+}
+#else
+template <WeightDtype kDtype>
+void Unpack(const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
+  constexpr groups::GroupLayout kLayout(kDtype);
+  for (int64_t g = 0; g < count; ++g) {
+    const uint8_t* group = panel + kLayout.group(g);
+    for (int64_t c = 0; c < kAmxLines; ++c) {
+      for (int64_t k = 0; kDtype != WeightDtype::q8 && k < kWeightGroup; ++k) {
+        const int value = groups::value_at(kDtype, group, c, k);
+        to.values[g * kGroupTileBytes + groups::offset_of(c, k)] = static_cast<int8_t>(value);
+      }
+      const auto own = groups::scales_at(kDtype, group + kLayout.value_bytes, panel + kLayout.block(g), c);
+      to.scales[g * kAmxLines + c] = own.scale;
+      to.minima[g * kAmxLines + c] = has_blocks(kDtype) ? -own.min : own.min;
+    }
+  }
+}
+#endif
+
+void UnpackPanel(WeightDtype dtype, const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
+  switch (dtype) {
+    case WeightDtype::q4:
+      return Unpack<WeightDtype::q4>(panel, count, to);
+    case WeightDtype::q4_k:
+      return Unpack<WeightDtype::q4_k>(panel, count, to);
+    case WeightDtype::q5_k:
+      return Unpack<WeightDtype::q5_k>(panel, count, to);
+    default:
+      Unpack<WeightDtype::q8>(panel, count, to);
+  }
+}
+
+}  // namespace
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::kernels {
+
+HWY_EXPORT(QuantizeRowsOfGroups);
+HWY_EXPORT(UnpackPanel);
+
+namespace {
+
+constexpr int64_t kSerialFlops = 4'000'000;  // below, starting threads costs more than it saves
+constexpr int64_t kChunkBytes = 1 << 20;     // of unpacked panels: half of an L2
+
+thread_local Scratch quantized_rows, unpacked_panels;
+
+class GroupPanels {
+ public:
+  GroupPanels(const PackedLinearArgs& p, const RowsOfGroups& x, TileUnit unit)
+      : p_(p),
+        x_(x),
+        count_(groups::groups_of(p.in)),
+        layout_(p.dtype),
+        epilogue_{epilogue_of(p)},
+        tiles_(unit) {}
+
+  void multiply(int64_t begin, int64_t end) {
+    const int64_t floats = count_ * kAmxLines, bytes = count_ * kGroupTileBytes + 8 * floats;
+    const int64_t most = std::clamp<int64_t>(kChunkBytes / bytes, 1, end - begin);
+    auto* memory = unpacked_panels.get<char>(static_cast<size_t>(most * bytes));
+    for (int64_t first = begin; first < end; first += most) {
+      const int64_t last = std::min(first + most, end);
+      for (int64_t i = first; i < last; ++i) HWY_DYNAMIC_DISPATCH(UnpackPanel)
+      (p_.dtype, packed(i), count_, place(memory + (i - first) * bytes, floats));
+      for (int64_t row = 0; row < p_.rows; row += kAmxLines) {
+        for (int64_t i = first; i < last; ++i)
+          multiply_block(row, i, place(memory + (i - first) * bytes, floats));
+      }
+    }
+  }
+
+ private:
+  const uint8_t* packed(int64_t panel) const {
+    return static_cast<const uint8_t*>(p_.packed) + panel * layout_.panel(count_);
+  }
+
+  UnpackedPanel place(char* memory, int64_t floats) const {
+    auto* scales = reinterpret_cast<float*>(memory + count_ * kGroupTileBytes);
+    return {reinterpret_cast<int8_t*>(memory), scales, scales + floats};
+  }
+
+  void multiply_block(int64_t row, int64_t panel, const UnpackedPanel& w) const {
+    alignas(64) float sums[kAmxLines * kAmxLines];
+    GroupBlock b;
+    b.x = x_.values + row * x_.stride, b.x_stride = x_.stride;
+    b.x_scales = x_.scales + row * count_, b.x_sums = x_.sums + row * count_;
+    const bool in_place = p_.dtype == WeightDtype::q8;
+    b.y = in_place ? reinterpret_cast<const int8_t*>(packed(panel)) : w.values;
+    b.y_group = in_place ? layout_.bytes : kGroupTileBytes;
+    b.y_scales = w.scales, b.y_minima = in_place ? nullptr : w.minima;
+    b.groups = count_, b.to = sums;
+    const int64_t column = panel * kAmxLines, columns = std::min(kAmxLines, p_.out - column);
+    const int64_t rows = std::min(kAmxLines, p_.rows - row);
+    for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(p_.y + (row + i) * p_.ldy + column, 1);
+    tiles_.multiply(b);
+    for (int64_t i = 0; i < rows; ++i)
+      std::copy_n(sums + i * kAmxLines, columns, p_.y + (row + i) * p_.ldy + column);
+    if (p_.bias != nullptr || p_.activation != Activation::none || p_.residual != nullptr)
+      finish_block(epilogue_, {row, rows, column, columns});
+  }
+
+  const PackedLinearArgs& p_;
+  const RowsOfGroups& x_;
+  int64_t count_;
+  groups::GroupLayout layout_;
+  EngineArgs epilogue_;
+  GroupTiles tiles_;
+};
+
+}  // namespace
+
+void packed_groups_on_tiles(const PackedLinearArgs& p, TileUnit unit) {
+  const int64_t count = groups::groups_of(p.in), blocks = (p.rows + kAmxLines - 1) / kAmxLines;
+  // Whole cache lines, at a distance that spreads the rows over the sets of L1.
+  const int64_t stride = ((count + 1) / 2 | 1) * 64, floats = blocks * count * kAmxLines;
+  auto* memory = quantized_rows.get<float>(static_cast<size_t>(2 * floats + blocks * kAmxLines * stride / 4));
+  const RowsOfGroups x{reinterpret_cast<int8_t*>(memory + 2 * floats), stride, memory, memory + floats};
+  std::fill_n(x.values + p.rows * stride, (blocks * kAmxLines - p.rows) * stride, int8_t{0});
+  std::fill_n(memory + (blocks - 1) * count * kAmxLines, count * kAmxLines, 0.0f);
+  std::fill_n(memory + floats + (blocks - 1) * count * kAmxLines, count * kAmxLines, 0.0f);
+  share_rows(p, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(QuantizeRowsOfGroups)(p, x, begin, end);
+  });
+  share_panels(p, groups::panels_of(p.out), kSerialFlops,
+               [&](int64_t begin, int64_t end) { GroupPanels(p, x, unit).multiply(begin, end); });
+}
+
+}  // namespace multihead::kernels
+#endif  // HWY_ONCE

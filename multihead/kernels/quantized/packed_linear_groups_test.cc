@@ -1,0 +1,358 @@
+#include "multihead/kernels/quantized/packed_linear_groups.h"
+
+#include <gtest/gtest.h>
+
+#include "multihead/core/dtype.h"
+#include "multihead/core/error.h"
+#include "multihead/testing/everywhere.h"
+
+namespace multihead::kernels {
+namespace {
+
+using testing::normal_floats;
+using testing::poisoned;
+using testing::same_bits;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct alignas(64) Line {
+  uint8_t bytes[64];
+};
+
+// A group of a weight's row, and what it stands for.
+struct Group {
+  std::vector<int> values;
+  float scale = 0, min = 0;
+};
+
+float as_half(float x) { return static_cast<float>(Float16(x)); }
+
+// The definitions, written plainly.
+Group quantized_weight(WeightDtype dtype, std::vector<float> w) {
+  Group g{std::vector<int>(w.size()), 0, 0};
+  float low = w[0], high = w[0];
+  for (const float x : w) {
+    if (!std::isfinite(x)) return {g.values, kNan, 0};
+    low = std::min(low, x), high = std::max(high, x);
+  }
+  const bool q4 = dtype == WeightDtype::q4;
+  g.scale = as_half(q4 ? high / 15 - low / 15 : std::max(-low, high) / 127);
+  g.min = q4 ? as_half(low) : 0;
+  if (g.scale == 0) return g;
+  for (size_t i = 0; i < w.size(); ++i) {
+    const float value = std::nearbyint((w[i] - g.min) / g.scale);
+    g.values[i] = static_cast<int>(q4 ? std::clamp(value, 0.0f, 15.0f) : std::clamp(value, -127.0f, 127.0f));
+  }
+  return g;
+}
+
+Group quantized_input(std::vector<float> x) {
+  Group g{std::vector<int>(x.size()), 0, 0};
+  float max = 0;
+  for (const float v : x) {
+    if (!std::isfinite(v)) return {g.values, kNan, 0};
+    max = std::max(max, std::abs(v));
+  }
+  if (max < 0x1p-119f) return g;
+  g.scale = max / 127;
+  const float inverse = 127 / max;
+  for (size_t i = 0; i < x.size(); ++i) g.values[i] = static_cast<int>(std::nearbyint(x[i] * inverse));
+  return g;
+}
+
+struct Layer {
+  WeightDtype dtype;
+  int64_t rows, out, in;
+  Activation activation = Activation::none;
+  int64_t ldx = in + 3, ldy = out + 19;
+  std::vector<float> x = normal_floats(rows * ldx, 1), weight = normal_floats(out * in, 2);
+  std::vector<float> bias = normal_floats(out, 3), residual = normal_floats(rows * ldy, 4);
+  bool extras = true;
+
+  std::vector<Line> packed() const {
+    std::vector<Line> lines(static_cast<size_t>(packed_weight_bytes(dtype, out, in) / 64));
+    for (Line& line : lines) std::fill_n(line.bytes, 64, uint8_t{0xff});
+    pack_weight(dtype, weight.data(), in, out, in, lines.data());
+    return lines;
+  }
+  std::vector<float> run(const std::vector<Line>& lines, int64_t first = 0, int64_t count = -1) const {
+    std::vector<float> y = poisoned(rows * ldy);
+    packed_linear({.x = x.data() + first * ldx,
+                   .ldx = ldx,
+                   .packed = lines.data(),
+                   .dtype = dtype,
+                   .y = y.data() + first * ldy,
+                   .ldy = ldy,
+                   .rows = count < 0 ? rows : count,
+                   .out = out,
+                   .in = in,
+                   .bias = extras ? bias.data() : nullptr,
+                   .activation = activation,
+                   .residual = extras ? residual.data() + first * ldy : nullptr});
+    return y;
+  }
+  template <class Quantize>
+  std::vector<std::vector<Group>> groups_of(const std::vector<float>& m, int64_t count, int64_t stride,
+                                            const Quantize& quantize) const {
+    std::vector<std::vector<Group>> all;
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<Group>& row = all.emplace_back();
+      for (int64_t k = 0; k < in; k += kWeightGroup) {
+        const auto begin = m.begin() + i * stride + k;
+        row.push_back(quantize(std::vector<float>(begin, begin + std::min(kWeightGroup, in - k))));
+      }
+    }
+    return all;
+  }
+  std::vector<float> expected() const {
+    std::vector<float> y = poisoned(rows * ldy);
+    const auto gx = groups_of(x, rows, ldx, quantized_input);
+    const auto gw =
+        groups_of(weight, out, in, [&](const std::vector<float>& w) { return quantized_weight(dtype, w); });
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < out; ++j) {
+        float value = 0;
+        for (size_t g = 0; g < gx[static_cast<size_t>(i)].size(); ++g) {
+          const Group &a = gx[static_cast<size_t>(i)][g], &b = gw[static_cast<size_t>(j)][g];
+          int sum = 0, total = 0;
+          for (size_t k = 0; k < a.values.size(); ++k) sum += a.values[k] * b.values[k], total += a.values[k];
+          float part = static_cast<float>(sum) * b.scale;
+          if (dtype == WeightDtype::q4) part += b.min * static_cast<float>(total);
+          value += part * a.scale;
+        }
+        if (extras) value += bias[static_cast<size_t>(j)];
+        if (activation == Activation::relu && value < 0) value = 0;
+        if (extras) value += residual[static_cast<size_t>(i * ldy + j)];
+        y[static_cast<size_t>(i * ldy + j)] = value;
+      }
+    }
+    return y;
+  }
+};
+
+void everywhere(const std::function<void(const std::string&)>& check) {
+  const testing::EverywhereScope scope;
+  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+    if (isa > best_isa()) continue;
+    set_isa(isa);
+    for (const bool dots : {true, false}) {
+      set_int8_dots(dots);
+      if (dots != int8_dots()) continue;
+      for (const int threads : {1, 3}) {
+        set_num_threads(threads);
+        check(std::string(isa_name(isa)) + (dots ? " dots " : " ") + std::to_string(threads) + " threads");
+      }
+    }
+  }
+  set_int8_dots(true);
+}
+
+class PackedLinearGroupsTest : public ::testing::TestWithParam<WeightDtype> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, PackedLinearGroupsTest, ::testing::Values(WeightDtype::q8, WeightDtype::q4),
+                         [](const auto& test) { return std::string(name(test.param)); });
+
+// Around the tiles' rows, the panels' columns, groups of k, the blocks of rows and the size that starts
+// threads.
+TEST_P(PackedLinearGroupsTest, HasTheBitsOfTheDefinitionEverywhere) {
+  for (const Layer& layer :
+       {Layer{GetParam(), 1, 1, 1}, Layer{GetParam(), 4, 129, 67}, Layer{GetParam(), 6, 64, 31},
+        Layer{GetParam(), 7, 63, 1025, Activation::relu}, Layer{GetParam(), 3, 389, 1021},
+        Layer{GetParam(), 13, 17, 2053}, Layer{GetParam(), 61, 193, 127, Activation::relu},
+        Layer{GetParam(), 1, 4999, 257}, Layer{GetParam(), 2, 16, 32}, Layer{GetParam(), 5, 9, 64},
+        Layer{GetParam(), 41, 23, 8219}}) {
+    const std::vector<float> expected = layer.expected();
+    const std::vector<Line> lines = layer.packed();
+    everywhere([&](const std::string& where) {
+      EXPECT_TRUE(same_bits(layer.run(lines), expected))
+          << where << ": " << layer.rows << " x " << layer.out << " x " << layer.in;
+    });
+  }
+}
+
+// Every count of panels around those that one row reads side by side; nothing is written past the last.
+TEST_P(PackedLinearGroupsTest, OneRowOfAnyWidth) {
+  for (int64_t out = 1; out < 200; out += 5) {
+    const Layer layer{GetParam(), 1, out, 70, Activation::relu};
+    const std::vector<float> expected = layer.expected();
+    const std::vector<Line> lines = layer.packed();
+    everywhere([&](const std::string& where) {
+      EXPECT_TRUE(same_bits(layer.run(lines), expected)) << where << ": " << out;
+    });
+  }
+}
+
+TEST_P(PackedLinearGroupsTest, ARowHasTheSameBitsAloneAndAmongOthers) {
+  const Layer layer{GetParam(), 37, 83, 321, Activation::gelu};
+  const std::vector<Line> lines = layer.packed();
+  everywhere([&](const std::string& where) {
+    const std::vector<float> all = layer.run(lines);
+    for (int64_t i = 0; i < layer.rows; ++i) {
+      const std::vector<float> one = layer.run(lines, i, 1);
+      EXPECT_EQ(std::memcmp(one.data() + i * layer.ldy, all.data() + i * layer.ldy,
+                            static_cast<size_t>(layer.out) * sizeof(float)),
+                0)
+          << where << ", row " << i;
+    }
+  });
+}
+
+// The largest sums of both signs: what 16 bits must hold.
+TEST_P(PackedLinearGroupsTest, NothingSaturates) {
+  Layer layer{GetParam(), 4, 67, 4096};
+  layer.extras = false;
+  for (int64_t i = 0; i < layer.rows; ++i) {
+    for (int64_t k = 0; k < layer.in; ++k) {
+      layer.x[static_cast<size_t>(i * layer.ldx + k)] = i % 2 == 0 ? 127.0f : -127.0f;
+    }
+  }
+  // Of the values 0 to 15, and of -127 to 127, all are the largest but one of each group.
+  for (size_t w = 0; w < layer.weight.size(); ++w) {
+    layer.weight[w] = w % 32 == 5 ? 0.0f : GetParam() == WeightDtype::q4 ? 15.0f : w % 2 == 0 ? 127 : -127;
+  }
+  const std::vector<Line> lines = layer.packed();
+  everywhere(
+      [&](const std::string& where) { EXPECT_TRUE(same_bits(layer.run(lines), layer.expected())) << where; });
+}
+
+TEST_P(PackedLinearGroupsTest, NanAndInfinityMakeTheirRowOrColumnNan) {
+  Layer layer{GetParam(), 9, 83, 53}, clean = layer;
+  layer.x[static_cast<size_t>(2 * layer.ldx + 52)] = kNan;
+  layer.x[static_cast<size_t>(5 * layer.ldx)] = -kInf;
+  layer.weight[static_cast<size_t>(17 * layer.in + 3)] = kInf;
+  layer.weight[static_cast<size_t>(82 * layer.in + 52)] = -kNan;
+  const std::vector<float> expected = clean.expected();
+  const std::vector<Line> lines = layer.packed();
+  everywhere([&](const std::string& where) {
+    const std::vector<float> got = layer.run(lines);
+    for (int64_t i = 0; i < layer.rows; ++i) {
+      for (int64_t j = 0; j < layer.out; ++j) {
+        const auto at = static_cast<size_t>(i * layer.ldy + j);
+        if (i == 2 || i == 5 || j == 17 || j == 82) {
+          EXPECT_TRUE(std::isnan(got[at])) << where << ' ' << i << ' ' << j;
+        } else {
+          EXPECT_EQ(got[at], expected[at]) << where << ' ' << i << ' ' << j;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(PackedLinearGroupsTest, GroupsOfZerosOrOfOneValue) {
+  Layer layer{GetParam(), 3, 7, 96};
+  std::fill(layer.x.begin(), layer.x.begin() + 32, 0.0f);
+  layer.x[static_cast<size_t>(layer.ldx)] = 0x1p-120f;
+  std::fill(layer.weight.begin(), layer.weight.begin() + 32, 0.0f);
+  std::fill(layer.weight.begin() + 32, layer.weight.begin() + 64, -0.75f);
+  const std::vector<Line> lines = layer.packed();
+  everywhere(
+      [&](const std::string& where) { EXPECT_TRUE(same_bits(layer.run(lines), layer.expected())) << where; });
+  std::vector<float> row(96);
+  unpack_weight_row(GetParam(), lines.data(), 0, layer.out, 96, row.data());
+  for (size_t k = 0; k < 64; ++k) EXPECT_NEAR(row[k], k < 32 ? 0 : -0.75, 4e-4) << k;
+}
+
+// Half a step of each, and of the rounded scale and minimum.
+TEST_P(PackedLinearGroupsTest, IsAsNearAsItsSteps) {
+  Layer layer{GetParam(), 11, 131, 257};
+  layer.extras = false;
+  const std::vector<Line> lines = layer.packed();
+  std::vector<float> row(257);
+  for (int64_t j = 0; j < layer.out; ++j) {
+    unpack_weight_row(GetParam(), lines.data(), j, layer.out, layer.in, row.data());
+    for (int64_t k = 0; k < layer.in; ++k) {
+      const int64_t begin = k / 32 * 32, end = std::min(begin + 32, layer.in);
+      const auto* w = layer.weight.data() + j * layer.in;
+      const auto [low, high] = std::minmax_element(w + begin, w + end);
+      const float step = GetParam() == WeightDtype::q4 ? (*high - *low) / 15 : std::max(-*low, *high) / 127;
+      EXPECT_NEAR(row[static_cast<size_t>(k)], w[k], 0.51 * step + 1e-3) << j << ' ' << k;
+    }
+  }
+  const std::vector<float> got = layer.run(lines);
+  double error = 0, power = 0;
+  for (int64_t i = 0; i < layer.rows; ++i) {
+    for (int64_t j = 0; j < layer.out; ++j) {
+      double exact = 0;
+      for (int64_t k = 0; k < layer.in; ++k) {
+        exact += static_cast<double>(layer.x[static_cast<size_t>(i * layer.ldx + k)]) *
+                 layer.weight[static_cast<size_t>(j * layer.in + k)];
+      }
+      error += std::pow(got[static_cast<size_t>(i * layer.ldy + j)] - exact, 2);
+      power += exact * exact;
+    }
+  }
+  const double relative = std::sqrt(error / power);
+  EXPECT_LT(relative, GetParam() == WeightDtype::q4 ? 0.085 : 0.009);
+  EXPECT_GT(relative, GetParam() == WeightDtype::q4 ? 0.06 : 0.005);
+}
+
+// Blocks as in GGUF's Q8_0, Q4_1 and Q4_0: {scale, [min,] values} one after the other.
+TEST_P(PackedLinearGroupsTest, TakesGroupsOverAsTheyAre) {
+  const bool q4 = GetParam() == WeightDtype::q4;
+  constexpr int64_t kOut = 37, kGroups = 3, kIn = 90;
+  for (const bool has_min : {true, false}) {
+    if (!q4 && has_min) continue;
+    const int64_t head = has_min ? 4 : 2, stride = head + (q4 ? 16 : 32);
+    std::vector<uint8_t> blocks(static_cast<size_t>(kOut * kGroups * stride));
+    const RandomStream random{7, 1};
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint8_t>(256 * random.uniform(i));
+    std::vector<float> weight(kOut * kIn);
+    for (int64_t g = 0; g < kOut * kGroups; ++g) {
+      uint8_t* block = blocks.data() + g * stride;
+      const Float16 scale(static_cast<float>(0.01 + random.uniform(1000000 + g))), min(-0.25f);
+      std::memcpy(block, &scale.bits, 2);
+      if (has_min) std::memcpy(block + 2, &min.bits, 2);
+      for (int64_t k = 0; k < 32; ++k) {
+        const int64_t at = g % kGroups * 32 + k;
+        const uint8_t byte = block[head + (q4 ? k % 16 : k)];
+        const int value = !q4 ? static_cast<int8_t>(byte) : k < 16 ? byte & 15 : byte >> 4;
+        const float s = static_cast<float>(scale);
+        if (at < kIn) {
+          weight[static_cast<size_t>(g / kGroups * kIn + at)] =
+              static_cast<float>(value) * s + (has_min ? -0.25f
+                                               : q4    ? -8 * s
+                                                       : 0);
+        }
+      }
+    }
+    std::vector<Line> lines(static_cast<size_t>(packed_weight_bytes(GetParam(), kOut, kIn) / 64));
+    const auto read = [&](int64_t begin, int64_t count, uint8_t* to) {
+      std::copy_n(blocks.data() + begin * kGroups * stride, count * kGroups * stride, to);
+    };
+    pack_stored({.read = read, .dtype = GetParam(), .has_min = has_min}, kOut, kIn, lines.data());
+    std::vector<float> row(kIn);
+    for (int64_t j = 0; j < kOut; ++j) {
+      unpack_weight_row(GetParam(), lines.data(), j, kOut, kIn, row.data());
+      EXPECT_TRUE(same_bits(row, {weight.begin() + j * kIn, weight.begin() + (j + 1) * kIn})) << j;
+    }
+    // -128, which only a file can hold, multiplies as it should.
+    Layer layer{GetParam(), 2, kOut, kIn};
+    layer.extras = false;
+    std::vector<float> first;
+    everywhere([&](const std::string& where) {
+      const std::vector<float> got = layer.run(lines);
+      if (first.empty()) first = got;
+      EXPECT_TRUE(same_bits(got, first)) << where;
+      for (int64_t i = 0; i < 2; ++i) {
+        for (int64_t j = 0; j < kOut; ++j) {
+          double exact = 0, size = 0;
+          for (int64_t k = 0; k < kIn; ++k) {
+            const double term = static_cast<double>(layer.x[static_cast<size_t>(i * layer.ldx + k)]) *
+                                weight[static_cast<size_t>(j * kIn + k)];
+            exact += term, size += term * term;
+          }
+          EXPECT_NEAR(got[static_cast<size_t>(i * layer.ldy + j)], exact, 0.03 * std::sqrt(size)) << where;
+        }
+      }
+    });
+  }
+}
+
+TEST(PackedLinearGroupsMemoryTest, TakesNineAndFiveBits) {
+  EXPECT_EQ(packed_weight_bytes(WeightDtype::q8, 1600, 320), 1600 * 320 * 17 / 16);
+  EXPECT_EQ(packed_weight_bytes(WeightDtype::q4, 1600, 320), 1600 * 320 * 5 / 8);
+  EXPECT_EQ(packed_weight_bytes(WeightDtype::q4, 0, 320), 0);
+}
+
+}  // namespace
+}  // namespace multihead::kernels

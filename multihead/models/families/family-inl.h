@@ -1,0 +1,80 @@
+// A family of models as files have it. Each is one file of families/ and one line of families.cc. Internal to
+// models.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "multihead/models/config/config_keys-inl.h"
+#include "multihead/models/weight_map.h"
+
+namespace multihead::models::detail {
+
+template <class Config>
+struct Family {
+  std::string name;                  ///< "model_type" in config.json
+  std::string architecture;          ///< the class that transformers loads it as
+  bool (*expresses)(const Config&);  ///< but for fields stored `later`: those have a key or their default
+  ConfigKeys<Config> keys;           ///< in the order in which they are written
+  Config defaults = {};              ///< what "model_type" alone says
+  /// The class without the output layer, where it is not "…Model" of the other.
+  std::string base = {};
+  /// None: our own names.
+  WeightMap (*map)(const Config&) = nullptr;
+  std::string prefix = {};  ///< of names in the map, which files may lack
+  std::vector<ExtraTensor> (*extras)(const Config&) = nullptr;
+  /// Tensors that its readers want besides the map's.
+  void (*complete)(const Config&, io::TensorMap&) = nullptr;
+  /// What only the weights tell.
+  Config (*settle)(Config, const io::SafetensorsFile&) = nullptr;
+};
+
+/// All of a kind of models; the last is our own, which expresses everything.
+template <class Config>
+const std::vector<Family<Config>>& families();
+template <>
+const std::vector<Family<LanguageModelConfig>>& families();
+template <>
+const std::vector<Family<Seq2SeqConfig>>& families();
+template <>
+const std::vector<Family<EncoderConfig>>& families();
+template <>
+const std::vector<Family<ImageEncoderConfig>>& families();
+
+/// "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (4), and for both when written.
+/// Fails for kinds of scaling that we do not have.
+/// A family may keep the base under another name and rotate a part of each head.
+struct RotaryNames {
+  const char* base = "rope_theta";
+  const char* fraction = nullptr;
+  double default_fraction = 1;
+};
+ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
+/// "architectures", by which an encoder's head is known; `stem` is "Bert" of BertModel. And "id2label".
+ConfigKey<EncoderConfig> head_key(const std::string& stem);
+template <class Config>
+ConfigKey<Config> labels_key();
+/// "problem_type", which says how a classifier's logits become scores.
+template <class Config>
+ConfigKey<Config> problem_key();
+/// The parts of it: one object of "rope_parameters" but for its base, and such an object.
+RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context);
+Json rotary_json(const LanguageModelConfig& c);
+/// The frequencies that transformers once saved with each layer.
+ExtraTensor rotary_buffers(const LanguageModelConfig& c);
+
+/// The weight of a layer and, with `bias`, its bias: `ours`.weight is stored as `theirs`.weight.
+void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs, bool bias = true);
+
+/// Projections of queries, keys and values, one matrix here and three there.
+struct StoredProjections {
+  std::array<std::string, 3> names;
+  int64_t query_rows;
+  int64_t key_rows;
+  bool bias = true;
+};
+/// They are in_proj of `attention`.
+void add_projections(WeightMap& map, const std::string& attention, const StoredProjections& stored);
+
+}  // namespace multihead::models::detail

@@ -1,0 +1,314 @@
+// llama.cpp's names for what Hugging Face's folders hold: the configuration is read through the family's
+// config.json, the weights through its map.
+#include "multihead/models/files/gguf.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "multihead/core/error.h"
+#include "multihead/core/memory/memory.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/io/gguf.h"
+#include "multihead/models/files/finite_weights-inl.h"
+#include "multihead/models/files/gguf_metadata-inl.h"
+#include "multihead/models/files/hugging_face.h"
+#include "multihead/models/packed_weights-inl.h"
+#include "multihead/models/weight_map.h"
+#include "multihead/nn/unfilled-inl.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::models {
+namespace {
+
+struct Name {
+  const char *theirs, *ours;
+};
+constexpr Name kNames[] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+constexpr Name kLayerNames[] = {{"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
+                                {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
+                                {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
+                                {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+                                {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+                                {"ffn_down", "mlp.down_proj"}};
+
+// Hugging Face's name of a tensor -> the file's.
+std::map<std::string, std::string> names(int64_t layers) {
+  std::map<std::string, std::string> map;
+  for (const char* kind : {".weight", ".bias"}) {
+    for (const Name& name : kNames) map[std::string(name.ours) + kind] = std::string(name.theirs) + kind;
+    for (int64_t i = 0; i < layers; ++i) {
+      for (const Name& name : kLayerNames) {
+        map[concat("model.layers.", i, ".", name.ours, kind)] = concat("blk.", i, ".", name.theirs, kind);
+      }
+    }
+  }
+  return map;
+}
+
+// Between our halves and their pairs: [heads, outer, inner, columns] -> [heads, inner, outer, columns].
+Tensor exchanged(const Tensor& rows, int64_t heads, int64_t outer) {
+  const int64_t inner = rows.size(0) / heads / outer, columns = rows.rank() > 1 ? rows.size(1) : 1;
+  const Shape strides = {outer * inner * columns, columns, inner * columns, 1};
+  return reshape(rows.as_strided({heads, inner, outer, columns}, strides), rows.shape());
+}
+
+// The heads of a matrix (or bias) whose rows are rotated; 0 for others.
+int64_t rotated_heads(const LanguageModelConfig& config, const std::string& name) {
+  if (name.find(".q_proj.") != name.npos) return config.num_heads;
+  return name.find(".k_proj.") != name.npos ? config.num_kv_heads : 0;
+}
+
+void check_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views,
+               const std::map<std::string, std::string>& names) {
+  std::string problems;
+  std::set<std::string> used;
+  for (const auto& [name, view] : views) {
+    const std::string& theirs = names.at(name);
+    const auto found = file.tensors().find(theirs);
+    used.insert(theirs);
+    if (found == file.tensors().end()) {
+      problems += concat("\n  missing ", theirs, " ", view.shape());
+    } else if (const auto& shape = found->second.shape;
+               !std::equal(shape.begin(), shape.end(), view.shape().begin(), view.shape().end())) {
+      std::string got;
+      for (const int64_t size : shape) got += (got.empty() ? "" : ", ") + std::to_string(size);
+      problems += concat("\n  ", theirs, ": expected ", view.shape(), ", got [", got, "]");
+    }
+  }
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (!used.contains(name)) problems += "\n  unexpected " + name;
+  }
+  MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
+}
+
+const GgufArchitecture& architecture_for(const LanguageModelConfig& config) {
+  const std::string& family = family_of(config);
+  for (const GgufArchitecture& architecture : kGgufArchitectures) {
+    const bool same =
+        family == architecture.name || (family == "mistral" && architecture.name == std::string("llama"));
+    if (!same) continue;
+    MH_CHECK(config.rotary_scaling == RotaryScaling() && config.rotary_fraction == 1 && config.window == 0 &&
+                 config.activation == Activation::silu,
+             ValueError,
+             "GGUF: scaled or partial rotary positions, windows and activations other than silu cannot be "
+             "written");
+    return architecture;
+  }
+  throw ValueError(concat("GGUF: models of the family ", quote(family),
+                          " cannot be written; those of llama, mistral, qwen2 and qwen3 can"));
+}
+
+// llama.cpp's number for "mostly of this type".
+int64_t file_type(const io::GgufType& type) {
+  constexpr std::pair<std::string_view, int64_t> kNumbers[] = {{"F32", 0},  {"F16", 1},  {"Q4_0", 2},
+                                                               {"Q4_1", 3}, {"Q8_0", 7}, {"BF16", 32}};
+  return std::find_if(std::begin(kNumbers), std::end(kNumbers),
+                      [&](const auto& n) { return n.first == type.name; })
+      ->second;
+}
+
+// Where the head's row `row` of ours lies in the file.
+int64_t stored_row(int64_t row, int64_t head_dim) {
+  const int64_t head = row / head_dim * head_dim, place = row % head_dim, half = head_dim / 2;
+  return head + place % half * 2 + place / half;
+}
+
+// Types that are computed as they lie.
+constexpr std::pair<std::string_view, nn::WeightDtype> kComputed[] = {
+    {"F16", nn::WeightDtype::f16},  {"Q8_0", nn::WeightDtype::q8},   {"Q4_0", nn::WeightDtype::q4},
+    {"Q4_1", nn::WeightDtype::q4},  {"Q4_K", nn::WeightDtype::q4_k}, {"Q5_K", nn::WeightDtype::q5_k},
+    {"Q6_K", nn::WeightDtype::q6_k}};
+
+bool is_computed(std::string_view type) {
+  return std::any_of(std::begin(kComputed), std::end(kComputed),
+                     [&](const auto& c) { return c.first == type; });
+}
+
+nn::WeightDtype computed_as(std::string_view type) {
+  for (const auto& [stored, dtype] : kComputed) {
+    if (stored == type) return dtype;
+  }
+  return nn::WeightDtype::q8;
+}
+
+// Loads the matrices of a model; `rules` says which of the file's make one of ours.
+class MatrixLoader {
+ public:
+  MatrixLoader(const io::GgufFile& file, const LanguageModelConfig& config, bool interleaved)
+      : file_(file), config_(config), interleaved_(interleaved), names_(names(config.num_layers)) {}
+
+  Tensor load(const std::string& name) const {
+    Tensor stored = file_.load(stored_name(name));
+    detail::check_finite(file_.path(), stored_name(name), stored);
+    const int64_t heads = interleaved_ ? rotated_heads(config_, name) : 0;
+    return heads > 0 ? exchanged(stored, heads, config_.head_dim / 2) : stored;
+  }
+
+  nn::WeightDtype dtype_of(const WeightRule& rule) const { return computed_as(type_of(rule)); }
+
+  nn::PackedLinear pack(const WeightRule& rule, nn::WeightDtype dtype) const {
+    std::vector<Tensor> parts;
+    for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
+    return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), dtype};
+  }
+
+  // Blocks that are computed as they lie are taken over; other types, and mixed ones, are quantised again, to
+  // q8.
+  nn::PackedLinear pack_stored(const WeightRule& rule, const Tensor& shape_of) const {
+    const int64_t out = shape_of.size(0), in = shape_of.size(1);
+    const std::string_view type = type_of(rule);
+    if (!is_computed(type)) return pack(rule, nn::WeightDtype::q8);
+    const auto read = [&](int64_t begin, int64_t count, uint8_t* to) { read_rows(rule, begin, count, to); };
+    nn::PackedLinear packed({.read = read, .dtype = dtype_of(rule), .has_min = type == "Q4_1"}, out, in);
+    detail::check_finite(file_.path(), stored_name(rule.parts[0].name), packed);
+    return packed;
+  }
+
+ private:
+  const std::string& stored_name(const std::string& name) const { return names_.at(name); }
+
+  // Of all parts, or empty if they differ.
+  std::string_view type_of(const WeightRule& rule) const {
+    std::string_view type;
+    for (const WeightPart& part : rule.parts) {
+      const io::GgufType* own = file_.tensors().at(stored_name(part.name)).type;
+      if (own == nullptr || (!type.empty() && type != own->name)) return {};
+      type = own->name;
+    }
+    return type;
+  }
+
+  // Rows [begin, begin + count) of the parts one below the other.
+  void read_rows(const WeightRule& rule, int64_t begin, int64_t count, uint8_t* to) const {
+    for (const WeightPart& part : rule.parts) {
+      const std::string& stored = stored_name(part.name);
+      const int64_t rows = file_.tensors().at(stored).shape[0],
+                    own = std::clamp(rows - begin, int64_t{0}, count);
+      if (own > 0) {
+        const bool reorders = interleaved_ && rotated_heads(config_, part.name) > 0;
+        reorders ? read_interleaved(stored, begin, own, to) : file_.load_rows(stored, begin, own, to);
+        to += own * file_.row_bytes(stored);
+      }
+      count -= own, begin = std::max(begin - rows, int64_t{0});
+    }
+  }
+
+  // Out of the whole heads that they belong to.
+  void read_interleaved(const std::string& stored, int64_t begin, int64_t count, uint8_t* to) const {
+    const int64_t head = config_.head_dim, bytes = file_.row_bytes(stored), first = begin / head * head,
+                  last = (begin + count + head - 1) / head * head;
+    const auto rows = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>((last - first) * bytes));
+    file_.load_rows(stored, first, last - first, rows.get());
+    for (int64_t row = begin; row < begin + count; ++row) {
+      to = std::copy_n(rows.get() + (stored_row(row, head) - first) * bytes, bytes, to);
+    }
+  }
+
+  const io::GgufFile& file_;
+  const LanguageModelConfig& config_;
+  bool interleaved_;
+  std::map<std::string, std::string> names_;
+};
+
+// Whether the matrices are packed as they lie, and take less room than f32: some are quantised, or all are
+// f16.
+bool is_packed(const io::GgufFile& file) {
+  bool quantised = false, halves = true;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (tensor.type == nullptr || tensor.shape.size() != 2) continue;
+    quantised |= tensor.type->block > 1;
+    halves &= tensor.type->name == std::string_view("F16");
+  }
+  return quantised || halves;
+}
+
+// Without room for the matrices in f32. `as`: or as they are stored.
+void pack(LanguageModel& model, const MatrixLoader& loader, const WeightMap& map,
+          std::optional<nn::WeightDtype> as) {
+  const auto rule_of = [&](const std::string& name) -> const WeightRule& {
+    return *std::find_if(map.begin(), map.end(),
+                         [&](const WeightRule& rule) { return rule.parameter == name; });
+  };
+  const nn::WeightDtype dtype = as.value_or(loader.dtype_of(rule_of("layers.0.linear2.weight")));
+  model.pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
+    const WeightRule& rule = rule_of(name);
+    return as ? loader.pack(rule, detail::dtype_of(name, dtype)) : loader.pack_stored(rule, weight);
+  });
+}
+
+}  // namespace
+
+bool is_gguf(const std::string& path) { return io::is_gguf_file(path); }
+
+LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::WeightDtype> packed_as) {
+  const io::GgufFile file(path);
+  const LanguageModelConfig config = config_from_json(gguf_config(file), path);
+  const bool as_stored = !as_f32 && is_packed(file), packed = as_stored || packed_as;
+  int64_t numbers = 0;
+  double bytes = 0;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (tensor.type == nullptr) continue;
+    const bool half = tensor.type->name == std::string_view("F16");
+    numbers += tensor.numel();
+    bytes += static_cast<double>(tensor.numel()) * (!as_stored ? 4 : half ? 2.25 : 1.25);
+  }
+  MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata needs at least ",
+           matrix_weights(config), " weights, but the file has ", numbers);
+  check_memory(bytes, path + ": loading its weights");
+  const nn::UnfilledParameters unfilled;
+  Rng rng(0);
+  LanguageModel model(config, rng);
+  const MatrixLoader loader(file, config, gguf_architecture(file).interleaved);
+  const WeightMap map = weight_map(model);
+  // Held until all is packed: if untouched f32 weights were released one by one, what is decoded next would
+  // touch them.
+  auto views = stored_views(nn::named_parameters(model), map);
+  check_fit(file, views, names(config.num_layers));
+  if (packed) pack(model, loader, map, as_stored ? std::nullopt : packed_as);
+  views = stored_views(nn::named_parameters(model), map);
+  for (const auto& [name, view] : views) {
+    view.copy_from(loader.load(name));
+  }
+  return model;
+}
+
+void save_gguf(LanguageModel& model, const std::string& path, std::string_view type_name,
+               const io::GgufMetadata& vocabulary) {
+  const LanguageModelConfig& c = model.config();
+  const GgufArchitecture& architecture = architecture_for(c);
+  const io::GgufType &f32 = io::writable_gguf_type("F32"), &type = io::writable_gguf_type(type_name);
+  // As in llama.cpp's own files the output layer, which errors reach undamped, keeps eight bits beside four.
+  const io::GgufType& outer = type.name[1] == '4' ? io::writable_gguf_type("Q8_0") : type;
+  const std::string prefix = std::string(architecture.name) + ".";
+  io::GgufContents contents;
+  contents.metadata = {{"general.architecture", architecture.name},
+                       {"general.file_type", file_type(type)},
+                       {"general.quantization_version", 2},
+                       {prefix + "block_count", c.num_layers},
+                       {prefix + "context_length", c.context},
+                       {prefix + "embedding_length", c.embed_dim},
+                       {prefix + "feed_forward_length", c.ffn_dim},
+                       {prefix + "attention.head_count", c.num_heads},
+                       {prefix + "attention.head_count_kv", c.num_kv_heads},
+                       {prefix + "attention.key_length", c.head_dim},
+                       {prefix + "attention.value_length", c.head_dim},
+                       {prefix + "attention.layer_norm_rms_epsilon", c.norm_eps},
+                       {prefix + "rope.dimension_count", c.head_dim},
+                       {prefix + "rope.freq_base", c.rotary_base},
+                       {prefix + "vocab_size", c.vocab_size}};
+  contents.metadata.insert(contents.metadata.end(), vocabulary.begin(), vocabulary.end());
+  const std::map<std::string, std::string> all = names(c.num_layers);
+  for (const auto& [name, view] : stored_views(nn::named_parameters(model), weight_map(model))) {
+    Tensor tensor = view.to(Dtype::f32).contiguous();
+    const int64_t heads = architecture.interleaved ? rotated_heads(c, name) : 0;
+    if (heads > 0) tensor = exchanged(tensor, heads, 2);
+    const bool in_layer = name.find(".layers.") != name.npos;
+    contents.tensors.push_back({all.at(name), tensor, tensor.rank() == 1 ? &f32 : in_layer ? &type : &outer});
+  }
+  io::write_gguf(path, contents);
+}
+
+}  // namespace multihead::models

@@ -1,0 +1,249 @@
+// The keys of a model's GGUF file: those that are followed, those that change nothing, and those that only
+// may hold what changes nothing. All others are refused, since llama.cpp may compute something else for them.
+#include "multihead/models/files/gguf_metadata-inl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
+
+namespace multihead::models {
+namespace {
+
+// Read by config(), or by what loads the file: the kind of pooling, which embedders follow.
+constexpr const char* kFollowed[] = {"context_length",
+                                     "embedding_length",
+                                     "block_count",
+                                     "feed_forward_length",
+                                     "attention.head_count",
+                                     "attention.head_count_kv",
+                                     "attention.key_length",
+                                     "attention.value_length",
+                                     "attention.layer_norm_rms_epsilon",
+                                     "attention.sliding_window",
+                                     "attention.scale",
+                                     "rope.dimension_count",
+                                     "rope.freq_base",
+                                     "rope.scale_linear",
+                                     "rope.scaling.type",
+                                     "rope.scaling.factor",
+                                     "rope.scaling.original_context_length",
+                                     "rope.scaling.yarn_ext_factor",
+                                     "rope.scaling.yarn_beta_fast",
+                                     "rope.scaling.yarn_beta_slow",
+                                     "pooling_type"};
+
+// Read by no part of these architectures, unless another key that is refused asks for it: the size of the
+// vocabulary is the embedding's, experts and windows have their counts.
+constexpr const char* kUnread[] = {"vocab_size",
+                                   "tensor_data_layout",
+                                   "attention.layer_norm_epsilon",
+                                   "attention.sliding_window_pattern",
+                                   "attention.key_length_swa",
+                                   "attention.value_length_swa",
+                                   "rope.freq_base_swa",
+                                   "rope.dimension_count_swa",
+                                   "rope.scaling.finetuned",
+                                   "expert_used_count",
+                                   "expert_feed_forward_length",
+                                   "expert_shared_feed_forward_length",
+                                   "expert_weights_scale",
+                                   "expert_weights_norm",
+                                   "expert_gating_func",
+                                   "interleave_moe_layer_step",
+                                   "moe_every_n_layers",
+                                   "classifier.output_labels"};
+
+// The values that are the same as none.
+struct Neutral {
+  const char* key;
+  double value, other;
+};
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr Neutral kNeutral[] = {{"attention.causal", 1, kNone},
+                                {"use_parallel_residual", 0, kNone},
+                                {"swin_norm", 0, kNone},
+                                {"expert_count", 0, kNone},
+                                {"expert_shared_count", 0, kNone},
+                                {"expert_group_count", 0, kNone},
+                                {"expert_group_used_count", 0, kNone},
+                                {"leading_dense_block_count", 0, kNone},
+                                {"nextn_predict_layers", 0, kNone},
+                                {"n_deepstack_layers", 0, kNone},
+                                {"embedding_length_out", 0, kNone},
+                                {"embedding_length_per_layer_input", 0, kNone},
+                                {"logit_scale", 0, 1},
+                                {"embedding_scale", 0, 1},
+                                {"residual_scale", 0, 1},
+                                {"attn_logit_softcapping", 0, kNone},
+                                {"final_logit_softcapping", 0, kNone},
+                                {"router_logit_softcapping", 0, kNone},
+                                {"attention.max_alibi_bias", 0, kNone},
+                                {"attention.clamp_kqv", 0, kNone},
+                                {"attention.output_scale", 0, 1},
+                                {"attention.value_scale", 0, 1},
+                                {"attention.temperature_length", 0, kNone},
+                                {"attention.temperature_scale", 0, kNone},
+                                {"attention.q_lora_rank", 0, kNone},
+                                {"attention.kv_lora_rank", 0, kNone},
+                                {"attention.key_length_mla", 0, kNone},
+                                {"attention.value_length_mla", 0, kNone},
+                                {"attention.shared_kv_layers", 0, kNone},
+                                {"attention.relative_buckets_count", 0, kNone},
+                                {"rope.scaling.attn_factor", 1, kNone},
+                                {"rope.scaling.alpha", 0, 1},
+                                {"rope.scaling.yarn_log_multiplier", 0, kNone},
+                                {"rope.scaling.yarn_attn_factor", 1, kNone}};
+
+template <class List>
+bool holds(const List& list, std::string_view name) {
+  return std::any_of(std::begin(list), std::end(list), [&](const char* entry) { return entry == name; });
+}
+
+class Metadata {
+ public:
+  explicit Metadata(const io::GgufFile& file) : file_(file), architecture_(gguf_architecture(file)) {}
+
+  Json config() const {
+    check_keys();
+    const int64_t heads = size("attention.head_count"), embed_dim = size("embedding_length");
+    if (heads < 1 || embed_dim < 1) fail("attention.head_count and embedding_length must be at least 1");
+    const int64_t head_dim = size_or("attention.key_length", embed_dim / heads);
+    check_head(head_dim, embed_dim / heads);
+    Json json = Json::object({{"model_type", architecture_.name},
+                              {"vocab_size", vocab_size()},
+                              {"hidden_size", embed_dim},
+                              {"intermediate_size", size("feed_forward_length")},
+                              {"num_hidden_layers", size("block_count")},
+                              {"num_attention_heads", heads},
+                              {"num_key_value_heads", size_or("attention.head_count_kv", heads)},
+                              {"head_dim", head_dim},
+                              {"hidden_act", "silu"},
+                              {"max_position_embeddings", size("context_length")},
+                              {"rms_norm_eps", shortest("attention.layer_norm_rms_epsilon")},
+                              {"tie_word_embeddings", !file_.tensors().contains("output.weight")}});
+    json["rope_theta"] = has("rope.freq_base") ? shortest("rope.freq_base") : Json(10000.0);
+    if (Json scaling = rope_scaling(); !scaling.is_null()) json["rope_scaling"] = std::move(scaling);
+    if (architecture_.interleaved) json["attention_bias"] = file_.tensors().contains("blk.0.attn_q.bias");
+    return json;
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... problem) const {
+    throw FormatError(concat(file_.path(), ": ", problem...));
+  }
+  std::string key(std::string_view name) const { return concat(architecture_.name, ".", name); }
+  bool has(const char* name) const { return file_.has(key(name)); }
+
+  // A list has a value for each layer, which must be the same here.
+  int64_t size(const char* name) const {
+    if (!file_.is_array(key(name))) return file_.integer(key(name));
+    const std::vector<int64_t> list = file_.integers(key(name));
+    if (list.empty() || std::any_of(list.begin(), list.end(), [&](int64_t x) { return x != list[0]; }))
+      fail(key(name), " must be the same for all layers; others are not supported");
+    return list[0];
+  }
+  int64_t size_or(const char* name, int64_t missing) const { return has(name) ? size(name) : missing; }
+  double number_or(const char* name, double missing) const {
+    return has(name) ? file_.number(key(name)) : missing;
+  }
+  // An f32 as the short decimal it was made of.
+  Json shortest(const char* name) const { return Json(static_cast<float>(file_.number(key(name)))); }
+
+  int64_t vocab_size() const {
+    const auto found = file_.tensors().find("token_embd.weight");
+    if (found == file_.tensors().end() || found->second.shape.size() != 2)
+      fail("the matrix token_embd.weight is missing");
+    return found->second.shape[0];
+  }
+
+  void check_keys() const {
+    const std::string type = "general.type";
+    if (file_.is_string(type) && file_.string(type) != "model")
+      fail(type, " ", quote(file_.string(type)), " is not supported; expected \"model\"");
+    const std::string own = key("");
+    for (const std::string& name : file_.keys()) {
+      if (name.starts_with("adapter.")) fail(name, " is not supported: this is an adapter, not a model");
+      if (name.starts_with(own)) check_key(name, std::string_view(name).substr(own.size()));
+    }
+  }
+
+  void check_key(const std::string& full, std::string_view name) const {
+    if (holds(kFollowed, name) || holds(kUnread, name)) return;
+    const auto found = std::find_if(std::begin(kNeutral), std::end(kNeutral),
+                                    [&](const Neutral& neutral) { return neutral.key == name; });
+    if (found == std::end(kNeutral)) {
+      fail(full, " is not supported: what it means is unknown here, and it may change the model");
+    }
+    for (const double value : values(full)) {
+      if (value != found->value && value != found->other)
+        fail(full, " is not supported: expected ", found->value, ", got ", value);
+    }
+  }
+
+  std::vector<double> values(const std::string& full) const {
+    if (file_.is_array(full)) return file_.numbers(full);
+    return {file_.is_boolean(full) ? (file_.boolean(full) ? 1.0 : 0.0) : file_.number(full)};
+  }
+
+  void check_head(int64_t head_dim, int64_t usual) const {
+    if (size_or("rope.dimension_count", head_dim) != head_dim)
+      fail(key("rope.dimension_count"), " must be ", head_dim, ", a head's size; others are not supported");
+    if (const int64_t length = size_or("attention.value_length", usual); length != head_dim) {
+      fail(key("attention.value_length"), " must be ", head_dim, ", the length of keys, got ", length,
+           "; others are not supported");
+    }
+    const double window = number_or("attention.sliding_window", 0);
+    if (window != 0 && window < static_cast<double>(size("context_length")))
+      fail(key("attention.sliding_window"), " is not supported, got ", window);
+    const auto scale = static_cast<float>(number_or("attention.scale", 0));
+    if (scale != 0 && scale != static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))))
+      fail(key("attention.scale"), " is not supported, got ", scale);
+  }
+
+  // As llama.cpp reads it: a factor without a type is linear, 0 is none, and the old key counts where the new
+  // one is missing.
+  Json rope_scaling() const {
+    const std::string type_key = key("rope.scaling.type");
+    const std::string type = file_.has(type_key) ? file_.string(type_key) : "linear";
+    if (type != "none" && type != "linear" && type != "yarn")
+      fail(type_key, " is not supported: expected none, linear or yarn, got ", quote(type));
+    const bool is_yarn = type == "yarn";
+    const double mixed = number_or("rope.scaling.yarn_ext_factor", -1);
+    if (mixed >= 0 && mixed != (is_yarn ? 1 : 0))
+      fail(key("rope.scaling.yarn_ext_factor"), " is not supported, got ", mixed);
+    const double factor = number_or("rope.scaling.factor", number_or("rope.scale_linear", 0));
+    if (!(factor >= 0 && factor < 1e9)) fail(key("rope.scaling.factor"), " must be positive, got ", factor);
+    if (type == "none" || factor == 0 || factor == 1) return {};
+    Json json = Json::object({{"rope_type", type}, {"factor", Json(static_cast<float>(factor))}});
+    if (!is_yarn) return json;
+    json["original_max_position_embeddings"] =
+        size_or("rope.scaling.original_context_length", size("context_length"));
+    if (has("rope.scaling.yarn_beta_fast")) json["beta_fast"] = shortest("rope.scaling.yarn_beta_fast");
+    if (has("rope.scaling.yarn_beta_slow")) json["beta_slow"] = shortest("rope.scaling.yarn_beta_slow");
+    return json;
+  }
+
+  const io::GgufFile& file_;
+  const GgufArchitecture& architecture_;
+};
+
+}  // namespace
+
+const GgufArchitecture& gguf_architecture(const io::GgufFile& file) {
+  const std::string name = file.string("general.architecture");
+  std::string known;
+  for (const GgufArchitecture& architecture : kGgufArchitectures) {
+    if (architecture.name == name) return architecture;
+    known += (known.empty() ? "" : ", ") + std::string(architecture.name);
+  }
+  throw FormatError(concat(file.path(), ": general.architecture ", quote(name),
+                           " is not supported; supported are ", known));
+}
+
+Json gguf_config(const io::GgufFile& file) { return Metadata(file).config(); }
+
+}  // namespace multihead::models

@@ -1,0 +1,125 @@
+#include "multihead/models/files/peft_config-inl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <map>
+
+#include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/io/json.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using Fits = std::function<bool(const Json&)>;
+
+bool is_anything(const Json&) { return true; }
+bool is_switch(const Json& value) { return value.is_bool(); }
+// PEFT writes every option; what is off is false, null, 0 or empty.
+bool is_off(const Json& value) {
+  if (value.is_array() || value.is_object()) return value.size() == 0;
+  if (value.is_number()) return value.as_double() == 0;
+  return value == Json(false) || value == Json("");
+}
+Fits is_word(const char* word) {
+  return [=](const Json& value) { return value.is_string() && value.as_string() == word; };
+}
+// Others (pissa, olora, ...) subtract from the model's weights what they begin with.
+bool is_plain_start(const Json& value) {
+  return value.is_bool() || is_word("gaussian")(value) || is_word("eva")(value) ||
+         is_word("orthogonal")(value);
+}
+
+// Null always fits; a key in no row must be off.
+const std::map<std::string, Fits>& rows() {
+  static const std::map<std::string, Fits> table = {
+      {"peft_type", is_word("LORA")},
+      {"bias", is_word("none")},
+      {"use_rslora", is_switch},
+      {"ensure_weight_tying", is_switch},
+      {"init_lora_weights", is_plain_start},
+      // read below
+      {"r", is_anything},
+      {"lora_alpha", is_anything},
+      {"target_modules", is_anything},
+      {"modules_to_save", is_anything},
+      // where it came from and how it was trained; which layers have tensors, the file says
+      {"task_type", is_anything},
+      {"auto_mapping", is_anything},
+      {"peft_version", is_anything},
+      {"base_model_name_or_path", is_anything},
+      {"revision", is_anything},
+      {"inference_mode", is_anything},
+      {"exclude_modules", is_anything},
+      {"layers_to_transform", is_anything},
+      {"layers_pattern", is_anything},
+      {"lora_dropout", is_anything},
+      {"fan_in_fan_out", is_anything},
+      {"megatron_config", is_off},
+      {"megatron_core", is_anything},
+      {"loftq_config", is_anything},
+      {"eva_config", is_anything},
+      {"corda_config", is_anything},
+      {"lora_ga_config", is_anything},
+      {"runtime_config", is_anything},
+      {"qalora_group_size", is_anything}};
+  return table;
+}
+
+std::vector<std::string> words_of(const Json& json, const std::string& file, const char* key) {
+  std::vector<std::string> words;
+  for (const Json& word : json.items()) {
+    MH_CHECK(word.is_string(), FormatError, file, ": ", key, " must hold names, got ",
+             quote(word.dump(), 80));
+    words.push_back(word.as_string());
+  }
+  return words;
+}
+
+}  // namespace
+
+bool is_named(const std::string& layer, const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return layer == name || layer.ends_with("." + name); });
+}
+
+PeftConfig load_peft_config(const std::string& folder) {
+  PeftConfig config = {.file = (std::filesystem::path(folder) / "adapter_config.json").string()};
+  const std::string& file = config.file;
+  const Json json = io::load_json(file);
+  MH_CHECK(json.is_object(), FormatError, file, ": must be an object");
+  for (const JsonMember& member : json.members()) {
+    const auto row = rows().find(std::string(member.key));
+    const bool fits =
+        member.value.is_null() || (row == rows().end() ? is_off(member.value) : row->second(member.value));
+    MH_CHECK(fits, FormatError, file, ": ", std::string(member.key), " ", quote(member.value.dump(), 80),
+             " is not supported; merge the adapter with PEFT (merge_and_unload) and load what that saves");
+  }
+  const auto given = [&](const char* key) {
+    const Json* value = json.find(key);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  };
+  const auto number = [&](const char* key) {
+    const Json* value = given(key);
+    MH_CHECK(value != nullptr && value->is_number() && value->as_double() > 0, FormatError, file, ": ", key,
+             " must be a positive number");
+    return value->as_double();
+  };
+  const auto is_on = [&](const char* key) { return given(key) != nullptr && given(key)->as_bool(); };
+  const double rank = number("r");
+  MH_CHECK(rank == std::floor(rank) && rank <= 1 << 24, FormatError, file, ": r must be an integer, got ",
+           rank);
+  config.rank = static_cast<int64_t>(rank);
+  config.factor = number("lora_alpha") / (is_on("use_rslora") ? std::sqrt(rank) : rank);
+  const auto list = [&](const char* key) {
+    const Json* value = given(key);
+    return value != nullptr && value->is_array() ? words_of(*value, file, key) : std::vector<std::string>();
+  };
+  config.targets = list("target_modules");
+  config.saved = list("modules_to_save");
+  return config;
+}
+
+}  // namespace multihead::models::detail

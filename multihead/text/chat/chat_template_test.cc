@@ -1,0 +1,219 @@
+#include "multihead/text/chat/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "multihead/core/error.h"
+#include "multihead/core/text/json.h"
+#include "multihead/testing/processor_time.h"
+
+namespace multihead::text {
+namespace {
+
+const std::vector<ChatMessage> kTalk = {
+    {"system", "Be brief."}, {"user", " Hi "}, {"assistant", "Hello"}, {"user", "é?"}};
+
+std::string render(const std::string& source, const std::vector<ChatMessage>& messages = kTalk,
+                   bool generation = true) {
+  return ChatTemplate(source).render(messages, generation,
+                                     {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"pad_token", ""}});
+}
+
+template <class Error>
+std::string error_in(const std::string& source) {
+  try {
+    return "no error, but " + render(source);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(ChatTemplate, RendersWhatModelsUse) {
+  const std::string source = R"({{- bos_token }}
+{%- if messages[0].role == 'system' %}
+    {%- set system = messages[0]['content'] %}
+    {%- set rest = messages[1:] %}
+{%- else %}
+    {%- set rest = messages %}
+{%- endif %}
+{% for m in rest %}
+  {% if m.role == 'user' %}
+[{{ m.content | trim }}{{ ' (' ~ system ~ ')' if loop.last and system is defined }}]
+  {% else %}
+{{ m.content + eos_token }}
+  {% endif %}
+{% endfor %}
+{% if add_generation_prompt %}{{ '>\n' }}{% endif %}
+)";
+  // transformers 5.23 gives the same.
+  EXPECT_EQ(render(source), "<s>[Hi]\nHello</s>\n[é? (Be brief.)]\n>\n");
+  EXPECT_EQ(render("{{ messages | length }}{{ pad_token }}{{ tools }}{{ messages[-1].content[0] }}"),
+            "4Noneé");
+}
+
+TEST(ChatTemplate, WhiteSpaceControl) {
+  EXPECT_EQ(render("a\n  {% if true %}\n b\n  {% endif %}\nc\n"), "a\n b\nc");
+  EXPECT_EQ(render("a\n  {%+ if true +%}\n b {%- endif -%} \n c\r\n"), "a\n  \n bc");
+  EXPECT_EQ(render("a {#- x -#} b {# y #}\nc\n  {{- 1 -}}  \n d"), "ab c1d");
+  EXPECT_EQ(render("x\n\n"), "x\n");
+}
+
+TEST(ChatTemplate, WhatItCannotDoIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"a\n{% include 'x' %}", "line 2: {% \"include\" %} is not supported"},
+      {"{{ 'a'|nl2br }}", "line 1: the filter \"nl2br\" is not supported"},
+      {"{{ 1 is prime }}", "the test \"prime\""},
+      {"\n\n{{ 'a'.swapcase() }}", "line 3: method \"swapcase\" of a string"},
+      {"{{ 1.5 // 1 }}", "\"//\" of a number and an integer"},
+      {"{{ '%5d' | format(1) }}", "the format \"%5d\" is not supported"},
+      {"{{ 'É'|lower }}", "non-ASCII letters"},
+      {"{{ none_such.role }}", "because it is undefined"},
+      {"{{ none_such + 'x' }}", "\"+\" of undefined and a string"},
+      {"{{ lookup() }}", "the function \"lookup\""},
+      {"{{ messages.append(1) }}", "method \"append\" of a list"},
+      {"{{ 1 < 2 < 3 }}", "a chained comparison"},
+      {"{{ 2 ** 3 }}", "\"**\""},
+      {"{{ loop.cycle }}", "undefined"},
+      {"{% for m in messages %}{{ loop.depth }}{% endfor %}", "loop.depth"},
+      {"{% for m in messages recursive %}{% endfor %}", "recursive"},
+      {"{{ strftime_now('%Z') }}", "strftime_now"},
+      {"{{ messages[0] | tojson(separators=1) }}", "\"tojson\" of a dictionary with these arguments"},
+      {"{{ 'x", "unterminated string"},
+      {"{# x", "unterminated comment"},
+      {"{% if x %}", "expected {% endif %}"},
+      {"{{ }}", "expected an expression"},
+      {"{% endfor %}", "\"endfor\""},
+      {"{{ 9223372036854775807 }}", "number"},
+      {"{{ 999999999999999999 * 999999999999999999 }}", "no result"},
+      {"{{ 1 // 0 }}", "no result"},
+      {"{{ messages[::0] }}", "step"},
+  };
+  for (const auto& [source, expected] : cases) {
+    const std::string error = error_in<FormatError>(source);
+    EXPECT_NE(error.find(expected), std::string::npos) << source << " -> " << error;
+  }
+  EXPECT_EQ(error_in<ValueError>("{{ raise_exception('No ' + messages[0].role) }}"),
+            "chat template: No system");
+}
+
+TEST(ChatTemplate, HostileOnesEnd) {
+  const auto repeat = [](const std::string& text, size_t times) {
+    std::string all;
+    for (size_t i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  const auto around = [&](const std::string& begin, const std::string& end) {
+    return repeat(begin, 20000) + "1" + repeat(end, 20000);
+  };
+  const std::string sources[] = {
+      "{{ " + around("(", ")") + " }}",
+      "{{ " + around("[", "]") + " }}",
+      "{{ " + repeat("-", 100000) + "1 }}",
+      "{{ 1" + repeat("+1", 200000) + " }}",
+      "{{ a" + repeat(".a", 200000) + " }}",
+      "{{ 'a'" + repeat("|trim", 100000) + " }}",
+      "{{ " + repeat("not ", 100000) + "1 }}",
+      "{{ 1" + repeat(" if 1", 100000) + " }}",
+      repeat("{% if 1 %}", 50000),
+      repeat("{% for a in [1] %}", 50000),
+      "{% if 0 %}" + repeat("{% elif 0 %}", 50000) + "{% endif %}",
+      "{% for a in range(100000000) %}{% endfor %}",
+      "{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(1000) %}{% set ns.x = ns.x + ns.x %}{% endfor "
+      "%}",
+      "{% set ns = namespace(x=[]) %}{% for a in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}",
+      "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
+      "ns.x == ns.x }}",
+      "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
+      "ns.x|tojson }}",
+      "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+      "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+      "{{ 'a' * 9000000000000000000 }}",
+      "{{ '' * 900000000000000000 }}{{ namespace() }}",
+      "{{ ('ab' * 1000000).replace('a', 'b' * 1000000) }}",
+      "{{ ('a' * 10000000).split('a') | length }}{{ messages }}",
+      "{% for a in range(1000) %}{% for b in range(1000) %}{% for c in range(1000) %}{% endfor %}{% endfor "
+      "%}{% endfor %}",
+      "{% for a in range(10000) %}{{ ('a' * 1000000) is in ('a' * 2000000) }}{% endfor %}",
+      std::string(2 << 20, 'x'),
+  };
+  for (const std::string& source : sources) {
+    const double seconds = testing::processor_seconds(
+        [&] { EXPECT_THROW(render(source), FormatError) << source.substr(0, 60); });
+    EXPECT_LT(seconds, 10 * testing::kSlowdown) << source.substr(0, 60);
+  }
+}
+
+std::string render_json(const std::string& source, const char* messages, const char* variables = "{}") {
+  return ChatTemplate(source).render(Json::parse(messages), true, Json::parse(variables));
+}
+
+// What jinja2 3.1 gives, as transformers sets it up.
+TEST(ChatTemplate, TuplesIntegersAndFormats) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{% set a, b = 1, 'x' %}{{ a }}{{ b }}", "1x"},
+      {"{% set t = (1, 2, 'z') %}{{ t[2] }}{{ t | length }}{{ 2 in t }}", "z3True"},
+      {"{{ () | length }}{{ (3,) | first }}{{ (1, 2) == [1, 2] }}{{ (1, 2) == (1, 2) }}", "03FalseTrue"},
+      {"{% for a, b in [(1, 2), (3, 4)] %}{{ a * b }},{% endfor %}", "2,12,"},
+      {"{% for (k, v) in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}", "x1"},
+      {"{% for x in 'a', 'b' %}{{ x }}{% endfor %}", "ab"},
+      {"{% for i in range(5, 0, -2) %}{{ i }}{% endfor %}", "531"},
+      {"{% for i in range(1, 8, 3) %}{{ i }}{% endfor %}", "147"},
+      {"{{ '12' | int + 1 }}{{ ' -3 ' | int }}{{ 'x' | int }}{{ 'x' | int(7) }}{{ 2.9 | int }}{{ true | int "
+       "}}",
+       "13-30721"},
+      {"{{ '%s has %d%%' | format('x', 5) }}{{ '%s' % 'y' }}{{ '%s-%s' % (1, none) }}", "x has 5%y1-None"},
+      {"{% set d = {1: 'one', 'two': 2} %}{{ d[1] }}{{ d['two'] }}{{ 1 in d }}{{ '1' in d }}{{ d.get(1) }}"
+       "{% for k in d %}{{ k }}{% endfor %}{{ d | tojson }}",
+       "one2TrueFalseone1two{\"1\": \"one\", \"two\": 2}"},
+      {"{{ 1.5 }}{{ 2.0 * 3 }}{{ 0.1 + 0.2 }}", "1.56.00.30000000000000004"},
+      {"{{ {'a': [1, {}], 'b': []} | tojson(indent=2) }}",
+       "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}"},
+      {"{% for v in {'a': 1, 'b': 2}.values() %}{{ v }}{% endfor %}", "12"},
+  };
+  for (const auto& [source, expected] : cases) EXPECT_EQ(render(source), expected) << source;
+  EXPECT_EQ(render(R"({{ [1, 'a', "it's", none, true, 1.0, (2,), {'k': [], 3: '\\\"\n\u00e9\u200b'}] }})"),
+            "[1, 'a', \"it's\", None, True, 1.0, (2,), {'k': [], 3: '\\\\\"\\n\xC3\xA9\\u200b'}]");
+  EXPECT_EQ(render("{% for k, v in {'b': 1, 'A': 2}|dictsort %}{{ k }}{{ v }}{% endfor %}{{ 'x'|safe }}"),
+            "A2b1x");
+  EXPECT_EQ(error_in<FormatError>("{% for i in range(1, 2, 0) %}{% endfor %}"),
+            "chat template, line 1: range: the step must not be 0");
+}
+
+TEST(ChatTemplate, MessagesAndVariablesOfAnyKind) {
+  const char* const talk = R"([{"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+    {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1.5}}}]}])";
+  EXPECT_EQ(render_json("{{ messages[0].content[0].text }}{{ messages[1].content }}"
+                        "{{ messages[1].tool_calls[0].function.arguments | tojson }}",
+                        talk),
+            "Hi{\"a\": 1.5}");
+  const std::string thinks =
+      "{% if enable_thinking is defined and enable_thinking is false %}off{% else %}on{% endif %}";
+  EXPECT_EQ(render_json(thinks, talk), "on");
+  EXPECT_EQ(render_json(thinks, talk, R"({"enable_thinking": false})"), "off");
+  EXPECT_EQ(render_json("{{ tools[0].name }}{{ documents }}", talk, R"({"tools": [{"name": "f"}]})"),
+            "fNone");
+  EXPECT_THROW(render_json("x", R"(["user"])"), ValueError);
+  EXPECT_THROW(render_json("x", "{}"), ValueError);
+}
+
+TEST(ChatTemplate, ManyArgumentsAndLongNeedlesCostWhatTheyTake) {
+  std::string parameters, arguments;
+  for (int i = 0; i < 40000; ++i) {
+    parameters += concat(i > 0 ? "," : "", "p", i);
+    arguments += concat(i > 0 ? "," : "", "p", 39999 - i, "=", i % 10);
+  }
+  const double seconds = testing::processor_seconds([&] {
+    EXPECT_EQ(render("{% macro f(" + parameters + ") %}{{ p0 }}{{ p39999 }}{% endmacro %}{{ f(" + arguments +
+                     ") }}"),
+              "90");
+    EXPECT_EQ(render("{% set a = 'a' * 2000000 %}{{ ('a' * 60 + 'b') in a }}{{ ('a' * 1000 + 'b') in a }}"),
+              "FalseFalse");
+    EXPECT_THAT(error_in<FormatError>("{% set a = 'a' * 2000000 %}{% for i in range(1000) %}"
+                                      "{% if ('a' * 60 + 'b') in a %}{% endif %}{% endfor %}"),
+                ::testing::HasSubstr("takes too much time"));
+  });
+  EXPECT_LT(seconds, 5 * testing::kSlowdown);
+}
+
+}  // namespace
+}  // namespace multihead::text

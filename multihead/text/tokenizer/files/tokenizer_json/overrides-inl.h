@@ -1,0 +1,18 @@
+// What tokenizer_config.json says against the tokenizer.json beside it. Private to text/.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "multihead/text/tokenizer/model-inl.h"
+
+namespace multihead::text {
+
+/// The tokenizer.json as transformers uses it in this folder, or nothing if that is the file itself, which
+/// `model` was read from. Classes like BERT's and GPT-2's make their steps of tokenizer_config.json alone;
+/// special tokens that only that file names are added at the end of the vocabulary. `model_type` is that of
+/// config.json; empty: there is none. Throws FormatError.
+std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
+                                           const std::string& model_type);
+
+}  // namespace multihead::text

@@ -1,0 +1,145 @@
+#include "multihead/text/tokenizer/files/tokenizer_json/overrides-inl.h"
+
+#include <algorithm>
+#include <map>
+
+#include "multihead/core/error.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
+
+namespace multihead::text {
+namespace {
+
+using tokenizer_json::Reader;
+
+// Classes and kinds of models whose tokenizers transformers makes anew, of the vocabulary and the settings in
+// tokenizer_config.json. Found by comparing each with transformers 5.24.
+constexpr const char* kCleaning[] = {"Bert",       "DistilBert",  "Electra",     "MPNet",     "MobileBert",
+                                     "Funnel",     "ConvBert",    "SqueezeBert", "LayoutLM",  "bert",
+                                     "distilbert", "electra",     "mpnet",       "funnel",    "mobilebert",
+                                     "convbert",   "squeezebert", "layoutlm",    "nomic_bert"};
+constexpr const char* kPrefixing[] = {"GPT2",     "Roberta", "Bart",       "Longformer", "LED",
+                                      "Mvp",      "GPTNeoX", "CodeGen",    "Blenderbot", "gpt2",
+                                      "roberta",  "bart",    "longformer", "led",        "mvp",
+                                      "gpt_neox", "gpt_neo", "codegen",    "opt",        "blenderbot"};
+// Here the class is known to be wrong, and tokenizer.json counts.
+constexpr const char* kAsFile[] = {"modernbert", "modernbert-decoder"};
+
+template <class List>
+bool holds(const List& list, std::string_view name) {
+  return std::any_of(std::begin(list), std::end(list), [&](const char* entry) { return entry == name; });
+}
+
+// "Bert" of BertTokenizer and BertTokenizerFast, else the kind of model.
+std::string class_of(const Json& config, const std::string& model_type) {
+  const Json& name = Reader::member(config, "tokenizer_class");
+  if (!name.is_string()) return model_type;
+  const std::string text = name.as_string();
+  return text.substr(0, text.rfind("Tokenizer"));
+}
+
+Json setting(const Json& config, const char* key, const Json& missing) {
+  const Json& value = Reader::member(config, key);
+  return value.is_bool() ? value : missing;
+}
+
+// Whether the member's step is another one now.
+bool replace(Json& root, const char* key, Json step) {
+  if (root[key] == step) return false;
+  root[key] = std::move(step);
+  return true;
+}
+
+bool override_steps(Json& root, const Json& config, const std::string& of) {
+  const Json& normalizer = Reader::member(root, "normalizer");
+  if (holds(kCleaning, of) && Reader::is_type(normalizer, "BertNormalizer")) {
+    return replace(root, "normalizer",
+                   Json::object({{"type", "BertNormalizer"},
+                                 {"clean_text", true},
+                                 {"handle_chinese_chars", setting(config, "tokenize_chinese_chars", true)},
+                                 {"strip_accents", setting(config, "strip_accents", nullptr)},
+                                 {"lowercase", setting(config, "do_lower_case", true)}}));
+  }
+  const Json& cut = Reader::member(root, "pre_tokenizer");
+  if (holds(kPrefixing, of) && Reader::is_type(cut, "ByteLevel")) {
+    Json step = cut;
+    step["add_prefix_space"] = setting(config, "add_prefix_space", false);
+    return replace(root, "pre_tokenizer", std::move(step));
+  }
+  return false;
+}
+
+// A special token as tokenizer_config.json gives it: a text, or an object that says how it is found.
+Json added_token(const Json& given, bool special) {
+  Json token = json_of_special(0, given.is_string() ? given.as_string() : "");
+  token["special"] = special;
+  for (const char* key : {"content", "single_word", "lstrip", "rstrip", "normalized", "special"}) {
+    if (const Json* value = given.is_object() ? Reader::find(given, key) : nullptr) token[key] = *value;
+  }
+  return token;
+}
+
+// Those that the config names, in the order in which transformers adds them.
+std::vector<Json> named_tokens(const Json& config) {
+  std::vector<Json> tokens;
+  const Json& decoder = Reader::member(config, "added_tokens_decoder");
+  std::map<int64_t, Json> by_id;
+  for (const auto& [id, token] : decoder.is_object() ? decoder.members() : std::span<const JsonMember>()) {
+    if (token.is_object()) by_id[std::atoll(std::string(id).c_str())] = added_token(token, false);
+  }
+  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
+  for (const char* role :
+       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    const Json& given = Reader::member(config, role);
+    if (given.is_string() || given.is_object()) {
+      tokens.push_back(added_token(given, true));
+      tokens.back()["special"] = true;
+    }
+  }
+  for (const char* list : {"additional_special_tokens", "extra_special_tokens"}) {
+    const Json& given = Reader::member(config, list);
+    if (!given.is_array()) continue;
+    for (const Json& token : given.items()) {
+      if (token.is_string() || token.is_object()) tokens.push_back(added_token(token, true));
+    }
+  }
+  return tokens;
+}
+
+bool add_tokens(Json& root, const Tokenizer::Model& model, const Json& config) {
+  Json& list = root["added_tokens"];
+  if (list.is_null()) list = Json::array();
+  std::map<std::string, int64_t> added;
+  for (const AddedToken& token : model.added) added[token.content] = token.id;
+  const size_t before = added.size();
+  auto next = static_cast<int64_t>(model.tokens.size());
+  for (Json& token : named_tokens(config)) {
+    const Json& content = Reader::member(token, "content");
+    if (!content.is_string() || content == "" || added.contains(content.as_string())) continue;
+    const int32_t known = model.find(content.as_string());
+    token["id"] = known >= 0 ? int64_t{known} : next++;
+    added[content.as_string()] = token.at("id").as_int();
+    list.push_back(token);
+  }
+  return added.size() > before;
+}
+
+}  // namespace
+
+std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
+                                           const std::string& model_type) {
+  if (!config.is_object()) return std::nullopt;
+  const std::string of = holds(kAsFile, model_type) ? "" : class_of(config, model_type);
+  const std::vector<Json> named = named_tokens(config);
+  const bool lacks = std::any_of(named.begin(), named.end(), [&](const Json& token) {
+    const Json& content = Reader::member(token, "content");
+    return content.is_string() && std::none_of(model.added.begin(), model.added.end(),
+                                               [&](const AddedToken& a) { return content == a.content; });
+  });
+  if (!lacks && !holds(kCleaning, of) && !holds(kPrefixing, of)) return std::nullopt;
+  Json root = Json::parse(model.source, "tokenizer.json");
+  const bool has_other_steps = override_steps(root, config, of);
+  const bool has_more_tokens = add_tokens(root, model, config);
+  return has_other_steps || has_more_tokens ? std::optional(root.dump()) : std::nullopt;
+}
+
+}  // namespace multihead::text

@@ -1,0 +1,145 @@
+// Folders with a .model file: what transformers puts around its pieces, by the kind of tokenizer.
+#include <algorithm>
+
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/sentencepiece_model-inl.h"
+
+namespace multihead::text {
+namespace {
+
+using Type = SentencePiece::Type;
+
+// T5 and its like: </s> after every text, <extra_id_N> from the end of the vocabulary on.
+std::string t5_json(const std::string& path, const Json& config) {
+  SentencePieceModel model = read_sentencepiece(path);
+  model.last = "</s>";
+  const Json* given = config.find("extra_ids");
+  const int64_t extra = given != nullptr && given->is_integer() ? given->as_int() : 100;
+  MH_CHECK(extra >= 0 && extra <= 100000, FormatError,
+           "tokenizer_config.json: extra_ids must be in [0, 100000], got ", extra);
+  for (int64_t i = extra; i-- > 0;) model.more_tokens.push_back(concat("<extra_id_", i, ">"));
+  return tokenizer_json_of(model);
+}
+
+// XLM-R: other special tokens before the pieces, <mask> after them.
+std::string xlm_roberta_json(const std::string& path) {
+  SentencePieceModel model = read_sentencepiece(path);
+  MH_CHECK(model.pieces.size() > 3, FormatError, path, ": has no pieces after the special ones");
+  std::vector<SentencePiece> pieces = {{"<s>", 0, Type::control},
+                                       {"<pad>", 0, Type::control},
+                                       {"</s>", 0, Type::control},
+                                       {"<unk>", 0, Type::unknown}};
+  pieces.insert(pieces.end(), model.pieces.begin() + 3, model.pieces.end());
+  model.pieces = std::move(pieces);
+  model.first = "<s>";
+  model.second = model.last = "</s>";
+  model.more_tokens = {"<mask>"};
+  return tokenizer_json_of(model);
+}
+
+// CamemBERT: unused tokens, before the pieces but after the first of them.
+std::string camembert_json(const std::string& path) {
+  SentencePieceModel model = read_sentencepiece(path);
+  std::vector<SentencePiece> pieces = {{"<s>NOTUSED", 0, Type::control},
+                                       {"<pad>", 0, Type::control},
+                                       {"</s>NOTUSED", 0, Type::control},
+                                       {"<unk>", 0, Type::unknown},
+                                       {"<unk>NOTUSED", -100, Type::control}};
+  pieces.insert(pieces.end(), model.pieces.begin() + 1, model.pieces.end());
+  model.pieces = std::move(pieces);
+  model.first = "<s>";
+  model.second = model.last = "</s>";
+  model.more_tokens = {"<mask>"};
+  return tokenizer_json_of(model);
+}
+
+// ALBERT: quotation marks, accents and capitals first; [CLS] and [SEP] are among the pieces.
+std::string albert_json(const std::string& path, const Json& config) {
+  SentencePieceModel model = read_sentencepiece(path);
+  const auto flag = [&](const char* key, bool missing) {
+    const Json* value = config.find(key);
+    return value != nullptr && value->is_bool() ? value->as_bool() : missing;
+  };
+  const auto step = [&](const char* type) { model.first_steps.push_back(Json::object({{"type", type}})); };
+  for (const char* quotes : {"``", "''"}) {
+    model.first_steps.push_back(Json::object(
+        {{"type", "Replace"}, {"pattern", Json::object({{"String", quotes}})}, {"content", "\""}}));
+  }
+  if (!flag("keep_accents", false)) step("NFKD"), step("StripAccents");
+  if (flag("do_lower_case", true)) step("Lowercase");
+  model.first = "[CLS]";
+  model.last = "[SEP]";
+  model.second_type = 1;
+  return tokenizer_json_of(model);
+}
+
+// Llama 2, Mistral, Gemma: <s> in front unless tokenizer_config.json says otherwise.
+std::string llama_json(const std::string& path, const Json& config) {
+  SentencePieceModel model = read_sentencepiece(path);
+  const auto control = [&](const char* key, bool missing, std::initializer_list<const char*> names) {
+    const Json* flag = config.find(key);
+    if (!(flag != nullptr && flag->is_bool() ? flag->as_bool() : missing)) return std::string();
+    for (const char* name : names) {
+      for (const SentencePiece& piece : model.pieces) {
+        if (piece.type == Type::control && piece.text == name) return std::string(name);
+      }
+    }
+    return std::string();
+  };
+  model.first = model.second = control("add_bos_token", true, {"<s>", "<bos>"});
+  model.last = control("add_eos_token", false, {"</s>", "<eos>"});
+  return tokenizer_json_of(model);
+}
+
+// The class that reads the folder in transformers, by tokenizer_config.json or the kind of model.
+std::string class_of(const std::filesystem::path& folder, const Json& config) {
+  const Json* name = config.find("tokenizer_class");
+  if (name != nullptr && name->is_string()) return name->as_string();
+  std::error_code ignored;
+  const std::filesystem::path path = folder / "config.json";
+  if (!std::filesystem::exists(path, ignored)) return {};
+  const Json model = Json::parse(read_file(path.string()), path.string());
+  const Json* kind = model.find("model_type");
+  if (kind == nullptr) return {};
+  return *kind == "albert" ? "Albert" : *kind == "camembert" ? "Camembert" : "";
+}
+
+}  // namespace
+
+std::string json_of_sentencepiece(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const auto holds = [&](const char* file) { return std::filesystem::exists(folder / file, ignored); };
+  Json config = Json::object();
+  if (const std::filesystem::path path = folder / "tokenizer_config.json"; holds("tokenizer_config.json")) {
+    config = Json::parse(read_file(path.string()), path.string());
+    MH_CHECK(config.is_object(), FormatError, path.string(), ": must be an object");
+  }
+  const std::string type = class_of(folder, config);
+  const auto is_a = [&](std::string_view prefix) { return type.starts_with(prefix); };
+  const auto check_type = [&](const char* file, std::initializer_list<const char*> known) {
+    const bool is_known = type.empty() || std::any_of(known.begin(), known.end(), [&](const char* prefix) {
+                            return type.starts_with(prefix);
+                          });
+    MH_CHECK(is_known, FormatError, (folder / file).string(), ": how ", type,
+             " uses it is not supported; write a tokenizer.json with transformers");
+  };
+  if (holds("source.spm")) return json_of_marian(folder / "source.spm");
+  if (holds("tokenizer.model")) {
+    check_type("tokenizer.model", {"Llama", "Gemma", "CodeLlama", "PreTrained", "TokenizersBackend"});
+    return llama_json((folder / "tokenizer.model").string(), config);
+  }
+  if (holds("spiece.model")) {
+    check_type("spiece.model", {"T5", "MT5", "Albert"});
+    if (is_a("Albert")) return albert_json((folder / "spiece.model").string(), config);
+    return t5_json((folder / "spiece.model").string(), config);
+  }
+  if (holds("sentencepiece.bpe.model")) {
+    check_type("sentencepiece.bpe.model", {"XLMRoberta", "Camembert"});
+    if (is_a("Camembert")) return camembert_json((folder / "sentencepiece.bpe.model").string());
+    return xlm_roberta_json((folder / "sentencepiece.bpe.model").string());
+  }
+  return {};
+}
+
+}  // namespace multihead::text

@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <unordered_map>
+
+#include "multihead/core/files.h"
+#include "multihead/text/chat/chat_template-inl.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
+
+namespace multihead::text {
+
+using tokenizer_json::Reader;
+
+namespace {
+
+struct Role {
+  const char* key;
+  const char* usual;
+};
+// In the order in which transformers adds those that a file lacks.
+constexpr Role kRoleTokens[] = {{"unk_token", "[UNK]"},
+                                {"sep_token", "[SEP]"},
+                                {"pad_token", "[PAD]"},
+                                {"cls_token", "[CLS]"},
+                                {"mask_token", "[MASK]"}};
+
+// Without white space at their ends.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    lines.emplace_back(strip_back(std::string_view(text).substr(at, end - at)));
+    at = end + 1;
+  }
+  return lines;
+}
+
+// A token to a line, whose number is the id. Of a token that is listed twice the last line counts, as in
+// transformers; the ids of the others, and of empty lines, get names that no text is cut into.
+std::vector<std::string> tokens_of(const std::string& text, const std::string& file) {
+  std::vector<std::string> tokens = lines_of(text);
+  std::unordered_map<std::string, size_t> last;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    MH_CHECK(find_invalid_utf8(tokens[i]) == std::string::npos, FormatError, file, ": line ", i + 1,
+             " is not UTF-8");
+    last[tokens[i]] = i;
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!tokens[i].empty() && last[tokens[i]] == i) continue;
+    tokens[i] = concat("[no token ", i, "]");
+    MH_CHECK(!last.contains(tokens[i]), FormatError, file, ": ", quote(tokens[i]), " must not be a token");
+  }
+  return tokens;
+}
+
+std::string content_of(const Json& config, const Role& role) {
+  const Json& given = Reader::member(config, role.key);
+  const Json& content = given.is_object() ? Reader::member(given, "content") : given;
+  return content.is_string() ? content.as_string() : role.usual;
+}
+
+}  // namespace
+
+// tokenizer_config.json may say how text is cleaned, and what special tokens are called.
+std::string json_of_vocab_txt(const std::filesystem::path& folder) {
+  const std::string file = (folder / "vocab.txt").string();
+  Json config = Json::object();
+  std::error_code ignored;
+  if (const auto path = folder / "tokenizer_config.json"; std::filesystem::exists(path, ignored)) {
+    config = Json::parse(read_file(path.string()), path.string());
+  }
+  Json normalizer = Json::object();
+  for (const auto& [ours, theirs] : {std::pair("lowercase", "do_lower_case"),
+                                     {"strip_accents", "strip_accents"},
+                                     {"handle_chinese_chars", "tokenize_chinese_chars"}}) {
+    if (const Json& value = Reader::member(config, theirs); value.is_bool()) normalizer[ours] = value;
+  }
+  std::vector<std::string> tokens = tokens_of(read_file(file), file);
+  BertTokens special;
+  std::string* const contents[] = {&special.unk, &special.sep, &special.pad, &special.cls, &special.mask};
+  for (size_t i = 0; i < std::size(kRoleTokens); ++i) {
+    *contents[i] = content_of(config, kRoleTokens[i]);
+    if (std::find(tokens.begin(), tokens.end(), *contents[i]) != tokens.end()) continue;
+    MH_CHECK(i > 0, FormatError, file, ": has no token ", *contents[i], ", the unknown one");
+    tokens.push_back(*contents[i]);
+  }
+  return json_of_words(tokens, normalizer, special);
+}
+
+std::string json_of_words(const std::vector<std::string>& tokens, const Json& normalizer,
+                          const BertTokens& of) {
+  Json vocab = Json::object(), added = Json::array(), specials = Json::object();
+  for (const std::string& token : tokens) vocab[token] = static_cast<int64_t>(vocab.size());
+  for (const std::string& token : {of.pad, of.unk, of.cls, of.sep, of.mask}) {
+    if (specials.contains(token)) continue;
+    added.push_back(json_of_special(vocab.find(token)->as_int(), token));
+    specials[token] = Json::object({{"id", token},
+                                    {"ids", Json(std::vector<Json>{*vocab.find(token)})},
+                                    {"tokens", Json(std::vector<Json>{token})}});
+  }
+  Json full = Json::object({{"type", "BertNormalizer"},
+                            {"clean_text", true},
+                            {"handle_chinese_chars", true},
+                            {"strip_accents", nullptr},
+                            {"lowercase", true}});
+  for (const auto& [key, value] : normalizer.members()) full[key] = value;
+  const auto special = [](const std::string& token, int type) {
+    return Json::object({{"SpecialToken", Json::object({{"id", token}, {"type_id", type}})}});
+  };
+  const auto place = [](const char* which, int type) {
+    return Json::object({{"Sequence", Json::object({{"id", which}, {"type_id", type}})}});
+  };
+  const std::vector<Json> single = {special(of.cls, 0), place("A", 0), special(of.sep, 0)};
+  std::vector<Json> pair = single;
+  pair.push_back(place("B", 1)), pair.push_back(special(of.sep, 1));
+  return Json::object(
+             {{"version", "1.0"},
+              {"truncation", nullptr},
+              {"padding", nullptr},
+              {"added_tokens", added},
+              {"normalizer", full},
+              {"pre_tokenizer", Json::object({{"type", "BertPreTokenizer"}})},
+              {"post_processor", Json::object({{"type", "TemplateProcessing"},
+                                               {"single", Json(single)},
+                                               {"pair", Json(pair)},
+                                               {"special_tokens", specials}})},
+              {"decoder", Json::object({{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}})},
+              {"model", Json::object({{"type", "WordPiece"},
+                                      {"unk_token", of.unk},
+                                      {"continuing_subword_prefix", "##"},
+                                      {"max_input_chars_per_word", 100},
+                                      {"vocab", vocab}})}})
+      .dump();
+}
+
+}  // namespace multihead::text

@@ -1,0 +1,129 @@
+// Reads tokenizers from the files that come with models.
+#include <algorithm>
+#include <filesystem>
+
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/core/text/json.h"
+#include "multihead/io/file_set.h"
+#include "multihead/io/gguf.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/overrides-inl.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/sentencepiece_model-inl.h"
+#include "multihead/text/tokenizer/model-inl.h"
+
+namespace multihead::text {
+namespace {
+
+using Model = Tokenizer::Model;
+using tokenizer_json::Reader;
+
+// Roles: tokenizer_config.json gives each as a string or as {"content": string}.
+void read_config(std::string_view json, Model& model, const std::string& file) {
+  const Json config = Json::parse(json, file);
+  MH_CHECK(config.is_object(), FormatError, file, ": must be an object, got ", name(config.kind()));
+  SpecialTokens special;
+  for (const auto& [key, role] : kRoles) {
+    const Json& given = Reader::member(config, key);
+    if (given.is_null()) continue;
+    const Json& value = given.is_object() ? Reader::member(given, "content") : given;
+    MH_CHECK(value.is_string(), FormatError, file, ": ", key, " must be a string, got ", name(value.kind()));
+    special.*role = value.as_string();
+    MH_CHECK(model.find(special.*role) >= 0, FormatError, file, ": ", key, " ", quote(special.*role),
+             " is not a token of tokenizer.json");
+  }
+  model.special = special;
+  model.chat_template = chat_template_of(config, file);
+}
+
+// The tokenizer.json of a folder, or what its other files say in that form; and the file that said it.
+std::pair<std::string, std::string> json_of_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const auto holds = [&](const char* file) { return std::filesystem::exists(folder / file, ignored); };
+  const std::string file = (folder / "tokenizer.json").string();
+  if (!holds("tokenizer.json")) {
+    if (std::string json = json_of_sentencepiece(folder); !json.empty()) return {json, folder.string()};
+    if (holds("vocab.txt")) return {json_of_vocab_txt(folder), (folder / "vocab.txt").string()};
+    MH_CHECK(!holds("vocab.json"), FormatError, folder.string(),
+             ": has no tokenizer.json but vocab.json; write one with transformers: python3 -c \"import "
+             "transformers; "
+             "transformers.AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\"");
+  }
+  io::check_complete(folder.string(), "tokenizer.json");
+  return {read_file(file), file};
+}
+
+// Of config.json; empty: there is none.
+std::string model_type_of(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return {};
+  const Json json = Json::parse(read_file(path.string()), path.string());
+  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
+  return type != nullptr && type->is_string() ? type->as_string() : "";
+}
+
+std::shared_ptr<Model> read_model(std::string_view json, const std::string& name,
+                                  BytePairs* pairs = nullptr) {
+  auto model = std::make_shared<Model>();
+  model->source = json;
+  const Json root = Json::parse(json, name);
+  Reader reader(root, name, *model, pairs);
+  reader.check_object(root, "document");
+  if (const Json* version = Reader::find(root, "version"); version && *version != "1.0")
+    reader.unsupported("version", version->dump());
+  read_normalizer(reader);
+  read_model(reader);
+  read_post_processor(reader);
+  read_lengths(reader);
+  return model;
+}
+
+}  // namespace
+
+Tokenizer Model::of(BytePairs pairs, std::string_view rules, std::string whole, std::string_view config) {
+  const std::shared_ptr<Model> model = read_model(rules, "tokenizer.json", &pairs);
+  model->source = std::move(whole);
+  read_config(config, *model, "tokenizer_config.json");
+  return Tokenizer(model);
+}
+
+Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
+  return Tokenizer(read_model(json, name));
+}
+
+Tokenizer Tokenizer::from_contents(std::string_view json, std::string_view config_json) {
+  const std::shared_ptr<Model> model = read_model(json, "tokenizer.json");
+  read_config(config_json, *model, "tokenizer_config.json");
+  return Tokenizer(model);
+}
+
+Tokenizer Tokenizer::load(const std::string& name) {
+  const std::filesystem::path path = name;
+  if (io::is_gguf_file(name)) return load_gguf_tokenizer(name);
+  std::error_code ignored;
+  const std::string ending = path.extension().string();
+  if (ending != ".json" && ending != ".model" && ending != ".spm") io::check_complete(name, "tokenizer.json");
+  if (!std::filesystem::is_directory(path, ignored)) {
+    if (path.extension() == ".model") {
+      SentencePieceModel model = read_sentencepiece(name);
+      model.is_bare = true;
+      return from_json(tokenizer_json_of(model), name);
+    }
+    return from_json(path.extension() == ".spm" ? json_of_marian(path) : read_file(name), name);
+  }
+  const auto& [json, file] = json_of_folder(path);
+  std::shared_ptr<Model> model = read_model(json, file);
+  if (const auto config = path / "tokenizer_config.json"; std::filesystem::exists(config, ignored)) {
+    const std::string text = read_file(config.string());
+    const Json settings = Json::parse(text, config.string());
+    if (const auto other = overridden_json(*model, settings, model_type_of(path))) {
+      model = read_model(*other, file);
+    }
+    read_config(text, *model, config.string());
+  }
+  read_chat_template_file(path, *model);
+  return Tokenizer(model);
+}
+
+}  // namespace multihead::text

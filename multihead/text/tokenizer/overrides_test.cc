@@ -1,0 +1,130 @@
+// Folders whose tokenizer_config.json says something else than their tokenizer.json, and odd vocab.txt: ids
+// of transformers 5.24.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "multihead/core/files.h"
+#include "multihead/core/text/json.h"
+#include "multihead/testing/files.h"
+#include "multihead/text/tokenizer/tokenizer.h"
+
+namespace multihead::text {
+namespace {
+
+using ::testing::ElementsAre;
+using Files = std::map<std::string, std::string>;
+
+Tokenizer loaded(const Files& files) {
+  const TemporaryFolder folder;
+  for (const auto& [name, text] : files) write_file_atomically(folder / name, text);
+  return Tokenizer::load(folder.path());
+}
+
+constexpr char kWords[] =
+    "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\ncat\nCat\ncaf\xC3\xA9\ncafe\n\xE4\xB8\xAD\n\xE5\x9B\xBD\n"
+    "\xE4\xB8\xAD\xE5\x9B\xBD\n";
+
+// Of the words as a tokenizer.json that keeps or lowers capitals.
+std::string bert_json(bool lowers) {
+  return loaded({{"vocab.txt", kWords},
+                 {"tokenizer_config.json", lowers ? "{}" : R"({"do_lower_case": false})"}})
+      .to_json();
+}
+
+std::vector<int32_t> bert_ids(bool lowers, const std::string& config, const std::string& model = "bert") {
+  return loaded({{"tokenizer.json", bert_json(lowers)},
+                 {"tokenizer_config.json", config},
+                 {"config.json", R"({"model_type": ")" + model + "\"}"}})
+      .encode("The Cat caf\xC3\xA9 \xE4\xB8\xAD\xE5\x9B\xBD");
+}
+
+TEST(OverridesTest, BertsCleaningIsThatOfTheConfig) {
+  const auto lower = ElementsAre(2, 5, 7, 10, 11, 12, 3), as_given = ElementsAre(2, 6, 8, 9, 11, 12, 3);
+  for (const char* name : {"Bert", "DistilBert", "Electra", "MPNet", "MobileBert", "Funnel"}) {
+    const std::string of = std::string(R"({"tokenizer_class": ")") + name + "TokenizerFast\"";
+    for (const bool in_file : {true, false}) {
+      EXPECT_THAT(bert_ids(in_file, of + "}"), lower) << name;
+      EXPECT_THAT(bert_ids(in_file, of + R"(, "do_lower_case": true})"), lower) << name;
+      EXPECT_THAT(bert_ids(in_file, of + R"(, "do_lower_case": false})"), as_given) << name;
+      EXPECT_THAT(bert_ids(in_file, of + R"(, "strip_accents": false, "tokenize_chinese_chars": false})"),
+                  ElementsAre(2, 5, 7, 9, 13, 3))
+          << name;
+    }
+  }
+  // Without a class the kind of model says it; other classes read the file.
+  EXPECT_THAT(bert_ids(true, R"({"do_lower_case": false})", "distilbert"), as_given);
+  EXPECT_THAT(bert_ids(false, R"({"tokenizer_class": "PreTrainedTokenizerFast"})"), as_given);
+  EXPECT_THAT(bert_ids(false, R"({"tokenizer_class": "BertTokenizer"})", "modernbert"), as_given);
+}
+
+TEST(OverridesTest, PrefixSpacesAreThoseOfTheConfig) {
+  const Tokenizer trained = Tokenizer::train_bpe("it is it is it is", {.vocab_size = 262});
+  Json json = Json::parse(trained.to_json());
+  const auto begins_with_space = [&](const std::string& config, const std::string& model) {
+    const Tokenizer t = loaded({{"tokenizer.json", json.dump()},
+                                {"tokenizer_config.json", config},
+                                {"config.json", R"({"model_type": ")" + model + "\"}"}});
+    return t.decode(t.encode("it")) == " it";
+  };
+  for (const bool in_file : {false, true}) {
+    json["pre_tokenizer"]["add_prefix_space"] = in_file;
+    for (const char* name : {"GPT2", "Roberta", "Bart", "Longformer", "GPTNeoX", "CodeGen"}) {
+      const std::string of = std::string(R"({"tokenizer_class": ")") + name + "Tokenizer\"";
+      EXPECT_FALSE(begins_with_space(of + "}", "")) << name;
+      EXPECT_TRUE(begins_with_space(of + R"(, "add_prefix_space": true})", "")) << name;
+      EXPECT_FALSE(begins_with_space(of + R"(, "add_prefix_space": false})", "")) << name;
+    }
+    EXPECT_FALSE(begins_with_space("{}", "gpt2"));
+    EXPECT_EQ(
+        begins_with_space(R"({"tokenizer_class": "TokenizersBackend", "add_prefix_space": true})", "gpt2"),
+        in_file);
+  }
+}
+
+TEST(OverridesTest, TokensThatOnlyTheConfigNamesFollowTheVocabulary) {
+  const std::string json = Tokenizer::train_bpe("it is it is", {.vocab_size = 262}).to_json();
+  const auto with = [&](const std::string& config) {
+    return loaded({{"tokenizer.json", json}, {"tokenizer_config.json", config}});
+  };
+  const int64_t size = Tokenizer::from_json(json).vocab_size();
+  const Tokenizer t = with(R"({"pad_token": "[PAD]", "unk_token": {"content": "<unk>", "lstrip": false},
+                              "eos_token": "<|endoftext|>", "bos_token": null})");
+  EXPECT_EQ(t.vocab_size(), size + 2);
+  EXPECT_EQ(t.plain_vocab_size(), size);
+  EXPECT_EQ(t.unk_id(), size);
+  EXPECT_EQ(t.pad_id(), size + 1);
+  EXPECT_EQ(t.bos_id(), std::nullopt);
+  EXPECT_TRUE(t.is_special(static_cast<int32_t>(size)));
+  EXPECT_THAT(t.encode("[PAD]", {.parse_special = true}), ElementsAre(size + 1));
+  // What is saved says the same to others.
+  EXPECT_EQ(Tokenizer::from_contents(t.to_json(), t.config_json()).pad_id(), t.pad_id());
+  const Tokenizer by_id = with(R"({"added_tokens_decoder": {"300": {"content": "<b>", "special": true},
+                                   "299": {"content": "<a>", "special": false}}})");
+  EXPECT_EQ(by_id.id("<a>"), size);
+  EXPECT_EQ(by_id.id("<b>"), size + 1);
+}
+
+std::vector<int32_t> word_ids(const std::string& words, const std::string& config = "{}") {
+  return loaded({{"vocab.txt", words}, {"tokenizer_config.json", config}}).encode("the cat x");
+}
+
+TEST(VocabTxtTest, LinesAreIdsWhateverTheyHold) {
+  const std::string head = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  EXPECT_THAT(word_ids(head + "the\ncat\nx\n"), ElementsAre(2, 5, 6, 7, 3));
+  EXPECT_THAT(word_ids(head + "the\ncat\nx"), ElementsAre(2, 5, 6, 7, 3));
+  EXPECT_THAT(word_ids(head + "the\r\ncat\r\nx\r\n"), ElementsAre(2, 5, 6, 7, 3));
+  EXPECT_THAT(word_ids(head + "the\n\ncat\n\n\nx\n\n"), ElementsAre(2, 5, 7, 10, 3));
+  EXPECT_THAT(word_ids(head + "the\ncat\nthe\nx\n"), ElementsAre(2, 7, 6, 8, 3));  // the last counts
+  EXPECT_THAT(word_ids(head + "the\ncat\n \nx\n"), ElementsAre(2, 5, 6, 8, 3));
+  EXPECT_THAT(word_ids("\xEF\xBB\xBF" + head + "the\ncat\nx\n"), ElementsAre(2, 5, 6, 7, 3));
+  EXPECT_THAT(word_ids("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\ncat\nx\n"), ElementsAre(2, 4, 5, 6, 3));
+  EXPECT_THAT(word_ids("<unk>\n<s>\n</s>\nthe\ncat\nx\n",
+                       R"({"unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"})"),
+              ElementsAre(1, 3, 4, 5, 2));
+}
+
+}  // namespace
+}  // namespace multihead::text

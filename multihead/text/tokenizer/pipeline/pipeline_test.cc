@@ -1,0 +1,159 @@
+// SentencePiece's tokenizers, from tokenizer.json and from their own files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/core/text/json.h"
+#include "multihead/testing/files.h"
+#include "multihead/text/tokenizer/tokenizer.h"
+
+namespace multihead::text {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kData = MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/";
+
+// Made by tools/goldens/sentencepiece_models.py.
+const Json& golden() {
+  static const Json json = Json::parse(read_file(kData + "sentencepiece.json"));
+  return json;
+}
+
+std::vector<int32_t> ids_of(const Json& list) {
+  std::vector<int32_t> ids;
+  for (const Json& id : list.items()) ids.push_back(static_cast<int32_t>(id.as_int()));
+  return ids;
+}
+
+TEST(SentencePieceGolden, EqualsHuggingFace) {
+  const auto& texts = golden().at("texts").items();
+  ASSERT_EQ(golden().at("cases").size(), 7u);
+  for (const Json& one : golden().at("cases").items()) {
+    const std::string& name = one.at("name").as_string();
+    const Tokenizer tokenizer = Tokenizer::from_json(one.at("tokenizer").dump(), name);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::vector<int32_t> ids = tokenizer.encode(texts[i].as_string(), {.parse_special = true});
+      EXPECT_EQ(ids, ids_of(one.at("ids").at(i))) << name << ": " << texts[i].as_string();
+      const std::string decoded = tokenizer.decode(ids, {.skip_special = true});
+      if (find_invalid_utf8(decoded) != std::string::npos) continue;  // theirs has marks for such bytes
+      EXPECT_EQ(decoded, one.at("decoded").at(i).as_string()) << name << ": " << texts[i].as_string();
+    }
+  }
+}
+
+TEST(SentencePieceGolden, ItsOwnFilesEqualSentencePiece) {
+  for (const Json& one : golden().at("models").items()) {
+    const std::string& name = one.at("name").as_string();
+    const auto& texts = one.at("texts").items();
+    ASSERT_GT(texts.size(), 20u);
+    const Tokenizer tokenizer = Tokenizer::load(kData + name + ".model");
+    EXPECT_EQ(tokenizer.kind(), name == "bpe" ? Tokenizer::Kind::character_bpe : Tokenizer::Kind::unigram);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::vector<int32_t> ids = tokenizer.encode(texts[i].as_string());
+      EXPECT_EQ(ids, ids_of(one.at("ids").at(i))) << name << ": " << texts[i].as_string();
+      if (name == "unigram") continue;  // shows unknown characters as a mark
+      EXPECT_EQ(tokenizer.decode(ids), one.at("decoded").at(i).as_string());
+    }
+    const Tokenizer again = Tokenizer::from_json(tokenizer.to_json());
+    EXPECT_EQ(again.fingerprint(), tokenizer.fingerprint());
+  }
+}
+
+TEST(SentencePieceTest, FoldersSayWhatStandsAroundATextOrPair) {
+  const std::string bpe = read_file(kData + "bpe.model"), unigram = read_file(kData + "unigram.model");
+  const auto load = [&](const char* file, const std::string& bytes, const std::string& config) {
+    const TemporaryFolder folder;
+    write_file_atomically(folder / file, bytes);
+    write_file_atomically(folder / "tokenizer_config.json", config);
+    return Tokenizer::load(folder.path());
+  };
+  const Tokenizer llama = load("tokenizer.model", bpe, R"({"bos_token":"<s>"})");
+  EXPECT_EQ(llama.encode("").front(), 1);
+  EXPECT_EQ(llama.bos_id(), 1);
+  EXPECT_THAT(load("tokenizer.model", bpe, R"({"add_bos_token":false,"add_eos_token":true})").encode(""),
+              ElementsAre(2));
+  const Tokenizer t5 = load("spiece.model", unigram, R"({"extra_ids":2})");
+  EXPECT_EQ(t5.encode("the cat").back(), 2);
+  EXPECT_EQ(t5.id("<extra_id_0>"), t5.vocab_size() - 1);
+  EXPECT_EQ(t5.id("<extra_id_1>"), t5.vocab_size() - 2);
+  const Tokenizer xlm =
+      load("sentencepiece.bpe.model", unigram, R"({"tokenizer_class":"XLMRobertaTokenizer"})");
+  EXPECT_EQ(xlm.id("<mask>"), xlm.vocab_size() - 1);
+  const Encoding pair = xlm.encode_pair("", "");
+  EXPECT_THAT(pair.ids, ElementsAre(0, 2, 2, 2));
+  EXPECT_THAT(pair.type_ids, ElementsAre(0, 0, 0, 0));
+  const std::vector<int32_t> raw = Tokenizer::load(kData + "unigram.model").encode("the cat");
+  const std::vector<int32_t> moved = xlm.encode("the cat", {.add_template = false});
+  ASSERT_EQ(raw.size(), moved.size());
+  for (size_t i = 0; i < raw.size(); ++i) EXPECT_EQ(moved[i], raw[i] + 1);
+  EXPECT_THAT([&] { load("spiece.model", unigram, R"({"tokenizer_class":"XLNetTokenizer"})"); },
+              ::testing::ThrowsMessage<FormatError>(HasSubstr("XLNetTokenizer")));
+}
+
+TEST(SentencePieceTest, AnInvalidByteIsAnUnknownCharacter) {
+  const Tokenizer bpe = Tokenizer::load(kData + "bpe.model");
+  const std::string bytes = "the \xFF\xC3 cat";
+  EXPECT_EQ(bpe.decode(bpe.encode(bytes)), bytes);  // which has tokens for bytes
+  const Tokenizer unigram = Tokenizer::load(kData + "unigram.model");
+  EXPECT_THAT(unigram.encode("\xFF", {.add_template = false}), ::testing::Contains(0));
+}
+
+TEST(SentencePieceTest, TokenByTokenIsTheWholeText) {
+  for (const char* name : {"bpe.model", "unigram.model"}) {
+    const Tokenizer tokenizer = Tokenizer::load(kData + name);
+    const std::vector<int32_t> ids = tokenizer.encode("the cat sat on the dog");
+    std::string text;
+    for (const int32_t& id : ids) text += tokenizer.decode({&id, 1}, {.continued = !text.empty()});
+    EXPECT_EQ(text, "the cat sat on the dog");
+    EXPECT_EQ(tokenizer.decode(ids, {.continued = true}), " the cat sat on the dog");
+  }
+}
+
+TEST(SentencePieceTest, LongTextsTakeLinearTime) {
+  const Tokenizer unigram = Tokenizer::load(kData + "unigram.model");
+  const Tokenizer bpe = Tokenizer::load(kData + "bpe.model");
+  for (const char* part : {"x", " ", "the ", "\xCC\x81"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += part;
+    EXPECT_LE(unigram.encode(text).size(), text.size() + 1);
+    EXPECT_LE(bpe.encode(text).size(), text.size() + 1);
+  }
+}
+
+// Whatever the bytes, the file is read or an error says why.
+TEST(SentencePieceTest, CutAndMutatedFiles) {
+  const TemporaryFolder folder;
+  std::mt19937 random(1);
+  int read = 0;
+  const std::string files[] = {read_file(kData + "unigram.model"), read_file(kData + "bpe.model")};
+  for (int i = 0; i < 2000; ++i) {
+    std::string bytes = files[i % 2];
+    if (i % 5 == 0) bytes.resize(random() % bytes.size());
+    for (int change = 0; change < 3 && !bytes.empty(); ++change) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    write_file_atomically(folder / "t.model", bytes);
+    try {
+      const Tokenizer tokenizer = Tokenizer::load(folder / "t.model");
+      ++read;
+      tokenizer.decode(tokenizer.encode("The cat \xEF\xAC\x81 sat."));
+    } catch (const FormatError&) {
+    } catch (const ValueError&) {
+    }
+  }
+  EXPECT_GT(read, 100);
+  EXPECT_THAT([&] { Tokenizer::load(kData + "bleu.json").encode(""); }, ::testing::Throws<FormatError>());
+  write_file_atomically(folder / "t.model", "no model");
+  EXPECT_THAT([&] { Tokenizer::load(folder / "t.model"); },
+              ::testing::ThrowsMessage<FormatError>(HasSubstr("no SentencePiece model")));
+}
+
+}  // namespace
+}  // namespace multihead::text

@@ -1,0 +1,235 @@
+#include "multihead/train/tasks/classifier_run.h"
+
+#include <algorithm>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
+#include "multihead/ops/loss.h"
+#include "multihead/train/lora.h"
+
+namespace multihead::train {
+namespace {
+
+using models::EncoderHead;
+
+// The encoder's own labels, if no others occur.
+std::vector<std::string> labels_of(const text::LabelledTexts& texts, const models::EncoderConfig& config) {
+  const std::vector<std::string> found = text::distinct_labels(texts.labels);
+  const auto is_known = [&](const std::string& label) {
+    return std::find(config.labels.begin(), config.labels.end(), label) != config.labels.end();
+  };
+  const bool keeps =
+      config.head == EncoderHead::classification && std::all_of(found.begin(), found.end(), is_known);
+  return keeps ? config.labels : found;
+}
+
+std::vector<int64_t> label_ids(const std::vector<std::string>& names,
+                               const std::vector<std::string>& labels) {
+  std::map<std::string, int64_t> ids;
+  for (const std::string& name : names) ids.emplace(name, std::ssize(ids));
+  std::vector<int64_t> result;
+  for (const std::string& label : labels) {
+    const auto found = ids.find(label);
+    MH_CHECK(found != ids.end(), ValueError, "train: the validation texts have a label ", quote(label),
+             ", the training texts have none such");
+    result.push_back(found->second);
+  }
+  return result;
+}
+
+Encodings encode(const text::LabelledTexts& texts, const text::Tokenizer& tokenizer,
+                 const ClassifierSettings& s) {
+  return texts.seconds.empty() ? encode_texts(tokenizer, texts.texts, length_of(s))
+                               : encode_pair_texts(tokenizer, texts.texts, texts.seconds, length_of(s),
+                                                   s.model.token_types > 1);
+}
+
+uint64_t checksum_of(const text::LabelledTexts& texts) {
+  std::string joined;
+  for (size_t i = 0; i < texts.texts.size(); ++i) {
+    joined += texts.texts[i] + "\t" + (texts.seconds.empty() ? "" : texts.seconds[i] + "\t") +
+              texts.labels[i] + "\n";
+  }
+  return checksum(joined);
+}
+
+models::EncoderConfig classifier_config(const ClassifierSettings& s, const std::vector<std::string>& labels) {
+  return models::with_head(s.model, EncoderHead::classification, labels);
+}
+
+models::Encoder make_model(const ClassifierSettings& s, const std::vector<std::string>& labels,
+                           const std::string& init, std::vector<std::string>& fresh) {
+  models::Encoder model =
+      encoder_from(classifier_config(s, labels), models::load_encoder(init), s.seed, &fresh);
+  if (!s.freeze) return model;
+  MH_CHECK(!fresh.empty(), ValueError, "train: --freeze leaves nothing to train: ", init,
+           " holds a head for these labels");
+  freeze_all_but(model, fresh);
+  return model;
+}
+
+Tensor targets_of(const std::vector<int64_t>& labels, const std::vector<int64_t>& rows) {
+  std::vector<int64_t> targets;
+  for (const int64_t row : rows) targets.push_back(labels[static_cast<size_t>(row)]);
+  return Tensor::of<int64_t>({std::ssize(targets)}, targets);
+}
+
+}  // namespace
+
+ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
+                                       const text::LabelledTexts& validation,
+                                       const text::Tokenizer& tokenizer, const ClassifierSettings& s) {
+  ClassifierData data{tokenizer, labels_of(training, s.model)};
+  MH_CHECK(data.labels.size() > 1, ValueError, "train: all texts have the label ", quote(data.labels.at(0)),
+           "; a classifier needs two");
+  MH_CHECK(validation.texts.empty() || validation.seconds.empty() == training.seconds.empty(), ValueError,
+           "train: of training and validation texts, one has pairs and the other has not");
+  data.training = encode(training, tokenizer, s);
+  data.validation = encode(validation, tokenizer, s);
+  data.training_labels = label_ids(data.labels, training.labels);
+  data.validation_labels = label_ids(data.labels, validation.labels);
+  data.checksum = checksum_of(training);
+  return data;
+}
+
+LabelScore score_labels(const std::vector<int64_t>& guesses, const std::vector<int64_t>& labels,
+                        int64_t num_labels) {
+  std::vector<int64_t> right(static_cast<size_t>(num_labels)), seen = right;
+  LabelScore score = {.texts = std::ssize(guesses)};
+  for (size_t i = 0; i < guesses.size(); ++i) {
+    ++seen[static_cast<size_t>(guesses[i])], ++seen[static_cast<size_t>(labels[i])];
+    if (guesses[i] == labels[i]) ++right[static_cast<size_t>(labels[i])], score.accuracy += 1;
+  }
+  // F1 = 2·precision·recall / (precision + recall) = 2·right / (guessed + true).
+  int64_t occurring = 0;
+  for (size_t label = 0; label < seen.size(); ++label) {
+    if (seen[label] == 0) continue;
+    ++occurring;
+    score.macro_f1 += 2 * static_cast<double>(right[label]) / static_cast<double>(seen[label]);
+  }
+  score.accuracy /= static_cast<double>(std::max<int64_t>(score.texts, 1));
+  score.macro_f1 /= static_cast<double>(std::max<int64_t>(occurring, 1));
+  return score;
+}
+
+ClassifierTask::ClassifierTask(const ClassifierSettings& settings, const ClassifierData& data,
+                               const std::string& init)
+    : settings_(settings),
+      data_(data),
+      init_(init),
+      model_(make_model(settings, data.labels, init, fresh_)) {}
+
+Task::Loss ClassifierTask::loss(int64_t index) {
+  const std::vector<int64_t> rows =
+      batch_rows(index, settings_.batch, std::ssize(data_.training), static_cast<uint64_t>(settings_.seed));
+  const models::TokenRows tokens = token_rows(data_.training, rows);
+  Rng rng = dropout_rng(settings_, index);
+  // Frozen features are those of inference.
+  Tensor logits = model_.logits(tokens, settings_.freeze ? nullptr : &rng);
+  return {cross_entropy(std::move(logits), targets_of(data_.training_labels, rows),
+                        {.label_smoothing = settings_.label_smoothing}),
+          tokens.tokens.numel()};
+}
+
+int64_t ClassifierTask::targets(int64_t) const { return settings_.batch; }
+
+LabelScore ClassifierTask::score(int64_t texts, const Sharing& sharing) const {
+  const NoTape silent;
+  const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation), texts);
+  // Of a batch: its nats, and what each text is taken for.
+  const auto measure = [&](int64_t batch, std::span<double> numbers) {
+    const std::vector<int64_t> rows = part_of(all, batch, settings_.batch);
+    const Tensor logits = model_.logits(token_rows(data_.validation, rows));
+    const Tensor targets = targets_of(data_.validation_labels, rows);
+    numbers[0] = cross_entropy(logits, targets, {.reduction = Reduction::sum}).item();
+    const int64_t width = logits.size(1);
+    for (int64_t i = 0; i < logits.size(0); ++i) {
+      const float* row = logits.data<float>() + i * width;
+      numbers[static_cast<size_t>(i) + 1] = static_cast<double>(std::max_element(row, row + width) - row);
+    }
+  };
+  const int64_t width = settings_.batch + 1;
+  const std::vector<double> numbers =
+      measure_batches(sharing, parts_of(all, settings_.batch), width, measure);
+  std::vector<int64_t> guesses, labels;
+  double nats = 0;
+  for (int64_t i = 0; i < std::ssize(all); ++i) {
+    const int64_t row = i % settings_.batch;
+    const double* const batch = numbers.data() + i / settings_.batch * width;
+    if (row == 0) nats += batch[0];
+    guesses.push_back(static_cast<int64_t>(batch[row + 1]));
+    labels.push_back(data_.validation_labels[static_cast<size_t>(all[static_cast<size_t>(i)])]);
+  }
+  LabelScore score = score_labels(guesses, labels, std::ssize(data_.labels));
+  score.nats = nats;
+  return score;
+}
+
+std::optional<double> ClassifierTask::evaluate(const Sharing& sharing) {
+  if (data_.validation.empty()) return std::nullopt;
+  latest_ = score(settings_.eval_texts, sharing);
+  return latest_.loss();
+}
+
+std::vector<std::pair<std::string, double>> ClassifierTask::metrics() const {
+  return {{"accuracy", latest_.accuracy}, {"macro_f1", latest_.macro_f1}};
+}
+
+void ClassifierTask::save(io::CheckpointContents& contents) {
+  save_encoder_files(model_, data_.tokenizer, init_, contents);
+}
+
+void ClassifierTask::load(const std::string& path) {
+  models::load_weights(model_, path + "/model.safetensors");
+}
+
+Json ClassifierTask::identity() const {
+  Json identity = identity_of(settings_);
+  identity["texts"] = checksum_text(data_.checksum);
+  identity["tokenizer_fingerprint"] = checksum_text(data_.tokenizer.fingerprint());
+  return identity;
+}
+
+void start_from(ClassifierSettings& settings, const std::string& init) {
+  settings.model = models::load_encoder(init).config();
+}
+
+ClassifierSummary train_classifier(const ClassifierRun& request) {
+  MH_CHECK(!request.init.empty(), ValueError, "train: a classifier begins with an encoder's folder, init");
+  const ClassifierRun run = checked(request);
+  check_training_memory(run.settings, models::matrix_weights(run.settings.model), run.ranks());
+  const text::LabelledTexts training = text::read_labelled(run.data);
+  const text::LabelledTexts validation =
+      run.valid.empty() ? text::LabelledTexts() : text::read_labelled(run.valid);
+  const ClassifierData data = prepare_classifier_data(
+      training, validation, text::Tokenizer::load(models::tokenizer_folder(run.init)), run.settings);
+  const auto folder = folder_of(run);
+  ClassifierTask task(run.settings, data, run.init);
+  check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));
+  begin_run(run, folder.get());
+  ClassifierSummary summary;
+  summary.labels = data.labels, summary.texts = std::ssize(data.training);
+  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<LabelScore> {
+    if (data.validation.empty()) return std::nullopt;
+    return task.score(0, run.sharing());
+  });
+  return summary;
+}
+
+Json to_json(const ClassifierSummary& s) {
+  Json json = to_json(static_cast<const RunSummary&>(s));
+  json["texts"] = s.texts;
+  json["labels"] = Json(std::vector<Json>(s.labels.begin(), s.labels.end()));
+  if (s.validation) {
+    json["validation"] = Json::object({{"loss", number_or_null(s.validation->loss())},
+                                       {"accuracy", number_or_null(s.validation->accuracy)},
+                                       {"macro_f1", number_or_null(s.validation->macro_f1)},
+                                       {"texts", s.validation->texts}});
+  }
+  return json;
+}
+
+}  // namespace multihead::train

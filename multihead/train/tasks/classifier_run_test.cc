@@ -1,0 +1,152 @@
+#include "multihead/train/tasks/classifier_run.h"
+
+#include <gmock/gmock.h>
+
+#include "multihead/embed/text_classifier.h"
+#include "multihead/io/json.h"
+#include "multihead/io/safetensors.h"
+#include "multihead/models/files/hugging_face.h"
+#include "multihead/train/tasks/encoder_fixture-inl.h"
+
+namespace multihead::train {
+namespace {
+
+using ::testing::ElementsAre;
+
+class ClassifierRunTest : public EncoderRunTest {
+ protected:
+  ClassifierRunTest() {
+    std::string train, valid;
+    for (uint64_t i = 0; i < 60; ++i) {
+      train += sentence(i, i % 3 * 5) + "\t" + kLabels[i % 3] + "\n";
+      valid += sentence(i + 100, i % 3 * 5) + "\t" + kLabels[i % 3] + "\n";
+    }
+    write("train.tsv", train);
+    write("valid.tsv", valid);
+  }
+
+  ClassifierRun run(const std::string& name) const {
+    ClassifierRun run;
+    run.data = path("train.tsv"), run.valid = path("valid.tsv"), run.init = path("bert");
+    run.folder = path(name);
+    start_from(run.settings, run.init);
+    ClassifierSettings& s = run.settings;
+    s.batch = 7, s.steps = 40, s.lr = 1e-2, s.warmup_steps = 4, s.eval_every = 5, s.log_every = 1;
+    return run;
+  }
+
+  static constexpr const char* kLabels[] = {"low", "mid", "high"};
+};
+
+TEST_F(ClassifierRunTest, LearnsAndLeavesAClassifierThatSaysWhatWasMeasured) {
+  const ClassifierSummary summary = train_classifier(run("a"));
+  ASSERT_TRUE(summary.validation);
+  EXPECT_GT(summary.validation->accuracy, 0.7);
+  EXPECT_GT(summary.validation->macro_f1, 0.7);
+  EXPECT_THAT(summary.labels, ElementsAre("high", "low", "mid"));
+  const auto classifier = embed::TextClassifier::load(path("a"));
+  EXPECT_EQ(classifier.label(2), "mid");
+  const text::LabelledTexts valid = text::read_labelled(root_ / "valid.tsv");
+  const Tensor logits = classifier.logits(valid.texts);
+  int64_t right = 0;
+  for (int64_t i = 0; i < logits.size(0); ++i) {
+    const float* row = logits.data<float>() + i * 3;
+    right += classifier.label(std::max_element(row, row + 3) - row) == valid.labels[static_cast<size_t>(i)];
+  }
+  EXPECT_EQ(static_cast<double>(right) / 60, summary.validation->accuracy);
+  const Json config = io::load_json(path("a/config.json"));
+  EXPECT_EQ(config.at("architectures").at(0).as_string(), "BertForSequenceClassification");
+  EXPECT_EQ(config.at("label2id").at("mid").as_int(), 2);
+  EXPECT_NE(bytes("a/metrics.jsonl").find("\"eval/macro_f1\":"), std::string::npos);
+}
+
+TEST_F(ClassifierRunTest, AnInterruptedRunGoesOnBitForBit) {
+  ClassifierRun r = run("");
+  r.settings.steps = 12, r.settings.model.dropout_p = 0.1, r.settings.accumulate = 2;
+  expect_resumes(r, train_classifier);
+}
+
+TEST_F(ClassifierRunTest, AFrozenEncoderKeepsItsWeights) {
+  ClassifierRun r = run("a");
+  r.settings.freeze = true, r.settings.model.dropout_p = 0.1;
+  const ClassifierSummary summary = train_classifier(r);
+  EXPECT_EQ(summary.parameters, 3 * 20 + 3);
+  EXPECT_LT(summary.validation->loss(), summary.progress.first_loss);
+  models::Encoder before = models::load_encoder(path("bert")), after = models::load_encoder(path("a"));
+  std::map<std::string, std::vector<float>> kept;
+  for (const auto& p : nn::named_parameters(before)) kept[p.name] = p.tensor.to_vector<float>();
+  for (const auto& p : nn::named_parameters(after)) {
+    if (p.name.starts_with("classifier")) continue;
+    EXPECT_EQ(p.tensor.to_vector<float>(), kept[p.name]) << p.name;
+  }
+  // What it made is a head for these labels: nothing is new any more, and training it goes on from there.
+  r.init = path("a"), r.folder = path("b");
+  start_from(r.settings, r.init);
+  expect_error<ValueError>([&] { train_classifier(r); }, "--freeze leaves nothing to train");
+  r.settings.freeze = false, r.settings.steps = 1, r.settings.lr = 1e-30, r.overwrite = true;
+  EXPECT_EQ(train_classifier(r).progress.first_loss, summary.validation->loss());
+}
+
+TEST_F(ClassifierRunTest, StopsEarly) {
+  ClassifierRun r = run("a");
+  r.settings.lr = 1e-30, r.settings.patience = 2;
+  const ClassifierSummary summary = train_classifier(r);
+  EXPECT_EQ(summary.ending, Ending::stopped_early);
+  EXPECT_EQ(summary.progress.step, 10);
+}
+
+TEST_F(ClassifierRunTest, PairsAreOneSequence) {
+  std::string pairs;
+  for (uint64_t i = 0; i < 40; ++i)
+    pairs += sentence(i, 0) + "\t" + sentence(i, i % 2 * 5) + "\t" + kLabels[i % 2] + "\n";
+  write("train.tsv", pairs);
+  ClassifierRun r = run("a");
+  r.valid = "";
+  EXPECT_FALSE(train_classifier(r).validation);
+  EXPECT_LT(io::load_json(path("a/summary.json")).at("progress").at("tokens").as_int(), 40 * 7 * 40);
+  r.valid = path("valid.tsv"), r.overwrite = true;
+  expect_error<ValueError>([&] { train_classifier(r); }, "one has pairs and the other has not");
+}
+
+TEST_F(ClassifierRunTest, BadInputIsNamedAndLeavesNothing) {
+  ClassifierRun r = run("bad");
+  write("one.tsv", "a\tx\nb\tx\n");
+  r.data = path("one.tsv");
+  expect_error<ValueError>([&] { train_classifier(r); }, "all texts have the label \"x\"");
+  r = run("bad"), write("valid.tsv", "a\tnew\n");
+  expect_error<ValueError>([&] { train_classifier(r); }, "a label \"new\"");
+  r = run("bad"), r.data = path("none.tsv");
+  expect_error<IoError>([&] { train_classifier(r); }, "none.tsv");
+  r = run("bad"), r.settings.batch = 0;
+  expect_error<ValueError>([&] { train_classifier(r); }, "--batch must be at least 1");
+  r = run("bad"), r.init = "";
+  expect_error<ValueError>([&] { train_classifier(r); }, "begins with an encoder's folder");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "bad"));
+}
+
+TEST(ScoreLabels, FIsTheMeanOverLabelsThatOccur) {
+  const LabelScore score = score_labels({0, 0, 1, 1}, {0, 1, 1, 1}, 4);
+  EXPECT_DOUBLE_EQ(score.accuracy, 0.75);
+  EXPECT_DOUBLE_EQ(score.macro_f1, (2.0 / 3 + 4.0 / 5) / 2);
+}
+
+TEST(WithHead, IsWhatTransformersMakesOfAFamily) {
+  const std::filesystem::path data = std::filesystem::path(MULTIHEAD_SOURCE_DIR) / "tests/data/encoders";
+  for (const char* name : {"bert", "distilbert", "electra", "modernbert", "mpnet", "roberta"}) {
+    const models::EncoderConfig config = models::load_encoder((data / name).string()).config();
+    for (const auto head : {models::EncoderHead::classification, models::EncoderHead::tokens}) {
+      const models::EncoderConfig with = models::with_head(config, head, {"a", "b", "c"});
+      EXPECT_EQ(with.num_labels, 3) << name;
+      EXPECT_EQ(models::family_of(with), models::family_of(config)) << name;
+      Rng rng(1);
+      models::Encoder model(with, rng);
+      EXPECT_NO_THROW(models::encoder_tensors(model)) << name;
+    }
+    const models::EncoderConfig masked = models::with_head(config, models::EncoderHead::masked_lm);
+    EXPECT_EQ(models::family_of(masked), models::family_of(config)) << name;
+    EXPECT_EQ(models::with_head(masked, models::EncoderHead::masked_lm), masked) << name;
+  }
+}
+
+}  // namespace
+}  // namespace multihead::train

@@ -1,0 +1,148 @@
+#include "multihead/train/tasks/embedder_run.h"
+
+#include <gmock/gmock.h>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/io/json.h"
+#include "multihead/train/tasks/encoder_fixture-inl.h"
+
+namespace multihead::train {
+namespace {
+
+class EmbedderRunTest : public EncoderRunTest {
+ protected:
+  EmbedderRunTest() {
+    std::string train, valid;
+    for (uint64_t i = 0; i < 60; ++i) {
+      train += sentence(i, 0) + "\t" + sentence(i, 5) + "\n";
+      valid += sentence(i + 100, 0) + "\t" + sentence(i + 100, 5) + "\n";
+    }
+    write("train.tsv", train);
+    write("valid.tsv", valid);
+  }
+
+  embed::SentenceEncoder without_dropout() const {
+    auto encoder = embed::SentenceEncoder::load(path("bert"), std::nullopt);
+    models::EncoderConfig config = encoder.encoder().config();
+    config.dropout_p = config.attention_dropout_p = 0;
+    encoder.encoder() = encoder_from(config, encoder.encoder(), 1);
+    return encoder;
+  }
+
+  EmbedderRun run(const std::string& name) const {
+    EmbedderRun run;
+    run.data = path("train.tsv"), run.valid = path("valid.tsv"), run.init = path("bert");
+    run.folder = path(name);
+    start_from(run.settings, run.init);
+    EmbedderSettings& s = run.settings;
+    s.batch = 8, s.chunk = 3, s.steps = 30, s.lr = 1e-2, s.warmup_steps = 3, s.eval_every = 5,
+    s.log_every = 1;
+    return run;
+  }
+};
+
+TEST_F(EmbedderRunTest, LearnsAndLeavesAFolderOfSentenceTransformers) {
+  const EmbedderSummary summary = train_embedder(run("a"));
+  ASSERT_TRUE(summary.validation);
+  EXPECT_LT(summary.validation->loss, summary.progress.first_loss - 0.3);
+  EXPECT_GT(summary.validation->recall_at_10, summary.validation->recall_at_1);
+  const auto encoder = embed::SentenceEncoder::load(path("a"));
+  const text::ParallelText valid = text::read_pairs(root_ / "valid.tsv");
+  const auto found = embed::nearest(encoder.encode(valid.source, {.normalize = true}),
+                                    encoder.encode(valid.target, {.normalize = true}), 1);
+  double hits = 0;
+  for (size_t i = 0; i < found.size(); ++i) hits += found[i][0].row == static_cast<int64_t>(i) ? 1 : 0;
+  EXPECT_NEAR(hits / 60, summary.validation->recall_at_1, 0.04);
+  EXPECT_EQ(io::load_json(path("a/modules.json")).items().size(), 2u);
+  EXPECT_TRUE(io::load_json(path("a/1_Pooling/config.json")).at("pooling_mode_mean_tokens").as_bool());
+}
+
+TEST_F(EmbedderRunTest, AnInterruptedRunGoesOnBitForBit) {
+  EmbedderRun r = run("");
+  r.settings.steps = 12, r.settings.model.dropout_p = 0.1, r.settings.symmetric = true;
+  expect_resumes(r, train_embedder);
+}
+
+// The gradients of a step, by parameter.
+std::map<std::string, Tensor> gradients(EmbedderTask& task, int64_t index) {
+  Tape tape;
+  const Task::Loss loss = task.loss(index);
+  tape.backward(loss.value);
+  std::map<std::string, Tensor> all;
+  for (const auto& p : nn::named_parameters(task.model())) {
+    if (p.tensor.grad().defined()) all[p.name] = p.tensor.grad().clone();
+    p.tensor.set_grad({});
+  }
+  all["loss"] = loss.value.detach().clone();
+  return all;
+}
+
+TEST_F(EmbedderRunTest, GradientCachingChangesNothing) {
+  const auto encoder = embed::SentenceEncoder::load(path("bert"), std::nullopt);
+  const text::ParallelText texts = text::read_pairs(root_ / "train.tsv");
+  const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
+  EmbedderSettings s = run("").settings;
+  const auto of = [&](int64_t chunk) {
+    s.chunk = chunk;
+    EmbedderTask task(s, without_dropout(), data, path("bert"));
+    return gradients(task, 2);
+  };
+  const auto whole = of(0), parts = of(3), again = of(3);
+  EXPECT_GT(whole.size(), 20u);
+  ASSERT_EQ(parts.size(), whole.size());
+  for (const auto& [name, gradient] : whole) {
+    const auto a = gradient.to_vector<double>(), b = parts.at(name).to_vector<double>();
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-6 + 1e-5 * std::abs(a[i])) << name;
+    EXPECT_EQ(parts.at(name).to_vector<float>(), again.at(name).to_vector<float>()) << name;
+  }
+  // The vectors do not know of chunks: the loss has the same bits.
+  EXPECT_EQ(whole.at("loss").item(), parts.at("loss").item());
+}
+
+TEST_F(EmbedderRunTest, EqualTextsAreNoAlternatives) {
+  const embed::SentenceEncoder encoder = without_dropout();
+  const text::ParallelText texts = {{"the cat", "the dog", "the cat"}, {"a mat", "a mat", "red sun"}};
+  const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
+  EmbedderSettings s = run("").settings;
+  s.batch = 3, s.chunk = 2;
+  EmbedderTask task(s, encoder, data, path("bert"));
+  // Only the dog has a choice: both documents belong to the cat.
+  const Tensor x =
+      encoder.encode(std::vector<std::string>{"the cat", "the dog", "a mat", "red sun"}, {.normalize = true});
+  const auto cosine = [&](int64_t a, int64_t b) {
+    double sum = 0;
+    for (int64_t i = 0; i < 20; ++i) sum += double{x.data<float>()[a * 20 + i]} * x.data<float>()[b * 20 + i];
+    return sum / s.temperature;
+  };
+  const double dog = std::log1p(std::exp(cosine(1, 3) - cosine(1, 2)));
+  EXPECT_NEAR(task.loss(0).value.item(), dog / 3, 1e-5);
+}
+
+TEST_F(EmbedderRunTest, AnotherRunTakesThePlaceOfItsOwnFilesOnly) {
+  EmbedderRun r = run("a");
+  r.settings.steps = 1;
+  train_embedder(r);
+  r.overwrite = true;
+  EXPECT_NO_THROW(train_embedder(r));
+  r.folder = path("b");
+  std::filesystem::create_directories(root_ / "b/1_Pooling");
+  write("b/1_Pooling/notes.txt", "mine");
+  expect_error<ValueError>([&] { train_embedder(r); }, "\"1_Pooling\"");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "b/train_config.json"));
+}
+
+TEST_F(EmbedderRunTest, BadInputIsNamedAndLeavesNothing) {
+  EmbedderRun r = run("bad");
+  r.settings.batch = 61;
+  expect_error<ValueError>([&] { train_embedder(r); }, "there are 60 pairs, fewer than the 61 of a batch");
+  r = run("bad"), r.settings.batch = 1;
+  expect_error<ValueError>([&] { train_embedder(r); }, "--batch must be at least 2");
+  r = run("bad"), r.settings.temperature = 0;
+  expect_error<ValueError>([&] { train_embedder(r); }, "--temperature must be positive");
+  r = run("bad"), r.init = path("nothing");
+  expect_error<IoError>([&] { train_embedder(r); }, "nothing");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "bad"));
+}
+
+}  // namespace
+}  // namespace multihead::train

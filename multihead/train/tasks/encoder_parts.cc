@@ -1,0 +1,123 @@
+#include "multihead/train/tasks/encoder_parts.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/io/directory.h"
+#include "multihead/models/files/hugging_face.h"
+#include "multihead/train/data/windows.h"
+#include "multihead/train/run.h"
+
+namespace multihead::train {
+namespace {
+
+Encodings encode_all(size_t count, const std::function<text::Encoding(size_t)>& encode) {
+  Encodings all(count);
+  parallel_for(std::ssize(all),
+               [&](int64_t i, int) { all[static_cast<size_t>(i)] = encode(static_cast<size_t>(i)); });
+  return all;
+}
+
+}  // namespace
+
+std::vector<int64_t> batch_rows(int64_t index, int64_t size, int64_t count, uint64_t seed) {
+  std::vector<int64_t> rows;
+  for (int64_t at = index * size; at < (index + 1) * size; ++at) {
+    rows.push_back(permuted(at % count, count, seed, static_cast<uint64_t>(at / count)));
+  }
+  return rows;
+}
+
+std::vector<int64_t> spread_rows(int64_t count, int64_t wanted) {
+  if (wanted == 0 || wanted > count) wanted = count;
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < wanted; ++i) rows.push_back(i * count / wanted);
+  return rows;
+}
+
+std::vector<int64_t> part_of(const std::vector<int64_t>& rows, int64_t index, int64_t size) {
+  const int64_t begin = index * size, end = std::min(begin + size, std::ssize(rows));
+  return {rows.begin() + begin, rows.begin() + end};
+}
+
+int64_t parts_of(const std::vector<int64_t>& rows, int64_t size) {
+  return (std::ssize(rows) + size - 1) / size;
+}
+
+models::TokenRows token_rows(const Encodings& examples, const std::vector<int64_t>& rows) {
+  std::vector<std::vector<int32_t>> ids, types;
+  for (const int64_t row : rows) {
+    const text::Encoding& one = examples[static_cast<size_t>(row)];
+    ids.push_back(one.ids);
+    if (!one.type_ids.empty()) types.push_back(one.type_ids);
+  }
+  return models::TokenRows::of(ids, types);
+}
+
+Encodings encode_texts(const text::Tokenizer& tokenizer, const std::vector<std::string>& texts,
+                       int64_t length) {
+  const text::EncodeOptions options = {.parse_special = true, .max_length = static_cast<size_t>(length)};
+  return encode_all(texts.size(), [&](size_t i) {
+    return text::Encoding{tokenizer.encode(texts[i], options), {}};
+  });
+}
+
+Encodings encode_pair_texts(const text::Tokenizer& tokenizer, const std::vector<std::string>& first,
+                            const std::vector<std::string>& second, int64_t length, bool has_types) {
+  const text::EncodeOptions options = {.parse_special = true, .max_length = static_cast<size_t>(length)};
+  return encode_all(first.size(), [&](size_t i) {
+    text::Encoding pair = tokenizer.encode_pair(first[i], second[i], options);
+    if (!has_types) pair.type_ids.clear();
+    return pair;
+  });
+}
+
+models::Encoder encoder_from(const models::EncoderConfig& config, models::Encoder from, int64_t seed,
+                             std::vector<std::string>* fresh) {
+  Rng rng(static_cast<uint64_t>(seed));
+  return models::with_weights(config, std::move(from), rng, fresh);
+}
+
+void freeze_all_but(models::Encoder& model, const std::vector<std::string>& names) {
+  for (nn::NamedTensor& p : nn::named_parameters(model)) {
+    if (std::find(names.begin(), names.end(), p.name) == names.end()) p.tensor.set_requires_grad(false);
+  }
+}
+
+namespace {
+
+// tokenizer_config.json with the roles that encoders have besides those of other models.
+std::string config_of(const text::Tokenizer& tokenizer) {
+  Json config = Json::parse(tokenizer.config_json());
+  const std::tuple<const char*, const char*, const char*> roles[] = {{"cls_token", "[CLS]", "<s>"},
+                                                                     {"sep_token", "[SEP]", "</s>"},
+                                                                     {"mask_token", "[MASK]", "<mask>"},
+                                                                     {"pad_token", "[PAD]", "<pad>"},
+                                                                     {"unk_token", "[UNK]", "<unk>"}};
+  for (const auto& [role, bert, roberta] : roles) {
+    for (const char* token : {bert, roberta}) {
+      if (!config.contains(role) && tokenizer.id(token)) config[role] = token;
+    }
+  }
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
+void save_encoder_files(models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& init,
+                        io::CheckpointContents& contents) {
+  contents.tensors["model.safetensors"] = models::encoder_tensors(model);
+  contents.files["config.json"] = models::config_to_json(model.config()).dump(2) + "\n";
+  contents.files["tokenizer.json"] = tokenizer.to_json();
+  const std::string given = io::join(init, "tokenizer_config.json");
+  const bool is_given = !init.empty() && node_at(given) == Node::file;
+  contents.files["tokenizer_config.json"] =
+      is_given ? read_file(given, uint64_t{16} << 20) : config_of(tokenizer);
+}
+
+}  // namespace multihead::train

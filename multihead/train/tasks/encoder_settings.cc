@@ -1,0 +1,122 @@
+#include "multihead/train/tasks/encoder_settings.h"
+
+#include "multihead/core/error.h"
+
+namespace multihead::train {
+
+EncoderSettings::EncoderSettings() {
+  schedule = optim::ScheduleKind::linear;
+  lr = 5e-5, final_ratio = 0, beta2 = 0.999, weight_decay = 0.01;
+}
+
+void add_encoder_fields(std::vector<Field>& list, EncoderSettings& s) {
+  list.push_back({"batch", "texts or pairs per micro-batch", &s.batch, 1});
+  list.push_back(
+      {"max-length", "truncate texts to this many tokens (0: the model's limit)", &s.max_length, 0});
+  list.push_back({"dropout", "dropout on embeddings and sub-layer outputs", &s.model.dropout_p});
+  list.push_back({"attention-dropout", "dropout on attention weights", &s.model.attention_dropout_p});
+}
+
+void check_encoder(const EncoderSettings& s, const std::vector<Field>& fields) {
+  models::resolved(s.model);
+  check_training(s, fields, s.model.embed_dim);
+  MH_CHECK(s.batch <= (int64_t{1} << 31) / length_of(s), ValueError, "train: a --batch of ", s.batch,
+           " texts of ", length_of(s), " tokens is more than 2^31 tokens");
+}
+
+int64_t length_of(const EncoderSettings& s) {
+  return s.max_length > 0 ? std::min(s.max_length, s.model.context) : s.model.context;
+}
+
+std::vector<Field> fields(ClassifierSettings& s) {
+  std::vector<Field> list;
+  add_encoder_fields(list, s);
+  list.push_back({"freeze", "train only the new head", &s.freeze});
+  list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0, true});
+  add_training_fields(list, s);
+  add_report_fields(list, s);
+  return list;
+}
+
+void check(const ClassifierSettings& settings) {
+  ClassifierSettings s = settings;
+  check_encoder(s, fields(s));
+}
+
+std::vector<std::string> masked_lm_presets() { return {"tiny", "small", "base"}; }
+
+MaskedLmSettings masked_lm_settings(const std::string& preset) {
+  MaskedLmSettings s;
+  models::EncoderConfig& m = s.model;
+  s.lr = 1e-3, s.steps = 3000, s.eval_every = 250;
+  m.context = 128, m.dropout_p = m.attention_dropout_p = 0.1;
+  if (preset == "tiny") {
+    m.num_layers = 4, m.num_heads = 4, m.embed_dim = 128, m.dropout_p = m.attention_dropout_p = 0;
+  } else if (preset == "small") {
+    m.num_layers = 6, m.num_heads = 12, m.embed_dim = 384, s.vocab_size = 16384, s.lr = 5e-4;
+    m.context = 512, s.max_length = 128, s.steps = 30000;
+  } else {
+    MH_CHECK(preset == "base", ValueError, "train: unknown preset ", quote(preset),
+             "; choose tiny, small or base");
+    m.num_layers = 12, m.num_heads = 12, m.embed_dim = 768, s.vocab_size = 30522, s.lr = 2e-4;
+    m.context = 512, s.steps = 100000, s.warmup_steps = 1000;
+  }
+  m.head = models::EncoderHead::masked_lm, m.pooler = false;
+  return s;
+}
+
+std::vector<Field> fields(MaskedLmSettings& s) {
+  std::vector<Field> list = {
+      {"layers", "Transformer layers", &s.model.num_layers, 1},
+      {"heads", "attention heads", &s.model.num_heads, 1},
+      {"width", "embedding dimension", &s.model.embed_dim, 1},
+      {"ffn-width", "hidden size of the feed-forward layers (0: 4 x width)", &s.model.ffn_dim, 0},
+      {"context", "maximum sequence length in tokens", &s.model.context, 1}};
+  add_encoder_fields(list, s);
+  list.push_back({"mask-share", "fraction of tokens to mask", &s.mask_share});
+  list.push_back({"whole-words", "mask whole words", &s.whole_words});
+  list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size, 1});
+  list.push_back({"validation-share", "fraction of the text held out for validation", &s.validation_share});
+  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});
+  add_training_fields(list, s);
+  add_report_fields(list, s);
+  return list;
+}
+
+void check(const MaskedLmSettings& settings) {
+  MaskedLmSettings s = settings;
+  if (s.model.vocab_size == 0) s.model.vocab_size = 1;  // not known yet
+  check_encoder(s, fields(s));
+  MH_CHECK(s.mask_share > 0 && s.mask_share < 1, ValueError, "train: --mask-share must be in (0, 1), got ",
+           s.mask_share);
+  MH_CHECK(s.validation_share >= 0 && s.validation_share < 1, ValueError,
+           "train: --validation-share must be in [0, 1), got ", s.validation_share);
+}
+
+std::vector<Field> fields(EmbedderSettings& s) {
+  std::vector<Field> list;
+  add_encoder_fields(list, s);
+  list.push_back({"temperature", "temperature: divides the cosine similarities", &s.temperature});
+  list.push_back({"symmetric", "also train documents to find their queries", &s.symmetric});
+  list.push_back(
+      {"chunk",
+       "texts whose activations are kept at a time: smaller saves memory, costs time (0: the whole batch)",
+       &s.chunk, 0});
+  list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0, true});
+  add_training_fields(list, s);
+  add_report_fields(list, s);
+  return list;
+}
+
+void check(const EmbedderSettings& settings) {
+  EmbedderSettings s = settings;
+  check_encoder(s, fields(s));
+  MH_CHECK(s.batch > 1, ValueError,
+           "train: --batch must be at least 2: the other documents of a batch are a query's negatives");
+  MH_CHECK(s.temperature > 0 && s.temperature < 1e6, ValueError,
+           "train: --temperature must be positive, got ", s.temperature);
+  MH_CHECK(s.label_smoothing == 0, ValueError, "train: an embedder does not support --label-smoothing, got ",
+           s.label_smoothing);
+}
+
+}  // namespace multihead::train

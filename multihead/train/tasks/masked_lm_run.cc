@@ -1,0 +1,204 @@
+#include "multihead/train/tasks/masked_lm_run.h"
+
+#include <algorithm>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/models/files/hugging_face.h"
+#include "multihead/ops/loss.h"
+#include "multihead/text/corpus/corpus.h"
+#include "multihead/train/lora.h"
+
+namespace multihead::train {
+namespace {
+
+// Streams of the seed for what is hidden, apart from those of weights and dropout.
+constexpr uint64_t kTrainingStreams = uint64_t{1} << 62;
+constexpr uint64_t kValidationStreams = uint64_t{3} << 61;
+
+// The tokens that the tokenizer puts before and after a text.
+std::pair<std::vector<int32_t>, std::vector<int32_t>> template_of(const text::Tokenizer& tokenizer) {
+  const std::vector<int32_t> bare = tokenizer.encode("a", {.add_template = false}),
+                             whole = tokenizer.encode("a");
+  const auto at = std::search(whole.begin(), whole.end(), bare.begin(), bare.end());
+  return {{whole.begin(), at}, {at + std::ssize(bare), whole.end()}};
+}
+
+MaskedLmSettings with_vocabulary(MaskedLmSettings s, int64_t vocab_size) {
+  s.model.vocab_size = std::max(s.model.vocab_size, vocab_size);
+  s.model = models::with_head(s.model, models::EncoderHead::masked_lm);
+  return s;
+}
+
+models::Encoder make_model(const MaskedLmSettings& s, const std::string& init,
+                           std::vector<std::string>& fresh) {
+  check_training_memory(s, models::matrix_weights(s.model));
+  if (!init.empty()) return encoder_from(s.model, models::load_encoder(init), s.seed, &fresh);
+  Rng rng(static_cast<uint64_t>(s.seed));
+  return {s.model, rng};
+}
+
+text::Tokenizer train_tokenizer(const std::string& text, const MaskedLmSettings& s) {
+  const text::SpecialTokens special = {.pad = "[PAD]", .others = {"[CLS]", "[SEP]", "[MASK]"}};
+  std::vector<std::string_view> training = {text};
+  if (s.validation_share > 0) training = text::split_corpus(text, {.validation = s.validation_share}).train;
+  return text::Tokenizer::train_bpe(training, {.vocab_size = s.vocab_size, .special = special});
+}
+
+// Every rank reads the text; the tokenizer is the leader's.
+LanguageModelData load_data(const MaskedLmRun& run, const RunFolder* folder, const std::string& text) {
+  const text::Tokenizer tokenizer =
+      tokenizer_of(run, folder, [&] { return train_tokenizer(text, run.settings); });
+  LanguageModelSettings as_text;
+  as_text.model.context = length_of(run.settings);
+  as_text.validation_share = run.settings.validation_share;
+  return prepare_language_model_data(text, run.data, as_text, &tokenizer);
+}
+
+}  // namespace
+
+MaskedLmTask::MaskedLmTask(const MaskedLmSettings& settings, const LanguageModelData& data,
+                           const std::string& init)
+    : settings_(with_vocabulary(settings, data.tokenizer.vocab_size())),
+      data_(data),
+      init_(init),
+      before_(template_of(data.tokenizer).first),
+      after_(template_of(data.tokenizer).second),
+      window_(length_of(settings) - std::ssize(before_) - std::ssize(after_)),
+      order_(data.training.size(), std::max<int64_t>(window_, 1), static_cast<uint64_t>(settings.seed)),
+      masker_(data.tokenizer, {settings.mask_share, settings.whole_words}),
+      model_(make_model(settings_, init, fresh_)) {
+  MH_CHECK(window_ > 0, ValueError, "train: sequences of ", length_of(settings),
+           " tokens leave no room beside the tokenizer's template");
+}
+
+MaskedLmTask::Batch MaskedLmTask::batch_of(const text::TokenView& text,
+                                           std::span<const Window> windows) const {
+  std::vector<std::vector<int32_t>> sequences;
+  std::vector<int64_t> places, targets;
+  int64_t first = 0;
+  for (const Window& window : windows) {
+    const std::vector<int64_t> begins = {window.begin};
+    const Tensor tokens = gather_windows(text, begins, window_).tokens;
+    const MaskedText masked =
+        masker_({tokens.data<int32_t>(), static_cast<size_t>(tokens.numel())}, window.hidden);
+    std::vector<int32_t>& sequence = sequences.emplace_back(before_);
+    sequence.insert(sequence.end(), masked.tokens.begin(), masked.tokens.end());
+    sequence.insert(sequence.end(), after_.begin(), after_.end());
+    for (const int64_t place : masked.places) places.push_back(first + std::ssize(before_) + place);
+    targets.insert(targets.end(), masked.targets.begin(), masked.targets.end());
+    first += std::ssize(sequence);
+  }
+  const Shape shape = {std::ssize(places)};
+  return {models::TokenRows::of(sequences), Tensor::of<int64_t>(shape, places),
+          Tensor::of<int64_t>(shape, targets)};
+}
+
+MaskedLmTask::Batch MaskedLmTask::training_batch(int64_t index) const {
+  std::vector<Window> windows;
+  for (int64_t row = index * settings_.batch; row < (index + 1) * settings_.batch; ++row) {
+    windows.push_back(
+        {order_.begin(row),
+         {static_cast<uint64_t>(settings_.seed), kTrainingStreams + static_cast<uint64_t>(row)}});
+  }
+  return batch_of(data_.training, windows);
+}
+
+int64_t MaskedLmTask::targets(int64_t index) const { return training_batch(index).targets.numel(); }
+
+Task::Loss MaskedLmTask::loss(int64_t index) {
+  const Batch batch = training_batch(index);
+  Rng rng = dropout_rng(settings_, index);
+  return {cross_entropy(model_.logits_at(batch.rows, batch.places, &rng), batch.targets,
+                        {.label_smoothing = settings_.label_smoothing}),
+          batch.rows.tokens.numel()};
+}
+
+MaskedLoss MaskedLmTask::score(int64_t count, const Sharing& sharing) const {
+  const NoTape silent;
+  MaskedLoss total;
+  const std::vector<int64_t> all = spread_rows((data_.validation.size() - 1) / window_, count);
+  // Of a batch: its nats, hidden tokens, and those that are found.
+  const auto measure = [&](int64_t index, std::span<double> numbers) {
+    std::vector<Window> windows;
+    for (const int64_t row : part_of(all, index, settings_.batch)) {
+      windows.push_back(
+          {row * window_,
+           {static_cast<uint64_t>(settings_.seed), kValidationStreams + static_cast<uint64_t>(row)}});
+    }
+    const Batch batch = batch_of(data_.validation, windows);
+    const Tensor logits = model_.logits_at(batch.rows, batch.places);
+    numbers[0] = cross_entropy(logits, batch.targets, {.reduction = Reduction::sum}).item();
+    numbers[1] = static_cast<double>(logits.size(0));
+    for (int64_t i = 0; i < logits.size(0); ++i) {
+      const float* row = logits.data<float>() + i * logits.size(1);
+      const bool is_right =
+          std::max_element(row, row + logits.size(1)) - row == batch.targets.data<int64_t>()[i];
+      numbers[2] += is_right ? 1 : 0;
+    }
+  };
+  const std::vector<double> numbers = measure_batches(sharing, parts_of(all, settings_.batch), 3, measure);
+  for (size_t i = 0; i < numbers.size(); i += 3) {
+    total.nats += numbers[i];
+    total.tokens += static_cast<int64_t>(numbers[i + 1]), total.right += static_cast<int64_t>(numbers[i + 2]);
+  }
+  return total;
+}
+
+std::optional<double> MaskedLmTask::evaluate(const Sharing& sharing) {
+  if (data_.validation.size() <= window_) return std::nullopt;
+  latest_ = score(settings_.eval_windows, sharing);
+  return latest_.loss();
+}
+
+std::vector<std::pair<std::string, double>> MaskedLmTask::metrics() const {
+  return {{"accuracy", latest_.accuracy()}};
+}
+
+void MaskedLmTask::save(io::CheckpointContents& contents) {
+  save_encoder_files(model_, data_.tokenizer, init_, contents);
+}
+
+void MaskedLmTask::load(const std::string& path) {
+  models::load_weights(model_, path + "/model.safetensors");
+}
+
+Json MaskedLmTask::identity() const {
+  Json identity = identity_of(settings_);
+  identity["text"] = checksum_text(data_.checksum);
+  identity["tokenizer_fingerprint"] = checksum_text(data_.tokenizer.fingerprint());
+  return identity;
+}
+
+void start_from(MaskedLmSettings& settings, const std::string& init) {
+  settings.model = models::load_encoder(init).config();
+}
+
+MaskedLmSummary train_masked_lm(const MaskedLmRun& request) {
+  const MaskedLmRun run = checked(request);
+  const std::string text = text::read_text(run.data);
+  const auto folder = folder_of(run);
+  const LanguageModelData data = load_data(run, folder.get(), text);
+  MaskedLmTask task(run.settings, data, run.init);
+  check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));
+  begin_run(run, folder.get());
+  MaskedLmSummary summary;
+  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<MaskedLoss> {
+    MaskedLoss loss = task.score(0, run.sharing());
+    if (loss.tokens == 0) return std::nullopt;
+    return loss;
+  });
+  return summary;
+}
+
+Json to_json(const MaskedLmSummary& s) {
+  Json json = to_json(static_cast<const RunSummary&>(s));
+  if (s.validation) {
+    json["validation"] = Json::object({{"loss", number_or_null(s.validation->loss())},
+                                       {"accuracy", number_or_null(s.validation->accuracy())},
+                                       {"tokens", s.validation->tokens}});
+  }
+  return json;
+}
+
+}  // namespace multihead::train

@@ -1,0 +1,76 @@
+#include "multihead/train/tasks/masked_lm_run.h"
+
+#include <gmock/gmock.h>
+
+#include "multihead/embed/text_classifier.h"
+#include "multihead/io/json.h"
+#include "multihead/models/files/hugging_face.h"
+#include "multihead/train/tasks/encoder_fixture-inl.h"
+
+namespace multihead::train {
+namespace {
+
+class MaskedLmRunTest : public EncoderRunTest {
+ protected:
+  MaskedLmRunTest() {
+    std::string text;
+    for (int i = 0; i < 400; ++i)
+      text += i % 2 == 0 ? "the red cat sat on a mat " : "a green sea at night \n";
+    write("text.txt", text);
+  }
+
+  MaskedLmRun run(const std::string& name, const std::string& init) const {
+    MaskedLmRun run;
+    run.data = path("text.txt"), run.folder = path(name);
+    run.settings = masked_lm_settings("tiny");
+    MaskedLmSettings& s = run.settings;
+    if (init.empty()) {
+      s.model.num_layers = 1, s.model.num_heads = 2, s.model.embed_dim = 16, s.vocab_size = 300;
+    } else {
+      run.init = path(init);
+      start_from(s, run.init);
+    }
+    s.max_length = 16, s.batch = 8, s.steps = 60, s.lr = 1e-2, s.warmup_steps = 5, s.eval_every = 5;
+    s.log_every = 1;
+    return run;
+  }
+};
+
+TEST_F(MaskedLmRunTest, LearnsFromNothingAndFromAFolder) {
+  for (const char* init : {"", "bert", "bert_masked_lm"}) {
+    MaskedLmRun r = run("a", init);
+    r.overwrite = true;
+    const MaskedLmSummary summary = train_masked_lm(r);
+    ASSERT_TRUE(summary.validation) << init;
+    EXPECT_LT(summary.validation->loss(), summary.progress.first_loss - 0.5) << init;
+    const models::Encoder model = models::load_encoder(path("a"));
+    EXPECT_EQ(model.config().head, models::EncoderHead::masked_lm);
+    EXPECT_EQ(models::family_of(model.config()), "bert");
+    const auto tokenizer = text::Tokenizer::load(path("a"));
+    EXPECT_EQ(embed::fill_mask(model, tokenizer, "the red cat [MASK] on a mat", 1).size(), 1u);
+    const Json config = io::load_json(path("a/tokenizer_config.json"));
+    EXPECT_EQ(config.at("mask_token").as_string(), "[MASK]") << init;
+  }
+}
+
+TEST_F(MaskedLmRunTest, AnInterruptedRunGoesOnBitForBit) {
+  MaskedLmRun r = run("", "bert_masked_lm");
+  r.settings.steps = 12, r.settings.model.dropout_p = 0.1;
+  expect_resumes(r, train_masked_lm);
+}
+
+TEST_F(MaskedLmRunTest, BadInputIsNamed) {
+  MaskedLmRun r = run("bad", "");
+  r.settings.mask_share = 1;
+  expect_error<ValueError>([&] { train_masked_lm(r); }, "--mask-share must be in (0, 1)");
+  r = run("bad", ""), r.settings.batch = 0;
+  expect_error<ValueError>([&] { train_masked_lm(r); }, "--batch must be at least 1");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "bad"));
+  r = run("bad", ""), write("short.txt", "the cat"), r.data = path("short.txt");
+  expect_error<FormatError>([&] { train_masked_lm(r); }, "short.txt");
+  r = run("bad", "bert"), r.settings.max_length = 2;
+  expect_error<ValueError>([&] { train_masked_lm(r); }, "no room beside the tokenizer's template");
+}
+
+}  // namespace
+}  // namespace multihead::train

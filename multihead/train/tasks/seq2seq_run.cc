@@ -1,0 +1,295 @@
+#include "multihead/train/tasks/seq2seq_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
+#include "multihead/train/lora.h"
+
+namespace multihead::train {
+namespace {
+
+constexpr const char* kPad = "<pad>";
+constexpr const char* kEos = "</s>";
+constexpr const char* kUnk = "<unk>";
+
+std::vector<std::string_view> views(const std::vector<std::string>& lines) {
+  return {lines.begin(), lines.end()};
+}
+
+text::Tokenizer train_tokenizer(const std::vector<std::string_view>& lines, const Seq2SeqSettings& s) {
+  const text::SpecialTokens special = {.eos = kEos, .pad = kPad, .unk = kUnk};
+  if (s.tokenizer == TokenizerChoice::characters) {
+    return text::Tokenizer::train_characters(lines, {.special = special});
+  }
+  return text::Tokenizer::train_bpe(lines, {.vocab_size = s.vocab_size, .special = special});
+}
+
+PairTokenizers train_tokenizers(const text::ParallelText& text, const Seq2SeqSettings& s) {
+  std::vector<std::string_view> source = views(text.source);
+  const std::vector<std::string_view> target = views(text.target);
+  if (s.shared_vocabulary) {
+    source.insert(source.end(), target.begin(), target.end());
+    const text::Tokenizer both = train_tokenizer(source, s);
+    return {both, both, true};
+  }
+  return {train_tokenizer(source, s), train_tokenizer(target, s), false};
+}
+
+int32_t id_of(const text::Tokenizer& tokenizer, std::optional<int32_t> role, const char* token) {
+  if (role) return *role;
+  const std::optional<int32_t> id = tokenizer.id(token);
+  MH_CHECK(id.has_value(), ValueError, "tokenizer: it has no token ", token, ", which sentence pairs need");
+  return *id;
+}
+
+PairTokens special_tokens(const PairTokenizers& tokenizers) {
+  const auto of = [](const text::Tokenizer& t) {
+    return PairTokens{id_of(t, t.pad_id(), kPad), id_of(t, t.eos_id(), kEos)};
+  };
+  const PairTokens source = of(tokenizers.source), target = of(tokenizers.target);
+  MH_CHECK(source.pad == target.pad && source.eos == target.eos, ValueError,
+           "tokenizers: padding and end must have the same ids on both sides, got ", source.pad, ", ",
+           source.eos, " and ", target.pad, ", ", target.eos);
+  return target;
+}
+
+models::Seq2SeqConfig model_config(const Seq2SeqSettings& settings, const Seq2SeqData& data) {
+  models::Seq2SeqConfig c = settings.model;
+  c.source_vocab_size = data.tokenizers.source.vocab_size();
+  c.target_vocab_size = data.tokenizers.target.vocab_size();
+  c.share_embeddings = data.tokenizers.shared;
+  c.pad_id = data.special.pad;
+  c.eos_id = data.special.eos;
+  c.decoder_start_id = data.special.pad;
+  return models::resolved(c);
+}
+
+models::Seq2Seq make_model(const Seq2SeqSettings& settings, const Seq2SeqData& data) {
+  const models::Seq2SeqConfig config = model_config(settings, data);
+  check_training_memory(settings, models::matrix_weights(config));
+  Rng rng(static_cast<uint64_t>(settings.seed));
+  return {config, rng};
+}
+
+int64_t drop_long(std::vector<TokenPair>& pairs, int64_t limit) {
+  return static_cast<int64_t>(
+      std::erase_if(pairs, [&](const TokenPair& pair) { return pair.longest() > limit; }));
+}
+
+// Evenly spread, so that no book speaks for all.
+std::vector<TokenPair> spread(const std::vector<TokenPair>& pairs, int64_t count) {
+  const auto all = static_cast<int64_t>(pairs.size());
+  if (count == 0 || count >= all) return pairs;
+  std::vector<TokenPair> some;
+  for (int64_t i = 0; i < count; ++i) some.push_back(pairs[static_cast<size_t>(i * all / count)]);
+  return some;
+}
+
+uint64_t checksum_of(const text::ParallelText& text) {
+  std::string joined;
+  for (size_t i = 0; i < text.source.size(); ++i) joined += text.source[i] + "\t" + text.target[i] + "\n";
+  return checksum(joined);
+}
+
+}  // namespace
+
+std::map<std::string, std::string> pair_tokenizer_files(const PairTokenizers& tokenizers) {
+  std::map<std::string, std::string> files = {{"tokenizer.json", tokenizers.target.to_json()},
+                                              {"tokenizer_config.json", tokenizers.target.config_json()}};
+  if (!tokenizers.shared) files[kSourceTokenizerFile] = tokenizers.source.to_json();
+  return files;
+}
+
+PairTokenizers load_pair_tokenizers(const std::string& model) {
+  const std::string folder = models::tokenizer_folder(model);
+  const auto path = [&](const char* file) { return std::filesystem::path(folder) / file; };
+  if (!std::filesystem::exists(path("tokenizer.json")) && std::filesystem::exists(path("source.spm"))) {
+    return {text::Tokenizer::load(path("source.spm")), text::Tokenizer::load(path("target.spm")), false};
+  }
+  const text::Tokenizer target = text::Tokenizer::load(folder);
+  const std::filesystem::path source = std::filesystem::path(folder) / kSourceTokenizerFile;
+  if (!std::filesystem::exists(source)) return {target, target, true};
+  return {text::Tokenizer::load(source), target, false};
+}
+
+Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
+                                 const Seq2SeqSettings& settings, const PairTokenizers* tokenizers) {
+  MH_CHECK(!training.source.empty(), ValueError, "train: no sentence pairs to train on");
+  Seq2SeqData data{
+      tokenizers != nullptr ? *tokenizers : train_tokenizers(training, settings), {}, {}, {}, 0, 0};
+  data.special = special_tokens(data.tokenizers);
+  data.training = encode_pairs(training, data.tokenizers.source, data.tokenizers.target, data.special);
+  data.validation = encode_pairs(validation, data.tokenizers.source, data.tokenizers.target, data.special);
+  data.left_out = drop_long(data.training, settings.max_tokens);
+  drop_long(data.validation, settings.max_tokens);
+  MH_CHECK(!data.training.empty(), ValueError, "train: all ", data.left_out,
+           " sentence pairs are longer than --max-tokens ", settings.max_tokens);
+  data.checksum = checksum_of(training);
+  return data;
+}
+
+PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs, int64_t batch_tokens,
+                  const Sharing& sharing) {
+  PairLoss total;
+  if (pairs.empty()) return total;
+  const NoTape silent;
+  const PairBatches batches(pairs, {.batch_tokens = batch_tokens, .bucket = 1});
+  const auto measure = [&](int64_t i, std::span<double> numbers) {
+    const PairBatch batch = make_pair_batch(pairs, batches.rows(i), model.config());
+    numbers[1] = static_cast<double>(batch.tokens);
+    numbers[0] = model.loss(batch.source, batch.input, batch.labels).item() * numbers[1];
+  };
+  const std::vector<double> numbers = measure_batches(sharing, batches.batches_per_epoch(), 2, measure);
+  for (size_t i = 0; i < numbers.size(); i += 2) {
+    total.nats += numbers[i], total.tokens += static_cast<int64_t>(numbers[i + 1]);
+  }
+  return total;
+}
+
+Seq2SeqTask::Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data)
+    : settings_(settings),
+      data_(data),
+      batches_(data.training, {.batch_tokens = settings.batch_tokens,
+                               .bucket = settings.bucket,
+                               .seed = static_cast<uint64_t>(settings.seed)}),
+      probe_(spread(data.validation, settings.eval_pairs)),
+      model_(make_model(settings, data)) {}
+
+Task::Loss Seq2SeqTask::loss(int64_t index) {
+  const PairBatch batch = make_pair_batch(data_.training, batches_.rows(index), model_.config());
+  Rng rng = dropout_rng(settings_, index);
+  return {model_.loss(batch.source, batch.input, batch.labels, &rng, settings_.label_smoothing),
+          batch.tokens};
+}
+
+int64_t Seq2SeqTask::targets(int64_t index) const {
+  int64_t count = 0;
+  for (const int64_t row : batches_.rows(index)) {
+    count += std::ssize(data_.training[static_cast<size_t>(row)].target);
+  }
+  return count;
+}
+
+std::optional<double> Seq2SeqTask::evaluate(const Sharing& sharing) {
+  if (probe_.empty()) return std::nullopt;
+  return train::evaluate(model_, probe_, settings_.batch_tokens, sharing).loss();
+}
+
+void Seq2SeqTask::save(io::CheckpointContents& contents) {
+  contents.tensors["model.safetensors"] = models::seq2seq_tensors(model_);
+  contents.files["config.json"] = models::config_to_json(model_.config()).dump(2) + "\n";
+  contents.files.merge(pair_tokenizer_files(data_.tokenizers));
+}
+
+void Seq2SeqTask::load(const std::string& path) { models::load_weights(model_, path + "/model.safetensors"); }
+
+Json Seq2SeqTask::identity() const {
+  Json identity = identity_of(settings_);
+  identity["pairs"] = checksum_text(data_.checksum);
+  identity["source_tokenizer"] = checksum_text(data_.tokenizers.source.fingerprint());
+  identity["target_tokenizer"] = checksum_text(data_.tokenizers.target.fingerprint());
+  return identity;
+}
+
+void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths) {
+  MH_CHECK(!paths.empty(), ValueError, "average: no checkpoints");
+  const std::vector<Tensor> parameters = nn::parameters(model);
+  std::vector<std::vector<double>> sums(parameters.size());
+  models::Seq2Seq part = nn::clone(model);
+  for (const std::string& path : paths) {
+    models::load_weights(part, path + "/model.safetensors");
+    const std::vector<Tensor> values = nn::parameters(part);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const std::vector<double> x = values[i].to_vector<double>();
+      sums[i].resize(x.size(), 0);
+      for (size_t k = 0; k < x.size(); ++k) sums[i][k] += x[k] / static_cast<double>(paths.size());
+    }
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& target = parameters[i];
+    target.copy_from(Tensor::of<double>(target.shape(), sums[i]));
+  }
+}
+
+namespace {
+
+// The leader's, read or trained, on every rank.
+PairTokenizers tokenizers_of(const Seq2SeqRun& run, const RunFolder* folder,
+                             const text::ParallelText& training) {
+  std::optional<PairTokenizers> own;
+  if (folder != nullptr) {
+    const std::string source = tokenizer_source(run, *folder);
+    own = source.empty() ? train_tokenizers(training, run.settings) : load_pair_tokenizers(source);
+  }
+  if (run.group == nullptr) return *own;
+  return {share_tokenizer(run.group, own ? &own->source : nullptr),
+          share_tokenizer(run.group, own ? &own->target : nullptr),
+          !run.group->broadcast_text(0, own && own->shared ? "shared" : "").empty()};
+}
+
+void average_last(models::Seq2Seq& model, const Seq2SeqRun& run) {
+  std::vector<std::string> paths;
+  const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
+  const auto count = std::min(all.size(), static_cast<size_t>(run.settings.average));
+  for (size_t i = all.size() - count; i < all.size(); ++i) paths.push_back(all[i].path);
+  average_checkpoints(model, paths);
+}
+
+}  // namespace
+
+void start_from(Seq2SeqSettings& settings, const std::string& init) {
+  settings.model = models::load_seq2seq(init).config();
+}
+
+Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
+  const Seq2SeqRun run = checked(request);
+  // Before the folder exists: a run that cannot begin leaves nothing behind.
+  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
+  const text::ParallelText training = text::read_pairs(run.data);
+  const text::ParallelText validation =
+      run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
+  const auto folder = folder_of(run);
+  const PairTokenizers tokenizers = tokenizers_of(run, folder.get(), training);
+  const Seq2SeqData data = prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
+  Seq2SeqTask task(run.settings, data);
+  check_alike(run, run.settings, task.identity());
+  const bool begins = begin_run(run, folder.get());
+  share_start(run, begins || run.settings.lora.rank > 0, task.model(), models::load_seq2seq);
+  if (data.left_out > 0 && run.leads()) {
+    for (Observer* observer : run.observers) {
+      observer->on_warning(concat(data.left_out, " of ", training.source.size(), " pairs are longer than ",
+                                  run.settings.max_tokens, " tokens and are skipped (--max-tokens)"));
+    }
+  }
+  Seq2SeqSummary summary;
+  summary.pairs = static_cast<int64_t>(data.training.size());
+  summary.left_out = data.left_out;
+  const bool averages = run.settings.average > 1;
+  run_or_adapt(run, folder.get(), task, !averages, summary, [&]() -> std::optional<PairLoss> {
+    if (averages && run.leads()) average_last(task.model(), run);
+    if (averages && run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
+    if (data.validation.empty()) return std::nullopt;
+    if (averages) summary.kept_loss = task.evaluate(run.sharing()).value();
+    return evaluate(task.model(), data.validation, 4096, run.sharing());
+  });
+  return summary;
+}
+
+Json to_json(const Seq2SeqSummary& s) {
+  Json json = to_json(static_cast<const RunSummary&>(s));
+  json["pairs"] = s.pairs;
+  json["pairs_left_out"] = s.left_out;
+  if (s.validation) {
+    json["validation"] =
+        Json::object({{"loss", number_or_null(s.validation->loss())}, {"tokens", s.validation->tokens}});
+  }
+  return json;
+}
+
+}  // namespace multihead::train

@@ -1,0 +1,97 @@
+// A complete encoder-decoder run: from sentence pairs to tokenizers, a trained model and its metrics.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/text/tokenizer/tokenizer.h"
+#include "multihead/train/data/pairs.h"
+#include "multihead/train/run.h"
+#include "multihead/train/tasks/seq2seq_settings.h"
+
+namespace multihead::train {
+
+/// The source tokenizer is saved beside tokenizer.json (the target's) if the two differ.
+constexpr const char* kSourceTokenizerFile = "source_tokenizer.json";
+
+struct PairTokenizers {
+  text::Tokenizer source, target;
+  bool shared = true;  ///< one tokenizer for both
+};
+/// Reads the tokenizers of a model folder. Throws IoError, FormatError.
+PairTokenizers load_pair_tokenizers(const std::string& folder);
+/// Their files in it, by name.
+std::map<std::string, std::string> pair_tokenizer_files(const PairTokenizers& tokenizers);
+
+/// Pairs as tokens, ready for training.
+struct Seq2SeqData {
+  PairTokenizers tokenizers;
+  PairTokens special;
+  std::vector<TokenPair> training, validation;
+  int64_t left_out = 0;   ///< training pairs longer than settings.max_tokens
+  uint64_t checksum = 0;  ///< of the training text
+};
+
+/// Trains tokenizers unless given, and encodes the pairs. Validation pairs longer than max_tokens are skipped
+/// too. Throws ValueError if no training pair remains.
+Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
+                                 const Seq2SeqSettings& settings, const PairTokenizers* tokenizers = nullptr);
+
+/// Cross-entropy on the targets in nats per token, the end token included.
+struct PairLoss {
+  double nats = 0;
+  int64_t tokens = 0;
+  double loss() const { return nats / static_cast<double>(tokens); }
+};
+PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs,
+                  int64_t batch_tokens = 4096, const Sharing& sharing = {});
+
+/// The model of a folder, to be trained on; see RunRequest::init. Throws IoError, FormatError.
+void start_from(Seq2SeqSettings& settings, const std::string& init);
+
+/// The training task of an encoder-decoder model. Weights are saved in Hugging Face layout.
+class Seq2SeqTask : public Task {
+ public:
+  /// `data` must outlive the task.
+  Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data);
+
+  Loss loss(int64_t index) override;
+  int64_t targets(int64_t index) const override;
+  std::optional<double> evaluate(const Sharing& sharing) override;
+  void save(io::CheckpointContents& contents) override;
+  void load(const std::string& path) override;
+  Json identity() const override;
+
+  models::Seq2Seq& model() { return model_; }
+
+ private:
+  Seq2SeqSettings settings_;
+  const Seq2SeqData& data_;
+  PairBatches batches_;
+  std::vector<TokenPair> probe_;  // what evaluate() looks at
+  models::Seq2Seq model_;
+};
+
+/// The mean of the weights of these checkpoints, in f64. Throws FormatError if they belong to another model.
+void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths);
+
+/// `data` is a two-column file; a tokenizer may be a model folder with two.
+struct Seq2SeqRun : RunRequest {
+  Seq2SeqSettings settings = {};
+  std::string valid = {};  ///< another two-column file; may be empty
+};
+
+struct Seq2SeqSummary : RunSummary {
+  std::optional<PairLoss> validation;  ///< of the kept model, over all validation pairs
+  int64_t pairs = 0, left_out = 0;
+};
+
+/// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
+/// leaves a checkpoint and no model.
+Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run);
+
+Json to_json(const Seq2SeqSummary& summary);
+
+}  // namespace multihead::train

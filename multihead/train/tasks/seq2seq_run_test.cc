@@ -1,0 +1,190 @@
+#include "multihead/train/tasks/seq2seq_run.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "multihead/core/error.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/models/files/hugging_face.h"
+
+namespace multihead::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Recorder : Observer {
+  std::vector<double> losses;
+  std::vector<std::string> warnings;
+  void on_step(const StepReport& report) override { losses.push_back(report.loss); }
+  void on_warning(const std::string& message) override { warnings.push_back(message); }
+};
+
+class Seq2SeqRunTest : public testing::Test {
+ protected:
+  Seq2SeqRunTest() : root_(fs::temp_directory_path() / concat("multihead_seq2seq_", getpid())) {
+    fs::create_directories(root_);
+    write("train.tsv", 0, 150);
+    write("valid.tsv", 150, 170);
+  }
+  ~Seq2SeqRunTest() override { fs::remove_all(root_); }
+
+  // "ab c" -> "AB C": letters of random words, in capitals.
+  void write(const std::string& name, uint64_t begin, uint64_t end) const {
+    std::ofstream out(root_ / name);
+    for (uint64_t i = begin; i < end; ++i) {
+      const RandomStream stream{7, i};
+      std::string source, target;
+      const uint64_t length = 1 + stream.bits(0) % 9;
+      for (uint64_t k = 1; k <= length; ++k) {
+        const auto letter = static_cast<char>(stream.bits(k) % 7);
+        source += letter == 6 && k > 1 && k < length ? ' ' : static_cast<char>('a' + letter);
+        target += source.back() == ' ' ? ' ' : static_cast<char>(source.back() - 'a' + 'A');
+      }
+      out << source << '\t' << target << '\n';
+    }
+  }
+
+  static Seq2SeqSettings small() {
+    Seq2SeqSettings s;
+    s.model.encoder_layers = s.model.decoder_layers = 1;
+    s.model.num_heads = 2, s.model.embed_dim = 16, s.model.max_positions = 32;
+    s.tokenizer = TokenizerChoice::characters;
+    s.max_tokens = 20, s.batch_tokens = 64, s.steps = 12, s.log_every = 1, s.eval_every = 4,
+    s.warmup_steps = 3;
+    s.label_smoothing = 0.1, s.keep = 3;
+    return s;
+  }
+
+  Seq2SeqRun run(const std::string& name, const Seq2SeqSettings& settings = small()) const {
+    return {{.data = (root_ / "train.tsv").string(), .tokenizer = {}, .folder = (root_ / name).string()},
+            settings,
+            (root_ / "valid.tsv").string()};
+  }
+
+  std::string bytes(const std::string& path) const {
+    std::ifstream in(root_ / path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+
+  template <class Error>
+  static void expect_error(const Seq2SeqRun& run, const char* text) {
+    try {
+      train_seq2seq(run);
+      ADD_FAILURE() << "no error that says " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  }
+
+  fs::path root_;
+};
+
+TEST_F(Seq2SeqRunTest, ARunLeavesAModelThatLoadsAndIsWhatItMeasured) {
+  const Seq2SeqSummary summary = train_seq2seq(run("a"));
+  EXPECT_EQ(summary.ending, Ending::finished);
+  EXPECT_LT(summary.validation->loss(), summary.progress.first_loss);
+  const std::string folder = (root_ / "a").string();
+  const models::Seq2Seq model = models::load_seq2seq(folder);
+  EXPECT_EQ(models::family_of(model.config()), "marian");
+  const PairTokenizers tokenizers = load_pair_tokenizers(folder);
+  EXPECT_TRUE(tokenizers.shared);
+  const auto pairs = encode_pairs(text::read_pairs(root_ / "valid.tsv"), tokenizers.source, tokenizers.target,
+                                  {.pad = static_cast<int32_t>(model.config().pad_id),
+                                   .eos = static_cast<int32_t>(model.config().eos_id)});
+  EXPECT_EQ(evaluate(model, pairs).loss(), summary.validation->loss());
+  EXPECT_NEAR(evaluate(model, pairs, 7).loss(), summary.validation->loss(), 1e-6);
+  for (const char* file : {"metrics.jsonl", "summary.json", "train_config.json", "tokenizer.json"}) {
+    EXPECT_TRUE(fs::exists(root_ / "a" / file)) << file;
+  }
+}
+
+TEST_F(Seq2SeqRunTest, AnInterruptedRunGoesOnBitForBit) {
+  for (const bool shared : {true, false}) {
+    Seq2SeqSettings settings = small();
+    settings.shared_vocabulary = shared;
+    settings.average = 2;
+    train_seq2seq(run("whole", settings));
+    Seq2SeqRun half = run("half", settings);
+    int64_t asked = 0;
+    half.should_stop = [&] { return ++asked > 7; };
+    EXPECT_EQ(train_seq2seq(half).ending, Ending::interrupted);
+    EXPECT_FALSE(fs::exists(root_ / "half" / "model.safetensors"));
+    half.should_stop = {};
+    half.resume = true;
+    EXPECT_EQ(train_seq2seq(half).ending, Ending::finished);
+    EXPECT_EQ(bytes("half/model.safetensors"), bytes("whole/model.safetensors"));
+    EXPECT_EQ(fs::exists(root_ / "half" / kSourceTokenizerFile), !shared);
+    fs::remove_all(root_ / "half");
+    fs::remove_all(root_ / "whole");
+  }
+}
+
+TEST_F(Seq2SeqRunTest, TheAverageIsTheMeanOfTheLastCheckpoints) {
+  Seq2SeqSettings settings = small();
+  settings.average = 2;
+  train_seq2seq(run("a", settings));
+  models::Seq2Seq mean = models::load_seq2seq((root_ / "a").string());
+  models::Seq2Seq eight = nn::clone(mean), twelve = nn::clone(mean);
+  models::load_weights(eight, (root_ / "a" / "checkpoint-8" / "model.safetensors").string());
+  models::load_weights(twelve, (root_ / "a" / "checkpoint-12" / "model.safetensors").string());
+  const auto of = [](models::Seq2Seq& model) { return nn::parameters(model)[0].to_vector<double>(); };
+  const auto got = of(mean), first = of(eight), last = of(twelve);
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], (first[i] + last[i]) / 2, 1e-7);
+  settings.average = 4;
+  EXPECT_THROW(train_seq2seq(run("b", settings)), ValueError);  // keep = 3
+}
+
+TEST_F(Seq2SeqRunTest, LongPairsAreLeftOutAndSaidSo) {
+  Seq2SeqSettings settings = small();
+  settings.max_tokens = 6, settings.steps = 1;
+  Recorder recorder;
+  Seq2SeqRun short_run = run("a", settings);
+  short_run.observers = {&recorder};
+  const Seq2SeqSummary summary = train_seq2seq(short_run);
+  EXPECT_GT(summary.left_out, 20);
+  EXPECT_EQ(summary.pairs + summary.left_out, 150);
+  ASSERT_EQ(recorder.warnings.size(), 1u);
+  EXPECT_NE(recorder.warnings[0].find("of 150 pairs are longer than 6 tokens"), std::string::npos);
+  settings.max_tokens = 2;
+  std::ofstream(root_ / "long.tsv") << "abc\tABC\n";
+  Seq2SeqRun empty = run("b", settings);
+  empty.data = (root_ / "long.tsv").string();
+  expect_error<ValueError>(empty, "longer than --max-tokens 2");
+}
+
+TEST_F(Seq2SeqRunTest, BadInputIsNamedAndLeavesNothing) {
+  const auto with = [&](const std::string& content) {
+    std::ofstream(root_ / "bad.tsv") << content;
+    Seq2SeqRun bad = run("bad");
+    bad.data = (root_ / "bad.tsv").string();
+    return bad;
+  };
+  expect_error<FormatError>(with("a\tb\nc\n"), "line 2");
+  expect_error<FormatError>(with("a\tb\nc\td\te\n"), "line 2");
+  expect_error<FormatError>(with("a\tb\n\nc\n"), "line 3");
+  expect_error<FormatError>(with("a\t\n"), "line 1");
+  expect_error<FormatError>(with(""), "bad.tsv");
+  expect_error<FormatError>(with("a\t\xFF\n"), "bad.tsv");
+  Seq2SeqRun missing = run("bad");
+  missing.data = (root_ / "nowhere.tsv").string();
+  expect_error<IoError>(missing, "nowhere.tsv");
+  EXPECT_FALSE(fs::exists(root_ / "bad"));
+  Seq2SeqSettings settings = small();
+  settings.max_tokens = 33;
+  expect_error<ValueError>(run("bad", settings), "--max-tokens");
+  settings = small();
+  settings.model.num_heads = 3;
+  expect_error<ValueError>(run("bad", settings), "num_heads");
+  train_seq2seq(run("c"));
+  expect_error<ValueError>(run("c"), "resume it");
+  Seq2SeqRun other = run("c");
+  other.resume = true;
+  other.settings.lr = 0.5;
+  expect_error<ValueError>(other, "lr was");
+}
+
+}  // namespace
+}  // namespace multihead::train

@@ -1,0 +1,200 @@
+#include "python/src/attention/attention.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <string_view>
+
+#include "multihead/core/error.h"
+#include "multihead/ops/attention/inspect/profiles.h"
+#include "python/src/attention/attention_keywords.h"
+#include "python/src/bindings.h"
+#include "python/src/interrupt.h"
+#include "python/src/names.h"
+
+namespace multihead::python {
+
+using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
+namespace {
+
+// What was captured, by name.
+constexpr std::array<std::pair<const char*, Tensor AttentionCapture::*>, 5> kCaptured = {{
+    {"weights", &AttentionCapture::weights},
+    {"key_mass", &AttentionCapture::key_mass},
+    {"entropy", &AttentionCapture::entropy},
+    {"top_weights", &AttentionCapture::top_weights},
+    {"top_keys", &AttentionCapture::top_keys},
+}};
+
+// How to make a capture again: (function, (the keyword arguments, what was captured)).
+nb::tuple reduce_capture(const AttentionCapture& c) {
+  nb::dict wanted, captured;
+  wanted["weights"] = c.weights_wanted;
+  wanted["stage"] = stage_name(c.stage);
+  wanted["heads"] = c.heads;
+  wanted["query_rows"] = c.query_rows;
+  wanted["key_mass"] = c.key_mass_wanted;
+  wanted["entropy"] = c.entropy_wanted;
+  wanted["top_k"] = c.top_k;
+  for (const auto& [name, member] : kCaptured) {
+    if ((c.*member).defined()) captured[name] = (c.*member).detach();
+  }
+  return nb::make_tuple(nb::module_::import_("multihead._copies").attr("capture_of"),
+                        nb::make_tuple(wanted, captured));
+}
+
+void bind_capture(nb::module_& m) {
+  using C = AttentionCapture;
+  const auto tensor = [](Tensor C::*member) {
+    return [member](const C& c) { return (c.*member).defined() ? std::optional(c.*member) : std::nullopt; };
+  };
+  nb::class_<C>(m, "AttentionCapture",
+                "What to look at inside attention; pass it as capture= and read it after the call.")
+      .def(
+          "__init__",
+          [](C* self, bool weights, const std::string& stage, std::vector<int64_t> heads,
+             std::vector<int64_t> rows, bool key_mass, bool entropy, int64_t top_k) {
+            new (self) C{weights,
+                         stage_of(stage),
+                         std::move(heads),
+                         std::move(rows),
+                         key_mass,
+                         entropy,
+                         top_k,
+                         {},
+                         {},
+                         {},
+                         {},
+                         {}};
+          },
+          nb::kw_only(), "weights"_a = true, "stage"_a = "probabilities", "heads"_a = std::vector<int64_t>(),
+          "query_rows"_a = std::vector<int64_t>(), "key_mass"_a = false, "entropy"_a = false, "top_k"_a = 0)
+      .def_prop_ro("weights", tensor(&C::weights), "[B, heads, query_rows, Tk]")
+      .def_prop_ro("key_mass", tensor(&C::key_mass), "[B, H, Tk]")
+      .def_prop_ro("entropy", tensor(&C::entropy), "[B, H, Tq], in nats")
+      .def_prop_ro("top_weights", tensor(&C::top_weights), "[B, H, Tq, top_k]")
+      .def_prop_ro("top_keys", tensor(&C::top_keys), "int64, -1 where there are fewer keys")
+      .def_ro("heads", &C::heads)
+      .def_ro("query_rows", &C::query_rows)
+      .def("__reduce__", &reduce_capture);
+  m.def(
+      "capture_of",
+      [](nb::dict wanted, nb::dict captured) {
+        nb::object result = nb::type<C>()(**wanted);
+        for (const auto& [name, member] : kCaptured) {
+          if (captured.contains(name)) nb::cast<C&>(result).*member = nb::cast<Tensor>(captured[name]);
+        }
+        return result;
+      },
+      "wanted"_a, "captured"_a, "An AttentionCapture by its keyword arguments, with what it captured.");
+}
+
+// PyTorch's names are the likely mistakes.
+void refuse_unknown(const nb::kwargs& unknown) {
+  if (unknown.size() == 0) return;
+  const std::string name = nb::cast<std::string>((*unknown.begin()).first);
+  constexpr std::array<std::array<const char*, 2>, 4> kHints = {{
+      {"is_causal", "; say mask=causal(align='start'), or causal() to let the last query see the last key"},
+      {"attn_mask", "; say mask=keep(m) for a bool mask where True may attend, bias=m for numbers to add"},
+      {"key_padding_mask", "; say mask=drop(m[:, None, None, :]), or lengths(n)"},
+      {"enable_gqa", "; key heads are shared wherever there are fewer of them"},
+  }};
+  std::string hint;
+  for (const auto& [theirs, ours] : kHints) {
+    if (name == theirs) hint = ours;
+  }
+  throw nb::type_error(concat("attention: no argument '", name, "'", hint).c_str());
+}
+
+constexpr const char* kAttentionDoc =
+    "softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ "
+    "value.\n\n"
+    "Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];\n"
+    "          layout='bthd' swaps H and T in all of them. H % Hkv == 0.\n"
+    "Dtypes    float32, float64, bfloat16, float16, the same for all three; of biases, tables and sinks\n"
+    "          float64 with float64, else float32 or the type of 16-bit inputs\n"
+    "Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks, from the output, "
+    "the\n"
+    "          log-sum-exp (return_lse) and what capture receives\n"
+    "Memory    O(Tq + Tk) per head beyond inputs and output\n"
+    "Rows      without any allowed key give 0, see empty_row\n"
+    "relative_bias, relative_key\n"
+    "          [H or 1, span] and [H or 1, span, D]: a number and a vector per distance, that of query i and "
+    "key\n"
+    "          j at clamp(j - i - offset + relative_center, 0, span - 1)\n"
+    "sinks     [H]: one more score in every row's softmax, of no key; the log-sum-exp counts it, and is the "
+    "sink\n"
+    "          in a row without any key\n"
+    "Raises    ShapeError, DtypeError, ValueError";
+
+template <class T>
+std::string signature_of(const Keyword<T>& k) {
+  const char* type = std::is_same_v<T, nb::handle>          ? "object | None"
+                     : std::is_same_v<T, Rng*>              ? "Rng | None"
+                     : std::is_same_v<T, AttentionCapture*> ? "AttentionCapture | None"
+                     : std::is_same_v<T, const char*>       ? "str"
+                     : std::is_same_v<T, bool>              ? "bool"
+                     : std::is_same_v<T, int64_t>           ? "int"
+                     : std::is_same_v<T, float>             ? "float"
+                                                            : "float | None";
+  const std::string preset =
+      std::string_view(type).ends_with("None") ? "None" : nb::repr(nb::cast(k.preset)).c_str();
+  return concat(", ", k.name, ": ", type, " = ", preset);
+}
+
+// attention() itself also takes what it does not know, to say what that should have been; its signature hides
+// that.
+template <class... T>
+void bind_function(nb::module_& m, const std::tuple<Keyword<T>...>& keywords) {
+  static std::string signature =
+      "def attention(query: object | None, key: object | None, value: object | None, *";
+  std::apply([&](const Keyword<T>&... k) { ((signature += signature_of(k)), ...); }, keywords);
+  signature += ") -> object";
+  const auto call = [&keywords](nb::handle query, nb::handle key, nb::handle value, T... given,
+                                const nb::kwargs& unknown) {
+    constexpr const char* who = "attention";
+    refuse_unknown(unknown);
+    const Tensor q = to_tensor(query, {who, "query"});
+    const Tensor k = to_tensor(key, {who, "key"});
+    const Tensor v = to_tensor(value, {who, "value"});
+    AttentionArguments to{who};
+    std::apply([&](const Keyword<T>&... each) { (each.set(to, given, each.name), ...); }, keywords);
+    Tensor out = interruptible([&] { return attention(q, k, v, to.call, to.call.score_mod); });
+    raise_faults(who, to.call.mask, to.score_mod);
+    return with_lse(std::move(out), to);
+  };
+  std::apply(
+      [&](const Keyword<T>&... k) {
+        m.def("attention", call, "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only(),
+              argument(k)..., "unknown"_a, nb::sig(signature.c_str()), kAttentionDoc);
+      },
+      keywords);
+}
+
+void bind_profiles(nb::module_& m) {
+  m.def(
+      "attention_profile",
+      [](const std::string& name, int64_t embed_dim) {
+        return attention_profile(parse_profile(name), embed_dim).to_string();
+      },
+      "name"_a, "embed_dim"_a = 0,
+      "The rule of 'labml', 'blog', 'lecture', 'd2l', 'torch_mha', 'torch_sdpa' or 'onnx' as text.");
+}
+
+}  // namespace
+
+nb::object with_lse(Tensor out, AttentionArguments& arguments) {
+  if (arguments.call.lse == nullptr) return nb::cast(std::move(out));
+  return nb::make_tuple(std::move(out), std::move(arguments.lse));
+}
+
+void bind_attention(nb::module_& m) {
+  bind_capture(m);
+  bind_profiles(m);
+  bind_function(m, kFunctionKeywords);
+}
+
+}  // namespace multihead::python

@@ -1,0 +1,240 @@
+#include "python/src/models/generation.h"
+
+#include <memory>
+
+#include "multihead/core/error.h"
+#include "multihead/generate/draft.h"
+#include "multihead/generate/generator.h"
+#include "multihead/generate/stop_strings.h"
+#include "python/src/bindings.h"
+#include "python/src/models/decoding.h"
+#include "python/src/modules.h"
+#include "python/src/names.h"
+#include "python/src/path.h"
+
+namespace multihead::python {
+namespace {
+
+using models::LanguageModel;
+
+// Ctrl-C during generation: Python's handler only sets a flag, which has to be polled.
+void check_signals() {
+  const Locked locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
+  std::vector<std::vector<int32_t>> rows;
+  const auto convert = [](nb::handle row) {
+    std::vector<int32_t> tokens;
+    for (const int64_t t : to_integers(row, {"generate", "prompts"})) {
+      MH_CHECK(t >= INT32_MIN && t <= INT32_MAX, ValueError, "generate: token ", t,
+               " is outside the vocabulary");
+      tokens.push_back(static_cast<int32_t>(t));
+    }
+    return tokens;
+  };
+  const bool is_list = PyList_Check(prompts.ptr()) || PyTuple_Check(prompts.ptr());
+  if (is_list && nb::len(prompts) > 0) {
+    nb::object first = nb::object(prompts[0]);
+    single = PyLong_Check(first.ptr()) || nb::hasattr(first, "__index__");
+  } else {
+    single = !is_list && nb::cast<int>(nb::object(prompts.attr("ndim"))) == 1;
+  }
+  if (single) {
+    rows.push_back(convert(prompts));
+  } else {
+    for (nb::handle row : prompts) rows.push_back(convert(row));
+  }
+  return rows;
+}
+
+// What Python gives by keyword.
+struct Keywords {
+  int64_t max_new_tokens;
+  double temperature;
+  int64_t top_k;
+  double top_p, min_p, repetition_penalty;
+  uint64_t seed;
+  std::vector<int32_t> stop_tokens;
+  std::string overflow;
+  nb::handle draft;
+  int64_t draft_tokens;
+  int64_t no_repeat_ngram, min_new_tokens;
+  std::vector<std::vector<int32_t>> suppress;
+  std::optional<int32_t> first_token, last_token;
+  std::vector<std::string> stop_strings;
+  nb::handle tokenizer;
+};
+
+// Null without stop strings.
+std::shared_ptr<StopStrings> to_stops(const Keywords& k) {
+  if (k.stop_strings.empty()) return nullptr;
+  const text::Tokenizer* tokenizer = nullptr;
+  MH_CHECK(!k.tokenizer.is_none() && nb::try_cast(k.tokenizer, tokenizer), ValueError,
+           "generate: stop_strings need tokenizer, the Tokenizer of the model");
+  return std::make_shared<StopStrings>(*tokenizer, k.stop_strings, text::DecodeOptions{.continued = true});
+}
+
+Draft to_draft(nb::handle draft) {
+  if (draft.is_none()) return {};
+  const LanguageModel* model = nullptr;
+  if (nb::try_cast(draft, model) && model != nullptr) return draft_model(*model);
+  MH_CHECK(nb::isinstance<nb::str>(draft) && nb::cast<std::string>(draft) == "lookup", ValueError,
+           "generate: draft must be a LanguageModel or 'lookup'");
+  return prompt_lookup();
+}
+
+GenerateOptions to_options(Keywords k, const nb::object& on_token) {
+  GenerateOptions options;
+  options.max_new_tokens = k.max_new_tokens;
+  options.sampling = {k.temperature, k.top_k, k.top_p, k.min_p, k.repetition_penalty};
+  options.seed = k.seed;
+  options.stop_tokens = std::move(k.stop_tokens);
+  options.overflow = to_enum<Overflow>(k.overflow, "generate: overflow",
+                                       {{"slide", Overflow::slide}, {"error", Overflow::error}});
+  options.no_repeat_ngram = k.no_repeat_ngram, options.min_new_tokens = k.min_new_tokens;
+  options.suppress = std::move(k.suppress);
+  options.first_token = k.first_token, options.last_token = k.last_token;
+  options.draft = to_draft(k.draft);
+  options.draft_tokens = k.draft_tokens;
+  // Copied and dropped without the interpreter's lock.
+  std::shared_ptr<nb::object> call;
+  if (!on_token.is_none()) {
+    call = {new nb::object(on_token), [](nb::object* object) {
+              const Locked locked;
+              delete object;
+            }};
+  }
+  options.on_token = [call, stops = to_stops(k)](int64_t row, int32_t token) {
+    check_signals();
+    const bool more = stops == nullptr || stops->add(row, token);
+    if (call == nullptr) return more;
+    const Locked locked;
+    const nb::object answer = or_sleep([&] { return (*call)(row, token); });
+    return more && (answer.is_none() || is_true(answer));
+  };
+  return options;
+}
+
+nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t max_new_tokens,
+                         double temperature, int64_t top_k, double top_p, double min_p,
+                         double repetition_penalty, uint64_t seed, std::vector<int32_t> stop_tokens,
+                         const std::string& overflow, nb::handle cache_dtype, nb::handle draft,
+                         int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
+                         int64_t min_new_tokens, std::vector<std::vector<int32_t>> suppress,
+                         std::optional<int32_t> first_token, std::optional<int32_t> last_token,
+                         std::vector<std::string> stop_strings, nb::handle tokenizer) {
+  bool single = false;
+  const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
+  GenerateOptions options =
+      to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
+                  std::move(stop_tokens), overflow, draft, draft_tokens, no_repeat_ngram, min_new_tokens,
+                  std::move(suppress), first_token, last_token, std::move(stop_strings), tokenizer},
+                 on_token);
+  if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
+  auto result = unlocked([&] { return generate(model, rows, options); });
+  return single ? nb::cast(result.at(0)) : nb::cast(result);
+}
+
+int64_t submit_call(Generator& generator, nb::handle prompt, int64_t max_new_tokens, double temperature,
+                    int64_t top_k, double top_p, double min_p, double repetition_penalty, uint64_t seed,
+                    std::vector<int32_t> stop_tokens, const std::string& overflow, nb::handle draft,
+                    int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
+                    int64_t min_new_tokens, std::vector<std::vector<int32_t>> suppress,
+                    std::optional<int32_t> first_token, std::optional<int32_t> last_token,
+                    std::vector<std::string> stop_strings, nb::handle tokenizer) {
+  bool single = false;
+  std::vector<std::vector<int32_t>> rows = to_prompts(prompt, single);
+  MH_CHECK(single, ValueError, "Generator.submit: one prompt at a time, got ", rows.size());
+  const GenerateOptions options =
+      to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
+                  std::move(stop_tokens), overflow, draft, draft_tokens, no_repeat_ngram, min_new_tokens,
+                  std::move(suppress), first_token, last_token, std::move(stop_strings), tokenizer},
+                 on_token);
+  return unlocked([&] { return generator.submit(std::move(rows[0]), options); });
+}
+
+}  // namespace
+
+void bind_generate(nb::class_<LanguageModel>& c) {
+  c.def("generate", &generate_call, "prompts"_a, nb::kw_only(), "max_new_tokens"_a = 100,
+        "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0,
+        "seed"_a = 0, "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide",
+        "cache_dtype"_a = nb::none(), "draft"_a = nb::none(), "draft_tokens"_a = 4, "on_token"_a = nb::none(),
+        "no_repeat_ngram"_a = 0, "min_new_tokens"_a = 0, "suppress"_a = std::vector<std::vector<int32_t>>(),
+        "first_token"_a = nb::none(), "last_token"_a = nb::none(),
+        "stop_strings"_a = std::vector<std::string>(), "tokenizer"_a = nb::none(),
+        "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
+        "comes and\n"
+        "may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
+        "themselves),\n"
+        "guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.\n"
+        "cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a "
+        "quarter.\n"
+        "no_repeat_ngram=n: no n-gram of prompt and new tokens comes twice. min_new_tokens: before them, no "
+        "stop "
+        "token. suppress:\nsequences of tokens that never come. first_token, last_token: the first new token "
+        "and "
+        "that at max_new_tokens.\nstop_strings: a row ends with the token that completes one of them in its "
+        "new "
+        "text, by the `tokenizer`.");
+}
+
+void bind_generator(nb::module_& m) {
+  nb::class_<Generator>(
+      m, "Generator",
+      "Sequences decoded together, each with the tokens that generate() gives it alone: "
+      "submit() at any time,\n"
+      "step() until it returns False. `remembered` prompts keep their keys and values for "
+      "prompts with a common prefix,\nin remembered_bytes at most (0: no limit); in prefix_folder "
+      "they outlive the process.")
+      .def(
+          "__init__",
+          [](Generator* self, const LanguageModel& model, int64_t rows, int64_t capacity,
+             nb::handle cache_dtype, int64_t remembered, size_t remembered_bytes, const Path& prefix_folder) {
+            GeneratorOptions options = {.rows = rows,
+                                        .capacity = capacity,
+                                        .remembered = remembered,
+                                        .remembered_bytes = remembered_bytes,
+                                        .prefix_folder = prefix_folder,
+                                        .on_problem = [](const std::string& problem) {
+                                          const nb::gil_scoped_acquire gil;
+                                          PyErr_WarnEx(PyExc_RuntimeWarning, problem.c_str(), 1);
+                                          if (PyErr_Occurred() != nullptr) throw nb::python_error();
+                                        }};
+            if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
+            new (self) Generator(model, options);
+          },
+          "model"_a, nb::kw_only(), "rows"_a = 8, "capacity"_a = 0, "cache_dtype"_a = nb::none(),
+          "remembered"_a = 0, "remembered_bytes"_a = 0, "prefix_folder"_a = "")
+      .def("submit", &submit_call, "prompt"_a, nb::kw_only(), "max_new_tokens"_a = 100, "temperature"_a = 1.0,
+           "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
+           "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "draft"_a = nb::none(),
+           "draft_tokens"_a = 4, "on_token"_a = nb::none(), "no_repeat_ngram"_a = 0, "min_new_tokens"_a = 0,
+           "suppress"_a = std::vector<std::vector<int32_t>>(), "first_token"_a = nb::none(),
+           "last_token"_a = nb::none(), "stop_strings"_a = std::vector<std::string>(),
+           "tokenizer"_a = nb::none(),
+           "Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to "
+           "end it.")
+      .def(
+          "step", [](Generator& g) { return unlocked([&] { return g.step(); }); },
+          "One token for every running sequence, those that wait let in; False if none is left.")
+      .def(
+          "cancel", [](Generator& g, int64_t i) { unlocked([&] { return g.cancel(i), 0; }); }, "sequence"_a)
+      .def(
+          "finished", [](Generator& g, int64_t i) { return unlocked([&] { return g.finished(i); }); },
+          "sequence"_a)
+      .def(
+          "tokens", [](Generator& g, int64_t i) { return unlocked([&] { return g.tokens(i); }); },
+          "sequence"_a, "The new tokens so far.")
+      .def(
+          "take", [](Generator& g, int64_t i) { return unlocked([&] { return g.take(i); }); }, "sequence"_a,
+          "The new tokens of a sequence that has ended, which is forgotten.")
+      .def_prop_ro("running", [](Generator& g) { return unlocked([&] { return g.running(); }); })
+      .def_prop_ro("waiting", [](Generator& g) { return unlocked([&] { return g.waiting(); }); })
+      .def_prop_ro(
+          "bytes", [](Generator& g) { return unlocked([&] { return g.bytes(); }); }, "Of keys and values.");
+}
+
+}  // namespace multihead::python

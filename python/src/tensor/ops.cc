@@ -1,0 +1,242 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "multihead/core/error.h"
+#include "multihead/ops/activation.h"
+#include "multihead/ops/dropout.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/embedding.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/loss.h"
+#include "multihead/ops/norm.h"
+#include "multihead/ops/rotary.h"
+#include "multihead/ops/shape.h"
+#include "multihead/ops/softmax.h"
+#include "python/src/bindings.h"
+#include "python/src/modules.h"
+#include "python/src/names.h"
+#include "python/src/tensor/convert.h"
+
+namespace multihead::python {
+
+using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
+namespace {
+
+void bind_elementwise(nb::module_& m) {
+  using Unary = Tensor (*)(const Tensor&);
+  const auto unary = [&](const char* name, Unary f, const char* doc) {
+    m.def(
+        name,
+        [f, name](nb::handle x) {
+          const Tensor t = to_tensor(x, {name, "x"});
+          return unlocked([&] { return f(t); });
+        },
+        "x"_a, doc);
+  };
+  unary(
+      "relu", [](const Tensor& x) { return relu(x); }, "max(x, 0)");
+  unary(
+      "gelu", [](const Tensor& x) { return gelu(x); }, "x * Phi(x)");
+  unary(
+      "gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }, "GELU, tanh approximation");
+  unary(
+      "silu", [](const Tensor& x) { return silu(x); }, "x * sigmoid(x)");
+  unary(
+      "exp", [](const Tensor& x) { return exp(x); }, "e^x");
+  unary(
+      "log", [](const Tensor& x) { return log(x); }, "Natural logarithm");
+  unary(
+      "sqrt", [](const Tensor& x) { return sqrt(x); }, "Square root");
+  unary(
+      "tanh", [](const Tensor& x) { return tanh(x); }, "Hyperbolic tangent");
+  unary(
+      "sigmoid", [](const Tensor& x) { return sigmoid(x); }, "1 / (1 + e^-x)");
+  unary(
+      "square", [](const Tensor& x) { return square(x); }, "x * x");
+  unary(
+      "mean", [](const Tensor& x) { return mean(x); }, "Mean of all elements, shape ()");
+
+  using Binary = Tensor (*)(const Tensor&, const Tensor&);
+  const auto binary = [&](const char* name, Binary f, const char* doc) {
+    m.def(
+        name,
+        [f, name](nb::handle a, nb::handle b) {
+          const Tensor x = to_tensor(a, {name, "a"});
+          const Tensor y = to_tensor_like(b, x, {name, "b"});
+          return unlocked([&] { return f(x, y); });
+        },
+        "a"_a, "b"_a, doc);
+  };
+  binary("add", &add, "a + b; shapes broadcast as in NumPy");
+  binary("sub", &sub, "a - b; shapes broadcast as in NumPy");
+  binary("mul", &mul, "a * b; shapes broadcast as in NumPy");
+  binary("div", &div, "a / b; shapes broadcast as in NumPy");
+  binary("matmul", &matmul, "a @ b over the last two axes: [..., m, k], [..., k, n] -> [..., m, n]");
+  m.def(
+      "sum",
+      [](nb::handle x, nb::handle axis, bool keep_axis) {
+        const Tensor t = to_tensor(x, {"sum", "x"});
+        if (axis.is_none()) return unlocked([&] { return sum(t); });
+        const int64_t given = to_integer(axis, {"sum", "axis"});
+        const int a = static_cast<int>(std::clamp<int64_t>(given, INT_MIN, INT_MAX));
+        return unlocked([&] { return sum(t, a, keep_axis); });
+      },
+      "x"_a, "axis"_a = nb::none(), "keep_axis"_a = false, "Sum of all elements, or over one axis.");
+  m.def(
+      "where",
+      [](nb::handle mask, nb::handle a, nb::handle b) {
+        const Tensor k = to_tensor(mask, {"where", "mask"}), x = to_tensor(a, {"where", "a"});
+        const Tensor y = to_tensor_like(b, x, {"where", "b"});
+        return unlocked([&] { return where(k, x, y); });
+      },
+      "mask"_a, "a"_a, "b"_a, "mask ? a : b; mask is bool, all three broadcast together.");
+  m.def(
+      "concat",
+      [](nb::sequence parts, int axis) {
+        std::vector<Tensor> tensors;
+        for (nb::handle part : parts) tensors.push_back(to_tensor(part, {"concat", "parts"}));
+        return unlocked([&] { return concat(std::span<const Tensor>(tensors), axis); });
+      },
+      "parts"_a, "axis"_a, "Copy of the parts, concatenated.");
+}
+
+void bind_layers(nb::module_& m) {
+  m.def(
+      "linear",
+      [](nb::handle x, nb::handle weight, nb::handle bias, const std::string& activation,
+         nb::handle residual) {
+        const Tensor t = to_tensor(x, {"linear", "x"}), w = to_tensor(weight, {"linear", "weight"});
+        const Tensor b = to_tensor_or_none(bias, {"linear", "bias"});
+        LinearOptions options{activation_of(activation), to_tensor_or_none(residual, {"linear", "residual"})};
+        return unlocked([&] { return linear(t, w, b, options); });
+      },
+      "x"_a, "weight"_a, "bias"_a = nb::none(), nb::kw_only(), "activation"_a = "none",
+      "residual"_a = nb::none(),
+      "activation(x @ weight.T + bias) + residual: x [..., in], weight [out, in] -> [..., out].");
+  m.def(
+      "softmax",
+      [](nb::handle x, int axis) {
+        const Tensor t = to_tensor(x, {"softmax", "x"});
+        return unlocked([&] { return softmax(t, axis); });
+      },
+      "x"_a, "axis"_a = -1, "Softmax along one axis; rows of -inf give zeros.");
+  m.def(
+      "log_softmax",
+      [](nb::handle x, int axis) {
+        const Tensor t = to_tensor(x, {"log_softmax", "x"});
+        return unlocked([&] { return log_softmax(t, axis); });
+      },
+      "x"_a, "axis"_a = -1, "Logarithm of the softmax.");
+  m.def(
+      "layer_norm",
+      [](nb::handle x, nb::handle weight, nb::handle bias, double eps) {
+        const Tensor t = to_tensor(x, {"layer_norm", "x"}),
+                     w = to_tensor_or_none(weight, {"layer_norm", "weight"});
+        const Tensor b = to_tensor_or_none(bias, {"layer_norm", "bias"});
+        return unlocked([&] { return layer_norm(t, w, b, eps); });
+      },
+      "x"_a, "weight"_a = nb::none(), "bias"_a = nb::none(), "eps"_a = 1e-5,
+      "(x - mean) / sqrt(var + eps) * weight + bias over the last axis.");
+  m.def(
+      "rms_norm",
+      [](nb::handle x, nb::handle weight, double eps) {
+        const Tensor t = to_tensor(x, {"rms_norm", "x"}),
+                     w = to_tensor_or_none(weight, {"rms_norm", "weight"});
+        return unlocked([&] { return rms_norm(t, w, eps); });
+      },
+      "x"_a, "weight"_a = nb::none(), "eps"_a = 1e-6,
+      "x / sqrt(mean(x^2) + eps) * weight over the last axis.");
+  m.def(
+      "embedding",
+      [](nb::handle weight, nb::handle ids) {
+        const Tensor w = to_tensor(weight, {"embedding", "weight"}), i = to_tensor(ids, {"embedding", "ids"});
+        return unlocked([&] { return embedding(w, i); });
+      },
+      "weight"_a, "ids"_a, "Looks up rows of weight [V, E]: ids [...] -> [..., E].");
+  m.def(
+      "dropout",
+      [](nb::handle x, double p, Rng* rng) {
+        const Tensor t = to_tensor(x, {"dropout", "x"});
+        return unlocked([&] { return dropout(t, p, rng); });
+      },
+      "x"_a, "p"_a, "rng"_a.none() = nb::none(), "Active if and only if rng is given.");
+  m.def(
+      "cross_entropy",
+      [](nb::handle logits, nb::handle targets, int64_t ignore_index, double label_smoothing,
+         const std::string& reduction) {
+        const Tensor x = to_tensor(logits, {"cross_entropy", "logits"});
+        const Tensor y = to_tensor(targets, {"cross_entropy", "targets"});
+        const CrossEntropyOptions options{ignore_index, label_smoothing, reduction_of(reduction)};
+        return unlocked([&] { return cross_entropy(x, y, options); });
+      },
+      "logits"_a, "targets"_a, nb::kw_only(), "ignore_index"_a = -100, "label_smoothing"_a = 0.0,
+      "reduction"_a = "mean", "Cross-entropy from logits [..., V] and targets [...].");
+}
+
+void bind_rotary_scaling(nb::module_& m) {
+  using S = RotaryScaling;
+  nb::class_<S> c(m, "RotaryScaling",
+                  "Scaling of rotary frequencies for texts longer than in pre-training.\n"
+                  "kind: 'none', 'linear', 'llama3' or 'yarn'. Fields are keyword arguments.");
+  bind_fields_init(c, "RotaryScaling");
+  c.def_rw("factor", &S::factor).def_rw("original_context", &S::original_context);
+  c.def_rw("low_freq_factor", &S::low_freq_factor).def_rw("high_freq_factor", &S::high_freq_factor);
+  c.def_rw("beta_fast", &S::beta_fast).def_rw("beta_slow", &S::beta_slow);
+  c.def_rw("attention_factor", &S::attention_factor).def_rw("truncate", &S::truncate);
+  bind_words(c, "kind", &S::kind);
+  c.def("__eq__", [](const S& a, const S& b) { return a == b; });
+}
+
+void bind_rotary(nb::module_& m) {
+  bind_rotary_scaling(m);
+  nb::class_<RotaryTable>(m, "RotaryTable", "Cosines and sines of rotary angles.")
+      .def(
+          "__init__",
+          [](RotaryTable* self, nb::handle cos, nb::handle sin, const std::string& layout) {
+            constexpr const char* who = "RotaryTable";
+            const Tensor c = to_tensor(cos, {who, "cos"}).contiguous(),
+                         s = to_tensor(sin, {who, "sin"}).contiguous();
+            MH_CHECK(
+                c.rank() == 3 && c.shape() == s.shape() && c.dtype() == Dtype::f32 && s.dtype() == Dtype::f32,
+                ShapeError, who, ": cos and sin must be float32 [B or 1, T, R/2], got ", c.dtype(), " ",
+                c.shape(), " and ", s.dtype(), " ", s.shape());
+            new (self) RotaryTable{c, s, rotary_layout_of(layout)};
+          },
+          "cos"_a, "sin"_a, "layout"_a = "halves")
+      .def_ro("cos", &RotaryTable::cos)
+      .def_ro("sin", &RotaryTable::sin)
+      .def_prop_ro("layout", [](const RotaryTable& t) { return std::string(word_of(t.layout)); });
+  m.def(
+      "rotary_table",
+      [](int64_t length, int64_t rotary_dim, nb::handle starts, double base, const std::string& layout,
+         const RotaryScaling* scaling) {
+        const RotaryScaling how = scaling != nullptr ? *scaling : RotaryScaling{};
+        return rotary_table(length, to_integers(starts, {"rotary_table", "starts"}),
+                            rotary_frequencies(rotary_dim, base, how), rotary_layout_of(layout),
+                            rotary_amplitude(how));
+      },
+      "length"_a, "rotary_dim"_a, "starts"_a = 0, "base"_a = 10000.0, "layout"_a = "halves",
+      "scaling"_a = nb::none(),
+      "Angles position * base^(-2k/R), scaled, for positions start, start + 1, ...");
+  m.def(
+      "rotary",
+      [](nb::handle x, const RotaryTable& table, int64_t heads) {
+        const Tensor t = to_tensor(x, {"rotary", "x"});
+        return unlocked([&] { return rotary(t, table, heads); });
+      },
+      "x"_a, "table"_a, "heads"_a = -1, "Rotates the first R dimensions of x [B, T, N, D].");
+}
+
+}  // namespace
+
+void bind_ops(nb::module_& m) {
+  bind_elementwise(m);
+  bind_layers(m);
+  bind_rotary(m);
+}
+
+}  // namespace multihead::python

@@ -1,0 +1,467 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "multihead/autograd/autocast.h"
+#include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
+#include "multihead/core/tensor/rng.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/shape.h"
+#include "python/src/bindings.h"
+#include "python/src/tensor/convert.h"
+#include "python/src/tensor/copies.h"
+
+namespace multihead::python {
+
+using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
+namespace {
+
+// A Tape records between __enter__ and __exit__ on the thread that entered.
+class PyTape {
+ public:
+  PyTape* enter() {
+    MH_CHECK(tape_ == nullptr, ValueError, "Tape: already recording; make a new Tape for a nested block");
+    tape_ = std::make_unique<Tape>();
+    thread_ = std::this_thread::get_id();
+    return this;
+  }
+  void exit() {
+    if (tape_ == nullptr) return;
+    MH_CHECK(thread_ == std::this_thread::get_id() && Tape::current() == tape_.get(), ValueError,
+             "Tape: blocks must end on the thread and in the order in which they began");
+    tape_.reset();
+  }
+  Tape& get() const {
+    MH_CHECK(tape_ != nullptr, ValueError, "Tape: not recording; call backward() inside the with block");
+    MH_CHECK(thread_ == std::this_thread::get_id(), ValueError, "Tape: belongs to another thread");
+    return *tape_;
+  }
+  // An abandoned tape of another thread, or out of order, cannot be taken out of that thread's stack.
+  ~PyTape() {
+    if (tape_ && (thread_ != std::this_thread::get_id() || Tape::current() != tape_.get())) {
+      static_cast<void>(tape_.release());
+    }
+  }
+
+ private:
+  std::unique_ptr<Tape> tape_;
+  std::thread::id thread_;
+};
+
+class PyNoTape {
+ public:
+  void enter() {
+    MH_CHECK(hidden_ == nullptr, ValueError, "NoTape: already hiding; make a new NoTape for a nested block");
+    hidden_ = std::make_unique<NoTape>();
+    thread_ = std::this_thread::get_id();
+  }
+  void exit() {
+    if (hidden_ == nullptr) return;
+    MH_CHECK(is_innermost(), ValueError,
+             "NoTape: blocks must end on the thread and in the order in which they began");
+    hidden_.reset();
+  }
+  // As with a Tape: it would give one thread the tape of another.
+  ~PyNoTape() {
+    if (hidden_ && !is_innermost()) static_cast<void>(hidden_.release());
+  }
+
+ private:
+  bool is_innermost() const { return thread_ == std::this_thread::get_id() && Tape::current() == nullptr; }
+
+  std::unique_ptr<NoTape> hidden_;
+  std::thread::id thread_;
+};
+
+// An Autocast between __enter__ and __exit__ on the thread that entered.
+class PyAutocast {
+ public:
+  explicit PyAutocast(Dtype dtype) : dtype_(dtype) { const Autocast checked(dtype); }
+  void enter() {
+    MH_CHECK(scope_ == nullptr, ValueError, "autocast: already active; make a new one for a nested block");
+    scope_ = std::make_unique<Autocast>(dtype_);
+    thread_ = std::this_thread::get_id();
+  }
+  void exit() {
+    if (scope_ == nullptr) return;
+    MH_CHECK(thread_ == std::this_thread::get_id(), ValueError,
+             "autocast: blocks must end on the thread on which they began");
+    scope_.reset();
+  }
+  // As with a Tape: it would change another thread.
+  ~PyAutocast() {
+    if (scope_ && thread_ != std::this_thread::get_id()) static_cast<void>(scope_.release());
+  }
+
+ private:
+  Dtype dtype_;
+  std::unique_ptr<Autocast> scope_;
+  std::thread::id thread_;
+};
+
+// While a score or mask function is traced, on this thread. What would read a number out of a tensor that
+// learns, or make another one of it outside every tape, would lose its gradient.
+thread_local bool is_tracing = false;
+
+bool is_traced(nb::handle x) { return nb::hasattr(x, "__multihead_traced__"); }
+
+bool is_plain_index(nb::handle item) {
+  return PyLong_Check(item.ptr()) || PySlice_Check(item.ptr()) || item.is_none() || item.ptr() == Py_Ellipsis;
+}
+
+// Whether the index holds traced values, or the tensor learns while a function is traced.
+bool is_captured(const Tensor& x, const nb::tuple& items) {
+  if (is_tracing && x.requires_grad()) return true;
+  for (nb::handle item : items) {
+    if (!is_plain_index(item) && is_traced(item)) return true;
+  }
+  return false;
+}
+
+double number_of(const Tensor& x) {
+  if (is_tracing && x.requires_grad()) {
+    throw nb::type_error(
+        "Tensor: a traced function would take this number, of a tensor that requires a gradient, for a "
+        "constant; index the "
+        "tensor and go on with the traced value, or use tensor.detach()");
+  }
+  return x.item();
+}
+
+bool is_numpy_scalar(nb::handle x) {
+  static const nb::handle generic = nb::object(nb::module_::import_("numpy").attr("generic")).release();
+  return nb::isinstance(x, generic);
+}
+
+bool is_number(nb::handle x) {
+  if (PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr())) return true;
+  if (!is_numpy_scalar(x)) return false;
+  const auto kind = nb::cast<std::string>(x.attr("dtype").attr("kind"));
+  return kind == "f" || kind == "i" || kind == "u" || kind == "b";
+}
+
+// A number as a tensor of the other operand's dtype.
+Tensor number_like(nb::handle x, Dtype dtype) {
+  const double value = PyFloat_AsDouble(x.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return Tensor::full({}, value, dtype);
+}
+
+// One element of an index: integers drop their axis, slices keep it.
+Tensor take(const Tensor& x, nb::handle item, int& axis) {
+  const int64_t size = x.size(axis);
+  if (PySlice_Check(item.ptr())) {
+    Py_ssize_t begin, end, step;
+    if (PySlice_Unpack(item.ptr(), &begin, &end, &step) < 0) throw nb::python_error();
+    const Py_ssize_t count = PySlice_AdjustIndices(size, &begin, &end, step);
+    if (step == 1) return slice(x, axis++, begin, begin + count);
+    MH_CHECK(!x.requires_grad(), ValueError, "Tensor: slices with a step have no gradient; detach() first");
+    Shape shape = x.shape(), strides = x.strides();
+    const int64_t offset = count > 0 ? begin * strides[axis] : 0;
+    shape[axis] = count;
+    if (count > 1) strides[axis] *= step;
+    const Tensor view = x.as_strided(shape, strides, offset);
+    ++axis;
+    return step > 0 ? view : view.clone();
+  }
+  if (!PyIndex_Check(item.ptr())) {
+    throw nb::type_error(
+        "Tensor: indices are integers, slices, None and ...; use numpy.asarray(tensor) for others");
+  }
+  const Py_ssize_t i = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
+  if (i == -1 && PyErr_Occurred()) throw nb::python_error();
+  const int64_t at = i < 0 ? i + size : i;
+  if (at < 0 || at >= size) {
+    throw nb::index_error(
+        concat("Tensor: index ", i, " is out of range for axis ", axis, " of size ", size).c_str());
+  }
+  return reshape(slice(x, axis, at, at + 1), x.shape().erased(axis));
+}
+
+nb::object get_item(nb::handle self, nb::handle key) {
+  const Tensor& x = nb::cast<const Tensor&>(self);
+  nb::tuple items = PyTuple_Check(key.ptr()) ? nb::borrow<nb::tuple>(key) : nb::make_tuple(key);
+  if (is_captured(x, items)) return nb::module_::import_("multihead._trace").attr("index")(self, key);
+  int used = 0;
+  for (nb::handle item : items) used += item.is_none() || item.ptr() == Py_Ellipsis ? 0 : 1;
+  if (used > x.rank()) throw nb::index_error("Tensor: too many indices");
+  Tensor result = x;
+  int axis = 0;
+  for (nb::handle item : items) {
+    if (item.is_none()) {
+      result = reshape(result, result.shape().inserted(axis++, 1));
+    } else if (item.ptr() == Py_Ellipsis) {
+      axis += x.rank() - used;
+    } else {
+      result = take(result, item, axis);
+    }
+  }
+  return nb::cast(std::move(result));
+}
+
+// As NumPy sees it: a view for every dtype that NumPy has.
+nb::object to_numpy(nb::handle self) {
+  const Tensor& x = nb::cast<const Tensor&>(self);
+  nb::object numpy = nb::module_::import_("numpy");
+  if (x.dtype() != Dtype::bf16) return numpy.attr("asarray")(nb::steal(PyMemoryView_FromObject(self.ptr())));
+  nb::object bfloat16;
+  try {
+    bfloat16 = nb::module_::import_("ml_dtypes").attr("bfloat16");
+  } catch (nb::python_error&) {
+    throw nb::type_error("Tensor: NumPy has no bfloat16; install ml_dtypes or convert with to('float32')");
+  }
+  const Tensor wide = unlocked([&] { return x.to(Dtype::f32); });
+  return to_numpy(nb::cast(wide)).attr("astype")(bfloat16);
+}
+
+template <class F>
+nb::object arithmetic(const Tensor& a, nb::handle b, F&& f) {
+  if (nb::isinstance<Tensor>(b) || (nb::hasattr(b, "__dlpack__") && !is_numpy_scalar(b))) {
+    const Tensor other = to_tensor(b, {"arithmetic", "other"});
+    return nb::cast(unlocked([&] { return f(a, other); }));
+  }
+  if (is_number(b)) {
+    const Tensor other = number_like(b, a.dtype());
+    return nb::cast(unlocked([&] { return f(a, other); }));
+  }
+  return nb::borrow(nb::handle(Py_NotImplemented));
+}
+
+void bind_operators(nb::class_<Tensor>& c) {
+  using Op = Tensor (*)(const Tensor&, const Tensor&);
+  const auto define = [&](const char* name, const char* reflected, Op op) {
+    c.def(
+        name, [op](const Tensor& a, nb::handle b) { return arithmetic(a, b, op); }, "other"_a);
+    c.def(
+        reflected,
+        [op](const Tensor& a, nb::handle b) {
+          return arithmetic(a, b, [op](const Tensor& x, const Tensor& y) { return op(y, x); });
+        },
+        "other"_a);
+  };
+  define("__add__", "__radd__", &add);
+  define("__sub__", "__rsub__", &sub);
+  define("__mul__", "__rmul__", &mul);
+  define("__truediv__", "__rtruediv__", &div);
+  define("__matmul__", "__rmatmul__", &matmul);
+  c.def("__neg__", [](const Tensor& a) { return unlocked([&] { return neg(a); }); });
+}
+
+void bind_gradients(nb::class_<Tensor>& c) {
+  c.def_prop_ro("is_leaf", &is_leaf, "False for a result that a Tape has recorded.");
+  c.def_prop_ro("_identity", &identity_of, "The same for every handle of one tensor.");
+  c.def_prop_rw(
+      "requires_grad", [](const Tensor& t) { return t.requires_grad(); },
+      [](Tensor& t, bool value) { t.set_requires_grad(value); },
+      "True for a leaf that accumulates a gradient and for results computed from one under a Tape.");
+  c.def(
+      "requires_grad_",
+      [](nb::object self, bool value) {
+        nb::cast<Tensor&>(self).set_requires_grad(value);
+        return self;
+      },
+      "value"_a = true);
+  c.def_prop_rw(
+      "grad",
+      [](const Tensor& t) -> std::optional<Tensor> {
+        if (!t.requires_grad()) return std::nullopt;
+        Tensor g = t.grad();
+        return g.defined() ? std::optional(g) : std::nullopt;
+      },
+      [](Tensor& t, nb::handle g) {
+        t.set_grad(to_tensor_or_none(g, {"Tensor", "grad"}));
+      },
+      nb::for_setter(nb::arg("value").none()), "None until Tape.backward() has reached this tensor.");
+}
+
+void bind_shapes(nb::class_<Tensor>& c) {
+  c.def(
+      "reshape",
+      [](const Tensor& t, nb::args shape) {
+        nb::handle sizes = shape.size() == 1 && !PyLong_Check(nb::handle(shape[0]).ptr())
+                               ? nb::handle(shape[0])
+                               : nb::handle(shape);
+        const Shape target = to_shape(sizes, {"reshape", "shape"});
+        return unlocked([&] { return reshape(t, target); });
+      },
+      "The same elements in another shape; one size may be -1. A view if the strides allow it.");
+  c.def(
+      "transpose", [](const Tensor& t, int a, int b) { return transpose(t, a, b); }, "a"_a, "b"_a,
+      "View with two axes swapped.");
+  c.def(
+      "expand",
+      [](const Tensor& t, nb::handle shape) {
+        return expand(t, to_shape(shape, {"expand", "shape"}));
+      },
+      "shape"_a, "View with axes of size 1 repeated.");
+  c.def("contiguous", [](const Tensor& t) { return unlocked([&] { return contiguous(t); }); });
+  c.def(
+      "clone", [](const Tensor& t) { return unlocked([&] { return t.clone(); }); },
+      "Row-major copy without gradient.");
+  c.def("detach", &Tensor::detach, "Same memory, no gradient.");
+  c.def(
+      "to",
+      [](const Tensor& t, nb::handle dtype) {
+        const Dtype d = to_dtype(dtype);
+        return unlocked([&] { return cast(t, d); });
+      },
+      "dtype"_a, "Converted copy, or this tensor if it already has the dtype. Differentiable.");
+}
+
+}  // namespace
+
+void bind_tracing(nb::module_& m) {
+  m.def("is_recording", [] { return is_tracing || Tape::current() != nullptr; });
+  m.def("has_tape", [] { return Tape::current() != nullptr; });
+  m.def(
+      "set_tracing", [](bool tracing) { return std::exchange(is_tracing, tracing); }, "tracing"_a,
+      "Whether a function is traced on this thread from now on; returns what was.");
+}
+
+void bind_tensor(nb::module_& m) {
+  bind_tracing(m);
+  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+                                {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                                {0, nullptr}};
+  nb::class_<Tensor> c(
+      m, "Tensor", nb::type_slots(slots),
+      "A handle to typed, strided memory with an optional gradient.\n\nCreate one with "
+      "multihead.tensor(array); numpy.asarray(tensor) and torch.from_dlpack(tensor) share its "
+      "memory.");
+  c.def_prop_ro("shape", [](const Tensor& t) { return to_tuple(t.shape()); });
+  c.def_prop_ro(
+      "strides", [](const Tensor& t) { return to_tuple(t.strides()); }, "In elements.");
+  c.def_prop_ro("dtype", [](const Tensor& t) {
+    static const char* const names[] = {"float32", "float64", "bfloat16", "float16",
+                                        "int64",   "int32",   "bool"};
+    return names[static_cast<int>(t.dtype())];
+  });
+  c.def_prop_ro("ndim", &Tensor::rank);
+  c.def_prop_ro("size", &Tensor::numel);
+  c.def_prop_ro("nbytes", &Tensor::bytes);
+  c.def_prop_ro("is_contiguous", &Tensor::is_contiguous);
+  c.def_prop_ro("data_ptr", [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()); });
+  c.def("item", &number_of, "The value of a tensor with one element.");
+  c.def("__float__", &number_of);
+  c.def("__len__", [](const Tensor& t) {
+    if (t.rank() == 0) throw nb::type_error("len() of a tensor without axes");
+    return t.size(0);
+  });
+  c.def("__repr__", [](const Tensor& t) { return to_string(t); });
+  c.def("__getitem__", &get_item, nb::sig("def __getitem__(self, key: object, /) -> Tensor"));
+  c.def("numpy", &to_numpy, nb::sig("def numpy(self) -> numpy.ndarray"),
+        "A NumPy array over the same memory (a copy for bfloat16).");
+  c.def(
+      "__array__",
+      [](nb::object self, nb::object dtype, nb::object copy) {
+        nb::object array = to_numpy(self);
+        if (!dtype.is_none()) array = array.attr("astype")(dtype, "copy"_a = false);
+        return is_true(copy) ? array.attr("copy")() : array;
+      },
+      "dtype"_a = nb::none(), "copy"_a = nb::none());
+  c.def(
+      "__dlpack__", [](const Tensor& t, nb::kwargs) { return to_dlpack(t); },
+      "A DLPack capsule that shares the memory.");
+  c.def("__dlpack_device__", [](const Tensor&) { return nb::make_tuple(1, 0); });
+  c.def("tolist", [](nb::handle self) { return to_numpy(self).attr("tolist")(); });
+  c.def(
+      "__deepcopy__", [](const Tensor& t, nb::dict memo) { return deep_copy(t, memo); },
+      "A leaf of its own; what shares memory in one deepcopy shares it in the copy.");
+  bind_operators(c);
+  bind_gradients(c);
+  bind_shapes(c);
+
+  m.def(
+      "tensor",
+      [](nb::handle data, nb::handle dtype, bool requires_grad) {
+        Tensor t = to_tensor(data, {"tensor", "data"}).detach();
+        if (is_read_only(data)) t = t.clone();  // a Tensor can be written to
+        if (!dtype.is_none()) t = t.to(to_dtype(dtype));
+        if (requires_grad) t.set_requires_grad();
+        return t;
+      },
+      "data"_a.none(), nb::kw_only(), "dtype"_a = nb::none(), "requires_grad"_a = false,
+      "A Tensor over the memory of a NumPy array, a PyTorch or JAX CPU tensor, any DLPack or buffer object; "
+      "a\n"
+      "copy where sharing is impossible (lists, negative strides, non-native byte order) or dtype differs.");
+  m.def(
+      "zeros",
+      [](nb::handle s, nb::handle d) {
+        return Tensor::zeros(to_shape(s, {"zeros", "shape"}), to_dtype(d));
+      },
+      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with one number.");
+  m.def(
+      "ones",
+      [](nb::handle s, nb::handle d) {
+        return Tensor::ones(to_shape(s, {"ones", "shape"}), to_dtype(d));
+      },
+      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with one number.");
+
+  nb::class_<Rng>(m, "Rng", "Counter-based random numbers (Philox): a seed and the number of streams drawn.")
+      .def(nb::init<uint64_t, uint64_t>(), "seed"_a, "drawn"_a = 0)
+      .def_prop_ro("seed", &Rng::seed)
+      .def_prop_ro("drawn", &Rng::drawn)
+      .def("__repr__",
+           [](const Rng& r) { return concat("Rng(seed=", r.seed(), ", drawn=", r.drawn(), ")"); });
+  m.def(
+      "rand",
+      [](nb::handle s, Rng& rng, nb::handle d) {
+        return rand(to_shape(s, {"rand", "shape"}), rng, to_dtype(d));
+      },
+      "shape"_a, "rng"_a, "dtype"_a = "float32", "Uniform numbers in [0, 1).");
+  m.def(
+      "randn",
+      [](nb::handle s, Rng& rng, nb::handle d) {
+        return randn(to_shape(s, {"randn", "shape"}), rng, to_dtype(d));
+      },
+      "shape"_a, "rng"_a, "dtype"_a = "float32", "Normal numbers.");
+
+  nb::class_<PyTape>(m, "Tape",
+                     "Records operations inside its with block, on this thread.\n\n    with Tape() as tape:\n"
+                     "        loss = cross_entropy(model(x), y)\n        tape.backward(loss)")
+      .def(nb::init<>())
+      .def("__enter__", &PyTape::enter, nb::rv_policy::reference)
+      .def("__exit__", [](PyTape& t, nb::args) { t.exit(); })
+      .def("__len__", [](const PyTape& t) { return t.get().size(); })
+      .def(
+          "backward",
+          [](PyTape& t, const Tensor& loss, nb::handle seed) {
+            const Tensor d = to_tensor_or_none(seed, {"backward", "seed"});
+            Tape& tape = t.get();
+            const Unlocked without;
+            tape.backward(loss, d);
+          },
+          "loss"_a, "seed"_a = nb::none(),
+          "Accumulates d(sum(seed * loss))/d(leaf) into leaf.grad of every leaf and clears the tape.");
+  nb::class_<PyNoTape>(m, "NoTape", "Disables recording on this thread inside its with block.")
+      .def(nb::init<>())
+      .def("__enter__",
+           [](nb::object self) {
+             nb::cast<PyNoTape&>(self).enter();
+             return self;
+           })
+      .def("__exit__", [](PyNoTape& t, nb::args) { t.exit(); });
+  nb::class_<PyAutocast>(
+      m, "autocast",
+      "Mixed precision on this thread inside its with block, by the rules of PyTorch's autocast: "
+      "linear, matmul and attention in bf16 (dtype \"float32\": off), norms, softmax and losses in "
+      "f32. Weights and gradients stay f32.")
+      .def(
+          "__init__", [](PyAutocast* self, nb::handle dtype) { new (self) PyAutocast(to_dtype(dtype)); },
+          "dtype"_a = "bfloat16")
+      .def("__enter__",
+           [](nb::object self) {
+             nb::cast<PyAutocast&>(self).enter();
+             return self;
+           })
+      .def("__exit__", [](PyAutocast& t, nb::args) { t.exit(); });
+}
+
+}  // namespace multihead::python
