@@ -41,7 +41,7 @@ class PackedState {
 /// A copy of a model for translation: its matrices are packed, and a step of its decoder is a plan
 /// (nn/decode/token_plan.h) that attends to lists of tokens. The logits of Seq2Seq::step() up to rounding.
 ///
-/// With int8 weights every product quantises its inputs per row (matmul/packed_linear.h); everything between
+/// With int8 weights every product quantises its inputs per row (kernels/quantized/packed_linear.h); everything between
 /// the products, the embeddings and the state are f32.
 /// Nothing is recorded; the weights are copied, so later changes of the model have no effect.
 /// Bits: a row does not depend on its neighbours, the number of threads or, with FMA, the instruction set.

@@ -113,7 +113,7 @@ TEST(PackedTilesTest, Bf16HasTheBitsOfTheProduct) {
     const std::vector<float> values = normal(s.out * s.in, 4);
     const std::vector<BFloat16> weight(values.begin(), values.end());
     std::vector<float> expected(p.y.size(), std::nanf(""));
-    EngineArgs g{GemmArgs<float>{.m = s.rows, .n = s.out, .k = s.in, .tb = Transpose::yes}};
+    EngineArgs g{GemmArgs<float>{.tb = Transpose::yes, .m = s.rows, .n = s.out, .k = s.in}};
     g.a = p.x.data(), g.lda = s.in, g.b16 = weight.data(), g.ldb = s.in, g.c = expected.data(), g.ldc = s.out;
     g.bias = p.args.bias, g.activation = p.args.activation, g.residual = p.args.residual;
     gemm_on_tiles(g, {}, TileUnit::emulated);
