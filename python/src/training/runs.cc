@@ -167,8 +167,8 @@ nb::object settings_dict(Settings settings) {
   return from_json(train::to_json(train::fields(settings)));
 }
 
-nb::dict evaluate(const models::LanguageModel& model, nb::handle tokens, int64_t context, int64_t batch,
-                  int64_t windows, const text::Tokenizer* tokenizer, int64_t stride) {
+nb::dict evaluate_text(const models::LanguageModel& model, nb::handle tokens, int64_t context, int64_t batch,
+                       int64_t windows, const text::Tokenizer* tokenizer, int64_t stride) {
   std::vector<int32_t> ids;
   for (const int64_t id : to_integers(tokens, {"evaluate", "tokens"})) {
     ids.push_back(id < 0 || id > INT32_MAX ? -1 : static_cast<int32_t>(id));
@@ -209,7 +209,7 @@ using Checker = std::vector<train::CheckResult> (*)(const Model&, const train::D
 
 void bind_checks(nb::module_& m) {
   m.def(
-      "evaluate", &evaluate, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
+      "evaluate", &evaluate_text, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
       "windows"_a = 0, "tokenizer"_a.none() = nb::none(), "stride"_a = 0,
       "Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, "
       "'perplexity',\n'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', "
