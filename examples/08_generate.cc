@@ -1,5 +1,5 @@
 // Generation with a key/value cache: cached = uncached, rows are independent, seeds are reproducible; many at
-// once, and guesses that are checked.
+// once, and draft tokens that are checked.
 #include "examples/check.h"
 
 using namespace examples;
@@ -64,7 +64,7 @@ int main() {
 
   // [many]
   mh::Generator generator(
-      model, {.rows = 2, .remembered = 1});  // decodes two at a time, reads equal beginnings once
+      model, {.max_batch = 2, .cached_prompts = 1});  // decodes two at a time, reads equal beginnings once
   const int64_t first = generator.submit(a, sampled);
   generator.step();
   const int64_t second = generator.submit({3, 1, 4, 1, 5, 9}, sampled);  // joins while the first one runs
@@ -76,10 +76,10 @@ int main() {
              generator.take(first) == once[0] && generator.take(second) == other[0]);
 
   // [draft]
-  mh::GenerateOptions guessed = sampled;
-  guessed.draft = mh::prompt_lookup();  // or draft_model(smaller)
+  mh::GenerateOptions drafted = sampled;
+  drafted.draft = mh::prompt_lookup();  // or draft_model(smaller)
   // [draft end]
-  check.that("guesses change nothing", mh::generate(model, {a, a}, guessed) == once);
+  check.that("draft tokens change nothing", mh::generate(model, {a, a}, drafted) == once);
 
   bool refused = false;
   try {

@@ -74,7 +74,7 @@ struct MaskGuess {
   std::string word;  ///< the token's text
   std::string text;  ///< the whole, with it in the mask's place
 };
-/// The `count` likeliest tokens for every mask ([MASK], <mask>) of a text, best first. Throws ValueError: a
+/// The `count` most probable tokens for every mask ([MASK], <mask>) of a text, best first. Throws ValueError: a
 /// model without masked_lm head, a tokenizer without masks, a text without one or with more tokens than the
 /// model's context.
 std::vector<std::vector<MaskGuess>> fill_mask(const models::Encoder& encoder,

@@ -58,7 +58,7 @@ void check_beam_options(const BeamOptions& o, size_t sentences) {
 
 void apply_rules(const BeamOptions& o, const NextToken& next, std::span<float> scores) {
   const size_t length = next.history.size() - 1;
-  // What must come comes, whatever the other options say.
+  // Forced tokens override every other rule.
   if (length < next.prefix.size() || next.last) {
     const auto only = static_cast<size_t>(next.last ? next.eos : next.prefix[length]);
     const bool free = next.last ? o.free_forced_end : length == 0 && o.first_token.has_value();

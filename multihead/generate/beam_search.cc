@@ -63,7 +63,7 @@ class Search {
     wanted_ = hypotheses_wanted(options);
   }
 
-  // Of all sources those of the group; the hypotheses of sources[i] go to results[i].
+  // Searches a group of the sources; the hypotheses of sources[i] go to results[i].
   void run(const std::vector<std::vector<int32_t>>& sources, std::span<const size_t> group,
            std::vector<std::vector<Hypothesis>>& results) {
     std::vector<std::vector<int32_t>> own;
@@ -114,7 +114,7 @@ class Search {
     return logits;
   }
 
-  // What the decoder has read, its start token first: rules count that token, as transformers' do.
+  // The decoder's input, its start token first: rules count that token, as transformers' do.
   std::vector<int32_t> history_of(const Open& open) const {
     std::vector<int32_t> history = {static_cast<int32_t>(model_.config().decoder_start_id)};
     history.insert(history.end(), open.tokens.begin(), open.tokens.end());
@@ -132,7 +132,7 @@ class Search {
     }
   }
 
-  // Of a sentence that was split, no alternative is given before all are done.
+  // A split sentence has alternatives only when all of its parts are done.
   void drop_open() {
     for (const Sentence& sentence : sentences_) sentence.result->clear();
   }
@@ -172,7 +172,7 @@ class Search {
     return options_.alternatives && static_cast<size_t>(length) == prefix_of(sentence).size();
   }
 
-  // Of a search 2·beams candidates per beam are enough: at most `beams` of them can end.
+  // A search needs 2·beams candidates per beam: at most `beams` of them can end.
   void best_of(std::span<const float> scores, size_t beam, double before, size_t kept,
                std::vector<Extension>& all) const {
     // The worst of them is at the front of a heap; of equal ones the smaller token stays.
@@ -228,7 +228,7 @@ class Search {
       for (size_t rank = 0; rank < chosen[s].size(); ++rank) {
         const Extension& e = chosen[s][rank];
         if (e.token == eos_) {
-          // Of the candidates beyond the beam only the open ones are of use.
+          // Beyond the beam only open candidates are of use.
           if (rank < static_cast<size_t>(beams_)) end(sentence, e);
           continue;
         }

@@ -9,7 +9,7 @@
 namespace multihead {
 namespace {
 
-// What a model has read of a text.
+// The part of a text that a model has read.
 struct Reader {
   models::LanguageModel model;
   nn::DecodeState state;
@@ -26,11 +26,11 @@ struct Reader {
     return model.logits(features.as_strided({width}, {1}, (std::ssize(more) - 1) * width)).to(Dtype::f32);
   }
 
-  std::vector<int32_t> guess(std::span<const int32_t> whole, int64_t most) {
+  std::vector<int32_t> draft(std::span<const int32_t> whole, int64_t most) {
     const NoTape silent;
     most = std::min(most, state.capacity - std::ssize(whole));
-    std::vector<int32_t> guesses;
-    if (most <= 0) return guesses;
+    std::vector<int32_t> drafted;
+    if (most <= 0) return drafted;
     const auto same =
         std::mismatch(text.begin(), text.end(), whole.begin(), whole.end()).first - text.begin();
     size_t kept = std::min(static_cast<size_t>(same), whole.size() - 1);
@@ -38,10 +38,10 @@ struct Reader {
     while (true) {
       const Tensor logits = read(kept, more);
       const float* first = logits.data<float>();
-      guesses.push_back(static_cast<int32_t>(std::max_element(first, first + logits.numel()) - first));
-      if (std::ssize(guesses) == most) return guesses;
+      drafted.push_back(static_cast<int32_t>(std::max_element(first, first + logits.numel()) - first));
+      if (std::ssize(drafted) == most) return drafted;
       kept = text.size();
-      more = std::span(guesses).last(1);
+      more = std::span(drafted).last(1);
     }
   }
 };
@@ -65,7 +65,7 @@ Draft prompt_lookup(int64_t longest) {
 
 Draft draft_model(const models::LanguageModel& model) {
   const auto reader = std::make_shared<Reader>(Reader{model, model.make_state(1), {}});
-  return [reader](std::span<const int32_t> text, int64_t most) { return reader->guess(text, most); };
+  return [reader](std::span<const int32_t> text, int64_t most) { return reader->draft(text, most); };
 }
 
 }  // namespace multihead

@@ -9,12 +9,12 @@
 namespace multihead {
 namespace {
 
-// How many prompts to remember so that each beginning is read once.
-int64_t beginnings(const std::vector<std::vector<int32_t>>& prompts) {
+// The number of prompts to cache so that each shared prefix is read once.
+int64_t shared_prefixes(const std::vector<std::vector<int32_t>>& prompts) {
   constexpr int64_t kMost = 8;
   int64_t count = 0;
   for (size_t i = 1; i < prompts.size() && count < kMost; ++i) {
-    count += common_prefix(prompts[i - 1], prompts[i]) >= kLongBeginning;
+    count += common_prefix(prompts[i - 1], prompts[i]) >= kLongPrefix;
   }
   return count;
 }
@@ -35,10 +35,10 @@ std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
   if (prompts.empty()) return {};
   int64_t longest = 1;
   for (const auto& prompt : prompts) longest = std::max(longest, std::ssize(prompt));
-  own.rows = std::ssize(prompts);
+  own.max_batch = std::ssize(prompts);
   own.capacity = longest + std::max<int64_t>(options.max_new_tokens, 0);
   own.cache_dtype = options.cache_dtype;
-  if (own.remembered == 0) own.remembered = beginnings(prompts);
+  if (own.cached_prompts == 0) own.cached_prompts = shared_prefixes(prompts);
   Generator generator(model, own);
   for (size_t r = 0; r < prompts.size(); ++r) generator.submit(prompts[r], options, r);
   while (generator.step()) {

@@ -12,7 +12,7 @@
 
 namespace multihead {
 
-/// What happens when a sequence fills the model's context.
+/// Behaviour when a sequence fills the model's context.
 /// (Does not apply to models with a window and relative positions.)
 enum class Overflow {
   slide,  ///< reprocess the last half of the context from position 0 and continue
@@ -31,11 +31,11 @@ struct GenerateOptions {
   std::optional<int32_t> first_token = {}, last_token = {};
   Overflow overflow = Overflow::slide;
   std::optional<Dtype> cache_dtype = {};  ///< of keys and values: the model's, bf16, or nn::kInt8Cache
-  /// Speculative decoding: guesses at most `most` next tokens; see draft.h for implementations. One step
-  /// verifies all guesses up to the first wrong one, so the result is the same as without guesses, seed by
+  /// Speculative decoding: drafts at most `most` next tokens; see draft.h for implementations. One step
+  /// verifies all draft tokens up to the first wrong one, so the result is the same as without them, seed by
   /// seed. Rings read one token at a time.
   std::function<std::vector<int32_t>(std::span<const int32_t> text, int64_t most)> draft = {};
-  int64_t draft_tokens = 4;  ///< most guesses of a step
+  int64_t draft_tokens = 4;  ///< most of them in a step
   /// Called with every new token; returning false ends the row.
   std::function<bool(int64_t row, int32_t token)> on_token = {};
 };

@@ -39,11 +39,12 @@ std::vector<int32_t> window(const std::vector<int32_t>& text, int64_t context) {
 
 Generator::Generator(const models::LanguageModel& model, const GeneratorOptions& options)
     : model_(model), options_(options) {
-  MH_CHECK(options.rows >= 1, ValueError, "Generator: rows must be at least 1, got ", options.rows);
+  MH_CHECK(options.max_batch >= 1, ValueError, "Generator: max_batch must be at least 1, got ",
+           options.max_batch);
   MH_CHECK(options.capacity >= 0, ValueError, "Generator: capacity must not be negative, got ",
            options.capacity);
-  MH_CHECK(options.remembered >= 0, ValueError, "Generator: remembered must not be negative, got ",
-           options.remembered);
+  MH_CHECK(options.cached_prompts >= 0, ValueError, "Generator: cached_prompts must not be negative, got ",
+           options.cached_prompts);
   const nn::DecodeStateOptions plan = model.state_options(
       {.capacity = options.capacity, .ring = model.has_ring(), .dtype = options.cache_dtype});
   limit_ = plan.window > 0 ? model.longest() : plan.capacity;
@@ -154,7 +155,7 @@ void Generator::resize(int64_t rows) {
 
 // Sequences whose text is read from its beginning: those for which the context is full, which leave their
 // rows, and those from the queue for which there are rows.
-Generator::Rows Generator::newcomers() {
+Generator::Rows Generator::take_unread() {
   Rows list;
   for (size_t r = 0; r < rows_.size(); ++r) {
     if (rows_[r] < 0) continue;
@@ -163,7 +164,7 @@ Generator::Rows Generator::newcomers() {
     sequence.pending = window(sequence.text, limit_);
     list.push_back(std::exchange(rows_[r], -1));
   }
-  for (int64_t free = options_.rows - running() - static_cast<int64_t>(list.size());
+  for (int64_t free = options_.max_batch - running() - static_cast<int64_t>(list.size());
        free > 0 && !queue_.empty(); --free) {
     list.push_back(queue_.front());
     queue_.pop_front();
@@ -171,7 +172,7 @@ Generator::Rows Generator::newcomers() {
   return list;
 }
 
-// What a remembered prompt has of this one need not be read; the last token is read for its logits.
+// Copies the keys and values of the longest cached prefix. The last token is always read, for its logits.
 void Generator::recall(nn::DecodeState& state, int64_t row, Sequence& sequence) {
   std::vector<int32_t>& pending = sequence.pending;
   int64_t longest = 0;
@@ -193,7 +194,7 @@ void Generator::recall(nn::DecodeState& state, int64_t row, Sequence& sequence) 
 void Generator::remember(const nn::DecodeState& state, int64_t row, const std::vector<int32_t>& tokens) {
   if (state.window > 0) return;  // a ring drops the keys of its beginning
   if (folder_) folder_->remember(tokens, state, row);
-  if (options_.remembered == 0) return;
+  if (options_.cached_prompts == 0) return;
   std::erase_if(prompts_, [&](const Prompt& p) {
     return common_prefix(p.tokens, tokens) == std::ssize(p.tokens);  // this one says more
   });
@@ -203,16 +204,17 @@ void Generator::remember(const nn::DecodeState& state, int64_t row, const std::v
   prompts_.push_front({tokens, std::move(own)});
   size_t bytes = 0;
   for (const Prompt& prompt : prompts_) bytes += prompt.state.bytes();
-  const size_t most = options_.remembered_bytes == 0 ? bytes : options_.remembered_bytes;
-  for (; std::ssize(prompts_) > options_.remembered || (bytes > most && !prompts_.empty());
+  const size_t most = options_.prompt_cache_bytes == 0 ? bytes : options_.prompt_cache_bytes;
+  for (; std::ssize(prompts_) > options_.cached_prompts || (bytes > most && !prompts_.empty());
        prompts_.pop_back()) {
     bytes -= prompts_.back().state.bytes();
   }
 }
 
-// Of prompts that begin alike the first one is read; the others go back to the queue and find it remembered.
+// Reads only the first of several prompts with a common prefix; the others return to the queue and find it
+// cached.
 void Generator::delay_followers(Rows& rows) {
-  if (options_.remembered == 0 || model_.has_ring()) return;
+  if (options_.cached_prompts == 0 || model_.has_ring()) return;
   const auto known = [&](const std::vector<int32_t>& text) {
     int64_t longest = 0;
     for (const Prompt& prompt : prompts_) longest = std::max(longest, common_prefix(prompt.tokens, text));
@@ -221,7 +223,7 @@ void Generator::delay_followers(Rows& rows) {
   Rows now, later;
   for (const int64_t number : rows) {
     const std::vector<int32_t>& text = at(number).pending;
-    const int64_t enough = known(text) + kLongBeginning;
+    const int64_t enough = known(text) + kLongPrefix;
     const bool follows = std::any_of(now.begin(), now.end(), [&](int64_t other) {
       return common_prefix(at(other).pending, text) >= enough;
     });
@@ -231,36 +233,36 @@ void Generator::delay_followers(Rows& rows) {
   rows = std::move(now);
 }
 
-// Guesses follow the token that is pending anyway.
-void Generator::guess() {
+// Appends draft tokens to the token that is pending anyway.
+void Generator::draft() {
   if (state_.window > 0) return;
   for (size_t r = 0; r < rows_.size(); ++r) {
     if (rows_[r] < 0) continue;
     Sequence& sequence = at(rows_[r]);
     const GenerateOptions& options = sequence.options;
     sequence.pending.resize(sequence.pending.size() -
-                            static_cast<size_t>(std::exchange(sequence.guesses, 0)));
+                            static_cast<size_t>(std::exchange(sequence.drafted, 0)));
     const int64_t most = std::min({options.draft_tokens, limit_ - state_.lengths[r] - 1,
                                    options.max_new_tokens - std::ssize(sequence.fresh) - 1});
     if (!options.draft || most <= 0) continue;
-    std::vector<int32_t> guesses = options.draft(sequence.text, most);
-    guesses.resize(static_cast<size_t>(std::min(most, std::ssize(guesses))));
-    const auto wrong = std::find_if(guesses.begin(), guesses.end(), [&](int32_t token) {
+    std::vector<int32_t> drafted = options.draft(sequence.text, most);
+    drafted.resize(static_cast<size_t>(std::min(most, std::ssize(drafted))));
+    const auto wrong = std::find_if(drafted.begin(), drafted.end(), [&](int32_t token) {
       return token < 0 || token >= model_.config().vocab_size;
     });
-    sequence.pending.insert(sequence.pending.end(), guesses.begin(), wrong);
-    sequence.guesses = wrong - guesses.begin();
+    sequence.pending.insert(sequence.pending.end(), drafted.begin(), wrong);
+    sequence.drafted = wrong - drafted.begin();
   }
 }
 
 // Reads the pending tokens of every row, as many at once as the state takes. Returns the features after the
-// last one and each guess, row after row.
+// last one and each draft token, row after row.
 Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
   const int64_t chunk = state.window > 0 ? state.room() : state.capacity;
   const auto batch = std::ssize(rows);
   std::vector<int64_t> first(rows.size() + 1, 0), counts(rows.size(), 0);
   for (size_t r = 0; r < rows.size(); ++r) {
-    first[r + 1] = first[r] + (rows[r] < 0 ? 0 : 1 + at(rows[r]).guesses);
+    first[r + 1] = first[r] + (rows[r] < 0 ? 0 : 1 + at(rows[r]).drafted);
   }
   Tensor ends;
   for (int64_t begin = 0, length = 1; length > 0; begin += chunk) {
@@ -291,9 +293,8 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
   return ends;
 }
 
-// Samples after the last token and after each guess that was right. Returns the number of guesses that
-// were.
-int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int32_t> guesses) const {
+// Samples after the last token and after each draft token that was right. Returns the number of those.
+int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int32_t> drafted) const {
   const GenerateOptions& options = sequence.options;
   const auto vocabulary = static_cast<size_t>(model_.config().vocab_size);
   for (int64_t right = 0;; ++right) {
@@ -307,8 +308,8 @@ int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int
     sequence.text.push_back(token);
     sequence.fresh.push_back(token);
     sequence.done = std::ssize(sequence.fresh) >= options.max_new_tokens;
-    const bool guessed = right < std::ssize(guesses) && guesses[static_cast<size_t>(right)] == token;
-    if (sequence.done || !guessed) return right;
+    const bool is_right = right < std::ssize(drafted) && drafted[static_cast<size_t>(right)] == token;
+    if (sequence.done || !is_right) return right;
   }
 }
 
@@ -319,11 +320,11 @@ void Generator::advance(const Rows& rows, nn::DecodeState& state) {
   for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r] < 0) continue;
     Sequence& sequence = at(rows[r]);
-    const int64_t guesses = std::exchange(sequence.guesses, 0);
+    const int64_t drafted = std::exchange(sequence.drafted, 0);
     const int64_t right =
-        extend(sequence, next, std::span(sequence.pending).last(static_cast<size_t>(guesses)));
-    next += (1 + guesses) * logits.size(1);
-    if (right < guesses) state.truncate(static_cast<int64_t>(r), state.lengths[r] - (guesses - right));
+        extend(sequence, next, std::span(sequence.pending).last(static_cast<size_t>(drafted)));
+    next += (1 + drafted) * logits.size(1);
+    if (right < drafted) state.truncate(static_cast<int64_t>(r), state.lengths[r] - (drafted - right));
     sequence.pending = {sequence.text.back()};
   }
 }
@@ -337,7 +338,7 @@ void Generator::join(const Rows& rows, nn::DecodeState& state) {
   }
   const int64_t needed = running() + static_cast<int64_t>(rows.size());
   if (needed > static_cast<int64_t>(rows_.size())) {
-    resize(std::min(std::max(needed, 2 * static_cast<int64_t>(rows_.size())), options_.rows));
+    resize(std::min(std::max(needed, 2 * static_cast<int64_t>(rows_.size())), options_.max_batch));
   }
   size_t free = 0;
   for (size_t r = 0; r < rows.size(); ++r, ++free) {
@@ -347,15 +348,15 @@ void Generator::join(const Rows& rows, nn::DecodeState& state) {
   }
 }
 
-// The next tokens of every running sequence, the newcomers included. False if there is none.
+// The next tokens of every running sequence, the new ones included. False if there is none.
 bool Generator::compute() {
   const NoTape silent;
   drop_ended();
   shrink();
-  Rows fresh = newcomers();
+  Rows fresh = take_unread();
   delay_followers(fresh);
   if (running() == 0 && fresh.empty()) return false;
-  if (running() > 0) guess(), advance(rows_, state_);
+  if (running() > 0) draft(), advance(rows_, state_);
   if (fresh.empty()) return true;
   nn::DecodeState state = make_state(std::ssize(fresh));
   std::vector<std::vector<int32_t>> texts;

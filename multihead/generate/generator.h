@@ -18,16 +18,16 @@
 namespace multihead {
 
 struct GeneratorOptions {
-  int64_t rows = 8;                       ///< sequences decoded at the same time; more wait
+  int64_t max_batch = 8;                  ///< sequences decoded at the same time; more wait
   int64_t capacity = 0;                   ///< tokens that a sequence may hold; 0: the model's context
   std::optional<Dtype> cache_dtype = {};  ///< of keys and values: the model's, bf16, or nn::kInt8Cache
   /// Number of prompts whose keys and values are kept: prompts with a common prefix compute it only once.
   /// A prompt that shares some tens of tokens with another one joining in the same step waits for it.
-  int64_t remembered = 0;
-  size_t remembered_bytes =
-      0;  ///< most bytes of their keys and values; 0: no limit. The oldest by use go first
+  int64_t cached_prompts = 0;
+  /// Bounds the memory of their keys and values; 0: no limit. The least recently used go first.
+  size_t prompt_cache_bytes = 0;
   /// If not empty: prompts are kept and looked for in this folder too (prefix_folder.h), whatever
-  /// `remembered` says.
+  /// `cached_prompts` says.
   std::string prefix_folder = {};
   /// Hears why prefix_folder is not used, if it cannot be read or written; generation goes on.
   std::function<void(const std::string& message)> on_problem = {};
@@ -36,19 +36,19 @@ struct GeneratorOptions {
 /// Sequences join and leave between steps: submit(), then step() until it returns false.
 ///
 /// Bits: the tokens of a sequence are those of generate() with its prompt alone, whatever else is submitted,
-/// cancelled or remembered. A prompt is read in one piece in the step in which its sequence joins.
+/// cancelled or cached. A prompt is read in one piece in the step in which its sequence joins.
 /// Memory: keys and values of the running sequences (the rows grow and shrink by halves) and of the
-/// remembered prompts. Threads: calls wait for each other; on_token may submit, cancel and take.
+/// cached prompts. Threads: calls wait for each other; on_token may submit, cancel and take.
 class Generator {
  public:
-  /// The model's weights are shared. Throws ValueError (rows, capacity, remembered).
+  /// The model's weights are shared. Throws ValueError (max_batch, capacity, cached_prompts).
   explicit Generator(const models::LanguageModel& model, const GeneratorOptions& options = {});
 
   /// Queues a prompt; returns the sequence's number, counted from 0, which options.on_token is given as its
   /// row. `stream` picks random numbers of options.seed: row r of generate() draws those of stream r.
   /// Throws ValueError as generate() does, and for a cache_dtype, which is the generator's.
   int64_t submit(std::vector<int32_t> prompt, const GenerateOptions& options = {}, uint64_t stream = 0);
-  /// Admits waiting sequences and adds a token, plus correctly guessed ones, to every running one. False if
+  /// Admits waiting sequences and adds a token, plus the draft tokens that are right, to every running one. False if
   /// none is left. An exception from on_token is rethrown after all tokens of the step are stored.
   bool step();
   /// Ends a sequence; the tokens that on_token was given stay. Throws ValueError (no such sequence).
@@ -62,7 +62,7 @@ class Generator {
 
   int64_t running() const;
   int64_t waiting() const;
-  /// Of keys and values, the remembered ones included.
+  /// Memory of keys and values, those of cached prompts included.
   size_t bytes() const;
 
  private:
@@ -71,7 +71,7 @@ class Generator {
     uint64_t stream = 0;
     std::vector<int32_t> text;     // prompt and new tokens
     std::vector<int32_t> pending;  // not yet read by the model
-    int64_t guesses = 0;           // how many of them, the last ones, are guesses
+    int64_t drafted = 0;           // how many of them, the last ones, are draft tokens
     std::vector<int32_t> fresh;
     int64_t reported = 0;  // of fresh, to on_token
     bool done = false;
@@ -89,14 +89,14 @@ class Generator {
   nn::DecodeState make_state(int64_t rows) const;
   void drop_ended();
   void shrink();
-  Rows newcomers();
+  Rows take_unread();
   void recall(nn::DecodeState& state, int64_t row, Sequence& sequence);
   void remember(const nn::DecodeState& state, int64_t row, const std::vector<int32_t>& tokens);
-  void guess();
+  void draft();
   Tensor read(const Rows& rows, nn::DecodeState& state);
   void advance(const Rows& rows, nn::DecodeState& state);
   void delay_followers(Rows& rows);
-  int64_t extend(Sequence& sequence, float* logits, std::span<const int32_t> guesses) const;
+  int64_t extend(Sequence& sequence, float* logits, std::span<const int32_t> drafted) const;
   void join(const Rows& rows, nn::DecodeState& state);
   void resize(int64_t rows);
 
@@ -116,8 +116,8 @@ class Generator {
   std::optional<PrefixFolder> folder_;
 };
 
-/// generate() by such a generator, whose rows, capacity and cache_dtype are chosen as there. Prompts that
-/// begin alike are remembered.
+/// generate() by such a generator, whose max_batch, capacity and cache_dtype are chosen as there. Prompts
+/// with a common prefix are cached.
 std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
                                            const std::vector<std::vector<int32_t>>& prompts,
                                            const GenerateOptions& options, GeneratorOptions generator);

@@ -55,7 +55,7 @@ void expect_as_alone(const models::LanguageModel& m, const GeneratorOptions& opt
                 static_cast<int64_t>(submitted));
     }
     more = generator.step();
-    EXPECT_LE(generator.running(), options.rows);
+    EXPECT_LE(generator.running(), options.max_batch);
   }
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(generator.take(static_cast<int64_t>(i)), generate(m, {all[i].prompt}, all[i].options)[0])
@@ -66,20 +66,20 @@ void expect_as_alone(const models::LanguageModel& m, const GeneratorOptions& opt
 TEST(GeneratorTest, SequencesThatJoinAndLeaveAreAsAlone) {
   const std::vector<Request> all = requests(24, false);
   for (const auto positions : {models::Positions::learned, models::Positions::rotary}) {
-    for (const int64_t rows : {1, 2, 5}) expect_as_alone(model(positions), {.rows = rows}, all);
+    for (const int64_t rows : {1, 2, 5}) expect_as_alone(model(positions), {.max_batch = rows}, all);
   }
 }
 
 TEST(GeneratorTest, ARingIsAsAlone) {
-  expect_as_alone(model(models::Positions::rotary, 6), {.rows = 4}, requests(12, false));
+  expect_as_alone(model(models::Positions::rotary, 6), {.max_batch = 4}, requests(12, false));
 }
 
 TEST(GeneratorTest, RememberedPromptsChangeNothing) {
   const auto m = model(models::Positions::rotary);
   for (const bool same : {true, false}) {
-    expect_as_alone(m, {.rows = 3, .remembered = 2}, requests(16, same));
+    expect_as_alone(m, {.max_batch = 3, .cached_prompts = 2}, requests(16, same));
   }
-  Generator generator(m, {.remembered = 2});
+  Generator generator(m, {.cached_prompts = 2});
   for (const int32_t last : {7, 8, 9}) {
     generator.submit({1, 2, 3, 4, last}, {.max_new_tokens = 1});
     generator.submit({1, 2, 3}, {.max_new_tokens = 1});
@@ -106,9 +106,9 @@ TEST(GeneratorTest, PromptsThatBeginAlikeAreReadOnce) {
   }
   const GenerateOptions options = {.max_new_tokens = 5, .seed = 2};
   std::vector<std::vector<int32_t>> alone;
-  Generator generator(m, {.rows = 4, .remembered = 1});
+  Generator generator(m, {.max_batch = 4, .cached_prompts = 1});
   for (size_t r = 0; r < prompts.size(); ++r) {
-    Generator one(m, {.rows = 1});
+    Generator one(m, {.max_batch = 1});
     one.submit(prompts[r], options, r), generator.submit(prompts[r], options, r);
     while (one.step()) {
     }
@@ -128,7 +128,7 @@ TEST(GeneratorTest, PromptsThatBeginAlikeAreReadOnce) {
 TEST(GeneratorTest, RememberedPromptsAreBoundedInBytes) {
   const auto m = model(models::Positions::rotary);
   const size_t one = nn::decode_state_bytes(m.state_options({.capacity = 15}));
-  Generator generator(m, {.rows = 1, .remembered = 9, .remembered_bytes = 2 * one});
+  Generator generator(m, {.max_batch = 1, .cached_prompts = 9, .prompt_cache_bytes = 2 * one});
   for (const int32_t last : {7, 8, 9}) {
     generator.submit(long_prompt(last), {.max_new_tokens = 1});
     while (generator.step()) {
@@ -140,7 +140,7 @@ TEST(GeneratorTest, RememberedPromptsAreBoundedInBytes) {
 TEST(GeneratorTest, CancelledSequencesKeepTheirTokensAndLeaveTheOthersAlone) {
   const auto m = model(models::Positions::rotary);
   const GenerateOptions options = {.max_new_tokens = 12, .seed = 4};
-  Generator generator(m, {.rows = 2});
+  Generator generator(m, {.max_batch = 2});
   for (const int32_t first : {1, 2, 3}) generator.submit({first}, options);
   generator.step(), generator.step();
   EXPECT_MESSAGE(generator.take(0), ValueError,
@@ -173,7 +173,7 @@ TEST(GeneratorTest, WhatACallbackThrowsLosesNoToken) {
 
 TEST(GeneratorTest, ACallbackSubmitsCancelsAndTakes) {
   const auto m = model(models::Positions::rotary);
-  Generator generator(m, {.rows = 2});
+  Generator generator(m, {.max_batch = 2});
   std::vector<int32_t> taken;
   GenerateOptions options = {.max_new_tokens = 8};
   options.on_token = [&](int64_t sequence, int32_t) {
@@ -193,7 +193,8 @@ TEST(GeneratorTest, ACallbackSubmitsCancelsAndTakes) {
 
 TEST(GeneratorTest, Errors) {
   const auto m = model(models::Positions::rotary);
-  EXPECT_MESSAGE(Generator(m, {.rows = 0}), ValueError, "Generator: rows must be at least 1, got 0");
+  EXPECT_MESSAGE(Generator(m, {.max_batch = 0}), ValueError,
+                 "Generator: max_batch must be at least 1, got 0");
   Generator generator(m);
   EXPECT_MESSAGE(generator.submit({}), ValueError, "generate: prompt 0 is empty; give at least one token");
   EXPECT_MESSAGE(generator.submit({1}, {.cache_dtype = Dtype::bf16}), ValueError,

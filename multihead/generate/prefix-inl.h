@@ -8,7 +8,7 @@
 namespace multihead {
 
 /// A common prefix of this many tokens is worth a step of waiting.
-inline constexpr int64_t kLongBeginning = 32;
+inline constexpr int64_t kLongPrefix = 32;
 
 /// Tokens with which both begin.
 inline int64_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {

@@ -59,7 +59,7 @@ float largest_of(std::span<const float> logits) {
 // probabilities in f64: e^-38 < 2^-54.
 constexpr double kNegligible = 38;
 
-// What candidates() may leave out unseen: a greedy choice all but the largest, a top_p (that is not 1 but for
+// The bound below which candidates() may skip a token: a greedy choice all but the largest, a top_p (that is not 1 but for
 // rounding) tokens after which it would end.
 float threshold(std::span<const float> logits, const SamplingOptions& o) {
   if (o.temperature > 0 && o.top_p > 1 - 1e-9) return kExcluded;

@@ -26,7 +26,7 @@ class StopStrings {
 
   /// Adds a token to a row; false once the row's text holds a stop string.
   bool add(int64_t row, int32_t token);
-  /// What a row says before its stop string.
+  /// The text of a row before its stop string.
   const std::string& text(int64_t row) const;
   /// Bytes of it that no stop string can take back any more: what may be shown.
   size_t certain(int64_t row) const;

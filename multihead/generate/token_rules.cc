@@ -66,7 +66,7 @@ void check_rules(const GenerateOptions& o, int64_t vocab_size) {
 
 void apply_rules(const GenerateOptions& o, std::span<const int32_t> text, int64_t fresh,
                  std::span<float> logits) {
-  // What must come comes, whatever the other options say.
+  // Forced tokens override every other rule.
   if (o.last_token && fresh + 1 >= o.max_new_tokens) return force(*o.last_token, logits);
   if (o.first_token && fresh == 0) return force(*o.first_token, logits);
   detail::ban_repeated(o.no_repeat_ngram, text, logits);

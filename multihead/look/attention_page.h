@@ -1,4 +1,4 @@
-// What a model looks at as one HTML file: scripts, style and numbers inline, nothing fetched.
+// A model's attention as one HTML file: scripts, style and data inline, nothing fetched.
 #pragma once
 
 #include <optional>

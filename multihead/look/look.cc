@@ -113,7 +113,7 @@ void measure(AttentionRun& run, const LanguageModel& model, const text::Tokenize
   run.ablation = models::ablate_heads(model, tokens, best.token);
 }
 
-// What the page keeps of queries and keys at most: they are a convenience beside the weights.
+// Bounds the queries and keys that the page keeps: they are a convenience beside the weights.
 constexpr int64_t kMostVectors = int64_t{6} << 20;
 
 struct VectorPoints {
@@ -220,7 +220,7 @@ AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, 
     const nn::PointScope scope(points);
     const Tensor features = model.features(as_row(ids), {.capture = &stack.captures});
     const Tensor last = slice(features, 1, std::ssize(ids) - 1, std::ssize(ids));
-    run.next = labelled(tokenizer, models::likeliest(reshape(model.logits(last), {1, -1}), 5).front());
+    run.next = labelled(tokenizer, models::most_probable(reshape(model.logits(last), {1, -1}), 5).front());
   }
   if (stack.view.neurons) take_vectors(stack.view, points, vectors);
   run.views.clear();
@@ -270,7 +270,7 @@ AttentionRun look(const models::Encoder& model, const text::Tokenizer& tokenizer
   run.views = {std::move(view)};
   if (look.measures && config.head == models::EncoderHead::masked_lm) {
     auto& there = run.lens.emplace_back();
-    for (const auto& guesses : models::likeliest(model.logits(rows), 5))
+    for (const auto& guesses : models::most_probable(model.logits(rows), 5))
       there.push_back(labelled(tokenizer, guesses));
   }
   return run;

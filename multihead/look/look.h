@@ -12,7 +12,7 @@
 
 namespace multihead::look {
 
-/// What to look at, and what to change.
+/// The choice of what to look at, and changes to the model.
 struct Look {
   std::vector<int64_t> layers = {}, heads = {};  ///< in order; empty: all
   std::vector<int64_t> rows = {};                ///< queries, by their places; not of translators; empty: all

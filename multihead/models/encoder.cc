@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <map>
 
-#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/models/config/config_check-inl.h"
+#include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/pooler-inl.h"
 #include "multihead/nn/points-inl.h"
-#include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -28,25 +26,8 @@ nn::NormOptions norm_of(const EncoderConfig& c) {
 }
 
 nn::TransformerLayerOptions encoder_layer(const EncoderConfig& c) {
-  nn::TransformerLayerOptions o;
-  o.attention = {.embed_dim = c.embed_dim,
-                 .num_heads = c.num_heads,
-                 .head_dim = head_dim(c),
-                 .query_bias = c.bias,
-                 .key_bias = c.bias,
-                 .value_bias = c.bias,
-                 .out_bias = c.bias,
-                 .scale = c.scale_scores ? std::nullopt : std::optional(1.0),
-                 .dropout_p = c.attention_dropout_p};
-  o.feed_forward = {.embed_dim = c.embed_dim,
-                    .hidden_dim = c.ffn_dim,
-                    .activation = c.activation,
-                    .gated = c.gated,
-                    .bias = c.bias,
-                    .dropout_p = c.ffn_dropout_p};
-  o.norm = norm_of(c);
-  o.norm_first = c.norm_first;
-  o.dropout_p = c.dropout_p;
+  nn::TransformerLayerOptions o = layer_options(c, {c.bias, c.bias, c.bias});
+  o.norm.bias = c.bias;
   return o;
 }
 
@@ -71,11 +52,6 @@ int64_t stored_layers(const EncoderConfig& c) { return c.shared_layers ? 1 : c.n
 // Rows of the tables that embeddings are read from.
 int64_t table_rows(const EncoderConfig& c) {
   return c.vocab_size + (has_table(c) ? c.context + c.position_offset : 0) + c.token_types;
-}
-// Weights of a layer's matrices.
-int64_t layer_weights(const EncoderConfig& c) {
-  const int64_t inner = checked_multiply(c.num_heads, head_dim(c), "config");
-  return checked_multiply(4 * inner + (c.gated ? 3 : 2) * c.ffn_dim, c.embed_dim, "config");
 }
 
 }  // namespace
@@ -129,25 +105,21 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
 
 EncoderConfig resolved(EncoderConfig c) {
   using C = EncoderConfig;
-  check_ranges(c, {&C::ffn_dim, &C::word_dim});
-  MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
-           " is not divisible by num_heads ", c.num_heads);
+  resolve_sizes(c, {&C::ffn_dim, &C::word_dim});
   if (c.head_dim * c.num_heads == c.embed_dim) c.head_dim = 0;
   MH_CHECK(!has_labels(c) || c.num_labels > 0, ValueError, "config: a classification head needs num_labels");
   MH_CHECK(c.head != EncoderHead::classification || c.pooler || c.transforms_labels, ValueError,
            "config: a sequence classification head needs the pooler or transforms_labels");
   MH_CHECK(c.rotary_base == 0 || head_dim(c) % 2 == 0, ValueError,
            "config: rotary positions need an even head size, got ", head_dim(c));
-  MH_CHECK(c.labels.empty() || static_cast<int64_t>(c.labels.size()) == c.num_labels, ValueError,
-           "config: ", c.labels.size(), " names for ", c.num_labels, " labels");
-  if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
+  check_labels(c);
   if (c.word_dim == 0) c.word_dim = c.embed_dim;
   check_buckets(c.relative_buckets, c.relative_distance, true);
-  check_weights(table_rows(c) * c.word_dim, layer_weights(c), stored_layers(c));
+  check_weights(table_rows(c) * c.word_dim, layer_weights(encoder_layer(c)), stored_layers(c));
   return c;
 }
 
-int64_t head_dim(const EncoderConfig& c) { return c.head_dim > 0 ? c.head_dim : c.embed_dim / c.num_heads; }
+int64_t head_dim(const EncoderConfig& c) { return size_of_head(c); }
 
 int64_t matrix_weights(const EncoderConfig& config) {
   const EncoderConfig c = resolved(config);
@@ -155,7 +127,8 @@ int64_t matrix_weights(const EncoderConfig& config) {
                 head = (has_transform(c) ? c.embed_dim * transform_dim(c) : 0) +
                        (has_labels(c) ? c.num_labels * c.embed_dim : 0);
   return table_rows(c) * c.word_dim + c.relative_buckets * c.num_heads + projection +
-         stored_layers(c) * layer_weights(c) + (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
+         stored_layers(c) * layer_weights(encoder_layer(c)) + (c.pooler ? c.embed_dim * c.embed_dim : 0) +
+         head;
 }
 
 Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(config)) {
@@ -179,11 +152,7 @@ Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(confi
   }
   if (c.head == EncoderHead::masked_lm) head_bias = nn::constant_parameter({c.vocab_size}, 0);
   if (has_labels(c)) classifier = nn::Linear(c.embed_dim, c.num_labels, rng);
-  if (nn::UnfilledParameters::active()) return;
-  for (auto& [name, tensor] : nn::named_parameters(*this)) {
-    if (tensor.rank() == 2) fill_normal(tensor, 0, c.init_std, rng.next());
-    if (tensor.rank() == 1 && name.ends_with("bias")) tensor.fill(0);
-  }
+  initialize_weights(*this, c.init_std, rng);
 }
 
 void Encoder::visit(nn::Visitor& visitor) {
@@ -205,21 +174,17 @@ void Encoder::visit(nn::Visitor& visitor) {
 }
 
 void Encoder::pack_weights(nn::WeightDtype dtype) {
-  MH_CHECK(!packed_dtype_, ValueError, "Encoder: the weights are already packed, as ",
-           kernels::name(*packed_dtype_));
-  const NoTape silent;
-  nn::pack_matrices(*this, [&](const std::string& name, const Tensor& weight) {
+  pack_once("Encoder", *this, packed_dtype_, dtype, [&](const std::string& name, const Tensor& weight) {
     if (name == "token_embedding.weight" && dtype != nn::WeightDtype::f32) {
-      return nn::PackedLinear(weight, detail::dtype_of_words(dtype));
+      return nn::PackedLinear(weight, detail::embedding_dtype(dtype));
     }
     return name.find("embedding.") != name.npos ? nn::PackedLinear() : nn::PackedLinear(weight, dtype);
   });
-  packed_dtype_ = dtype;
 }
 
 namespace {
 
-// Of every token, in the table of positions.
+// Each token's row in the table of positions.
 Tensor places_of(const EncoderConfig& c, const TokenRows& rows) {
   Tensor places = rows.places(c.position_offset);
   if (c.position_offset == 0) return places;
@@ -301,7 +266,7 @@ Tensor Encoder::masked_lm(const Tensor& features) const {
   return packed.defined() ? packed(x, head_bias) : linear(x, token_embedding.weight, head_bias);
 }
 
-// What a head for sequences reads, [S, embed_dim].
+// The input of a head for sequences, [S, embed_dim].
 Tensor Encoder::sequence_vectors(const Tensor& features, const TokenRows& rows) const {
   if (!config_.transforms_labels) return pooled(features, rows);
   if (!config_.mean_pooling) {

@@ -1,4 +1,4 @@
-// An encoder: tokens -> a vector each, as BERT and its kin (Devlin et al. 2019).
+// BERT-like encoders: tokens -> a vector each (Devlin et al. 2019).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ constexpr auto enum_words(EncoderHead) {
   return std::to_array<std::string_view>({"none", "masked_lm", "classification", "tokens"});
 }
 
-/// What the labels of a classification head are, by which logits become scores.
+/// The kind of labels of a classification head: how its logits become scores.
 enum class ProblemType {
   unstated,      ///< as single_label
   single_label,  ///< they exclude each other: softmax; of one label, the logistic function
@@ -50,9 +50,8 @@ struct EncoderConfig {
   int64_t head_dim = 0;        ///< 0: embed_dim / num_heads
   int64_t ffn_dim = 0;         ///< 0: 4·embed_dim
   bool shared_layers = false;  ///< one layer's weights in all (ALBERT)
-  int64_t word_dim =
-      0;  ///< of the embeddings, projected to embed_dim where it differs (ELECTRA); 0: embed_dim
-  int64_t token_types = 2;        ///< 0: none
+  int64_t word_dim = 0;        ///< size of token embeddings, projected to embed_dim (ELECTRA); 0: embed_dim
+  int64_t token_types = 2;     ///< 0: none
   bool learned_positions = true;  ///< a table of them; rotary positions go without
   int64_t position_offset = 0;    ///< rows of the table of positions before the first (RoBERTa: pad_id + 1)
   int64_t pad_id = 0;  ///< with an offset, a padding token in a text has this position, and none counts it
@@ -64,7 +63,8 @@ struct EncoderConfig {
   int64_t global_every = 0;         ///< layers 0, n, 2n … see all; 0: none does
   nn::NormKind norm = nn::NormKind::layer;
   bool embedding_norm = true;
-  /// But for the attention after the embeddings' norm, if there is one; and a norm after the last layer.
+  /// Norms precede sub-layers, except for the first attention if there is an embedding_norm; a final norm
+  /// follows the last layer.
   bool norm_first = false;
   bool scale_scores = true;  ///< scores / sqrt(head_dim)
   bool gated = false;        ///< feed-forward layers
@@ -75,8 +75,8 @@ struct EncoderConfig {
   PoolerActivation pooler_activation = PoolerActivation::tanh;
   EncoderHead head = EncoderHead::none;
   Activation head_activation = Activation::gelu;  ///< of masked_lm
-  bool transforms_labels =
-      false;                  ///< labels are predicted after masked_lm's dense layer and norm, not the pooler
+  /// Labels are predicted after masked_lm's dense layer and norm, not the pooler.
+  bool transforms_labels = false;
   bool mean_pooling = false;  ///< classification reads the mean of the tokens, not the first
   int64_t num_labels = 0;     ///< of classification and tokens
   ProblemType problem_type = ProblemType::unstated;  ///< of classification
@@ -93,7 +93,7 @@ struct EncoderConfig {
 EncoderConfig resolved(EncoderConfig config);
 /// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const EncoderConfig& config);
-/// Of one head.
+/// Features of one head.
 int64_t head_dim(const EncoderConfig& config);
 
 /// features = layers(norm(words + positions + types)); every token sees the whole of its own sequence, or
@@ -124,7 +124,7 @@ class Encoder {
   /// the model can then neither be trained nor saved. Other dtypes make the token embedding q8. Throws
   /// ValueError (packed already).
   void pack_weights(nn::WeightDtype dtype = nn::WeightDtype::f32);
-  /// What pack_weights() was given.
+  /// The argument of pack_weights(), if it was called.
   std::optional<nn::WeightDtype> packed_dtype() const { return packed_dtype_; }
 
   nn::Embedding token_embedding, position_embedding, type_embedding;

@@ -1,11 +1,9 @@
 #include "multihead/models/image_encoder.h"
 
-#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/models/config/config_check-inl.h"
+#include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/models/pooler-inl.h"
 #include "multihead/nn/points-inl.h"
-#include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
@@ -17,17 +15,8 @@ namespace {
 using nn::detail::point;
 
 nn::TransformerLayerOptions image_layer(const ImageEncoderConfig& c) {
-  nn::TransformerLayerOptions o;
-  o.attention = {.embed_dim = c.embed_dim,
-                 .num_heads = c.num_heads,
-                 .query_bias = c.qkv_bias,
-                 .key_bias = c.qkv_bias,
-                 .value_bias = c.qkv_bias,
-                 .dropout_p = c.attention_dropout_p};
-  o.feed_forward = {.embed_dim = c.embed_dim, .hidden_dim = c.ffn_dim, .activation = c.activation};
-  o.norm = {.eps = c.norm_eps};
+  nn::TransformerLayerOptions o = layer_options(c, {.qkv = c.qkv_bias});
   o.norm_first = true;
-  o.dropout_p = c.dropout_p;
   return o;
 }
 
@@ -42,10 +31,6 @@ int64_t patch_elements(const ImageEncoderConfig& c) {
 // Weights of patches and positions.
 int64_t embedding_weights(const ImageEncoderConfig& c) {
   return checked_multiply(patch_elements(c) + sequence_length(c) + 1, c.embed_dim, "config");
-}
-
-int64_t image_layer_weights(const ImageEncoderConfig& c) {
-  return checked_multiply(4 * c.embed_dim + 2 * c.ffn_dim, c.embed_dim, "config");
 }
 
 }  // namespace
@@ -79,19 +64,15 @@ const std::vector<ConfigField<ImageEncoderConfig>>& config_fields() {
 
 ImageEncoderConfig resolved(ImageEncoderConfig c) {
   using C = ImageEncoderConfig;
-  check_ranges(c, {&C::ffn_dim});
+  resolve_sizes(c, {&C::ffn_dim});
   MH_CHECK(c.image_size % c.patch_size == 0, ValueError, "config: image_size ", c.image_size,
            " is not divisible by patch_size ", c.patch_size);
-  MH_CHECK(c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
-           " is not divisible by num_heads ", c.num_heads);
   MH_CHECK(c.head == EncoderHead::none || classifies(c), ValueError,
            "config: head must be none or classification, got ", word_of(c.head));
   MH_CHECK(classifies(c) == (c.num_labels > 0), ValueError, "config: head ", word_of(c.head), " with ",
            c.num_labels, " labels");
-  MH_CHECK(c.labels.empty() || std::ssize(c.labels) == c.num_labels, ValueError, "config: ", c.labels.size(),
-           " names for ", c.num_labels, " labels");
-  if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
-  check_weights(embedding_weights(c), image_layer_weights(c), c.num_layers);
+  check_labels(c);
+  check_weights(embedding_weights(c), layer_weights(image_layer(c)), c.num_layers);
   return c;
 }
 
@@ -99,7 +80,7 @@ int64_t sequence_length(const ImageEncoderConfig& c) { return 1 + patches_of_sid
 
 int64_t matrix_weights(const ImageEncoderConfig& config) {
   const ImageEncoderConfig c = resolved(config);
-  return embedding_weights(c) + c.num_layers * image_layer_weights(c) +
+  return embedding_weights(c) + c.num_layers * layer_weights(image_layer(c)) +
          (c.pooler ? c.embed_dim * c.embed_dim : 0) + c.num_labels * c.embed_dim;
 }
 
@@ -114,11 +95,7 @@ ImageEncoder::ImageEncoder(const ImageEncoderConfig& config, Rng& rng) : config_
   final_norm = nn::Norm(c.embed_dim, {.eps = c.norm_eps});
   if (c.pooler) pooler = nn::Linear(c.embed_dim, c.embed_dim, rng);
   if (classifies(c)) classifier = nn::Linear(c.embed_dim, c.num_labels, rng);
-  if (nn::UnfilledParameters::active()) return;
-  for (auto& [name, tensor] : nn::named_parameters(*this)) {
-    if (tensor.rank() == 2) fill_normal(tensor, 0, c.init_std, rng.next());
-    if (tensor.rank() == 1 && name.ends_with("bias")) tensor.fill(0);
-  }
+  initialize_weights(*this, c.init_std, rng);
 }
 
 void ImageEncoder::visit(nn::Visitor& visitor) {
@@ -133,12 +110,8 @@ void ImageEncoder::visit(nn::Visitor& visitor) {
 }
 
 void ImageEncoder::pack_weights(nn::WeightDtype dtype) {
-  MH_CHECK(!packed_dtype_, ValueError, "ImageEncoder: its weights are packed already, as ",
-           kernels::name(*packed_dtype_));
-  const NoTape silent;
-  nn::pack_matrices(
-      *this, [&](const std::string&, const Tensor& weight) { return nn::PackedLinear(weight, dtype); });
-  packed_dtype_ = dtype;
+  const auto pack = [&](const std::string&, const Tensor& weight) { return nn::PackedLinear(weight, dtype); };
+  pack_once("ImageEncoder", *this, packed_dtype_, dtype, pack);
 }
 
 // A patch's pixels are a row: channel by channel, as convolutions store their weights.

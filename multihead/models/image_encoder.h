@@ -42,7 +42,7 @@ int64_t matrix_weights(const ImageEncoderConfig& config);
 int64_t sequence_length(const ImageEncoderConfig& config);
 
 /// features = norm(layers([class, linear(patches)] + positions)), pre-norm. An image has the same bits in
-/// whatever company.
+/// any batch.
 ///
 /// Shapes    pixels [N, channels, image_size, image_size] -> features [N, 1 + patches, embed_dim], patches
 ///           row by row; logits [N, num_labels]

@@ -4,12 +4,10 @@
 #include <cmath>
 #include <optional>
 
-#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/models/config/config_check-inl.h"
+#include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/points-inl.h"
-#include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/attention/ring/context_scope.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -26,37 +24,21 @@ int64_t rotary_dim(const LanguageModelConfig& c) {
   return static_cast<int64_t>(std::lround(c.rotary_fraction * static_cast<double>(c.head_dim))) / 2 * 2;
 }
 
-nn::MultiHeadAttentionOptions attention_options(const LanguageModelConfig& c) {
-  nn::MultiHeadAttentionOptions o = {
-      .embed_dim = c.embed_dim,
-      .num_heads = c.num_heads,
-      .num_kv_heads = c.num_kv_heads,
-      .head_dim = c.head_dim,
-      .query_bias = c.attention_bias,
-      .key_bias = c.attention_bias,
-      .value_bias = c.attention_bias,
-      .out_bias = c.out_bias,
-      .dropout_p = c.attention_dropout_p,
-      .qk_norm = c.qk_norm,
-      .qk_norm_eps = c.norm_eps,
-      .qk_norm_kind = c.norm == nn::NormKind::layer ? nn::NormKind::rms : c.norm};
-  if (c.scale_dim > 0) o.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim));
+// A layer with all of its heads.
+nn::TransformerLayerOptions whole_layer(const LanguageModelConfig& c) {
+  nn::TransformerLayerOptions o = layer_options(c, {c.attention_bias, c.out_bias, c.ffn_bias});
+  o.attention.num_kv_heads = c.num_kv_heads;
+  o.attention.qk_norm = c.qk_norm;
+  o.attention.qk_norm_eps = c.norm_eps;
+  o.attention.qk_norm_kind = c.norm == nn::NormKind::layer ? nn::NormKind::rms : c.norm;
+  if (c.scale_dim > 0) o.attention.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim));
+  o.block = c.block;
   return o;
 }
 
-nn::TransformerLayerOptions layer_options(const LanguageModelConfig& c, int64_t layer) {
-  nn::TransformerLayerOptions o;
-  o.attention = without_heads(attention_options(c), c.pruned_heads, layer);
-  o.feed_forward = {.embed_dim = c.embed_dim,
-                    .hidden_dim = c.ffn_dim,
-                    .activation = c.activation,
-                    .gated = c.gated,
-                    .bias = c.ffn_bias,
-                    .dropout_p = c.ffn_dropout_p};
-  o.norm = {.kind = c.norm, .eps = c.norm_eps};
-  o.norm_first = c.norm_first;
-  o.block = c.block;
-  o.dropout_p = c.dropout_p;
+nn::TransformerLayerOptions layer_at(const LanguageModelConfig& c, int64_t layer) {
+  nn::TransformerLayerOptions o = whole_layer(c);
+  o.attention = without_heads(o.attention, c.pruned_heads, layer);
   return o;
 }
 
@@ -121,24 +103,19 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
 
 LanguageModelConfig resolved(LanguageModelConfig c) {
   using C = LanguageModelConfig;
-  check_ranges(c, {&C::num_kv_heads, &C::head_dim, &C::ffn_dim});
-  MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
-           " is not divisible by num_heads ", c.num_heads, "; choose other sizes or give head_dim");
-  if (c.head_dim == 0) c.head_dim = c.embed_dim / c.num_heads;
+  resolve_sizes(c, {&C::num_kv_heads, &C::head_dim, &C::ffn_dim});
+  c.head_dim = size_of_head(c);
   if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
-  if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
   MH_CHECK(c.num_heads % c.num_kv_heads == 0, ValueError, "config: num_heads ", c.num_heads,
            " is not a multiple of num_kv_heads ", c.num_kv_heads);
-  c.pruned_heads = resolved("config: pruned_heads", c.pruned_heads, c.num_layers, attention_options(c));
+  c.pruned_heads = resolved("config: pruned_heads", c.pruned_heads, c.num_layers, whole_layer(c).attention);
   if (c.positions == Positions::rotary) {
     MH_CHECK(rotary_dim(c) >= 2, ValueError,
              "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
              c.rotary_fraction);
     rotary_frequencies(2, c.rotary_base, c.rotary_scaling);  // throws where they make no sense
   }
-  const int64_t rows = checked_multiply(2 * (c.num_heads + c.num_kv_heads), c.head_dim, "config");
-  check_weights(c.vocab_size * c.embed_dim, checked_multiply(rows + 3 * c.ffn_dim, c.embed_dim, "config"),
-                c.num_layers);
+  check_weights(c.vocab_size * c.embed_dim, layer_weights(whole_layer(c)), c.num_layers);
   return c;
 }
 
@@ -146,14 +123,11 @@ int64_t matrix_weights(const LanguageModelConfig& config) {
   const LanguageModelConfig c = resolved(config);
   const int64_t rows = c.vocab_size * (c.head && !c.tie_embeddings ? 2 : 1) +
                        (c.positions == Positions::learned ? c.context + c.position_offset : 0),
-                hidden = c.block == nn::Block::attention_only ? 0 : (c.gated ? 3 : 2) * c.ffn_dim;
-  int64_t heads = c.num_layers * (c.num_heads + c.num_kv_heads);
-  for (int64_t i = 0; i < std::ssize(c.pruned_heads);
-       ++i) {  // of a damaged file there may be billions of layers
-    const auto o = without_heads(attention_options(c), c.pruned_heads, i);
-    heads -= c.num_heads + c.num_kv_heads - o.num_heads - o.num_kv_heads;
-  }
-  return (rows + 2 * heads * c.head_dim + c.num_layers * hidden) * c.embed_dim;
+                whole = layer_weights(whole_layer(c));
+  int64_t layers = c.num_layers * whole;
+  // A damaged file may name billions of layers; only those that lost heads are visited.
+  for (int64_t i = 0; i < std::ssize(c.pruned_heads); ++i) layers -= whole - layer_weights(layer_at(c, i));
+  return rows * c.embed_dim + layers;
 }
 
 LanguageModelConfig language_model_preset(const std::string& name) {
@@ -191,7 +165,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
     const auto slopes = nn::alibi_slopes(c.num_heads).to_vector<float>();
     for (int64_t i = 0; i < c.num_layers; ++i) {
       std::vector<float> kept;
-      for (const int64_t head : kept_heads(attention_options(c), c.pruned_heads, i).heads) {
+      for (const int64_t head : kept_heads(whole_layer(c).attention, c.pruned_heads, i).heads) {
         kept.push_back(slopes[static_cast<size_t>(head)]);
       }
       alibi_slopes_.push_back(Tensor::of({std::ssize(kept)}, kept));
@@ -201,7 +175,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
     frequencies_ = rotary_frequencies(rotary_dim(c), c.rotary_base, c.rotary_scaling);
     if (c.local_rotary_base > 0) local_frequencies_ = rotary_frequencies(rotary_dim(c), c.local_rotary_base);
   }
-  for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_options(c, i), rng);
+  for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_at(c, i), rng);
   if (c.final_norm) final_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
   const double bound = 1 / std::sqrt(static_cast<double>(c.embed_dim));
   if (c.head) {
@@ -214,17 +188,10 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
 
 // GPT-2's rule: matrices N(0, std), the two projections that write to the residual stream smaller, biases 0.
 void LanguageModel::initialize(Rng& rng) {
-  if (config_.default_linear_init || nn::UnfilledParameters::active()) return;
+  if (config_.default_linear_init) return;
   const double residual_scale =
       config_.scaled_residual_init ? 1 / std::sqrt(2.0 * static_cast<double>(config_.num_layers)) : 1;
-  for (auto& [name, tensor] : nn::named_parameters(*this)) {
-    if (tensor.rank() == 2) {
-      const bool residual = name.ends_with("out_proj.weight") || name.ends_with("linear2.weight");
-      fill_normal(tensor, 0, config_.init_std * (residual ? residual_scale : 1), rng.next());
-    } else if (name.ends_with("bias")) {
-      tensor.fill(0);
-    }
-  }
+  initialize_weights(*this, config_.init_std, rng, residual_scale);
 }
 
 void LanguageModel::visit(nn::Visitor& visitor) {
@@ -247,13 +214,9 @@ void LanguageModel::pack_weights(nn::WeightDtype dtype) {
 }
 
 void LanguageModel::pack_weights(nn::WeightDtype dtype, MakePacked make) {
-  MH_CHECK(!packed_dtype_, ValueError, "LanguageModel: the weights are already packed, as ",
-           kernels::name(*packed_dtype_));
-  const NoTape silent;
-  nn::pack_matrices(*this, [&](const std::string& name, const Tensor& weight) {
+  pack_once("LanguageModel", *this, packed_dtype_, dtype, [&](const std::string& name, const Tensor& weight) {
     return name == "position_embedding.weight" ? nn::PackedLinear() : make(name, weight);
   });
-  packed_dtype_ = dtype;
 }
 
 size_t LanguageModel::weight_bytes() {

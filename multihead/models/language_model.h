@@ -95,14 +95,14 @@ struct LanguageModelCall {
   const TokenRows* rows = nullptr;                   ///< set by features(rows)
 };
 
-/// What a decoding state is to hold; see LanguageModel::state_options().
+/// The size of a decoding state; see LanguageModel::state_options().
 struct LanguageModelState {
   int64_t batch = 1;
   int64_t capacity = 0;  ///< tokens per row; 0: the model's context
   /// For models with a window: memory for the window only, if that is less. Logits are bitwise identical.
   bool ring = false;
   int64_t chunk = 256;  ///< ring: most tokens per row that a call may add
-  /// Of keys and values: the model's, bf16 for half the memory, or nn::kInt8Cache for a quarter.
+  /// Dtype of keys and values: the model's, bf16 for half the memory, or nn::kInt8Cache for a quarter.
   std::optional<Dtype> dtype = {};
 };
 
@@ -155,13 +155,13 @@ class LanguageModel {
   /// and output layer are packed alike, with fewer as q8; norms, biases and learned positions stay.
   /// Throws ValueError (packed already).
   void pack_weights(nn::WeightDtype dtype);
-  /// The same with what make() returns for each matrix, such as weights that a file holds quantised. The
+  /// The same with the result of make() for each matrix, such as weights that a file holds quantised. The
   /// embedding must not be int8. A tied output layer is the embedding.
   using MakePacked = FunctionRef<nn::PackedLinear(const std::string& name, const Tensor& weight)>;
   void pack_weights(nn::WeightDtype dtype, MakePacked make);
-  /// Of the layers' matrices.
+  /// Format of the layers' matrices.
   nn::WeightDtype weight_dtype() const { return packed_dtype_.value_or(nn::WeightDtype::f32); }
-  /// What pack_weights() was given.
+  /// The argument of pack_weights(), if it was called.
   std::optional<nn::WeightDtype> packed_dtype() const { return packed_dtype_; }
   /// Memory of all weights.
   size_t weight_bytes();

@@ -7,7 +7,7 @@
 
 namespace multihead::models {
 
-// What the calls of all layers have in common.
+// The arguments that the calls of all layers share.
 struct LanguageModel::LayerCalls {
   nn::DecodeState* state = nullptr;
   std::vector<AttentionCapture>* capture = nullptr;

@@ -9,15 +9,15 @@
 
 namespace multihead::models::detail {
 
-/// Of the embedding and the output layer where the other matrices are packed as `dtype`: at least 8 bits in
-/// groups, and such that rows() can read it.
-inline nn::WeightDtype dtype_of_words(nn::WeightDtype dtype) {
+/// Format of the embedding and the output layer where the other matrices are packed as `dtype`: at least 8
+/// bits in groups, and such that rows() can read it.
+inline nn::WeightDtype embedding_dtype(nn::WeightDtype dtype) {
   return dtype == nn::WeightDtype::f32 || kernels::is_half(dtype) ? dtype : nn::WeightDtype::q8;
 }
-/// Of the matrix `name`.
+/// Format of the matrix `name`.
 inline nn::WeightDtype dtype_of(const std::string& name, nn::WeightDtype dtype) {
   const bool words = name == "token_embedding.weight" || name == "head.weight";
-  return words ? dtype_of_words(dtype) : dtype;
+  return words ? embedding_dtype(dtype) : dtype;
 }
 
 /// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of

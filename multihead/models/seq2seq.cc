@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
-#include "multihead/models/config/config_check-inl.h"
+#include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/dropout.h"
@@ -14,16 +14,8 @@
 namespace multihead::models {
 namespace {
 
-nn::MultiHeadAttentionOptions attention_options(const Seq2SeqConfig& c) {
-  return {.embed_dim = c.embed_dim,
-          .num_heads = c.num_heads,
-          .head_dim = head_dim(c),
-          .query_bias = c.bias,
-          .key_bias = c.bias,
-          .value_bias = c.bias,
-          .out_bias = c.bias,
-          .scale = c.scale_scores ? std::nullopt : std::optional(1.0),
-          .dropout_p = c.attention_dropout_p};
+nn::TransformerLayerOptions layer_of(const Seq2SeqConfig& c) {
+  return layer_options(c, {c.bias, c.bias, c.bias});
 }
 
 // Replaces an attention by one without the heads that are pruned.
@@ -32,24 +24,26 @@ void shrink(nn::MultiHeadAttention& attention, const PrunedHeads& pruned, size_t
   attention = {without_heads(attention.options(), pruned, static_cast<int64_t>(layer)), rng};
 }
 
-int64_t kept_count(const Seq2SeqConfig& c, const PrunedHeads& pruned, int64_t layers) {
-  int64_t count = c.num_heads * layers;
-  for (const std::vector<int64_t>& heads : pruned) count -= std::ssize(heads);
-  return count;
+// The weights of the heads that attentions have lost.
+int64_t pruned_weights(const Seq2SeqConfig& c) {
+  int64_t heads = 0;
+  for (const PrunedHeads* lists : {&c.encoder_pruned_heads, &c.decoder_pruned_heads, &c.cross_pruned_heads}) {
+    for (const std::vector<int64_t>& list : *lists) heads += std::ssize(list);
+  }
+  return heads * 4 * head_dim(c) * c.embed_dim;
+}
+
+// The weights of all layers' matrices, with all of their heads.
+int64_t stack_weights(const Seq2SeqConfig& c) {
+  nn::TransformerLayerOptions layer = layer_of(c);
+  const int64_t encoder = layer_weights(layer);
+  layer.cross_attention = true;
+  return c.encoder_layers * encoder + c.decoder_layers * layer_weights(layer);
 }
 
 nn::StackOptions stack_options(const Seq2SeqConfig& c, int64_t num_layers) {
   nn::StackOptions o;
-  o.layer.attention = attention_options(c);
-  o.layer.feed_forward = {.embed_dim = c.embed_dim,
-                          .hidden_dim = c.ffn_dim,
-                          .activation = c.activation,
-                          .gated = c.gated,
-                          .bias = c.bias,
-                          .dropout_p = c.ffn_dropout_p};
-  o.layer.norm = {.kind = c.norm, .eps = c.norm_eps};
-  o.layer.norm_first = c.norm_first;
-  o.layer.dropout_p = c.dropout_p;
+  o.layer = layer_of(c);
   o.num_layers = num_layers;
   o.final_norm = c.final_norm;
   return o;
@@ -132,12 +126,9 @@ const std::vector<ConfigField<Seq2SeqConfig>>& config_fields() {
 
 Seq2SeqConfig resolved(Seq2SeqConfig c) {
   using C = Seq2SeqConfig;
-  check_ranges(c, {&C::target_vocab_size, &C::ffn_dim});
+  resolve_sizes(c, {&C::target_vocab_size, &C::ffn_dim});
   if (c.target_vocab_size == 0) c.target_vocab_size = c.source_vocab_size;
-  if (c.ffn_dim == 0) c.ffn_dim = 4 * c.embed_dim;
   if (c.head_dim * c.num_heads == c.embed_dim) c.head_dim = 0;
-  MH_CHECK(c.head_dim > 0 || c.embed_dim % c.num_heads == 0, ValueError, "config: embed_dim ", c.embed_dim,
-           " is not divisible by num_heads ", c.num_heads);
   MH_CHECK(!c.share_embeddings || c.source_vocab_size == c.target_vocab_size, ValueError,
            "config: share_embeddings needs one vocabulary, got sizes ", c.source_vocab_size, " and ",
            c.target_vocab_size);
@@ -154,7 +145,7 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
              " is outside the vocabulary of ", c.target_vocab_size);
   }
   const auto resolve = [&](const char* where, PrunedHeads& pruned, int64_t layers) {
-    pruned = resolved(where, std::move(pruned), layers, attention_options(c));
+    pruned = resolved(where, std::move(pruned), layers, layer_of(c).attention);
   };
   resolve("config: encoder_pruned_heads", c.encoder_pruned_heads, c.encoder_layers);
   resolve("config: decoder_pruned_heads", c.decoder_pruned_heads, c.decoder_layers);
@@ -162,27 +153,22 @@ Seq2SeqConfig resolved(Seq2SeqConfig c) {
   MH_CHECK(c.relative_buckets == 0 || (c.encoder_pruned_heads.empty() && c.decoder_pruned_heads.empty()),
            ValueError, "config: heads of self-attention with relative biases cannot be pruned");
   const int64_t positions = c.positions == Positions::learned ? c.max_positions + c.position_offset : 0,
-                rows = std::max(c.source_vocab_size, c.target_vocab_size) + positions,
-                inner = checked_multiply(c.num_heads, head_dim(c), "config");
-  check_weights(checked_multiply(rows, c.embed_dim, "config"),
-                checked_multiply(8 * inner + 3 * c.ffn_dim, c.embed_dim, "config"),
+                rows = std::max(c.source_vocab_size, c.target_vocab_size) + positions;
+  nn::TransformerLayerOptions largest = layer_of(c);
+  largest.cross_attention = true;
+  check_weights(checked_multiply(rows, c.embed_dim, "config"), layer_weights(largest),
                 c.encoder_layers + c.decoder_layers);
   return c;
 }
 
-int64_t head_dim(const Seq2SeqConfig& c) { return c.head_dim > 0 ? c.head_dim : c.embed_dim / c.num_heads; }
+int64_t head_dim(const Seq2SeqConfig& c) { return size_of_head(c); }
 
 int64_t matrix_weights(const Seq2SeqConfig& config) {
   const Seq2SeqConfig c = resolved(config);
   const int64_t rows = c.source_vocab_size + (c.share_embeddings ? 0 : c.target_vocab_size) +
                        (c.tie_output ? 0 : c.target_vocab_size) +
-                       (c.positions == Positions::learned ? 2 * (c.max_positions + c.position_offset) : 0),
-                heads = kept_count(c, c.encoder_pruned_heads, c.encoder_layers) +
-                        kept_count(c, c.decoder_pruned_heads, c.decoder_layers) +
-                        kept_count(c, c.cross_pruned_heads, c.decoder_layers),
-                attention = heads * 4 * head_dim(c),
-                feed_forward = (c.encoder_layers + c.decoder_layers) * (c.gated ? 3 : 2) * c.ffn_dim;
-  return (rows + attention + feed_forward) * c.embed_dim + 2 * c.relative_buckets * c.num_heads;
+                       (c.positions == Positions::learned ? 2 * (c.max_positions + c.position_offset) : 0);
+  return rows * c.embed_dim + stack_weights(c) - pruned_weights(c) + 2 * c.relative_buckets * c.num_heads;
 }
 
 Seq2Seq::Seq2Seq(const Seq2SeqConfig& config, Rng& rng) : config_(resolved(config)) {

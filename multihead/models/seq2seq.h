@@ -62,7 +62,7 @@ struct Seq2SeqConfig {
 Seq2SeqConfig resolved(Seq2SeqConfig config);
 /// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const Seq2SeqConfig& config);
-/// Of one head.
+/// Features of one head.
 int64_t head_dim(const Seq2SeqConfig& config);
 
 /// Padded sentences.

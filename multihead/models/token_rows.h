@@ -22,7 +22,7 @@ struct TokenRows {
   /// Throws ShapeError or ValueError naming `who` unless the three fit each other and each sequence has 1 to
   /// `longest` tokens.
   void check(const char* who, int64_t longest) const;
-  /// Of every token in its sequence, counted from `first`: [N] i64.
+  /// Position of every token in its sequence, counted from `first`: [N] i64.
   Tensor places(int64_t first = 0) const;
   /// Tokens of the longest sequence.
   int64_t longest() const;

@@ -43,7 +43,7 @@ Tensor stored_view(const Tensor& parameter, int64_t first_row, int64_t rows, con
   return parameter.as_strided(shape, strides, offset);
 }
 
-// Of a stored view, in the file.
+// The shape that a stored view has in the file.
 Shape stored_shape(const Tensor& view, const Tensor& parameter, const WeightRule& rule) {
   return rule.interleaved_heads > 0 ? parameter.shape() : view.shape();
 }

@@ -11,10 +11,10 @@
 
 namespace multihead::text {
 
-/// What a pre-tokenizer's regular expression can ask of a character.
+/// Character classes of pre-tokenizers' regular expressions.
 enum class CharClass : uint8_t { other, letter, number, space };  // neither, \p{L}, \p{N}, \s
 
-/// What GPT-4o's and DeepSeek's expressions ask besides.
+/// Further classes of GPT-4o's and DeepSeek's expressions.
 enum class CharCase : uint8_t {
   neither,
   upper,   ///< \p{Lu}\p{Lt}

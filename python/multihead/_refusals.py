@@ -7,6 +7,11 @@ import re
 _TEXT = re.compile(r"(\w*)\(\): incompatible function arguments\..*?supported:\n(.*?)\n+Invoked with types: ?(.*)", re.S)
 _KEYWORDS = re.compile(r"(?:^|, )kwargs = \{ (.*?),? \}$", re.S)
 _WORDS = {"object": "an object", "float": "a number", "int": "an integer", "str": "a string", "bool": "True or False"}
+_RENAMED = {
+    ("Generator", "remembered"): "cached_prompts",
+    ("Generator", "remembered_bytes"): "prompt_cache_bytes",
+    ("Generator", "rows"): "max_batch",
+}
 _FITTING = {  # types that an annotation takes besides its own
     "float": {"int", "bool"},
     "Sequence": {"list", "tuple", "ndarray", "range"},
@@ -25,11 +30,14 @@ def explain(text):
     positional, keywords = _given(given)
     if not functions or None in functions:
         return text
-    problems = [_problem(f, positional, keywords) for f in functions]
     first = functions[0].args.posonlyargs + functions[0].args.args
     if first and first[0].arg == "self" and positional:
         owner = positional[0].rsplit(".", 1)[-1]
         name = owner if name in ("", "__init__", "__call__") else f"{owner}.{name}"
+    for old in keywords:
+        if (name, old) in _RENAMED:
+            return f"{name}: '{old}' is called '{_RENAMED[name, old]}' now"
+    problems = [_problem(f, positional, keywords) for f in functions]
     # The overload that went furthest is the one that was meant.
     return f"{name}: {max(problems)[1]}"
 

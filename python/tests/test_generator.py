@@ -18,7 +18,7 @@ def model():
 def test_sequences_are_as_alone(model):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 31, rng.integers(1, 20)).tolist() for _ in range(20)]
-    generator = mh.models.Generator(model, rows=4, remembered=3)
+    generator = mh.models.Generator(model, max_batch=4, cached_prompts=3)
     streamed = {}
     for i, prompt in enumerate(prompts):
         number = generator.submit(prompt, max_new_tokens=5 + i, seed=i, top_k=5,
@@ -39,7 +39,7 @@ def test_prompts_are_kept_in_a_folder(model, tmp_path):
     expected = [model.generate(prompt, max_new_tokens=4, temperature=0) for prompt in prompts]
     for _ in range(2):
         for cache_dtype in (None, "int8"):
-            generator = mh.models.Generator(model, remembered=2, remembered_bytes=10**6, prefix_folder=tmp_path,
+            generator = mh.models.Generator(model, cached_prompts=2, prompt_cache_bytes=10**6, prefix_folder=tmp_path,
                                             cache_dtype=cache_dtype)
             for prompt in prompts:
                 generator.submit(prompt, max_new_tokens=4, temperature=0)
@@ -51,7 +51,7 @@ def test_prompts_are_kept_in_a_folder(model, tmp_path):
 
 
 def test_threads_submit_while_one_steps(model):
-    generator = mh.models.Generator(model, rows=3)
+    generator = mh.models.Generator(model, max_batch=3)
     numbers = {}
 
     def submit(first):
@@ -152,3 +152,10 @@ def test_stop_strings_end_a_row(model):
         model.generate([1, 2], max_new_tokens=40, seed=3)
     with pytest.raises(ValueError, match="stop_strings need tokenizer"):
         model.generate([1, 2], stop_strings=["a"])
+
+
+@pytest.mark.parametrize(("old", "new"), [("rows", "max_batch"), ("remembered", "cached_prompts"),
+                                          ("remembered_bytes", "prompt_cache_bytes")])
+def test_old_names_are_refused_with_the_new_one(model, old, new):
+    with pytest.raises(TypeError, match=f"^Generator: '{old}' is called '{new}' now$"):
+        mh.models.Generator(model, **{old: 1})

@@ -38,7 +38,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "Truncation": "text.Tokenizer.encoding",  # as_file=
     "Padding": "text.Tokenizer.pad",
     "logit_lens": "lens.logit_lens",
-    "likeliest": "lens.logit_lens",
+    "most_probable": "lens.logit_lens",
     "ablate_heads": "lens.ablate_heads",
     "integrated_gradients": "lens.integrated_gradients",
     "Guess": "lens.logit_lens",

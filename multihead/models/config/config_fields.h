@@ -29,7 +29,7 @@ enum class Stored {
   training,  ///< among those that only training needs, under "multihead" whatever the family
 };
 
-/// Of a number, in config.json and in resolved().
+/// The range of a number, in config.json and in resolved().
 struct FieldRange {
   FieldRange() = default;
   FieldRange(io::IntegerRange range) : integer(range) {}

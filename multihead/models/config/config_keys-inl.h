@@ -32,7 +32,7 @@ using ConfigKeys = std::vector<ConfigKey<Config>>;
 void expect_value(io::ConfigReader& reader, const std::string& key, const Json& value);
 void expect_same(io::ConfigReader& reader, const std::string& key, const std::string& original);
 
-/// What files call an enum's values: transformers' words, where it has any. All are read, a value's first is
+/// The words for an enum's values in files: transformers', where it has any. All are read, a value's first is
 /// written.
 template <class Enum>
 std::vector<std::pair<std::string, Enum>> file_words(Enum) {
@@ -93,7 +93,7 @@ Json stored(const T& value) {
   }
 }
 
-/// What a field can be, in the order of ConfigField::Member.
+/// The types of fields, in the order of ConfigField::Member.
 template <class Config, class... T>
 std::variant<T...> values_of(const std::variant<T Config::*...>&);
 using FieldValue = decltype(values_of(std::declval<ConfigField<LanguageModelConfig>::Member>()));

@@ -101,7 +101,7 @@ const std::vector<std::pair<std::string, Json>>& required_values() {
       {"rope_interleaved", false},
       {"is_encoder_decoder", false},
       {"token_classification_bias", true},
-      // What published files turn off that their family never has.
+      // Published files turn these off although their family never has them.
       {"activation_dropout", 0},
       {"alibi", false},
       {"attention_bias", false},

@@ -11,7 +11,7 @@
 namespace multihead::models::detail {
 namespace {
 
-// What config.json says under `key`; missing or null: `usual`, unless it is required.
+// Reads `key` of config.json; missing or null: `usual`, unless it is required.
 template <class T>
 T read_value(io::ConfigReader& reader, const std::string& key, const FieldRange& range, const T& usual,
              bool is_required) {

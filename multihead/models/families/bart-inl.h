@@ -1,4 +1,4 @@
-// What BART and the families after it share: mBART, Marian and Pegasus.
+// Rows and weights shared by BART, mBART, Marian and Pegasus.
 #pragma once
 
 #include "multihead/models/families/family-inl.h"
@@ -9,7 +9,7 @@ namespace multihead::models::detail::bart {
 ConfigKeys<Seq2SeqConfig> config_keys();
 /// The names of the weights: with embedding_norm, learned positions and final_norm where `config` has them.
 WeightMap weight_map(const Seq2SeqConfig& config);
-/// What files repeat.
+/// Tensors that files repeat.
 std::vector<ExtraTensor> extra_tensors(const Seq2SeqConfig& config);
 /// The bias of the logits, which a file must have, and tables that readers look for.
 void complete(const Seq2SeqConfig& config, io::TensorMap& tensors);

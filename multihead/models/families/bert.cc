@@ -10,7 +10,7 @@ using C = EncoderConfig;
 using R = Row<C>;
 using Reader = io::ConfigReader;
 
-/// What differs between them.
+/// The differences between them.
 struct Kin {
   const char* model_type;
   const char* stem;    ///< of the classes: "Bert"
@@ -72,7 +72,7 @@ ConfigKeys<C> common_keys(const ConfigKey<C>& context) {
           R::only("is_decoder", false)};
 }
 
-/// Of an attention, after "encoder.layer.N.attention.".
+/// Names of an attention's parts, after "encoder.layer.N.attention.".
 struct AttentionNames {
   const char *query, *key, *value, *out, *norm;
 };

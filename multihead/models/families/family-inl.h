@@ -26,7 +26,7 @@ struct Family {
   std::vector<ExtraTensor> (*extras)(const Config&) = nullptr;
   /// Tensors that its readers want besides the map's.
   void (*complete)(const Config&, io::TensorMap&) = nullptr;
-  /// What only the weights tell.
+  /// Completes a configuration from the weights.
   Config (*settle)(Config, const io::SafetensorsFile&) = nullptr;
 };
 

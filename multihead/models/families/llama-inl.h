@@ -1,4 +1,4 @@
-// What Llama shares with the families that differ from it by a field or two. Internal to models.
+// Rows and weights that Llama shares with families that differ from it by a field or two. Internal to models.
 #pragma once
 
 #include "multihead/models/families/family-inl.h"
@@ -29,7 +29,7 @@ WeightMap weight_map(const LanguageModelConfig& c, AddLayer add_layer);
 void add_layer_weights(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
                        const std::string& theirs);
 
-/// What each layer attends to, where a file says so: all layers must be of the one kind that the rest says.
+/// "layer_types": all layers must be of the one kind that the other keys imply.
 Keys::value_type layer_types();
 /// Layers from max_window_layers on have a window; ours have one for all or none.
 Keys::value_type refuse_windows();

@@ -43,7 +43,7 @@ RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context) {
   RotaryScaling s;
   const char* key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   s.kind = read_word(rope, key, std::optional(Kind::none));
-  // Those of the other kinds are passed over, as transformers does.
+  // Fields of the other kinds are ignored, as in transformers.
   rope.ignore({"type", "rope_type", "rope_theta", "factor", "original_max_position_embeddings",
                "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
                "mscale_all_dim", "truncate", "finetuned"});

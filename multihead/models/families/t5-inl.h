@@ -1,4 +1,4 @@
-// What T5 and its encoder alone share. Internal to models.
+// Rows and weights shared by T5 and its encoder. Internal to models.
 #pragma once
 
 #include <algorithm>

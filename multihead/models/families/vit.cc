@@ -66,7 +66,7 @@ WeightMap map(const C& c) {
   return map;
 }
 
-// Of masked images.
+// The token that masks patches is for pre-training.
 std::vector<ExtraTensor> extras(const C&) { return {{"embeddings.mask_token"}}; }
 
 C settle(C c, const io::SafetensorsFile& file) {

@@ -33,7 +33,7 @@ std::string last_part(const std::string& name) { return name.substr(name.rfind('
 // Without ".weight".
 std::string layer_of(const std::string& stored) { return stored.substr(0, stored.rfind('.')); }
 
-// Of in_proj_weight, the first and the last part or the only one.
+// Chooses queries and values: of in_proj_weight the first and the last part, or the only one.
 bool is_default(const WeightRule& rule, size_t part) {
   if (rule.parameter.ends_with("in_proj_weight")) return part == 0 || part + 1 == rule.parts.size();
   return rule.parameter.ends_with("q_proj.weight") || rule.parameter.ends_with("v_proj.weight");
@@ -250,7 +250,7 @@ bool fits(const Change& change) {
 
 constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
 
-// What PEFT would not do with a tensor of the file, or nothing. `layer`: without prefix and ending.
+// Says why PEFT would not apply a tensor of the file, or nothing. `layer`: without prefix and ending.
 std::string problem_of(const PeftConfig& config, const std::string& layer, const Change& change,
                        const std::vector<std::string>& tied) {
   if (change.b.defined()) {

@@ -170,7 +170,7 @@ class MatrixLoader {
  private:
   const std::string& stored_name(const std::string& name) const { return names_.at(name); }
 
-  // Of all parts, or empty if they differ.
+  // The type of all parts, or empty if they differ.
   std::string_view type_of(const WeightRule& rule) const {
     std::string_view type;
     for (const WeightPart& part : rule.parts) {
@@ -213,8 +213,8 @@ class MatrixLoader {
   std::map<std::string, std::string> names_;
 };
 
-// Whether the matrices are packed as they lie, and take less room than f32: some are quantised, or all are
-// f16.
+// Whether the matrices are used without conversion and take less memory than f32: some are quantised, or all
+// are f16.
 bool is_packed(const io::GgufFile& file) {
   bool quantised = false, halves = true;
   for (const auto& [name, tensor] : file.tensors()) {
@@ -225,7 +225,7 @@ bool is_packed(const io::GgufFile& file) {
   return quantised || halves;
 }
 
-// Without room for the matrices in f32. `as`: or as they are stored.
+// Packs as `as`, or as stored, without memory for the matrices in f32.
 void pack(LanguageModel& model, const MatrixLoader& loader, const WeightMap& map,
           std::optional<nn::WeightDtype> as) {
   const auto rule_of = [&](const std::string& name) -> const WeightRule& {

@@ -1,4 +1,4 @@
-// What a GGUF file's metadata say of a model. Private to models/.
+// A model's configuration from a GGUF file's metadata. Private to models/.
 #pragma once
 
 #include "multihead/core/text/json.h"

@@ -180,8 +180,9 @@ io::TensorMap tensors_of(Model& model) {
 
 template <class Model>
 void save(Model& model, const std::string& folder, bool overwrite) {
-  if (!overwrite) detail::refuse_another_model(model.config(), folder);
-  const std::string config = config_to_json(model.config()).dump(2) + "\n";
+  const Json json = config_to_json(model.config());
+  if (!overwrite) detail::refuse_another_model(json, folder);
+  const std::string config = json.dump(2) + "\n";
   // The tokenizer of another model goes with it.
   const bool whole = overwrite && io::holds_other(folder, "config.json", config);
   io::save_files(folder, whole ? io::kModelFolderFiles : io::kModelFiles, [&](io::DirectoryWriter& writer) {
@@ -273,7 +274,7 @@ std::string names_of_families() {
   return names;
 }
 
-// What other models of this type are, or nothing.
+// Names the kind of model that this type belongs to instead, or nothing.
 template <class Config>
 std::string other_kind(const std::string& type) {
   const auto is = [&]<class C>(C) { return !std::is_same_v<C, Config> && family_named<C>(type) != nullptr; };
@@ -285,7 +286,7 @@ std::string other_kind(const std::string& type) {
   return {};
 }
 
-// That of "model_type". Throws FormatError with what it is instead, or all that are read.
+// The family that "model_type" names. Throws FormatError with its other kind, or the list of all families.
 template <class Config>
 const Family<Config>& named_family(io::ConfigReader& reader) {
   const std::string type = reader.string("model_type");

@@ -7,17 +7,15 @@
 #include "multihead/core/text/json.h"
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
-#include "multihead/models/files/hugging_face.h"
 
 namespace multihead::models {
-namespace {
 
-void refuse_another(const std::string& folder, const std::string& text) {
+void detail::refuse_another_model(const Json& config, const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / "config.json").string();
   if (node_at(path) != Node::file) return;
-  // What is not ours is refused for that, under the lock.
+  // Under its lock, the saving refuses what is not ours.
   if (!io::foreign_files(folder, io::kModelFiles, io::Look::sizes).empty()) return;
-  const Json there = io::load_json(path), here = Json::parse(text);
+  const Json there = io::load_json(path), here = Json::parse(config.dump());  // numbers as the file has them
   if (there == here) return;
   std::string why = "its config.json has other keys";
   for (const JsonMember& member : here.members()) {
@@ -29,21 +27,6 @@ void refuse_another(const std::string& folder, const std::string& text) {
   }
   throw ValueError(concat("save: folder ", quote(folder, 400), " holds another model (", why,
                           "); choose another folder, or overwrite it and save the tokenizer after it"));
-}
-
-}  // namespace
-
-void detail::refuse_another_model(const LanguageModelConfig& config, const std::string& folder) {
-  refuse_another(folder, config_to_json(config).dump());
-}
-void detail::refuse_another_model(const Seq2SeqConfig& config, const std::string& folder) {
-  refuse_another(folder, config_to_json(config).dump());
-}
-void detail::refuse_another_model(const EncoderConfig& config, const std::string& folder) {
-  refuse_another(folder, config_to_json(config).dump());
-}
-void detail::refuse_another_model(const ImageEncoderConfig& config, const std::string& folder) {
-  refuse_another(folder, config_to_json(config).dump());
 }
 
 }  // namespace multihead::models

@@ -7,7 +7,7 @@
 
 namespace multihead::models::detail {
 
-/// What of it changes results.
+/// The fields that change results.
 struct PeftConfig {
   std::string file;
   int64_t rank = 0;

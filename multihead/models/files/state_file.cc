@@ -75,7 +75,7 @@ void add(Checksum& all, const std::string& name, const Tensor& tensor) {
   all.update(sums.data(), sums.size() * sizeof(uint64_t));
 }
 
-// What a model computes depends on its configuration as much as on its weights: another base of the rotation,
+// A model's results depend on its configuration as much as on its weights: another base of the rotation,
 // and keys of before are of another model.
 std::string fingerprint(const Json& config, const std::vector<nn::NamedTensor>& parameters) {
   Checksum all;
@@ -103,7 +103,7 @@ std::string fingerprint_of(const LanguageModel& model) {
   return fingerprint(config_to_json(model.config()), all);
 }
 
-// What a model's states look like.
+// The layout of a model's states.
 struct Expected {
   std::vector<int64_t> heads, cross_heads = {};  // of each layer
   int64_t key_dim = 0, value_dim = 0, window = 0;

@@ -25,12 +25,12 @@ void save_state(const std::string& path, const nn::DecodeState& state, const Seq
 nn::DecodeState load_state(const std::string& path, const LanguageModel& model, int64_t capacity = 0);
 nn::DecodeState load_state(const std::string& path, const Seq2Seq& model, int64_t capacity = 0);
 
-/// What the checksum of a model is in such files: of its configuration and its weights.
+/// The checksum of a model in such files: of its configuration and its weights.
 std::string model_checksum(const LanguageModel& model);
 /// Saves a state of one row and its tokens; checksum: model_checksum(). Throws as save_state().
 void save_prompt(const std::string& path, const std::vector<int32_t>& tokens, const nn::DecodeState& state,
                  const std::string& checksum);
-/// What such a file holds.
+/// The contents of such a file.
 struct SavedPrompt {
   std::vector<int32_t> tokens;
   Dtype dtype = Dtype::f32;  ///< of the cache

@@ -35,7 +35,7 @@ Tensor repeat_rows(const Tensor& x, int64_t times) {
 
 }  // namespace
 
-std::vector<std::vector<Guess>> likeliest(const Tensor& logits, int64_t count) {
+std::vector<std::vector<Guess>> most_probable(const Tensor& logits, int64_t count) {
   const Tensor p = softmax(logits.to(Dtype::f32), -1).contiguous();
   const int64_t size = p.size(1), most = std::min(count, size);
   std::vector<std::vector<Guess>> result;
@@ -75,7 +75,7 @@ std::vector<std::vector<std::vector<Guess>>> logit_lens(const LanguageModel& mod
     for (int64_t t = 0; t < length; t += kRows) {
       const int64_t end = std::min(length, t + kRows);
       const Tensor part = reshape(slice(features, 1, t, end), {end - t, -1});
-      for (auto& guesses : likeliest(model.logits(part), count)) rows.push_back(std::move(guesses));
+      for (auto& guesses : most_probable(model.logits(part), count)) rows.push_back(std::move(guesses));
     }
   }
   return result;

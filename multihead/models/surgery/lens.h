@@ -14,10 +14,10 @@ struct Guess {
   double probability = 0;
 };
 
-/// The `count` likeliest tokens of each row of logits [rows, V], the likeliest first.
-std::vector<std::vector<Guess>> likeliest(const Tensor& logits, int64_t count);
+/// The `count` most probable tokens of each row of logits [rows, V], best first.
+std::vector<std::vector<Guess>> most_probable(const Tensor& logits, int64_t count);
 
-/// The `count` likeliest next tokens after each of the tokens [1, T], as if the model ended before each
+/// The `count` most probable next tokens after each of the tokens [1, T], as if the model ended before each
 /// layer; last, its own (the logit lens, nostalgebraist 2020): [num_layers + 1][T][count].
 std::vector<std::vector<std::vector<Guess>>> logit_lens(const LanguageModel& model, const Tensor& tokens,
                                                         int64_t count);

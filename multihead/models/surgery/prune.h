@@ -11,7 +11,7 @@
 
 namespace multihead::models {
 
-/// What to remove from a stack: for each layer the heads of its self-attention and, in a decoder with a
+/// The parts to remove from a stack: for each layer the heads of its self-attention and, in a decoder with a
 /// memory, of its cross-attention, and the units of its feed-forward layer, as many units in every layer.
 /// Empty: nothing. Heads keep the numbers that they had before anything was pruned; those already removed may
 /// be named again.

@@ -21,7 +21,7 @@ PrunedHeads resolved(const char* where, PrunedHeads pruned, int64_t layers,
 struct KeptHeads {
   std::vector<int64_t> heads, groups;
 };
-/// Of the attention of one layer, given by the options that it had with all of its heads. With grouped-query
+/// The kept heads of a layer, given by its options with all of its heads. With grouped-query
 /// attention whole groups may go, or as many heads of each group that stays; throws ValueError for anything
 /// else, and if no head would stay.
 KeptHeads kept_heads(const nn::MultiHeadAttentionOptions& options, const PrunedHeads& pruned, int64_t layer);

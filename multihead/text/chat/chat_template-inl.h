@@ -67,7 +67,7 @@ struct TemplateDict {
   int depth = 1;
   const TemplateValue* find(const std::string& key) const;
 };
-// What can change, owned by the rendering: namespaces may hold each other.
+// Mutable values, owned by the rendering: namespaces may hold each other.
 struct TemplateNamespace {
   std::map<std::string, TemplateValue> members;
 };
@@ -159,7 +159,7 @@ std::string_view strip_back(std::string_view text, const std::string* characters
 std::vector<TemplateToken> template_tokens(std::string_view source, const ChatTemplate::Program& program);
 void parse_template(const std::vector<TemplateToken>& tokens, ChatTemplate::Program& program);
 
-/// What a rendering may still spend.
+/// The budget that a rendering has left.
 class TemplateBudget {
  public:
   TemplateBudget(const ChatTemplate::Program& of, size_t units) : program(of), left_(units) {}
@@ -173,7 +173,7 @@ class TemplateBudget {
   std::string repr(const TemplateValue& value, int line);
   bool equal(const TemplateValue& a, const TemplateValue& b, int line);
   bool contains(const TemplateValue& in, const TemplateValue& what, int line);
-  /// What a loop over the value sees.
+  /// The items that a loop over the value sees.
   std::vector<TemplateValue> items(const TemplateValue& value, int line);
   TemplateValue list(std::vector<TemplateValue> items, int line, bool is_tuple = false);
   /// Where `needle` begins in the text from `at` on, or npos; linear.

@@ -17,7 +17,7 @@ using Value = TemplateValue;
 constexpr int kRenderDepth = 400;
 constexpr size_t kMaxSource = size_t{1} << 20;
 
-// What a template may spend: each step some units, each byte it makes one.
+// The budget of a template: each step costs some units, each byte of output one.
 size_t budget_for(size_t bytes) { return (size_t{64} << 20) + 64 * bytes; }
 
 // As transformers gives them to templates: members that are null are missing.
@@ -346,7 +346,7 @@ class Renderer {
     return budget_.string(std::move(out), node.line);
   }
 
-  // Of each parameter; nullptr: its default. By name, so that many of them take no quadratic time.
+  // The argument of each parameter; nullptr: its default. By name, so that many of them take no quadratic time.
   std::vector<const Value*> given_values(const Node& macro, const std::vector<Value>& args,
                                          const TemplateKeywords& named, const Node& node) {
     if (args.size() > macro.named.size())

@@ -19,7 +19,7 @@ struct ChatMessage {
 
 /// A template in the subset of Jinja that models use, rendered as transformers renders it.
 ///
-/// What is not supported is an error that names it and its line, never a wrong prompt. Templates may come
+/// An unsupported construct is an error that names it and its line, never a wrong prompt. Templates may come
 /// from strangers: nesting, work and memory are bounded, and they reach nothing but the conversation and, by
 /// strftime_now(), the date.
 class ChatTemplate {

@@ -163,7 +163,7 @@ class Lexer {
     move_to(at + 1);
   }
 
-  // What follows a backslash; the bytes that it has beyond one.
+  // Decodes what follows a backslash; returns its bytes beyond one.
   size_t escape(size_t at, std::string& text) const {
     static constexpr std::string_view kFrom = "ntr\\'\"abfv", kTo = "\n\t\r\\'\"\a\b\f\v";
     const char c = source_[at];

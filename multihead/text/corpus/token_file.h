@@ -27,11 +27,11 @@ class TokenView {
   TokenView(const std::vector<int32_t>& tokens)  // NOLINT(google-explicit-constructor)
       : data_(tokens.data()), size_(std::ssize(tokens)), width_(4) {}
   TokenView(std::vector<int32_t>&&) = delete;  // would dangle
-  /// Of a file that outlives the view, from byte `offset` on.
+  /// Views a file that outlives the view, from byte `offset` on.
   TokenView(const FileReader& file, uint64_t offset, int64_t size, int width)
       : file_(&file), offset_(offset), size_(size), width_(width) {}
 
-  /// Of consecutive parts, which must outlive the view.
+  /// Views consecutive parts, which must outlive the view.
   explicit TokenView(const std::vector<TokenPart>& parts);
 
   int64_t size() const { return size_; }
@@ -78,10 +78,10 @@ class TokenFile {
   int64_t vocab_size() const;
   /// Tokenizer::fingerprint() of the tokenizer that wrote it.
   uint64_t tokenizer_fingerprint() const;
-  /// Of the tokens, as the header has it.
+  /// Checksum of the tokens, as the header has it.
   uint64_t checksum() const;
   const std::string& path() const;
-  /// What Options::verify does. Throws: IoError, FormatError.
+  /// Checks what Options::verify checks. Throws: IoError, FormatError.
   void verify() const;
   /// The header's 64 bytes, which stand for the whole content.
   std::string header() const;
@@ -109,7 +109,7 @@ class TokenFiles {
 
   TokenView tokens() const;
   const std::vector<TokenFile>& files() const { return content_->files; }
-  /// Of everything.
+  /// Checksum of everything.
   uint64_t checksum() const;
   /// Reads the contents of every `step`-th file from number `first` on, on all threads: TokenFile::verify().
   void verify(int first = 0, int step = 1) const;

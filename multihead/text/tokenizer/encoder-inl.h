@@ -46,7 +46,7 @@ class Encoder {
   void piece(std::string_view piece);
   void make_tokens(std::string_view piece);
   void characters(std::string_view text);
-  void likeliest(std::string_view piece);
+  void most_probable(std::string_view piece);
   void word(std::string_view word);
   void merge_bytes(std::string_view piece);
   void merge_characters(std::string_view piece);

@@ -174,7 +174,7 @@ void Encoder::make_tokens(std::string_view piece) {
     case Tokenizer::Kind::wordpiece:
       return word(piece);
     case Tokenizer::Kind::unigram:
-      return likeliest(piece);
+      return most_probable(piece);
     case Tokenizer::Kind::character_bpe:
       return merge_characters(piece);
   }
@@ -201,7 +201,7 @@ void Encoder::characters(std::string_view text) {
   }
 }
 
-void Encoder::likeliest(std::string_view piece) {
+void Encoder::most_probable(std::string_view piece) {
   model_.unigram.cut(piece, [&](std::string_view part, int32_t id) {
     const int32_t known = id >= 0 ? -1 : model_.ids.find(part);
     if (id >= 0) {

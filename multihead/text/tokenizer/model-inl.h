@@ -24,7 +24,7 @@ namespace multihead::text {
 /// The split that a character tokenizer is recognised by.
 inline constexpr char kEveryCharacter[] = R"([\s\S])";
 
-/// What tokenizer_config.json calls the roles of special tokens.
+/// The roles of special tokens in tokenizer_config.json.
 inline constexpr std::pair<const char*, std::string SpecialTokens::*> kRoles[] = {
     {"bos_token", &SpecialTokens::bos},
     {"eos_token", &SpecialTokens::eos},
@@ -112,7 +112,7 @@ struct Tokenizer::Model {
   /// Throws FormatError: a token twice.
   void finish();
   bool is_sentencepiece() const { return kind == Kind::unigram || kind == Kind::character_bpe; }
-  /// What decode() gives for a token.
+  /// The text of a token in decode().
   std::string decoded(int32_t id, bool is_first, bool is_last) const;
   /// The text as its tokens are looked for, or nothing if that is the text itself.
   std::optional<Rewritten> normal(std::string_view text, bool is_aligned = false) const {
@@ -140,7 +140,7 @@ inline Json json_of_special(int64_t id, const std::string& content) {
                        {"special", true}});
 }
 
-/// What BERT's special tokens are called.
+/// The names of BERT's special tokens.
 struct BertTokens {
   std::string unk = "[UNK]", sep = "[SEP]", pad = "[PAD]", cls = "[CLS]", mask = "[MASK]";
 };

@@ -42,7 +42,7 @@ struct BpeOptions {
 };
 
 struct WordPieceOptions {
-  /// Total tokens: [PAD], [UNK], [CLS], [SEP], [MASK], characters, what is merged of them.
+  /// Total tokens: [PAD], [UNK], [CLS], [SEP], [MASK], characters, merges.
   int64_t vocab_size = 30522;
   int64_t min_frequency = 2;
   /// Lower case, and no accents.
@@ -84,7 +84,7 @@ struct Offsets {
   friend bool operator==(const Offsets&, const Offsets&) = default;
 };
 
-/// What tokenizer.json says of texts that are too long …
+/// The truncation in tokenizer.json …
 struct Truncation {
   enum class Strategy : uint8_t { longest_first, only_first, only_second };
   size_t max_length = 0;  ///< ids, those of the template included
@@ -107,7 +107,7 @@ struct Encoding {
   std::vector<Offsets> offsets = {};
   std::vector<int32_t> sequence_ids = {};    ///< the text that the offsets are of: 0, 1, or -1 for none
   std::vector<int32_t> attention_mask = {};  ///< 1, and 0 for padding; empty: there is none
-  /// Of each token: its place among the spellings, or -1; see Tokenizer::tokens().
+  /// Each token's place among the spellings, or -1; see Tokenizer::tokens().
   std::vector<int32_t> spelling = {};
   std::vector<std::string> spellings = {};
 };
@@ -174,8 +174,8 @@ class Tokenizer {
   /// spiece.model or sentencepiece.bpe.model (Llama 2, T5, ALBERT, XLM-R, CamemBERT), Marian's source.spm;
   /// any SentencePiece .model, one of Marian's two .spm files beside their vocab.json, or a GGUF file.
   /// Supports BPE of bytes (GPT-2, RoBERTa, Llama 3, Qwen) and of characters (Llama 2, Mistral, Gemma),
-  /// unigram (T5, XLM-R), WordPiece (BERT) and this library's character tokenizers, with the steps before and
-  /// behind them; refuses everything else by name. Throws: IoError, FormatError.
+  /// unigram (T5, XLM-R), WordPiece (BERT) and this library's character tokenizers, with
+  /// normalisers, pre-tokenizers, post-processors and decoders; refuses everything else by name. Throws: IoError, FormatError.
   static Tokenizer load(const std::string& path);
   /// The same from memory; `name` is for messages.
   static Tokenizer from_json(std::string_view json, const std::string& name = "tokenizer.json");
@@ -195,7 +195,7 @@ class Tokenizer {
   /// The same ids, with the place in the text that each one covers, equal to those of Hugging Face's
   /// tokenizers. Memory: 28 bytes a token, and 8 a byte of text that is normalised. Throws: as encode().
   Encoding encoding(std::string_view text, const EncodeOptions& options = {}) const;
-  /// What the tokens of an encoding() are called, as in Hugging Face's tokenizers: token(id), but the text of
+  /// The names of an encoding()'s tokens, as in Hugging Face's tokenizers: token(id), but the text of
   /// an added token, with the white space that it swallows, and of what unigram does not know.
   std::vector<std::string> tokens(const Encoding& encoding) const;
   /// Two texts as the file's template joins them ([CLS] a [SEP] b [SEP]), for models that compare them.

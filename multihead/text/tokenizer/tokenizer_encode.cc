@@ -117,7 +117,7 @@ Part encoded(const Model& model, std::string_view text, bool parse_special, bool
   return part;
 }
 
-// What is left of two texts of these sizes in `room` ids: the longer one is cut first.
+// The sizes to which two texts are cut to fit `room` ids: the longer one is cut first.
 std::pair<size_t, size_t> shortened(size_t first, size_t second, size_t room) {
   if (first + second <= room) return {first, second};
   const size_t less = std::min(first, second);

@@ -14,7 +14,7 @@
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/image_encoder.h"
 #include "python/src/bindings.h"
-#include "python/src/models/adapter.h"
+#include "python/src/models/folders.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 #include "python/src/path.h"
@@ -43,13 +43,7 @@ void bind_image_encoder(nb::module_& m) {
       m, "ImageEncoder",
       "A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the model\n"
       "expects; an image's results have the same bits in any batch.");
-  c.def(
-      "__init__",
-      [](ImageEncoder* self, const ImageEncoderConfig& config, Rng* rng) {
-        new (self) ImageEncoder(models::resolved(config), rng_or_default(rng));
-      },
-      "config"_a, nb::kw_only(), "rng"_a = nb::none());
-  c.def_prop_ro("config", [](const ImageEncoder& model) { return model.config(); });
+  bind_config(c, &ImageEncoder::config);
   c.def(
       "features",
       [](const ImageEncoder& model, nb::handle pixels, Rng* rng) {
@@ -72,16 +66,8 @@ void bind_image_encoder(nb::module_& m) {
         return unlocked([&] { return model.logits(x, rng); });
       },
       "pixels"_a, nb::kw_only(), "rng"_a = nb::none(), "[N, labels].");
-  c.def(
-      "save",
-      [](ImageEncoder& model, const Path& folder, bool overwrite) {
-        unlocked([&] {
-          models::save_image_encoder(model, folder, overwrite);
-          return 0;
-        });
-      },
-      "folder"_a, nb::kw_only(), "overwrite"_a = false,
-      "Writes config.json and model.safetensors as transformers has them.");
+  bind_save(c, &models::save_image_encoder,
+            "Writes config.json and model.safetensors as transformers has them.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_image_encoder(folder); }); },
       "folder"_a, "Loads a Hugging Face folder: ViT.");
@@ -112,13 +98,7 @@ void bind_encoder(nb::module_& m) {
       m, "Encoder",
       "An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing is padded, "
       "and a sequence's\nresults have the same bits in any batch.");
-  c.def(
-      "__init__",
-      [](Encoder* self, const EncoderConfig& config, Rng* rng) {
-        new (self) Encoder(models::resolved(config), rng_or_default(rng));
-      },
-      "config"_a, nb::kw_only(), "rng"_a = nb::none());
-  c.def_prop_ro("config", [](const Encoder& model) { return model.config(); });
+  bind_config(c, &Encoder::config);
   c.def(
       "features",
       [](const Encoder& model, const Sequences& sequences, const Sequences& types, Rng* rng) {
@@ -142,16 +122,8 @@ void bind_encoder(nb::module_& m) {
       },
       "sequences"_a, "types"_a = Sequences(), nb::kw_only(), "rng"_a = nb::none(),
       "The head's output: [N, vocab_size], [S, labels] or [N, labels].");
-  c.def(
-      "save",
-      [](Encoder& model, const Path& folder, bool overwrite) {
-        unlocked([&] {
-          models::save_encoder(model, folder, overwrite);
-          return 0;
-        });
-      },
-      "folder"_a, nb::kw_only(), "overwrite"_a = false,
-      "Writes config.json and model.safetensors as Hugging Face's family has them.");
+  bind_save(c, &models::save_encoder,
+            "Writes config.json and model.safetensors as Hugging Face's family has them.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
       "folder"_a,
@@ -266,7 +238,7 @@ void bind_text_classifier(nb::module_& m) {
         return all;
       },
       "encoder"_a, "tokenizer"_a, "text"_a, "count"_a = 5,
-      "For each mask of the text the likeliest tokens: dicts with score, token, token_str and sequence.");
+      "For each mask of the text the most probable tokens: dicts with score, token, token_str and sequence.");
 }
 
 void bind_image_classifier(nb::module_& m) {

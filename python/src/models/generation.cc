@@ -186,17 +186,19 @@ void bind_generator(nb::module_& m) {
       m, "Generator",
       "Sequences decoded together, each with the tokens that generate() gives it alone: "
       "submit() at any time,\n"
-      "step() until it returns False. `remembered` prompts keep their keys and values for "
-      "prompts with a common prefix,\nin remembered_bytes at most (0: no limit); in prefix_folder "
+      "step() until it returns False. Up to max_batch run at a time. `cached_prompts` prompts keep their "
+      "keys and values for "
+      "prompts with a common prefix,\nin prompt_cache_bytes at most (0: no limit); in prefix_folder "
       "they outlive the process.")
       .def(
           "__init__",
-          [](Generator* self, const LanguageModel& model, int64_t rows, int64_t capacity,
-             nb::handle cache_dtype, int64_t remembered, size_t remembered_bytes, const Path& prefix_folder) {
-            GeneratorOptions options = {.rows = rows,
+          [](Generator* self, const LanguageModel& model, int64_t max_batch, int64_t capacity,
+             nb::handle cache_dtype, int64_t cached_prompts, size_t prompt_cache_bytes,
+             const Path& prefix_folder) {
+            GeneratorOptions options = {.max_batch = max_batch,
                                         .capacity = capacity,
-                                        .remembered = remembered,
-                                        .remembered_bytes = remembered_bytes,
+                                        .cached_prompts = cached_prompts,
+                                        .prompt_cache_bytes = prompt_cache_bytes,
                                         .prefix_folder = prefix_folder,
                                         .on_problem = [](const std::string& problem) {
                                           const nb::gil_scoped_acquire gil;
@@ -206,8 +208,8 @@ void bind_generator(nb::module_& m) {
             if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
             new (self) Generator(model, options);
           },
-          "model"_a, nb::kw_only(), "rows"_a = 8, "capacity"_a = 0, "cache_dtype"_a = nb::none(),
-          "remembered"_a = 0, "remembered_bytes"_a = 0, "prefix_folder"_a = "")
+          "model"_a, nb::kw_only(), "max_batch"_a = 8, "capacity"_a = 0, "cache_dtype"_a = nb::none(),
+          "cached_prompts"_a = 0, "prompt_cache_bytes"_a = 0, "prefix_folder"_a = "")
       .def("submit", &submit_call, "prompt"_a, nb::kw_only(), "max_new_tokens"_a = 100, "temperature"_a = 1.0,
            "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
            "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "draft"_a = nb::none(),
@@ -234,7 +236,8 @@ void bind_generator(nb::module_& m) {
       .def_prop_ro("running", [](Generator& g) { return unlocked([&] { return g.running(); }); })
       .def_prop_ro("waiting", [](Generator& g) { return unlocked([&] { return g.waiting(); }); })
       .def_prop_ro(
-          "bytes", [](Generator& g) { return unlocked([&] { return g.bytes(); }); }, "Of keys and values.");
+          "bytes", [](Generator& g) { return unlocked([&] { return g.bytes(); }); },
+          "Memory of keys and values.");
 }
 
 }  // namespace multihead::python

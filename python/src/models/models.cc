@@ -11,8 +11,8 @@
 #include "multihead/text/tokenizer/files/gguf.h"
 #include "python/src/attention/attention.h"
 #include "python/src/bindings.h"
-#include "python/src/models/adapter.h"
 #include "python/src/models/decoding.h"
+#include "python/src/models/folders.h"
 #include "python/src/models/generation.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
@@ -38,13 +38,7 @@ void bind_language_model_config(nb::module_& m) {
 void bind_language_model(nb::module_& m) {
   nb::class_<LanguageModel> c(m, "LanguageModel",
                               "A decoder-only Transformer: tokens [B, T] -> logits [B, T, vocab_size].");
-  c.def(
-      "__init__",
-      [](LanguageModel* self, const LanguageModelConfig& config, Rng* rng) {
-        new (self) LanguageModel(models::resolved(config), rng_or_default(rng));
-      },
-      "config"_a, nb::kw_only(), "rng"_a = nb::none());
-  c.def_prop_ro("config", [](const LanguageModel& model) { return model.config(); });
+  bind_config(c, &LanguageModel::config);
   const auto call = [](const char* who, auto f) {
     return [who, f](const LanguageModel& model, nb::handle tokens, nb::handle mask, Rng* rng,
                     nn::DecodeState* state, nb::handle counts) {
@@ -150,15 +144,8 @@ void bind_language_model(nb::module_& m) {
       },
       "tokens"_a, "The attention weights [B, H, T, T] of every layer.");
   bind_generate(c);
-  c.def(
-      "save",
-      [](LanguageModel& model, const Path& folder, bool overwrite) {
-        unlocked([&] {
-          models::save_language_model(model, folder, overwrite);
-          return 0;
-        });
-      },
-      "folder"_a, nb::kw_only(), "overwrite"_a = false,
+  bind_save(
+      c, &models::save_language_model,
       "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express "
       "it.\nA folder that holds another model is refused, unless overwrite: its tokenizer goes with it.");
   c.def(

@@ -7,7 +7,7 @@
 #include "multihead/train/tasks/seq2seq_run.h"
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"
-#include "python/src/models/adapter.h"
+#include "python/src/models/folders.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 #include "python/src/path.h"
@@ -208,13 +208,7 @@ void bind_steps(nb::class_<Seq2Seq>& c) {
 void bind_model(nb::module_& m) {
   nb::class_<Seq2Seq> c(
       m, "Seq2Seq", "An encoder-decoder Transformer: source [B, Ts], target [B, Tt] -> logits [B, Tt, V].");
-  c.def(
-      "__init__",
-      [](Seq2Seq* self, const Seq2SeqConfig& config, Rng* rng) {
-        new (self) Seq2Seq(models::resolved(config), rng_or_default(rng));
-      },
-      "config"_a, nb::kw_only(), "rng"_a = nb::none());
-  c.def_prop_ro("config", [](const Seq2Seq& model) { return model.config(); });
+  bind_config(c, &Seq2Seq::config);
   c.def(
       "__call__",
       [](const Seq2Seq& model, nb::handle source, nb::handle target, nb::handle lengths, Rng* rng) {
@@ -245,12 +239,8 @@ void bind_model(nb::module_& m) {
       "first_token: of every target, at no\ncost (forced_bos_token_id); stop_early: early_stopping of "
       "transformers. sample samples num_hypotheses\ninstead of searching (beam_size 1), with temperature, "
       "top_k, top_p, min_p and seed.");
-  c.def(
-      "save",
-      [](Seq2Seq& model, const Path& folder, bool overwrite) {
-        unlocked([&] { return models::save_seq2seq(model, folder, overwrite), 0; });
-      },
-      "folder"_a, nb::kw_only(), "overwrite"_a = false,
+  bind_save(
+      c, &models::save_seq2seq,
       "Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one "
       "can express "
       "the model.");

@@ -53,7 +53,7 @@ std::pair<std::string, std::string> json_of_folder(const std::filesystem::path& 
   return {read_file(file), file};
 }
 
-// Of config.json; empty: there is none.
+// "model_type" of config.json; empty: there is none.
 std::string model_type_of(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   std::error_code ignored;

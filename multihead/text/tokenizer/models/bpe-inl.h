@@ -110,7 +110,7 @@ class MergeTable {
 struct BpeTraining {
   int64_t vocab_size;  // tokens in all, those of `tokens` included
   int64_t min_frequency;
-  /// Those there are at the start, and what they stand for: bytes, or characters as they stand in words; none
+  /// The initial tokens, and what they stand for: bytes, or characters as they stand in words; none
   /// for a special token.
   std::vector<std::string> tokens;
   bool of_characters = false;         // or of bytes; a piece with a character that is no token is left out

@@ -215,7 +215,7 @@ class UnigramTrainer {
     pieces_ = std::move(kept);
   }
 
-  // Of the log-likelihood, if the best other cut takes the piece's place everywhere.
+  // The loss of log-likelihood if the best other cut takes the piece's place everywhere.
   double cost(const UnigramTable& model, size_t id, const std::vector<double>& used, double sum) const {
     const std::vector<size_t> others = best_cut(model, pieces_[id].text, false);
     const double sum_without = std::log(sum + used[id] * (static_cast<double>(others.size()) - 1));

@@ -1,4 +1,4 @@
-// What BERT does to a text before it looks for tokens: cleaning, lower case, accents. Private to text/.
+// BERT's normalisation of texts: cleaning, lower case, accents. Private to text/.
 #pragma once
 
 #include <cstdint>

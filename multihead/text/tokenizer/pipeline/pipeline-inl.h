@@ -82,11 +82,11 @@ struct CutStep {
   std::string mark = "\xE2\x96\x81";  // U+2581
   Prepend prepend = Prepend::always;  ///< the mark before every piece, before the first, before none
 
-  /// What becomes of a piece, unless it is only cut. `is_first`: it begins the text that was given.
+  /// Rewrites a piece, unless it is only cut. `is_first`: it begins the text that was given.
   Rewritten changed(std::string_view piece, bool is_first, bool is_aligned) const;
 };
 
-/// What decode() makes of a token's text, or of the whole.
+/// A step of decode(), on a token's text or on the whole.
 struct DecodeStep {
   enum class Kind : uint8_t {
     replace,        ///< `text` by `with`

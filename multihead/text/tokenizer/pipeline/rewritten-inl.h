@@ -1,4 +1,4 @@
-// What a step makes of a text, and where it has it from. Private to text/.
+// The text after a step, and where each part of it comes from. Private to text/.
 #pragma once
 
 #include <cstddef>

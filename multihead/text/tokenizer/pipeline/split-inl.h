@@ -42,7 +42,7 @@ struct SplitRule {
     cjk_korean,    // [一-龥ࠀ-一가-퟿]+ of DeepSeek Coder
     text,          // the text itself
   };
-  /// What becomes of the matches, each of which cuts the text on both sides.
+  /// The treatment of the matches, each of which cuts the text on both sides.
   enum class Behavior : uint8_t { isolated, removed, contiguous, merged_with_previous, merged_with_next };
 
   Kind kind = Kind::gpt2;

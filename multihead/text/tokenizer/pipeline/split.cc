@@ -133,7 +133,7 @@ size_t llama3_end(std::string_view text, size_t begin, int max_digits, bool with
 bool has_upper(CharCase c) { return c == CharCase::upper || c == CharCase::both; }
 bool has_lower(CharCase c) { return c == CharCase::lower || c == CharCase::both; }
 
-/// Of GPT-4o's two kinds of words, both without what may come first.
+/// Matches GPT-4o's two kinds of words, without the optional first character.
 struct CasedWord {
   size_t mixed;  // [upper both]*[lower both]+, or `begin`
   size_t upper;  // [upper both]+[lower both]*, or `begin`

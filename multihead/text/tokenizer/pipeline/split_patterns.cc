@@ -13,7 +13,7 @@ struct KnownPattern {
   int max_digits = 3;
 };
 
-// Those of published tokenizers. GPT-4's possessive form matches the
+// The expressions of published tokenizers. GPT-4's possessive form matches the
 // same pieces as Llama 3's.
 constexpr KnownPattern kPatterns[] = {
     {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", SplitRule::Kind::gpt2},

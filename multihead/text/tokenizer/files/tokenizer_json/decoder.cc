@@ -1,4 +1,4 @@
-// What becomes of the tokens' texts.
+// Reads the decoder: how tokens' texts are joined.
 #include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
 
 namespace multihead::text::tokenizer_json {

@@ -1,4 +1,4 @@
-// What is done to a text before its tokens are looked for.
+// Reads the normaliser: what is done to a text before it is tokenised.
 #include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
 
 namespace multihead::text::tokenizer_json {

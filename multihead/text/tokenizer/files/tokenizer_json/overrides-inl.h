@@ -1,4 +1,4 @@
-// What tokenizer_config.json says against the tokenizer.json beside it. Private to text/.
+// Settings of tokenizer_config.json that override the tokenizer.json beside it. Private to text/.
 #pragma once
 
 #include <optional>

@@ -78,7 +78,7 @@ Json added_token(const Json& given, bool special) {
   return token;
 }
 
-// Those that the config names, in the order in which transformers adds them.
+// The tokens that the config names, in the order in which transformers adds them.
 std::vector<Json> named_tokens(const Json& config) {
   std::vector<Json> tokens;
   const Json& decoder = Reader::member(config, "added_tokens_decoder");

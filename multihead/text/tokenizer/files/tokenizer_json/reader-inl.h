@@ -57,7 +57,7 @@ class Reader {
   const std::string& file_;
 };
 
-/// What is done to a text before anything else.
+/// Normalisation, before anything else.
 void read_normalizer(Reader& in);
 /// { "type": "Replace" } of normalizers and decoders.
 NormalStep replacement(const Reader& in, const Json& step, const std::string& where);
@@ -66,10 +66,10 @@ NormalStep replacement(const Reader& in, const Json& step, const std::string& wh
 bool read_pre_tokenizer(Reader& in);
 /// Whether a text is cut into single characters, by nothing else.
 bool cuts_characters(const Reader& in);
-/// What says whether texts begin with a mark.
+/// Whether texts begin with a mark.
 CutStep::Prepend prepend_scheme(const Reader& in, const Json& step, const std::string& where);
 
-/// What decode() makes of tokens.
+/// The steps of decode().
 void read_decoder(Reader& in);
 
 /// The vocabulary and the rules that make tokens, with pre_tokenizer and decoder as they need them.

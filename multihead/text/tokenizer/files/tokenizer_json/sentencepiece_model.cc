@@ -151,7 +151,7 @@ bool is_added(const SentencePieceModel& m, const SentencePiece& piece) {
   return piece.type == Type::control || piece.type == Type::unknown || defined;
 }
 
-// What merges may cost: pieces of a hostile file, each the beginning of the next, would have as many merges
+// Bounds the cost of merges: pieces of a hostile file, each the beginning of the next, would have as many merges
 // as characters. Real vocabularies have some two merges a piece.
 class MergeBudget {
  public:
