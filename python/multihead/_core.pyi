@@ -1906,6 +1906,9 @@ class LanguageModel:
         may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat themselves),
         guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.
         cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a quarter.
+        no_repeat_ngram=n: no n-gram of prompt and new tokens comes twice. min_new_tokens: before them, no stop token. suppress:
+        sequences of tokens that never come. first_token, last_token: the first new token and that at max_new_tokens.
+        stop_strings: a row ends with the token that completes one of them in its new text, by the `tokenizer`.
         """
 
     def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
@@ -2035,11 +2038,11 @@ def least_important(importance: Sequence[Sequence[float]], keep_ratio: float, gr
 class Generator:
     """
     Sequences decoded together, each with the tokens that generate() gives it alone: submit() at any time,
-    step() until it returns False. `remembered` prompts keep their keys and values for prompts with a common prefix,
-    in remembered_bytes at most (0: no limit); in prefix_folder they outlive the process.
+    step() until it returns False. Up to max_batch run at a time. `cached_prompts` prompts keep their keys and values for prompts with a common prefix,
+    in prompt_cache_bytes at most (0: no limit); in prefix_folder they outlive the process.
     """
 
-    def __init__(self, model: LanguageModel, *, rows: int = 8, capacity: int = 0, cache_dtype: object | None = None, remembered: int = 0, remembered_bytes: int = 0, prefix_folder: str | bytes | os.PathLike = '') -> None: ...
+    def __init__(self, model: LanguageModel, *, max_batch: int = 8, capacity: int = 0, cache_dtype: object | None = None, cached_prompts: int = 0, prompt_cache_bytes: int = 0, prefix_folder: str | bytes | os.PathLike = '') -> None: ...
 
     def submit(self, prompt: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: object | None = None) -> int:
         """
@@ -2069,7 +2072,7 @@ class Generator:
 
     @property
     def bytes(self) -> int:
-        """Of keys and values."""
+        """Memory of keys and values."""
 
 class Seq2SeqConfig:
     """
@@ -2814,6 +2817,12 @@ class EncoderConfig:
     def num_labels(self, arg: int, /) -> None: ...
 
     @property
+    def problem_type(self) -> str: ...
+
+    @problem_type.setter
+    def problem_type(self, arg: str, /) -> None: ...
+
+    @property
     def dropout_p(self) -> float: ...
 
     @dropout_p.setter
@@ -3026,17 +3035,17 @@ class TextClassifier:
         [n, labels] for a list of pairs of str, each in one sequence; max_length 0: the folder's limit.
         """
 
-    def scores(self, logits: object) -> Tensor:
-        """
-        What transformers' text-classification makes of logits [n, labels], by the folder's problem_type: their softmax,
-        the logistic function of each (multi_label, and of a single label), or themselves (regression).
-        """
-
     @property
     def labels(self) -> list[str]: ...
 
     @property
     def max_length(self) -> int: ...
+
+    def scores(self, logits: object) -> Tensor:
+        """
+        What transformers' text-classification makes of logits [n, labels], by the folder's problem_type: their softmax,
+        the logistic function of each (multi_label, and of a single label), or themselves (regression).
+        """
 
     @property
     def has_sigmoid(self) -> bool: ...
@@ -3054,7 +3063,7 @@ def label_probabilities(logits: object) -> Tensor:
 
 def fill_mask(encoder: Encoder, tokenizer: Tokenizer, text: str, count: int = 5) -> list:
     """
-    For each mask of the text the likeliest tokens: dicts with score, token, token_str and sequence.
+    For each mask of the text the most probable tokens: dicts with score, token, token_str and sequence.
     """
 
 class ImageEncoderConfig:
@@ -3147,6 +3156,12 @@ class ImageEncoderConfig:
 
     @num_labels.setter
     def num_labels(self, arg: int, /) -> None: ...
+
+    @property
+    def problem_type(self) -> str: ...
+
+    @problem_type.setter
+    def problem_type(self, arg: str, /) -> None: ...
 
     @property
     def dropout_p(self) -> float: ...
@@ -3316,7 +3331,8 @@ class TokenClassifier:
         """
         For each text its entities, as transformers' token-classification pipeline finds them: dicts with entity_group,
         score, start and end (characters), and word, the text there. aggregation_strategy: 'none' (every token, as
-        entity), 'simple', or by words 'first', 'average', 'max'.
+        entity), 'simple', or by words 'first', 'average', 'max'. stride: long texts are read in windows with this many
+        tokens in common; 0: cut.
         """
 
     @property
@@ -3583,6 +3599,7 @@ def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: i
     Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, 'perplexity',
     'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', 'bytes', 'characters'.
     context: tokens per window (0: the model's); windows: this many, evenly spaced (0: all).
+    stride: tokens from one window to the next (0: context, no overlap); each token is predicted once.
     """
 
 def check_language_model(model: LanguageModel, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
